@@ -1,0 +1,20 @@
+/**
+ * Bounds on what crosses the process border. The gateway checks them to answer 400, the worker checks
+ * them again because a number from outside has a bound before work begins.
+ */
+export const limits = {
+  /** Tokens in one request, prompt and completion together, whatever the model allows. */
+  maxRequestTokens: 131_072,
+  /** Runs (spans and pieces of the main chain) in one plan. */
+  maxRuns: 4_096,
+  /** Earlier runs that one run sees. */
+  maxSegmentsPerRun: 4_096,
+  /** Stop token ids beside the model's own. */
+  maxStopTokens: 64,
+  /** Completions of one request (`n`). */
+  maxChoices: 16,
+  /** Log-probabilities per token. */
+  maxTopLogprobs: 20,
+  /** Characters of a request id made by the gateway. */
+  maxRequestIdChars: 64,
+} as const;

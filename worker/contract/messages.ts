@@ -1,0 +1,165 @@
+/**
+ * Messages between gateway and worker, over Bun's IPC (structured clone, so typed arrays travel as they
+ * are). Token ids and block keys only: no text, no tenant, no salt.
+ */
+import type { ModelCard } from "./model-card.ts";
+import type { BlockKey } from "./units.ts";
+
+/** Part of an earlier run that a run sees. Draws on chain positions: q at position p reads it at p - offset. */
+export interface SegmentRef {
+  /** Index of the run in the plan; lower than the seeing run's own. */
+  readonly run: number;
+  /** First token of the run that is seen, and how many. */
+  readonly firstToken: number;
+  readonly tokenCount: number;
+  /** Where the segment's *chain position 0* stands in the seeing chain's own positions (Δ). 0 within one chain. */
+  readonly offset: number;
+}
+
+/**
+ * A run: consecutive tokens of one chain, stored from a block's first slot on. A span is one run; the main
+ * chain has one run before its first span, one after each group of spans. Token i of a run has chain
+ * position `position + i`, sees all of `sees`, and tokens 0..i of its own run.
+ */
+export interface PlanRun {
+  readonly kind: "span" | "main";
+  readonly tokenIds: Int32Array;
+  readonly position: number;
+  readonly sees: readonly SegmentRef[];
+  /** Closed run: one a block, the partly filled last one too. Open run: one a full block. */
+  readonly blockKeys: readonly BlockKey[];
+  /** Key that blockKeys[0] was chained from; an open run goes on keying from the last of these. */
+  readonly rootKey: BlockKey;
+  /** The span's name in the answer's `spangate.spans`. */
+  readonly spanId?: string;
+}
+
+/** Runs in topological order. With a completion wanted, the last run is open: generated tokens go on from it. */
+export interface TokenPlan {
+  readonly runs: readonly PlanRun[];
+}
+
+export interface SamplingParams {
+  /** 0 is greedy. */
+  readonly temperature: number;
+  readonly topP: number;
+  /** 0: off. */
+  readonly topK: number;
+  readonly minP: number;
+  readonly presencePenalty: number;
+  readonly frequencyPenalty: number;
+  readonly repetitionPenalty: number;
+  /** Counter-based generator: same seed, same prompt, same tokens, whatever else runs. */
+  readonly seed: number;
+  readonly logitBias: readonly (readonly [tokenId: number, bias: number])[];
+  /** How many alternatives to report per token; -1: no log-probabilities at all. */
+  readonly topLogprobs: number;
+}
+
+export interface GenerateParams {
+  /** 0: prepare only, compute and keep the runs, sample nothing (every run is closed then). */
+  readonly maxTokens: number;
+  readonly minTokens: number;
+  readonly ignoreEos: boolean;
+  readonly stopTokenIds: readonly number[];
+  readonly sampling: SamplingParams;
+}
+
+/** false in `reuse` recomputes everything into private blocks (the baseline of `bench rag`). */
+export interface SubmitMessage {
+  readonly type: "submit";
+  readonly requestId: string;
+  readonly plan: TokenPlan;
+  readonly params: GenerateParams;
+  readonly reuse: boolean;
+}
+
+export type SpanSource = "device" | "host" | "disk" | "computed";
+
+/** What became of each span run of a plan, in plan order. */
+export interface SpanReport {
+  readonly id: string;
+  readonly tokens: number;
+  readonly source: SpanSource;
+}
+
+export interface RequestTimings {
+  /** Arrival in the worker to admission, admission to last prompt token computed, arrival to first token. */
+  readonly queueMs: number;
+  readonly prefillMs: number;
+  readonly ttftMs: number;
+}
+
+export interface RequestUsage {
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+  /** Prompt tokens whose KV was found, and whose KV was computed and kept under a key. */
+  readonly cachedTokens: number;
+  readonly cacheWriteTokens: number;
+}
+
+export interface TokenLogprob {
+  readonly tokenId: number;
+  readonly logprob: number;
+  readonly top: readonly (readonly [tokenId: number, logprob: number])[];
+}
+
+export type FinishReason = "stop" | "length" | "abort" | "prepared";
+
+
+export type GatewayMessage =
+  | SubmitMessage
+  | { readonly type: "abort"; readonly requestId: string }
+  /** Forget the blocks with these keys at once (blocks in use lose their key and are freed when released). */
+  | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[] }
+  | { readonly type: "stats"; readonly id: number }
+  /** Finish what runs, take nothing new, then exit. */
+  | { readonly type: "drain" };
+
+export type WorkerErrorCode = "bad_plan" | "prompt_too_long" | "overloaded" | "internal";
+
+/** A change of what is resident. Keys only; `clear` when all is gone. */
+export interface KvEvent {
+  readonly sequence: number;
+  readonly type: "stored" | "removed" | "cleared";
+  readonly blockKeys: readonly BlockKey[];
+}
+
+/** Counters only rise; gauges are the present. Tokens unless the name says otherwise. */
+export interface WorkerStats {
+  readonly queriedTokens: number;
+  readonly hitTokens: number;
+  readonly computedTokens: number;
+  readonly generatedTokens: number;
+  readonly preemptions: number;
+  readonly evictedBlocks: number;
+  readonly steps: number;
+  readonly runningRequests: number;
+  readonly waitingRequests: number;
+  readonly usedBlocks: number;
+  readonly cachedBlocks: number;
+  readonly freeBlocks: number;
+  readonly residentBytes: number;
+}
+
+export type WorkerMessage =
+  | { readonly type: "ready"; readonly card: ModelCard }
+  /** Start-up failed in a way that trying again will not mend (a bad model file, a missing library). */
+  | { readonly type: "fatal"; readonly message: string }
+  | {
+      readonly type: "tokens";
+      readonly requestId: string;
+      readonly tokenIds: readonly number[];
+      readonly logprobs?: readonly TokenLogprob[];
+    }
+  | {
+      readonly type: "finished";
+      readonly requestId: string;
+      readonly reason: FinishReason;
+      readonly usage: RequestUsage;
+      readonly timings: RequestTimings;
+      readonly spans: readonly SpanReport[];
+    }
+  | { readonly type: "failed"; readonly requestId: string; readonly code: WorkerErrorCode; readonly message: string }
+  | { readonly type: "kv"; readonly events: readonly KvEvent[] }
+  | { readonly type: "stats"; readonly id: number; readonly stats: WorkerStats };
