@@ -1,0 +1,170 @@
+/**
+ * Every error a client can meet: code -> status, type, whether trying again may help, and public text. The
+ * table is total: a code without a status does not compile. Clients never see an exception's own message.
+ */
+export type ErrorType =
+  | "invalid_request_error"
+  | "authentication_error"
+  | "permission_error"
+  | "not_found_error"
+  | "conflict_error"
+  | "rate_limit_error"
+  | "overloaded_error"
+  | "server_error";
+
+interface ErrorEntry {
+  readonly status: 400 | 401 | 403 | 404 | 405 | 409 | 413 | 415 | 422 | 429 | 500 | 503 | 504 | 507;
+  readonly type: ErrorType;
+  readonly retryable: boolean;
+  readonly text: string;
+}
+
+const invalid = (text: string) => ({ status: 400, type: "invalid_request_error", retryable: false, text }) as const;
+const notFound = (text: string) => ({ status: 404, type: "not_found_error", retryable: false, text }) as const;
+
+const errorTable = {
+  invalid_request: invalid("The request is not valid."),
+  invalid_json: invalid("The request body is not valid JSON."),
+  invalid_value: invalid("A field of the request has a value that is not allowed."),
+  missing_field: invalid("A required field of the request is missing."),
+  unknown_field: invalid("The request has a field that this server does not know."),
+  unsupported_field: invalid("The request uses a field that this server does not support."),
+  context_length_exceeded: invalid("The prompt is longer than the model's context."),
+  chat_template_error: invalid("The model's chat template refuses these messages."),
+  nesting_too_deep: invalid("The request body is nested too deeply."),
+
+  missing_api_key: {
+    status: 401,
+    type: "authentication_error",
+    retryable: false,
+    text: "No API key given. Send it as 'Authorization: Bearer <key>' or as 'x-api-key'.",
+  },
+  invalid_api_key: { status: 401, type: "authentication_error", retryable: false, text: "The API key is not valid." },
+  insufficient_scope: {
+    status: 403,
+    type: "permission_error",
+    retryable: false,
+    text: "The API key lacks the scope this route takes.",
+  },
+  no_tenant: {
+    status: 403,
+    type: "permission_error",
+    retryable: false,
+    text: "This route acts for a tenant, and the API key belongs to none.",
+  },
+
+  not_found: notFound("No such object."),
+  route_not_found: notFound("No such route."),
+  model_not_found: notFound("No such model."),
+  method_not_allowed: {
+    status: 405,
+    type: "invalid_request_error",
+    retryable: false,
+    text: "The route does not take this method.",
+  },
+  conflict: { status: 409, type: "conflict_error", retryable: false, text: "The object is in another state." },
+  body_too_large: {
+    status: 413,
+    type: "invalid_request_error",
+    retryable: false,
+    text: "The request body is too large.",
+  },
+  unsupported_media_type: {
+    status: 415,
+    type: "invalid_request_error",
+    retryable: false,
+    text: "The content type is not supported.",
+  },
+  unprocessable: {
+    status: 422,
+    type: "invalid_request_error",
+    retryable: false,
+    text: "The request was understood and cannot be carried out.",
+  },
+
+  rate_limited: { status: 429, type: "rate_limit_error", retryable: true, text: "Too many requests." },
+  concurrency_limited: {
+    status: 429,
+    type: "rate_limit_error",
+    retryable: true,
+    text: "The tenant has too many requests running at the same time.",
+  },
+  quota_exceeded: { status: 429, type: "rate_limit_error", retryable: false, text: "The tenant's quota is used up." },
+
+  internal: { status: 500, type: "server_error", retryable: true, text: "The server had an error." },
+  overloaded: { status: 503, type: "overloaded_error", retryable: true, text: "The server is overloaded." },
+  not_ready: { status: 503, type: "overloaded_error", retryable: true, text: "No worker is ready yet." },
+  worker_lost: {
+    status: 503,
+    type: "server_error",
+    retryable: true,
+    text: "The worker that ran this request was lost.",
+  },
+  server_shutdown: { status: 503, type: "server_error", retryable: true, text: "The server is shutting down." },
+  deadline_exceeded: {
+    status: 504,
+    type: "server_error",
+    retryable: true,
+    text: "The request took longer than its deadline.",
+  },
+  storage_full: { status: 507, type: "server_error", retryable: true, text: "The server's storage is full." },
+} as const satisfies Record<string, ErrorEntry>;
+
+export type ErrorCode = keyof typeof errorTable;
+
+/** Table entry of a code. */
+export function errorEntry(code: ErrorCode): ErrorEntry {
+  return errorTable[code];
+}
+
+export const errorCodes = Object.keys(errorTable) as readonly ErrorCode[];
+
+export interface ErrorDetail {
+  /** Public text instead of the table's: written for the client, free of secrets and other tenants' facts. */
+  readonly message?: string;
+  /** Field of the request that is wrong, as a path: `messages[0].content`. */
+  readonly param?: string;
+  /** Seconds for `Retry-After`; retryable errors without it get 1. */
+  readonly retryAfterS?: number;
+  /** What went wrong inside; for the log, never for the client. */
+  readonly cause?: unknown;
+}
+
+/** An error meant for the client. Anything else that is thrown becomes `internal`. */
+export class ApiError extends Error {
+  override readonly name = "ApiError";
+  readonly code: ErrorCode;
+  readonly param: string | undefined;
+  readonly retryAfterS: number | undefined;
+
+  constructor(code: ErrorCode, detail: ErrorDetail = {}) {
+    super(detail.message ?? errorTable[code].text, { cause: detail.cause });
+    this.code = code;
+    this.param = detail.param;
+    this.retryAfterS = detail.retryAfterS ?? (errorTable[code].retryable ? 1 : undefined);
+  }
+
+  get status(): ErrorEntry["status"] {
+    return errorTable[this.code].status;
+  }
+}
+
+/** The one error shape of every answer and of a stream's last event. */
+export interface ErrorBody {
+  readonly error: {
+    readonly message: string;
+    readonly type: ErrorType;
+    readonly param: string | null;
+    readonly code: ErrorCode;
+  };
+}
+
+export function errorBody(error: ApiError): ErrorBody {
+  const { type } = errorTable[error.code];
+  return { error: { message: error.message, type, param: error.param ?? null, code: error.code } };
+}
+
+/** What is thrown, as an error for the client: an ApiError as it is, all else as `internal` with the cause kept. */
+export function toApiError(thrown: unknown): ApiError {
+  return thrown instanceof ApiError ? thrown : new ApiError("internal", { cause: thrown });
+}

@@ -1,0 +1,51 @@
+/** Credentials of a request: who calls, and for which tenant. */
+import type { Context, MiddlewareHandler } from "hono";
+import { ApiError } from "../errors.ts";
+import type { Authenticator, Principal } from "../principal.ts";
+
+/** What middleware leaves on the context for handlers. */
+export interface AppEnv {
+  Variables: {
+    /** Ours, on every answer as `x-request-id`. */
+    requestId: string;
+    /** undefined: no key, or not a valid one. A declared route's handler only sees it when its scope is met. */
+    principal: Principal | undefined;
+    apiKeyGiven: boolean;
+  };
+}
+
+/** Longest credential looked at; the server's own keys are far shorter. */
+const maxApiKeyChars = 256;
+
+export function authenticate(authenticator: Authenticator): MiddlewareHandler<AppEnv> {
+  return async (context, next) => {
+    const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
+    context.set("apiKeyGiven", apiKey !== undefined);
+    const usable = apiKey !== undefined && apiKey.length <= maxApiKeyChars;
+    context.set("principal", usable ? authenticator.authenticate(apiKey) : undefined);
+    await next();
+  };
+}
+
+/** The caller; for handlers of routes that are not public. */
+export function principalOf(context: Context<AppEnv>): Principal {
+  const principal = context.get("principal");
+  if (principal === undefined) throw new ApiError("missing_api_key");
+  return principal;
+}
+
+/** The caller's tenant; 403 `no_tenant` for a platform key. */
+export function tenantIdOf(context: Context<AppEnv>): string {
+  const { tenantId } = principalOf(context);
+  if (tenantId === undefined) throw new ApiError("no_tenant");
+  return tenantId;
+}
+
+function apiKeyOf(authorization: string | undefined, xApiKey: string | undefined): string | undefined {
+  if (authorization !== undefined) {
+    const match = /^Bearer +([^\s]+) *$/i.exec(authorization);
+    // A malformed header is a credential that is not valid, never "no credential".
+    return match?.[1] ?? "";
+  }
+  return xApiKey;
+}

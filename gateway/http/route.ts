@@ -1,0 +1,67 @@
+/**
+ * The only way to add a route. Default deny: a route names the scopes it takes before it exists, and
+ * `assertEveryRouteDeclared` refuses to start an app that has a handler added some other way.
+ */
+import type { Context, Handler, Hono } from "hono";
+import { ApiError } from "../errors.ts";
+import type { Principal, Scope } from "../principal.ts";
+import type { AppEnv } from "./auth.ts";
+
+export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+
+/** "public": no key needed. A list: any one of the scopes is enough. */
+export type RouteScope = Scope | readonly Scope[] | "public";
+
+export interface RouteDeclaration {
+  readonly method: Method;
+  readonly path: string;
+  readonly scope: RouteScope;
+}
+
+const declaration = Symbol("spangate.route");
+
+interface DeclaredHandler extends Handler<AppEnv> {
+  [declaration]?: RouteDeclaration;
+}
+
+/**
+ * Adds a route to the app. The handler runs only for callers with the scope: 401 without a valid key,
+ * 403 without the scope, both before the body is read.
+ */
+export function declare<Path extends string>(
+  app: Hono<AppEnv>,
+  method: Method,
+  path: Path,
+  scope: RouteScope,
+  handler: (context: Context<AppEnv, Path>) => Response | Promise<Response>,
+): void {
+  const declared: DeclaredHandler = (context) => {
+    requireScope(context.get("principal"), context.get("apiKeyGiven"), scope);
+    return handler(context as Context<AppEnv, Path>);
+  };
+  declared[declaration] = { method, path, scope };
+  app.on(method, path, declared);
+}
+
+/** Every declared route, in order; throws when a route has a handler that was not declared. */
+export function declaredRoutes(app: Hono<AppEnv>): readonly RouteDeclaration[] {
+  const declarations: RouteDeclaration[] = [];
+  for (const route of app.routes) {
+    // Middleware registers under ALL and only wraps handlers.
+    if (route.method === "ALL") continue;
+    const found = (route.handler as DeclaredHandler)[declaration];
+    if (found === undefined) throw new Error(`route ${route.method} ${route.path} declares no scope`);
+    declarations.push(found);
+  }
+  return declarations;
+}
+
+function requireScope(principal: Principal | undefined, apiKeyGiven: boolean, scope: RouteScope): void {
+  if (scope === "public") return;
+  if (principal === undefined) throw new ApiError(apiKeyGiven ? "invalid_api_key" : "missing_api_key");
+  const accepted: readonly Scope[] = typeof scope === "string" ? [scope] : scope;
+  if (accepted.some((name) => principal.scopes.has(name))) return;
+  throw new ApiError("insufficient_scope", {
+    message: `The API key lacks the scope this route takes: ${accepted.join(" or ")}.`,
+  });
+}

@@ -1,0 +1,23 @@
+/** Who calls: scopes and the identity that an API key stands for. */
+export const scopes = [
+  "inference",
+  "corpus:read",
+  "corpus:write",
+  "corpus:prepare",
+  "tenant:admin",
+  "platform:admin",
+] as const;
+
+export type Scope = (typeof scopes)[number];
+
+export interface Principal {
+  readonly keyId: string;
+  /** undefined: a platform key, which belongs to no tenant. */
+  readonly tenantId: string | undefined;
+  readonly scopes: ReadonlySet<Scope>;
+}
+
+/** Looks a key up by its hash. undefined: no such key, revoked, expired, or its tenant is disabled. */
+export interface Authenticator {
+  authenticate(apiKey: string): Principal | undefined;
+}
