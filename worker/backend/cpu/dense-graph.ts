@@ -1,0 +1,156 @@
+/**
+ * The dense algebra between two attentions as one ONNX graph. For L layers there are L + 1 graphs, cut
+ * where attention is:
+ *
+ *   entry   residual                 -> qkv                        norm, QKV of layer 0
+ *   middle  attention, residual      -> residual, qkv              O + MLP of layer i - 1, norm, QKV of layer i
+ *   exit    attention, residual      -> logits                     O + MLP of the last layer, norm, head
+ *
+ * All tensors are float32 [rows, size]; q, k and v stand side by side in `qkv`.
+ */
+import type { ModelConfig } from "../../model/config.ts";
+import type { Weights } from "../../model/weights.ts";
+import { OnnxGraph } from "./onnx-writer.ts";
+import { blockSizeFor, quantizeRows } from "./quantize.ts";
+
+export type WeightMode = "float32" | "int8";
+
+export class DenseGraphs {
+  readonly #config: ModelConfig;
+  readonly #weights: Weights;
+  readonly #mode: WeightMode;
+
+  constructor(config: ModelConfig, weights: Weights, mode: WeightMode) {
+    this.#config = config;
+    this.#weights = weights;
+    this.#mode = mode;
+  }
+
+  get qkvSize(): number {
+    return (this.#config.headCount + 2 * this.#config.kvHeadCount) * this.#config.headDim;
+  }
+
+  /** Graph `index` of 0..layerCount as ONNX bytes. */
+  build(index: number): Uint8Array {
+    const { hiddenSize, headCount, headDim, layerCount } = this.#config;
+    const graph = new OnnxGraph();
+    const residual = graph.input("residual", "float32", ["rows", hiddenSize]);
+    if (index === 0) {
+      this.#qkv(graph, 0, this.#norm(graph, residual, this.#layer(0, "input_layernorm")));
+      return graph.toBytes();
+    }
+    const attention = graph.input("attention", "float32", ["rows", headCount * headDim]);
+    const previous = index - 1;
+    const projected = this.#linear(graph, attention, [this.#layer(previous, "self_attn.o_proj")]);
+    const middle = graph.name("residual");
+    const mlpIn = this.#addNorm(graph, projected, residual, this.#layer(previous, "post_attention_layernorm"), middle);
+    const mlpOut = this.#mlp(graph, previous, mlpIn);
+    const last = index === layerCount;
+    const normName = last ? "model.norm.weight" : this.#layer(index, "input_layernorm");
+    const sum = last ? graph.name("residual") : graph.output("residual_out", "float32", ["rows", hiddenSize]);
+    const normed = this.#addNorm(graph, mlpOut, middle, normName, sum);
+    if (last) this.#head(graph, normed);
+    else this.#qkv(graph, index, normed);
+    return graph.toBytes();
+  }
+
+  #layer(layer: number, name: string): string {
+    return `model.layers.${layer}.${name}.weight`;
+  }
+
+  #norm(graph: OnnxGraph, input: string, weightName: string): string {
+    const output = graph.name("normed");
+    graph.node({
+      op: "SimplifiedLayerNormalization",
+      inputs: [input, this.#vector(graph, weightName)],
+      outputs: [output],
+      attributes: { axis: { int: -1 }, epsilon: { float: this.#config.rmsNormEps } },
+    });
+    return output;
+  }
+
+  /** RMSNorm of (a + b), and the sum itself under the name `sum`. */
+  #addNorm(graph: OnnxGraph, a: string, b: string, weightName: string, sum: string): string {
+    const output = graph.name("normed");
+    graph.node({
+      op: "SkipSimplifiedLayerNormalization",
+      domain: "com.microsoft",
+      inputs: [a, b, this.#vector(graph, weightName)],
+      outputs: [output, "", "", sum],
+      attributes: { epsilon: { float: this.#config.rmsNormEps } },
+    });
+    return output;
+  }
+
+  #vector(graph: OnnxGraph, weightName: string): string {
+    const data = this.#weights.float32(weightName);
+    return graph.initializer(graph.name("norm"), [data.length], data);
+  }
+
+  #mlp(graph: OnnxGraph, layer: number, input: string): string {
+    const gate = this.#linear(graph, input, [this.#layer(layer, "mlp.gate_proj")]);
+    const up = this.#linear(graph, input, [this.#layer(layer, "mlp.up_proj")]);
+    const activated = graph.name("silu");
+    const product = graph.name("gated");
+    // QuickGelu with alpha 1 is x * sigmoid(x), SiLU, in one pass.
+    graph.node({
+      op: "QuickGelu",
+      domain: "com.microsoft",
+      inputs: [gate],
+      outputs: [activated],
+      attributes: { alpha: { float: 1 } },
+    });
+    graph.node({ op: "Mul", inputs: [activated, up], outputs: [product] });
+    return this.#linear(graph, product, [this.#layer(layer, "mlp.down_proj")]);
+  }
+
+  #qkv(graph: OnnxGraph, layer: number, input: string): void {
+    const names = ["q_proj", "k_proj", "v_proj"].map((name) => this.#layer(layer, `self_attn.${name}`));
+    graph.output("qkv", "float32", ["rows", this.qkvSize]);
+    this.#linear(graph, input, names, "qkv");
+  }
+
+  #head(graph: OnnxGraph, input: string): void {
+    const name = this.#config.tiedEmbeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+    graph.output("logits", "float32", ["rows", this.#config.vocabSize]);
+    this.#linear(graph, input, [name], "logits");
+  }
+
+  /** input x [W0; W1; …]ᵀ: linear layers over the same input, side by side in the output. */
+  #linear(graph: OnnxGraph, input: string, weightNames: readonly string[], output = graph.name("linear")): string {
+    const inputSize = this.#weights.info(weightNames[0]).shape[1];
+    const outputSize = weightNames.reduce((sum, name) => sum + this.#weights.info(name).shape[0], 0);
+    const stacked = new Float32Array(outputSize * inputSize);
+    let at = 0;
+    for (const name of weightNames) {
+      const part = this.#weights.float32(name);
+      stacked.set(part, at);
+      at += part.length;
+    }
+    const blockSize = this.#mode === "int8" ? blockSizeFor(inputSize) : undefined;
+    if (blockSize === undefined) {
+      const weight = graph.initializer(graph.name("weight"), [outputSize, inputSize], stacked);
+      graph.node({ op: "Gemm", inputs: [input, weight], outputs: [output], attributes: { transB: { int: 1 } } });
+      return output;
+    }
+    const quantized = quantizeRows(stacked, blockSize);
+    const blocks = inputSize / blockSize;
+    const values = graph.initializer(graph.name("weight"), [outputSize, blocks, blockSize], quantized.values);
+    const scales = graph.initializer(graph.name("scales"), [outputSize * blocks], quantized.scales);
+    graph.node({
+      op: "MatMulNBits",
+      domain: "com.microsoft",
+      inputs: [input, values, scales],
+      outputs: [output],
+      attributes: {
+        K: { int: inputSize },
+        N: { int: outputSize },
+        bits: { int: 8 },
+        block_size: { int: blockSize },
+        // Activations in 8 bits too, quantised per row and block, so that a row's result is its own.
+        accuracy_level: { int: 4 },
+      },
+    });
+    return output;
+  }
+}

@@ -1,0 +1,57 @@
+/** The worker's configuration: environment -> one frozen object. The gateway's supervisor sets these. */
+import { z } from "zod";
+
+const int = (min: number, max: number, fallback: number) =>
+  z.coerce.number({ error: "must be a number" }).int().min(min).max(max).default(fallback);
+
+const schema = z.object({
+  SPANGATE_MODEL: z.string().min(1),
+  SPANGATE_MODEL_NAME: z.string().max(200).default(""),
+  SPANGATE_DEVICE: z.literal("cpu", { error: 'must be "cpu"' }).default("cpu"),
+  SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
+  SPANGATE_KV_TYPE: z.enum(["float32", "float16"]).default("float32"),
+  SPANGATE_KV_BYTES: int(1 << 20, 2 ** 42, 2 ** 30),
+  SPANGATE_BLOCK_TOKENS: int(4, 128, 16),
+  SPANGATE_THREADS: int(1, 256, Math.max(1, navigator.hardwareConcurrency)),
+  SPANGATE_STEP_TOKENS: int(16, 65_536, 512),
+  SPANGATE_MAX_RUNNING: int(1, 1_024, 64),
+  SPANGATE_MAX_WAITING: int(0, 100_000, 1_024),
+  SPANGATE_ISA: z.enum(["avx512", "avx2", "reference"]).optional(),
+});
+
+export interface WorkerConfig {
+  readonly modelFolder: string;
+  readonly modelName: string;
+  readonly weightMode: "float32" | "int8";
+  readonly kvType: "float32" | "float16";
+  readonly kvBytes: number;
+  readonly blockTokens: number;
+  readonly threadCount: number;
+  readonly stepTokens: number;
+  readonly maxRunningRequests: number;
+  readonly maxWaitingRequests: number;
+  readonly isa: "avx512" | "avx2" | "reference" | undefined;
+}
+
+/** @throws Error naming the variable. */
+export function parseWorkerConfig(env: Record<string, string | undefined>): WorkerConfig {
+  const parsed = schema.safeParse(env);
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    throw new Error(`${String(issue?.path[0])}: ${issue?.message}`);
+  }
+  const values = parsed.data;
+  return Object.freeze({
+    modelFolder: values.SPANGATE_MODEL,
+    modelName: values.SPANGATE_MODEL_NAME,
+    weightMode: values.SPANGATE_WEIGHTS,
+    kvType: values.SPANGATE_KV_TYPE,
+    kvBytes: values.SPANGATE_KV_BYTES,
+    blockTokens: values.SPANGATE_BLOCK_TOKENS,
+    threadCount: values.SPANGATE_THREADS,
+    stepTokens: values.SPANGATE_STEP_TOKENS,
+    maxRunningRequests: values.SPANGATE_MAX_RUNNING,
+    maxWaitingRequests: values.SPANGATE_MAX_WAITING,
+    isa: values.SPANGATE_ISA,
+  });
+}

@@ -1,0 +1,42 @@
+/**
+ * Identity of a model's numbers: KV made under another digest is another model's and never reused.
+ * Headers and configuration are hashed whole; of large tensor data a sample is taken from every shard, so
+ * that a start does not read 16 GB twice.
+ */
+import { closeSync, fstatSync, openSync, readFileSync, readSync } from "node:fs";
+import { basename, join } from "node:path";
+import { findTensors } from "./weights.ts";
+
+const sampleBytes = 64 * 1024;
+const maxSamplesPerFile = 1_024;
+
+/** @param numericMode what else decides the numbers: weight type, KV type, kernel generation. */
+export function modelDigest(folder: string, numericMode: string): string {
+  const hasher = new Bun.CryptoHasher("sha256");
+  hasher.update(`spangate-model/1\n${numericMode}\n`);
+  hasher.update(readFileSync(join(folder, "config.json")));
+  const files = new Set([...findTensors(folder).values()].map((tensor) => tensor.file));
+  for (const file of [...files].sort()) {
+    hasher.update(`\n${basename(file)}\n`);
+    hashSamples(hasher, file);
+  }
+  return hasher.digest("hex");
+}
+
+/** Evenly spaced samples from the first byte to the last; a file of up to 64 MiB is hashed whole. */
+function hashSamples(hasher: Bun.CryptoHasher, file: string): void {
+  const fd = openSync(file, "r");
+  try {
+    const fileBytes = fstatSync(fd).size;
+    const sampleCount = Math.min(Math.ceil(fileBytes / sampleBytes), maxSamplesPerFile);
+    const stride = sampleCount > 1 ? (fileBytes - sampleBytes) / (sampleCount - 1) : 0;
+    const buffer = new Uint8Array(sampleBytes);
+    hasher.update(`${fileBytes}\n`);
+    for (let i = 0; i < sampleCount; i++) {
+      const count = readSync(fd, buffer, 0, sampleBytes, Math.max(0, Math.floor(i * stride)));
+      hasher.update(buffer.subarray(0, count));
+    }
+  } finally {
+    closeSync(fd);
+  }
+}

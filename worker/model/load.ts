@@ -1,0 +1,38 @@
+/** Opens a model folder in the Hugging Face layout: configuration, checked weights, identity. */
+import { existsSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { type ModelConfig, parseModelConfig } from "./config.ts";
+import { modelDigest } from "./digest.ts";
+import { ModelError } from "./model-error.ts";
+import { readJson, Weights } from "./weights.ts";
+
+export interface LoadedModel {
+  readonly id: string;
+  readonly config: ModelConfig;
+  readonly weights: Weights;
+  readonly digest: string;
+  readonly eosTokenIds: readonly number[];
+}
+
+/** @throws ModelError naming the file and field. */
+export function loadModel(folder: string, numericMode: string): LoadedModel {
+  const configFile = join(folder, "config.json");
+  if (!existsSync(configFile)) throw new ModelError(`${folder}: no config.json there`);
+  const config = parseModelConfig(readJson(configFile), configFile);
+  const weights = new Weights(folder, config);
+  const eosTokenIds = readEosTokenIds(folder, config);
+  return { id: basename(resolve(folder)), config, weights, digest: modelDigest(folder, numericMode), eosTokenIds };
+}
+
+/** generation_config.json, where it names end tokens, goes before config.json (as in transformers). */
+function readEosTokenIds(folder: string, config: ModelConfig): readonly number[] {
+  const file = join(folder, "generation_config.json");
+  if (!existsSync(file)) return config.eosTokenIds;
+  const json = readJson(file) as { eos_token_id?: unknown } | null;
+  const named = [json?.eos_token_id ?? []].flat();
+  if (named.length === 0) return config.eosTokenIds;
+  if (named.length > 64 || !named.every((id) => Number.isInteger(id) && id >= 0 && id < config.vocabSize)) {
+    throw new ModelError(`${file}: "eos_token_id" must be token ids below ${config.vocabSize}`);
+  }
+  return named;
+}

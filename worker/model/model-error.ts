@@ -1,0 +1,4 @@
+/** A model folder that cannot be served: the message names the file and the field, for the operator. */
+export class ModelError extends Error {
+  override readonly name = "ModelError";
+}
