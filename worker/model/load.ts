@@ -1,6 +1,7 @@
 /** Opens a model folder in the Hugging Face layout: configuration, checked weights, identity. */
 import { existsSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
+import { z } from "zod";
 import { type ModelConfig, parseModelConfig } from "./config.ts";
 import { modelDigest } from "./digest.ts";
 import { ModelError } from "./model-error.ts";
@@ -28,11 +29,9 @@ export function loadModel(folder: string, numericMode: string): LoadedModel {
 function readEosTokenIds(folder: string, config: ModelConfig): readonly number[] {
   const file = join(folder, "generation_config.json");
   if (!existsSync(file)) return config.eosTokenIds;
-  const json = readJson(file) as { eos_token_id?: unknown } | null;
-  const named = [json?.eos_token_id ?? []].flat();
-  if (named.length === 0) return config.eosTokenIds;
-  if (named.length > 64 || !named.every((id) => Number.isInteger(id) && id >= 0 && id < config.vocabSize)) {
-    throw new ModelError(`${file}: "eos_token_id" must be token ids below ${config.vocabSize}`);
-  }
-  return named;
+  const tokenId = z.number().int().min(0).lt(config.vocabSize);
+  const parsed = z.object({ eos_token_id: z.union([tokenId, z.array(tokenId).max(64)]).nullish() }).safeParse(readJson(file));
+  if (!parsed.success) throw new ModelError(`${file}: "eos_token_id" must be token ids below ${config.vocabSize}`);
+  const named = [parsed.data.eos_token_id ?? []].flat();
+  return named.length > 0 ? named : config.eosTokenIds;
 }

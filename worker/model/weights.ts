@@ -24,12 +24,11 @@ export function findTensors(folder: string): Map<string, TensorInfo> {
   const weightMap = new Map(Object.entries(index.data.weight_map));
   const shards = new Set(weightMap.values());
   if (shards.size > maxShards) throw new ModelError(`${indexFile}: more than ${maxShards} shards`);
+  // The index comes from outside: a shard is a file of this folder, not a path.
+  const stray = [...shards].find((shard) => shard !== basename(shard) || !existsSync(join(folder, shard)));
+  if (stray !== undefined) throw new ModelError(`${indexFile}: shard "${stray}" is not a file of this folder`);
   const tensors = new Map<string, TensorInfo>();
   for (const shard of shards) {
-    // The index comes from outside: a shard is a file of this folder, not a path.
-    if (shard !== basename(shard) || !existsSync(join(folder, shard))) {
-      throw new ModelError(`${indexFile}: shard "${shard}" is not a file of this folder`);
-    }
     for (const [name, tensor] of readSafetensorsHeader(join(folder, shard))) {
       if (weightMap.get(name) !== shard) throw new ModelError(`${indexFile}: "${name}" is in ${shard}, not as indexed`);
       tensors.set(name, tensor);
@@ -107,12 +106,15 @@ export class Weights {
 
   /** The tensor widened to float32, row-major as stored. @throws ModelError for a type that is no float. */
   float32(name: string): Float32Array {
-    const tensor = this.info(name);
+    return Weights.widen(this.info(name));
+  }
+
+  static widen(tensor: TensorInfo): Float32Array {
     const bytes = readTensorBytes(tensor);
     if (tensor.dtype === "F32") return new Float32Array(bytes.buffer);
     if (tensor.dtype === "BF16") return widenBfloat16(new Uint16Array(bytes.buffer));
     if (tensor.dtype === "F16") return Float32Array.from(new Float16Array(bytes.buffer));
-    throw new ModelError(`${tensor.file}: tensor "${name}" has type ${tensor.dtype}; supported: F32, BF16, F16`);
+    throw new ModelError(`${tensor.file}: a weight has type ${tensor.dtype}; supported: F32, BF16, F16`);
   }
 }
 

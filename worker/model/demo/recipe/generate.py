@@ -625,7 +625,7 @@ def eval_sets():
     yield "merge", 40, lambda r: merge_sample(r, r.randint(2, 6))
 
 
-CHARS_PER_TOKEN = 3.35  # of this generator's prose under this tokenizer
+CHARS_PER_TOKEN = 4.6  # of prose with names, under this tokenizer
 
 
 def write_eval(folder):

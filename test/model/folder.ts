@@ -1,0 +1,62 @@
+/** Writes small model folders for tests: a real configuration and random weights, whole or spoiled. */
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseModelConfig } from "../../worker/model/config.ts";
+import { expectedTensors } from "../../worker/model/weights.ts";
+
+export const tinyConfig = {
+  architectures: ["Qwen3ForCausalLM"],
+  num_hidden_layers: 2,
+  hidden_size: 64,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  head_dim: 16,
+  intermediate_size: 96,
+  vocab_size: 128,
+  rms_norm_eps: 1e-6,
+  tie_word_embeddings: true,
+  max_position_embeddings: 512,
+  eos_token_id: 2,
+  rope_parameters: { rope_theta: 10000, rope_type: "default" },
+};
+
+export function temporaryFolder(): string {
+  return mkdtempSync(join(tmpdir(), "spangate-model-"));
+}
+
+/** A safetensors file of these float32 tensors. */
+export function safetensorsBytes(tensors: ReadonlyMap<string, { shape: readonly number[]; data: Float32Array }>): Uint8Array {
+  const header: Record<string, unknown> = {};
+  let at = 0;
+  for (const [name, { shape, data }] of tensors) {
+    header[name] = { dtype: "F32", shape, data_offsets: [at, at + data.byteLength] };
+    at += data.byteLength;
+  }
+  const headerBytes = new TextEncoder().encode(JSON.stringify(header));
+  const length = new Uint8Array(BigUint64Array.of(BigInt(headerBytes.length)).buffer);
+  const parts = [length, headerBytes, ...[...tensors.values()].map(({ data }) => new Uint8Array(data.buffer))];
+  return Buffer.concat(parts);
+}
+
+/** Random weights (normal, deviation 0.05; norms around 1) for a configuration. */
+export function randomTensors(config: Record<string, unknown>): Map<string, { shape: number[]; data: Float32Array }> {
+  const tensors = new Map<string, { shape: number[]; data: Float32Array }>();
+  for (const [name, shape] of expectedTensors(parseModelConfig(config, "config.json"))) {
+    const count = shape.reduce((product, extent) => product * extent, 1);
+    const offset = name.includes("norm") ? 1 : 0;
+    tensors.set(name, { shape: [...shape], data: Float32Array.from({ length: count }, () => offset + gaussian() * 0.05) });
+  }
+  return tensors;
+}
+
+function gaussian(): number {
+  return Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
+}
+
+export function writeModelFolder(config: Record<string, unknown>, tensors = randomTensors(config)): string {
+  const folder = temporaryFolder();
+  writeFileSync(join(folder, "config.json"), JSON.stringify(config));
+  writeFileSync(join(folder, "model.safetensors"), safetensorsBytes(tensors));
+  return folder;
+}
