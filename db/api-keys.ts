@@ -1,0 +1,87 @@
+import { and, eq, isNull, sql } from "drizzle-orm";
+import type { ApiKeyId, TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { apiKeys } from "./schema.ts";
+
+export type ApiKeyRow = typeof apiKeys.$inferSelect;
+
+/** What a valid key stands for; `hash` for the comparison in constant time. */
+export interface ApiKeyIdentity {
+  readonly id: ApiKeyId;
+  readonly tenantId: TenantId | null;
+  readonly hash: Uint8Array;
+  readonly scopes: readonly string[];
+}
+
+interface IdentityRow {
+  readonly id: ApiKeyId;
+  readonly tenant_id: TenantId | null;
+  readonly hash: Uint8Array;
+  readonly scopes: string;
+}
+
+export function insertApiKey(
+  db: Db,
+  row: Pick<ApiKeyRow, "id" | "tenantId" | "name" | "prefix" | "scopes" | "createdAt"> & { hash: Uint8Array },
+): ApiKeyRow {
+  return db.query("insertApiKey", (orm) =>
+    orm
+      .insert(apiKeys)
+      .values({ ...row, hash: Buffer.from(row.hash) })
+      .returning()
+      .get(),
+  );
+}
+
+/** Keys that are revoked, and keys of tenants that are not active, are not found. Runs on every request. */
+export function findApiKeyByHash(db: Db, hash: Uint8Array): ApiKeyIdentity | undefined {
+  const row = db.query("findApiKeyByHash", () =>
+    db.client
+      .query<IdentityRow, [Uint8Array]>(
+        `select k.id, k.tenant_id, k.hash, k.scopes from api_keys k left join tenants t on t.id = k.tenant_id
+         where k.hash = ? and k.revoked_at is null and (k.tenant_id is null or t.status = 'active')`,
+      )
+      .get(hash),
+  );
+  if (row === null) return undefined;
+  return { id: row.id, tenantId: row.tenant_id, hash: row.hash, scopes: JSON.parse(row.scopes) as string[] };
+}
+
+export function findApiKey(db: Db, id: ApiKeyId): ApiKeyRow | undefined {
+  return db.query("findApiKey", (orm) => orm.select().from(apiKeys).where(eq(apiKeys.id, id)).get());
+}
+
+export function countPlatformKeys(db: Db): number {
+  const row = db.query("countPlatformKeys", (orm) =>
+    orm.select({ n: sql<number>`count(*)` }).from(apiKeys).where(isNull(apiKeys.tenantId)).get(),
+  );
+  return row?.n ?? 0;
+}
+
+export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<ApiKeyRow> {
+  const page = pageClause(apiKeys.seq, range);
+  const rows = db.query("listApiKeys", (orm) =>
+    orm
+      .select()
+      .from(apiKeys)
+      .where(and(eq(apiKeys.tenantId, tenantId), page.where))
+      .orderBy(page.orderBy)
+      .limit(range.limit + 1)
+      .all(),
+  );
+  return pageOf(rows, range.limit);
+}
+
+/** @returns false when there is no such key or it is revoked already. */
+export function revokeApiKey(db: Db, id: ApiKeyId, now: number): boolean {
+  const row = db.query("revokeApiKey", (orm) =>
+    orm
+      .update(apiKeys)
+      .set({ revokedAt: now })
+      .where(and(eq(apiKeys.id, id), isNull(apiKeys.revokedAt)))
+      .returning({ id: apiKeys.id })
+      .get(),
+  );
+  return row !== undefined;
+}

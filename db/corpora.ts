@@ -1,0 +1,185 @@
+import { and, count, eq, exists, inArray, isNotNull, isNull, ne, or, sql, sum } from "drizzle-orm";
+import { createFullText, dropFullText } from "./fts.ts";
+import type { CorpusId, TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { type CorpusFileStatus, corpora, corpusFiles, corpusGrants, jobs } from "./schema.ts";
+
+export type CorpusRow = typeof corpora.$inferSelect;
+type NewCorpus = Pick<CorpusRow, "id" | "tenantId" | "name" | "description" | "metadata" | "createdAt">;
+
+/** own: the tenant's corpus, may be changed. read: its own or one it was granted. */
+export type CorpusAccess = "own" | "read";
+
+export interface FileCounts {
+  readonly in_progress: number;
+  readonly completed: number;
+  readonly failed: number;
+  readonly cancelled: number;
+  readonly total: number;
+}
+
+export interface CorpusUsage {
+  readonly fileCounts: FileCounts;
+  readonly usageBytes: number;
+}
+
+const visible = isNull(corpora.deletedAt);
+
+export function insertCorpus(db: Db, row: NewCorpus): CorpusRow {
+  return db.transaction("insertCorpus", () => {
+    const inserted = db.query("insertCorpus", (orm) =>
+      orm
+        .insert(corpora)
+        .values({ ...row, lastActiveAt: row.createdAt })
+        .returning()
+        .get(),
+    );
+    createFullText(db, inserted.seq);
+    return inserted;
+  });
+}
+
+/** The one place that decides who may see a corpus. Unknown, deleted and not granted look the same. */
+export function findCorpus(db: Db, tenantId: TenantId, id: CorpusId, access: CorpusAccess): CorpusRow | undefined {
+  return db.query("findCorpus", (orm) => {
+    const grant = orm
+      .select({ one: sql`1` })
+      .from(corpusGrants)
+      .where(and(eq(corpusGrants.corpusId, id), eq(corpusGrants.tenantId, tenantId)));
+    const own = eq(corpora.tenantId, tenantId);
+    const allowed = access === "own" ? own : or(own, exists(grant));
+    return orm
+      .select()
+      .from(corpora)
+      .where(and(eq(corpora.id, id), visible, allowed))
+      .get();
+  });
+}
+
+/** Without regard to who asks: for work in the background, whose corpus may be deleted already. */
+export function findCorpusAnyState(db: Db, id: CorpusId): CorpusRow | undefined {
+  return db.query("findCorpusAnyState", (orm) => orm.select().from(corpora).where(eq(corpora.id, id)).get());
+}
+
+export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<CorpusRow> {
+  const page = pageClause(corpora.seq, range);
+  const rows = db.query("listCorpora", (orm) =>
+    orm
+      .select()
+      .from(corpora)
+      .where(and(eq(corpora.tenantId, tenantId), visible, page.where))
+      .orderBy(page.orderBy)
+      .limit(range.limit + 1)
+      .all(),
+  );
+  return pageOf(rows, range.limit);
+}
+
+export function countCorpora(db: Db, tenantId: TenantId): number {
+  const row = db.query("countCorpora", (orm) =>
+    orm
+      .select({ n: count() })
+      .from(corpora)
+      .where(and(eq(corpora.tenantId, tenantId), visible))
+      .get(),
+  );
+  return row?.n ?? 0;
+}
+
+export function corpusUsage(db: Db, ids: readonly CorpusId[]): ReadonlyMap<CorpusId, CorpusUsage> {
+  const rows = db.query("corpusUsage", (orm) =>
+    orm
+      .select({ id: corpusFiles.corpusId, status: corpusFiles.status, n: count(), bytes: sum(corpusFiles.usageBytes) })
+      .from(corpusFiles)
+      .where(and(inArray(corpusFiles.corpusId, [...ids]), ne(corpusFiles.status, "deleting")))
+      .groupBy(corpusFiles.corpusId, corpusFiles.status)
+      .all(),
+  );
+  const usage = new Map<CorpusId, CorpusUsage>();
+  for (const id of ids) {
+    const own = rows.filter((row) => row.id === id);
+    usage.set(id, {
+      fileCounts: fileCountsOf(own),
+      usageBytes: own.reduce((bytes, row) => bytes + Number(row.bytes ?? 0), 0),
+    });
+  }
+  return usage;
+}
+
+export function fileCountsOf(rows: readonly { readonly status: CorpusFileStatus; readonly n: number }[]): FileCounts {
+  const of = (status: CorpusFileStatus) => rows.find((row) => row.status === status)?.n ?? 0;
+  return {
+    in_progress: of("in_progress"),
+    completed: of("completed"),
+    failed: of("failed"),
+    cancelled: of("cancelled"),
+    total: rows.reduce((total, row) => total + row.n, 0),
+  };
+}
+
+export function updateCorpus(
+  db: Db,
+  id: CorpusId,
+  change: Partial<Pick<CorpusRow, "name" | "metadata" | "lastActiveAt">>,
+): CorpusRow | undefined {
+  return db.query("updateCorpus", (orm) =>
+    orm
+      .update(corpora)
+      .set(change)
+      .where(and(eq(corpora.id, id), visible))
+      .returning()
+      .get(),
+  );
+}
+
+/** @returns the new epoch; undefined when there is no such corpus. */
+export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
+  return db.query("raiseCorpusSaltEpoch", (orm) =>
+    orm
+      .update(corpora)
+      .set({ saltEpoch: sql`${corpora.saltEpoch} + 1` })
+      .where(and(eq(corpora.id, id), visible))
+      .returning({ epoch: corpora.saltEpoch })
+      .get(),
+  )?.epoch;
+}
+
+/** Invisible from here on, with its files and open jobs; the rows go with the sweep. */
+export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
+  db.transaction("markCorpusDeleted", () =>
+    db.query("markCorpusDeleted", (orm) => {
+      orm.update(corpora).set({ deletedAt: now }).where(eq(corpora.id, id)).run();
+      orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.corpusId, id)).run();
+      orm
+        .update(jobs)
+        .set({ status: "cancelled", finishedAt: now })
+        .where(and(eq(jobs.corpusId, id), isNull(jobs.finishedAt)))
+        .run();
+    }),
+  );
+}
+
+/** Removes deleted corpora whose files are swept, with their full-text index. */
+export function removeSweptCorpora(db: Db): void {
+  db.transaction("removeSweptCorpora", () => {
+    const swept = db.query("listSweptCorpora", (orm) => {
+      const remaining = orm.select({ one: sql`1` }).from(corpusFiles).where(eq(corpusFiles.corpusId, corpora.id));
+      return orm
+        .select({ seq: corpora.seq })
+        .from(corpora)
+        .where(and(isNotNull(corpora.deletedAt), sql`not ${exists(remaining)}`))
+        .all();
+    });
+    for (const { seq } of swept) {
+      dropFullText(db, seq);
+      db.query("removeCorpus", (orm) => orm.delete(corpora).where(eq(corpora.seq, seq)).run());
+    }
+  });
+}
+
+export function insertGrant(db: Db, corpusId: CorpusId, tenantId: TenantId, createdAt: number): void {
+  db.query("insertGrant", (orm) =>
+    orm.insert(corpusGrants).values({ corpusId, tenantId, createdAt }).onConflictDoNothing().run(),
+  );
+}

@@ -1,0 +1,241 @@
+import { and, count, eq, inArray, ne, sql } from "drizzle-orm";
+import { type FileCounts, fileCountsOf } from "./corpora.ts";
+import type { CorpusId, FileBatchId, FileId, TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import {
+  type CorpusFileErrorCode,
+  type CorpusFileStatus,
+  corpusFiles,
+  fileBatches,
+  fileBatchMembers,
+} from "./schema.ts";
+
+export type CorpusFileRow = typeof corpusFiles.$inferSelect;
+export type FileBatchRow = typeof fileBatches.$inferSelect;
+type NewCorpusFile = Pick<
+  CorpusFileRow,
+  "corpusId" | "fileId" | "tenantId" | "attributes" | "maxChunkTokens" | "overlapTokens" | "createdAt"
+>;
+export type VisibleStatus = Exclude<CorpusFileStatus, "deleting">;
+
+const visible = ne(corpusFiles.status, "deleting");
+
+/**
+ * Attaches a file, to be ingested. A file that is attached already keeps its row: one that failed or was
+ * cancelled is tried again, any other is left as it is, so that a client may repeat the call.
+ */
+export function attachFile(db: Db, row: NewCorpusFile): CorpusFileRow {
+  return db.transaction("attachFile", () => {
+    const present = findCorpusFile(db, row.corpusId, row.fileId);
+    if (present === undefined) {
+      return db.query("attachFile", (orm) =>
+        orm
+          .insert(corpusFiles)
+          .values({ ...row, status: "in_progress" })
+          .returning()
+          .get(),
+      );
+    }
+    if (present.status !== "failed" && present.status !== "cancelled") return present;
+    const { attributes, maxChunkTokens, overlapTokens } = row;
+    const again = { attributes, maxChunkTokens, overlapTokens, errorCode: null, errorMessage: null } as const;
+    return db.query("attachFileAgain", (orm) =>
+      orm
+        .update(corpusFiles)
+        .set({ ...again, status: "in_progress" })
+        .where(eq(corpusFiles.seq, present.seq))
+        .returning()
+        .get(),
+    );
+  });
+}
+
+export function findCorpusFile(db: Db, corpusId: CorpusId, fileId: FileId): CorpusFileRow | undefined {
+  return db.query("findCorpusFile", (orm) =>
+    orm
+      .select()
+      .from(corpusFiles)
+      .where(and(eq(corpusFiles.corpusId, corpusId), eq(corpusFiles.fileId, fileId), visible))
+      .get(),
+  );
+}
+
+export interface CorpusFileFilter {
+  readonly status?: VisibleStatus | undefined;
+  readonly batchId?: FileBatchId | undefined;
+}
+
+export function listCorpusFiles(db: Db, corpusId: CorpusId, range: PageRange & CorpusFileFilter): Page<CorpusFileRow> {
+  const page = pageClause(corpusFiles.seq, range);
+  const rows = db.query("listCorpusFiles", (orm) => {
+    const members = orm
+      .select({ seq: fileBatchMembers.corpusFileSeq })
+      .from(fileBatchMembers)
+      .where(eq(fileBatchMembers.batchId, range.batchId ?? ("" as FileBatchId)));
+    return orm
+      .select()
+      .from(corpusFiles)
+      .where(
+        and(
+          eq(corpusFiles.corpusId, corpusId),
+          visible,
+          range.status === undefined ? undefined : eq(corpusFiles.status, range.status),
+          range.batchId === undefined ? undefined : inArray(corpusFiles.seq, members),
+          page.where,
+        ),
+      )
+      .orderBy(page.orderBy)
+      .limit(range.limit + 1)
+      .all();
+  });
+  return pageOf(rows, range.limit);
+}
+
+/** Attributes of a corpus' completed files, for filters. */
+export function listFileAttributes(db: Db, corpusId: CorpusId): readonly Pick<CorpusFileRow, "seq" | "attributes">[] {
+  return db.query("listFileAttributes", (orm) =>
+    orm
+      .select({ seq: corpusFiles.seq, attributes: corpusFiles.attributes })
+      .from(corpusFiles)
+      .where(and(eq(corpusFiles.corpusId, corpusId), eq(corpusFiles.status, "completed")))
+      .all(),
+  );
+}
+
+export function countPendingFiles(db: Db, tenantId: TenantId): number {
+  const row = db.query("countPendingFiles", (orm) =>
+    orm
+      .select({ n: count() })
+      .from(corpusFiles)
+      .where(and(eq(corpusFiles.tenantId, tenantId), eq(corpusFiles.status, "in_progress")))
+      .get(),
+  );
+  return row?.n ?? 0;
+}
+
+/** The next file to ingest: oldest of the tenant that comes after `lastTenantId`, so that tenants take turns. */
+export function nextPendingFile(db: Db, lastTenantId: string): CorpusFileRow | undefined {
+  return db.query("nextPendingFile", (orm) =>
+    orm
+      .select()
+      .from(corpusFiles)
+      .where(eq(corpusFiles.status, "in_progress"))
+      .orderBy(sql`${corpusFiles.tenantId} <= ${lastTenantId}`, corpusFiles.tenantId, corpusFiles.seq)
+      .limit(1)
+      .get(),
+  );
+}
+
+/** @returns false when the file is no longer in progress (cancelled or deleted meanwhile). */
+export function isPending(db: Db, seq: number): boolean {
+  const row = db.query("isPending", (orm) =>
+    orm.select({ status: corpusFiles.status }).from(corpusFiles).where(eq(corpusFiles.seq, seq)).get(),
+  );
+  return row?.status === "in_progress";
+}
+
+/** The moment at which all of a file's fragments become visible. */
+export function completeFile(db: Db, seq: number, usageBytes: number): boolean {
+  return settle(db, "completeFile", seq, { status: "completed", usageBytes });
+}
+
+export function failFile(db: Db, seq: number, errorCode: CorpusFileErrorCode, errorMessage: string): boolean {
+  return settle(db, "failFile", seq, { status: "failed", errorCode, errorMessage });
+}
+
+function settle(db: Db, name: string, seq: number, change: Partial<CorpusFileRow>): boolean {
+  const row = db.query(name, (orm) =>
+    orm
+      .update(corpusFiles)
+      .set(change)
+      .where(and(eq(corpusFiles.seq, seq), eq(corpusFiles.status, "in_progress")))
+      .returning({ seq: corpusFiles.seq })
+      .get(),
+  );
+  return row !== undefined;
+}
+
+export function updateFileAttributes(
+  db: Db,
+  seq: number,
+  attributes: CorpusFileRow["attributes"],
+): CorpusFileRow | undefined {
+  return db.query("updateFileAttributes", (orm) =>
+    orm
+      .update(corpusFiles)
+      .set({ attributes })
+      .where(and(eq(corpusFiles.seq, seq), visible))
+      .returning()
+      .get(),
+  );
+}
+
+/** Invisible from here on; its fragments go with the sweep. */
+export function markCorpusFileDeleting(db: Db, seq: number): void {
+  db.query("markCorpusFileDeleting", (orm) =>
+    orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.seq, seq)).run(),
+  );
+}
+
+export function nextDeletingFile(db: Db): CorpusFileRow | undefined {
+  return db.query("nextDeletingFile", (orm) =>
+    orm.select().from(corpusFiles).where(eq(corpusFiles.status, "deleting")).orderBy(corpusFiles.seq).limit(1).get(),
+  );
+}
+
+export function removeCorpusFile(db: Db, seq: number): void {
+  db.query("removeCorpusFile", (orm) => orm.delete(corpusFiles).where(eq(corpusFiles.seq, seq)).run());
+}
+
+export function insertFileBatch(
+  db: Db,
+  row: Pick<FileBatchRow, "id" | "corpusId" | "createdAt">,
+  members: readonly number[],
+): FileBatchRow {
+  return db.query("insertFileBatch", (orm) => {
+    const batch = orm.insert(fileBatches).values(row).returning().get();
+    for (const corpusFileSeq of members) {
+      orm.insert(fileBatchMembers).values({ batchId: row.id, corpusFileSeq }).onConflictDoNothing().run();
+    }
+    return batch;
+  });
+}
+
+export function findFileBatch(db: Db, corpusId: CorpusId, id: FileBatchId): FileBatchRow | undefined {
+  return db.query("findFileBatch", (orm) =>
+    orm
+      .select()
+      .from(fileBatches)
+      .where(and(eq(fileBatches.id, id), eq(fileBatches.corpusId, corpusId)))
+      .get(),
+  );
+}
+
+export function fileBatchCounts(db: Db, id: FileBatchId): FileCounts {
+  const rows = db.query("fileBatchCounts", (orm) =>
+    orm
+      .select({ status: corpusFiles.status, n: count() })
+      .from(fileBatchMembers)
+      .innerJoin(corpusFiles, eq(corpusFiles.seq, fileBatchMembers.corpusFileSeq))
+      .where(and(eq(fileBatchMembers.batchId, id), visible))
+      .groupBy(corpusFiles.status)
+      .all(),
+  );
+  return fileCountsOf(rows);
+}
+
+/** Cancels what the batch has not finished. */
+export function cancelFileBatch(db: Db, id: FileBatchId): void {
+  db.query("cancelFileBatch", (orm) => {
+    const members = orm
+      .select({ seq: fileBatchMembers.corpusFileSeq })
+      .from(fileBatchMembers)
+      .where(eq(fileBatchMembers.batchId, id));
+    return orm
+      .update(corpusFiles)
+      .set({ status: "cancelled" })
+      .where(and(inArray(corpusFiles.seq, members), eq(corpusFiles.status, "in_progress")))
+      .run();
+  });
+}

@@ -1,0 +1,51 @@
+/**
+ * What a failed statement may tell: its name and SQLite's result code. Never its parameters, which are key
+ * hashes and tenants' text (Drizzle's own error puts them into its message).
+ */
+export type DbErrorCode = "full" | "busy" | "io" | "constraint" | "corrupt" | "migration" | "open" | "internal";
+
+export class DbError extends Error {
+  override readonly name = "DbError";
+  readonly code: DbErrorCode;
+  /** Name of the statement or transaction that failed. */
+  readonly statement: string;
+
+  constructor(code: DbErrorCode, statement: string, detail: string) {
+    super(`${statement}: ${detail}`);
+    this.code = code;
+    this.statement = statement;
+  }
+}
+
+const codesByPrefix: readonly (readonly [prefix: string, code: DbErrorCode])[] = [
+  ["SQLITE_FULL", "full"],
+  ["SQLITE_BUSY", "busy"],
+  ["SQLITE_LOCKED", "busy"],
+  ["SQLITE_IOERR", "io"],
+  ["SQLITE_CANTOPEN", "io"],
+  ["SQLITE_READONLY", "io"],
+  ["SQLITE_CONSTRAINT", "constraint"],
+  ["SQLITE_CORRUPT", "corrupt"],
+  ["SQLITE_NOTADB", "corrupt"],
+];
+
+/** SQLite's result code of a thrown value or of what caused it; undefined when it is no SQLite error. */
+export function sqliteCode(thrown: unknown): string | undefined {
+  for (let error: unknown = thrown; error instanceof Error; error = error.cause) {
+    const code = (error as { code?: unknown }).code;
+    if (typeof code === "string" && code.startsWith("SQLITE_")) return code;
+  }
+  return undefined;
+}
+
+/** A thrown value as DbError. What is no SQLite error is a defect of ours and keeps only its class name. */
+export function toDbError(statement: string, thrown: unknown): DbError {
+  if (thrown instanceof DbError) return thrown;
+  const code = sqliteCode(thrown);
+  if (code === undefined) {
+    const kind = thrown instanceof Error ? thrown.constructor.name : typeof thrown;
+    return new DbError("internal", statement, `failed with ${kind}`);
+  }
+  const found = codesByPrefix.find(([prefix]) => code.startsWith(prefix));
+  return new DbError(found?.[1] ?? "internal", statement, code);
+}

@@ -1,0 +1,101 @@
+import { and, eq, isNotNull, isNull } from "drizzle-orm";
+import type { FileId, TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { corpusFiles, files } from "./schema.ts";
+
+export type FileRow = typeof files.$inferSelect;
+type NewFile = Omit<FileRow, "seq" | "deletedAt">;
+
+const visible = isNull(files.deletedAt);
+
+/** Inserts, or answers the row that the tenant already has of the same content, name and purpose. */
+export function insertFileOnce(db: Db, row: NewFile): FileRow {
+  return db.transaction("insertFileOnce", () => {
+    const same = findFileByContent(db, row);
+    return same ?? db.query("insertFile", (orm) => orm.insert(files).values(row).returning().get());
+  });
+}
+
+export function findFileByContent(
+  db: Db,
+  key: Pick<FileRow, "tenantId" | "sha256" | "filename" | "purpose">,
+): FileRow | undefined {
+  return db.query("findFileByContent", (orm) =>
+    orm
+      .select()
+      .from(files)
+      .where(
+        and(
+          eq(files.tenantId, key.tenantId),
+          eq(files.sha256, key.sha256),
+          eq(files.filename, key.filename),
+          eq(files.purpose, key.purpose),
+          visible,
+        ),
+      )
+      .get(),
+  );
+}
+
+export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | undefined {
+  return db.query("findFile", (orm) =>
+    orm
+      .select()
+      .from(files)
+      .where(and(eq(files.id, id), eq(files.tenantId, tenantId), visible))
+      .get(),
+  );
+}
+
+export function listFiles(
+  db: Db,
+  tenantId: TenantId,
+  range: PageRange & { readonly purpose?: string | undefined },
+): Page<FileRow> {
+  const page = pageClause(files.seq, range);
+  const purpose = range.purpose === undefined ? undefined : eq(files.purpose, range.purpose);
+  const rows = db.query("listFiles", (orm) =>
+    orm
+      .select()
+      .from(files)
+      .where(and(eq(files.tenantId, tenantId), visible, purpose, page.where))
+      .orderBy(page.orderBy)
+      .limit(range.limit + 1)
+      .all(),
+  );
+  return pageOf(rows, range.limit);
+}
+
+/** The file and its place in every corpus are invisible from here on. @returns false: no such file. */
+export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: number): boolean {
+  return db.transaction("markFileDeleted", () =>
+    db.query("markFileDeleted", (orm) => {
+      const marked = orm
+        .update(files)
+        .set({ deletedAt: now })
+        .where(and(eq(files.id, id), eq(files.tenantId, tenantId), visible))
+        .returning({ id: files.id })
+        .get();
+      if (marked === undefined) return false;
+      orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.fileId, id)).run();
+      return true;
+    }),
+  );
+}
+
+export function listDeletedFileIds(db: Db, limit: number): readonly FileId[] {
+  const rows = db.query("listDeletedFileIds", (orm) =>
+    orm.select({ id: files.id }).from(files).where(isNotNull(files.deletedAt)).limit(limit).all(),
+  );
+  return rows.map((row) => row.id);
+}
+
+/** Ids of all rows, deleted ones that are not yet swept too: what the content folder may hold. */
+export function listAllFileIds(db: Db): readonly FileId[] {
+  return db.query("listAllFileIds", (orm) => orm.select({ id: files.id }).from(files).all()).map((row) => row.id);
+}
+
+export function removeFile(db: Db, id: FileId): void {
+  db.query("removeFile", (orm) => orm.delete(files).where(eq(files.id, id)).run());
+}

@@ -1,0 +1,154 @@
+import { and, asc, count, eq, gt, inArray, sql } from "drizzle-orm";
+import { indexFragment, unindexFragment } from "./fts.ts";
+import type { CorpusId, FileId, FragmentId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { corpusFiles, files, fragments } from "./schema.ts";
+
+export type FragmentRow = typeof fragments.$inferSelect;
+export type NewFragment = Pick<FragmentRow, "id" | "ordinal" | "text" | "firstChar" | "endChar" | "tokenCount">;
+
+export interface ListedFragment extends FragmentRow {
+  readonly fileId: FileId;
+  readonly filename: string;
+}
+
+/** Stores a piece of a file's fragments with their index entries; none are visible before the file completes. */
+export function insertFragments(db: Db, corpusSeq: number, corpusFileSeq: number, piece: readonly NewFragment[]): void {
+  const insert = db.client.query<{ seq: number }, (string | number)[]>(
+    `insert into fragments (id, corpus_file_seq, ordinal, text, first_char, end_char, token_count)
+     values (?, ?, ?, ?, ?, ?, ?) returning seq`,
+  );
+  db.transaction("insertFragments", () => {
+    for (const f of piece) {
+      const row = insert.get(f.id, corpusFileSeq, f.ordinal, f.text, f.firstChar, f.endChar, f.tokenCount);
+      if (row !== null) indexFragment(db, corpusSeq, row.seq, f.text);
+    }
+  });
+}
+
+/** Up to `limit` fragments of one file, in any state, oldest first. */
+export function peekFragments(db: Db, corpusFileSeq: number, limit: number): readonly FragmentRow[] {
+  return db.query("peekFragments", (orm) =>
+    orm
+      .select()
+      .from(fragments)
+      .where(eq(fragments.corpusFileSeq, corpusFileSeq))
+      .orderBy(asc(fragments.ordinal))
+      .limit(limit)
+      .all(),
+  );
+}
+
+export function removeFragments(db: Db, corpusSeq: number, piece: readonly Pick<FragmentRow, "seq" | "text">[]): void {
+  db.transaction("removeFragments", () => {
+    for (const fragment of piece) unindexFragment(db, corpusSeq, fragment);
+    const seqs = piece.map((fragment) => fragment.seq);
+    db.query("removeFragments", (orm) => orm.delete(fragments).where(inArray(fragments.seq, seqs)).run());
+  });
+}
+
+const ofCompletedFile = and(eq(corpusFiles.seq, fragments.corpusFileSeq), eq(corpusFiles.status, "completed"));
+
+export function countFragments(db: Db, corpusId: CorpusId): number {
+  const row = db.query("countFragments", (orm) =>
+    orm
+      .select({ n: count() })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .where(eq(corpusFiles.corpusId, corpusId))
+      .get(),
+  );
+  return row?.n ?? 0;
+}
+
+/** Visible fragments of a corpus after `afterSeq`, in order: a stable walk while files come and go. */
+export function walkFragments(db: Db, corpusId: CorpusId, afterSeq: number, limit: number): readonly FragmentRow[] {
+  const rows = db.query("walkFragments", (orm) =>
+    orm
+      .select({ fragment: fragments })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .where(and(eq(corpusFiles.corpusId, corpusId), gt(fragments.seq, afterSeq)))
+      .orderBy(asc(fragments.seq))
+      .limit(limit)
+      .all(),
+  );
+  return rows.map((row) => row.fragment);
+}
+
+export function listFragments(
+  db: Db,
+  corpusId: CorpusId,
+  range: PageRange & { readonly fileId?: FileId | undefined },
+): Page<ListedFragment> {
+  const page = pageClause(fragments.seq, range);
+  const rows = db.query("listFragments", (orm) =>
+    orm
+      .select({ fragment: fragments, fileId: corpusFiles.fileId, filename: files.filename })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .innerJoin(files, eq(files.id, corpusFiles.fileId))
+      .where(
+        and(
+          eq(corpusFiles.corpusId, corpusId),
+          range.fileId === undefined ? undefined : eq(corpusFiles.fileId, range.fileId),
+          page.where,
+        ),
+      )
+      .orderBy(page.orderBy)
+      .limit(range.limit + 1)
+      .all(),
+  );
+  const listed = rows.map(({ fragment, fileId, filename }) => ({ ...fragment, fileId, filename }));
+  return pageOf(listed, range.limit);
+}
+
+export function findFragmentSeq(db: Db, corpusId: CorpusId, id: FragmentId): number | undefined {
+  const row = db.query("findFragmentSeq", (orm) =>
+    orm
+      .select({ seq: fragments.seq })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .where(and(eq(corpusFiles.corpusId, corpusId), eq(fragments.id, id)))
+      .get(),
+  );
+  return row?.seq;
+}
+
+/** Which of these fragments are visible still. */
+export function visibleFragmentIds(db: Db, ids: readonly FragmentId[]): ReadonlySet<FragmentId> {
+  const rows = db.query("visibleFragmentIds", (orm) =>
+    orm
+      .select({ id: fragments.id })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .where(inArray(fragments.id, [...ids]))
+      .all(),
+  );
+  return new Set(rows.map((row) => row.id));
+}
+
+/** Notes where a fragment was prepared; a fragment that is gone is left alone. */
+export function notePrepared(db: Db, id: FragmentId, spanKey: string, worker: number, now: number): void {
+  db.query("notePrepared", (orm) =>
+    orm
+      .update(fragments)
+      .set({ preparedSpanKey: spanKey, preparedWorker: worker, preparedAt: now })
+      .where(eq(fragments.id, id))
+      .run(),
+  );
+}
+
+/** Text of a file's fragments in order, as it was split. */
+export function listFragmentTexts(db: Db, corpusFileSeq: number): readonly string[] {
+  const rows = db.query("listFragmentTexts", (orm) =>
+    orm
+      .select({ text: fragments.text })
+      .from(fragments)
+      .where(and(eq(fragments.corpusFileSeq, corpusFileSeq), sql`${fragments.text} <> ''`))
+      .orderBy(asc(fragments.ordinal))
+      .all(),
+  );
+  return rows.map((row) => row.text);
+}

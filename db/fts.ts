@@ -1,0 +1,139 @@
+/**
+ * Full text by FTS5, one index a corpus: ranking statistics (how often a term occurs) and the time a search
+ * takes then depend on that corpus alone, and no other tenant can read them off its own scores.
+ *
+ * Contentless: the text is in `fragments`, the index has terms only. "secure-delete" takes terms out of the
+ * index physically when a fragment goes.
+ */
+
+import type { FileId, FragmentId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import type { Attributes } from "./schema.ts";
+
+/** Words of a query that are looked up; further ones are ignored. */
+export const maxSearchTerms = 64;
+
+export interface SearchHit {
+  readonly id: FragmentId;
+  readonly seq: number;
+  readonly fileId: FileId;
+  readonly filename: string;
+  readonly attributes: Attributes;
+  readonly text: string;
+  /** FTS5's bm25 with its sign turned: higher is better, more than 0. */
+  readonly bm25: number;
+}
+
+interface HitRow {
+  readonly id: FragmentId;
+  readonly seq: number;
+  readonly file_id: FileId;
+  readonly filename: string;
+  readonly attributes: string;
+  readonly text: string;
+  readonly rank: number;
+}
+
+function tableOf(corpusSeq: number): string {
+  if (!Number.isSafeInteger(corpusSeq) || corpusSeq < 1) throw new RangeError("corpusSeq is not a row number");
+  return `fts_${corpusSeq}`;
+}
+
+export function createFullText(db: Db, corpusSeq: number): void {
+  const table = tableOf(corpusSeq);
+  db.query("createFullText", () => {
+    db.client.run(
+      `create virtual table ${table} using fts5(text, content='', tokenize="porter unicode61 remove_diacritics 2")`,
+    );
+    db.client.run(`insert into ${table} (${table}, rank) values ('secure-delete', 1)`);
+  });
+}
+
+export function dropFullText(db: Db, corpusSeq: number): void {
+  const table = tableOf(corpusSeq);
+  db.query("dropFullText", () => db.client.run(`drop table if exists ${table}`));
+}
+
+export function indexFragment(db: Db, corpusSeq: number, seq: number, text: string): void {
+  const table = tableOf(corpusSeq);
+  db.query("indexFragment", () =>
+    db.client.query(`insert into ${table} (rowid, text) values (?, ?)`).run(seq, indexedText(text)),
+  );
+}
+
+/** `text` must be what was indexed: a contentless index finds the terms to take out by it. */
+export function unindexFragment(
+  db: Db,
+  corpusSeq: number,
+  fragment: { readonly seq: number; readonly text: string },
+): void {
+  const table = tableOf(corpusSeq);
+  db.query("unindexFragment", () =>
+    db.client
+      .query(`insert into ${table} (${table}, rowid, text) values ('delete', ?, ?)`)
+      .run(fragment.seq, indexedText(fragment.text)),
+  );
+}
+
+/**
+ * Best fragments of a corpus, best first; ties by age. Only completed files' fragments are seen.
+ * @param corpusFileSeqs when given, only fragments of these files
+ */
+export function searchFullText(
+  db: Db,
+  corpusSeq: number,
+  query: string,
+  limit: number,
+  corpusFileSeqs?: readonly number[],
+): readonly SearchHit[] {
+  const match = matchExpression(query);
+  if (match === undefined || limit < 1) return [];
+  const table = tableOf(corpusSeq);
+  const filter = corpusFileSeqs === undefined ? "" : "and cf.seq in (select value from json_each(?))";
+  const sql = `
+    select f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text, bm25(${table}) as rank
+    from ${table} join fragments f on f.seq = ${table}.rowid
+    join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+    join files fi on fi.id = cf.file_id
+    where ${table} match ? ${filter} order by rank, f.seq limit ?`;
+  const parameters = corpusFileSeqs === undefined ? [match, limit] : [match, JSON.stringify(corpusFileSeqs), limit];
+  const rows = db.query("searchFullText", () => db.client.query<HitRow, (string | number)[]>(sql).all(...parameters));
+  return rows.map((row) => ({
+    id: row.id,
+    seq: row.seq,
+    fileId: row.file_id,
+    filename: row.filename,
+    attributes: JSON.parse(row.attributes) as Attributes,
+    text: row.text,
+    bm25: -row.rank,
+  }));
+}
+
+const unspacedScripts =
+  "\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Thai}\\p{Script=Lao}\\p{Script=Khmer}\\p{Script=Myanmar}";
+const unspacedChar = new RegExp(`[${unspacedScripts}]`, "gu");
+
+/**
+ * Scripts written without spaces are indexed character by character, because unicode61 would make one term of
+ * a whole clause. NUL ends a text for SQLite's tokenizer.
+ */
+function indexedText(text: string): string {
+  return text.replaceAll("\0", " ").replace(unspacedChar, " $& ");
+}
+
+/**
+ * A user's words as an FTS5 expression: every word quoted, joined by OR; a run of unspaced script is a phrase
+ * of its characters. Operators, column names and quotes in the text can have no meaning, since only letters,
+ * digits and marks are taken. undefined: no words.
+ */
+export function matchExpression(query: string): string | undefined {
+  const words = query.normalize("NFC").match(/[\p{L}\p{N}][\p{L}\p{N}\p{M}]*/gu) ?? [];
+  const terms = new Set<string>();
+  for (const word of words) {
+    if (terms.size >= maxSearchTerms) break;
+    for (const run of word.match(new RegExp(`[${unspacedScripts}]+|[^${unspacedScripts}]+`, "gu")) ?? []) {
+      terms.add(indexedText(run).trim().replace(/ {2,}/g, " ").toLowerCase());
+    }
+  }
+  return terms.size === 0 ? undefined : [...terms].map((term) => `"${term}"`).join(" OR ");
+}

@@ -1,0 +1,91 @@
+/** Opens the one database. Everything in db/ is synchronous: see `transaction`. */
+import { Database } from "bun:sqlite";
+import { join } from "node:path";
+import { type BunSQLiteDatabase, drizzle } from "drizzle-orm/bun-sqlite";
+import { DbError, sqliteCode, toDbError } from "./errors.ts";
+import { migrate, readMigrations } from "./migrate.ts";
+
+export type Orm = BunSQLiteDatabase<Record<string, never>>;
+
+/** A transaction's callback must not be async: SQLite would have committed at its first await. */
+type Synchronous<T> = T extends PromiseLike<unknown> ? never : T;
+
+export class Db {
+  readonly client: Database;
+  private readonly orm: Orm;
+
+  constructor(client: Database) {
+    this.client = client;
+    this.orm = drizzle(client);
+  }
+
+  /** Runs one named statement; a failure is a DbError that carries the name and no parameters. */
+  query<T>(statement: string, work: (orm: Orm) => T): T {
+    try {
+      return work(this.orm);
+    } catch (error) {
+      throw toDbError(statement, error);
+    }
+  }
+
+  /** All statements of `work`, or none. Takes the write lock first, so that it never has to upgrade a read. */
+  transaction<T>(name: string, work: () => Synchronous<T>): T {
+    try {
+      return this.client
+        .transaction(() => {
+          const result = work();
+          if (typeof (result as { then?: unknown } | undefined)?.then === "function") {
+            throw new DbError("internal", name, "a transaction's callback must not be async");
+          }
+          return result as T;
+        })
+        .immediate();
+    } catch (error) {
+      if (sqliteCode(error) === undefined) throw error;
+      throw toDbError(name, error);
+    }
+  }
+
+  /** Moves the log into the database and empties it, so that deleted text does not stay in the log. */
+  truncateLog(): void {
+    this.query("truncateLog", () => this.client.run("pragma wal_checkpoint(truncate)"));
+  }
+
+  close(): void {
+    this.client.close();
+  }
+}
+
+export interface OpenOptions {
+  readonly migrationsDir?: string;
+  /** How long a statement waits for another process's lock. It blocks the event loop, so it is short. */
+  readonly busyTimeoutMs?: number;
+}
+
+const shippedMigrations = join(import.meta.dir, "..", "migrations");
+
+/**
+ * Opens and migrates. `path` may be ":memory:".
+ * Acknowledged means durable: WAL with synchronous=FULL syncs the log at every commit. secure_delete zeroes
+ * what is deleted.
+ * @throws DbError "open" (not a database, no permission) or "migration" (see migrate.ts)
+ */
+export function openDb(path: string, options: OpenOptions = {}): Db {
+  const migrations = readMigrations(options.migrationsDir ?? shippedMigrations);
+  let client: Database | undefined;
+  try {
+    client = new Database(path, { create: true, strict: true });
+    client.run(`pragma busy_timeout = ${Math.trunc(options.busyTimeoutMs ?? 200)}`);
+    client.run("pragma journal_mode = wal");
+    client.run("pragma synchronous = full");
+    client.run("pragma foreign_keys = on");
+    client.run("pragma secure_delete = on");
+    migrate(client, migrations);
+    return new Db(client);
+  } catch (error) {
+    client?.close();
+    if (error instanceof DbError) throw error;
+    const code = sqliteCode(error) ?? (error instanceof Error ? error.message : "unknown failure");
+    throw new DbError("open", "openDb", `cannot open the database ${path}: ${code}`);
+  }
+}

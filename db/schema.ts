@@ -1,0 +1,124 @@
+/** The tables of migrations/, as Drizzle sees them. test/db/schema.test.ts holds the two together. */
+import { blob, integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
+import type { ApiKeyId, CorpusId, FileBatchId, FileId, FragmentId, JobId, TenantId } from "./ids.ts";
+
+export type AttributeValue = string | number | boolean;
+export type Attributes = Readonly<Record<string, AttributeValue>>;
+export type Metadata = Readonly<Record<string, string>>;
+export type TenantStatus = "active" | "disabled" | "deleting";
+export type CorpusFileStatus = "in_progress" | "completed" | "failed" | "cancelled" | "deleting";
+export type CorpusFileErrorCode = "server_error" | "unsupported_file" | "invalid_file";
+export type JobStatus = "queued" | "running" | "completed" | "failed" | "cancelled";
+
+const seq = () => integer("seq").primaryKey({ autoIncrement: true });
+const createdAt = () => integer("created_at").notNull();
+
+export const meta = sqliteTable("meta", { name: text("name").primaryKey(), value: text("value").notNull() });
+
+export const tenants = sqliteTable("tenants", {
+  seq: seq(),
+  id: text("id").$type<TenantId>().notNull(),
+  name: text("name").notNull(),
+  status: text("status").$type<TenantStatus>().notNull(),
+  saltEpoch: integer("salt_epoch").notNull().default(0),
+  createdAt: createdAt(),
+});
+
+export const apiKeys = sqliteTable("api_keys", {
+  seq: seq(),
+  id: text("id").$type<ApiKeyId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>(),
+  name: text("name").notNull(),
+  hash: blob("hash", { mode: "buffer" }).notNull(),
+  prefix: text("prefix").notNull(),
+  scopes: text("scopes", { mode: "json" }).$type<readonly string[]>().notNull(),
+  createdAt: createdAt(),
+  revokedAt: integer("revoked_at"),
+});
+
+export const corpora = sqliteTable("corpora", {
+  seq: seq(),
+  id: text("id").$type<CorpusId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  name: text("name").notNull(),
+  description: text("description"),
+  metadata: text("metadata", { mode: "json" }).$type<Metadata>().notNull(),
+  saltEpoch: integer("salt_epoch").notNull().default(0),
+  createdAt: createdAt(),
+  lastActiveAt: integer("last_active_at").notNull(),
+  deletedAt: integer("deleted_at"),
+});
+
+export const corpusGrants = sqliteTable("corpus_grants", {
+  corpusId: text("corpus_id").$type<CorpusId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  createdAt: createdAt(),
+});
+
+export const files = sqliteTable("files", {
+  seq: seq(),
+  id: text("id").$type<FileId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  filename: text("filename").notNull(),
+  purpose: text("purpose").notNull(),
+  mediaType: text("media_type").notNull(),
+  byteCount: integer("byte_count").notNull(),
+  sha256: text("sha256").notNull(),
+  createdAt: createdAt(),
+  deletedAt: integer("deleted_at"),
+});
+
+export const corpusFiles = sqliteTable("corpus_files", {
+  seq: seq(),
+  corpusId: text("corpus_id").$type<CorpusId>().notNull(),
+  fileId: text("file_id").$type<FileId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  status: text("status").$type<CorpusFileStatus>().notNull(),
+  errorCode: text("error_code").$type<CorpusFileErrorCode>(),
+  errorMessage: text("error_message"),
+  attributes: text("attributes", { mode: "json" }).$type<Attributes>().notNull(),
+  maxChunkTokens: integer("max_chunk_tokens").notNull(),
+  overlapTokens: integer("overlap_tokens").notNull(),
+  usageBytes: integer("usage_bytes").notNull().default(0),
+  createdAt: createdAt(),
+});
+
+export const fileBatches = sqliteTable("file_batches", {
+  seq: seq(),
+  id: text("id").$type<FileBatchId>().notNull(),
+  corpusId: text("corpus_id").$type<CorpusId>().notNull(),
+  createdAt: createdAt(),
+});
+
+export const fileBatchMembers = sqliteTable("file_batch_members", {
+  batchId: text("batch_id").$type<FileBatchId>().notNull(),
+  corpusFileSeq: integer("corpus_file_seq").notNull(),
+});
+
+export const fragments = sqliteTable("fragments", {
+  seq: seq(),
+  id: text("id").$type<FragmentId>().notNull(),
+  corpusFileSeq: integer("corpus_file_seq").notNull(),
+  ordinal: integer("ordinal").notNull(),
+  text: text("text").notNull(),
+  firstChar: integer("first_char").notNull(),
+  endChar: integer("end_char").notNull(),
+  tokenCount: integer("token_count").notNull(),
+  preparedSpanKey: text("prepared_span_key"),
+  preparedWorker: integer("prepared_worker"),
+  preparedAt: integer("prepared_at"),
+});
+
+export const jobs = sqliteTable("jobs", {
+  seq: seq(),
+  id: text("id").$type<JobId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  corpusId: text("corpus_id").$type<CorpusId>().notNull(),
+  status: text("status").$type<JobStatus>().notNull(),
+  done: integer("done").notNull().default(0),
+  total: integer("total").notNull().default(0),
+  errorCode: text("error_code"),
+  errorMessage: text("error_message"),
+  createdAt: createdAt(),
+  finishedAt: integer("finished_at"),
+});

@@ -1,0 +1,120 @@
+import { and, count, eq, isNull, ne, sql } from "drizzle-orm";
+import type { TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { apiKeys, corpora, corpusFiles, corpusGrants, files, jobs, tenants } from "./schema.ts";
+
+export type TenantRow = typeof tenants.$inferSelect;
+
+const visible = ne(tenants.status, "deleting");
+
+export function insertTenant(db: Db, row: Pick<TenantRow, "id" | "name" | "createdAt">): TenantRow {
+  return db.query("insertTenant", (orm) =>
+    orm
+      .insert(tenants)
+      .values({ ...row, status: "active" })
+      .returning()
+      .get(),
+  );
+}
+
+export function findTenant(db: Db, id: TenantId): TenantRow | undefined {
+  return db.query("findTenant", (orm) =>
+    orm
+      .select()
+      .from(tenants)
+      .where(and(eq(tenants.id, id), visible))
+      .get(),
+  );
+}
+
+export function listTenants(db: Db, range: PageRange): Page<TenantRow> {
+  const page = pageClause(tenants.seq, range);
+  const rows = db.query("listTenants", (orm) =>
+    orm
+      .select()
+      .from(tenants)
+      .where(and(visible, page.where))
+      .orderBy(page.orderBy)
+      .limit(range.limit + 1)
+      .all(),
+  );
+  return pageOf(rows, range.limit);
+}
+
+export function countTenants(db: Db): number {
+  return db.query("countTenants", (orm) => orm.select({ n: count() }).from(tenants).get())?.n ?? 0;
+}
+
+export function updateTenant(
+  db: Db,
+  id: TenantId,
+  change: { readonly name?: string | undefined; readonly status?: "active" | "disabled" | undefined },
+): TenantRow | undefined {
+  if (change.name === undefined && change.status === undefined) return findTenant(db, id);
+  return db.query("updateTenant", (orm) =>
+    orm
+      .update(tenants)
+      .set(change)
+      .where(and(eq(tenants.id, id), visible))
+      .returning()
+      .get(),
+  );
+}
+
+/** @returns the new epoch; undefined when there is no such tenant. */
+export function raiseTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
+  return db.query("raiseTenantSaltEpoch", (orm) =>
+    orm
+      .update(tenants)
+      .set({ saltEpoch: sql`${tenants.saltEpoch} + 1` })
+      .where(and(eq(tenants.id, id), visible))
+      .returning({ epoch: tenants.saltEpoch })
+      .get(),
+  )?.epoch;
+}
+
+/**
+ * Makes a tenant and all it owns invisible at once; the rows go with the sweep.
+ * @returns false when there is no such tenant.
+ */
+export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
+  return db.transaction("markTenantDeleting", () =>
+    db.query("markTenantDeleting", (orm) => {
+      const marked = orm
+        .update(tenants)
+        .set({ status: "deleting" })
+        .where(and(eq(tenants.id, id), visible));
+      if (marked.returning({ id: tenants.id }).get() === undefined) return false;
+      orm.delete(apiKeys).where(eq(apiKeys.tenantId, id)).run();
+      orm.delete(corpusGrants).where(eq(corpusGrants.tenantId, id)).run();
+      orm
+        .update(jobs)
+        .set({ status: "cancelled", finishedAt: now })
+        .where(and(eq(jobs.tenantId, id), isNull(jobs.finishedAt)))
+        .run();
+      orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.tenantId, id)).run();
+      orm
+        .update(corpora)
+        .set({ deletedAt: now })
+        .where(and(eq(corpora.tenantId, id), isNull(corpora.deletedAt)))
+        .run();
+      orm
+        .update(files)
+        .set({ deletedAt: now })
+        .where(and(eq(files.tenantId, id), isNull(files.deletedAt)))
+        .run();
+      return true;
+    }),
+  );
+}
+
+/** Removes tenants marked as deleting that own nothing any more. */
+export function removeSweptTenants(db: Db): void {
+  db.query("removeSweptTenants", (orm) =>
+    orm.run(sql`delete from tenants where status = 'deleting'
+      and not exists (select 1 from corpora where corpora.tenant_id = tenants.id)
+      and not exists (select 1 from files where files.tenant_id = tenants.id)
+      and not exists (select 1 from jobs where jobs.tenant_id = tenants.id)`),
+  );
+}
