@@ -1,0 +1,324 @@
+/**
+ * Owns the requests in flight: places each on a worker, hands its events on, retries silently while nothing
+ * was streamed, ends it with an error otherwise. Every request ends: by its worker, its deadline or its abort.
+ */
+import type {
+  GenerateParams,
+  RequestTimings,
+  RequestUsage,
+  SpanReport,
+  TokenLogprob,
+  TokenPlan,
+  WorkerErrorCode,
+  WorkerMessage,
+} from "../../worker/contract/messages.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import { ApiError, type ErrorCode } from "../errors.ts";
+import type { Log } from "../log.ts";
+import { EventQueue } from "./event-queue.ts";
+import type { Registry } from "./registry.ts";
+import type { Residency } from "./residency.ts";
+import { type Candidate, chooseWorker, workerByName } from "./route.ts";
+import type { Supervisor, WorkerEvents } from "./supervisor.ts";
+
+export interface DispatchRequest {
+  /** Unique among the requests in flight; becomes part of the worker's request id. */
+  readonly requestId: string;
+  readonly plan: TokenPlan;
+  readonly params: GenerateParams;
+  /** false: nothing found, nothing kept (the baseline of measurements). */
+  readonly reuse: boolean;
+  readonly deadlineMs: number;
+  readonly signal?: AbortSignal;
+  /** Requests with the same affinity prefer the same worker where the cost is equal. */
+  readonly affinity?: string;
+  /** The affinity alone decides, whatever the load: what belongs together is prepared together. */
+  readonly sticky?: boolean;
+}
+
+export type GenerationEvent =
+  | { readonly type: "tokens"; readonly tokenIds: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+  | FinishedEvent;
+
+export interface FinishedEvent {
+  readonly type: "finished";
+  readonly reason: "stop" | "length" | "abort" | "prepared";
+  readonly usage: RequestUsage;
+  readonly timings: RequestTimings;
+  readonly spans: readonly SpanReport[];
+  readonly workerId: string;
+}
+
+export interface DispatcherOptions {
+  readonly registry: Registry;
+  readonly residency: Residency;
+  readonly supervisor: Pick<Supervisor, "send" | "kill">;
+  readonly log: Log;
+  /** Times a request is sent to a worker, the first time included. */
+  readonly maxAttempts: number;
+  readonly maxInFlightPerWorker: number;
+  /** Requests that wait for a worker to become ready. */
+  readonly maxUnplaced: number;
+  /** How long a worker may take to confirm an abort. */
+  readonly abortGraceMs: number;
+}
+
+interface InFlight {
+  readonly request: DispatchRequest;
+  readonly queue: EventQueue<GenerationEvent>;
+  readonly promptTokens: number;
+  readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
+  readonly onAbort: () => void;
+  attempt: number;
+  workerId: string | undefined;
+  workerRequestId: string | undefined;
+  /** Prompt tokens it still adds to its worker's load. */
+  pendingTokens: number;
+  streamedTokens: number;
+  aborted: boolean;
+}
+
+const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
+  bad_plan: "internal",
+  prompt_too_long: "context_length_exceeded",
+  overloaded: "overloaded",
+  internal: "internal",
+};
+
+export class Dispatcher implements WorkerEvents {
+  readonly #options: DispatcherOptions;
+  /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
+  readonly #byWorkerRequestId = new Map<string, InFlight>();
+  readonly #unplaced = new Set<InFlight>();
+  #draining = false;
+
+  constructor(options: DispatcherOptions) {
+    this.#options = options;
+  }
+
+  /**
+   * Runs a plan. The events end after `finished`; leaving the loop early aborts the request.
+   * @throws ApiError (while iterating, or at once) overloaded, not_ready, worker_lost, deadline_exceeded, …
+   */
+  submit(request: DispatchRequest): AsyncIterableIterator<GenerationEvent> {
+    if (this.#draining) throw new ApiError("server_shutdown");
+    const promptTokens = request.plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
+    const entry: InFlight = {
+      request,
+      queue: new EventQueue(() => this.#abort(entry)),
+      promptTokens,
+      timers: {},
+      onAbort: () => this.#abort(entry),
+      attempt: 0,
+      workerId: undefined,
+      workerRequestId: undefined,
+      pendingTokens: 0,
+      streamedTokens: 0,
+      aborted: false,
+    };
+    this.#place(entry);
+    entry.timers.deadline = setTimeout(() => this.#cutOff(entry, "deadline_exceeded"), request.deadlineMs);
+    request.signal?.addEventListener("abort", entry.onAbort, { once: true });
+    if (request.signal?.aborted === true) this.#abort(entry);
+    return entry.queue;
+  }
+
+  /** Every worker forgets the blocks with these keys. */
+  evict(blockKeys: readonly BlockKey[]): void {
+    if (blockKeys.length === 0) return;
+    for (const worker of this.#options.registry.ready()) {
+      this.#options.supervisor.send(worker.id, { type: "evict", blockKeys });
+    }
+  }
+
+  /** Takes nothing new; resolves when nothing runs or at the deadline, when the rest ends with `server_shutdown`. */
+  async drain(deadlineMs: number): Promise<void> {
+    this.#draining = true;
+    const endMs = performance.now() + deadlineMs;
+    for (const entry of [...this.#unplaced]) this.#fail(entry, new ApiError("server_shutdown"));
+    while (this.#byWorkerRequestId.size > 0 && performance.now() < endMs) await Bun.sleep(10);
+    for (const entry of [...this.#byWorkerRequestId.values()]) this.#cutOff(entry, "server_shutdown");
+  }
+
+  /** Requests that run on a worker, and those that wait for one. */
+  stats(): { readonly running: number; readonly unplaced: number } {
+    return { running: this.#byWorkerRequestId.size, unplaced: this.#unplaced.size };
+  }
+
+  onReady(): void {
+    for (const entry of [...this.#unplaced]) {
+      this.#unplaced.delete(entry);
+      this.#placeOrFail(entry);
+    }
+  }
+
+  onLost(workerId: string): void {
+    this.#options.residency.forget(workerId);
+    for (const entry of [...this.#byWorkerRequestId.values()]) {
+      if (entry.workerId !== workerId) continue;
+      this.#detach(entry);
+      const retry = entry.streamedTokens === 0 && entry.attempt < this.#options.maxAttempts && !entry.aborted;
+      if (retry) this.#placeOrFail(entry);
+      else if (entry.aborted) this.#finishAborted(entry);
+      else this.#fail(entry, new ApiError("worker_lost"));
+    }
+  }
+
+  onMessage(workerId: string, message: WorkerMessage): void {
+    switch (message.type) {
+      case "kv":
+        this.#options.residency.apply(workerId, message.events);
+        return;
+      case "stats":
+        this.#options.registry.setStats(workerId, message.stats);
+        return;
+      case "tokens":
+      case "finished":
+      case "failed":
+        this.#onRequestMessage(message);
+        return;
+      default:
+        return;
+    }
+  }
+
+  #onRequestMessage(message: Extract<WorkerMessage, { readonly requestId: string }>): void {
+    const entry = this.#byWorkerRequestId.get(message.requestId);
+    if (entry === undefined) return;
+    switch (message.type) {
+      case "tokens": {
+        if (entry.streamedTokens === 0) this.#releasePending(entry);
+        entry.streamedTokens += message.tokenIds.length;
+        const { tokenIds, logprobs } = message;
+        entry.queue.push(
+          logprobs === undefined ? { type: "tokens", tokenIds } : { type: "tokens", tokenIds, logprobs },
+        );
+        return;
+      }
+      case "finished": {
+        const { reason, usage, timings, spans } = message;
+        this.#finish(entry, { type: "finished", reason, usage, timings, spans, workerId: entry.workerId ?? "" });
+        return;
+      }
+      case "failed": {
+        const { code, message: reason } = message;
+        this.#options.log("error", "worker refused a request", { worker: entry.workerId, code, reason });
+        this.#fail(entry, new ApiError(codeOfFailure[code]));
+        return;
+      }
+    }
+  }
+
+  #place(entry: InFlight): void {
+    const { registry, maxInFlightPerWorker, maxUnplaced, supervisor } = this.#options;
+    const ready = registry.ready();
+    if (ready.length === 0) {
+      const hopeless = registry.list().every((worker) => worker.state === "failed" || worker.state === "stopped");
+      if (hopeless) throw new ApiError("not_ready");
+      if (this.#unplaced.size >= maxUnplaced) throw new ApiError("overloaded", { retryAfterS: 2 });
+      this.#unplaced.add(entry);
+      return;
+    }
+    const open = ready.filter((worker) => worker.inFlight < maxInFlightPerWorker);
+    const candidates = open.map((worker): Candidate => {
+      const { id, pendingTokens, inFlight } = worker;
+      return { id, pendingTokens, inFlight, cachedTokens: this.#cachedTokens(id, entry) };
+    });
+    const { affinity = "", sticky = false, requestId, plan, params, reuse } = entry.request;
+    const workerId = sticky
+      ? workerByName(candidates, affinity)
+      : chooseWorker(candidates, entry.promptTokens, affinity);
+    const chosen = candidates.find((candidate) => candidate.id === workerId);
+    if (chosen === undefined) throw new ApiError("overloaded", { retryAfterS: 2 });
+    entry.attempt += 1;
+    entry.workerId = chosen.id;
+    entry.workerRequestId = `${requestId}.${entry.attempt}`;
+    entry.pendingTokens = Math.max(0, entry.promptTokens - chosen.cachedTokens);
+    this.#byWorkerRequestId.set(entry.workerRequestId, entry);
+    registry.addLoad(chosen.id, 1, entry.pendingTokens);
+    // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
+    supervisor.send(chosen.id, { type: "submit", requestId: entry.workerRequestId, plan, params, reuse });
+  }
+
+  #cachedTokens(workerId: string, entry: InFlight): number {
+    if (!entry.request.reuse) return 0;
+    const blockTokens = this.#options.registry.card()?.blockTokens ?? 1;
+    return this.#options.residency.cachedTokens(workerId, entry.request.plan.runs, blockTokens);
+  }
+
+  #placeOrFail(entry: InFlight): void {
+    try {
+      this.#place(entry);
+    } catch (error) {
+      this.#fail(entry, error);
+    }
+  }
+
+  #abort(entry: InFlight): void {
+    if (entry.aborted) return;
+    entry.aborted = true;
+    if (entry.workerRequestId === undefined) {
+      this.#finishAborted(entry);
+      return;
+    }
+    this.#tellAbort(entry.workerId, entry.workerRequestId);
+    entry.timers.abort = setTimeout(() => this.#finishAborted(entry), this.#options.abortGraceMs);
+  }
+
+  #tellAbort(workerId: string | undefined, requestId: string | undefined): void {
+    if (workerId === undefined || requestId === undefined) return;
+    this.#options.supervisor.send(workerId, { type: "abort", requestId });
+  }
+
+  /** Ends the request here first, so that nothing the worker still says of it counts. */
+  #cutOff(entry: InFlight, code: ErrorCode): void {
+    const { workerId, workerRequestId } = entry;
+    this.#fail(entry, new ApiError(code));
+    this.#tellAbort(workerId, workerRequestId);
+  }
+
+  /** The worker did not say how it ended: what is known here stands in for its report. */
+  #finishAborted(entry: InFlight): void {
+    const { promptTokens, streamedTokens: completionTokens, workerId = "" } = entry;
+    const usage = { promptTokens, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 };
+    const timings = { queueMs: 0, prefillMs: 0, ttftMs: 0 };
+    this.#finish(entry, { type: "finished", reason: "abort", usage, timings, spans: [], workerId });
+  }
+
+  #finish(entry: InFlight, event: FinishedEvent): void {
+    this.#settle(entry);
+    entry.queue.push(event);
+    entry.queue.end();
+  }
+
+  #fail(entry: InFlight, error: unknown): void {
+    this.#settle(entry);
+    entry.queue.fail(error);
+  }
+
+  #settle(entry: InFlight): void {
+    clearTimeout(entry.timers.deadline);
+    clearTimeout(entry.timers.abort);
+    entry.request.signal?.removeEventListener("abort", entry.onAbort);
+    this.#unplaced.delete(entry);
+    if (entry.workerId !== undefined) {
+      this.#releasePending(entry);
+      this.#options.registry.addLoad(entry.workerId, -1, 0);
+    }
+    this.#detach(entry);
+  }
+
+  #releasePending(entry: InFlight): void {
+    if (entry.workerId === undefined) return;
+    this.#options.registry.addLoad(entry.workerId, 0, -entry.pendingTokens);
+    entry.pendingTokens = 0;
+  }
+
+  /** The entry is on no worker now. The registry has set a lost worker's load to zero by itself. */
+  #detach(entry: InFlight): void {
+    if (entry.workerRequestId !== undefined) this.#byWorkerRequestId.delete(entry.workerRequestId);
+    entry.workerId = undefined;
+    entry.workerRequestId = undefined;
+    entry.pendingTokens = 0;
+  }
+}

@@ -1,0 +1,64 @@
+/** A queue between one producer and one consumer that reads it as an async iterator. */
+export class EventQueue<T> implements AsyncIterableIterator<T> {
+  readonly #items: T[] = [];
+  readonly #onReturn: () => void;
+  #waiting: { resolve(result: IteratorResult<T>): void; reject(reason: unknown): void } | undefined;
+  #end: { readonly error: unknown } | "done" | undefined;
+
+  /** @param onReturn called when the consumer stops reading before the end */
+  constructor(onReturn: () => void) {
+    this.#onReturn = onReturn;
+  }
+
+  push(item: T): void {
+    if (this.#end !== undefined) return;
+    const waiting = this.#waiting;
+    if (waiting === undefined) {
+      this.#items.push(item);
+      return;
+    }
+    this.#waiting = undefined;
+    waiting.resolve({ value: item, done: false });
+  }
+
+  end(): void {
+    if (this.#end !== undefined) return;
+    this.#end = "done";
+    this.#waiting?.resolve({ value: undefined, done: true });
+    this.#waiting = undefined;
+  }
+
+  /** What was pushed before is still read; then the error is thrown. */
+  fail(error: unknown): void {
+    if (this.#end !== undefined) return;
+    this.#end = { error };
+    this.#waiting?.reject(error);
+    this.#waiting = undefined;
+  }
+
+  next(): Promise<IteratorResult<T>> {
+    const item = this.#items.shift();
+    if (item !== undefined) return Promise.resolve({ value: item, done: false });
+    if (this.#end === "done") return Promise.resolve({ value: undefined, done: true });
+    if (this.#end !== undefined) {
+      const { error } = this.#end;
+      this.#end = "done";
+      return Promise.reject(error);
+    }
+    const { promise, resolve, reject } = Promise.withResolvers<IteratorResult<T>>();
+    this.#waiting = { resolve, reject };
+    return promise;
+  }
+
+  return(): Promise<IteratorResult<T>> {
+    const open = this.#end === undefined;
+    this.end();
+    this.#items.length = 0;
+    if (open) this.#onReturn();
+    return Promise.resolve({ value: undefined, done: true });
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+}

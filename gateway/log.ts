@@ -1,0 +1,18 @@
+/** Log lines: one JSON object a line on stderr. Never tenant text, credentials or salts. */
+export const logLevels = ["debug", "info", "warn", "error", "silent"] as const;
+export type LogLevel = (typeof logLevels)[number];
+export type LogFields = Readonly<Record<string, string | number | boolean | undefined>>;
+
+export type Log = (level: Exclude<LogLevel, "silent">, message: string, fields?: LogFields) => void;
+
+/** A log that drops lines below `minimum`. */
+export function createLog(
+  minimum: LogLevel,
+  write: (line: string) => void = (line) => void process.stderr.write(line),
+): Log {
+  const threshold = logLevels.indexOf(minimum);
+  return (level, message, fields) => {
+    if (logLevels.indexOf(level) < threshold) return;
+    write(`${JSON.stringify({ time: new Date().toISOString(), level, message, ...fields })}\n`);
+  };
+}

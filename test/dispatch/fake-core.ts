@@ -1,0 +1,121 @@
+/**
+ * What a worker does, without a model: keeps block keys, answers each request with the tokens of its last run,
+ * one a tick. The same core runs in a process (fake-worker.ts) and in memory (fake-link.ts).
+ */
+import type { GatewayMessage, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+
+export const fakeCard: ModelCard = {
+  id: "fake-model",
+  digest: "fa".repeat(32),
+  vocabSize: 512,
+  contextTokens: 2048,
+  blockTokens: 16,
+  blockCount: 1024,
+  kvBytesPerBlock: 4096,
+  eosTokenIds: [2],
+  numericMode: "float32",
+  backend: "fake",
+};
+
+export class FakeCore {
+  readonly received: GatewayMessage[] = [];
+  readonly #send: (message: WorkerMessage) => void;
+  readonly #resident = new Set<BlockKey>();
+  readonly #running = new Map<string, { submit: SubmitMessage; emitted: number }>();
+  #sequence = 0;
+  #draining = false;
+
+  constructor(send: (message: WorkerMessage) => void) {
+    this.#send = send;
+  }
+
+  get runningCount(): number {
+    return this.#running.size;
+  }
+
+  receive(message: GatewayMessage): void {
+    this.received.push(message);
+    if (message.type === "submit") this.#running.set(message.requestId, { submit: message, emitted: 0 });
+    if (message.type === "abort") this.#finish(message.requestId, "abort");
+    if (message.type === "evict") this.#event("removed", message.blockKeys);
+    if (message.type === "drain") this.#draining = true;
+    if (message.type === "stats") this.#send({ type: "stats", id: message.id, stats: this.#stats() });
+  }
+
+  /** One token for every running request. False when it has drained and may exit. */
+  tick(): boolean {
+    for (const [requestId, state] of this.#running) {
+      const { params, plan } = state.submit;
+      const source = plan.runs.at(-1)?.tokenIds ?? new Int32Array(0);
+      if (state.emitted >= params.maxTokens) {
+        this.#finish(requestId, params.maxTokens === 0 ? "prepared" : "length");
+        continue;
+      }
+      const tokenId = source[state.emitted % Math.max(1, source.length)] ?? 0;
+      state.emitted += 1;
+      this.#send({ type: "tokens", requestId, tokenIds: [tokenId] });
+      if (state.emitted >= params.maxTokens) this.#finish(requestId, "length");
+    }
+    return !(this.#draining && this.#running.size === 0);
+  }
+
+  #finish(requestId: string, reason: "length" | "abort" | "prepared"): void {
+    const state = this.#running.get(requestId);
+    if (state === undefined) return;
+    this.#running.delete(requestId);
+    const { plan, reuse } = state.submit;
+    const spans = plan.runs
+      .filter((run) => run.kind === "span")
+      .map((run) => {
+        const lastKey = run.blockKeys.at(-1);
+        const held = reuse && lastKey !== undefined && this.#resident.has(lastKey);
+        const source = held ? ("device" as const) : ("computed" as const);
+        return { id: run.spanId ?? "", tokens: run.tokenIds.length, source };
+      });
+    const promptTokens = plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
+    const cachedTokens = spans.reduce((sum, span) => sum + (span.source === "device" ? span.tokens : 0), 0);
+    this.#event("stored", reuse ? plan.runs.flatMap((run) => run.blockKeys) : []);
+    this.#send({
+      type: "finished",
+      requestId,
+      reason,
+      usage: {
+        promptTokens,
+        completionTokens: state.emitted,
+        cachedTokens,
+        cacheWriteTokens: promptTokens - cachedTokens,
+      },
+      timings: { queueMs: 1, prefillMs: 2, ttftMs: 3 },
+      spans,
+    });
+  }
+
+  #event(type: "stored" | "removed", blockKeys: readonly BlockKey[]): void {
+    for (const key of blockKeys) {
+      if (type === "stored") this.#resident.add(key);
+      else this.#resident.delete(key);
+    }
+    this.#sequence += 1;
+    this.#send({ type: "kv", events: [{ sequence: this.#sequence, type, blockKeys }] });
+  }
+
+  #stats() {
+    return {
+      queriedTokens: 10,
+      hitTokens: 5,
+      computedTokens: 5,
+      generatedTokens: 1,
+      preemptions: 0,
+      evictedBlocks: 0,
+      steps: 1,
+      runningRequests: this.#running.size,
+      waitingRequests: 0,
+      usedBlocks: 0,
+      cachedBlocks: this.#resident.size,
+      freeBlocks: fakeCard.blockCount - this.#resident.size,
+      residentBytes: 1,
+    };
+  }
+}

@@ -1,0 +1,82 @@
+/** Registry, residency, supervisor and dispatcher wired as main.ts wires them, over any kind of link. */
+import { Dispatcher, type DispatcherOptions, type DispatchRequest } from "../../gateway/dispatch/dispatcher.ts";
+import type { OpenLink, WorkerCommand } from "../../gateway/dispatch/link.ts";
+import { Registry } from "../../gateway/dispatch/registry.ts";
+import { Residency } from "../../gateway/dispatch/residency.ts";
+import { Supervisor } from "../../gateway/dispatch/supervisor.ts";
+import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { GenerateParams, PlanRun, TokenPlan } from "../../worker/contract/messages.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { fakeCard } from "./fake-core.ts";
+
+export const salt = "c2FsdA==" as CacheSalt;
+
+export function makeRig(openLink: OpenLink, devices: readonly string[], options: Partial<DispatcherOptions> = {}) {
+  const registry = new Registry();
+  const residency = new Residency();
+  const log = () => {};
+  const command = (): WorkerCommand => ({
+    argv: [process.execPath, `${import.meta.dir}/fake-worker.ts`],
+    env: { PATH: process.env.PATH ?? "" },
+  });
+  const supervisor = new Supervisor({
+    devices,
+    command,
+    openLink,
+    registry,
+    log,
+    backoffMinMs: 1,
+    backoffMaxMs: 4,
+    stableMs: 10_000,
+  });
+  const dispatcher = new Dispatcher({
+    registry,
+    residency,
+    supervisor,
+    log,
+    maxAttempts: 3,
+    maxInFlightPerWorker: 64,
+    maxUnplaced: 64,
+    abortGraceMs: 50,
+    ...options,
+  });
+  return { registry, residency, supervisor, dispatcher };
+}
+
+export function spanRun(name: string, tokenCount: number): PlanRun {
+  const tokenIds = Int32Array.from({ length: tokenCount }, (_, index) => name.charCodeAt(index % name.length));
+  const root = rootKey(fakeCard.digest, salt, "span");
+  const blockKeys = runBlockKeys(root, tokenIds, fakeCard.blockTokens, true);
+  return { kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey: root, spanId: name };
+}
+
+/** Spans, then a main run with the given tokens. */
+export function plan(tokens: readonly number[], spans: readonly PlanRun[] = []): TokenPlan {
+  const root = rootKey(fakeCard.digest, salt, "main");
+  const tokenIds = Int32Array.from(tokens);
+  const blockKeys = runBlockKeys(root, tokenIds, fakeCard.blockTokens, false);
+  return { runs: [...spans, { kind: "main", tokenIds, position: 0, sees: [], blockKeys, rootKey: root }] };
+}
+
+export const greedy = (maxTokens: number): GenerateParams => ({
+  maxTokens,
+  minTokens: 0,
+  ignoreEos: false,
+  stopTokenIds: [],
+  sampling: {
+    temperature: 0,
+    topP: 1,
+    topK: 0,
+    minP: 0,
+    presencePenalty: 0,
+    frequencyPenalty: 0,
+    repetitionPenalty: 1,
+    seed: 0,
+    logitBias: [],
+    topLogprobs: -1,
+  },
+});
+
+export function request(id: string, changes: Partial<DispatchRequest> = {}): DispatchRequest {
+  return { requestId: id, plan: plan([7, 8, 9]), params: greedy(3), reuse: true, deadlineMs: 5_000, ...changes };
+}

@@ -1,0 +1,89 @@
+import { describe, expect, test } from "bun:test";
+import { Heartbeat } from "../../gateway/dispatch/heartbeat.ts";
+import { spawnLink } from "../../gateway/dispatch/link.ts";
+import { fakeCard } from "./fake-core.ts";
+import { fakeLinks } from "./fake-link.ts";
+import { greedy, makeRig, request } from "./rig.ts";
+
+describe("supervisor", () => {
+  test("a fatal worker stays down, and at first start its sentence is the error", async () => {
+    const { openLink, processes } = fakeLinks();
+    const { supervisor, dispatcher, registry } = makeRig(openLink, ["cpu"]);
+    supervisor.start(dispatcher);
+    processes[0]?.handlers.onMessage({ type: "fatal", message: "model.safetensors: header is 9 bytes too long" });
+    expect(supervisor.firstReady()).rejects.toThrow("header is 9 bytes too long");
+    await Bun.sleep(10);
+    expect(processes.length).toBe(1);
+    expect(registry.list()[0]).toMatchObject({ state: "failed", failure: expect.stringContaining("header") });
+    expect(() => dispatcher.submit(request("a"))).toThrow("No worker is ready");
+  });
+
+  test("a worker of another model is refused", () => {
+    const { openLink, processes } = fakeLinks();
+    const { supervisor, dispatcher, registry } = makeRig(openLink, ["cpu", "cpu"]);
+    supervisor.start(dispatcher);
+    processes[0]?.ready();
+    processes[1]?.handlers.onMessage({ type: "ready", card: { ...fakeCard, digest: "00".repeat(32) } });
+    expect(registry.list().map((worker) => worker.state)).toEqual(["ready", "failed"]);
+  });
+
+  test("a silent worker is ended and started again", async () => {
+    const { openLink, processes } = fakeLinks();
+    const { supervisor, dispatcher, registry } = makeRig(openLink, ["cpu"]);
+    const clock = { nowMs: 0 };
+    const heartbeat = new Heartbeat({
+      registry,
+      supervisor,
+      log: () => {},
+      intervalMs: 1_000_000,
+      hangMs: 50,
+      nowMs: () => clock.nowMs,
+    });
+    supervisor.start(dispatcher);
+    processes[0]?.ready();
+    heartbeat.beat();
+    clock.nowMs = 51;
+    heartbeat.beat();
+    expect(processes[0]?.alive).toBe(false);
+    expect(registry.list()[0]?.state).toBe("restarting");
+    await supervisor.stop(10);
+  });
+});
+
+describe("real processes", () => {
+  test("killed at random points, every request ends with its answer or worker_lost", async () => {
+    const { supervisor, dispatcher, registry } = makeRig(spawnLink, ["cpu", "cpu"], { maxAttempts: 50 });
+    supervisor.start(dispatcher);
+    await supervisor.firstReady();
+    const ends = new Map<string, number>();
+    const runOne = async (id: string): Promise<void> => {
+      const tokens: number[] = [];
+      let end = "nothing";
+      try {
+        for await (const event of dispatcher.submit(request(id, { params: greedy(12), deadlineMs: 20_000 }))) {
+          if (event.type === "tokens") tokens.push(...event.tokenIds);
+          else end = event.reason;
+        }
+      } catch (error) {
+        end = (error as { code: string }).code;
+      }
+      // No token is lost or doubled, whatever was retried.
+      expect(tokens).toEqual(Array.from({ length: tokens.length }, (_, index) => 7 + (index % 3)));
+      if (end === "length") expect(tokens.length).toBe(12);
+      ends.set(end, (ends.get(end) ?? 0) + 1);
+    };
+    const all: Promise<void>[] = [];
+    for (let round = 0; round < 6; round++) {
+      for (let index = 0; index < 8; index++) all.push(runOne(`r${round}-${index}`));
+      await Bun.sleep(3 + round * 3);
+      const victim = registry.ready()[round % Math.max(1, registry.ready().length)];
+      if (victim?.pid !== undefined) process.kill(victim.pid, "SIGKILL");
+    }
+    await Promise.all(all);
+    expect([...ends.keys()].every((end) => end === "length" || end === "worker_lost")).toBe(true);
+    expect([...ends.values()].reduce((sum, count) => sum + count, 0)).toBe(48);
+    expect(dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
+    await supervisor.stop(2_000);
+    expect(registry.list().every((worker) => worker.state === "stopped" && worker.inFlight === 0)).toBe(true);
+  });
+});
