@@ -47,6 +47,20 @@ def town(r):
     return r.choice(W.SYL_A) + r.choice(W.SYL_B) + r.choice(W.TOWN_END)
 
 
+def made_up(r):
+    return (r.choice(W.SYL_A) + r.choice(W.SYL_B) + r.choice(W.SYL_B + [""])).lower()
+
+
+def word(r, words):
+    """Mostly a listed word, at times a made-up one: values are to be copied, not remembered."""
+    return r.choice(words) if r.random() < 0.92 else made_up(r)
+
+
+def job(r):
+    x = r.random()
+    return (r.choice(["head ", "senior ", "junior ", "assistant ", "night ", "chief ", "second "]) if x < 0.12 else "") + word(r, W.JOBS)
+
+
 def near_name(r, name):
     """A name that is easily mistaken for the given one."""
     f, l = name.split(" ", 1)
@@ -86,7 +100,7 @@ FACTS = {
              "{n} lives in {v}.",
              ["Where does the manager of {n} live?", "Where does {n}'s manager live?", "In which town does the manager of {n} live?"],
              ["Who lives in {v}?"]),
-    "job": (lambda r: a_an(r.choice(W.JOBS)),
+    "job": (lambda r: a_an(job(r)),
             ["{n} works as {v}.", "{n} is employed as {v}.", "{n} is {v}.", "{n} has a job as {v}."],
             "works as {v}",
             ["What is the job of {n}?", "What does {n} do for a living?", "What is {n}'s job?", "What does {n} work as?"],
@@ -108,7 +122,7 @@ FACTS = {
                 ["Who is the manager of {n}?", "Who is {n}'s manager?", "Who does {n} report to?", "Who manages {n}?"],
                 "The manager of {n} is {v}.",
                 None, None),
-    "possession": (lambda r: a_an(r.choice(W.COLORS) + " " + r.choice(W.THINGS)),
+    "possession": (lambda r: a_an(r.choice(W.COLORS) + " " + word(r, W.THINGS)),
                    ["{n} owns {v}.", "{n} has {v}.", "{v!c} belongs to {n}.", "{n} bought {v}."],
                    "owns {v}",
                    ["What does {n} own?", "Which thing does {n} own?", "What belongs to {n}?"],
@@ -129,14 +143,14 @@ FACTS = {
              "{n} sits in room {v}.",
              ["In which room does the manager of {n} sit?", "In which room does {n}'s manager sit?"],
              ["Who sits in room {v}?"]),
-    "hobby": (lambda r: r.choice(W.HOBBIES),
+    "hobby": (lambda r: word(r, W.HOBBIES),
               ["{n} enjoys {v}.", "The hobby of {n} is {v}.", "{n} likes {v}.", "In the free time, {n} enjoys {v}.", "{n} spends weekends with {v}."],
               "enjoys {v}",
               ["What does {n} enjoy?", "What is the hobby of {n}?", "What is {n}'s hobby?", "What does {n} like?"],
               "{n} enjoys {v}.",
               ["What is the hobby of the manager of {n}?", "What does {n}'s manager enjoy?"],
               ["Who enjoys {v}?"]),
-    "team": (lambda r: r.choice(W.TEAMS),
+    "team": (lambda r: word(r, W.TEAMS),
              ["{n} belongs to the {v} team.", "{n} is part of the {v} team.", "{n} is in the {v} team.", "The team of {n} is {v}."],
              "belongs to the {v} team",
              ["Which team does {n} belong to?", "What is the team of {n}?", "What is {n}'s team?", "In which team is {n}?"],
@@ -166,46 +180,46 @@ LIST_ALL = ["List every person named in the documents.", "List all names in the 
 
 # ---------------------------------------------------------------- facts about the house: (subject, value, statements, questions, answer)
 ORG = [
-    (lambda r: r.choice(W.WIFI), lambda r: f"{r.choice(W.PASSWORD)}-{r.choice(W.PASSWORD)}-{r.randint(10, 99)}",
+    (lambda r: r.choice(W.WIFI), lambda r: f"{word(r, W.PASSWORD)}-{word(r, W.PASSWORD)}-{r.randint(10, 99)}",
      ["The {s} wifi password is {v}.", "The password of the {s} wifi is {v}.", "For the {s} wifi, use the password {v}."],
      ["What is the {s} wifi password?", "What is the password of the {s} wifi?"], "The {s} wifi password is {v}."),
-    (lambda r: r.choice(W.PRODUCTS), price,
+    (lambda r: word(r, W.PRODUCTS), price,
      ["The {s} costs {v} euros.", "The price of the {s} is {v} euros.", "We sell the {s} for {v} euros."],
      ["How much does the {s} cost?", "What is the price of the {s}?", "What does the {s} cost?"], "The {s} costs {v} euros."),
-    (lambda r: r.choice(W.PLACES), clock,
+    (lambda r: word(r, W.PLACES), clock,
      ["The {s} opens at {v}.", "The {s} is open from {v}."],
      ["When does the {s} open?", "At what time does the {s} open?"], "The {s} opens at {v}."),
-    (lambda r: r.choice(W.PLACES), clock,
+    (lambda r: word(r, W.PLACES), clock,
      ["The {s} closes at {v}.", "The {s} is closed from {v}."],
      ["When does the {s} close?", "At what time does the {s} close?"], "The {s} closes at {v}."),
     (lambda r: r.choice(W.ROOMS), lambda r: str(r.randint(4, 60)),
      ["The meeting room {s} seats {v} people.", "The meeting room {s} has room for {v} people.", "Up to {v} people fit into the meeting room {s}."],
      ["How many people does the meeting room {s} seat?", "For how many people is the meeting room {s}?"], "The meeting room {s} seats {v} people."),
-    (lambda r: r.choice(W.PLACES), lambda r: str(r.randint(1000, 9999)),
+    (lambda r: word(r, W.PLACES), lambda r: str(r.randint(1000, 9999)),
      ["The door code of the {s} is {v}.", "The code {v} opens the door of the {s}.", "To enter the {s}, type the door code {v}."],
      ["What is the door code of the {s}?", "Which code opens the door of the {s}?"], "The door code of the {s} is {v}."),
-    (lambda r: r.choice(W.OBJECTS), lambda r: r.choice(W.PLACES),
+    (lambda r: word(r, W.OBJECTS), lambda r: r.choice(W.PLACES),
      ["The {s} can be found in the {v}.", "The place of the {s} is the {v}.", "We keep the {s} in the {v}."],
      ["Where can I find the {s}?", "What is the place of the {s}?", "Where do we keep the {s}?"], "The place of the {s} is the {v}."),
-    (lambda r: r.choice(W.EVENTS), lambda r: r.choice(W.DAYS) if r.random() < 0.5 else f"{r.choice(W.MONTHS)} {r.randint(1, 28)}",
+    (lambda r: word(r, W.EVENTS), lambda r: r.choice(W.DAYS) if r.random() < 0.5 else f"{r.choice(W.MONTHS)} {r.randint(1, 28)}",
      ["The {s} takes place on {v}.", "The {s} is planned for {v}.", "The date of the {s} is {v}."],
      ["When does the {s} take place?", "When is the {s}?", "On which day is the {s}?"], "The {s} takes place on {v}."),
-    (lambda r: r.choice(W.ROLES), None,
+    (lambda r: word(r, W.ROLES), None,
      ["The {s} is {v}.", "{v} is the {s}.", "{v} serves as the {s}."],
      ["Who is the {s}?", "What is the name of the {s}?"], "The {s} is {v}."),
-    (lambda r: r.choice(W.GOODS), company,
+    (lambda r: word(r, W.GOODS), company,
      ["The {s} comes from {v}.", "We buy the {s} from {v}.", "The supplier of the {s} is {v}.", "{v} delivers the {s}."],
      ["Where does the {s} come from?", "Who is the supplier of the {s}?", "Who delivers the {s}?"], "The supplier of the {s} is {v}."),
     (company, lambda r: str(r.randint(1880, 2020)),
      ["{s} was founded in {v}.", "{s} has been in business since {v}."],
      ["When was {s} founded?", "In which year was {s} founded?"], "{s} was founded in {v}."),
-    (lambda r: r.choice(W.MACHINES), lambda r: str(r.randint(2, 90)),
+    (lambda r: word(r, W.MACHINES), lambda r: str(r.randint(2, 90)),
      ["The {s} must be cleaned every {v} days.", "Clean the {s} every {v} days.", "The {s} is cleaned every {v} days."],
      ["How often must the {s} be cleaned?", "How often is the {s} cleaned?"], "The {s} must be cleaned every {v} days."),
     (town, lambda r: str(r.randint(2, 21)),
      ["Delivery to {s} takes {v} days.", "A delivery to {s} needs {v} days."],
      ["How long does delivery to {s} take?", "How many days does delivery to {s} take?"], "Delivery to {s} takes {v} days."),
-    (lambda r: r.choice(W.DESKS), lambda r: str(r.randint(1000, 9999)),
+    (lambda r: word(r, W.DESKS), lambda r: str(r.randint(1000, 9999)),
      ["The {s} can be reached at extension {v}.", "The extension of the {s} is {v}.", "Call the {s} at extension {v}."],
      ["What is the extension of the {s}?", "At which extension can the {s} be reached?"], "The extension of the {s} is {v}."),
     (lambda r: r.choice(["Refunds", "Returns", "Complaints", "Exchanges", "Cancellations", "Claims"]), lambda r: str(r.randint(3, 90)),
@@ -350,7 +364,7 @@ def layout(r, world, pieces):
         if x < 0.2:
             t = "Title: " + r.choice(W.TITLES) + "\n" + t
         elif x < 0.27:
-            t = "# " + r.choice(W.TITLES) + "\n" + r.choice(["", "\n"]) + t
+            t = "# " + r.choice(W.TITLES) + (" of " + company(r) if r.random() < 0.3 else "") + "\n" + r.choice(["", "\n"]) + t
         texts.append(t)
     return texts, order
 
@@ -601,10 +615,10 @@ def sample(r, chars=1200, pieces=None, turns=8, noise=True, stage=1.0):
 SYSTEM = W.SYSTEMS[0]
 
 
-def people_sample(r, pieces, only, near=0.0, questions=4):
+def people_sample(r, pieces, only, near=0.0, questions=4, share=0.15):
     """`pieces` fragments of one to three people each, with some prose between."""
-    for _ in range(200):
-        s = facts_sample(r, 330 * pieces, pieces, questions, near, share=0.15, only=only)
+    for _ in range(400):
+        s = facts_sample(r, 330 * pieces, pieces, questions, near, share=share, only=only)
         if len(s["turns"]) == questions and len(s["documents"]) == pieces:
             return s
     raise RuntimeError("no sample of this form")
@@ -616,7 +630,7 @@ def eval_sets():
     yield "two-hop", 40, lambda r: people_sample(r, 6, "two-hop", questions=3)
     yield "near-duplicates", 40, lambda r: people_sample(r, 6, "fact", near=0.7)
     yield "unanswerable", 40, lambda r: people_sample(r, 6, "unanswerable")
-    yield "house", 30, lambda r: facts_sample(r, 2000, 6, 4, share=0.6, only="house")
+    yield "house", 30, lambda r: people_sample(r, 6, "house", share=0.6)
     yield "reverse", 30, lambda r: people_sample(r, 6, "reverse")
     yield "list", 30, lambda r: people_sample(r, 6, "list", questions=2)
     yield "mixed-long", 12, lambda r: facts_sample(r, 13500, 30, 8, share=0.4)
