@@ -2,52 +2,16 @@
  * Owns the requests in flight: places each on a worker, hands its events on, retries silently while nothing
  * was streamed, ends it with an error otherwise. Every request ends: by its worker, its deadline or its abort.
  */
-import type {
-  GenerateParams,
-  RequestTimings,
-  RequestUsage,
-  SpanReport,
-  TokenLogprob,
-  TokenPlan,
-  WorkerErrorCode,
-  WorkerMessage,
-} from "../../worker/contract/messages.ts";
+import type { WorkerErrorCode, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError, type ErrorCode } from "../errors.ts";
 import type { Log } from "../log.ts";
 import { EventQueue } from "./event-queue.ts";
 import type { Registry } from "./registry.ts";
+import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 import type { Residency } from "./residency.ts";
 import { type Candidate, chooseWorker, workerByName } from "./route.ts";
 import type { Supervisor, WorkerEvents } from "./supervisor.ts";
-
-export interface DispatchRequest {
-  /** Unique among the requests in flight; becomes part of the worker's request id. */
-  readonly requestId: string;
-  readonly plan: TokenPlan;
-  readonly params: GenerateParams;
-  /** false: nothing found, nothing kept (the baseline of measurements). */
-  readonly reuse: boolean;
-  readonly deadlineMs: number;
-  readonly signal?: AbortSignal;
-  /** Requests with the same affinity prefer the same worker where the cost is equal. */
-  readonly affinity?: string;
-  /** The affinity alone decides, whatever the load: what belongs together is prepared together. */
-  readonly sticky?: boolean;
-}
-
-export type GenerationEvent =
-  | { readonly type: "tokens"; readonly tokenIds: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
-  | FinishedEvent;
-
-export interface FinishedEvent {
-  readonly type: "finished";
-  readonly reason: "stop" | "length" | "abort" | "prepared";
-  readonly usage: RequestUsage;
-  readonly timings: RequestTimings;
-  readonly spans: readonly SpanReport[];
-  readonly workerId: string;
-}
 
 export interface DispatcherOptions {
   readonly registry: Registry;

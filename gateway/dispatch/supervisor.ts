@@ -49,7 +49,7 @@ export class Supervisor {
   constructor(options: SupervisorOptions) {
     this.#options = options;
     // Nobody may be waiting; a rejection without a listener must not end the process.
-    this.#firstReady.promise.catch(() => {});
+    this.#firstReady.promise.catch(() => undefined);
   }
 
   start(events: WorkerEvents): void {

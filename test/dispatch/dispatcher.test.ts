@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import type { GenerationEvent } from "../../gateway/dispatch/dispatcher.ts";
+import type { GenerationEvent } from "../../gateway/dispatch/request.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";
 import { greedy, makeRig, plan, request, spanRun } from "./rig.ts";

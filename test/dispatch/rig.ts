@@ -1,7 +1,8 @@
 /** Registry, residency, supervisor and dispatcher wired as main.ts wires them, over any kind of link. */
-import { Dispatcher, type DispatcherOptions, type DispatchRequest } from "../../gateway/dispatch/dispatcher.ts";
+import { Dispatcher, type DispatcherOptions } from "../../gateway/dispatch/dispatcher.ts";
 import type { OpenLink, WorkerCommand } from "../../gateway/dispatch/link.ts";
 import { Registry } from "../../gateway/dispatch/registry.ts";
+import type { DispatchRequest } from "../../gateway/dispatch/request.ts";
 import { Residency } from "../../gateway/dispatch/residency.ts";
 import { Supervisor } from "../../gateway/dispatch/supervisor.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
@@ -14,7 +15,7 @@ export const salt = "c2FsdA==" as CacheSalt;
 export function makeRig(openLink: OpenLink, devices: readonly string[], options: Partial<DispatcherOptions> = {}) {
   const registry = new Registry();
   const residency = new Residency();
-  const log = () => {};
+  const log = () => undefined;
   const command = (): WorkerCommand => ({
     argv: [process.execPath, `${import.meta.dir}/fake-worker.ts`],
     env: { PATH: process.env.PATH ?? "" },

@@ -34,7 +34,7 @@ describe("supervisor", () => {
     const heartbeat = new Heartbeat({
       registry,
       supervisor,
-      log: () => {},
+      log: () => undefined,
       intervalMs: 1_000_000,
       hangMs: 50,
       nowMs: () => clock.nowMs,

@@ -1,0 +1,37 @@
+/** What goes into the dispatcher and what comes out of it. */
+import type {
+  GenerateParams,
+  RequestTimings,
+  RequestUsage,
+  SpanReport,
+  TokenLogprob,
+  TokenPlan,
+} from "../../worker/contract/messages.ts";
+
+export interface DispatchRequest {
+  /** Unique among the requests in flight; becomes part of the worker's request id. */
+  readonly requestId: string;
+  readonly plan: TokenPlan;
+  readonly params: GenerateParams;
+  /** false: nothing found, nothing kept (the baseline of measurements). */
+  readonly reuse: boolean;
+  readonly deadlineMs: number;
+  readonly signal?: AbortSignal;
+  /** Requests with the same affinity prefer the same worker where the cost is equal. */
+  readonly affinity?: string;
+  /** The affinity alone decides, whatever the load: what belongs together is prepared together. */
+  readonly sticky?: boolean;
+}
+
+export type GenerationEvent =
+  | { readonly type: "tokens"; readonly tokenIds: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+  | FinishedEvent;
+
+export interface FinishedEvent {
+  readonly type: "finished";
+  readonly reason: "stop" | "length" | "abort" | "prepared";
+  readonly usage: RequestUsage;
+  readonly timings: RequestTimings;
+  readonly spans: readonly SpanReport[];
+  readonly workerId: string;
+}
