@@ -25,7 +25,7 @@ export function insertApiKey(
   db: Db,
   row: Pick<ApiKeyRow, "id" | "tenantId" | "name" | "prefix" | "scopes" | "createdAt"> & { hash: Uint8Array },
 ): ApiKeyRow {
-  return db.query("insertApiKey", (orm) =>
+  return db.statement("insertApiKey", (orm) =>
     orm
       .insert(apiKeys)
       .values({ ...row, hash: Buffer.from(row.hash) })
@@ -36,7 +36,7 @@ export function insertApiKey(
 
 /** Keys that are revoked, and keys of tenants that are not active, are not found. Runs on every request. */
 export function findApiKeyByHash(db: Db, hash: Uint8Array): ApiKeyIdentity | undefined {
-  const row = db.query("findApiKeyByHash", () =>
+  const row = db.statement("findApiKeyByHash", () =>
     db.client
       .query<IdentityRow, [Uint8Array]>(
         `select k.id, k.tenant_id, k.hash, k.scopes from api_keys k left join tenants t on t.id = k.tenant_id
@@ -49,11 +49,11 @@ export function findApiKeyByHash(db: Db, hash: Uint8Array): ApiKeyIdentity | und
 }
 
 export function findApiKey(db: Db, id: ApiKeyId): ApiKeyRow | undefined {
-  return db.query("findApiKey", (orm) => orm.select().from(apiKeys).where(eq(apiKeys.id, id)).get());
+  return db.statement("findApiKey", (orm) => orm.select().from(apiKeys).where(eq(apiKeys.id, id)).get());
 }
 
 export function countPlatformKeys(db: Db): number {
-  const row = db.query("countPlatformKeys", (orm) =>
+  const row = db.statement("countPlatformKeys", (orm) =>
     orm.select({ n: sql<number>`count(*)` }).from(apiKeys).where(isNull(apiKeys.tenantId)).get(),
   );
   return row?.n ?? 0;
@@ -61,7 +61,7 @@ export function countPlatformKeys(db: Db): number {
 
 export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<ApiKeyRow> {
   const page = pageClause(apiKeys.seq, range);
-  const rows = db.query("listApiKeys", (orm) =>
+  const rows = db.statement("listApiKeys", (orm) =>
     orm
       .select()
       .from(apiKeys)
@@ -75,7 +75,7 @@ export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<
 
 /** @returns false when there is no such key or it is revoked already. */
 export function revokeApiKey(db: Db, id: ApiKeyId, now: number): boolean {
-  const row = db.query("revokeApiKey", (orm) =>
+  const row = db.statement("revokeApiKey", (orm) =>
     orm
       .update(apiKeys)
       .set({ revokedAt: now })

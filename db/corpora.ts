@@ -28,7 +28,7 @@ const visible = isNull(corpora.deletedAt);
 
 export function insertCorpus(db: Db, row: NewCorpus): CorpusRow {
   return db.transaction("insertCorpus", () => {
-    const inserted = db.query("insertCorpus", (orm) =>
+    const inserted = db.statement("insertCorpus", (orm) =>
       orm
         .insert(corpora)
         .values({ ...row, lastActiveAt: row.createdAt })
@@ -42,7 +42,7 @@ export function insertCorpus(db: Db, row: NewCorpus): CorpusRow {
 
 /** The one place that decides who may see a corpus. Unknown, deleted and not granted look the same. */
 export function findCorpus(db: Db, tenantId: TenantId, id: CorpusId, access: CorpusAccess): CorpusRow | undefined {
-  return db.query("findCorpus", (orm) => {
+  return db.statement("findCorpus", (orm) => {
     const grant = orm
       .select({ one: sql`1` })
       .from(corpusGrants)
@@ -59,12 +59,12 @@ export function findCorpus(db: Db, tenantId: TenantId, id: CorpusId, access: Cor
 
 /** Without regard to who asks: for work in the background, whose corpus may be deleted already. */
 export function findCorpusAnyState(db: Db, id: CorpusId): CorpusRow | undefined {
-  return db.query("findCorpusAnyState", (orm) => orm.select().from(corpora).where(eq(corpora.id, id)).get());
+  return db.statement("findCorpusAnyState", (orm) => orm.select().from(corpora).where(eq(corpora.id, id)).get());
 }
 
 export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<CorpusRow> {
   const page = pageClause(corpora.seq, range);
-  const rows = db.query("listCorpora", (orm) =>
+  const rows = db.statement("listCorpora", (orm) =>
     orm
       .select()
       .from(corpora)
@@ -77,7 +77,7 @@ export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<
 }
 
 export function countCorpora(db: Db, tenantId: TenantId): number {
-  const row = db.query("countCorpora", (orm) =>
+  const row = db.statement("countCorpora", (orm) =>
     orm
       .select({ n: count() })
       .from(corpora)
@@ -88,7 +88,7 @@ export function countCorpora(db: Db, tenantId: TenantId): number {
 }
 
 export function corpusUsage(db: Db, ids: readonly CorpusId[]): ReadonlyMap<CorpusId, CorpusUsage> {
-  const rows = db.query("corpusUsage", (orm) =>
+  const rows = db.statement("corpusUsage", (orm) =>
     orm
       .select({ id: corpusFiles.corpusId, status: corpusFiles.status, n: count(), bytes: sum(corpusFiles.usageBytes) })
       .from(corpusFiles)
@@ -123,7 +123,7 @@ export function updateCorpus(
   id: CorpusId,
   change: Partial<Pick<CorpusRow, "name" | "metadata" | "lastActiveAt">>,
 ): CorpusRow | undefined {
-  return db.query("updateCorpus", (orm) =>
+  return db.statement("updateCorpus", (orm) =>
     orm
       .update(corpora)
       .set(change)
@@ -135,7 +135,7 @@ export function updateCorpus(
 
 /** @returns the new epoch; undefined when there is no such corpus. */
 export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
-  return db.query("raiseCorpusSaltEpoch", (orm) =>
+  return db.statement("raiseCorpusSaltEpoch", (orm) =>
     orm
       .update(corpora)
       .set({ saltEpoch: sql`${corpora.saltEpoch} + 1` })
@@ -148,7 +148,7 @@ export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
 /** Invisible from here on, with its files and open jobs; the rows go with the sweep. */
 export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
   db.transaction("markCorpusDeleted", () =>
-    db.query("markCorpusDeleted", (orm) => {
+    db.statement("markCorpusDeleted", (orm) => {
       orm.update(corpora).set({ deletedAt: now }).where(eq(corpora.id, id)).run();
       orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.corpusId, id)).run();
       orm
@@ -163,7 +163,7 @@ export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
 /** Removes deleted corpora whose files are swept, with their full-text index. */
 export function removeSweptCorpora(db: Db): void {
   db.transaction("removeSweptCorpora", () => {
-    const swept = db.query("listSweptCorpora", (orm) => {
+    const swept = db.statement("listSweptCorpora", (orm) => {
       const remaining = orm.select({ one: sql`1` }).from(corpusFiles).where(eq(corpusFiles.corpusId, corpora.id));
       return orm
         .select({ seq: corpora.seq })
@@ -173,13 +173,13 @@ export function removeSweptCorpora(db: Db): void {
     });
     for (const { seq } of swept) {
       dropFullText(db, seq);
-      db.query("removeCorpus", (orm) => orm.delete(corpora).where(eq(corpora.seq, seq)).run());
+      db.statement("removeCorpus", (orm) => orm.delete(corpora).where(eq(corpora.seq, seq)).run());
     }
   });
 }
 
 export function insertGrant(db: Db, corpusId: CorpusId, tenantId: TenantId, createdAt: number): void {
-  db.query("insertGrant", (orm) =>
+  db.statement("insertGrant", (orm) =>
     orm.insert(corpusGrants).values({ corpusId, tenantId, createdAt }).onConflictDoNothing().run(),
   );
 }

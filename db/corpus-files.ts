@@ -29,7 +29,7 @@ export function attachFile(db: Db, row: NewCorpusFile): CorpusFileRow {
   return db.transaction("attachFile", () => {
     const present = findCorpusFile(db, row.corpusId, row.fileId);
     if (present === undefined) {
-      return db.query("attachFile", (orm) =>
+      return db.statement("attachFile", (orm) =>
         orm
           .insert(corpusFiles)
           .values({ ...row, status: "in_progress" })
@@ -40,7 +40,7 @@ export function attachFile(db: Db, row: NewCorpusFile): CorpusFileRow {
     if (present.status !== "failed" && present.status !== "cancelled") return present;
     const { attributes, maxChunkTokens, overlapTokens } = row;
     const again = { attributes, maxChunkTokens, overlapTokens, errorCode: null, errorMessage: null } as const;
-    return db.query("attachFileAgain", (orm) =>
+    return db.statement("attachFileAgain", (orm) =>
       orm
         .update(corpusFiles)
         .set({ ...again, status: "in_progress" })
@@ -52,7 +52,7 @@ export function attachFile(db: Db, row: NewCorpusFile): CorpusFileRow {
 }
 
 export function findCorpusFile(db: Db, corpusId: CorpusId, fileId: FileId): CorpusFileRow | undefined {
-  return db.query("findCorpusFile", (orm) =>
+  return db.statement("findCorpusFile", (orm) =>
     orm
       .select()
       .from(corpusFiles)
@@ -68,7 +68,7 @@ export interface CorpusFileFilter {
 
 export function listCorpusFiles(db: Db, corpusId: CorpusId, range: PageRange & CorpusFileFilter): Page<CorpusFileRow> {
   const page = pageClause(corpusFiles.seq, range);
-  const rows = db.query("listCorpusFiles", (orm) => {
+  const rows = db.statement("listCorpusFiles", (orm) => {
     const members = orm
       .select({ seq: fileBatchMembers.corpusFileSeq })
       .from(fileBatchMembers)
@@ -94,7 +94,7 @@ export function listCorpusFiles(db: Db, corpusId: CorpusId, range: PageRange & C
 
 /** Attributes of a corpus' completed files, for filters. */
 export function listFileAttributes(db: Db, corpusId: CorpusId): readonly Pick<CorpusFileRow, "seq" | "attributes">[] {
-  return db.query("listFileAttributes", (orm) =>
+  return db.statement("listFileAttributes", (orm) =>
     orm
       .select({ seq: corpusFiles.seq, attributes: corpusFiles.attributes })
       .from(corpusFiles)
@@ -104,7 +104,7 @@ export function listFileAttributes(db: Db, corpusId: CorpusId): readonly Pick<Co
 }
 
 export function countPendingFiles(db: Db, tenantId: TenantId): number {
-  const row = db.query("countPendingFiles", (orm) =>
+  const row = db.statement("countPendingFiles", (orm) =>
     orm
       .select({ n: count() })
       .from(corpusFiles)
@@ -116,7 +116,7 @@ export function countPendingFiles(db: Db, tenantId: TenantId): number {
 
 /** The next file to ingest: oldest of the tenant that comes after `lastTenantId`, so that tenants take turns. */
 export function nextPendingFile(db: Db, lastTenantId: string): CorpusFileRow | undefined {
-  return db.query("nextPendingFile", (orm) =>
+  return db.statement("nextPendingFile", (orm) =>
     orm
       .select()
       .from(corpusFiles)
@@ -129,7 +129,7 @@ export function nextPendingFile(db: Db, lastTenantId: string): CorpusFileRow | u
 
 /** @returns false when the file is no longer in progress (cancelled or deleted meanwhile). */
 export function isPending(db: Db, seq: number): boolean {
-  const row = db.query("isPending", (orm) =>
+  const row = db.statement("isPending", (orm) =>
     orm.select({ status: corpusFiles.status }).from(corpusFiles).where(eq(corpusFiles.seq, seq)).get(),
   );
   return row?.status === "in_progress";
@@ -145,7 +145,7 @@ export function failFile(db: Db, seq: number, errorCode: CorpusFileErrorCode, er
 }
 
 function settle(db: Db, name: string, seq: number, change: Partial<CorpusFileRow>): boolean {
-  const row = db.query(name, (orm) =>
+  const row = db.statement(name, (orm) =>
     orm
       .update(corpusFiles)
       .set(change)
@@ -161,7 +161,7 @@ export function updateFileAttributes(
   seq: number,
   attributes: CorpusFileRow["attributes"],
 ): CorpusFileRow | undefined {
-  return db.query("updateFileAttributes", (orm) =>
+  return db.statement("updateFileAttributes", (orm) =>
     orm
       .update(corpusFiles)
       .set({ attributes })
@@ -173,19 +173,19 @@ export function updateFileAttributes(
 
 /** Invisible from here on; its fragments go with the sweep. */
 export function markCorpusFileDeleting(db: Db, seq: number): void {
-  db.query("markCorpusFileDeleting", (orm) =>
+  db.statement("markCorpusFileDeleting", (orm) =>
     orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.seq, seq)).run(),
   );
 }
 
 export function nextDeletingFile(db: Db): CorpusFileRow | undefined {
-  return db.query("nextDeletingFile", (orm) =>
+  return db.statement("nextDeletingFile", (orm) =>
     orm.select().from(corpusFiles).where(eq(corpusFiles.status, "deleting")).orderBy(corpusFiles.seq).limit(1).get(),
   );
 }
 
 export function removeCorpusFile(db: Db, seq: number): void {
-  db.query("removeCorpusFile", (orm) => orm.delete(corpusFiles).where(eq(corpusFiles.seq, seq)).run());
+  db.statement("removeCorpusFile", (orm) => orm.delete(corpusFiles).where(eq(corpusFiles.seq, seq)).run());
 }
 
 export function insertFileBatch(
@@ -193,7 +193,7 @@ export function insertFileBatch(
   row: Pick<FileBatchRow, "id" | "corpusId" | "createdAt">,
   members: readonly number[],
 ): FileBatchRow {
-  return db.query("insertFileBatch", (orm) => {
+  return db.statement("insertFileBatch", (orm) => {
     const batch = orm.insert(fileBatches).values(row).returning().get();
     for (const corpusFileSeq of members) {
       orm.insert(fileBatchMembers).values({ batchId: row.id, corpusFileSeq }).onConflictDoNothing().run();
@@ -203,7 +203,7 @@ export function insertFileBatch(
 }
 
 export function findFileBatch(db: Db, corpusId: CorpusId, id: FileBatchId): FileBatchRow | undefined {
-  return db.query("findFileBatch", (orm) =>
+  return db.statement("findFileBatch", (orm) =>
     orm
       .select()
       .from(fileBatches)
@@ -213,7 +213,7 @@ export function findFileBatch(db: Db, corpusId: CorpusId, id: FileBatchId): File
 }
 
 export function fileBatchCounts(db: Db, id: FileBatchId): FileCounts {
-  const rows = db.query("fileBatchCounts", (orm) =>
+  const rows = db.statement("fileBatchCounts", (orm) =>
     orm
       .select({ status: corpusFiles.status, n: count() })
       .from(fileBatchMembers)
@@ -227,7 +227,7 @@ export function fileBatchCounts(db: Db, id: FileBatchId): FileCounts {
 
 /** Cancels what the batch has not finished. */
 export function cancelFileBatch(db: Db, id: FileBatchId): void {
-  db.query("cancelFileBatch", (orm) => {
+  db.statement("cancelFileBatch", (orm) => {
     const members = orm
       .select({ seq: fileBatchMembers.corpusFileSeq })
       .from(fileBatchMembers)

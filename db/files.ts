@@ -13,7 +13,7 @@ const visible = isNull(files.deletedAt);
 export function insertFileOnce(db: Db, row: NewFile): FileRow {
   return db.transaction("insertFileOnce", () => {
     const same = findFileByContent(db, row);
-    return same ?? db.query("insertFile", (orm) => orm.insert(files).values(row).returning().get());
+    return same ?? db.statement("insertFile", (orm) => orm.insert(files).values(row).returning().get());
   });
 }
 
@@ -21,7 +21,7 @@ export function findFileByContent(
   db: Db,
   key: Pick<FileRow, "tenantId" | "sha256" | "filename" | "purpose">,
 ): FileRow | undefined {
-  return db.query("findFileByContent", (orm) =>
+  return db.statement("findFileByContent", (orm) =>
     orm
       .select()
       .from(files)
@@ -39,7 +39,7 @@ export function findFileByContent(
 }
 
 export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | undefined {
-  return db.query("findFile", (orm) =>
+  return db.statement("findFile", (orm) =>
     orm
       .select()
       .from(files)
@@ -55,7 +55,7 @@ export function listFiles(
 ): Page<FileRow> {
   const page = pageClause(files.seq, range);
   const purpose = range.purpose === undefined ? undefined : eq(files.purpose, range.purpose);
-  const rows = db.query("listFiles", (orm) =>
+  const rows = db.statement("listFiles", (orm) =>
     orm
       .select()
       .from(files)
@@ -70,7 +70,7 @@ export function listFiles(
 /** The file and its place in every corpus are invisible from here on. @returns false: no such file. */
 export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: number): boolean {
   return db.transaction("markFileDeleted", () =>
-    db.query("markFileDeleted", (orm) => {
+    db.statement("markFileDeleted", (orm) => {
       const marked = orm
         .update(files)
         .set({ deletedAt: now })
@@ -85,7 +85,7 @@ export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: num
 }
 
 export function listDeletedFileIds(db: Db, limit: number): readonly FileId[] {
-  const rows = db.query("listDeletedFileIds", (orm) =>
+  const rows = db.statement("listDeletedFileIds", (orm) =>
     orm.select({ id: files.id }).from(files).where(isNotNull(files.deletedAt)).limit(limit).all(),
   );
   return rows.map((row) => row.id);
@@ -93,9 +93,9 @@ export function listDeletedFileIds(db: Db, limit: number): readonly FileId[] {
 
 /** Ids of all rows, deleted ones that are not yet swept too: what the content folder may hold. */
 export function listAllFileIds(db: Db): readonly FileId[] {
-  return db.query("listAllFileIds", (orm) => orm.select({ id: files.id }).from(files).all()).map((row) => row.id);
+  return db.statement("listAllFileIds", (orm) => orm.select({ id: files.id }).from(files).all()).map((row) => row.id);
 }
 
 export function removeFile(db: Db, id: FileId): void {
-  db.query("removeFile", (orm) => orm.delete(files).where(eq(files.id, id)).run());
+  db.statement("removeFile", (orm) => orm.delete(files).where(eq(files.id, id)).run());
 }

@@ -29,7 +29,7 @@ export function insertFragments(db: Db, corpusSeq: number, corpusFileSeq: number
 
 /** Up to `limit` fragments of one file, in any state, oldest first. */
 export function peekFragments(db: Db, corpusFileSeq: number, limit: number): readonly FragmentRow[] {
-  return db.query("peekFragments", (orm) =>
+  return db.statement("peekFragments", (orm) =>
     orm
       .select()
       .from(fragments)
@@ -44,14 +44,14 @@ export function removeFragments(db: Db, corpusSeq: number, piece: readonly Pick<
   db.transaction("removeFragments", () => {
     for (const fragment of piece) unindexFragment(db, corpusSeq, fragment);
     const seqs = piece.map((fragment) => fragment.seq);
-    db.query("removeFragments", (orm) => orm.delete(fragments).where(inArray(fragments.seq, seqs)).run());
+    db.statement("removeFragments", (orm) => orm.delete(fragments).where(inArray(fragments.seq, seqs)).run());
   });
 }
 
 const ofCompletedFile = and(eq(corpusFiles.seq, fragments.corpusFileSeq), eq(corpusFiles.status, "completed"));
 
 export function countFragments(db: Db, corpusId: CorpusId): number {
-  const row = db.query("countFragments", (orm) =>
+  const row = db.statement("countFragments", (orm) =>
     orm
       .select({ n: count() })
       .from(fragments)
@@ -64,7 +64,7 @@ export function countFragments(db: Db, corpusId: CorpusId): number {
 
 /** Visible fragments of a corpus after `afterSeq`, in order: a stable walk while files come and go. */
 export function walkFragments(db: Db, corpusId: CorpusId, afterSeq: number, limit: number): readonly FragmentRow[] {
-  const rows = db.query("walkFragments", (orm) =>
+  const rows = db.statement("walkFragments", (orm) =>
     orm
       .select({ fragment: fragments })
       .from(fragments)
@@ -83,7 +83,7 @@ export function listFragments(
   range: PageRange & { readonly fileId?: FileId | undefined },
 ): Page<ListedFragment> {
   const page = pageClause(fragments.seq, range);
-  const rows = db.query("listFragments", (orm) =>
+  const rows = db.statement("listFragments", (orm) =>
     orm
       .select({ fragment: fragments, fileId: corpusFiles.fileId, filename: files.filename })
       .from(fragments)
@@ -105,7 +105,7 @@ export function listFragments(
 }
 
 export function findFragmentSeq(db: Db, corpusId: CorpusId, id: FragmentId): number | undefined {
-  const row = db.query("findFragmentSeq", (orm) =>
+  const row = db.statement("findFragmentSeq", (orm) =>
     orm
       .select({ seq: fragments.seq })
       .from(fragments)
@@ -118,7 +118,7 @@ export function findFragmentSeq(db: Db, corpusId: CorpusId, id: FragmentId): num
 
 /** Which of these fragments are visible still. */
 export function visibleFragmentIds(db: Db, ids: readonly FragmentId[]): ReadonlySet<FragmentId> {
-  const rows = db.query("visibleFragmentIds", (orm) =>
+  const rows = db.statement("visibleFragmentIds", (orm) =>
     orm
       .select({ id: fragments.id })
       .from(fragments)
@@ -131,7 +131,7 @@ export function visibleFragmentIds(db: Db, ids: readonly FragmentId[]): Readonly
 
 /** Notes where a fragment was prepared; a fragment that is gone is left alone. */
 export function notePrepared(db: Db, id: FragmentId, spanKey: string, worker: number, now: number): void {
-  db.query("notePrepared", (orm) =>
+  db.statement("notePrepared", (orm) =>
     orm
       .update(fragments)
       .set({ preparedSpanKey: spanKey, preparedWorker: worker, preparedAt: now })
@@ -142,7 +142,7 @@ export function notePrepared(db: Db, id: FragmentId, spanKey: string, worker: nu
 
 /** Text of a file's fragments in order, as it was split. */
 export function listFragmentTexts(db: Db, corpusFileSeq: number): readonly string[] {
-  const rows = db.query("listFragmentTexts", (orm) =>
+  const rows = db.statement("listFragmentTexts", (orm) =>
     orm
       .select({ text: fragments.text })
       .from(fragments)

@@ -41,7 +41,7 @@ function tableOf(corpusSeq: number): string {
 
 export function createFullText(db: Db, corpusSeq: number): void {
   const table = tableOf(corpusSeq);
-  db.query("createFullText", () => {
+  db.statement("createFullText", () => {
     db.client.run(
       `create virtual table ${table} using fts5(text, content='', tokenize="porter unicode61 remove_diacritics 2")`,
     );
@@ -51,12 +51,12 @@ export function createFullText(db: Db, corpusSeq: number): void {
 
 export function dropFullText(db: Db, corpusSeq: number): void {
   const table = tableOf(corpusSeq);
-  db.query("dropFullText", () => db.client.run(`drop table if exists ${table}`));
+  db.statement("dropFullText", () => db.client.run(`drop table if exists ${table}`));
 }
 
 export function indexFragment(db: Db, corpusSeq: number, seq: number, text: string): void {
   const table = tableOf(corpusSeq);
-  db.query("indexFragment", () =>
+  db.statement("indexFragment", () =>
     db.client.query(`insert into ${table} (rowid, text) values (?, ?)`).run(seq, indexedText(text)),
   );
 }
@@ -68,7 +68,7 @@ export function unindexFragment(
   fragment: { readonly seq: number; readonly text: string },
 ): void {
   const table = tableOf(corpusSeq);
-  db.query("unindexFragment", () =>
+  db.statement("unindexFragment", () =>
     db.client
       .query(`insert into ${table} (${table}, rowid, text) values ('delete', ?, ?)`)
       .run(fragment.seq, indexedText(fragment.text)),
@@ -97,7 +97,9 @@ export function searchFullText(
     join files fi on fi.id = cf.file_id
     where ${table} match ? ${filter} order by rank, f.seq limit ?`;
   const parameters = corpusFileSeqs === undefined ? [match, limit] : [match, JSON.stringify(corpusFileSeqs), limit];
-  const rows = db.query("searchFullText", () => db.client.query<HitRow, (string | number)[]>(sql).all(...parameters));
+  const rows = db.statement("searchFullText", () =>
+    db.client.query<HitRow, (string | number)[]>(sql).all(...parameters),
+  );
   return rows.map((row) => ({
     id: row.id,
     seq: row.seq,

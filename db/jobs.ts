@@ -8,7 +8,7 @@ export type JobRow = typeof jobs.$inferSelect;
 const open = inArray(jobs.status, ["queued", "running"]);
 
 export function insertJob(db: Db, row: Pick<JobRow, "id" | "tenantId" | "corpusId" | "total" | "createdAt">): JobRow {
-  return db.query("insertJob", (orm) =>
+  return db.statement("insertJob", (orm) =>
     orm
       .insert(jobs)
       .values({ ...row, status: "queued" })
@@ -18,7 +18,7 @@ export function insertJob(db: Db, row: Pick<JobRow, "id" | "tenantId" | "corpusI
 }
 
 export function findJob(db: Db, tenantId: TenantId, id: JobId): JobRow | undefined {
-  return db.query("findJob", (orm) =>
+  return db.statement("findJob", (orm) =>
     orm
       .select()
       .from(jobs)
@@ -28,7 +28,7 @@ export function findJob(db: Db, tenantId: TenantId, id: JobId): JobRow | undefin
 }
 
 export function findOpenJob(db: Db, corpusId: CorpusId): JobRow | undefined {
-  return db.query("findOpenJob", (orm) =>
+  return db.statement("findOpenJob", (orm) =>
     orm
       .select()
       .from(jobs)
@@ -38,7 +38,7 @@ export function findOpenJob(db: Db, corpusId: CorpusId): JobRow | undefined {
 }
 
 export function countOpenJobs(db: Db, tenantId: TenantId): number {
-  const row = db.query("countOpenJobs", (orm) =>
+  const row = db.statement("countOpenJobs", (orm) =>
     orm
       .select({ n: count() })
       .from(jobs)
@@ -52,13 +52,13 @@ export function countOpenJobs(db: Db, tenantId: TenantId): number {
  * Jobs that a stopped process left: their KV went with its workers, so they start again from nothing.
  */
 export function requeueRunningJobs(db: Db): void {
-  db.query("requeueRunningJobs", (orm) =>
+  db.statement("requeueRunningJobs", (orm) =>
     orm.update(jobs).set({ status: "queued", done: 0 }).where(eq(jobs.status, "running")).run(),
   );
 }
 
 export function nextQueuedJob(db: Db): JobRow | undefined {
-  return db.query("nextQueuedJob", (orm) =>
+  return db.statement("nextQueuedJob", (orm) =>
     orm.select().from(jobs).where(eq(jobs.status, "queued")).orderBy(asc(jobs.seq)).limit(1).get(),
   );
 }
@@ -69,7 +69,7 @@ export function updateOpenJob(
   id: JobId,
   change: Partial<Pick<JobRow, "status" | "done" | "total" | "errorCode" | "errorMessage" | "finishedAt">>,
 ): JobRow | undefined {
-  return db.query("updateOpenJob", (orm) =>
+  return db.statement("updateOpenJob", (orm) =>
     orm
       .update(jobs)
       .set(change)

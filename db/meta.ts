@@ -4,10 +4,10 @@ import type { Db } from "./open.ts";
 import { meta } from "./schema.ts";
 
 export function getMeta(db: Db, name: string): string | undefined {
-  return db.query("getMeta", (orm) => orm.select().from(meta).where(eq(meta.name, name)).get())?.value;
+  return db.statement("getMeta", (orm) => orm.select().from(meta).where(eq(meta.name, name)).get())?.value;
 }
 
 /** Sets a fact once; it is never overwritten. */
 export function insertMeta(db: Db, name: string, value: string): void {
-  db.query("insertMeta", (orm) => orm.insert(meta).values({ name, value }).run());
+  db.statement("insertMeta", (orm) => orm.insert(meta).values({ name, value }).run());
 }

@@ -20,11 +20,11 @@ export class Db {
   }
 
   /** Runs one named statement; a failure is a DbError that carries the name and no parameters. */
-  query<T>(statement: string, work: (orm: Orm) => T): T {
+  statement<T>(name: string, work: (orm: Orm) => T): T {
     try {
       return work(this.orm);
     } catch (error) {
-      throw toDbError(statement, error);
+      throw toDbError(name, error);
     }
   }
 
@@ -48,7 +48,7 @@ export class Db {
 
   /** Moves the log into the database and empties it, so that deleted text does not stay in the log. */
   truncateLog(): void {
-    this.query("truncateLog", () => this.client.run("pragma wal_checkpoint(truncate)"));
+    this.statement("truncateLog", () => this.client.run("pragma wal_checkpoint(truncate)"));
   }
 
   close(): void {

@@ -9,7 +9,7 @@ export type TenantRow = typeof tenants.$inferSelect;
 const visible = ne(tenants.status, "deleting");
 
 export function insertTenant(db: Db, row: Pick<TenantRow, "id" | "name" | "createdAt">): TenantRow {
-  return db.query("insertTenant", (orm) =>
+  return db.statement("insertTenant", (orm) =>
     orm
       .insert(tenants)
       .values({ ...row, status: "active" })
@@ -19,7 +19,7 @@ export function insertTenant(db: Db, row: Pick<TenantRow, "id" | "name" | "creat
 }
 
 export function findTenant(db: Db, id: TenantId): TenantRow | undefined {
-  return db.query("findTenant", (orm) =>
+  return db.statement("findTenant", (orm) =>
     orm
       .select()
       .from(tenants)
@@ -30,7 +30,7 @@ export function findTenant(db: Db, id: TenantId): TenantRow | undefined {
 
 export function listTenants(db: Db, range: PageRange): Page<TenantRow> {
   const page = pageClause(tenants.seq, range);
-  const rows = db.query("listTenants", (orm) =>
+  const rows = db.statement("listTenants", (orm) =>
     orm
       .select()
       .from(tenants)
@@ -43,7 +43,7 @@ export function listTenants(db: Db, range: PageRange): Page<TenantRow> {
 }
 
 export function countTenants(db: Db): number {
-  return db.query("countTenants", (orm) => orm.select({ n: count() }).from(tenants).get())?.n ?? 0;
+  return db.statement("countTenants", (orm) => orm.select({ n: count() }).from(tenants).get())?.n ?? 0;
 }
 
 export function updateTenant(
@@ -52,7 +52,7 @@ export function updateTenant(
   change: { readonly name?: string | undefined; readonly status?: "active" | "disabled" | undefined },
 ): TenantRow | undefined {
   if (change.name === undefined && change.status === undefined) return findTenant(db, id);
-  return db.query("updateTenant", (orm) =>
+  return db.statement("updateTenant", (orm) =>
     orm
       .update(tenants)
       .set(change)
@@ -64,7 +64,7 @@ export function updateTenant(
 
 /** @returns the new epoch; undefined when there is no such tenant. */
 export function raiseTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
-  return db.query("raiseTenantSaltEpoch", (orm) =>
+  return db.statement("raiseTenantSaltEpoch", (orm) =>
     orm
       .update(tenants)
       .set({ saltEpoch: sql`${tenants.saltEpoch} + 1` })
@@ -80,7 +80,7 @@ export function raiseTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
  */
 export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
   return db.transaction("markTenantDeleting", () =>
-    db.query("markTenantDeleting", (orm) => {
+    db.statement("markTenantDeleting", (orm) => {
       const marked = orm
         .update(tenants)
         .set({ status: "deleting" })
@@ -111,7 +111,7 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
 
 /** Removes tenants marked as deleting that own nothing any more. */
 export function removeSweptTenants(db: Db): void {
-  db.query("removeSweptTenants", (orm) =>
+  db.statement("removeSweptTenants", (orm) =>
     orm.run(sql`delete from tenants where status = 'deleting'
       and not exists (select 1 from corpora where corpora.tenant_id = tenants.id)
       and not exists (select 1 from files where files.tenant_id = tenants.id)

@@ -1,0 +1,72 @@
+/**
+ * The server's secret: 32 random bytes in the data folder, mode 0600, made at the first start. API keys'
+ * hashes and all salts depend on it, so it is kept apart from the database: a copy of one alone is useless.
+ */
+import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
+import { closeSync, fsyncSync, linkSync, openSync, readFileSync, statSync, unlinkSync, writeSync } from "node:fs";
+import { join } from "node:path";
+import { getMeta, insertMeta } from "../../db/meta.ts";
+import type { Db } from "../../db/open.ts";
+
+const secretBytes = 32;
+const checkName = "secret_check";
+
+/** Never logged, never serialized: the bytes are private and only derived keys leave. */
+export class ServerSecret {
+  readonly #bytes: Uint8Array;
+
+  constructor(bytes: Uint8Array) {
+    if (bytes.byteLength !== secretBytes) throw new Error(`the server secret must be ${secretBytes} bytes`);
+    this.#bytes = bytes;
+  }
+
+  /** A key for one purpose; keys of different purposes tell nothing of each other. */
+  derive(purpose: string): Uint8Array {
+    return createHmac("sha256", this.#bytes).update(`spangate/${purpose}/1`).digest();
+  }
+}
+
+/**
+ * Reads the secret, or makes it for a database that has never had one.
+ * @throws Error in one sentence when it is missing, damaged, readable by others, or not this database's
+ */
+export function loadServerSecret(dataDir: string, db: Db): ServerSecret {
+  const path = join(dataDir, "secret");
+  const known = getMeta(db, checkName);
+  const bytes = readSecret(path);
+  if (bytes === undefined && known !== undefined) {
+    throw new Error(`${path} is missing: the database in the same folder was made with it; restore it from a backup`);
+  }
+  const secret = new ServerSecret(bytes ?? createSecret(path));
+  const check = Buffer.from(secret.derive("check"));
+  if (known === undefined) insertMeta(db, checkName, check.toString("hex"));
+  else if (!timingSafeEqual(check, Buffer.from(known, "hex"))) {
+    throw new Error(`${path} is not the secret that the database was made with; restore it from a backup`);
+  }
+  return secret;
+}
+
+function readSecret(path: string): Uint8Array | undefined {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  if (stat === undefined) return undefined;
+  if ((stat.mode & 0o077) !== 0) throw new Error(`${path} is readable by others; set its mode to 0600`);
+  if (stat.size !== secretBytes)
+    throw new Error(`${path} is damaged: ${secretBytes} bytes expected, found ${stat.size}`);
+  return readFileSync(path);
+}
+
+/** Complete or absent: written aside, synced, then linked to its name. */
+function createSecret(path: string): Uint8Array {
+  const bytes = randomBytes(secretBytes);
+  const aside = `${path}.${process.pid}.tmp`;
+  const file = openSync(aside, "wx", 0o600);
+  writeSync(file, bytes);
+  fsyncSync(file);
+  closeSync(file);
+  linkSync(aside, path);
+  unlinkSync(aside);
+  const folder = openSync(join(path, ".."), "r");
+  fsyncSync(folder);
+  closeSync(folder);
+  return bytes;
+}

@@ -1,0 +1,82 @@
+/** Tenants: who owns keys, files and corpora, and whose salt their own text takes. */
+import { newId, type TenantId } from "../../db/ids.ts";
+import type { Db } from "../../db/open.ts";
+import type { Page, PageRange } from "../../db/page.ts";
+import {
+  findTenant,
+  insertTenant,
+  listTenants,
+  markTenantDeleting,
+  raiseTenantSaltEpoch,
+  type TenantRow,
+  updateTenant,
+} from "../../db/tenants.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { ApiError } from "../errors.ts";
+import { ApiKeys } from "./api-keys.ts";
+import { Salts } from "./salts.ts";
+import type { ServerSecret } from "./secret.ts";
+
+export class TenantService {
+  readonly apiKeys: ApiKeys;
+  readonly #db: Db;
+  readonly #salts: Salts;
+
+  constructor(db: Db, secret: ServerSecret) {
+    this.#db = db;
+    this.#salts = new Salts(secret);
+    this.apiKeys = new ApiKeys(db, secret);
+  }
+
+  create(name: string): TenantRow {
+    return insertTenant(this.#db, { id: newId("tenant"), name, createdAt: Date.now() });
+  }
+
+  /** @throws ApiError not_found */
+  get(id: TenantId): TenantRow {
+    return found(findTenant(this.#db, id));
+  }
+
+  find(id: TenantId): TenantRow | undefined {
+    return findTenant(this.#db, id);
+  }
+
+  list(range: PageRange): Page<TenantRow> {
+    return listTenants(this.#db, range);
+  }
+
+  /** Disabling takes effect on the next request. @throws ApiError not_found */
+  update(id: TenantId, change: { name?: string | undefined; status?: "active" | "disabled" | undefined }): TenantRow {
+    return found(updateTenant(this.#db, id, change));
+  }
+
+  /** Keys, files and corpora are unknown from here on; the corpus' sweep removes what they held. @throws ApiError not_found */
+  delete(id: TenantId): void {
+    if (!markTenantDeleting(this.#db, id, Date.now())) throw new ApiError("not_found");
+  }
+
+  /**
+   * Salt of the tenant's own text: messages, inline documents.
+   * @param subdivision the request's cache_salt
+   */
+  cacheSalt(tenantId: string, subdivision?: string): CacheSalt {
+    const { saltEpoch } = this.get(tenantId as TenantId);
+    return this.#salts.ofTenant(tenantId, saltEpoch, subdivision);
+  }
+
+  corpusSalt(corpusId: string, epoch: number): CacheSalt {
+    return this.#salts.ofCorpus(corpusId, epoch);
+  }
+
+  /** The KV of the tenant's own text is unreachable from here on. @returns the new epoch. @throws ApiError not_found */
+  rotateSalt(id: TenantId): number {
+    const epoch = raiseTenantSaltEpoch(this.#db, id);
+    if (epoch === undefined) throw new ApiError("not_found");
+    return epoch;
+  }
+}
+
+function found(row: TenantRow | undefined): TenantRow {
+  if (row === undefined) throw new ApiError("not_found");
+  return row;
+}
