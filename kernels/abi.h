@@ -1,0 +1,143 @@
+/*
+ * Spangate's CPU kernels: the C ABI. worker/native/library.ts declares the same symbols for bun:ffi.
+ *
+ * Every function that returns int32_t returns an spg_status (0 is success, spg_strerror explains the rest).
+ * Arguments are checked before any work; a refused call leaves pool and outputs as they were. The caller
+ * guarantees only that each pointer holds as many elements as its comment says.
+ *
+ * One context owns the threads and the choice of instruction set; it may serve several pools. Calls on one
+ * context must come from one thread at a time.
+ *
+ * KV POOL. One allocation per pool, 64-byte aligned, zero pages that cost nothing until they are written:
+ *
+ *   [layerCount][blockCount][kvHeads] of { K: [headDim][blockTokens], V: [blockTokens][headDim] }
+ *
+ * K is stored transposed, so that 16 tokens of one dimension are one AVX-512 register of float32. Elements
+ * are float32, or float16 converted on load (all arithmetic is float32). Slot = blockId * blockTokens + offset.
+ * K of the token at chain position i is stored rotated by RoPE at i; V as it is. Everything native-endian.
+ * blockTokens is a power of two up to 256; below 16 blocks are gathered into scratch first (correct, slower).
+ *
+ * STEP. spg_step_begin copies the plan of one step (worker/backend/backend.ts: Batch), checks it once for all
+ * layers and prepares cos/sin rows and the work list. Then, per layer, spg_attention writes K and V of every
+ * row and attends.
+ *
+ * DETERMINISM. A row's output depends on its own q, its segment list and the stored K and V alone: bit for bit
+ * the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is
+ * one fused-multiply-add chain over ascending dimensions, each output one chain over ascending tokens inside a
+ * chunk of 256 tokens counted from the segment's first block, and chunks are merged in segment order. Only the
+ * instruction set and the KV type change the bits.
+ */
+#ifndef SPANGATE_KERNELS_ABI_H
+#define SPANGATE_KERNELS_ABI_H
+
+#include <stdint.h>
+
+#define SPG_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum spg_status {
+  SPG_OK = 0,
+  SPG_E_NULL = 1,
+  SPG_E_ISA = 2,
+  SPG_E_THREADS = 3,
+  SPG_E_MEMORY = 4,
+  SPG_E_SHAPE = 5,
+  SPG_E_LAYER = 6,
+  SPG_E_ROWS = 7,
+  SPG_E_PIECES = 8,
+  SPG_E_SEGMENT = 9,
+  SPG_E_BLOCK_ID = 10,
+  SPG_E_SLOT = 11,
+  SPG_E_POSITION = 12,
+  SPG_E_NO_STEP = 13,
+  SPG_E_TOKEN_ID = 14,
+  SPG_E_NOT_FINITE = 15,
+  SPG_E_TYPE = 16
+};
+
+enum spg_isa { SPG_ISA_AUTO = 0, SPG_ISA_REFERENCE = 1, SPG_ISA_AVX2 = 2, SPG_ISA_AVX512 = 3 };
+
+enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2 };
+
+typedef struct spg_context spg_context;
+typedef struct spg_pool spg_pool;
+
+/* 15 fields of 4 bytes: worker/native/cpu-kernels.ts fills it by index. */
+typedef struct spg_pool_config {
+  int32_t layer_count;
+  int32_t block_count;
+  int32_t block_tokens;
+  int32_t query_heads;     /* a multiple of kv_heads */
+  int32_t kv_heads;
+  int32_t head_dim;        /* a multiple of 8, at most 256 */
+  int32_t kv_type;         /* spg_type: float32 or float16 */
+  int32_t rotary_dim;      /* even, at most head_dim; 0: no RoPE */
+  int32_t rope_interleaved; /* 0: pairs (i, i + rotary_dim/2) as in Llama and Qwen; 1: pairs (2i, 2i+1) as in GPT-J */
+  int32_t max_positions;   /* chain positions are below it */
+  int32_t reserved;
+  float softmax_scale;     /* usually 1 / sqrt(head_dim) */
+  float rope_factor;       /* multiplies cos and sin (YaRN's attention factor); usually 1 */
+  float norm_eps;          /* of the RMSNorm on q and k heads */
+  float reserved_float;
+} spg_pool_config;
+
+SPG_API const char *spg_strerror(int32_t status);
+
+/* Starts threads - 1 worker threads (the calling thread takes part). isa AUTO takes the best this CPU has. */
+SPG_API int32_t spg_open(int32_t isa, int32_t threads, spg_context **out);
+/* Pools of the context must be closed before. */
+SPG_API void spg_close(spg_context *context);
+/* The spg_isa in use. */
+SPG_API int32_t spg_isa_of(const spg_context *context);
+
+/* inverse_frequencies: [rotary_dim / 2] float64; angle of pair i at position n is n * inverse_frequencies[i]. */
+SPG_API int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *inverse_frequencies,
+                              spg_pool **out);
+SPG_API void spg_pool_close(spg_pool *pool);
+SPG_API void *spg_pool_data(spg_pool *pool);
+SPG_API int64_t spg_pool_bytes(const spg_pool *pool);
+/* Bytes of the pool that are in memory now. */
+SPG_API int64_t spg_pool_resident_bytes(const spg_pool *pool);
+
+/*
+ * The plan of one step; see Batch for the meaning. positions, slots: [row_count]; piece_rows, piece_segments:
+ * [piece_count + 1]; the segment arrays: [segment_count]; block_ids: [block_id_count]. The last segment of a
+ * piece must lead to exactly the slots of its rows, and no slot may be written twice.
+ */
+SPG_API int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *slots, int32_t row_count,
+                               const int32_t *piece_rows, const int32_t *piece_segments, int32_t piece_count,
+                               const int32_t *segment_block_starts, const int32_t *segment_first_tokens,
+                               const int32_t *segment_token_counts, const int32_t *segment_offsets,
+                               int32_t segment_count, const int32_t *block_ids, int32_t block_id_count);
+
+/*
+ * Both halves below in one call. qkv: [row_count][qkv_stride] float32, a row holding q [query_heads][head_dim],
+ * k [kv_heads][head_dim], v [kv_heads][head_dim]. q_norm, k_norm: [head_dim] RMSNorm weights or NULL.
+ * out: [row_count][query_heads][head_dim] float32, must not overlap qkv.
+ */
+SPG_API int32_t spg_attention(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *q_norm,
+                              const float *k_norm, float *out);
+/* Normalises, rotates and stores k, stores v, of every row. */
+SPG_API int32_t spg_write_kv(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *k_norm);
+/* Normalises q, rotates it once for each segment offset and attends to the stored K and V. */
+SPG_API int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *q_norm,
+                           float *out);
+
+/* ReRoPE: turns the stored K of whole blocks by `delta` positions in place, in every layer and head. */
+SPG_API int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_count, int32_t delta);
+/* Copies K and V of block `source` to block `target` in every layer. */
+SPG_API int32_t spg_copy_block(spg_pool *pool, int32_t source, int32_t target);
+
+/* out [token_count][width] float32 = rows of table [row_count][width] of spg_type `type`. */
+SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, int32_t row_count, int32_t width,
+                               const int32_t *token_ids, int32_t token_count, float *out);
+/* Index of the greatest of `count` logits, the first among equals; NaN is an error. */
+SPG_API int32_t spg_argmax(spg_context *context, const float *logits, int32_t count, int32_t *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

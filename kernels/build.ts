@@ -1,0 +1,129 @@
+/**
+ * Compiles a kernel library at first start and keeps it under a name made from everything that went into it
+ * (sources, flags, compiler version). Safe when several processes start at once: each compiles in a folder of
+ * its own and renames the finished file, so a reader never sees half a library.
+ */
+import { mkdir, mkdtemp, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { cpuLibrary, type KernelLibrary, type KernelUnit } from "./manifest.ts";
+
+export type KernelBuildErrorCode = "no_compiler" | "compile_failed";
+
+/** The library could not be built; the message is one sentence for whoever starts the server, then the compiler's words. */
+export class KernelBuildError extends Error {
+  override readonly name = "KernelBuildError";
+  readonly code: KernelBuildErrorCode;
+
+  constructor(code: KernelBuildErrorCode, message: string) {
+    super(message);
+    this.code = code;
+  }
+}
+
+export interface BuildOptions {
+  /** Where libraries are kept; default: `.build/` in the project root. */
+  readonly cacheFolder?: string;
+  /** Compiler commands to try, first found first; default: g++, clang++, c++. */
+  readonly compilers?: readonly string[];
+  /** Compilers at work at the same time. */
+  readonly parallelCount?: number;
+  /** Called once before a compilation (not when the library is there already). */
+  readonly onCompile?: (library: string) => void;
+}
+
+const kernelsFolder = import.meta.dir;
+const installHint =
+  "Spangate needs a C++17 compiler (g++ or clang++); install it with " +
+  "`apt-get install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora), `apk add g++` (Alpine) " +
+  "or `xcode-select --install` (macOS).";
+
+/**
+ * Builds the CPU kernels unless they are in the cache.
+ * @returns path of the shared library
+ * @throws KernelBuildError when there is no compiler or it refuses the source
+ */
+export function buildCpuKernels(options: BuildOptions = {}): Promise<string> {
+  return buildLibrary(cpuLibrary(process.arch), options);
+}
+
+async function buildLibrary(library: KernelLibrary, options: BuildOptions): Promise<string> {
+  const compiler = findCompiler(options.compilers ?? ["g++", "clang++", "c++"]);
+  const cacheFolder = options.cacheFolder ?? join(kernelsFolder, "..", ".build");
+  const path = join(cacheFolder, `${library.name}-${await contentHash(library, compiler)}.so`);
+  if (await Bun.file(path).exists()) return path;
+
+  options.onCompile?.(library.name);
+  await mkdir(cacheFolder, { recursive: true });
+  const folder = await mkdtemp(join(cacheFolder, "compile-"));
+  try {
+    await compileUnits(compiler, library, folder, options.parallelCount ?? 2);
+    const objects = library.units.map((unit) => objectPath(folder, unit));
+    const linked = join(folder, "library.so");
+    await run([compiler, ...objects, ...library.linkFlags, "-o", linked]);
+    await rename(linked, path);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+  return path;
+}
+
+function findCompiler(commands: readonly string[]): string {
+  for (const command of commands) {
+    const path = Bun.which(command);
+    if (path !== null) return path;
+  }
+  throw new KernelBuildError("no_compiler", installHint);
+}
+
+async function contentHash(library: KernelLibrary, compiler: string): Promise<string> {
+  const hasher = new Bun.CryptoHasher("sha256");
+  hasher.update(JSON.stringify([library, process.arch, process.platform, await run([compiler, "--version"])]));
+  const files = [...library.headers, ...new Set(library.units.map((unit) => unit.source))];
+  for (const file of files) {
+    const text = await Bun.file(join(kernelsFolder, file)).text();
+    hasher.update(`${file}\n${text.length}\n`);
+    hasher.update(text);
+  }
+  return hasher.digest("hex").slice(0, 24);
+}
+
+function objectPath(folder: string, unit: KernelUnit): string {
+  return join(folder, `${unit.name}.o`);
+}
+
+/** At most `parallelCount` compilers at a time; the first error ends the rest of the queue. */
+async function compileUnits(
+  compiler: string,
+  library: KernelLibrary,
+  folder: string,
+  parallelCount: number,
+): Promise<void> {
+  const queue = [...library.units];
+  const compileNext = async (): Promise<void> => {
+    for (let unit = queue.shift(); unit !== undefined; unit = queue.shift()) {
+      const source = join(kernelsFolder, unit.source);
+      try {
+        await run([compiler, ...library.compileFlags, ...unit.flags, "-c", source, "-o", objectPath(folder, unit)]);
+      } catch (error) {
+        queue.length = 0;
+        throw error;
+      }
+    }
+  };
+  // All settled before the folder goes away, so that no compiler writes into a folder that is gone.
+  const results = await Promise.allSettled(Array.from({ length: parallelCount }, compileNext));
+  const failed = results.find((result) => result.status === "rejected");
+  if (failed !== undefined) throw failed.reason;
+}
+
+async function run(command: readonly string[]): Promise<string> {
+  const child = Bun.spawn([...command], { stdin: "ignore", stdout: "pipe", stderr: "pipe" });
+  const [output, errors, exitCode] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+    child.exited,
+  ]);
+  if (exitCode === 0) return output;
+  const words = errors.trim().slice(0, 4000);
+  throw new KernelBuildError("compile_failed", `${command[0]} could not build the kernels (exit ${exitCode}):\n${words}`);
+}

@@ -1,0 +1,210 @@
+/* The C entry points: argument checks, then the kernel of the context's instruction set. */
+#include "../abi.h"
+
+#include <math.h>
+
+#include <algorithm>
+#include <new>
+
+#include "internal.h"
+#include "pool.h"
+
+namespace {
+
+using namespace spg;
+
+int32_t check_layer(const spg_pool *pool, int32_t layer, const float *qkv, int32_t stride) {
+  if (!pool || !qkv) return SPG_E_NULL;
+  if (!pool->step.ready) return SPG_E_NO_STEP;
+  if (layer < 0 || layer >= pool->view.layers) return SPG_E_LAYER;
+  const int width = (pool->view.queryHeads + 2 * pool->view.kvHeads) * pool->view.headDim;
+  return stride < width ? SPG_E_ROWS : SPG_OK;
+}
+
+int32_t check_blocks(const spg_pool *pool, const int32_t *blockIds, int32_t count) {
+  if (!pool || !blockIds) return SPG_E_NULL;
+  if (count < 0) return SPG_E_ROWS;
+  for (int i = 0; i < count; i++) {
+    if (blockIds[i] < 0 || blockIds[i] >= pool->view.blocks) return SPG_E_BLOCK_ID;
+  }
+  return SPG_OK;
+}
+
+}
+
+extern "C" {
+
+const char *spg_strerror(int32_t status) {
+  switch (status) {
+    case SPG_OK: return "success";
+    case SPG_E_NULL: return "a required pointer is null";
+    case SPG_E_ISA: return "this CPU or this build lacks the instruction set asked for";
+    case SPG_E_THREADS: return "threads must be 1 to 256, and startable";
+    case SPG_E_MEMORY: return "not enough memory";
+    case SPG_E_SHAPE: return "a field of the pool's configuration is out of range";
+    case SPG_E_LAYER: return "layer is not in the pool";
+    case SPG_E_ROWS: return "a row count or row stride is out of range";
+    case SPG_E_PIECES: return "pieceRows or pieceSegments do not rise from 0 to their totals";
+    case SPG_E_SEGMENT: return "a segment's first token, token count or blocks are out of range";
+    case SPG_E_BLOCK_ID: return "a block id is not in the pool";
+    case SPG_E_SLOT: return "slots do not match the piece's last segment, or a slot is written twice";
+    case SPG_E_POSITION: return "a position or segment offset is not below maxPositions";
+    case SPG_E_NO_STEP: return "no step has begun";
+    case SPG_E_TOKEN_ID: return "a token id is not in the table";
+    case SPG_E_NOT_FINITE: return "a logit is not a number";
+    case SPG_E_TYPE: return "unknown element type";
+    default: return "unknown status";
+  }
+}
+
+int32_t spg_open(int32_t isa, int32_t threads, spg_context **out) {
+  if (!out) return SPG_E_NULL;
+  if (threads < 1 || threads > 256) return SPG_E_THREADS;
+  if (isa != SPG_ISA_AUTO && isa != SPG_ISA_REFERENCE) return SPG_E_ISA;
+  spg_context *context = new (std::nothrow) spg_context{SPG_ISA_REFERENCE, threads};
+  if (!context) return SPG_E_MEMORY;
+  *out = context;
+  return SPG_OK;
+}
+
+void spg_close(spg_context *context) {
+  delete context;
+}
+
+int32_t spg_isa_of(const spg_context *context) {
+  return context ? context->isa : 0;
+}
+
+int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *frequencies, spg_pool **out) {
+  if (!context || !config || !out || (!frequencies && config->rotary_dim > 0)) return SPG_E_NULL;
+  PoolView view;
+  size_t bytes;
+  const int32_t status = make_view(*config, view, bytes);
+  if (status != SPG_OK) return status;
+  for (int i = 0; i < view.rotaryDim / 2; i++) {
+    if (!isfinite(frequencies[i])) return SPG_E_SHAPE;
+  }
+  try {
+    spg_pool *pool = new spg_pool{};
+    pool->context = context;
+    pool->view = view;
+    pool->bytes = bytes;
+    pool->inverseFrequencies.assign(frequencies, frequencies + view.rotaryDim / 2);
+    pool->view.inverseFrequencies = pool->inverseFrequencies.data();
+    pool->view.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
+    if (!pool->view.data) {
+      delete pool;
+      return SPG_E_MEMORY;
+    }
+    *out = pool;
+    return SPG_OK;
+  } catch (const std::bad_alloc &) {
+    return SPG_E_MEMORY;
+  }
+}
+
+void spg_pool_close(spg_pool *pool) {
+  if (!pool) return;
+  unmap_pages(pool->view.data, pool->bytes);
+  delete pool;
+}
+
+void *spg_pool_data(spg_pool *pool) {
+  return pool ? pool->view.data : nullptr;
+}
+
+int64_t spg_pool_bytes(const spg_pool *pool) {
+  return pool ? static_cast<int64_t>(pool->view.layerBytes) * pool->view.layers : -1;
+}
+
+int64_t spg_pool_resident_bytes(const spg_pool *pool) {
+  return pool ? resident_bytes(pool->view.data, pool->bytes) : -1;
+}
+
+int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *slots, int32_t row_count,
+                       const int32_t *piece_rows, const int32_t *piece_segments, int32_t piece_count,
+                       const int32_t *segment_block_starts, const int32_t *segment_first_tokens,
+                       const int32_t *segment_token_counts, const int32_t *segment_offsets, int32_t segment_count,
+                       const int32_t *block_ids, int32_t block_id_count) {
+  if (!pool) return SPG_E_NULL;
+  const StepArguments plan{positions, slots, row_count, piece_rows, piece_segments, piece_count, segment_block_starts,
+                           segment_first_tokens, segment_token_counts, segment_offsets, segment_count, block_ids,
+                           block_id_count};
+  pool->step.ready = false;
+  try {
+    const int32_t status = check_step(plan, pool->view, pool->step);
+    if (status != SPG_OK) return status;
+    copy_step(plan, pool->step);
+  } catch (const std::bad_alloc &) {
+    return SPG_E_MEMORY;
+  }
+  pool->step.ready = true;
+  return SPG_OK;
+}
+
+int32_t spg_write_kv(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *k_norm) {
+  const int32_t status = check_layer(pool, layer, qkv, qkv_stride);
+  if (status != SPG_OK) return status;
+  const LayerCall call{layer, qkv, static_cast<size_t>(qkv_stride), nullptr, k_norm, nullptr};
+  reference::write_kv(pool->view, pool->step.view, call);
+  return SPG_OK;
+}
+
+int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *q_norm,
+                   float *out) {
+  const int32_t status = check_layer(pool, layer, qkv, qkv_stride);
+  if (status != SPG_OK) return status;
+  if (!out) return SPG_E_NULL;
+  const LayerCall call{layer, qkv, static_cast<size_t>(qkv_stride), q_norm, nullptr, out};
+  reference::attend(pool->view, pool->step.view, call);
+  return SPG_OK;
+}
+
+int32_t spg_attention(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *q_norm,
+                      const float *k_norm, float *out) {
+  if (!out) return SPG_E_NULL;
+  const int32_t status = spg_write_kv(pool, layer, qkv, qkv_stride, k_norm);
+  return status == SPG_OK ? spg_attend(pool, layer, qkv, qkv_stride, q_norm, out) : status;
+}
+
+int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_count, int32_t delta) {
+  const int32_t status = check_blocks(pool, block_ids, block_id_count);
+  if (status != SPG_OK) return status;
+  if (delta <= -pool->view.maxPositions || delta >= pool->view.maxPositions) return SPG_E_POSITION;
+  reference::rerope(pool->view, block_ids, block_id_count, delta);
+  return SPG_OK;
+}
+
+int32_t spg_copy_block(spg_pool *pool, int32_t source, int32_t target) {
+  const int32_t pair[] = {source, target};
+  const int32_t status = check_blocks(pool, pair, 2);
+  if (status != SPG_OK || source == target) return status;
+  for (int layer = 0; layer < pool->view.layers; layer++) {
+    const unsigned char *from = head_data(pool->view, layer, source, 0);
+    std::copy(from, from + pool->view.blockBytes, head_data(pool->view, layer, target, 0));
+  }
+  return SPG_OK;
+}
+
+int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, int32_t row_count, int32_t width,
+                       const int32_t *token_ids, int32_t token_count, float *out) {
+  if (!context || !table || !token_ids || !out) return SPG_E_NULL;
+  if (type != SPG_FLOAT32 && type != SPG_FLOAT16 && type != SPG_BFLOAT16) return SPG_E_TYPE;
+  if (row_count < 1 || width < 1 || token_count < 1) return SPG_E_ROWS;
+  for (int i = 0; i < token_count; i++) {
+    if (token_ids[i] < 0 || token_ids[i] >= row_count) return SPG_E_TOKEN_ID;
+  }
+  reference::embed_rows(table, type, width, token_ids, token_count, out);
+  return SPG_OK;
+}
+
+int32_t spg_argmax(spg_context *context, const float *logits, int32_t count, int32_t *out) {
+  if (!context || !logits || !out) return SPG_E_NULL;
+  if (count < 1) return SPG_E_ROWS;
+  const int best = reference::argmax(logits, count);
+  if (best < 0) return SPG_E_NOT_FINITE;
+  *out = best;
+  return SPG_OK;
+}
+
+}

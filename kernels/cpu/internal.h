@@ -1,0 +1,101 @@
+/*
+ * What the translation units of the CPU kernels share. The views are plain data: kernels.cpp is compiled once
+ * per instruction set and must not emit shared inline functions (the linker could pick an AVX-512 copy for a
+ * CPU without it), so nothing here that it uses has member functions or standard containers.
+ */
+#ifndef SPANGATE_KERNELS_INTERNAL_H
+#define SPANGATE_KERNELS_INTERNAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../abi.h"
+
+namespace spg {
+
+/* Tokens of one panel: the K columns that one AVX-512 register (or two AVX2 registers) holds. */
+constexpr int kPanelTokens = 16;
+/* Tokens of one chunk, the unit of online softmax and of the merge. Changing it changes the bits of results. */
+constexpr int kChunkTokens = 256;
+constexpr int kChunkPanels = kChunkTokens / kPanelTokens;
+/* Query vectors of one tile that share each load of K and V: eight micro panels of six. */
+constexpr int kTileQueries = 48;
+constexpr int kMaxHeadDim = 256;
+constexpr int kMaxQueryGroup = 256;
+
+/* Geometry and memory of one pool. */
+struct PoolView {
+  int layers, blocks, blockTokens;
+  int queryHeads, kvHeads, group, headDim;
+  int rotaryDim, interleaved, maxPositions;
+  int elementBytes; /* 4: float32, 2: float16 */
+  float softmaxScale, ropeFactor, normEps;
+  unsigned char *data;
+  size_t headBytes;  /* K and V of one head in one block */
+  size_t blockBytes; /* kvHeads * headBytes */
+  size_t layerBytes; /* blocks * blockBytes */
+  const double *inverseFrequencies;
+  /* Row of position 0 of the cos/sin table: [rotaryDim / 2] cosines, then sines, both times ropeFactor. */
+  const float *ropeOrigin;
+};
+
+/* Up to kChunkTokens tokens of one segment, aligned to the segment's first block. */
+struct Chunk {
+  int blockStart; /* index into StepView::blockIds */
+  int firstToken; /* tokens [firstToken, endToken) of the chunk are seen by the piece's last row */
+  int endToken;
+  int offset;     /* the segment's Δ */
+  int causal;     /* 1: row r of R sees R - 1 - r tokens fewer than the last row (never below zero in all) */
+};
+
+/* Rows [firstRow, firstRow + rowCount) of one piece. rowsAfter: rows of the piece behind the tile's last one. */
+struct Tile {
+  int firstRow, rowCount, rowsAfter;
+  int firstChunk, chunkCount;
+  /* Index of the tile's partial results, or -1 when one item covers all its chunks. */
+  int64_t partialStart;
+  int counter; /* which of StepView::pending counts the tile's unfinished items, or -1 */
+};
+
+/* Chunks [firstChunk, firstChunk + chunkCount) of a tile; done once for each KV head. */
+struct Item {
+  int tile;
+  int firstChunk, chunkCount;
+};
+
+struct StepView {
+  int rows, pieces, segments;
+  const int32_t *positions, *slots, *pieceRows, *pieceSegments;
+  const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets, *blockIds;
+  const Chunk *chunks;
+  const Tile *tiles;
+  const Item *items;
+  int tileCount, itemCount;
+};
+
+inline unsigned char *head_data(const PoolView &pool, int layer, int block, int kvHead) {
+  return pool.data + static_cast<size_t>(layer) * pool.layerBytes + static_cast<size_t>(block) * pool.blockBytes +
+         static_cast<size_t>(kvHead) * pool.headBytes;
+}
+
+/* One layer's activations, as spg_attention got them. */
+struct LayerCall {
+  int layer;
+  const float *qkv;
+  size_t qkvStride;
+  const float *qNorm, *kNorm;
+  float *out;
+};
+
+/* The slow twin: same results within rounding, from the plan's own arrays (no tiles, no chunks, no tables). */
+namespace reference {
+void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call);
+void attend(const PoolView &pool, const StepView &step, const LayerCall &call);
+void rerope(const PoolView &pool, const int32_t *blockIds, int count, int delta);
+void embed_rows(const void *table, int type, int width, const int32_t *tokenIds, int count, float *out);
+int argmax(const float *logits, int count);
+}
+
+}
+
+#endif

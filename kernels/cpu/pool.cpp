@@ -1,0 +1,89 @@
+#include "pool.h"
+
+#include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace spg {
+namespace {
+
+/* V rows of head sizes that are no multiple of 16 are read up to this much past their end. */
+constexpr size_t kTailBytes = 64;
+
+bool in_range(int64_t value, int64_t low, int64_t high) {
+  return value >= low && value <= high;
+}
+
+bool shape_allowed(const spg_pool_config &c) {
+  const bool powerOfTwo = in_range(c.block_tokens, 1, 256) && (c.block_tokens & (c.block_tokens - 1)) == 0;
+  const bool heads = in_range(c.kv_heads, 1, 1024) && in_range(c.query_heads, 1, 4096) &&
+                     c.query_heads % c.kv_heads == 0 && c.query_heads / c.kv_heads <= kMaxQueryGroup;
+  const bool dims = in_range(c.head_dim, 8, kMaxHeadDim) && c.head_dim % 8 == 0 &&
+                    in_range(c.rotary_dim, 0, c.head_dim) && c.rotary_dim % 2 == 0;
+  const bool counts = in_range(c.layer_count, 1, 1024) && in_range(c.block_count, 1, 1 << 24) &&
+                      in_range(c.max_positions, 1, 1 << 24) && in_range(c.rope_interleaved, 0, 1) &&
+                      static_cast<int64_t>(c.block_count) * c.block_tokens <= 1 << 30;
+  const bool factors = isfinite(c.softmax_scale) && c.softmax_scale > 0 && isfinite(c.rope_factor) &&
+                       isfinite(c.norm_eps) && c.norm_eps >= 0;
+  return powerOfTwo && heads && dims && counts && factors;
+}
+
+}
+
+void *map_zero_pages(size_t bytes, bool huge) {
+  void *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+#ifdef MADV_HUGEPAGE
+  if (huge) madvise(data, bytes, MADV_HUGEPAGE);
+#else
+  (void)huge;
+#endif
+  return data;
+}
+
+void unmap_pages(void *data, size_t bytes) {
+  if (data) munmap(data, bytes);
+}
+
+int64_t resident_bytes(void *data, size_t bytes) {
+  const size_t pageBytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t pages = (bytes + pageBytes - 1) / pageBytes;
+  std::vector<unsigned char> flags(pages);
+#ifdef __linux__
+  if (mincore(data, bytes, flags.data()) != 0) return -1;
+#else
+  if (mincore(static_cast<char *>(data), bytes, reinterpret_cast<char *>(flags.data())) != 0) return -1;
+#endif
+  int64_t resident = 0;
+  for (unsigned char flag : flags) resident += flag & 1;
+  return resident * static_cast<int64_t>(pageBytes);
+}
+
+int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
+  if (!shape_allowed(c)) return SPG_E_SHAPE;
+  if (c.kv_type != SPG_FLOAT32 && c.kv_type != SPG_FLOAT16) return SPG_E_TYPE;
+  view = PoolView{};
+  view.layers = c.layer_count;
+  view.blocks = c.block_count;
+  view.blockTokens = c.block_tokens;
+  view.queryHeads = c.query_heads;
+  view.kvHeads = c.kv_heads;
+  view.group = c.query_heads / c.kv_heads;
+  view.headDim = c.head_dim;
+  view.rotaryDim = c.rotary_dim;
+  view.interleaved = c.rope_interleaved;
+  view.maxPositions = c.max_positions;
+  view.elementBytes = c.kv_type == SPG_FLOAT32 ? 4 : 2;
+  view.softmaxScale = c.softmax_scale;
+  view.ropeFactor = c.rope_factor;
+  view.normEps = c.norm_eps;
+  view.headBytes = static_cast<size_t>(2) * c.head_dim * c.block_tokens * view.elementBytes;
+  view.blockBytes = view.headBytes * c.kv_heads;
+  view.layerBytes = view.blockBytes * c.block_count;
+  /* 1024 layers of 2^24 blocks of 2^26 bytes would overflow 64 bits: bound the product before it is made. */
+  if (static_cast<double>(view.layerBytes) * view.layers > 1e15) return SPG_E_SHAPE;
+  bytes = view.layerBytes * view.layers + kTailBytes;
+  return SPG_OK;
+}
+
+}

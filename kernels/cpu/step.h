@@ -1,0 +1,43 @@
+/* One step's plan: the caller's arrays, copied and checked, and the work list made from them. */
+#ifndef SPANGATE_KERNELS_STEP_H
+#define SPANGATE_KERNELS_STEP_H
+
+#include <vector>
+
+#include "internal.h"
+
+namespace spg {
+
+/* The caller's arrays, as spg_step_begin got them. */
+struct StepArguments {
+  const int32_t *positions, *slots;
+  int32_t rows;
+  const int32_t *pieceRows, *pieceSegments;
+  int32_t pieces;
+  const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets;
+  int32_t segments;
+  const int32_t *blockIds;
+  int32_t blockIdCount;
+};
+
+struct Step {
+  bool ready = false;
+  StepView view{};
+  std::vector<int32_t> positions, slots, pieceRows, pieceSegments;
+  std::vector<int32_t> segmentBlockStarts, segmentFirstTokens, segmentTokenCounts, segmentOffsets, blockIds;
+  std::vector<Chunk> chunks;
+  std::vector<Tile> tiles;
+  std::vector<Item> items;
+  /* Which step wrote a slot last: two writers in one step are refused. */
+  std::vector<uint32_t> slotStamps;
+  uint32_t stamp = 0;
+};
+
+/* Checks the plan against the pool; nothing is changed but the slot stamps. Returns an spg_status. */
+int32_t check_step(const StepArguments &plan, const PoolView &pool, Step &step);
+/* Copies a checked plan. */
+void copy_step(const StepArguments &plan, Step &step);
+
+}
+
+#endif

@@ -1,0 +1,114 @@
+/**
+ * The CPU kernels with types: a context (threads, instruction set) and the KV pools it serves. What the calls
+ * mean, and what is promised of their bits, stands in kernels/abi.h.
+ */
+import type { Pointer } from "bun:ffi";
+import { buildCpuKernels } from "../../kernels/build.ts";
+import { KvPool, type KvPoolOptions } from "./kv-pool.ts";
+import { assertInteger, assertLength, type KernelLibrary, loadKernelLibrary, openHandle } from "./library.ts";
+
+export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, RopeOptions } from "./kv-pool.ts";
+export { KernelError } from "./library.ts";
+
+const isaCodes = { auto: 0, reference: 1, avx2: 2, avx512: 3 } as const;
+/** Instruction set; "auto" takes the best that the CPU has, "reference" is the slow oracle. */
+export type Isa = keyof typeof isaCodes;
+
+/** Is `name` a value of `Isa`? (SPANGATE_ISA is checked with it.) */
+export function isIsa(name: string): name is Isa {
+  return Object.hasOwn(isaCodes, name);
+}
+
+export interface CpuKernelOptions {
+  readonly isa?: Isa;
+  /** Threads that compute, the calling one among them. */
+  readonly threadCount: number;
+}
+
+/** Rows of an embedding table as they stand in a safetensors file. */
+export interface EmbeddingTable {
+  /** [rowCount][width] elements of `type`. */
+  readonly data: Float32Array | Uint16Array;
+  readonly type: "float32" | "float16" | "bfloat16";
+  readonly rowCount: number;
+  readonly width: number;
+}
+
+const tableTypeCodes = { float32: 0, float16: 1, bfloat16: 2 } as const;
+
+/** Builds the library if it is not in the cache, loads it and opens a context. */
+export async function openCpuKernels(options: CpuKernelOptions): Promise<CpuKernels> {
+  return new CpuKernels(await buildCpuKernels(), options);
+}
+
+export class CpuKernels {
+  readonly isa: Isa;
+  readonly threadCount: number;
+  readonly #library: KernelLibrary;
+  readonly #context: Pointer;
+  readonly #pools = new Set<KvPool>();
+  readonly #index = new Int32Array(1);
+  #closed = false;
+
+  /** @param libraryPath what `buildCpuKernels` answered */
+  constructor(libraryPath: string, options: CpuKernelOptions) {
+    assertInteger("threadCount", options.threadCount, 1, 256);
+    const library = loadKernelLibrary(libraryPath);
+    const isaCode = isaCodes[options.isa ?? "auto"];
+    this.#library = library;
+    this.threadCount = options.threadCount;
+    this.#context = openHandle((out) =>
+      library.check("spg_open", library.symbols.spg_open(isaCode, options.threadCount, out)),
+    );
+    const chosen = library.symbols.spg_isa_of(this.#context);
+    this.isa = chosen === isaCodes.avx512 ? "avx512" : chosen === isaCodes.avx2 ? "avx2" : "reference";
+  }
+
+  /** @throws RangeError or KernelError when an option is out of range or there is no memory */
+  openPool(options: KvPoolOptions): KvPool {
+    this.#assertOpen();
+    const pool = new KvPool(this.#library, this.#context, options, () => this.#pools.delete(pool));
+    this.#pools.add(pool);
+    return pool;
+  }
+
+  /** out [tokenIds.length][table.width] = the table's rows, as float32. */
+  embedRows(table: EmbeddingTable, tokenIds: Int32Array, out: Float32Array): void {
+    this.#assertOpen();
+    assertInteger("rowCount", table.rowCount, 1, 2 ** 31 - 1);
+    assertInteger("width", table.width, 1, 2 ** 31 - 1);
+    if (table.data instanceof Float32Array !== (table.type === "float32")) {
+      throw new TypeError(`data of a ${table.type} table has the wrong array type`);
+    }
+    assertLength("table.data", table.data, table.rowCount * table.width);
+    assertLength("tokenIds", tokenIds, 1);
+    assertLength("out", out, tokenIds.length * table.width);
+    const { rowCount, width } = table;
+    const type = tableTypeCodes[table.type];
+    const status = this.#library.symbols.spg_embed_rows(
+      this.#context, table.data, type, rowCount, width, tokenIds, tokenIds.length, out,
+    );
+    this.#library.check("spg_embed_rows", status);
+  }
+
+  /** Index of the greatest logit, the first among equals. @throws KernelError when one is NaN */
+  argmax(logits: Float32Array): number {
+    this.#assertOpen();
+    assertLength("logits", logits, 1);
+    const status = this.#library.symbols.spg_argmax(this.#context, logits, logits.length, this.#index);
+    this.#library.check("spg_argmax", status);
+    return this.#index[0] ?? 0;
+  }
+
+  /** Frees every pool and ends the threads. */
+  close(): void {
+    if (this.#closed) return;
+    for (const pool of this.#pools) pool.close();
+    this.#closed = true;
+    this.#library.symbols.spg_close(this.#context);
+  }
+
+  #assertOpen(): void {
+    if (this.#closed) throw new Error("the CPU kernels are closed");
+  }
+}

@@ -1,0 +1,243 @@
+/** One model's KV memory in native code, and attention over it. The layout stands in kernels/abi.h. */
+import type { Pointer } from "bun:ffi";
+import { asPointer, assertInteger, assertLength, type KernelLibrary, openHandle, viewMemory } from "./library.ts";
+
+export interface RopeOptions {
+  /** [rotaryDim / 2] radians per position, as the model's own code holds them; empty: no RoPE. */
+  readonly inverseFrequencies: Float32Array | Float64Array;
+  /** false: pairs (i, i + rotaryDim / 2) as in Llama and Qwen; true: pairs (2i, 2i + 1) as in GPT-J. */
+  readonly interleaved?: boolean;
+  /** Multiplies cos and sin (YaRN's attention factor); default 1. */
+  readonly attentionFactor?: number;
+}
+
+export interface KvPoolOptions {
+  readonly layerCount: number;
+  readonly blockCount: number;
+  /** A power of two up to 256; 16 and above are fast. */
+  readonly blockTokens: number;
+  readonly queryHeads: number;
+  /** Divides queryHeads. */
+  readonly kvHeads: number;
+  /** A multiple of 8 up to 256. */
+  readonly headDim: number;
+  readonly kvType: "float32" | "float16";
+  readonly rope: RopeOptions;
+  /** Chain positions and segment offsets are below it (the model's context). */
+  readonly maxPositions: number;
+  /** Default: 1 / sqrt(headDim). */
+  readonly softmaxScale?: number;
+  /** Of the RMSNorm on q and k heads; default 1e-6. */
+  readonly normEpsilon?: number;
+}
+
+/** What attention needs of a step: a part of `Batch` (worker/backend/backend.ts), which says what it means. */
+export interface AttentionBatch {
+  readonly positions: Int32Array;
+  readonly slots: Int32Array;
+  readonly pieceRows: Int32Array;
+  readonly pieceSegments: Int32Array;
+  readonly segmentBlockStarts: Int32Array;
+  readonly segmentFirstTokens: Int32Array;
+  readonly segmentTokenCounts: Int32Array;
+  readonly segmentOffsets: Int32Array;
+  readonly blockIds: Int32Array;
+}
+
+/** [headDim] weights of the RMSNorm on each head of q and k (Qwen3). */
+export interface HeadNorms {
+  readonly q: Float32Array;
+  readonly k: Float32Array;
+}
+
+const maxInt32 = 2 ** 31 - 1;
+
+function configBytes(options: KvPoolOptions): Int32Array {
+  const { rope } = options;
+  const integers: [name: string, value: number][] = [
+    ["layerCount", options.layerCount],
+    ["blockCount", options.blockCount],
+    ["blockTokens", options.blockTokens],
+    ["queryHeads", options.queryHeads],
+    ["kvHeads", options.kvHeads],
+    ["headDim", options.headDim],
+    ["kvType", options.kvType === "float16" ? 1 : 0],
+    ["rotaryDim", rope.inverseFrequencies.length * 2],
+    ["interleaved", rope.interleaved ? 1 : 0],
+    ["maxPositions", options.maxPositions],
+    ["reserved", 0],
+  ];
+  const config = new Int32Array(15);
+  integers.forEach(([name, value], index) => {
+    assertInteger(name, value, 0, maxInt32);
+    config[index] = value;
+  });
+  const factors = new Float32Array(config.buffer, 44, 4);
+  factors[0] = options.softmaxScale ?? 1 / Math.sqrt(options.headDim);
+  factors[1] = rope.attentionFactor ?? 1;
+  factors[2] = options.normEpsilon ?? 1e-6;
+  return config;
+}
+
+export class KvPool {
+  readonly options: KvPoolOptions;
+  /** Floats in one row of qkv: q heads, then k heads, then v heads. */
+  readonly qkvWidth: number;
+  /** Floats in one row of out. */
+  readonly outWidth: number;
+  /** Size of the pool; pages that were never written take no memory. */
+  readonly kvBytes: number;
+  readonly kvBytesPerBlock: number;
+  readonly #library: KernelLibrary;
+  readonly #pool: Pointer;
+  readonly #onClose: () => void;
+  #rowCount = 0;
+  #closed = false;
+
+  constructor(library: KernelLibrary, context: Pointer, options: KvPoolOptions, onClose: () => void) {
+    const config = configBytes(options);
+    // One spare element: bun:ffi refuses an empty array, and a model without RoPE has no frequencies.
+    const frequencies = Float64Array.of(...options.rope.inverseFrequencies, 0);
+    this.#library = library;
+    this.#onClose = onClose;
+    this.#pool = openHandle((out) =>
+      library.check("spg_pool_open", library.symbols.spg_pool_open(context, config, frequencies, out)),
+    );
+    this.options = options;
+    this.qkvWidth = (options.queryHeads + 2 * options.kvHeads) * options.headDim;
+    this.outWidth = options.queryHeads * options.headDim;
+    this.kvBytes = Number(library.symbols.spg_pool_bytes(this.#pool));
+    this.kvBytesPerBlock = this.kvBytes / options.blockCount;
+  }
+
+  /** Bytes of the pool that are in memory now (it walks the page table: not for every step). */
+  residentBytes(): number {
+    return Number(this.#library.symbols.spg_pool_resident_bytes(this.#open()));
+  }
+
+  /**
+   * Checks a step's plan once for all layers and prepares its work list; the arrays are copied.
+   * @throws RangeError when array lengths disagree, KernelError when the plan is not valid for this pool
+   */
+  beginStep(batch: AttentionBatch): void {
+    const pool = this.#open();
+    const rowCount = batch.positions.length;
+    const pieceCount = batch.pieceRows.length - 1;
+    const segmentCount = batch.segmentOffsets.length;
+    this.#rowCount = 0;
+    assertLength("positions", batch.positions, 1);
+    assertLength("pieceRows", batch.pieceRows, 2);
+    assertLength("segmentOffsets", batch.segmentOffsets, 1);
+    assertLength("blockIds", batch.blockIds, 1);
+    assertSameLength("slots", batch.slots, rowCount);
+    assertSameLength("pieceSegments", batch.pieceSegments, pieceCount + 1);
+    assertSameLength("segmentBlockStarts", batch.segmentBlockStarts, segmentCount);
+    assertSameLength("segmentFirstTokens", batch.segmentFirstTokens, segmentCount);
+    assertSameLength("segmentTokenCounts", batch.segmentTokenCounts, segmentCount);
+    const status = this.#library.symbols.spg_step_begin(
+      pool,
+      batch.positions,
+      batch.slots,
+      rowCount,
+      batch.pieceRows,
+      batch.pieceSegments,
+      pieceCount,
+      batch.segmentBlockStarts,
+      batch.segmentFirstTokens,
+      batch.segmentTokenCounts,
+      batch.segmentOffsets,
+      segmentCount,
+      batch.blockIds,
+      batch.blockIds.length,
+    );
+    this.#library.check("beginStep", status);
+    this.#rowCount = rowCount;
+  }
+
+  /**
+   * One layer of the step: writes K and V of every row, then attends.
+   * @param qkv [T][qkvWidth] q, k and v heads of each row, not normalised, not rotated
+   * @param out [T][outWidth], overwritten; must not share memory with qkv
+   */
+  attention(layer: number, qkv: Float32Array, out: Float32Array, norms?: HeadNorms): void {
+    this.#assertCall(layer, qkv);
+    this.#assertOut(out);
+    if (norms !== undefined) this.#assertNorms(norms);
+    const status = this.#library.symbols.spg_attention(
+      this.#pool, layer, qkv, this.qkvWidth, norms?.q ?? null, norms?.k ?? null, out,
+    );
+    if (status !== 0) this.#library.check("attention", status);
+  }
+
+  /** First half of `attention`. */
+  writeKv(layer: number, qkv: Float32Array, kNorm?: Float32Array): void {
+    this.#assertCall(layer, qkv);
+    if (kNorm !== undefined) assertLength("kNorm", kNorm, this.options.headDim);
+    const status = this.#library.symbols.spg_write_kv(this.#pool, layer, qkv, this.qkvWidth, kNorm ?? null);
+    this.#library.check("writeKv", status);
+  }
+
+  /** Second half of `attention`: every K and V that the step's segments name must have been written. */
+  attend(layer: number, qkv: Float32Array, out: Float32Array, qNorm?: Float32Array): void {
+    this.#assertCall(layer, qkv);
+    this.#assertOut(out);
+    if (qNorm !== undefined) assertLength("qNorm", qNorm, this.options.headDim);
+    const status = this.#library.symbols.spg_attend(this.#pool, layer, qkv, this.qkvWidth, qNorm ?? null, out);
+    this.#library.check("attend", status);
+  }
+
+  /** ReRoPE: turns the stored K of whole blocks by `delta` positions, in place, in every layer. */
+  rerope(blockIds: Int32Array, delta: number): void {
+    const pool = this.#open();
+    assertInteger("delta", delta, -maxInt32, maxInt32);
+    if (blockIds.length === 0) return;
+    this.#library.check("rerope", this.#library.symbols.spg_rerope(pool, blockIds, blockIds.length, delta));
+  }
+
+  /** Copies K and V of one block to another in every layer. */
+  copyBlock(source: number, target: number): void {
+    const pool = this.#open();
+    assertInteger("source", source, 0, maxInt32);
+    assertInteger("target", target, 0, maxInt32);
+    this.#library.check("copyBlock", this.#library.symbols.spg_copy_block(pool, source, target));
+  }
+
+  /** The pool's memory as it is, for tests and for moving blocks; not valid after `close`. */
+  memory(): ArrayBuffer {
+    const data = this.#library.symbols.spg_pool_data(this.#open());
+    if (data === null) throw new Error("the KV pool has no memory");
+    return viewMemory(asPointer(data), this.kvBytes);
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#library.symbols.spg_pool_close(this.#pool);
+    this.#onClose();
+  }
+
+  #open(): Pointer {
+    if (this.#closed) throw new Error("the KV pool is closed");
+    return this.#pool;
+  }
+
+  #assertCall(layer: number, qkv: Float32Array): void {
+    if (this.#closed) throw new Error("the KV pool is closed");
+    if (this.#rowCount === 0) throw new Error("no step has begun");
+    assertInteger("layer", layer, 0, this.options.layerCount - 1);
+    assertLength("qkv", qkv, this.#rowCount * this.qkvWidth);
+  }
+
+  #assertOut(out: Float32Array): void {
+    assertLength("out", out, this.#rowCount * this.outWidth);
+  }
+
+  #assertNorms(norms: HeadNorms): void {
+    assertLength("norms.q", norms.q, this.options.headDim);
+    assertLength("norms.k", norms.k, this.options.headDim);
+  }
+}
+
+function assertSameLength(name: string, array: Int32Array, length: number): void {
+  if (array.length !== length) throw new RangeError(`${name} must have ${length} elements, not ${array.length}`);
+}

@@ -1,0 +1,95 @@
+/**
+ * The CPU kernel library as bun:ffi sees it, and the checks around every call. bun:ffi turns undefined and NaN
+ * into 0 and wraps out-of-range integers without a word, so numbers are asserted before a call and the status
+ * after it. Nothing outside this folder imports bun:ffi.
+ */
+import { CString, dlopen, type Library, type Pointer, toArrayBuffer } from "bun:ffi";
+
+/** A native call refused its arguments or failed; `status` is an spg_status of kernels/abi.h. */
+export class KernelError extends Error {
+  override readonly name = "KernelError";
+  readonly status: number;
+
+  constructor(call: string, status: number, reason: string) {
+    super(`${call}: ${reason}`);
+    this.status = status;
+  }
+}
+
+// The comments in kernels/abi.h say what each argument is.
+const symbols = {
+  spg_strerror: { args: ["i32"], returns: "ptr" },
+  spg_open: { args: ["i32", "i32", "ptr"], returns: "i32" },
+  spg_close: { args: ["ptr"], returns: "void" },
+  spg_isa_of: { args: ["ptr"], returns: "i32" },
+  spg_pool_open: { args: ["ptr", "ptr", "ptr", "ptr"], returns: "i32" },
+  spg_pool_close: { args: ["ptr"], returns: "void" },
+  spg_pool_data: { args: ["ptr"], returns: "ptr" },
+  spg_pool_bytes: { args: ["ptr"], returns: "i64" },
+  spg_pool_resident_bytes: { args: ["ptr"], returns: "i64" },
+  spg_step_begin: {
+    args: ["ptr", "ptr", "ptr", "i32", "ptr", "ptr", "i32", "ptr", "ptr", "ptr", "ptr", "i32", "ptr", "i32"],
+    returns: "i32",
+  },
+  spg_attention: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr", "ptr"], returns: "i32" },
+  spg_write_kv: { args: ["ptr", "i32", "ptr", "i32", "ptr"], returns: "i32" },
+  spg_attend: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr"], returns: "i32" },
+  spg_rerope: { args: ["ptr", "ptr", "i32", "i32"], returns: "i32" },
+  spg_copy_block: { args: ["ptr", "i32", "i32"], returns: "i32" },
+  spg_embed_rows: { args: ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "ptr"], returns: "i32" },
+  spg_argmax: { args: ["ptr", "ptr", "i32", "ptr"], returns: "i32" },
+} as const;
+
+export type KernelSymbols = Library<typeof symbols>["symbols"];
+
+export interface KernelLibrary {
+  readonly symbols: KernelSymbols;
+  /** @throws KernelError unless `status` is 0 */
+  check(call: string, status: number): void;
+}
+
+/** Loads the shared library that kernels/build.ts made. */
+export function loadKernelLibrary(path: string): KernelLibrary {
+  const { symbols: native } = dlopen(path, symbols);
+  const reasonOf = (status: number): string => {
+    const text = native.spg_strerror(status);
+    return text === null ? "unknown status" : new CString(asPointer(text)).toString();
+  };
+  return {
+    symbols: native,
+    check(call, status) {
+      if (status !== 0) throw new KernelError(call, status, reasonOf(status));
+    },
+  };
+}
+
+/** Calls `open` with room for one pointer and answers what was written there. */
+export function openHandle(open: (out: BigUint64Array) => void): Pointer {
+  const out = new BigUint64Array(1);
+  open(out);
+  return Number(out[0]) as Pointer;
+}
+
+/** bun:ffi answers addresses as numbers (or as bigints above 2^53, which user space does not have). */
+export function asPointer(address: Pointer | bigint): Pointer {
+  return Number(address) as Pointer;
+}
+
+/** Native memory as an ArrayBuffer that does not own it: gone when its owner frees it. */
+export function viewMemory(address: Pointer, byteLength: number): ArrayBuffer {
+  return toArrayBuffer(address, 0, byteLength);
+}
+
+/** @throws RangeError naming `name` unless `value` is an integer in [low, high] */
+export function assertInteger(name: string, value: number, low: number, high: number): void {
+  if (!Number.isInteger(value) || value < low || value > high) {
+    throw new RangeError(`${name} must be an integer from ${low} to ${high}, not ${value}`);
+  }
+}
+
+/** @throws RangeError naming `name` unless `array` has at least `length` elements */
+export function assertLength(name: string, array: { readonly length: number }, length: number): void {
+  if (!(array.length >= length)) {
+    throw new RangeError(`${name} must have at least ${length} elements, not ${array.length}`);
+  }
+}
