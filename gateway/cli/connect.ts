@@ -1,0 +1,27 @@
+/** Where the server is and who is asking: flags first, then the environment. */
+import { HttpClient } from "./client.ts";
+import { type CommandInput, UsageError } from "./command.ts";
+
+const defaultUrl = "http://127.0.0.1:8080";
+
+/** @param role "platform" falls back on SPANGATE_ADMIN_KEY, the key that the server's first start was given. */
+export function connect(input: CommandInput, role: "tenant" | "platform" = "tenant"): HttpClient {
+  const fallback = role === "platform" ? process.env.SPANGATE_ADMIN_KEY : undefined;
+  const apiKey = input.text("api-key") ?? process.env.SPANGATE_API_KEY ?? fallback;
+  if (!apiKey) throw new UsageError("no API key: pass --api-key or set SPANGATE_API_KEY");
+  return new HttpClient({ url: input.text("url") ?? process.env.SPANGATE_URL ?? defaultUrl, apiKey });
+}
+
+/** The one positional argument that a command wants. @throws UsageError naming it. */
+export function onlyPositional(input: CommandInput, name: string): string {
+  const [value, extra] = input.positionals;
+  if (value === undefined) throw new UsageError(`${name} is missing`);
+  if (extra !== undefined) throw new UsageError(`unexpected argument "${extra}"`);
+  return value;
+}
+
+export function requiredText(input: CommandInput, flag: string): string {
+  const value = input.text(flag);
+  if (!value) throw new UsageError(`--${flag} is missing`);
+  return value;
+}

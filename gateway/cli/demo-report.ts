@@ -1,0 +1,56 @@
+/** What the demo prints: its table of answers and the lines to go on with. */
+import type { ChatAnswer } from "./operations.ts";
+import { textTable } from "./text-table.ts";
+
+export interface AskedQuestion {
+  readonly question: string;
+  readonly expected: string;
+  readonly answer: ChatAnswer;
+}
+
+export function answersTable(cold: readonly AskedQuestion[], prepared: readonly AskedQuestion[]): string {
+  const rows = prepared.map(({ question, expected, answer }, index) => {
+    const before = cold[index]?.answer;
+    const { prompt_tokens, prompt_tokens_details } = answer.usage;
+    const isRight = answer.text.trim() === expected && before?.text.trim() === expected;
+    return [
+      `  ${isRight ? "✓" : "✗"} ${question}`,
+      answer.text.trim(),
+      `${(before?.clientTtftMs ?? Number.NaN).toFixed(1)} ms`,
+      `${answer.clientTtftMs.toFixed(1)} ms`,
+      `${prompt_tokens_details.cached_tokens} of ${prompt_tokens}`,
+    ];
+  });
+  const right = rows.filter(([question]) => question?.includes("✓")).length;
+  const header = ["    question", "answer", "TTFT cold", "TTFT prepared", "cached tokens"];
+  return `${textTable(header, rows)}\n  ${right} of ${rows.length} as expected, cold and prepared alike.`;
+}
+
+export function closingWords(demo: {
+  readonly url: string;
+  readonly adminKey: string;
+  readonly model: string;
+  readonly tenants: readonly {
+    readonly corpus: { readonly tenant: string; readonly questions: readonly { question: string }[] };
+    readonly apiKey: string;
+    readonly storeId: string;
+  }[];
+}): string {
+  const [tenant] = demo.tenants;
+  const body = {
+    model: demo.model,
+    messages: [{ role: "user", content: tenant?.corpus.questions[0]?.question }],
+    file_search: { vector_store_ids: [tenant?.storeId] },
+    temperature: 0,
+  };
+  const shellQuoted = JSON.stringify(body).replaceAll("'", "'\\''");
+  return [
+    `\nServing at ${demo.url} until Ctrl-C. The keys end with it.`,
+    `  platform key  ${demo.adminKey}`,
+    ...demo.tenants.map(
+      ({ corpus, apiKey, storeId }) => `  ${corpus.tenant.padEnd(12)}  ${apiKey}  (vector store ${storeId})`,
+    ),
+    "\nAsk it yourself:",
+    `  curl -s ${demo.url}/v1/chat/completions -H 'Authorization: Bearer ${tenant?.apiKey}' \\\n    -H 'Content-Type: application/json' -d '${shellQuoted}'`,
+  ].join("\n");
+}

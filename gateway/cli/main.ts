@@ -1,0 +1,53 @@
+#!/usr/bin/env bun
+/** `spangate`: the table of commands, help, and one place where failures become a sentence and an exit code. */
+import { type Command, CommandError, helpText, parseInput, UsageError } from "./command.ts";
+import { askCommand } from "./commands/ask.ts";
+import { benchCommand } from "./commands/bench.ts";
+import { ingestCommand } from "./commands/ingest.ts";
+import { keyCommand } from "./commands/key.ts";
+import { prepareCommand } from "./commands/prepare.ts";
+import { serveCommand } from "./commands/serve.ts";
+import { tenantCommand } from "./commands/tenant.ts";
+
+const commands: readonly Command[] = [
+  serveCommand,
+  tenantCommand,
+  keyCommand,
+  ingestCommand,
+  prepareCommand,
+  askCommand,
+  benchCommand,
+];
+
+function overview(): string {
+  const rows = commands.map(({ name, summary }) => `  ${name.padEnd(10)}${summary}`);
+  return `spangate COMMAND [--help]\n\n${rows.join("\n")}\n\nExit codes: 0 done, 1 failed, 2 wrong usage.\n`;
+}
+
+async function run([name, ...args]: readonly string[]): Promise<number> {
+  const command = commands.find((candidate) => candidate.name === name);
+  if (command === undefined) {
+    const isAsked = name === "--help" || name === "-h" || name === "help";
+    if (isAsked || name === undefined) process.stdout.write(overview());
+    else process.stderr.write(`spangate: there is no command "${name}"\n\n${overview()}`);
+    return isAsked ? 0 : 2;
+  }
+  try {
+    const input = parseInput(command, args);
+    if (!input.help) return await command.run(input);
+    process.stdout.write(helpText(command));
+    return 0;
+  } catch (error) {
+    if (error instanceof UsageError) {
+      process.stderr.write(
+        `spangate ${command.name}: ${error.message}\n\nUsage: spangate ${command.name} ${command.usage}\n`,
+      );
+      return 2;
+    }
+    if (!(error instanceof CommandError)) throw error;
+    process.stderr.write(`spangate ${command.name}: ${error.message}\n`);
+    return 1;
+  }
+}
+
+process.exitCode = await run(process.argv.slice(2));

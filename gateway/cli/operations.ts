@@ -1,0 +1,179 @@
+/** The server's operations that the command line uses, with the shapes of their answers (only fields that are read). */
+
+import type { HttpClient } from "./client.ts";
+import { CommandError } from "./command.ts";
+
+export interface Tenant {
+  readonly id: string;
+  readonly name: string;
+}
+
+export interface ApiKey {
+  readonly id: string;
+  /** Shown once, when the key is made. */
+  readonly key?: string;
+  readonly name?: string | null;
+  readonly scopes: readonly string[];
+}
+
+export interface VectorStore {
+  readonly id: string;
+  readonly name: string | null;
+}
+
+interface StoreFile {
+  readonly id: string;
+  readonly status: "in_progress" | "completed" | "failed" | "cancelled";
+  readonly last_error: { readonly message: string } | null;
+}
+
+export interface PrepareJob {
+  readonly id: string;
+  readonly status: "queued" | "running" | "completed" | "failed" | "cancelled";
+  readonly done: number;
+  readonly total: number;
+  readonly error?: { readonly message: string } | string | null;
+}
+
+export interface ChatUsage {
+  readonly prompt_tokens: number;
+  readonly completion_tokens: number;
+  readonly prompt_tokens_details: { readonly cached_tokens: number; readonly cache_write_tokens: number };
+}
+
+export interface SpangateReport {
+  readonly request_id: string;
+  readonly worker: string;
+  readonly queue_ms: number;
+  readonly prefill_ms: number;
+  readonly ttft_ms: number;
+  readonly spans: readonly { readonly id: string; readonly tokens: number; readonly source: string }[];
+}
+
+export interface ChatRequest {
+  readonly model: string;
+  readonly messages: readonly { readonly role: string; readonly content: string }[];
+  readonly [field: string]: unknown;
+}
+
+/** A streamed answer as it was seen from here. */
+export interface ChatAnswer {
+  readonly text: string;
+  readonly finishReason: string | null;
+  /** From sending the request to the first text, as this side measured it. */
+  readonly clientTtftMs: number;
+  readonly totalMs: number;
+  readonly usage: ChatUsage;
+  readonly spangate: SpangateReport;
+}
+
+interface ChatChunk {
+  readonly error?: { readonly message: string };
+  readonly choices: readonly {
+    readonly delta: { readonly content?: string | null };
+    readonly finish_reason: string | null;
+  }[];
+  readonly usage?: ChatUsage | null;
+  readonly spangate?: SpangateReport;
+}
+
+interface ListPage<Item> {
+  readonly data: readonly Item[];
+  readonly has_more?: boolean;
+  readonly last_id?: string | null;
+}
+
+/** Every item of a paged list. */
+export async function listAll<Item extends { readonly id: string }>(client: HttpClient, path: string): Promise<Item[]> {
+  const items: Item[] = [];
+  for (let after = ""; ; ) {
+    const page: ListPage<Item> = await client.json("GET", `${path}?limit=100${after}`);
+    items.push(...page.data);
+    const last = page.data.at(-1);
+    if (!page.has_more || last === undefined) return items;
+    after = `&after=${encodeURIComponent(last.id)}`;
+  }
+}
+
+export async function firstModelId(client: HttpClient): Promise<string> {
+  const { data } = await client.json<ListPage<{ id: string }>>("GET", "/v1/models");
+  const model = data[0];
+  if (model === undefined) throw new CommandError("the server has no model ready yet");
+  return model.id;
+}
+
+/** Uploads a text and puts it into the store; resolves when the server has accepted it for ingestion. */
+export async function addFile(client: HttpClient, storeId: string, name: string, content: Blob): Promise<string> {
+  const form = new FormData();
+  form.set("purpose", "assistants");
+  form.set("file", content, name);
+  const file = await client.upload<{ id: string }>("/v1/files", form);
+  await client.json("POST", `/v1/vector_stores/${storeId}/files`, { file_id: file.id });
+  return file.id;
+}
+
+/** Polls until the file has been ingested. @throws CommandError with the server's reason when it could not be. */
+export async function waitForFile(client: HttpClient, storeId: string, fileId: string, pollMs = 50): Promise<void> {
+  for (;;) {
+    const file = await client.json<StoreFile>("GET", `/v1/vector_stores/${storeId}/files/${fileId}`);
+    if (file.status === "completed") return;
+    if (file.status !== "in_progress") {
+      throw new CommandError(
+        `${fileId} was not ingested (${file.status}): ${file.last_error?.message ?? "no reason given"}`,
+      );
+    }
+    await Bun.sleep(pollMs);
+  }
+}
+
+/** Starts a prepare job and reports its progress until it ends. @throws CommandError unless it completes. */
+export async function prepareStore(
+  client: HttpClient,
+  storeId: string,
+  onProgress: (job: PrepareJob) => void,
+): Promise<PrepareJob> {
+  let job = await client.json<PrepareJob>("POST", `/admin/v1/vector_stores/${storeId}/prepare`);
+  onProgress(job);
+  for await (const event of client.events("GET", `/admin/v1/jobs/${job.id}/events`)) {
+    job = JSON.parse(event.data) as PrepareJob;
+    onProgress(job);
+    if (job.status !== "queued" && job.status !== "running") break;
+  }
+  if (job.status !== "completed") {
+    const reason = typeof job.error === "string" ? job.error : job.error?.message;
+    throw new CommandError(`preparing ${storeId} ended as ${job.status}${reason ? `: ${reason}` : ""}`);
+  }
+  return job;
+}
+
+/** Asks with streaming. @throws CommandError when the stream ends without `[DONE]` or carries an error. */
+export async function askChat(
+  client: HttpClient,
+  request: ChatRequest,
+  onText: (text: string) => void = () => undefined,
+  signal?: AbortSignal,
+): Promise<ChatAnswer> {
+  const startMs = performance.now();
+  const answer = { text: "", finishReason: null as string | null, clientTtftMs: Number.NaN };
+  let usage: ChatUsage | undefined;
+  let spangate: SpangateReport | undefined;
+  const body = { ...request, stream: true, stream_options: { include_usage: true } };
+  for await (const { data } of client.events("POST", "/v1/chat/completions", body, signal)) {
+    if (data === "[DONE]") {
+      if (usage === undefined || spangate === undefined) throw new CommandError("the answer came without its usage");
+      return { ...answer, totalMs: performance.now() - startMs, usage, spangate };
+    }
+    const chunk = JSON.parse(data) as ChatChunk;
+    if (chunk.error) throw new CommandError(chunk.error.message);
+    usage = chunk.usage ?? usage;
+    spangate = chunk.spangate ?? spangate;
+    const choice = chunk.choices[0];
+    answer.finishReason = choice?.finish_reason ?? answer.finishReason;
+    const text = choice?.delta.content ?? "";
+    if (text === "") continue;
+    if (answer.text === "") answer.clientTtftMs = performance.now() - startMs;
+    answer.text += text;
+    onText(text);
+  }
+  throw new CommandError("the answer ended early: the stream closed without [DONE]");
+}
