@@ -42,5 +42,5 @@ describe("parseModelConfig", () => {
 
 test("inverse frequencies are theta to the power of -2i/d", () => {
   const frequencies = inverseFrequencies({ theta: 10_000, rotaryDim: 4 });
-  expect([...frequencies]).toEqual([1, 0.01]);
+  expect([...frequencies]).toEqual([1, Math.fround(0.01)]);
 });

@@ -129,7 +129,11 @@ function parseRope(raw: RawConfig, headDim: number, file: string): RopeConfig {
   return { theta, rotaryDim: headDim };
 }
 
-/** Inverse frequencies theta^(-2i/rotaryDim), i < rotaryDim/2 (RoFormer, equation 15). */
-export function inverseFrequencies(ropeConfig: RopeConfig): Float64Array {
-  return Float64Array.from({ length: ropeConfig.rotaryDim / 2 }, (_, i) => ropeConfig.theta ** ((-2 * i) / ropeConfig.rotaryDim));
+/**
+ * Inverse frequencies theta^(-2i/rotaryDim), i < rotaryDim/2 (RoFormer, equation 15), rounded to float32 as
+ * the models were trained with.
+ */
+export function inverseFrequencies(ropeConfig: RopeConfig): Float32Array {
+  const { theta, rotaryDim } = ropeConfig;
+  return Float32Array.from({ length: rotaryDim / 2 }, (_, i) => theta ** ((-2 * i) / rotaryDim));
 }

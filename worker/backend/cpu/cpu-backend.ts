@@ -1,0 +1,246 @@
+/**
+ * The CPU backend: dense algebra by onnxruntime, everything about KV by our C++ kernels over one paged pool.
+ * A step runs graph 0, then for each layer attention and the next graph (dense-graph.ts has the cuts).
+ */
+import { type CpuKernels, type EmbeddingTable, type HeadNorms, type Isa, type KvPool, openCpuKernels } from "../../native/cpu-kernels.ts";
+import { inverseFrequencies, type ModelConfig } from "../../model/config.ts";
+import type { LoadedModel } from "../../model/load.ts";
+import { ModelError } from "../../model/model-error.ts";
+import { readTensorBytes } from "../../model/safetensors.ts";
+import type { Backend, BackendShape, Batch } from "../backend.ts";
+import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
+import { DenseSession, type FloatTensor, rowsTensor } from "./dense-session.ts";
+import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
+
+export interface CpuBackendOptions {
+  readonly weightMode: WeightMode;
+  readonly kvType: "float32" | "float16";
+  /** Upper bound of the pool's size; pages are taken from the system as blocks are first written. */
+  readonly kvBytes: number;
+  readonly blockTokens: number;
+  readonly threadCount: number;
+  /** Most rows of one step, and most of them that want logits. */
+  readonly maxRows: number;
+  readonly maxLogitRows: number;
+  readonly isa?: Isa;
+}
+
+/** Names the arithmetic, so that KV of another mode is another model's (see model/digest.ts). */
+export function numericMode(options: Pick<CpuBackendOptions, "weightMode" | "kvType">): string {
+  return options.kvType === "float32" ? options.weightMode : `${options.weightMode}/kv-${options.kvType}`;
+}
+
+/** Activations of one step, [maxRows, size] each; the residual stream alternates between two. */
+interface Buffers {
+  readonly residual: readonly [Float32Array, Float32Array];
+  readonly qkv: Float32Array;
+  readonly attention: Float32Array;
+  /** [maxLogitRows, vocabSize] */
+  readonly logits: Float32Array;
+}
+
+/** Tensors over the first rows of the buffers; made once for each row count and used by all layers. */
+interface StepTensors {
+  readonly residual: readonly [FloatTensor, FloatTensor];
+  readonly qkv: FloatTensor;
+  readonly attention: FloatTensor;
+}
+
+export class CpuBackend implements Backend {
+  readonly name = "cpu";
+  readonly shape: BackendShape;
+  readonly #config: ModelConfig;
+  readonly #kernels: CpuKernels;
+  readonly #pool: KvPool;
+  readonly #sessions: readonly DenseSession[];
+  readonly #headNorms: readonly (HeadNorms | undefined)[];
+  readonly #embedding: EmbeddingTable;
+  readonly #buffers: Buffers;
+  readonly #maxRows: number;
+  readonly #tensors = new Map<number, StepTensors>();
+
+  private constructor(parts: Parts) {
+    const { model, options, pool, blockCount } = parts;
+    this.#config = model.config;
+    this.#kernels = parts.kernels;
+    this.#pool = pool;
+    this.#sessions = parts.sessions;
+    this.#maxRows = options.maxRows;
+    this.#headNorms = readHeadNorms(model);
+    this.#embedding = readEmbedding(model);
+    this.#buffers = allocateBuffers(model.config, options);
+    this.shape = {
+      vocabSize: model.config.vocabSize,
+      contextTokens: model.config.contextTokens,
+      blockTokens: options.blockTokens,
+      blockCount,
+      kvBytesPerBlock: kvBytesPerBlock(model.config, options),
+    };
+  }
+
+  /** Builds kernels and graphs and reserves the pool. @throws ModelError, or the kernel build's error. */
+  static async open(model: LoadedModel, options: CpuBackendOptions): Promise<CpuBackend> {
+    const { config } = model;
+    const blockCount = Math.floor(options.kvBytes / kvBytesPerBlock(config, options));
+    if (blockCount < 1) throw new ModelError(`a KV pool of ${options.kvBytes} bytes does not hold one block`);
+    const kernels = await openCpuKernels({ isa: options.isa, threadCount: options.threadCount });
+    const pool = kernels.openPool({
+      layerCount: config.layerCount,
+      blockCount,
+      blockTokens: options.blockTokens,
+      queryHeads: config.headCount,
+      kvHeads: config.kvHeadCount,
+      headDim: config.headDim,
+      kvType: options.kvType,
+      rope: { inverseFrequencies: inverseFrequencies(config.rope) },
+      maxPositions: config.contextTokens,
+      normEpsilon: config.rmsNormEps,
+    });
+    const graphs = new DenseGraphs(config, model.weights, options.weightMode);
+    const sessions: DenseSession[] = [];
+    for (let index = 0; index <= config.layerCount; index++) {
+      sessions.push(await DenseSession.create(graphs.build(index), options.threadCount));
+    }
+    // The graphs' bytes are garbage now, about as large as the model.
+    Bun.gc(true);
+    return new CpuBackend({ model, options, kernels, pool, sessions, blockCount });
+  }
+
+  async forward(batch: Batch): Promise<Float32Array> {
+    const rows = batch.tokenIds.length;
+    if (rows < 1 || rows > this.#maxRows) throw new RangeError(`${rows} rows in a step of at most ${this.#maxRows}`);
+    const { layerCount } = this.#config;
+    const tensors = this.#tensorsFor(rows);
+    this.#kernels.embedRows(this.#embedding, batch.tokenIds, this.#buffers.residual[0]);
+    this.#pool.beginStep(batch);
+    await this.#sessions[0].run({ residual: tensors.residual[0] }, { qkv: tensors.qkv });
+    for (let layer = 0; layer < layerCount - 1; layer++) {
+      this.#pool.attention(layer, this.#buffers.qkv, this.#buffers.attention, this.#headNorms[layer]);
+      const from = layer % 2;
+      await this.#sessions[layer + 1].run(
+        { attention: tensors.attention, residual: tensors.residual[from] },
+        { residual_out: tensors.residual[1 - from], qkv: tensors.qkv },
+      );
+    }
+    return this.#finish(batch, (layerCount - 1) % 2);
+  }
+
+  /** Last layer: K and V of all rows, the rest for the rows whose logits are wanted. */
+  async #finish(batch: Batch, from: number): Promise<Float32Array> {
+    const { layerCount, vocabSize, hiddenSize } = this.#config;
+    const { qkv, attention, residual, logits } = this.#buffers;
+    const layer = layerCount - 1;
+    const norms = this.#headNorms[layer];
+    const wanted = batch.logitRows.length;
+    if (wanted * vocabSize > logits.length) throw new RangeError(`logits of ${wanted} rows wanted, too many for a step`);
+    if (wantsAllLogits(batch)) {
+      this.#pool.attention(layer, qkv, attention, norms);
+    } else {
+      this.#pool.writeKv(layer, qkv, norms?.k);
+      if (wanted === 0) return logits.subarray(0, 0);
+      gatherRows(qkv, batch.logitRows, this.#qkvSize, qkv);
+      gatherRows(residual[from], batch.logitRows, hiddenSize, residual[from]);
+      this.#pool.beginStep(reduceToLogitRows(batch));
+      this.#pool.attend(layer, qkv, attention, norms?.q);
+    }
+    const tensors = this.#tensorsFor(wanted);
+    await this.#sessions[layerCount].run(
+      { attention: tensors.attention, residual: tensors.residual[from] },
+      { logits: rowsTensor(logits, wanted, vocabSize) },
+    );
+    return logits.subarray(0, wanted * vocabSize);
+  }
+
+  /** The ONNX segments of a decode step of `rows` rows alone, without attention: the floor that `bench decode` quotes. */
+  async runDenseOnly(rows: number): Promise<void> {
+    const tensors = this.#tensorsFor(rows);
+    const last = this.#config.layerCount;
+    await this.#sessions[0].run({ residual: tensors.residual[0] }, { qkv: tensors.qkv });
+    for (let index = 1; index < last; index++) {
+      await this.#sessions[index].run(
+        { attention: tensors.attention, residual: tensors.residual[(index - 1) % 2] },
+        { residual_out: tensors.residual[index % 2], qkv: tensors.qkv },
+      );
+    }
+    await this.#sessions[last].run(
+      { attention: tensors.attention, residual: tensors.residual[(last - 1) % 2] },
+      { logits: rowsTensor(this.#buffers.logits, rows, this.#config.vocabSize) },
+    );
+  }
+
+  /** Bytes of the pool that are in memory now. */
+  residentKvBytes(): number {
+    return this.#pool.residentBytes();
+  }
+
+  async dispose(): Promise<void> {
+    this.#kernels.close();
+    for (const session of this.#sessions) await session.dispose();
+  }
+
+  get #qkvSize(): number {
+    return (this.#config.headCount + 2 * this.#config.kvHeadCount) * this.#config.headDim;
+  }
+
+  #tensorsFor(rows: number): StepTensors {
+    const known = this.#tensors.get(rows);
+    if (known) return known;
+    const { hiddenSize, headCount, headDim } = this.#config;
+    const { residual, qkv, attention } = this.#buffers;
+    const made: StepTensors = {
+      residual: [rowsTensor(residual[0], rows, hiddenSize), rowsTensor(residual[1], rows, hiddenSize)],
+      qkv: rowsTensor(qkv, rows, this.#qkvSize),
+      attention: rowsTensor(attention, rows, headCount * headDim),
+    };
+    this.#tensors.set(rows, made);
+    return made;
+  }
+}
+
+interface Parts {
+  readonly model: LoadedModel;
+  readonly options: CpuBackendOptions;
+  readonly kernels: CpuKernels;
+  readonly pool: KvPool;
+  readonly sessions: readonly DenseSession[];
+  readonly blockCount: number;
+}
+
+function kvBytesPerBlock(config: ModelConfig, options: Pick<CpuBackendOptions, "kvType" | "blockTokens">): number {
+  const elementBytes = options.kvType === "float32" ? 4 : 2;
+  return 2 * config.layerCount * config.kvHeadCount * config.headDim * options.blockTokens * elementBytes;
+}
+
+function allocateBuffers(config: ModelConfig, options: CpuBackendOptions): Buffers {
+  const rows = (size: number) => new Float32Array(options.maxRows * size);
+  const qSize = config.headCount * config.headDim;
+  return {
+    residual: [rows(config.hiddenSize), rows(config.hiddenSize)],
+    qkv: rows(qSize + 2 * config.kvHeadCount * config.headDim),
+    attention: rows(qSize),
+    logits: new Float32Array(options.maxLogitRows * config.vocabSize),
+  };
+}
+
+function readHeadNorms(model: LoadedModel): (HeadNorms | undefined)[] {
+  return Array.from({ length: model.config.layerCount }, (_, layer) => {
+    if (!model.config.qkNorm) return undefined;
+    const read = (name: string) => model.weights.float32(`model.layers.${layer}.self_attn.${name}.weight`);
+    return { q: read("q_norm"), k: read("k_norm") };
+  });
+}
+
+/** The embedding stays in the type it is stored in; rows are widened as they are read. */
+function readEmbedding(model: LoadedModel): EmbeddingTable {
+  const info = model.weights.info("model.embed_tokens.weight");
+  const types = { F32: "float32", F16: "float16", BF16: "bfloat16" } as const;
+  if (!(info.dtype in types)) throw new ModelError(`${info.file}: embedding of type ${info.dtype}`);
+  const type = types[info.dtype as keyof typeof types];
+  const { buffer } = readTensorBytes(info);
+  return {
+    type,
+    data: type === "float32" ? new Float32Array(buffer) : new Uint16Array(buffer),
+    rowCount: info.shape[0],
+    width: info.shape[1],
+  };
+}
