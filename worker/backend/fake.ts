@@ -1,0 +1,153 @@
+/**
+ * A deterministic backend without a model, as an oracle for the engine. Like a transformer's KV, what it
+ * stores for a token depends on everything that token saw:
+ *
+ *   state(t) = mix(token id, position, sum over visible u of mix(state(u), distance in the seer's positions))
+ *   logits   = pseudo-random numbers from the last row's state
+ *
+ * It reads only its own slots through the batch's block tables. So a wrong block, a stale block, a wrong
+ * offset or a wrong visibility changes the output, there and in every token after. The sum makes the order of
+ * segments irrelevant, as in attention.
+ */
+import type { Backend, BackendShape, Batch } from "./backend.ts";
+
+export const fakeShape: BackendShape = {
+  vocabSize: 97,
+  contextTokens: 256,
+  blockTokens: 4,
+  blockCount: 8,
+  kvBytesPerBlock: 4 * 8,
+};
+
+/** Mixes two 32-bit numbers into one (the finalizer of MurmurHash3 over a multiply-add). */
+export function mix(a: number, b: number): number {
+  let hash = (Math.imul(a, 0x9e3779b1) + Math.imul(b, 0x85ebca77) + 0x27d4eb2f) | 0;
+  hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b);
+  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
+  return (hash ^ (hash >>> 16)) >>> 0;
+}
+
+/** What a token's KV comes to, given the sum over what it sees of `seenTerm`. */
+export function tokenState(tokenId: number, position: number, seenSum: number): number {
+  return mix(mix(tokenId, position), seenSum);
+}
+
+export function seenTerm(state: number, distance: number): number {
+  return mix(state, distance ^ 0x5bd1e995);
+}
+
+/** Logit of a token id in a row of this state, in [-4, 4). */
+export function fakeLogit(state: number, tokenId: number): number {
+  return mix(state, tokenId + 0x1234567) / 536_870_912 - 4;
+}
+
+export class FakeBackend implements Backend {
+  readonly name = "fake";
+  readonly shape: BackendShape;
+  /** Calls of `forward` so far, and rows in them. */
+  stepCount = 0;
+  rowCount = 0;
+  private readonly states: Uint32Array;
+  private readonly positions: Int32Array;
+  /** Step that wrote a slot; 0: never written. */
+  private readonly writtenSteps: Int32Array;
+  private readonly onForward: ((batch: Batch) => void | Promise<void>) | undefined;
+  private logits = new Float32Array(0);
+
+  /** @param onForward called before a step computes; a throw is the step's failure. */
+  constructor(shape: Partial<BackendShape> = {}, onForward?: (batch: Batch) => void | Promise<void>) {
+    this.shape = { ...fakeShape, ...shape };
+    const slotCount = this.shape.blockCount * this.shape.blockTokens;
+    this.states = new Uint32Array(slotCount);
+    this.positions = new Int32Array(slotCount);
+    this.writtenSteps = new Int32Array(slotCount);
+    this.onForward = onForward;
+  }
+
+  async forward(batch: Batch): Promise<Float32Array> {
+    await this.onForward?.(batch);
+    this.stepCount += 1;
+    this.rowCount += batch.tokenIds.length;
+    checkBatch(batch, this.shape);
+    for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) this.computePiece(batch, piece);
+    const { vocabSize } = this.shape;
+    const needed = batch.logitRows.length * vocabSize;
+    if (this.logits.length < needed) this.logits = new Float32Array(2 * needed);
+    batch.logitRows.forEach((row, at) => {
+      const state = this.states[batch.slots[row]];
+      for (let id = 0; id < vocabSize; id++) this.logits[at * vocabSize + id] = fakeLogit(state, id);
+    });
+    return this.logits.subarray(0, needed);
+  }
+
+  async dispose(): Promise<void> {}
+
+  private computePiece(batch: Batch, piece: number): void {
+    const firstSegment = batch.pieceSegments[piece];
+    const ownSegment = batch.pieceSegments[piece + 1] - 1;
+    const endRow = batch.pieceRows[piece + 1];
+    for (let row = batch.pieceRows[piece]; row < endRow; row++) {
+      let sum = 0;
+      for (let segment = firstSegment; segment < ownSegment; segment++) {
+        sum += this.sumSegment(batch, segment, batch.segmentTokenCounts[segment], batch.positions[row], false);
+      }
+      // Its own token is the last one the row sees of its own run; it is the one being written.
+      const before = batch.segmentTokenCounts[ownSegment] - (endRow - row);
+      sum += this.sumSegment(batch, ownSegment, before, batch.positions[row], true);
+      const slot = batch.slots[row];
+      this.states[slot] = tokenState(batch.tokenIds[row], batch.positions[row], sum | 0);
+      this.positions[slot] = batch.positions[row];
+      this.writtenSteps[slot] = this.stepCount;
+    }
+  }
+
+  private sumSegment(batch: Batch, segment: number, tokenCount: number, position: number, own: boolean): number {
+    const { blockTokens } = this.shape;
+    const first = batch.segmentFirstTokens[segment];
+    let sum = 0;
+    for (let token = first; token < first + tokenCount; token++) {
+      const blockId = batch.blockIds[batch.segmentBlockStarts[segment] + Math.floor(token / blockTokens)];
+      const slot = blockId * blockTokens + (token % blockTokens);
+      const written = this.writtenSteps[slot];
+      if (written === 0) throw new Error(`slot ${slot} is read and was never written`);
+      if (!own && written === this.stepCount) throw new Error(`slot ${slot} is read in the step that writes it`);
+      const distance = position - batch.segmentOffsets[segment] - this.positions[slot];
+      sum = (sum + seenTerm(this.states[slot], distance)) | 0;
+    }
+    return sum;
+  }
+}
+
+/** Throws when the arrays contradict each other or the shape. */
+function checkBatch(batch: Batch, shape: BackendShape): void {
+  const rowCount = batch.tokenIds.length;
+  const pieceCount = batch.pieceRows.length - 1;
+  const segmentCount = batch.segmentOffsets.length;
+  const expect = (holds: boolean, text: string): void => {
+    if (!holds) throw new Error(`bad batch: ${text}`);
+  };
+  expect(rowCount > 0 && pieceCount > 0, "it is empty");
+  expect(batch.positions.length === rowCount && batch.slots.length === rowCount, "row arrays differ in length");
+  expect(batch.pieceRows[pieceCount] === rowCount, "the pieces do not end with the last row");
+  expect(batch.pieceSegments.length === pieceCount + 1, "piece arrays differ in length");
+  expect(batch.pieceSegments[pieceCount] === segmentCount, "the pieces do not end with the last segment");
+  for (let piece = 0; piece < pieceCount; piece++) {
+    expect(batch.pieceRows[piece] < batch.pieceRows[piece + 1], `piece ${piece} has no row`);
+    expect(batch.pieceSegments[piece] < batch.pieceSegments[piece + 1], `piece ${piece} has no segment`);
+  }
+  for (let segment = 0; segment < segmentCount; segment++) {
+    const first = batch.segmentFirstTokens[segment];
+    const end = first + batch.segmentTokenCounts[segment];
+    expect(first >= 0 && first < shape.blockTokens && end > first, `segment ${segment} has a bad range`);
+    const lastBlock = batch.segmentBlockStarts[segment] + Math.ceil(end / shape.blockTokens);
+    expect(lastBlock <= batch.blockIds.length, `segment ${segment} has too few blocks`);
+  }
+  const inRange = (values: Int32Array, end: number): boolean => values.every((value) => value >= 0 && value < end);
+  expect(inRange(batch.blockIds, shape.blockCount), "a block id is out of range");
+  expect(inRange(batch.tokenIds, shape.vocabSize), "a token id is out of range");
+  expect(inRange(batch.positions, shape.contextTokens), "a position is out of range");
+  expect(inRange(batch.slots, shape.blockCount * shape.blockTokens), "a slot is out of range");
+  expect(new Set(batch.slots).size === rowCount, "a slot is written twice");
+  expect(inRange(batch.logitRows, rowCount), "a logit row is out of range");
+  expect(batch.logitRows.every((row, at) => at === 0 || row > batch.logitRows[at - 1]), "logit rows do not rise");
+}

@@ -1,0 +1,119 @@
+/**
+ * blockKey -> block, over the pool. A released block stays findable until its memory is needed (lazy LRU);
+ * every store and every removal is an event. A key decides alone whose KV it is, so on a hit the tokens are
+ * compared all the same: a collision costs a recomputation, never another tenant's KV.
+ */
+import type { BlockId, BlockKey } from "../contract/units.ts";
+import type { BlockPool } from "./block-pool.ts";
+import type { KvEventLog } from "./kv-events.ts";
+
+/** What one block holds: tokens start..end-1 of `tokenIds`, the first of them at chain position `position`. */
+export interface BlockContent {
+  readonly tokenIds: Int32Array;
+  readonly start: number;
+  readonly end: number;
+  readonly position: number;
+}
+
+export class PrefixCache {
+  private readonly blockOfKey = new Map<BlockKey, BlockId>();
+  private readonly keyOfBlock: (BlockKey | undefined)[];
+  private readonly tokenIds: Int32Array;
+  private readonly tokenCounts: Int32Array;
+  private readonly positions: Int32Array;
+  private readonly pool: BlockPool;
+  private readonly blockTokens: number;
+  private readonly events: KvEventLog;
+  private evicted = 0;
+
+  constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
+    this.pool = pool;
+    this.blockTokens = blockTokens;
+    this.events = events;
+    this.keyOfBlock = new Array(pool.blockCount).fill(undefined);
+    this.tokenIds = new Int32Array(pool.blockCount * blockTokens);
+    this.tokenCounts = new Int32Array(pool.blockCount);
+    this.positions = new Int32Array(pool.blockCount);
+  }
+
+  /** Cached blocks whose memory was taken for something else, since the start. */
+  get evictedBlocks(): number {
+    return this.evicted;
+  }
+
+  get residentKeyCount(): number {
+    return this.blockOfKey.size;
+  }
+
+  keyOf(blockId: BlockId): BlockKey | undefined {
+    return this.keyOfBlock[blockId];
+  }
+
+  residentKeys(): IterableIterator<BlockKey> {
+    return this.blockOfKey.keys();
+  }
+
+  /** The block that holds exactly this content under this key. */
+  find(key: BlockKey, content: BlockContent): BlockId | undefined {
+    const blockId = this.blockOfKey.get(key);
+    return blockId !== undefined && this.holds(blockId, content) ? blockId : undefined;
+  }
+
+  /** A block for new content, with one reference; what it held is forgotten. undefined: all are live. */
+  allocate(): BlockId | undefined {
+    const blockId = this.pool.take();
+    if (blockId !== undefined && this.unlink(blockId)) this.evicted += 1;
+    return blockId;
+  }
+
+  retain(blockId: BlockId): void {
+    this.pool.retain(blockId);
+  }
+
+  release(blockId: BlockId): void {
+    this.pool.release(blockId, this.keyOfBlock[blockId] !== undefined);
+  }
+
+  /** Makes a live, fully computed block findable. false: the key is taken, the block stays private. */
+  store(blockId: BlockId, key: BlockKey, content: BlockContent): boolean {
+    if (this.blockOfKey.has(key)) return false;
+    if (this.keyOfBlock[blockId] !== undefined) throw new Error(`block ${blockId} has a key already`);
+    this.blockOfKey.set(key, blockId);
+    this.keyOfBlock[blockId] = key;
+    const { tokenIds, start, end, position } = content;
+    for (let i = start; i < end; i++) this.tokenIds[blockId * this.blockTokens + i - start] = tokenIds[i];
+    this.tokenCounts[blockId] = end - start;
+    this.positions[blockId] = position;
+    this.events.record("stored", key);
+    return true;
+  }
+
+  /** Forgets these keys at once; those not resident are passed over. */
+  evict(keys: readonly BlockKey[]): void {
+    for (const key of keys) {
+      const blockId = this.blockOfKey.get(key);
+      if (blockId !== undefined) this.forget(blockId);
+    }
+  }
+
+  /** Forgets what a block holds: a free block is used next, a live one is freed when released. */
+  forget(blockId: BlockId): void {
+    if (this.unlink(blockId)) this.pool.demote(blockId);
+  }
+
+  private unlink(blockId: BlockId): boolean {
+    const key = this.keyOfBlock[blockId];
+    if (key === undefined) return false;
+    this.blockOfKey.delete(key);
+    this.keyOfBlock[blockId] = undefined;
+    this.events.record("removed", key);
+    return true;
+  }
+
+  private holds(blockId: BlockId, { tokenIds, start, end, position }: BlockContent): boolean {
+    if (this.tokenCounts[blockId] !== end - start || this.positions[blockId] !== position) return false;
+    const base = blockId * this.blockTokens - start;
+    for (let i = start; i < end; i++) if (this.tokenIds[base + i] !== tokenIds[i]) return false;
+    return true;
+  }
+}

@@ -1,0 +1,71 @@
+/** The bookkeeping re-derived from what is held, and compared. */
+import type { BlockPool } from "../cache/block-pool.ts";
+import type { PrefixCache } from "../cache/prefix-cache.ts";
+import type { BlockId } from "../contract/units.ts";
+import type { Request } from "./request.ts";
+import type { Scheduler } from "./scheduler.ts";
+
+function assert(holds: boolean, text: string): asserts holds {
+  if (!holds) throw new Error(`invariant broken: ${text}`);
+}
+
+export function assertInvariants(
+  pool: BlockPool,
+  cache: PrefixCache,
+  scheduler: Scheduler,
+  requests: readonly Request[],
+): void {
+  assertReferences(pool, requests);
+  assertKeys(pool, cache);
+  assertReservations(pool, scheduler);
+  const queued = new Set([...scheduler.waiting, ...scheduler.running]);
+  assert(queued.size === scheduler.waiting.length + scheduler.running.length, "a request is queued twice");
+  assert(queued.size === requests.length, "a request in progress is neither waiting nor running");
+}
+
+/** free + live = total, and a block's references are the runs that hold it. */
+function assertReferences(pool: BlockPool, requests: readonly Request[]): void {
+  const holders = new Map<BlockId, number>();
+  for (const request of requests) {
+    for (const run of request.runs) {
+      for (const blockId of run.blocks) holders.set(blockId, (holders.get(blockId) ?? 0) + 1);
+    }
+  }
+  const free = new Set(pool.freeBlocks());
+  assert(free.size === pool.availableCount, "the free list's length is not its count");
+  assert(free.size + holders.size === pool.blockCount, `${free.size} free + ${holders.size} live is not the total`);
+  for (let id = 0; id < pool.blockCount; id++) {
+    const blockId = id as BlockId;
+    const held = holders.get(blockId) ?? 0;
+    const counted = pool.referenceCount(blockId);
+    assert(counted === held, `block ${id} counts ${counted} references, ${held} runs hold it`);
+    assert(free.has(blockId) === (counted === 0), `block ${id} is free and live, or neither`);
+  }
+}
+
+/** Keys and blocks map to each other one to one; free blocks without a key stand before those with one. */
+function assertKeys(pool: BlockPool, cache: PrefixCache): void {
+  let keyed = 0;
+  for (let id = 0; id < pool.blockCount; id++) if (cache.keyOf(id as BlockId) !== undefined) keyed += 1;
+  assert(keyed === cache.residentKeyCount, `${keyed} blocks have a key, ${cache.residentKeyCount} keys have a block`);
+  let cachedSeen = false;
+  for (const blockId of pool.freeBlocks()) {
+    const cached = cache.keyOf(blockId) !== undefined;
+    assert(cached || !cachedSeen, `block ${blockId} holds nothing but is used after one that is cached`);
+    cachedSeen ||= cached;
+  }
+}
+
+function assertReservations(pool: BlockPool, scheduler: Scheduler): void {
+  for (const request of scheduler.running) {
+    const held = request.runs.reduce((sum, run) => sum + run.blocks.length, 0);
+    const missing = request.decoding ? 0 : request.blockCount - held;
+    const { requestId, reservedBlocks } = request;
+    assert(reservedBlocks === missing, `${requestId} reserves ${reservedBlocks} blocks, it lacks ${missing}`);
+  }
+  for (const request of scheduler.waiting) {
+    const held = request.runs.some((run) => run.blocks.length > 0);
+    assert(!held && request.reservedBlocks === 0, `${request.requestId} waits and holds blocks`);
+  }
+  assert(scheduler.reservedBlocks <= pool.availableCount, "more blocks are reserved than available");
+}

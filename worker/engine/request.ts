@@ -1,0 +1,136 @@
+/** One request in the engine: its runs, what it generated, and what is reported of it. */
+import type {
+  FinishReason,
+  RequestTimings,
+  RequestUsage,
+  SpanReport,
+  SubmitMessage,
+  WorkerMessage,
+} from "../contract/messages.ts";
+import type { BackendShape } from "../backend/backend.ts";
+import { TokenHistory } from "../sample/penalties.ts";
+import type { SampleRequest } from "../sample/sampler.ts";
+import { Run } from "./run.ts";
+
+export class Request {
+  readonly requestId: string;
+  readonly runs: readonly Run[];
+  /** Run that generated tokens go on from; undefined when only preparing. */
+  readonly openRun: Run | undefined;
+  readonly params: SubmitMessage["params"];
+  /** Blocks promised at admission that the runs have not taken yet. */
+  reservedBlocks = 0;
+  /** The prompt is computed and sampling has begun (again, after a preemption). */
+  decoding = false;
+  /** Tokens sampled, the stop token that is not emitted too (as billing counts them). */
+  generatedTokens = 0;
+
+  private readonly arrivedAtMs: number;
+  private admittedAtMs: number | undefined;
+  private prefilledAtMs: number | undefined;
+  private firstTokenAtMs: number | undefined;
+  private readonly history: TokenHistory | undefined;
+  private readonly stopTokenIds: ReadonlySet<number>;
+  private readonly stopTokenList: readonly number[];
+  private readonly contextTokens: number;
+
+  constructor(message: SubmitMessage, shape: BackendShape, eosTokenIds: readonly number[], nowMs: number) {
+    const { plan, params, reuse } = message;
+    this.requestId = message.requestId;
+    this.params = params;
+    this.arrivedAtMs = nowMs;
+    this.contextTokens = shape.contextTokens;
+    const lastIndex = plan.runs.length - 1;
+    this.runs = plan.runs.map((run, index) => {
+      const open = index === lastIndex && params.maxTokens > 0;
+      return new Run(run, open, reuse, shape.blockTokens);
+    });
+    this.openRun = params.maxTokens > 0 ? this.runs[lastIndex] : undefined;
+    const eos = params.ignoreEos ? [] : eosTokenIds;
+    this.stopTokenList = [...new Set([...eos, ...params.stopTokenIds])];
+    this.stopTokenIds = new Set(this.stopTokenList);
+    this.history = TokenHistory.forParams(params.sampling, () => plan.runs.map((run) => run.tokenIds));
+  }
+
+  /** Every run's tokens so far, in blocks: what the request takes of the pool when nothing is shared. */
+  get blockCount(): number {
+    return this.runs.reduce((sum, run) => sum + run.blockCount, 0);
+  }
+
+  get promptTokens(): number {
+    return this.runs.reduce((sum, run) => sum + run.promptTokens, 0);
+  }
+
+  get allRunsComplete(): boolean {
+    return this.runs.every((run) => run.complete);
+  }
+
+  get sampleRequest(): SampleRequest {
+    const banned = this.generatedTokens < this.params.minTokens ? this.stopTokenList : [];
+    const { sampling } = this.params;
+    return { params: sampling, history: this.history, bannedTokenIds: banned, index: this.generatedTokens };
+  }
+
+  /** @returns whether this is the first admission. */
+  markAdmitted(nowMs: number): boolean {
+    if (this.admittedAtMs !== undefined) return false;
+    this.admittedAtMs = nowMs;
+    return true;
+  }
+
+  markPrefilled(nowMs: number): void {
+    this.prefilledAtMs ??= nowMs;
+  }
+
+  /** Takes a sampled token. Answers whether to emit it, and the reason to finish, if there is one. */
+  accept(tokenId: number, nowMs: number): { emit: boolean; reason: FinishReason | undefined } {
+    const run = this.openRun;
+    if (run === undefined) throw new Error(`request ${this.requestId} samples without an open run`);
+    this.decoding = true;
+    this.markPrefilled(nowMs);
+    this.firstTokenAtMs ??= nowMs;
+    this.generatedTokens += 1;
+    if (this.stopTokenIds.has(tokenId)) return { emit: false, reason: "stop" };
+    this.history?.add(tokenId);
+    run.append(tokenId);
+    const full = this.generatedTokens >= this.params.maxTokens;
+    const endOfContext = run.plan.position + run.tokenCount >= this.contextTokens;
+    return { emit: true, reason: full || endOfContext ? "length" : undefined };
+  }
+
+  finished(reason: FinishReason, nowMs: number): WorkerMessage {
+    const { requestId } = this;
+    const spans = this.spanReports();
+    return { type: "finished", requestId, reason, usage: this.usage(), timings: this.timings(nowMs), spans };
+  }
+
+  private usage(): RequestUsage {
+    let cachedTokens = 0;
+    let cacheWriteTokens = 0;
+    for (const run of this.runs) {
+      cachedTokens += run.cachedTokens;
+      cacheWriteTokens += run.cacheWriteTokens;
+    }
+    const { promptTokens, generatedTokens: completionTokens } = this;
+    return { promptTokens, completionTokens, cachedTokens, cacheWriteTokens };
+  }
+
+  /** A stage that was not reached took until now (the request ended in it) or 0 ms (it never began). */
+  private timings(nowMs: number): RequestTimings {
+    const admittedAtMs = this.admittedAtMs;
+    const queueMs = (admittedAtMs ?? nowMs) - this.arrivedAtMs;
+    const prefillMs = admittedAtMs === undefined ? 0 : (this.prefilledAtMs ?? nowMs) - admittedAtMs;
+    const ttftMs = this.firstTokenAtMs === undefined ? 0 : this.firstTokenAtMs - this.arrivedAtMs;
+    return { queueMs, prefillMs, ttftMs };
+  }
+
+  private spanReports(): SpanReport[] {
+    const reports: SpanReport[] = [];
+    this.runs.forEach((run, index) => {
+      if (run.plan.kind !== "span") return;
+      const source = run.cachedTokens === run.promptTokens ? "device" : "computed";
+      reports.push({ id: run.plan.spanId ?? String(index), tokens: run.promptTokens, source });
+    });
+    return reports;
+  }
+}

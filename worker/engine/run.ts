@@ -1,0 +1,156 @@
+/**
+ * One run of a request's plan and how far it is. Ranges in a run, in tokens:
+ *
+ *   0 ......... computed ......... tokenCount
+ *   [hit and computed: in blocks)[to compute )
+ *   blocks cover [0, blocks.length * blockTokens), so the last one may be partly written
+ *
+ * An open run grows at its end by what is generated, so prefill, decode and the recomputation after a
+ * preemption are one thing: compute [computed, tokenCount).
+ */
+import { nextBlockKey } from "../contract/block-key.ts";
+import type { PlanRun } from "../contract/messages.ts";
+import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
+import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
+import type { SeenSegments } from "./batch.ts";
+
+export class Run {
+  readonly plan: PlanRun;
+  readonly open: boolean;
+  /** Prompt tokens, then (open run) generated ones; only the first `tokenCount` count. */
+  tokenIds: Int32Array;
+  tokenCount: number;
+  readonly blocks: BlockId[] = [];
+  computedTokens = 0;
+  /** What `plan.sees` comes to in blocks; made when first needed, dropped with the blocks. */
+  seen: SeenSegments | undefined;
+  /** Whether blocks are looked up and kept under keys. */
+  keyed: boolean;
+
+  /** Usage, of the first pass only: a recomputation after a preemption counts nothing here. */
+  cachedTokens = 0;
+  cacheWriteTokens = 0;
+  private accountedTokens = 0;
+  private writeAccountedTokens = 0;
+
+  private readonly blockTokens: number;
+  private readonly keys: BlockKey[];
+  /** Blocks [0, keptBlocks) were found under their key or offered to the cache. */
+  private keptBlocks = 0;
+
+  constructor(plan: PlanRun, open: boolean, keyed: boolean, blockTokens: number) {
+    this.plan = plan;
+    this.open = open;
+    this.keyed = keyed;
+    this.blockTokens = blockTokens;
+    this.tokenIds = plan.tokenIds;
+    this.tokenCount = plan.tokenIds.length;
+    this.keys = open ? [...plan.blockKeys] : (plan.blockKeys as BlockKey[]);
+  }
+
+  get promptTokens(): number {
+    return this.plan.tokenIds.length;
+  }
+
+  get complete(): boolean {
+    return this.computedTokens === this.tokenCount;
+  }
+
+  /** Blocks that all tokens so far take. */
+  get blockCount(): number {
+    return blockCountForTokens(this.tokenCount, this.blockTokens);
+  }
+
+  append(tokenId: number): void {
+    if (this.tokenCount === this.tokenIds.length) {
+      const grown = new Int32Array(Math.max(64, 2 * this.tokenCount));
+      grown.set(this.tokenIds);
+      this.tokenIds = grown;
+    }
+    this.tokenIds[this.tokenCount] = tokenId;
+    this.tokenCount += 1;
+  }
+
+  /** Key of the block that is computed next, when there is one and other runs could share it. */
+  keyAt(blockIndex: number): BlockKey | undefined {
+    return this.keyed ? this.keys[blockIndex] : undefined;
+  }
+
+  mentions(keys: ReadonlySet<BlockKey>): boolean {
+    return this.keys.some((key) => keys.has(key));
+  }
+
+  /** Resident blocks that continue what is computed, in order; the next missing one ends the list. */
+  residentBlocks(cache: PrefixCache): BlockId[] {
+    const found: BlockId[] = [];
+    if (!this.keyed || this.computedTokens !== this.blocks.length * this.blockTokens) return found;
+    for (let index = this.blocks.length; index < this.reusableBlocks(); index++) {
+      const key = this.keys[index];
+      const blockId = key === undefined ? undefined : cache.find(key, this.contentOf(index));
+      if (blockId === undefined) break;
+      found.push(blockId);
+    }
+    return found;
+  }
+
+  /** Refers to `found` (of residentBlocks) instead of computing it. Answers the prompt tokens first found. */
+  adopt(found: readonly BlockId[], cache: PrefixCache): number {
+    for (const blockId of found) {
+      cache.retain(blockId);
+      this.blocks.push(blockId);
+    }
+    this.keptBlocks = this.blocks.length;
+    this.computedTokens = Math.min(this.blocks.length * this.blockTokens, this.tokenCount);
+    const fresh = this.account();
+    this.cachedTokens += fresh;
+    return fresh;
+  }
+
+  /** The next `rowCount` tokens are computed: counts them and keeps the blocks they filled. */
+  advance(rowCount: number, cache: PrefixCache): void {
+    this.computedTokens += rowCount;
+    this.account();
+    while (this.keyed && this.keepNextBlock(cache)) this.keptBlocks += 1;
+  }
+
+  /** Gives all blocks back, the last one first, so that a chain is evicted from its tail. */
+  release(cache: PrefixCache): void {
+    for (let blockId = this.blocks.pop(); blockId !== undefined; blockId = this.blocks.pop()) cache.release(blockId);
+    this.computedTokens = 0;
+    this.keptBlocks = 0;
+    this.seen = undefined;
+  }
+
+  /** Of an open run at least one token is computed, whose logits are the next token's. */
+  private reusableBlocks(): number {
+    return this.open ? Math.floor((this.tokenCount - 1) / this.blockTokens) : this.blockCount;
+  }
+
+  private keepNextBlock(cache: PrefixCache): boolean {
+    const content = this.contentOf(this.keptBlocks);
+    const { start, end } = content;
+    if (start === end || end > this.computedTokens) return false;
+    if (this.open && end - start < this.blockTokens) return false;
+    const previous = this.keys[this.keptBlocks - 1] ?? this.plan.rootKey;
+    this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
+    const stored = cache.store(this.blocks[this.keptBlocks], this.keys[this.keptBlocks], content);
+    const written = Math.min(end, this.promptTokens) - Math.max(start, this.writeAccountedTokens);
+    if (stored && written > 0) this.cacheWriteTokens += written;
+    this.writeAccountedTokens = Math.max(this.writeAccountedTokens, end);
+    return true;
+  }
+
+  private contentOf(blockIndex: number): BlockContent {
+    const start = Math.min(blockIndex * this.blockTokens, this.tokenCount);
+    const end = Math.min(start + this.blockTokens, this.tokenCount);
+    return { tokenIds: this.tokenIds, start, end, position: this.plan.position + start };
+  }
+
+  /** Prompt tokens that became computed for the first time. */
+  private account(): number {
+    const reached = Math.min(this.computedTokens, this.promptTokens);
+    const fresh = Math.max(0, reached - this.accountedTokens);
+    this.accountedTokens += fresh;
+    return fresh;
+  }
+}

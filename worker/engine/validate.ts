@@ -1,0 +1,126 @@
+/**
+ * Whether a submitted request is one this engine can take. The gateway checks too; a number that crossed a
+ * process border is checked again before work begins. Answers the first fault as a sentence.
+ */
+import type { BackendShape } from "../backend/backend.ts";
+import { limits } from "../contract/limits.ts";
+import type { GenerateParams, PlanRun, SamplingParams, SegmentRef, SubmitMessage } from "../contract/messages.ts";
+import { blockCountForTokens, fullBlockCount } from "../contract/units.ts";
+
+const maxLogitBiases = 1_024;
+const blockKeyChars = 32;
+
+class Fault extends Error {}
+
+function check(holds: boolean, sentence: () => string): void {
+  if (!holds) throw new Fault(sentence());
+}
+
+function integerIn(value: unknown, min: number, max: number, name: string): void {
+  const holds = typeof value === "number" && Number.isSafeInteger(value) && value >= min && value <= max;
+  check(holds, () => `${name} is ${String(value)}, not an integer from ${min} to ${max}`);
+}
+
+function numberIn(value: unknown, min: number, max: number, name: string): void {
+  const holds = typeof value === "number" && value >= min && value <= max;
+  check(holds, () => `${name} is ${String(value)}, not a number from ${min} to ${max}`);
+}
+
+function listOf(value: unknown, maxLength: number, name: string): void {
+  check(Array.isArray(value), () => `${name} is not a list`);
+  const { length } = value as unknown[];
+  check(length <= maxLength, () => `${name} has ${length} entries, more than ${maxLength}`);
+}
+
+/** @returns what is wrong, or undefined when the message can be served by a backend of this shape. */
+export function planFault(message: SubmitMessage, shape: BackendShape): string | undefined {
+  try {
+    checkRequestId(message.requestId);
+    check(typeof message.reuse === "boolean", () => "reuse is not true or false");
+    checkParams(message.params, shape.vocabSize);
+    checkRuns(message, shape);
+    return undefined;
+  } catch (error) {
+    if (error instanceof Fault) return error.message;
+    return `the message is malformed: ${error instanceof Error ? error.message : String(error)}`;
+  }
+}
+
+function checkRequestId(requestId: unknown): void {
+  const holds = typeof requestId === "string" && requestId.length > 0 && requestId.length <= limits.maxRequestIdChars;
+  check(holds, () => `requestId is not a string of 1 to ${limits.maxRequestIdChars} characters`);
+}
+
+function checkRuns({ plan, params }: SubmitMessage, shape: BackendShape): void {
+  const { runs } = plan;
+  listOf(runs, limits.maxRuns, "plan.runs");
+  check(runs.length > 0, () => "plan.runs is empty");
+  let tokenCount = params.maxTokens;
+  runs.forEach((run, index) => {
+    const open = params.maxTokens > 0 && index === runs.length - 1;
+    checkRun(run, `plan.runs[${index}]`, open, shape);
+    run.sees.forEach((segment, at) => checkSegment(segment, index, runs, `plan.runs[${index}].sees[${at}]`));
+    tokenCount += run.tokenIds.length;
+  });
+  const { maxRequestTokens } = limits;
+  check(tokenCount <= maxRequestTokens, () => `prompt and maxTokens make ${tokenCount}, more than ${maxRequestTokens}`);
+}
+
+function checkRun(run: PlanRun, name: string, open: boolean, shape: BackendShape): void {
+  const { tokenIds, position, blockKeys } = run;
+  check(run.kind === "span" || run.kind === "main", () => `${name}.kind is neither "span" nor "main"`);
+  check(run.spanId === undefined || typeof run.spanId === "string", () => `${name}.spanId is not a string`);
+  check(tokenIds instanceof Int32Array, () => `${name}.tokenIds is not an Int32Array`);
+  check(tokenIds.length > 0, () => `${name}.tokenIds is empty`);
+  for (const tokenId of tokenIds) integerIn(tokenId, 0, shape.vocabSize - 1, `a token id of ${name}`);
+  integerIn(position, 0, shape.contextTokens - 1, `${name}.position`);
+  const end = position + tokenIds.length;
+  const { contextTokens, blockTokens } = shape;
+  check(end <= contextTokens, () => `${name} ends at position ${end}, past the context of ${contextTokens} tokens`);
+  listOf(run.sees, limits.maxSegmentsPerRun, `${name}.sees`);
+  listOf(blockKeys, limits.maxRequestTokens, `${name}.blockKeys`);
+  const keyCount = (open ? fullBlockCount : blockCountForTokens)(tokenIds.length, blockTokens);
+  check(blockKeys.length === keyCount, () => `${name} has ${blockKeys.length} block keys, not ${keyCount}`);
+  for (const key of [run.rootKey, ...blockKeys]) {
+    check(typeof key === "string" && key.length === blockKeyChars, () => `a block key of ${name} is malformed`);
+  }
+}
+
+/** What is seen lies in an earlier run, whole, and stands before the seeing run's first token. */
+function checkSegment(segment: SegmentRef, index: number, runs: readonly PlanRun[], name: string): void {
+  integerIn(segment.run, 0, index - 1, `${name}.run`);
+  const seen = runs[segment.run];
+  integerIn(segment.firstToken, 0, seen.tokenIds.length - 1, `${name}.firstToken`);
+  integerIn(segment.tokenCount, 1, seen.tokenIds.length - segment.firstToken, `${name}.tokenCount`);
+  integerIn(segment.offset, -limits.maxRequestTokens, limits.maxRequestTokens, `${name}.offset`);
+  const start = seen.position + segment.firstToken + segment.offset;
+  const end = start + segment.tokenCount;
+  check(start >= 0, () => `${name} stands before position 0`);
+  check(end <= runs[index].position, () => `${name} ends at position ${end}, after the run that sees it begins`);
+}
+
+function checkParams(params: GenerateParams, vocabSize: number): void {
+  integerIn(params.maxTokens, 0, limits.maxRequestTokens, "maxTokens");
+  integerIn(params.minTokens, 0, params.maxTokens, "minTokens");
+  check(typeof params.ignoreEos === "boolean", () => "ignoreEos is not true or false");
+  listOf(params.stopTokenIds, limits.maxStopTokens, "stopTokenIds");
+  for (const tokenId of params.stopTokenIds) integerIn(tokenId, 0, vocabSize - 1, "a stop token id");
+  checkSampling(params.sampling, vocabSize);
+}
+
+function checkSampling(sampling: SamplingParams, vocabSize: number): void {
+  numberIn(sampling.temperature, 0, 100, "temperature");
+  numberIn(sampling.topP, 0, 1, "topP");
+  integerIn(sampling.topK, 0, limits.maxRequestTokens * 8, "topK");
+  numberIn(sampling.minP, 0, 1, "minP");
+  numberIn(sampling.presencePenalty, -100, 100, "presencePenalty");
+  numberIn(sampling.frequencyPenalty, -100, 100, "frequencyPenalty");
+  numberIn(sampling.repetitionPenalty, 0.01, 100, "repetitionPenalty");
+  integerIn(sampling.seed, Number.MIN_SAFE_INTEGER, Number.MAX_SAFE_INTEGER, "seed");
+  integerIn(sampling.topLogprobs, -1, limits.maxTopLogprobs, "topLogprobs");
+  listOf(sampling.logitBias, maxLogitBiases, "logitBias");
+  for (const [tokenId, bias] of sampling.logitBias) {
+    integerIn(tokenId, 0, vocabSize - 1, "a token id of logitBias");
+    numberIn(bias, -1_000, 1_000, "a bias of logitBias");
+  }
+}

@@ -1,0 +1,35 @@
+/** Log-probabilities of the model's own distribution: softmax of the raw logits, before any sampling rule. */
+import type { TokenLogprob } from "../contract/messages.ts";
+
+function logSumExp(logits: Float32Array): number {
+  let max = Number.NEGATIVE_INFINITY;
+  for (const logit of logits) if (logit > max) max = logit;
+  let sum = 0;
+  for (const logit of logits) sum += Math.exp(logit - max);
+  return max + Math.log(sum);
+}
+
+/** Ids of the `count` highest logits, highest first, ties by lowest id; by insertion, since count is small. */
+function topTokenIds(logits: Float32Array, count: number): number[] {
+  const top: number[] = [];
+  for (let tokenId = 0; tokenId < logits.length; tokenId++) {
+    const logit = logits[tokenId];
+    if (top.length === count && logit <= logits[top[count - 1]]) continue;
+    let at = top.length;
+    while (at > 0 && logits[top[at - 1]] < logit) at -= 1;
+    top.splice(at, 0, tokenId);
+    if (top.length > count) top.pop();
+  }
+  return top;
+}
+
+/** @param topCount alternatives to report, the chosen token among them when it is one. */
+export function tokenLogprob(logits: Float32Array, tokenId: number, topCount: number): TokenLogprob {
+  const normalizer = logSumExp(logits);
+  const top = topCount === 0 ? [] : topTokenIds(logits, topCount);
+  return {
+    tokenId,
+    logprob: logits[tokenId] - normalizer,
+    top: top.map((id) => [id, logits[id] - normalizer] as const),
+  };
+}

@@ -1,0 +1,90 @@
+/**
+ * One token from one row of logits. After the penalties (penalties.ts): temperature, then top-k, then top-p
+ * of what top-k left, then min-p (relative to the most probable token), as Hugging Face orders them.
+ * Temperature 0 is greedy; ties go to the lowest id everywhere.
+ */
+import type { SamplingParams, TokenLogprob } from "../contract/messages.ts";
+import { tokenLogprob } from "./logprobs.ts";
+import { applyBias, ban, type TokenHistory } from "./penalties.ts";
+import { uniform } from "./rng.ts";
+import { Shortlist } from "./shortlist.ts";
+
+export interface SampleRequest {
+  readonly params: SamplingParams;
+  readonly history: TokenHistory | undefined;
+  readonly bannedTokenIds: readonly number[];
+  /** How many tokens the request sampled before: the index into its seed's stream. */
+  readonly index: number;
+}
+
+export interface SampledToken {
+  readonly tokenId: number;
+  readonly logprob: TokenLogprob | undefined;
+}
+
+export class Sampler {
+  private readonly adjusted: Float32Array;
+  private readonly weights: Float32Array;
+  private readonly shortlist: Shortlist;
+
+  constructor(vocabSize: number) {
+    this.adjusted = new Float32Array(vocabSize);
+    this.weights = new Float32Array(vocabSize);
+    this.shortlist = new Shortlist(vocabSize);
+  }
+
+  /**
+   * @param logits [vocabSize], not changed.
+   * @throws RangeError when a logit is NaN or no logit is finite.
+   */
+  sample(logits: Float32Array, request: SampleRequest): SampledToken {
+    const { params, index } = request;
+    const adjusted = this.adjust(logits, request);
+    const best = argmax(adjusted);
+    const tokenId = params.temperature === 0 ? best : this.draw(adjusted, best, params, uniform(params.seed, index));
+    return { tokenId, logprob: params.topLogprobs < 0 ? undefined : tokenLogprob(logits, tokenId, params.topLogprobs) };
+  }
+
+  private adjust(logits: Float32Array, { params, history, bannedTokenIds }: SampleRequest): Float32Array {
+    if (history === undefined && params.logitBias.length === 0 && bannedTokenIds.length === 0) return logits;
+    this.adjusted.set(logits);
+    history?.apply(this.adjusted, params);
+    applyBias(this.adjusted, params.logitBias);
+    ban(this.adjusted, bannedTokenIds);
+    return this.adjusted;
+  }
+
+  private draw(logits: Float32Array, best: number, params: SamplingParams, random: number): number {
+    const max = logits[best];
+    const inverse = 1 / params.temperature;
+    let total = 0;
+    for (let tokenId = 0; tokenId < logits.length; tokenId++) {
+      const weight = Math.exp((logits[tokenId] - max) * inverse);
+      this.weights[tokenId] = weight;
+      total += weight;
+    }
+    const filtered = params.topK > 0 || params.topP < 1 || params.minP > 0;
+    if (filtered) return this.shortlist.draw(this.weights, logits, total, params, random);
+    let left = random * total;
+    for (let tokenId = 0; tokenId < logits.length; tokenId++) {
+      left -= this.weights[tokenId];
+      if (left < 0) return tokenId;
+    }
+    return best; // rounding: the sum of the rounded weights is a little below the total
+  }
+}
+
+/** @throws RangeError when a logit is NaN or no logit is finite. */
+export function argmax(logits: Float32Array): number {
+  let best = -1;
+  let max = Number.NEGATIVE_INFINITY;
+  for (let tokenId = 0; tokenId < logits.length; tokenId++) {
+    const logit = logits[tokenId];
+    if (logit <= max) continue; // false for NaN too
+    if (Number.isNaN(logit)) throw new RangeError(`logit of token ${tokenId} is NaN`);
+    max = logit;
+    best = tokenId;
+  }
+  if (!Number.isFinite(max)) throw new RangeError(`the highest logit is ${max}`);
+  return best;
+}
