@@ -1,0 +1,91 @@
+/** The CPU backend against itself in other shapes of the same work, on a small random model. */
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { Batch } from "../../worker/backend/backend.ts";
+import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
+import { loadModel } from "../../worker/model/load.ts";
+import { tinyConfig, writeModelFolder } from "../model/folder.ts";
+
+const options: CpuBackendOptions = {
+  weightMode: "float32",
+  kvType: "float32",
+  kvBytes: 1 << 20,
+  blockTokens: 16,
+  threadCount: 2,
+  maxRows: 64,
+  maxLogitRows: 64,
+};
+const tokens = Int32Array.from({ length: 40 }, () => Math.floor(Math.random() * tinyConfig.vocab_size));
+
+/** Tokens [start, end) of one chain that stands in blocks firstBlock, firstBlock + 1, …. */
+function piece(start: number, end: number, firstBlock: number, logitRows: readonly number[]): Batch {
+  const positions = Int32Array.from({ length: end - start }, (_, i) => start + i);
+  return {
+    tokenIds: tokens.slice(start, end),
+    positions,
+    slots: positions.map((position) => firstBlock * 16 + position),
+    pieceRows: Int32Array.of(0, end - start),
+    pieceSegments: Int32Array.of(0, 1),
+    segmentBlockStarts: Int32Array.of(0),
+    segmentFirstTokens: Int32Array.of(0),
+    segmentTokenCounts: Int32Array.of(end),
+    segmentOffsets: Int32Array.of(0),
+    blockIds: Int32Array.from({ length: Math.ceil(end / 16) }, (_, i) => firstBlock + i),
+    logitRows: Int32Array.from(logitRows),
+  };
+}
+
+function maxDifference(a: Float32Array, b: Float32Array): number {
+  expect(a.length).toBe(b.length);
+  return a.reduce((max, value, i) => Math.max(max, Math.abs(value - b[i])), 0);
+}
+
+// Two float32 evaluations of a 2-layer, 64-wide model differ by rounding only: about 2 layers x 4 matrices x
+// sqrt(96) summands x 2^-24 relative, on logits of size about 4: 2e-5. A dropped token or layer is off by 0.1 and more.
+const rounding = 1e-4;
+
+describe.each(["float32", "int8"] as const)("weights in %s", (weightMode) => {
+  const folder = writeModelFolder(tinyConfig);
+  let backend: CpuBackend;
+  beforeAll(async () => {
+    const chosen = { ...options, weightMode };
+    backend = await CpuBackend.open(loadModel(folder, numericMode(chosen)), chosen);
+  });
+  afterAll(() => backend.dispose());
+
+  test("chunks give what the whole gives", async () => {
+    const whole = (await backend.forward(piece(0, 40, 0, [39]))).slice();
+    expect((await backend.forward(piece(0, 23, 8, []))).length).toBe(0);
+    await backend.forward(piece(23, 31, 8, [7]));
+    const chunked = (await backend.forward(piece(31, 40, 8, [8]))).slice();
+    expect(maxDifference(whole, chunked)).toBeLessThan(rounding);
+  });
+
+  test("logits of some rows are those of all rows", async () => {
+    const vocab = tinyConfig.vocab_size;
+    const every = Array.from({ length: 40 }, (_, i) => i);
+    const all = (await backend.forward(piece(0, 40, 0, every))).slice();
+    const some = (await backend.forward(piece(0, 40, 0, [3, 17, 38]))).slice();
+    const picked = [3, 17, 38].flatMap((row) => [...all.subarray(row * vocab, (row + 1) * vocab)]);
+    expect(maxDifference(some, Float32Array.from(picked))).toBeLessThan(rounding);
+  });
+
+  test("another token earlier in the chain changes the logits", async () => {
+    const before = (await backend.forward(piece(0, 40, 0, [39]))).slice();
+    const kept = tokens[2];
+    tokens[2] = (kept + 1) % tinyConfig.vocab_size;
+    const after = (await backend.forward(piece(0, 40, 0, [39]))).slice();
+    tokens[2] = kept;
+    expect(maxDifference(before, after)).toBeGreaterThan(10 * rounding);
+  });
+
+  test("too many rows and too many logits are refused", async () => {
+    const long = piece(0, 40, 0, []);
+    const grown = { ...long, tokenIds: new Int32Array(65) };
+    expect(backend.forward(grown)).rejects.toThrow(/65 rows/);
+  });
+});
+
+test("a pool too small for one block is refused", () => {
+  const model = loadModel(writeModelFolder(tinyConfig), "float32");
+  expect(CpuBackend.open(model, { ...options, kvBytes: 100 })).rejects.toThrow(/does not hold one block/);
+});

@@ -1,0 +1,168 @@
+/** Runs golden cases through the real engine and backend, and compares. */
+import { z } from "zod";
+import type { Backend, Batch } from "../../worker/backend/backend.ts";
+import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
+import type { GenerateParams, PlanRun, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
+import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { Engine } from "../../worker/engine/loop.ts";
+import { loadModel } from "../../worker/model/load.ts";
+
+const ids = z.array(z.number().int().min(0)).min(1);
+const expected = { last_logits: z.array(z.number()), greedy: z.array(z.number().int()) };
+export const goldenSchema = z.object({
+  cases: z.array(
+    z.discriminatedUnion("kind", [
+      z.object({ kind: z.literal("causal"), ids, ...expected }),
+      z.object({ kind: z.literal("span"), system: ids, fragments: z.array(ids), user: ids, ...expected }),
+    ]),
+  ),
+});
+export type GoldenCase = z.infer<typeof goldenSchema>["cases"][number];
+
+export interface CaseResult {
+  readonly ok: boolean;
+  readonly maxAbsolute: number;
+  /** Largest |difference| / (tolerance + tolerance |reference|); 1 or less passes. */
+  readonly maxRelativeExcess: number;
+  readonly greedyMatches: number;
+  readonly greedyLength: number;
+  /** Prompt tokens found in the cache: a span case in its second order finds every fragment. */
+  readonly cachedTokens: number;
+}
+
+const tolerance = 1e-3;
+const salt = "golden" as CacheSalt;
+
+/** Keeps the first logits of a request: those of the last prompt token. */
+class RecordingBackend implements Backend {
+  readonly name: string;
+  readonly shape: Backend["shape"];
+  readonly #inner: Backend;
+  firstLogits: Float32Array | undefined;
+
+  constructor(inner: Backend) {
+    this.#inner = inner;
+    this.name = inner.name;
+    this.shape = inner.shape;
+  }
+
+  async forward(batch: Batch): Promise<Float32Array> {
+    const logits = await this.#inner.forward(batch);
+    if (logits.length > 0) this.firstLogits ??= logits.slice();
+    return logits;
+  }
+
+  dispose(): Promise<void> {
+    return this.#inner.dispose();
+  }
+}
+
+export class GoldenModel {
+  readonly #backend: RecordingBackend;
+  readonly #engine: Engine;
+  readonly #digest: string;
+  readonly #messages: WorkerMessage[] = [];
+  #requestCount = 0;
+
+  private constructor(backend: RecordingBackend, digest: string) {
+    this.#backend = backend;
+    this.#digest = digest;
+    const emit = (message: WorkerMessage) => void this.#messages.push(message);
+    this.#engine = new Engine({ backend, eosTokenIds: [], clock: () => performance.now(), emit });
+  }
+
+  static async open(folder: string, weightMode: "float32" | "int8"): Promise<GoldenModel> {
+    const options = { weightMode, kvType: "float32", kvBytes: 64 << 20, blockTokens: 16, threadCount: 2 } as const;
+    const model = loadModel(folder, numericMode(options));
+    const backend = await CpuBackend.open(model, { ...options, maxRows: 512, maxLogitRows: 64 });
+    return new GoldenModel(new RecordingBackend(backend), model.digest);
+  }
+
+  async run(goldenCase: GoldenCase): Promise<CaseResult> {
+    const requestId = `golden-${this.#requestCount++}`;
+    const plan = goldenCase.kind === "causal" ? this.#plan([], [], goldenCase.ids) : this.#spanPlan(goldenCase);
+    this.#backend.firstLogits = undefined;
+    this.#messages.length = 0;
+    this.#engine.submit({ type: "submit", requestId, plan, params: greedy(goldenCase.greedy.length), reuse: true });
+    while (await this.#engine.step());
+    const failure = this.#messages.find((message) => message.type === "failed");
+    if (failure) throw new Error(failure.message);
+    const tokens = this.#messages.flatMap((message) => (message.type === "tokens" ? message.tokenIds : []));
+    const finished = this.#messages.find((message) => message.type === "finished");
+    return compare(goldenCase, this.#backend.firstLogits, tokens, finished?.usage.cachedTokens ?? 0);
+  }
+
+  async dispose(): Promise<void> {
+    await this.#backend.dispose();
+  }
+
+  #spanPlan(goldenCase: Extract<GoldenCase, { kind: "span" }>): TokenPlan {
+    return this.#plan(goldenCase.system, goldenCase.fragments, goldenCase.user);
+  }
+
+  /** system, then each fragment as a span, then the open run; positions 0..n-1 over the whole. */
+  #plan(system: readonly number[], fragments: readonly number[][], user: readonly number[]): TokenPlan {
+    const runs: PlanRun[] = [];
+    const sees: PlanRun["sees"][number][] = [];
+    const { blockTokens } = this.#backend.shape;
+    let position = 0;
+    let mainKey = rootKey(this.#digest, salt, "main");
+    const add = (kind: PlanRun["kind"], tokens: readonly number[], root: BlockKey, closed: boolean) => {
+      const tokenIds = Int32Array.from(tokens);
+      const blockKeys = runBlockKeys(root, tokenIds, blockTokens, closed);
+      const own = kind === "main" ? { position, sees: [...sees] } : { position: 0, sees: [] };
+      runs.push({ kind, tokenIds, blockKeys, rootKey: root, ...own });
+      const offset = kind === "main" ? 0 : position;
+      sees.push({ run: runs.length - 1, firstToken: 0, tokenCount: tokens.length, offset });
+      position += tokens.length;
+      return blockKeys.at(-1) ?? root;
+    };
+    if (system.length > 0) mainKey = add("main", system, mainKey, true);
+    for (const fragment of fragments) {
+      mainKey = foldSpan(mainKey, add("span", fragment, rootKey(this.#digest, salt, "span"), true));
+    }
+    add("main", user, mainKey, false);
+    return { runs };
+  }
+}
+
+function greedy(maxTokens: number): GenerateParams {
+  return {
+    maxTokens,
+    minTokens: 0,
+    ignoreEos: true,
+    stopTokenIds: [],
+    sampling: {
+      temperature: 0,
+      topP: 1,
+      topK: 0,
+      minP: 0,
+      presencePenalty: 0,
+      frequencyPenalty: 0,
+      repetitionPenalty: 1,
+      seed: 0,
+      logitBias: [],
+      topLogprobs: -1,
+    },
+  };
+}
+
+function compare(
+  goldenCase: GoldenCase,
+  logits: Float32Array | undefined,
+  tokens: readonly number[],
+  cachedTokens: number,
+): CaseResult {
+  let maxAbsolute = logits?.length === goldenCase.last_logits.length ? 0 : Number.POSITIVE_INFINITY;
+  let maxRelativeExcess = maxAbsolute;
+  goldenCase.last_logits.forEach((reference, i) => {
+    const difference = Math.abs((logits?.[i] ?? Number.NaN) - reference);
+    maxAbsolute = Math.max(maxAbsolute, difference);
+    maxRelativeExcess = Math.max(maxRelativeExcess, difference / (tolerance * (1 + Math.abs(reference))));
+  });
+  const greedyMatches = goldenCase.greedy.filter((token, i) => tokens[i] === token).length;
+  const greedyLength = goldenCase.greedy.length;
+  const ok = maxRelativeExcess <= 1 && greedyMatches === greedyLength && tokens.length === greedyLength;
+  return { ok, maxAbsolute, maxRelativeExcess, greedyMatches, greedyLength, cachedTokens };
+}

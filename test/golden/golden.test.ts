@@ -1,0 +1,38 @@
+/** Every golden folder through engine, backend and kernels: logits, greedy tokens, spans in both orders. */
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { GoldenModel, goldenSchema } from "./golden-model.ts";
+
+const folders = readdirSync(import.meta.dir, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+
+describe.each(folders.map((entry) => entry.name))("%s", (name) => {
+  const folder = join(import.meta.dir, name);
+  const { cases } = goldenSchema.parse(JSON.parse(readFileSync(join(folder, "golden.json"), "utf8")));
+  let model: GoldenModel;
+  beforeAll(async () => {
+    model = await GoldenModel.open(folder, "float32");
+  });
+  afterAll(() => model.dispose());
+
+  test.each(cases.map((goldenCase, index) => [`${goldenCase.kind} ${index}`, goldenCase] as const))("%s", async (_, goldenCase) => {
+    const result = await model.run(goldenCase);
+    expect(result.maxRelativeExcess).toBeLessThanOrEqual(1);
+    expect(result.greedyMatches).toBe(result.greedyLength);
+  });
+
+  test("a fragment computed once serves the other order", async () => {
+    const spans = cases.filter((goldenCase) => goldenCase.kind === "span");
+    const [first, second] = spans;
+    expect(second.fragments).not.toEqual(first.fragments);
+    const result = await model.run(second);
+    const reusable = second.system.length + second.fragments.flat().length;
+    expect(result.cachedTokens).toBeGreaterThanOrEqual(reusable);
+    expect(result.ok).toBe(true);
+  });
+
+  test("a wrong reference is noticed", async () => {
+    const spoiled = { ...cases[1], last_logits: cases[1].last_logits.map((logit, i) => (i === 7 ? logit + 0.01 : logit)) };
+    expect((await model.run(spoiled)).ok).toBe(false);
+  });
+});
