@@ -4,6 +4,7 @@ import type { CorpusId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
 import { type CorpusFileStatus, corpora, corpusFiles, corpusGrants, jobs } from "./schema.ts";
+import { findTenant } from "./tenants.ts";
 
 export type CorpusRow = typeof corpora.$inferSelect;
 type NewCorpus = Pick<CorpusRow, "id" | "tenantId" | "name" | "description" | "metadata" | "createdAt">;
@@ -26,8 +27,10 @@ export interface CorpusUsage {
 
 const visible = isNull(corpora.deletedAt);
 
-export function insertCorpus(db: Db, row: NewCorpus): CorpusRow {
+/** @returns undefined when the tenant is gone */
+export function insertCorpus(db: Db, row: NewCorpus): CorpusRow | undefined {
   return db.transaction("insertCorpus", () => {
+    if (findTenant(db, row.tenantId) === undefined) return undefined;
     const inserted = db.statement("insertCorpus", (orm) =>
       orm
         .insert(corpora)

@@ -43,7 +43,7 @@ export function attachFile(db: Db, row: NewCorpusFile): CorpusFileRow {
     return db.statement("attachFileAgain", (orm) =>
       orm
         .update(corpusFiles)
-        .set({ ...again, status: "in_progress" })
+        .set({ ...again, status: "in_progress", attempt: present.attempt + 1 })
         .where(eq(corpusFiles.seq, present.seq))
         .returning()
         .get(),
@@ -127,31 +127,39 @@ export function nextPendingFile(db: Db, lastTenantId: string): CorpusFileRow | u
   );
 }
 
-/** @returns false when the file is no longer in progress (cancelled or deleted meanwhile). */
-export function isPending(db: Db, seq: number): boolean {
-  const row = db.statement("isPending", (orm) =>
-    orm.select({ status: corpusFiles.status }).from(corpusFiles).where(eq(corpusFiles.seq, seq)).get(),
+/** One try at ingesting a file. */
+export type IngestAttempt = Pick<CorpusFileRow, "seq" | "attempt">;
+
+function current(attempt: IngestAttempt) {
+  const { seq, attempt: number } = attempt;
+  return and(eq(corpusFiles.seq, seq), eq(corpusFiles.attempt, number), eq(corpusFiles.status, "in_progress"));
+}
+
+/** false: cancelled, deleted or begun anew meanwhile. */
+export function isCurrentAttempt(db: Db, attempt: IngestAttempt): boolean {
+  const row = db.statement("isCurrentAttempt", (orm) =>
+    orm.select({ seq: corpusFiles.seq }).from(corpusFiles).where(current(attempt)).get(),
   );
-  return row?.status === "in_progress";
+  return row !== undefined;
 }
 
-/** The moment at which all of a file's fragments become visible. */
-export function completeFile(db: Db, seq: number, usageBytes: number): boolean {
-  return settle(db, "completeFile", seq, { status: "completed", usageBytes });
+/** The moment at which all of a file's fragments become visible. @returns false: no longer the current attempt. */
+export function completeFile(db: Db, attempt: IngestAttempt, usageBytes: number): boolean {
+  return settle(db, "completeFile", attempt, { status: "completed", usageBytes });
 }
 
-export function failFile(db: Db, seq: number, errorCode: CorpusFileErrorCode, errorMessage: string): boolean {
-  return settle(db, "failFile", seq, { status: "failed", errorCode, errorMessage });
+export function failFile(
+  db: Db,
+  attempt: IngestAttempt,
+  errorCode: CorpusFileErrorCode,
+  errorMessage: string,
+): boolean {
+  return settle(db, "failFile", attempt, { status: "failed", errorCode, errorMessage });
 }
 
-function settle(db: Db, name: string, seq: number, change: Partial<CorpusFileRow>): boolean {
+function settle(db: Db, name: string, attempt: IngestAttempt, change: Partial<CorpusFileRow>): boolean {
   const row = db.statement(name, (orm) =>
-    orm
-      .update(corpusFiles)
-      .set(change)
-      .where(and(eq(corpusFiles.seq, seq), eq(corpusFiles.status, "in_progress")))
-      .returning({ seq: corpusFiles.seq })
-      .get(),
+    orm.update(corpusFiles).set(change).where(current(attempt)).returning({ seq: corpusFiles.seq }).get(),
   );
   return row !== undefined;
 }

@@ -1,17 +1,22 @@
-import { and, eq, isNotNull, isNull } from "drizzle-orm";
+import { and, eq, inArray, isNotNull, isNull } from "drizzle-orm";
 import type { FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
 import { corpusFiles, files } from "./schema.ts";
+import { findTenant } from "./tenants.ts";
 
 export type FileRow = typeof files.$inferSelect;
 type NewFile = Omit<FileRow, "seq" | "deletedAt">;
 
 const visible = isNull(files.deletedAt);
 
-/** Inserts, or answers the row that the tenant already has of the same content, name and purpose. */
-export function insertFileOnce(db: Db, row: NewFile): FileRow {
+/**
+ * Inserts, or answers the row that the tenant already has of the same content, name and purpose.
+ * @returns undefined when the tenant is gone
+ */
+export function insertFileOnce(db: Db, row: NewFile): FileRow | undefined {
   return db.transaction("insertFileOnce", () => {
+    if (findTenant(db, row.tenantId) === undefined) return undefined;
     const same = findFileByContent(db, row);
     return same ?? db.statement("insertFile", (orm) => orm.insert(files).values(row).returning().get());
   });
@@ -45,6 +50,17 @@ export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | unde
       .from(files)
       .where(and(eq(files.id, id), eq(files.tenantId, tenantId), visible))
       .get(),
+  );
+}
+
+/** Those of `ids` that are the tenant's. */
+export function findFiles(db: Db, tenantId: TenantId, ids: readonly FileId[]): readonly FileRow[] {
+  return db.statement("findFiles", (orm) =>
+    orm
+      .select()
+      .from(files)
+      .where(and(inArray(files.id, [...ids]), eq(files.tenantId, tenantId), visible))
+      .all(),
   );
 }
 

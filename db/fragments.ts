@@ -1,4 +1,5 @@
 import { and, asc, count, eq, gt, inArray, sql } from "drizzle-orm";
+import { type IngestAttempt, isCurrentAttempt } from "./corpus-files.ts";
 import { indexFragment, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -13,17 +14,30 @@ export interface ListedFragment extends FragmentRow {
   readonly filename: string;
 }
 
-/** Stores a piece of a file's fragments with their index entries; none are visible before the file completes. */
-export function insertFragments(db: Db, corpusSeq: number, corpusFileSeq: number, piece: readonly NewFragment[]): void {
-  const insert = db.client.query<{ seq: number }, (string | number)[]>(
-    `insert into fragments (id, corpus_file_seq, ordinal, text, first_char, end_char, token_count)
-     values (?, ?, ?, ?, ?, ?, ?) returning seq`,
-  );
-  db.transaction("insertFragments", () => {
+/**
+ * Stores a piece of a file's fragments with their index entries; none are visible before the file completes.
+ * @returns false, and stores nothing, when the attempt is no longer the current one
+ */
+export function insertFragments(
+  db: Db,
+  corpusSeq: number,
+  attempt: IngestAttempt,
+  piece: readonly NewFragment[],
+): boolean {
+  return db.transaction("insertFragments", () => {
+    if (!isCurrentAttempt(db, attempt)) return false;
     for (const f of piece) {
-      const row = insert.get(f.id, corpusFileSeq, f.ordinal, f.text, f.firstChar, f.endChar, f.tokenCount);
+      const row = db.statement("insertFragment", () =>
+        db.client
+          .query<{ seq: number }, (string | number)[]>(
+            `insert into fragments (id, corpus_file_seq, ordinal, text, first_char, end_char, token_count)
+             values (?, ?, ?, ?, ?, ?, ?) returning seq`,
+          )
+          .get(f.id, attempt.seq, f.ordinal, f.text, f.firstChar, f.endChar, f.tokenCount),
+      );
       if (row !== null) indexFragment(db, corpusSeq, row.seq, f.text);
     }
+    return true;
   });
 }
 

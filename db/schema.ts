@@ -74,6 +74,7 @@ export const corpusFiles = sqliteTable("corpus_files", {
   fileId: text("file_id").$type<FileId>().notNull(),
   tenantId: text("tenant_id").$type<TenantId>().notNull(),
   status: text("status").$type<CorpusFileStatus>().notNull(),
+  attempt: integer("attempt").notNull().default(0),
   errorCode: text("error_code").$type<CorpusFileErrorCode>(),
   errorMessage: text("error_message"),
   attributes: text("attributes", { mode: "json" }).$type<Attributes>().notNull(),

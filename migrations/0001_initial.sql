@@ -74,6 +74,8 @@ create table corpus_files (
   file_id text not null references files (id),
   tenant_id text not null references tenants (id),
   status text not null check (status in ('in_progress', 'completed', 'failed', 'cancelled', 'deleting')),
+  -- Rises when a failed or cancelled file is attached again: work for an earlier attempt comes to nothing.
+  attempt integer not null default 0,
   error_code text,
   error_message text,
   attributes text not null check (json_valid(attributes)),

@@ -1,0 +1,159 @@
+/**
+ * Splits a document into fragments: as many whole sentences as fit `maxTokens`, counted by the model's own
+ * tokenizer. With overlap 0 the fragments' texts joined are the document, character by character. A sentence
+ * is cut only when it alone is over the maximum.
+ */
+import { sentenceUnits, type TextKind, type Unit, withoutHalfCharacter } from "./sentences.ts";
+
+export interface Chunking {
+  readonly maxTokens: number;
+  /** Tokens of the fragment before that are repeated, in whole sentences; 0 keeps fragments apart and reusable. */
+  readonly overlapTokens: number;
+}
+
+export interface Chunk {
+  readonly text: string;
+  /** Half-open range of UTF-16 units in the document. */
+  readonly firstChar: number;
+  readonly endChar: number;
+  /** Exact, of `text` alone. */
+  readonly tokenCount: number;
+}
+
+interface Piece extends Unit {
+  readonly tokens: number;
+}
+
+/** Lazily, so that the caller decides how long it stays on the event loop. */
+export function* chunkText(
+  text: string,
+  kind: TextKind,
+  chunking: Chunking,
+  countTokens: (text: string) => number,
+): Generator<Chunk> {
+  const packer = new Packer(text, chunking, countTokens);
+  for (const unit of sentenceUnits(text, kind)) {
+    for (const piece of fittingPieces(text, unit, chunking.maxTokens, countTokens)) yield* packer.add(piece);
+  }
+  yield* packer.finish();
+}
+
+/** Fills one fragment at a time. */
+class Packer {
+  readonly #text: string;
+  readonly #chunking: Chunking;
+  readonly #countTokens: (text: string) => number;
+  #open: Piece[] = [];
+  /** How many of the open pieces are repeated from the fragment before. */
+  #repeated = 0;
+  /** Sum over the open pieces; the exact count of the joined text may differ by a token a seam. */
+  #openTokens = 0;
+
+  constructor(text: string, chunking: Chunking, countTokens: (text: string) => number) {
+    this.#text = text;
+    this.#chunking = chunking;
+    this.#countTokens = countTokens;
+  }
+
+  *add(piece: Piece): Generator<Chunk> {
+    const { maxTokens } = this.#chunking;
+    const sectionBreak = piece.startsSection && this.#openTokens * 2 >= maxTokens;
+    if (this.#openTokens + piece.tokens > maxTokens || sectionBreak) yield* this.#emit();
+    while (this.#repeated > 0 && this.#openTokens + piece.tokens > maxTokens) this.#dropRepeated();
+    this.#push(piece);
+  }
+
+  *finish(): Generator<Chunk> {
+    while (this.#open.length > this.#repeated) yield* this.#emit();
+  }
+
+  /** Emits the open pieces, less those at the end that the exact count finds too many. */
+  *#emit(): Generator<Chunk> {
+    if (this.#open.length <= this.#repeated) return;
+    const first = this.#open[0];
+    if (first === undefined) return;
+    let taken = this.#open.length;
+    let chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
+    while (chunk.tokenCount > this.#chunking.maxTokens && taken > 1) {
+      taken--;
+      chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
+    }
+    const emitted = this.#open.slice(0, taken);
+    const left = this.#open.slice(taken);
+    if (taken > this.#repeated) yield chunk;
+    this.#reset(left.length === 0 || taken > this.#repeated ? this.#tailOf(emitted) : []);
+    for (const piece of left) {
+      while (this.#repeated > 0 && this.#openTokens + piece.tokens > this.#chunking.maxTokens) this.#dropRepeated();
+      this.#push(piece);
+    }
+  }
+
+  #chunkOf(first: Piece, last: Piece): Chunk {
+    const text = this.#text.slice(first.start, last.end);
+    return { text, firstChar: first.start, endChar: last.end, tokenCount: this.#countTokens(text) };
+  }
+
+  /** The pieces at the end that the next fragment repeats. */
+  #tailOf(emitted: readonly Piece[]): Piece[] {
+    let tokens = 0;
+    let from = emitted.length;
+    for (let i = emitted.length - 1; i > 0; i--) {
+      tokens += emitted[i]?.tokens ?? 0;
+      if (tokens > this.#chunking.overlapTokens) break;
+      from = i;
+    }
+    return emitted.slice(from);
+  }
+
+  #reset(repeated: Piece[]): void {
+    this.#open = repeated;
+    this.#repeated = repeated.length;
+    this.#openTokens = repeated.reduce((sum, piece) => sum + piece.tokens, 0);
+  }
+
+  #dropRepeated(): void {
+    this.#openTokens -= this.#open.shift()?.tokens ?? 0;
+    this.#repeated--;
+  }
+
+  #push(piece: Piece): void {
+    this.#open.push(piece);
+    this.#openTokens += piece.tokens;
+  }
+}
+
+/** A unit whole, or halved at the best places until every part fits. */
+function* fittingPieces(
+  text: string,
+  unit: Unit,
+  maxTokens: number,
+  countTokens: (text: string) => number,
+): Generator<Piece> {
+  const tokens = countTokens(text.slice(unit.start, unit.end));
+  const cut = tokens > maxTokens ? bestCut(text, unit.start, unit.end) : unit.end;
+  if (cut <= unit.start || cut >= unit.end) {
+    yield { ...unit, tokens };
+    return;
+  }
+  yield* fittingPieces(text, { ...unit, end: cut }, maxTokens, countTokens);
+  yield* fittingPieces(text, { start: cut, end: unit.end, startsSection: false }, maxTokens, countTokens);
+}
+
+/** After a line break, else after a clause, else after a word, each nearest to the middle; else between characters. */
+const cutPlaces: readonly RegExp[] = [/\n/g, /[,;:、，；：]\s*/g, /\s+/g];
+
+function bestCut(text: string, start: number, end: number): number {
+  const middle = start + Math.floor((end - start) / 2);
+  const margin = Math.floor((end - start) / 4);
+  const low = start + margin;
+  const part = text.slice(low, end - margin);
+  for (const place of cutPlaces) {
+    let best: number | undefined;
+    for (const match of part.matchAll(place)) {
+      const cut = low + match.index + match[0].length;
+      if (best === undefined || Math.abs(cut - middle) < Math.abs(best - middle)) best = cut;
+    }
+    if (best !== undefined && best < end) return best;
+  }
+  return withoutHalfCharacter(text, start, middle);
+}

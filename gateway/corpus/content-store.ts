@@ -1,0 +1,77 @@
+/**
+ * Uploaded bytes, one file an id in one folder. A write resolves once the bytes and their name are on disk,
+ * so a row that names them never points at nothing. The reverse, bytes without a row after a crash, is
+ * collected at start.
+ */
+import { mkdirSync, readdirSync } from "node:fs";
+import { open, readFile, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { type FileId, parseId } from "../../db/ids.ts";
+import { ApiError } from "../errors.ts";
+
+export class ContentStore {
+  readonly #dir: string;
+  /** What the folder held before this process wrote to it. */
+  readonly #namesAtStart: readonly string[];
+
+  constructor(dir: string) {
+    mkdirSync(dir, { recursive: true, mode: 0o700 });
+    this.#dir = dir;
+    this.#namesAtStart = readdirSync(dir);
+  }
+
+  /** @throws ApiError storage_full */
+  async write(id: FileId, bytes: Uint8Array): Promise<void> {
+    const path = join(this.#dir, id);
+    const aside = `${path}.tmp`;
+    try {
+      const file = await open(aside, "wx", 0o600);
+      try {
+        await file.writeFile(bytes);
+        await file.sync();
+      } finally {
+        await file.close();
+      }
+      await rename(aside, path);
+      await this.#syncFolder();
+    } catch (error) {
+      await rm(aside, { force: true });
+      throw storageError(error);
+    }
+  }
+
+  async read(id: FileId): Promise<Uint8Array> {
+    return readFile(join(this.#dir, id));
+  }
+
+  async remove(id: FileId): Promise<void> {
+    await rm(join(this.#dir, id), { force: true });
+  }
+
+  /** Removes what a crash left: bytes that no row names. `known`: every id that has a row. */
+  async removeOrphans(known: ReadonlySet<FileId>): Promise<number> {
+    let removed = 0;
+    for (const name of this.#namesAtStart) {
+      const id = parseId("file", name.replace(/\.tmp$/, ""));
+      // Anything else in the folder is not ours to remove.
+      if (id === undefined || (name === id && known.has(id))) continue;
+      await rm(join(this.#dir, name), { force: true });
+      removed++;
+    }
+    return removed;
+  }
+
+  async #syncFolder(): Promise<void> {
+    const folder = await open(this.#dir, "r");
+    try {
+      await folder.sync();
+    } finally {
+      await folder.close();
+    }
+  }
+}
+
+function storageError(error: unknown): unknown {
+  const code = (error as { code?: unknown }).code;
+  return code === "ENOSPC" || code === "EDQUOT" ? new ApiError("storage_full", { cause: error }) : error;
+}

@@ -1,0 +1,48 @@
+/** What the corpus side needs of others, given by whoever wires the server. */
+import type { Db } from "../../db/open.ts";
+import type { SpanSource } from "../../worker/contract/messages.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import type { Log } from "../log.ts";
+
+export interface Tokenizer {
+  /** Tokens of plain text; special tokens' text counts as text. */
+  countTokens(text: string): number;
+}
+
+/** A fragment to be made a span of; `salt` is its corpus' salt. */
+export interface SpanText {
+  readonly id: string;
+  readonly text: string;
+  readonly salt: CacheSalt;
+}
+
+export interface PreparedSpan {
+  readonly id: string;
+  readonly tokens: number;
+  readonly source: SpanSource;
+  readonly worker: number;
+}
+
+export interface SpanPort {
+  /**
+   * The span as a prompt would hold it: templated, tokenized, keyed. The last block key is the span's key.
+   * @throws ApiError not_ready while no model is known
+   */
+  lowerSpan(span: SpanText): { readonly tokenIds: Int32Array; readonly blockKeys: readonly BlockKey[] };
+  /** Computes and keeps spans, and reports each once it is resident. @throws ApiError */
+  prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncIterable<PreparedSpan>;
+  /** All workers forget these blocks. */
+  evict(blockKeys: readonly BlockKey[]): void;
+  /** Workers that are thought to hold the span; a hint. */
+  residentWorkers(spanKey: BlockKey): readonly number[];
+}
+
+export interface CorpusDeps {
+  readonly db: Db;
+  /** Folder of uploaded files' bytes. */
+  readonly contentDir: string;
+  readonly tokenizer: Tokenizer;
+  readonly corpusSalt: (corpusId: string, epoch: number) => CacheSalt;
+  readonly spans: SpanPort;
+  readonly log: Log;
+}

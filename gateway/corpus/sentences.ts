@@ -1,0 +1,161 @@
+/**
+ * Cuts text into units that a fragment must not split: sentences, with the blank space after them, and in
+ * Markdown headings together with the sentence below. Units are half-open ranges of UTF-16 units that cover
+ * the text without gap or overlap.
+ *
+ * Sentence ends are those of Unicode (UAX #29, Intl.Segmenter), with three corrections: a line break inside a
+ * hard-wrapped paragraph ends nothing, nor does a common abbreviation; list items, table rows, and lines of
+ * code do end at their line's end.
+ */
+export interface Unit {
+  readonly start: number;
+  readonly end: number;
+  /** Begins with a heading: a good place for a new fragment. */
+  readonly startsSection: boolean;
+}
+
+export type TextKind = "plain" | "markdown";
+
+/** A sentence longer than this is cut whatever its tokens, so that one step's work stays bounded. */
+export const maxSentenceChars = 16_384;
+/** Lines shorter than this were not broken by a wrap. */
+const minWrappedLineChars = 40;
+
+/** How much of a line tells its kind; a longer one is no heading. */
+const maxHeadingChars = 200;
+
+const segmenter = new Intl.Segmenter("en", { granularity: "sentence" });
+const abbreviation =
+  /(?:^|[\s(["'])(?:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|No|Nr|Fig|Eq|Sec|Ch|Vol|pp?|vs|cf|al|e\.g|i\.e|\p{Lu})\.\s+$/u;
+const heading = /^ {0,3}#{1,6}(?:\s|$)/;
+const fence = /^ {0,3}(?:```|~~~)/;
+/** List item, quote, table row, indented code, rule. */
+const ownLine = /^(?:\s*(?:[-*+•]|\d{1,9}[.)])\s|\s*[>|]| {4}|\t| {0,3}(?:[-*_=] *){3,}$)/;
+
+type LineKind = "blank" | "heading" | "own" | "prose";
+
+interface Line {
+  readonly start: number;
+  /** After the line break. */
+  readonly end: number;
+  readonly kind: LineKind;
+}
+
+export function* sentenceUnits(text: string, kind: TextKind): Generator<Unit> {
+  // The unit that blank space may still be added to; or, when it is headings and blank space so far, that the
+  // sentence below will be added to.
+  let open: Unit | undefined;
+  let wantsSentence = false;
+  for (const block of blocksOf(linesOf(text, kind), text)) {
+    if (
+      open !== undefined &&
+      (open.end - open.start > maxSentenceChars || (block.kind === "heading" && !wantsSentence))
+    ) {
+      yield open;
+      open = undefined;
+    }
+    if (block.kind === "blank" || block.kind === "heading") {
+      const isHeading = block.kind === "heading";
+      wantsSentence ||= isHeading || open === undefined;
+      open = {
+        start: open?.start ?? block.start,
+        end: block.end,
+        startsSection: isHeading || (open?.startsSection ?? false),
+      };
+      continue;
+    }
+    for (const [start, end] of sentencesOf(text, block.start, block.end)) {
+      if (open !== undefined && !wantsSentence) yield open;
+      open = wantsSentence && open !== undefined ? { ...open, end } : { start, end, startsSection: false };
+      wantsSentence = false;
+    }
+  }
+  if (open !== undefined) yield open;
+}
+
+function* linesOf(text: string, textKind: TextKind): Generator<Line> {
+  let inCode = false;
+  for (let start = 0; start < text.length; ) {
+    const newline = text.indexOf("\n", start);
+    const end = newline === -1 ? text.length : newline + 1;
+    const head = text.slice(start, Math.min(end, start + maxHeadingChars)).trimEnd();
+    const isFence = textKind === "markdown" && fence.test(head);
+    let kind: LineKind = "prose";
+    if (isFence || inCode) kind = "own";
+    else if (head === "" && end - start <= maxHeadingChars) kind = "blank";
+    else if (textKind === "markdown" && end - start <= maxHeadingChars && heading.test(head)) kind = "heading";
+    else if (ownLine.test(head)) kind = "own";
+    if (isFence) inCode = !inCode;
+    yield { start, end, kind };
+    start = end;
+  }
+}
+
+/** Joins the lines of a hard-wrapped paragraph; every other line is a block of its own. */
+function* blocksOf(lines: Iterable<Line>, text: string): Generator<Line> {
+  let open: Line | undefined;
+  let lastLineChars = 0;
+  for (const line of lines) {
+    const wraps = lastLineChars >= minWrappedLineChars && line.kind === "prose" && startsAsProse(text, line.start);
+    if (open !== undefined && (open.kind === "prose" || open.kind === "own") && wraps) {
+      open = { ...open, end: line.end };
+    } else {
+      if (open !== undefined) yield open;
+      open = line;
+    }
+    lastLineChars = line.end - line.start;
+  }
+  if (open !== undefined) yield open;
+}
+
+function startsAsProse(text: string, start: number): boolean {
+  return /^\s*[\p{L}\p{N}"'“‘«(]/u.test(text.slice(start, start + 16));
+}
+
+/** Sentence ranges of a block, looked at through a window so that a block of megabytes costs no long step. */
+function* sentencesOf(text: string, start: number, end: number): Generator<readonly [number, number]> {
+  let at = start;
+  while (at < end) {
+    const windowEnd = withoutHalfCharacter(text, at, Math.min(at + maxSentenceChars, end));
+    const ranges = mergeAbbreviations(text, at, segment(text, at, windowEnd));
+    // The window may have cut the last sentence; it is looked at again from its start.
+    const complete = windowEnd === end || ranges.length === 1 ? ranges : ranges.slice(0, -1);
+    for (const range of complete) {
+      yield range;
+      at = range[1];
+    }
+  }
+}
+
+function segment(text: string, start: number, end: number): (readonly [number, number])[] {
+  // Same length, so that offsets stay; a wrapped line's break counts as a space.
+  const flat = text.slice(start, end).replace(/[\r\n\u0085\u2028\u2029]/g, " ");
+  return Array.from(
+    segmenter.segment(flat),
+    (part) => [start + part.index, start + part.index + part.segment.length] as const,
+  );
+}
+
+function mergeAbbreviations(
+  text: string,
+  start: number,
+  ranges: readonly (readonly [number, number])[],
+): (readonly [number, number])[] {
+  const merged: (readonly [number, number])[] = [];
+  let from = start;
+  for (const [, end] of ranges) {
+    const tail = text.slice(Math.max(from, end - 24), end);
+    if (abbreviation.test(tail) && end !== ranges.at(-1)?.[1]) continue;
+    merged.push([from, end]);
+    from = end;
+  }
+  return merged;
+}
+
+/** `end`, or one less where it would part a surrogate pair. */
+export function withoutHalfCharacter(text: string, start: number, end: number): number {
+  if (end >= text.length || end - start < 2) return end;
+  const isHigh = (text.charCodeAt(end - 1) & 0xfc00) === 0xd800;
+  const isLow = (text.charCodeAt(end) & 0xfc00) === 0xdc00;
+  return isHigh && isLow ? end - 1 : end;
+}
