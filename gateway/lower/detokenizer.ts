@@ -1,0 +1,148 @@
+/**
+ * Token ids to text, one token at a time. A character of several bytes may be spread over tokens: bytes wait until
+ * it is whole. Text that may begin a stop string waits too.
+ */
+import type { TokenizerJson } from "./model-text.ts";
+
+/** Bytes of each token, made once for a model. */
+export class TokenBytes {
+  readonly #bytes: readonly (Uint8Array | undefined)[];
+  /** The decoder drops the space that the first word of a text carries. */
+  readonly stripsLeadingSpace: boolean;
+
+  constructor(tokenizer: TokenizerJson) {
+    const decoders = decoderTypes(tokenizer.decoder);
+    const isByteLevel = decoders.includes("ByteLevel");
+    const isSentencePiece = decoders.some((type) => type === "ByteFallback" || type === "Metaspace");
+    if (!isByteLevel && !isSentencePiece) {
+      throw new Error(`tokenizer.json: decoder ${decoders.join(", ") || "null"} is not supported`);
+    }
+    this.stripsLeadingSpace = !isByteLevel;
+    const bytesOf = isByteLevel ? byteLevelBytes() : sentencePieceBytes;
+    const table: (Uint8Array | undefined)[] = [];
+    const { vocab } = tokenizer.model;
+    const entries = Array.isArray(vocab)
+      ? vocab.map(([token], id): [string, number] => [token, id])
+      : Object.entries(vocab);
+    for (const [token, id] of entries) table[id] = bytesOf(token);
+    const encoder = new TextEncoder();
+    for (const token of tokenizer.added_tokens) {
+      table[token.id] = token.special ? undefined : encoder.encode(token.content);
+    }
+    this.#bytes = table;
+  }
+
+  /** Empty for special tokens and unknown ids: they have no text. */
+  of(tokenId: number): Uint8Array {
+    return this.#bytes[tokenId] ?? noBytes;
+  }
+}
+
+const noBytes = new Uint8Array(0);
+
+export interface DetokenizedText {
+  /** Text that is certain now. */
+  readonly text: string;
+  /** The stop string that ended the text; what follows it is dropped, it too. */
+  readonly stoppedBy: string | undefined;
+}
+
+/** State of one completion. */
+export class Detokenizer {
+  readonly #tokenBytes: TokenBytes;
+  readonly #stops: readonly string[];
+  // A byte order mark is a character like any other here.
+  readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  /** Decoded text not given out yet, because a stop string may begin in it. */
+  #held = "";
+  #atStart: boolean;
+  #stoppedBy: string | undefined;
+
+  constructor(tokenBytes: TokenBytes, stops: readonly string[]) {
+    this.#tokenBytes = tokenBytes;
+    this.#stops = stops;
+    this.#atStart = tokenBytes.stripsLeadingSpace;
+  }
+
+  push(tokenIds: readonly number[]): DetokenizedText {
+    for (const tokenId of tokenIds) {
+      if (this.#stoppedBy !== undefined) break;
+      const decoded = this.#decoder.decode(this.#tokenBytes.of(tokenId), { stream: true });
+      this.#hold(decoded);
+    }
+    return this.#release(false);
+  }
+
+  /** The last text: what was held, and U+FFFD for a character that never became whole. */
+  end(): DetokenizedText {
+    if (this.#stoppedBy === undefined) this.#hold(this.#decoder.decode());
+    return this.#release(true);
+  }
+
+  #hold(decoded: string): void {
+    if (decoded === "") return;
+    this.#held += this.#atStart && decoded.startsWith(" ") ? decoded.slice(1) : decoded;
+    this.#atStart = false;
+    const hit = firstStop(this.#held, this.#stops);
+    if (hit === undefined) return;
+    this.#held = this.#held.slice(0, hit.index);
+    this.#stoppedBy = hit.stop;
+  }
+
+  #release(all: boolean): DetokenizedText {
+    const keep = all || this.#stoppedBy !== undefined ? 0 : partialStopChars(this.#held, this.#stops);
+    const text = this.#held.slice(0, this.#held.length - keep);
+    this.#held = this.#held.slice(this.#held.length - keep);
+    return { text, stoppedBy: this.#stoppedBy };
+  }
+}
+
+function firstStop(text: string, stops: readonly string[]): { index: number; stop: string } | undefined {
+  let first: { index: number; stop: string } | undefined;
+  for (const stop of stops) {
+    const index = text.indexOf(stop);
+    if (index >= 0 && (first === undefined || index < first.index)) first = { index, stop };
+  }
+  return first;
+}
+
+/** Length of the longest end of `text` that begins a stop string. */
+function partialStopChars(text: string, stops: readonly string[]): number {
+  let longest = 0;
+  for (const stop of stops) {
+    for (let chars = Math.min(stop.length - 1, text.length); chars > longest; chars--) {
+      if (text.endsWith(stop.slice(0, chars))) longest = chars;
+    }
+  }
+  return longest;
+}
+
+function decoderTypes(decoder: unknown): readonly string[] {
+  if (typeof decoder !== "object" || decoder === null) return [];
+  const { type, decoders } = decoder as { type?: unknown; decoders?: unknown };
+  if (type === "Sequence" && Array.isArray(decoders)) return decoders.flatMap(decoderTypes);
+  return typeof type === "string" ? [type] : [];
+}
+
+/** GPT-2's printable stand-ins for bytes: printable Latin-1 stands for itself, the rest for U+0100 onwards. */
+function byteLevelBytes(): (token: string) => Uint8Array {
+  const byteOf = new Map<string, number>();
+  let next = 0x100;
+  for (let byte = 0; byte < 256; byte++) {
+    const printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    byteOf.set(String.fromCodePoint(printable ? byte : next), byte);
+    if (!printable) next += 1;
+  }
+  const encoder = new TextEncoder();
+  return (token) => {
+    const bytes = Array.from(token, (char) => byteOf.get(char));
+    return bytes.every((byte) => byte !== undefined) ? Uint8Array.from(bytes) : encoder.encode(token);
+  };
+}
+
+function sentencePieceBytes(token: string): Uint8Array {
+  const byte = /^<0x([0-9A-F]{2})>$/.exec(token)?.[1];
+  return byte === undefined
+    ? new TextEncoder().encode(token.replaceAll("\u2581", " "))
+    : Uint8Array.of(Number.parseInt(byte, 16));
+}

@@ -1,0 +1,172 @@
+/**
+ * Messages and documents to a TokenPlan. In the order of the prompt:
+ *
+ *   main run (system messages), closed | one span per document, each from position 0 | main run (conversation), open
+ *
+ * The open run sees everything before it: main runs at offset 0, each span at the place it takes in this prompt.
+ * Without documents there is one open run.
+ */
+import { LRUCache } from "lru-cache";
+import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { PlanRun, SegmentRef, TokenPlan } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { ApiError } from "../errors.ts";
+import type { ChatTemplate, LayoutPart } from "./chat-template.ts";
+import type { Piece, TextTokenizer } from "./tokenizer.ts";
+
+export interface LowerMessage {
+  readonly role: string;
+  readonly content: string;
+}
+
+/** A document or fragment. Its KV belongs to whoever owns its text: `salt` is the tenant's or the corpus's. */
+export interface LowerDocument {
+  readonly id: string;
+  readonly text: string;
+  readonly title?: string | undefined;
+  readonly salt: CacheSalt;
+}
+
+export interface LowerInput {
+  readonly messages: readonly LowerMessage[];
+  readonly documents: readonly LowerDocument[];
+  /** Salt of the main chain. */
+  readonly salt: CacheSalt;
+  /** "full": documents are part of the main chain and see all before them (for comparison). */
+  readonly attention: "span" | "full";
+}
+
+export interface LoweredSpan {
+  readonly tokenIds: Int32Array;
+  readonly blockKeys: readonly BlockKey[];
+  readonly rootKey: BlockKey;
+}
+
+export interface LowererOptions {
+  readonly template: ChatTemplate;
+  readonly tokenizer: TextTokenizer;
+  readonly card: Pick<ModelCard, "digest" | "blockTokens" | "contextTokens">;
+  /** Characters of lowered documents to remember. */
+  readonly cacheChars: number;
+}
+
+export class Lowerer {
+  readonly #options: LowererOptions;
+  readonly #spans: LRUCache<string, LoweredSpan>;
+
+  constructor(options: LowererOptions) {
+    this.#options = options;
+    this.#spans = new LRUCache({
+      maxSize: options.cacheChars,
+      sizeCalculation: (span, key) => key.length + span.tokenIds.length + 40 * span.blockKeys.length,
+    });
+  }
+
+  /** @throws ApiError chat_template_error, context_length_exceeded (when that is plain before encoding) */
+  lower(input: LowerInput): TokenPlan {
+    const { template, tokenizer } = this.#options;
+    this.#refuseHopeless(input);
+    const { head, tail } = template.layout(input.messages.map((message) => message.role));
+    if (input.documents.length === 0 || input.attention === "full") {
+      const documents = input.documents.flatMap((document) => this.#documentPieces(document));
+      const pieces = [...this.#pieces(head, input), ...documents, ...this.#pieces(tail, input)];
+      return { runs: [this.#openRun(tokenizer.encode(pieces, true), this.#mainRoot(input.salt), 0, [])] };
+    }
+    const headIds = tokenizer.encode(this.#pieces(head, input), true);
+    const tailIds = tokenizer.encode(this.#pieces(tail, input), false);
+    return this.#assemble(input, headIds, tailIds);
+  }
+
+  /** The span of one document: the same tokens and keys in every prompt, and when it is prepared. */
+  lowerSpan(document: LowerDocument): LoweredSpan {
+    const { tokenizer, card } = this.#options;
+    const cacheKey = `${document.salt} ${document.title ?? ""}\n${document.text}`;
+    const cached = this.#spans.get(cacheKey);
+    if (cached !== undefined) return cached;
+    const tokenIds = tokenizer.encode(this.#documentPieces(document), false);
+    const root = rootKey(card.digest, document.salt, "span");
+    const span = { tokenIds, rootKey: root, blockKeys: runBlockKeys(root, tokenIds, card.blockTokens, true) };
+    this.#spans.set(cacheKey, span);
+    return span;
+  }
+
+  /** A plan that computes and keeps the spans, and nothing else. */
+  preparePlan(documents: readonly LowerDocument[]): TokenPlan {
+    return { runs: documents.map((document) => spanRun(document, this.lowerSpan(document))) };
+  }
+
+  #assemble(input: LowerInput, headIds: Int32Array, tailIds: Int32Array): TokenPlan {
+    const { blockTokens } = this.#options.card;
+    const runs: PlanRun[] = [];
+    const sees: SegmentRef[] = [];
+    let mainKey = this.#mainRoot(input.salt);
+    let position = 0;
+    if (headIds.length > 0) {
+      const blockKeys = runBlockKeys(mainKey, headIds, blockTokens, true);
+      sees.push({ run: 0, firstToken: 0, tokenCount: headIds.length, offset: 0 });
+      runs.push({ kind: "main", tokenIds: headIds, position: 0, sees: [], blockKeys, rootKey: mainKey });
+      mainKey = blockKeys.at(-1) ?? mainKey;
+      position = headIds.length;
+    }
+    for (const document of input.documents) {
+      const span = this.lowerSpan(document);
+      const tokenCount = span.tokenIds.length;
+      sees.push({ run: runs.length, firstToken: 0, tokenCount, offset: position });
+      runs.push(spanRun(document, span));
+      mainKey = foldSpan(mainKey, span.blockKeys.at(-1) ?? span.rootKey);
+      position += tokenCount;
+    }
+    runs.push(this.#openRun(tailIds, mainKey, position, sees));
+    return { runs };
+  }
+
+  #openRun(tokenIds: Int32Array, root: BlockKey, position: number, sees: readonly SegmentRef[]): PlanRun {
+    const blockKeys = runBlockKeys(root, tokenIds, this.#options.card.blockTokens, false);
+    return { kind: "main", tokenIds, position, sees, blockKeys, rootKey: root };
+  }
+
+  #mainRoot(salt: CacheSalt): BlockKey {
+    return rootKey(this.#options.card.digest, salt, "main");
+  }
+
+  #pieces(parts: readonly LayoutPart[], input: LowerInput): readonly Piece[] {
+    return parts.map((part): Piece => {
+      if ("text" in part) return { kind: "template", text: part.text };
+      const message = input.messages[part.contentOf];
+      if (message === undefined) throw new Error(`layout names message ${part.contentOf}`);
+      return { kind: "content", text: this.#options.template.contentFor(message.role, message.content) };
+    });
+  }
+
+  #documentPieces(document: LowerDocument): readonly Piece[] {
+    const { document: layout } = this.#options.template;
+    const title = document.title === undefined || document.title === "" ? "" : `Title: ${document.title}\n`;
+    return [
+      { kind: "template", text: layout.before },
+      { kind: "content", text: this.#options.template.contentFor(layout.role, title + document.text) },
+      { kind: "template", text: layout.after },
+    ];
+  }
+
+  /** Refuses a prompt that cannot fit before any of it is encoded. */
+  #refuseHopeless(input: LowerInput): void {
+    const { tokenizer, card } = this.#options;
+    let chars = 0;
+    for (const message of input.messages) chars += message.content.length;
+    for (const document of input.documents) chars += document.text.length + (document.title?.length ?? 0);
+    const least = tokenizer.leastTokens(chars);
+    if (least <= card.contextTokens) return;
+    throw new ApiError("context_length_exceeded", {
+      message:
+        `This model's maximum context length is ${card.contextTokens} tokens. ` +
+        `However, the messages and documents have ${chars} characters, which are at least ${least} tokens.`,
+      param: "messages",
+    });
+  }
+}
+
+function spanRun(document: LowerDocument, span: LoweredSpan): PlanRun {
+  const { tokenIds, blockKeys, rootKey: root } = span;
+  return { kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey: root, spanId: document.id };
+}

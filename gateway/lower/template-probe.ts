@@ -1,0 +1,103 @@
+/**
+ * Finds out how a chat template writes one message, by rendering probes and comparing: templates are programs, and
+ * what they do to a message is nowhere declared.
+ */
+export type Render = (
+  messages: readonly { readonly role: string; readonly content: string }[],
+  addGenerationPrompt: boolean,
+) => string | undefined;
+
+/** What the template writes around a message's content. */
+export interface MessageLayout {
+  readonly role: string;
+  readonly before: string;
+  readonly after: string;
+}
+
+const system = { role: "system", content: "\uE000probe-system\uE001" };
+const question = { role: "user", content: "\uE000probe-question\uE001" };
+const contentA = "\uE000probe-a\uE001";
+const contentB = "\uE000probe-b\uE001";
+
+/** Rows of messages that a probed message may follow; some templates take no system message. */
+const openings = [[system], []];
+
+/**
+ * Layout of a message of this role after the system message. undefined: the template refuses the role, drops it, or
+ * writes what came before in another way because of it.
+ */
+export function messageLayout(render: Render, role: string): MessageLayout | undefined {
+  for (const opening of openings) {
+    const base = render(opening, false);
+    const rendered = render([...opening, { role, content: contentA }], false);
+    if (base === undefined || rendered === undefined || !rendered.startsWith(base)) continue;
+    const layout = split(rendered.slice(base.length), role);
+    if (layout !== undefined) return layout;
+  }
+  return undefined;
+}
+
+/**
+ * Layout of a document: a message of role `document` where the template takes any role and writes each message the
+ * same wherever it stands, of role `user` otherwise.
+ * @throws Error when neither can be told apart from its neighbours
+ */
+export function documentLayout(render: Render): MessageLayout {
+  const document = messageLayout(render, "document");
+  if (document !== undefined && writesAlike(render, document)) return document;
+  const user = messageLayout(render, "user");
+  if (user !== undefined) return user;
+  throw new Error("the chat template writes no message in a way that does not depend on its neighbours");
+}
+
+/** Two documents and a question come out as each does alone. */
+function writesAlike(render: Render, layout: MessageLayout): boolean {
+  const user = messageLayout(render, "user");
+  const { role, before, after } = layout;
+  return openings.some((opening) => {
+    const base = render(opening, false);
+    const messages = [...opening, { role, content: contentA }, { role, content: contentB }];
+    const rendered = render([...messages, { role: "user", content: contentA }], false);
+    if (base === undefined || user === undefined) return false;
+    const documents = before + contentA + after + before + contentB + after;
+    return rendered === base + documents + user.before + contentA + user.after;
+  });
+}
+
+const spaces = [" ", "\t", "\n", "\r"];
+
+/** What the template takes from the ends of a content of this role. */
+export function trimRule(render: Render, role: string): (content: string) => string {
+  const contexts = [...openings, [system, question], [question]];
+  // Compared as wholes: the template's own text around the content may end in the same white space.
+  const kept = (content: string): boolean =>
+    contexts.some((context) => {
+      const bare = render([...context, { role, content: contentA }], false);
+      return bare !== undefined && bare.replace(contentA, content) === render([...context, { role, content }], false);
+    });
+  const dropped = (wrap: (space: string) => string): string => spaces.filter((space) => !kept(wrap(space))).join("");
+  if (!kept(contentA)) return (content) => content;
+  const atStart = dropped((space) => space + contentA);
+  const atEnd = dropped((space) => contentA + space);
+  return (content) => trimEndOf(trimStartOf(content, atStart), atEnd);
+}
+
+function trimStartOf(content: string, dropped: string): string {
+  if (dropped.length === spaces.length) return content.trimStart();
+  let start = 0;
+  while (start < content.length && dropped.includes(content.charAt(start))) start += 1;
+  return content.slice(start);
+}
+
+function trimEndOf(content: string, dropped: string): string {
+  if (dropped.length === spaces.length) return content.trimEnd();
+  let end = content.length;
+  while (end > 0 && dropped.includes(content.charAt(end - 1))) end -= 1;
+  return content.slice(0, end);
+}
+
+function split(message: string, role: string): MessageLayout | undefined {
+  const at = message.indexOf(contentA);
+  if (at < 0) return undefined;
+  return { role, before: message.slice(0, at), after: message.slice(at + contentA.length) };
+}

@@ -1,0 +1,172 @@
+/**
+ * Text to token ids. A prompt comes in pieces: the template's own text, whose control tokens (`<|im_end|>`) are
+ * parsed, and content, whose are not: what a user writes stays text. Plain text of neighbouring pieces is encoded
+ * as one string, so that the ids are those the model was trained on.
+ */
+import { Tokenizer } from "@huggingface/tokenizers";
+import { LRUCache } from "lru-cache";
+import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
+
+export interface Piece {
+  readonly kind: "template" | "content";
+  readonly text: string;
+}
+
+export interface TextTokenizerOptions {
+  /** Characters of encoded texts to remember. */
+  readonly cacheChars: number;
+}
+
+type Section = { readonly control: AddedToken } | { plain: string };
+
+export class TextTokenizer {
+  readonly #plain: Tokenizer;
+  /** Stands in front of a plain text that does not open the prompt; no user can know it. */
+  readonly #notFirst: string;
+  readonly #controls: ReadonlyMap<string, AddedToken>;
+  readonly #controlPattern: RegExp | undefined;
+  readonly #encoded: LRUCache<string, Int32Array>;
+  /** Longest token, in characters of text at most: a text of n characters has at least n / this tokens. */
+  readonly maxTokenChars: number;
+
+  constructor(text: ModelText, options: TextTokenizerOptions) {
+    const { tokenizer, config } = text;
+    const controls = tokenizer.added_tokens.filter(isControl);
+    this.#controls = new Map(controls.map((token) => [token.content, token]));
+    this.#controlPattern = patternOf(controls);
+    this.#notFirst = `\uE000${crypto.randomUUID()}\uE001`;
+    this.#plain = new Tokenizer(withoutControls(tokenizer, controls, this.#notFirst), config);
+    this.#encoded = new LRUCache({
+      maxSize: options.cacheChars,
+      sizeCalculation: (ids, key) => key.length + ids.length,
+    });
+    this.maxTokenChars = longestToken(tokenizer);
+  }
+
+  /** Ids of the pieces one after the other. `opensPrompt`: the first piece stands at the very start of the prompt. */
+  encode(pieces: readonly Piece[], opensPrompt: boolean): Int32Array {
+    const parts: (Int32Array | number)[] = [];
+    let first = opensPrompt;
+    for (const section of this.#sections(pieces)) {
+      if ("control" in section) parts.push(section.control.id);
+      else if (section.plain !== "") parts.push(this.#encodePlain(section.plain, first));
+      first = false;
+    }
+    return concatenate(parts);
+  }
+
+  /** Ids of a text on its own; special tokens in it are text. */
+  encodeText(text: string): Int32Array {
+    return this.encode([{ kind: "content", text }], true);
+  }
+
+  countTokens(text: string): number {
+    return this.encodeText(text).length;
+  }
+
+  /** Fewest tokens that a text of so many characters can have; costs nothing, so it comes before encoding. */
+  leastTokens(charCount: number): number {
+    return Math.ceil(charCount / this.maxTokenChars);
+  }
+
+  /** Id of a control token by its content (`<|im_end|>`). */
+  controlId(content: string): number | undefined {
+    return this.#controls.get(content)?.id;
+  }
+
+  #sections(pieces: readonly Piece[]): readonly Section[] {
+    const sections: Section[] = [];
+    const addPlain = (text: string): void => {
+      const last = sections.at(-1);
+      if (last !== undefined && "plain" in last) last.plain += text;
+      else sections.push({ plain: text });
+    };
+    for (const piece of pieces) {
+      if (piece.kind === "content" || this.#controlPattern === undefined) {
+        addPlain(piece.text);
+        continue;
+      }
+      for (const part of piece.text.split(this.#controlPattern)) {
+        const control = this.#controls.get(part);
+        if (control !== undefined) sections.push({ control });
+        else if (part !== "") addPlain(part);
+      }
+    }
+    stripAroundControls(sections);
+    return sections;
+  }
+
+  #encodePlain(text: string, first: boolean): Int32Array {
+    const cacheKey = first ? `^${text}` : ` ${text}`;
+    const cached = this.#encoded.get(cacheKey);
+    if (cached !== undefined) return cached;
+    const { ids } = this.#plain.encode(first ? text : this.#notFirst + text, { add_special_tokens: false });
+    const tokenIds = Int32Array.from(first ? ids : ids.slice(1));
+    this.#encoded.set(cacheKey, tokenIds);
+    return tokenIds;
+  }
+}
+
+/**
+ * Added tokens that steer the model. Runs of white space are added tokens in some vocabularies; those are layout
+ * and belong to plain text.
+ */
+function isControl(token: AddedToken): boolean {
+  return token.special || token.content.trim() !== "";
+}
+
+/** Matches the longest control token; the group makes `split` keep it. */
+function patternOf(controls: readonly AddedToken[]): RegExp | undefined {
+  if (controls.length === 0) return undefined;
+  const contents = controls.map((token) => token.content).sort((a, b) => b.length - a.length);
+  return new RegExp(`(${contents.map((content) => content.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&")).join("|")})`);
+}
+
+/** The tokenizer without any way to make a control token, and with one of our own in their place. */
+function withoutControls(tokenizer: TokenizerJson, controls: readonly AddedToken[], notFirst: string): TokenizerJson {
+  const removed = new Set(controls.map((token) => token.content));
+  const layout = tokenizer.added_tokens.filter((token) => !removed.has(token.content));
+  const vocab = tokenizer.model.vocab;
+  // A Unigram vocabulary is a list whose indexes are the ids: a removed token becomes a string that no text has.
+  const plainVocab = Array.isArray(vocab)
+    ? vocab.map((entry): [string, number] => (removed.has(entry[0]) ? [notFirst + entry[0], -1e9] : entry))
+    : Object.fromEntries(Object.entries(vocab).filter(([token]) => !removed.has(token)));
+  const ids = Array.isArray(vocab) ? vocab.map((_, index) => index) : Object.values(vocab);
+  const freeId = 1 + ids.concat(tokenizer.added_tokens.map((token) => token.id)).reduce((a, b) => Math.max(a, b), 0);
+  const standIn: AddedToken = { id: freeId, content: notFirst, special: true, lstrip: false, rstrip: false };
+  const added = [...layout, standIn];
+  return { ...tokenizer, added_tokens: added, model: { ...tokenizer.model, vocab: plainVocab } };
+}
+
+function stripAroundControls(sections: readonly Section[]): void {
+  sections.forEach((section, index) => {
+    if (!("control" in section)) return;
+    const before = sections[index - 1];
+    const after = sections[index + 1];
+    if (section.control.lstrip && before !== undefined && "plain" in before) before.plain = before.plain.trimEnd();
+    if (section.control.rstrip && after !== undefined && "plain" in after) after.plain = after.plain.trimStart();
+  });
+}
+
+function longestToken(tokenizer: TokenizerJson): number {
+  const { vocab } = tokenizer.model;
+  const added = tokenizer.added_tokens.map((token) => token.content);
+  const tokens = added.concat(Array.isArray(vocab) ? vocab.map(([token]) => token) : Object.keys(vocab));
+  return tokens.reduce((longest, token) => Math.max(longest, token.length), 1);
+}
+
+function concatenate(parts: readonly (Int32Array | number)[]): Int32Array {
+  const length = parts.reduce<number>((sum, part) => sum + (typeof part === "number" ? 1 : part.length), 0);
+  const all = new Int32Array(length);
+  let at = 0;
+  for (const part of parts) {
+    if (typeof part === "number") {
+      all[at] = part;
+      at += 1;
+    } else {
+      all.set(part, at);
+      at += part.length;
+    }
+  }
+  return all;
+}
