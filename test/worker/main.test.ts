@@ -1,0 +1,90 @@
+/** The worker as a process: what it says when it starts, and that it does not outlive its gateway. */
+import { expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { temporaryFolder, tinyConfig, writeModelFolder } from "../model/folder.ts";
+
+const main = join(import.meta.dir, "../../worker/main.ts");
+
+function startWorker(env: Record<string, string>) {
+  const messages: WorkerMessage[] = [];
+  const waiters: (() => void)[] = [];
+  const child = Bun.spawn([process.execPath, main], {
+    env: { PATH: process.env.PATH ?? "", HOME: process.env.HOME ?? "", SPANGATE_KV_BYTES: String(1 << 20), ...env },
+    stdio: ["ignore", "inherit", "inherit"],
+    serialization: "advanced",
+    ipc: (message: WorkerMessage) => {
+      messages.push(message);
+      for (const wake of waiters.splice(0)) wake();
+    },
+  });
+  const next = async (type: WorkerMessage["type"]): Promise<WorkerMessage> => {
+    for (;;) {
+      const found = messages.find((message) => message.type === type);
+      if (found) return found;
+      await new Promise<void>((resolve) => waiters.push(resolve));
+    }
+  };
+  return { child, messages, next };
+}
+
+function submit(tokenIds: Int32Array, maxTokens: number): SubmitMessage {
+  const root = rootKey("digest", "salt" as CacheSalt, "main");
+  const blockKeys = runBlockKeys(root, tokenIds, 16, maxTokens === 0);
+  const sampling = { temperature: 0, topP: 1, topK: 0, minP: 0, presencePenalty: 0, frequencyPenalty: 0 };
+  return {
+    type: "submit",
+    requestId: "r",
+    reuse: true,
+    plan: { runs: [{ kind: "main", tokenIds, position: 0, sees: [], blockKeys, rootKey: root }] },
+    params: {
+      maxTokens,
+      minTokens: 0,
+      ignoreEos: true,
+      stopTokenIds: [],
+      sampling: { ...sampling, repetitionPenalty: 1, seed: 0, logitBias: [], topLogprobs: -1 },
+    },
+  };
+}
+
+test("serves a request and answers stats", async () => {
+  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
+  const ready = await worker.next("ready");
+  expect(ready).toMatchObject({ card: { vocabSize: 128, blockTokens: 16, eosTokenIds: [2], numericMode: "float32" } });
+  worker.child.send(submit(Int32Array.of(1, 2, 3), 4));
+  expect(await worker.next("finished")).toMatchObject({ reason: "length", usage: { completionTokens: 4 } });
+  worker.child.send({ type: "stats", id: 9 });
+  expect(await worker.next("stats")).toMatchObject({ id: 9, stats: { generatedTokens: 4, runningRequests: 0 } });
+  worker.child.send({ type: "drain" });
+  expect(await worker.child.exited).toBe(0);
+});
+
+const failures: [string, () => Record<string, string>, RegExp][] = [
+  ["no model", () => ({ SPANGATE_MODEL: temporaryFolder() }), /no config.json/],
+  ["an unknown architecture", () => ({ SPANGATE_MODEL: writeUnknown() }), /MambaForCausalLM.*not supported/],
+  ["a bad number", () => ({ SPANGATE_MODEL: "x", SPANGATE_KV_BYTES: "lots" }), /SPANGATE_KV_BYTES: must be a number/],
+  ["an unknown device", () => ({ SPANGATE_MODEL: "x", SPANGATE_DEVICE: "tpu" }), /SPANGATE_DEVICE/],
+];
+test.each(failures)("%s is fatal, in one sentence", async (_, env, message) => {
+  const worker = startWorker(env());
+  const fatal = await worker.next("fatal");
+  expect(fatal.type === "fatal" ? fatal.message : "").toMatch(message);
+  expect(await worker.child.exited).toBe(1);
+});
+
+function writeUnknown(): string {
+  const folder = writeModelFolder(tinyConfig);
+  const config = { ...tinyConfig, architectures: ["MambaForCausalLM"] };
+  writeFileSync(join(folder, "config.json"), JSON.stringify(config));
+  return folder;
+}
+
+test("ends when the gateway is gone", async () => {
+  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
+  await worker.next("ready");
+  worker.child.disconnect();
+  expect(await worker.child.exited).toBe(0);
+});
