@@ -60,7 +60,7 @@ export interface ChatRequest {
 export interface ChatAnswer {
   readonly text: string;
   readonly finishReason: string | null;
-  /** From sending the request to the first text, as this side measured it. */
+  /** From sending the request to the first text (or to the end of an answer without any), as this side measured it. */
   readonly clientTtftMs: number;
   readonly totalMs: number;
   readonly usage: ChatUsage;
@@ -170,8 +170,9 @@ export async function askChat(
     const choice = chunk.choices[0];
     answer.finishReason = choice?.finish_reason ?? answer.finishReason;
     const text = choice?.delta.content ?? "";
+    const isFirst = Number.isNaN(answer.clientTtftMs);
+    if (isFirst && (text !== "" || answer.finishReason !== null)) answer.clientTtftMs = performance.now() - startMs;
     if (text === "") continue;
-    if (answer.text === "") answer.clientTtftMs = performance.now() - startMs;
     answer.text += text;
     onText(text);
   }

@@ -1,4 +1,4 @@
-import { type Command, serverFlags } from "../command.ts";
+import { type Command, CommandError, serverFlags } from "../command.ts";
 import { connect, onlyPositional } from "../connect.ts";
 import { askChat, type ChatAnswer, firstModelId } from "../operations.ts";
 
@@ -19,9 +19,7 @@ export const askCommand: Command = {
   async run(input) {
     const question = onlyPositional(input, "QUESTION");
     const client = connect(input);
-    const documents = await Promise.all(
-      input.texts("document").map(async (path) => ({ text: await Bun.file(path).text() })),
-    );
+    const documents = await Promise.all(input.texts("document").map(readDocument));
     const stores = input.texts("store");
     const maxResults = input.integer("max-results", { min: 1, max: 50 });
     const system = input.text("system");
@@ -44,6 +42,14 @@ export const askCommand: Command = {
     return 0;
   },
 };
+
+async function readDocument(path: string): Promise<{ text: string }> {
+  try {
+    return { text: await Bun.file(path).text() };
+  } catch (error) {
+    throw new CommandError(`${path} cannot be read`, { cause: error });
+  }
+}
 
 function statsLine({ usage, spangate, clientTtftMs, totalMs }: ChatAnswer): string {
   const sources = Object.entries(Object.groupBy(spangate.spans, (span) => span.source));

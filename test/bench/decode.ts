@@ -1,0 +1,123 @@
+/**
+ * A decode step of the engine (schedule, ONNX segments, attention, sampling) against its ONNX segments alone,
+ * step by step in turn, in one process.
+ */
+import { CommandError } from "../../gateway/cli/command.ts";
+import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
+import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
+import { parseWorkerConfig } from "../../worker/config.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { Engine } from "../../worker/engine/loop.ts";
+import { loadModel } from "../../worker/model/load.ts";
+import { atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { figure, median } from "./support/stats.ts";
+import { chainPlan, greedyParams } from "./support/worker.ts";
+
+const batchSizes = [1, 8];
+const contextTokenCounts = [128, 512, 2_048];
+/** The context of the bars: a question over a handful of fragments. */
+const barContextTokens = 512;
+const rounds = 100;
+
+interface Row {
+  readonly batchSize: number;
+  readonly contextTokens: number;
+  readonly stepMs: number;
+  readonly denseMs: number;
+}
+
+class DecodeBench {
+  readonly #backend: CpuBackend;
+  readonly #engine: Engine;
+  readonly #card: Pick<ModelCard, "digest" | "blockTokens">;
+  #started = new Set<string>();
+  #failure: string | undefined;
+
+  constructor(backend: CpuBackend, digest: string, stepTokens: number) {
+    this.#backend = backend;
+    this.#card = { digest, blockTokens: backend.shape.blockTokens };
+    this.#engine = new Engine({
+      backend,
+      eosTokenIds: [],
+      limits: { stepTokens },
+      clock: () => performance.now(),
+      emit: (message) => {
+        if (message.type === "tokens") this.#started.add(message.requestId);
+        if (message.type === "failed") this.#failure = message.message;
+      },
+    });
+  }
+
+  async measure(batchSize: number, contextTokens: number): Promise<Row> {
+    const requestIds = Array.from({ length: batchSize }, (_, index) => `${batchSize}/${contextTokens}/${index}`);
+    for (const [index, requestId] of requestIds.entries()) {
+      const tokenIds = Int32Array.from({ length: contextTokens }, (_, i) => 3 + ((i * 7_919 + index * 131) % 4_000));
+      const plan = chainPlan(tokenIds, this.#card);
+      this.#engine.submit({ type: "submit", requestId, plan, params: greedyParams(rounds + 20), reuse: false });
+    }
+    while (requestIds.some((requestId) => !this.#started.has(requestId))) {
+      if (this.#failure !== undefined) throw new CommandError(this.#failure);
+      await this.#engine.step();
+    }
+    const [stepMs, denseMs]: [number[], number[]] = [[], []];
+    for (let round = -5; round < rounds; round++) {
+      const startMs = performance.now();
+      await this.#engine.step();
+      const middleMs = performance.now();
+      await this.#backend.runDenseOnly(batchSize);
+      const endMs = performance.now();
+      if (round < 0) continue;
+      stepMs.push(middleMs - startMs);
+      denseMs.push(endMs - middleMs);
+    }
+    for (const requestId of requestIds) this.#engine.abort(requestId);
+    await this.#engine.step();
+    return { batchSize, contextTokens, stepMs: median(stepMs), denseMs: median(denseMs) };
+  }
+}
+
+async function run({ option, say }: BenchContext): Promise<BenchReport> {
+  const weights = option("weights") ?? "float32";
+  const config = parseWorkerConfig({
+    ...process.env,
+    SPANGATE_MODEL: option("model") ?? demoModelFolder,
+    SPANGATE_WEIGHTS: weights,
+  });
+  const mode = numericMode(config);
+  const model = loadModel(config.modelFolder, mode);
+  const backend = await CpuBackend.open(model, { ...config, maxRows: config.stepTokens, maxLogitRows: 64 });
+  const bench = new DecodeBench(backend, model.digest, config.stepTokens);
+  const rows: Row[] = [];
+  for (const batchSize of batchSizes) {
+    for (const contextTokens of contextTokenCounts) {
+      say(`batch ${batchSize}, context ${contextTokens}`);
+      rows.push(await bench.measure(batchSize, contextTokens));
+    }
+  }
+  await backend.dispose();
+  const bars: Bar[] = rows
+    .filter(({ contextTokens }) => contextTokens === barContextTokens)
+    .map(({ batchSize, contextTokens, stepMs, denseMs }) =>
+      atMost(`step / ONNX segments, batch ${batchSize}, context ${contextTokens}`, stepMs / denseMs, 1.6),
+    );
+  return {
+    model: `${model.id} (${mode})`,
+    header: ["batch", "context", "step ms", "ONNX segments ms", "ratio"],
+    rows: rows.map((row) => [
+      String(row.batchSize),
+      String(row.contextTokens),
+      figure(row.stepMs),
+      figure(row.denseMs),
+      figure(row.stepMs / row.denseMs),
+    ]),
+    notes: [`Medians of ${rounds} steps each, ${config.threadCount} threads.`],
+    bars,
+  };
+}
+
+export const decodeBench: Bench = {
+  name: "decode",
+  summary: "A decode step against its ONNX segments alone, batch 1 and 8",
+  options: { model: "DIR  model folder (the demo model)", weights: "float32 | int8" },
+  run,
+};

@@ -1,0 +1,147 @@
+/**
+ * At temperature 0 an answer is the same text however it is computed: alone and cold, in a full batch, from
+ * prepared fragments, and from fragments prepared again after their eviction. Where float32 rounding flips a
+ * near-tie, the margin between the two tokens in the lone run is shown.
+ */
+import type { HttpClient } from "../../gateway/cli/client.ts";
+import { startTestServer } from "../support/server.ts";
+import { atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { mapConcurrent } from "./support/concurrent.ts";
+import { type EvalQuestion, evalRequest, readEvalQuestions } from "./support/eval-sets.ts";
+import { fillerWords } from "./support/prompts.ts";
+import { figure } from "./support/stats.ts";
+
+const questionCount = 200;
+const batchConcurrency = 64;
+/** Log-probabilities closer than this are a tie that the order of float32 sums may decide. */
+const nearTieNats = 1e-3;
+/** Small enough that a few hundred other prompts push every fragment out. */
+const kvBytes = 48 * 2 ** 20;
+const evictingPrompts = 80;
+
+interface TokenLogprob {
+  readonly token: string;
+  readonly top_logprobs: readonly { readonly token: string; readonly logprob: number }[];
+}
+
+interface Completion {
+  readonly choices: readonly {
+    readonly message: { readonly content: string | null };
+    readonly logprobs: { readonly content: readonly TokenLogprob[] } | null;
+  }[];
+  readonly usage: { readonly prompt_tokens_details: { readonly cached_tokens: number } };
+}
+
+interface Answer {
+  readonly text: string;
+  readonly tokens: readonly TokenLogprob[];
+  readonly cachedTokens: number;
+}
+
+interface Flip {
+  readonly variant: string;
+  readonly question: string;
+  readonly texts: readonly [alone: string, other: string];
+  /** Between the first two tokens of the lone run where the texts part; undefined when they differ in length only. */
+  readonly marginNats: number;
+}
+
+async function ask(client: HttpClient, question: EvalQuestion, model: string, reuse: boolean): Promise<Answer> {
+  const body = { ...evalRequest(question, model), logprobs: true, top_logprobs: 2, spangate: { reuse } };
+  const { choices, usage } = await client.json<Completion>("POST", "/v1/chat/completions", body);
+  return {
+    text: choices[0]?.message.content ?? "",
+    tokens: choices[0]?.logprobs?.content ?? [],
+    cachedTokens: usage.prompt_tokens_details.cached_tokens,
+  };
+}
+
+function flipOf(variant: string, question: string, alone: Answer, other: Answer): Flip | undefined {
+  if (alone.text === other.text) return undefined;
+  const parting = alone.tokens.find(({ token }, index) => token !== other.tokens[index]?.token);
+  const [first, second] = parting?.top_logprobs ?? [];
+  const marginNats = first && second ? first.logprob - second.logprob : Number.POSITIVE_INFINITY;
+  return { variant, question, texts: [alone.text, other.text], marginNats };
+}
+
+/** Fills the pool with prompts of nobody, so that what was cached has to go. */
+async function evictAll(client: HttpClient, model: string): Promise<void> {
+  await mapConcurrent(Array.from({ length: evictingPrompts }), 8, (_, index) => {
+    const content = fillerWords(500_000 + index, 250).join(" ");
+    return client.json("POST", "/v1/chat/completions", { model, messages: [{ role: "user", content }], max_tokens: 1 });
+  });
+}
+
+async function run({ say }: BenchContext): Promise<BenchReport> {
+  const all = readEvalQuestions(["facts-1", "facts-3", "facts-6", "facts-12", "two-hop"]);
+  const questions = Array.from(
+    { length: questionCount },
+    (_, i) => all[Math.floor((i * all.length) / questionCount)],
+  ).filter((question) => question !== undefined);
+  await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(kvBytes) } });
+  const { client } = await server.tenant("bench");
+  const { model } = server;
+  const askEach = (concurrency: number, reuse: boolean) =>
+    mapConcurrent(questions, concurrency, (question) => ask(client, question, model, reuse));
+
+  say("alone, cold");
+  const alone = await askEach(1, false);
+  say("in a full batch, cold");
+  const batched = await askEach(batchConcurrency, false);
+  say("prepared");
+  const prepared: Answer[] = [];
+  const again: Answer[] = [];
+  for (const question of questions) {
+    await ask(client, question, model, true);
+    prepared.push(await ask(client, question, model, true));
+  }
+  say("prepared again after eviction");
+  for (let start = 0; start < questions.length; start += 50) {
+    await evictAll(client, model);
+    const some = questions.slice(start, start + 50);
+    for (const question of some) {
+      await ask(client, question, model, true);
+      again.push(await ask(client, question, model, true));
+    }
+  }
+  say("prepared, in a full batch");
+  const preparedBatch = await askEach(batchConcurrency, true);
+
+  const variants = { "full batch": batched, prepared, "after eviction": again, "prepared, full batch": preparedBatch };
+  const rows = Object.entries(variants).map(([variant, answers]) => {
+    const flips = questions.flatMap(({ question }, i) => {
+      const [lone, other] = [alone[i], answers[i]];
+      return lone && other ? (flipOf(variant, question, lone, other) ?? []) : [];
+    });
+    const meanCached = answers.reduce((sum, { cachedTokens }) => sum + cachedTokens, 0) / answers.length;
+    return { variant, flips, meanCached };
+  });
+  const flips = rows.flatMap((row) => row.flips);
+  return {
+    model,
+    header: ["against alone and cold", "same text", "other text", "mean cached tokens"],
+    rows: rows.map((row) => [
+      row.variant,
+      String(questions.length - row.flips.length),
+      String(row.flips.length),
+      figure(row.meanCached),
+    ]),
+    notes: flips.map(
+      (flip) => `${flip.variant}: margin ${flip.marginNats.toExponential(2)} nats: ${flip.texts.join(" | ")}`,
+    ),
+    bars: [
+      atMost(
+        "other texts that no near-tie explains",
+        flips.filter(({ marginNats }) => marginNats > nearTieNats).length,
+        0,
+      ),
+    ],
+    details: { questions: questions.length, nearTieNats, flips },
+  };
+}
+
+export const determinismBench: Bench = {
+  name: "determinism",
+  summary: "200 answers at temperature 0: alone, in a full batch, prepared, prepared again after eviction",
+  run,
+};

@@ -1,0 +1,144 @@
+/**
+ * Our engine against llama.cpp with the same weights at 8 bits and the same threads, in turn, in one run: prefill of
+ * a prompt, then decode after it. One request at a time, nothing reused.
+ */
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { CommandError } from "../../gateway/cli/command.ts";
+import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
+import { atLeast, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { LlamaPeer, type Throughput } from "./support/peer.ts";
+import { qwen3Shape, writeRandomModel } from "./support/random-model.ts";
+import { figure, median } from "./support/stats.ts";
+import { type BenchWorker, chainPlan, greedyParams, startWorker } from "./support/worker.ts";
+
+const lengths = [512, 2_048];
+const decodeTokens = 64;
+const threadCount = 2;
+const rounds = 3;
+
+interface Subject {
+  readonly name: string;
+  readonly folder: string;
+  /** Least ratios to llama.cpp. */
+  readonly prefillBound: number;
+  readonly decodeBound: number;
+}
+
+interface Row {
+  readonly name: string;
+  readonly length: number;
+  readonly ours: Throughput;
+  readonly peer: Throughput;
+}
+
+async function measureOurs(worker: BenchWorker, length: number): Promise<Throughput> {
+  const tokenIds = Int32Array.from({ length }, (_, index) => (index * 7_919) % 4_000);
+  const startMs = performance.now();
+  const { arrivals } = await worker.generate(chainPlan(tokenIds, worker.card), greedyParams(decodeTokens + 1), false);
+  const [first, last] = [arrivals[0]?.atMs, arrivals.at(-1)?.atMs];
+  const decoded = arrivals.slice(1).reduce((sum, { count }) => sum + count, 0);
+  if (first === undefined || last === undefined || decoded === 0) throw new CommandError("the worker sent no tokens");
+  return {
+    length,
+    prefillTokensPerSecond: (length / (first - startMs)) * 1_000,
+    decodeTokensPerSecond: (decoded / (last - first)) * 1_000,
+  };
+}
+
+function medians(samples: readonly Throughput[], length: number): Throughput {
+  const ofLength = samples.filter((sample) => sample.length === length);
+  return {
+    length,
+    prefillTokensPerSecond: median(ofLength.map((sample) => sample.prefillTokensPerSecond)),
+    decodeTokensPerSecond: median(ofLength.map((sample) => sample.decodeTokensPerSecond)),
+  };
+}
+
+async function measureBoth(
+  subject: Subject,
+  ggufPath: string,
+  peer: LlamaPeer,
+  say: BenchContext["say"],
+): Promise<Row[]> {
+  const worker = await startWorker({
+    SPANGATE_MODEL: subject.folder,
+    SPANGATE_WEIGHTS: "int8",
+    SPANGATE_THREADS: String(threadCount),
+  });
+  const [ours, theirs]: [Throughput[], Throughput[]] = [[], []];
+  try {
+    for (const length of lengths) await measureOurs(worker, length);
+    for (let round = 1; round <= rounds; round++) {
+      say(`${subject.name}, round ${round} of ${rounds}`);
+      for (const length of lengths) ours.push(await measureOurs(worker, length));
+      theirs.push(...(await peer.measure(ggufPath, lengths, threadCount)));
+    }
+  } finally {
+    await worker.stop();
+  }
+  return lengths.map((length) => ({
+    name: subject.name,
+    length,
+    ours: medians(ours, length),
+    peer: medians(theirs, length),
+  }));
+}
+
+async function run({ option, say }: BenchContext): Promise<BenchReport> {
+  const peer = await LlamaPeer.open(option("tools") ?? process.env.SPANGATE_PEER_TOOLS);
+  const folder = mkdtempSync(join(tmpdir(), "spangate-llama-"));
+  const randomFolder = join(folder, "random-0.6b");
+  const subjects: Subject[] = [
+    { name: "random 0.6B Qwen3", folder: randomFolder, prefillBound: 1.3, decodeBound: 1.2 },
+    { name: "demo model", folder: demoModelFolder, prefillBound: 1, decodeBound: 5 },
+  ];
+  const rows: Row[] = [];
+  try {
+    say("writing random weights");
+    mkdirSync(randomFolder);
+    writeRandomModel(randomFolder, qwen3Shape);
+    for (const subject of subjects) {
+      const ggufPath = join(folder, `${rows.length}.gguf`);
+      await peer.convert(subject.folder, ggufPath);
+      rows.push(...(await measureBoth(subject, ggufPath, peer, say)));
+    }
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+  const ratio = (row: Row, field: "prefillTokensPerSecond" | "decodeTokensPerSecond") =>
+    row.ours[field] / row.peer[field];
+  return {
+    model: subjects.map(({ name }) => name).join(", "),
+    header: ["model", "prompt", "prefill/s", "llama.cpp", "ratio", "decode/s", "llama.cpp", "ratio"],
+    rows: rows.map((row) => [
+      row.name,
+      String(row.length),
+      figure(row.ours.prefillTokensPerSecond),
+      figure(row.peer.prefillTokensPerSecond),
+      figure(ratio(row, "prefillTokensPerSecond")),
+      figure(row.ours.decodeTokensPerSecond),
+      figure(row.peer.decodeTokensPerSecond),
+      figure(ratio(row, "decodeTokensPerSecond")),
+    ]),
+    notes: [
+      `Medians of ${rounds} rounds in turn; 8-bit weights, ${threadCount} threads, ${decodeTokens} decoded tokens.`,
+    ],
+    bars: subjects.flatMap(({ name, prefillBound, decodeBound }) =>
+      rows
+        .filter((row) => row.name === name)
+        .flatMap((row) => [
+          atLeast(`${name}: prefill ${row.length}`, ratio(row, "prefillTokensPerSecond"), prefillBound),
+          atLeast(`${name}: decode after ${row.length}`, ratio(row, "decodeTokensPerSecond"), decodeBound),
+        ]),
+    ),
+  };
+}
+
+export const llamaBench: Bench = {
+  name: "llama",
+  summary: "Prefill and decode against llama.cpp with the same weights at 8 bits, in turn",
+  options: { tools: "DIR  folder of gguf.py and llama-bench.mjs (SPANGATE_PEER_TOOLS)" },
+  run,
+};

@@ -1,0 +1,88 @@
+/** `bun run bench NAME`: a table for people, and one JSON object as the last line for programs. */
+import { parseArgs } from "node:util";
+import { CommandError } from "../../gateway/cli/command.ts";
+import { textTable } from "../../gateway/cli/text-table.ts";
+import type { Bench, BenchReport } from "./bench.ts";
+import { decodeBench } from "./decode.ts";
+import { determinismBench } from "./determinism.ts";
+import { llamaBench } from "./llama.ts";
+import { memoryBench } from "./memory.ts";
+import { overheadBench } from "./overhead.ts";
+import { qualityBench } from "./quality.ts";
+import { ragBench } from "./rag.ts";
+import { commit, hardware } from "./support/hardware.ts";
+import { figure } from "./support/stats.ts";
+
+const benches: readonly Bench[] = [
+  ragBench,
+  decodeBench,
+  overheadBench,
+  llamaBench,
+  memoryBench,
+  determinismBench,
+  qualityBench,
+];
+
+function listText(): string {
+  return benches
+    .flatMap(({ name, summary, options }) => [
+      `${name.padEnd(13)}${summary}`,
+      ...Object.entries(options ?? {}).map(([flag, text]) => `${" ".repeat(15)}--${flag}  ${text}`),
+    ])
+    .join("\n");
+}
+
+function printReport(report: BenchReport): void {
+  console.log(textTable(report.header, report.rows));
+  for (const note of report.notes ?? []) console.log(note);
+  const bars = report.bars.map(({ name, value, at, bound, ok }) => [
+    name,
+    figure(value),
+    `at ${at} ${figure(bound)}`,
+    ok ? "ok" : "MISSED",
+  ]);
+  if (bars.length > 0) console.log(`\n${textTable(["bar", "value", "bound", ""], bars)}`);
+}
+
+async function main(args: readonly string[]): Promise<number> {
+  const optionNames = new Set(benches.flatMap(({ options }) => Object.keys(options ?? {})));
+  const { values, positionals } = parseArgs({
+    args: [...args],
+    allowPositionals: true,
+    options: {
+      list: { type: "boolean" },
+      ...Object.fromEntries([...optionNames].map((name) => [name, { type: "string" as const }])),
+    },
+  });
+  if (values.list) {
+    console.log(listText());
+    return 0;
+  }
+  const bench = benches.find(({ name }) => name === positionals[0]);
+  if (bench === undefined || positionals.length > 1) {
+    console.error(`Usage: bun run bench NAME, where NAME is one of\n${listText()}`);
+    return 2;
+  }
+  const report = await bench.run({
+    option: (name) => {
+      const value = Object.entries(values).find(([key]) => key === name)?.[1];
+      return typeof value === "string" ? value : undefined;
+    },
+    say: (line) => console.error(line),
+  });
+  printReport(report);
+  const { model, bars, details } = report;
+  const line = { bench: bench.name, commit: await commit(), hardware: await hardware(), model, bars, ...details };
+  console.log(JSON.stringify(line));
+  return bars.every(({ ok }) => ok) ? 0 : 1;
+}
+
+try {
+  process.exitCode = await main(process.argv.slice(2));
+} catch (error) {
+  const isUsage = error instanceof TypeError && "code" in error && String(error.code).startsWith("ERR_PARSE_ARGS");
+  if (!isUsage && !(error instanceof CommandError)) throw error;
+  console.error(`bench: ${error.message}`);
+  process.exitCode = isUsage ? 2 : 1;
+}
+process.exit();

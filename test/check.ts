@@ -1,0 +1,91 @@
+/** Everything that has to hold before a change lands, in one command: each stage with its time, then one line of sums. */
+import { CommandError } from "../gateway/cli/command.ts";
+import { prepareKernels } from "../gateway/cli/kernels.ts";
+import { ensureInstalled, repositoryRoot } from "../gateway/cli/setup.ts";
+
+interface Counts {
+  passed: number;
+  failed: number;
+  skipped: number;
+}
+
+interface Stage {
+  readonly name: string;
+  /** Arguments for Bun. */
+  readonly args: readonly string[];
+  /** A tool that passes or fails as one, or a run of `bun test` that counts. */
+  readonly kind: "tool" | "tests";
+}
+
+const tests = [...new Bun.Glob("test/**/*.test.ts").scanSync(repositoryRoot)].map((path) => `./${path}`).sort();
+const testsIn = (folder: string) => tests.filter((path) => path.startsWith(`./test/${folder}/`));
+const tidyTest = "./test/tidy.test.ts";
+const [contractTests, endToEndTests] = [testsIn("contract"), testsIn("e2e")];
+const unitTests = tests.filter((path) => ![tidyTest, ...contractTests, ...endToEndTests].includes(path));
+
+const stages: readonly Stage[] = [
+  { name: "types", args: ["x", "--no-install", "tsc", "--noEmit", "-p", "."], kind: "tool" },
+  { name: "lint", args: ["x", "--no-install", "biome", "check", "."], kind: "tool" },
+  { name: "tidy", args: ["test", tidyTest], kind: "tests" },
+  { name: "unit", args: ["test", ...unitTests], kind: "tests" },
+  { name: "contract", args: ["test", ...contractTests], kind: "tests" },
+  { name: "end to end", args: ["test", "--timeout", "120000", ...endToEndTests], kind: "tests" },
+];
+
+/** Shows a stream while it comes, and keeps it. */
+async function show(stream: ReadableStream<Uint8Array>): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  for await (const chunk of stream) {
+    process.stdout.write(chunk);
+    text += decoder.decode(chunk, { stream: true });
+  }
+  return text;
+}
+
+/** The sums at the end of a run of `bun test`: ` 12 pass`, ` 1 fail`, ` 2 skip`. */
+function testCounts(output: string, isOk: boolean): Counts {
+  const count = (word: string) => Number([...output.matchAll(new RegExp(`^ (\\d+) ${word}$`, "gm"))].at(-1)?.[1] ?? 0);
+  const counts = { passed: count("pass"), failed: count("fail"), skipped: count("skip") };
+  // A crash, or an error outside of any test, fails the stage without being counted by the runner.
+  if (!isOk && counts.failed === 0) counts.failed = 1;
+  return counts;
+}
+
+async function runStage({ name, args, kind }: Stage): Promise<Counts> {
+  console.log(`\n── ${name}`);
+  const startMs = performance.now();
+  const child = Bun.spawn([process.execPath, ...args], {
+    cwd: repositoryRoot,
+    env: { ...process.env, NO_COLOR: "1", FORCE_COLOR: "0" },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  const [output, errors, code] = await Promise.all([show(child.stdout), show(child.stderr), child.exited]);
+  const isOk = code === 0;
+  console.log(`── ${name}: ${isOk ? "ok" : "FAILED"} in ${((performance.now() - startMs) / 1_000).toFixed(1)} s`);
+  if (kind === "tests") return testCounts(output + errors, isOk);
+  return { passed: Number(isOk), failed: Number(!isOk), skipped: 0 };
+}
+
+async function main(): Promise<number> {
+  await ensureInstalled();
+  await prepareKernels();
+  const sum: Counts = { passed: 0, failed: 0, skipped: 0 };
+  for (const stage of stages) {
+    const counts = await runStage(stage);
+    sum.passed += counts.passed;
+    sum.failed += counts.failed;
+    sum.skipped += counts.skipped;
+  }
+  const skipped = sum.skipped > 0 ? `, ${sum.skipped} skipped` : "";
+  console.log(`\n${sum.passed} passed, ${sum.failed} failed${skipped}`);
+  return sum.failed === 0 ? 0 : 1;
+}
+
+try {
+  process.exitCode = await main();
+} catch (error) {
+  if (!(error instanceof CommandError)) throw error;
+  console.error(`check: ${error.message}`);
+  process.exitCode = 1;
+}

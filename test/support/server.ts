@@ -1,0 +1,66 @@
+/** A server for a benchmark or a test: a data folder of its own, tenants and keys on demand, ended with the block. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { HttpClient } from "../../gateway/cli/client.ts";
+import { type ApiKey, firstModelId, type Tenant } from "../../gateway/cli/operations.ts";
+import { type ServerProcess, startServer } from "../../gateway/cli/server-process.ts";
+
+export interface TestTenant {
+  readonly id: string;
+  readonly apiKey: string;
+  readonly client: HttpClient;
+}
+
+export interface TestServer extends AsyncDisposable {
+  readonly process: ServerProcess;
+  readonly url: string;
+  readonly dataDir: string;
+  readonly admin: HttpClient;
+  readonly adminKey: string;
+  readonly model: string;
+  /** A new tenant and a client with its key. */
+  tenant(name: string): Promise<TestTenant>;
+}
+
+const tenantScopes = ["inference", "corpus:read", "corpus:write", "corpus:prepare"];
+
+export interface TestServerOptions {
+  readonly env?: Readonly<Record<string, string>>;
+  /** Kept as it is when given (to start again on the same data); else made and removed. */
+  readonly dataDir?: string;
+  readonly onLog?: (text: string) => void;
+}
+
+export async function startTestServer(options: TestServerOptions = {}): Promise<TestServer> {
+  const dataDir = options.dataDir ?? mkdtempSync(join(tmpdir(), "spangate-test-"));
+  const adminKey = "sk-admin-key-of-a-server-that-only-this-test-talks-to";
+  const env = {
+    SPANGATE_LOG: "warn",
+    SPANGATE_PORT: "0",
+    ...options.env,
+    SPANGATE_DATA: dataDir,
+    SPANGATE_ADMIN_KEY: adminKey,
+  };
+  const server = await startServer({ env, ...(options.onLog ? { onLog: options.onLog } : {}) });
+  const admin = new HttpClient({ url: server.url, apiKey: adminKey });
+  const makeTenant = async (name: string): Promise<TestTenant> => {
+    const { id } = await admin.json<Tenant>("POST", "/admin/v1/tenants", { name });
+    const { key = "" } = await admin.json<ApiKey>("POST", `/admin/v1/tenants/${id}/keys`, { scopes: tenantScopes });
+    return { id, apiKey: key, client: new HttpClient({ url: server.url, apiKey: key }) };
+  };
+  const { client } = await makeTenant("first");
+  return {
+    process: server,
+    url: server.url,
+    dataDir,
+    admin,
+    adminKey,
+    model: await firstModelId(client),
+    tenant: makeTenant,
+    [Symbol.asyncDispose]: async () => {
+      await server.stop();
+      if (options.dataDir === undefined) rmSync(dataDir, { recursive: true, force: true });
+    },
+  };
+}
