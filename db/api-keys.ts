@@ -59,6 +59,20 @@ export function countPlatformKeys(db: Db): number {
   return row?.n ?? 0;
 }
 
+/** Keys that could still administer the platform if `id` were revoked. */
+export function countOtherAdminKeys(db: Db, id: ApiKeyId): number {
+  const row = db.statement("countOtherAdminKeys", () =>
+    db.client
+      .query<{ n: number }, [string]>(
+        `select count(*) as n from api_keys k left join tenants t on t.id = k.tenant_id
+         where k.id <> ? and k.revoked_at is null and (k.tenant_id is null or t.status = 'active')
+           and exists (select 1 from json_each(k.scopes) where value = 'platform:admin')`,
+      )
+      .get(id),
+  );
+  return row?.n ?? 0;
+}
+
 export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<ApiKeyRow> {
   const page = pageClause(apiKeys.seq, range);
   const rows = db.statement("listApiKeys", (orm) =>

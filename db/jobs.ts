@@ -1,4 +1,4 @@
-import { and, asc, count, eq, inArray, isNull } from "drizzle-orm";
+import { and, asc, count, eq, inArray, isNull, notInArray } from "drizzle-orm";
 import type { CorpusId, JobId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { jobs } from "./schema.ts";
@@ -48,18 +48,19 @@ export function countOpenJobs(db: Db, tenantId: TenantId): number {
   return row?.n ?? 0;
 }
 
-/**
- * Jobs that a stopped process left: their KV went with its workers, so they start again from nothing.
- */
-export function requeueRunningJobs(db: Db): void {
-  db.statement("requeueRunningJobs", (orm) =>
-    orm.update(jobs).set({ status: "queued", done: 0 }).where(eq(jobs.status, "running")).run(),
+/** Jobs marked as running that nobody runs (their process ended, or gave up for now) start again from nothing. */
+export function requeueAbandonedJobs(db: Db, runningIds: readonly JobId[]): void {
+  const abandoned = and(eq(jobs.status, "running"), notInArray(jobs.id, [...runningIds]));
+  db.statement("requeueAbandonedJobs", (orm) =>
+    orm.update(jobs).set({ status: "queued", done: 0 }).where(abandoned).run(),
   );
 }
 
-export function nextQueuedJob(db: Db): JobRow | undefined {
+/** The oldest waiting job of a tenant that is not among `busyTenantIds`. */
+export function nextQueuedJob(db: Db, busyTenantIds: readonly TenantId[]): JobRow | undefined {
+  const waiting = and(eq(jobs.status, "queued"), notInArray(jobs.tenantId, [...busyTenantIds]));
   return db.statement("nextQueuedJob", (orm) =>
-    orm.select().from(jobs).where(eq(jobs.status, "queued")).orderBy(asc(jobs.seq)).limit(1).get(),
+    orm.select().from(jobs).where(waiting).orderBy(asc(jobs.seq)).limit(1).get(),
   );
 }
 

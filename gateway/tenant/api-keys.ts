@@ -2,6 +2,7 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import {
   type ApiKeyRow,
+  countOtherAdminKeys,
   countPlatformKeys,
   findApiKey,
   findApiKeyByHash,
@@ -9,7 +10,7 @@ import {
   listApiKeys,
   revokeApiKey,
 } from "../../db/api-keys.ts";
-import { type ApiKeyId, newId, type TenantId } from "../../db/ids.ts";
+import { newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../errors.ts";
@@ -74,13 +75,30 @@ export class ApiKeys implements Authenticator {
     return listApiKeys(this.#db, tenantId, range);
   }
 
-  find(id: ApiKeyId): ApiKeyRow | undefined {
-    return findApiKey(this.#db, id);
+  /**
+   * A key that `caller` may manage: any, with platform:admin; else those of its own tenant.
+   * @throws ApiError not_found
+   */
+  get(caller: Principal, rawId: string): ApiKeyRow {
+    const id = parseId("apiKey", rawId);
+    const row = id === undefined ? undefined : findApiKey(this.#db, id);
+    const allowed =
+      caller.scopes.has("platform:admin") || (caller.tenantId !== undefined && row?.tenantId === caller.tenantId);
+    if (row === undefined || !allowed) throw new ApiError("not_found");
+    return row;
   }
 
-  /** From the next request on the key is unknown. @returns false: revoked already. */
-  revoke(id: ApiKeyId): boolean {
-    return revokeApiKey(this.#db, id, Date.now());
+  /**
+   * From the next request on the key is unknown. Revoking twice is no error.
+   * @throws ApiError not_found; conflict for the last key that can administer the platform
+   */
+  revoke(caller: Principal, rawId: string): ApiKeyRow {
+    const row = this.get(caller, rawId);
+    if (row.scopes.includes("platform:admin") && countOtherAdminKeys(this.#db, row.id) === 0) {
+      throw new ApiError("conflict", { message: "This is the last key with the scope platform:admin." });
+    }
+    revokeApiKey(this.#db, row.id, Date.now());
+    return this.get(caller, rawId);
   }
 
   #insert(tenantId: TenantId | null, name: string, granted: readonly Scope[], apiKey: string): MintedApiKey {

@@ -1,0 +1,96 @@
+/** The corpus side as a whole: its services, wired, and their background work. */
+import { listAllFileIds } from "../../db/files.ts";
+import { visibleFragmentIds } from "../../db/fragments.ts";
+import type { FragmentId, TenantId } from "../../db/ids.ts";
+import { ContentStore } from "./content-store.ts";
+import { CorpusService } from "./corpora.ts";
+import { CorpusFileService } from "./corpus-files.ts";
+import { FileService } from "./files.ts";
+import { FragmentService } from "./fragments.ts";
+import { Ingestor } from "./ingest.ts";
+import type { CorpusDeps } from "./ports.ts";
+import { PrepareService } from "./prepare.ts";
+import { type RetrievedFragment, type RetrieveRequest, retrieve } from "./retrieve.ts";
+import { Sweeper } from "./sweep.ts";
+
+export class Corpus {
+  readonly files: FileService;
+  readonly corpora: CorpusService;
+  readonly corpusFiles: CorpusFileService;
+  readonly fragments: FragmentService;
+  readonly prepare: PrepareService;
+  readonly #deps: CorpusDeps;
+  readonly #content: ContentStore;
+  readonly #ingestor: Ingestor;
+  readonly #sweeper: Sweeper;
+
+  /** Starts nothing; see `start`. Construct before the server takes requests: orphaned bytes are listed here. */
+  constructor(deps: CorpusDeps) {
+    const { db, corpusSalt, spans, tokenizer, log } = deps;
+    this.#deps = deps;
+    this.#content = new ContentStore(deps.contentDir);
+    this.#ingestor = new Ingestor(db, this.#content, tokenizer, log);
+    this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log);
+    this.files = new FileService(db, this.#content, () => this.#sweeper.wake());
+    this.corpora = new CorpusService(db, corpusSalt, {
+      deleted: (corpusId) => {
+        this.prepare.abandon((job) => job.corpusId === corpusId);
+        this.#sweeper.wake();
+      },
+      saltRetired: (corpusId, salt) => this.#sweeper.retireSalt(corpusId, salt),
+    });
+    this.corpusFiles = new CorpusFileService(db, {
+      attached: () => this.#ingestor.wake(),
+      detached: () => this.#sweeper.wake(),
+    });
+    this.fragments = new FragmentService(db, this.corpora, spans);
+    this.prepare = new PrepareService(db, this.corpora, spans, this.#sweeper, log);
+  }
+
+  /** Collects orphaned bytes and goes on with what a stopped server left: ingestion, sweeping, prepare jobs. */
+  async start(): Promise<void> {
+    const known = new Set(listAllFileIds(this.#deps.db));
+    const removed = await this.#content.removeOrphans(known);
+    if (removed > 0)
+      this.#deps.log("info", "removed bytes of uploads that were never acknowledged", { files: removed });
+    this.#sweeper.wake();
+    this.#ingestor.wake();
+    this.prepare.start();
+  }
+
+  /** Ends background work after the piece at hand; the next start goes on. */
+  async stop(): Promise<void> {
+    await Promise.all([this.prepare.stop(), this.#ingestor.stop(), this.#sweeper.stop()]);
+  }
+
+  /** Resolves when no background work is left; for tests and for draining. */
+  async idle(): Promise<void> {
+    await this.#ingestor.idle();
+    await this.prepare.idle();
+    await this.#sweeper.idle();
+  }
+
+  /** Best fragments for a question. @throws ApiError not_found with param `vector_store_ids` */
+  retrieve(request: RetrieveRequest): readonly RetrievedFragment[] {
+    return retrieve(this.#deps.db, this.corpora, request);
+  }
+
+  /**
+   * Call when a request that used these fragments has ended: what was deleted while the request ran is
+   * evicted once more, because its worker may have stored it after the sweep.
+   */
+  evictDeleted(fragments: readonly Pick<RetrievedFragment, "id" | "text" | "salt">[]): void {
+    if (fragments.length === 0) return;
+    const ids: readonly FragmentId[] = fragments.map(({ id }) => id);
+    const visible = visibleFragmentIds(this.#deps.db, ids);
+    for (const fragment of fragments) {
+      if (!visible.has(fragment.id)) this.#sweeper.evict([fragment], fragment.salt);
+    }
+  }
+
+  /** A tenant was deleted with all it owned. */
+  tenantDeleted(tenantId: TenantId): void {
+    this.prepare.abandon((job) => job.tenantId === tenantId);
+    this.#sweeper.wake();
+  }
+}

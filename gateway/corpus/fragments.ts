@@ -1,0 +1,76 @@
+/** What is known of a corpus' fragments: metadata, never their text. */
+import { findFragmentSeq, type ListedFragment, listFragments } from "../../db/fragments.ts";
+import { type FileId, parseId, type TenantId } from "../../db/ids.ts";
+import type { Db } from "../../db/open.ts";
+import type { Page, PageRange } from "../../db/page.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import { ApiError } from "../errors.ts";
+import type { CorpusService } from "./corpora.ts";
+import type { SpanPort } from "./ports.ts";
+
+/** The fragment as a span of the model served now. */
+export interface SpanFacts {
+  /** Template included; more than the fragment's own tokenCount. */
+  readonly tokenCount: number;
+  readonly blockCount: number;
+  readonly spanKey: BlockKey;
+  /** Workers thought to hold it now. */
+  readonly residentWorkers: readonly number[];
+}
+
+export interface FragmentFacts {
+  readonly row: ListedFragment;
+  /** undefined while no worker has been ready. */
+  readonly span: SpanFacts | undefined;
+}
+
+export class FragmentService {
+  readonly #db: Db;
+  readonly #corpora: CorpusService;
+  readonly #spans: SpanPort;
+
+  constructor(db: Db, corpora: CorpusService, spans: SpanPort) {
+    this.#db = db;
+    this.#corpora = corpora;
+    this.#spans = spans;
+  }
+
+  /** @throws ApiError not_found (the corpus, or a cursor that is no fragment of it) */
+  list(
+    tenantId: TenantId,
+    rawCorpusId: string,
+    range: Pick<PageRange, "limit" | "order"> & {
+      readonly after?: string | undefined;
+      readonly fileId?: string | undefined;
+    },
+  ): Page<FragmentFacts> {
+    const corpus = this.#corpora.require(tenantId, rawCorpusId, "own");
+    const { limit, order, after } = range;
+    const afterId = after === undefined ? undefined : parseId("fragment", after);
+    const afterSeq = afterId === undefined ? undefined : findFragmentSeq(this.#db, corpus.id, afterId);
+    if (after !== undefined && afterSeq === undefined) throw new ApiError("not_found", { param: "after" });
+    const page = listFragments(this.#db, corpus.id, { limit, order, afterSeq, fileId: fileIdOf(range.fileId) });
+    const salt = this.#corpora.saltOf(corpus);
+    return { ...page, rows: page.rows.map((row) => ({ row, span: this.#spanOf(row, salt) })) };
+  }
+
+  #spanOf(row: ListedFragment, salt: Parameters<SpanPort["lowerSpan"]>[0]["salt"]): SpanFacts | undefined {
+    try {
+      const { tokenIds, blockKeys } = this.#spans.lowerSpan({ id: row.id, text: row.text, salt });
+      const spanKey = blockKeys.at(-1);
+      if (spanKey === undefined) return undefined;
+      const residentWorkers = this.#spans.residentWorkers(spanKey);
+      return { tokenCount: tokenIds.length, blockCount: blockKeys.length, spanKey, residentWorkers };
+    } catch (error) {
+      if (error instanceof ApiError && error.code === "not_ready") return undefined;
+      throw error;
+    }
+  }
+}
+
+function fileIdOf(raw: string | undefined): FileId | undefined {
+  if (raw === undefined) return undefined;
+  const id = parseId("file", raw);
+  if (id === undefined) throw new ApiError("not_found", { param: "file_id" });
+  return id;
+}

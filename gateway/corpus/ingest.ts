@@ -1,0 +1,117 @@
+/**
+ * Ingests attached files one after the other. The queue is the database: what is in progress there is to be
+ * done, so a start after a crash goes on by itself. Fragments are stored in pieces that nobody sees, and the
+ * last statement, the file's status, makes them all visible.
+ */
+import { findCorpusAnyState } from "../../db/corpora.ts";
+import { type CorpusFileRow, completeFile, failFile, nextPendingFile } from "../../db/corpus-files.ts";
+import { findFile } from "../../db/files.ts";
+import { insertFragments, type NewFragment, peekFragments, removeFragments } from "../../db/fragments.ts";
+import { newId } from "../../db/ids.ts";
+import type { Db } from "../../db/open.ts";
+import type { Log } from "../log.ts";
+import { chunkText } from "./chunk.ts";
+import type { ContentStore } from "./content-store.ts";
+import { decodeText, FileError, textKindOf } from "./decode.ts";
+import { BackgroundLoop, isPassing, reasonOf } from "./loop.ts";
+import { Pace } from "./pace.ts";
+import type { Tokenizer } from "./ports.ts";
+
+/** Fragments in one transaction. */
+const fragmentsPerPiece = 32;
+
+export class Ingestor {
+  readonly #db: Db;
+  readonly #content: ContentStore;
+  readonly #tokenizer: Tokenizer;
+  readonly #log: Log;
+  readonly #loop: BackgroundLoop;
+
+  constructor(db: Db, content: ContentStore, tokenizer: Tokenizer, log: Log) {
+    this.#db = db;
+    this.#content = content;
+    this.#tokenizer = tokenizer;
+    this.#log = log;
+    this.#loop = new BackgroundLoop("ingestion", log, (signal) => this.#ingestAll(signal));
+  }
+
+  /** Call when files may be waiting. */
+  wake(): void {
+    this.#loop.wake();
+  }
+
+  /** Resolves when nothing waits any more. */
+  idle(): Promise<void> {
+    return this.#loop.idle();
+  }
+
+  /** Ends after the piece at hand; the rest is resumed by the next start. */
+  stop(): Promise<void> {
+    return this.#loop.stop();
+  }
+
+  async #ingestAll(signal: AbortSignal): Promise<void> {
+    for (let lastTenantId = ""; !signal.aborted; ) {
+      const file = nextPendingFile(this.#db, lastTenantId);
+      if (file === undefined) return;
+      lastTenantId = file.tenantId;
+      await this.#settle(file, signal);
+    }
+  }
+
+  async #settle(file: CorpusFileRow, signal: AbortSignal): Promise<void> {
+    try {
+      await this.#ingest(file, signal);
+    } catch (error) {
+      // The database refuses for now: the file stays in progress and is tried again.
+      if (isPassing(error)) throw error;
+      const known = error instanceof FileError;
+      if (!known) this.#log("error", "ingestion failed", { fileId: file.fileId, reason: reasonOf(error) });
+      const message = known ? error.message : "The server had an error while it read the file.";
+      await this.#removeAll(file);
+      failFile(this.#db, file, known ? error.code : "server_error", message);
+    }
+  }
+
+  async #ingest(file: CorpusFileRow, signal: AbortSignal): Promise<void> {
+    const corpus = findCorpusAnyState(this.#db, file.corpusId);
+    const source = findFile(this.#db, file.tenantId, file.fileId);
+    // Deleted since it was taken up; the sweep has it.
+    if (corpus === undefined || source === undefined) return;
+    // What an attempt before this one left.
+    await this.#removeAll(file);
+    const kind = textKindOf(source.filename, source.mediaType);
+    const text = decodeText(await this.#content.read(source.id));
+    const chunking = { maxTokens: file.maxChunkTokens, overlapTokens: file.overlapTokens };
+    const pace = new Pace();
+    let piece: NewFragment[] = [];
+    let ordinal = 0;
+    for (const chunk of chunkText(text, kind, chunking, (part) => this.#tokenizer.countTokens(part))) {
+      piece.push({ id: newId("fragment"), ordinal: ordinal++, ...chunk });
+      if (piece.length === fragmentsPerPiece) {
+        if (!insertFragments(this.#db, corpus.seq, file, piece)) return await this.#removeAll(file);
+        piece = [];
+      }
+      await pace.breathe();
+      if (signal.aborted) return;
+    }
+    const current = this.#db.transaction("finishFile", () => {
+      const inserted = insertFragments(this.#db, corpus.seq, file, piece);
+      return inserted && completeFile(this.#db, file, Buffer.byteLength(text));
+    });
+    if (!current) await this.#removeAll(file);
+  }
+
+  /** Takes out fragments that were stored and never became visible. */
+  async #removeAll(file: CorpusFileRow): Promise<void> {
+    const corpus = findCorpusAnyState(this.#db, file.corpusId);
+    if (corpus === undefined) return;
+    const pace = new Pace();
+    for (;;) {
+      const left = peekFragments(this.#db, file.seq, fragmentsPerPiece);
+      if (left.length === 0) return;
+      removeFragments(this.#db, corpus.seq, left);
+      await pace.breathe();
+    }
+  }
+}
