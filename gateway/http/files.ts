@@ -1,0 +1,94 @@
+/** /v1/files */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { FileRow } from "../../db/files.ts";
+import type { TenantId } from "../../db/ids.ts";
+import type { Corpus } from "../corpus/corpus.ts";
+import type { Upload } from "../corpus/files.ts";
+import { corpusLimits } from "../corpus/limits.ts";
+import { ApiError } from "../errors.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { readBody, schemaError } from "./body.ts";
+import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
+import { declare } from "./route.ts";
+
+const purposes = ["assistants", "user_data"] as const;
+const listQuery = pageQuery.extend({ purpose: z.enum(purposes).optional() });
+const uploadFields = z.strictObject({
+  file: z.instanceof(File, { error: "must be a file" }),
+  purpose: z.enum(purposes),
+});
+const unsupportedFields = new Set(["expires_after", "expires_after[anchor]", "expires_after[seconds]"]);
+
+export function addFileRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
+  declare(app, "POST", "/v1/files", "corpus:write", async (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const row = await corpus.files.upload(tenantId, await readUpload(c.req.raw));
+    return c.json(fileBody(row));
+  });
+
+  declare(app, "GET", "/v1/files", "corpus:read", (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const query = readQuery(c, listQuery);
+    const range = rangeOf(query, (id) => corpus.files.get(tenantId, id));
+    return c.json(listBody(corpus.files.list(tenantId, { ...range, purpose: query.purpose }), fileBody));
+  });
+
+  declare(app, "GET", "/v1/files/:file_id", "corpus:read", (c) =>
+    c.json(fileBody(corpus.files.get(tenantIdOf(c) as TenantId, c.req.param("file_id")))),
+  );
+
+  declare(app, "DELETE", "/v1/files/:file_id", "corpus:write", (c) => {
+    const id = corpus.files.delete(tenantIdOf(c) as TenantId, c.req.param("file_id"));
+    return c.json({ id, object: "file", deleted: true });
+  });
+
+  declare(app, "GET", "/v1/files/:file_id/content", "corpus:read", async (c) => {
+    const { row, bytes } = await corpus.files.content(tenantIdOf(c) as TenantId, c.req.param("file_id"));
+    // Whatever it claims to be, a browser must neither render nor sniff it.
+    c.header("content-type", "application/octet-stream");
+    c.header("content-disposition", `attachment; filename*=UTF-8''${encodeURIComponent(row.filename)}`);
+    c.header("x-content-type-options", "nosniff");
+    return c.body(bytes as Uint8Array<ArrayBuffer>);
+  });
+}
+
+/** @throws ApiError 413, 415, 400 with `param` */
+async function readUpload(request: Request): Promise<Upload> {
+  const contentType = request.headers.get("content-type") ?? "";
+  if (!/^multipart\/form-data\s*;/i.test(contentType)) {
+    throw new ApiError("unsupported_media_type", { message: "Send the file as multipart/form-data." });
+  }
+  const bytes = await readBody(request, corpusLimits.maxUploadBytes + corpusLimits.maxUploadOverheadBytes);
+  const fields = await parseForm(bytes, contentType);
+  const repeated = [...fields.keys()].find((key) => fields.getAll(key).length > 1);
+  if (repeated !== undefined) {
+    throw new ApiError("invalid_value", { param: repeated.slice(0, 64), message: "A field was given more than once." });
+  }
+  const result = uploadFields.safeParse(Object.fromEntries(fields.entries()));
+  if (!result.success) throw schemaError(result.error, unsupportedFields);
+  const { file, purpose } = result.data;
+  const content = new Uint8Array(await file.arrayBuffer());
+  return { filename: file.name, purpose, mediaType: file.type.slice(0, 128), bytes: content };
+}
+
+async function parseForm(bytes: Uint8Array, contentType: string): Promise<FormData> {
+  try {
+    const headers = { "content-type": contentType };
+    return (await new Response(bytes as Uint8Array<ArrayBuffer>, { headers }).formData()) as FormData;
+  } catch (error) {
+    throw new ApiError("invalid_request", { message: "The body is not valid multipart/form-data.", cause: error });
+  }
+}
+
+function fileBody(row: FileRow) {
+  return {
+    id: row.id,
+    object: "file",
+    bytes: row.byteCount,
+    created_at: seconds(row.createdAt),
+    filename: row.filename,
+    purpose: row.purpose,
+    status: "processed",
+  };
+}

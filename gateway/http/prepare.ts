@@ -1,0 +1,84 @@
+/** /admin/v1: preparing a corpus, its jobs, and what is known of its fragments. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { TenantId } from "../../db/ids.ts";
+import type { JobRow } from "../../db/jobs.ts";
+import type { Corpus } from "../corpus/corpus.ts";
+import type { FragmentFacts } from "../corpus/fragments.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { listBody, pageQuery, readNoFields, readQuery, seconds } from "./paging.ts";
+import { declare } from "./route.ts";
+import { sseResponse } from "./sse.ts";
+
+const fragmentsQuery = pageQuery
+  .omit({ before: true })
+  .extend({ order: z.enum(["asc", "desc"]).default("asc"), file_id: z.string().max(64).optional() });
+
+export function addPrepareRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
+  declare(app, "POST", "/admin/v1/vector_stores/:vector_store_id/prepare", "corpus:prepare", async (c) => {
+    await readNoFields(c);
+    const job = corpus.prepare.create(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"));
+    return c.json(jobBody(job), 202);
+  });
+
+  declare(app, "GET", "/admin/v1/jobs/:job_id", "corpus:prepare", (c) =>
+    c.json(jobBody(corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id")))),
+  );
+
+  // Every event is the whole job, so a client that comes back (Last-Event-ID) is served by the present state.
+  declare(app, "GET", "/admin/v1/jobs/:job_id/events", "corpus:prepare", (c) => {
+    const job = corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id"));
+    return sseResponse(c, async (stream) => {
+      for await (const state of corpus.prepare.watchers.follow(job, stream.signal)) {
+        const { id, status, done } = state;
+        await stream.event({ event: "job", id: `${id}/${status}/${done}`, data: JSON.stringify(jobBody(state)) });
+      }
+    });
+  });
+
+  declare(app, "POST", "/admin/v1/jobs/:job_id/cancel", "corpus:prepare", async (c) => {
+    await readNoFields(c);
+    return c.json(jobBody(corpus.prepare.cancel(tenantIdOf(c) as TenantId, c.req.param("job_id"))));
+  });
+
+  declare(app, "GET", "/admin/v1/vector_stores/:vector_store_id/fragments", "corpus:read", (c) => {
+    const { file_id: fileId, limit, order, after } = readQuery(c, fragmentsQuery);
+    const range = { limit, order, after, fileId };
+    const page = corpus.fragments.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), range);
+    return c.json(listBody(page, fragmentBody));
+  });
+}
+
+export function jobBody(job: JobRow) {
+  return {
+    id: job.id,
+    object: "prepare_job",
+    vector_store_id: job.corpusId,
+    status: job.status,
+    done: job.done,
+    total: job.total,
+    error: job.errorCode === null ? null : { code: job.errorCode, message: job.errorMessage },
+    created_at: seconds(job.createdAt),
+    finished_at: job.finishedAt === null ? null : seconds(job.finishedAt),
+  };
+}
+
+function fragmentBody({ row, span }: FragmentFacts) {
+  // What a job noted under another salt or model says nothing of the span as it is now.
+  const current = span !== undefined && row.preparedSpanKey === span.spanKey;
+  return {
+    id: row.id,
+    object: "fragment",
+    file_id: row.fileId,
+    filename: row.filename,
+    index: row.ordinal,
+    first_char: row.firstChar,
+    end_char: row.endChar,
+    text_tokens: row.tokenCount,
+    span_tokens: span?.tokenCount ?? null,
+    blocks: span?.blockCount ?? null,
+    span_key: span?.spanKey ?? null,
+    prepared: current && row.preparedAt !== null ? { worker: row.preparedWorker, at: seconds(row.preparedAt) } : null,
+    resident: (span?.residentWorkers ?? []).map((worker) => ({ worker, tier: "device" })),
+  };
+}

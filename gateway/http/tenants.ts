@@ -1,0 +1,124 @@
+/** /admin/v1: tenants and their API keys. */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { ApiKeyRow } from "../../db/api-keys.ts";
+import { parseId, type TenantId } from "../../db/ids.ts";
+import type { TenantRow } from "../../db/tenants.ts";
+import type { Corpus } from "../corpus/corpus.ts";
+import { ApiError } from "../errors.ts";
+import { type Scope, scopes } from "../principal.ts";
+import type { TenantService } from "../tenant/tenants.ts";
+import { type AppEnv, principalOf } from "./auth.ts";
+import { readJson } from "./body.ts";
+import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "./paging.ts";
+import { declare } from "./route.ts";
+
+const name = z.string().min(1).max(256);
+const createSchema = z.strictObject({ name });
+const updateSchema = z.strictObject({ name: name.optional(), status: z.enum(["active", "disabled"]).optional() });
+const mintSchema = z.strictObject({
+  scopes: z.array(z.enum(scopes)).min(1).max(scopes.length),
+  name: z.string().max(256).default(""),
+});
+
+const platform: Scope = "platform:admin";
+/** The platform's operators, and a tenant's own for that tenant. */
+const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
+
+export interface TenantRouteDeps {
+  readonly tenants: TenantService;
+  readonly corpus: Corpus;
+}
+
+export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRouteDeps): void {
+  declare(app, "POST", "/admin/v1/tenants", platform, async (c) => {
+    const fields = await readJson(c, createSchema);
+    return c.json(tenantBody(tenants.create(fields.name)), 201);
+  });
+
+  declare(app, "GET", "/admin/v1/tenants", platform, (c) => {
+    const range = rangeOf(readQuery(c, pageQuery), (id) => tenants.get(requireId(id)));
+    return c.json(listBody(tenants.list(range), tenantBody));
+  });
+
+  declare(app, "GET", "/admin/v1/tenants/:tenant_id", either, (c) =>
+    c.json(tenantBody(managedTenant(c, tenants, c.req.param("tenant_id")))),
+  );
+
+  declare(app, "PATCH", "/admin/v1/tenants/:tenant_id", platform, async (c) => {
+    const change = await readJson(c, updateSchema);
+    return c.json(tenantBody(tenants.update(requireId(c.req.param("tenant_id")), change)));
+  });
+
+  declare(app, "DELETE", "/admin/v1/tenants/:tenant_id", platform, (c) => {
+    const id = requireId(c.req.param("tenant_id"));
+    tenants.delete(id);
+    corpus.tenantDeleted(id);
+    return c.json({ id, object: "tenant.deleted", deleted: true });
+  });
+
+  declare(app, "POST", "/admin/v1/tenants/:tenant_id/salt/rotate", either, async (c) => {
+    await readNoFields(c);
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    return c.json({ id, object: "tenant.salt", epoch: tenants.rotateSalt(id) });
+  });
+
+  addApiKeyRoutes(app, tenants);
+}
+
+function addApiKeyRoutes(app: Hono<AppEnv>, tenants: TenantService): void {
+  declare(app, "POST", "/admin/v1/tenants/:tenant_id/keys", either, async (c) => {
+    const fields = await readJson(c, mintSchema);
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    const { row, apiKey } = tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes);
+    // The only answer that ever holds a key: no cache may keep it.
+    c.header("cache-control", "no-store");
+    return c.json({ ...apiKeyBody(row), key: apiKey }, 201);
+  });
+
+  declare(app, "GET", "/admin/v1/tenants/:tenant_id/keys", either, (c) => {
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    const range = rangeOf(readQuery(c, pageQuery), (keyId) => {
+      const row = tenants.apiKeys.get(principalOf(c), keyId);
+      if (row.tenantId !== id) throw new ApiError("not_found");
+      return row;
+    });
+    return c.json(listBody(tenants.apiKeys.list(id, range), apiKeyBody));
+  });
+
+  declare(app, "DELETE", "/admin/v1/keys/:key_id", either, (c) => {
+    const { id } = tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id"));
+    return c.json({ id, object: "api_key.deleted", deleted: true });
+  });
+}
+
+function requireId(raw: string): TenantId {
+  const id = parseId("tenant", raw);
+  if (id === undefined) throw new ApiError("not_found");
+  return id;
+}
+
+/** A tenant the caller may manage; another one answers like one that does not exist. */
+function managedTenant(c: Context<AppEnv>, tenants: TenantService, raw: string): TenantRow {
+  const principal = principalOf(c);
+  const row = tenants.get(requireId(raw));
+  if (principal.scopes.has("platform:admin") || row.id === principal.tenantId) return row;
+  throw new ApiError("not_found");
+}
+
+function tenantBody(row: TenantRow) {
+  return { id: row.id, object: "tenant", name: row.name, status: row.status, created_at: seconds(row.createdAt) };
+}
+
+function apiKeyBody(row: ApiKeyRow) {
+  return {
+    id: row.id,
+    object: "api_key",
+    tenant_id: row.tenantId,
+    name: row.name,
+    prefix: row.prefix,
+    scopes: row.scopes,
+    created_at: seconds(row.createdAt),
+    revoked_at: row.revokedAt === null ? null : seconds(row.revokedAt),
+  };
+}
