@@ -14,6 +14,7 @@ export interface TinyOptions {
   readonly shape?: Partial<BackendShape>;
   readonly limits?: Partial<EngineLimits>;
   readonly onForward?: (batch: Batch) => void | Promise<void>;
+  readonly backend?: FakeBackend;
 }
 
 export class TinyWorld {
@@ -22,8 +23,8 @@ export class TinyWorld {
   readonly messages: WorkerMessage[] = [];
   nowMs = 0;
 
-  constructor({ shape, limits, onForward }: TinyOptions = {}) {
-    this.backend = new FakeBackend(shape, onForward);
+  constructor({ shape, limits, onForward, backend }: TinyOptions = {}) {
+    this.backend = backend ?? new FakeBackend(shape, onForward);
     this.engine = new Engine({
       backend: this.backend,
       eosTokenIds,

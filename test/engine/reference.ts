@@ -2,7 +2,8 @@
  * The answer that a plan must get from the fake backend, by its definition: no blocks, no steps, no cache.
  * Only the sampler is shared with the engine.
  */
-import { type fakeShape, fakeLogit, seenTerm, tokenState } from "../../worker/backend/fake.ts";
+import type { BackendShape } from "../../worker/backend/backend.ts";
+import { fakeLogit, seenTerm, tokenState } from "../../worker/backend/fake.ts";
 import type { FinishReason, SubmitMessage } from "../../worker/contract/messages.ts";
 import { TokenHistory } from "../../worker/sample/penalties.ts";
 import { Sampler } from "../../worker/sample/sampler.ts";
@@ -14,7 +15,7 @@ export interface ReferenceAnswer {
 
 export function referenceAnswer(
   { plan, params }: SubmitMessage,
-  shape: typeof fakeShape,
+  shape: BackendShape,
   eosTokenIds: readonly number[],
 ): ReferenceAnswer {
   const states: number[][] = [];
@@ -31,7 +32,7 @@ export function referenceAnswer(
     own.forEach((state, i) => {
       sum += seenTerm(state, own.length - i);
     });
-    const state = tokenState(tokenId, position, Number(BigInt.asIntN(32, BigInt(sum))));
+    const state = tokenState(tokenId, position, sum | 0);
     own.push(state);
     return state;
   };

@@ -53,6 +53,10 @@ export class PrefixCache {
     return this.blockOfKey.keys();
   }
 
+  has(key: BlockKey): boolean {
+    return this.blockOfKey.has(key);
+  }
+
   /** The block that holds exactly this content under this key. */
   find(key: BlockKey, content: BlockContent): BlockId | undefined {
     const blockId = this.blockOfKey.get(key);

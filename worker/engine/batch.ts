@@ -118,7 +118,7 @@ export class BatchBuilder {
     this.segmentFirstTokens.push(0);
     this.segmentTokenCounts.push(end);
     this.segmentOffsets.push(0);
-    this.blockIds.append(run.blocks);
+    this.blockIds.appendList(run.blocks);
   }
 }
 
@@ -141,9 +141,16 @@ class Scratch {
     this.count += 1;
   }
 
-  append(values: ArrayLike<number>): void {
+  append(values: Int32Array): void {
     this.reserve(values.length);
     this.memory.set(values, this.count);
+    this.count += values.length;
+  }
+
+  /** A loop, since TypedArray.set of a plain array is several times slower. */
+  appendList(values: readonly number[]): void {
+    this.reserve(values.length);
+    for (let i = 0; i < values.length; i++) this.memory[this.count + i] = values[i];
     this.count += values.length;
   }
 

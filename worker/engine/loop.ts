@@ -26,6 +26,8 @@ export interface EngineOptions {
   readonly clock: () => number;
   /** Takes every message to the gateway, in order; called synchronously. */
   readonly emit: (message: WorkerMessage) => void;
+  /** Re-derives the bookkeeping after every step and throws when it contradicts itself. */
+  readonly debug?: boolean;
 }
 
 export class Engine {
@@ -34,6 +36,7 @@ export class Engine {
   private readonly limits: EngineLimits;
   private readonly clock: () => number;
   private readonly emit: (message: WorkerMessage) => void;
+  private readonly debug: boolean;
   private readonly pool: BlockPool;
   private readonly events = new KvEventLog();
   private readonly cache: PrefixCache;
@@ -49,13 +52,14 @@ export class Engine {
   private wake: (() => void) | undefined;
   private readonly whenIdle: (() => void)[] = [];
 
-  constructor({ backend, eosTokenIds, limits, clock, emit }: EngineOptions) {
+  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false }: EngineOptions) {
     const { blockCount, blockTokens, vocabSize } = backend.shape;
     this.backend = backend;
     this.eosTokenIds = eosTokenIds;
     this.limits = { ...defaultEngineLimits, ...limits };
     this.clock = clock;
     this.emit = emit;
+    this.debug = debug;
     this.pool = new BlockPool(blockCount);
     this.cache = new PrefixCache(this.pool, blockTokens, this.events);
     this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock);
@@ -157,6 +161,7 @@ export class Engine {
     const logits = await this.forward(pieces);
     if (logits !== undefined) this.collect(pieces, logits);
     this.flushEvents();
+    if (this.debug) this.checkInvariants();
     return true;
   }
 
@@ -253,6 +258,7 @@ export class Engine {
   }
 
   private async nextMessage(): Promise<void> {
+    if (this.requests.size > 0 || this.stopped) return;
     await new Promise<void>((resolve) => {
       this.wake = resolve;
     });

@@ -45,7 +45,7 @@ export class Run {
     this.blockTokens = blockTokens;
     this.tokenIds = plan.tokenIds;
     this.tokenCount = plan.tokenIds.length;
-    this.keys = open ? [...plan.blockKeys] : (plan.blockKeys as BlockKey[]);
+    this.keys = [...plan.blockKeys];
   }
 
   get promptTokens(): number {
@@ -86,8 +86,12 @@ export class Run {
     if (!this.keyed || this.computedTokens !== this.blocks.length * this.blockTokens) return found;
     for (let index = this.blocks.length; index < this.reusableBlocks(); index++) {
       const key = this.keys[index];
-      const blockId = key === undefined ? undefined : cache.find(key, this.contentOf(index));
-      if (blockId === undefined) break;
+      if (key === undefined || !cache.has(key)) break;
+      const blockId = cache.find(key, this.contentOf(index));
+      if (blockId === undefined) {
+        this.keyed = false; // a collision: whatever is chained from this key is not ours either
+        break;
+      }
       found.push(blockId);
     }
     return found;
@@ -101,6 +105,7 @@ export class Run {
     }
     this.keptBlocks = this.blocks.length;
     this.computedTokens = Math.min(this.blocks.length * this.blockTokens, this.tokenCount);
+    this.writeAccountedTokens = Math.max(this.writeAccountedTokens, this.computedTokens);
     const fresh = this.account();
     this.cachedTokens += fresh;
     return fresh;
@@ -133,7 +138,9 @@ export class Run {
     if (this.open && end - start < this.blockTokens) return false;
     const previous = this.keys[this.keptBlocks - 1] ?? this.plan.rootKey;
     this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
-    const stored = cache.store(this.blocks[this.keptBlocks], this.keys[this.keptBlocks], content);
+    const key = this.keys[this.keptBlocks];
+    const stored = cache.store(this.blocks[this.keptBlocks], key, content);
+    if (!stored && cache.find(key, content) === undefined) this.keyed = false; // a collision
     const written = Math.min(end, this.promptTokens) - Math.max(start, this.writeAccountedTokens);
     if (stored && written > 0) this.cacheWriteTokens += written;
     this.writeAccountedTokens = Math.max(this.writeAccountedTokens, end);

@@ -1,0 +1,42 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { FreeList } from "../../worker/cache/free-list.ts";
+import type { BlockId } from "../../worker/contract/units.ts";
+
+const blockCount = 6;
+const id = (value: number): BlockId => value as BlockId;
+
+describe("FreeList", () => {
+  test("agrees with an array under any sequence of operations", () => {
+    const operation = fc.tuple(
+      fc.constantFrom("pushFront" as const, "pushBack" as const, "popFront" as const, "remove" as const),
+      fc.integer({ min: 0, max: blockCount - 1 }),
+    );
+    const property = fc.property(fc.array(operation, { maxLength: 60 }), (operations) => {
+      const list = new FreeList(blockCount);
+      const model: number[] = [];
+      for (const [name, block] of operations) {
+        const at = model.indexOf(block);
+        expect(list.has(id(block))).toBe(at >= 0);
+        if (name === "popFront") {
+          const expected = model.shift();
+          expect(list.popFront()).toBe(expected === undefined ? undefined : id(expected));
+        } else if (name === "remove") {
+          if (at < 0) expect(() => list.remove(id(block))).toThrow("is not in the free list");
+          else {
+            list.remove(id(block));
+            model.splice(at, 1);
+          }
+        } else if (at >= 0) expect(() => list[name](id(block))).toThrow("is in the free list already");
+        else {
+          list[name](id(block));
+          if (name === "pushFront") model.unshift(block);
+          else model.push(block);
+        }
+        expect([...list]).toEqual(model.map(id));
+        expect(list.length).toBe(model.length);
+      }
+    });
+    fc.assert(property, { numRuns: 200 });
+  });
+});

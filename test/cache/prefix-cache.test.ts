@@ -1,0 +1,86 @@
+import { describe, expect, test } from "bun:test";
+import { BlockPool } from "../../worker/cache/block-pool.ts";
+import { KvEventLog } from "../../worker/cache/kv-events.ts";
+import { type BlockContent, PrefixCache } from "../../worker/cache/prefix-cache.ts";
+import type { BlockId, BlockKey } from "../../worker/contract/units.ts";
+
+const key = (name: string): BlockKey => name as BlockKey;
+
+function content(tokenIds: number[], position = 0): BlockContent {
+  return { tokenIds: Int32Array.from(tokenIds), start: 0, end: tokenIds.length, position };
+}
+
+function makeCache(blockCount: number): { cache: PrefixCache; pool: BlockPool; events: KvEventLog } {
+  const pool = new BlockPool(blockCount);
+  const events = new KvEventLog();
+  return { cache: new PrefixCache(pool, 4, events), pool, events };
+}
+
+function storeNew(cache: PrefixCache, name: string, tokenIds: number[]): BlockId {
+  const blockId = cache.allocate();
+  if (blockId === undefined) throw new Error("no block is free");
+  cache.store(blockId, key(name), content(tokenIds));
+  return blockId;
+}
+
+describe("PrefixCache", () => {
+  test("a released block stays findable until its memory is needed, oldest first", () => {
+    const { cache, events } = makeCache(2);
+    const a = storeNew(cache, "a", [1, 2, 3, 4]);
+    const b = storeNew(cache, "b", [5]);
+    cache.release(a);
+    cache.release(b);
+    expect(cache.find(key("a"), content([1, 2, 3, 4]))).toBe(a);
+    expect(cache.allocate()).toBe(a);
+    expect(cache.find(key("a"), content([1, 2, 3, 4]))).toBeUndefined();
+    expect(cache.find(key("b"), content([5]))).toBe(b);
+    expect(cache.evictedBlocks).toBe(1);
+    expect(events.take()).toEqual([
+      { sequence: 1, type: "stored", blockKeys: [key("a"), key("b")] },
+      { sequence: 2, type: "removed", blockKeys: [key("a")] },
+    ]);
+    expect(events.take()).toEqual([]);
+  });
+
+  test("refuses a key whose block holds other tokens, another count or another position", () => {
+    const { cache } = makeCache(1);
+    storeNew(cache, "a", [1, 2, 3]);
+    expect(cache.find(key("a"), content([1, 2, 3]))).toBe(0 as BlockId);
+    for (const other of [content([1, 2, 4]), content([1, 2]), content([1, 2, 3, 4]), content([1, 2, 3], 4)]) {
+      expect(cache.find(key("a"), other)).toBeUndefined();
+    }
+  });
+
+  test("compares the tokens start to end of a longer array", () => {
+    const { cache } = makeCache(2);
+    const blockId = cache.allocate() as BlockId;
+    const tokenIds = Int32Array.of(9, 8, 7, 6, 5, 4);
+    cache.store(blockId, key("second"), { tokenIds, start: 4, end: 6, position: 4 });
+    expect(cache.find(key("second"), content([5, 4], 4))).toBe(blockId);
+  });
+
+  test("keeps the first block of a key; the second stays private and is freed when released", () => {
+    const { cache, pool } = makeCache(2);
+    const first = storeNew(cache, "a", [1]);
+    const second = storeNew(cache, "a", [1]);
+    expect(cache.keyOf(second)).toBeUndefined();
+    cache.release(first);
+    cache.release(second);
+    expect(pool.freeBlocks()).toEqual([second, first]);
+  });
+
+  test("evict forgets at once: a free block is used next, a live one is freed when released", () => {
+    const { cache, pool, events } = makeCache(3);
+    const [a, b, c] = [storeNew(cache, "a", [1]), storeNew(cache, "b", [2]), storeNew(cache, "c", [3])];
+    cache.release(a);
+    cache.release(b);
+    events.take();
+    cache.evict([key("b"), key("c"), key("never stored")]);
+    expect(events.take()).toEqual([{ sequence: 2, type: "removed", blockKeys: [key("b"), key("c")] }]);
+    expect(pool.freeBlocks()).toEqual([b, a]);
+    cache.release(c);
+    expect(pool.freeBlocks()).toEqual([c, b, a]);
+    expect([...cache.residentKeys()]).toEqual([key("a")]);
+    expect(cache.evictedBlocks).toBe(0);
+  });
+});

@@ -1,0 +1,142 @@
+/** Who runs when: budget, queue, admission, preemption. */
+import { describe, expect, test } from "bun:test";
+import type { Batch } from "../../worker/backend/backend.ts";
+import { eosTokenIds, TinyWorld } from "./harness.ts";
+import { countUp, type PlanParts, submitPlan } from "./plans.ts";
+import { referenceAnswer } from "./reference.ts";
+
+const long = { params: { maxTokens: 16, ignoreEos: true } };
+
+function question(from: number, count: number): PlanParts {
+  return { question: countUp(from, count) };
+}
+
+function expectReference(world: TinyWorld, name: string, parts: PlanParts, options = long): void {
+  const expected = referenceAnswer(submitPlan(name, parts, options), world.backend.shape, eosTokenIds);
+  expect(world.tokensOf(name)).toEqual(expected.tokenIds);
+}
+
+describe("token budget", () => {
+  test("a step is never longer; decodes come first and a long prompt fills the rest in pieces", async () => {
+    const rows: number[][] = [];
+    const record = (batch: Batch): void => {
+      rows.push(Array.from(batch.pieceRows.subarray(1), (end, i) => end - batch.pieceRows[i]));
+    };
+    const world = new TinyWorld({ shape: { blockCount: 32 }, limits: { stepTokens: 6 }, onForward: record });
+    world.engine.submit(submitPlan("a", question(1, 4), { params: { maxTokens: 6, ignoreEos: true } }));
+    await world.step();
+    world.engine.submit(submitPlan("b", question(20, 14), { params: { maxTokens: 1 } }));
+    await world.settle();
+    expect(rows).toEqual([[4], [1, 5], [1, 5], [1, 4], [1], [1]]);
+  });
+
+  test("limits that cannot work together are refused", () => {
+    const limits = { maxRunningRequests: 8, stepTokens: 7 };
+    expect(() => new TinyWorld({ limits })).toThrow("stepTokens (7) is below maxRunningRequests (8)");
+  });
+});
+
+describe("admission", () => {
+  test("first come, first served, as many as may run", async () => {
+    const world = new TinyWorld({ limits: { maxRunningRequests: 2 } });
+    for (const name of ["a", "b", "c"]) world.engine.submit(submitPlan(name, question(1, 2)));
+    await world.step();
+    expect(world.engine.stats()).toMatchObject({ runningRequests: 2, waitingRequests: 1 });
+    await world.settle();
+    const ends = world.messages.flatMap((message) => (message.type === "finished" ? [message.requestId] : []));
+    expect(ends).toEqual(["a", "b", "c"]);
+  });
+
+  test("a prompt waits until the pool can hold it beside what was promised to others", async () => {
+    const world = new TinyWorld({ limits: { stepTokens: 4 } });
+    world.engine.submit(submitPlan("a", question(1, 20)));
+    world.engine.submit(submitPlan("b", question(30, 16)));
+    await world.step();
+    expect(world.engine.stats()).toMatchObject({ runningRequests: 1, waitingRequests: 1, usedBlocks: 1 });
+    await world.settle();
+    expect(world.engine.stats().preemptions).toBe(0);
+    expect(world.finishedOf("b").timings.queueMs).toBeGreaterThan(world.finishedOf("a").timings.queueMs);
+  });
+
+  test("hits count as held: a prompt that is resident is admitted where a new one would wait", async () => {
+    const world = new TinyWorld();
+    const prepared: PlanParts = { spans: [countUp(1, 20)] };
+    world.engine.submit(submitPlan("prepare", prepared, { params: { maxTokens: 0 } }));
+    await world.settle();
+    for (const name of ["a", "b", "c"]) {
+      world.engine.submit(submitPlan(name, { ...prepared, question: countUp(60, 2) }, { params: { maxTokens: 2 } }));
+    }
+    await world.step();
+    expect(world.engine.stats()).toMatchObject({ runningRequests: 3, usedBlocks: 8 });
+    await world.settle();
+  });
+
+  test("more than the pool is refused with its sizes, more than the queue as overloaded", async () => {
+    const world = new TinyWorld({ limits: { maxWaitingRequests: 1 } });
+    world.engine.submit(submitPlan("big", question(1, 33)));
+    expect(world.failedOf("big")).toMatchObject({
+      code: "prompt_too_long",
+      message: "the prompt's 33 tokens take 9 blocks of 4, the KV pool has 8",
+    });
+    world.engine.submit(submitPlan("a", question(1, 2)));
+    world.engine.submit(submitPlan("b", question(1, 2)));
+    expect(world.failedOf("b")).toMatchObject({ code: "overloaded" });
+    await world.settle();
+    expect(world.finishedOf("a").reason).toBe("length");
+  });
+});
+
+describe("preemption", () => {
+  test("the request admitted last gives way, goes on later, and streams nothing twice", async () => {
+    const world = new TinyWorld();
+    const prompts = { a: question(1, 8), b: question(20, 8) };
+    for (const [name, parts] of Object.entries(prompts)) world.engine.submit(submitPlan(name, parts, long));
+    await world.settle();
+    expect(world.engine.stats().preemptions).toBeGreaterThan(0);
+    for (const [name, parts] of Object.entries(prompts)) expectReference(world, name, parts);
+    const ends = world.messages.flatMap((message) => (message.type === "finished" ? [message.requestId] : []));
+    expect(ends).toEqual(["a", "b"]);
+    for (const name of ["a", "b"]) {
+      expect(world.finishedOf(name).usage).toEqual({
+        promptTokens: 8,
+        completionTokens: 16,
+        cachedTokens: 0,
+        cacheWriteTokens: 8,
+      });
+    }
+    const { computedTokens } = world.engine.stats();
+    expect(computedTokens).toBeGreaterThan(2 * (8 + 15));
+  });
+
+  test("the same seed draws the same tokens, preempted or not", async () => {
+    const sampling = { temperature: 1.3, seed: 11 };
+    const alone = new TinyWorld();
+    alone.engine.submit(submitPlan("b", question(20, 8), { ...long, sampling }));
+    await alone.settle();
+    const world = new TinyWorld();
+    world.engine.submit(submitPlan("a", question(1, 8), { ...long, sampling }));
+    world.engine.submit(submitPlan("b", question(20, 8), { ...long, sampling }));
+    await world.settle();
+    expect(world.engine.stats().preemptions).toBeGreaterThan(0);
+    expect(world.tokensOf("b")).toEqual(alone.tokensOf("b"));
+  });
+
+  test("a request that fills the whole pool alone ends with its length", async () => {
+    const world = new TinyWorld();
+    world.engine.submit(submitPlan("a", question(1, 28), { params: { maxTokens: 100, ignoreEos: true } }));
+    await world.settle();
+    // 32 slots: 28 of the prompt, 4 generated, and one sampled from the last without a slot of its own.
+    expect(world.finishedOf("a")).toMatchObject({ reason: "length", usage: { completionTokens: 5 } });
+    expect(world.engine.stats()).toMatchObject({ usedBlocks: 0, runningRequests: 0, waitingRequests: 0 });
+  });
+});
+
+test("stages are timed by the clock that was given", async () => {
+  const world = new TinyWorld({ limits: { maxRunningRequests: 1, stepTokens: 4 } });
+  world.engine.submit(submitPlan("a", question(1, 8), { params: { maxTokens: 2, ignoreEos: true } }));
+  world.engine.submit(submitPlan("b", question(20, 8), { params: { maxTokens: 0 } }));
+  await world.settle();
+  // A step a millisecond: two of prefill (the second samples), one of decode; then b is admitted.
+  expect(world.finishedOf("a").timings).toEqual({ queueMs: 1, prefillMs: 1, ttftMs: 2 });
+  expect(world.finishedOf("b").timings).toEqual({ queueMs: 4, prefillMs: 1, ttftMs: 0 });
+});

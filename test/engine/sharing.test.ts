@@ -1,0 +1,96 @@
+/** Requests in progress share what they compute. */
+import { describe, expect, test } from "bun:test";
+import { eosTokenIds, TinyWorld } from "./harness.ts";
+import { countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "./plans.ts";
+import { referenceAnswer } from "./reference.ts";
+
+const span = countUp(20, 12);
+const first: PlanParts = { spans: [span], question: countUp(60, 2) };
+const second: PlanParts = { spans: [countUp(40, 3), span], question: countUp(70, 2) };
+const shape = { blockCount: 16 };
+const once = { params: { maxTokens: 1 } };
+
+function expectReference(world: TinyWorld, name: string, parts: PlanParts): void {
+  const expected = referenceAnswer(submitPlan(name, parts, once), world.backend.shape, eosTokenIds);
+  expect(world.tokensOf(name)).toEqual(expected.tokenIds);
+}
+
+describe("sharing in flight", () => {
+  test("a span that two requests miss at once is computed once", async () => {
+    const world = new TinyWorld({ shape });
+    world.engine.submit(submitPlan("a", first, once));
+    world.engine.submit(submitPlan("b", second, once));
+    await world.settle();
+    for (const [name, parts] of Object.entries({ a: first, b: second })) expectReference(world, name, parts);
+    expect(world.backend.rowCount).toBe(12 + 2 + 3 + 2);
+    expect(world.finishedOf("a").usage).toMatchObject({ cachedTokens: 0, cacheWriteTokens: 12 });
+    expect(world.finishedOf("b").usage).toMatchObject({ cachedTokens: 12, cacheWriteTokens: 3 });
+    expect(world.finishedOf("b").spans.map((report) => report.source)).toEqual(["computed", "device"]);
+  });
+
+  test("when the one that computes it aborts, the other goes on from what is there", async () => {
+    const world = new TinyWorld({ shape, limits: { stepTokens: 8 } });
+    world.engine.submit(submitPlan("a", first, once));
+    world.engine.submit(submitPlan("b", second, once));
+    await world.step();
+    world.engine.abort("a");
+    await world.settle();
+    expectReference(world, "b", second);
+    expect(world.backend.rowCount).toBe(12 + 3 + 2);
+    expect(world.finishedOf("b").usage.cachedTokens).toBe(8);
+  });
+
+  test("an abort while its step computes leaves nothing half-written to be found", async () => {
+    const world = new TinyWorld({ shape, onForward: () => world.engine.abort("a") });
+    world.engine.submit(submitPlan("a", first, once));
+    world.engine.submit(submitPlan("b", second, once));
+    await world.settle();
+    expect(world.finishedOf("a")).toMatchObject({ reason: "abort", usage: { cacheWriteTokens: 0 } });
+    expectReference(world, "b", second);
+  });
+
+  test("choices of one prompt compute it once, the last block apart", async () => {
+    const world = new TinyWorld({ shape, limits: { stepTokens: 64 } });
+    for (const name of ["0", "1", "2"]) {
+      world.engine.submit(submitPlan(name, { question: countUp(1, 10) }, { ...once, sampling: { temperature: 1 } }));
+    }
+    await world.settle();
+    expect(world.backend.rowCount).toBe(10 + 2 + 2);
+  });
+
+  test("a span that stands twice in a prompt is computed once", async () => {
+    const world = new TinyWorld();
+    const twice: PlanParts = { spans: [span.subarray(0, 5), span.subarray(0, 5)], question: countUp(60, 2) };
+    world.engine.submit(submitPlan("r", twice, once));
+    await world.settle();
+    expectReference(world, "r", twice);
+    expect(world.backend.rowCount).toBe(5 + 2);
+  });
+
+  test("many short spans of several requests are computed in one step", async () => {
+    const world = new TinyWorld({ shape, limits: { stepTokens: 64 } });
+    const spans = [0, 1, 2, 3].map((i) => countUp(10 * i, 3));
+    world.engine.submit(submitPlan("a", { spans }, { params: { maxTokens: 0 } }));
+    world.engine.submit(submitPlan("b", { spans: [countUp(50, 3), countUp(60, 3)] }, { params: { maxTokens: 0 } }));
+    await world.step();
+    expect(world.finishedOf("a").reason).toBe("prepared");
+    expect(world.finishedOf("b").reason).toBe("prepared");
+    expect(world.backend.stepCount).toBe(1);
+  });
+
+  test("a forced collision is computed anew, answered rightly and not kept", async () => {
+    const world = new TinyWorld({ shape });
+    const runs = makeRuns({ question: countUp(1, 9) }, true);
+    const collided = runs.map((run) => ({ ...run, tokenIds: countUp(2, 9) }));
+    const options = { params: { maxTokens: 6, ignoreEos: true } };
+    world.engine.submit(submitRuns("a", runs, options));
+    await world.settle();
+    const keys = world.engine.residentKeys();
+    world.engine.submit(submitRuns("b", collided, options));
+    await world.settle();
+    const expected = referenceAnswer(submitRuns("b", collided, options), world.backend.shape, eosTokenIds);
+    expect(world.tokensOf("b")).toEqual(expected.tokenIds);
+    expect(world.finishedOf("b").usage).toMatchObject({ cachedTokens: 0, cacheWriteTokens: 0 });
+    expect(world.engine.residentKeys()).toEqual(keys);
+  });
+});

@@ -1,0 +1,188 @@
+/**
+ * A seeded life of one engine: requests come, are aborted, keys are evicted, steps fail; every answer is
+ * compared with the one worked out by definition, and the bookkeeping is re-derived after every step.
+ */
+import { expect } from "bun:test";
+import { FakeBackend } from "../../worker/backend/fake.ts";
+import type { KvEvent, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import { blockCountForTokens } from "../../worker/contract/units.ts";
+import { Engine } from "../../worker/engine/loop.ts";
+import { blockTokens, submitRuns } from "../engine/plans.ts";
+import { referenceAnswer } from "../engine/reference.ts";
+import { randomRuns, withForcedCollision } from "./plans.ts";
+import { Choices } from "./random.ts";
+
+const eosTokenIds = [0, 1];
+
+interface Track {
+  readonly message: SubmitMessage;
+  readonly tokenIds: number[];
+  end: WorkerMessage | undefined;
+}
+
+export interface SimulationCounts {
+  requests: number;
+  preemptions: number;
+  hitTokens: number;
+  evictedBlocks: number;
+  ends: Record<string, number>;
+}
+
+export class Simulation {
+  readonly counts: SimulationCounts = { requests: 0, preemptions: 0, hitTokens: 0, evictedBlocks: 0, ends: {} };
+  private readonly choices: Choices;
+  private readonly tracks = new Map<string, Track>();
+  private readonly events: KvEvent[] = [];
+  private readonly backend: FakeBackend;
+  private readonly engine: Engine;
+  private readonly faults: boolean;
+  private nowMs = 0;
+  private failNextStep = false;
+
+  constructor(seed: number) {
+    this.choices = new Choices(seed);
+    const blockCount = this.choices.pick([8, 12, 24]);
+    const contextTokens = this.choices.pick([40, 256]);
+    this.faults = this.choices.chance(0.3);
+    this.backend = new FakeBackend({ blockCount, contextTokens }, () => this.whileComputing());
+    const maxRunningRequests = this.choices.int(1, 6);
+    this.engine = new Engine({
+      backend: this.backend,
+      eosTokenIds,
+      limits: { maxRunningRequests, maxWaitingRequests: 6, stepTokens: this.choices.pick([6, 7, 16, 64]) },
+      clock: () => this.nowMs,
+      emit: (message) => this.receive(message),
+      debug: true,
+    });
+  }
+
+  async run(requestCount: number): Promise<SimulationCounts> {
+    const submitChance = this.choices.pick([0.1, 0.4, 0.9]);
+    while (this.counts.requests < requestCount) {
+      this.nowMs += 1;
+      if (this.choices.chance(submitChance)) this.submit();
+      this.disturb();
+      this.failNextStep = this.faults && this.choices.chance(0.01);
+      await this.engine.step();
+    }
+    this.failNextStep = false;
+    for (let steps = 0; await this.engine.step(); steps++) expect(steps).toBeLessThan(10_000);
+    this.checkEnd();
+    return this.counts;
+  }
+
+  private submit(): void {
+    const requestId = `r${this.counts.requests++}`;
+    const { choices } = this;
+    const maxTokens = choices.chance(0.15) ? 0 : choices.int(1, 24);
+    const runs = randomRuns(choices, maxTokens > 0);
+    const message = submitRuns(requestId, choices.chance(0.1) ? withForcedCollision(runs, choices) : runs, {
+      reuse: choices.chance(0.9),
+      params: { maxTokens, ignoreEos: choices.chance(0.3), minTokens: Math.min(maxTokens, choices.int(0, 3)) },
+      sampling: {
+        temperature: choices.pick([0, 0.8, 1.5]),
+        topP: choices.pick([1, 0.9]),
+        topK: choices.pick([0, 5]),
+        repetitionPenalty: choices.pick([1, 1, 1.3]),
+        frequencyPenalty: choices.pick([0, 0, 0.5]),
+        seed: choices.int(0, 3),
+      },
+    });
+    this.tracks.set(requestId, { message, tokenIds: [], end: undefined });
+    this.engine.submit(message);
+  }
+
+  /** Aborts and evictions, between steps and while a step computes. */
+  private disturb(): void {
+    const { choices } = this;
+    if (choices.chance(0.05)) this.engine.abort(`r${choices.int(0, this.counts.requests)}`);
+    if (choices.chance(0.05)) {
+      const keys = this.engine.residentKeys().filter(() => choices.chance(0.3));
+      this.engine.evict(keys);
+      const resident = new Set(this.engine.residentKeys());
+      expect(keys.filter((key) => resident.has(key))).toEqual([]);
+    }
+  }
+
+  private async whileComputing(): Promise<void> {
+    if (this.failNextStep) throw new Error("injected");
+    if (!this.choices.chance(0.2)) return;
+    await Promise.resolve();
+    this.disturb();
+  }
+
+  private receive(message: WorkerMessage): void {
+    if (message.type === "kv") {
+      this.events.push(...message.events);
+      return;
+    }
+    if (!("requestId" in message)) throw new Error(`unexpected message ${message.type}`);
+    const track = this.tracks.get(message.requestId);
+    if (track === undefined) throw new Error(`message about an unknown request ${message.requestId}`);
+    if (track.end !== undefined) throw new Error(`${message.requestId} got ${message.type} after its end`);
+    if (message.type === "tokens") track.tokenIds.push(...message.tokenIds);
+    else track.end = message;
+  }
+
+  private checkEnd(): void {
+    this.engine.checkInvariants();
+    const stats = this.engine.stats();
+    expect(stats.usedBlocks).toBe(0);
+    expect(stats.runningRequests + stats.waitingRequests).toBe(0);
+    Object.assign(this.counts, {
+      preemptions: stats.preemptions,
+      hitTokens: stats.hitTokens,
+      evictedBlocks: stats.evictedBlocks,
+    });
+    this.checkEvents();
+    for (const track of this.tracks.values()) this.checkAnswer(track);
+  }
+
+  /** Replaying the events gives what is resident; sequence numbers have no gap. */
+  private checkEvents(): void {
+    const resident = new Set<string>();
+    this.events.forEach((event, index) => {
+      expect(event.sequence).toBe(index + 1);
+      for (const key of event.blockKeys) {
+        expect(resident.has(key)).toBe(event.type === "removed");
+        if (event.type === "stored") resident.add(key);
+        else resident.delete(key);
+      }
+    });
+    expect([...resident].sort()).toEqual(this.engine.residentKeys().sort());
+  }
+
+  private checkAnswer({ message, tokenIds, end }: Track): void {
+    const { runs } = message.plan;
+    const { blockCount } = this.backend.shape;
+    const promptBlocks = runs.reduce((sum, run) => sum + blockCountForTokens(run.tokenIds.length, blockTokens), 0);
+    if (end?.type === "failed") {
+      this.countEnd(end.code);
+      if (end.code === "bad_plan") {
+        const endPosition = Math.max(...runs.map((run) => run.position + run.tokenIds.length));
+        expect(endPosition).toBeGreaterThan(this.backend.shape.contextTokens);
+      } else if (end.code === "prompt_too_long") expect(promptBlocks).toBeGreaterThan(blockCount);
+      else if (end.code === "internal") expect(this.faults).toBe(true);
+      return;
+    }
+    if (end?.type !== "finished") throw new Error(`${message.requestId} has no end`);
+    this.countEnd(end.reason);
+    const expected = referenceAnswer(message, this.backend.shape, eosTokenIds);
+    const { usage } = end;
+    expect(tokenIds).toEqual(expected.tokenIds.slice(0, tokenIds.length));
+    expect(usage.completionTokens).toBe(tokenIds.length + (end.reason === "stop" ? 1 : 0));
+    expect(usage.promptTokens).toBe(runs.reduce((sum, run) => sum + run.tokenIds.length, 0));
+    expect(usage.cachedTokens + usage.cacheWriteTokens).toBeLessThanOrEqual(usage.promptTokens);
+    if (!message.reuse) expect(usage.cachedTokens + usage.cacheWriteTokens).toBe(0);
+    if (end.reason === "abort") return;
+    const open = runs.at(-1);
+    const grown = open === undefined ? 0 : open.tokenIds.length % blockTokens || blockTokens;
+    const outgrown = promptBlocks + Math.ceil((grown + tokenIds.length) / blockTokens) - 1 > blockCount;
+    if (end.reason === "length" && outgrown) return;
+    expect({ tokenIds, reason: end.reason }).toEqual(expected);
+  }
+
+  private countEnd(name: string): void {
+    this.counts.ends[name] = (this.counts.ends[name] ?? 0) + 1;
+  }
+}

@@ -1,0 +1,89 @@
+/** Random plans over a small stock of texts, so that requests share much: every form a plan can take. */
+import { foldSpan, nextBlockKey, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { PlanRun, SegmentRef } from "../../worker/contract/messages.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { blockTokens, countUp } from "../engine/plans.ts";
+import type { Choices } from "./random.ts";
+
+const salts = ["dGVuYW50LWE=", "dGVuYW50LWI="] as CacheSalt[];
+const systems = [countUp(1, 3), countUp(1, 4), countUp(1, 9)];
+const documents = [1, 3, 4, 5, 8, 11].map((count, i) => countUp(10 + 7 * i, count));
+const questions = [countUp(60, 2), countUp(60, 4), countUp(60, 9), countUp(70, 1)];
+
+class PlanMaker {
+  readonly runs: PlanRun[] = [];
+  private readonly seen: SegmentRef[] = [];
+  private readonly choices: Choices;
+  private readonly salt: CacheSalt;
+  private mainKey: BlockKey;
+  private position = 0;
+
+  constructor(choices: Choices) {
+    this.choices = choices;
+    this.salt = choices.pick(salts);
+    this.mainKey = rootKey("fake", this.salt, "main");
+  }
+
+  addMain(tokenIds: Int32Array, open: boolean): void {
+    const blockKeys = runBlockKeys(this.mainKey, tokenIds, blockTokens, !open);
+    this.push({
+      kind: "main",
+      tokenIds,
+      position: this.position,
+      sees: [...this.seen],
+      blockKeys,
+      rootKey: this.mainKey,
+    });
+    this.seen.push({ run: this.runs.length - 1, firstToken: 0, tokenCount: tokenIds.length, offset: 0 });
+    this.mainKey = blockKeys.at(-1) ?? this.mainKey;
+    this.position += tokenIds.length;
+  }
+
+  /** A span of its own, one under a preamble (the run before it), or a part of one (an inner answer). */
+  addSpan(tokenIds: Int32Array): void {
+    const preamble = this.runs.at(-1);
+    const nested = preamble !== undefined && this.choices.chance(0.25);
+    const parentKey = nested ? preamble.blockKeys.at(-1) : undefined;
+    const position = nested ? preamble.position + preamble.tokenIds.length : 0;
+    const root = rootKey("fake", this.salt, "span", parentKey);
+    const blockKeys = runBlockKeys(root, tokenIds, blockTokens, true);
+    const parent = this.runs.length - 1;
+    const sees = nested ? [{ run: parent, firstToken: 0, tokenCount: preamble.tokenIds.length, offset: 0 }] : [];
+    this.push({ kind: "span", tokenIds, position, sees, blockKeys, rootKey: root });
+    const firstToken = this.choices.chance(0.25) ? this.choices.int(0, tokenIds.length - 1) : 0;
+    const tokenCount = tokenIds.length - firstToken;
+    const offset = this.position - position - firstToken;
+    this.seen.push({ run: this.runs.length - 1, firstToken, tokenCount, offset });
+    const part = nextBlockKey(blockKeys[blockKeys.length - 1], Int32Array.of(firstToken, offset));
+    this.mainKey = foldSpan(this.mainKey, part);
+    this.position += tokenCount;
+  }
+
+  private push(run: Omit<PlanRun, "spanId">): void {
+    this.runs.push(run.kind === "span" ? { ...run, spanId: `run-${this.runs.length}` } : run);
+  }
+}
+
+/** @param open the last run goes on with generated tokens. */
+export function randomRuns(choices: Choices, open: boolean): PlanRun[] {
+  const plan = new PlanMaker(choices);
+  if (choices.chance(0.7)) plan.addMain(choices.pick(systems), false);
+  const spanCount = choices.int(0, 3);
+  for (let i = 0; i < spanCount; i++) plan.addSpan(choices.pick(documents));
+  if (open || plan.runs.length === 0) plan.addMain(choices.pick(questions), open);
+  return plan.runs;
+}
+
+/**
+ * The last key over other tokens: a forced collision, which the token comparison has to refuse. Of the last
+ * block only, since a real collision further up would make all keys chained from it collide as well.
+ */
+export function withForcedCollision(runs: readonly PlanRun[], choices: Choices): PlanRun[] {
+  return runs.map((run, index) => {
+    if (index < runs.length - 1 || run.blockKeys.length === 0) return run;
+    const start = (run.blockKeys.length - 1) * blockTokens;
+    const tokenIds = Int32Array.from(run.tokenIds);
+    tokenIds[choices.int(start, Math.min(start + blockTokens, tokenIds.length) - 1)] = 96;
+    return { ...run, tokenIds };
+  });
+}
