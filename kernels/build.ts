@@ -43,20 +43,25 @@ const installHint =
  * @throws KernelBuildError when there is no compiler or it refuses the source
  */
 export function buildCpuKernels(options: BuildOptions = {}): Promise<string> {
-  return buildLibrary(cpuLibrary(process.arch), options);
+  return buildLibrary(cpuLibrary(process.arch), kernelsFolder, options);
 }
 
-async function buildLibrary(library: KernelLibrary, options: BuildOptions): Promise<string> {
+/** As buildCpuKernels, for any library whose sources lie in `sourceFolder`. */
+export async function buildLibrary(
+  library: KernelLibrary,
+  sourceFolder: string,
+  options: BuildOptions = {},
+): Promise<string> {
   const compiler = findCompiler(options.compilers ?? ["g++", "clang++", "c++"]);
   const cacheFolder = options.cacheFolder ?? join(kernelsFolder, "..", ".build");
-  const path = join(cacheFolder, `${library.name}-${await contentHash(library, compiler)}.so`);
+  const path = join(cacheFolder, `${library.name}-${await contentHash(library, sourceFolder, compiler)}.so`);
   if (await Bun.file(path).exists()) return path;
 
   options.onCompile?.(library.name);
   await mkdir(cacheFolder, { recursive: true });
   const folder = await mkdtemp(join(cacheFolder, "compile-"));
   try {
-    await compileUnits(compiler, library, folder, options.parallelCount ?? 2);
+    await compileUnits(compiler, library, sourceFolder, folder, options.parallelCount ?? 2);
     const objects = library.units.map((unit) => objectPath(folder, unit));
     const linked = join(folder, "library.so");
     await run([compiler, ...objects, ...library.linkFlags, "-o", linked]);
@@ -75,12 +80,12 @@ function findCompiler(commands: readonly string[]): string {
   throw new KernelBuildError("no_compiler", installHint);
 }
 
-async function contentHash(library: KernelLibrary, compiler: string): Promise<string> {
+async function contentHash(library: KernelLibrary, sourceFolder: string, compiler: string): Promise<string> {
   const hasher = new Bun.CryptoHasher("sha256");
   hasher.update(JSON.stringify([library, process.arch, process.platform, await run([compiler, "--version"])]));
   const files = [...library.headers, ...new Set(library.units.map((unit) => unit.source))];
   for (const file of files) {
-    const text = await Bun.file(join(kernelsFolder, file)).text();
+    const text = await Bun.file(join(sourceFolder, file)).text();
     hasher.update(`${file}\n${text.length}\n`);
     hasher.update(text);
   }
@@ -95,13 +100,14 @@ function objectPath(folder: string, unit: KernelUnit): string {
 async function compileUnits(
   compiler: string,
   library: KernelLibrary,
+  sourceFolder: string,
   folder: string,
   parallelCount: number,
 ): Promise<void> {
   const queue = [...library.units];
   const compileNext = async (): Promise<void> => {
     for (let unit = queue.shift(); unit !== undefined; unit = queue.shift()) {
-      const source = join(kernelsFolder, unit.source);
+      const source = join(sourceFolder, unit.source);
       try {
         await run([compiler, ...library.compileFlags, ...unit.flags, "-c", source, "-o", objectPath(folder, unit)]);
       } catch (error) {

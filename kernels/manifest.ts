@@ -39,13 +39,23 @@ const compileFlags = [
   "-Wextra",
 ];
 
-/** The CPU library for a processor architecture (`process.arch`). */
-export function cpuLibrary(_arch: string): KernelLibrary {
-  const plain = ["step", "abi", "pool", "reference"].map((name) => ({ name, source: `cpu/${name}.cpp`, flags: [] }));
+const avx2Flags = ["-mavx2", "-mfma", "-mf16c"];
+const avx512Flags = [...avx2Flags, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"];
+
+/** kernels.cpp as one instruction set; the macro names the function that answers its table. */
+function vectorUnit(isa: string, flags: readonly string[]): KernelUnit {
+  return { name: `kernels-${isa}`, source: "cpu/kernels.cpp", flags: [...flags, `-DSPG_KERNEL_TABLE=${isa}_kernels`] };
+}
+
+/** The CPU library for a processor architecture (`process.arch`); other than x64 it holds the reference alone. */
+export function cpuLibrary(arch: string): KernelLibrary {
+  const vector = arch === "x64" ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags)] : [];
+  const plain = ["abi", "plan", "step", "threads", "pool", "layer", "reference", "rope_table", "memory"];
+  const headers = ["attend", "heads", "internal", "memory", "micro", "pool", "rope_table", "step", "threads", "vector"];
   return {
     name: "cpu",
-    units: plain,
-    headers: ["abi.h", "cpu/internal.h", "cpu/step.h", "cpu/pool.h"],
+    units: [...vector, ...plain.map((name) => ({ name, source: `cpu/${name}.cpp`, flags: [] }))],
+    headers: ["abi.h", ...headers.map((name) => `cpu/${name}.h`)],
     compileFlags,
     linkFlags: ["-shared", "-pthread"],
   };

@@ -4,7 +4,9 @@
 #include <math.h>
 
 #include <algorithm>
+#include <memory>
 #include <new>
+#include <system_error>
 
 #include "internal.h"
 #include "pool.h"
@@ -12,6 +14,43 @@
 namespace {
 
 using namespace spg;
+
+/* Sets isa and kernels; false when this CPU or this build has not got them. */
+bool choose_kernels(int32_t isa, spg_context &context) {
+  context.isa = SPG_ISA_REFERENCE;
+  if (isa == SPG_ISA_REFERENCE) return true;
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512 && (isa == SPG_ISA_AUTO || isa == SPG_ISA_AVX512)) {
+    context.isa = SPG_ISA_AVX512;
+    context.kernels = avx512_kernels();
+    return true;
+  }
+  if (avx2 && (isa == SPG_ISA_AUTO || isa == SPG_ISA_AVX2)) {
+    context.isa = SPG_ISA_AVX2;
+    context.kernels = avx2_kernels();
+    return true;
+  }
+#endif
+  return isa == SPG_ISA_AUTO;
+}
+
+/* The work list and cos/sin rows of a checked step. */
+void prepare(spg_pool &pool) {
+  const StepView &step = pool.step.view;
+  plan_step(pool.view, pool.context->threads->size(), pool.step);
+  pool.partials.reserve(pool.step.partialFloats);
+  for (int piece = 0; piece < step.pieces; piece++) {
+    for (int row = step.pieceRows[piece]; row < step.pieceRows[piece + 1]; row++) {
+      pool.rope->ensure(step.positions[row]);
+      for (int s = step.pieceSegments[piece]; s < step.pieceSegments[piece + 1]; s++) {
+        pool.rope->ensure(step.positions[row] - step.segmentOffsets[s]);
+      }
+    }
+  }
+}
 
 int32_t check_layer(const spg_pool *pool, int32_t layer, const float *qkv, int32_t stride) {
   if (!pool || !qkv) return SPG_E_NULL;
@@ -60,11 +99,17 @@ const char *spg_strerror(int32_t status) {
 int32_t spg_open(int32_t isa, int32_t threads, spg_context **out) {
   if (!out) return SPG_E_NULL;
   if (threads < 1 || threads > 256) return SPG_E_THREADS;
-  if (isa != SPG_ISA_AUTO && isa != SPG_ISA_REFERENCE) return SPG_E_ISA;
-  spg_context *context = new (std::nothrow) spg_context{SPG_ISA_REFERENCE, threads};
-  if (!context) return SPG_E_MEMORY;
-  *out = context;
-  return SPG_OK;
+  try {
+    auto context = std::make_unique<spg_context>();
+    if (!choose_kernels(isa, *context)) return SPG_E_ISA;
+    context->threads = std::make_unique<ThreadPool>(context->kernels ? threads : 1);
+    *out = context.release();
+    return SPG_OK;
+  } catch (const std::bad_alloc &) {
+    return SPG_E_MEMORY;
+  } catch (const std::system_error &) {
+    return SPG_E_THREADS;
+  }
 }
 
 void spg_close(spg_context *context) {
@@ -85,18 +130,21 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
     if (!isfinite(frequencies[i])) return SPG_E_SHAPE;
   }
   try {
-    spg_pool *pool = new spg_pool{};
+    auto pool = std::make_unique<spg_pool>();
     pool->context = context;
     pool->view = view;
+    pool->view.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
     pool->bytes = bytes;
+    if (!pool->view.data) return SPG_E_MEMORY;
     pool->inverseFrequencies.assign(frequencies, frequencies + view.rotaryDim / 2);
     pool->view.inverseFrequencies = pool->inverseFrequencies.data();
-    pool->view.data = static_cast<unsigned char *>(map_zero_pages(bytes, true));
-    if (!pool->view.data) {
-      delete pool;
-      return SPG_E_MEMORY;
+    if (context->kernels) {
+      pool->rope = std::make_unique<RopeTable>(frequencies, view.rotaryDim, view.ropeFactor, view.maxPositions);
+      pool->view.ropeOrigin = pool->rope->origin();
+      pool->scratchFloats = (context->kernels->scratchFloats(view) + 15) / 16 * 16;
+      pool->scratch.reserve(pool->scratchFloats * context->threads->size());
     }
-    *out = pool;
+    *out = pool.release();
     return SPG_OK;
   } catch (const std::bad_alloc &) {
     return SPG_E_MEMORY;
@@ -104,8 +152,6 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
 }
 
 void spg_pool_close(spg_pool *pool) {
-  if (!pool) return;
-  unmap_pages(pool->view.data, pool->bytes);
   delete pool;
 }
 
@@ -135,6 +181,7 @@ int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const int32_t *
     const int32_t status = check_step(plan, pool->view, pool->step);
     if (status != SPG_OK) return status;
     copy_step(plan, pool->step);
+    if (pool->context->kernels) prepare(*pool);
   } catch (const std::bad_alloc &) {
     return SPG_E_MEMORY;
   }
@@ -146,7 +193,7 @@ int32_t spg_write_kv(spg_pool *pool, int32_t layer, const float *qkv, int32_t qk
   const int32_t status = check_layer(pool, layer, qkv, qkv_stride);
   if (status != SPG_OK) return status;
   const LayerCall call{layer, qkv, static_cast<size_t>(qkv_stride), nullptr, k_norm, nullptr};
-  reference::write_kv(pool->view, pool->step.view, call);
+  run_write_kv(*pool, call);
   return SPG_OK;
 }
 
@@ -156,7 +203,7 @@ int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_
   if (status != SPG_OK) return status;
   if (!out) return SPG_E_NULL;
   const LayerCall call{layer, qkv, static_cast<size_t>(qkv_stride), q_norm, nullptr, out};
-  reference::attend(pool->view, pool->step.view, call);
+  run_attend(*pool, call);
   return SPG_OK;
 }
 
@@ -171,7 +218,7 @@ int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_co
   const int32_t status = check_blocks(pool, block_ids, block_id_count);
   if (status != SPG_OK) return status;
   if (delta <= -pool->view.maxPositions || delta >= pool->view.maxPositions) return SPG_E_POSITION;
-  reference::rerope(pool->view, block_ids, block_id_count, delta);
+  run_rerope(*pool, block_ids, block_id_count, delta);
   return SPG_OK;
 }
 
@@ -194,14 +241,21 @@ int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, in
   for (int i = 0; i < token_count; i++) {
     if (token_ids[i] < 0 || token_ids[i] >= row_count) return SPG_E_TOKEN_ID;
   }
-  reference::embed_rows(table, type, width, token_ids, token_count, out);
+  if (!context->kernels) {
+    reference::embed_rows(table, type, width, token_ids, token_count, out);
+    return SPG_OK;
+  }
+  for (int i = 0; i < token_count; i++) {
+    const size_t start = static_cast<size_t>(token_ids[i]) * width;
+    context->kernels->embedRow(table, type, start, width, out + static_cast<size_t>(i) * width);
+  }
   return SPG_OK;
 }
 
 int32_t spg_argmax(spg_context *context, const float *logits, int32_t count, int32_t *out) {
   if (!context || !logits || !out) return SPG_E_NULL;
   if (count < 1) return SPG_E_ROWS;
-  const int best = reference::argmax(logits, count);
+  const int best = context->kernels ? context->kernels->argmax(logits, count) : reference::argmax(logits, count);
   if (best < 0) return SPG_E_NOT_FINITE;
   *out = best;
   return SPG_OK;

@@ -20,6 +20,8 @@ constexpr int kChunkTokens = 256;
 constexpr int kChunkPanels = kChunkTokens / kPanelTokens;
 /* Query vectors of one tile that share each load of K and V: eight micro panels of six. */
 constexpr int kTileQueries = 48;
+/* Floats between the score rows of two queries; not a power of two, so that rows do not share cache sets. */
+constexpr int kScoreStride = kChunkTokens + 16;
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxQueryGroup = 256;
 
@@ -52,9 +54,10 @@ struct Chunk {
 struct Tile {
   int firstRow, rowCount, rowsAfter;
   int firstChunk, chunkCount;
-  /* Index of the tile's partial results, or -1 when one item covers all its chunks. */
-  int64_t partialStart;
-  int counter; /* which of StepView::pending counts the tile's unfinished items, or -1 */
+  int itemCount;
+  /* With more than one item: where the partial results of KV head 0 begin, and which counter is its own. */
+  size_t partialStart;
+  int counter;
 };
 
 /* Chunks [firstChunk, firstChunk + chunkCount) of a tile; done once for each KV head. */
@@ -70,12 +73,30 @@ struct StepView {
   const Chunk *chunks;
   const Tile *tiles;
   const Item *items;
-  int tileCount, itemCount;
+  int itemCount;
 };
 
-inline unsigned char *head_data(const PoolView &pool, int layer, int block, int kvHead) {
+static inline unsigned char *head_data(const PoolView &pool, int layer, int block, int kvHead) {
   return pool.data + static_cast<size_t>(layer) * pool.layerBytes + static_cast<size_t>(block) * pool.blockBytes +
          static_cast<size_t>(kvHead) * pool.headBytes;
+}
+
+/* Rows that one tile takes of a piece, and the query vectors that makes. */
+static inline int tile_rows(const PoolView &pool) {
+  return pool.group < kTileQueries ? kTileQueries / pool.group : 1;
+}
+static inline int tile_queries(const PoolView &pool) {
+  return tile_rows(pool) * pool.group;
+}
+
+/* headDim in whole vectors. */
+static inline int padded_dim(const PoolView &pool) {
+  return (pool.headDim + 15) / 16 * 16;
+}
+
+/* Floats that keep one chunk's partial result of a tile: maxima, sums, weighted values. */
+static inline size_t partial_floats(const PoolView &pool, int queries) {
+  return (static_cast<size_t>(queries) * (padded_dim(pool) + 2) + 15) / 16 * 16;
 }
 
 /* One layer's activations, as spg_attention got them. */
@@ -86,6 +107,29 @@ struct LayerCall {
   const float *qNorm, *kNorm;
   float *out;
 };
+
+/* Memory that the items of a step share. */
+struct SharedState {
+  float *partials;
+  int32_t *pending; /* unfinished items of each split (tile, KV head) */
+};
+
+/* The kernels of one instruction set. Tasks may run in any order and on any thread. */
+struct KernelTable {
+  size_t (*scratchFloats)(const PoolView &pool);
+  void (*writeRows)(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow);
+  /* task = item * kvHeads + kvHead */
+  void (*attendTask)(const PoolView &pool, const StepView &step, const LayerCall &call, const SharedState &shared,
+                     int task, float *scratch);
+  /* `row`: cosines, then sines, of the turn. */
+  void (*reropeHead)(const PoolView &pool, unsigned char *head, const float *row);
+  void (*embedRow)(const void *table, int type, size_t start, int width, float *out);
+  /* -1 when a logit is NaN. */
+  int (*argmax)(const float *logits, int count);
+};
+
+const KernelTable *avx2_kernels();
+const KernelTable *avx512_kernels();
 
 /* The slow twin: same results within rounding, from the plan's own arrays (no tiles, no chunks, no tables). */
 namespace reference {

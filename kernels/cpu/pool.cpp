@@ -1,8 +1,6 @@
 #include "pool.h"
 
 #include <math.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 namespace spg {
 namespace {
@@ -28,35 +26,6 @@ bool shape_allowed(const spg_pool_config &c) {
   return powerOfTwo && heads && dims && counts && factors;
 }
 
-}
-
-void *map_zero_pages(size_t bytes, bool huge) {
-  void *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) return nullptr;
-#ifdef MADV_HUGEPAGE
-  if (huge) madvise(data, bytes, MADV_HUGEPAGE);
-#else
-  (void)huge;
-#endif
-  return data;
-}
-
-void unmap_pages(void *data, size_t bytes) {
-  if (data) munmap(data, bytes);
-}
-
-int64_t resident_bytes(void *data, size_t bytes) {
-  const size_t pageBytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t pages = (bytes + pageBytes - 1) / pageBytes;
-  std::vector<unsigned char> flags(pages);
-#ifdef __linux__
-  if (mincore(data, bytes, flags.data()) != 0) return -1;
-#else
-  if (mincore(static_cast<char *>(data), bytes, reinterpret_cast<char *>(flags.data())) != 0) return -1;
-#endif
-  int64_t resident = 0;
-  for (unsigned char flag : flags) resident += flag & 1;
-  return resident * static_cast<int64_t>(pageBytes);
 }
 
 int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {

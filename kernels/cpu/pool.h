@@ -2,30 +2,43 @@
 #ifndef SPANGATE_KERNELS_POOL_H
 #define SPANGATE_KERNELS_POOL_H
 
+#include <memory>
 #include <vector>
 
 #include "internal.h"
+#include "memory.h"
+#include "rope_table.h"
 #include "step.h"
+#include "threads.h"
 
 struct spg_context {
-  int32_t isa;
-  int32_t threads;
+  int32_t isa = 0;
+  /* Null for the reference. */
+  const spg::KernelTable *kernels = nullptr;
+  std::unique_ptr<spg::ThreadPool> threads;
 };
 
 struct spg_pool {
-  spg_context *context;
-  spg::PoolView view;
-  size_t bytes;
+  ~spg_pool() { spg::unmap_pages(view.data, bytes); }
+
+  spg_context *context = nullptr;
+  spg::PoolView view{};
+  size_t bytes = 0;
   std::vector<double> inverseFrequencies;
+  std::unique_ptr<spg::RopeTable> rope;
   spg::Step step;
+  spg::FloatBuffer partials;
+  /* One piece of scratchFloats for each thread. */
+  spg::FloatBuffer scratch;
+  size_t scratchFloats = 0;
 };
 
 namespace spg {
 
-/* Anonymous zero pages, 64-byte (page) aligned, on huge pages where `huge`; nullptr when there is no room. */
-void *map_zero_pages(size_t bytes, bool huge);
-void unmap_pages(void *data, size_t bytes);
-int64_t resident_bytes(void *data, size_t bytes);
+/* The work of one layer, by the kernels of the pool's context. */
+void run_write_kv(spg_pool &pool, const LayerCall &call);
+void run_attend(spg_pool &pool, const LayerCall &call);
+void run_rerope(spg_pool &pool, const int32_t *blockIds, int count, int delta);
 
 /* Checks a configuration and derives the geometry; `data` and the tables are still to be set. */
 int32_t make_view(const spg_pool_config &config, PoolView &view, size_t &bytes);

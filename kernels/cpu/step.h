@@ -28,6 +28,11 @@ struct Step {
   std::vector<Chunk> chunks;
   std::vector<Tile> tiles;
   std::vector<Item> items;
+  /* Floats that the partial results of split tiles take. */
+  size_t partialFloats = 0;
+  std::vector<int32_t> pending;
+  /* Estimate of one layer's attention, in the units of plan.cpp. */
+  double cost = 0;
   /* Which step wrote a slot last: two writers in one step are refused. */
   std::vector<uint32_t> slotStamps;
   uint32_t stamp = 0;
@@ -37,6 +42,8 @@ struct Step {
 int32_t check_step(const StepArguments &plan, const PoolView &pool, Step &step);
 /* Copies a checked plan. */
 void copy_step(const StepArguments &plan, Step &step);
+/* Makes the work list of a copied plan for so many threads. */
+void plan_step(const PoolView &pool, int threads, Step &step);
 
 }
 

@@ -1,0 +1,211 @@
+/*
+ * Attention of one tile (rows of one piece x the query heads of one KV head) over a run of chunks.
+ *
+ * Shapes: queries = rowCount * group, query i is row i / group, head i % group. Chunk: up to 256 tokens in
+ * panels of 16. Scratch of one thread, in floats: see Scratch. Scores are in log2 units: q carries
+ * softmaxScale * log2(e). Oracle: reference::attend.
+ */
+#ifndef SPANGATE_KERNELS_ATTEND_H
+#define SPANGATE_KERNELS_ATTEND_H
+
+#include <math.h>
+
+#include "heads.h"
+#include "internal.h"
+#include "micro.h"
+#include "vector.h"
+
+namespace {
+
+using spg::Chunk;
+using spg::Item;
+using spg::kChunkPanels;
+using spg::kChunkTokens;
+using spg::kPanelTokens;
+using spg::Tile;
+
+constexpr int kScoreStride = spg::kScoreStride;
+
+/* A partial or running softmax: maximum (log2 units), sum of 2^(score - maximum), weighted sum of V. */
+struct Softmax {
+  float *maximum, *sum, *values;
+};
+
+struct Scratch {
+  float *bare, *turned;   /* [queries][headDim]: normalised and scaled q; the same rotated */
+  float *scores;          /* [queries][kScoreStride]: scores, then weights */
+  Softmax chunk, running; /* [queries], [queries], [queries][paddedDim] */
+  float *keys, *values;   /* [panel][headDim][16] and [panel][16][headDim]: staged chunk */
+};
+
+Scratch lay_out(const PoolView &pool, float *memory) {
+  const size_t queries = spg::tile_queries(pool), padded = spg::padded_dim(pool);
+  Scratch s;
+  auto take = [&memory](size_t floats) {
+    float *start = memory;
+    memory += (floats + 15) / 16 * 16;
+    return start;
+  };
+  s.bare = take(queries * pool.headDim);
+  s.turned = take(queries * pool.headDim);
+  s.scores = take(queries * kScoreStride);
+  s.chunk = {take(queries), take(queries), take(queries * padded)};
+  s.running = {take(queries), take(queries), take(queries * padded)};
+  s.keys = take(static_cast<size_t>(kChunkTokens) * pool.headDim);
+  s.values = take(static_cast<size_t>(kChunkTokens) * pool.headDim + 16);
+  return s;
+}
+
+/* The seen part of a chunk for one tile. */
+struct Window {
+  int firstToken, firstPanel;
+  int endToken; /* of the tile's last row */
+  int causal;   /* 1: each row before the last sees one token fewer */
+};
+
+inline Window window_of(const Chunk &chunk, const Tile &tile) {
+  const int seen = chunk.endToken - (chunk.causal ? tile.rowsAfter : 0);
+  return {chunk.firstToken, chunk.firstToken / kPanelTokens, seen, chunk.causal};
+}
+
+inline int row_end(const Window &window, const Tile &tile, int row) {
+  const int end = window.endToken - (window.causal ? tile.rowCount - 1 - row : 0);
+  return end < kChunkTokens ? end : kChunkTokens;
+}
+
+template <class T>
+struct Panels {
+  const T *keys[kChunkPanels], *values[kChunkPanels];
+  size_t keyStride;
+};
+
+/* Panels as they lie in the pool; blockTokens is a multiple of 16. */
+template <class T>
+void point_at_pool(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead, int endPanel,
+                   Panels<T> &panels) {
+  const int panelsPerBlock = pool.blockTokens / kPanelTokens;
+  panels.keyStride = pool.blockTokens;
+  for (int p = 0; p < endPanel; p++) {
+    const int block = step.blockIds[chunk.blockStart + p / panelsPerBlock];
+    const int token = p % panelsPerBlock * kPanelTokens;
+    const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
+    panels.keys[p] = head + token;
+    panels.values[p] = head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + token);
+  }
+}
+
+/* Converts `count` elements to float32. */
+template <class T>
+inline void widen(const T *from, size_t count, float *to) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
+  for (; i < count; i++) to[i] = to_float(from[i]);
+}
+
+/* Copies a chunk into float32 panels: for blocks below 16 tokens, and for float16 that many queries share. */
+template <class T>
+void stage(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead, int endToken,
+           const Scratch &scratch, Panels<float> &panels) {
+  const int run = pool.blockTokens < kPanelTokens ? pool.blockTokens : kPanelTokens;
+  panels.keyStride = kPanelTokens;
+  for (int token = 0; token < endToken; token += run) {
+    const int panel = token / kPanelTokens, column = token % kPanelTokens, inBlock = token % pool.blockTokens;
+    const int block = step.blockIds[chunk.blockStart + token / pool.blockTokens];
+    const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
+    float *keys = scratch.keys + static_cast<size_t>(panel) * pool.headDim * kPanelTokens;
+    float *values = scratch.values + static_cast<size_t>(panel) * pool.headDim * kPanelTokens;
+    panels.keys[panel] = keys;
+    panels.values[panel] = values;
+    for (int d = 0; d < pool.headDim; d++) {
+      widen(head + static_cast<size_t>(d) * pool.blockTokens + inBlock, run, keys + d * kPanelTokens + column);
+    }
+    widen(head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + inBlock),
+          static_cast<size_t>(run) * pool.headDim, values + static_cast<size_t>(column) * pool.headDim);
+  }
+}
+
+/* Turns one query's scores into weights over [firstPanel, endPanel); tokens outside [first, end) weigh 0. */
+inline void soften(float *scores, int firstPanel, int endPanel, int first, int end, float *maximum, float *sum) {
+  float *start = scores + firstPanel * kPanelTokens, *stop = scores + endPanel * kPanelTokens;
+  if (end <= first) {
+    for (float *s = start; s < stop; s++) *s = 0;
+    return;
+  }
+  for (float *s = start; s < scores + first; s++) *s = -INFINITY;
+  for (float *s = scores + end; s < stop; s++) *s = -INFINITY;
+  Vec greatest = load(start);
+  for (const float *s = start + kLanes; s < stop; s += kLanes) greatest = max(greatest, load(s));
+  const float top = reduce<true>(greatest);
+  *maximum = top;
+  Vec total = zero();
+  for (float *s = start; s < stop; s += kLanes) {
+    const Vec weight = exp2_nonpositive(sub(load(s), broadcast(top)));
+    total = add(total, weight);
+    store(s, weight);
+  }
+  *sum = reduce<false>(total);
+}
+
+/* Scores, softmax and weighted values of one chunk into scratch.chunk. */
+template <class T>
+void attend_chunk(const PoolView &pool, const Tile &tile, const Window &window, const Panels<T> &panels,
+                  const Scratch &scratch) {
+  const int queries = tile.rowCount * pool.group, padded = spg::padded_dim(pool);
+  const KeyPanels<T> keys{panels.keys, panels.keyStride, pool.headDim};
+  const ValuePanels<T> values{panels.values, pool.headDim};
+  const int endPanel = (row_end(window, tile, tile.rowCount - 1) + kPanelTokens - 1) / kPanelTokens;
+  auto micro_end = [&](int i) {
+    const int last = i + kMicroQueries < queries ? i + kMicroQueries - 1 : queries - 1;
+    return row_end(window, tile, last / pool.group);
+  };
+  auto micro_rows = [&](int i) { return queries - i < kMicroQueries ? queries - i : kMicroQueries; };
+  for (int p = window.firstPanel; p < endPanel; p += 4) {
+    for (int i = 0; i < queries; i += kMicroQueries) {
+      const int end = (micro_end(i) + kPanelTokens - 1) / kPanelTokens, stop = end < p + 4 ? end : p + 4;
+      with_rows(micro_rows(i), [&](auto rows) {
+        score_rows<rows.count>(scratch.turned + i * pool.headDim, keys, p, stop, scratch.scores + i * kScoreStride,
+                               kScoreStride);
+      });
+    }
+  }
+  for (int i = 0; i < queries; i += kMicroQueries) {
+    const int end = micro_end(i), rows = micro_rows(i);
+    if (end <= window.firstToken) continue;
+    for (int r = i; r < i + rows; r++) {
+      soften(scratch.scores + r * kScoreStride, window.firstPanel, (end + kPanelTokens - 1) / kPanelTokens,
+             window.firstToken, row_end(window, tile, r / pool.group), scratch.chunk.maximum + r,
+             scratch.chunk.sum + r);
+    }
+    with_rows(rows, [&](auto r) {
+      value_rows<r.count>(scratch.scores + i * kScoreStride, kScoreStride, values, window.firstToken, end, padded,
+                          scratch.chunk.values + static_cast<size_t>(i) * padded, padded);
+    });
+  }
+}
+
+/* into := into merged with from, which saw at least one token. */
+inline void merge(const Softmax &into, const Softmax &from, int paddedDim) {
+  const float top = *into.maximum > *from.maximum ? *into.maximum : *from.maximum;
+  const float a = exp2_nonpositive(*into.maximum - top), b = exp2_nonpositive(*from.maximum - top);
+  *into.sum = __builtin_fmaf(*into.sum, a, *from.sum * b);
+  for (int d = 0; d < paddedDim; d += kLanes) {
+    store(into.values + d, fma(load(into.values + d), broadcast(a), mul(load(from.values + d), broadcast(b))));
+  }
+  *into.maximum = top;
+}
+
+inline Softmax query_at(const Softmax &all, int query, int paddedDim) {
+  return {all.maximum + query, all.sum + query, all.values + static_cast<size_t>(query) * paddedDim};
+}
+
+inline void clear(const Softmax &all, int queries, int paddedDim) {
+  for (int i = 0; i < queries; i++) {
+    all.maximum[i] = -INFINITY;
+    all.sum[i] = 0;
+  }
+  memset(all.values, 0, static_cast<size_t>(queries) * paddedDim * sizeof(float));
+}
+
+}
+
+#endif

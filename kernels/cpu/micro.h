@@ -1,0 +1,152 @@
+/*
+ * The two inner products of attention as register tiles.
+ *
+ *   scores  S[R][16 P] = Q[R][headDim] K[headDim][16 P]     Q broadcast, K panels loaded once for R queries
+ *   values  O[R][N vec] = W[R][tokens] V[tokens][N vec]     W broadcast, V rows loaded once for R queries
+ *
+ * R <= 6 query vectors. Every element is one fused-multiply-add chain in ascending order from zero, whatever R,
+ * P and N are: that makes a row's bits independent of its neighbours in the tile.
+ */
+#ifndef SPANGATE_KERNELS_MICRO_H
+#define SPANGATE_KERNELS_MICRO_H
+
+#include <stddef.h>
+
+#include "internal.h"
+#include "vector.h"
+
+namespace {
+
+constexpr int kMicroQueries = 6;
+
+/* Panel p holds token t of dimension d at panels[p][d * stride + t]. */
+template <class T>
+struct KeyPanels {
+  const T *const *panels;
+  size_t stride;
+  int headDim;
+};
+
+/* Token t of panel p begins at panels[p] + t * headDim. */
+template <class T>
+struct ValuePanels {
+  const T *const *panels;
+  int headDim;
+};
+
+template <int R, int P, class T>
+__attribute__((noinline)) void score_panels(const float *q, const KeyPanels<T> &k, int firstPanel, float *scores,
+                                            size_t scoreStride) {
+  constexpr int kVectors = P * kPanelVectors;
+  const int headDim = k.headDim;
+  const size_t stride = k.stride;
+  const T *panel[P];
+  for (int p = 0; p < P; p++) panel[p] = k.panels[firstPanel + p];
+  Vec sum[R][kVectors];
+  for (int r = 0; r < R; r++) {
+    for (int v = 0; v < kVectors; v++) sum[r][v] = zero();
+  }
+  for (int d = 0; d < headDim; d++) {
+    Vec key[kVectors];
+    for (int v = 0; v < kVectors; v++) {
+      key[v] = load(panel[v / kPanelVectors] + d * stride + (v % kPanelVectors) * kLanes);
+    }
+    for (int r = 0; r < R; r++) {
+      const Vec x = broadcast(q[r * headDim + d]);
+      for (int v = 0; v < kVectors; v++) sum[r][v] = fma(x, key[v], sum[r][v]);
+    }
+  }
+  for (int r = 0; r < R; r++) {
+    for (int v = 0; v < kVectors; v++) {
+      store(scores + r * scoreStride + firstPanel * spg::kPanelTokens + v * kLanes, sum[r][v]);
+    }
+  }
+}
+
+/* Scores of R queries against panels [firstPanel, endPanel). */
+template <int R, class T>
+void score_rows(const float *q, const KeyPanels<T> &k, int firstPanel, int endPanel, float *scores,
+                size_t scoreStride) {
+  int p = firstPanel;
+  if constexpr (R * 4 * kPanelVectors <= kAccumulators) {
+    for (; p + 4 <= endPanel; p += 4) score_panels<R, 4>(q, k, p, scores, scoreStride);
+  }
+  if constexpr (R * 2 * kPanelVectors <= kAccumulators) {
+    for (; p + 2 <= endPanel; p += 2) score_panels<R, 2>(q, k, p, scores, scoreStride);
+  }
+  for (; p < endPanel; p++) score_panels<R, 1>(q, k, p, scores, scoreStride);
+}
+
+template <int R, int N, class T>
+__attribute__((noinline)) void value_vectors(const float *weights, size_t weightStride, const ValuePanels<T> &v,
+                                             int firstToken, int endToken, int dim, float *out, size_t outStride) {
+  const size_t headDim = v.headDim;
+  Vec sum[R][N];
+  for (int r = 0; r < R; r++) {
+    for (int n = 0; n < N; n++) sum[r][n] = zero();
+  }
+  int t = firstToken;
+  while (t < endToken) {
+    const int panel = t / spg::kPanelTokens;
+    const int panelEnd = (panel + 1) * spg::kPanelTokens;
+    const int stop = panelEnd < endToken ? panelEnd : endToken;
+    const T *row = v.panels[panel] + (t % spg::kPanelTokens) * headDim + dim;
+    for (; t < stop; t++, row += headDim) {
+      Vec value[N];
+      for (int n = 0; n < N; n++) value[n] = load(row + n * kLanes);
+      for (int r = 0; r < R; r++) {
+        const Vec x = broadcast(weights[r * weightStride + t]);
+        for (int n = 0; n < N; n++) sum[r][n] = fma(x, value[n], sum[r][n]);
+      }
+    }
+  }
+  for (int r = 0; r < R; r++) {
+    for (int n = 0; n < N; n++) store(out + r * outStride + dim + n * kLanes, sum[r][n]);
+  }
+}
+
+/* out[R][paddedDim] of R queries over tokens [firstToken, endToken). */
+template <int R, class T>
+void value_rows(const float *weights, size_t weightStride, const ValuePanels<T> &v, int firstToken, int endToken,
+                int paddedDim, float *out, size_t outStride) {
+  int dim = 0;
+  if constexpr (R * 8 <= kAccumulators) {
+    for (; dim + 8 * kLanes <= paddedDim; dim += 8 * kLanes) {
+      value_vectors<R, 8>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+    }
+  }
+  if constexpr (R * 4 <= kAccumulators) {
+    for (; dim + 4 * kLanes <= paddedDim; dim += 4 * kLanes) {
+      value_vectors<R, 4>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+    }
+  }
+  for (; dim + 2 * kLanes <= paddedDim; dim += 2 * kLanes) {
+    value_vectors<R, 2>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+  }
+  for (; dim < paddedDim; dim += kLanes) {
+    value_vectors<R, 1>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+  }
+}
+
+/* A row count as a type. */
+template <int R>
+struct Rows {
+  static constexpr int count = R;
+};
+
+/* Calls body(Rows<rows>()), 1 <= rows <= kMicroQueries. */
+template <class Body>
+inline void with_rows(int rows, Body body) {
+  switch (rows) {
+    case 1: return body(Rows<1>());
+    case 2: return body(Rows<2>());
+    case 3: return body(Rows<3>());
+    case 4: return body(Rows<4>());
+    case 5: return body(Rows<5>());
+    default: return body(Rows<6>());
+  }
+}
+
+}
+
+#endif

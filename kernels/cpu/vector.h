@@ -1,0 +1,132 @@
+/*
+ * The few vector operations the kernels use, for AVX-512 and AVX2. kernels.cpp is compiled once with each; the
+ * names live in an unnamed namespace, so the two copies never meet at link time.
+ */
+#ifndef SPANGATE_KERNELS_VECTOR_H
+#define SPANGATE_KERNELS_VECTOR_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+namespace {
+
+typedef uint16_t Half;
+
+#if defined(__AVX512F__)
+
+constexpr int kLanes = 16;
+/* Accumulators a micro kernel may hold: of 32 registers, the rest are for loads and broadcasts. */
+constexpr int kAccumulators = 24;
+typedef __m512 Vec;
+
+inline Vec zero() { return _mm512_setzero_ps(); }
+inline Vec broadcast(float x) { return _mm512_set1_ps(x); }
+inline Vec load(const float *p) { return _mm512_loadu_ps(p); }
+inline Vec load(const Half *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
+inline void store(float *p, Vec x) { _mm512_storeu_ps(p, x); }
+inline void store(Half *p, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+/* The second operand where either is NaN, as the instruction does. */
+inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec round_nearest(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* x * 2^n for whole n in [-127, 127]; 0 for n = -127. */
+inline Vec scale_by_power(Vec x, Vec n) {
+  const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+  return _mm512_mul_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23)));
+}
+inline float first_lane(Vec x) { return _mm512_cvtss_f32(x); }
+/* One bit a lane. */
+inline uint32_t lanes_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+inline uint32_t lanes_nan(Vec x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
+inline __m256 fold(Vec x, bool maximum) {
+  const __m256 low = _mm512_castps512_ps256(x);
+  const __m256 high = _mm512_extractf32x8_ps(x, 1);
+  return maximum ? _mm256_max_ps(low, high) : _mm256_add_ps(low, high);
+}
+inline Vec from_bfloat16(const uint16_t *p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+#elif defined(__AVX2__)
+
+constexpr int kLanes = 8;
+constexpr int kAccumulators = 12;
+typedef __m256 Vec;
+
+inline Vec zero() { return _mm256_setzero_ps(); }
+inline Vec broadcast(float x) { return _mm256_set1_ps(x); }
+inline Vec load(const float *p) { return _mm256_loadu_ps(p); }
+inline Vec load(const Half *p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
+inline void store(float *p, Vec x) { _mm256_storeu_ps(p, x); }
+inline void store(Half *p, Vec x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec round_nearest(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Vec scale_by_power(Vec x, Vec n) {
+  const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
+}
+inline float first_lane(Vec x) { return _mm256_cvtss_f32(x); }
+inline uint32_t lanes_equal(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+inline uint32_t lanes_nan(Vec x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
+inline __m256 fold(Vec x, bool) { return x; }
+inline Vec from_bfloat16(const uint16_t *p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+#else
+#error "kernels.cpp needs AVX2 or AVX-512; other machines run reference.cpp"
+#endif
+
+/* Vectors in one panel of 16 tokens. */
+constexpr int kPanelVectors = 16 / kLanes;
+
+/* Sum or maximum over the lanes, always in the same order. */
+template <bool kMaximum>
+inline float reduce(Vec x) {
+  const __m256 eight = fold(x, kMaximum);
+  const __m128 low = _mm256_castps256_ps128(eight), high = _mm256_extractf128_ps(eight, 1);
+  __m128 four = kMaximum ? _mm_max_ps(low, high) : _mm_add_ps(low, high);
+  const __m128 swapped = _mm_movehl_ps(four, four);
+  four = kMaximum ? _mm_max_ps(four, swapped) : _mm_add_ps(four, swapped);
+  const __m128 second = _mm_shuffle_ps(four, four, 1);
+  return _mm_cvtss_f32(kMaximum ? _mm_max_ss(four, second) : _mm_add_ss(four, second));
+}
+
+/*
+ * 2^x for x <= 0, relative error below 1e-7; exactly 1 at 0, 0 below -126.5 (and for -infinity), NaN for NaN.
+ * 2^x = 2^n * 2^f with n the nearest integer; the polynomial is the minimax fit of 2^f on [-1/2, 1/2] with
+ * constant term 1.
+ */
+inline Vec exp2_nonpositive(Vec x) {
+  const Vec clamped = max(broadcast(-127.0f), x);
+  const Vec n = round_nearest(clamped);
+  const Vec f = sub(clamped, n);
+  Vec p = fma(broadcast(0.00015353361959569156f), f, broadcast(0.0013398873852565885f));
+  p = fma(p, f, broadcast(0.00961843691766262f));
+  p = fma(p, f, broadcast(0.055503323674201965f));
+  p = fma(p, f, broadcast(0.24022647738456726f));
+  p = fma(p, f, broadcast(0.6931471824645996f));
+  p = fma(p, f, broadcast(1.0f));
+  return scale_by_power(p, n);
+}
+
+inline float exp2_nonpositive(float x) {
+  return first_lane(exp2_nonpositive(broadcast(x)));
+}
+
+}
+
+#endif
