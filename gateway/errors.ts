@@ -13,7 +13,7 @@ export type ErrorType =
   | "server_error";
 
 interface ErrorEntry {
-  readonly status: 400 | 401 | 403 | 404 | 405 | 409 | 413 | 415 | 422 | 429 | 500 | 503 | 504 | 507;
+  readonly status: 400 | 401 | 403 | 404 | 405 | 408 | 409 | 413 | 415 | 422 | 429 | 500 | 503 | 504 | 507;
   readonly type: ErrorType;
   readonly retryable: boolean;
   readonly text: string;
@@ -61,6 +61,12 @@ const errorTable = {
     type: "invalid_request_error",
     retryable: false,
     text: "The route does not take this method.",
+  },
+  request_timeout: {
+    status: 408,
+    type: "invalid_request_error",
+    retryable: true,
+    text: "The request body did not arrive in time.",
   },
   conflict: { status: 409, type: "conflict_error", retryable: false, text: "The object is in another state." },
   body_too_large: {

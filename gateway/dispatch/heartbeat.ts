@@ -1,5 +1,4 @@
 /** Asks every ready worker for its statistics at an interval, and ends one that has not answered for long. */
-import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import type { Log } from "../log.ts";
 import type { Registry } from "./registry.ts";
 import type { Supervisor } from "./supervisor.ts";
@@ -36,7 +35,7 @@ export class Heartbeat {
   }
 
   /** Any message shows that the worker lives. */
-  heard(workerId: string, _message: WorkerMessage): void {
+  heard(workerId: string): void {
     this.#heardMs.set(workerId, this.#nowMs());
   }
 

@@ -1,10 +1,15 @@
 /** Credentials of a request: who calls, and for which tenant. */
 import type { Context, MiddlewareHandler } from "hono";
+import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Authenticator, Principal } from "../principal.ts";
 
 /** What middleware leaves on the context for handlers. */
 export interface AppEnv {
+  Bindings: {
+    /** Lifts the socket's idle time-out for this request, once its body is read. Absent in tests without a socket. */
+    keepOpen?: () => void;
+  };
   Variables: {
     /** Ours, on every answer as `x-request-id`. */
     requestId: string;
@@ -14,14 +19,11 @@ export interface AppEnv {
   };
 }
 
-/** Longest credential looked at; the server's own keys are far shorter. */
-const maxApiKeyChars = 256;
-
 export function authenticate(authenticator: Authenticator): MiddlewareHandler<AppEnv> {
   return async (context, next) => {
     const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
     context.set("apiKeyGiven", apiKey !== undefined);
-    const usable = apiKey !== undefined && apiKey.length <= maxApiKeyChars;
+    const usable = apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
     context.set("principal", usable ? authenticator.authenticate(apiKey) : undefined);
     await next();
   };

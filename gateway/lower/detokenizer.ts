@@ -7,6 +7,7 @@ import type { TokenizerJson } from "./model-text.ts";
 /** Bytes of each token, made once for a model. */
 export class TokenBytes {
   readonly #bytes: readonly (Uint8Array | undefined)[];
+  readonly #specials: ReadonlyMap<number, string>;
   /** The decoder drops the space that the first word of a text carries. */
   readonly stripsLeadingSpace: boolean;
 
@@ -30,6 +31,14 @@ export class TokenBytes {
       table[token.id] = token.special ? undefined : encoder.encode(token.content);
     }
     this.#bytes = table;
+    const specials = tokenizer.added_tokens.filter((token) => token.special);
+    this.#specials = new Map(specials.map((token) => [token.id, token.content]));
+  }
+
+  /** A token for a report of log-probabilities: special tokens by their name, broken characters as U+FFFD. */
+  describe(tokenId: number): { readonly token: string; readonly bytes: readonly number[] } {
+    const bytes = this.of(tokenId);
+    return { token: this.#specials.get(tokenId) ?? new TextDecoder().decode(bytes), bytes: [...bytes] };
   }
 
   /** Empty for special tokens and unknown ids: they have no text. */

@@ -1,0 +1,64 @@
+/** (deps) -> Hono app. No state of its own, so that tests call `app.request`. */
+import { Hono } from "hono";
+import { ApiError, errorBody, toApiError } from "./errors.ts";
+import { type AppEnv, authenticate } from "./http/auth.ts";
+import { logFailure } from "./http/failure.ts";
+import { declaredRoutes } from "./http/route.ts";
+import type { Log } from "./log.ts";
+import type { Metrics } from "./metrics.ts";
+import type { Authenticator } from "./principal.ts";
+
+export interface AppDeps {
+  readonly authenticator: Authenticator;
+  /** Each adds the routes of one resource. */
+  readonly routes: readonly ((app: Hono<AppEnv>) => void)[];
+  /** Errors of other layers that have a code of their own; undefined: not one of them. */
+  readonly translateError?: (thrown: unknown) => ApiError | undefined;
+  readonly metrics: Metrics;
+  readonly log: Log;
+}
+
+/** @throws Error when a route declares no scope */
+export function createApp(deps: AppDeps): Hono<AppEnv> {
+  const app = new Hono<AppEnv>();
+  app.use("*", async (context, next) => {
+    const startMs = performance.now();
+    const requestId = `req_${crypto.randomUUID().replaceAll("-", "")}`;
+    context.set("requestId", requestId);
+    await next();
+    context.header("x-request-id", requestId);
+    // The route's pattern, never the path: paths hold ids, and their number has no bound.
+    const route = context.req.routePath;
+    const { method } = context.req;
+    const status = String(context.res.status);
+    deps.metrics.count("spangate_http_requests_total", "Answers, by route and status.", {
+      method: knownMethod(method),
+      route,
+      status,
+    });
+    deps.log("debug", "request", {
+      requestId,
+      method: knownMethod(method),
+      route,
+      status,
+      ms: Math.round(performance.now() - startMs),
+    });
+  });
+  app.use("*", authenticate(deps.authenticator));
+  for (const addRoutes of deps.routes) addRoutes(app);
+  declaredRoutes(app);
+  app.notFound(() => {
+    throw new ApiError("route_not_found");
+  });
+  app.onError((thrown, context) => {
+    const error = deps.translateError?.(thrown) ?? toApiError(thrown);
+    if (error.status >= 500) logFailure(deps.log, error, context.get("requestId"));
+    if (error.retryAfterS !== undefined) context.header("retry-after", String(error.retryAfterS));
+    context.header("x-request-id", context.get("requestId"));
+    return context.json(errorBody(error), error.status);
+  });
+  return app;
+}
+
+const methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+const knownMethod = (method: string): string => (methods.includes(method) ? method : "other");

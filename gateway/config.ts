@@ -1,0 +1,178 @@
+/** The gateway's configuration: environment -> one frozen object. Every limit has its name here, once. */
+import { availableParallelism } from "node:os";
+import { isAbsolute, join, resolve } from "node:path";
+import { z } from "zod";
+import { limits as contractLimits } from "../worker/contract/limits.ts";
+import { logLevels } from "./log.ts";
+
+const kib = 1024;
+const mib = 1024 * kib;
+
+/** Bounds on what comes from outside. */
+export const limits = {
+  /** Bytes of a JSON body. A prompt of 131,072 tokens is well under 4 MiB of text. */
+  bodyBytes: 8 * mib,
+  /** Bytes that Bun takes before it answers by itself, without our error shape; each route's own bound is far below. */
+  serverBodyBytes: 256 * mib,
+  /** A socket that is silent this long while its request is still to come is closed. */
+  socketIdleS: 30,
+  /** Spans and tokens of one prepare plan: small enough to show progress, large enough to fill the worker's steps. */
+  prepareSpans: 16,
+  prepareTokens: 4_096,
+  /** Braces and brackets within each other. */
+  jsonDepth: 32,
+  bodyReadMs: 30_000,
+  messages: 2_048,
+  contentParts: 256,
+  documents: 512,
+  documentIdChars: 128,
+  titleChars: 512,
+  stopStrings: 4,
+  stopChars: 256,
+  logitBiases: 1_024,
+  retrievedFragments: 50,
+  vectorStoresPerSearch: 16,
+  shortStringChars: 512,
+  metadataEntries: 16,
+  /** What a request may take altogether, and how long it may wait for a reader of its stream. */
+  requestMs: 600_000,
+  streamStallMs: 30_000,
+  /** Bun cuts a silent stream; well below common proxies' limits too. */
+  streamPingMs: 5_000,
+  /** Bytes that wait in us for a slow reader. */
+  streamBufferBytes: 64 * kib,
+  requestsPerTenant: 256,
+  inFlightPerWorker: 1_024,
+  unplacedRequests: 1_024,
+  attempts: 3,
+  abortGraceMs: 2_000,
+  drainMs: 10_000,
+  workerStopMs: 3_000,
+  restartMinMs: 100,
+  restartMaxMs: 5_000,
+  workerStableMs: 30_000,
+  heartbeatMs: 1_000,
+  workerHangMs: 60_000,
+  encodedCacheChars: 16 * mib,
+  spanCacheChars: 64 * mib,
+  devices: 16,
+  apiKeyChars: 256,
+} as const;
+
+const relations: readonly (readonly [boolean, string])[] = [
+  [limits.bodyBytes <= limits.serverBodyBytes, "a JSON body fits into what the server takes"],
+  [limits.streamPingMs * 2 <= limits.streamStallMs, "a stream is pinged before it counts as stalled"],
+  [limits.documents + 2 <= contractLimits.maxRuns, "a span each and the main runs fit into a plan"],
+  [limits.documents + 2 <= contractLimits.maxSegmentsPerRun, "the last run can see every span"],
+  [limits.restartMinMs <= limits.restartMaxMs, "the back-off grows"],
+  [limits.heartbeatMs * 2 <= limits.workerHangMs, "a worker is asked more than once before it counts as hung"],
+  [limits.requestMs > limits.abortGraceMs, "an abort fits into a request"],
+];
+for (const [holds, sentence] of relations) if (!holds) throw new Error(`limits contradict each other: ${sentence}`);
+
+export interface Config {
+  readonly host: string;
+  /** 0: any free port. */
+  readonly port: number;
+  readonly dataDir: string;
+  readonly modelDir: string;
+  readonly modelName: string | undefined;
+  /** One worker for each. */
+  readonly devices: readonly string[];
+  /** Bytes of each worker's KV pool; undefined: the worker's default. */
+  readonly kvBytes: number | undefined;
+  readonly weights: "float32" | "int8";
+  /** Threads of each worker. */
+  readonly threadCount: number;
+  readonly adminKey: string | undefined;
+  readonly logLevel: (typeof logLevels)[number];
+}
+
+const repositoryDir = join(import.meta.dir, "..");
+const demoModelDir = join(repositoryDir, "worker", "model", "demo");
+
+const wholeNumber = (min: number, max: number) =>
+  z
+    .string()
+    .regex(/^\d+$/, "must be a whole number")
+    .transform(Number)
+    .refine((value) => value >= min && value <= max, `must be from ${min} to ${max}`);
+
+const device = z.string().regex(/^cpu$/, 'knows the device "cpu" only');
+
+const schema = z.object({
+  SPANGATE_HOST: z.string().min(1).default("127.0.0.1"),
+  SPANGATE_PORT: wholeNumber(0, 65_535).default(8080),
+  SPANGATE_DATA: z.string().min(1).default(".spangate"),
+  SPANGATE_MODEL: z.string().min(1).default(demoModelDir),
+  SPANGATE_MODEL_NAME: z.string().min(1).max(200).optional(),
+  SPANGATE_DEVICES: z
+    .string()
+    .default("cpu")
+    .transform((list) => list.split(",").map((name) => name.trim()))
+    .pipe(z.array(device).min(1).max(limits.devices, `takes at most ${limits.devices} devices`)),
+  SPANGATE_KV_BYTES: wholeNumber(mib, 2 ** 42).optional(),
+  SPANGATE_WEIGHTS: z.enum(["float32", "int8"], { error: 'must be "float32" or "int8"' }).default("float32"),
+  SPANGATE_THREADS: wholeNumber(1, 256).optional(),
+  SPANGATE_ADMIN_KEY: z
+    .string()
+    .min(20, "must have at least 20 characters")
+    .max(limits.apiKeyChars, `must have at most ${limits.apiKeyChars} characters`)
+    .regex(/^[\x21-\x7e]+$/, "must be printable ASCII without spaces")
+    .optional(),
+  SPANGATE_LOG: z.enum(logLevels, { error: `must be one of ${logLevels.join(", ")}` }).default("info"),
+});
+
+/**
+ * @param env the process's environment; an empty variable counts as unset
+ * @throws Error naming the variable and what is wrong with it
+ */
+export function parseConfig(env: Readonly<Record<string, string | undefined>>): Config {
+  const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== undefined && value !== ""));
+  const parsed = schema.safeParse(given);
+  if (!parsed.success) {
+    const [issue] = parsed.error.issues;
+    throw new Error(`${String(issue?.path[0])} ${issue?.message}`);
+  }
+  const values = parsed.data;
+  const absolute = (path: string): string => (isAbsolute(path) ? path : resolve(path));
+  return Object.freeze({
+    host: values.SPANGATE_HOST,
+    port: values.SPANGATE_PORT,
+    dataDir: absolute(values.SPANGATE_DATA),
+    modelDir: absolute(values.SPANGATE_MODEL),
+    modelName: values.SPANGATE_MODEL_NAME,
+    devices: values.SPANGATE_DEVICES,
+    kvBytes: values.SPANGATE_KV_BYTES,
+    weights: values.SPANGATE_WEIGHTS,
+    threadCount:
+      values.SPANGATE_THREADS ?? Math.max(1, Math.floor(availableParallelism() / values.SPANGATE_DEVICES.length)),
+    adminKey: values.SPANGATE_ADMIN_KEY,
+    logLevel: values.SPANGATE_LOG,
+  });
+}
+
+/** Settings of the worker that the gateway passes on when they are set, without reading them. */
+const passedOn = ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "SPANGATE_BLOCK_TOKENS", "SPANGATE_STEP_TOKENS"];
+const passedOnPrefixes = ["SPANGATE_KV_TYPE", "SPANGATE_MAX_", "SPANGATE_ISA", "SPANGATE_KERNEL", "FAKE_"];
+
+/** The whole environment of a worker process: nothing of ours that it does not need, no credential above all. */
+export function workerEnvironment(
+  config: Config,
+  env: Readonly<Record<string, string | undefined>>,
+  deviceName: string,
+): Record<string, string> {
+  const result: Record<string, string> = {
+    SPANGATE_MODEL: config.modelDir,
+    SPANGATE_DEVICE: deviceName,
+    SPANGATE_WEIGHTS: config.weights,
+    SPANGATE_THREADS: String(config.threadCount),
+  };
+  if (config.modelName !== undefined) result.SPANGATE_MODEL_NAME = config.modelName;
+  if (config.kvBytes !== undefined) result.SPANGATE_KV_BYTES = String(config.kvBytes);
+  for (const [name, value] of Object.entries(env)) {
+    if (value === undefined || value === "") continue;
+    if (passedOn.includes(name) || passedOnPrefixes.some((prefix) => name.startsWith(prefix))) result[name] = value;
+  }
+  return result;
+}

@@ -1,0 +1,107 @@
+/**
+ * One completion: a plan is dispatched, its tokens become text, a stop string ends it. Several completions of one
+ * request are merged into one row of events.
+ */
+import type { GenerateParams, TokenLogprob, TokenPlan } from "../worker/contract/messages.ts";
+import type { Dispatcher } from "./dispatch/dispatcher.ts";
+import type { FinishedEvent } from "./dispatch/request.ts";
+import { Detokenizer, type TokenBytes } from "./lower/detokenizer.ts";
+
+export interface GenerationInput {
+  readonly requestId: string;
+  readonly plan: TokenPlan;
+  readonly params: GenerateParams;
+  readonly stops: readonly string[];
+  readonly reuse: boolean;
+  readonly deadlineMs: number;
+  readonly signal: AbortSignal;
+  readonly affinity: string;
+}
+
+export interface TextEvent {
+  readonly type: "text";
+  readonly text: string;
+  readonly logprobs: readonly TokenLogprob[];
+}
+
+export interface EndEvent {
+  readonly type: "end";
+  readonly reason: "stop" | "length" | "abort";
+  /** Tokens up to the end of the text, those of the stop string included. */
+  readonly completionTokens: number;
+  readonly report: FinishedEvent;
+}
+
+export type CompletionEvent = TextEvent | EndEvent;
+
+/** @throws ApiError as Dispatcher.submit does */
+export function generate(
+  dispatcher: Pick<Dispatcher, "submit">,
+  tokenBytes: TokenBytes,
+  input: GenerationInput,
+): AsyncGenerator<CompletionEvent, void> {
+  const stopper = new AbortController();
+  const { stops, signal, ...request } = input;
+  // Submitted now, not at the first read: several completions run side by side, and a refusal is thrown here.
+  const events = dispatcher.submit({ ...request, signal: AbortSignal.any([signal, stopper.signal]) });
+  return textOf(events, new Detokenizer(tokenBytes, stops), stopper);
+}
+
+async function* textOf(
+  events: ReturnType<Dispatcher["submit"]>,
+  detokenizer: Detokenizer,
+  stopper: AbortController,
+): AsyncGenerator<CompletionEvent, void> {
+  let receivedTokens = 0;
+  let stopped = false;
+  for await (const event of events) {
+    if (event.type === "tokens") {
+      // Tokens that were on their way when the stop string came are no part of the answer.
+      if (stopped) continue;
+      receivedTokens += event.tokenIds.length;
+      const { text, stoppedBy } = detokenizer.push(event.tokenIds);
+      if (text !== "" || event.logprobs !== undefined) yield { type: "text", text, logprobs: event.logprobs ?? [] };
+      stopped = stoppedBy !== undefined;
+      if (stopped) stopper.abort();
+      continue;
+    }
+    const { text } = detokenizer.end();
+    if (text !== "") yield { type: "text", text, logprobs: [] };
+    yield endOf(event, stopped, receivedTokens);
+  }
+}
+
+function endOf(report: FinishedEvent, stopped: boolean, receivedTokens: number): EndEvent {
+  if (stopped) return { type: "end", reason: "stop", completionTokens: receivedTokens, report };
+  const reason = report.reason === "prepared" ? "length" : report.reason;
+  return { type: "end", reason, completionTokens: report.usage.completionTokens, report };
+}
+
+/** Events of several completions as they come, each with its completion's index. Ends all when one fails or the reader leaves. */
+export async function* mergeCompletions(
+  completions: readonly AsyncGenerator<CompletionEvent, void>[],
+): AsyncGenerator<readonly [index: number, event: CompletionEvent], void> {
+  type Step = { readonly index: number; readonly result: IteratorResult<CompletionEvent, void> };
+  const next = async (index: number): Promise<Step> => {
+    const completion = completions[index];
+    if (completion === undefined) throw new Error(`no completion ${index}`);
+    return { index, result: await completion.next() };
+  };
+  const waiting = new Map(completions.map((_, index) => [index, next(index)]));
+  try {
+    while (waiting.size > 0) {
+      const { index, result } = await Promise.race(waiting.values());
+      if (result.done === true) waiting.delete(index);
+      else {
+        yield [index, result.value];
+        waiting.set(index, next(index));
+      }
+    }
+  } finally {
+    // A generator that is waiting for its next event cannot be returned yet; the request's signal ends that wait.
+    for (const [index, step] of waiting) {
+      step.catch(() => undefined);
+      void completions[index]?.return().catch(() => undefined);
+    }
+  }
+}

@@ -1,0 +1,155 @@
+/** Reads and checks a JSON body: size first, then nesting, then JSON, then the schema. */
+import type { Context } from "hono";
+import type { z } from "zod";
+import { limits } from "../config.ts";
+import { ApiError } from "../errors.ts";
+import type { AppEnv } from "./auth.ts";
+
+export interface ReadJsonOptions {
+  readonly maxBytes?: number;
+  /** Fields that callers of other servers may send and that are not supported here: told apart from unknown ones. */
+  readonly unsupported?: ReadonlySet<string>;
+}
+
+/** @throws ApiError 413, 415, 400 with `param` naming the field */
+export async function readJson<Schema extends z.ZodType>(
+  context: Context<AppEnv>,
+  schema: Schema,
+  options: ReadJsonOptions = {},
+): Promise<z.infer<Schema>> {
+  const contentType = context.req.header("content-type") ?? "";
+  if (!/^application\/([a-z0-9.+-]+\+)?json\s*(;|$)/i.test(contentType)) {
+    throw new ApiError("unsupported_media_type", { message: "Send the body as application/json." });
+  }
+  const text = decode(await readBody(context.req.raw, options.maxBytes ?? limits.bodyBytes));
+  // The body is here: from now on the request's own deadline counts, not the socket's.
+  context.env?.keepOpen?.();
+  refuseDeepNesting(text, limits.jsonDepth);
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    throw new ApiError("invalid_json");
+  }
+  const result = schema.safeParse(parsed);
+  if (!result.success) throw schemaError(result.error, options.unsupported);
+  return result.data;
+}
+
+/** Bytes of the body, at most `maxBytes`; reading ends as soon as there are more. */
+export async function readBody(request: Request, maxBytes: number): Promise<Uint8Array> {
+  const tooLarge = new ApiError("body_too_large", { message: `The body may have at most ${maxBytes} bytes.` });
+  if (Number(request.headers.get("content-length") ?? "0") > maxBytes) throw tooLarge;
+  if (request.body === null) return new Uint8Array(0);
+  const reader = request.body.getReader();
+  const chunks: Uint8Array[] = [];
+  let byteCount = 0;
+  const cancel = (): void => void reader.cancel().catch(() => undefined);
+  let late = false;
+  const timer = setTimeout(() => {
+    late = true;
+    cancel();
+  }, limits.bodyReadMs);
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (late) throw new ApiError("request_timeout");
+      if (done) break;
+      byteCount += value.byteLength;
+      if (byteCount > maxBytes) throw tooLarge;
+      chunks.push(value);
+    }
+  } catch (error) {
+    cancel();
+    if (error instanceof ApiError) throw error;
+    throw new ApiError("invalid_request", { message: "The body could not be read.", cause: error });
+  } finally {
+    clearTimeout(timer);
+  }
+  return chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : new Uint8Array(Buffer.concat(chunks));
+}
+
+function decode(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    throw new ApiError("invalid_json", { message: "The request body is not UTF-8." });
+  }
+}
+
+const quote = 0x22;
+const backslash = 0x5c;
+
+/** Counts brackets outside strings, so that nothing recursive ever meets a deep value. */
+export function refuseDeepNesting(text: string, maxDepth: number): void {
+  let depth = 0;
+  for (let index = 0; index < text.length; index++) {
+    const code = text.charCodeAt(index);
+    if (code === quote) {
+      index = endOfString(text, index + 1);
+    } else if (code === 0x7b || code === 0x5b) {
+      depth += 1;
+      if (depth > maxDepth) {
+        throw new ApiError("nesting_too_deep", { message: `The body may be nested ${maxDepth} deep at most.` });
+      }
+    } else if (code === 0x7d || code === 0x5d) {
+      depth -= 1;
+    }
+  }
+}
+
+/** Index of the quote that ends the string; the end of the text when there is none. Skips with indexOf, as most bytes are in strings. */
+function endOfString(text: string, start: number): number {
+  let end = text.indexOf('"', start);
+  while (end >= 0) {
+    let backslashes = 0;
+    while (text.charCodeAt(end - 1 - backslashes) === backslash && end - 1 - backslashes >= start) backslashes += 1;
+    if (backslashes % 2 === 0) return end;
+    end = text.indexOf('"', end + 1);
+  }
+  return text.length;
+}
+
+/** The first issue as the client's error, with the field's path as `param`. */
+export function schemaError(error: z.ZodError, unsupported: ReadonlySet<string> = new Set()): ApiError {
+  const issue = deepest(error.issues[0]);
+  const path = paramOf(issue?.path ?? []);
+  if (issue?.code === "unrecognized_keys") {
+    const [key = ""] = issue.keys;
+    const param = path === "" ? key.slice(0, 64) : `${path}.${key.slice(0, 64)}`;
+    if (unsupported.has(key)) throw unsupportedField(param);
+    return new ApiError("unknown_field", { message: `Unknown field '${param}'.`, param });
+  }
+  if (path !== "" && unsupported.has(path)) return unsupportedField(path);
+  const missing =
+    issue?.code === "invalid_type" && issue.input === undefined && /received undefined/.test(issue.message);
+  if (missing) return new ApiError("missing_field", { message: `'${path}' is missing.`, param: path });
+  const where = path === "" ? "The body" : `'${path}'`;
+  return new ApiError("invalid_value", {
+    message: `${where}: ${issue?.message ?? "not valid"}.`,
+    ...(path === "" ? {} : { param: path }),
+  });
+}
+
+function unsupportedField(param: string): ApiError {
+  return new ApiError("unsupported_field", { message: `'${param}' is not supported by this server.`, param });
+}
+
+type Issue = z.core.$ZodIssue;
+
+/** A union's issue says only "invalid input"; the branch that got furthest says what is wrong. */
+function deepest(issue: Issue | undefined): Issue | undefined {
+  if (issue?.code !== "invalid_union") return issue;
+  const branches = issue.errors.map((branch) => deepest(branch[0])).filter((found) => found !== undefined);
+  const best = branches.sort((a, b) => b.path.length - a.path.length)[0];
+  if (best === undefined || best.path.length === 0) return issue;
+  return { ...best, path: [...issue.path, ...best.path] };
+}
+
+/** messages[0].content */
+function paramOf(path: readonly PropertyKey[]): string {
+  return path.reduce<string>((text, part) => {
+    if (typeof part === "number") return `${text}[${part}]`;
+    return text === "" ? String(part) : `${text}.${String(part)}`;
+  }, "");
+}

@@ -1,0 +1,94 @@
+/** The JSON of chat completions: whole answers, chunks, usage, and the `spangate` object. */
+import type { TokenLogprob } from "../../worker/contract/messages.ts";
+import type { EndEvent } from "../generation.ts";
+import type { TokenBytes } from "../lower/detokenizer.ts";
+import type { ChatRun } from "../pipeline.ts";
+
+export interface AnswerHead {
+  readonly id: string;
+  readonly created: number;
+  readonly model: string;
+}
+
+export interface Choice {
+  text: string;
+  readonly logprobs: TokenLogprob[];
+  end: EndEvent | undefined;
+}
+
+export function usageOf(ends: readonly EndEvent[]) {
+  // Choices share the prompt: it is counted once, as the first choice found it.
+  const usage = ends[0]?.report.usage;
+  const promptTokens = usage?.promptTokens ?? 0;
+  const completionTokens = ends.reduce((sum, end) => sum + end.completionTokens, 0);
+  return {
+    prompt_tokens: promptTokens,
+    completion_tokens: completionTokens,
+    total_tokens: promptTokens + completionTokens,
+    prompt_tokens_details: {
+      cached_tokens: usage?.cachedTokens ?? 0,
+      cache_write_tokens: usage?.cacheWriteTokens ?? 0,
+      audio_tokens: 0,
+    },
+    completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
+  };
+}
+
+export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEvent[]) {
+  const report = ends[0]?.report;
+  const { queueMs = 0, prefillMs = 0, ttftMs = 0 } = report?.timings ?? {};
+  const spans = (report?.spans ?? []).map((span, index) => {
+    return { id: run.spanIds[index] ?? "", tokens: span.tokens, source: span.source };
+  });
+  return {
+    request_id: requestId,
+    worker: report?.workerId ?? "",
+    queue_ms: rounded(queueMs),
+    prefill_ms: rounded(prefillMs),
+    ttft_ms: rounded(ttftMs),
+    spans,
+    ...(run.retrieved.length === 0 ? {} : { retrieved: retrievedOf(run) }),
+  };
+}
+
+export function wholeAnswer(
+  head: AnswerHead,
+  requestId: string,
+  run: ChatRun,
+  choices: readonly Choice[],
+  logprobsOf: ((logprobs: readonly TokenLogprob[]) => object) | undefined,
+) {
+  const ends = choices.flatMap((choice) => (choice.end === undefined ? [] : [choice.end]));
+  return {
+    ...head,
+    object: "chat.completion",
+    choices: choices.map((choice, index) => ({
+      index,
+      message: { role: "assistant", content: choice.text, refusal: null },
+      logprobs: logprobsOf?.(choice.logprobs) ?? null,
+      finish_reason: choice.end?.reason === "length" ? "length" : "stop",
+    })),
+    usage: usageOf(ends),
+    spangate: spangateOf(requestId, run, ends),
+  };
+}
+
+/** `{content: [{token, logprob, bytes, top_logprobs}]}` */
+export function logprobsFormatter(tokenBytes: TokenBytes): (logprobs: readonly TokenLogprob[]) => object {
+  return (logprobs) => ({
+    content: logprobs.map(({ tokenId, logprob, top }) => ({
+      ...tokenBytes.describe(tokenId),
+      logprob,
+      top_logprobs: top.map(([id, value]) => ({ ...tokenBytes.describe(id), logprob: value })),
+    })),
+    refusal: null,
+  });
+}
+
+function retrievedOf(run: ChatRun) {
+  return run.retrieved.map(({ id, fileId, filename, corpusId, score }) => {
+    return { id, file_id: fileId, filename, vector_store_id: corpusId, score: Math.round(score * 1e6) / 1e6 };
+  });
+}
+
+const rounded = (ms: number): number => Math.round(ms * 1000) / 1000;

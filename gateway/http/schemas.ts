@@ -1,0 +1,236 @@
+/**
+ * The body of POST /v1/chat/completions. Every field of the OpenAI client is either honoured or refused by name;
+ * those whose only possible effect is elsewhere (`user`, `metadata`) are checked and have none here.
+ */
+import { z } from "zod";
+import { limits as contractLimits } from "../../worker/contract/limits.ts";
+import { limits } from "../config.ts";
+import type { ChatRequest } from "../pipeline.ts";
+
+const shortString = z.string().max(limits.shortStringChars);
+/** Clients send null for "not set". */
+const optional = <Schema extends z.ZodType>(schema: Schema) =>
+  schema.nullish().transform((value): z.output<Schema> | undefined => value ?? undefined);
+
+const textPart = z.strictObject({
+  type: z.literal("text", { error: "only parts of type 'text' are supported" }),
+  text: z.string(),
+});
+const content = z.union([
+  z.string(),
+  z
+    .array(textPart)
+    .min(1)
+    .max(limits.contentParts)
+    .transform((parts) => parts.map((part) => part.text).join("")),
+]);
+
+const message = z.strictObject({
+  role: z
+    .enum(["system", "developer", "user", "assistant"], {
+      error: "only the roles system, developer, user and assistant are supported",
+    })
+    .transform((role) => (role === "developer" ? "system" : role)),
+  content,
+});
+
+const document = z.strictObject({
+  id: z.string().min(1).max(limits.documentIdChars).optional(),
+  // A title is one line: it stands in a line of its own in the prompt.
+  title: optional(
+    z
+      .string()
+      .max(limits.titleChars)
+      .transform((title) => title.replace(/\s+/g, " ").trim()),
+  ),
+  text: z.string().min(1),
+});
+
+const tokenId = z
+  .int()
+  .min(0)
+  .max(2 ** 31 - 1);
+const bias = z.number().min(-100).max(100);
+const logitBias = z
+  .record(z.string().regex(/^\d{1,9}$/, "must be a token id"), bias)
+  .refine((entries) => Object.keys(entries).length <= limits.logitBiases, `at most ${limits.logitBiases} entries`)
+  .transform((entries) => Object.entries(entries).map(([id, value]): [number, number] => [Number(id), value]));
+
+const stopString = z.string().min(1).max(limits.stopChars);
+const stop = z.union([stopString.transform((text) => [text]), z.array(stopString).max(limits.stopStrings)]);
+
+/** @param filters the corpus side's schema of `filters` */
+export function chatSchema(filters: z.ZodType) {
+  const fileSearch = z.strictObject({
+    vector_store_ids: z.array(z.string().min(1).max(limits.shortStringChars)).min(1).max(limits.vectorStoresPerSearch),
+    max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
+    filters: filters.optional(),
+    ranking_options: z
+      .strictObject({ ranker: z.literal("auto").optional(), score_threshold: z.number().min(0).max(1).optional() })
+      .optional(),
+  });
+  return z
+    .strictObject({ ...fields, file_search: optional(fileSearch) })
+    .superRefine(checkTogether)
+    .transform(toRequest);
+}
+
+const penalty = optional(z.number().min(-2).max(2));
+const fields = {
+  model: z.string().min(1).max(limits.shortStringChars),
+  messages: z.array(message).min(1).max(limits.messages),
+  documents: optional(z.array(document).max(limits.documents)),
+  max_tokens: optional(z.int().min(1)),
+  max_completion_tokens: optional(z.int().min(1)),
+  min_tokens: optional(z.int().min(0)),
+  ignore_eos: optional(z.boolean()),
+  temperature: optional(z.number().min(0).max(2)),
+  top_p: optional(z.number().gt(0).max(1)),
+  top_k: optional(
+    z
+      .int()
+      .min(-1)
+      .max(2 ** 31 - 1),
+  ),
+  min_p: optional(z.number().min(0).max(1)),
+  presence_penalty: penalty,
+  frequency_penalty: penalty,
+  repetition_penalty: optional(z.number().gt(0).max(2)),
+  seed: optional(z.int()),
+  stop: optional(stop),
+  stop_token_ids: optional(z.array(tokenId).max(contractLimits.maxStopTokens)),
+  n: optional(z.int().min(1).max(contractLimits.maxChoices)),
+  logprobs: optional(z.boolean()),
+  top_logprobs: optional(z.int().min(0).max(contractLimits.maxTopLogprobs)),
+  logit_bias: optional(logitBias),
+  stream: optional(z.boolean()),
+  stream_options: optional(
+    z.strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() }),
+  ),
+  prompt_cache_key: optional(shortString),
+  cache_salt: optional(z.string().min(1).max(limits.shortStringChars)),
+  spangate: optional(z.strictObject({ reuse: z.boolean().optional(), attention: z.enum(["span", "full"]).optional() })),
+  // Values that mean what this server does anyway.
+  response_format: optional(
+    z.strictObject({ type: z.literal("text", { error: "only the response format 'text' is supported" }) }),
+  ),
+  modalities: optional(z.array(z.literal("text")).length(1)),
+  store: optional(z.literal(false, { error: "completions are never stored; leave it out or send false" })),
+  service_tier: optional(z.enum(["auto", "default"])),
+  tools: optional(z.array(z.unknown()).max(0, "tools are not supported")),
+  tool_choice: optional(z.literal("none", { error: "tools are not supported" })),
+  // Facts for the caller's own bookkeeping.
+  user: optional(shortString),
+  safety_identifier: optional(shortString),
+  metadata: optional(
+    z
+      .record(z.string().max(64), shortString)
+      .refine((entries) => Object.keys(entries).length <= limits.metadataEntries, "too many entries"),
+  ),
+};
+
+/** Fields of the OpenAI client and of vLLM that are known and not supported, whatever their value. */
+export const unsupportedChatFields: ReadonlySet<string> = new Set([
+  ...["audio", "function_call", "functions", "moderation", "parallel_tool_calls", "prediction", "prompt_cache_options"],
+  ...["prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options", "tools", "tool_choice"],
+  ...["name", "tool_calls", "tool_call_id", "refusal", "best_of", "use_beam_search", "length_penalty", "echo"],
+  ...["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template"],
+  ...["chat_template_kwargs", "add_generation_prompt", "continue_final_message", "skip_special_tokens"],
+  ...[
+    "include_stop_str_in_output",
+    "prompt_logprobs",
+    "priority",
+    "allowed_token_ids",
+    "bad_words",
+    "logits_processors",
+  ],
+]);
+
+type Fields = { [Name in keyof typeof fields]: z.output<(typeof fields)[Name]> };
+type Body = Fields & {
+  file_search: z.output<z.ZodOptional<z.ZodType>> | undefined;
+};
+
+interface FileSearchBody {
+  readonly vector_store_ids: readonly string[];
+  readonly max_num_results: number;
+  readonly filters?: unknown;
+  readonly ranking_options?: { readonly score_threshold?: number | undefined } | undefined;
+}
+
+export interface ChatBody {
+  readonly request: ChatRequest;
+  readonly stream: boolean;
+  readonly includeUsage: boolean;
+}
+
+function checkTogether(body: Body, context: z.RefinementCtx): void {
+  const refuse = (path: PropertyKey[], text: string): void => {
+    context.addIssue({ code: "custom", path, message: text, input: body });
+  };
+  if (body.max_tokens !== undefined && body.max_completion_tokens !== undefined) {
+    if (body.max_tokens !== body.max_completion_tokens) refuse(["max_tokens"], "differs from max_completion_tokens");
+  }
+  if (body.top_logprobs !== undefined && body.logprobs !== true) refuse(["top_logprobs"], "needs logprobs: true");
+  if (body.stream_options !== undefined && body.stream !== true) refuse(["stream_options"], "needs stream: true");
+  const ids = documentIds(body);
+  const twice = ids.findIndex((id, index) => ids.indexOf(id) !== index);
+  if (twice >= 0) refuse(["documents", twice, "id"], "another document has this id");
+  const minTokens = body.min_tokens ?? 0;
+  const maxTokens = body.max_completion_tokens ?? body.max_tokens ?? Number.POSITIVE_INFINITY;
+  if (minTokens > maxTokens) refuse(["min_tokens"], "is more than max_tokens");
+}
+
+function documentIds(body: Pick<Body, "documents">): readonly string[] {
+  return (body.documents ?? []).map((entry, index) => entry.id ?? `document-${index}`);
+}
+
+function toRequest(body: Body): ChatBody {
+  const ids = documentIds(body);
+  const documents = (body.documents ?? []).map(({ title, text }, index) => ({ id: ids[index] ?? "", title, text }));
+  const request: ChatRequest = {
+    model: body.model,
+    messages: body.messages,
+    documents,
+    fileSearch: fileSearchOf(body.file_search as FileSearchBody | undefined),
+    maxTokens: body.max_completion_tokens ?? body.max_tokens,
+    params: generateParams(body),
+    choiceCount: body.n ?? 1,
+    stops: body.stop ?? [],
+    cacheSalt: body.cache_salt,
+    cacheKey: body.prompt_cache_key,
+    reuse: body.spangate?.reuse ?? true,
+    attention: body.spangate?.attention ?? "span",
+  };
+  return { request, stream: body.stream ?? false, includeUsage: body.stream_options?.include_usage ?? false };
+}
+
+function fileSearchOf(body: FileSearchBody | undefined): ChatRequest["fileSearch"] {
+  if (body === undefined) return undefined;
+  return {
+    vectorStoreIds: body.vector_store_ids,
+    maxResults: body.max_num_results,
+    filters: body.filters,
+    scoreThreshold: body.ranking_options?.score_threshold,
+  };
+}
+
+function generateParams(body: Body): ChatRequest["params"] {
+  return {
+    minTokens: body.min_tokens ?? 0,
+    ignoreEos: body.ignore_eos ?? false,
+    stopTokenIds: body.stop_token_ids ?? [],
+    sampling: {
+      temperature: body.temperature ?? 1,
+      topP: body.top_p ?? 1,
+      topK: Math.max(0, body.top_k ?? 0),
+      minP: body.min_p ?? 0,
+      presencePenalty: body.presence_penalty ?? 0,
+      frequencyPenalty: body.frequency_penalty ?? 0,
+      repetitionPenalty: body.repetition_penalty ?? 1,
+      seed: body.seed ?? crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
+      logitBias: body.logit_bias ?? [],
+      topLogprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : -1,
+    },
+  };
+}

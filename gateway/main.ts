@@ -1,0 +1,35 @@
+/** The server as a program: environment in, ready line out, signals, exit code. Starts on import. */
+import { parseConfig } from "./config.ts";
+import { type RunningServer, startServer } from "./server.ts";
+
+function fail(error: unknown): never {
+  process.stderr.write(`spangate: ${error instanceof Error ? error.message : String(error)}\n`);
+  process.exit(1);
+}
+
+function stopOnSignals(server: RunningServer): void {
+  let stopping = false;
+  const onSignal = (): void => {
+    // Asked twice: now.
+    if (stopping) process.exit(130);
+    stopping = true;
+    server.stop().then(() => process.exit(0), fail);
+  };
+  process.on("SIGTERM", onSignal);
+  process.on("SIGINT", onSignal);
+}
+
+try {
+  const server = await startServer(parseConfig(process.env), { env: process.env });
+  stopOnSignals(server);
+  if (server.generatedAdminKey !== undefined) {
+    process.stdout.write(`platform admin key, shown this once: ${server.generatedAdminKey}\n`);
+  }
+  process.stdout.write(`spangate is listening on ${server.url}\n`);
+  server.ready.catch(async (error: unknown) => {
+    await server.stop();
+    fail(error);
+  });
+} catch (error) {
+  fail(error);
+}

@@ -1,0 +1,98 @@
+/**
+ * Counters and histograms in Prometheus' text form. Label values come from fixed sets (routes, status codes,
+ * workers), never from what tenants send.
+ */
+export type Labels = Readonly<Record<string, string>>;
+
+const secondsBuckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
+const seriesPerMetric = 1_000;
+
+interface Series {
+  readonly labels: string;
+  value: number;
+  readonly buckets: number[];
+}
+
+interface Metric {
+  readonly type: "counter" | "histogram";
+  readonly help: string;
+  readonly series: Map<string, Series>;
+}
+
+export class Metrics {
+  readonly #metrics = new Map<string, Metric>();
+
+  count(name: string, help: string, labels: Labels = {}, amount = 1): void {
+    const series = this.#series(name, "counter", help, labels);
+    if (series !== undefined) series.value += amount;
+  }
+
+  /** Adds an observation, in seconds, to a histogram. */
+  observe(name: string, help: string, seconds: number, labels: Labels = {}): void {
+    const series = this.#series(name, "histogram", help, labels);
+    if (series === undefined) return;
+    series.value += seconds;
+    const bucket = secondsBuckets.findIndex((bound) => seconds <= bound);
+    const index = bucket < 0 ? secondsBuckets.length : bucket;
+    series.buckets[index] = (series.buckets[index] ?? 0) + 1;
+  }
+
+  render(): string {
+    return [...this.#metrics].map(([name, metric]) => renderMetric(name, metric)).join("");
+  }
+
+  #series(name: string, type: Metric["type"], help: string, labels: Labels): Series | undefined {
+    let metric = this.#metrics.get(name);
+    if (metric === undefined) {
+      metric = { type, help, series: new Map() };
+      this.#metrics.set(name, metric);
+    }
+    const text = labelText(labels);
+    const found = metric.series.get(text);
+    if (found !== undefined) return found;
+    if (metric.series.size >= seriesPerMetric) return undefined;
+    const made = { labels: text, value: 0, buckets: new Array<number>(secondsBuckets.length + 1).fill(0) };
+    metric.series.set(text, made);
+    return made;
+  }
+}
+
+/** One metric whose values are known now: a gauge, or a counter kept elsewhere. */
+export function renderSamples(
+  name: string,
+  type: "gauge" | "counter",
+  help: string,
+  samples: readonly { readonly labels: Labels; readonly value: number }[],
+): string {
+  const lines = samples.map(({ labels, value }) => `${name}${braces(labelText(labels))} ${value}\n`);
+  return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n${lines.join("")}`;
+}
+
+function renderMetric(name: string, metric: Metric): string {
+  const lines = [`# HELP ${name} ${metric.help}\n# TYPE ${name} ${metric.type}\n`];
+  for (const series of metric.series.values()) {
+    if (metric.type === "counter") lines.push(`${name}${braces(series.labels)} ${series.value}\n`);
+    else lines.push(renderHistogram(name, series));
+  }
+  return lines.join("");
+}
+
+function renderHistogram(name: string, series: Series): string {
+  let count = 0;
+  const lines = [...secondsBuckets.map(String), "+Inf"].map((bound, index) => {
+    count += series.buckets[index] ?? 0;
+    const le = `le="${bound}"`;
+    return `${name}_bucket${braces(series.labels === "" ? le : `${series.labels},${le}`)} ${count}\n`;
+  });
+  return `${lines.join("")}${name}_sum${braces(series.labels)} ${series.value}\n${name}_count${braces(series.labels)} ${count}\n`;
+}
+
+const braces = (labels: string): string => (labels === "" ? "" : `{${labels}}`);
+
+function labelText(labels: Labels): string {
+  const escaped = (value: string): string =>
+    value.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n");
+  return Object.entries(labels)
+    .map(([name, value]) => `${name}="${escaped(value)}"`)
+    .join(",");
+}

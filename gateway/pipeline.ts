@@ -1,0 +1,181 @@
+/** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
+import { limits as contractLimits } from "../worker/contract/limits.ts";
+import type { GenerateParams, TokenPlan } from "../worker/contract/messages.ts";
+import type { ModelCard } from "../worker/contract/model-card.ts";
+import type { CacheSalt } from "../worker/contract/units.ts";
+import type { RetrievedFragment } from "./corpus/retrieve.ts";
+import type { Dispatcher } from "./dispatch/dispatcher.ts";
+import { ApiError } from "./errors.ts";
+import { type CompletionEvent, generate, mergeCompletions } from "./generation.ts";
+import type { TokenBytes } from "./lower/detokenizer.ts";
+import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
+
+export interface FileSearch {
+  readonly vectorStoreIds: readonly string[];
+  readonly maxResults: number;
+  readonly filters?: unknown;
+  readonly scoreThreshold?: number | undefined;
+}
+
+/** A chat request, checked and with its defaults filled in. */
+export interface ChatRequest {
+  readonly model: string;
+  readonly messages: readonly LowerMessage[];
+  readonly documents: readonly { readonly id: string; readonly text: string; readonly title?: string | undefined }[];
+  readonly fileSearch: FileSearch | undefined;
+  /** undefined: as many as the context has room for. */
+  readonly maxTokens: number | undefined;
+  readonly params: Omit<GenerateParams, "maxTokens">;
+  readonly choiceCount: number;
+  readonly stops: readonly string[];
+  readonly cacheSalt: string | undefined;
+  readonly cacheKey: string | undefined;
+  readonly reuse: boolean;
+  readonly attention: "span" | "full";
+}
+
+export interface ChatJob {
+  readonly requestId: string;
+  readonly tenantId: string;
+  readonly request: ChatRequest;
+  readonly signal: AbortSignal;
+}
+
+export interface ChatRun {
+  readonly model: string;
+  /** Names of the plan's spans, in plan order. */
+  readonly spanIds: readonly string[];
+  readonly retrieved: readonly RetrievedFragment[];
+  /** Ends after one `end` event per choice; throws ApiError. Leaving the loop aborts what still runs. */
+  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+}
+
+export interface PipelineDeps {
+  readonly dispatcher: Pick<Dispatcher, "submit">;
+  readonly tokenBytes: TokenBytes;
+  /** undefined while no worker was ever ready. */
+  readonly card: () => ModelCard | undefined;
+  readonly lowererFor: (card: ModelCard) => Lowerer;
+  readonly cacheSalt: (tenantId: string, subdivision: string | undefined) => CacheSalt;
+  readonly retrieve: (tenantId: string, query: string, search: FileSearch) => readonly RetrievedFragment[];
+  /** Called when a request that used retrieved fragments has ended. */
+  readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
+  readonly requestMs: number;
+}
+
+export class Pipeline {
+  readonly #deps: PipelineDeps;
+
+  constructor(deps: PipelineDeps) {
+    this.#deps = deps;
+  }
+
+  /** @throws ApiError before anything runs; what fails later is thrown by `events` */
+  chat(job: ChatJob): ChatRun {
+    const { requestId, tenantId, request } = job;
+    const card = this.modelCard(request.model);
+    const retrieved = this.#retrieve(tenantId, request);
+    const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
+    const documents = planDocuments(request, retrieved, salt);
+    const { messages, attention } = request;
+    const plan = this.#deps.lowererFor(card).lower({ messages, documents, salt, attention });
+    const maxTokens = completionTokens(card, promptTokens(plan), request.maxTokens);
+    checkTokenIds(card, request.params);
+    const ender = new AbortController();
+    const signal = AbortSignal.any([job.signal, ender.signal]);
+    const completions = Array.from({ length: request.choiceCount }, (_, index) =>
+      generate(this.#deps.dispatcher, this.#deps.tokenBytes, {
+        requestId: `${requestId}.${index}`,
+        plan,
+        params: { ...forChoice(request.params, index), maxTokens },
+        stops: request.stops,
+        reuse: request.reuse,
+        deadlineMs: this.#deps.requestMs,
+        signal,
+        affinity: `${tenantId} ${request.cacheKey ?? ""}`,
+      }),
+    );
+    const events = this.#untilEnd(mergeCompletions(completions), ender, retrieved);
+    const spanIds = attention === "span" ? documents.map((document) => document.id) : [];
+    return { model: card.id, spanIds, retrieved, events };
+  }
+
+  /** Card of the model that is served under this name. @throws ApiError not_ready, model_not_found */
+  modelCard(name: string): ModelCard {
+    const card = this.#deps.card();
+    if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
+    if (card.id === name) return card;
+    throw new ApiError("model_not_found", {
+      message: `The model '${name.slice(0, 64)}' does not exist.`,
+      param: "model",
+    });
+  }
+
+  #retrieve(tenantId: string, request: ChatRequest): readonly RetrievedFragment[] {
+    if (request.fileSearch === undefined) return [];
+    const question = request.messages.findLast((message) => message.role === "user")?.content.trim();
+    if (question === undefined || question === "") {
+      throw new ApiError("invalid_value", {
+        message: "file_search searches for the last user message, and there is none with text.",
+        param: "messages",
+      });
+    }
+    return this.#deps.retrieve(tenantId, question, request.fileSearch);
+  }
+
+  async *#untilEnd(
+    events: ChatRun["events"],
+    ender: AbortController,
+    retrieved: readonly RetrievedFragment[],
+  ): ChatRun["events"] {
+    try {
+      yield* events;
+    } finally {
+      ender.abort();
+      if (retrieved.length > 0) this.#deps.fragmentsUsed(retrieved);
+    }
+  }
+}
+
+/** Documents of the request with the tenant's salt, then fragments with their corpora's, best first. */
+function planDocuments(
+  request: ChatRequest,
+  retrieved: readonly RetrievedFragment[],
+  salt: CacheSalt,
+): readonly LowerDocument[] {
+  const own = request.documents.map((document) => ({ ...document, salt }));
+  return [...own, ...retrieved.map(({ id, text, salt: corpusSalt }) => ({ id, text, salt: corpusSalt }))];
+}
+
+function promptTokens(plan: TokenPlan): number {
+  return plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
+}
+
+/** @throws ApiError context_length_exceeded, in the words that clients of other servers look for */
+function completionTokens(card: ModelCard, prompt: number, wanted: number | undefined): number {
+  const context = Math.min(card.contextTokens, contractLimits.maxRequestTokens, card.blockCount * card.blockTokens);
+  const room = context - prompt;
+  if (room >= (wanted ?? 1)) return wanted ?? room;
+  const asked =
+    wanted === undefined
+      ? `your messages resulted in ${prompt} tokens`
+      : `you requested ${prompt + wanted} tokens (${prompt} in the messages, ${wanted} in the completion)`;
+  throw new ApiError("context_length_exceeded", {
+    message: `This model's maximum context length is ${context} tokens. However, ${asked}.`,
+    param: wanted !== undefined && prompt < context ? "max_tokens" : "messages",
+  });
+}
+
+function checkTokenIds(card: ModelCard, params: Omit<GenerateParams, "maxTokens">): void {
+  const refuse = (param: string): never => {
+    throw new ApiError("invalid_value", { message: `${param} names a token that the model does not have.`, param });
+  };
+  if (params.sampling.logitBias.some(([tokenId]) => tokenId >= card.vocabSize)) refuse("logit_bias");
+  if (params.stopTokenIds.some((tokenId) => tokenId >= card.vocabSize)) refuse("stop_token_ids");
+}
+
+/** Choices of one request draw from different streams of random numbers. */
+function forChoice(params: Omit<GenerateParams, "maxTokens">, index: number): Omit<GenerateParams, "maxTokens"> {
+  if (index === 0) return params;
+  return { ...params, sampling: { ...params.sampling, seed: params.sampling.seed + index } };
+}

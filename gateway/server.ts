@@ -1,0 +1,182 @@
+/** Composition root: the only file that wires. `main.ts` runs it as a program, tests run it in their own process. */
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { DbError } from "../db/errors.ts";
+import { openDb } from "../db/open.ts";
+import type { ModelCard } from "../worker/contract/model-card.ts";
+import { createApp } from "./app.ts";
+import { type Config, limits } from "./config.ts";
+import { Corpus } from "./corpus/corpus.ts";
+import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
+import { ApiError } from "./errors.ts";
+import type { AppEnv } from "./http/auth.ts";
+import { addChatRoutes } from "./http/chat.ts";
+import { addFileBatchRoutes } from "./http/file-batches.ts";
+import { addFileRoutes } from "./http/files.ts";
+import { ConcurrencyLimiter } from "./http/limits.ts";
+import { addModelRoutes } from "./http/models.ts";
+import { addOpsRoutes } from "./http/ops.ts";
+import { addPrepareRoutes } from "./http/prepare.ts";
+import { addTenantRoutes } from "./http/tenants.ts";
+import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
+import { addVectorStoreRoutes } from "./http/vector-stores.ts";
+import { createLog, type Log } from "./log.ts";
+import { ChatTemplate } from "./lower/chat-template.ts";
+import { TokenBytes } from "./lower/detokenizer.ts";
+import { readModelText } from "./lower/model-text.ts";
+import { Lowerer } from "./lower/plan.ts";
+import { TextTokenizer } from "./lower/tokenizer.ts";
+import { Metrics } from "./metrics.ts";
+import { Pipeline } from "./pipeline.ts";
+import { SpanService } from "./span-service.ts";
+import { loadServerSecret } from "./tenant/secret.ts";
+import { TenantService } from "./tenant/tenants.ts";
+import { openWorkers, type Workers, type WorkersOptions } from "./workers.ts";
+
+export interface RunningServer {
+  readonly url: string;
+  /** The first platform key, when this start made it: to be shown once. */
+  readonly generatedAdminKey: string | undefined;
+  /** Resolves with the first worker that is ready; rejects when none ever will be. */
+  readonly ready: Promise<void>;
+  /** Drains and ends everything; safe to call twice. */
+  stop(): Promise<void>;
+}
+
+export interface StartOptions extends WorkersOptions {
+  readonly log?: Log;
+}
+
+/** @throws Error in one sentence for the operator: a bad model folder, a port in use, a damaged database */
+export async function startServer(config: Config, options: StartOptions): Promise<RunningServer> {
+  const log = options.log ?? createLog(config.logLevel);
+  const text = openText(config);
+  const workers = openWorkers(config, options, log);
+  mkdirSync(config.dataDir, { recursive: true, mode: 0o700 });
+  const db = openDb(join(config.dataDir, "spangate.db"));
+  const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
+  const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
+  const { registry, residency, supervisor, dispatcher } = workers;
+  const card = (): ModelCard | undefined => registry.card();
+  const spans = new SpanService({
+    dispatcher,
+    residency,
+    card,
+    modelReady: () => supervisor.firstReady(),
+    lowererFor: text.lowererFor,
+  });
+  const corpus = new Corpus({
+    db,
+    contentDir: join(config.dataDir, "files"),
+    tokenizer: text.tokenizer,
+    corpusSalt: (corpusId, epoch) => tenants.corpusSalt(corpusId, epoch),
+    spans,
+    log,
+  });
+  const metrics = new Metrics();
+  const state = { draining: false };
+  const pipeline = openPipeline(workers, text, tenants, corpus);
+  const chat = {
+    pipeline,
+    tokenBytes: text.tokenBytes,
+    limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
+    metrics,
+    filters: attributeFilterSchema,
+    nowMs: Date.now,
+    log,
+  };
+  const app = createApp({
+    authenticator: tenants.apiKeys,
+    routes: [
+      (it) => addTenantRoutes(it, { tenants, corpus }),
+      (it) => addFileRoutes(it, { corpus }),
+      (it) => addVectorStoreRoutes(it, { corpus }),
+      (it) => addVectorStoreFileRoutes(it, { corpus }),
+      (it) => addFileBatchRoutes(it, { corpus }),
+      (it) => addPrepareRoutes(it, { corpus }),
+      (it) => addChatRoutes(it, chat),
+      (it) => addModelRoutes(it, { card, createdMs: Date.now() }),
+      (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
+    ],
+    translateError,
+    metrics,
+    log,
+  });
+  const server = listen(config, (request, env) => app.fetch(request, env));
+  workers.start();
+  await corpus.start();
+  const stop = async (): Promise<void> => {
+    state.draining = true;
+    await Promise.all([dispatcher.drain(limits.drainMs), corpus.stop()]);
+    await server.stop(true);
+    await workers.stop();
+    db.close();
+  };
+  let stopped: Promise<void> | undefined;
+  return {
+    url: `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`,
+    generatedAdminKey: bootstrapped?.generated === true ? bootstrapped.apiKey : undefined,
+    ready: supervisor.firstReady(),
+    stop: () => {
+      stopped ??= stop();
+      return stopped;
+    },
+  };
+}
+
+function openPipeline(workers: Workers, text: TextSide, tenants: TenantService, corpus: Corpus): Pipeline {
+  return new Pipeline({
+    dispatcher: workers.dispatcher,
+    tokenBytes: text.tokenBytes,
+    card: () => workers.registry.card(),
+    lowererFor: text.lowererFor,
+    cacheSalt: (tenantId, subdivision) => tenants.cacheSalt(tenantId, subdivision),
+    retrieve: (tenantId, query, search) =>
+      corpus.retrieve({ tenantId, query, ...search, filters: search.filters as AttributeFilter | undefined }),
+    fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
+    requestMs: limits.requestMs,
+  });
+}
+
+type TextSide = ReturnType<typeof openText>;
+
+/** Tokenizer, template and bytes of the model's folder; the lowerer when a worker has told the model's digest. */
+function openText(config: Config) {
+  const modelText = readModelText(config.modelDir);
+  const tokenizer = new TextTokenizer(modelText, { cacheChars: limits.encodedCacheChars });
+  const template = new ChatTemplate(modelText);
+  let lowerer: Lowerer | undefined;
+  // All workers serve one model (the registry sees to it), so there is one lowerer.
+  const lowererFor = (card: ModelCard): Lowerer => {
+    lowerer ??= new Lowerer({ template, tokenizer, card, cacheChars: limits.spanCacheChars });
+    return lowerer;
+  };
+  return { tokenizer, lowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
+}
+
+function listen(config: Config, fetch: (request: Request, env: AppEnv["Bindings"]) => Response | Promise<Response>) {
+  try {
+    return Bun.serve({
+      hostname: config.host,
+      port: config.port,
+      idleTimeout: limits.socketIdleS,
+      maxRequestBodySize: limits.serverBodyBytes,
+      fetch: (request, server) => fetch(request, { keepOpen: () => server.timeout(request, 0) }),
+      error: () => new Response(null, { status: 500 }),
+    });
+  } catch (cause) {
+    const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
+    const where = `${config.host}:${config.port}`;
+    if (code === "EADDRINUSE") {
+      throw new Error(`${where} is in use; set SPANGATE_PORT to another port (0 takes any free one)`, { cause });
+    }
+    throw new Error(`cannot listen on ${where}`, { cause });
+  }
+}
+
+function translateError(thrown: unknown): ApiError | undefined {
+  if (!(thrown instanceof DbError)) return undefined;
+  if (thrown.code === "full") return new ApiError("storage_full", { cause: thrown });
+  const busy = thrown.code === "busy" || thrown.code === "io";
+  return new ApiError(busy ? "overloaded" : "internal", { cause: thrown });
+}

@@ -1,0 +1,75 @@
+/** The worker side of the gateway, wired: who starts workers, who knows of them, who gives them work. */
+import { join } from "node:path";
+import { type Config, limits, workerEnvironment } from "./config.ts";
+import { Dispatcher } from "./dispatch/dispatcher.ts";
+import { Heartbeat } from "./dispatch/heartbeat.ts";
+import { spawnLink } from "./dispatch/link.ts";
+import { Registry } from "./dispatch/registry.ts";
+import { Residency } from "./dispatch/residency.ts";
+import { Supervisor, type WorkerEvents } from "./dispatch/supervisor.ts";
+import type { Log } from "./log.ts";
+
+export interface WorkersOptions {
+  /** What the worker's environment is taken from. */
+  readonly env: Readonly<Record<string, string | undefined>>;
+  /** Program and arguments of a worker; the project's own when absent. */
+  readonly workerArgv?: readonly string[];
+}
+
+export interface Workers {
+  readonly registry: Registry;
+  readonly residency: Residency;
+  readonly supervisor: Supervisor;
+  readonly dispatcher: Dispatcher;
+  start(): void;
+  stop(): Promise<void>;
+}
+
+/** Starts nothing; see `start`. */
+export function openWorkers(config: Config, options: WorkersOptions, log: Log): Workers {
+  const registry = new Registry();
+  const residency = new Residency();
+  const argv = options.workerArgv ?? [process.execPath, join(import.meta.dir, "..", "worker", "main.ts")];
+  const supervisor = new Supervisor({
+    devices: config.devices,
+    command: (device) => ({ argv, env: workerEnvironment(config, options.env, device) }),
+    openLink: spawnLink,
+    registry,
+    log,
+    backoffMinMs: limits.restartMinMs,
+    backoffMaxMs: limits.restartMaxMs,
+    stableMs: limits.workerStableMs,
+  });
+  const dispatcher = new Dispatcher({
+    registry,
+    residency,
+    supervisor,
+    log,
+    maxAttempts: limits.attempts,
+    maxInFlightPerWorker: limits.inFlightPerWorker,
+    maxUnplaced: limits.unplacedRequests,
+    abortGraceMs: limits.abortGraceMs,
+  });
+  const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
+  const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
+  const events: WorkerEvents = {
+    onReady: () => dispatcher.onReady(),
+    onMessage: (workerId, message) => {
+      heartbeat.heard(workerId);
+      dispatcher.onMessage(workerId, message);
+    },
+    onLost: (workerId) => {
+      heartbeat.lost(workerId);
+      dispatcher.onLost(workerId);
+    },
+  };
+  const start = (): void => {
+    supervisor.start(events);
+    heartbeat.start();
+  };
+  const stop = async (): Promise<void> => {
+    heartbeat.stop();
+    await supervisor.stop(limits.workerStopMs);
+  };
+  return { registry, residency, supervisor, dispatcher, start, stop };
+}
