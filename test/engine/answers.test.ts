@@ -1,11 +1,11 @@
 /** Every way to the same answer: cold, cached, in pieces, beside others, without reuse, preempted. */
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
+import { randomRuns } from "../sim/plans.ts";
+import { Choices } from "../sim/random.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, type PlanParts, type SubmitOptions, submitPlan, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
-import { Choices } from "../sim/random.ts";
-import { randomRuns } from "../sim/plans.ts";
 
 const parts: PlanParts = {
   system: countUp(1, 5),

@@ -53,7 +53,8 @@ export class TinyWorld {
 
   finishedOf(requestId: string): Finished {
     const found = this.messages.find((m): m is Finished => m.type === "finished" && m.requestId === requestId);
-    if (found === undefined) throw new Error(`${requestId} has not finished: ${JSON.stringify(this.failedOf(requestId))}`);
+    if (found === undefined)
+      throw new Error(`${requestId} has not finished: ${JSON.stringify(this.failedOf(requestId))}`);
     return found;
   }
 

@@ -76,7 +76,7 @@ describe("evict", () => {
     test(`what was evicted does not come back from a request that ${moment}`, async () => {
       const keys = makeRuns(parts, true)[1].blockKeys;
       const evict = (): void => world.engine.evict(keys);
-      const onForward = moment === "is being computed" ? evict : () => {};
+      const onForward = moment === "is being computed" ? evict : undefined;
       const world: TinyWorld = new TinyWorld({ limits: { stepTokens: 9 }, onForward });
       world.engine.submit(submitPlan("r", parts, long));
       if (moment === "is half computed") await world.step();
@@ -139,7 +139,9 @@ describe("failures", () => {
       message: "sampling failed: logit of token 5 is NaN",
     });
     expect(world.finishedOf("good").reason).toBe("length");
-    const goodKeys = makeRuns({ spans: [countUp(20, 6)], question: countUp(1, 4) }, true).flatMap((run) => run.blockKeys);
+    const goodKeys = makeRuns({ spans: [countUp(20, 6)], question: countUp(1, 4) }, true).flatMap(
+      (run) => run.blockKeys,
+    );
     expect(world.engine.residentKeys().filter((key) => !goodKeys.includes(key))).toEqual([]);
   });
 });

@@ -29,7 +29,16 @@ test(
     if (only !== undefined) return;
     // The simulation is worth something only while it gets into every corner.
     for (const count of Object.values(total)) expect(count).toBeGreaterThan(seedCount);
-    const expectedEnds = ["abort", "bad_plan", "internal", "length", "overloaded", "prepared", "prompt_too_long", "stop"];
+    const expectedEnds = [
+      "abort",
+      "bad_plan",
+      "internal",
+      "length",
+      "overloaded",
+      "prepared",
+      "prompt_too_long",
+      "stop",
+    ];
     expect(Object.keys(ends).sort()).toEqual(expectedEnds);
   },
   10 * 60_000,

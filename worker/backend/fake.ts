@@ -80,7 +80,9 @@ export class FakeBackend implements Backend {
     return this.logits.subarray(0, needed);
   }
 
-  async dispose(): Promise<void> {}
+  async dispose(): Promise<void> {
+    // There is no device memory to free.
+  }
 
   private computePiece(batch: Batch, piece: number): void {
     const firstSegment = batch.pieceSegments[piece];
@@ -149,5 +151,8 @@ function checkBatch(batch: Batch, shape: BackendShape): void {
   expect(inRange(batch.slots, shape.blockCount * shape.blockTokens), "a slot is out of range");
   expect(new Set(batch.slots).size === rowCount, "a slot is written twice");
   expect(inRange(batch.logitRows, rowCount), "a logit row is out of range");
-  expect(batch.logitRows.every((row, at) => at === 0 || row > batch.logitRows[at - 1]), "logit rows do not rise");
+  expect(
+    batch.logitRows.every((row, at) => at === 0 || row > batch.logitRows[at - 1]),
+    "logit rows do not rise",
+  );
 }

@@ -11,7 +11,8 @@ export class BlockPool {
   private readonly freeList: FreeList;
 
   constructor(blockCount: number) {
-    if (!Number.isInteger(blockCount) || blockCount < 1) throw new RangeError(`blockCount is ${blockCount}, not 1 or more`);
+    if (!Number.isInteger(blockCount) || blockCount < 1)
+      throw new RangeError(`blockCount is ${blockCount}, not 1 or more`);
     this.blockCount = blockCount;
     this.referenceCounts = new Int32Array(blockCount);
     this.freeList = new FreeList(blockCount);

@@ -1,4 +1,6 @@
 /** One request in the engine: its runs, what it generated, and what is reported of it. */
+
+import type { BackendShape } from "../backend/backend.ts";
 import type {
   FinishReason,
   RequestTimings,
@@ -7,7 +9,6 @@ import type {
   SubmitMessage,
   WorkerMessage,
 } from "../contract/messages.ts";
-import type { BackendShape } from "../backend/backend.ts";
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampleRequest } from "../sample/sampler.ts";
 import { Run } from "./run.ts";

@@ -8,10 +8,11 @@
  * An open run grows at its end by what is generated, so prefill, decode and the recomputation after a
  * preemption are one thing: compute [computed, tokenCount).
  */
+
+import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import { nextBlockKey } from "../contract/block-key.ts";
 import type { PlanRun } from "../contract/messages.ts";
 import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
-import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import type { SeenSegments } from "./batch.ts";
 
 export class Run {

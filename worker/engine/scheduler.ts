@@ -10,8 +10,9 @@
  * Sharing: a block is computed once. A key that is being computed in this step is *claimed*; a run that needs
  * it too waits a step and finds it, whoever computed it and whatever became of that request.
  */
-import type { PrefixCache } from "../cache/prefix-cache.ts";
+
 import type { BlockPool } from "../cache/block-pool.ts";
+import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
@@ -60,15 +61,11 @@ export class Scheduler {
   private readonly clock: () => number;
   private readonly claimed = new Set<BlockKey>();
 
-  constructor(
-    pool: BlockPool,
-    cache: PrefixCache,
-    limits: EngineLimits,
-    blockTokens: number,
-    clock: () => number,
-  ) {
+  constructor(pool: BlockPool, cache: PrefixCache, limits: EngineLimits, blockTokens: number, clock: () => number) {
     if (limits.stepTokens < limits.maxRunningRequests) {
-      throw new RangeError(`stepTokens (${limits.stepTokens}) is below maxRunningRequests (${limits.maxRunningRequests})`);
+      throw new RangeError(
+        `stepTokens (${limits.stepTokens}) is below maxRunningRequests (${limits.maxRunningRequests})`,
+      );
     }
     this.pool = pool;
     this.cache = cache;
@@ -173,7 +170,7 @@ export class Scheduler {
       for (const run of request.runs) if (run.keyed) this.queriedTokens += run.promptTokens;
     }
     request.reservedBlocks = required;
-    request.runs.forEach((run, index) => this.adopt(run, request, found[index]));
+    for (const [index, run] of request.runs.entries()) this.adopt(run, request, found[index]);
     this.running.push(request);
     return true;
   }

@@ -59,7 +59,9 @@ function checkRuns({ plan, params }: SubmitMessage, shape: BackendShape): void {
   runs.forEach((run, index) => {
     const open = params.maxTokens > 0 && index === runs.length - 1;
     checkRun(run, `plan.runs[${index}]`, open, shape);
-    run.sees.forEach((segment, at) => checkSegment(segment, index, runs, `plan.runs[${index}].sees[${at}]`));
+    for (const [at, segment] of run.sees.entries()) {
+      checkSegment(segment, index, runs, `plan.runs[${index}].sees[${at}]`);
+    }
     tokenCount += run.tokenIds.length;
   });
   const { maxRequestTokens } = limits;
