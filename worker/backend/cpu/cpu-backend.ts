@@ -7,6 +7,7 @@ import { inverseFrequencies, type ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { ModelError } from "../../model/model-error.ts";
 import { readTensorBytes } from "../../model/safetensors.ts";
+import { blockCountForTokens } from "../../contract/units.ts";
 import type { Backend, BackendShape, Batch } from "../backend.ts";
 import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
 import { DenseSession, type FloatTensor, rowsTensor } from "./dense-session.ts";
@@ -103,7 +104,31 @@ export class CpuBackend implements Backend {
     }
     // The graphs' bytes are garbage now, about as large as the model.
     Bun.gc(true);
-    return new CpuBackend({ model, options, kernels, pool, sessions, blockCount });
+    const backend = new CpuBackend({ model, options, kernels, pool, sessions, blockCount });
+    await backend.#warmUp();
+    return backend;
+  }
+
+  /** onnxruntime packs and allocates at the first run; that must not be the first user's time. No block is in use yet. */
+  async #warmUp(): Promise<void> {
+    const { blockTokens, blockCount, contextTokens } = this.shape;
+    const firstRows = Math.min(blockTokens * Math.min(blockCount, 4), contextTokens, this.#maxRows);
+    for (const rows of [firstRows, 1]) {
+      const ascending = Int32Array.from({ length: rows }, (_, i) => i);
+      await this.forward({
+        tokenIds: new Int32Array(rows),
+        positions: ascending,
+        slots: ascending,
+        pieceRows: Int32Array.of(0, rows),
+        pieceSegments: Int32Array.of(0, 1),
+        segmentBlockStarts: Int32Array.of(0),
+        segmentFirstTokens: Int32Array.of(0),
+        segmentTokenCounts: Int32Array.of(rows),
+        segmentOffsets: Int32Array.of(0),
+        blockIds: Int32Array.from({ length: blockCountForTokens(rows, blockTokens) }, (_, i) => i),
+        logitRows: Int32Array.of(rows - 1),
+      });
+    }
   }
 
   async forward(batch: Batch): Promise<Float32Array> {
