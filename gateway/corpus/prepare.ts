@@ -113,7 +113,11 @@ export class PrepareService {
   }
 
   async #runAll(signal: AbortSignal): Promise<void> {
-    for (let job = this.#take(); job !== undefined && !signal.aborted; job = this.#take()) await this.#run(job);
+    while (!signal.aborted) {
+      const job = this.#take();
+      if (job === undefined) return;
+      await this.#run(job);
+    }
   }
 
   #take(): JobRow | undefined {
@@ -154,8 +158,8 @@ export class PrepareService {
       if (last === undefined) break;
       const salt = this.#corpora.saltOf(corpus);
       const prepared = await this.#prepareGroup(group, salt, signal);
-      if (signal.aborted) return;
       this.#note(group, prepared, salt);
+      if (signal.aborted) return;
       afterSeq = last.seq;
       done += group.length;
       if (this.#update(job.id, { done, total: Math.max(expected, done) }) === undefined) return;
@@ -168,7 +172,9 @@ export class PrepareService {
     const spans = group.map(({ id, text }) => ({ id, text, salt }));
     for (let attempt = 1; ; attempt++) {
       try {
-        return await collect(this.#spans.prepareSpans(spans, signal));
+        const prepared = await collect(this.#spans.prepareSpans(spans, signal));
+        if (prepared.size === spans.length) return prepared;
+        throw new ApiError("internal", { cause: new Error("the workers did not report every span") });
       } catch (error) {
         if (signal.aborted) return new Map();
         const retryable = error instanceof ApiError && errorEntry(error.code).retryable && error.code !== "internal";
@@ -187,9 +193,9 @@ export class PrepareService {
     this.#db.transaction("notePrepared", () => {
       for (const { id, text } of group) {
         const worker = prepared.get(id)?.worker;
-        if (worker === undefined) throw new ApiError("internal", { cause: new Error("a span was not reported") });
+        if (worker === undefined || !visible.has(id)) continue;
         const spanKey = this.#spans.lowerSpan({ id, text, salt }).blockKeys.at(-1);
-        if (spanKey !== undefined && visible.has(id)) notePrepared(this.#db, id, spanKey, worker, now);
+        if (spanKey !== undefined) notePrepared(this.#db, id, spanKey, worker, now);
       }
     });
     // Deleted while it was computed: the sweep may have evicted it before it was stored.

@@ -1,0 +1,130 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { readdirSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import type { TenantId } from "../../db/ids.ts";
+import { createWorld, ingestText, type World } from "./world.ts";
+
+let world: World;
+let tenantId: TenantId;
+
+beforeEach(() => {
+  world = createWorld();
+  tenantId = world.tenants.create("acme").id;
+});
+afterEach(() => world.remove());
+
+const canary = "xylophonecanary";
+const secretText = `The ${canary} stands in the hall. Nobody knows of it. `.repeat(30);
+
+/** Files below the data folder that hold the bytes, in any state of the database. */
+function traces(text: string): string[] {
+  return readdirSync(world.dir, { recursive: true, encoding: "utf8" }).filter((name) => {
+    const path = join(world.dir, name);
+    return statSync(path).isFile() && readFileSync(path).toString("latin1").toLowerCase().includes(text);
+  });
+}
+
+async function populated() {
+  const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+  const doomed = await ingestText(world, store, "secret.txt", secretText);
+  const kept = await ingestText(world, store, "kept.txt", "Something else that stays. Really.");
+  world.corpus.prepare.create(tenantId, store.id);
+  await world.corpus.idle();
+  return { store, doomed, kept };
+}
+
+const search = (storeId: string) =>
+  world.corpus.retrieve({ tenantId, vectorStoreIds: [storeId], query: `${canary} something`, maxResults: 50 });
+
+describe("deleting", () => {
+  test("a file: no search finds it, its KV is evicted, and no byte of it is left on disk", async () => {
+    const { store, doomed, kept } = await populated();
+    const before = world.spans.resident.size;
+    // "canary" occurs in the index only as a stemmed term; look for what both share.
+    expect(traces("xylophonecanar").length).toBeGreaterThan(0);
+    world.corpus.files.delete(tenantId, doomed.id);
+    expect(search(store.id).map((hit) => hit.fileId)).toEqual([kept.id]);
+    expect(() => world.corpus.files.get(tenantId, doomed.id)).toThrow("No such object.");
+    await world.corpus.idle();
+    expect(traces("xylophonecanar")).toEqual([]);
+    expect(world.spans.resident.size).toBeGreaterThan(0);
+    expect(world.spans.resident.size).toBeLessThan(before);
+    expect(search(store.id).map((hit) => hit.fileId)).toEqual([kept.id]);
+  });
+
+  test("a file from one corpus: the upload stays and can be attached again", async () => {
+    const { store, doomed } = await populated();
+    world.corpus.corpusFiles.detach(store, doomed.id);
+    await world.corpus.idle();
+    expect(search(store.id).some((hit) => hit.fileId === doomed.id)).toBe(false);
+    expect(world.corpus.files.get(tenantId, doomed.id).id).toBe(doomed.id);
+    await ingestText(world, store, "secret.txt", secretText);
+    expect(search(store.id).some((hit) => hit.fileId === doomed.id)).toBe(true);
+  });
+
+  test("a corpus and a tenant: all rows, indexes and KV go", async () => {
+    const { store } = await populated();
+    world.corpus.corpora.delete(tenantId, store.id);
+    expect(() => search(store.id)).toThrow("No such vector store.");
+    await world.corpus.idle();
+    expect(world.spans.resident.size).toBe(0);
+    const tables = world.db.client
+      .query<{ n: number }, []>("select count(*) n from sqlite_schema where name like 'fts_%'")
+      .get();
+    expect(tables?.n).toBe(0);
+
+    await populated();
+    world.tenants.delete(tenantId);
+    world.corpus.tenantDeleted(tenantId);
+    expect(() => world.tenants.get(tenantId)).toThrow("No such object.");
+    await world.corpus.idle();
+    for (const table of ["tenants", "corpora", "files", "corpus_files", "fragments", "jobs", "api_keys"]) {
+      const { n } = world.db.client.query<{ n: number }, []>(`select count(*) n from ${table}`).get() ?? { n: -1 };
+      expect([table, n]).toEqual([table, 0]);
+    }
+    expect(traces("xylophonecanar")).toEqual([]);
+    expect(world.spans.resident.size).toBe(0);
+  });
+
+  test("a sweep that was cut off goes on at the next start; nothing comes back", async () => {
+    const { store, doomed } = await populated();
+    world.corpus.files.delete(tenantId, doomed.id);
+    await world.close();
+    world = createWorld(world.dir);
+    expect(search(store.id).some((hit) => hit.fileId === doomed.id)).toBe(false);
+    await world.corpus.start();
+    await world.corpus.idle();
+    expect(traces("xylophonecanar")).toEqual([]);
+  });
+
+  test("a request that ran during the delete leaves no KV behind", async () => {
+    const { store, doomed } = await populated();
+    const used = search(store.id).filter((hit) => hit.fileId === doomed.id);
+    expect(used.length).toBeGreaterThan(0);
+    world.corpus.files.delete(tenantId, doomed.id);
+    await world.corpus.idle();
+    const keys = used.flatMap((hit) => world.spans.lowerSpan(hit).blockKeys);
+    // What the worker stores for the request after the sweep had passed.
+    for (const key of keys) world.spans.resident.add(key);
+    world.corpus.evictDeleted(used);
+    expect(keys.filter((key) => world.spans.resident.has(key))).toEqual([]);
+    const kept = search(store.id);
+    const residentBefore = world.spans.resident.size;
+    world.corpus.evictDeleted(kept);
+    expect(world.spans.resident.size).toBe(residentBefore);
+  });
+
+  test("rotating a corpus' salt: other keys, and the old KV is dropped", async () => {
+    const { store } = await populated();
+    const [hit] = search(store.id);
+    const old = hit === undefined ? [] : world.spans.lowerSpan(hit).blockKeys;
+    expect(old.every((key) => world.spans.resident.has(key))).toBe(true);
+    expect(world.corpus.corpora.rotateSalt(tenantId, store.id)).toBe(1);
+    const [after] = search(store.id);
+    expect(after?.salt).not.toBe(hit?.salt as string);
+    await world.corpus.idle();
+    expect(world.spans.resident.size).toBe(0);
+    const { rows } = world.corpus.fragments.list(tenantId, store.id, { limit: 1, order: "asc" });
+    expect(rows[0]?.span?.residentWorkers).toEqual([]);
+  });
+});

@@ -1,0 +1,179 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import type { TenantId } from "../../db/ids.ts";
+import type { JobRow } from "../../db/jobs.ts";
+import { ApiError } from "../../gateway/errors.ts";
+import { createWorld, ingestText, type World } from "./world.ts";
+
+let world: World;
+let tenantId: TenantId;
+let store: ReturnType<World["corpus"]["corpora"]["create"]>;
+let total = 0;
+
+beforeEach(async () => {
+  world = createWorld();
+  tenantId = world.tenants.create("acme").id;
+  store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+  await ingestText(world, store, "a.txt", Array.from({ length: 60 }, (_, i) => `Fact ${i} is so and so.`).join(" "));
+  total = world.corpus.fragments.list(tenantId, store.id, { limit: 100, order: "asc" }).rows.length;
+});
+afterEach(() => world.remove());
+
+const allPrepared = () =>
+  world.corpus.fragments
+    .list(tenantId, store.id, { limit: 100, order: "asc" })
+    .rows.every(({ row, span }) => row.preparedSpanKey === span?.spanKey && span?.residentWorkers.length === 1);
+
+async function follow(job: JobRow, signal = new AbortController().signal): Promise<JobRow[]> {
+  const states: JobRow[] = [];
+  for await (const state of world.corpus.prepare.watchers.follow(job, signal)) states.push(state);
+  return states;
+}
+
+describe("prepare jobs", () => {
+  test("prepare every fragment, tell of progress that only rises, and end", async () => {
+    expect(total).toBeGreaterThan(8);
+    const job = world.corpus.prepare.create(tenantId, store.id);
+    expect(job).toMatchObject({ status: "queued", done: 0, total });
+    const states = await follow(job);
+    expect(states[0]?.status).toBe("queued");
+    expect(states.at(-1)).toMatchObject({ status: "completed", done: total, total });
+    const done = states.map((state) => state.done);
+    expect(done).toEqual([...done].sort((a, b) => a - b));
+    expect(world.spans.prepared).toHaveLength(total);
+    expect(allPrepared()).toBe(true);
+    // Who comes late sees the end at once.
+    expect(await follow(world.corpus.prepare.get(tenantId, job.id))).toHaveLength(1);
+  });
+
+  test("asked twice while open it is one job; afterwards it is a new one", async () => {
+    const first = world.corpus.prepare.create(tenantId, store.id);
+    expect(world.corpus.prepare.create(tenantId, store.id).id).toBe(first.id);
+    await world.corpus.idle();
+    expect(world.corpus.prepare.create(tenantId, store.id).id).not.toBe(first.id);
+    await world.corpus.idle();
+  });
+
+  test("cancelled: stops, stays cancelled, and a follower sees it", async () => {
+    const held = Promise.withResolvers<void>();
+    world.spans.gate = () => (world.spans.prepared.length < 10 ? Promise.resolve() : held.promise);
+    const job = world.corpus.prepare.create(tenantId, store.id);
+    const followed = follow(job);
+    while (world.spans.prepared.length < 10) await new Promise((resolve) => setImmediate(resolve));
+    expect(world.corpus.prepare.cancel(tenantId, job.id)).toMatchObject({ status: "cancelled", done: 8 });
+    held.resolve();
+    expect((await followed).at(-1)?.status).toBe("cancelled");
+    await world.corpus.idle();
+    expect(world.spans.prepared.length).toBe(10);
+    expect(world.corpus.prepare.cancel(tenantId, job.id).status).toBe("cancelled");
+  });
+
+  test("a worker that is lost or not ready is waited for; a plan it refuses fails the job with its code", async () => {
+    world.spans.failures.push(new ApiError("not_ready"), new ApiError("worker_lost"));
+    const patient = world.corpus.prepare.create(tenantId, store.id);
+    await world.corpus.idle();
+    expect(world.corpus.prepare.get(tenantId, patient.id)).toMatchObject({ status: "completed", done: total });
+    world.spans.failures.push(new ApiError("context_length_exceeded"));
+    const failed = world.corpus.prepare.create(tenantId, store.id);
+    await world.corpus.idle();
+    expect(world.corpus.prepare.get(tenantId, failed.id)).toMatchObject({
+      status: "failed",
+      errorCode: "context_length_exceeded",
+    });
+    expect(world.corpus.prepare.get(tenantId, failed.id).finishedAt).not.toBeNull();
+  });
+
+  test("a stopped server's job is run again from its start", async () => {
+    const held = Promise.withResolvers<void>();
+    world.spans.gate = () => (world.spans.prepared.length < 10 ? Promise.resolve() : held.promise);
+    const job = world.corpus.prepare.create(tenantId, store.id);
+    while (world.spans.prepared.length < 10) await new Promise((resolve) => setImmediate(resolve));
+    const closing = world.close();
+    held.resolve();
+    await closing;
+    world = createWorld(world.dir);
+    expect(world.corpus.prepare.get(tenantId, job.id)).toMatchObject({ status: "running", done: 8 });
+    await world.corpus.start();
+    await world.corpus.idle();
+    expect(world.corpus.prepare.get(tenantId, job.id)).toMatchObject({ status: "completed", done: total });
+    expect(world.spans.prepared).toHaveLength(total);
+    expect(allPrepared()).toBe(true);
+  });
+
+  test("one tenant's job does not wait for another's", async () => {
+    const held = Promise.withResolvers<void>();
+    const blocked = new Set<string>();
+    for (const { row } of world.corpus.fragments.list(tenantId, store.id, { limit: 100, order: "asc" }).rows)
+      blocked.add(row.id);
+    const prepareSpans = world.spans.prepareSpans.bind(world.spans);
+    world.spans.prepareSpans = async function* (spans, signal) {
+      if (spans.some(({ id }) => blocked.has(id))) await held.promise;
+      yield* prepareSpans(spans, signal);
+    };
+    const slow = world.corpus.prepare.create(tenantId, store.id);
+    const other = world.tenants.create("other").id;
+    const otherStore = world.corpus.corpora.create(other, { name: "o", metadata: {} });
+    // Not through ingestText: idle would wait for the job that is held.
+    const bytes = new TextEncoder().encode("Short text.");
+    const file = await world.corpus.files.upload(other, {
+      filename: "o.txt",
+      purpose: "assistants",
+      mediaType: "",
+      bytes,
+    });
+    const chunking = { maxTokens: 32, overlapTokens: 0 };
+    await world.corpus.corpusFiles.attach(otherStore, [{ fileId: file.id, attributes: {}, chunking }], "file_id");
+    while (world.corpus.corpusFiles.get(otherStore, file.id).status !== "completed")
+      await new Promise((resolve) => setImmediate(resolve));
+    const quick = await follow(world.corpus.prepare.create(other, otherStore.id));
+    expect(quick.at(-1)).toMatchObject({ status: "completed", done: 1 });
+    expect(world.corpus.prepare.get(tenantId, slow.id).status).toBe("running");
+    held.resolve();
+    await world.corpus.idle();
+    expect(world.corpus.prepare.get(tenantId, slow.id).status).toBe("completed");
+  });
+
+  test("deleting the corpus ends the job, its followers, and leaves no KV", async () => {
+    const held = Promise.withResolvers<void>();
+    world.spans.gate = () => (world.spans.prepared.length < 10 ? Promise.resolve() : held.promise);
+    const job = world.corpus.prepare.create(tenantId, store.id);
+    const followed = follow(job);
+    while (world.spans.prepared.length < 10) await new Promise((resolve) => setImmediate(resolve));
+    world.corpus.corpora.delete(tenantId, store.id);
+    held.resolve();
+    await followed;
+    await world.corpus.idle();
+    expect(() => world.corpus.prepare.get(tenantId, job.id)).toThrow("No such object.");
+    expect(world.spans.resident.size).toBe(0);
+  });
+
+  test("a file deleted while its fragments are computed leaves no KV", async () => {
+    const held = Promise.withResolvers<void>();
+    const entered = Promise.withResolvers<void>();
+    world.spans.gate = () => {
+      entered.resolve();
+      return held.promise;
+    };
+    const [first] = world.corpus.fragments.list(tenantId, store.id, { limit: 1, order: "asc" }).rows;
+    world.corpus.prepare.create(tenantId, store.id);
+    await entered.promise;
+    world.corpus.files.delete(tenantId, first?.row.fileId ?? "");
+    const fragmentCount = () => world.db.client.query<{ n: number }, []>("select count(*) n from fragments").get()?.n;
+    while (fragmentCount() !== 0) await new Promise((resolve) => setImmediate(resolve));
+    held.resolve();
+    await world.corpus.idle();
+    expect(world.spans.prepared.length).toBeGreaterThan(0);
+    expect(world.spans.resident.size).toBe(0);
+  });
+
+  test("a follower that goes away is forgotten", async () => {
+    const held = Promise.withResolvers<void>();
+    world.spans.gate = () => held.promise;
+    const job = world.corpus.prepare.create(tenantId, store.id);
+    const gone = new AbortController();
+    const followed = follow(job, gone.signal);
+    gone.abort();
+    expect((await followed).length).toBeLessThanOrEqual(1);
+    held.resolve();
+    await world.corpus.idle();
+  });
+});

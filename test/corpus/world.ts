@@ -1,0 +1,111 @@
+/** A small world for the corpus side: a database, a content folder, and spans that are keyed as in earnest. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Db, openDb } from "../../db/open.ts";
+import { Corpus } from "../../gateway/corpus/corpus.ts";
+import type { PreparedSpan, SpanPort, SpanText } from "../../gateway/corpus/ports.ts";
+import { ApiError } from "../../gateway/errors.ts";
+import { ServerSecret } from "../../gateway/tenant/secret.ts";
+import { TenantService } from "../../gateway/tenant/tenants.ts";
+import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import { countTokens } from "./fixtures.ts";
+
+const blockTokens = 4;
+
+/** Workers' memory as a set of keys. `hold` lets a test stop preparing in the middle. */
+export class FakeSpans implements SpanPort {
+  readonly resident = new Set<BlockKey>();
+  readonly prepared: string[] = [];
+  ready = true;
+  /** Errors that the next calls of prepareSpans throw, first one first. */
+  readonly failures: ApiError[] = [];
+  /** Awaited before each span; aborted with the job. */
+  gate: () => Promise<void> = () => Promise.resolve();
+
+  lowerSpan({ text, salt }: SpanText) {
+    if (!this.ready) throw new ApiError("not_ready");
+    const tokenIds = Int32Array.from({ length: countTokens(text) + 2 }, (_, i) => text.charCodeAt(i % text.length));
+    const root = rootKey("digest", salt, "span");
+    return { tokenIds, blockKeys: runBlockKeys(root, tokenIds, blockTokens, true) };
+  }
+
+  async *prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan> {
+    const failure = this.failures.shift();
+    if (failure !== undefined) throw failure;
+    for (const span of spans) {
+      await this.gate();
+      signal.throwIfAborted();
+      const { tokenIds, blockKeys } = this.lowerSpan(span);
+      for (const blockKey of blockKeys) this.resident.add(blockKey);
+      this.prepared.push(span.id);
+      yield { id: span.id, tokens: tokenIds.length, source: "computed", worker: 0 };
+    }
+  }
+
+  evict(blockKeys: readonly BlockKey[]): void {
+    for (const blockKey of blockKeys) this.resident.delete(blockKey);
+  }
+
+  residentWorkers(spanKey: BlockKey): readonly number[] {
+    return this.resident.has(spanKey) ? [0] : [];
+  }
+}
+
+export interface World {
+  readonly dir: string;
+  readonly db: Db;
+  readonly secret: ServerSecret;
+  readonly tenants: TenantService;
+  readonly spans: FakeSpans;
+  readonly corpus: Corpus;
+  readonly logged: string[];
+  /** Ends background work, closes the database; the folder stays, for a next world on it. */
+  close(): Promise<void>;
+  remove(): Promise<void>;
+}
+
+export function createWorld(dir: string = mkdtempSync(join(tmpdir(), "spangate-corpus-"))): World {
+  const db = openDb(join(dir, "spangate.db"));
+  const secret = new ServerSecret(new Uint8Array(32).fill(7));
+  const tenants = new TenantService(db, secret);
+  const spans = new FakeSpans();
+  const logged: string[] = [];
+  const corpus = new Corpus({
+    db,
+    contentDir: join(dir, "files"),
+    tokenizer: { countTokens },
+    corpusSalt: (id, epoch) => tenants.corpusSalt(id, epoch),
+    spans,
+    log: (level, message, fields) => void logged.push(`${level} ${message} ${JSON.stringify(fields ?? {})}`),
+  });
+  const close = async () => {
+    await corpus.stop();
+    db.close();
+  };
+  const remove = async () => {
+    await close();
+    rmSync(dir, { recursive: true, force: true });
+  };
+  return { dir, db, secret, tenants, spans, corpus, logged, close, remove };
+}
+
+/** Uploads a text and attaches it; resolves once ingestion has nothing left to do. */
+export async function ingestText(
+  world: World,
+  store: { readonly id: string; readonly tenantId: string },
+  filename: string,
+  text: string,
+  attributes: Record<string, string | number | boolean> = {},
+) {
+  const tenantId = store.tenantId as `tenant_${string}`;
+  const bytes = new TextEncoder().encode(text);
+  const upload = { filename, purpose: "assistants", mediaType: "text/plain", bytes };
+  const file = await world.corpus.files.upload(tenantId, upload);
+  const row = world.corpus.corpora.require(tenantId, store.id, "own");
+  const chunking = { maxTokens: 32, overlapTokens: 0 };
+  await world.corpus.corpusFiles.attach(row, [{ fileId: file.id, attributes, chunking }], "file_id");
+  await world.corpus.idle();
+  return file;
+}
