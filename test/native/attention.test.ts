@@ -1,0 +1,159 @@
+/** Attention, KV writes and ReRoPE of each instruction set against the slow twin, on random steps. */
+import { afterAll, describe, expect, test } from "bun:test";
+import { buildCpuKernels } from "../../kernels/build.ts";
+import { type AttentionBatch, CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
+import { greatestDifference, greatestExcess, keyBound, outBounds, toFloats, withAbsoluteValues } from "./compare.ts";
+import { freshSeed, Random } from "./random.ts";
+import { elementsOf, openWorld, randomOptions, randomWorld, type World } from "./world.ts";
+
+const libraryPath = await buildCpuKernels();
+const oracle = new CpuKernels(libraryPath, { isa: "reference", threadCount: 1 });
+const best = new CpuKernels(libraryPath, { threadCount: 2 });
+afterAll(() => {
+  oracle.close();
+  best.close();
+});
+
+const poison = Number.NaN;
+const outOf = (world: World) =>
+  new Float32Array(world.batch.positions.length * world.options.queryHeads * world.options.headDim).fill(poison);
+
+/** Runs one layer on `kernels`; `change` makes a mutant of the plan or the pool. */
+function run(kernels: CpuKernels, world: World, change: { batch?: AttentionBatch; options?: KvPoolOptions } = {}) {
+  const pool = openWorld(kernels, { ...world, ...change });
+  const out = outOf(world);
+  pool.attention(1, world.qkv, out, world.norms);
+  const elements = elementsOf(pool).slice();
+  pool.close();
+  return { out, elements };
+}
+
+/** The oracle's output over exactly the K and V that `elements` holds. */
+function expectedOut(world: World, elements: Float32Array | Uint16Array): Float32Array {
+  const pool = openWorld(oracle, { ...world, kv: elements });
+  const out = outOf(world);
+  pool.attend(1, world.qkv, out, world.norms?.q);
+  pool.close();
+  return out;
+}
+
+/** How far `out` lies from the oracle's over the same K and V, in units of what rounding explains. */
+function excessOf(world: World, out: Float32Array, elements: Float32Array | Uint16Array): number {
+  const absolute = expectedOut(world, withAbsoluteValues(world, elements));
+  return greatestExcess(out, expectedOut(world, elements), outBounds(world, toFloats(elements), absolute));
+}
+
+function expectAgreement(kernels: CpuKernels, world: World): void {
+  const actual = run(kernels, world);
+  const expected = toFloats(run(oracle, world).elements);
+  const elements = toFloats(actual.elements);
+  expect(greatestDifference(elements, expected)).toBeLessThanOrEqual(keyBound(world, expected));
+  expect(excessOf(world, actual.out, actual.elements)).toBeLessThanOrEqual(1);
+}
+
+describe.each(["avx512", "avx2"] as const)("%s", (isa: Isa) => {
+  let kernels: CpuKernels | undefined;
+  try {
+    kernels = new CpuKernels(libraryPath, { isa, threadCount: 2 });
+  } catch {
+    // Reported below as skipped: this CPU lacks the instruction set.
+  }
+  afterAll(() => kernels?.close());
+  const testHere = test.skipIf(kernels === undefined);
+  const here = (): CpuKernels => kernels ?? best;
+
+  testHere("random steps agree with the oracle", () => {
+    const seed = freshSeed();
+    for (let round = 0; round < 40; round++) {
+      const random = new Random(seed + round);
+      const world = randomWorld(random, randomOptions(random));
+      try {
+        expectAgreement(here(), world);
+      } catch (error) {
+        throw new Error(`SPANGATE_TEST_SEED=${seed + round} ${JSON.stringify(world.options)}`, { cause: error });
+      }
+    }
+  });
+
+  testHere.each([
+    [64, 1],
+    [80, 2],
+    [96, 4],
+    [128, 8],
+  ])("head size %i, %i query heads a KV head, runs of several chunks", (headDim, group) => {
+    const random = new Random(freshSeed());
+    for (const kvType of ["float32", "float16"] as const) {
+      const limits = { pieces: 2, rows: 60, tokens: 600, segments: 2 };
+      const fixed = { headDim, kvHeads: 2, queryHeads: 2 * group, blockTokens: 16, kvType };
+      const world = randomWorld(random, randomOptions(random, fixed, limits), limits);
+      expectAgreement(here(), world);
+    }
+  });
+
+  testHere("ReRoPE turns stored K by the difference of positions", () => {
+    const random = new Random(freshSeed());
+    for (let round = 0; round < 12; round++) {
+      const world = randomWorld(random, randomOptions(random));
+      const blockIds = Int32Array.from([3, 7, 8]);
+      const delta = random.integer(-5000, 5000);
+      const [actual, expected] = [here(), oracle].map((each) => {
+        const pool = openWorld(each, world);
+        pool.rerope(blockIds, delta);
+        const elements = toFloats(elementsOf(pool).slice());
+        pool.close();
+        return elements;
+      });
+      if (actual === undefined || expected === undefined) throw new Error("two results expected");
+      // A stored element times cos plus another times sin: three roundings, one more to float16.
+      const bound = 42 * 8 * (world.options.kvType === "float16" ? 2 ** -11 : 2 ** -24);
+      expect(greatestDifference(actual, expected)).toBeLessThanOrEqual(bound);
+    }
+  });
+});
+
+describe("the comparison can fail", () => {
+  const seed = freshSeed();
+  const worldWithCompany = (): World => {
+    for (let round = 0; ; round++) {
+      const world = worldFor(new Random(seed + round));
+      if (world !== undefined) return world;
+    }
+  };
+  const worldFor = (random: Random): World | undefined => {
+    const rope = { inverseFrequencies: Float32Array.from({ length: 32 }, (_, i) => 10_000 ** (-i / 32)) };
+    const options = randomOptions(random, { headDim: 64, kvType: "float32", rope, blockTokens: 16 });
+    const world = randomWorld(random, options);
+    // A mutant can only show where some piece sees a segment other than its own.
+    return world.pieces.some((piece) => piece.seen.some((segment) => segment.tokenCount > 1)) ? world : undefined;
+  };
+  const mutants: [name: string, change: (world: World) => { batch?: AttentionBatch; options?: KvPoolOptions }][] = [
+    [
+      "rotation off",
+      ({ options }) => ({ options: { ...options, rope: { inverseFrequencies: new Float32Array(32) } } }),
+    ],
+    ["offsets ignored", ({ batch }) => ({ batch: { ...batch, segmentOffsets: batch.segmentOffsets.map(() => 0) } })],
+    [
+      "offset off by one",
+      ({ batch }) => ({ batch: { ...batch, segmentOffsets: batch.segmentOffsets.map((offset) => offset + 1) } }),
+    ],
+    ["one token fewer", ({ batch }) => ({ batch: { ...batch, segmentTokenCounts: fewerSeen(batch) } })],
+    ["interleaved pairs", ({ options }) => ({ options: { ...options, rope: { ...options.rope, interleaved: true } } })],
+    ["scale", ({ options }) => ({ options: { ...options, softmaxScale: 0.12 } })],
+  ];
+
+  test.each(mutants)("mutant: %s", (_name, change) => {
+    const world = worldWithCompany();
+    const mutated = run(best, world, change(world));
+    const right = run(best, world);
+    expect(excessOf(world, right.out, right.elements)).toBeLessThanOrEqual(1);
+    expect(excessOf(world, mutated.out, right.elements)).toBeGreaterThan(1);
+  });
+});
+
+/** One token fewer in each segment that is seen whole. */
+function fewerSeen(batch: AttentionBatch): Int32Array {
+  const counts = batch.segmentTokenCounts.slice();
+  const own = new Set(Array.from(batch.pieceSegments.subarray(1), (end) => end - 1));
+  for (let s = 0; s < counts.length; s++) if (!own.has(s)) counts[s] = Math.max(0, (counts[s] ?? 0) - 1);
+  return counts;
+}

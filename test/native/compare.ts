@@ -1,0 +1,119 @@
+/** How far two results may lie apart, and how far they do. */
+import type { World } from "./world.ts";
+
+const epsilon = 2 ** -24;
+
+/** Norm of each query head after its RMSNorm, [T][queryHeads]. */
+function queryNorms(world: World): Float32Array {
+  const { queryHeads, kvHeads, headDim } = world.options;
+  const rowWidth = (queryHeads + 2 * kvHeads) * headDim;
+  const rowCount = world.qkv.length / rowWidth;
+  return Float32Array.from({ length: rowCount * queryHeads }, (_, index) => {
+    const start = Math.floor(index / queryHeads) * rowWidth + (index % queryHeads) * headDim;
+    return normOf(world.qkv.subarray(start, start + headDim), world.norms?.q);
+  });
+}
+
+function normOf(head: Float32Array, weights: Float32Array | undefined): number {
+  const norm = Math.hypot(...head);
+  if (weights === undefined) return norm;
+  return (Math.hypot(...head.map((x, d) => x * (weights[d] ?? 0))) / norm) * Math.sqrt(head.length);
+}
+
+/** Greatest norm of a stored token's K in `elements` (the pool's layout); poison does not count. */
+function greatestKeyNorm(world: World, elements: Float32Array): number {
+  const { headDim, blockTokens } = world.options;
+  const headElements = 2 * headDim * blockTokens;
+  let greatest = 0;
+  for (let head = 0; head < elements.length; head += headElements) {
+    for (let token = 0; token < blockTokens; token++) {
+      let squares = 0;
+      for (let d = 0; d < headDim; d++) squares += (elements[head + d * blockTokens + token] ?? 0) ** 2;
+      if (squares > greatest) greatest = squares;
+    }
+  }
+  return Math.sqrt(greatest);
+}
+
+/** The pool with |V| in place of V: attention over it gives the sums of weight * |v|, what errors scale with. */
+export function withAbsoluteValues(world: World, elements: Float32Array | Uint16Array): Float32Array | Uint16Array {
+  const { headDim, blockTokens } = world.options;
+  const half = headDim * blockTokens;
+  const isValue = (index: number) => index % (2 * half) >= half;
+  if (elements instanceof Uint16Array) return elements.map((bits, i) => (isValue(i) ? bits & 0x7fff : bits));
+  return elements.map((value, i) => (isValue(i) ? Math.abs(value) : value));
+}
+
+/**
+ * Bound of one element of a stored K, u = 2^-24: RMSNorm is a sum of headDim squares, a root and two products; the
+ * rotation adds two products, a sum and the rounding of cos and sin: (headDim / 2 + 8) u |k|, and one rounding to
+ * float16 that may fall to the other side (twice half a unit).
+ */
+export function keyBound(world: World, elements: Float32Array): number {
+  const halfRounding = world.options.kvType === "float16" ? 2 ** -10 : 0;
+  return ((world.options.headDim / 2 + 8) * epsilon + halfRounding) * greatestKeyNorm(world, elements);
+}
+
+/**
+ * Bound of each element of attention's output. A score is a sum of headDim products whose absolute values sum to
+ * at most |q| |k| (Cauchy-Schwarz), and q carries about as much error from its norm and rotation: its error is at
+ * most (2 headDim + 16) u |q| |k| scale. A weight has the relative error of its score twice (numerator and
+ * denominator) and some u of the polynomial; sums over n tokens add n u. Rounding errors do not line up: roots
+ * replace the counts, with a factor of 4 to spare:
+ *   |error| <= 4 u (4 sqrt(headDim) |q| |k| scale + sqrt(n) + 16) sum(weight |v|)
+ */
+export function outBounds(world: World, elements: Float32Array, absoluteOut: Float32Array): Float32Array {
+  const { options, batch } = world;
+  const factor = (options.rope.attentionFactor ?? 1) * (options.softmaxScale ?? 1 / Math.sqrt(options.headDim));
+  const keyNorm = greatestKeyNorm(world, elements);
+  const tokens = batch.segmentTokenCounts.reduce((sum, count) => sum + count, 0);
+  const norms = queryNorms(world);
+  return absoluteOut.map((sum, index) => {
+    const scoreSize = (norms[Math.floor(index / options.headDim)] ?? 0) * keyNorm * factor;
+    return 4 * epsilon * (4 * Math.sqrt(options.headDim) * scoreSize + Math.sqrt(tokens) + 16) * sum;
+  });
+}
+
+/** Greatest |actual - expected| / bound; infinite when one is NaN where the other is not. */
+export function greatestExcess(actual: Float32Array, expected: Float32Array, bounds: Float32Array): number {
+  let greatest = 0;
+  for (let i = 0; i < expected.length; i++) {
+    const excess = Math.abs((actual[i] ?? Number.NaN) - (expected[i] ?? Number.NaN)) / (bounds[i] ?? 0);
+    if (!(excess <= greatest)) greatest = Number.isNaN(excess) ? Number.POSITIVE_INFINITY : excess;
+  }
+  return greatest;
+}
+
+/** Greatest absolute difference; infinite when one is NaN where the other is not. */
+export function greatestDifference(actual: Float32Array, expected: Float32Array): number {
+  let greatest = 0;
+  for (let i = 0; i < expected.length; i++) {
+    const a = actual[i] ?? Number.NaN;
+    const b = expected[i] ?? Number.NaN;
+    if (Number.isNaN(a) && Number.isNaN(b)) continue;
+    const difference = Math.abs(a - b);
+    if (!(difference <= greatest)) greatest = Number.isNaN(difference) ? Number.POSITIVE_INFINITY : difference;
+  }
+  return greatest;
+}
+
+/** float32 values of stored elements. */
+export function toFloats(elements: Float32Array | Uint16Array): Float32Array {
+  return elements instanceof Float32Array ? elements : Float32Array.from(elements, floatOfHalf);
+}
+
+function floatOfHalf(bits: number): number {
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  const sign = bits & 0x8000 ? -1 : 1;
+  if (exponent === 31) return fraction === 0 ? sign * Number.POSITIVE_INFINITY : Number.NaN;
+  return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
+}
+
+/** Index of the first element whose bits differ, -1 when none does. */
+export function firstDifferentBits(a: Float32Array, b: Float32Array): number {
+  if (a.length !== b.length) return 0;
+  const left = new Int32Array(a.buffer, a.byteOffset, a.length);
+  const right = new Int32Array(b.buffer, b.byteOffset, b.length);
+  return left.findIndex((bits, index) => bits !== right[index]);
+}
