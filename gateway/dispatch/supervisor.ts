@@ -92,7 +92,9 @@ export class Supervisor {
     this.#stopping = true;
     for (const child of this.#children.values()) {
       clearTimeout(child.timer);
-      child.link?.send({ type: "drain" });
+      if (child.link === undefined) this.#options.registry.lost(child.id, "stopped", child.fatal);
+      else if (child.readySinceMs === undefined) child.link.kill("SIGKILL");
+      else child.link.send({ type: "drain" });
     }
     this.#resolveWhenGone();
     const timer = setTimeout(() => {

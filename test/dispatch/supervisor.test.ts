@@ -11,7 +11,7 @@ describe("supervisor", () => {
     const { supervisor, dispatcher, registry } = makeRig(openLink, ["cpu"]);
     supervisor.start(dispatcher);
     processes[0]?.handlers.onMessage({ type: "fatal", message: "model.safetensors: header is 9 bytes too long" });
-    expect(supervisor.firstReady()).rejects.toThrow("header is 9 bytes too long");
+    await expect(supervisor.firstReady()).rejects.toThrow("header is 9 bytes too long");
     await Bun.sleep(10);
     expect(processes.length).toBe(1);
     expect(registry.list()[0]).toMatchObject({ state: "failed", failure: expect.stringContaining("header") });

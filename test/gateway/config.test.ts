@@ -1,0 +1,54 @@
+import { describe, expect, test } from "bun:test";
+import { parseConfig, workerEnvironment } from "../../gateway/config.ts";
+
+describe("configuration", () => {
+  test("has a default for everything, and an empty variable counts as unset", () => {
+    const config = parseConfig({ SPANGATE_PORT: "", SPANGATE_DATA: "" });
+    expect(config).toMatchObject({
+      host: "127.0.0.1",
+      port: 8080,
+      devices: ["cpu"],
+      weights: "float32",
+      logLevel: "info",
+    });
+    expect(config.modelDir).toEndWith("worker/model/demo");
+    expect(config.dataDir).toEndWith("/.spangate");
+    expect(Object.isFrozen(config)).toBe(true);
+  });
+
+  test("one worker for each device, the cores shared out", () => {
+    const config = parseConfig({ SPANGATE_DEVICES: "cpu, cpu" });
+    expect(config.devices).toEqual(["cpu", "cpu"]);
+    expect(config.threadCount * 2).toBeLessThanOrEqual(Math.max(2, navigator.hardwareConcurrency));
+  });
+
+  test.each([
+    ["SPANGATE_PORT", "http"],
+    ["SPANGATE_PORT", "70000"],
+    ["SPANGATE_DEVICES", "tpu"],
+    ["SPANGATE_DEVICES", Array.from({ length: 17 }, () => "cpu").join()],
+    ["SPANGATE_KV_BYTES", "1e9"],
+    ["SPANGATE_KV_BYTES", "5"],
+    ["SPANGATE_WEIGHTS", "int4"],
+    ["SPANGATE_THREADS", "0"],
+    ["SPANGATE_ADMIN_KEY", "short"],
+    ["SPANGATE_ADMIN_KEY", "with spaces in it, long enough"],
+    ["SPANGATE_LOG", "loud"],
+  ])("%s=%s is an error that names the variable", (name, value) => {
+    expect(() => parseConfig({ [name]: value })).toThrow(new RegExp(`^${name} `));
+  });
+
+  test("a worker gets its settings and no credential", () => {
+    const env = { PATH: "/bin", SPANGATE_ADMIN_KEY: "k".repeat(20), SPANGATE_KV_TYPE: "float16", SECRET: "x" };
+    const config = parseConfig({ ...env, SPANGATE_KV_BYTES: "2097152", SPANGATE_THREADS: "3" });
+    expect(workerEnvironment(config, env, "cpu")).toEqual({
+      PATH: "/bin",
+      SPANGATE_MODEL: config.modelDir,
+      SPANGATE_DEVICE: "cpu",
+      SPANGATE_WEIGHTS: "float32",
+      SPANGATE_THREADS: "3",
+      SPANGATE_KV_BYTES: "2097152",
+      SPANGATE_KV_TYPE: "float16",
+    });
+  });
+});

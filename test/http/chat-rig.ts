@@ -1,0 +1,134 @@
+/** The chat routes over workers in memory that answer with the tokens of the prompt's last run. */
+import { z } from "zod";
+import { createApp } from "../../gateway/app.ts";
+import type { RetrievedFragment } from "../../gateway/corpus/retrieve.ts";
+import type { OpenLink } from "../../gateway/dispatch/link.ts";
+import { ApiError } from "../../gateway/errors.ts";
+import { addChatRoutes } from "../../gateway/http/chat.ts";
+import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
+import { addModelRoutes } from "../../gateway/http/models.ts";
+import { addOpsRoutes } from "../../gateway/http/ops.ts";
+import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import { Lowerer } from "../../gateway/lower/plan.ts";
+import { Metrics } from "../../gateway/metrics.ts";
+import { Pipeline } from "../../gateway/pipeline.ts";
+import type { Principal, Scope } from "../../gateway/principal.ts";
+import type { SubmitMessage } from "../../worker/contract/messages.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { type FakeProcess, fakeLinks } from "../dispatch/fake-link.ts";
+import { makeRig } from "../dispatch/rig.ts";
+import { models, textSide } from "../lower/models.ts";
+
+const principals: Readonly<Record<string, Principal>> = {
+  "key-a": { keyId: "k1", tenantId: "tenant_a", scopes: new Set<Scope>(["inference"]) },
+  "key-b": { keyId: "k2", tenantId: "tenant_b", scopes: new Set<Scope>(["inference"]) },
+  "key-reader": { keyId: "k3", tenantId: "tenant_a", scopes: new Set<Scope>(["corpus:read"]) },
+  "key-platform": { keyId: "k4", tenantId: undefined, scopes: new Set<Scope>(["inference", "platform:admin"]) },
+};
+
+const fragments = [
+  { id: "frag_1", text: "The manager of Anna is Tom.", score: 0.9 },
+  { id: "frag_2", text: "Tom lives in Oslo.", score: 0.4 },
+].map((fields) => ({
+  ...fields,
+  corpusId: "vs_1",
+  fileId: "file-1",
+  filename: "people.md",
+  attributes: {},
+  salt: "Y29ycHVz",
+})) as unknown as readonly RetrievedFragment[];
+
+export interface ChatRigOptions {
+  /** false: workers stand still until `processes[i].core.tick()`. */
+  readonly ticking?: boolean;
+  readonly requestsPerTenant?: number;
+  readonly ready?: boolean;
+}
+
+export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true }: ChatRigOptions = {}) {
+  const links = fakeLinks();
+  const { openLink, processes } = ticking
+    ? { ...links, openLink: tickingLinks(links.openLink, links.processes) }
+    : links;
+  const workers = makeRig(openLink, ["cpu"]);
+  workers.supervisor.start(workers.dispatcher);
+  if (ready) processes[0]?.ready();
+  const text = textSide(models.chatml);
+  const tokenBytes = new TokenBytes(models.chatml.tokenizer);
+  const used: string[] = [];
+  const queries: string[] = [];
+  const lowerers = new Map<string, Lowerer>();
+  const pipeline = new Pipeline({
+    dispatcher: workers.dispatcher,
+    tokenBytes,
+    card: () => workers.registry.card(),
+    lowererFor: (card) => {
+      const lowerer = lowerers.get(card.digest) ?? new Lowerer({ ...text, card, cacheChars: 100_000 });
+      lowerers.set(card.digest, lowerer);
+      return lowerer;
+    },
+    cacheSalt: (tenantId, subdivision) => btoa(`${tenantId}/${subdivision ?? ""}`) as CacheSalt,
+    retrieve: (_tenantId, query, search) => {
+      queries.push(query);
+      if (search.vectorStoreIds[0] !== "vs_1") throw new ApiError("not_found", { param: "vector_store_ids" });
+      return fragments.slice(0, search.maxResults);
+    },
+    fragmentsUsed: (ended) => used.push(...ended.map((fragment) => fragment.id)),
+    requestMs: 5_000,
+  });
+  const limiter = new ConcurrencyLimiter(requestsPerTenant);
+  const metrics = new Metrics();
+  const log = () => undefined;
+  const state = { draining: false };
+  const app = createApp({
+    authenticator: { authenticate: (apiKey) => principals[apiKey] },
+    routes: [
+      (it) => addChatRoutes(it, { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log }),
+      (it) => addModelRoutes(it, { card: () => workers.registry.card(), createdMs: 0 }),
+      (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining }),
+    ],
+    metrics,
+    log,
+  });
+  const submits = (): readonly SubmitMessage[] =>
+    processes.flatMap((process) => process.core.received.filter((message) => message.type === "submit"));
+  return { app, processes, limiter, used, queries, submits, state, text, ...workers };
+}
+
+export type ChatRig = ReturnType<typeof chatRig>;
+
+export const question = { model: "fake-model", messages: [{ role: "user", content: "the thing" }], max_tokens: 4 };
+
+export function post(
+  app: ChatRig["app"],
+  body: unknown,
+  init: { key?: string; signal?: AbortSignal; type?: string } = {},
+) {
+  return app.request("/v1/chat/completions", {
+    method: "POST",
+    headers: { authorization: `Bearer ${init.key ?? "key-a"}`, "content-type": init.type ?? "application/json" },
+    body: typeof body === "string" || body instanceof Uint8Array ? (body as string) : JSON.stringify(body),
+    ...(init.signal === undefined ? {} : { signal: init.signal }),
+  });
+}
+
+/** Each submit makes the worker tick until it has nothing to run. */
+function tickingLinks(openLink: OpenLink, processes: readonly FakeProcess[]): OpenLink {
+  return (command, handlers) => {
+    const link = openLink(command, handlers);
+    const process = processes.at(-1);
+    const turn = (): void => {
+      if (process === undefined || !process.alive || process.core.runningCount === 0) return;
+      process.core.tick();
+      setImmediate(turn);
+    };
+    return {
+      ...link,
+      send(message) {
+        const sent = link.send(message);
+        if (message.type === "submit") setImmediate(turn);
+        return sent;
+      },
+    };
+  };
+}

@@ -1,0 +1,342 @@
+import { describe, expect, test } from "bun:test";
+import { chatRig, post, question } from "./chat-rig.ts";
+
+interface Answer {
+  id: string;
+  object: string;
+  model: string;
+  choices: { index: number; message: { role: string; content: string }; finish_reason: string; logprobs: unknown }[];
+  usage: { prompt_tokens: number; completion_tokens: number; prompt_tokens_details: Record<string, number> };
+  spangate: {
+    request_id: string;
+    worker: string;
+    spans: { id: string; tokens: number; source: string }[];
+    retrieved?: { id: string; score: number }[];
+  };
+}
+const read = async (response: Response | Promise<Response>): Promise<Answer> =>
+  (await (await response).json()) as Answer;
+
+/** Events of a stream; the last one may be the word [DONE]. */
+async function events(response: Response): Promise<(Record<string, unknown> | "[DONE]")[]> {
+  const text = await response.text();
+  const data = text.split("\n\n").filter((event) => event.startsWith("data: "));
+  return data.map((event) =>
+    event === "data: [DONE]" ? "[DONE]" : (JSON.parse(event.slice(6)) as Record<string, unknown>),
+  );
+}
+
+describe("an answer", () => {
+  test("has the text, usage and what became of each span", async () => {
+    const { app } = chatRig();
+    const body = { ...question, documents: [{ id: "a", title: "T", text: "in the row" }, { text: "another" }] };
+    const response = await post(app, body);
+    expect(response.headers.get("x-request-id")).toStartWith("req_");
+    const first = await read(response);
+    expect(first).toMatchObject({ object: "chat.completion", model: "fake-model" });
+    expect(first.choices).toHaveLength(1);
+    // The worker echoes the last run, whose first token is <|im_start|>: special tokens have no text.
+    expect(first.choices[0]).toMatchObject({
+      message: { role: "assistant", content: "user\nth" },
+      finish_reason: "length",
+    });
+    expect(first.spangate.spans.map(({ id, source }) => [id, source])).toEqual([
+      ["a", "computed"],
+      ["document-1", "computed"],
+    ]);
+    expect(first.usage.completion_tokens).toBe(4);
+    expect(first.usage.prompt_tokens_details).toMatchObject({ cached_tokens: 0 });
+    const second = await read(post(app, { ...body, documents: [...body.documents].reverse() }));
+    expect(second.spangate.spans.map((span) => span.source)).toEqual(["device", "device"]);
+    expect(second.usage.prompt_tokens_details.cached_tokens).toBe(
+      second.spangate.spans.reduce((sum, span) => sum + span.tokens, 0),
+    );
+  });
+
+  test("another tenant, or another cache_salt, finds nothing of it", async () => {
+    const { app } = chatRig();
+    const body = { ...question, documents: [{ text: "in the row" }] };
+    await post(app, body);
+    expect((await read(post(app, body))).spangate.spans[0]?.source).toBe("device");
+    expect((await read(post(app, body, { key: "key-b" }))).spangate.spans[0]?.source).toBe("computed");
+    expect((await read(post(app, { ...body, cache_salt: "mine" }))).spangate.spans[0]?.source).toBe("computed");
+  });
+
+  test("n choices draw from their own seeds and share the prompt", async () => {
+    const { app, submits } = chatRig();
+    const answer = await read(post(app, { ...question, n: 3, seed: 7 }));
+    expect(answer.choices.map((choice) => choice.index)).toEqual([0, 1, 2]);
+    expect(answer.usage.completion_tokens).toBe(12);
+    expect(submits().map((submit) => submit.params.sampling.seed)).toEqual([7, 8, 9]);
+  });
+
+  test("a stop string ends it and the worker is told", async () => {
+    const { app, processes } = chatRig();
+    const answer = await read(post(app, { ...question, max_tokens: 1_000, stop: ["thing"] }));
+    expect(answer.choices[0]).toMatchObject({ message: { content: "user\nthe " }, finish_reason: "stop" });
+    expect(answer.usage.completion_tokens).toBeLessThan(20);
+    expect(processes[0]?.core.received.some((message) => message.type === "abort")).toBe(true);
+  });
+
+  test("every sampling field reaches the worker", async () => {
+    const { app, submits } = chatRig();
+    await post(app, {
+      ...question,
+      temperature: 0.5,
+      top_p: 0.9,
+      top_k: 40,
+      min_p: 0.1,
+      presence_penalty: 0.2,
+      frequency_penalty: -0.3,
+      repetition_penalty: 1.1,
+      seed: -5,
+      logit_bias: { "17": -100 },
+      logprobs: true,
+      top_logprobs: 2,
+      min_tokens: 1,
+      stop_token_ids: [5],
+      ignore_eos: true,
+      spangate: { reuse: false },
+    });
+    const submit = submits()[0];
+    expect(submit?.reuse).toBe(false);
+    expect(submit?.params).toEqual({
+      maxTokens: 4,
+      minTokens: 1,
+      ignoreEos: true,
+      stopTokenIds: [5],
+      sampling: {
+        temperature: 0.5,
+        topP: 0.9,
+        topK: 40,
+        minP: 0.1,
+        presencePenalty: 0.2,
+        frequencyPenalty: -0.3,
+        repetitionPenalty: 1.1,
+        seed: -5,
+        logitBias: [[17, -100]],
+        topLogprobs: 2,
+      },
+    });
+  });
+
+  test("without max_tokens the context's room is the bound; seeds differ from request to request", async () => {
+    const { app, submits } = chatRig({ ticking: false });
+    const { max_tokens: _, ...open } = question;
+    const ender = new AbortController();
+    const answers = [1, 2].map(() => post(app, open, { signal: ender.signal }));
+    while (submits().length < 2) await Bun.sleep(0);
+    const [one, two] = submits();
+    const promptTokens = one?.plan.runs[0]?.tokenIds.length ?? 0;
+    expect(one?.params.maxTokens).toBe(2048 - promptTokens);
+    expect(one?.params.sampling.seed).not.toBe(two?.params.sampling.seed as number);
+    ender.abort();
+    await Promise.allSettled(answers);
+  });
+
+  test("null means not set, as clients send it", async () => {
+    const nulls = ["temperature", "top_p", "seed", "stop", "n", "logprobs", "logit_bias", "stream", "tools", "user"];
+    const body = { ...question, ...Object.fromEntries(nulls.map((name) => [name, null])) };
+    expect((await post(chatRig().app, body)).status).toBe(200);
+  });
+
+  test("content may come in text parts", async () => {
+    const { app, submits } = chatRig();
+    const parts = [
+      { type: "text", text: "the " },
+      { type: "text", text: "thing" },
+    ];
+    await post(app, question);
+    await post(app, { ...question, messages: [{ role: "user", content: parts }] });
+    const [whole, inParts] = submits();
+    expect(inParts?.plan.runs[0]?.blockKeys).toEqual(whole?.plan.runs[0]?.blockKeys ?? []);
+  });
+});
+
+describe("file_search", () => {
+  const search = { vector_store_ids: ["vs_1"] };
+
+  test("asks with the last user message; the fragments become spans and are named", async () => {
+    const { app, queries, used, submits } = chatRig();
+    const messages = [
+      { role: "user", content: "first" },
+      { role: "assistant", content: "answer" },
+      { role: "user", content: " Who is Anna's manager? " },
+    ];
+    const answer = await read(post(app, { ...question, messages, file_search: search }));
+    expect(queries).toEqual(["Who is Anna's manager?"]);
+    expect(answer.spangate.spans.map((span) => span.id)).toEqual(["frag_1", "frag_2"]);
+    expect(answer.spangate.retrieved).toMatchObject([
+      { id: "frag_1", file_id: "file-1", filename: "people.md", vector_store_id: "vs_1", score: 0.9 },
+      { id: "frag_2" },
+    ]);
+    expect(used).toEqual(["frag_1", "frag_2"]);
+    // Both tenants' questions over the corpus share its KV: the span hangs on the corpus's salt.
+    const other = await read(post(app, { ...question, file_search: search }, { key: "key-b" }));
+    expect(other.spangate.spans.map((span) => span.source)).toEqual(["device", "device"]);
+    expect(submits()).toHaveLength(2);
+  });
+
+  test("a store that is not there is 404 before anything runs", async () => {
+    const { app, submits } = chatRig();
+    const response = await post(app, { ...question, file_search: { vector_store_ids: ["vs_2"] } });
+    expect(response.status).toBe(404);
+    expect(submits()).toEqual([]);
+  });
+
+  test("without a question there is nothing to search for", async () => {
+    const messages = [{ role: "system", content: "x" }];
+    const response = await post(chatRig().app, { ...question, messages, file_search: search });
+    expect(response.status).toBe(400);
+  });
+});
+
+describe("a stream", () => {
+  test("role, text, finish, usage, [DONE]", async () => {
+    const { app } = chatRig();
+    const body = { ...question, stream: true, stream_options: { include_usage: true }, documents: [{ text: "in" }] };
+    const response = await post(app, body);
+    expect(response.headers.get("content-type")).toStartWith("text/event-stream");
+    const all = await events(response);
+    expect(all[0]).toMatchObject({
+      object: "chat.completion.chunk",
+      choices: [{ index: 0, delta: { role: "assistant", content: "" }, finish_reason: null }],
+      usage: null,
+    });
+    const chunks = all.filter((event) => event !== "[DONE]") as { choices: { delta: { content?: string } }[] }[];
+    expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join("")).toBe("user\nth");
+    expect(all.at(-3)).toMatchObject({ choices: [{ delta: {}, finish_reason: "length" }] });
+    expect(all.at(-2)).toMatchObject({
+      choices: [],
+      usage: { completion_tokens: 4 },
+      spangate: { spans: [{ id: "document-0", source: "computed" }] },
+    });
+    expect(all.at(-1)).toBe("[DONE]");
+  });
+
+  test("without include_usage no chunk speaks of usage", async () => {
+    const all = await events(await post(chatRig().app, { ...question, stream: true }));
+    expect(all.some((event) => event !== "[DONE]" && "usage" in event)).toBe(false);
+  });
+
+  test("a failure before the first token is an HTTP error", async () => {
+    const { app, processes } = chatRig({ ticking: false });
+    const answer = post(app, { ...question, stream: true });
+    for (let life = 0; life < 3; life++) {
+      while (processes.length <= life) await Bun.sleep(1);
+      if (life > 0) processes[life]?.ready();
+      while ((processes[life]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
+      processes[life]?.die();
+    }
+    const response = await answer;
+    expect(response.status).toBe(503);
+    expect(await response.json()).toMatchObject({ error: { code: "worker_lost", type: "server_error" } });
+  });
+
+  test("a failure after the first token is the last event, and no [DONE] follows", async () => {
+    const { app, processes, limiter } = chatRig({ ticking: false });
+    const answer = post(app, { ...question, messages: [{ role: "user", content: "abc" }], stream: true });
+    while ((processes[0]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
+    processes[0]?.core.tick();
+    processes[0]?.core.tick();
+    const response = await answer;
+    processes[0]?.die();
+    const all = await events(response);
+    expect(response.status).toBe(200);
+    expect(all.at(-1)).toMatchObject({ error: { code: "worker_lost" } });
+    expect(limiter.running("tenant_a")).toBe(0);
+  });
+
+  test("a reader that leaves ends the request on the worker", async () => {
+    const { app, processes, limiter } = chatRig({ ticking: false });
+    const answer = post(app, { ...question, max_tokens: 500, stream: true });
+    while ((processes[0]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
+    processes[0]?.core.tick();
+    processes[0]?.core.tick();
+    const response = await answer;
+    const reader = response.body?.getReader();
+    await reader?.read();
+    await reader?.cancel();
+    while (processes[0]?.core.runningCount !== 0) await Bun.sleep(0);
+    while (limiter.running("tenant_a") !== 0) await Bun.sleep(0);
+  });
+});
+
+describe("who may ask", () => {
+  test.each([
+    ["no key", undefined, 401, "missing_api_key"],
+    ["an unknown key", "Bearer nobody", 401, "invalid_api_key"],
+    ["a malformed header", "Basic abc", 401, "invalid_api_key"],
+    ["a key without the scope", "Bearer key-reader", 403, "insufficient_scope"],
+    ["a key of no tenant", "Bearer key-platform", 403, "no_tenant"],
+  ])("%s", async (_name, authorization, status, code) => {
+    const headers = { "content-type": "application/json", ...(authorization === undefined ? {} : { authorization }) };
+    const init = { method: "POST", headers, body: JSON.stringify(question) };
+    const response = await chatRig().app.request("/v1/chat/completions", init);
+    expect(response.status).toBe(status);
+    expect(await response.json()).toMatchObject({ error: { code } });
+    expect(response.headers.get("x-request-id")).toStartWith("req_");
+  });
+
+  test("x-api-key is as good", async () => {
+    const headers = { "content-type": "application/json", "x-api-key": "key-a" };
+    const init = { method: "POST", headers, body: JSON.stringify(question) };
+    expect((await chatRig().app.request("/v1/chat/completions", init)).status).toBe(200);
+  });
+
+  test("a tenant at its limit is told to wait; another is not", async () => {
+    const { app, processes } = chatRig({ ticking: false, requestsPerTenant: 1 });
+    const first = post(app, question);
+    while ((processes[0]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
+    const second = await post(app, question);
+    expect([second.status, second.headers.get("retry-after")]).toEqual([429, "1"]);
+    const other = post(app, question, { key: "key-b" });
+    const running = (): number => processes[0]?.core.runningCount ?? 0;
+    while (running() !== 2) await Bun.sleep(0);
+    while (running() > 0) processes[0]?.core.tick();
+    expect([(await first).status, (await other).status]).toEqual([200, 200]);
+    const third = post(app, question);
+    while (running() === 0) await Bun.sleep(0);
+    while (running() > 0) processes[0]?.core.tick();
+    expect((await third).status).toBe(200);
+  });
+});
+
+describe("operators' routes", () => {
+  const get = (rig: ReturnType<typeof chatRig>, path: string, key = "key-platform") =>
+    rig.app.request(path, { headers: { authorization: `Bearer ${key}` } });
+
+  test("ready follows the workers and the shutdown, health does not", async () => {
+    const rig = chatRig({ ready: false });
+    expect((await rig.app.request("/ready")).status).toBe(503);
+    rig.processes[0]?.ready();
+    expect((await rig.app.request("/ready")).status).toBe(200);
+    rig.state.draining = true;
+    expect(await (await rig.app.request("/ready")).json()).toMatchObject({ status: "draining" });
+    expect((await rig.app.request("/health")).status).toBe(200);
+  });
+
+  test("metrics count tokens and answers, and hold no tenant's text", async () => {
+    const rig = chatRig();
+    await post(rig.app, { ...question, user: "canary-user", documents: [{ id: "canary-id", text: "canary text" }] });
+    await post(rig.app, { ...question, model: 'canary"model' });
+    const text = await (await get(rig, "/metrics")).text();
+    expect(text).toContain('vllm:generation_tokens_total{worker="worker-0"} 4\n');
+    expect(text).toContain('route="/v1/chat/completions",status="404"} 1\n');
+    expect(text).toContain('vllm:time_to_first_token_seconds_bucket{le="+Inf"} 1\n');
+    expect(text).not.toContain("canary");
+    expect((await get(rig, "/metrics", "key-a")).status).toBe(403);
+  });
+
+  test("workers and models are described", async () => {
+    const rig = chatRig();
+    expect(await (await get(rig, "/admin/v1/workers")).json()).toMatchObject({
+      data: [{ id: "worker-0", state: "ready", pid: 1001 }],
+    });
+    expect(await (await get(rig, "/v1/models", "key-a")).json()).toMatchObject({
+      data: [{ id: "fake-model", max_model_len: 2048 }],
+    });
+    expect((await get(rig, "/v1/models/fake-model", "key-a")).status).toBe(200);
+    expect((await get(rig, "/v1/models/other", "key-a")).status).toBe(404);
+  });
+});
