@@ -80,7 +80,7 @@ describe("PrefixCache", () => {
     expect(pool.freeBlocks()).toEqual([b, a]);
     cache.release(c);
     expect(pool.freeBlocks()).toEqual([c, b, a]);
-    expect([...cache.residentKeys()]).toEqual([key("a")]);
+    expect([...cache.resident()]).toEqual([[key("a"), a]]);
     expect(cache.evictedBlocks).toBe(0);
   });
 });

@@ -43,6 +43,15 @@ describe("order of eviction", () => {
     expect(world.engine.stats()).toMatchObject({ evictedBlocks: 4, cachedBlocks: 8, usedBlocks: 0, freeBlocks: 0 });
   });
 
+  test("of several texts released together the last goes first", async () => {
+    const world = new TinyWorld();
+    const spans = [countUp(1, 8), countUp(20, 3), countUp(30, 8)];
+    await prepareAll(world, { spans }, b, text(60, 3));
+    const [s0, s1, t0, u0, u1] = keysOf({ spans });
+    expect(removedKeys(world)).toEqual([u1, u0, t0, s1]);
+    expect(world.engine.residentKeys()).toContain(s0);
+  });
+
   test("a text used again is the youngest", async () => {
     const world = new TinyWorld();
     await prepareAll(world, a, b, a, c);

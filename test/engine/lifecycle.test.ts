@@ -201,4 +201,16 @@ describe("run", () => {
     await running;
     expect(ends).toEqual(["endless abort", "next length"]);
   });
+
+  test("a request that comes just when the loop goes to sleep wakes it", async () => {
+    for (let ticks = 0; ticks < 8; ticks++) {
+      const { engine } = new TinyWorld();
+      const running = engine.run();
+      for (let i = 0; i < ticks; i++) await Promise.resolve();
+      engine.submit(submitPlan("r", { question: countUp(1, 2) }));
+      await engine.drain();
+      engine.stop();
+      await running;
+    }
+  });
 });

@@ -2,13 +2,17 @@
 import { describe, expect, test } from "bun:test";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
-import { countUp, type PlanParts, submitPlan } from "./plans.ts";
+import { chainKeys, countUp, makeRuns, type PlanParts, submitPlan } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
 
 const long = { params: { maxTokens: 16, ignoreEos: true } };
 
 function question(from: number, count: number): PlanParts {
   return { question: countUp(from, count) };
+}
+
+function endsOf(world: TinyWorld): string[] {
+  return world.messages.flatMap((message) => (message.type === "finished" ? [message.requestId] : []));
 }
 
 function expectReference(world: TinyWorld, name: string, parts: PlanParts, options = long): void {
@@ -43,8 +47,7 @@ describe("admission", () => {
     await world.step();
     expect(world.engine.stats()).toMatchObject({ runningRequests: 2, waitingRequests: 1 });
     await world.settle();
-    const ends = world.messages.flatMap((message) => (message.type === "finished" ? [message.requestId] : []));
-    expect(ends).toEqual(["a", "b", "c"]);
+    expect(endsOf(world)).toEqual(["a", "b", "c"]);
   });
 
   test("a prompt waits until the pool can hold it beside what was promised to others", async () => {
@@ -90,22 +93,31 @@ describe("preemption", () => {
   test("the request admitted last gives way, goes on later, and streams nothing twice", async () => {
     const world = new TinyWorld();
     const prompts = { a: question(1, 8), b: question(20, 8) };
-    for (const [name, parts] of Object.entries(prompts)) world.engine.submit(submitPlan(name, parts, long));
+    const all = { params: { maxTokens: 24, ignoreEos: true } };
+    for (const [name, parts] of Object.entries(prompts)) world.engine.submit(submitPlan(name, parts, all));
     await world.settle();
     expect(world.engine.stats().preemptions).toBeGreaterThan(0);
-    for (const [name, parts] of Object.entries(prompts)) expectReference(world, name, parts);
-    const ends = world.messages.flatMap((message) => (message.type === "finished" ? [message.requestId] : []));
-    expect(ends).toEqual(["a", "b"]);
-    for (const name of ["a", "b"]) {
-      expect(world.finishedOf(name).usage).toEqual({
-        promptTokens: 8,
-        completionTokens: 16,
-        cachedTokens: 0,
-        cacheWriteTokens: 8,
-      });
+    expect(endsOf(world)).toEqual(["a", "b"]);
+    for (const [name, parts] of Object.entries(prompts)) {
+      expectReference(world, name, parts, all);
+      const usage = { promptTokens: 8, completionTokens: 24, cachedTokens: 0, cacheWriteTokens: 8 };
+      expect(world.finishedOf(name).usage).toEqual(usage);
     }
-    const { computedTokens } = world.engine.stats();
-    expect(computedTokens).toBeGreaterThan(2 * (8 + 15));
+    expect(world.engine.stats().computedTokens).toBeGreaterThan(2 * (8 + 23));
+    // a filled the pool, so b was computed anew; it ends alone and all its full blocks are kept.
+    const root = makeRuns(prompts.b, true)[0].rootKey;
+    const chain = chainKeys(root, Int32Array.from([...countUp(20, 8), ...world.tokensOf("b")]));
+    expect(world.engine.residentKeys()).toEqual(expect.arrayContaining(chain.slice(0, 7)));
+  });
+
+  test("a preempted request is admitted again before those that only waited", async () => {
+    const world = new TinyWorld();
+    for (const [name, parts] of Object.entries({ a: question(1, 12), b: question(20, 12), c: question(40, 20) })) {
+      world.engine.submit(submitPlan(name, parts, { params: { maxTokens: 12, ignoreEos: true } }));
+    }
+    await world.settle();
+    expect(world.engine.stats().preemptions).toBeGreaterThan(0);
+    expect(endsOf(world)).toEqual(["a", "b", "c"]);
   });
 
   test("the same seed draws the same tokens, preempted or not", async () => {

@@ -93,4 +93,20 @@ describe("sharing in flight", () => {
     expect(world.finishedOf("b").usage).toMatchObject({ cachedTokens: 0, cacheWriteTokens: 0 });
     expect(world.engine.residentKeys()).toEqual(keys);
   });
+
+  test("behind a collided block nothing is looked up, even where the tokens agree again", async () => {
+    const world = new TinyWorld({ shape, limits: { stepTokens: 4 } });
+    const runs = makeRuns({ question: countUp(1, 9) }, true);
+    const tokenIds = Int32Array.from([96, ...countUp(2, 8)]);
+    const collided = submitRuns(
+      "b",
+      runs.map((run) => ({ ...run, tokenIds })),
+    );
+    world.engine.submit(submitRuns("a", runs));
+    await world.settle();
+    world.engine.submit(collided);
+    await world.settle();
+    expect(world.tokensOf("b")).toEqual(referenceAnswer(collided, world.backend.shape, eosTokenIds).tokenIds);
+    expect(world.finishedOf("b").usage.cachedTokens).toBe(0);
+  });
 });

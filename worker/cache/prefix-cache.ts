@@ -41,20 +41,12 @@ export class PrefixCache {
     return this.evicted;
   }
 
-  get residentKeyCount(): number {
-    return this.blockOfKey.size;
-  }
-
   keyOf(blockId: BlockId): BlockKey | undefined {
     return this.keyOfBlock[blockId];
   }
 
-  residentKeys(): IterableIterator<BlockKey> {
-    return this.blockOfKey.keys();
-  }
-
-  has(key: BlockKey): boolean {
-    return this.blockOfKey.has(key);
+  resident(): IterableIterator<[BlockKey, BlockId]> {
+    return this.blockOfKey.entries();
   }
 
   /** The block that holds exactly this content under this key. */

@@ -47,7 +47,11 @@ function assertReferences(pool: BlockPool, requests: readonly Request[]): void {
 function assertKeys(pool: BlockPool, cache: PrefixCache): void {
   let keyed = 0;
   for (let id = 0; id < pool.blockCount; id++) if (cache.keyOf(id as BlockId) !== undefined) keyed += 1;
-  assert(keyed === cache.residentKeyCount, `${keyed} blocks have a key, ${cache.residentKeyCount} keys have a block`);
+  for (const [key, blockId] of cache.resident()) {
+    assert(cache.keyOf(blockId) === key, `block ${blockId} is found under a key that is not its own`);
+    keyed -= 1;
+  }
+  assert(keyed === 0, `${keyed} more blocks have a key than keys have a block`);
   let cachedSeen = false;
   for (const blockId of pool.freeBlocks()) {
     const cached = cache.keyOf(blockId) !== undefined;

@@ -172,7 +172,7 @@ export class Engine {
 
   /** Keys that are resident now, in no order. */
   residentKeys(): BlockKey[] {
-    return [...this.cache.residentKeys()];
+    return Array.from(this.cache.resident(), ([key]) => key);
   }
 
   private async forward(pieces: readonly Piece[]): Promise<Float32Array | undefined> {

@@ -87,12 +87,8 @@ export class Run {
     if (!this.keyed || this.computedTokens !== this.blocks.length * this.blockTokens) return found;
     for (let index = this.blocks.length; index < this.reusableBlocks(); index++) {
       const key = this.keys[index];
-      if (key === undefined || !cache.has(key)) break;
-      const blockId = cache.find(key, this.contentOf(index));
-      if (blockId === undefined) {
-        this.keyed = false; // a collision: whatever is chained from this key is not ours either
-        break;
-      }
+      const blockId = key === undefined ? undefined : cache.find(key, this.contentOf(index));
+      if (blockId === undefined) break;
       found.push(blockId);
     }
     return found;
@@ -141,7 +137,8 @@ export class Run {
     this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
     const key = this.keys[this.keptBlocks];
     const stored = cache.store(this.blocks[this.keptBlocks], key, content);
-    if (!stored && cache.find(key, content) === undefined) this.keyed = false; // a collision
+    // A collision: whatever is chained from this key is not this run's either.
+    if (!stored && cache.find(key, content) === undefined) this.keyed = false;
     const written = Math.min(end, this.promptTokens) - Math.max(start, this.writeAccountedTokens);
     if (stored && written > 0) this.cacheWriteTokens += written;
     this.writeAccountedTokens = Math.max(this.writeAccountedTokens, end);
