@@ -15,15 +15,29 @@ export function answersTable(cold: readonly AskedQuestion[], prepared: readonly 
     const isRight = answer.text.trim() === expected && before?.text.trim() === expected;
     return [
       `  ${isRight ? "✓" : "✗"} ${question}`,
-      answer.text.trim(),
+      shortened(answer.text.trim()),
       `${(before?.clientTtftMs ?? Number.NaN).toFixed(1)} ms`,
       `${answer.clientTtftMs.toFixed(1)} ms`,
       `${prompt_tokens_details.cached_tokens} of ${prompt_tokens}`,
     ];
   });
   const right = rows.filter(([question]) => question?.includes("✓")).length;
+  const [coldMs, preparedMs] = [medianTtftMs(cold), medianTtftMs(prepared)];
   const header = ["    question", "answer", "TTFT cold", "TTFT prepared", "cached tokens"];
-  return `${textTable(header, rows)}\n  ${right} of ${rows.length} as expected, cold and prepared alike.`;
+  return [
+    textTable(header, rows),
+    `  ${right} of ${rows.length} as expected, cold and prepared alike. Median time to first token: ${coldMs.toFixed(1)} ms cold, ` +
+      `${preparedMs.toFixed(1)} ms prepared (${(coldMs / preparedMs).toFixed(1)}x).`,
+  ].join("\n");
+}
+
+function medianTtftMs(asked: readonly AskedQuestion[]): number {
+  const sorted = asked.map(({ answer }) => answer.clientTtftMs).sort((a, b) => a - b);
+  return sorted[sorted.length >> 1] ?? Number.NaN;
+}
+
+function shortened(text: string, maxChars = 60): string {
+  return text.length <= maxChars ? text : `${text.slice(0, maxChars - 1)}…`;
 }
 
 export function closingWords(demo: {
@@ -46,9 +60,9 @@ export function closingWords(demo: {
   const shellQuoted = JSON.stringify(body).replaceAll("'", "'\\''");
   return [
     `\nServing at ${demo.url} until Ctrl-C. The keys end with it.`,
-    `  platform key  ${demo.adminKey}`,
+    `  ${"platform key".padEnd(16)}  ${demo.adminKey}`,
     ...demo.tenants.map(
-      ({ corpus, apiKey, storeId }) => `  ${corpus.tenant.padEnd(12)}  ${apiKey}  (vector store ${storeId})`,
+      ({ corpus, apiKey, storeId }) => `  ${corpus.tenant.padEnd(16)}  ${apiKey}  (vector store ${storeId})`,
     ),
     "\nAsk it yourself:",
     `  curl -s ${demo.url}/v1/chat/completions -H 'Authorization: Bearer ${tenant?.apiKey}' \\\n    -H 'Content-Type: application/json' -d '${shellQuoted}'`,

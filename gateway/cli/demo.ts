@@ -34,6 +34,7 @@ interface DemoTenant {
 
 const keyScopes = ["inference", "corpus:read", "corpus:write", "corpus:prepare"];
 const fragmentsPerQuestion = 6;
+const questionsPerTenant = 6;
 
 async function createTenant(url: string, admin: HttpClient, corpus: DemoCorpus): Promise<DemoTenant> {
   const tenant = await admin.json<Tenant>("POST", "/admin/v1/tenants", { name: corpus.tenant });
@@ -41,7 +42,7 @@ async function createTenant(url: string, admin: HttpClient, corpus: DemoCorpus):
   const apiKey = made.key ?? "";
   const client = new HttpClient({ url, apiKey });
   const { id: storeId } = await client.json<VectorStore>("POST", "/v1/vector_stores", { name: corpus.tenant });
-  const progress = new Progress(`  ingest  ${corpus.tenant.padEnd(12)}`);
+  const progress = new Progress(`  ingest  ${corpus.tenant.padEnd(16)}`);
   for (const [index, { name, text }] of corpus.documents.entries()) {
     progress.update(index, corpus.documents.length, name);
     await waitForFile(
@@ -55,14 +56,20 @@ async function createTenant(url: string, admin: HttpClient, corpus: DemoCorpus):
   return { corpus, client, apiKey, storeId };
 }
 
-/** Asks every question. `reuse: false` computes the whole prompt and keeps nothing: what a server without reuse does. */
+/** `count` of the items, from the first to the last in even steps. */
+function evenly<Item>(items: readonly Item[], count: number): readonly Item[] {
+  const step = Math.max(1, items.length / count);
+  return items.filter((_, index) => Math.floor(index / step) !== Math.floor((index - 1) / step)).slice(0, count);
+}
+
+/** Asks a handful of questions. `reuse: false` computes the whole prompt and keeps nothing: what a server without reuse does. */
 async function askAll(
   { client, corpus, storeId }: DemoTenant,
   model: string,
   reuse: boolean,
 ): Promise<AskedQuestion[]> {
   const asked: AskedQuestion[] = [];
-  for (const { question, answer: expected } of corpus.questions) {
+  for (const { question, answer: expected } of evenly(corpus.questions, questionsPerTenant)) {
     const answer = await askChat(client, {
       model,
       messages: [{ role: "user", content: question }],
@@ -91,7 +98,7 @@ async function runDemo(server: ServerProcess, adminKey: string): Promise<void> {
   const admin = new HttpClient({ url: server.url, apiKey: adminKey });
   const tenants: DemoTenant[] = [];
   console.log("\nTwo tenants, each with documents of its own:");
-  for (const corpus of readDemoCorpora()) tenants.push(await createTenant(server.url, admin, corpus));
+  for (const corpus of readDemoCorpora().slice(0, 2)) tenants.push(await createTenant(server.url, admin, corpus));
   const [first, second] = tenants;
   if (first === undefined || second === undefined) throw new CommandError("the demo needs two corpora");
   const model = await firstModelId(first.client);
@@ -103,7 +110,7 @@ async function runDemo(server: ServerProcess, adminKey: string): Promise<void> {
 
   console.log("\nCompute every fragment once and keep it:");
   for (const { client, corpus, storeId } of tenants) {
-    const progress = new Progress(`  prepare ${corpus.tenant.padEnd(12)}`);
+    const progress = new Progress(`  prepare ${corpus.tenant.padEnd(16)}`);
     await prepareStore(client, storeId, (job) => progress.update(job.done, job.total, "fragments"));
     progress.finish();
   }

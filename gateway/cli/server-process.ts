@@ -16,7 +16,7 @@ export interface ServerOptions {
   readonly env: Readonly<Record<string, string>>;
   /** Milliseconds until /ready has to answer 200. */
   readonly readyTimeoutMs?: number;
-  /** Receives the server's log lines; by default only kept for a failure's message. */
+  /** Receives the server's log (its standard error); by default only kept for a failure's message. */
   readonly onLog?: (text: string) => void;
 }
 
@@ -29,7 +29,6 @@ export async function startServer({ env, readyTimeoutMs = 120_000, onLog }: Serv
   let lastWords = "";
   const keep = (text: string) => {
     lastWords = (lastWords + text).slice(-4_000);
-    onLog?.(text);
   };
   const listening = Promise.withResolvers<string>();
   let output = "";
@@ -39,7 +38,10 @@ export async function startServer({ env, readyTimeoutMs = 120_000, onLog }: Serv
     const [, url] = /listening on (http:\/\/\S+)\s/.exec(output) ?? [];
     if (url !== undefined) listening.resolve(url);
   });
-  void drain(child.stderr, keep);
+  void drain(child.stderr, (text) => {
+    keep(text);
+    onLog?.(text);
+  });
   const failed = (what: string) => new CommandError(`the server ${what}${lastWords && `:\n${lastWords.trim()}`}`);
   const deadlineMs = performance.now() + readyTimeoutMs;
   const exited = child.exited;

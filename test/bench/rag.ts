@@ -6,7 +6,7 @@ import { CommandError } from "../../gateway/cli/command.ts";
 import { askChat, type ChatAnswer } from "../../gateway/cli/operations.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
-import { fillerWords, SpanTexts } from "./support/prompts.ts";
+import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
 
 const fragmentTokenCounts = [128, 512];
@@ -43,7 +43,7 @@ class Questioner {
   /** A question never asked before, so that only fragments can be found. One token of answer. */
   ask(documents: readonly { text: string }[], mode: Mode): Promise<ChatAnswer> {
     this.#asked += 1;
-    const content = fillerWords(1_000_000 + this.#asked, 12).join(" ");
+    const content = `What is the extension of resident ${1_000_000 + this.#asked}?`;
     return askChat(this.#tenant.client, {
       model: this.#server.model,
       messages: [{ role: "user", content }],

@@ -1,6 +1,9 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { openaiClient } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+
+// A server starts in each of these tests.
+setDefaultTimeout(60_000);
 
 interface ErrorAnswer {
   readonly error: {

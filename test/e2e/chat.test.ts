@@ -1,7 +1,10 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type OpenAI from "openai";
 import { type ChatParams, type ChatStreamParams, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
+
+// A server starts in each of these tests.
+setDefaultTimeout(60_000);
 
 const documents = [
   { text: "- Mira Holt works as a baker.\n- The extension of Mira Holt is 4821." },
@@ -125,17 +128,18 @@ describe("chat completions through the official client", () => {
       logit_bias: { 0: -100, 1: -100, 2: -100 },
       stream: true,
     };
-    const stream = await client.chat.completions.create(params);
-    for await (const _chunk of stream) break;
-    stream.controller.abort();
-    const deadlineMs = performance.now() + 5_000;
-    const runningRequests = async () => {
+    const inFlight = async () => {
       const headers = { authorization: `Bearer ${server.adminKey}` };
       const metrics = await (await fetch(`${server.url}/metrics`, { headers })).text();
-      return Number(/^vllm:num_requests_running(?:\{[^}]*\})? (\d+)/m.exec(metrics)?.[1] ?? Number.NaN);
+      return Number(/^spangate_requests_in_flight(?:\{[^}]*\})? (\d+)/m.exec(metrics)?.[1] ?? Number.NaN);
     };
-    while ((await runningRequests()) !== 0 && performance.now() < deadlineMs) await Bun.sleep(20);
-    expect(await runningRequests()).toBe(0);
+    const stream = await client.chat.completions.create(params);
+    await stream[Symbol.asyncIterator]().next();
+    expect(await inFlight()).toBe(1);
+    stream.controller.abort();
+    const deadlineMs = performance.now() + 2_000;
+    while ((await inFlight()) !== 0 && performance.now() < deadlineMs) await Bun.sleep(5);
+    expect(await inFlight()).toBe(0);
   });
 
   test("special-token text stays text", async () => {

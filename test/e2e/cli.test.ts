@@ -1,10 +1,13 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { demoModelFolder, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
 import { repositoryRoot } from "../../gateway/cli/setup.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
+
+// A server starts in each of these tests.
+setDefaultTimeout(60_000);
 
 const [corpus] = readDemoCorpora();
 

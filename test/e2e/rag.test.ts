@@ -1,8 +1,11 @@
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { type DemoCorpus, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
 import { prepareStore } from "../../gateway/cli/operations.ts";
 import { type ChatParams, createStore, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+
+// A server starts in each of these tests.
+setDefaultTimeout(60_000);
 
 const corpora = readDemoCorpora();
 
