@@ -3,6 +3,7 @@
  * compared with the one worked out by definition, and the bookkeeping is re-derived after every step.
  */
 import { expect } from "bun:test";
+import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { KvEvent, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
@@ -36,6 +37,7 @@ export class Simulation {
   private readonly backend: FakeBackend;
   private readonly engine: Engine;
   private readonly faults: boolean;
+  private readonly stepTokens: number;
   private nowMs = 0;
   private failNextStep = false;
 
@@ -44,12 +46,13 @@ export class Simulation {
     const blockCount = this.choices.pick([8, 12, 24]);
     const contextTokens = this.choices.pick([40, 256]);
     this.faults = this.choices.chance(0.3);
-    this.backend = new FakeBackend({ blockCount, contextTokens }, () => this.whileComputing());
+    this.backend = new FakeBackend({ blockCount, contextTokens }, (batch) => this.whileComputing(batch));
     const maxRunningRequests = this.choices.int(1, 6);
+    this.stepTokens = this.choices.pick([6, 7, 16, 64]);
     this.engine = new Engine({
       backend: this.backend,
       eosTokenIds,
-      limits: { maxRunningRequests, maxWaitingRequests: 6, stepTokens: this.choices.pick([6, 7, 16, 64]) },
+      limits: { maxRunningRequests, maxWaitingRequests: 6, stepTokens: this.stepTokens },
       clock: () => this.nowMs,
       emit: (message) => this.receive(message),
       debug: true,
@@ -104,7 +107,8 @@ export class Simulation {
     }
   }
 
-  private async whileComputing(): Promise<void> {
+  private async whileComputing(batch: Batch): Promise<void> {
+    expect(batch.tokenIds.length).toBeLessThanOrEqual(this.stepTokens);
     if (this.failNextStep) throw new Error("injected");
     if (!this.choices.chance(0.2)) return;
     await Promise.resolve();

@@ -1,24 +1,26 @@
 /** Log-probabilities of the model's own distribution: softmax of the raw logits, before any sampling rule. */
 import type { TokenLogprob } from "../contract/messages.ts";
+import { argmax } from "./argmax.ts";
 
 function logSumExp(logits: Float32Array): number {
-  let max = Number.NEGATIVE_INFINITY;
-  for (const logit of logits) if (logit > max) max = logit;
+  const max = logits[argmax(logits)];
   let sum = 0;
-  for (const logit of logits) sum += Math.exp(logit - max);
+  for (let tokenId = 0; tokenId < logits.length; tokenId++) sum += Math.exp(logits[tokenId] - max);
   return max + Math.log(sum);
 }
 
 /** Ids of the `count` highest logits, highest first, ties by lowest id; by insertion, since count is small. */
 function topTokenIds(logits: Float32Array, count: number): number[] {
   const top: number[] = [];
+  let lowest = Number.NEGATIVE_INFINITY; // logit of the last of a full list
   for (let tokenId = 0; tokenId < logits.length; tokenId++) {
     const logit = logits[tokenId];
-    if (top.length === count && logit <= logits[top[count - 1]]) continue;
+    if (top.length === count && logit <= lowest) continue;
     let at = top.length;
     while (at > 0 && logits[top[at - 1]] < logit) at -= 1;
     top.splice(at, 0, tokenId);
     if (top.length > count) top.pop();
+    if (top.length === count) lowest = logits[top[count - 1]];
   }
   return top;
 }

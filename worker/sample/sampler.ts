@@ -4,6 +4,7 @@
  * Temperature 0 is greedy; ties go to the lowest id everywhere.
  */
 import type { SamplingParams, TokenLogprob } from "../contract/messages.ts";
+import { argmax } from "./argmax.ts";
 import { tokenLogprob } from "./logprobs.ts";
 import { applyBias, ban, type TokenHistory } from "./penalties.ts";
 import { uniform } from "./rng.ts";
@@ -72,19 +73,4 @@ export class Sampler {
     }
     return best; // rounding: the sum of the rounded weights is a little below the total
   }
-}
-
-/** @throws RangeError when a logit is NaN or no logit is finite. */
-export function argmax(logits: Float32Array): number {
-  let best = -1;
-  let max = Number.NEGATIVE_INFINITY;
-  for (let tokenId = 0; tokenId < logits.length; tokenId++) {
-    const logit = logits[tokenId];
-    if (logit <= max) continue; // false for NaN too
-    if (Number.isNaN(logit)) throw new RangeError(`logit of token ${tokenId} is NaN`);
-    max = logit;
-    best = tokenId;
-  }
-  if (!Number.isFinite(max)) throw new RangeError(`the highest logit is ${max}`);
-  return best;
 }
