@@ -131,5 +131,8 @@ async function run(command: readonly string[]): Promise<string> {
   ]);
   if (exitCode === 0) return output;
   const words = errors.trim().slice(0, 4000);
-  throw new KernelBuildError("compile_failed", `${command[0]} could not build the kernels (exit ${exitCode}):\n${words}`);
+  throw new KernelBuildError(
+    "compile_failed",
+    `${command[0]} could not build the kernels (exit ${exitCode}):\n${words}`,
+  );
 }

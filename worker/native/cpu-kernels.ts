@@ -86,7 +86,14 @@ export class CpuKernels {
     const { rowCount, width } = table;
     const type = tableTypeCodes[table.type];
     const status = this.#library.symbols.spg_embed_rows(
-      this.#context, table.data, type, rowCount, width, tokenIds, tokenIds.length, out,
+      this.#context,
+      table.data,
+      type,
+      rowCount,
+      width,
+      tokenIds,
+      tokenIds.length,
+      out,
     );
     this.#library.check("spg_embed_rows", status);
   }

@@ -164,7 +164,13 @@ export class KvPool {
     this.#assertOut(out);
     if (norms !== undefined) this.#assertNorms(norms);
     const status = this.#library.symbols.spg_attention(
-      this.#pool, layer, qkv, this.qkvWidth, norms?.q ?? null, norms?.k ?? null, out,
+      this.#pool,
+      layer,
+      qkv,
+      this.qkvWidth,
+      norms?.q ?? null,
+      norms?.k ?? null,
+      out,
     );
     if (status !== 0) this.#library.check("attention", status);
   }

@@ -1,0 +1,145 @@
+/**
+ * The promise of kernels/abi.h: a row's bits do not depend on the batch it is in, on the number of threads, or on
+ * how its run was cut into steps. Compared bit for bit.
+ */
+import { afterAll, describe, expect, test } from "bun:test";
+import { buildCpuKernels } from "../../kernels/build.ts";
+import { CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
+import { firstDifferentBits } from "./compare.ts";
+import { freshSeed, Random } from "./random.ts";
+import {
+  batchOf,
+  elementsOf,
+  halfBits,
+  openWorld,
+  type Piece,
+  randomOptions,
+  randomWorld,
+  type World,
+} from "./world.ts";
+
+const libraryPath = await buildCpuKernels();
+
+function kernelsFor(isa: Isa, threadCount: number): CpuKernels | undefined {
+  try {
+    return new CpuKernels(libraryPath, { isa, threadCount });
+  } catch {
+    return undefined; // This CPU lacks the instruction set: the tests below say "skip".
+  }
+}
+
+/** The rows of piece `index` of the world, as a world of their own; `rows` of them from `firstRow` on. */
+function sliceOf(world: World, index: number, firstRow: number, rows: number): World {
+  const piece = world.pieces[index];
+  if (piece === undefined) throw new RangeError(`no piece ${index}`);
+  const rowsAfter = piece.rowCount - firstRow - rows;
+  const part: Piece = {
+    firstPosition: piece.firstPosition + firstRow,
+    rowCount: rows,
+    seen: piece.seen,
+    own: { ...piece.own, tokenCount: piece.own.tokenCount - rowsAfter },
+  };
+  const start = (world.batch.pieceRows[index] ?? 0) + firstRow;
+  const width = world.qkv.length / world.batch.positions.length;
+  const qkv = world.qkv.slice(start * width, (start + rows) * width);
+  return { ...world, pieces: [part], batch: batchOf([part], world.options.blockTokens), qkv };
+}
+
+/** Runs the worlds as successive steps over one pool; answers their outputs one after the other. */
+function runSteps(kernels: CpuKernels, first: World, worlds: readonly World[]): Float32Array {
+  const pool = openWorld(kernels, first);
+  const width = pool.outWidth;
+  const outs = worlds.map((world) => {
+    const out = new Float32Array(world.batch.positions.length * width).fill(Number.NaN);
+    pool.beginStep(world.batch);
+    pool.attention(0, world.qkv, out, world.norms);
+    return [...out];
+  });
+  pool.close();
+  return Float32Array.from(outs.flat());
+}
+
+describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
+  const one = kernelsFor(isa, 1);
+  const two = kernelsFor(isa, 2);
+  const three = kernelsFor(isa, 3);
+  const testHere = test.skipIf(one === undefined);
+  afterAll(() => {
+    for (const kernels of [one, two, three]) kernels?.close();
+  });
+  const runOn = (kernels: CpuKernels | undefined, world: World, steps: readonly World[]) => {
+    if (kernels === undefined) throw new Error("skipped tests do not run");
+    return runSteps(kernels, world, steps);
+  };
+  const worldFor = (random: Random, fixed: Partial<KvPoolOptions> = {}) => {
+    const limits = { pieces: 6, rows: 60, tokens: 400, segments: 4 };
+    return randomWorld(random, randomOptions(random, fixed, limits), limits);
+  };
+
+  testHere("alone or in a batch, on one thread or several", () => {
+    for (let round = 0; round < 6; round++) {
+      const world = worldFor(new Random(freshSeed()));
+      const together = runOn(two, world, [world]);
+      const alone = world.pieces.map((piece, index) => sliceOf(world, index, 0, piece.rowCount));
+      expect(firstDifferentBits(together, runOn(one, world, alone))).toBe(-1);
+      expect(firstDifferentBits(together, runOn(three, world, [world]))).toBe(-1);
+    }
+  });
+
+  testHere("in one step or row by row, or cut anywhere", () => {
+    for (const blockTokens of [4, 16, 16]) {
+      const random = new Random(freshSeed());
+      const world = worldFor(random, { blockTokens, kvHeads: 2, queryHeads: 2 * random.pick([1, 3, 4]), headDim: 32 });
+      const cuts = world.pieces.flatMap((piece, index) => {
+        const cut = random.integer(0, piece.rowCount);
+        return [[index, 0, cut] as const, [index, cut, piece.rowCount - cut] as const].filter(([, , rows]) => rows > 0);
+      });
+      const rows = world.pieces.flatMap((piece, index) =>
+        Array.from({ length: piece.rowCount }, (_, row) => sliceOf(world, index, row, 1)),
+      );
+      const whole = runOn(two, world, [world]);
+      const inTwo = runOn(
+        two,
+        world,
+        cuts.map(([index, row, count]) => sliceOf(world, index, row, count)),
+      );
+      expect(firstDifferentBits(whole, inTwo)).toBe(-1);
+      expect(firstDifferentBits(whole, runOn(two, world, rows))).toBe(-1);
+    }
+  });
+
+  testHere("a long context split over threads, step after step", () => {
+    for (const kvType of ["float32", "float16"] as const) {
+      const world = longWorld(new Random(freshSeed()), kvType);
+      const serial = runOn(one, world, [world]);
+      for (let repeat = 0; repeat < 5; repeat++) {
+        expect(firstDifferentBits(serial, runOn(three, world, [world]))).toBe(-1);
+      }
+    }
+  });
+
+  testHere("stored K and V do not depend on the batch either", () => {
+    const world = worldFor(new Random(freshSeed()), { kvType: "float16" });
+    const stored = [one, three].map((kernels) => {
+      if (kernels === undefined) throw new Error("skipped tests do not run");
+      const pool = openWorld(kernels, world);
+      pool.writeKv(0, world.qkv, world.norms?.k);
+      const bytes = Bun.hash(elementsOf(pool));
+      pool.close();
+      return bytes;
+    });
+    expect(stored[0]).toBe(stored[1]);
+  });
+});
+
+/** One row at the end of 16,000 tokens: enough to be split over threads. */
+function longWorld(random: Random, kvType: "float32" | "float16"): World {
+  const fixed = { headDim: 64, kvHeads: 1, queryHeads: 3, blockTokens: 16, blockCount: 1000, layerCount: 1, kvType };
+  const options = randomOptions(random, fixed);
+  const blockIds = Array.from({ length: 1000 }, (_, index) => 999 - index);
+  const own = { blockIds, firstToken: 3, tokenCount: 15_990, offset: 0 };
+  const pieces = [{ firstPosition: 20_000, rowCount: 1, seen: [], own }];
+  const values = random.normals(1000 * 16 * 64 * 2);
+  const kv = kvType === "float32" ? values : Uint16Array.from(values, halfBits);
+  return { options, pieces, batch: batchOf(pieces, 16), kv, qkv: random.normals(5 * 64), norms: undefined };
+}

@@ -1,0 +1,90 @@
+/** embedRows and argmax of every instruction set. */
+import { afterAll, describe, expect, test } from "bun:test";
+import { buildCpuKernels } from "../../kernels/build.ts";
+import { CpuKernels, isIsa } from "../../worker/native/cpu-kernels.ts";
+import { freshSeed, Random } from "./random.ts";
+import { halfBits } from "./world.ts";
+
+const libraryPath = await buildCpuKernels();
+
+test("isIsa knows the names of SPANGATE_ISA", () => {
+  expect(["auto", "avx2", "avx512", "reference"].every(isIsa)).toBe(true);
+  expect(["AVX2", "", "toString"].some(isIsa)).toBe(false);
+});
+
+describe.each(["reference", "avx2", "avx512"] as const)("%s", (isa) => {
+  let kernels: CpuKernels | undefined;
+  try {
+    kernels = new CpuKernels(libraryPath, { isa, threadCount: 1 });
+  } catch {
+    // Skipped below: this CPU lacks the instruction set.
+  }
+  afterAll(() => kernels?.close());
+  const testHere = test.skipIf(kernels === undefined);
+  const here = (): CpuKernels => {
+    if (kernels === undefined) throw new Error("skipped tests do not run");
+    return kernels;
+  };
+
+  testHere("embedRows gathers rows as float32, exactly", () => {
+    const random = new Random(freshSeed());
+    for (const width of [1, 7, 16, 33, 64]) {
+      const values = random.normals(9 * width);
+      const bits = new Uint32Array(values.buffer);
+      const tables = [
+        { type: "float32", data: values, read: (i: number) => values[i] },
+        {
+          type: "bfloat16",
+          data: Uint16Array.from(bits, (x) => x >>> 16),
+          read: (i: number) => truncated(bits[i] ?? 0),
+        },
+        { type: "float16", data: Uint16Array.from(values, halfBits), read: (i: number) => halfOf(values[i] ?? 0) },
+      ] as const;
+      const tokenIds = Int32Array.of(8, 0, 3, 3);
+      for (const { type, data, read } of tables) {
+        const out = new Float32Array(tokenIds.length * width + 3).fill(Number.NaN);
+        here().embedRows({ data, type, rowCount: 9, width }, tokenIds, out);
+        const expected = [...tokenIds].flatMap((id) =>
+          Array.from({ length: width }, (_, d) => read(id * width + d) ?? 0),
+        );
+        expect([...out]).toEqual([...expected, Number.NaN, Number.NaN, Number.NaN]);
+      }
+    }
+  });
+
+  testHere("embedRows refuses token ids outside the table and tables of the wrong size", () => {
+    const table = { data: new Float32Array(8), type: "float32", rowCount: 2, width: 4 } as const;
+    const out = new Float32Array(8);
+    expect(() => here().embedRows(table, Int32Array.of(0, 2), out)).toThrow(/token id/);
+    expect(() => here().embedRows(table, Int32Array.of(-1), out)).toThrow(/token id/);
+    expect(() => here().embedRows({ ...table, rowCount: 3 }, Int32Array.of(0), out)).toThrow(/table.data/);
+    expect(() => here().embedRows({ ...table, type: "float16" }, Int32Array.of(0), out)).toThrow(/array type/);
+    expect(() => here().embedRows(table, Int32Array.of(0, 1, 1), out)).toThrow(/out/);
+  });
+
+  testHere("argmax is the first greatest", () => {
+    const random = new Random(freshSeed());
+    for (const count of [1, 5, 16, 17, 1000, 4099]) {
+      const logits = random.normals(count);
+      expect(here().argmax(logits)).toBe(logits.indexOf(Math.max(...logits)));
+      const [a, b] = [random.integer(0, count - 1), random.integer(0, count - 1)];
+      logits[a] = 1000;
+      logits[b] = 1000;
+      expect(here().argmax(logits)).toBe(Math.min(a, b));
+      logits[a] = Number.NaN;
+      expect(() => here().argmax(logits)).toThrow(/not a number/);
+    }
+    expect(here().argmax(new Float32Array(40).fill(Number.NEGATIVE_INFINITY))).toBe(0);
+    expect(() => here().argmax(new Float32Array(0))).toThrow(/logits/);
+  });
+});
+
+function truncated(bits: number): number {
+  return new Float32Array(Uint32Array.of(bits & 0xffff0000).buffer)[0] ?? 0;
+}
+
+/** What halfBits keeps of a value: eleven bits towards zero. */
+function halfOf(value: number): number {
+  const step = Math.max(2 ** -24, 2 ** (Math.floor(Math.log2(Math.abs(value))) - 10));
+  return Math.trunc(value / step) * step;
+}
