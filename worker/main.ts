@@ -13,7 +13,12 @@ function emit(message: WorkerMessage): void {
   process.send?.(message);
 }
 
-async function start(config: WorkerConfig): Promise<void> {
+/** Ends the process once the last message has left: it goes through a pipe that `exit` would cut. */
+function exitSoon(exitCode: number): void {
+  setTimeout(() => process.exit(exitCode), 100);
+}
+
+async function open(config: WorkerConfig): Promise<Engine> {
   const model = loadModel(config.modelFolder, numericMode(config));
   const backend = await CpuBackend.open(model, {
     ...config,
@@ -29,7 +34,7 @@ async function start(config: WorkerConfig): Promise<void> {
   });
   process.on("message", (message: GatewayMessage) => receive(engine, backend, message));
   emit({ type: "ready", card: modelCard(config, model, backend) });
-  await engine.run();
+  return engine;
 }
 
 function receive(engine: Engine, backend: CpuBackend, message: GatewayMessage): void {
@@ -47,7 +52,7 @@ function receive(engine: Engine, backend: CpuBackend, message: GatewayMessage): 
         stats: { ...engine.stats(), residentBytes: backend.residentKvBytes() },
       });
     case "drain":
-      void engine.drain().then(() => process.exit(0));
+      void engine.drain().then(() => exitSoon(0));
       return;
   }
 }
@@ -66,10 +71,16 @@ function modelCard(config: WorkerConfig, model: LoadedModel, backend: CpuBackend
 // Without the gateway nobody hears us; KV in memory is all that is lost.
 process.on("disconnect", () => process.exit(0));
 
-try {
-  await start(parseWorkerConfig(process.env));
-} catch (error) {
-  emit({ type: "fatal", message: error instanceof Error ? error.message : String(error) });
-  // The message leaves through a pipe that exit would cut.
-  setTimeout(() => process.exit(1), 100);
+/** What start-up cannot mend by trying again is `fatal`; undefined then. */
+async function openOrGiveUp(): Promise<Engine | undefined> {
+  try {
+    return await open(parseWorkerConfig(process.env));
+  } catch (error) {
+    emit({ type: "fatal", message: error instanceof Error ? error.message : String(error) });
+    exitSoon(1);
+    return undefined;
+  }
 }
+
+// A failure after this is a crash: the supervisor starts the worker again.
+await (await openOrGiveUp())?.run();
