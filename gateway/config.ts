@@ -30,6 +30,8 @@ export const limits = {
   stopStrings: 4,
   stopChars: 256,
   logitBiases: 1_024,
+  /** A larger top_k keeps every token of any vocabulary, like this one. */
+  topK: 2 ** 20,
   retrievedFragments: 50,
   vectorStoresPerSearch: 16,
   shortStringChars: 512,
@@ -47,6 +49,7 @@ export const limits = {
   attempts: 3,
   abortGraceMs: 2_000,
   drainMs: 10_000,
+  flushMs: 500,
   workerStopMs: 3_000,
   restartMinMs: 100,
   restartMaxMs: 5_000,

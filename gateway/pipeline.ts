@@ -1,8 +1,8 @@
 /** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
 import { limits as contractLimits } from "../worker/contract/limits.ts";
-import type { GenerateParams, TokenPlan } from "../worker/contract/messages.ts";
+import type { GenerateParams, PlanRun, TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
-import type { CacheSalt } from "../worker/contract/units.ts";
+import { blockCountForTokens, type CacheSalt } from "../worker/contract/units.ts";
 import type { RetrievedFragment } from "./corpus/retrieve.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { ApiError } from "./errors.ts";
@@ -79,7 +79,7 @@ export class Pipeline {
     const documents = planDocuments(request, retrieved, salt);
     const { messages, attention } = request;
     const plan = this.#deps.lowererFor(card).lower({ messages, documents, salt, attention });
-    const maxTokens = completionTokens(card, promptTokens(plan), request.maxTokens);
+    const maxTokens = completionTokens(card, plan, request.maxTokens);
     checkTokenIds(card, request.params);
     const ender = new AbortController();
     const signal = AbortSignal.any([job.signal, ender.signal]);
@@ -147,13 +147,20 @@ function planDocuments(
   return [...own, ...retrieved.map(({ id, text, salt: corpusSalt }) => ({ id, text, salt: corpusSalt }))];
 }
 
-function promptTokens(plan: TokenPlan): number {
-  return plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
+/** Tokens that a plan's prompt and completion may have together: the model's context, or what the KV pool can hold. */
+function contextTokens(card: ModelCard, runs: readonly PlanRun[]): number {
+  // Closed runs end in blocks that may be partly filled; the completion goes on in the last run's own blocks.
+  const closed = runs.slice(0, -1);
+  const closedTokens = closed.reduce((sum, run) => sum + run.tokenIds.length, 0);
+  const closedBlocks = closed.reduce((sum, run) => sum + blockCountForTokens(run.tokenIds.length, card.blockTokens), 0);
+  const poolTokens = closedTokens + (card.blockCount - closedBlocks) * card.blockTokens;
+  return Math.min(card.contextTokens, contractLimits.maxRequestTokens, poolTokens);
 }
 
 /** @throws ApiError context_length_exceeded, in the words that clients of other servers look for */
-function completionTokens(card: ModelCard, prompt: number, wanted: number | undefined): number {
-  const context = Math.min(card.contextTokens, contractLimits.maxRequestTokens, card.blockCount * card.blockTokens);
+function completionTokens(card: ModelCard, plan: TokenPlan, wanted: number | undefined): number {
+  const prompt = plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
+  const context = contextTokens(card, plan.runs);
   const room = context - prompt;
   if (room >= (wanted ?? 1)) return wanted ?? room;
   const asked =

@@ -108,6 +108,8 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const stop = async (): Promise<void> => {
     state.draining = true;
     await Promise.all([dispatcher.drain(limits.drainMs), corpus.stop()]);
+    // Answers that are on their way out go out; what does not end by itself is cut.
+    await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
     await workers.stop();
     db.close();

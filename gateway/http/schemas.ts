@@ -95,8 +95,9 @@ const fields = {
   min_p: optional(z.number().min(0).max(1)),
   presence_penalty: penalty,
   frequency_penalty: penalty,
-  repetition_penalty: optional(z.number().gt(0).max(2)),
-  seed: optional(z.int()),
+  repetition_penalty: optional(z.number().min(0.01).max(2)),
+  // Each choice takes a seed of its own, counted on from this one.
+  seed: optional(z.int().max(Number.MAX_SAFE_INTEGER - contractLimits.maxChoices)),
   stop: optional(stop),
   stop_token_ids: optional(z.array(tokenId).max(contractLimits.maxStopTokens)),
   n: optional(z.int().min(1).max(contractLimits.maxChoices)),
@@ -223,7 +224,7 @@ function generateParams(body: Body): ChatRequest["params"] {
     sampling: {
       temperature: body.temperature ?? 1,
       topP: body.top_p ?? 1,
-      topK: Math.max(0, body.top_k ?? 0),
+      topK: Math.min(Math.max(0, body.top_k ?? 0), limits.topK),
       minP: body.min_p ?? 0,
       presencePenalty: body.presence_penalty ?? 0,
       frequencyPenalty: body.frequency_penalty ?? 0,

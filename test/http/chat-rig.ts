@@ -43,14 +43,13 @@ export interface ChatRigOptions {
   readonly ticking?: boolean;
   readonly requestsPerTenant?: number;
   readonly ready?: boolean;
+  /** Workers of another make; `ticking` and `ready` mean nothing to them. */
+  readonly openLink?: OpenLink;
 }
 
-export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true }: ChatRigOptions = {}) {
-  const links = fakeLinks();
-  const { openLink, processes } = ticking
-    ? { ...links, openLink: tickingLinks(links.openLink, links.processes) }
-    : links;
-  const workers = makeRig(openLink, ["cpu"]);
+export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, ...other }: ChatRigOptions = {}) {
+  const { processes, openLink } = fakeLinks();
+  const workers = makeRig(other.openLink ?? (ticking ? tickingLinks(openLink, processes) : openLink), ["cpu"]);
   workers.supervisor.start(workers.dispatcher);
   if (ready) processes[0]?.ready();
   const text = textSide(models.chatml);
