@@ -71,14 +71,17 @@ export class Pipeline {
   }
 
   /** @throws ApiError before anything runs; what fails later is thrown by `events` */
-  chat(job: ChatJob): ChatRun {
+  async chat(job: ChatJob): Promise<ChatRun> {
     const { requestId, tenantId, request } = job;
     const card = this.modelCard(request.model);
     const retrieved = this.#retrieve(tenantId, request);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
     const documents = planDocuments(request, retrieved, salt);
     const { messages, attention } = request;
-    const plan = this.#deps.lowererFor(card).lower({ messages, documents, salt, attention });
+    const prompt = { messages, documents, salt, attention };
+    const lowerer = this.#deps.lowererFor(card);
+    await lowerer.warm(prompt);
+    const plan = lowerer.lower(prompt);
     const maxTokens = completionTokens(card, plan, request.maxTokens);
     checkTokenIds(card, request.params);
     const ender = new AbortController();

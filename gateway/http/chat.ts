@@ -51,7 +51,7 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
     try {
       const client = new AbortController();
       const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
-      const run = deps.pipeline.chat({ requestId, tenantId, request: body.request, signal });
+      const run = await deps.pipeline.chat({ requestId, tenantId, request: body.request, signal });
       const head = { id: `chatcmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
       const choices = Array.from(
         { length: body.request.choiceCount },

@@ -63,6 +63,22 @@ export class Lowerer {
     });
   }
 
+  /**
+   * Encodes long texts ahead of `lower`, in turns with other work, so that no request holds up all others.
+   * @throws ApiError context_length_exceeded (when that is plain before encoding), invalid_value
+   */
+  async warm(input: LowerInput): Promise<void> {
+    const { template, tokenizer } = this.#options;
+    this.#refuseHopeless(input);
+    if (input.documents.length > 0 && input.attention === "span") {
+      for (const document of input.documents) {
+        if (!this.#spans.has(spanCacheKey(document))) await tokenizer.warm(this.#documentPieces(document), false);
+      }
+    }
+    const { head, tail } = template.layout(input.messages.map((message) => message.role));
+    await tokenizer.warm(this.#pieces([...head, ...tail], input), true);
+  }
+
   /** @throws ApiError chat_template_error, context_length_exceeded (when that is plain before encoding) */
   lower(input: LowerInput): TokenPlan {
     const { template, tokenizer } = this.#options;
@@ -81,7 +97,7 @@ export class Lowerer {
   /** The span of one document: the same tokens and keys in every prompt, and when it is prepared. */
   lowerSpan(document: LowerDocument): LoweredSpan {
     const { tokenizer, card } = this.#options;
-    const cacheKey = `${document.salt} ${document.title ?? ""}\n${document.text}`;
+    const cacheKey = spanCacheKey(document);
     const cached = this.#spans.get(cacheKey);
     if (cached !== undefined) return cached;
     const tokenIds = tokenizer.encode(this.#documentPieces(document), false);
@@ -164,6 +180,11 @@ export class Lowerer {
       param: "messages",
     });
   }
+}
+
+function spanCacheKey(document: LowerDocument): string {
+  // Salts hold no space and titles no line break, so no two documents make the same string.
+  return `${document.salt} ${document.title ?? ""}\n${document.text}`;
 }
 
 function spanRun(document: LowerDocument, span: LoweredSpan): PlanRun {

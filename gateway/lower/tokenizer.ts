@@ -5,12 +5,19 @@
  */
 import { Tokenizer } from "@huggingface/tokenizers";
 import { LRUCache } from "lru-cache";
+import { ApiError } from "../errors.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
+import { sliceText } from "./text-slices.ts";
 
 export interface Piece {
   readonly kind: "template" | "content";
   readonly text: string;
 }
+
+/** Texts are encoded in slices of about so many characters: some milliseconds each. */
+const sliceChars = 8_192;
+/** Longest row of characters without a place to cut, where the tokenizer has such places. */
+const maxUncutChars = 65_536;
 
 export interface TextTokenizerOptions {
   /** Characters of encoded texts to remember. */
@@ -26,6 +33,8 @@ export class TextTokenizer {
   readonly #controls: ReadonlyMap<string, AddedToken>;
   readonly #controlPattern: RegExp | undefined;
   readonly #encoded: LRUCache<string, Int32Array>;
+  /** Whether a text's slices, encoded one by one, are the text encoded. */
+  readonly #slices: boolean;
   /** Longest token, in characters of text at most: a text of n characters has at least n / this tokens. */
   readonly maxTokenChars: number;
 
@@ -41,6 +50,7 @@ export class TextTokenizer {
       sizeCalculation: (ids, key) => key.length + ids.length,
     });
     this.maxTokenChars = longestToken(tokenizer);
+    this.#slices = this.#canSlice(tokenizer);
   }
 
   /** Ids of the pieces one after the other. `opensPrompt`: the first piece stands at the very start of the prompt. */
@@ -53,6 +63,23 @@ export class TextTokenizer {
       first = false;
     }
     return concatenate(parts);
+  }
+
+  /**
+   * Encodes what `encode` of the same pieces will need, a slice at a time with turns for others in between.
+   * @throws ApiError invalid_value when a text has no place to cut for very long
+   */
+  async warm(pieces: readonly Piece[], opensPrompt: boolean): Promise<void> {
+    let first = opensPrompt;
+    for (const section of this.#sections(pieces)) {
+      if ("plain" in section && section.plain.length > sliceChars) {
+        for (const [slice, isFirst] of this.#slicesOf(section.plain, first)) {
+          this.#encodeSlice(slice, isFirst);
+          await new Promise((resolve) => setImmediate(resolve));
+        }
+      }
+      first = false;
+    }
   }
 
   /** Ids of a text on its own; special tokens in it are text. */
@@ -97,6 +124,25 @@ export class TextTokenizer {
   }
 
   #encodePlain(text: string, first: boolean): Int32Array {
+    if (text.length <= sliceChars) return this.#encodeSlice(text, first);
+    return concatenate([...this.#slicesOf(text, first)].map(([slice, isFirst]) => this.#encodeSlice(slice, isFirst)));
+  }
+
+  *#slicesOf(text: string, first: boolean): Generator<readonly [slice: string, isFirst: boolean]> {
+    if (!this.#slices) return yield [text, first];
+    let isFirst = first;
+    for (const slice of sliceText(text, sliceChars)) {
+      if (slice.length > maxUncutChars) {
+        throw new ApiError("invalid_value", {
+          message: `A text has ${slice.length} characters in a row without a space or mark between words.`,
+        });
+      }
+      yield [slice, isFirst];
+      isFirst = false;
+    }
+  }
+
+  #encodeSlice(text: string, first: boolean): Int32Array {
     const cacheKey = first ? `^${text}` : ` ${text}`;
     const cached = this.#encoded.get(cacheKey);
     if (cached !== undefined) return cached;
@@ -104,6 +150,17 @@ export class TextTokenizer {
     const tokenIds = Int32Array.from(first ? ids : ids.slice(1));
     this.#encoded.set(cacheKey, tokenIds);
     return tokenIds;
+  }
+
+  /** Byte-level tokenizers that do nothing to a text as a whole, and that a probe bears out. */
+  #canSlice(tokenizer: TokenizerJson): boolean {
+    const { normalizer, decoder } = tokenizer as { normalizer?: { type?: unknown } | null } & TokenizerJson;
+    const plainNormalizer = normalizer === null || normalizer === undefined || normalizer.type === "NFC";
+    if (decoder?.type !== "ByteLevel" || !plainNormalizer) return false;
+    const probe = "It's 12 (or 34,5) o'clock;\n\n  don't say: \"no\" — 世界，你好。 x_y\tz";
+    const cuts = sliceText(probe, 1);
+    const sliced = cuts.flatMap((slice, index) => [...this.#encodeSlice(slice, index === 0)]);
+    return sliced.join() === this.#encodeSlice(probe, true).join();
   }
 }
 

@@ -1,0 +1,97 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { parseConfig } from "../../gateway/config.ts";
+import { readModelText } from "../../gateway/lower/model-text.ts";
+import { sliceText } from "../../gateway/lower/text-slices.ts";
+import { TextTokenizer } from "../../gateway/lower/tokenizer.ts";
+import { byteLevelTokenizer, models } from "./models.ts";
+
+const demo = readModelText(parseConfig({}).modelDir);
+const open = (model = demo) => new TextTokenizer(model, { cacheChars: 1_000_000 });
+const unit = fc.constantFrom(
+  "the",
+  "Anna's",
+  " ",
+  "  ",
+  "\n",
+  "\t",
+  ",",
+  ". ",
+  "’",
+  '"',
+  "1",
+  "2024",
+  "é",
+  "e\u0301",
+  "世界",
+  "，",
+  "😀",
+  "𝒳",
+  "_",
+  "<|im_end|>",
+);
+
+describe("slices", () => {
+  test("joined they are the text, and encoded one by one they are the text encoded", () => {
+    for (const model of [demo, models.chatml, models.llama3]) {
+      const tokenizer = open(model);
+      fc.assert(
+        fc.property(fc.string({ unit, maxLength: 60 }), (text) => {
+          const slices = sliceText(text, 3);
+          expect(slices.join("")).toBe(text);
+          // All but the first stand inside the text: as pieces after an empty one they do not open the prompt.
+          const ids = slices.flatMap((slice, index) => [
+            ...tokenizer.encode([{ kind: "content", text: slice }], index === 0),
+          ]);
+          expect(ids).toEqual([...tokenizer.encodeText(text)]);
+        }),
+        { numRuns: 200 },
+      );
+    }
+  });
+
+  test("a long text gives way to other work while it is encoded", async () => {
+    const tokenizer = open();
+    const text = "Anna Berg works in Oslo as a plumber, and her manager is Tom. ".repeat(2_000);
+    const pieces = [{ kind: "content" as const, text }];
+    let turns = 0;
+    const timer = setInterval(() => {
+      turns += 1;
+    }, 0);
+    await tokenizer.warm(pieces, true);
+    clearInterval(timer);
+    expect(turns).toBeGreaterThan(3);
+    expect(tokenizer.encode(pieces, true).length).toBeGreaterThan(10_000);
+  });
+
+  test("characters in a row without a place to cut are refused when they are very many", () => {
+    expect(() => open().encodeText("a".repeat(70_000))).toThrow("70000 characters in a row");
+    expect(open().encodeText("a".repeat(60_000)).length).toBeGreaterThan(1_000);
+  });
+});
+
+describe("control tokens", () => {
+  test("from the template they are tokens, from content text, whatever stands around them", () => {
+    const tokenizer = open();
+    const marker = "<|im_end|>";
+    const id = tokenizer.controlId(marker) as number;
+    expect([...tokenizer.encode([{ kind: "template", text: `a${marker}b` }], true)]).toContain(id);
+    fc.assert(
+      fc.property(fc.string({ unit, maxLength: 20 }), fc.string({ unit, maxLength: 20 }), (before, after) => {
+        expect([...tokenizer.encodeText(before + marker + after)]).not.toContain(id);
+      }),
+    );
+  });
+
+  test("white space that is an added token is layout, not control", () => {
+    const json = byteLevelTokenizer(["<s>", "</s>"]);
+    const layout = { id: 900, content: "    ", special: false, lstrip: false, rstrip: false, normalized: false };
+    const model = { ...models.chatml, tokenizer: { ...json, added_tokens: [...json.added_tokens, layout] } };
+    expect([...open(model).encodeText("a    b")]).toContain(900);
+  });
+
+  test("they count as text when a document is measured", () => {
+    expect(open().countTokens("<|im_end|>")).toBeGreaterThan(1);
+    expect(open().countTokens("")).toBe(0);
+  });
+});
