@@ -1,0 +1,160 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { insertCorpus } from "../../db/corpora.ts";
+import { attachFile, completeFile } from "../../db/corpus-files.ts";
+import { insertFileOnce } from "../../db/files.ts";
+import { insertFragments, peekFragments, removeFragments } from "../../db/fragments.ts";
+import { matchExpression, maxSearchTerms, searchFullText } from "../../db/fts.ts";
+import { newId } from "../../db/ids.ts";
+import { type Db, openDb } from "../../db/open.ts";
+import { insertTenant } from "../../db/tenants.ts";
+
+let db: Db;
+let corpusSeq = 0;
+let otherSeq = 0;
+
+const texts = [
+  "The quick brown fox jumps over the lazy dog.",
+  "A fox and a fox and a fox.",
+  "Müller lebt in Köln und arbeitet.",
+  "東京は日本の首都です。",
+  "Nothing to see here.",
+  'Quotes " and OR, AND, NOT, NEAR(a b), col: x* ^start -minus.',
+];
+
+function corpusOf(tenantName: string, fragments: readonly string[]) {
+  const createdAt = 1;
+  const tenant = insertTenant(db, { id: newId("tenant"), name: tenantName, createdAt });
+  const fields = { tenantId: tenant.id, createdAt };
+  const corpus = insertCorpus(db, { id: newId("corpus"), name: "", description: null, metadata: {}, ...fields });
+  const file = insertFileOnce(db, {
+    id: newId("file"),
+    filename: "a.txt",
+    purpose: "assistants",
+    mediaType: "text/plain",
+    byteCount: 1,
+    sha256: tenantName,
+    ...fields,
+  });
+  if (corpus === undefined || file === undefined) throw new Error("not inserted");
+  const attached = attachFile(db, {
+    corpusId: corpus.id,
+    fileId: file.id,
+    attributes: {},
+    maxChunkTokens: 16,
+    overlapTokens: 0,
+    ...fields,
+  });
+  const rows = fragments.map((text, ordinal) => ({
+    id: newId("fragment"),
+    ordinal,
+    text,
+    firstChar: 0,
+    endChar: text.length,
+    tokenCount: 1,
+  }));
+  insertFragments(db, corpus.seq, attached, rows);
+  completeFile(db, attached, 1);
+  return { corpus, attached };
+}
+
+beforeAll(() => {
+  db = openDb(":memory:");
+  corpusSeq = corpusOf("a", texts).corpus.seq;
+  otherSeq = corpusOf("b", ["The fox of somebody else."]).corpus.seq;
+});
+afterAll(() => db.close());
+
+const found = (query: string, limit = 10) => searchFullText(db, corpusSeq, query, limit).map((hit) => hit.text);
+
+describe("searchFullText", () => {
+  test("ranks by bm25, folds case and accents, stems English, and reads scripts without spaces", () => {
+    expect(found("fox")).toEqual([texts[1] ?? "", texts[0] ?? ""]);
+    expect(found("JUMPING dogs")).toEqual([texts[0] ?? ""]);
+    expect(found("muller KOLN")).toEqual([texts[2] ?? ""]);
+    expect(found("首都")).toEqual([texts[3] ?? ""]);
+    expect(found("都首")).toEqual([]);
+    expect(found("unknownword")).toEqual([]);
+  });
+
+  test("stays in its corpus, also in how it ranks", () => {
+    expect(found("somebody")).toEqual([]);
+    const before = searchFullText(db, corpusSeq, "fox quick", 10).map((hit) => hit.bm25);
+    corpusOf(
+      "noisy",
+      Array.from({ length: 200 }, (_, i) => `fox ${i}`),
+    );
+    expect(searchFullText(db, corpusSeq, "fox quick", 10).map((hit) => hit.bm25)).toEqual(before);
+    expect(searchFullText(db, otherSeq, "fox", 10)).toHaveLength(1);
+  });
+
+  test("the limit and the files asked for are kept; ties go by age", () => {
+    expect(found("fox the quick", 1)).toHaveLength(1);
+    expect(searchFullText(db, corpusSeq, "fox", 10, [])).toEqual([]);
+    const same = corpusOf(
+      "ties",
+      Array.from({ length: 8 }, () => "Same words everywhere."),
+    );
+    const seqs = searchFullText(db, same.corpus.seq, "words", 10).map((hit) => hit.seq);
+    expect(seqs).toEqual([...seqs].sort((a, b) => a - b));
+  });
+
+  test("any text is a harmless query", () => {
+    const hostile = [
+      '"',
+      '" OR "',
+      "fox*",
+      "text:fox",
+      "NEAR(fox dog, 2)",
+      "fox AND NOT dog",
+      "^fox",
+      "-fox",
+      "'; drop table tenants; --",
+      "fox\0dog",
+      "{a b}:c",
+      "(((",
+      "rank MATCH 'x'",
+      "\ud800fox",
+    ];
+    for (const query of hostile) expect(() => found(query)).not.toThrow();
+    // An operator is a word like any other.
+    expect(found("zzz AND NOT zzz")).toEqual(found("and not"));
+    expect(found("and not").length).toBeGreaterThan(0);
+    fc.assert(
+      fc.property(
+        fc.oneof(fc.string({ unit: "binary" }), fc.string(), fc.stringMatching(/^["'()*:^{}+\-a-z ]{0,40}$/)),
+        (query) => {
+          for (const hit of searchFullText(db, corpusSeq, query, 5)) expect(texts).toContain(hit.text);
+        },
+      ),
+      { numRuns: 1_000 },
+    );
+  });
+
+  test("the expression has quoted words and OR only, and no more than its bound", () => {
+    fc.assert(
+      fc.property(fc.string({ unit: "binary", maxLength: 200 }), (query) => {
+        const expression = matchExpression(query);
+        if (expression !== undefined) expect(expression).toMatch(/^"[^"]+"( OR "[^"]+")*$/);
+      }),
+    );
+    expect(matchExpression("?!")).toBeUndefined();
+    const many = Array.from({ length: 500 }, (_, i) => `w${i}`).join(" ");
+    expect(matchExpression(many)?.split(" OR ")).toHaveLength(maxSearchTerms);
+    expect(matchExpression("Fox FOX fox")).toBe('"fox"');
+  });
+
+  test("what is removed is out of the index, whatever its text", () => {
+    fc.assert(
+      fc.property(fc.uniqueArray(fc.string({ unit: "binary", maxLength: 60 }), { maxLength: 6 }), (odd) => {
+        const { corpus, attached } = corpusOf(`odd ${Math.random()}`, [...odd, "Stays here."]);
+        const all = peekFragments(db, attached.seq, 100);
+        removeFragments(db, corpus.seq, all.slice(0, -1));
+        const left = searchFullText(db, corpus.seq, `${odd.join(" ")} stays`, 50);
+        expect(left.map((hit) => hit.text)).toEqual(["Stays here."]);
+        db.client.run(`insert into fts_${corpus.seq} (fts_${corpus.seq}) values ('integrity-check')`);
+      }),
+      { numRuns: 50 },
+    );
+  });
+});

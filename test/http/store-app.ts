@@ -1,0 +1,102 @@
+/** The store's routes over a small world, for tests that call `app.request`. */
+import type { Hono } from "hono";
+import { DbError } from "../../db/errors.ts";
+import { createApp } from "../../gateway/app.ts";
+import { ApiError } from "../../gateway/errors.ts";
+import type { AppEnv } from "../../gateway/http/auth.ts";
+import { addFileBatchRoutes } from "../../gateway/http/file-batches.ts";
+import { addFileRoutes } from "../../gateway/http/files.ts";
+import { addPrepareRoutes } from "../../gateway/http/prepare.ts";
+import { addTenantRoutes } from "../../gateway/http/tenants.ts";
+import { addVectorStoreFileRoutes } from "../../gateway/http/vector-store-files.ts";
+import { addVectorStoreRoutes } from "../../gateway/http/vector-stores.ts";
+import { Metrics } from "../../gateway/metrics.ts";
+import type { Scope } from "../../gateway/principal.ts";
+import { createWorld, type World } from "../corpus/world.ts";
+
+export interface StoreApp {
+  readonly world: World;
+  readonly app: Hono<AppEnv>;
+  readonly adminKey: string;
+  /** A tenant and a key of it. */
+  tenant(name: string, ...scopes: Scope[]): { readonly id: `tenant_${string}`; readonly key: string };
+}
+
+export interface Answer {
+  readonly status: number;
+  readonly body: unknown;
+  readonly headers: Headers;
+  /** The body's `id`, or "". */
+  readonly id: string;
+  /** Ids of a list's items. */
+  readonly ids: readonly string[];
+}
+
+export function createStoreApp(): StoreApp {
+  const world = createWorld();
+  const { tenants, corpus } = world;
+  const app = createApp({
+    authenticator: tenants.apiKeys,
+    routes: [
+      (it) => addFileRoutes(it, { corpus }),
+      (it) => addVectorStoreRoutes(it, { corpus }),
+      (it) => addVectorStoreFileRoutes(it, { corpus }),
+      (it) => addFileBatchRoutes(it, { corpus }),
+      (it) => addPrepareRoutes(it, { corpus }),
+      (it) => addTenantRoutes(it, { tenants, corpus }),
+    ],
+    translateError: (thrown) =>
+      thrown instanceof DbError && thrown.code === "full" ? new ApiError("storage_full", { cause: thrown }) : undefined,
+    metrics: new Metrics(),
+    log: () => undefined,
+  });
+  const adminKey = tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "";
+  const admin = tenants.apiKeys.authenticate(adminKey);
+  if (admin === undefined) throw new Error("no admin key");
+  return {
+    world,
+    app,
+    adminKey,
+    tenant: (name, ...scopes) => {
+      const { id } = tenants.create(name);
+      const all: Scope[] = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];
+      return { id, key: tenants.apiKeys.mint(admin, id, name, scopes.length > 0 ? scopes : all).apiKey };
+    },
+  };
+}
+
+/** A call with a JSON body, or with a form. */
+export async function call(
+  app: Hono<AppEnv>,
+  key: string | undefined,
+  method: string,
+  path: string,
+  body?: unknown,
+): Promise<Answer> {
+  const headers = new Headers(key === undefined ? {} : { authorization: `Bearer ${key}` });
+  let payload: string | FormData | undefined;
+  if (body instanceof FormData) payload = body;
+  else if (body !== undefined) {
+    payload = typeof body === "string" ? body : JSON.stringify(body);
+    headers.set("content-type", "application/json");
+  }
+  const response = await app.request(path, { method, headers, ...(payload === undefined ? {} : { body: payload }) });
+  const text = await response.text();
+  const isJson = response.headers.get("content-type")?.startsWith("application/json");
+  const answer: unknown = isJson ? JSON.parse(text) : text;
+  const parts = (typeof answer === "object" ? answer : {}) as { id?: string; data?: readonly { id: string }[] };
+  const ids = (parts.data ?? []).map(({ id }) => id);
+  return { status: response.status, body: answer, headers: response.headers, id: parts.id ?? "", ids };
+}
+
+export function form(filename: string, text: string | Uint8Array, fields: Record<string, string> = {}): FormData {
+  const data = new FormData();
+  data.set("file", new File([text as Uint8Array<ArrayBuffer>], filename, { type: "text/plain" }));
+  data.set("purpose", "assistants");
+  for (const [name, value] of Object.entries(fields)) data.set(name, value);
+  return data;
+}
+
+export async function upload(app: Hono<AppEnv>, key: string, filename: string, text: string): Promise<string> {
+  return (await call(app, key, "POST", "/v1/files", form(filename, text))).id;
+}
