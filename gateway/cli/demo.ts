@@ -143,13 +143,15 @@ async function main(): Promise<number> {
   const startMs = performance.now();
   let server: ServerProcess | undefined;
   const interrupted = Promise.withResolvers<"interrupted">();
-  for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => interrupted.resolve("interrupted"));
+  // Ctrl-C arrives twice: from the terminal and from `bun run`, which passes it on. Both mean the same.
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => interrupted.resolve("interrupted"));
   try {
     server = await startServer({ env, onLog: (text) => process.stderr.write(text) });
     console.log(`Server ready in ${((performance.now() - startMs) / 1_000).toFixed(1)} s: ${server.url}`);
     const work = runDemo(server, adminKey).then(() => "served" as const);
     if ((await Promise.race([work, interrupted.promise])) === "served") {
-      await Promise.race([interrupted.promise, server.exited]);
+      const end = await Promise.race([interrupted.promise, server.exited]);
+      if (end !== "interrupted") throw new CommandError(`the server ended with exit code ${end}`);
     }
     return 0;
   } finally {

