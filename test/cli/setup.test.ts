@@ -35,9 +35,6 @@ test("installs once for each lockfile", async () => {
 
 test("a lockfile that does not fit is a sentence with the installer's words", async () => {
   const root = await project();
-  writeFileSync(
-    join(root, "package.json"),
-    '{ "name": "p", "dependencies": { "leaf": "file:./leaf", "twig": "file:./twig" } }',
-  );
-  await expect(ensureInstalled(root)).rejects.toThrow(/could not be installed:\n(?:.|\n)*lockfile/);
+  writeFileSync(join(root, "package.json"), '{ "name": "p" }');
+  await expect(ensureInstalled(root)).rejects.toThrow(/^the dependencies could not be installed:\n(?:.|\n)*frozen/);
 });
