@@ -123,7 +123,13 @@ export class Pipeline {
         param: "messages",
       });
     }
-    return this.#deps.retrieve(tenantId, question, request.fileSearch);
+    try {
+      return this.#deps.retrieve(tenantId, question, request.fileSearch);
+    } catch (error) {
+      // The corpus side names its own argument; here that is a part of file_search.
+      if (!(error instanceof ApiError) || error.param === undefined) throw error;
+      throw new ApiError(error.code, { message: error.message, param: `file_search.${error.param}`, cause: error });
+    }
   }
 
   async *#untilEnd(

@@ -181,6 +181,7 @@ describe("file_search", () => {
     const { app, submits } = chatRig();
     const response = await post(app, { ...question, file_search: { vector_store_ids: ["vs_2"] } });
     expect(response.status).toBe(404);
+    expect(await response.json()).toMatchObject({ error: { code: "not_found", param: "file_search.vector_store_ids" } });
     expect(submits()).toEqual([]);
   });
 
