@@ -25,13 +25,19 @@ const testTimeout = ["--timeout", "60000"];
 const [contractTests, endToEndTests] = [testsIn("contract"), testsIn("e2e")];
 const unitTests = tests.filter((path) => ![tidyTest, ...contractTests, ...endToEndTests].includes(path));
 
+/** Without a path, `bun test` would run everything. */
+function testStage(name: string, paths: readonly string[]): Stage {
+  if (paths.length === 0) throw new CommandError(`there are no tests for the stage "${name}"`);
+  return { name, args: ["test", ...testTimeout, ...paths], kind: "tests" };
+}
+
 const stages: readonly Stage[] = [
   { name: "types", args: ["x", "--no-install", "tsc", "--noEmit", "-p", "."], kind: "tool" },
   { name: "lint", args: ["x", "--no-install", "biome", "check", "."], kind: "tool" },
-  { name: "tidy", args: ["test", tidyTest], kind: "tests" },
-  { name: "unit", args: ["test", ...testTimeout, ...unitTests], kind: "tests" },
-  { name: "contract", args: ["test", ...testTimeout, ...contractTests], kind: "tests" },
-  { name: "end to end", args: ["test", ...testTimeout, ...endToEndTests], kind: "tests" },
+  testStage("tidy", [tidyTest]),
+  testStage("unit", unitTests),
+  testStage("contract", contractTests),
+  testStage("end to end", endToEndTests),
 ];
 
 /** Shows a stream while it comes, and keeps it. */
