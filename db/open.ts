@@ -46,6 +46,19 @@ export class Db {
     }
   }
 
+  /**
+   * Runs transactions that are not synced one by one: a power cut may lose the last of them, whole, so they
+   * hold only what is begun anew after a start. The next ordinary commit makes them durable with itself.
+   */
+  unsynced<T>(work: () => Synchronous<T>): T {
+    this.client.run("pragma synchronous = normal");
+    try {
+      return work() as T;
+    } finally {
+      this.client.run("pragma synchronous = full");
+    }
+  }
+
   /** Moves the log into the database and empties it, so that deleted text does not stay in the log. */
   truncateLog(): void {
     this.statement("truncateLog", () => this.client.run("pragma wal_checkpoint(truncate)"));

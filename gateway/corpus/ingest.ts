@@ -76,8 +76,8 @@ export class Ingestor {
   async #ingest(file: CorpusFileRow, signal: AbortSignal): Promise<void> {
     const corpus = findCorpusAnyState(this.#db, file.corpusId);
     const source = findFile(this.#db, file.tenantId, file.fileId);
-    // Deleted since it was taken up; the sweep has it.
-    if (corpus === undefined || source === undefined) return;
+    // Deleted since it was taken up: the sweep has it, and failing it comes to nothing.
+    if (corpus === undefined || source === undefined) throw new FileError("server_error", "The file is gone.");
     // What an attempt before this one left.
     await this.#removeAll(file);
     const kind = textKindOf(source.filename, source.mediaType);
@@ -89,7 +89,9 @@ export class Ingestor {
     for (const chunk of chunkText(text, kind, chunking, (part) => this.#tokenizer.countTokens(part))) {
       piece.push({ id: newId("fragment"), ordinal: ordinal++, ...chunk });
       if (piece.length === fragmentsPerPiece) {
-        if (!insertFragments(this.#db, corpus.seq, file, piece)) return await this.#removeAll(file);
+        const staged = piece;
+        const current = this.#db.unsynced(() => insertFragments(this.#db, corpus.seq, file, staged));
+        if (!current) return await this.#removeAll(file);
         piece = [];
       }
       await pace.breathe();
@@ -110,7 +112,7 @@ export class Ingestor {
     for (;;) {
       const left = peekFragments(this.#db, file.seq, fragmentsPerPiece);
       if (left.length === 0) return;
-      removeFragments(this.#db, corpus.seq, left);
+      this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, left));
       await pace.breathe();
     }
   }

@@ -17,7 +17,7 @@ export interface Unit {
 export type TextKind = "plain" | "markdown";
 
 /** A sentence longer than this is cut whatever its tokens, so that one step's work stays bounded. */
-export const maxSentenceChars = 16_384;
+export const maxSentenceChars = 8_192;
 /** Lines shorter than this were not broken by a wrap. */
 const minWrappedLineChars = 40;
 

@@ -104,7 +104,7 @@ export class Sweeper {
       const piece = peekFragments(this.#db, file.seq, fragmentsPerPiece);
       if (piece.length === 0) break;
       this.evict(piece, this.#saltOf(corpus.id, corpus.saltEpoch));
-      removeFragments(this.#db, corpus.seq, piece);
+      this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, piece));
       await pace.breathe();
       if (signal.aborted) return false;
     }

@@ -135,6 +135,21 @@ describe("Db", () => {
     expect(countTenants(db)).toBe(0);
   });
 
+  test("unsynced work is a transaction like any other, and syncing is back afterwards", () => {
+    const synchronous = () => db.client.query<{ synchronous: number }, []>("pragma synchronous").get()?.synchronous;
+    const during = db.unsynced(() => {
+      tenant("a");
+      return synchronous();
+    });
+    expect([during, synchronous(), countTenants(db)]).toEqual([1, 2, 1]);
+    expect(() =>
+      db.unsynced(() => {
+        throw new Error("stop");
+      }),
+    ).toThrow("stop");
+    expect(synchronous()).toBe(2);
+  });
+
   test("errors carry the statement's name and never its parameters", () => {
     const hash = new Uint8Array(32).fill(0x41);
     const row = {
