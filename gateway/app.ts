@@ -29,6 +29,10 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     context.header("x-request-id", requestId);
     // The route's pattern, never the path: paths hold ids, and their number has no bound.
     const route = context.req.routePath;
+    const callerRequestId = context.req
+      .header("x-request-id")
+      ?.replace(/[^\x21-\x7e]/g, "")
+      .slice(0, 64);
     const { method } = context.req;
     const status = String(context.res.status);
     deps.metrics.count("spangate_http_requests_total", "Answers, by route and status.", {
@@ -38,6 +42,7 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     });
     deps.log("debug", "request", {
       requestId,
+      callerRequestId,
       method: knownMethod(method),
       route,
       status,

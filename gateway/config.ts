@@ -22,7 +22,9 @@ export const limits = {
   /** Braces and brackets within each other. */
   jsonDepth: 32,
   bodyReadMs: 30_000,
-  messages: 2_048,
+  /** Commas in a body: JSON of many small values costs far more than its bytes. */
+  jsonCommas: 500_000,
+  messages: 1_024,
   contentParts: 256,
   documents: 512,
   documentIdChars: 128,

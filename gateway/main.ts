@@ -19,6 +19,14 @@ function stopOnSignals(server: RunningServer): void {
   process.on("SIGINT", onSignal);
 }
 
+// A promise that nobody waited for is a mistake of ours, and no reason to cut every tenant's stream.
+process.on("unhandledRejection", (reason) => {
+  const at = reason instanceof Error ? (reason.stack?.split("\n").slice(1, 4).join(" | ") ?? "") : "";
+  process.stderr.write(
+    `spangate: unhandled rejection ${reason instanceof Error ? reason.name : typeof reason} ${at}\n`,
+  );
+});
+
 try {
   const server = await startServer(parseConfig(process.env), { env: process.env });
   stopOnSignals(server);

@@ -1,6 +1,7 @@
 /** Composition root: the only file that wires. `main.ts` runs it as a program, tests run it in their own process. */
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
+import type { Hono } from "hono";
 import { DbError } from "../db/errors.ts";
 import { openDb } from "../db/open.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
@@ -57,11 +58,10 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
   const { registry, residency, supervisor, dispatcher } = workers;
-  const card = (): ModelCard | undefined => registry.card();
   const spans = new SpanService({
     dispatcher,
     residency,
-    card,
+    card: () => registry.card(),
     modelReady: () => supervisor.firstReady(),
     lowererFor: text.lowererFor,
   });
@@ -73,36 +73,13 @@ export async function startServer(config: Config, options: StartOptions): Promis
     spans,
     log,
   });
-  const metrics = new Metrics();
   const state = { draining: false };
-  const pipeline = openPipeline(workers, text, tenants, corpus);
-  const chat = {
-    pipeline,
-    tokenBytes: text.tokenBytes,
-    limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
-    metrics,
-    filters: attributeFilterSchema,
-    nowMs: Date.now,
-    log,
-  };
-  const app = createApp({
-    authenticator: tenants.apiKeys,
-    routes: [
-      (it) => addTenantRoutes(it, { tenants, corpus }),
-      (it) => addFileRoutes(it, { corpus }),
-      (it) => addVectorStoreRoutes(it, { corpus }),
-      (it) => addVectorStoreFileRoutes(it, { corpus }),
-      (it) => addFileBatchRoutes(it, { corpus }),
-      (it) => addPrepareRoutes(it, { corpus }),
-      (it) => addChatRoutes(it, chat),
-      (it) => addModelRoutes(it, { card, createdMs: Date.now() }),
-      (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
-    ],
-    translateError,
-    metrics,
-    log,
-  });
-  const server = listen(config, (request, env) => app.fetch(request, env));
+  const app = openApp({ workers, text, tenants, corpus, log, draining: () => state.draining });
+  const server = listen(
+    config,
+    (request, env) => app.fetch(request, env),
+    () => db.close(),
+  );
   workers.start();
   await corpus.start();
   const stop = async (): Promise<void> => {
@@ -124,6 +101,47 @@ export async function startServer(config: Config, options: StartOptions): Promis
       return stopped;
     },
   };
+}
+
+interface AppParts {
+  readonly workers: Workers;
+  readonly text: TextSide;
+  readonly tenants: TenantService;
+  readonly corpus: Corpus;
+  readonly log: Log;
+  readonly draining: () => boolean;
+}
+
+function openApp({ workers, text, tenants, corpus, log, draining }: AppParts): Hono<AppEnv> {
+  const { registry, residency, dispatcher } = workers;
+  const metrics = new Metrics();
+  const chat = {
+    pipeline: openPipeline(workers, text, tenants, corpus),
+    tokenBytes: text.tokenBytes,
+    limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
+    metrics,
+    filters: attributeFilterSchema,
+    nowMs: Date.now,
+    log,
+  };
+  const createdMs = Date.now();
+  return createApp({
+    authenticator: tenants.apiKeys,
+    routes: [
+      (it) => addTenantRoutes(it, { tenants, corpus }),
+      (it) => addFileRoutes(it, { corpus }),
+      (it) => addVectorStoreRoutes(it, { corpus }),
+      (it) => addVectorStoreFileRoutes(it, { corpus }),
+      (it) => addFileBatchRoutes(it, { corpus }),
+      (it) => addPrepareRoutes(it, { corpus }),
+      (it) => addChatRoutes(it, chat),
+      (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
+      (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining }),
+    ],
+    translateError,
+    metrics,
+    log,
+  });
 }
 
 function openPipeline(workers: Workers, text: TextSide, tenants: TenantService, corpus: Corpus): Pipeline {
@@ -156,7 +174,11 @@ function openText(config: Config) {
   return { tokenizer, lowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
 }
 
-function listen(config: Config, fetch: (request: Request, env: AppEnv["Bindings"]) => Response | Promise<Response>) {
+function listen(
+  config: Config,
+  fetch: (request: Request, env: AppEnv["Bindings"]) => Response | Promise<Response>,
+  onFailure: () => void,
+) {
   try {
     return Bun.serve({
       hostname: config.host,
@@ -167,6 +189,7 @@ function listen(config: Config, fetch: (request: Request, env: AppEnv["Bindings"
       error: () => new Response(null, { status: 500 }),
     });
   } catch (cause) {
+    onFailure();
     const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
     const where = `${config.host}:${config.port}`;
     if (code === "EADDRINUSE") {

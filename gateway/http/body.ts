@@ -24,7 +24,7 @@ export async function readJson<Schema extends z.ZodType>(
   const text = decode(await readBody(context.req.raw, options.maxBytes ?? limits.bodyBytes));
   // The body is here: from now on the request's own deadline counts, not the socket's.
   context.env?.keepOpen?.();
-  refuseDeepNesting(text, limits.jsonDepth);
+  refuseCostlyJson(text, limits.jsonDepth, limits.jsonCommas);
   let parsed: unknown;
   try {
     parsed = JSON.parse(text);
@@ -79,21 +79,30 @@ function decode(bytes: Uint8Array): string {
 
 const quote = 0x22;
 const backslash = 0x5c;
+const openBrace = 0x7b;
+const closeBrace = 0x7d;
+const openBracket = 0x5b;
+const closeBracket = 0x5d;
+const comma = 0x2c;
 
-/** Counts brackets outside strings, so that nothing recursive ever meets a deep value. */
-export function refuseDeepNesting(text: string, maxDepth: number): void {
+/**
+ * Counts brackets and commas outside strings, so that nothing recursive ever meets a deep value and no parser builds
+ * millions of small ones.
+ */
+export function refuseCostlyJson(text: string, maxDepth: number, maxCommas: number): void {
   let depth = 0;
+  let commas = 0;
   for (let index = 0; index < text.length; index++) {
     const code = text.charCodeAt(index);
-    if (code === quote) {
-      index = endOfString(text, index + 1);
-    } else if (code === 0x7b || code === 0x5b) {
-      depth += 1;
-      if (depth > maxDepth) {
-        throw new ApiError("nesting_too_deep", { message: `The body may be nested ${maxDepth} deep at most.` });
-      }
-    } else if (code === 0x7d || code === 0x5d) {
-      depth -= 1;
+    if (code === quote) index = endOfString(text, index + 1);
+    else if (code === openBrace || code === openBracket) depth += 1;
+    else if (code === closeBrace || code === closeBracket) depth -= 1;
+    else if (code === comma) commas += 1;
+    if (depth > maxDepth) {
+      throw new ApiError("nesting_too_deep", { message: `The body may be nested ${maxDepth} deep at most.` });
+    }
+    if (commas > maxCommas) {
+      throw new ApiError("invalid_request", { message: `The body may have at most ${maxCommas} values.` });
     }
   }
 }

@@ -70,13 +70,13 @@ export class Lowerer {
   async warm(input: LowerInput): Promise<void> {
     const { template, tokenizer } = this.#options;
     this.#refuseHopeless(input);
-    if (input.documents.length > 0 && input.attention === "span") {
-      for (const document of input.documents) {
-        if (!this.#spans.has(spanCacheKey(document))) await tokenizer.warm(this.#documentPieces(document), false);
-      }
+    const turns = { chars: 0 };
+    for (const document of input.documents) {
+      if (input.attention === "span" && this.#spans.has(spanCacheKey(document))) continue;
+      await tokenizer.warm(this.#documentPieces(document), false, turns);
     }
     const { head, tail } = template.layout(input.messages.map((message) => message.role));
-    await tokenizer.warm(this.#pieces([...head, ...tail], input), true);
+    await tokenizer.warm(this.#pieces([...head, ...tail], input), true, turns);
   }
 
   /** @throws ApiError chat_template_error, context_length_exceeded (when that is plain before encoding) */

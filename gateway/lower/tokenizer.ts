@@ -66,15 +66,20 @@ export class TextTokenizer {
   }
 
   /**
-   * Encodes what `encode` of the same pieces will need, a slice at a time with turns for others in between.
+   * Encodes what `encode` of the same pieces will need, with turns for others in between.
+   * @param turns counts what was encoded since the last turn; shared by the parts of one prompt
    * @throws ApiError invalid_value when a text has no place to cut for very long
    */
-  async warm(pieces: readonly Piece[], opensPrompt: boolean): Promise<void> {
+  async warm(pieces: readonly Piece[], opensPrompt: boolean, turns: { chars: number }): Promise<void> {
     let first = opensPrompt;
     for (const section of this.#sections(pieces)) {
-      if ("plain" in section && section.plain.length > sliceChars) {
+      if ("plain" in section) {
         for (const [slice, isFirst] of this.#slicesOf(section.plain, first)) {
+          if (this.#encoded.has(cacheKey(slice, isFirst))) continue;
           this.#encodeSlice(slice, isFirst);
+          turns.chars += slice.length;
+          if (turns.chars < sliceChars) continue;
+          turns.chars = 0;
           await new Promise((resolve) => setImmediate(resolve));
         }
       }
@@ -124,12 +129,11 @@ export class TextTokenizer {
   }
 
   #encodePlain(text: string, first: boolean): Int32Array {
-    if (text.length <= sliceChars) return this.#encodeSlice(text, first);
     return concatenate([...this.#slicesOf(text, first)].map(([slice, isFirst]) => this.#encodeSlice(slice, isFirst)));
   }
 
   *#slicesOf(text: string, first: boolean): Generator<readonly [slice: string, isFirst: boolean]> {
-    if (!this.#slices) return yield [text, first];
+    if (!this.#slices || text.length <= sliceChars) return yield [text, first];
     let isFirst = first;
     for (const slice of sliceText(text, sliceChars)) {
       if (slice.length > maxUncutChars) {
@@ -143,12 +147,12 @@ export class TextTokenizer {
   }
 
   #encodeSlice(text: string, first: boolean): Int32Array {
-    const cacheKey = first ? `^${text}` : ` ${text}`;
-    const cached = this.#encoded.get(cacheKey);
+    const key = cacheKey(text, first);
+    const cached = this.#encoded.get(key);
     if (cached !== undefined) return cached;
     const { ids } = this.#plain.encode(first ? text : this.#notFirst + text, { add_special_tokens: false });
     const tokenIds = Int32Array.from(first ? ids : ids.slice(1));
-    this.#encoded.set(cacheKey, tokenIds);
+    this.#encoded.set(key, tokenIds);
     return tokenIds;
   }
 
@@ -163,6 +167,8 @@ export class TextTokenizer {
     return sliced.join() === this.#encodeSlice(probe, true).join();
   }
 }
+
+const cacheKey = (text: string, first: boolean): string => (first ? `^${text}` : ` ${text}`);
 
 /**
  * Added tokens that steer the model. Runs of white space are added tokens in some vocabularies; those are layout

@@ -27,6 +27,7 @@ describe("bodies that are not a request", () => {
       400,
       "invalid_value",
     ],
+    ["a million small values", `[${"0,".repeat(1_000_000)}0]`, 400, "invalid_request"],
     ["an empty object", "{}", 400, "missing_field"],
   ])("%s", async (_name, body, status, code) => {
     expect(await refusal(body)).toMatchObject({ status, code });

@@ -17,15 +17,6 @@ interface Answer {
 const read = async (response: Response | Promise<Response>): Promise<Answer> =>
   (await (await response).json()) as Answer;
 
-/** Events of a stream; the last one may be the word [DONE]. */
-async function events(response: Response): Promise<(Record<string, unknown> | "[DONE]")[]> {
-  const text = await response.text();
-  const data = text.split("\n\n").filter((event) => event.startsWith("data: "));
-  return data.map((event) =>
-    event === "data: [DONE]" ? "[DONE]" : (JSON.parse(event.slice(6)) as Record<string, unknown>),
-  );
-}
-
 describe("an answer", () => {
   test("has the text, usage and what became of each span", async () => {
     const { app } = chatRig();
@@ -181,7 +172,9 @@ describe("file_search", () => {
     const { app, submits } = chatRig();
     const response = await post(app, { ...question, file_search: { vector_store_ids: ["vs_2"] } });
     expect(response.status).toBe(404);
-    expect(await response.json()).toMatchObject({ error: { code: "not_found", param: "file_search.vector_store_ids" } });
+    expect(await response.json()).toMatchObject({
+      error: { code: "not_found", param: "file_search.vector_store_ids" },
+    });
     expect(submits()).toEqual([]);
   });
 
@@ -189,155 +182,5 @@ describe("file_search", () => {
     const messages = [{ role: "system", content: "x" }];
     const response = await post(chatRig().app, { ...question, messages, file_search: search });
     expect(response.status).toBe(400);
-  });
-});
-
-describe("a stream", () => {
-  test("role, text, finish, usage, [DONE]", async () => {
-    const { app } = chatRig();
-    const body = { ...question, stream: true, stream_options: { include_usage: true }, documents: [{ text: "in" }] };
-    const response = await post(app, body);
-    expect(response.headers.get("content-type")).toStartWith("text/event-stream");
-    const all = await events(response);
-    expect(all[0]).toMatchObject({
-      object: "chat.completion.chunk",
-      choices: [{ index: 0, delta: { role: "assistant", content: "" }, finish_reason: null }],
-      usage: null,
-    });
-    const chunks = all.filter((event) => event !== "[DONE]") as { choices: { delta: { content?: string } }[] }[];
-    expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join("")).toBe("user\nth");
-    expect(all.at(-3)).toMatchObject({ choices: [{ delta: {}, finish_reason: "length" }] });
-    expect(all.at(-2)).toMatchObject({
-      choices: [],
-      usage: { completion_tokens: 4 },
-      spangate: { spans: [{ id: "document-0", source: "computed" }] },
-    });
-    expect(all.at(-1)).toBe("[DONE]");
-  });
-
-  test("without include_usage no chunk speaks of usage", async () => {
-    const all = await events(await post(chatRig().app, { ...question, stream: true }));
-    expect(all.some((event) => event !== "[DONE]" && "usage" in event)).toBe(false);
-  });
-
-  test("a failure before the first token is an HTTP error", async () => {
-    const { app, processes } = chatRig({ ticking: false });
-    const answer = post(app, { ...question, stream: true });
-    for (let life = 0; life < 3; life++) {
-      while (processes.length <= life) await Bun.sleep(1);
-      if (life > 0) processes[life]?.ready();
-      while ((processes[life]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
-      processes[life]?.die();
-    }
-    const response = await answer;
-    expect(response.status).toBe(503);
-    expect(await response.json()).toMatchObject({ error: { code: "worker_lost", type: "server_error" } });
-  });
-
-  test("a failure after the first token is the last event, and no [DONE] follows", async () => {
-    const { app, processes, limiter } = chatRig({ ticking: false });
-    const answer = post(app, { ...question, messages: [{ role: "user", content: "abc" }], stream: true });
-    while ((processes[0]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
-    processes[0]?.core.tick();
-    processes[0]?.core.tick();
-    const response = await answer;
-    processes[0]?.die();
-    const all = await events(response);
-    expect(response.status).toBe(200);
-    expect(all.at(-1)).toMatchObject({ error: { code: "worker_lost" } });
-    expect(limiter.running("tenant_a")).toBe(0);
-  });
-
-  test("a reader that leaves ends the request on the worker", async () => {
-    const { app, processes, limiter } = chatRig({ ticking: false });
-    const answer = post(app, { ...question, max_tokens: 500, stream: true });
-    while ((processes[0]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
-    processes[0]?.core.tick();
-    processes[0]?.core.tick();
-    const response = await answer;
-    const reader = response.body?.getReader();
-    await reader?.read();
-    await reader?.cancel();
-    while (processes[0]?.core.runningCount !== 0) await Bun.sleep(0);
-    while (limiter.running("tenant_a") !== 0) await Bun.sleep(0);
-  });
-});
-
-describe("who may ask", () => {
-  test.each([
-    ["no key", undefined, 401, "missing_api_key"],
-    ["an unknown key", "Bearer nobody", 401, "invalid_api_key"],
-    ["a malformed header", "Basic abc", 401, "invalid_api_key"],
-    ["a key without the scope", "Bearer key-reader", 403, "insufficient_scope"],
-    ["a key of no tenant", "Bearer key-platform", 403, "no_tenant"],
-  ])("%s", async (_name, authorization, status, code) => {
-    const headers = { "content-type": "application/json", ...(authorization === undefined ? {} : { authorization }) };
-    const init = { method: "POST", headers, body: JSON.stringify(question) };
-    const response = await chatRig().app.request("/v1/chat/completions", init);
-    expect(response.status).toBe(status);
-    expect(await response.json()).toMatchObject({ error: { code } });
-    expect(response.headers.get("x-request-id")).toStartWith("req_");
-  });
-
-  test("x-api-key is as good", async () => {
-    const headers = { "content-type": "application/json", "x-api-key": "key-a" };
-    const init = { method: "POST", headers, body: JSON.stringify(question) };
-    expect((await chatRig().app.request("/v1/chat/completions", init)).status).toBe(200);
-  });
-
-  test("a tenant at its limit is told to wait; another is not", async () => {
-    const { app, processes } = chatRig({ ticking: false, requestsPerTenant: 1 });
-    const first = post(app, question);
-    while ((processes[0]?.core.runningCount ?? 0) === 0) await Bun.sleep(0);
-    const second = await post(app, question);
-    expect([second.status, second.headers.get("retry-after")]).toEqual([429, "1"]);
-    const other = post(app, question, { key: "key-b" });
-    const running = (): number => processes[0]?.core.runningCount ?? 0;
-    while (running() !== 2) await Bun.sleep(0);
-    while (running() > 0) processes[0]?.core.tick();
-    expect([(await first).status, (await other).status]).toEqual([200, 200]);
-    const third = post(app, question);
-    while (running() === 0) await Bun.sleep(0);
-    while (running() > 0) processes[0]?.core.tick();
-    expect((await third).status).toBe(200);
-  });
-});
-
-describe("operators' routes", () => {
-  const get = (rig: ReturnType<typeof chatRig>, path: string, key = "key-platform") =>
-    rig.app.request(path, { headers: { authorization: `Bearer ${key}` } });
-
-  test("ready follows the workers and the shutdown, health does not", async () => {
-    const rig = chatRig({ ready: false });
-    expect((await rig.app.request("/ready")).status).toBe(503);
-    rig.processes[0]?.ready();
-    expect((await rig.app.request("/ready")).status).toBe(200);
-    rig.state.draining = true;
-    expect(await (await rig.app.request("/ready")).json()).toMatchObject({ status: "draining" });
-    expect((await rig.app.request("/health")).status).toBe(200);
-  });
-
-  test("metrics count tokens and answers, and hold no tenant's text", async () => {
-    const rig = chatRig();
-    await post(rig.app, { ...question, user: "canary-user", documents: [{ id: "canary-id", text: "canary text" }] });
-    await post(rig.app, { ...question, model: 'canary"model' });
-    const text = await (await get(rig, "/metrics")).text();
-    expect(text).toContain('vllm:generation_tokens_total{worker="worker-0"} 4\n');
-    expect(text).toContain('route="/v1/chat/completions",status="404"} 1\n');
-    expect(text).toContain('vllm:time_to_first_token_seconds_bucket{le="+Inf"} 1\n');
-    expect(text).not.toContain("canary");
-    expect((await get(rig, "/metrics", "key-a")).status).toBe(403);
-  });
-
-  test("workers and models are described", async () => {
-    const rig = chatRig();
-    expect(await (await get(rig, "/admin/v1/workers")).json()).toMatchObject({
-      data: [{ id: "worker-0", state: "ready", pid: 1001 }],
-    });
-    expect(await (await get(rig, "/v1/models", "key-a")).json()).toMatchObject({
-      data: [{ id: "fake-model", max_model_len: 2048 }],
-    });
-    expect((await get(rig, "/v1/models/fake-model", "key-a")).status).toBe(200);
-    expect((await get(rig, "/v1/models/other", "key-a")).status).toBe(404);
   });
 });

@@ -1,0 +1,41 @@
+import { describe, expect, test } from "bun:test";
+import { chatRig, post, question } from "./chat-rig.ts";
+
+describe("operators' routes", () => {
+  const get = (rig: ReturnType<typeof chatRig>, path: string, key = "key-platform") =>
+    rig.app.request(path, { headers: { authorization: `Bearer ${key}` } });
+
+  test("ready follows the workers and the shutdown, health does not", async () => {
+    const rig = chatRig({ ready: false });
+    expect((await rig.app.request("/ready")).status).toBe(503);
+    rig.processes[0]?.ready();
+    expect((await rig.app.request("/ready")).status).toBe(200);
+    rig.state.draining = true;
+    expect(await (await rig.app.request("/ready")).json()).toMatchObject({ status: "draining" });
+    expect((await rig.app.request("/health")).status).toBe(200);
+  });
+
+  test("metrics count tokens and answers, and hold no tenant's text", async () => {
+    const rig = chatRig();
+    await post(rig.app, { ...question, user: "canary-user", documents: [{ id: "canary-id", text: "canary text" }] });
+    await post(rig.app, { ...question, model: 'canary"model' });
+    const text = await (await get(rig, "/metrics")).text();
+    expect(text).toContain('vllm:generation_tokens_total{worker="worker-0"} 4\n');
+    expect(text).toContain('route="/v1/chat/completions",status="404"} 1\n');
+    expect(text).toContain('vllm:time_to_first_token_seconds_bucket{le="+Inf"} 1\n');
+    expect(text).not.toContain("canary");
+    expect((await get(rig, "/metrics", "key-a")).status).toBe(403);
+  });
+
+  test("workers and models are described", async () => {
+    const rig = chatRig();
+    expect(await (await get(rig, "/admin/v1/workers")).json()).toMatchObject({
+      data: [{ id: "worker-0", state: "ready", pid: 1001 }],
+    });
+    expect(await (await get(rig, "/v1/models", "key-a")).json()).toMatchObject({
+      data: [{ id: "fake-model", max_model_len: 2048 }],
+    });
+    expect((await get(rig, "/v1/models/fake-model", "key-a")).status).toBe(200);
+    expect((await get(rig, "/v1/models/other", "key-a")).status).toBe(404);
+  });
+});
