@@ -11,7 +11,7 @@ import { type EvalQuestion, evalRequest, readEvalQuestions } from "./support/eva
 import { fillerWords } from "./support/prompts.ts";
 import { figure } from "./support/stats.ts";
 
-const questionCount = 200;
+const defaultQuestionCount = 200;
 const batchConcurrency = 64;
 /** Log-probabilities closer than this are a tie that the order of float32 sums may decide. */
 const nearTieNats = 1e-3;
@@ -72,7 +72,8 @@ async function evictAll(client: HttpClient, model: string): Promise<void> {
   });
 }
 
-async function run({ say }: BenchContext): Promise<BenchReport> {
+async function run({ option, say }: BenchContext): Promise<BenchReport> {
+  const questionCount = Number(option("questions") ?? defaultQuestionCount);
   const all = readEvalQuestions(["facts-1", "facts-3", "facts-6", "facts-12", "two-hop"]);
   const questions = Array.from(
     { length: questionCount },
@@ -143,5 +144,6 @@ async function run({ say }: BenchContext): Promise<BenchReport> {
 export const determinismBench: Bench = {
   name: "determinism",
   summary: "200 answers at temperature 0: alone, in a full batch, prepared, prepared again after eviction",
+  options: { questions: `N  how many (${defaultQuestionCount})` },
   run,
 };
