@@ -1,5 +1,6 @@
 /** Opens the one database. Everything in db/ is synchronous: see `transaction`. */
 import { Database } from "bun:sqlite";
+import { closeSync, openSync } from "node:fs";
 import { join } from "node:path";
 import { type BunSQLiteDatabase, drizzle } from "drizzle-orm/bun-sqlite";
 import { DbError, sqliteCode, toDbError } from "./errors.ts";
@@ -87,6 +88,8 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
   const migrations = readMigrations(options.migrationsDir ?? shippedMigrations);
   let client: Database | undefined;
   try {
+    // Tenants' texts: for the owner's eyes. SQLite gives its log the database's own mode.
+    if (path !== ":memory:") closeSync(openSync(path, "a", 0o600));
     client = new Database(path, { create: true, strict: true });
     client.run(`pragma busy_timeout = ${Math.trunc(options.busyTimeoutMs ?? 200)}`);
     client.run("pragma journal_mode = wal");

@@ -1,5 +1,5 @@
 /** Files attached to a corpus: each is ingested once, in the background. */
-import { type CorpusRow, type FileCounts, findCorpus } from "../../db/corpora.ts";
+import { type CorpusRow, type FileCounts, findCorpus, updateCorpus } from "../../db/corpora.ts";
 import {
   attachFile,
   type CorpusFileFilter,
@@ -154,6 +154,7 @@ export class CorpusFileService {
       // Looked up again: corpus and files may have been deleted between two turns.
       const fileIds = this.requireFiles(corpus.tenantId, requests, param);
       requireLive(this.#db, corpus);
+      updateCorpus(this.#db, corpus.id, { lastActiveAt: now });
       return requests.map(({ attributes, chunking }, index) =>
         attachFile(this.#db, {
           corpusId: corpus.id,

@@ -4,7 +4,8 @@ import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import { delay } from "./pace.ts";
 
-const retryDelayMs = 1_000;
+const firstRetryDelayMs = 500;
+const maxRetryDelayMs = 30_000;
 
 export class BackgroundLoop {
   readonly #name: string;
@@ -39,16 +40,19 @@ export class BackgroundLoop {
 
   async #run(): Promise<void> {
     const { signal } = this.#stop;
+    let retryDelayMs = firstRetryDelayMs;
     while (this.#woken && !signal.aborted) {
       this.#woken = false;
       // Whoever woke us answers first.
       await new Promise<void>((resolve) => setImmediate(resolve));
       try {
         await this.#work(signal);
+        retryDelayMs = firstRetryDelayMs;
       } catch (error) {
         this.#log("error", `${this.#name} is held up and will be tried again`, { reason: reasonOf(error) });
         this.#woken = true;
         await delay(retryDelayMs, signal);
+        retryDelayMs = Math.min(retryDelayMs * 2, maxRetryDelayMs);
       }
     }
     this.#running = undefined;

@@ -50,7 +50,13 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     corpus.corpusFiles.requireFiles(tenantId, requests, "file_ids");
     const { name, description, metadata } = fields;
     const row = corpus.corpora.create(tenantId, { name, description, metadata: metadata ?? {} });
-    if (requests.length > 0) await corpus.corpusFiles.attach(row, requests, "file_ids");
+    try {
+      if (requests.length > 0) await corpus.corpusFiles.attach(row, requests, "file_ids");
+    } catch (error) {
+      // The caller learns no id of it, so it must not stay.
+      corpus.corpora.delete(tenantId, row.id);
+      throw error;
+    }
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
