@@ -1,6 +1,6 @@
 /**
  * The model's own chat template, rendered without content: each content is a stand-in that no user can know, so
- * what users write never reaches the template engine. A layout depends on the roles only and is remembered.
+ * what users write never reaches the template engine. A layout depends on the roles (and the day), so it is remembered.
  */
 import { Template } from "@huggingface/jinja";
 import { LRUCache } from "lru-cache";
@@ -45,7 +45,8 @@ export class ChatTemplate {
 
   /** @throws ApiError chat_template_error when the template refuses such a row of roles */
   layout(roles: readonly string[]): PromptLayout {
-    const cacheKey = roles.join(" ");
+    // Some templates write today's date.
+    const cacheKey = `${new Date().toDateString()} ${roles.join(" ")}`;
     const cached = this.#layouts.get(cacheKey);
     if (cached !== undefined) return cached;
     const made = this.#makeLayout(roles);

@@ -32,7 +32,8 @@ export function messageLayout(render: Render, role: string): MessageLayout | und
     const rendered = render([...opening, { role, content: contentA }], false);
     if (base === undefined || rendered === undefined || !rendered.startsWith(base)) continue;
     const layout = split(rendered.slice(base.length), role);
-    if (layout !== undefined) return layout;
+    // Some templates write the system message into the first user's: then this is not the user's alone.
+    if (layout !== undefined && !layout.before.includes(system.content)) return layout;
   }
   return undefined;
 }

@@ -56,6 +56,10 @@ const llama3 =
 const strict =
   "{%- if messages[0].role == 'system' %}{%- set rest = messages[1:] %}{{- bos_token + '<sys>' + messages[0].content | trim + '</sys>\n' }}{%- else %}{%- set rest = messages %}{{- bos_token + '<sys>Be brief.</sys>\n' }}{%- endif %}{%- for m in rest %}{%- if m.role not in ['user', 'assistant'] %}{{- raise_exception('unknown role ' + m.role) }}{%- endif %}{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('roles must alternate') }}{%- endif %}{{- '<' + m.role + '>' + m.content | trim + '<end>' + '\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<assistant>' }}{%- endif %}";
 
+/** Writes the system message into the first user's, as Llama 2 does; a turn begins with no token of its own. */
+const folding =
+  "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set sys = messages[0]['content'] %}{% else %}{% set rest = messages %}{% set sys = false %}{% endif %}{% for m in rest %}{% if loop.index0 == 0 and sys != false %}{% set content = '<<SYS>>' + sys + '<</SYS>>' + m['content'] %}{% else %}{% set content = m['content'] %}{% endif %}{% if m['role'] == 'user' %}{{ '<s>[INST] ' + content + ' [/INST]' }}{% elif m['role'] == 'assistant' %}{{ ' ' + content + ' </s>' }}{% else %}{{ raise_exception('unknown role') }}{% endif %}{% endfor %}";
+
 const text = (controls: readonly string[], chatTemplate: string, flags: Partial<AddedToken> = {}): ModelText => ({
   tokenizer: byteLevelTokenizer(controls, flags),
   config: { bos_token: controls[0], eos_token: controls[1] },
@@ -66,6 +70,7 @@ export const models = {
   chatml: text(["<|endoftext|>", "<|im_end|>", "<|im_start|>"], chatml),
   llama3: text(["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"], llama3),
   strict: text(["<s>", "<end>", "<sys>", "</sys>", "<user>", "<assistant>"], strict),
+  folding: text(["<s>", "</s>"], folding),
   rstrip: text(["<|endoftext|>", "<|im_end|>", "<|im_start|>"], chatml, { rstrip: true }),
 } as const satisfies Record<string, ModelText>;
 

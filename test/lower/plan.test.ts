@@ -66,6 +66,16 @@ describe("a prompt is the model's own", () => {
     expect(alone.join()).toContain((span ?? []).join());
   });
 
+  test("a template that folds the system message into a user's gives documents a place before both", () => {
+    const { template } = textSide(models.folding);
+    expect(template.document).toEqual({ role: "user", before: "<s>[INST] ", after: " [/INST]" });
+    const input = { documents: [document("a", "in the thing")], salt, attention: "span" as const };
+    const plan = lowerer(models.folding).lower({ ...input, messages: conversation.slice(0, 2) });
+    const own = ownTokens(models.folding, conversation.slice(0, 2));
+    expect(plan.runs.map((run) => run.kind)).toEqual(["span", "main"]);
+    expect([...(plan.runs[1]?.tokenIds ?? [])]).toEqual(own);
+  });
+
   test("any text, with any white space, in any place", () => {
     const content = fc.string({
       unit: fc.constantFrom(" ", "\n", "\t", "the", "a", "é", "世", "😀", "<|", "|>", "'s", "7"),
