@@ -176,7 +176,7 @@ describe("chunkText", () => {
 
   test("a tokenizer whose counts are not additive still gets its bound kept", () => {
     // Joined texts cost one token more than their parts, which a sum does not see.
-    const odd = (text: string) => Math.ceil(text.length / 4) + (text.match(/\. /g) ?? []).length * 2;
+    const odd = (text: string) => Math.ceil(text.length / 4) + (text.match(/\. (?=\S)/g) ?? []).length * 3;
     const text = "Aaaa bbbb cccc. ".repeat(60);
     const chunks = [...chunkText(text, "plain", { maxTokens: 20, overlapTokens: 0 }, odd)];
     expect(chunks.map((c) => c.text).join("")).toBe(text);

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { DbError } from "../../db/errors.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { AttachRequest } from "../../gateway/corpus/corpus-files.ts";
+import { countTokens } from "./fixtures.ts";
 import { createWorld, ingestText, type World } from "./world.ts";
 
 let world: World;
@@ -116,6 +117,8 @@ describe("ingestion", () => {
     await world.corpus.idle();
     expect(world.corpus.corpusFiles.get(store, file.id)).toMatchObject({ status: "completed", maxChunkTokens: 64 });
     expect(world.corpus.corpusFiles.texts(store, file.id).join("")).toBe(sentences(4_000));
+    // Split anew, not what the cancelled attempt would have gone on with.
+    expect(Math.max(...world.corpus.corpusFiles.texts(store, file.id).map(countTokens))).toBeGreaterThan(32);
     expect(fragmentCount()).toBe(world.corpus.corpusFiles.texts(store, file.id).length);
   });
 

@@ -152,16 +152,21 @@ describe("salts", () => {
   test("no two lists of parts encode alike", () => {
     const salts = new Salts(secret);
     const seen = new Map<string, string>();
-    const part = fc.string({ maxLength: 6 });
+    const part = fc.oneof(fc.stringMatching(/^[01]{0,3}$/), fc.string({ maxLength: 6 }));
     fc.assert(
-      fc.property(part, fc.nat(30), fc.option(part, { nil: undefined }), (tenantId, epoch, subdivision) => {
-        const salt = salts.ofTenant(tenantId, epoch, subdivision);
-        const parts = JSON.stringify([tenantId, epoch, subdivision ?? null]);
-        // Lone surrogates become one character in UTF-8, so they are told apart by nobody.
-        if (!tenantId.isWellFormed() || subdivision?.isWellFormed() === false) return;
-        expect(seen.get(salt) ?? parts).toBe(parts);
-        seen.set(salt, parts);
-      }),
+      fc.property(
+        part,
+        fc.constantFrom(0, 1, 10, 11, 101),
+        fc.option(part, { nil: undefined }),
+        (tenantId, epoch, subdivision) => {
+          const salt = salts.ofTenant(tenantId, epoch, subdivision);
+          const parts = JSON.stringify([tenantId, epoch, subdivision ?? null]);
+          // Lone surrogates become one character in UTF-8, so they are told apart by nobody.
+          if (!tenantId.isWellFormed() || subdivision?.isWellFormed() === false) return;
+          expect(seen.get(salt) ?? parts).toBe(parts);
+          seen.set(salt, parts);
+        },
+      ),
       { numRuns: 2_000 },
     );
   });
