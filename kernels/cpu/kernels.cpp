@@ -48,7 +48,20 @@ void turn_queries(const TaskContext &task, int offset) {
   }
 }
 
-void run_chunk(const TaskContext &task, const Chunk &chunk, const Window &window) {
+/* One micro panel of queries reads K and V from memory but once: there the next panels are fetched ahead. */
+template <class T>
+void run_in_pool(const TaskContext &task, const Chunk &chunk, const Chunk *next, const Window &window, int endPanel) {
+  Panels<T> panels;
+  point_at_pool(task.pool, task.step, chunk, task.call.layer, task.kvHead, endPanel, panels);
+  if (task.tile.rowCount * task.pool.group <= kMicroQueries) {
+    look_ahead(task.pool, task.step, next, task.call.layer, task.kvHead, window.firstPanel, endPanel, panels);
+    attend_chunk<true>(task.pool, task.tile, window, panels, task.scratch);
+  } else {
+    attend_chunk<false>(task.pool, task.tile, window, panels, task.scratch);
+  }
+}
+
+void run_chunk(const TaskContext &task, const Chunk &chunk, const Chunk *next, const Window &window) {
   const PoolView &pool = task.pool;
   const int end = row_end(window, task.tile, task.tile.rowCount - 1);
   const int layer = task.call.layer, endPanel = (end + kPanelTokens - 1) / kPanelTokens;
@@ -61,15 +74,11 @@ void run_chunk(const TaskContext &task, const Chunk &chunk, const Window &window
     } else {
       stage<Half>(pool, task.step, chunk, layer, task.kvHead, staged, task.scratch, panels);
     }
-    attend_chunk(pool, task.tile, window, panels, task.scratch);
+    attend_chunk<false>(pool, task.tile, window, panels, task.scratch);
   } else if (pool.elementBytes == 4) {
-    Panels<float> panels;
-    point_at_pool(pool, task.step, chunk, layer, task.kvHead, endPanel, panels);
-    attend_chunk(pool, task.tile, window, panels, task.scratch);
+    run_in_pool<float>(task, chunk, next, window, endPanel);
   } else {
-    Panels<Half> panels;
-    point_at_pool(pool, task.step, chunk, layer, task.kvHead, endPanel, panels);
-    attend_chunk(pool, task.tile, window, panels, task.scratch);
+    run_in_pool<Half>(task, chunk, next, window, endPanel);
   }
 }
 
@@ -117,7 +126,7 @@ void attend_task(const PoolView &pool, const StepView &step, const LayerCall &ca
     turnedFor = &chunk;
     const Window window = window_of(chunk, tile);
     if (split) task.scratch.chunk = partial_at(task, shared, c);
-    run_chunk(task, chunk, window);
+    run_chunk(task, chunk, c + 1 < item.firstChunk + item.chunkCount ? &chunk + 1 : nullptr, window);
     if (!split) merge_chunk(task, window, task.scratch.chunk);
   }
   if (split) {

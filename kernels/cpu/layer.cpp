@@ -6,9 +6,12 @@ namespace spg {
 namespace {
 
 constexpr int kRowsPerTask = 16;
-/* Below these a second thread costs more than it brings: floats of k written, and plan.cpp's cost units. */
-constexpr int kSerialFloats = 16384;
-constexpr double kSerialCost = 12000;
+/*
+ * Below these a second thread costs more than it brings. The dense algebra between two layers lets it fall asleep,
+ * and waking it on a virtual machine takes the caller 7 microseconds and the sleeper 10 to 25.
+ */
+constexpr double kSerialNs = 60000;
+constexpr int kSerialFloats = 65536;
 
 struct Job {
   spg_pool &pool;
@@ -50,7 +53,7 @@ void run_write_kv(spg_pool &pool, const LayerCall &call) {
 void run_attend(spg_pool &pool, const LayerCall &call) {
   if (!pool.context->kernels) return reference::attend(pool.view, pool.step.view, call);
   Job job{pool, call, {pool.partials.data(), pool.step.pending.data()}};
-  run_tasks(job, pool.step.view.itemCount * pool.view.kvHeads, pool.step.cost < kSerialCost, attend_task);
+  run_tasks(job, pool.step.view.itemCount * pool.view.kvHeads, pool.step.costNs < kSerialNs, attend_task);
 }
 
 void run_rerope(spg_pool &pool, const int32_t *blockIds, int count, int delta) {

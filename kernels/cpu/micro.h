@@ -19,10 +19,13 @@ namespace {
 
 constexpr int kMicroQueries = 6;
 
-/* Panel p holds token t of dimension d at panels[p][d * stride + t]. */
+/*
+ * Panel p holds token t of dimension d at panels[p][d * stride + t]. While panel p is read, ahead[p] is fetched
+ * into the cache (only where the kernel is told to).
+ */
 template <class T>
 struct KeyPanels {
-  const T *const *panels;
+  const T *const *panels, *const *ahead;
   size_t stride;
   int headDim;
 };
@@ -30,23 +33,36 @@ struct KeyPanels {
 /* Token t of panel p begins at panels[p] + t * headDim. */
 template <class T>
 struct ValuePanels {
-  const T *const *panels;
+  const T *const *panels, *const *ahead;
   int headDim;
 };
 
-template <int R, int P, class T>
+/* Fetches the lines of `kElements` elements from p on into the second-level cache (the first is too small for it). */
+template <int kElements, class T>
+inline void fetch(const T *p) {
+  constexpr int kLine = 64 / sizeof(T);
+  for (int i = 0; i < kElements; i += kLine) __builtin_prefetch(p + i, 0, 2);
+}
+
+template <bool kAhead, int R, int P, class T>
 __attribute__((noinline)) void score_panels(const float *q, const KeyPanels<T> &k, int firstPanel, float *scores,
                                             size_t scoreStride) {
   constexpr int kVectors = P * kPanelVectors;
   const int headDim = k.headDim;
   const size_t stride = k.stride;
-  const T *panel[P];
-  for (int p = 0; p < P; p++) panel[p] = k.panels[firstPanel + p];
+  const T *panel[P], *ahead[P];
+  for (int p = 0; p < P; p++) {
+    panel[p] = k.panels[firstPanel + p];
+    ahead[p] = kAhead ? k.ahead[firstPanel + p] : nullptr;
+  }
   Vec sum[R][kVectors];
   for (int r = 0; r < R; r++) {
     for (int v = 0; v < kVectors; v++) sum[r][v] = zero();
   }
   for (int d = 0; d < headDim; d++) {
+    if (kAhead && d * sizeof(T) % 4 == 0) {
+      for (int p = 0; p < P; p++) fetch<16>(ahead[p] + d * spg::kPanelTokens);
+    }
     Vec key[kVectors];
     for (int v = 0; v < kVectors; v++) {
       key[v] = load(panel[v / kPanelVectors] + d * stride + (v % kPanelVectors) * kLanes);
@@ -64,20 +80,20 @@ __attribute__((noinline)) void score_panels(const float *q, const KeyPanels<T> &
 }
 
 /* Scores of R queries against panels [firstPanel, endPanel). */
-template <int R, class T>
+template <bool kAhead, int R, class T>
 void score_rows(const float *q, const KeyPanels<T> &k, int firstPanel, int endPanel, float *scores,
                 size_t scoreStride) {
   int p = firstPanel;
   if constexpr (R * 4 * kPanelVectors <= kAccumulators) {
-    for (; p + 4 <= endPanel; p += 4) score_panels<R, 4>(q, k, p, scores, scoreStride);
+    for (; p + 4 <= endPanel; p += 4) score_panels<kAhead, R, 4>(q, k, p, scores, scoreStride);
   }
   if constexpr (R * 2 * kPanelVectors <= kAccumulators) {
-    for (; p + 2 <= endPanel; p += 2) score_panels<R, 2>(q, k, p, scores, scoreStride);
+    for (; p + 2 <= endPanel; p += 2) score_panels<kAhead, R, 2>(q, k, p, scores, scoreStride);
   }
-  for (; p < endPanel; p++) score_panels<R, 1>(q, k, p, scores, scoreStride);
+  for (; p < endPanel; p++) score_panels<kAhead, R, 1>(q, k, p, scores, scoreStride);
 }
 
-template <int R, int N, class T>
+template <bool kAhead, int R, int N, class T>
 __attribute__((noinline)) void value_vectors(const float *weights, size_t weightStride, const ValuePanels<T> &v,
                                              int firstToken, int endToken, int dim, float *out, size_t outStride) {
   const size_t headDim = v.headDim;
@@ -91,7 +107,9 @@ __attribute__((noinline)) void value_vectors(const float *weights, size_t weight
     const int panelEnd = (panel + 1) * spg::kPanelTokens;
     const int stop = panelEnd < endToken ? panelEnd : endToken;
     const T *row = v.panels[panel] + (t % spg::kPanelTokens) * headDim + dim;
-    for (; t < stop; t++, row += headDim) {
+    const T *ahead = kAhead ? v.ahead[panel] + (t % spg::kPanelTokens) * headDim + dim : row;
+    for (; t < stop; t++, row += headDim, ahead += headDim) {
+      if (kAhead) fetch<N * kLanes>(ahead);
       Vec value[N];
       for (int n = 0; n < N; n++) value[n] = load(row + n * kLanes);
       for (int r = 0; r < R; r++) {
@@ -106,25 +124,25 @@ __attribute__((noinline)) void value_vectors(const float *weights, size_t weight
 }
 
 /* out[R][paddedDim] of R queries over tokens [firstToken, endToken). */
-template <int R, class T>
+template <bool kAhead, int R, class T>
 void value_rows(const float *weights, size_t weightStride, const ValuePanels<T> &v, int firstToken, int endToken,
                 int paddedDim, float *out, size_t outStride) {
   int dim = 0;
   if constexpr (R * 8 <= kAccumulators) {
     for (; dim + 8 * kLanes <= paddedDim; dim += 8 * kLanes) {
-      value_vectors<R, 8>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+      value_vectors<kAhead, R, 8>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
     }
   }
   if constexpr (R * 4 <= kAccumulators) {
     for (; dim + 4 * kLanes <= paddedDim; dim += 4 * kLanes) {
-      value_vectors<R, 4>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+      value_vectors<kAhead, R, 4>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
     }
   }
   for (; dim + 2 * kLanes <= paddedDim; dim += 2 * kLanes) {
-    value_vectors<R, 2>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+    value_vectors<kAhead, R, 2>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
   }
   for (; dim < paddedDim; dim += kLanes) {
-    value_vectors<R, 1>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+    value_vectors<kAhead, R, 1>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
   }
 }
 

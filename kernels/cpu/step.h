@@ -31,8 +31,8 @@ struct Step {
   /* Floats that the partial results of split tiles take. */
   size_t partialFloats = 0;
   std::vector<int32_t> pending;
-  /* Estimate of one layer's attention, in the units of plan.cpp. */
-  double cost = 0;
+  /* How long one layer's attention would take one thread, by plan.cpp's estimate. */
+  double costNs = 0;
   /* Which step wrote a slot last: two writers in one step are refused. */
   std::vector<uint32_t> slotStamps;
   uint32_t stamp = 0;

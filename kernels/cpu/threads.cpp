@@ -9,7 +9,7 @@
 namespace spg {
 namespace {
 
-constexpr std::chrono::microseconds kSpinTime(20);
+constexpr std::chrono::microseconds kSpinTime(5);
 
 void relax() {
 #if defined(__x86_64__)
