@@ -43,8 +43,6 @@ export interface ChatJob {
 
 export interface ChatRun {
   readonly model: string;
-  /** Names of the plan's spans, in plan order. */
-  readonly spanIds: readonly string[];
   readonly retrieved: readonly RetrievedFragment[];
   /** Ends after one `end` event per choice; throws ApiError. Leaving the loop aborts what still runs. */
   readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
@@ -99,8 +97,7 @@ export class Pipeline {
       }),
     );
     const events = this.#untilEnd(mergeCompletions(completions), ender, retrieved);
-    const spanIds = attention === "span" ? documents.map((document) => document.id) : [];
-    return { model: card.id, spanIds, retrieved, events };
+    return { model: card.id, retrieved, events };
   }
 
   /** Card of the model that is served under this name. @throws ApiError not_ready, model_not_found */

@@ -37,16 +37,13 @@ export function usageOf(ends: readonly EndEvent[]) {
 export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEvent[]) {
   const report = ends[0]?.report;
   const { queueMs = 0, prefillMs = 0, ttftMs = 0 } = report?.timings ?? {};
-  const spans = (report?.spans ?? []).map((span, index) => {
-    return { id: run.spanIds[index] ?? "", tokens: span.tokens, source: span.source };
-  });
   return {
     request_id: requestId,
     worker: report?.workerId ?? "",
     queue_ms: rounded(queueMs),
     prefill_ms: rounded(prefillMs),
     ttft_ms: rounded(ttftMs),
-    spans,
+    spans: report?.spans ?? [],
     ...(run.retrieved.length === 0 ? {} : { retrieved: retrievedOf(run) }),
   };
 }

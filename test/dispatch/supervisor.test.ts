@@ -1,6 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import { Heartbeat } from "../../gateway/dispatch/heartbeat.ts";
 import { spawnLink } from "../../gateway/dispatch/link.ts";
+import { Registry } from "../../gateway/dispatch/registry.ts";
+import { Supervisor } from "../../gateway/dispatch/supervisor.ts";
 import { fakeCard } from "./fake-core.ts";
 import { fakeLinks } from "./fake-link.ts";
 import { greedy, makeRig, request } from "./rig.ts";
@@ -47,6 +49,42 @@ describe("supervisor", () => {
     expect(processes[0]?.alive).toBe(false);
     expect(registry.list()[0]?.state).toBe("restarting");
     await supervisor.stop(10);
+  });
+});
+
+describe("back-off", () => {
+  async function delays(stableMs: number, lives: number): Promise<number[]> {
+    const { openLink, processes } = fakeLinks();
+    const registry = new Registry();
+    const seen: number[] = [];
+    const supervisor = new Supervisor({
+      devices: ["cpu"],
+      command: () => ({ argv: [], env: {} }),
+      openLink,
+      registry,
+      log: (_level, _message, fields) => {
+        if (typeof fields?.restartInMs === "number") seen.push(fields.restartInMs);
+      },
+      backoffMinMs: 1,
+      backoffMaxMs: 4,
+      stableMs,
+    });
+    supervisor.start({ onReady: () => undefined, onMessage: () => undefined, onLost: () => undefined });
+    for (let life = 0; life < lives; life++) {
+      while (processes.length <= life) await Bun.sleep(1);
+      processes[life]?.ready();
+      processes[life]?.die();
+    }
+    await supervisor.stop(1);
+    return seen;
+  }
+
+  test("grows to its bound while a worker keeps dying", async () => {
+    expect(await delays(10_000, 5)).toEqual([1, 2, 4, 4, 4]);
+  });
+
+  test("starts over after a worker that was stable", async () => {
+    expect(await delays(0, 3)).toEqual([1, 1, 1]);
   });
 });
 

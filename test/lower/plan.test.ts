@@ -173,6 +173,15 @@ describe("the plan", () => {
     expect(refused).toThrow("roles in this order: assistant");
   });
 
+  test("a template that leaves a message out is refused rather than obeyed", () => {
+    const deaf = {
+      ...models.chatml,
+      chatTemplate: models.chatml.chatTemplate.replace("%}{{", "%}{{ '' if message['role'] == 'assistant' else"),
+    };
+    const refused = () => lowerer(deaf).lower({ ...input, documents: [] });
+    expect(refused).toThrow("roles in this order: system, user, assistant, user");
+  });
+
   test("system messages alone still leave an open run", () => {
     const only = lowerer(models.chatml).lower({ ...input, messages: conversation.slice(0, 1) });
     expect(only.runs.at(-1)?.kind).toBe("main");

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { Tokenizer } from "@huggingface/tokenizers";
 import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
 import { readModelText } from "../../gateway/lower/model-text.ts";
@@ -48,6 +49,15 @@ describe("slices", () => {
         { numRuns: 200 },
       );
     }
+  });
+
+  test("a tokenizer that does something to a text's start gets long texts whole", () => {
+    const json = byteLevelTokenizer(["<s>", "</s>"]);
+    const spaced = { ...json, pre_tokenizer: { type: "ByteLevel", add_prefix_space: true, use_regex: true } };
+    const model = { ...models.chatml, tokenizer: spaced };
+    const text = "the thing, in the row. ".repeat(1_000);
+    const whole = new Tokenizer(spaced, {}).encode(text, { add_special_tokens: false }).ids;
+    expect([...open(model).encodeText(text)]).toEqual(whole);
   });
 
   test("a long text gives way to other work while it is encoded", async () => {

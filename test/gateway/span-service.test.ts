@@ -1,0 +1,83 @@
+import { describe, expect, test } from "bun:test";
+import { limits } from "../../gateway/config.ts";
+import { Lowerer } from "../../gateway/lower/plan.ts";
+import { SpanService } from "../../gateway/span-service.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { fakeCard } from "../dispatch/fake-core.ts";
+import { fakeLinks } from "../dispatch/fake-link.ts";
+import { makeRig } from "../dispatch/rig.ts";
+import { models, textSide } from "../lower/models.ts";
+
+const salt = "Y29ycHVz" as CacheSalt;
+const fragment = (id: string, words: number) => ({ id, text: `${id} ${"the ".repeat(words)}`, salt });
+
+function service() {
+  const links = fakeLinks();
+  const rig = makeRig(links.openLink, ["cpu", "cpu"]);
+  rig.supervisor.start(rig.dispatcher);
+  const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheChars: 100_000 });
+  const spans = new SpanService({
+    ...rig,
+    card: () => rig.registry.card(),
+    modelReady: () => rig.supervisor.firstReady(),
+    lowererFor: () => lowerer,
+  });
+  const tick = () => links.processes.forEach((process) => void process.core.tick());
+  const timer = setInterval(tick, 0);
+  return { ...rig, ...links, spans, lowerer, [Symbol.dispose]: () => clearInterval(timer) };
+}
+
+async function prepare(
+  spans: SpanService,
+  fragments: readonly ReturnType<typeof fragment>[],
+  signal = new AbortController().signal,
+) {
+  const prepared: { id: string; tokens: number; worker: number }[] = [];
+  for await (const span of spans.prepareSpans(fragments, signal)) prepared.push(span);
+  return prepared;
+}
+
+describe("preparing", () => {
+  test("waits for a model, works in groups, and puts a corpus's fragments on one worker", async () => {
+    using rig = service();
+    const fragments = Array.from({ length: limits.prepareSpans + 3 }, (_, index) => fragment(`f${index}`, 10));
+    const running = prepare(rig.spans, fragments);
+    expect(() => rig.spans.lowerSpan(fragment("x", 1))).toThrow("No worker is ready");
+    for (const process of rig.processes) process.ready();
+    const prepared = await running;
+    expect(prepared.map((span) => span.id)).toEqual(fragments.map((one) => one.id));
+    expect(new Set(prepared.map((span) => span.worker)).size).toBe(1);
+    const submits = rig.processes.flatMap((process) => process.core.received.filter((it) => it.type === "submit"));
+    expect(submits.map((submit) => submit.plan.runs.length)).toEqual([limits.prepareSpans, 3]);
+    expect(submits.every((submit) => submit.params.maxTokens === 0)).toBe(true);
+  });
+
+  test("a group ends where its tokens would be too many, and one fragment alone may be as long as it is", async () => {
+    using rig = service();
+    for (const process of rig.processes) process.ready();
+    const half = limits.prepareTokens / 2 - 100;
+    await prepare(rig.spans, [fragment("a", half), fragment("b", half), fragment("c", half), fragment("d", 3 * half)]);
+    const submits = rig.processes.flatMap((process) => process.core.received.filter((it) => it.type === "submit"));
+    expect(submits.map((submit) => submit.plan.runs.length)).toEqual([2, 1, 1]);
+  });
+
+  test("what is resident is known by its span key, until it is evicted", async () => {
+    using rig = service();
+    for (const process of rig.processes) process.ready();
+    const [span] = await prepare(rig.spans, [fragment("a", 10)]);
+    const { blockKeys, rootKey } = rig.spans.lowerSpan(fragment("a", 10));
+    const spanKey = blockKeys.at(-1) ?? rootKey;
+    expect(rig.spans.residentWorkers(spanKey)).toEqual([span?.worker ?? -1]);
+    rig.spans.evict(blockKeys);
+    expect(rig.spans.residentWorkers(spanKey)).toEqual([]);
+  });
+
+  test("a cancelled job leaves nothing running", async () => {
+    using rig = service();
+    for (const process of rig.processes) process.ready();
+    const controller = new AbortController();
+    controller.abort();
+    await prepare(rig.spans, [fragment("a", 10)], controller.signal);
+    expect(rig.dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
+  });
+});
