@@ -17,6 +17,8 @@ CONFIG = {
 }
 GENERATION = {"do_sample": False, "eos_token_id": [2, 0], "pad_token_id": 0}
 C = CONFIG
+# FlexAttention's own choice of tiles was 19 times slower in the forward pass (6.8 ms against 0.36 ms)
+KERNEL = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64, "fwd_num_warps": 4, "fwd_num_stages": 2}
 TURN = 10000  # segments: 0 main chain, 1.. spans, TURN.. turns asked on their own
 
 
@@ -49,7 +51,7 @@ class Attention(nn.Module):
         if isinstance(mask, torch.Tensor):  # a plain boolean mask: slow, for checks
             o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
         else:
-            o = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+            o = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, kernel_options=KERNEL)
         return self.o_proj(o.transpose(1, 2).reshape(b, t, -1))
 
 

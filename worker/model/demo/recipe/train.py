@@ -38,8 +38,9 @@ def main():
     ctx = mp.get_context("fork")
     progress, batches = ctx.Value("d", a.from_progress), ctx.Queue(maxsize=40)
     tok = os.path.join(a.files, "tokenizer.json")
-    for i in range(a.workers):
-        ctx.Process(target=B.worker, args=(i, a.seed, tok, ROWS, WIDTH, progress, batches), daemon=True).start()
+    makers = [ctx.Process(target=B.worker, args=(i, a.seed, tok, ROWS, WIDTH, progress, batches), daemon=True) for i in range(a.workers)]
+    for m in makers:
+        m.start()
 
     ready = queue.Queue(maxsize=4)
 
@@ -120,6 +121,8 @@ def main():
         q.data = q.data.bfloat16().float()
     report(step)
     print("peak memory", torch.cuda.max_memory_allocated() >> 20, "MiB", flush=True)
+    for m in makers:
+        m.kill()
     os._exit(0)
 
 
