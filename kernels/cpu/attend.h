@@ -1,5 +1,5 @@
 /*
- * Attention of one tile (rows of one piece x the query heads of one KV head) over a run of chunks.
+ * Attention of some rows over one chunk of K and V of one KV head.
  *
  * Shapes: queries = rowCount * group, query i is row i / group, head i % group. Chunk: up to 256 tokens in
  * panels of 16. Scratch of one thread, in floats: see Scratch. Scores are in log2 units: q carries
@@ -56,21 +56,35 @@ Scratch lay_out(const PoolView &pool, float *memory) {
   return s;
 }
 
-/* The seen part of a chunk for one tile. */
+/* The seen part of a chunk, for queries of `rowCount` rows. */
 struct Window {
   int firstToken, firstPanel;
-  int endToken; /* of the tile's last row */
+  int endToken; /* of the last row */
   int causal;   /* 1: each row before the last sees one token fewer */
+  int rowCount, group;
 };
 
-inline Window window_of(const Chunk &chunk, const Tile &tile) {
-  const int seen = chunk.endToken - (chunk.causal ? tile.rowsAfter : 0);
-  return {chunk.firstToken, chunk.firstToken / kPanelTokens, seen, chunk.causal};
+inline Window window_of(const PoolView &pool, const Chunk &chunk, int rowCount, int rowsAfter) {
+  const int end = chunk.endToken - (chunk.causal ? rowsAfter : 0);
+  return {chunk.firstToken, chunk.firstToken / kPanelTokens, end, chunk.causal, rowCount, pool.group};
 }
 
-inline int row_end(const Window &window, const Tile &tile, int row) {
-  const int end = window.endToken - (window.causal ? tile.rowCount - 1 - row : 0);
+/* The end of what query i sees. */
+inline int query_end(const Window &window, int i) {
+  const int end = window.endToken - (window.causal ? window.rowCount - 1 - i / window.group : 0);
   return end < kChunkTokens ? end : kChunkTokens;
+}
+
+inline int query_count(const Window &window) {
+  return window.rowCount * window.group;
+}
+
+inline int panels_of(int tokens) {
+  return (tokens + kPanelTokens - 1) / kPanelTokens;
+}
+
+inline int end_panel(const Window &window) {
+  return panels_of(query_end(window, query_count(window) - 1));
 }
 
 template <class T>
@@ -104,7 +118,7 @@ template <class T>
 void look_ahead(const PoolView &pool, const StepView &step, const Chunk *next, int layer, int kvHead, int firstPanel,
                 int endPanel, Panels<T> &panels) {
   const int count = endPanel - firstPanel;
-  const int nextPanels = next ? (next->endToken + kPanelTokens - 1) / kPanelTokens : 0;
+  const int nextPanels = next ? panels_of(next->endToken) : 0;
   const int panelsPerBlock = pool.blockTokens / kPanelTokens;
   for (int p = firstPanel; p < endPanel; p++) {
     const int later = p + kPanelsAhead, wrapped = later - endPanel;
@@ -174,37 +188,31 @@ inline void soften(float *scores, int firstPanel, int endPanel, int first, int e
 
 /* Scores, softmax and weighted values of one chunk into scratch.chunk. */
 template <bool kAhead, class T>
-void attend_chunk(const PoolView &pool, const Tile &tile, const Window &window, const Panels<T> &panels,
-                  const Scratch &scratch) {
-  const int queries = tile.rowCount * pool.group, padded = spg::padded_dim(pool);
+void attend_chunk(const PoolView &pool, const Window &window, const Panels<T> &panels, const Scratch &scratch) {
+  const int queries = query_count(window), endPanel = end_panel(window), padded = spg::padded_dim(pool);
   const KeyPanels<T> keys{panels.keys, panels.keysAhead, panels.keyStride, pool.headDim};
   const ValuePanels<T> values{panels.values, panels.valuesAhead, pool.headDim};
-  const int endPanel = (row_end(window, tile, tile.rowCount - 1) + kPanelTokens - 1) / kPanelTokens;
-  auto micro_end = [&](int i) {
-    const int last = i + kMicroQueries < queries ? i + kMicroQueries - 1 : queries - 1;
-    return row_end(window, tile, last / pool.group);
-  };
   auto micro_rows = [&](int i) { return queries - i < kMicroQueries ? queries - i : kMicroQueries; };
+  auto micro_end = [&](int i) { return query_end(window, i + micro_rows(i) - 1); };
   for (int p = window.firstPanel; p < endPanel; p += 4) {
     for (int i = 0; i < queries; i += kMicroQueries) {
-      const int end = (micro_end(i) + kPanelTokens - 1) / kPanelTokens, stop = end < p + 4 ? end : p + 4;
+      const int end = panels_of(micro_end(i)), stop = end < p + 4 ? end : p + 4;
       with_rows(micro_rows(i), [&](auto rows) {
-        score_rows<kAhead, rows.count>(scratch.turned + i * pool.headDim, keys, p, stop, scratch.scores + i * kScoreStride,
-                               kScoreStride);
+        score_rows<kAhead, rows.count>(scratch.turned + i * pool.headDim, keys, p, stop,
+                                       scratch.scores + i * kScoreStride, kScoreStride);
       });
     }
   }
   for (int i = 0; i < queries; i += kMicroQueries) {
-    const int end = micro_end(i), rows = micro_rows(i);
+    const int end = micro_end(i);
     if (end <= window.firstToken) continue;
-    for (int r = i; r < i + rows; r++) {
-      soften(scratch.scores + r * kScoreStride, window.firstPanel, (end + kPanelTokens - 1) / kPanelTokens,
-             window.firstToken, row_end(window, tile, r / pool.group), scratch.chunk.maximum + r,
-             scratch.chunk.sum + r);
+    for (int r = i; r < i + micro_rows(i); r++) {
+      soften(scratch.scores + r * kScoreStride, window.firstPanel, panels_of(end), window.firstToken,
+             query_end(window, r), scratch.chunk.maximum + r, scratch.chunk.sum + r);
     }
-    with_rows(rows, [&](auto r) {
-      value_rows<kAhead, r.count>(scratch.scores + i * kScoreStride, kScoreStride, values, window.firstToken, end, padded,
-                          scratch.chunk.values + static_cast<size_t>(i) * padded, padded);
+    with_rows(micro_rows(i), [&](auto rows) {
+      value_rows<kAhead, rows.count>(scratch.scores + i * kScoreStride, kScoreStride, values, window.firstToken, end,
+                                     padded, scratch.chunk.values + static_cast<size_t>(i) * padded, padded);
     });
   }
 }

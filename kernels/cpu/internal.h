@@ -48,6 +48,7 @@ struct Chunk {
   int endToken;
   int offset;     /* the segment's Δ */
   int causal;     /* 1: row r of R sees R - 1 - r tokens fewer than the last row (never below zero in all) */
+  int segment;
 };
 
 /* Rows [firstRow, firstRow + rowCount) of one piece. rowsAfter: rows of the piece behind the tile's last one. */
@@ -60,10 +61,17 @@ struct Tile {
   int counter;
 };
 
-/* Chunks [firstChunk, firstChunk + chunkCount) of a tile; done once for each KV head. */
+/* Chunks from firstChunk on of one tile. */
+struct Member {
+  int tile, firstChunk;
+};
+
+/*
+ * A unit of work, done once for each KV head: chunkCount chunks of every member. More than one member is a pack:
+ * tiles whose rows see the same blocks whole, each at an offset of its own, so that a block is loaded once.
+ */
 struct Item {
-  int tile;
-  int firstChunk, chunkCount;
+  int firstMember, memberCount, chunkCount;
 };
 
 struct StepView {
@@ -72,6 +80,7 @@ struct StepView {
   const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets, *blockIds;
   const Chunk *chunks;
   const Tile *tiles;
+  const Member *members;
   const Item *items;
   int itemCount;
 };

@@ -9,137 +9,173 @@
 
 namespace {
 
+using spg::Member;
+
 size_t scratch_floats(const PoolView &pool) {
   float *end = nullptr;
   const Scratch scratch = lay_out(pool, end);
   return static_cast<size_t>(scratch.values - end) + static_cast<size_t>(kChunkTokens) * pool.headDim + 32;
 }
 
-/* One thread's view of a task. */
-struct TaskContext {
+/* One thread's view of a task: the rows of an item's members, one after the other, for one KV head. */
+struct Task {
   const PoolView &pool;
   const StepView &step;
   const LayerCall &call;
-  const Tile &tile;
+  const Item &item;
   int kvHead;
   Scratch scratch;
+
+  const Member &member(int m) const { return step.members[item.firstMember + m]; }
+  const Tile &tile(int m) const { return step.tiles[member(m).tile]; }
+  const Chunk &chunk(int m, int c) const { return step.chunks[tile(m).firstChunk + member(m).firstChunk + c]; }
 };
 
-void load_queries(const TaskContext &task) {
+/* Normalised and scaled q of a tile's rows, into scratch.bare from query `first` on. */
+void load_queries(const Task &task, const Tile &tile, int first) {
   const PoolView &pool = task.pool;
   const float log2e = 1.44269504088896340736f;
-  for (int r = 0; r < task.tile.rowCount; r++) {
-    const float *row = task.call.qkv + (task.tile.firstRow + r) * task.call.qkvStride;
+  for (int r = 0; r < tile.rowCount; r++) {
+    const float *row = task.call.qkv + (tile.firstRow + r) * task.call.qkvStride;
     for (int g = 0; g < pool.group; g++) {
       const float *q = row + static_cast<size_t>(task.kvHead * pool.group + g) * pool.headDim;
       scale_head(q, task.call.qNorm, pool.headDim, pool.normEps, pool.softmaxScale * log2e,
-                 task.scratch.bare + (r * pool.group + g) * pool.headDim);
+                 task.scratch.bare + (first + r * pool.group + g) * pool.headDim);
     }
   }
 }
 
-void turn_queries(const TaskContext &task, int offset) {
+/* The same rotated to where they stand as seen from a segment at `offset`, into scratch.turned. */
+void turn_queries(const Task &task, const Tile &tile, int first, int offset) {
   const PoolView &pool = task.pool;
-  for (int r = 0; r < task.tile.rowCount; r++) {
-    const float *row = rope_row(pool, task.step.positions[task.tile.firstRow + r] - offset);
-    for (int i = r * pool.group; i < (r + 1) * pool.group; i++) {
-      rotate_head(pool, task.scratch.bare + i * pool.headDim, row, task.scratch.turned + i * pool.headDim);
+  for (int r = 0; r < tile.rowCount; r++) {
+    const float *row = rope_row(pool, task.step.positions[tile.firstRow + r] - offset);
+    for (int g = 0; g < pool.group; g++) {
+      const int i = (first + r * pool.group + g) * pool.headDim;
+      rotate_head(pool, task.scratch.bare + i, row, task.scratch.turned + i);
     }
   }
+}
+
+/* Loads q at the item's first chunk; turns it there and wherever a member's offset changes. Answers the rows. */
+int ready_queries(const Task &task, int c) {
+  int rows = 0;
+  for (int m = 0; m < task.item.memberCount; m++) {
+    const Tile &tile = task.tile(m);
+    const int first = rows * task.pool.group;
+    if (c == 0) load_queries(task, tile, first);
+    const int offset = task.chunk(m, c).offset;
+    if (c == 0 || offset != task.chunk(m, c - 1).offset) turn_queries(task, tile, first, offset);
+    rows += tile.rowCount;
+  }
+  return rows;
 }
 
 /* One micro panel of queries reads K and V from memory but once: there the next panels are fetched ahead. */
 template <class T>
-void run_in_pool(const TaskContext &task, const Chunk &chunk, const Chunk *next, const Window &window, int endPanel) {
+void run_in_pool(const Task &task, const Chunk &chunk, const Chunk *next, const Window &window) {
   Panels<T> panels;
-  point_at_pool(task.pool, task.step, chunk, task.call.layer, task.kvHead, endPanel, panels);
-  if (task.tile.rowCount * task.pool.group <= kMicroQueries) {
-    look_ahead(task.pool, task.step, next, task.call.layer, task.kvHead, window.firstPanel, endPanel, panels);
-    attend_chunk<true>(task.pool, task.tile, window, panels, task.scratch);
+  const int endPanel = end_panel(window), layer = task.call.layer;
+  point_at_pool(task.pool, task.step, chunk, layer, task.kvHead, endPanel, panels);
+  if (query_count(window) <= kMicroQueries) {
+    look_ahead(task.pool, task.step, next, layer, task.kvHead, window.firstPanel, endPanel, panels);
+    attend_chunk<true>(task.pool, window, panels, task.scratch);
   } else {
-    attend_chunk<false>(task.pool, task.tile, window, panels, task.scratch);
+    attend_chunk<false>(task.pool, window, panels, task.scratch);
   }
 }
 
-void run_chunk(const TaskContext &task, const Chunk &chunk, const Chunk *next, const Window &window) {
-  const PoolView &pool = task.pool;
-  const int end = row_end(window, task.tile, task.tile.rowCount - 1);
-  const int layer = task.call.layer, endPanel = (end + kPanelTokens - 1) / kPanelTokens;
-  const bool shared = task.tile.rowCount * pool.group > kMicroQueries;
-  if (pool.blockTokens < kPanelTokens || (pool.elementBytes == 2 && shared)) {
-    Panels<float> panels;
-    const int staged = pool.blockTokens < kPanelTokens ? end : endPanel * kPanelTokens;
-    if (pool.elementBytes == 4) {
-      stage<float>(pool, task.step, chunk, layer, task.kvHead, staged, task.scratch, panels);
-    } else {
-      stage<Half>(pool, task.step, chunk, layer, task.kvHead, staged, task.scratch, panels);
-    }
-    attend_chunk<false>(pool, task.tile, window, panels, task.scratch);
-  } else if (pool.elementBytes == 4) {
-    run_in_pool<float>(task, chunk, next, window, endPanel);
+template <class T>
+void run_staged(const Task &task, const Chunk &chunk, const Window &window) {
+  Panels<float> panels;
+  const int end = query_end(window, query_count(window) - 1);
+  const int staged = task.pool.blockTokens < kPanelTokens ? end : panels_of(end) * kPanelTokens;
+  stage<T>(task.pool, task.step, chunk, task.call.layer, task.kvHead, staged, task.scratch, panels);
+  attend_chunk<false>(task.pool, window, panels, task.scratch);
+}
+
+void run_chunk(const Task &task, const Chunk &chunk, const Chunk *next, const Window &window) {
+  const bool tiny = task.pool.blockTokens < kPanelTokens, shared = query_count(window) > kMicroQueries;
+  if (task.pool.elementBytes == 4) {
+    tiny ? run_staged<float>(task, chunk, window) : run_in_pool<float>(task, chunk, next, window);
   } else {
-    run_in_pool<Half>(task, chunk, next, window, endPanel);
+    tiny || shared ? run_staged<Half>(task, chunk, window) : run_in_pool<Half>(task, chunk, next, window);
   }
 }
 
-/* Merges the chunk's result into the running one, for each query that saw a token of it. */
-void merge_chunk(const TaskContext &task, const Window &window, const Softmax &chunk) {
-  const int padded = spg::padded_dim(task.pool), group = task.pool.group;
-  for (int i = 0; i < task.tile.rowCount * group; i++) {
-    if (row_end(window, task.tile, i / group) <= window.firstToken) continue;
+/* Merges a chunk's result into the running one, for each query that saw a token of it. */
+void merge_chunk(const Task &task, const Window &window, const Softmax &chunk) {
+  const int padded = spg::padded_dim(task.pool);
+  for (int i = 0; i < query_count(window); i++) {
+    if (query_end(window, i) <= window.firstToken) continue;
     merge(query_at(task.scratch.running, i, padded), query_at(chunk, i, padded), padded);
   }
 }
 
-void write_out(const TaskContext &task) {
+void write_out(const Task &task, const Tile &tile) {
   const PoolView &pool = task.pool;
   const int padded = spg::padded_dim(pool), group = pool.group;
-  for (int i = 0; i < task.tile.rowCount * group; i++) {
+  for (int i = 0; i < tile.rowCount * group; i++) {
     const Softmax result = query_at(task.scratch.running, i, padded);
-    const size_t head = static_cast<size_t>(task.tile.firstRow + i / group) * pool.queryHeads +
-                        task.kvHead * group + i % group;
+    const size_t head = static_cast<size_t>(tile.firstRow + i / group) * pool.queryHeads + task.kvHead * group +
+                        i % group;
     scale_head(result.values, nullptr, pool.headDim, 0, 1.0f / *result.sum, task.call.out + head * pool.headDim);
   }
 }
 
-Softmax partial_at(const TaskContext &task, const spg::SharedState &shared, int chunk) {
-  const int queries = task.tile.rowCount * task.pool.group;
-  const size_t index = static_cast<size_t>(task.kvHead) * task.tile.chunkCount + chunk;
-  float *start = shared.partials + task.tile.partialStart + index * spg::partial_floats(task.pool, queries);
+/* Where the result of chunk `c` of a tile waits for the others. */
+Softmax partial_at(const Task &task, const Tile &tile, const spg::SharedState &shared, int c) {
+  const int queries = tile.rowCount * task.pool.group;
+  const size_t index = static_cast<size_t>(task.kvHead) * tile.chunkCount + c;
+  float *start = shared.partials + tile.partialStart + index * spg::partial_floats(task.pool, queries);
   const size_t values = static_cast<size_t>(queries) * spg::padded_dim(task.pool);
   return {start + values, start + values + queries, start};
+}
+
+/* Puts each member's part of scratch.chunk, chunk `c` of the item, where the tile's last item will find it. */
+void keep_partials(const Task &task, const spg::SharedState &shared, int c) {
+  const int padded = spg::padded_dim(task.pool);
+  int first = 0;
+  for (int m = 0; m < task.item.memberCount; m++) {
+    const size_t queries = task.tile(m).rowCount * task.pool.group;
+    const Softmax from = query_at(task.scratch.chunk, first, padded);
+    const Softmax to = partial_at(task, task.tile(m), shared, task.member(m).firstChunk + c);
+    memcpy(to.maximum, from.maximum, queries * sizeof(float));
+    memcpy(to.sum, from.sum, queries * sizeof(float));
+    memcpy(to.values, from.values, queries * padded * sizeof(float));
+    first += static_cast<int>(queries);
+  }
+}
+
+/* Whoever finishes a tile's last item merges all its chunks, in their order. */
+void finish_tile(const Task &task, const Tile &tile, const spg::SharedState &shared) {
+  int32_t *pending = shared.pending + tile.counter + task.kvHead;
+  if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) > 0) return;
+  __atomic_store_n(pending, tile.itemCount, __ATOMIC_RELAXED); /* for the next layer */
+  clear(task.scratch.running, tile.rowCount * task.pool.group, spg::padded_dim(task.pool));
+  for (int c = 0; c < tile.chunkCount; c++) {
+    const Window window = window_of(task.pool, task.step.chunks[tile.firstChunk + c], tile.rowCount, tile.rowsAfter);
+    merge_chunk(task, window, partial_at(task, tile, shared, c));
+  }
+  write_out(task, tile);
 }
 
 void attend_task(const PoolView &pool, const StepView &step, const LayerCall &call, const spg::SharedState &shared,
                  int index, float *memory) {
   const Item &item = step.items[index / pool.kvHeads];
-  const Tile &tile = step.tiles[item.tile];
-  TaskContext task{pool, step, call, tile, index % pool.kvHeads, lay_out(pool, memory)};
-  const int queries = tile.rowCount * pool.group, padded = spg::padded_dim(pool);
-  const bool split = tile.itemCount > 1;
-  load_queries(task);
-  if (!split) clear(task.scratch.running, queries, padded);
-  const Chunk *turnedFor = nullptr;
-  for (int c = item.firstChunk; c < item.firstChunk + item.chunkCount; c++) {
-    const Chunk &chunk = step.chunks[tile.firstChunk + c];
-    if (!turnedFor || turnedFor->offset != chunk.offset) turn_queries(task, chunk.offset);
-    turnedFor = &chunk;
-    const Window window = window_of(chunk, tile);
-    if (split) task.scratch.chunk = partial_at(task, shared, c);
-    run_chunk(task, chunk, c + 1 < item.firstChunk + item.chunkCount ? &chunk + 1 : nullptr, window);
-    if (!split) merge_chunk(task, window, task.scratch.chunk);
+  const Task task{pool, step, call, item, index % pool.kvHeads, lay_out(pool, memory)};
+  const Tile &tile = task.tile(0);
+  const bool whole = item.memberCount == 1 && tile.itemCount == 1; /* nothing is left to merge with */
+  if (whole) clear(task.scratch.running, tile.rowCount * pool.group, spg::padded_dim(pool));
+  for (int c = 0; c < item.chunkCount; c++) {
+    const int rows = ready_queries(task, c);
+    const Chunk &chunk = task.chunk(0, c);
+    const Window window = window_of(pool, chunk, rows, tile.rowsAfter);
+    run_chunk(task, chunk, c + 1 < item.chunkCount ? &chunk + 1 : nullptr, window);
+    whole ? merge_chunk(task, window, task.scratch.chunk) : keep_partials(task, shared, c);
   }
-  if (split) {
-    /* Whoever finishes the tile's last item merges all chunks, in their order. */
-    int32_t *pending = shared.pending + tile.counter + task.kvHead;
-    if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) > 0) return;
-    __atomic_store_n(pending, tile.itemCount, __ATOMIC_RELAXED); /* for the next layer */
-    clear(task.scratch.running, queries, padded);
-    for (int c = 0; c < tile.chunkCount; c++) {
-      merge_chunk(task, window_of(step.chunks[tile.firstChunk + c], tile), partial_at(task, shared, c));
-    }
-  }
-  write_out(task);
+  if (whole) return write_out(task, tile);
+  for (int m = 0; m < item.memberCount; m++) finish_tile(task, task.tile(m), shared);
 }
 
 void embed_row(const void *table, int type, size_t start, int width, float *out) {

@@ -1,12 +1,17 @@
 /*
  * From a checked step to its work list. Chunks are cut by the geometry of each segment alone; how chunks are
- * dealt out to items follows the number of threads, which no result depends on (see abi.h: DETERMINISM).
+ * dealt out to items follows the number of threads and what rows have in common, and no result depends on that
+ * (see abi.h: DETERMINISM).
  *
  *   segment tokens   first ........................ first + count        counted from the segment's first block
  *   chunks           [0, 256) [256, 512) …                               each clipped to the seen tokens
  *   tile             up to 48 query vectors: rows of one piece x heads of one KV head
- *   item             a run of chunks of one tile
+ *   item             a run of chunks of one tile, or of several tiles that see the same blocks (a pack)
  */
+#include <string.h>
+
+#include <algorithm>
+
 #include "step.h"
 
 namespace spg {
@@ -19,88 +24,200 @@ constexpr double kChunkQueryNs = 40;
 /* An item takes at least this long: below it, starting and merging it would show. */
 constexpr double kSmallestItemNs = 10000;
 
-int seen_tokens(const Chunk &chunk, int rowsAfter) {
-  const int end = chunk.endToken - (chunk.causal ? rowsAfter : 0);
-  return (end < kChunkTokens ? end : kChunkTokens) - chunk.firstToken;
-}
+class Planner {
+ public:
+  Planner(const PoolView &pool, int threads, Step &step) : pool_(pool), threads_(threads), step_(step) {}
 
-void add_chunks(const PoolView &pool, const StepView &view, int segment, bool causal, std::vector<Chunk> &chunks) {
-  if (view.segmentTokenCounts[segment] == 0) return;
-  const int first = view.segmentFirstTokens[segment];
-  const int end = first + view.segmentTokenCounts[segment];
-  for (int base = 0; base < end; base += kChunkTokens) {
-    const int blockStart = view.segmentBlockStarts[segment] + base / pool.blockTokens;
-    chunks.push_back({blockStart, base == 0 ? first : 0, end - base, view.segmentOffsets[segment], causal});
+  void plan() {
+    for (int piece = 0; piece < step_.view.pieces; piece++) add_piece(piece);
+    step_.costNs = 0;
+    for (int tile = 0; tile < tile_count(); tile++) step_.costNs += tile_ns(tile) * pool_.kvHeads;
+    /* Four items for each thread and more leave little to wait for at the end. */
+    const double share = step_.costNs / (4 * threads_);
+    targetNs_ = threads_ == 1 ? step_.costNs * 2 : std::max(share, kSmallestItemNs);
+    add_packs();
+    for (int tile = 0; tile < tile_count(); tile++) add_own_items(tile);
+    for (Tile &tile : step_.tiles) place_partials(tile);
   }
-}
 
-double chunk_ns(const PoolView &pool, const Chunk &chunk, const Tile &tile) {
-  const double queries = tile.rowCount * pool.group;
-  const double tokens = seen_tokens(chunk, tile.rowsAfter);
-  return tokens * (kLoadNs + kQueryNs * queries) * pool.headDim / 64 + queries * kChunkQueryNs;
-}
+ private:
+  int tile_count() const { return static_cast<int>(step_.tiles.size()); }
 
-void add_piece(const PoolView &pool, Step &step, int piece) {
-  const StepView &view = step.view;
-  const int firstChunk = static_cast<int>(step.chunks.size());
-  const int endSegment = view.pieceSegments[piece + 1];
-  for (int s = view.pieceSegments[piece]; s < endSegment; s++) {
-    add_chunks(pool, view, s, s == endSegment - 1, step.chunks);
+  static int seen_tokens(const Chunk &chunk, int rowsAfter) {
+    return std::min(chunk.endToken - (chunk.causal ? rowsAfter : 0), kChunkTokens) - chunk.firstToken;
   }
-  const int endRow = view.pieceRows[piece + 1], tileRows = tile_rows(pool);
-  for (int row = view.pieceRows[piece]; row < endRow; row += tileRows) {
-    Tile tile{};
-    tile.firstRow = row;
-    tile.rowCount = endRow - row < tileRows ? endRow - row : tileRows;
-    tile.rowsAfter = endRow - row - tile.rowCount;
-    tile.firstChunk = firstChunk;
-    tile.chunkCount = static_cast<int>(step.chunks.size()) - firstChunk;
-    while (seen_tokens(step.chunks[firstChunk + tile.chunkCount - 1], tile.rowsAfter) <= 0) tile.chunkCount--;
-    step.tiles.push_back(tile);
-  }
-}
 
-/* Cuts a tile's chunks into items of about `target`. */
-void add_items(const PoolView &pool, Step &step, int index, double target) {
-  Tile &tile = step.tiles[index];
-  int start = 0;
-  double ns = 0;
-  for (int c = 0; c < tile.chunkCount; c++) {
-    ns += chunk_ns(pool, step.chunks[tile.firstChunk + c], tile);
-    if (ns < target && c + 1 < tile.chunkCount) continue;
-    step.items.push_back({index, start, c + 1 - start});
-    tile.itemCount++;
-    start = c + 1;
-    ns = 0;
+  double chunk_ns(const Chunk &chunk, int rowsAfter, int queries) const {
+    const double tokens = seen_tokens(chunk, rowsAfter);
+    return tokens * (kLoadNs + kQueryNs * queries) * pool_.headDim / 64 + queries * kChunkQueryNs;
   }
-  if (tile.itemCount == 1) return;
-  tile.partialStart = step.partialFloats;
-  tile.counter = static_cast<int>(step.pending.size());
-  step.partialFloats += partial_floats(pool, tile.rowCount * pool.group) * tile.chunkCount * pool.kvHeads;
-  step.pending.resize(step.pending.size() + pool.kvHeads, tile.itemCount);
-}
+
+  double tile_ns(int index) const {
+    const Tile &tile = step_.tiles[index];
+    double ns = 0;
+    for (int c = 0; c < tile.chunkCount; c++) {
+      ns += chunk_ns(step_.chunks[tile.firstChunk + c], tile.rowsAfter, tile.rowCount * pool_.group);
+    }
+    return ns;
+  }
+
+  void add_chunks(int segment, bool causal) {
+    const StepView &view = step_.view;
+    step_.segmentChunks.push_back(static_cast<int>(step_.chunks.size()));
+    if (view.segmentTokenCounts[segment] == 0) return;
+    const int first = view.segmentFirstTokens[segment], end = first + view.segmentTokenCounts[segment];
+    for (int base = 0; base < end; base += kChunkTokens) {
+      const int blockStart = view.segmentBlockStarts[segment] + base / pool_.blockTokens;
+      step_.chunks.push_back(
+          {blockStart, base == 0 ? first : 0, end - base, view.segmentOffsets[segment], causal, segment});
+    }
+  }
+
+  void add_piece(int piece) {
+    const StepView &view = step_.view;
+    const int firstChunk = static_cast<int>(step_.chunks.size()), endSegment = view.pieceSegments[piece + 1];
+    for (int s = view.pieceSegments[piece]; s < endSegment; s++) add_chunks(s, s == endSegment - 1);
+    const int chunkCount = static_cast<int>(step_.chunks.size()) - firstChunk;
+    const int endRow = view.pieceRows[piece + 1], tileRows = tile_rows(pool_);
+    for (int row = view.pieceRows[piece]; row < endRow; row += tileRows) {
+      const int rowCount = std::min(tileRows, endRow - row);
+      Tile tile{row, rowCount, endRow - row - rowCount, firstChunk, chunkCount, 0, 0, 0};
+      while (seen_tokens(step_.chunks[firstChunk + tile.chunkCount - 1], tile.rowsAfter) <= 0) tile.chunkCount--;
+      /* Only a piece of one small tile gains by company. */
+      const bool small = rowCount == endRow - view.pieceRows[piece] && rowCount * pool_.group * 2 <= kTileQueries;
+      for (int s = view.pieceSegments[piece]; small && s + 1 < endSegment; s++) {
+        if (view.segmentTokenCounts[s] > 0) candidates_.push_back({s, tile_count()});
+      }
+      step_.tiles.push_back(tile);
+    }
+  }
+
+  struct Candidate {
+    int segment, tile;
+  };
+
+  const int32_t *blocks_of(int segment) const {
+    return step_.view.blockIds + step_.view.segmentBlockStarts[segment];
+  }
+
+  /* Orders segments so that equal ones (same tokens of the same blocks) stand together. */
+  int compare(int a, int b) const {
+    const StepView &view = step_.view;
+    if (blocks_of(a)[0] != blocks_of(b)[0]) return blocks_of(a)[0] < blocks_of(b)[0] ? -1 : 1;
+    const int firstA = view.segmentFirstTokens[a], firstB = view.segmentFirstTokens[b];
+    if (firstA != firstB) return firstA < firstB ? -1 : 1;
+    const int tokensA = view.segmentTokenCounts[a], tokensB = view.segmentTokenCounts[b];
+    if (tokensA != tokensB) return tokensA < tokensB ? -1 : 1;
+    const int blocks = (firstA + tokensA + pool_.blockTokens - 1) / pool_.blockTokens;
+    return memcmp(blocks_of(a), blocks_of(b), blocks * sizeof(int32_t));
+  }
+
+  void add_packs() {
+    step_.segmentPacked.assign(step_.view.segments, 0);
+    if (tile_count() < 2) return;
+    std::sort(candidates_.begin(), candidates_.end(), [this](const Candidate &a, const Candidate &b) {
+      const int order = compare(a.segment, b.segment);
+      return order != 0 ? order < 0 : a.segment < b.segment;
+    });
+    for (size_t start = 0; start < candidates_.size();) {
+      size_t end = start + 1;
+      while (end < candidates_.size() && compare(candidates_[start].segment, candidates_[end].segment) == 0) end++;
+      while (start < end) start = add_pack(start, end);
+    }
+  }
+
+  /* Packs candidates from `start` on while a tile's worth of queries is not exceeded; answers the next one. */
+  size_t add_pack(size_t start, size_t end) {
+    int queries = 0;
+    size_t next = start;
+    while (next < end) {
+      const int more = step_.tiles[candidates_[next].tile].rowCount * pool_.group;
+      if (queries + more > tile_queries(pool_)) break;
+      queries += more;
+      next++;
+    }
+    if (next - start < 2) return next;
+    const int segment = candidates_[start].segment, firstChunk = step_.segmentChunks[segment];
+    for (size_t i = start; i < next; i++) step_.segmentPacked[candidates_[i].segment] = 1;
+    cut(firstChunk, chunks_end(segment), 0, queries, [&](int chunk, int count) {
+      step_.items.push_back({static_cast<int>(step_.members.size()), static_cast<int>(next - start), count});
+      for (size_t i = start; i < next; i++) {
+        const int own = step_.segmentChunks[candidates_[i].segment] + chunk - firstChunk;
+        add_member(candidates_[i].tile, own);
+      }
+    });
+    return next;
+  }
+
+  /* Calls emit(first, count) for consecutive runs of the chunks [chunk, end), each of about the target time. */
+  template <class Emit>
+  void cut(int chunk, int end, int rowsAfter, int queries, Emit emit) const {
+    double ns = 0;
+    for (int first = chunk; chunk < end; chunk++) {
+      ns += chunk_ns(step_.chunks[chunk], rowsAfter, queries);
+      if (ns < targetNs_ && chunk + 1 < end) continue;
+      emit(first, chunk + 1 - first);
+      first = chunk + 1;
+      ns = 0;
+    }
+  }
+
+  void add_member(int tile, int chunk) {
+    step_.members.push_back({tile, chunk - step_.tiles[tile].firstChunk});
+    step_.tiles[tile].itemCount++;
+  }
+
+  int chunks_end(int segment) const {
+    return segment + 1 < step_.view.segments ? step_.segmentChunks[segment + 1] : static_cast<int>(step_.chunks.size());
+  }
+
+  /* Items of the chunks that no pack took. */
+  void add_own_items(int index) {
+    const Tile tile = step_.tiles[index];
+    const int end = tile.firstChunk + tile.chunkCount;
+    auto packed = [&](int chunk) { return step_.segmentPacked[step_.chunks[chunk].segment] != 0; };
+    for (int start = tile.firstChunk; start < end;) {
+      int stop = start;
+      while (stop < end && !packed(stop)) stop++;
+      cut(start, stop, tile.rowsAfter, tile.rowCount * pool_.group, [&](int chunk, int count) {
+        step_.items.push_back({static_cast<int>(step_.members.size()), 1, count});
+        add_member(index, chunk);
+      });
+      start = stop;
+      while (start < end && packed(start)) start++;
+    }
+  }
+
+  void place_partials(Tile &tile) {
+    if (tile.itemCount == 1) return;
+    tile.partialStart = step_.partialFloats;
+    tile.counter = static_cast<int>(step_.pending.size());
+    step_.partialFloats += partial_floats(pool_, tile.rowCount * pool_.group) * tile.chunkCount * pool_.kvHeads;
+    step_.pending.resize(step_.pending.size() + pool_.kvHeads, tile.itemCount);
+  }
+
+  const PoolView &pool_;
+  const int threads_;
+  Step &step_;
+  double targetNs_ = 0;
+  std::vector<Candidate> candidates_;
+};
 
 }
 
 void plan_step(const PoolView &pool, int threads, Step &step) {
   step.chunks.clear();
   step.tiles.clear();
+  step.members.clear();
   step.items.clear();
+  step.segmentChunks.clear();
   step.pending.clear();
   step.partialFloats = 0;
-  for (int piece = 0; piece < step.view.pieces; piece++) add_piece(pool, step, piece);
-  double total = 0;
-  for (const Tile &tile : step.tiles) {
-    for (int c = 0; c < tile.chunkCount; c++) total += chunk_ns(pool, step.chunks[tile.firstChunk + c], tile);
-  }
-  step.costNs = total * pool.kvHeads;
-  /* Four items for each thread and more leave little to wait for at the end. */
-  const double share = step.costNs / (4 * threads);
-  const double target = threads == 1 ? step.costNs * 2 : share > kSmallestItemNs ? share : kSmallestItemNs;
-  for (int tile = 0; tile < static_cast<int>(step.tiles.size()); tile++) add_items(pool, step, tile, target);
+  Planner(pool, threads, step).plan();
   StepView &view = step.view;
   view.chunks = step.chunks.data();
   view.tiles = step.tiles.data();
+  view.members = step.members.data();
   view.items = step.items.data();
   view.itemCount = static_cast<int>(step.items.size());
 }

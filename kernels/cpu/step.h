@@ -27,7 +27,11 @@ struct Step {
   std::vector<int32_t> segmentBlockStarts, segmentFirstTokens, segmentTokenCounts, segmentOffsets, blockIds;
   std::vector<Chunk> chunks;
   std::vector<Tile> tiles;
+  std::vector<Member> members;
   std::vector<Item> items;
+  /* [segments] first chunk, and whether a pack computes the segment; scratch of plan_step. */
+  std::vector<int> segmentChunks, segmentOrder;
+  std::vector<char> segmentPacked;
   /* Floats that the partial results of split tiles take. */
   size_t partialFloats = 0;
   std::vector<int32_t> pending;
