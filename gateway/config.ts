@@ -55,7 +55,7 @@ export const limits = {
   workerStopMs: 3_000,
   restartMinMs: 100,
   restartMaxMs: 5_000,
-  workerStableMs: 30_000,
+  workerStableMs: 5_000,
   heartbeatMs: 1_000,
   workerHangMs: 60_000,
   encodedCacheChars: 16 * mib,

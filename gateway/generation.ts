@@ -16,6 +16,8 @@ export interface GenerationInput {
   readonly deadlineMs: number;
   readonly signal: AbortSignal;
   readonly affinity: string;
+  /** Nothing is shown before the end: see DispatchRequest. */
+  readonly restartable: boolean;
 }
 
 export interface TextEvent {
@@ -32,7 +34,12 @@ export interface EndEvent {
   readonly report: FinishedEvent;
 }
 
-export type CompletionEvent = TextEvent | EndEvent;
+/** What came so far is void. */
+export interface RestartEvent {
+  readonly type: "restart";
+}
+
+export type CompletionEvent = TextEvent | RestartEvent | EndEvent;
 
 /** @throws ApiError as Dispatcher.submit does */
 export function generate(
@@ -44,14 +51,15 @@ export function generate(
   const { stops, signal, ...request } = input;
   // Submitted now, not at the first read: several completions run side by side, and a refusal is thrown here.
   const events = dispatcher.submit({ ...request, signal: AbortSignal.any([signal, stopper.signal]) });
-  return textOf(events, new Detokenizer(tokenBytes, stops), stopper);
+  return textOf(events, () => new Detokenizer(tokenBytes, stops), stopper);
 }
 
 async function* textOf(
   events: ReturnType<Dispatcher["submit"]>,
-  detokenizer: Detokenizer,
+  open: () => Detokenizer,
   stopper: AbortController,
 ): AsyncGenerator<CompletionEvent, void> {
+  let detokenizer = open();
   let receivedTokens = 0;
   let stopped = false;
   for await (const event of events) {
@@ -63,6 +71,12 @@ async function* textOf(
       if (text !== "" || event.logprobs !== undefined) yield { type: "text", text, logprobs: event.logprobs ?? [] };
       stopped = stoppedBy !== undefined;
       if (stopped) stopper.abort();
+      continue;
+    }
+    if (event.type === "restarted") {
+      detokenizer = open();
+      receivedTokens = 0;
+      yield { type: "restart" };
       continue;
     }
     const { text } = detokenizer.end();

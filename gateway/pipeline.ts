@@ -39,6 +39,8 @@ export interface ChatJob {
   readonly tenantId: string;
   readonly request: ChatRequest;
   readonly signal: AbortSignal;
+  /** The caller shows nothing before the end, so a lost worker's part of the answer can be made again. */
+  readonly restartable: boolean;
 }
 
 export interface ChatRun {
@@ -70,7 +72,7 @@ export class Pipeline {
 
   /** @throws ApiError before anything runs; what fails later is thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
-    const { requestId, tenantId, request } = job;
+    const { requestId, tenantId, request, restartable } = job;
     const card = this.modelCard(request.model);
     const retrieved = this.#retrieve(tenantId, request);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
@@ -93,6 +95,7 @@ export class Pipeline {
         reuse: request.reuse,
         deadlineMs: this.#deps.requestMs,
         signal,
+        restartable,
         affinity: `${tenantId} ${request.cacheKey ?? ""}`,
       }),
     );

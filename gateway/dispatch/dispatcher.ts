@@ -121,8 +121,8 @@ export class Dispatcher implements WorkerEvents {
     for (const entry of [...this.#byWorkerRequestId.values()]) {
       if (entry.workerId !== workerId) continue;
       this.#detach(entry);
-      const retry = entry.streamedTokens === 0 && entry.attempt < this.#options.maxAttempts && !entry.aborted;
-      if (retry) this.#placeOrFail(entry);
+      const seen = entry.streamedTokens > 0 && entry.request.restartable !== true;
+      if (!seen && !entry.aborted && entry.attempt < this.#options.maxAttempts) this.#restart(entry);
       else if (entry.aborted) this.#finishAborted(entry);
       else this.#fail(entry, new ApiError("worker_lost"));
     }
@@ -208,6 +208,12 @@ export class Dispatcher implements WorkerEvents {
     if (!entry.request.reuse) return 0;
     const blockTokens = this.#options.registry.card()?.blockTokens ?? 1;
     return this.#options.residency.cachedTokens(workerId, entry.request.plan.runs, blockTokens);
+  }
+
+  #restart(entry: InFlight): void {
+    if (entry.streamedTokens > 0) entry.queue.push({ type: "restarted" });
+    entry.streamedTokens = 0;
+    this.#placeOrFail(entry);
   }
 
   #placeOrFail(entry: InFlight): void {

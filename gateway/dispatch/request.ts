@@ -15,6 +15,11 @@ export interface DispatchRequest {
   readonly params: GenerateParams;
   /** false: nothing found, nothing kept (the baseline of measurements). */
   readonly reuse: boolean;
+  /**
+   * Nobody has seen a token before the end, so a lost worker's tokens may be thrown away and the request run again:
+   * a `restarted` event says so. false: a request that has given tokens ends with worker_lost.
+   */
+  readonly restartable?: boolean;
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
   /** Requests with the same affinity prefer the same worker where the cost is equal. */
@@ -25,6 +30,8 @@ export interface DispatchRequest {
 
 export type GenerationEvent =
   | { readonly type: "tokens"; readonly tokenIds: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+  /** What came so far is void; the tokens begin again. */
+  | { readonly type: "restarted" }
   | FinishedEvent;
 
 export interface FinishedEvent {

@@ -51,7 +51,13 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
     try {
       const client = new AbortController();
       const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
-      const run = await deps.pipeline.chat({ requestId, tenantId, request: body.request, signal });
+      const run = await deps.pipeline.chat({
+        requestId,
+        tenantId,
+        request: body.request,
+        signal,
+        restartable: !body.stream,
+      });
       const head = { id: `chatcmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
       const choices = Array.from(
         { length: body.request.choiceCount },
@@ -139,7 +145,7 @@ async function writeStream(
     const [index, event] = next.value;
     collect(choices[index], event);
     if (event.type === "text") await delta(index, { content: event.text }, null, logprobsOf?.(event.logprobs) ?? null);
-    else await delta(index, {}, event.reason === "length" ? "length" : "stop");
+    else if (event.type === "end") await delta(index, {}, event.reason === "length" ? "length" : "stop");
   }
   if (stream.closed) return;
   const ends = choices.flatMap((choice) => (choice.end === undefined ? [] : [choice.end]));
@@ -152,6 +158,11 @@ function collect(choice: Choice | undefined, event: CompletionEvent): void {
   if (choice === undefined) throw new Error("an event of a choice that was not asked for");
   if (event.type === "end") {
     choice.end = event;
+    return;
+  }
+  if (event.type === "restart") {
+    choice.text = "";
+    choice.logprobs.length = 0;
     return;
   }
   choice.text += event.text;

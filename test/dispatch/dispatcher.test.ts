@@ -22,7 +22,7 @@ async function collect(events: AsyncIterable<GenerationEvent>): Promise<{ tokens
   try {
     for await (const event of events) {
       if (event.type === "tokens") tokens.push(...event.tokenIds);
-      else return { tokens, end: event.reason };
+      else if (event.type === "finished") return { tokens, end: event.reason };
     }
     return { tokens, end: "nothing" };
   } catch (error) {
@@ -72,6 +72,25 @@ describe("a request", () => {
     at(processes, 0).die();
     expect(await result).toEqual({ tokens: [7], end: "worker_lost" });
     expect(registry.list()[0]).toMatchObject({ state: "restarting", inFlight: 0, pendingTokens: 0 });
+  });
+
+  test("whose tokens nobody has seen begins again, and says so", async () => {
+    const { dispatcher, processes } = started();
+    at(processes, 0).ready();
+    const seen: string[] = [];
+    const reading = (async () => {
+      for await (const event of dispatcher.submit(request("a", { restartable: true }))) {
+        seen.push(event.type === "tokens" ? event.tokenIds.join() : event.type);
+      }
+    })();
+    at(processes, 0).core.tick();
+    at(processes, 0).core.tick();
+    at(processes, 0).die();
+    await restarted(processes, 2);
+    at(processes, 1).ready();
+    for (let tick = 0; tick < 3; tick++) at(processes, 1).core.tick();
+    await reading;
+    expect(seen).toEqual(["7", "8", "restarted", "7", "8", "9", "finished"]);
   });
 
   test("is not tried more often than allowed", async () => {

@@ -100,7 +100,7 @@ describe("real processes", () => {
       try {
         for await (const event of dispatcher.submit(request(id, { params: greedy(12), deadlineMs: 20_000 }))) {
           if (event.type === "tokens") tokens.push(...event.tokenIds);
-          else end = event.reason;
+          else if (event.type === "finished") end = event.reason;
         }
       } catch (error) {
         end = (error as { code: string }).code;

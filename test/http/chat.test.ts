@@ -125,6 +125,21 @@ describe("an answer", () => {
     await Promise.allSettled(answers);
   });
 
+  test("a worker lost in mid-answer is made good without a word when nothing was shown", async () => {
+    const { app, processes } = chatRig({ ticking: false });
+    const answer = read(post(app, { ...question, max_tokens: 6, logprobs: true }));
+    const running = (life: number): number => processes[life]?.core.runningCount ?? 0;
+    while (running(0) === 0) await Bun.sleep(0);
+    for (let tick = 0; tick < 4; tick++) processes[0]?.core.tick();
+    processes[0]?.die();
+    while (processes.length < 2) await Bun.sleep(1);
+    processes[1]?.ready();
+    while (running(1) > 0) processes[1]?.core.tick();
+    const { choices, usage } = await answer;
+    expect(choices[0]?.message.content).toBe("user\nthe ");
+    expect(usage.completion_tokens).toBe(6);
+  });
+
   test("null means not set, as clients send it", async () => {
     const nulls = ["temperature", "top_p", "seed", "stop", "n", "logprobs", "logit_bias", "stream", "tools", "user"];
     const body = { ...question, ...Object.fromEntries(nulls.map((name) => [name, null])) };
