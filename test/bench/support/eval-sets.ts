@@ -28,7 +28,8 @@ export function readEvalQuestions(names: readonly string[] = []): EvalQuestion[]
   const folder = join(demoModelFolder, "eval");
   const known = readdirSync(folder)
     .filter((file) => file.endsWith(".json"))
-    .map((file) => file.replace(/\.json$/, ""));
+    .map((file) => file.replace(/\.json$/, ""))
+    .sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
   const unknown = names.find((name) => !known.includes(name));
   if (unknown !== undefined) throw new CommandError(`no evaluation set "${unknown}"; there are ${known.join(", ")}`);
   return known
