@@ -159,7 +159,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
 
 /** Settings of the worker that the gateway passes on when they are set, without reading them. */
 const passedOn = ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "SPANGATE_BLOCK_TOKENS", "SPANGATE_STEP_TOKENS"];
-const passedOnPrefixes = ["SPANGATE_KV_TYPE", "SPANGATE_MAX_", "SPANGATE_ISA", "SPANGATE_KERNEL", "FAKE_"];
+const passedOnPrefixes = ["SPANGATE_KV_TYPE", "SPANGATE_MAX_", "SPANGATE_ISA", "SPANGATE_KERNEL"];
 
 /** The whole environment of a worker process: nothing of ours that it does not need, no credential above all. */
 export function workerEnvironment(

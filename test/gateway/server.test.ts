@@ -11,9 +11,9 @@ const adminKey = "test-admin-key-0123456789";
 const fakeWorker = join(import.meta.dir, "..", "dispatch", "fake-worker.ts");
 const dataDir = mkdtempSync(join(tmpdir(), "spangate-server-"));
 
-const start = (settings: Record<string, string>): Promise<RunningServer> => {
+const start = (settings: Record<string, string>, workerArguments: readonly string[] = []): Promise<RunningServer> => {
   const env = { ...process.env, SPANGATE_PORT: "0", SPANGATE_ADMIN_KEY: adminKey, SPANGATE_LOG: "silent", ...settings };
-  return startServer(parseConfig(env), { env, workerArgv: [process.execPath, fakeWorker] });
+  return startServer(parseConfig(env), { env, workerArgv: [process.execPath, fakeWorker, ...workerArguments] });
 };
 
 const context = { server: undefined as RunningServer | undefined, apiKey: "" };
@@ -139,10 +139,7 @@ describe("things that go wrong", () => {
 
 test("a worker that fails for good is the server's own failure", async () => {
   const dir = mkdtempSync(join(tmpdir(), "spangate-fatal-"));
-  const server = await start({
-    SPANGATE_DATA: dir,
-    FAKE_FATAL: "config.json: architecture FooForCausalLM is not supported",
-  });
+  const server = await start({ SPANGATE_DATA: dir }, ["config.json: architecture FooForCausalLM is not supported"]);
   await expect(server.ready).rejects.toThrow("FooForCausalLM is not supported");
   await server.ready.catch(() => undefined);
   const ready = await fetch(`${server.url}/ready`);
