@@ -13,7 +13,7 @@
  *   [layerCount][blockCount][kvHeads] of { K: [headDim][blockTokens], V: [blockTokens][headDim] }
  *
  * K is stored transposed, so that 16 tokens of one dimension are one AVX-512 register of float32. Elements
- * are float32, or float16 converted on load (all arithmetic is float32). Slot = blockId * blockTokens + offset.
+ * are float32, or float16 converted on load (all arithmetic is float32; beyond 65504 they are stored as that). Slot = blockId * blockTokens + offset.
  * K of the token at chain position i is stored rotated by RoPE at i; V as it is. Everything native-endian.
  * blockTokens is a power of two up to 256; below 16 blocks are gathered into scratch first (correct, slower).
  *

@@ -35,8 +35,6 @@ const compileFlags = [
   "-fno-math-errno",
   "-fno-trapping-math",
   "-pthread",
-  "-Wall",
-  "-Wextra",
 ];
 
 const avx2Flags = ["-mavx2", "-mfma", "-mf16c"];

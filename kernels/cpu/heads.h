@@ -17,6 +17,7 @@ inline float to_float(float x) { return x; }
 inline float to_float(Half x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x))); }
 inline void put(float *p, float x) { *p = x; }
 inline void put(Half *p, float x) {
+  x = x > spg::kMaxHalf ? spg::kMaxHalf : x < -spg::kMaxHalf ? -spg::kMaxHalf : x;
   *p = static_cast<Half>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
 }
 

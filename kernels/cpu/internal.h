@@ -23,6 +23,8 @@ constexpr int kTileQueries = 48;
 /* Floats between the score rows of two queries; not a power of two, so that rows do not share cache sets. */
 constexpr int kScoreStride = kChunkTokens + 16;
 constexpr int kMaxHeadDim = 256;
+/* Greatest finite float16: what lies beyond is stored as this, so that one outlier does not become infinite. */
+constexpr float kMaxHalf = 65504;
 constexpr int kMaxQueryGroup = 256;
 
 /* Geometry and memory of one pool. */

@@ -27,12 +27,12 @@ float half_to_float(uint16_t bits) {
   return static_cast<float>(bits & 0x8000 ? -value : value);
 }
 
-/* Round to nearest, ties to even; too large becomes infinite. */
+/* Round to nearest, ties to even; too large becomes the greatest finite number. */
 uint16_t float_to_half(double value) {
   const uint16_t sign = signbit(value) ? 0x8000 : 0;
   if (isnan(value)) return sign | 0x7e00;
   const double magnitude = fabs(value);
-  if (magnitude >= 65520) return sign | 0x7c00;
+  if (magnitude >= kMaxHalf) return sign | 0x7bff;
   int exponent = magnitude < ldexp(1, -14) ? -14 : ilogb(magnitude);
   const double steps = nearbyint(ldexp(magnitude, 10 - exponent));
   return sign | static_cast<uint16_t>(steps + (exponent + 14) * 1024);

@@ -3,6 +3,9 @@
 namespace spg {
 namespace {
 
+/* Keeps sums of token indices inside 32 bits. */
+constexpr int64_t kMaxSegmentTokens = 1 << 30;
+
 bool rises_to(const int32_t *starts, int32_t count, int32_t end) {
   if (starts[0] != 0 || starts[count] != end) return false;
   for (int i = 0; i < count; i++) {
@@ -15,7 +18,8 @@ int32_t check_segments(const StepArguments &plan, const PoolView &pool) {
   for (int s = 0; s < plan.segments; s++) {
     const int64_t first = plan.segmentFirstTokens[s], tokens = plan.segmentTokenCounts[s];
     const int64_t start = plan.segmentBlockStarts[s];
-    if (first < 0 || first >= pool.blockTokens || tokens < 0 || start < 0) return SPG_E_SEGMENT;
+    if (first < 0 || first >= pool.blockTokens || start < 0) return SPG_E_SEGMENT;
+    if (tokens < 0 || tokens > kMaxSegmentTokens) return SPG_E_SEGMENT;
     const int64_t blocks = tokens == 0 ? 0 : (first + tokens + pool.blockTokens - 1) / pool.blockTokens;
     if (start + blocks > plan.blockIdCount) return SPG_E_SEGMENT;
     if (plan.segmentOffsets[s] <= -pool.maxPositions || plan.segmentOffsets[s] >= pool.maxPositions) {

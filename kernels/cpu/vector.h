@@ -8,6 +8,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "internal.h"
+
 namespace {
 
 typedef uint16_t Half;
@@ -25,13 +27,15 @@ inline Vec load(const float *p) { return _mm512_loadu_ps(p); }
 inline Vec load(const Half *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))); }
 inline void store(float *p, Vec x) { _mm512_storeu_ps(p, x); }
 inline void store(Half *p, Vec x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+  const Vec limit = _mm512_set1_ps(spg::kMaxHalf);
+  const Vec clamped = _mm512_max_ps(_mm512_set1_ps(-spg::kMaxHalf), _mm512_min_ps(limit, x));
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm512_cvtps_ph(clamped, _MM_FROUND_TO_NEAREST_INT));
 }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
-/* The second operand where either is NaN, as the instruction does. */
+/* The second operand where either is NaN, as the instruction does (store above keeps NaN by it, too). */
 inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 inline Vec round_nearest(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* x * 2^n for whole n in [-127, 127]; 0 for n = -127. */
@@ -65,7 +69,9 @@ inline Vec load(const float *p) { return _mm256_loadu_ps(p); }
 inline Vec load(const Half *p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
 inline void store(float *p, Vec x) { _mm256_storeu_ps(p, x); }
 inline void store(Half *p, Vec x) {
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+  const Vec limit = _mm256_set1_ps(spg::kMaxHalf);
+  const Vec clamped = _mm256_max_ps(_mm256_set1_ps(-spg::kMaxHalf), _mm256_min_ps(limit, x));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm256_cvtps_ph(clamped, _MM_FROUND_TO_NEAREST_INT));
 }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }

@@ -90,6 +90,32 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa: Isa) => {
     }
   });
 
+  testHere("what float16 cannot hold is stored as its greatest number, NaN as NaN", () => {
+    const random = new Random(freshSeed());
+    for (const blockTokens of [4, 16]) {
+      const fixed = {
+        kvType: "float16",
+        blockTokens,
+        headDim: 24,
+        rope: { inverseFrequencies: new Float32Array(0) },
+      } as const;
+      const world = { ...randomWorld(random, randomOptions(random, fixed)), norms: undefined };
+      world.qkv.forEach((_, i) => {
+        world.qkv[i] = random.pick([1e6, -1e6, 65_504, -65_519, 7, Number.NaN]);
+      });
+      const [actual, expected] = [here(), oracle].map((each) => {
+        const pool = openWorld(each, world);
+        pool.writeKv(1, world.qkv);
+        const elements = toFloats(elementsOf(pool).slice());
+        pool.close();
+        return elements;
+      });
+      expect(expected?.includes(65_504)).toBe(true);
+      if (actual === undefined || expected === undefined) throw new Error("two results expected");
+      expect(greatestDifference(actual, expected)).toBe(0);
+    }
+  });
+
   testHere("ReRoPE turns stored K by the difference of positions", () => {
     const random = new Random(freshSeed());
     for (let round = 0; round < 12; round++) {

@@ -108,6 +108,16 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
     }
   });
 
+  testHere("packed with rows that see the same blocks at other offsets", () => {
+    for (const kvType of ["float32", "float16"] as const) {
+      const world = crowdedWorld(new Random(freshSeed()), kvType);
+      const alone = world.pieces.map((_, index) => sliceOf(world, index, 0, 1));
+      const serial = runOn(one, world, alone);
+      expect(firstDifferentBits(serial, runOn(one, world, [world]))).toBe(-1);
+      expect(firstDifferentBits(serial, runOn(three, world, [world]))).toBe(-1);
+    }
+  });
+
   testHere("a long context split over threads, step after step", () => {
     for (const kvType of ["float32", "float16"] as const) {
       const world = longWorld(new Random(freshSeed()), kvType);
@@ -131,6 +141,30 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
     expect(stored[0]).toBe(stored[1]);
   });
 });
+
+/** 20 decoding rows over the same spans, each with offsets of its own; one of them sees a span twice. */
+function crowdedWorld(random: Random, kvType: "float32" | "float16"): World {
+  const spans = [600, 5, 130].map((tokenCount, index) => ({
+    blockIds: Array.from({ length: Math.ceil(tokenCount / 16) }, (_, i) => index * 40 + i),
+    firstToken: 0,
+    tokenCount,
+  }));
+  const pieces = Array.from({ length: 20 }, (_, index): Piece => {
+    const order = index === 7 ? [...spans, ...spans] : random.shuffle([...spans]);
+    return {
+      firstPosition: 2000 + index,
+      rowCount: 1,
+      seen: order.map((span) => ({ ...span, offset: random.integer(0, 1000) })),
+      own: { blockIds: [130 + index], firstToken: 0, tokenCount: random.integer(1, 16), offset: 0 },
+    };
+  });
+  const fixed = { headDim: 64, kvHeads: 2, queryHeads: 6, blockTokens: 16, blockCount: 150, layerCount: 1, kvType };
+  const values = random.normals(150 * 2 * 16 * 64 * 2);
+  const kv = kvType === "float32" ? values : Uint16Array.from(values, halfBits);
+  const options = randomOptions(random, fixed);
+  const qkv = random.normals(20 * 10 * 64);
+  return { options, pieces, batch: batchOf(pieces, 16), kv, qkv, norms: undefined };
+}
 
 /** One row at the end of 16,000 tokens: enough to be split over threads. */
 function longWorld(random: Random, kvType: "float32" | "float16"): World {
