@@ -12,6 +12,8 @@ import type { Attributes } from "./schema.ts";
 
 /** Words of a query that are looked up; further ones are ignored. */
 export const maxSearchTerms = 64;
+/** Fragments that one search ranks: ranking takes some 3 µs each, and it holds the event loop. */
+const maxCandidates = 10_000;
 
 export interface SearchHit {
   readonly id: FragmentId;
@@ -86,16 +88,27 @@ export function searchFullText(
   limit: number,
   corpusFileSeqs?: readonly number[],
 ): readonly SearchHit[] {
-  const match = matchExpression(query);
-  if (match === undefined || limit < 1) return [];
   const table = tableOf(corpusSeq);
+  const terms = selectiveTerms(db, table, searchTerms(query));
+  if (terms.length === 0 || limit < 1) return [];
   const filter = corpusFileSeqs === undefined ? "" : "and cf.seq in (select value from json_each(?))";
+  // From the index to the rows (cross join keeps that order): what is invisible or filtered out is not ranked and
+  // takes no candidate's place. Texts are fetched for the best only.
   const sql = `
-    select f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text, bm25(${table}) as rank
-    from ${table} join fragments f on f.seq = ${table}.rowid
-    join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+    select f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text, best.rank
+    from (
+      select seq, rank from (
+        select ${table}.rowid as seq, bm25(${table}) as rank
+        from ${table} cross join fragments f on f.seq = ${table}.rowid
+        cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+        where ${table} match ? ${filter} limit ${maxCandidates}
+      ) order by rank, seq limit ?
+    ) best
+    join fragments f on f.seq = best.seq
+    join corpus_files cf on cf.seq = f.corpus_file_seq
     join files fi on fi.id = cf.file_id
-    where ${table} match ? ${filter} order by rank, f.seq limit ?`;
+    order by best.rank, best.seq`;
+  const match = matchExpression(terms);
   const parameters = corpusFileSeqs === undefined ? [match, limit] : [match, JSON.stringify(corpusFileSeqs), limit];
   const rows = db.statement("searchFullText", () =>
     db.client.query<HitRow, (string | number)[]>(sql).all(...parameters),
@@ -111,9 +124,30 @@ export function searchFullText(
   }));
 }
 
+/**
+ * The rarest terms, as many as together find no more than `maxCandidates` fragments, and at least one that is
+ * found at all. What is left out occurs in so many fragments that it hardly tells them apart.
+ */
+function selectiveTerms(db: Db, table: string, terms: readonly string[]): readonly string[] {
+  const sql = `select count(*) as n from (select 1 from ${table} where ${table} match ? limit ${maxCandidates})`;
+  const counted = terms.map((term) => {
+    const row = db.statement("countMatches", () => db.client.query<{ n: number }, [string]>(sql).get(term));
+    return { term, count: row?.n ?? 0 };
+  });
+  const selected: string[] = [];
+  let candidates = 0;
+  for (const { term, count } of counted.filter((one) => one.count > 0).sort((a, b) => a.count - b.count)) {
+    candidates += count;
+    if (candidates > maxCandidates && selected.length > 0) break;
+    selected.push(term);
+  }
+  return selected;
+}
+
 const unspacedScripts =
   "\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Thai}\\p{Script=Lao}\\p{Script=Khmer}\\p{Script=Myanmar}";
 const unspacedChar = new RegExp(`[${unspacedScripts}]`, "gu");
+const scriptRun = new RegExp(`[${unspacedScripts}]+|[^${unspacedScripts}]+`, "gu");
 
 /**
  * Scripts written without spaces are indexed character by character, because unicode61 would make one term of
@@ -124,18 +158,23 @@ function indexedText(text: string): string {
 }
 
 /**
- * A user's words as an FTS5 expression: every word quoted, joined by OR; a run of unspaced script is a phrase
- * of its characters. Operators, column names and quotes in the text can have no meaning, since only letters,
- * digits and marks are taken. undefined: no words.
+ * A user's words as FTS5 phrases, each quoted; a run of unspaced script is one phrase of its characters.
+ * Operators, column names and quotes in the text can have no meaning, since only letters, digits and marks
+ * are taken.
  */
-export function matchExpression(query: string): string | undefined {
+export function searchTerms(query: string): readonly string[] {
   const words = query.normalize("NFC").match(/[\p{L}\p{N}][\p{L}\p{N}\p{M}]*/gu) ?? [];
   const terms = new Set<string>();
   for (const word of words) {
-    if (terms.size >= maxSearchTerms) break;
-    for (const run of word.match(new RegExp(`[${unspacedScripts}]+|[^${unspacedScripts}]+`, "gu")) ?? []) {
-      terms.add(indexedText(run).trim().replace(/ {2,}/g, " ").toLowerCase());
+    for (const run of word.match(scriptRun) ?? []) {
+      if (terms.size >= maxSearchTerms) return [...terms];
+      terms.add(`"${indexedText(run).trim().replace(/ {2,}/g, " ").toLowerCase()}"`);
     }
   }
-  return terms.size === 0 ? undefined : [...terms].map((term) => `"${term}"`).join(" OR ");
+  return [...terms];
+}
+
+/** Any of the terms. */
+export function matchExpression(terms: readonly string[]): string {
+  return terms.join(" OR ");
 }

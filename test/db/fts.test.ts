@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { insertCorpus } from "../../db/corpora.ts";
-import { attachFile, completeFile } from "../../db/corpus-files.ts";
+import { type CorpusRow, insertCorpus } from "../../db/corpora.ts";
+import { attachFile, type CorpusFileRow, completeFile } from "../../db/corpus-files.ts";
 import { insertFileOnce } from "../../db/files.ts";
 import { insertFragments, peekFragments, removeFragments } from "../../db/fragments.ts";
-import { matchExpression, maxSearchTerms, searchFullText } from "../../db/fts.ts";
+import { matchExpression, maxSearchTerms, searchFullText, searchTerms } from "../../db/fts.ts";
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
@@ -22,40 +22,29 @@ const texts = [
   'Quotes " and OR, AND, NOT, NEAR(a b), col: x* ^start -minus.',
 ];
 
+const createdAt = 1;
+
 function corpusOf(tenantName: string, fragments: readonly string[]) {
-  const createdAt = 1;
   const tenant = insertTenant(db, { id: newId("tenant"), name: tenantName, createdAt });
-  const fields = { tenantId: tenant.id, createdAt };
-  const corpus = insertCorpus(db, { id: newId("corpus"), name: "", description: null, metadata: {}, ...fields });
-  const file = insertFileOnce(db, {
-    id: newId("file"),
-    filename: "a.txt",
-    purpose: "assistants",
-    mediaType: "text/plain",
-    byteCount: 1,
-    sha256: tenantName,
-    ...fields,
+  const fields = { tenantId: tenant.id, name: "", description: null, metadata: {}, createdAt };
+  const corpus = insertCorpus(db, { id: newId("corpus"), ...fields });
+  if (corpus === undefined) throw new Error("not inserted");
+  return { corpus, attached: addFile(corpus, tenantName, fragments) };
+}
+
+function addFile(corpus: CorpusRow, sha256: string, fragments: readonly string[]): CorpusFileRow {
+  const fields = { tenantId: corpus.tenantId, createdAt };
+  const content = { filename: "a.txt", purpose: "assistants", mediaType: "text/plain", byteCount: 1, sha256 };
+  const file = insertFileOnce(db, { id: newId("file"), ...content, ...fields });
+  if (file === undefined) throw new Error("not inserted");
+  const ids = { corpusId: corpus.id, fileId: file.id, ...fields };
+  const attached = attachFile(db, { ...ids, attributes: {}, maxChunkTokens: 16, overlapTokens: 0 });
+  const rows = fragments.map((text, ordinal) => {
+    return { id: newId("fragment"), ordinal, text, firstChar: 0, endChar: text.length, tokenCount: 1 };
   });
-  if (corpus === undefined || file === undefined) throw new Error("not inserted");
-  const attached = attachFile(db, {
-    corpusId: corpus.id,
-    fileId: file.id,
-    attributes: {},
-    maxChunkTokens: 16,
-    overlapTokens: 0,
-    ...fields,
-  });
-  const rows = fragments.map((text, ordinal) => ({
-    id: newId("fragment"),
-    ordinal,
-    text,
-    firstChar: 0,
-    endChar: text.length,
-    tokenCount: 1,
-  }));
   insertFragments(db, corpus.seq, attached, rows);
   completeFile(db, attached, 1);
-  return { corpus, attached };
+  return attached;
 }
 
 beforeAll(() => {
@@ -134,14 +123,27 @@ describe("searchFullText", () => {
   test("the expression has quoted words and OR only, and no more than its bound", () => {
     fc.assert(
       fc.property(fc.string({ unit: "binary", maxLength: 200 }), (query) => {
-        const expression = matchExpression(query);
-        if (expression !== undefined) expect(expression).toMatch(/^"[^"]+"( OR "[^"]+")*$/);
+        const terms = searchTerms(query);
+        if (terms.length > 0) expect(matchExpression(terms)).toMatch(/^"[^"]+"( OR "[^"]+")*$/);
       }),
     );
-    expect(matchExpression("?!")).toBeUndefined();
-    const many = Array.from({ length: 500 }, (_, i) => `w${i}`).join(" ");
-    expect(matchExpression(many)?.split(" OR ")).toHaveLength(maxSearchTerms);
-    expect(matchExpression("Fox FOX fox")).toBe('"fox"');
+    expect(searchTerms("?!")).toEqual([]);
+    expect(searchTerms(Array.from({ length: 500 }, (_, i) => `w${i}`).join(" "))).toHaveLength(maxSearchTerms);
+    expect(searchTerms("a東".repeat(500)).length).toBeLessThanOrEqual(maxSearchTerms);
+    expect(searchTerms("Fox FOX fox 東京")).toEqual(['"fox"', '"東 京"']);
+  });
+
+  test("words that are nearly everywhere do not widen a search that has rarer ones", () => {
+    const many = Array.from({ length: 10_050 }, (_, i) => (i === 10_040 ? "the needle here" : "the hay here"));
+    const { corpus, attached } = corpusOf("hay", many);
+    const texts = (query: string, limit = 3) => searchFullText(db, corpus.seq, query, limit).map((hit) => hit.text);
+    expect(texts("Where is the needle here?")).toEqual(["the needle here"]);
+    expect(texts("the here")).toHaveLength(3);
+    // Attached later, found through a filter all the same.
+    const late = addFile(corpus, "late", ["the hay of another file"]);
+    const filtered = (seq: number) => searchFullText(db, corpus.seq, "the hay", 50, [seq]).map((hit) => hit.text);
+    expect(filtered(late.seq)).toEqual(["the hay of another file"]);
+    expect(filtered(attached.seq)).toHaveLength(50);
   });
 
   test("what is removed is out of the index, whatever its text", () => {
