@@ -18,7 +18,7 @@ Oscar Lindqvist|Redcliff|accountant|4700||finance|1998|sailing|antique clock
 Tomas Reed|Larkfield|truck driver|4833|Nadia Okafor|delivery|2016|fishing|red van
 Nadia Okafor|Ashford|dispatcher|4830|Oscar Lindqvist|delivery|2009|chess|blue kayak
 Priya Nair|Millbrook|confectioner|4824|Mara Ellison|pastry|2019|calligraphy|wooden loom
-Quentin Marsh|Fairhaven|apprentice|4827|Mara Ellison|pastry|2023|juggling|yellow surfboard
+Quentin Marsh|Fairhaven|junior baker|4827|Mara Ellison|pastry|2023|juggling|yellow surfboard
 Rosa Castell|Halden|barista|4841|Tilda Brandt|sales|2018|dancing|small trumpet
 Tilda Brandt|Whitby|florist|4840|Oscar Lindqvist|sales|2012|birdwatching|white piano
 Yusuf Kaya|Ashford|mechanic|4850|Nadia Okafor|maintenance|2015|running|black motorcycle
