@@ -5,7 +5,7 @@
  */
 import type { HttpClient } from "../../gateway/cli/client.ts";
 import { startTestServer } from "../support/server.ts";
-import { atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { mapConcurrent } from "./support/concurrent.ts";
 import { type EvalQuestion, evalRequest, readEvalQuestions } from "./support/eval-sets.ts";
 import { fillerWords } from "./support/prompts.ts";
@@ -15,9 +15,9 @@ const defaultQuestionCount = 200;
 const batchConcurrency = 64;
 /** Log-probabilities closer than this are a tie that the order of float32 sums may decide. */
 const nearTieNats = 1e-3;
-/** Small enough that a few hundred other prompts push every fragment out. */
-const kvBytes = 48 * 2 ** 20;
-const evictingPrompts = 80;
+/** Room for the fragments of a full batch of questions; small enough that the evicting prompts push all of them out. */
+const kvBytes = 512 * 2 ** 20;
+const evictingPrompts = 120;
 
 interface TokenLogprob {
   readonly token: string;
@@ -64,6 +64,10 @@ function flipOf(variant: string, question: string, alone: Answer, other: Answer)
   return { variant, question, texts: [alone.text, other.text], marginNats };
 }
 
+function meanCached(answers: readonly Answer[]): number {
+  return answers.reduce((sum, { cachedTokens }) => sum + cachedTokens, 0) / answers.length;
+}
+
 /** Fills the pool with prompts of nobody, so that what was cached has to go. */
 async function evictAll(client: HttpClient, model: string): Promise<void> {
   await mapConcurrent(Array.from({ length: evictingPrompts }), 8, (_, index) => {
@@ -89,35 +93,38 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const alone = await askEach(1, false);
   say("in a full batch, cold");
   const batched = await askEach(batchConcurrency, false);
-  say("prepared");
-  const prepared: Answer[] = [];
-  const again: Answer[] = [];
-  for (const question of questions) {
-    await ask(client, question, model, true);
-    prepared.push(await ask(client, question, model, true));
-  }
-  say("prepared again after eviction");
+  const [prepared, preparedBatch, again]: [Answer[], Answer[], Answer[]] = [[], [], []];
   let foundAfterEviction = 0;
-  for (let start = 0; start < questions.length; start += 50) {
+  for (let start = 0; start < questions.length; start += batchConcurrency) {
+    say(`prepared, and prepared again after eviction: question ${start + 1} and on`);
+    const group = questions.slice(start, start + batchConcurrency);
+    for (const question of group) {
+      await ask(client, question, model, true);
+      prepared.push(await ask(client, question, model, true));
+    }
+    const together = await mapConcurrent(group, batchConcurrency, (question) => ask(client, question, model, true));
+    preparedBatch.push(...together);
     await evictAll(client, model);
-    for (const [index, question] of questions.slice(start, start + 50).entries()) {
+    for (const [index, question] of group.entries()) {
       const first = await ask(client, question, model, true);
       // Later questions may be about the documents of earlier ones.
       if (index === 0) foundAfterEviction = Math.max(foundAfterEviction, first.cachedTokens);
       again.push(await ask(client, question, model, true));
     }
   }
-  say("prepared, in a full batch");
-  const preparedBatch = await askEach(batchConcurrency, true);
 
-  const variants = { "full batch": batched, prepared, "after eviction": again, "prepared, full batch": preparedBatch };
+  const variants = {
+    "full batch": batched,
+    prepared,
+    "prepared, full batch": preparedBatch,
+    "prepared again after eviction": again,
+  };
   const rows = Object.entries(variants).map(([variant, answers]) => {
     const flips = questions.flatMap(({ question }, i) => {
       const [lone, other] = [alone[i], answers[i]];
       return lone && other ? (flipOf(variant, question, lone, other) ?? []) : [];
     });
-    const meanCached = answers.reduce((sum, { cachedTokens }) => sum + cachedTokens, 0) / answers.length;
-    return { variant, flips, meanCached };
+    return { variant, flips, meanCached: meanCached(answers) };
   });
   const flips = rows.flatMap((row) => row.flips);
   return {
@@ -133,6 +140,11 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       (flip) => `${flip.variant}: margin ${flip.marginNats.toExponential(2)} nats: ${flip.texts.join(" | ")}`,
     ),
     bars: [
+      atLeast(
+        "prepared tokens found in a full batch / one by one",
+        meanCached(preparedBatch) / meanCached(prepared),
+        0.99,
+      ),
       atMost("tokens found right after eviction", foundAfterEviction, 0),
       atMost(
         "other texts that no near-tie explains",
