@@ -40,10 +40,10 @@ class Questioner {
     this.#tenant = tenant;
   }
 
-  /** A question never asked before, so that only fragments can be found. One token of answer. */
+  /** A question that differs in its first block from all before, so that only fragments can be found. One token of answer. */
   ask(documents: readonly { text: string }[], mode: Mode): Promise<ChatAnswer> {
     this.#asked += 1;
-    const content = `What is the extension of resident ${1_000_000 + this.#asked}?`;
+    const content = `${1_000_000 + this.#asked} is the resident: what is the extension?`;
     return askChat(this.#tenant.client, {
       model: this.#server.model,
       messages: [{ role: "user", content }],

@@ -2,8 +2,8 @@
 import { z } from "zod";
 import type { Backend, Batch } from "../../worker/backend/backend.ts";
 import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
-import type { GenerateParams, PlanRun, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { GenerateParams, PlanRun, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { loadModel } from "../../worker/model/load.ts";

@@ -15,11 +15,14 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
   });
   afterAll(() => model.dispose());
 
-  test.each(cases.map((goldenCase, index) => [`${goldenCase.kind} ${index}`, goldenCase] as const))("%s", async (_, goldenCase) => {
-    const result = await model.run(goldenCase);
-    expect(result.maxRelativeExcess).toBeLessThanOrEqual(1);
-    expect(result.greedyMatches).toBe(result.greedyLength);
-  });
+  test.each(cases.map((goldenCase, index) => [`${goldenCase.kind} ${index}`, goldenCase] as const))(
+    "%s",
+    async (_, goldenCase) => {
+      const result = await model.run(goldenCase);
+      expect(result.maxRelativeExcess).toBeLessThanOrEqual(1);
+      expect(result.greedyMatches).toBe(result.greedyLength);
+    },
+  );
 
   test("a fragment computed once serves the other order", async () => {
     const spans = cases.filter((goldenCase) => goldenCase.kind === "span");
@@ -32,7 +35,10 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
   });
 
   test("a wrong reference is noticed", async () => {
-    const spoiled = { ...cases[1], last_logits: cases[1].last_logits.map((logit, i) => (i === 7 ? logit + 0.01 : logit)) };
+    const spoiled = {
+      ...cases[1],
+      last_logits: cases[1].last_logits.map((logit, i) => (i === 7 ? logit + 0.01 : logit)),
+    };
     expect((await model.run(spoiled)).ok).toBe(false);
   });
 });

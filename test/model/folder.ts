@@ -26,7 +26,9 @@ export function temporaryFolder(): string {
 }
 
 /** A safetensors file of these float32 tensors. */
-export function safetensorsBytes(tensors: ReadonlyMap<string, { shape: readonly number[]; data: Float32Array }>): Uint8Array {
+export function safetensorsBytes(
+  tensors: ReadonlyMap<string, { shape: readonly number[]; data: Float32Array }>,
+): Uint8Array {
   const header: Record<string, unknown> = {};
   let at = 0;
   for (const [name, { shape, data }] of tensors) {
@@ -45,7 +47,10 @@ export function randomTensors(config: Record<string, unknown>): Map<string, { sh
   for (const [name, shape] of expectedTensors(parseModelConfig(config, "config.json"))) {
     const count = shape.reduce((product, extent) => product * extent, 1);
     const offset = name.includes("norm") ? 1 : 0;
-    tensors.set(name, { shape: [...shape], data: Float32Array.from({ length: count }, () => offset + gaussian() * 0.05) });
+    tensors.set(name, {
+      shape: [...shape],
+      data: Float32Array.from({ length: count }, () => offset + gaussian() * 0.05),
+    });
   }
   return tensors;
 }

@@ -19,7 +19,11 @@ function fileWithHeader(header: unknown, dataBytes: number, headerLength?: numbe
   return file(Buffer.concat([length, text, new Uint8Array(dataBytes)]));
 }
 
-const entry = (start: number, end: number, shape = [(end - start) / 4]) => ({ dtype: "F32", shape, data_offsets: [start, end] });
+const entry = (start: number, end: number, shape = [(end - start) / 4]) => ({
+  dtype: "F32",
+  shape,
+  data_offsets: [start, end],
+});
 
 describe("readSafetensorsHeader", () => {
   test("reads tensors back as written", () => {
@@ -72,7 +76,7 @@ describe("Weights", () => {
     const folder = temporaryFolder();
     const halves = [new Map(tensors.slice(0, 9)), new Map(tensors.slice(9))];
     const names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
-    names.forEach((name, i) => writeFileSync(join(folder, name), safetensorsBytes(halves[i])));
+    for (const [i, name] of names.entries()) writeFileSync(join(folder, name), safetensorsBytes(halves[i]));
     const weightMap = Object.fromEntries(names.flatMap((name, i) => [...halves[i].keys()].map((key) => [key, name])));
     const index = (map: unknown) =>
       writeFileSync(join(folder, "model.safetensors.index.json"), JSON.stringify({ weight_map: map }));
@@ -90,7 +94,11 @@ describe("Weights", () => {
   test("widens bfloat16 and float16 exactly", () => {
     const make = (dtype: string, halves: Uint16Array) => {
       const header = new TextEncoder().encode(JSON.stringify({ a: { dtype, shape: [3], data_offsets: [0, 6] } }));
-      return Buffer.concat([new Uint8Array(BigUint64Array.of(BigInt(header.length)).buffer), header, new Uint8Array(halves.buffer)]);
+      return Buffer.concat([
+        new Uint8Array(BigUint64Array.of(BigInt(header.length)).buffer),
+        header,
+        new Uint8Array(halves.buffer),
+      ]);
     };
     const read = (bytes: Uint8Array) => {
       const tensors = readSafetensorsHeader(file(bytes));

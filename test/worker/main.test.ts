@@ -2,8 +2,8 @@
 import { expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { temporaryFolder, tinyConfig, writeModelFolder } from "../model/folder.ts";
 

@@ -64,7 +64,10 @@ const architectures = { LlamaForCausalLM: { qkNorm: false }, Qwen3ForCausalLM: {
 
 /** @throws ModelError naming the field. `file` is only for the message. */
 export function parseModelConfig(json: unknown, file: string): ModelConfig {
-  const named = z.object({ architectures: z.array(z.string()).length(1) }).loose().safeParse(json);
+  const named = z
+    .object({ architectures: z.array(z.string()).length(1) })
+    .loose()
+    .safeParse(json);
   const architecture = named.data?.architectures[0];
   if (architecture === undefined) throw new ModelError(`${file}: "architectures" must name one architecture`);
   if (!(architecture in architectures)) {

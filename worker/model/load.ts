@@ -30,7 +30,9 @@ function readEosTokenIds(folder: string, config: ModelConfig): readonly number[]
   const file = join(folder, "generation_config.json");
   if (!existsSync(file)) return config.eosTokenIds;
   const tokenId = z.number().int().min(0).lt(config.vocabSize);
-  const parsed = z.object({ eos_token_id: z.union([tokenId, z.array(tokenId).max(64)]).nullish() }).safeParse(readJson(file));
+  const parsed = z
+    .object({ eos_token_id: z.union([tokenId, z.array(tokenId).max(64)]).nullish() })
+    .safeParse(readJson(file));
   if (!parsed.success) throw new ModelError(`${file}: "eos_token_id" must be token ids below ${config.vocabSize}`);
   const named = [parsed.data.eos_token_id ?? []].flat();
   return named.length > 0 ? named : config.eosTokenIds;

@@ -105,7 +105,8 @@ function readExactly(fd: number, start: number, byteLength: number, file: string
   let done = 0;
   while (done < byteLength) {
     const count = readSync(fd, buffer, done, Math.min(byteLength - done, 1 << 30), start + done);
-    if (count === 0) throw new ModelError(`${file}: ends at byte ${start + done}, ${byteLength - done} bytes too early`);
+    if (count === 0)
+      throw new ModelError(`${file}: ends at byte ${start + done}, ${byteLength - done} bytes too early`);
     done += count;
   }
   return buffer;

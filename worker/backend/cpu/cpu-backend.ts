@@ -2,12 +2,20 @@
  * The CPU backend: dense algebra by onnxruntime, everything about KV by our C++ kernels over one paged pool.
  * A step runs graph 0, then for each layer attention and the next graph (dense-graph.ts has the cuts).
  */
-import { type CpuKernels, type EmbeddingTable, type HeadNorms, type Isa, type KvPool, openCpuKernels } from "../../native/cpu-kernels.ts";
+
+import { blockCountForTokens } from "../../contract/units.ts";
 import { inverseFrequencies, type ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { ModelError } from "../../model/model-error.ts";
 import { readTensorBytes } from "../../model/safetensors.ts";
-import { blockCountForTokens } from "../../contract/units.ts";
+import {
+  type CpuKernels,
+  type EmbeddingTable,
+  type HeadNorms,
+  type Isa,
+  type KvPool,
+  openCpuKernels,
+} from "../../native/cpu-kernels.ts";
 import type { Backend, BackendShape, Batch } from "../backend.ts";
 import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
 import { DenseSession, type FloatTensor, rowsTensor } from "./dense-session.ts";
@@ -157,7 +165,8 @@ export class CpuBackend implements Backend {
     const layer = layerCount - 1;
     const norms = this.#headNorms[layer];
     const wanted = batch.logitRows.length;
-    if (wanted * vocabSize > logits.length) throw new RangeError(`logits of ${wanted} rows wanted, too many for a step`);
+    if (wanted * vocabSize > logits.length)
+      throw new RangeError(`logits of ${wanted} rows wanted, too many for a step`);
     if (wantsAllLogits(batch)) {
       this.#pool.attention(layer, qkv, attention, norms);
     } else {
