@@ -106,7 +106,6 @@ export interface TokenLogprob {
 
 export type FinishReason = "stop" | "length" | "abort" | "prepared";
 
-
 export type GatewayMessage =
   | SubmitMessage
   | { readonly type: "abort"; readonly requestId: string }
