@@ -19,7 +19,8 @@
  *
  * STEP. spg_step_begin copies the plan of one step (worker/backend/backend.ts: Batch), checks it once for all
  * layers and prepares cos/sin rows and the work list. Then, per layer, spg_attention writes K and V of every
- * row and attends.
+ * row and attends. Rows of different pieces that see the same tokens of the same blocks are packed: a block is
+ * loaded once for all of them, each row with its own rotation.
  *
  * DETERMINISM. A row's output depends on its own q, its segment list and the stored K and V alone: bit for bit
  * the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is

@@ -100,7 +100,7 @@ void rotate(const PoolView &pool, Vector &head, double position, double factor) 
   }
 }
 
-/* One token's slot and, from `firstScore` on, its score. */
+/* One query head of one row: all its scores first, then softmax, then the weighted sum of V. */
 void attend_head(const PoolView &pool, const StepView &step, const LayerCall &call, int piece, int row, int head) {
   const int kvHead = head / pool.group;
   const float *q = call.qkv + row * call.qkvStride + static_cast<size_t>(head) * pool.headDim;

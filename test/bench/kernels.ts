@@ -1,0 +1,159 @@
+/** The CPU attention kernels against the machine's measured limits: multiply-adds for prefill, memory for decode. */
+import { buildCpuKernels } from "../../kernels/build.ts";
+import { CpuKernels, type KvPool } from "../../worker/native/cpu-kernels.ts";
+import { batchOf, type Piece } from "../native/world.ts";
+import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { openMachinePeak } from "./support/peak.ts";
+import { figure } from "./support/stats.ts";
+
+interface Shape {
+  readonly name: string;
+  readonly queryHeads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+}
+
+const demo: Shape = { name: "demo (6/2 x 64)", queryHeads: 6, kvHeads: 2, headDim: 64 };
+const small: Shape = { name: "0.6B (16/8 x 128)", queryHeads: 16, kvHeads: 8, headDim: 128 };
+const blockTokens = 16;
+
+interface Case {
+  readonly name: string;
+  readonly shape: Shape;
+  readonly kvType: "float32" | "float16";
+  /** Takes blocks from `next`. */
+  readonly pieces: (next: (tokenCount: number) => number[]) => Piece[];
+  readonly limit: "multiply-add" | "memory" | "none";
+}
+
+interface Measured {
+  readonly layerUs: number;
+  readonly gflops: number;
+  readonly gigabytes: number;
+}
+
+function run(tokenCount: number, rowCount: number, seen: Piece["seen"], blockIds: number[]): Piece {
+  return { firstPosition: 20_000, rowCount, seen, own: { blockIds, firstToken: 0, tokenCount, offset: 0 } };
+}
+
+function fragments(count: number, tokenCount: number, next: (tokenCount: number) => number[]): Piece["seen"] {
+  return Array.from({ length: count }, (_, index) => {
+    return { blockIds: next(tokenCount), firstToken: 0, tokenCount, offset: index * tokenCount };
+  });
+}
+
+const prefill =
+  (tokenCount: number): Case["pieces"] =>
+  (next) => [run(tokenCount, tokenCount, [], next(tokenCount))];
+const decode =
+  (contextTokens: number): Case["pieces"] =>
+  (next) => [run(contextTokens, 1, [], next(contextTokens))];
+
+const cases: readonly Case[] = [
+  { name: "prefill 512", shape: demo, kvType: "float32", pieces: prefill(512), limit: "multiply-add" },
+  { name: "prefill 2048", shape: small, kvType: "float32", pieces: prefill(2048), limit: "multiply-add" },
+  { name: "prefill 2048", shape: small, kvType: "float16", pieces: prefill(2048), limit: "multiply-add" },
+  {
+    name: "32 rows over 32 x 128",
+    shape: demo,
+    kvType: "float32",
+    pieces: (next) => [run(32, 32, fragments(32, 128, next), next(32))],
+    limit: "multiply-add",
+  },
+  { name: "decode after 512", shape: demo, kvType: "float32", pieces: decode(512), limit: "none" },
+  {
+    name: "8 decodes over 16 x 128",
+    shape: demo,
+    kvType: "float32",
+    pieces: (next) => {
+      const shared = fragments(16, 128, next);
+      return Array.from({ length: 8 }, () => run(32, 1, shared, next(32)));
+    },
+    limit: "none",
+  },
+  { name: "decode after 32768", shape: small, kvType: "float32", pieces: decode(32_768), limit: "memory" },
+  { name: "decode after 32768", shape: small, kvType: "float16", pieces: decode(32_768), limit: "memory" },
+];
+
+function measure(kernels: CpuKernels, { shape, kvType, pieces }: Case): Measured {
+  let blockCount = 0;
+  const next = (tokenCount: number) => Array.from({ length: Math.ceil(tokenCount / blockTokens) }, () => blockCount++);
+  const drawn = pieces(next);
+  const layerCount = 4;
+  const inverseFrequencies = Float32Array.from({ length: shape.headDim / 2 }, (_, i) => 10_000 ** (-i / shape.headDim));
+  const pool = kernels.openPool({
+    ...shape,
+    layerCount,
+    blockCount,
+    blockTokens,
+    kvType,
+    rope: { inverseFrequencies },
+    maxPositions: 100_000,
+  });
+  const elements = kvType === "float32" ? new Float32Array(pool.memory()) : new Uint16Array(pool.memory());
+  elements.fill(kvType === "float32" ? 0.5 : 0x3800);
+  const batch = batchOf(drawn, blockTokens);
+  const qkv = Float32Array.from({ length: batch.positions.length * pool.qkvWidth }, (_, i) => Math.sin(i));
+  const out = new Float32Array(batch.positions.length * pool.outWidth);
+  pool.beginStep(batch);
+  const layerNs = fastestLayerNs(pool, qkv, out);
+  pool.close();
+  const seen = drawn.reduce((sum, piece) => sum + seenTokens(piece), 0);
+  const stored = new Set(batch.blockIds).size * blockTokens;
+  const elementBytes = kvType === "float32" ? 4 : 2;
+  return {
+    layerUs: layerNs / 1e3,
+    gflops: (4 * shape.headDim * shape.queryHeads * seen) / layerNs,
+    gigabytes: (2 * shape.headDim * shape.kvHeads * elementBytes * stored) / layerNs,
+  };
+}
+
+/** Tokens that the rows of a piece see, all rows together. */
+function seenTokens({ rowCount, seen, own }: Piece): number {
+  const whole = seen.reduce((sum, segment) => sum + segment.tokenCount, 0);
+  return rowCount * (whole + own.tokenCount) - (rowCount * (rowCount - 1)) / 2;
+}
+
+function fastestLayerNs(pool: KvPool, qkv: Float32Array, out: Float32Array): number {
+  const { layerCount } = pool.options;
+  let fastestNs = Number.POSITIVE_INFINITY;
+  const endMs = performance.now() + 600;
+  for (let round = 0; round < 4 || performance.now() < endMs; round++) {
+    const startNs = Bun.nanoseconds();
+    for (let layer = 0; layer < layerCount; layer++) pool.attention(layer, qkv, out);
+    fastestNs = Math.min(fastestNs, (Bun.nanoseconds() - startNs) / layerCount);
+  }
+  return fastestNs;
+}
+
+async function runBench({ option, say }: BenchContext): Promise<BenchReport> {
+  const threadCount = Number(option("threads") ?? 2);
+  const kernels = new CpuKernels(await buildCpuKernels(), { threadCount });
+  const peak = await openMachinePeak();
+  const bars: Bar[] = [];
+  const rows = cases.map((each) => {
+    say(`${each.name}, ${each.shape.name}, ${each.kvType}`);
+    const { layerUs, gflops, gigabytes } = measure(kernels, each);
+    const name = `${each.name}, ${each.shape.name}, ${each.kvType}`;
+    const peakGflops = peak.gflops(threadCount);
+    const peakGigabytes = peak.gigabytes(threadCount);
+    if (each.limit === "multiply-add") bars.push(atLeast(`${name}: of peak multiply-adds`, gflops / peakGflops, 0.6));
+    if (each.limit === "memory") bars.push(atLeast(`${name}: of memory rate`, gigabytes / peakGigabytes, 0.7));
+    return [
+      each.name,
+      each.shape.name,
+      each.kvType,
+      ...[layerUs, gflops, peakGflops, gigabytes, peakGigabytes].map(figure),
+    ];
+  });
+  kernels.close();
+  const header = ["case", "shape", "KV", "us/layer", "GFLOP/s", "(peak)", "GB/s", "(peak)"];
+  return { model: "synthetic K and V", bars, header, rows, details: { isa: kernels.isa, threadCount } };
+}
+
+export const kernelsBench: Bench = {
+  name: "kernels",
+  summary: "CPU attention kernels against the machine's peak rates",
+  options: { threads: "threads that compute (2)" },
+  run: runBench,
+};
