@@ -150,7 +150,7 @@ void keep_partials(const Task &task, const spg::SharedState &shared, int c) {
 /* Whoever finishes a tile's last item merges all its chunks, in their order. */
 void finish_tile(const Task &task, const Tile &tile, const spg::SharedState &shared) {
   int32_t *pending = shared.pending + tile.counter + task.kvHead;
-  if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) > 0) return;
+  if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) != 0) return;
   __atomic_store_n(pending, tile.itemCount, __ATOMIC_RELAXED); /* for the next layer */
   clear(task.scratch.running, tile.rowCount * task.pool.group, spg::padded_dim(task.pool));
   for (int c = 0; c < tile.chunkCount; c++) {

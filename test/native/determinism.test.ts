@@ -52,7 +52,14 @@ function runSteps(kernels: CpuKernels, first: World, worlds: readonly World[]): 
   const outs = worlds.map((world) => {
     const out = new Float32Array(world.batch.positions.length * width).fill(Number.NaN);
     pool.beginStep(world.batch);
-    pool.attention(0, world.qkv, out, world.norms);
+    // A layer before this one, with other q, k and v: nothing of it may be left over.
+    pool.attention(
+      0,
+      world.qkv.map((x) => -x),
+      out,
+      world.norms,
+    );
+    pool.attention(0, world.qkv, out.fill(Number.NaN), world.norms);
     return [...out];
   });
   pool.close();
@@ -149,6 +156,9 @@ function crowdedWorld(random: Random, kvType: "float32" | "float16"): World {
     firstToken: 0,
     tokenCount,
   }));
+  // Same first block and length as the first span, other blocks after that: not the same tokens.
+  const alike = { ...spans[0], blockIds: [0, ...Array.from({ length: 37 }, (_, i) => 90 + i)] } as (typeof spans)[0];
+  spans.push(alike);
   const pieces = Array.from({ length: 20 }, (_, index): Piece => {
     const order = index === 7 ? [...spans, ...spans] : random.shuffle([...spans]);
     return {
