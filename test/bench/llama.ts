@@ -65,6 +65,8 @@ async function measureBoth(
   const worker = await startWorker({
     SPANGATE_MODEL: subject.folder,
     SPANGATE_WEIGHTS: "int8",
+    // llama.cpp keeps its KV in 16 bits.
+    SPANGATE_KV_TYPE: "float16",
     SPANGATE_THREADS: String(threadCount),
   });
   const [ours, theirs]: [Throughput[], Throughput[]] = [[], []];
@@ -123,7 +125,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
       figure(ratio(row, "decodeTokensPerSecond")),
     ]),
     notes: [
-      `Medians of ${rounds} rounds in turn; 8-bit weights, ${threadCount} threads, ${decodeTokens} decoded tokens.`,
+      `Medians of ${rounds} rounds in turn; 8-bit weights and 16-bit KV on both sides, ${threadCount} threads, ${decodeTokens} decoded tokens.`,
     ],
     bars: subjects.flatMap(({ name, prefillBound, decodeBound }) =>
       rows
