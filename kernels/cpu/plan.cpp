@@ -17,8 +17,11 @@
 namespace spg {
 namespace {
 
-/* Nanoseconds as measured on one Zen 4 core, for a token of one KV head of 64: reading it, and each query over it. */
-constexpr double kLoadNs = 4, kQueryNs = 2.6;
+/*
+ * Nanoseconds as measured on one Zen 4 core: a byte of K or V from memory (the weights of the dense algebra push KV
+ * out of the caches from step to step), and a query over a token's K and V of 64 dimensions. The two overlap.
+ */
+constexpr double kByteNs = 0.03, kQueryNs = 2.6;
 /* For each query of a chunk: rotation, softmax ends, merge. */
 constexpr double kChunkQueryNs = 40;
 /* An item takes at least this long: below it, starting and merging it would show. */
@@ -49,7 +52,9 @@ class Planner {
 
   double chunk_ns(const Chunk &chunk, int rowsAfter, int queries) const {
     const double tokens = seen_tokens(chunk, rowsAfter);
-    return tokens * (kLoadNs + kQueryNs * queries) * pool_.headDim / 64 + queries * kChunkQueryNs;
+    const double loadNs = kByteNs * 2 * pool_.headDim * pool_.elementBytes;
+    const double computeNs = kQueryNs * queries * pool_.headDim / 64;
+    return tokens * std::max(loadNs, computeNs) + queries * kChunkQueryNs;
   }
 
   double tile_ns(int index) const {
