@@ -18,6 +18,8 @@ const uploadFields = z.strictObject({
   file: z.instanceof(File, { error: "must be a file" }),
   purpose: z.enum(purposes),
 });
+/** More than the fields that there are, so that one that is not supported is named. */
+const maxFormFields = 16;
 const unsupportedFields = new Set(["expires_after", "expires_after[anchor]", "expires_after[seconds]"]);
 
 export function addFileRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
@@ -61,15 +63,26 @@ async function readUpload(request: Request): Promise<Upload> {
   }
   const bytes = await readBody(request, corpusLimits.maxUploadBytes + corpusLimits.maxUploadOverheadBytes);
   const fields = await parseForm(bytes, contentType);
-  const repeated = [...fields.keys()].find((key) => fields.getAll(key).length > 1);
-  if (repeated !== undefined) {
-    throw new ApiError("invalid_value", { param: repeated.slice(0, 64), message: "A field was given more than once." });
-  }
-  const result = uploadFields.safeParse(Object.fromEntries(fields.entries()));
+  const result = uploadFields.safeParse(Object.fromEntries(entriesOnce(fields)));
   if (!result.success) throw schemaError(result.error, unsupportedFields);
   const { file, purpose } = result.data;
   const content = new Uint8Array(await file.arrayBuffer());
   return { filename: file.name, purpose, mediaType: file.type.slice(0, 128), bytes: content };
+}
+
+/** Each field once; ends at the first that is too many, since a form of 32 MiB can hold half a million. */
+function entriesOnce(fields: FormData): ReadonlyMap<string, unknown> {
+  const entries = new Map<string, unknown>();
+  for (const [key, value] of fields.entries()) {
+    if (entries.has(key)) {
+      throw new ApiError("invalid_value", { param: key.slice(0, 64), message: "A field was given more than once." });
+    }
+    if (entries.size === maxFormFields) {
+      throw new ApiError("invalid_request", { message: `The form may have at most ${maxFormFields} fields.` });
+    }
+    entries.set(key, value);
+  }
+  return entries;
 }
 
 async function parseForm(bytes: Uint8Array, contentType: string): Promise<FormData> {
