@@ -7,12 +7,18 @@ function fail(error: unknown): never {
   process.exit(1);
 }
 
+/** `bun run` passes Ctrl-C on to a child that the terminal has signalled already: both count as one. */
+const sameSignalMs = 500;
+
 function stopOnSignals(server: RunningServer): void {
-  let stopping = false;
+  let askedAtMs: number | undefined;
   const onSignal = (): void => {
-    // Asked twice: now.
-    if (stopping) process.exit(130);
-    stopping = true;
+    if (askedAtMs !== undefined) {
+      // Asked again: now.
+      if (performance.now() - askedAtMs > sameSignalMs) process.exit(130);
+      return;
+    }
+    askedAtMs = performance.now();
     server.stop().then(() => process.exit(0), fail);
   };
   process.on("SIGTERM", onSignal);
