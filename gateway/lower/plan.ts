@@ -73,10 +73,11 @@ export class Lowerer {
     const turns = { chars: 0 };
     for (const document of input.documents) {
       if (input.attention === "span" && this.#spans.has(spanCacheKey(document))) continue;
-      await tokenizer.warm(this.#documentPieces(document), false, turns);
+      const owner = input.attention === "span" ? document.salt : input.salt;
+      await tokenizer.warm(this.#documentPieces(document), false, owner, turns);
     }
     const { head, tail } = template.layout(input.messages.map((message) => message.role));
-    await tokenizer.warm(this.#pieces([...head, ...tail], input), true, turns);
+    await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, turns);
   }
 
   /** @throws ApiError chat_template_error, context_length_exceeded (when that is plain before encoding) */
@@ -87,10 +88,11 @@ export class Lowerer {
     if (input.documents.length === 0 || input.attention === "full") {
       const documents = input.documents.flatMap((document) => this.#documentPieces(document));
       const pieces = [...this.#pieces(head, input), ...documents, ...this.#pieces(tail, input)];
-      return { runs: [this.#openRun(tokenizer.encode(pieces, true), this.#mainRoot(input.salt), 0, [])] };
+      const tokenIds = tokenizer.encode(pieces, true, input.salt);
+      return { runs: [this.#openRun(tokenIds, this.#mainRoot(input.salt), 0, [])] };
     }
-    const headIds = tokenizer.encode(this.#pieces(head, input), true);
-    const tailIds = tokenizer.encode(this.#pieces(tail, input), false);
+    const headIds = tokenizer.encode(this.#pieces(head, input), true, input.salt);
+    const tailIds = tokenizer.encode(this.#pieces(tail, input), false, input.salt);
     return this.#assemble(input, headIds, tailIds);
   }
 
@@ -100,7 +102,7 @@ export class Lowerer {
     const cacheKey = spanCacheKey(document);
     const cached = this.#spans.get(cacheKey);
     if (cached !== undefined) return cached;
-    const tokenIds = tokenizer.encode(this.#documentPieces(document), false);
+    const tokenIds = tokenizer.encode(this.#documentPieces(document), false, document.salt);
     const root = rootKey(card.digest, document.salt, "span");
     const span = { tokenIds, rootKey: root, blockKeys: runBlockKeys(root, tokenIds, card.blockTokens, true) };
     this.#spans.set(cacheKey, span);

@@ -5,6 +5,7 @@
  */
 import { Tokenizer } from "@huggingface/tokenizers";
 import { LRUCache } from "lru-cache";
+import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
 import { sliceText } from "./text-slices.ts";
@@ -53,13 +54,17 @@ export class TextTokenizer {
     this.#slices = this.#canSlice(tokenizer);
   }
 
-  /** Ids of the pieces one after the other. `opensPrompt`: the first piece stands at the very start of the prompt. */
-  encode(pieces: readonly Piece[], opensPrompt: boolean): Int32Array {
+  /**
+   * Ids of the pieces one after the other. `opensPrompt`: the first piece stands at the very start of the prompt.
+   * @param owner salt of the text: what was encoded for one owner is remembered for that owner alone, since anyone
+   *   else could time it. Absent: nothing is remembered.
+   */
+  encode(pieces: readonly Piece[], opensPrompt: boolean, owner?: CacheSalt): Int32Array {
     const parts: (Int32Array | number)[] = [];
     let first = opensPrompt;
     for (const section of this.#sections(pieces)) {
       if ("control" in section) parts.push(section.control.id);
-      else if (section.plain !== "") parts.push(this.#encodePlain(section.plain, first));
+      else if (section.plain !== "") parts.push(this.#encodePlain(section.plain, first, owner));
       first = false;
     }
     return concatenate(parts);
@@ -67,16 +72,22 @@ export class TextTokenizer {
 
   /**
    * Encodes what `encode` of the same pieces will need, with turns for others in between.
+   * @param owner as in `encode`
    * @param turns counts what was encoded since the last turn; shared by the parts of one prompt
    * @throws ApiError invalid_value when a text has no place to cut for very long
    */
-  async warm(pieces: readonly Piece[], opensPrompt: boolean, turns: { chars: number }): Promise<void> {
+  async warm(
+    pieces: readonly Piece[],
+    opensPrompt: boolean,
+    owner: CacheSalt,
+    turns: { chars: number },
+  ): Promise<void> {
     let first = opensPrompt;
     for (const section of this.#sections(pieces)) {
       if ("plain" in section) {
         for (const [slice, isFirst] of this.#slicesOf(section.plain, first)) {
-          if (this.#encoded.has(cacheKey(slice, isFirst))) continue;
-          this.#encodeSlice(slice, isFirst);
+          if (this.#encoded.has(cacheKey(slice, isFirst, owner))) continue;
+          this.#encodeSlice(slice, isFirst, owner);
           turns.chars += slice.length;
           if (turns.chars < sliceChars) continue;
           turns.chars = 0;
@@ -87,7 +98,7 @@ export class TextTokenizer {
     }
   }
 
-  /** Ids of a text on its own; special tokens in it are text. */
+  /** Ids of a text on its own, not remembered; special tokens in it are text. */
   encodeText(text: string): Int32Array {
     return this.encode([{ kind: "content", text }], true);
   }
@@ -128,8 +139,9 @@ export class TextTokenizer {
     return sections;
   }
 
-  #encodePlain(text: string, first: boolean): Int32Array {
-    return concatenate([...this.#slicesOf(text, first)].map(([slice, isFirst]) => this.#encodeSlice(slice, isFirst)));
+  #encodePlain(text: string, first: boolean, owner: CacheSalt | undefined): Int32Array {
+    const slices = [...this.#slicesOf(text, first)];
+    return concatenate(slices.map(([slice, isFirst]) => this.#encodeSlice(slice, isFirst, owner)));
   }
 
   *#slicesOf(text: string, first: boolean): Generator<readonly [slice: string, isFirst: boolean]> {
@@ -146,13 +158,13 @@ export class TextTokenizer {
     }
   }
 
-  #encodeSlice(text: string, first: boolean): Int32Array {
-    const key = cacheKey(text, first);
-    const cached = this.#encoded.get(key);
+  #encodeSlice(text: string, first: boolean, owner?: CacheSalt): Int32Array {
+    const key = owner === undefined ? undefined : cacheKey(text, first, owner);
+    const cached = key === undefined ? undefined : this.#encoded.get(key);
     if (cached !== undefined) return cached;
     const { ids } = this.#plain.encode(first ? text : this.#notFirst + text, { add_special_tokens: false });
     const tokenIds = Int32Array.from(first ? ids : ids.slice(1));
-    this.#encoded.set(key, tokenIds);
+    if (key !== undefined) this.#encoded.set(key, tokenIds);
     return tokenIds;
   }
 
@@ -168,7 +180,8 @@ export class TextTokenizer {
   }
 }
 
-const cacheKey = (text: string, first: boolean): string => (first ? `^${text}` : ` ${text}`);
+/** Salts hold neither sign, so no two cases make the same string. */
+const cacheKey = (text: string, first: boolean, owner: CacheSalt): string => `${owner}${first ? "^" : " "}${text}`;
 
 /**
  * Added tokens that steer the model. Runs of white space are added tokens in some vocabularies; those are layout

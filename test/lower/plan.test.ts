@@ -1,4 +1,4 @@
-import { describe, expect, test } from "bun:test";
+import { describe, expect, spyOn, test } from "bun:test";
 import fc from "fast-check";
 import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { type LowerDocument, Lowerer, type LowerMessage } from "../../gateway/lower/plan.ts";
@@ -187,4 +187,25 @@ describe("the plan", () => {
     expect(only.runs.at(-1)?.kind).toBe("main");
     expect(only.runs.at(-1)?.tokenIds.length).toBeGreaterThan(0);
   });
+});
+
+test("each text is encoded under the salt of its owner, ahead of use and in use", async () => {
+  const { tokenizer, template } = textSide(models.chatml);
+  const warmed = spyOn(tokenizer, "warm");
+  const encoded = spyOn(tokenizer, "encode");
+  const own = { ...document("a", "mine"), salt };
+  const input = { messages: conversation, documents: [own, document("b", "the corpus's")], salt };
+  for (const [attention, owners] of [
+    ["span", [salt, corpusSalt, salt]],
+    ["full", [salt, salt, salt]],
+  ] as const) {
+    warmed.mockClear();
+    encoded.mockClear();
+    const prompt = new Lowerer({ tokenizer, template, card, cacheChars: 1_000_000 });
+    await prompt.warm({ ...input, attention });
+    expect(warmed.mock.calls.map(([, , owner]) => owner)).toEqual([...owners]);
+    prompt.lower({ ...input, attention });
+    const used = encoded.mock.calls.map(([, , owner]) => owner);
+    expect(used).toEqual(attention === "full" ? [salt] : [salt, salt, salt, corpusSalt]);
+  }
 });

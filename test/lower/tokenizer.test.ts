@@ -5,10 +5,13 @@ import { parseConfig } from "../../gateway/config.ts";
 import { readModelText } from "../../gateway/lower/model-text.ts";
 import { sliceText } from "../../gateway/lower/text-slices.ts";
 import { TextTokenizer } from "../../gateway/lower/tokenizer.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
 import { byteLevelTokenizer, models } from "./models.ts";
 
 const demo = readModelText(parseConfig({}).modelDir);
 const open = (model = demo) => new TextTokenizer(model, { cacheChars: 1_000_000 });
+const mine = "bWluZQ==" as CacheSalt;
+const yours = "eW91cnM=" as CacheSalt;
 const unit = fc.constantFrom(
   "the",
   "Anna's",
@@ -68,10 +71,24 @@ describe("slices", () => {
     const timer = setInterval(() => {
       turns += 1;
     }, 0);
-    await tokenizer.warm(pieces, true, { chars: 0 });
+    await tokenizer.warm(pieces, true, mine, { chars: 0 });
     clearInterval(timer);
     expect(turns).toBeGreaterThan(3);
-    expect(tokenizer.encode(pieces, true).length).toBeGreaterThan(10_000);
+    expect(tokenizer.encode(pieces, true, mine).length).toBeGreaterThan(10_000);
+  });
+
+  test("what was encoded for one owner is not found by another, nor what was only measured", async () => {
+    const tokenizer = open();
+    const text = "Anna Berg works in Oslo.";
+    const encodedChars = async (owner: CacheSalt): Promise<number> => {
+      const turns = { chars: 0 };
+      await tokenizer.warm([{ kind: "content", text }], true, owner, turns);
+      return turns.chars;
+    };
+    tokenizer.countTokens(text);
+    expect(await encodedChars(mine)).toBe(text.length);
+    expect(await encodedChars(mine)).toBe(0);
+    expect(await encodedChars(yours)).toBe(text.length);
   });
 
   test("characters in a row without a place to cut are refused when they are very many", () => {
