@@ -1,4 +1,7 @@
 /** Everything that has to hold before a change lands, in one command: each stage with its time, then one line of sums. */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { CommandError } from "../gateway/cli/command.ts";
 import { prepareKernels } from "../gateway/cli/kernels.ts";
 import { ensureInstalled, repositoryRoot } from "../gateway/cli/setup.ts";
@@ -60,12 +63,13 @@ function testCounts(output: string, isOk: boolean): Counts {
   return counts;
 }
 
-async function runStage({ name, args, kind }: Stage): Promise<Counts> {
+/** @param scratch folder for what the stage leaves behind, removed at the end */
+async function runStage({ name, args, kind }: Stage, scratch: string): Promise<Counts> {
   console.log(`\n── ${name}`);
   const startMs = performance.now();
   const child = Bun.spawn([process.execPath, ...args], {
     cwd: repositoryRoot,
-    env: { ...process.env, NO_COLOR: "1", FORCE_COLOR: "0" },
+    env: { ...process.env, NO_COLOR: "1", FORCE_COLOR: "0", TMPDIR: scratch },
     stdio: ["ignore", "pipe", "pipe"],
   });
   const [output, errors, code] = await Promise.all([show(child.stdout), show(child.stderr), child.exited]);
@@ -79,11 +83,16 @@ async function main(): Promise<number> {
   await ensureInstalled();
   await prepareKernels();
   const sum: Counts = { passed: 0, failed: 0, skipped: 0 };
-  for (const stage of stages) {
-    const counts = await runStage(stage);
-    sum.passed += counts.passed;
-    sum.failed += counts.failed;
-    sum.skipped += counts.skipped;
+  const scratch = mkdtempSync(join(tmpdir(), "spangate-check-"));
+  try {
+    for (const stage of stages) {
+      const counts = await runStage(stage, scratch);
+      sum.passed += counts.passed;
+      sum.failed += counts.failed;
+      sum.skipped += counts.skipped;
+    }
+  } finally {
+    rmSync(scratch, { recursive: true, force: true });
   }
   const skipped = sum.skipped > 0 ? `, ${sum.skipped} skipped` : "";
   console.log(`\n${sum.passed} passed, ${sum.failed} failed${skipped}`);
