@@ -86,7 +86,7 @@ export class Pipeline {
     checkTokenIds(card, request.params);
     const ender = new AbortController();
     const signal = AbortSignal.any([job.signal, ender.signal]);
-    const completions = Array.from({ length: request.choiceCount }, (_, index) =>
+    const submit = (index: number) =>
       generate(this.#deps.dispatcher, this.#deps.tokenBytes, {
         requestId: `${requestId}.${index}`,
         plan,
@@ -97,8 +97,15 @@ export class Pipeline {
         signal,
         restartable,
         affinity: `${tenantId} ${request.cacheKey ?? ""}`,
-      }),
-    );
+      });
+    let completions: readonly ReturnType<typeof generate>[];
+    try {
+      completions = Array.from({ length: request.choiceCount }, (_, index) => submit(index));
+    } catch (error) {
+      // The choices before the one that was refused run already.
+      ender.abort();
+      throw error;
+    }
     const events = this.#untilEnd(mergeCompletions(completions), ender, retrieved);
     return { model: card.id, retrieved, events };
   }

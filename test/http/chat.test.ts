@@ -61,6 +61,15 @@ describe("an answer", () => {
     expect(submits().map((submit) => submit.params.sampling.seed)).toEqual([7, 8, 9]);
   });
 
+  test("when one of n choices is refused, none of the others goes on", async () => {
+    const { app, dispatcher } = chatRig({ ticking: false });
+    // The worker takes 64: all but one of them.
+    for (const n of [16, 16, 16, 15]) void post(app, { ...question, n });
+    while (dispatcher.stats().running < 63) await Bun.sleep(0);
+    expect((await post(app, { ...question, n: 2 })).status).toBe(503);
+    expect(dispatcher.stats().running).toBe(63);
+  });
+
   test("a stop string ends it and the worker is told", async () => {
     const { app, processes } = chatRig();
     const answer = await read(post(app, { ...question, max_tokens: 1_000, stop: ["thing"] }));
