@@ -126,6 +126,8 @@ export class Dispatcher implements WorkerEvents {
       else if (entry.aborted) this.#finishAborted(entry);
       else this.#fail(entry, new ApiError("worker_lost"));
     }
+    // The last worker failed for good: what waits for one would wait until its deadline.
+    if (this.#isHopeless()) for (const entry of [...this.#unplaced]) this.#fail(entry, new ApiError("not_ready"));
   }
 
   onMessage(workerId: string, message: WorkerMessage): void {
@@ -177,8 +179,7 @@ export class Dispatcher implements WorkerEvents {
     const { registry, maxInFlightPerWorker, maxUnplaced, supervisor } = this.#options;
     const ready = registry.ready();
     if (ready.length === 0) {
-      const hopeless = registry.list().every((worker) => worker.state === "failed" || worker.state === "stopped");
-      if (hopeless) throw new ApiError("not_ready");
+      if (this.#isHopeless()) throw new ApiError("not_ready");
       if (this.#unplaced.size >= maxUnplaced) throw new ApiError("overloaded", { retryAfterS: 2 });
       this.#unplaced.add(entry);
       return;
@@ -202,6 +203,11 @@ export class Dispatcher implements WorkerEvents {
     registry.addLoad(chosen.id, 1, entry.pendingTokens);
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
     supervisor.send(chosen.id, { type: "submit", requestId: entry.workerRequestId, plan, params, reuse });
+  }
+
+  /** No worker will ever be ready. */
+  #isHopeless(): boolean {
+    return this.#options.registry.list().every(({ state }) => state === "failed" || state === "stopped");
   }
 
   #cachedTokens(workerId: string, entry: InFlight): number {

@@ -53,6 +53,18 @@ describe("a request", () => {
     expect((await result).end).toBe("length");
   });
 
+  test("that waits for a worker ends when the last one has failed for good", async () => {
+    const { dispatcher, processes } = started();
+    at(processes, 0).ready();
+    at(processes, 0).die();
+    const result = collect(dispatcher.submit(request("a")));
+    await restarted(processes, 2);
+    expect(dispatcher.stats()).toEqual({ running: 0, unplaced: 1 });
+    at(processes, 1).handlers.onMessage({ type: "fatal", message: "config.json: no such file" });
+    expect(await result).toEqual({ tokens: [], end: "not_ready" });
+    expect(dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
+  });
+
   test("is sent again without a word when its worker dies before the first token", async () => {
     const { dispatcher, processes } = started();
     at(processes, 0).ready();
