@@ -105,13 +105,21 @@ export class Supervisor {
   }
 
   #spawn(child: Child): void {
-    const { command, openLink, registry } = this.#options;
+    const { command, openLink, registry, log } = this.#options;
     child.timer = undefined;
     child.readySinceMs = undefined;
-    child.link = openLink(command(child.device, child.index), {
-      onMessage: (message) => this.#onMessage(child, message),
-      onExit: (exit) => this.#onExit(child, exit),
-    });
+    try {
+      child.link = openLink(command(child.device, child.index), {
+        onMessage: (message) => this.#onMessage(child, message),
+        onExit: (exit) => this.#onExit(child, exit),
+      });
+    } catch (error) {
+      // The system has no process, memory or descriptor to give: perhaps a little later.
+      const reason = error instanceof Error ? error.message : String(error);
+      log("error", "worker could not be started", { worker: child.id, reason });
+      this.#onExit(child, { exitCode: null, signal: null });
+      return;
+    }
     registry.started(child.id, child.link.pid, child.restarts);
   }
 

@@ -29,6 +29,25 @@ describe("supervisor", () => {
     expect(registry.list().map((worker) => worker.state)).toEqual(["ready", "failed"]);
   });
 
+  test("a worker that the system cannot start now is started a little later", async () => {
+    const { openLink, processes } = fakeLinks();
+    let refusals = 2;
+    const { supervisor, dispatcher, registry } = makeRig(
+      (command, handlers) => {
+        refusals -= 1;
+        if (refusals >= 0) throw new Error("EAGAIN: resource temporarily unavailable, posix_spawn");
+        return openLink(command, handlers);
+      },
+      ["cpu"],
+    );
+    supervisor.start(dispatcher);
+    expect(registry.list()[0]).toMatchObject({ state: "restarting" });
+    while (processes.length === 0) await Bun.sleep(1);
+    processes[0]?.ready();
+    expect(registry.list()[0]).toMatchObject({ state: "ready", restarts: 2 });
+    await supervisor.stop(10);
+  });
+
   test("a silent worker is ended and started again", async () => {
     const { openLink, processes } = fakeLinks();
     const { supervisor, dispatcher, registry } = makeRig(openLink, ["cpu"]);
