@@ -31,9 +31,10 @@ export class SpanService implements SpanPort {
     return this.#lowerer().lowerSpan(span);
   }
 
-  /** @throws ApiError */
+  /** Ends early when `signal` aborts, also while no model is known. @throws ApiError */
   async *prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan, void> {
-    await this.#deps.modelReady();
+    await unlessAborted(this.#deps.modelReady(), signal);
+    if (signal.aborted) return;
     let group: SpanText[] = [];
     let groupTokens = 0;
     for (const span of spans) {
@@ -86,6 +87,19 @@ export class SpanService implements SpanPort {
     const card = this.#deps.card();
     if (card === undefined) throw new ApiError("not_ready");
     return this.#deps.lowererFor(card);
+  }
+}
+
+/** Resolves with the promise, or as soon as the signal aborts. */
+async function unlessAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return;
+  const aborted = Promise.withResolvers<void>();
+  const onAbort = (): void => aborted.resolve();
+  signal.addEventListener("abort", onAbort, { once: true });
+  try {
+    await Promise.race([promise, aborted.promise]);
+  } finally {
+    signal.removeEventListener("abort", onAbort);
   }
 }
 

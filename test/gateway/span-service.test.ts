@@ -73,6 +73,14 @@ describe("preparing", () => {
     expect(rig.spans.residentWorkers(spanKey)).toEqual([]);
   });
 
+  test("a job cancelled while no model is known does not wait for one", async () => {
+    using rig = service();
+    const controller = new AbortController();
+    const running = prepare(rig.spans, [fragment("a", 10)], controller.signal);
+    controller.abort();
+    expect(await running).toEqual([]);
+  });
+
   test("a cancelled job leaves nothing running", async () => {
     using rig = service();
     for (const process of rig.processes) process.ready();
