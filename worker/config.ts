@@ -11,9 +11,13 @@ const schema = z.object({
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
   SPANGATE_KV_TYPE: z.enum(["float32", "float16"]).default("float32"),
   SPANGATE_KV_BYTES: int(1 << 20, 2 ** 42, 2 ** 30),
-  SPANGATE_BLOCK_TOKENS: int(4, 128, 16),
+  SPANGATE_BLOCK_TOKENS: int(4, 128, 16).refine(
+    (value) => Number.isInteger(Math.log2(value)),
+    "must be a power of two",
+  ),
   SPANGATE_THREADS: int(1, 256, Math.max(1, navigator.hardwareConcurrency)),
   SPANGATE_STEP_TOKENS: int(16, 65_536, 512),
+  SPANGATE_MAX_PREFILL_BESIDE_DECODE: int(1, 65_536, 128),
   SPANGATE_MAX_RUNNING: int(1, 1_024, 64),
   SPANGATE_MAX_WAITING: int(0, 100_000, 1_024),
   SPANGATE_ISA: z.enum(["avx512", "avx2", "reference"]).optional(),
@@ -28,6 +32,7 @@ export interface WorkerConfig {
   readonly blockTokens: number;
   readonly threadCount: number;
   readonly stepTokens: number;
+  readonly prefillTokensBesideDecodes: number;
   readonly maxRunningRequests: number;
   readonly maxWaitingRequests: number;
   readonly isa: "avx512" | "avx2" | "reference" | undefined;
@@ -41,6 +46,10 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     throw new Error(`${String(issue?.path[0])}: ${issue?.message}`);
   }
   const values = parsed.data;
+  if (values.SPANGATE_STEP_TOKENS < values.SPANGATE_MAX_RUNNING) {
+    const steps = `SPANGATE_STEP_TOKENS: ${values.SPANGATE_STEP_TOKENS} is below`;
+    throw new Error(`${steps} SPANGATE_MAX_RUNNING (${values.SPANGATE_MAX_RUNNING}): each running request takes a row`);
+  }
   return Object.freeze({
     modelFolder: values.SPANGATE_MODEL,
     modelName: values.SPANGATE_MODEL_NAME,
@@ -50,6 +59,7 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     blockTokens: values.SPANGATE_BLOCK_TOKENS,
     threadCount: values.SPANGATE_THREADS,
     stepTokens: values.SPANGATE_STEP_TOKENS,
+    prefillTokensBesideDecodes: values.SPANGATE_MAX_PREFILL_BESIDE_DECODE,
     maxRunningRequests: values.SPANGATE_MAX_RUNNING,
     maxWaitingRequests: values.SPANGATE_MAX_WAITING,
     isa: values.SPANGATE_ISA,

@@ -2,7 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
-import { chainKeys, countUp, makeRuns, type PlanParts, submitPlan } from "./plans.ts";
+import { chainKeys, countUp, makeRuns, type PlanParts, type SubmitOptions, submitPlan } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
 
 const long = { params: { maxTokens: 16, ignoreEos: true } };
@@ -11,11 +11,15 @@ function question(from: number, count: number): PlanParts {
   return { question: countUp(from, count) };
 }
 
+function rowCounts(batch: Batch): number[] {
+  return Array.from(batch.pieceRows.subarray(1), (end, i) => end - batch.pieceRows[i]);
+}
+
 function endsOf(world: TinyWorld): string[] {
   return world.messages.flatMap((message) => (message.type === "finished" ? [message.requestId] : []));
 }
 
-function expectReference(world: TinyWorld, name: string, parts: PlanParts, options = long): void {
+function expectReference(world: TinyWorld, name: string, parts: PlanParts, options: SubmitOptions = long): void {
   const expected = referenceAnswer(submitPlan(name, parts, options), world.backend.shape, eosTokenIds);
   expect(world.tokensOf(name)).toEqual(expected.tokenIds);
 }
@@ -23,10 +27,8 @@ function expectReference(world: TinyWorld, name: string, parts: PlanParts, optio
 describe("token budget", () => {
   test("a step is never longer; decodes come first and a long prompt fills the rest in pieces", async () => {
     const rows: number[][] = [];
-    const record = (batch: Batch): void => {
-      rows.push(Array.from(batch.pieceRows.subarray(1), (end, i) => end - batch.pieceRows[i]));
-    };
-    const world = new TinyWorld({ shape: { blockCount: 32 }, limits: { stepTokens: 6 }, onForward: record });
+    const onForward = (batch: Batch) => void rows.push(rowCounts(batch));
+    const world = new TinyWorld({ shape: { blockCount: 32 }, limits: { stepTokens: 6 }, onForward });
     world.engine.submit(submitPlan("a", question(1, 4), { params: { maxTokens: 6, ignoreEos: true } }));
     await world.step();
     world.engine.submit(submitPlan("b", question(20, 14), { params: { maxTokens: 1 } }));
@@ -34,9 +36,77 @@ describe("token budget", () => {
     expect(rows).toEqual([[4], [1, 5], [1, 5], [1, 4], [1], [1]]);
   });
 
+  test("beside decodes a prompt gets fewer rows, alone all of them", async () => {
+    const rows: number[][] = [];
+    const limits = { stepTokens: 16, prefillTokensBesideDecodes: 3 };
+    const world = new TinyWorld({
+      shape: { blockCount: 32 },
+      limits,
+      onForward: (batch) => void rows.push(rowCounts(batch)),
+    });
+    world.engine.submit(submitPlan("a", question(1, 4), { params: { maxTokens: 3, ignoreEos: true } }));
+    await world.step();
+    world.engine.submit(submitPlan("b", question(20, 14), { params: { maxTokens: 1 } }));
+    await world.settle();
+    expect(rows).toEqual([[4], [1, 3], [1, 3], [8]]);
+  });
+
   test("limits that cannot work together are refused", () => {
     const limits = { maxRunningRequests: 8, stepTokens: 7 };
     expect(() => new TinyWorld({ limits })).toThrow("stepTokens (7) is below maxRunningRequests (8)");
+    const none = { prefillTokensBesideDecodes: 0 };
+    expect(() => new TinyWorld({ limits: none })).toThrow("prefillTokensBesideDecodes is 0, not 1 or more");
+  });
+});
+
+describe("order of prompts", () => {
+  const limits = { stepTokens: 8 };
+  const one = { params: { maxTokens: 1 } };
+  const shape = { blockCount: 32 };
+
+  test("a short prompt does not wait for a long one that came before, the long one keeps half of each step", async () => {
+    const rows: number[][] = [];
+    const world = new TinyWorld({ shape, limits, onForward: (batch) => void rows.push(rowCounts(batch)) });
+    world.engine.submit(submitPlan("long", question(1, 40), one));
+    await world.step();
+    for (const name of ["b", "c"]) {
+      world.engine.submit(submitPlan(name, name === "b" ? question(50, 6) : question(60, 3), one));
+    }
+    await world.settle();
+    expect(endsOf(world)).toEqual(["c", "b", "long"]);
+    expect(rows).toEqual([[8], [4, 3, 1], [4, 4], [7, 1], [8], [8], [1]]);
+    for (const [name, parts] of Object.entries({ long: question(1, 40), b: question(50, 6), c: question(60, 3) })) {
+      expectReference(world, name, parts, one);
+    }
+  });
+
+  test("what a step leaves over goes to the prompt that came first", async () => {
+    const rows: number[][] = [];
+    const world = new TinyWorld({ shape, limits, onForward: (batch) => void rows.push(rowCounts(batch)) });
+    world.engine.submit(submitPlan("long", question(1, 20), one));
+    world.engine.submit(submitPlan("b", question(50, 2), one));
+    await world.step();
+    expect(rows).toEqual([[6, 2]]);
+  });
+
+  test("short prompts that keep coming do not starve a long one", async () => {
+    const world = new TinyWorld({ shape, limits });
+    world.engine.submit(submitPlan("long", question(1, 40), one));
+    for (let i = 0; i < 10; i++) {
+      world.engine.submit(submitPlan(`short-${i}`, { question: countUp(7 * i, 8), spans: [] }, one));
+      await world.step();
+    }
+    expect(endsOf(world)).toContain("long");
+  });
+
+  test("spans and the question after them are computed in one step when it holds them", async () => {
+    const rows: number[][] = [];
+    const world = new TinyWorld({ shape, onForward: (batch) => void rows.push(rowCounts(batch)) });
+    const parts = { system: countUp(1, 2), spans: [countUp(20, 5), countUp(30, 3)], question: countUp(60, 9) };
+    world.engine.submit(submitPlan("a", parts, one));
+    await world.settle();
+    expect(rows).toEqual([[2, 5, 3, 6], [3]]);
+    expectReference(world, "a", parts, one);
   });
 });
 

@@ -49,10 +49,11 @@ export class Simulation {
     this.backend = new FakeBackend({ blockCount, contextTokens }, (batch) => this.whileComputing(batch));
     const maxRunningRequests = this.choices.int(1, 6);
     this.stepTokens = this.choices.pick([6, 7, 16, 64]);
+    const prefillTokensBesideDecodes = this.choices.pick([1, 5, 128]);
     this.engine = new Engine({
       backend: this.backend,
       eosTokenIds,
-      limits: { maxRunningRequests, maxWaitingRequests: 6, stepTokens: this.stepTokens },
+      limits: { maxRunningRequests, maxWaitingRequests: 6, stepTokens: this.stepTokens, prefillTokensBesideDecodes },
       clock: () => this.nowMs,
       emit: (message) => this.receive(message),
       debug: true,

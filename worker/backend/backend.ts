@@ -45,8 +45,8 @@ export interface Backend {
   readonly name: string;
   readonly shape: BackendShape;
   /**
-   * Runs one step: writes K and V of every row into its slot, attends, and answers the logits of `logitRows`
-   * as float32 [N, vocabSize]. The array is the backend's own and valid until the next call.
+   * Runs one step: in each layer writes K and V of every row into its slot and only then attends, so that a
+   * piece may see a run that the same step completes. Answers the logits of `logitRows` as float32 [N, vocabSize]. The array is the backend's own and valid until the next call.
    */
   forward(batch: Batch): Promise<Float32Array>;
   /** Frees device memory; the backend is not used afterwards. */

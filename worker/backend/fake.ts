@@ -49,8 +49,8 @@ export class FakeBackend implements Backend {
   rowCount = 0;
   private readonly states: Uint32Array;
   private readonly positions: Int32Array;
-  /** Step that wrote a slot; 0: never written. */
-  private readonly writtenSteps: Int32Array;
+  /** Whether a slot holds a state: false before the first write, and from a step's begin until it writes the slot. */
+  private readonly written: Uint8Array;
   private readonly onForward: ((batch: Batch) => void | Promise<void>) | undefined;
   private logits = new Float32Array(0);
 
@@ -60,7 +60,7 @@ export class FakeBackend implements Backend {
     const slotCount = this.shape.blockCount * this.shape.blockTokens;
     this.states = new Uint32Array(slotCount);
     this.positions = new Int32Array(slotCount);
-    this.writtenSteps = new Int32Array(slotCount);
+    this.written = new Uint8Array(slotCount);
     this.onForward = onForward;
   }
 
@@ -69,6 +69,7 @@ export class FakeBackend implements Backend {
     this.stepCount += 1;
     this.rowCount += batch.tokenIds.length;
     checkBatch(batch, this.shape);
+    for (const slot of batch.slots) this.written[slot] = 0;
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) this.computePiece(batch, piece);
     const { vocabSize } = this.shape;
     const needed = batch.logitRows.length * vocabSize;
@@ -91,28 +92,26 @@ export class FakeBackend implements Backend {
     for (let row = batch.pieceRows[piece]; row < endRow; row++) {
       let sum = 0;
       for (let segment = firstSegment; segment < ownSegment; segment++) {
-        sum += this.sumSegment(batch, segment, batch.segmentTokenCounts[segment], batch.positions[row], false);
+        sum += this.sumSegment(batch, segment, batch.segmentTokenCounts[segment], batch.positions[row]);
       }
       // Its own token is the last one the row sees of its own run; it is the one being written.
       const before = batch.segmentTokenCounts[ownSegment] - (endRow - row);
-      sum += this.sumSegment(batch, ownSegment, before, batch.positions[row], true);
+      sum += this.sumSegment(batch, ownSegment, before, batch.positions[row]);
       const slot = batch.slots[row];
       this.states[slot] = tokenState(batch.tokenIds[row], batch.positions[row], sum | 0);
       this.positions[slot] = batch.positions[row];
-      this.writtenSteps[slot] = this.stepCount;
+      this.written[slot] = 1;
     }
   }
 
-  private sumSegment(batch: Batch, segment: number, tokenCount: number, position: number, own: boolean): number {
+  private sumSegment(batch: Batch, segment: number, tokenCount: number, position: number): number {
     const { blockTokens } = this.shape;
     const first = batch.segmentFirstTokens[segment];
     let sum = 0;
     for (let token = first; token < first + tokenCount; token++) {
       const blockId = batch.blockIds[batch.segmentBlockStarts[segment] + Math.floor(token / blockTokens)];
       const slot = blockId * blockTokens + (token % blockTokens);
-      const written = this.writtenSteps[slot];
-      if (written === 0) throw new Error(`slot ${slot} is read and was never written`);
-      if (!own && written === this.stepCount) throw new Error(`slot ${slot} is read in the step that writes it`);
+      if (this.written[slot] === 0) throw new Error(`slot ${slot} is read before it is written`);
       const distance = position - batch.segmentOffsets[segment] - this.positions[slot];
       sum = (sum + seenTerm(this.states[slot], distance)) | 0;
     }

@@ -16,7 +16,12 @@ import { Request } from "./request.ts";
 import { type EngineLimits, type Piece, Scheduler } from "./scheduler.ts";
 import { planFault } from "./validate.ts";
 
-export const defaultEngineLimits: EngineLimits = { maxRunningRequests: 64, maxWaitingRequests: 1_024, stepTokens: 512 };
+export const defaultEngineLimits: EngineLimits = {
+  maxRunningRequests: 64,
+  maxWaitingRequests: 1_024,
+  stepTokens: 512,
+  prefillTokensBesideDecodes: 128,
+};
 
 export interface EngineOptions {
   readonly backend: Backend;

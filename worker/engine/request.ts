@@ -58,6 +58,11 @@ export class Request {
     return this.runs.reduce((sum, run) => sum + run.blockCount, 0);
   }
 
+  /** Tokens whose KV is neither found nor computed yet. */
+  get missingTokens(): number {
+    return this.runs.reduce((sum, run) => sum + run.tokenCount - run.computedTokens, 0);
+  }
+
   get promptTokens(): number {
     return this.runs.reduce((sum, run) => sum + run.promptTokens, 0);
   }

@@ -1,6 +1,8 @@
 /**
- * Who computes what in the next step: decodes first, then pieces of the prompts of running requests in
- * order of admission, then new requests first come first served, all under one token budget.
+ * Who computes what in the next step: decodes first, then new requests are admitted first come first served,
+ * then pieces of prompts, all under one token budget. Half of what decodes leave is for the prompt admitted
+ * first, so it ends; the rest goes to the prompt with the fewest missing tokens, so that a question over
+ * prepared text does not wait behind a long cold one. Beside decodes prompts get less, so that streams flow.
  *
  * Memory: at admission a request refers to the blocks it hits and *reserves* the rest of its prompt; blocks
  * are taken when a piece needs them, so nothing cached is evicted early. reserved <= available at all times.
@@ -22,6 +24,8 @@ export interface EngineLimits {
   readonly maxWaitingRequests: number;
   /** Rows of one step, prefill and decode together. */
   readonly stepTokens: number;
+  /** Prefill rows of a step that also decodes, at most: they lengthen the time between two tokens of a stream. */
+  readonly prefillTokensBesideDecodes: number;
 }
 
 /** The next `rowCount` tokens of a run, computed in one step. */
@@ -40,8 +44,10 @@ export interface StepPlan {
 }
 
 interface StepDraft {
-  readonly pieces: Piece[];
+  /** One piece a run, a run after those it sees. */
+  readonly pieces: Map<Run, Piece>;
   readonly outgrown: Request[];
+  /** Prefill rows left. */
   budget: number;
 }
 
@@ -67,6 +73,9 @@ export class Scheduler {
         `stepTokens (${limits.stepTokens}) is below maxRunningRequests (${limits.maxRunningRequests})`,
       );
     }
+    if (!(limits.prefillTokensBesideDecodes >= 1)) {
+      throw new RangeError(`prefillTokensBesideDecodes is ${limits.prefillTokensBesideDecodes}, not 1 or more`);
+    }
     this.pool = pool;
     this.cache = cache;
     this.limits = limits;
@@ -75,12 +84,15 @@ export class Scheduler {
   }
 
   schedule(): StepPlan {
-    const step: StepDraft = { pieces: [], outgrown: [], budget: this.limits.stepTokens };
+    const step: StepDraft = { pieces: new Map(), outgrown: [], budget: 0 };
     this.claimed.clear();
     const preempted = this.scheduleDecodes(step);
-    for (const request of this.running) this.schedulePrefill(request, step);
+    const decodes = step.pieces.size;
+    const { stepTokens, prefillTokensBesideDecodes } = this.limits;
+    step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
     if (!preempted || this.running.length === 0) this.admit(step);
-    return step;
+    this.schedulePrefills(step);
+    return { pieces: [...step.pieces.values()], outgrown: step.outgrown };
   }
 
   /** Takes the request out, wherever it is, and gives its blocks back. */
@@ -107,8 +119,7 @@ export class Scheduler {
       if (!request.decoding || run === undefined) continue;
       if (run.blocks.length < run.blockCount && !this.makeRoom(request)) continue;
       this.coverWithBlocks(run, run.tokenCount);
-      step.pieces.push({ request, run, rowCount: 1, wantsLogits: true });
-      step.budget -= 1;
+      step.pieces.set(run, { request, run, rowCount: 1, wantsLogits: true });
     }
     return this.preemptions > before;
   }
@@ -126,24 +137,38 @@ export class Scheduler {
     return true;
   }
 
-  private schedulePrefill(request: Request, step: StepDraft): void {
-    if (request.decoding) return;
+  private schedulePrefills(step: StepDraft): void {
+    const prefilling = this.running.filter((request) => !request.decoding);
+    const oldest = prefilling.at(0);
+    if (oldest === undefined) return;
+    this.schedulePrefill(oldest, step, Math.ceil(step.budget / 2));
+    const missingTokens = new Map(prefilling.map((request) => [request, request.missingTokens]));
+    const order = (a: Request, b: Request): number => (missingTokens.get(a) ?? 0) - (missingTokens.get(b) ?? 0);
+    for (const request of prefilling.toSorted(order)) this.schedulePrefill(request, step, step.budget);
+  }
+
+  /** Up to `maxRows` more rows of a request's prompt; pieces it has in this step grow. */
+  private schedulePrefill(request: Request, step: StepDraft, maxRows: number): void {
+    let rowsLeft = maxRows;
     for (const run of request.runs) {
-      if (step.budget === 0) return;
-      if (run.complete || !mayCompute(run, request)) continue;
+      if (rowsLeft === 0) return;
+      if (isCovered(run, step) || !mayCompute(run, request, step)) continue;
       this.adopt(run, request, run.residentBlocks(this.cache));
       if (run.complete) continue;
-      const rowCount = Math.min(run.tokenCount - run.computedTokens, step.budget);
-      const end = run.computedTokens + rowCount;
-      if (!this.claim(run, end)) continue;
+      const rowsBefore = step.pieces.get(run)?.rowCount ?? 0;
+      const start = run.computedTokens + rowsBefore;
+      const end = Math.min(run.tokenCount, start + rowsLeft);
+      if (!this.claim(run, start, end)) continue;
       request.reservedBlocks -= this.coverWithBlocks(run, end);
-      step.pieces.push({ request, run, rowCount, wantsLogits: run.open && end === run.tokenCount });
-      step.budget -= rowCount;
+      const wantsLogits = run.open && end === run.tokenCount;
+      step.pieces.set(run, { request, run, rowCount: end - run.computedTokens, wantsLogits });
+      step.budget -= end - start;
+      rowsLeft -= end - start;
     }
   }
 
   private admit(step: StepDraft): void {
-    while (step.budget > 0 && this.running.length < this.limits.maxRunningRequests) {
+    while (this.running.length < this.limits.maxRunningRequests) {
       const request = this.waiting[0];
       if (request === undefined) return;
       if (request.blockCount > this.pool.blockCount) {
@@ -153,7 +178,6 @@ export class Scheduler {
       }
       if (!this.tryAdmit(request)) return;
       this.waiting.shift();
-      this.schedulePrefill(request, step);
     }
   }
 
@@ -181,11 +205,11 @@ export class Scheduler {
     request.reservedBlocks -= found.length;
   }
 
-  /** Claims the keys of the blocks up to token `end`; false when the first is claimed by another run. */
-  private claim(run: Run, end: number): boolean {
-    const first = Math.floor(run.computedTokens / this.blockTokens);
+  /** Claims the keys of the blocks of tokens [start, end); false when the first is claimed by another run. */
+  private claim(run: Run, start: number, end: number): boolean {
+    const first = Math.floor(start / this.blockTokens);
     const firstKey = run.keyAt(first);
-    const atBoundary = run.computedTokens === first * this.blockTokens;
+    const atBoundary = start === first * this.blockTokens;
     if (atBoundary && firstKey !== undefined && this.claimed.has(firstKey)) return false;
     for (let index = first; index * this.blockTokens < end; index++) {
       const key = run.keyAt(index);
@@ -211,8 +235,16 @@ export class Scheduler {
   }
 }
 
-/** A run needs the KV of all it sees; the open run goes last, so that a decoding request has no other work. */
-function mayCompute(run: Run, request: Request): boolean {
-  if (run.open) return request.runs.every((other) => other === run || other.complete);
-  return run.plan.sees.every((segment) => request.runs[segment.run].complete);
+/** The run's KV is there when this step is done. */
+function isCovered(run: Run, step: StepDraft): boolean {
+  return run.computedTokens + (step.pieces.get(run)?.rowCount ?? 0) === run.tokenCount;
+}
+
+/**
+ * A run needs the KV of all it sees, which may come about in the same step: a backend writes a layer's K and V
+ * of all rows before it attends. The open run goes last, so that a decoding request has no other work.
+ */
+function mayCompute(run: Run, request: Request, step: StepDraft): boolean {
+  if (run.open) return request.runs.every((other) => other === run || isCovered(other, step));
+  return run.plan.sees.every((segment) => isCovered(request.runs[segment.run], step));
 }

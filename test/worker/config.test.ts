@@ -1,0 +1,20 @@
+/** The worker's settings: bounds, and errors that name the variable. */
+import { expect, test } from "bun:test";
+import { parseWorkerConfig } from "../../worker/config.ts";
+
+const folder = { SPANGATE_MODEL: "model" };
+
+test("what is not set has a default that works", () => {
+  const config = parseWorkerConfig(folder);
+  expect(config).toMatchObject({ blockTokens: 16, stepTokens: 512, prefillTokensBesideDecodes: 128, isa: undefined });
+  expect(config.maxRunningRequests).toBeLessThanOrEqual(config.stepTokens);
+});
+
+test.each([
+  [{ SPANGATE_BLOCK_TOKENS: "24" }, "SPANGATE_BLOCK_TOKENS: must be a power of two"],
+  [{ SPANGATE_STEP_TOKENS: "32" }, "SPANGATE_STEP_TOKENS: 32 is below SPANGATE_MAX_RUNNING (64)"],
+  [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],
+  [{ SPANGATE_KV_BYTES: "many" }, "SPANGATE_KV_BYTES: must be a number"],
+])("%j is refused by name", (env, message) => {
+  expect(() => parseWorkerConfig({ ...folder, ...env })).toThrow(message);
+});
