@@ -1,10 +1,13 @@
 /** Building a kernel library: once, under a name made from its sources, with clear words when it cannot be. */
-import { afterAll, expect, test } from "bun:test";
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { buildCpuKernels, buildLibrary, KernelBuildError } from "../../kernels/build.ts";
 import { cpuLibrary, type KernelLibrary } from "../../kernels/manifest.ts";
+
+/** A compiler on a busy machine takes its time. */
+setDefaultTimeout(120_000);
 
 const folder = await mkdtemp(join(tmpdir(), "spangate-build-"));
 afterAll(() => rm(folder, { recursive: true, force: true }));
