@@ -1,5 +1,6 @@
 /** The server as a program: environment in, ready line out, signals, exit code. Starts on import. */
 import { parseConfig } from "./config.ts";
+import { placeOf } from "./log.ts";
 import { type RunningServer, startServer } from "./server.ts";
 
 function fail(error: unknown): never {
@@ -27,10 +28,8 @@ function stopOnSignals(server: RunningServer): void {
 
 // A promise that nobody waited for is a mistake of ours, and no reason to cut every tenant's stream.
 process.on("unhandledRejection", (reason) => {
-  const at = reason instanceof Error ? (reason.stack?.split("\n").slice(1, 4).join(" | ") ?? "") : "";
-  process.stderr.write(
-    `spangate: unhandled rejection ${reason instanceof Error ? reason.name : typeof reason} ${at}\n`,
-  );
+  const kind = reason instanceof Error ? reason.name : typeof reason;
+  process.stderr.write(`spangate: unhandled rejection ${kind} ${placeOf(reason) ?? ""}\n`);
 });
 
 try {

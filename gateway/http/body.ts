@@ -155,10 +155,13 @@ function deepest(issue: Issue | undefined): Issue | undefined {
   return { ...best, path: [...issue.path, ...best.path] };
 }
 
-/** messages[0].content */
+const maxParamChars = 256;
+
+/** messages[0].content; cut where a caller's own key makes it very long. */
 function paramOf(path: readonly PropertyKey[]): string {
-  return path.reduce<string>((text, part) => {
+  const whole = path.reduce<string>((text, part) => {
     if (typeof part === "number") return `${text}[${part}]`;
     return text === "" ? String(part) : `${text}.${String(part)}`;
   }, "");
+  return whole.slice(0, maxParamChars);
 }

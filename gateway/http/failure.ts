@@ -1,11 +1,10 @@
 /** Log lines about requests that failed. */
 import type { ApiError } from "../errors.ts";
-import type { Log } from "../log.ts";
+import { type Log, placeOf } from "../log.ts";
 
 /** What went wrong inside, for the operator: the kind of error and where, not its message, which may hold a tenant's text. */
 export function logFailure(log: Log, error: ApiError, requestId: string): void {
   const { cause } = error;
-  const at = cause instanceof Error ? cause.stack?.split("\n").slice(1, 4).join(" | ") : undefined;
   const kind = cause instanceof Error ? cause.name : undefined;
-  log(error.code === "internal" ? "error" : "warn", "request failed", { requestId, code: error.code, kind, at });
+  log(error.code === "internal" ? "error" : "warn", "request failed", { requestId, code: error.code, kind, at: placeOf(cause) });
 }

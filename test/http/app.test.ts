@@ -61,7 +61,7 @@ describe("errors", () => {
     const lines: string[] = [];
     const throwing = (app: Hono<AppEnv>) =>
       declare(app, "GET", "/boom", "public", () => {
-        throw new TypeError("tenant's secret");
+        throw new TypeError("tenant's\nsecret\n    at secret");
       });
     const response = await appWith(throwing, (line) => void lines.push(line)).request("/boom");
     expect(response.status).toBe(500);
@@ -69,6 +69,7 @@ describe("errors", () => {
     const line = lines.find((text) => text.includes("request failed"));
     expect(line).toContain('"kind":"TypeError"');
     expect(line).not.toContain("secret");
+    expect(line).toMatch(/"at":"at [^"]*app\.test\.ts:\d+:\d+/);
   });
 
   test("an unknown route is 404 in the same shape, with a request id", async () => {
