@@ -3,6 +3,7 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Hono } from "hono";
 import { DbError } from "../db/errors.ts";
+import { lockFolder } from "../db/lock.ts";
 import { openDb } from "../db/open.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
@@ -54,7 +55,12 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const text = openText(config);
   const workers = openWorkers(config, options, log);
   mkdirSync(config.dataDir, { recursive: true, mode: 0o700 });
+  const unlockFolder = lockFolder(config.dataDir);
   const db = openDb(join(config.dataDir, "spangate.db"));
+  const closeData = (): void => {
+    db.close();
+    unlockFolder();
+  };
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
   const { registry, residency, supervisor, dispatcher } = workers;
@@ -75,11 +81,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   });
   const state = { draining: false };
   const app = openApp({ workers, text, tenants, corpus, log, draining: () => state.draining });
-  const server = listen(
-    config,
-    (request, env) => app.fetch(request, env),
-    () => db.close(),
-  );
+  const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   workers.start();
   await corpus.start();
   const stop = async (): Promise<void> => {
@@ -89,7 +91,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
     await workers.stop();
-    db.close();
+    closeData();
   };
   let stopped: Promise<void> | undefined;
   return {

@@ -6,5 +6,10 @@ import { type Log, placeOf } from "../log.ts";
 export function logFailure(log: Log, error: ApiError, requestId: string): void {
   const { cause } = error;
   const kind = cause instanceof Error ? cause.name : undefined;
-  log(error.code === "internal" ? "error" : "warn", "request failed", { requestId, code: error.code, kind, at: placeOf(cause) });
+  log(error.code === "internal" ? "error" : "warn", "request failed", {
+    requestId,
+    code: error.code,
+    kind,
+    at: placeOf(cause),
+  });
 }

@@ -123,6 +123,15 @@ describe("things that go wrong", () => {
     expect((await fetch(`${url()}/health`)).status).toBe(200);
   });
 
+  test("a data folder that another server has is refused, and free again when that has stopped", async () => {
+    const dir = mkdtempSync(join(tmpdir(), "spangate-lock-"));
+    const first = await start({ SPANGATE_DATA: dir });
+    await expect(start({ SPANGATE_DATA: dir })).rejects.toThrow(/another server has the data folder/);
+    await first.stop();
+    await (await start({ SPANGATE_DATA: dir })).stop();
+    rmSync(dir, { recursive: true, force: true });
+  });
+
   test("a port in use is one sentence that names the variable", async () => {
     const port = new URL(url()).port;
     const other = mkdtempSync(join(tmpdir(), "spangate-port-"));
