@@ -21,7 +21,9 @@ export const limits = {
   prepareTokens: 4_096,
   /** Braces and brackets within each other. */
   jsonDepth: 32,
+  /** What a body may take to arrive: so long, and longer while it comes at this rate at least. */
   bodyReadMs: 30_000,
+  bodyBytesPerMs: 32,
   /** Commas in a body: JSON of many small values costs far more than its bytes. */
   jsonCommas: 500_000,
   messages: 1_024,

@@ -36,8 +36,15 @@ export async function readJson<Schema extends z.ZodType>(
   return result.data;
 }
 
-/** Bytes of the body, at most `maxBytes`; reading ends as soon as there are more. */
-export async function readBody(request: Request, maxBytes: number): Promise<Uint8Array> {
+/**
+ * Bytes of the body, at most `maxBytes`; reading ends as soon as there are more.
+ * @param readMs what the body may take, beside the time that its bytes take at `limits.bodyBytesPerMs`
+ */
+export async function readBody(
+  request: Request,
+  maxBytes: number,
+  readMs: number = limits.bodyReadMs,
+): Promise<Uint8Array> {
   const tooLarge = new ApiError("body_too_large", { message: `The body may have at most ${maxBytes} bytes.` });
   if (Number(request.headers.get("content-length") ?? "0") > maxBytes) throw tooLarge;
   if (request.body === null) return new Uint8Array(0);
@@ -45,11 +52,15 @@ export async function readBody(request: Request, maxBytes: number): Promise<Uint
   const chunks: Uint8Array[] = [];
   let byteCount = 0;
   const cancel = (): void => void reader.cancel().catch(() => undefined);
+  const startMs = performance.now();
   let late = false;
-  const timer = setTimeout(() => {
-    late = true;
-    cancel();
-  }, limits.bodyReadMs);
+  const check = (): void => {
+    const leftMs = startMs + readMs + byteCount / limits.bodyBytesPerMs - performance.now();
+    late = leftMs <= 0;
+    if (late) cancel();
+    else timer = setTimeout(check, leftMs);
+  };
+  let timer = setTimeout(check, readMs);
   try {
     for (;;) {
       const { done, value } = await reader.read();
