@@ -9,7 +9,7 @@ const schema = z.object({
   SPANGATE_MODEL_NAME: z.string().max(200).default(""),
   SPANGATE_DEVICE: z.literal("cpu", { error: 'must be "cpu"' }).default("cpu"),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
-  SPANGATE_KV_TYPE: z.enum(["float32", "float16"]).default("float32"),
+  SPANGATE_KV_TYPE: z.enum(["float32", "float16"]).default("float16"),
   SPANGATE_KV_BYTES: int(1 << 20, 2 ** 42, 2 ** 30),
   SPANGATE_BLOCK_TOKENS: int(4, 128, 16).refine(
     (value) => Number.isInteger(Math.log2(value)),

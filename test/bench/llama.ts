@@ -65,7 +65,7 @@ async function measureBoth(
   const worker = await startWorker({
     SPANGATE_MODEL: subject.folder,
     SPANGATE_WEIGHTS: "int8",
-    // llama.cpp keeps its KV in 16 bits.
+    // llama.cpp keeps its KV in 16 bits too.
     SPANGATE_KV_TYPE: "float16",
     SPANGATE_THREADS: String(threadCount),
   });

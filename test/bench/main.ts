@@ -5,6 +5,7 @@ import { textTable } from "../../gateway/cli/text-table.ts";
 import type { Bench, BenchReport } from "./bench.ts";
 import { decodeBench } from "./decode.ts";
 import { determinismBench } from "./determinism.ts";
+import { kernelsBench } from "./kernels.ts";
 import { llamaBench } from "./llama.ts";
 import { memoryBench } from "./memory.ts";
 import { overheadBench } from "./overhead.ts";
@@ -16,6 +17,7 @@ import { figure } from "./support/stats.ts";
 const benches: readonly Bench[] = [
   ragBench,
   decodeBench,
+  kernelsBench,
   overheadBench,
   llamaBench,
   memoryBench,
