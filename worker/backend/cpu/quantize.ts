@@ -3,7 +3,11 @@
  * w = (q - 128) * scale, q in 1..255, scale = max|w| / 127 in the block (symmetric round to nearest).
  */
 
-/** Wider blocks are faster (one scale for more products) and a little less exact. */
+/**
+ * Wider blocks take less memory traffic (one scale for more products) and are a little less exact. Logits of the
+ * demo model against float32 over 100 evaluation questions, root mean square (largest): blocks of 32: 0.036 (0.26),
+ * 64: 0.045 (0.26), 128: 0.061 (0.35); the greedy answers were the same in all 100 with each.
+ */
 const blockSizes = [128, 64, 32] as const;
 
 export interface QuantizedMatrix {
