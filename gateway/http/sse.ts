@@ -42,7 +42,11 @@ export function sseResponse(
   context.header("content-type", "text/event-stream; charset=utf-8");
   context.header("cache-control", "no-cache, no-transform");
   context.header("x-accel-buffering", "no");
-  return context.body(new SseWriter(options).start(produce));
+  const body = new SseWriter(options).start(produce);
+  // HEAD is answered with the headers of a GET: the stream is dropped unread, and nothing would ever end it.
+  if (context.req.method !== "HEAD") return context.body(body);
+  void body.cancel();
+  return context.body(null);
 }
 
 class SseWriter implements SseStream {

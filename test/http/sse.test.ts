@@ -40,6 +40,21 @@ describe("server-sent events", () => {
     expect(seen).toEqual(["internal", "worker_lost"]);
   });
 
+  test("asked for by HEAD it ends at once", async () => {
+    const app = new Hono<AppEnv>();
+    const ended = Promise.withResolvers<boolean>();
+    app.get("/", (context) =>
+      sseResponse(context, async (it) => {
+        await new Promise((resolve) => it.signal.addEventListener("abort", resolve));
+        ended.resolve(it.closed);
+      }),
+    );
+    const response = await app.request("/", { method: "HEAD" });
+    expect(response.headers.get("content-type")).toStartWith("text/event-stream");
+    expect(await response.text()).toBe("");
+    expect(await ended.promise).toBe(true);
+  });
+
   test("silence is filled with comments", async () => {
     const response = await stream(() => Bun.sleep(25), { pingMs: 8 });
     expect(await response.text()).toMatch(/^(: ping\n\n)+$/);
