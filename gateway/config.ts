@@ -48,6 +48,10 @@ export const limits = {
   /** Bytes that wait in us for a slow reader. */
   streamBufferBytes: 64 * kib,
   requestsPerTenant: 256,
+  /** Each upload is in memory whole while it is taken in. */
+  uploadsPerTenant: 8,
+  /** Streams of job events. */
+  jobStreamsPerTenant: 64,
   inFlightPerWorker: 1_024,
   unplacedRequests: 1_024,
   attempts: 3,

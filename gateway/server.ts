@@ -131,11 +131,11 @@ function openApp({ workers, text, tenants, corpus, log, draining }: AppParts): H
     authenticator: tenants.apiKeys,
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus }),
-      (it) => addFileRoutes(it, { corpus }),
+      (it) => addFileRoutes(it, { corpus, uploads: new ConcurrencyLimiter(limits.uploadsPerTenant) }),
       (it) => addVectorStoreRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
-      (it) => addPrepareRoutes(it, { corpus }),
+      (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),
       (it) => addChatRoutes(it, chat),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining }),

@@ -9,6 +9,7 @@ import { corpusLimits } from "../corpus/limits.ts";
 import { ApiError } from "../errors.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readBody, schemaError } from "./body.ts";
+import type { ConcurrencyLimiter } from "./limits.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
 import { declare } from "./route.ts";
 
@@ -22,11 +23,21 @@ const uploadFields = z.strictObject({
 const maxFormFields = 16;
 const unsupportedFields = new Set(["expires_after", "expires_after[anchor]", "expires_after[seconds]"]);
 
-export function addFileRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
+export interface FileRouteDeps {
+  readonly corpus: Corpus;
+  /** Of uploads that are taken in at the same time. */
+  readonly uploads: ConcurrencyLimiter;
+}
+
+export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads }: FileRouteDeps): void {
   declare(app, "POST", "/v1/files", "corpus:write", async (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
-    const row = await corpus.files.upload(tenantId, await readUpload(c.req.raw));
-    return c.json(fileBody(row));
+    const leave = uploads.enter(tenantId);
+    try {
+      return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c.req.raw))));
+    } finally {
+      leave();
+    }
   });
 
   declare(app, "GET", "/v1/files", "corpus:read", (c) => {

@@ -1,4 +1,4 @@
-/** How many requests of one tenant run at the same time. */
+/** How many requests of one tenant run at the same time, of those that share a limiter. */
 import { ApiError } from "../errors.ts";
 
 export class ConcurrencyLimiter {
@@ -14,7 +14,7 @@ export class ConcurrencyLimiter {
     const running = this.#running.get(tenantId) ?? 0;
     if (running >= this.#perTenant) {
       throw new ApiError("concurrency_limited", {
-        message: `At most ${this.#perTenant} requests of a tenant run at the same time.`,
+        message: `At most ${this.#perTenant} requests of this kind run at the same time for a tenant.`,
       });
     }
     this.#running.set(tenantId, running + 1);

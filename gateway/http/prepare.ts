@@ -6,6 +6,7 @@ import type { JobRow } from "../../db/jobs.ts";
 import type { Corpus } from "../corpus/corpus.ts";
 import type { FragmentFacts } from "../corpus/fragments.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
+import type { ConcurrencyLimiter } from "./limits.ts";
 import { listBody, pageQuery, readNoFields, readQuery, seconds } from "./paging.ts";
 import { declare } from "./route.ts";
 import { sseResponse } from "./sse.ts";
@@ -14,7 +15,13 @@ const fragmentsQuery = pageQuery
   .omit({ before: true })
   .extend({ order: z.enum(["asc", "desc"]).default("asc"), file_id: z.string().max(64).optional() });
 
-export function addPrepareRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
+export interface PrepareRouteDeps {
+  readonly corpus: Corpus;
+  /** Of streams of job events that are open at the same time. */
+  readonly jobStreams: ConcurrencyLimiter;
+}
+
+export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: PrepareRouteDeps): void {
   declare(app, "POST", "/admin/v1/vector_stores/:vector_store_id/prepare", "corpus:prepare", async (c) => {
     await readNoFields(c);
     const job = corpus.prepare.create(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"));
@@ -28,10 +35,15 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpu
   // Every event is the whole job, so a client that comes back (Last-Event-ID) is served by the present state.
   declare(app, "GET", "/admin/v1/jobs/:job_id/events", "corpus:prepare", (c) => {
     const job = corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id"));
+    const leave = jobStreams.enter(job.tenantId);
     return sseResponse(c, async (stream) => {
-      for await (const state of corpus.prepare.watchers.follow(job, stream.signal)) {
-        const { id, status, done } = state;
-        await stream.event({ event: "job", id: `${id}/${status}/${done}`, data: JSON.stringify(jobBody(state)) });
+      try {
+        for await (const state of corpus.prepare.watchers.follow(job, stream.signal)) {
+          const { id, status, done } = state;
+          await stream.event({ event: "job", id: `${id}/${status}/${done}`, data: JSON.stringify(jobBody(state)) });
+        }
+      } finally {
+        leave();
       }
     });
   });

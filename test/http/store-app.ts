@@ -6,6 +6,7 @@ import { ApiError } from "../../gateway/errors.ts";
 import type { AppEnv } from "../../gateway/http/auth.ts";
 import { addFileBatchRoutes } from "../../gateway/http/file-batches.ts";
 import { addFileRoutes } from "../../gateway/http/files.ts";
+import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
 import { addPrepareRoutes } from "../../gateway/http/prepare.ts";
 import { addTenantRoutes } from "../../gateway/http/tenants.ts";
 import { addVectorStoreFileRoutes } from "../../gateway/http/vector-store-files.ts";
@@ -38,11 +39,11 @@ export function createStoreApp(): StoreApp {
   const app = createApp({
     authenticator: tenants.apiKeys,
     routes: [
-      (it) => addFileRoutes(it, { corpus }),
+      (it) => addFileRoutes(it, { corpus, uploads: new ConcurrencyLimiter(2) }),
       (it) => addVectorStoreRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
-      (it) => addPrepareRoutes(it, { corpus }),
+      (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(2) }),
       (it) => addTenantRoutes(it, { tenants, corpus }),
     ],
     translateError: (thrown) =>
