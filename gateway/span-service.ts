@@ -33,7 +33,12 @@ export class SpanService implements SpanPort {
 
   /** Ends early when `signal` aborts, also while no model is known. @throws ApiError */
   async *prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan, void> {
-    await unlessAborted(this.#deps.modelReady(), signal);
+    try {
+      await unlessAborted(this.#deps.modelReady(), signal);
+    } catch (cause) {
+      // No fault of the spans: with another model folder they can be prepared.
+      throw new ApiError("not_ready", { cause });
+    }
     if (signal.aborted) return;
     let group: SpanText[] = [];
     let groupTokens = 0;

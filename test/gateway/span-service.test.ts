@@ -73,6 +73,14 @@ describe("preparing", () => {
     expect(rig.spans.residentWorkers(spanKey)).toEqual([]);
   });
 
+  test("a model that cannot be loaded is no fault of the job, which may be tried again", async () => {
+    using rig = service();
+    const running = prepare(rig.spans, [fragment("a", 10)]);
+    const fatal = { type: "fatal", message: "config.json: no such file" } as const;
+    for (const process of rig.processes) process.handlers.onMessage(fatal);
+    await expect(running).rejects.toMatchObject({ code: "not_ready" });
+  });
+
   test("a job cancelled while no model is known does not wait for one", async () => {
     using rig = service();
     const controller = new AbortController();
