@@ -1,4 +1,4 @@
-/** The tables of migrations/, as Drizzle sees them. test/db/schema.test.ts holds the two together. */
+/** The tables of migrations/, as Drizzle sees them. test/db/open.test.ts holds the two together. */
 import { blob, integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
 import type { ApiKeyId, CorpusId, FileBatchId, FileId, FragmentId, JobId, TenantId } from "./ids.ts";
 

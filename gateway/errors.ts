@@ -13,7 +13,7 @@ export type ErrorType =
   | "server_error";
 
 interface ErrorEntry {
-  readonly status: 400 | 401 | 403 | 404 | 405 | 408 | 409 | 413 | 415 | 422 | 429 | 500 | 503 | 504 | 507;
+  readonly status: 400 | 401 | 403 | 404 | 408 | 409 | 413 | 415 | 429 | 500 | 503 | 504 | 507;
   readonly type: ErrorType;
   readonly retryable: boolean;
   readonly text: string;
@@ -56,12 +56,6 @@ const errorTable = {
   not_found: notFound("No such object."),
   route_not_found: notFound("No such route."),
   model_not_found: notFound("No such model."),
-  method_not_allowed: {
-    status: 405,
-    type: "invalid_request_error",
-    retryable: false,
-    text: "The route does not take this method.",
-  },
   request_timeout: {
     status: 408,
     type: "invalid_request_error",
@@ -80,12 +74,6 @@ const errorTable = {
     type: "invalid_request_error",
     retryable: false,
     text: "The content type is not supported.",
-  },
-  unprocessable: {
-    status: 422,
-    type: "invalid_request_error",
-    retryable: false,
-    text: "The request was understood and cannot be carried out.",
   },
 
   rate_limited: { status: 429, type: "rate_limit_error", retryable: true, text: "Too many requests." },

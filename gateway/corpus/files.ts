@@ -70,10 +70,6 @@ export class FileService {
     return row;
   }
 
-  find(tenantId: TenantId, id: FileId): FileRow | undefined {
-    return findFile(this.#db, tenantId, id);
-  }
-
   list(tenantId: TenantId, range: PageRange & { readonly purpose?: string | undefined }): Page<FileRow> {
     return listFiles(this.#db, tenantId, range);
   }

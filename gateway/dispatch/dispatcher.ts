@@ -16,7 +16,7 @@ import type { Supervisor, WorkerEvents } from "./supervisor.ts";
 export interface DispatcherOptions {
   readonly registry: Registry;
   readonly residency: Residency;
-  readonly supervisor: Pick<Supervisor, "send" | "kill">;
+  readonly supervisor: Pick<Supervisor, "send">;
   readonly log: Log;
   /** Times a request is sent to a worker, the first time included. */
   readonly maxAttempts: number;

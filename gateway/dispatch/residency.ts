@@ -22,10 +22,6 @@ export class Residency {
     this.#keysByWorker.delete(workerId);
   }
 
-  holds(workerId: string, key: BlockKey): boolean {
-    return this.#keysByWorker.get(workerId)?.has(key) ?? false;
-  }
-
   /** Workers that hold the key. */
   holders(key: BlockKey): readonly string[] {
     return [...this.#keysByWorker].filter(([, keys]) => keys.has(key)).map(([workerId]) => workerId);

@@ -1,6 +1,6 @@
 /**
  * The only way to add a route. Default deny: a route names the scopes it takes before it exists, and
- * `assertEveryRouteDeclared` refuses to start an app that has a handler added some other way.
+ * `declaredRoutes` refuses to start an app that has a handler added some other way.
  */
 import type { Context, Handler, Hono } from "hono";
 import { ApiError } from "../errors.ts";

@@ -37,10 +37,6 @@ export class TenantService {
     return found(findTenant(this.#db, id));
   }
 
-  find(id: TenantId): TenantRow | undefined {
-    return findTenant(this.#db, id);
-  }
-
   list(range: PageRange): Page<TenantRow> {
     return listTenants(this.#db, range);
   }

@@ -13,7 +13,7 @@ describe("residency", () => {
     residency.apply("w1", [{ sequence: 1, type: "stored", blockKeys: [key("b")] }]);
     expect(residency.holders(key("b"))).toEqual(["w0", "w1"]);
     residency.apply("w0", [{ sequence: 2, type: "removed", blockKeys: [key("a")] }]);
-    expect([residency.holds("w0", key("a")), residency.blockCount("w0")]).toEqual([false, 1]);
+    expect([residency.holders(key("a")), residency.blockCount("w0")]).toEqual([[], 1]);
     residency.apply("w0", [
       { sequence: 3, type: "cleared", blockKeys: [] },
       { sequence: 4, type: "stored", blockKeys: [key("c")] },
