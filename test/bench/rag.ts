@@ -43,7 +43,7 @@ class Questioner {
   /** A question that differs in its first block from all before, so that only fragments can be found. One token of answer. */
   ask(documents: readonly { text: string }[], mode: Mode): Promise<ChatAnswer> {
     this.#asked += 1;
-    const content = `${1_000_000 + this.#asked} is the resident: what is the extension?`;
+    const content = `Resident ${1_000 + this.#asked}, which extension?`;
     return askChat(this.#tenant.client, {
       model: this.#server.model,
       messages: [{ role: "user", content }],
