@@ -1,6 +1,8 @@
 /**
  * onnxruntime sessions for the dense graphs. Each session has its own thread pool, so pools must not spin:
- * idle spinners steal the cores from the session at work and from the attention kernels.
+ * idle spinners steal the cores from the session at work and from the attention kernels. Each would have its own
+ * arena too, which keeps the temporaries of the largest step once for each layer; without arenas the layers share
+ * the process's heap (measured at 512 rows: as fast; the demo model takes 45 MB less, a layer of a 0.6B Qwen3 8 to 30).
  */
 import * as ort from "onnxruntime-node";
 
@@ -25,6 +27,7 @@ export class DenseSession {
       executionMode: "sequential",
       intraOpNumThreads: threadCount,
       interOpNumThreads: 1,
+      enableCpuMemArena: false,
       logSeverityLevel: 3,
       extra: { session: { intra_op: { allow_spinning: "0" } } },
     });
