@@ -17,6 +17,8 @@ export function lockFolder(dataDir: string): () => void {
   try {
     closeSync(openSync(path, "a", 0o600));
     client = new Database(path);
+    // Nothing is ever written, so that a full disk does not keep the server from starting.
+    client.run("pragma journal_mode = memory");
     client.run("begin exclusive");
   } catch (error) {
     client?.close();

@@ -19,6 +19,7 @@ import type { SpanPort } from "./ports.ts";
 
 const fragmentsPerPiece = 32;
 const filesPerPiece = 100;
+const filesFreedFirst = 1_000;
 
 interface RetiredSalt {
   readonly corpusId: CorpusId;
@@ -81,6 +82,8 @@ export class Sweeper {
   }
 
   async #sweep(signal: AbortSignal): Promise<void> {
+    // Before any row: this alone needs no room, and a full disk has none for the rest.
+    for (const id of listDeletedFileIds(this.#db, filesFreedFirst)) await this.#content.remove(id);
     let swept = false;
     for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db)) {
       if (!(await this.#sweepCorpusFile(file, signal))) return;

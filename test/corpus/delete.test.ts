@@ -1,6 +1,7 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
+import { DbError } from "../../db/errors.ts";
 import type { TenantId } from "../../db/ids.ts";
 import { createWorld, ingestText, type World } from "./world.ts";
 
@@ -37,6 +38,21 @@ const search = (storeId: string) =>
   world.corpus.retrieve({ tenantId, vectorStoreIds: [storeId], query: `${canary} something`, maxResults: 50 });
 
 describe("deleting", () => {
+  test("a file's bytes go first, so that a full disk can be emptied", async () => {
+    const { doomed } = await populated();
+    const transaction = world.db.transaction.bind(world.db);
+    const full = spyOn(world.db, "transaction").mockImplementation((name, work) => {
+      if (name === "removeFragments") throw new DbError("full", name, "SQLITE_FULL");
+      return transaction(name, work);
+    });
+    world.corpus.files.delete(tenantId, doomed.id);
+    while (readdirSync(join(world.dir, "files")).includes(doomed.id)) await Bun.sleep(1);
+    expect(traces(canary)).not.toEqual([]);
+    full.mockRestore();
+    await world.corpus.idle();
+    expect(traces(canary)).toEqual([]);
+  });
+
   test("a file: no search finds it, its KV is evicted, and no byte of it is left on disk", async () => {
     const { store, doomed, kept } = await populated();
     const before = world.spans.resident.size;
