@@ -3,7 +3,7 @@
  * hashes and all salts depend on it, so it is kept apart from the database: a copy of one alone is useless.
  */
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
-import { closeSync, fsyncSync, linkSync, openSync, readFileSync, statSync, unlinkSync, writeSync } from "node:fs";
+import { closeSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, statSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { getMeta, insertMeta } from "../../db/meta.ts";
 import type { Db } from "../../db/open.ts";
@@ -59,12 +59,14 @@ function readSecret(path: string): Uint8Array | undefined {
 function createSecret(path: string): Uint8Array {
   const bytes = randomBytes(secretBytes);
   const aside = `${path}.${process.pid}.tmp`;
+  // Left by a start that was killed here; in a container the next process has the same id.
+  rmSync(aside, { force: true });
   const file = openSync(aside, "wx", 0o600);
   writeSync(file, bytes);
   fsyncSync(file);
   closeSync(file);
   linkSync(aside, path);
-  unlinkSync(aside);
+  rmSync(aside);
   const folder = openSync(join(path, ".."), "r");
   fsyncSync(folder);
   closeSync(folder);

@@ -179,6 +179,12 @@ describe("the server's secret", () => {
   });
   afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
+  test("is made although a start before was killed while it made one", () => {
+    writeFileSync(join(dir, `secret.${process.pid}.tmp`), "half");
+    loadServerSecret(dir, db);
+    expect(statSync(join(dir, "secret")).size).toBe(32);
+  });
+
   test("is made once, readable by its owner only, and the same after a restart", () => {
     const first = loadServerSecret(dir, db);
     const path = join(dir, "secret");
