@@ -1,5 +1,6 @@
 /** Plans for tests: keyed as the gateway keys them, and the answer each must get, worked out without an engine. */
 import { foldSpan, nextBlockKey, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, SegmentRef, SubmitMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 
@@ -12,18 +13,7 @@ export const defaultParams: GenerateParams = {
   minTokens: 0,
   ignoreEos: false,
   stopTokenIds: [],
-  sampling: {
-    temperature: 0,
-    topP: 1,
-    topK: 0,
-    minP: 0,
-    presencePenalty: 0,
-    frequencyPenalty: 0,
-    repetitionPenalty: 1,
-    seed: 0,
-    logitBias: [],
-    topLogprobs: -1,
-  },
+  sampling: greedySampling,
 };
 
 /** Tokens `from`, `from + 1`, …: easy to tell apart. */

@@ -3,6 +3,7 @@ import { z } from "zod";
 import type { Backend, Batch } from "../../worker/backend/backend.ts";
 import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
@@ -128,24 +129,7 @@ export class GoldenModel {
 }
 
 function greedy(maxTokens: number): GenerateParams {
-  return {
-    maxTokens,
-    minTokens: 0,
-    ignoreEos: true,
-    stopTokenIds: [],
-    sampling: {
-      temperature: 0,
-      topP: 1,
-      topK: 0,
-      minP: 0,
-      presencePenalty: 0,
-      frequencyPenalty: 0,
-      repetitionPenalty: 1,
-      seed: 0,
-      logitBias: [],
-      topLogprobs: -1,
-    },
-  };
+  return { maxTokens, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
 }
 
 function compare(

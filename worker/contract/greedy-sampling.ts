@@ -1,0 +1,15 @@
+/** Sampling with every rule off: the most probable token, no log-probabilities. */
+import type { SamplingParams } from "./messages.ts";
+
+export const greedySampling: SamplingParams = Object.freeze({
+  temperature: 0,
+  topP: 1,
+  topK: 0,
+  minP: 0,
+  presencePenalty: 0,
+  frequencyPenalty: 0,
+  repetitionPenalty: 1,
+  seed: 0,
+  logitBias: [],
+  topLogprobs: -1,
+});
