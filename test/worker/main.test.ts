@@ -53,7 +53,9 @@ function submit(tokenIds: Int32Array, maxTokens: number): SubmitMessage {
 test("serves a request and answers stats", async () => {
   const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig) });
   const ready = await worker.next("ready");
-  expect(ready).toMatchObject({ card: { vocabSize: 128, blockTokens: 16, eosTokenIds: [2], numericMode: "float32/kv-float16" } });
+  expect(ready).toMatchObject({
+    card: { vocabSize: 128, blockTokens: 16, eosTokenIds: [2], numericMode: "float32/kv-float16" },
+  });
   worker.child.send(submit(Int32Array.of(1, 2, 3), 4));
   expect(await worker.next("finished")).toMatchObject({ reason: "length", usage: { completionTokens: 4 } });
   worker.child.send({ type: "stats", id: 9 });
