@@ -49,6 +49,19 @@ describe("sharing in flight", () => {
     expectReference(world, "b", second);
   });
 
+  test("a closed run waits for a span that another request computes in this step", async () => {
+    const world = new TinyWorld({ shape, limits: { stepTokens: 64 } });
+    const parts: PlanParts = { spans: [span], question: countUp(60, 8) };
+    world.engine.submit(submitPlan("a", { spans: [span] }, { params: { maxTokens: 0 } }));
+    world.engine.submit(submitPlan("b", parts, { params: { maxTokens: 0 } }));
+    await world.settle();
+    const longer: PlanParts = { spans: [span], question: countUp(60, 10) };
+    world.engine.submit(submitPlan("c", longer, once));
+    await world.settle();
+    expect(world.finishedOf("c").usage.cachedTokens).toBe(12 + 8);
+    expectReference(world, "c", longer);
+  });
+
   test("choices of one prompt compute it once, the last block apart", async () => {
     const world = new TinyWorld({ shape, limits: { stepTokens: 64 } });
     for (const name of ["0", "1", "2"]) {
