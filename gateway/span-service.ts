@@ -1,4 +1,5 @@
 /** Spans for the corpus side: how a fragment is lowered, and preparing it on a worker ahead of its use. */
+import { greedySampling } from "../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { BlockKey } from "../worker/contract/units.ts";
@@ -113,18 +114,7 @@ const prepareOnly = {
   minTokens: 0,
   ignoreEos: false,
   stopTokenIds: [],
-  sampling: {
-    temperature: 0,
-    topP: 1,
-    topK: 0,
-    minP: 0,
-    presencePenalty: 0,
-    frequencyPenalty: 0,
-    repetitionPenalty: 1,
-    seed: 0,
-    logitBias: [],
-    topLogprobs: -1,
-  },
+  sampling: greedySampling,
 };
 
 const workerNumber = (workerId: string): number => Number(workerId.replace("worker-", ""));

@@ -6,6 +6,7 @@ import type { DispatchRequest } from "../../gateway/dispatch/request.ts";
 import { Residency } from "../../gateway/dispatch/residency.ts";
 import { Supervisor } from "../../gateway/dispatch/supervisor.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "./fake-core.ts";
@@ -64,18 +65,7 @@ export const greedy = (maxTokens: number): GenerateParams => ({
   minTokens: 0,
   ignoreEos: false,
   stopTokenIds: [],
-  sampling: {
-    temperature: 0,
-    topP: 1,
-    topK: 0,
-    minP: 0,
-    presencePenalty: 0,
-    frequencyPenalty: 0,
-    repetitionPenalty: 1,
-    seed: 0,
-    logitBias: [],
-    topLogprobs: -1,
-  },
+  sampling: greedySampling,
 });
 
 export function request(id: string, changes: Partial<DispatchRequest> = {}): DispatchRequest {

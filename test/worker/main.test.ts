@@ -3,6 +3,7 @@ import { expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { temporaryFolder, tinyConfig, writeModelFolder } from "../model/folder.ts";
@@ -34,7 +35,6 @@ function startWorker(env: Record<string, string>) {
 function submit(tokenIds: Int32Array, maxTokens: number): SubmitMessage {
   const root = rootKey("digest", "salt" as CacheSalt, "main");
   const blockKeys = runBlockKeys(root, tokenIds, 16, maxTokens === 0);
-  const sampling = { temperature: 0, topP: 1, topK: 0, minP: 0, presencePenalty: 0, frequencyPenalty: 0 };
   return {
     type: "submit",
     requestId: "r",
@@ -45,7 +45,7 @@ function submit(tokenIds: Int32Array, maxTokens: number): SubmitMessage {
       minTokens: 0,
       ignoreEos: true,
       stopTokenIds: [],
-      sampling: { ...sampling, repetitionPenalty: 1, seed: 0, logitBias: [], topLogprobs: -1 },
+      sampling: greedySampling,
     },
   };
 }

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { CommandError } from "../../../gateway/cli/command.ts";
 import { repositoryRoot } from "../../../gateway/cli/setup.ts";
 import { rootKey, runBlockKeys } from "../../../worker/contract/block-key.ts";
+import { greedySampling } from "../../../worker/contract/greedy-sampling.ts";
 import type {
   GatewayMessage,
   GenerateParams,
@@ -107,17 +108,6 @@ export function greedyParams(maxTokens: number): GenerateParams {
     minTokens: 0,
     ignoreEos: true,
     stopTokenIds: [],
-    sampling: {
-      temperature: 0,
-      topP: 1,
-      topK: 0,
-      minP: 0,
-      presencePenalty: 0,
-      frequencyPenalty: 0,
-      repetitionPenalty: 1,
-      seed: 0,
-      logitBias: [],
-      topLogprobs: -1,
-    },
+    sampling: greedySampling,
   };
 }
