@@ -14,6 +14,8 @@ import { figure, median } from "./support/stats.ts";
 import { type BenchWorker, chainPlan, greedyParams, startWorker } from "./support/worker.ts";
 
 const lengths = [512, 2_048];
+/** Run first by both sides in every round and not counted: one has just started, the other slept meanwhile. */
+const warmUpLength = 64;
 const decodeTokens = 64;
 const threadCount = 2;
 const rounds = 3;
@@ -72,10 +74,11 @@ async function measureBoth(
   const [ours, theirs]: [Throughput[], Throughput[]] = [[], []];
   try {
     for (const length of lengths) await measureOurs(worker, length);
+    const warmLengths = [warmUpLength, ...lengths];
     for (let round = 1; round <= rounds; round++) {
       say(`${subject.name}, round ${round} of ${rounds}`);
-      for (const length of lengths) ours.push(await measureOurs(worker, length));
-      theirs.push(...(await peer.measure(ggufPath, lengths, threadCount)));
+      for (const length of warmLengths) ours.push(await measureOurs(worker, length));
+      theirs.push(...(await peer.measure(ggufPath, warmLengths, threadCount)));
     }
   } finally {
     await worker.stop();
