@@ -16,7 +16,7 @@ const batchConcurrency = 64;
 /** Log-probabilities closer than this are a tie that the order of float32 sums may decide. */
 const nearTieNats = 1e-3;
 /** Room for the fragments of a full batch of questions; small enough that the evicting prompts push all of them out. */
-const kvBytes = 512 * 2 ** 20;
+const kvBytes = 256 * 2 ** 20;
 const evictingPrompts = 120;
 
 interface TokenLogprob {
