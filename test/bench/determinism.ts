@@ -16,8 +16,8 @@ const batchConcurrency = 64;
 /** Log-probabilities closer than this are a tie that the order of float32 sums may decide. */
 const nearTieNats = 1e-3;
 /** Room for the fragments of a full batch of questions; small enough that the evicting prompts push all of them out. */
-const kvBytes = 256 * 2 ** 20;
-const evictingPrompts = 120;
+const kvBytes = 512 * 2 ** 20;
+const evictingPrompts = 240;
 
 interface TokenLogprob {
   readonly token: string;
