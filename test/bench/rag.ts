@@ -6,6 +6,7 @@ import { CommandError } from "../../gateway/cli/command.ts";
 import { askChat, type ChatAnswer } from "../../gateway/cli/operations.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { readEvalQuestions } from "./support/eval-sets.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { figure, median } from "./support/stats.ts";
 
@@ -33,6 +34,8 @@ interface Cell {
 class Questioner {
   readonly #server: TestServer;
   readonly #tenant: TestTenant;
+  /** Real ones, of the length that users ask in, about other people each. */
+  readonly #questions = [...new Set(readEvalQuestions(["facts-3", "facts-6"]).map(({ question }) => question))];
   #asked = 0;
 
   constructor(server: TestServer, tenant: TestTenant) {
@@ -40,10 +43,11 @@ class Questioner {
     this.#tenant = tenant;
   }
 
-  /** A question that differs in its first block from all before, so that only fragments can be found. One token of answer. */
+  /** A question never asked before, so that only fragments can be found. One token of answer. */
   ask(documents: readonly { text: string }[], mode: Mode): Promise<ChatAnswer> {
+    const content = this.#questions[this.#asked];
     this.#asked += 1;
-    const content = `Resident ${1_000 + this.#asked}, which extension?`;
+    if (content === undefined) throw new CommandError(`there are only ${this.#questions.length} questions`);
     return askChat(this.#tenant.client, {
       model: this.#server.model,
       messages: [{ role: "user", content }],
