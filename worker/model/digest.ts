@@ -5,18 +5,19 @@
  */
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from "node:fs";
 import { basename, join } from "node:path";
-import { findTensors } from "./weights.ts";
 
 const sampleBytes = 64 * 1024;
 const maxSamplesPerFile = 1_024;
 
-/** @param numericMode what else decides the numbers: weight type, KV type, kernel generation. */
-export function modelDigest(folder: string, numericMode: string): string {
+/**
+ * @param weightFiles the safetensors files in use, in any order
+ * @param numericMode what else decides the numbers: weight type, KV type
+ */
+export function modelDigest(folder: string, weightFiles: readonly string[], numericMode: string): string {
   const hasher = new Bun.CryptoHasher("sha256");
   hasher.update(`spangate-model/1\n${numericMode}\n`);
   hasher.update(readFileSync(join(folder, "config.json")));
-  const files = new Set([...findTensors(folder).values()].map((tensor) => tensor.file));
-  for (const file of [...files].sort()) {
+  for (const file of weightFiles.toSorted()) {
     hasher.update(`\n${basename(file)}\n`);
     hashSamples(hasher, file);
   }

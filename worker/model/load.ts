@@ -22,7 +22,13 @@ export function loadModel(folder: string, numericMode: string): LoadedModel {
   const config = parseModelConfig(readJson(configFile), configFile);
   const weights = new Weights(folder, config);
   const eosTokenIds = readEosTokenIds(folder, config);
-  return { id: basename(resolve(folder)), config, weights, digest: modelDigest(folder, numericMode), eosTokenIds };
+  return {
+    id: basename(resolve(folder)),
+    config,
+    weights,
+    digest: modelDigest(folder, weights.files, numericMode),
+    eosTokenIds,
+  };
 }
 
 /** generation_config.json, where it names end tokens, goes before config.json (as in transformers). */

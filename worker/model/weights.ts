@@ -12,7 +12,7 @@ import { readSafetensorsHeader, readTensorBytes, type TensorInfo } from "./safet
 const maxShards = 1_024;
 
 /** Every tensor of the folder: `model.safetensors`, or the shards that `model.safetensors.index.json` names. */
-export function findTensors(folder: string): Map<string, TensorInfo> {
+function findTensors(folder: string): Map<string, TensorInfo> {
   const indexFile = join(folder, "model.safetensors.index.json");
   if (!existsSync(indexFile)) {
     const single = join(folder, "model.safetensors");
@@ -96,6 +96,11 @@ export class Weights {
     const leftover = [...tensors.keys()].find((name) => !expected.has(name) && !allowed.has(name));
     if (leftover) throw new ModelError(`${folder}: tensor "${leftover}" does not belong to ${config.architecture}`);
     this.#tensors = tensors;
+  }
+
+  /** The files that hold the tensors. */
+  get files(): readonly string[] {
+    return [...new Set(this.#tensors.values().map((tensor) => tensor.file))];
   }
 
   info(name: string): TensorInfo {

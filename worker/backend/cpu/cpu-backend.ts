@@ -2,7 +2,6 @@
  * The CPU backend: dense algebra by onnxruntime, everything about KV by our C++ kernels over one paged pool.
  * A step runs graph 0, then for each layer attention and the next graph (dense-graph.ts has the cuts).
  */
-
 import { blockCountForTokens } from "../../contract/units.ts";
 import { inverseFrequencies, type ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
@@ -76,13 +75,13 @@ export class CpuBackend implements Backend {
     this.#maxRows = options.maxRows;
     this.#headNorms = readHeadNorms(model);
     this.#embedding = readEmbedding(model);
-    this.#buffers = allocateBuffers(model.config, options);
+    this.#buffers = allocateBuffers(model.config, pool, options);
     this.shape = {
       vocabSize: model.config.vocabSize,
       contextTokens: model.config.contextTokens,
       blockTokens: options.blockTokens,
       blockCount,
-      kvBytesPerBlock: kvBytesPerBlock(model.config, options),
+      kvBytesPerBlock: pool.kvBytesPerBlock,
     };
   }
 
@@ -145,23 +144,20 @@ export class CpuBackend implements Backend {
     const tensors = this.#tensorsFor(rows);
     this.#kernels.embedRows(this.#embedding, batch.tokenIds, this.#buffers.residual[0]);
     this.#pool.beginStep(batch);
-    await this.#sessions[0].run({ residual: tensors.residual[0] }, { qkv: tensors.qkv });
+    await this.#runGraph(0, tensors);
     for (let layer = 0; layer < layerCount - 1; layer++) {
       this.#pool.attention(layer, this.#buffers.qkv, this.#buffers.attention, this.#headNorms[layer]);
-      const from = layer % 2;
-      await this.#sessions[layer + 1].run(
-        { attention: tensors.attention, residual: tensors.residual[from] },
-        { residual_out: tensors.residual[1 - from], qkv: tensors.qkv },
-      );
+      await this.#runGraph(layer + 1, tensors);
     }
-    return this.#finish(batch, (layerCount - 1) % 2);
+    return this.#finish(batch);
   }
 
   /** Last layer: K and V of all rows, the rest for the rows whose logits are wanted. */
-  async #finish(batch: Batch, from: number): Promise<Float32Array> {
+  async #finish(batch: Batch): Promise<Float32Array> {
     const { layerCount, vocabSize, hiddenSize } = this.#config;
-    const { qkv, attention, residual, logits } = this.#buffers;
+    const { qkv, attention, logits } = this.#buffers;
     const layer = layerCount - 1;
+    const residual = this.#buffers.residual[layer % 2];
     const norms = this.#headNorms[layer];
     const wanted = batch.logitRows.length;
     if (wanted * vocabSize > logits.length)
@@ -171,34 +167,34 @@ export class CpuBackend implements Backend {
     } else {
       this.#pool.writeKv(layer, qkv, norms?.k);
       if (wanted === 0) return logits.subarray(0, 0);
-      gatherRows(qkv, batch.logitRows, this.#qkvSize, qkv);
-      gatherRows(residual[from], batch.logitRows, hiddenSize, residual[from]);
+      gatherRows(qkv, batch.logitRows, this.#pool.qkvWidth, qkv);
+      gatherRows(residual, batch.logitRows, hiddenSize, residual);
       this.#pool.beginStep(reduceToLogitRows(batch));
       this.#pool.attend(layer, qkv, attention, norms?.q);
     }
-    const tensors = this.#tensorsFor(wanted);
-    await this.#sessions[layerCount].run(
-      { attention: tensors.attention, residual: tensors.residual[from] },
-      { logits: rowsTensor(logits, wanted, vocabSize) },
-    );
+    await this.#runHead(wanted, this.#tensorsFor(wanted));
     return logits.subarray(0, wanted * vocabSize);
   }
 
   /** The ONNX segments of a decode step of `rows` rows alone, without attention: the floor that `bench decode` quotes. */
   async runDenseOnly(rows: number): Promise<void> {
     const tensors = this.#tensorsFor(rows);
-    const last = this.#config.layerCount;
-    await this.#sessions[0].run({ residual: tensors.residual[0] }, { qkv: tensors.qkv });
-    for (let index = 1; index < last; index++) {
-      await this.#sessions[index].run(
-        { attention: tensors.attention, residual: tensors.residual[(index - 1) % 2] },
-        { residual_out: tensors.residual[index % 2], qkv: tensors.qkv },
-      );
-    }
-    await this.#sessions[last].run(
-      { attention: tensors.attention, residual: tensors.residual[(last - 1) % 2] },
-      { logits: rowsTensor(this.#buffers.logits, rows, this.#config.vocabSize) },
-    );
+    for (let index = 0; index < this.#config.layerCount; index++) await this.#runGraph(index, tensors);
+    await this.#runHead(rows, tensors);
+  }
+
+  /** Graph `index` below layerCount: leaves layer `index`'s q, k and v in `qkv` and the residual in `residual[index % 2]`. */
+  async #runGraph(index: number, { residual, qkv, attention }: StepTensors): Promise<void> {
+    const session = this.#sessions[index];
+    if (index === 0) return session.run({ residual: residual[0] }, { qkv });
+    await session.run({ attention, residual: residual[(index - 1) % 2] }, { residual_out: residual[index % 2], qkv });
+  }
+
+  /** The last graph: the logits of the first `rows` rows. */
+  async #runHead(rows: number, { residual, attention }: StepTensors): Promise<void> {
+    const { layerCount, vocabSize } = this.#config;
+    const logits = rowsTensor(this.#buffers.logits, rows, vocabSize);
+    await this.#sessions[layerCount].run({ attention, residual: residual[(layerCount - 1) % 2] }, { logits });
   }
 
   /** Bytes of the pool that are in memory now. */
@@ -211,17 +207,13 @@ export class CpuBackend implements Backend {
     for (const session of this.#sessions) await session.dispose();
   }
 
-  get #qkvSize(): number {
-    return (this.#config.headCount + 2 * this.#config.kvHeadCount) * this.#config.headDim;
-  }
-
   #tensorsFor(rows: number): StepTensors {
-    const { hiddenSize, headCount, headDim } = this.#config;
+    const { hiddenSize } = this.#config;
     const { residual, qkv, attention } = this.#buffers;
     return {
       residual: [rowsTensor(residual[0], rows, hiddenSize), rowsTensor(residual[1], rows, hiddenSize)],
-      qkv: rowsTensor(qkv, rows, this.#qkvSize),
-      attention: rowsTensor(attention, rows, headCount * headDim),
+      qkv: rowsTensor(qkv, rows, this.#pool.qkvWidth),
+      attention: rowsTensor(attention, rows, this.#pool.outWidth),
     };
   }
 }
@@ -240,13 +232,12 @@ function kvBytesPerBlock(config: ModelConfig, options: Pick<CpuBackendOptions, "
   return 2 * config.layerCount * config.kvHeadCount * config.headDim * options.blockTokens * elementBytes;
 }
 
-function allocateBuffers(config: ModelConfig, options: CpuBackendOptions): Buffers {
+function allocateBuffers(config: ModelConfig, pool: KvPool, options: CpuBackendOptions): Buffers {
   const rows = (size: number) => new Float32Array(options.maxRows * size);
-  const qSize = config.headCount * config.headDim;
   return {
     residual: [rows(config.hiddenSize), rows(config.hiddenSize)],
-    qkv: rows(qSize + 2 * config.kvHeadCount * config.headDim),
-    attention: rows(qSize),
+    qkv: rows(pool.qkvWidth),
+    attention: rows(pool.outWidth),
     logits: new Float32Array(options.maxLogitRows * config.vocabSize),
   };
 }
