@@ -9,7 +9,8 @@
  */
 import type { BlockKey, CacheSalt } from "./units.ts";
 
-export type ChainKind = "main" | "span";
+/** "blend": KV is an approximation, of a share of recomputed tokens that is part of the kind. */
+export type ChainKind = "main" | "span" | `blend ${number}`;
 
 const domain = "spangate/1";
 

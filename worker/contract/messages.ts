@@ -30,8 +30,36 @@ export interface PlanRun {
   readonly blockKeys: readonly BlockKey[];
   /** Key that blockKeys[0] was chained from; an open run goes on keying from the last of these. */
   readonly rootKey: BlockKey;
-  /** The span's name in the answer's `spangate.spans`. */
+  /** The span's name in the answer's `spangate.spans`; runs of one span share it. */
   readonly spanId?: string;
+  /** Most of the run's KV is copied from runs that were computed alone, and only partly computed again. */
+  readonly blend?: BlendPlan;
+}
+
+/**
+ * How a run is blended (CacheBlend, arXiv 2405.16444, section 4): K is moved to where it stands here and V taken as
+ * it is; then the tokens whose KV deviates most from what full visibility gives are computed again. Tokens that no
+ * copy covers are always computed. A blended chain has a root key of its own, since its KV is an approximation.
+ */
+export interface BlendPlan {
+  /** Share of the copied tokens that is computed again, 0 to 1. */
+  readonly recomputeRatio: number;
+  /** In rising order of `at`, not overlapping. */
+  readonly copies: readonly BlendCopy[];
+}
+
+/** Tokens firstToken … firstToken + tokenCount - 1 of an earlier closed run stand at token `at` of this run. */
+export interface BlendCopy {
+  readonly run: number;
+  readonly firstToken: number;
+  readonly tokenCount: number;
+  readonly at: number;
+}
+
+export interface BlendReport {
+  /** Tokens whose KV was copied, and those of them that were computed again. */
+  readonly copiedTokens: number;
+  readonly recomputedTokens: number;
 }
 
 /** Runs in topological order. With a completion wanted, the last run is open: generated tokens go on from it. */
@@ -72,6 +100,11 @@ export interface SubmitMessage {
   readonly plan: TokenPlan;
   readonly params: GenerateParams;
   readonly reuse: boolean;
+  /**
+   * The chain is to be used by others: after the last generated token these follow, all is computed, and the partly
+   * filled last block is kept too. At most one block's worth. Absent: the chain stays open, as for a chat.
+   */
+  readonly closeTokenIds?: Int32Array;
 }
 
 export type SpanSource = "device" | "host" | "disk" | "computed";
@@ -158,6 +191,8 @@ export type WorkerMessage =
       readonly usage: RequestUsage;
       readonly timings: RequestTimings;
       readonly spans: readonly SpanReport[];
+      /** Only of a plan with blended runs. */
+      readonly blend?: BlendReport;
     }
   | { readonly type: "failed"; readonly requestId: string; readonly code: WorkerErrorCode; readonly message: string }
   | { readonly type: "kv"; readonly events: readonly KvEvent[] }
