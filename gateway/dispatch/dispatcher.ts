@@ -7,10 +7,10 @@ import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError, type ErrorCode } from "../errors.ts";
 import type { Log } from "../log.ts";
 import { EventQueue } from "./event-queue.ts";
+import { Placer } from "./placement.ts";
 import type { Registry } from "./registry.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 import type { Residency } from "./residency.ts";
-import { type Candidate, chooseWorker, workerByName } from "./route.ts";
 import type { Supervisor, WorkerEvents } from "./supervisor.ts";
 
 export interface DispatcherOptions {
@@ -51,6 +51,7 @@ const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
 
 export class Dispatcher implements WorkerEvents {
   readonly #options: DispatcherOptions;
+  readonly #placer: Placer;
   /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
   readonly #byWorkerRequestId = new Map<string, InFlight>();
   readonly #unplaced = new Set<InFlight>();
@@ -58,6 +59,7 @@ export class Dispatcher implements WorkerEvents {
 
   constructor(options: DispatcherOptions) {
     this.#options = options;
+    this.#placer = new Placer(options);
   }
 
   /**
@@ -162,8 +164,9 @@ export class Dispatcher implements WorkerEvents {
         return;
       }
       case "finished": {
-        const { reason, usage, timings, spans } = message;
-        this.#finish(entry, { type: "finished", reason, usage, timings, spans, workerId: entry.workerId ?? "" });
+        const { reason, usage, timings, spans, blend } = message;
+        const workerId = entry.workerId ?? "";
+        this.#finish(entry, { type: "finished", reason, usage, timings, spans, blend, workerId });
         return;
       }
       case "failed": {
@@ -176,7 +179,7 @@ export class Dispatcher implements WorkerEvents {
   }
 
   #place(entry: InFlight): void {
-    const { registry, maxInFlightPerWorker, maxUnplaced, supervisor } = this.#options;
+    const { registry, maxUnplaced, supervisor } = this.#options;
     const ready = registry.ready();
     if (ready.length === 0) {
       if (this.#isHopeless()) throw new ApiError("not_ready");
@@ -184,17 +187,9 @@ export class Dispatcher implements WorkerEvents {
       this.#unplaced.add(entry);
       return;
     }
-    const open = ready.filter((worker) => worker.inFlight < maxInFlightPerWorker);
-    const candidates = open.map((worker): Candidate => {
-      const { id, pendingTokens, inFlight } = worker;
-      return { id, pendingTokens, inFlight, cachedTokens: this.#cachedTokens(id, entry) };
-    });
-    const { affinity = "", sticky = false, requestId, plan, params, reuse } = entry.request;
-    const workerId = sticky
-      ? workerByName(candidates, affinity)
-      : chooseWorker(candidates, entry.promptTokens, affinity);
-    const chosen = candidates.find((candidate) => candidate.id === workerId);
+    const chosen = this.#placer.choose(ready, entry.request, entry.promptTokens);
     if (chosen === undefined) throw new ApiError("overloaded", { retryAfterS: 2 });
+    const { requestId, plan, params, reuse, closeTokenIds } = entry.request;
     entry.attempt += 1;
     entry.workerId = chosen.id;
     entry.workerRequestId = `${requestId}.${entry.attempt}`;
@@ -202,18 +197,13 @@ export class Dispatcher implements WorkerEvents {
     this.#byWorkerRequestId.set(entry.workerRequestId, entry);
     registry.addLoad(chosen.id, 1, entry.pendingTokens);
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
-    supervisor.send(chosen.id, { type: "submit", requestId: entry.workerRequestId, plan, params, reuse });
+    const submit = { type: "submit", requestId: entry.workerRequestId, plan, params, reuse } as const;
+    supervisor.send(chosen.id, closeTokenIds === undefined ? submit : { ...submit, closeTokenIds });
   }
 
   /** No worker will ever be ready. */
   #isHopeless(): boolean {
     return this.#options.registry.list().every(({ state }) => state === "failed" || state === "stopped");
-  }
-
-  #cachedTokens(workerId: string, entry: InFlight): number {
-    if (!entry.request.reuse) return 0;
-    const blockTokens = this.#options.registry.card()?.blockTokens ?? 1;
-    return this.#options.residency.cachedTokens(workerId, entry.request.plan.runs, blockTokens);
   }
 
   #restart(entry: InFlight): void {

@@ -1,5 +1,6 @@
 /** What goes into the dispatcher and what comes out of it. */
 import type {
+  BlendReport,
   GenerateParams,
   RequestTimings,
   RequestUsage,
@@ -7,6 +8,7 @@ import type {
   TokenLogprob,
   TokenPlan,
 } from "../../worker/contract/messages.ts";
+import type { Placement } from "./placement.ts";
 
 export interface DispatchRequest {
   /** Unique among the requests in flight; becomes part of the worker's request id. */
@@ -26,6 +28,10 @@ export interface DispatchRequest {
   readonly affinity?: string;
   /** The affinity alone decides, whatever the load: what belongs together is prepared together. */
   readonly sticky?: boolean;
+  /** Shared with the other requests of a tree, which then run on one worker. */
+  readonly placement?: Placement | undefined;
+  /** The chain will stand in other prompts: these tokens end it. */
+  readonly closeTokenIds?: Int32Array | undefined;
 }
 
 export type GenerationEvent =
@@ -41,4 +47,6 @@ export interface FinishedEvent {
   readonly timings: RequestTimings;
   readonly spans: readonly SpanReport[];
   readonly workerId: string;
+  /** Only of a plan with blended runs. */
+  readonly blend?: BlendReport | undefined;
 }
