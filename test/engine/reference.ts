@@ -14,7 +14,7 @@ export interface ReferenceAnswer {
 }
 
 export function referenceAnswer(
-  { plan, params }: SubmitMessage,
+  { plan, params, closeTokenIds }: SubmitMessage,
   shape: BackendShape,
   eosTokenIds: readonly number[],
 ): ReferenceAnswer {
@@ -57,7 +57,8 @@ export function referenceAnswer(
     if (stops.includes(tokenId)) return { tokenIds, reason: "stop" };
     tokenIds.push(tokenId);
     history?.add(tokenId);
-    const endOfContext = open.position + open.tokenIds.length + tokenIds.length >= shape.contextTokens;
+    const end = open.position + open.tokenIds.length + tokenIds.length + (closeTokenIds?.length ?? 0);
+    const endOfContext = end >= shape.contextTokens;
     if (tokenIds.length >= params.maxTokens || endOfContext) return { tokenIds, reason: "length" };
     last = extend(openIndex, tokenId);
   }

@@ -22,6 +22,10 @@ function withSegment(change: Record<string, unknown>): SubmitMessage {
   return withRun(2, { sees: [runs[2].sees[0], { ...runs[2].sees[1], ...change }] });
 }
 
+function withClosing(closeTokenIds: unknown): unknown {
+  return { ...good, closeTokenIds };
+}
+
 function withParams(change: Record<string, unknown>): SubmitMessage {
   return { ...good, params: { ...good.params, ...change } };
 }
@@ -56,7 +60,24 @@ const faults: readonly [name: string, message: unknown, fault: string][] = [
   ["starts past a run", withSegment({ firstToken: 6 }), "sees[1].firstToken is 6, not an integer from 0 to 5"],
   ["sees what comes later", withSegment({ offset: 6 }), "ends at position 12, after the run that sees it begins"],
   ["sees before the start", withSegment({ offset: -1 }), "stands before position 0"],
-  ["offset", withSegment({ offset: 1e9 }), "sees[1].offset is 1000000000"],
+  ["offset", withSegment({ offset: 256 }), "sees[1].offset is 256, not an integer from -255 to 255"],
+  ["closing tokens' type", withClosing([1]), "closeTokenIds is not an Int32Array"],
+  ["a closing token", withClosing(Int32Array.of(97)), "a token id of closeTokenIds is 97"],
+  [
+    "too many closing tokens",
+    withClosing(new Int32Array(5)),
+    "length of closeTokenIds is 5, not an integer from 0 to 4",
+  ],
+  [
+    "closing what is only prepared",
+    { ...submitRuns("r", makeRuns(parts, false), { params: { maxTokens: 0 } }), closeTokenIds: Int32Array.of(1) },
+    "closeTokenIds are given, but nothing is generated",
+  ],
+  [
+    "no room to close",
+    { ...withRun(2, { position: 247 }), closeTokenIds: Int32Array.of(1, 2, 3, 4) },
+    "a generated token and closeTokenIds end at position 257, past the context of 256 tokens",
+  ],
   ["maxTokens", withParams({ maxTokens: -1 }), "maxTokens is -1"],
   ["minTokens", withParams({ minTokens: 5 }), "minTokens is 5, not an integer from 0 to 4"],
   ["request size", withParams({ maxTokens: 131_072 }), "prompt and maxTokens make 131088, more than 131072"],
@@ -85,7 +106,16 @@ describe("planFault", () => {
   }
 
   test("whatever a field is replaced by, submit answers and the engine goes on", async () => {
-    const paths = ["plan", "params", "reuse", "plan.runs", "plan.runs.0", "params.sampling", "params.stopTokenIds"];
+    const paths = [
+      "closeTokenIds",
+      "plan",
+      "params",
+      "reuse",
+      "plan.runs",
+      "plan.runs.0",
+      "params.sampling",
+      "params.stopTokenIds",
+    ];
     for (const name of Object.keys(good.params.sampling)) paths.push(`params.sampling.${name}`);
     for (const name of Object.keys(runs[2])) paths.push(`plan.runs.2.${name}`);
     for (const name of Object.keys(runs[2].sees[1])) paths.push(`plan.runs.2.sees.1.${name}`);

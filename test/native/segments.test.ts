@@ -119,6 +119,34 @@ test("one stored span serves two places and a sub-run of it a third", () => {
   }
 });
 
+test("a span computed at the end of the context, read from the end while it stands at the beginning", () => {
+  const random = new Random(9);
+  const maxPositions = 1000;
+  const pool = kernels.openPool({
+    layerCount: 1,
+    blockCount: 8,
+    blockTokens,
+    queryHeads,
+    kvHeads,
+    headDim,
+    kvType: "float32",
+    rope: { inverseFrequencies: frequencies },
+    maxPositions,
+  });
+  const chain = maxPositions - 6;
+  const span = Array.from({ length: 6 }, (_, i) => ({ qkv: random.normals(width, 1e9), position: chain + i }));
+  const stored = { blockIds: [2, 5], firstToken: 0, tokenCount: 6, offset: 0 };
+  step(pool, { firstPosition: chain, rowCount: 6, seen: [], own: stored }, span);
+  const question = { qkv: random.normals(width, 1e9), position: maxPositions - 1 };
+  const [place, own] = [1, { blockIds: [7], firstToken: 0, tokenCount: 1, offset: 0 }];
+  // q is rotated to 1,992: nearly twice the context, and still 998 tokens from the span's first.
+  const seen = [{ ...stored, offset: place - chain }];
+  const out = step(pool, { firstPosition: question.position, rowCount: 1, seen, own }, [question]);
+  const moved = span.map((token, i) => ({ ...token, position: place + i }));
+  const expected = plainAttention(question, [...moved, question]);
+  expect(Math.max(...expected.map((value, i) => Math.abs(value - (out[i] ?? 9))))).toBeLessThan(1e-5);
+});
+
 test("ReRoPE moves a span: read at its new offset it scores as before", () => {
   const random = new Random(8);
   const pool = kernels.openPool({

@@ -5,12 +5,12 @@
 import { expect } from "bun:test";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
-import type { KvEvent, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { KvEvent, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
-import { blockTokens, submitRuns } from "../engine/plans.ts";
+import { blockTokens, countUp, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
-import { randomRuns, withForcedCollision } from "./plans.ts";
+import { closedChain, randomRuns, runsOver, withForcedCollision } from "./plans.ts";
 import { Choices } from "./random.ts";
 
 const eosTokenIds = [0, 1];
@@ -26,11 +26,20 @@ export interface SimulationCounts {
   preemptions: number;
   hitTokens: number;
   evictedBlocks: number;
+  /** Requests over a chain that an earlier one generated and closed. */
+  overClosed: number;
   ends: Record<string, number>;
 }
 
 export class Simulation {
-  readonly counts: SimulationCounts = { requests: 0, preemptions: 0, hitTokens: 0, evictedBlocks: 0, ends: {} };
+  readonly counts: SimulationCounts = {
+    requests: 0,
+    preemptions: 0,
+    hitTokens: 0,
+    evictedBlocks: 0,
+    overClosed: 0,
+    ends: {},
+  };
   private readonly choices: Choices;
   private readonly tracks = new Map<string, Track>();
   private readonly events: KvEvent[] = [];
@@ -79,8 +88,10 @@ export class Simulation {
     const requestId = `r${this.counts.requests++}`;
     const { choices } = this;
     const maxTokens = choices.chance(0.15) ? 0 : choices.int(1, 24);
-    const runs = randomRuns(choices, maxTokens > 0);
-    const message = submitRuns(requestId, choices.chance(0.1) ? withForcedCollision(runs, choices) : runs, {
+    const chain = maxTokens > 0 && choices.chance(0.3) ? this.pickClosedChain() : undefined;
+    if (chain !== undefined) this.counts.overClosed += 1;
+    const runs = chain === undefined ? randomRuns(choices, maxTokens > 0) : runsOver(choices, chain);
+    const answer = submitRuns(requestId, choices.chance(0.1) ? withForcedCollision(runs, choices) : runs, {
       reuse: choices.chance(0.9),
       params: { maxTokens, ignoreEos: choices.chance(0.3), minTokens: Math.min(maxTokens, choices.int(0, 3)) },
       sampling: {
@@ -92,8 +103,19 @@ export class Simulation {
         seed: choices.int(0, 3),
       },
     });
+    const closing = maxTokens > 0 && choices.chance(0.5) ? countUp(90, choices.int(0, blockTokens)) : undefined;
+    const message = closing === undefined ? answer : { ...answer, closeTokenIds: closing };
     this.tracks.set(requestId, { message, tokenIds: [], end: undefined });
     this.engine.submit(message);
+  }
+
+  private pickClosedChain(): PlanRun[] | undefined {
+    const chains = [...this.tracks.values()].flatMap(({ message, tokenIds, end }) => {
+      const { plan, closeTokenIds } = message;
+      if (closeTokenIds === undefined || end?.type !== "finished" || end.reason === "abort") return [];
+      return [closedChain(plan.runs, tokenIds, closeTokenIds)];
+    });
+    return chains.length === 0 ? undefined : this.choices.pick(chains);
   }
 
   /** Aborts and evictions, between steps and while a step computes. */
@@ -165,7 +187,8 @@ export class Simulation {
       this.countEnd(end.code);
       if (end.code === "bad_plan") {
         const endPosition = Math.max(...runs.map((run) => run.position + run.tokenIds.length));
-        expect(endPosition).toBeGreaterThan(this.backend.shape.contextTokens);
+        const closing = message.closeTokenIds === undefined ? 0 : message.closeTokenIds.length + 1;
+        expect(endPosition + closing).toBeGreaterThan(this.backend.shape.contextTokens);
       } else if (end.code === "prompt_too_long") expect(promptBlocks).toBeGreaterThan(blockCount);
       else if (end.code === "internal") expect(this.faults).toBe(true);
       return;
@@ -181,7 +204,8 @@ export class Simulation {
     if (!message.reuse) expect(usage.cachedTokens + usage.cacheWriteTokens).toBe(0);
     if (end.reason === "abort") return;
     const open = runs.at(-1);
-    const grown = open === undefined ? 0 : open.tokenIds.length % blockTokens || blockTokens;
+    const last = open === undefined ? 0 : open.tokenIds.length % blockTokens || blockTokens;
+    const grown = last + (message.closeTokenIds?.length ?? 0);
     const outgrown = promptBlocks + Math.ceil((grown + tokenIds.length) / blockTokens) - 1 > blockCount;
     if (end.reason === "length" && outgrown) return;
     expect(tokenIds).toEqual(expected.tokenIds);

@@ -64,6 +64,31 @@ class PlanMaker {
   }
 }
 
+/** A chain that was generated and closed: its runs all closed, the last one with the output. */
+export function closedChain(runs: readonly PlanRun[], output: readonly number[], closing: Int32Array): PlanRun[] {
+  return runs.map((run, index) => {
+    if (index < runs.length - 1) return run;
+    const tokenIds = Int32Array.from([...run.tokenIds, ...output, ...closing]);
+    return { ...run, tokenIds, blockKeys: runBlockKeys(run.rootKey, tokenIds, blockTokens, true) };
+  });
+}
+
+/** A question over a sub-run of a closed chain's last run, at another place than it was generated at. */
+export function runsOver(choices: Choices, chain: readonly PlanRun[]): PlanRun[] {
+  const shown = chain[chain.length - 1];
+  const firstToken = choices.int(0, Math.min(3, shown.tokenIds.length - 1));
+  const tokenCount = shown.tokenIds.length - firstToken;
+  const before = choices.int(0, 20);
+  const offset = before - shown.position - firstToken;
+  const tokenIds = choices.pick(questions);
+  const part = nextBlockKey(shown.blockKeys[shown.blockKeys.length - 1], Int32Array.of(firstToken, offset));
+  const root = foldSpan(rootKey("fake", choices.pick(salts), "main"), part);
+  const blockKeys = runBlockKeys(root, tokenIds, blockTokens, false);
+  const sees = [{ run: chain.length - 1, firstToken, tokenCount, offset }];
+  const position = before + tokenCount;
+  return [...chain, { kind: "main", tokenIds, position, sees, blockKeys, rootKey: root }];
+}
+
 /** @param open the last run goes on with generated tokens. */
 export function randomRuns(choices: Choices, open: boolean): PlanRun[] {
   const plan = new PlanMaker(choices);

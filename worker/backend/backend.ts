@@ -25,7 +25,7 @@ export interface Batch {
   readonly segmentBlockStarts: Int32Array;
   readonly segmentFirstTokens: Int32Array;
   readonly segmentTokenCounts: Int32Array;
-  /** [S] Δ: a row at position p reads this segment with q rotated to p - Δ. */
+  /** [S] Δ, below the context in size: a row at p reads this segment with q rotated to p - Δ, at most twice the context. */
   readonly segmentOffsets: Int32Array;
   /** Block ids of all segments, one after the other; segment s begins at segmentBlockStarts[s]. */
   readonly blockIds: Int32Array;

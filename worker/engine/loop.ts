@@ -162,7 +162,7 @@ export class Engine {
   async step(): Promise<boolean> {
     if (this.requests.size === 0) return false;
     const { pieces, outgrown } = this.scheduler.schedule();
-    for (const request of outgrown) this.finish(request, "length");
+    for (const request of outgrown) this.finish(request, request.closingReason ?? "length");
     const logits = await this.forward(pieces);
     if (logits !== undefined) this.collect(pieces, logits);
     this.flushEvents();
@@ -209,8 +209,10 @@ export class Engine {
       if (this.inProgress(request)) this.sampleNext(request, logits, row);
       row += 1;
     }
+    this.flushEvents();
     for (const request of [...this.scheduler.running]) {
-      if (request.openRun === undefined && request.allRunsComplete) this.finish(request, "prepared");
+      const reason = request.reasonWhenComplete;
+      if (reason !== undefined && request.allRunsComplete) this.finish(request, reason);
     }
   }
 
@@ -227,7 +229,7 @@ export class Engine {
     this.generatedTokens += 1;
     const { emit, reason } = request.accept(sampled.tokenId, this.clock());
     if (emit) this.emit(tokensMessage(request.requestId, sampled));
-    if (reason !== undefined) this.finish(request, reason);
+    if (reason !== undefined && request.endsAt(reason, this.cache)) this.finish(request, reason);
   }
 
   private inProgress(request: Request): boolean {

@@ -1,6 +1,7 @@
 /** One request in the engine: its runs, what it generated, and what is reported of it. */
 
 import type { BackendShape } from "../backend/backend.ts";
+import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type {
   FinishReason,
   RequestTimings,
@@ -25,7 +26,10 @@ export class Request {
   decoding = false;
   /** Tokens sampled, the stop token that is not emitted too (as billing counts them). */
   generatedTokens = 0;
+  /** Why generation ended, while the tokens that close the chain are computed. */
+  closingReason: FinishReason | undefined;
 
+  private readonly closeTokenIds: Int32Array | undefined;
   private readonly arrivedAtMs: number;
   private admittedAtMs: number | undefined;
   private prefilledAtMs: number | undefined;
@@ -36,9 +40,10 @@ export class Request {
   private readonly contextTokens: number;
 
   constructor(message: SubmitMessage, shape: BackendShape, eosTokenIds: readonly number[], nowMs: number) {
-    const { plan, params, reuse } = message;
+    const { plan, params, reuse, closeTokenIds } = message;
     this.requestId = message.requestId;
     this.params = params;
+    this.closeTokenIds = closeTokenIds;
     this.arrivedAtMs = nowMs;
     this.contextTokens = shape.contextTokens;
     const lastIndex = plan.runs.length - 1;
@@ -71,6 +76,11 @@ export class Request {
     return this.runs.every((run) => run.complete);
   }
 
+  /** Reason of an end that comes when all runs are complete; undefined while tokens are to be sampled. */
+  get reasonWhenComplete(): FinishReason | undefined {
+    return this.openRun === undefined ? "prepared" : this.closingReason;
+  }
+
   get sampleRequest(): SampleRequest {
     const banned = this.generatedTokens < this.params.minTokens ? this.stopTokenList : [];
     const { sampling } = this.params;
@@ -100,8 +110,17 @@ export class Request {
     this.history?.add(tokenId);
     run.append(tokenId);
     const full = this.generatedTokens >= this.params.maxTokens;
-    const endOfContext = run.plan.position + run.tokenCount >= this.contextTokens;
+    const closingTokens = this.closeTokenIds?.length ?? 0;
+    const endOfContext = run.plan.position + run.tokenCount + closingTokens >= this.contextTokens;
     return { emit: true, reason: full || endOfContext ? "length" : undefined };
+  }
+
+  /** Generation is over. Closes the chain if that was asked for. Answers whether the request ends with it. */
+  endsAt(reason: FinishReason, cache: PrefixCache): boolean {
+    if (this.closeTokenIds === undefined || this.openRun === undefined) return true;
+    this.closingReason = reason;
+    this.openRun.close(this.closeTokenIds, cache);
+    return false;
   }
 
   finished(reason: FinishReason, nowMs: number): WorkerMessage {
@@ -130,13 +149,16 @@ export class Request {
     return { queueMs, prefillMs, ttftMs };
   }
 
+  /** Runs of one span are one report, at the place of the first. */
   private spanReports(): SpanReport[] {
-    const reports: SpanReport[] = [];
+    const reports = new Map<string, SpanReport>();
     this.runs.forEach((run, index) => {
       if (run.plan.kind !== "span") return;
-      const source = run.cachedTokens === run.promptTokens ? "device" : "computed";
-      reports.push({ id: run.plan.spanId ?? String(index), tokens: run.promptTokens, source });
+      const id = run.plan.spanId ?? String(index);
+      const before = reports.get(id) ?? { id, tokens: 0, source: "device" };
+      const source = run.cachedTokens === run.promptTokens ? before.source : "computed";
+      reports.set(id, { id, tokens: before.tokens + run.promptTokens, source });
     });
-    return reports;
+    return [...reports.values()];
   }
 }

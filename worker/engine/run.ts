@@ -17,7 +17,8 @@ import type { SeenSegments } from "./batch.ts";
 
 export class Run {
   readonly plan: PlanRun;
-  readonly open: boolean;
+  /** Goes on with generated tokens; false from `close` on. */
+  open: boolean;
   /** Prompt tokens, then (open run) generated ones; only the first `tokenCount` count. */
   tokenIds: Int32Array;
   tokenCount: number;
@@ -72,6 +73,13 @@ export class Run {
     this.tokenCount += 1;
   }
 
+  /** Generation is over: these tokens end the run, and its partly filled last block is kept too. */
+  close(tokenIds: Int32Array, cache: PrefixCache): void {
+    for (const tokenId of tokenIds) this.append(tokenId);
+    this.open = false;
+    this.advance(0, cache);
+  }
+
   /** Key of the block that is computed next, when there is one and other runs could share it. */
   keyAt(blockIndex: number): BlockKey | undefined {
     return this.keyed ? this.keys[blockIndex] : undefined;
@@ -86,12 +94,15 @@ export class Run {
     const found: BlockId[] = [];
     if (!this.keyed || this.computedTokens !== this.blocks.length * this.blockTokens) return found;
     for (let index = this.blocks.length; index < this.reusableBlocks(); index++) {
-      const key = this.keys[index];
-      const blockId = key === undefined ? undefined : cache.find(key, this.contentOf(index));
+      const blockId = this.findBlock(index, cache);
       if (blockId === undefined) break;
       found.push(blockId);
     }
     return found;
+  }
+
+  isResident(blockIndex: number, cache: PrefixCache): boolean {
+    return blockIndex < this.reusableBlocks() && this.findBlock(blockIndex, cache) !== undefined;
   }
 
   /** Refers to `found` (of residentBlocks) instead of computing it. Answers the prompt tokens first found. */
@@ -126,6 +137,11 @@ export class Run {
   /** Of an open run at least one token is computed, whose logits are the next token's. */
   private reusableBlocks(): number {
     return this.open ? Math.floor((this.tokenCount - 1) / this.blockTokens) : this.blockCount;
+  }
+
+  private findBlock(index: number, cache: PrefixCache): BlockId | undefined {
+    const key = this.keyAt(index);
+    return key === undefined ? undefined : cache.find(key, this.contentOf(index));
   }
 
   private keepNextBlock(cache: PrefixCache): boolean {

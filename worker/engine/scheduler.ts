@@ -6,6 +6,7 @@
  *
  * Memory: at admission a request refers to the blocks it hits and *reserves* the rest of its prompt; blocks
  * are taken when a piece needs them, so nothing cached is evicted early. reserved <= available at all times.
+ * A chain that is closed after its last token is a prompt again: its end reserves what it lacks.
  * Decode blocks are taken on demand; when none is left the request admitted last is preempted: it gives all
  * back, keeps its tokens and waits in front. The oldest request is never preempted for another, so it ends.
  *
@@ -117,16 +118,22 @@ export class Scheduler {
       const request = this.running[i];
       const run = request.openRun;
       if (!request.decoding || run === undefined) continue;
-      if (run.blocks.length < run.blockCount && !this.makeRoom(request)) continue;
+      const lacking = run.blockCount - run.blocks.length;
+      if (!this.makeRoom(request, lacking)) continue;
+      if (request.closingReason !== undefined) {
+        request.decoding = false;
+        request.reservedBlocks = lacking;
+        continue;
+      }
       this.coverWithBlocks(run, run.tokenCount);
       step.pieces.set(run, { request, run, rowCount: 1, wantsLogits: true });
     }
     return this.preemptions > before;
   }
 
-  /** Preempts from the end until one block is free for `request`; false when that was `request` itself. */
-  private makeRoom(request: Request): boolean {
-    while (this.pool.availableCount - this.reservedBlocks < 1) {
+  /** Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. */
+  private makeRoom(request: Request, blockCount: number): boolean {
+    while (blockCount > 0 && this.pool.availableCount - this.reservedBlocks < blockCount) {
       const victim = this.running.at(-1) ?? request;
       this.remove(victim);
       victim.decoding = false;
@@ -157,8 +164,8 @@ export class Scheduler {
       if (run.complete) continue;
       const rowsBefore = step.pieces.get(run)?.rowCount ?? 0;
       const start = run.computedTokens + rowsBefore;
-      const end = Math.min(run.tokenCount, start + rowsLeft);
-      if (!this.claim(run, start, end)) continue;
+      const end = this.claim(run, start, Math.min(run.tokenCount, start + rowsLeft));
+      if (end === start) continue;
       request.reservedBlocks -= this.coverWithBlocks(run, end);
       const wantsLogits = run.open && end === run.tokenCount;
       step.pieces.set(run, { request, run, rowCount: end - run.computedTokens, wantsLogits });
@@ -205,17 +212,19 @@ export class Scheduler {
     request.reservedBlocks -= found.length;
   }
 
-  /** Claims the keys of the blocks of tokens [start, end); false when the first is claimed by another run. */
-  private claim(run: Run, start: number, end: number): boolean {
-    const first = Math.floor(start / this.blockTokens);
-    const firstKey = run.keyAt(first);
-    const atBoundary = start === first * this.blockTokens;
-    if (atBoundary && firstKey !== undefined && this.claimed.has(firstKey)) return false;
-    for (let index = first; index * this.blockTokens < end; index++) {
+  /**
+   * Claims the keys of the blocks of tokens [start, end). Answers where that ends: before the first block that
+   * another run claims or has computed. A block that was begun in an earlier step is the run's own in any case.
+   */
+  private claim(run: Run, start: number, end: number): number {
+    for (let index = Math.floor(start / this.blockTokens); index * this.blockTokens < end; index++) {
       const key = run.keyAt(index);
-      if (key !== undefined) this.claimed.add(key);
+      if (key === undefined) continue;
+      const others = this.claimed.has(key) || run.isResident(index, this.cache);
+      if (others && index * this.blockTokens >= start) return index * this.blockTokens;
+      this.claimed.add(key);
     }
-    return true;
+    return end;
   }
 
   /** Takes blocks until tokens [0, end) have one; they are reserved or there is room. @returns how many. */

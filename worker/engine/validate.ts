@@ -39,6 +39,7 @@ export function planFault(message: SubmitMessage, shape: BackendShape): string |
     check(typeof message.reuse === "boolean", () => "reuse is not true or false");
     checkParams(message.params, shape.vocabSize);
     checkRuns(message, shape);
+    checkClosing(message, shape);
     return undefined;
   } catch (error) {
     if (error instanceof Fault) return error.message;
@@ -51,21 +52,35 @@ function checkRequestId(requestId: unknown): void {
   check(holds, () => `requestId is not a string of 1 to ${limits.maxRequestIdChars} characters`);
 }
 
-function checkRuns({ plan, params }: SubmitMessage, shape: BackendShape): void {
+function checkRuns({ plan, params, closeTokenIds }: SubmitMessage, shape: BackendShape): void {
   const { runs } = plan;
   listOf(runs, limits.maxRuns, "plan.runs");
   check(runs.length > 0, () => "plan.runs is empty");
-  let tokenCount = params.maxTokens;
+  let tokenCount = params.maxTokens + (closeTokenIds?.length ?? 0);
   runs.forEach((run, index) => {
     const open = params.maxTokens > 0 && index === runs.length - 1;
     checkRun(run, `plan.runs[${index}]`, open, shape);
     for (const [at, segment] of run.sees.entries()) {
-      checkSegment(segment, index, runs, `plan.runs[${index}].sees[${at}]`);
+      checkSegment(segment, index, runs, shape.contextTokens, `plan.runs[${index}].sees[${at}]`);
     }
     tokenCount += run.tokenIds.length;
   });
   const { maxRequestTokens } = limits;
   check(tokenCount <= maxRequestTokens, () => `prompt and maxTokens make ${tokenCount}, more than ${maxRequestTokens}`);
+}
+
+/** The closing tokens, and one generated token before them, have room in the context. */
+function checkClosing({ plan, params, closeTokenIds }: SubmitMessage, shape: BackendShape): void {
+  if (closeTokenIds === undefined) return;
+  const { vocabSize, blockTokens, contextTokens } = shape;
+  check(closeTokenIds instanceof Int32Array, () => "closeTokenIds is not an Int32Array");
+  check(params.maxTokens > 0, () => "closeTokenIds are given, but nothing is generated");
+  integerIn(closeTokenIds.length, 0, blockTokens, "the length of closeTokenIds");
+  for (const tokenId of closeTokenIds) integerIn(tokenId, 0, vocabSize - 1, "a token id of closeTokenIds");
+  const { position, tokenIds } = plan.runs[plan.runs.length - 1];
+  const end = position + tokenIds.length + 1 + closeTokenIds.length;
+  const sentence = `a generated token and closeTokenIds end at position ${end}, past the context of ${contextTokens} tokens`;
+  check(end <= contextTokens, () => sentence);
 }
 
 function checkRun(run: PlanRun, name: string, open: boolean, shape: BackendShape): void {
@@ -88,13 +103,22 @@ function checkRun(run: PlanRun, name: string, open: boolean, shape: BackendShape
   }
 }
 
-/** What is seen lies in an earlier run, whole, and stands before the seeing run's first token. */
-function checkSegment(segment: SegmentRef, index: number, runs: readonly PlanRun[], name: string): void {
+/**
+ * What is seen lies in an earlier run, whole, and stands before the seeing run's first token. So |Δ| is below the
+ * context, and a row at p reads at p - Δ below twice the context: backends rotate q that far.
+ */
+function checkSegment(
+  segment: SegmentRef,
+  index: number,
+  runs: readonly PlanRun[],
+  contextTokens: number,
+  name: string,
+): void {
   integerIn(segment.run, 0, index - 1, `${name}.run`);
   const seen = runs[segment.run];
   integerIn(segment.firstToken, 0, seen.tokenIds.length - 1, `${name}.firstToken`);
   integerIn(segment.tokenCount, 1, seen.tokenIds.length - segment.firstToken, `${name}.tokenCount`);
-  integerIn(segment.offset, -limits.maxRequestTokens, limits.maxRequestTokens, `${name}.offset`);
+  integerIn(segment.offset, 1 - contextTokens, contextTokens - 1, `${name}.offset`);
   const start = seen.position + segment.firstToken + segment.offset;
   const end = start + segment.tokenCount;
   check(start >= 0, () => `${name} stands before position 0`);

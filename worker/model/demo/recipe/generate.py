@@ -634,7 +634,8 @@ def eval_sets():
     yield "reverse", 30, lambda r: people_sample(r, 6, "reverse")
     yield "list", 30, lambda r: people_sample(r, 6, "list", questions=2)
     yield "mixed-long", 12, lambda r: facts_sample(r, 13500, 30, 8, share=0.4)
-    for name, tokens, names, count in (("256", 256, 3, 40), ("512", 512, 4, 40), ("1k", 1024, 6, 40), ("2k", 2048, 8, 24), ("4k", 4096, 12, 16)):
+    for name, tokens, names, count in (("256", 256, 3, 40), ("512", 512, 4, 40), ("1k", 1024, 6, 40), ("2k", 2048, 8, 24), ("4k", 4096, 12, 16),
+                                       ("8k", 8192, 16, 8), ("16k", 16384, 24, 8)):
         yield f"needles-{name}", count, lambda r, t=tokens, k=names: needles_sample(r, int(t * CHARS_PER_TOKEN), max(1, t // 170), k, 1)
     yield "merge", 40, lambda r: merge_sample(r, r.randint(2, 6))
 
