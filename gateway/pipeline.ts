@@ -1,14 +1,14 @@
 /** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
-import { limits as contractLimits } from "../worker/contract/limits.ts";
-import type { GenerateParams, PlanRun, TokenPlan } from "../worker/contract/messages.ts";
+import type { GenerateParams } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
-import { blockCountForTokens, type CacheSalt } from "../worker/contract/units.ts";
+import type { CacheSalt } from "../worker/contract/units.ts";
 import type { RetrievedFragment } from "./corpus/retrieve.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { ApiError } from "./errors.ts";
 import { type CompletionEvent, generate, mergeCompletions } from "./generation.ts";
 import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
+import { completionTokens } from "./room.ts";
 
 export interface FileSearch {
   readonly vectorStoreIds: readonly string[];
@@ -82,7 +82,8 @@ export class Pipeline {
     const lowerer = this.#deps.lowererFor(card);
     await lowerer.warm(prompt);
     const plan = lowerer.lower(prompt);
-    const maxTokens = completionTokens(card, plan, request.maxTokens);
+    const fields = { promptParam: "messages", wantedParam: "max_tokens" };
+    const maxTokens = completionTokens(card, plan, { wanted: request.maxTokens, ...fields });
     checkTokenIds(card, request.params);
     const ender = new AbortController();
     const signal = AbortSignal.any([job.signal, ender.signal]);
@@ -161,32 +162,6 @@ function planDocuments(
 ): readonly LowerDocument[] {
   const own = request.documents.map((document) => ({ ...document, salt }));
   return [...own, ...retrieved.map(({ id, text, salt: corpusSalt }) => ({ id, text, salt: corpusSalt }))];
-}
-
-/** Tokens that a plan's prompt and completion may have together: the model's context, or what the KV pool can hold. */
-function contextTokens(card: ModelCard, runs: readonly PlanRun[]): number {
-  // Closed runs end in blocks that may be partly filled; the completion goes on in the last run's own blocks.
-  const closed = runs.slice(0, -1);
-  const closedTokens = closed.reduce((sum, run) => sum + run.tokenIds.length, 0);
-  const closedBlocks = closed.reduce((sum, run) => sum + blockCountForTokens(run.tokenIds.length, card.blockTokens), 0);
-  const poolTokens = closedTokens + (card.blockCount - closedBlocks) * card.blockTokens;
-  return Math.min(card.contextTokens, contractLimits.maxRequestTokens, poolTokens);
-}
-
-/** @throws ApiError context_length_exceeded, in the words that clients of other servers look for */
-function completionTokens(card: ModelCard, plan: TokenPlan, wanted: number | undefined): number {
-  const prompt = plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
-  const context = contextTokens(card, plan.runs);
-  const room = context - prompt;
-  if (room >= (wanted ?? 1)) return wanted ?? room;
-  const asked =
-    wanted === undefined
-      ? `your messages resulted in ${prompt} tokens`
-      : `you requested ${prompt + wanted} tokens (${prompt} in the messages, ${wanted} in the completion)`;
-  throw new ApiError("context_length_exceeded", {
-    message: `This model's maximum context length is ${context} tokens. However, ${asked}.`,
-    param: wanted !== undefined && prompt < context ? "max_tokens" : "messages",
-  });
 }
 
 function checkTokenIds(card: ModelCard, params: Omit<GenerateParams, "maxTokens">): void {

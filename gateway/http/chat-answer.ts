@@ -3,6 +3,7 @@ import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import type { EndEvent } from "../generation.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { ChatRun } from "../pipeline.ts";
+import { type ChunkShape, endsOf, finishReasonOf } from "./completion.ts";
 
 export interface AnswerHead {
   readonly id: string;
@@ -55,7 +56,7 @@ export function wholeAnswer(
   choices: readonly Choice[],
   logprobsOf: ((logprobs: readonly TokenLogprob[]) => object) | undefined,
 ) {
-  const ends = choices.flatMap((choice) => (choice.end === undefined ? [] : [choice.end]));
+  const ends = endsOf(choices);
   return {
     ...head,
     object: "chat.completion",
@@ -63,10 +64,28 @@ export function wholeAnswer(
       index,
       message: { role: "assistant", content: choice.text, refusal: null },
       logprobs: logprobsOf?.(choice.logprobs) ?? null,
-      finish_reason: choice.end?.reason === "length" ? "length" : "stop",
+      finish_reason: finishReasonOf(choice.end?.reason),
     })),
     usage: usageOf(ends),
     spangate: spangateOf(requestId, run, ends),
+  };
+}
+
+/** Chunks of a streamed answer. */
+export function chatChunks(
+  head: AnswerHead,
+  logprobsOf: ((logprobs: readonly TokenLogprob[]) => object) | undefined,
+  summary: (() => object) | undefined,
+): ChunkShape {
+  const delta = (index: number, fields: object, finishReason: string | null, logprobs: object | null = null) => {
+    return { index, delta: fields, logprobs, finish_reason: finishReason };
+  };
+  return {
+    shared: { ...head, object: "chat.completion.chunk" },
+    begin: (index) => delta(index, { role: "assistant", content: "" }, null),
+    text: (index, { text, logprobs }) => delta(index, { content: text }, null, logprobsOf?.(logprobs) ?? null),
+    end: (index, finishReason) => delta(index, {}, finishReason),
+    summary,
   };
 }
 

@@ -1,0 +1,142 @@
+/** What every route that generates has in common: choices are collected, answered whole or streamed, and counted. */
+import type { Context } from "hono";
+import type { ApiError } from "../errors.ts";
+import type { CompletionEvent, EndEvent, TextEvent } from "../generation.ts";
+import type { Metrics } from "../metrics.ts";
+import type { AppEnv } from "./auth.ts";
+import type { Choice } from "./chat-answer.ts";
+import { type SseStream, sseResponse } from "./sse.ts";
+
+/** One request that runs. */
+export interface Completion {
+  /** Ends after one `end` event per choice. */
+  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+  readonly choices: readonly Choice[];
+  readonly client: AbortController;
+  /** Called once, however it ends. */
+  readonly onEnd: () => void;
+}
+
+/** How a stream's chunks look. */
+export interface ChunkShape {
+  /** `id`, `object`, `created`, `model` of every chunk. */
+  readonly shared: object;
+  /** One entry of `choices` each. */
+  readonly begin?: (index: number) => object;
+  readonly text: (index: number, event: TextEvent) => object;
+  readonly end: (index: number, finishReason: string) => object;
+  /** Fields of a last chunk without choices; every other chunk has `usage: null` then. */
+  readonly summary: (() => object) | undefined;
+}
+
+export function emptyChoices(count: number): readonly Choice[] {
+  return Array.from({ length: count }, (): Choice => ({ text: "", logprobs: [], end: undefined }));
+}
+
+export const endsOf = (choices: readonly Choice[]): readonly EndEvent[] =>
+  choices.flatMap((choice) => (choice.end === undefined ? [] : [choice.end]));
+
+export const finishReasonOf = (reason: EndEvent["reason"] | undefined): string =>
+  reason === "length" ? "length" : "stop";
+
+/** @param answer made when every choice has ended */
+export async function answerWhole(
+  context: Context<AppEnv>,
+  { events, choices, onEnd }: Completion,
+  answer: () => object,
+): Promise<Response> {
+  try {
+    for await (const [index, event] of events) collect(choices[index], event);
+    return context.json(answer());
+  } finally {
+    onEnd();
+  }
+}
+
+/** What comes within this time decides the status: an early failure is an HTTP error, not an event in a 200. */
+const firstEventMs = 2_000;
+
+export async function answerStreamed(
+  context: Context<AppEnv>,
+  completion: Completion,
+  shape: ChunkShape,
+  onError: (error: ApiError) => void,
+): Promise<Response> {
+  const { events, client, onEnd } = completion;
+  const first = events.next();
+  first.catch(() => undefined);
+  const timer = Promise.withResolvers<void>();
+  const timeout = setTimeout(timer.resolve, firstEventMs);
+  try {
+    await Promise.race([first, timer.promise]);
+  } catch (error) {
+    onEnd();
+    throw error;
+  } finally {
+    clearTimeout(timeout);
+  }
+  const produce = async (stream: SseStream): Promise<void> => {
+    stream.signal.addEventListener("abort", () => client.abort(), { once: true });
+    try {
+      await writeStream(stream, completion, shape, first);
+    } finally {
+      onEnd();
+      void events.return();
+    }
+  };
+  return sseResponse(context, produce, { onError });
+}
+
+async function writeStream(
+  stream: SseStream,
+  { events, choices }: Completion,
+  { shared, begin, text, end, summary }: ChunkShape,
+  first: ReturnType<Completion["events"]["next"]>,
+): Promise<void> {
+  const common = summary === undefined ? shared : { ...shared, usage: null };
+  const write = (fields: object): Promise<void> => stream.event({ data: JSON.stringify({ ...common, ...fields }) });
+  if (begin !== undefined) for (const index of choices.keys()) await write({ choices: [begin(index)] });
+  for (let next = await first; next.done !== true && !stream.closed; next = await events.next()) {
+    const [index, event] = next.value;
+    collect(choices[index], event);
+    if (event.type === "text") await write({ choices: [text(index, event)] });
+    else if (event.type === "end") await write({ choices: [end(index, finishReasonOf(event.reason))] });
+  }
+  if (stream.closed) return;
+  if (summary !== undefined) await write({ choices: [], ...summary() });
+  await stream.event({ data: "[DONE]" });
+}
+
+function collect(choice: Choice | undefined, event: CompletionEvent): void {
+  if (choice === undefined) throw new Error("an event of a choice that was not asked for");
+  if (event.type === "end") {
+    choice.end = event;
+    return;
+  }
+  if (event.type === "restart") {
+    choice.text = "";
+    choice.logprobs.length = 0;
+    return;
+  }
+  choice.text += event.text;
+  choice.logprobs.push(...event.logprobs);
+}
+
+export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
+
+export function countRuns(metrics: Metrics, runs: readonly CountedRun[]): void {
+  for (const { reason, completionTokens, report } of runs) {
+    const { timings, usage, workerId: worker } = report;
+    const seconds = (ms: number): number => ms / 1000;
+    metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
+    metrics.count("vllm:prompt_tokens_total", "Prompt tokens.", { worker }, usage.promptTokens);
+    metrics.count("vllm:generation_tokens_total", "Generated tokens.", { worker }, completionTokens);
+    metrics.observe(
+      "vllm:time_to_first_token_seconds",
+      "Arrival in the worker to first token.",
+      seconds(timings.ttftMs),
+    );
+    metrics.observe("vllm:request_queue_time_seconds", "Arrival in the worker to admission.", seconds(timings.queueMs));
+    metrics.observe("vllm:request_prefill_time_seconds", "Admission to last prompt token.", seconds(timings.prefillMs));
+  }
+}
