@@ -39,10 +39,12 @@ export const queryLimits = {
   /** Retrieves and augments of one query: each is a search. */
   retrieves: 64,
   vectorStoresPerRetrieve: 16,
+  searchChars: 16_384,
   retrievedFragments: 50,
   defaultRetrievedFragments: 10,
   filterDepth: 16,
   filterValues: 1_024,
+  filterChars: 4_096,
   minReduceArity: 2,
   maxReduceArity: 1_024,
   /** Nodes that are printed before a shared node is printed as a reference to where it stands already. */

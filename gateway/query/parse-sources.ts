@@ -1,0 +1,87 @@
+/** The nodes that bring documents: augment, retrieve and fragment. */
+import { type Fields, fieldsOf, integerOf, listOf, optional, refuse, required, stringOf } from "./check.ts";
+import { copyFilters } from "./filters.ts";
+import type { Augment, Fragment, Query, Retrieve } from "./ir.ts";
+import { queryLimits as limits } from "./limits.ts";
+import type { Tally } from "./tally.ts";
+
+/** Reads any node. */
+export interface NodeReader {
+  readonly tally: Tally;
+  /** @param depth 1 for the root */
+  node(value: unknown, path: string, depth: number): Query;
+}
+
+const augmentFields = { known: new Set(["embedding_model", "body", "doc"]) };
+const textFields = { known: new Set(["Text"]), unsupported: new Set(["Binary"]) };
+const fragmentFields = { known: new Set(["id", "text", "title"]) };
+const retrieveFields = {
+  known: new Set(["vector_store_ids", "query", "max_num_results", "filters"]),
+  unsupported: new Set(["ranking_options", "rewrite_query"]),
+};
+
+const model = { min: 0, max: limits.modelChars };
+const id = { min: 1, max: limits.idChars };
+const someText = { min: 1, max: limits.textChars };
+
+export function augment(reader: NodeReader, body: unknown, path: string, depth: number): Augment {
+  const fields = fieldsOf(body, path, augmentFields);
+  reader.tally.retrieve(path);
+  const docPath = `${path}.doc`;
+  const doc = listOf(required(fields, "doc", path), docPath, { min: 2, max: 2 });
+  const content = fieldsOf(doc[1], `${docPath}[1]`, textFields);
+  return {
+    kind: "augment",
+    embeddingModel: optional(fields, "embedding_model", path, (value, at) => stringOf(value, at, model)) ?? "",
+    body: reader.node(required(fields, "body", path), `${path}.body`, depth + 1),
+    doc: {
+      name: stringOf(doc[0], `${docPath}[0]`, { min: 1, max: limits.documentNameChars }),
+      text: reader.tally.text(required(content, "Text", `${docPath}[1]`), `${docPath}[1].Text`, someText),
+    },
+  };
+}
+
+export function retrieve(reader: NodeReader, body: unknown, path: string, depth: number): Retrieve {
+  const fields = fieldsOf(body, path, retrieveFields);
+  reader.tally.retrieve(path);
+  const at = `${path}.vector_store_ids`;
+  const stores = listOf(required(fields, "vector_store_ids", path), at, {
+    min: 1,
+    max: limits.vectorStoresPerRetrieve,
+  });
+  const results = { min: 1, max: limits.retrievedFragments };
+  const filters = optional(fields, "filters", path, copyFilters);
+  return {
+    kind: "retrieve",
+    vectorStoreIds: stores.map((store, index) => stringOf(store, `${at}[${index}]`, id)),
+    query: searched(reader, required(fields, "query", path), `${path}.query`, depth),
+    maxResults:
+      optional(fields, "max_num_results", path, (value, at) => integerOf(value, at, results)) ??
+      limits.defaultRetrievedFragments,
+    ...(filters === undefined ? {} : { filters }),
+  };
+}
+
+function searched(reader: NodeReader, value: unknown, path: string, depth: number): string | Query {
+  if (typeof value !== "string") return reader.node(value, path, depth + 1);
+  return reader.tally.text(value, path, { min: 1, max: limits.searchChars });
+}
+
+export function fragment(reader: NodeReader, body: unknown, path: string): Fragment {
+  const fields = fieldsOf(body, path, fragmentFields);
+  const stored = optional(fields, "id", path, (value, at) => stringOf(value, at, id));
+  if (stored === undefined) return textFragment(reader, fields, path);
+  if (fields.text !== undefined) refuse(`${path}.text`, "must not stand beside id");
+  if (fields.title !== undefined) refuse(`${path}.title`, "must not stand beside id: a stored fragment has its own");
+  return { kind: "fragment", id: stored };
+}
+
+function textFragment(reader: NodeReader, fields: Fields, path: string): Fragment {
+  if (fields.text === undefined) return refuse(path, "must have id or text", "missing_field");
+  const text = reader.tally.text(fields.text, `${path}.text`, someText);
+  const range = { min: 0, max: limits.titleChars };
+  const title = optional(fields, "title", path, (value, at) => stringOf(value, at, range));
+  // A title is one line: it stands in a line of its own in the prompt.
+  const line = title?.replace(/\s+/g, " ").trim() ?? "";
+  return line === "" ? { kind: "fragment", text } : { kind: "fragment", text, title: line };
+}
