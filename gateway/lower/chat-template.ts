@@ -5,6 +5,7 @@
 import { Template } from "@huggingface/jinja";
 import { LRUCache } from "lru-cache";
 import { ApiError } from "../errors.ts";
+import { MessageLayouts } from "./message-layouts.ts";
 import type { ModelText } from "./model-text.ts";
 import { documentLayout, type MessageLayout, messageLayout, type Render, trimRule } from "./template-probe.ts";
 
@@ -27,6 +28,7 @@ export class ChatTemplate {
   readonly #layouts = new LRUCache<string, PromptLayout>({ max: rememberedLayouts });
   readonly #openings = new Map<string, MessageLayout | undefined>();
   readonly #trims = new Map<string, (content: string) => string>();
+  readonly #messages = new LRUCache<string, MessageLayouts>({ max: 2 });
   /** How one document stands in the prompt, wherever it stands. */
   readonly document: MessageLayout;
 
@@ -51,6 +53,18 @@ export class ChatTemplate {
     if (cached !== undefined) return cached;
     const made = this.#makeLayout(roles);
     this.#layouts.set(cacheKey, made);
+    return made;
+  }
+
+  /** How messages stand in a prompt that is put together from parts. */
+  get messages(): MessageLayouts {
+    // Some templates write today's date.
+    const day = new Date().toDateString();
+    const known = this.#messages.get(day);
+    if (known !== undefined) return known;
+    const { bos_token: bos } = this.#variables;
+    const made = new MessageLayouts(this.#render, typeof bos === "string" ? bos : "");
+    this.#messages.set(day, made);
     return made;
   }
 

@@ -72,9 +72,8 @@ export class Lowerer {
     this.#refuseHopeless(input);
     const turns = { chars: 0 };
     for (const document of input.documents) {
-      if (input.attention === "span" && this.#spans.has(spanCacheKey(document))) continue;
-      const owner = input.attention === "span" ? document.salt : input.salt;
-      await tokenizer.warm(this.#documentPieces(document), false, owner, turns);
+      if (input.attention === "span") await this.warmSpan(document, turns);
+      else await tokenizer.warm(documentPieces(template, document), false, input.salt, turns);
     }
     const { head, tail } = template.layout(input.messages.map((message) => message.role));
     await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, turns);
@@ -86,7 +85,7 @@ export class Lowerer {
     this.#refuseHopeless(input);
     const { head, tail } = template.layout(input.messages.map((message) => message.role));
     if (input.documents.length === 0 || input.attention === "full") {
-      const documents = input.documents.flatMap((document) => this.#documentPieces(document));
+      const documents = input.documents.flatMap((document) => documentPieces(template, document));
       const pieces = [...this.#pieces(head, input), ...documents, ...this.#pieces(tail, input)];
       const tokenIds = tokenizer.encode(pieces, true, input.salt);
       return { runs: [this.#openRun(tokenIds, this.#mainRoot(input.salt), 0, [])] };
@@ -98,15 +97,22 @@ export class Lowerer {
 
   /** The span of one document: the same tokens and keys in every prompt, and when it is prepared. */
   lowerSpan(document: LowerDocument): LoweredSpan {
-    const { tokenizer, card } = this.#options;
+    const { template, tokenizer, card } = this.#options;
     const cacheKey = spanCacheKey(document);
     const cached = this.#spans.get(cacheKey);
     if (cached !== undefined) return cached;
-    const tokenIds = tokenizer.encode(this.#documentPieces(document), false, document.salt);
+    const tokenIds = tokenizer.encode(documentPieces(template, document), false, document.salt);
     const root = rootKey(card.digest, document.salt, "span");
     const span = { tokenIds, rootKey: root, blockKeys: runBlockKeys(root, tokenIds, card.blockTokens, true) };
     this.#spans.set(cacheKey, span);
     return span;
+  }
+
+  /** Encodes a long document ahead of `lowerSpan`, in turns with other work (see TextTokenizer.warm). */
+  async warmSpan(document: LowerDocument, turns: { chars: number }): Promise<void> {
+    if (this.#spans.has(spanCacheKey(document))) return;
+    const { template, tokenizer } = this.#options;
+    await tokenizer.warm(documentPieces(template, document), false, document.salt, turns);
   }
 
   /** A plan that computes and keeps the spans, and nothing else. */
@@ -157,16 +163,6 @@ export class Lowerer {
     });
   }
 
-  #documentPieces(document: LowerDocument): readonly Piece[] {
-    const { document: layout } = this.#options.template;
-    const title = document.title === undefined || document.title === "" ? "" : `Title: ${document.title}\n`;
-    return [
-      { kind: "template", text: layout.before },
-      { kind: "content", text: this.#options.template.contentFor(layout.role, title + document.text) },
-      { kind: "template", text: layout.after },
-    ];
-  }
-
   /** Refuses a prompt that cannot fit before any of it is encoded. */
   #refuseHopeless(input: LowerInput): void {
     const { tokenizer, card } = this.#options;
@@ -182,6 +178,17 @@ export class Lowerer {
       param: "messages",
     });
   }
+}
+
+/** A document as it stands in a prompt, wherever it stands. */
+export function documentPieces(template: ChatTemplate, document: Omit<LowerDocument, "salt">): readonly Piece[] {
+  const { document: layout } = template;
+  const title = document.title === undefined || document.title === "" ? "" : `Title: ${document.title}\n`;
+  return [
+    { kind: "template", text: layout.before },
+    { kind: "content", text: template.contentFor(layout.role, title + document.text) },
+    { kind: "template", text: layout.after },
+  ];
 }
 
 function spanCacheKey(document: LowerDocument): string {

@@ -19,6 +19,9 @@ const question = { role: "user", content: "\uE000probe-question\uE001" };
 const contentA = "\uE000probe-a\uE001";
 const contentB = "\uE000probe-b\uE001";
 
+/** Stand-ins for other probes of messages: `split` finds `content`. */
+export const probe = { system, question, content: contentA } as const;
+
 /** Rows of messages that a probed message may follow; some templates take no system message. */
 const openings = [[system], []];
 
@@ -97,7 +100,8 @@ function trimEndOf(content: string, dropped: string): string {
   return content.slice(0, end);
 }
 
-function split(message: string, role: string): MessageLayout | undefined {
+/** The rendering of one message with `probe.content` as its content, cut around it. undefined: it is not there. */
+export function split(message: string, role: string): MessageLayout | undefined {
   const at = message.indexOf(contentA);
   if (at < 0) return undefined;
   return { role, before: message.slice(0, at), after: message.slice(at + contentA.length) };

@@ -1,0 +1,148 @@
+/**
+ * Chains to a TokenPlan: every run once, in an order in which each comes after what it sees. A run of a chain sees the
+ * chain's parents, and what of the chain comes before it. Two chains with the same keys are the same runs.
+ */
+import { runBlockKeys } from "../../worker/contract/block-key.ts";
+import { limits } from "../../worker/contract/limits.ts";
+import type { BlendCopy, PlanRun, SegmentRef, TokenPlan } from "../../worker/contract/messages.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import { ApiError } from "../errors.ts";
+import type { Chain, ChainRun } from "./chains.ts";
+
+/** Segments of all runs of one plan: what the worker gets is not to grow with the square of the query. */
+const maxPlanSegments = 65_536;
+
+/** The start of the answer: what generated tokens go on from. */
+export interface Opening {
+  readonly tokenIds: Int32Array;
+  readonly rootKey: BlockKey;
+}
+
+export interface ChainPlan {
+  readonly plan: TokenPlan;
+  /** Runs whose tokens or keys depend on an output that is not known. */
+  readonly indeterminateRuns: ReadonlySet<number>;
+}
+
+/**
+ * Plan of an answer to a prompt: the last run is open.
+ * @throws ApiError invalid_value when the query makes more runs or segments than a plan may have
+ */
+export function planOf(prompt: Chain, opening: Opening, blockTokens: number): ChainPlan {
+  const builder = new PlanBuilder(prompt);
+  const sees = builder.see(prompt);
+  const blockKeys = runBlockKeys(opening.rootKey, opening.tokenIds, blockTokens, false);
+  builder.add({ kind: "main", ...opening, position: prompt.end, sees, blockKeys }, prompt.known);
+  const { runs, indeterminateRuns } = builder;
+  return { plan: { runs }, indeterminateRuns };
+}
+
+/** The closed runs of a plan that depend on no unknown output: what can be computed before the outputs are there. */
+export function determinatePlan({ plan, indeterminateRuns }: ChainPlan): TokenPlan | undefined {
+  const closed = plan.runs.slice(0, -1);
+  const indexes = new Map<number, number>();
+  closed.forEach((_, index) => {
+    if (!indeterminateRuns.has(index)) indexes.set(index, indexes.size);
+  });
+  if (indexes.size === 0) return undefined;
+  const moved = <Ref extends SegmentRef | BlendCopy>(refs: readonly Ref[]): readonly Ref[] =>
+    refs.map((ref) => {
+      const run = indexes.get(ref.run);
+      if (run === undefined) throw new Error("a run that depends on no unknown output sees one that does");
+      return { ...ref, run };
+    });
+  const runs = closed.flatMap((run, index): PlanRun[] => {
+    if (!indexes.has(index)) return [];
+    const { blend } = run;
+    const sees = moved(run.sees);
+    return [blend === undefined ? { ...run, sees } : { ...run, sees, blend: { ...blend, copies: moved(blend.copies) } }];
+  });
+  return { runs };
+}
+
+class PlanBuilder {
+  readonly runs: PlanRun[] = [];
+  readonly indeterminateRuns = new Set<number>();
+  readonly #main: Chain;
+  /** A closed run's last key stands for the whole run and for all it sees. */
+  readonly #indexes = new Map<BlockKey, number>();
+  /** What a chain comes to in the plan: its runs and nested chains in its own positions, without its parents. */
+  readonly #contents = new Map<Chain, readonly SegmentRef[]>();
+  #segmentCount = 0;
+
+  constructor(main: Chain) {
+    this.#main = main;
+  }
+
+  /** Adds a chain and its parents; answers what a run at the chain's end sees. */
+  see(chain: Chain): readonly SegmentRef[] {
+    const parents = chain.parent === undefined ? [] : this.see(chain.parent);
+    return [...parents, ...this.#content(chain)];
+  }
+
+  add(run: PlanRun, known: boolean): number {
+    this.#segmentCount += run.sees.length;
+    const index = this.runs.length;
+    const isTooMuch =
+      index >= limits.maxRuns || run.sees.length > limits.maxSegmentsPerRun || this.#segmentCount > maxPlanSegments;
+    if (isTooMuch) throw new ApiError("invalid_value", { message: "The query has too many spans for one prompt." });
+    this.runs.push(run);
+    if (!known) this.indeterminateRuns.add(index);
+    return index;
+  }
+
+  #content(chain: Chain): readonly SegmentRef[] {
+    const known = this.#contents.get(chain);
+    if (known !== undefined) return known;
+    const parents = chain.parent === undefined ? [] : this.see(chain.parent);
+    const content: SegmentRef[] = [];
+    for (const part of chain.parts) {
+      if (part.kind === "run") {
+        const run = this.#indexOf(part, chain, [...parents, ...content]);
+        content.push({ run, firstToken: 0, tokenCount: part.tokenIds.length, offset: 0 });
+        continue;
+      }
+      if (part.chain.parent !== undefined) this.see(part.chain.parent);
+      content.push(...moved(this.#content(part.chain), part.chain.hiddenTokens, part.offset));
+    }
+    this.#contents.set(chain, content);
+    return content;
+  }
+
+  #indexOf(part: ChainRun, chain: Chain, sees: readonly SegmentRef[]): number {
+    const last = part.blockKeys.at(-1) ?? part.rootKey;
+    const known = this.#indexes.get(last);
+    if (known !== undefined) return known;
+    const { tokenIds, position, rootKey, blockKeys } = part;
+    const run = { tokenIds, position, sees, blockKeys, rootKey };
+    const named = chain === this.#main ? { ...run, kind: "main" as const } : spanRun(run, chain.spanId);
+    const copies = part.copies.map(({ chain: source, at }) => this.#copyOf(source, at));
+    const blend = { recomputeRatio: chain.recomputeRatio, copies };
+    const index = this.add(copies.length === 0 ? named : { ...named, blend }, part.known);
+    this.#indexes.set(last, index);
+    return index;
+  }
+
+  #copyOf(source: Chain, at: number): BlendCopy {
+    const [segment, ...more] = this.see(source).slice(-1);
+    if (segment === undefined || more.length > 0 || source.parts.length !== 1) {
+      throw new Error("only a chain of one run is copied");
+    }
+    return { run: segment.run, firstToken: segment.firstToken, tokenCount: segment.tokenCount, at };
+  }
+}
+
+function spanRun(run: Omit<PlanRun, "kind">, spanId: string): PlanRun {
+  return { ...run, kind: "span", spanId };
+}
+
+/** Segments of a chain where it stands in another, without its first `hidden` tokens. */
+function moved(segments: readonly SegmentRef[], hidden: number, by: number): readonly SegmentRef[] {
+  let left = hidden;
+  return segments.flatMap(({ run, firstToken, tokenCount, offset }) => {
+    const skipped = Math.min(left, tokenCount);
+    left -= skipped;
+    if (skipped === tokenCount) return [];
+    return [{ run, firstToken: firstToken + skipped, tokenCount: tokenCount - skipped, offset: offset + by }];
+  });
+}

@@ -1,0 +1,104 @@
+/**
+ * How a chat template writes each message of a prompt that is put together from parts: what stands around the content
+ * of a role wherever the message stands, what the template writes before the first message (the start-of-text token,
+ * a default system message), and how the answer is opened. Found out by rendering probes, as in template-probe.ts.
+ */
+import { type MessageLayout, probe, type Render, split } from "./template-probe.ts";
+
+/** The start of a prompt whose first message is of some role: `prefix`, then that message in this layout. */
+export interface PromptStart {
+  readonly prefix: string;
+  readonly first: MessageLayout;
+}
+
+const answer = { role: "assistant", content: "\uE000probe-answer\uE001" };
+
+export class MessageLayouts {
+  readonly #render: Render;
+  readonly #bos: string;
+  readonly #inside = new Map<string, MessageLayout | undefined>();
+  readonly #starts = new Map<string, PromptStart | undefined>();
+  /** Messages that a probed one may follow. */
+  readonly #rows: readonly (readonly { readonly role: string; readonly content: string }[])[];
+  /** What opens the answer behind any message. "": nothing does, or not the same everywhere. */
+  readonly opening: string;
+
+  /** @param bos the start-of-text token's text; "": there is none */
+  constructor(render: Render, bos: string) {
+    this.#render = render;
+    this.#bos = bos;
+    const { system, question } = probe;
+    const alone = render([system], false);
+    // A template that writes the system message into the first user's is one for prompts without it.
+    const hasSystem = alone === undefined || alone.includes(system.content);
+    const rows = [[question], [question, answer]];
+    this.#rows = hasSystem ? [[system], ...rows, ...rows.map((row) => [system, ...row])] : rows;
+    this.opening = this.#findOpening();
+  }
+
+  /**
+   * Layout of a message that is not the prompt's first. undefined: the template refuses the role in every place, or
+   * writes it in a way that depends on its neighbours.
+   */
+  inside(role: string): MessageLayout | undefined {
+    if (!this.#inside.has(role)) this.#inside.set(role, this.#probeInside(role));
+    return this.#inside.get(role);
+  }
+
+  /** Start of a prompt whose first message is of this role. undefined: the template refuses it. */
+  start(role: string): PromptStart | undefined {
+    if (!this.#starts.has(role)) this.#starts.set(role, this.#probeStart(role));
+    return this.#starts.get(role);
+  }
+
+  #probeInside(role: string): MessageLayout | undefined {
+    const found: (MessageLayout | undefined)[] = [];
+    for (const row of this.#rows) {
+      const before = this.#render(row, false);
+      const whole = this.#render([...row, { role, content: probe.content }], false);
+      if (before === undefined || whole === undefined) continue;
+      const layout = whole.startsWith(before) ? split(whole.slice(before.length), role) : undefined;
+      const isOwn = layout !== undefined && row.every(({ content }) => !layout.before.includes(content));
+      found.push(isOwn ? layout : undefined);
+    }
+    const [layout] = found;
+    const isAlike = found.every((one) => one?.before === layout?.before && one?.after === layout?.after);
+    return isAlike ? layout : undefined;
+  }
+
+  #probeStart(role: string): PromptStart | undefined {
+    const whole = this.#renderFirst(role);
+    const found = whole === undefined ? undefined : split(whole, role);
+    if (found === undefined) return undefined;
+    const inside = this.inside(role);
+    if (inside !== undefined && found.after === inside.after && found.before.endsWith(inside.before)) {
+      return { prefix: found.before.slice(0, found.before.length - inside.before.length), first: inside };
+    }
+    const prefix = found.before.startsWith(this.#bos) ? this.#bos : "";
+    return { prefix, first: { ...found, before: found.before.slice(prefix.length) } };
+  }
+
+  /** The first message alone, as it also stands when a question follows. */
+  #renderFirst(role: string): string | undefined {
+    const first = { role, content: probe.content };
+    const alone = this.#render([first], false);
+    const followed = this.#render([first, probe.question], false);
+    if (alone !== undefined) return followed === undefined || followed.startsWith(alone) ? alone : undefined;
+    const user = this.inside("user");
+    if (followed === undefined || user === undefined) return undefined;
+    const question = user.before + probe.question.content + user.after;
+    return followed.endsWith(question) ? followed.slice(0, followed.length - question.length) : undefined;
+  }
+
+  #findOpening(): string {
+    const openings = new Set<string>();
+    for (const row of this.#rows) {
+      const before = this.#render(row, false);
+      const whole = this.#render(row, true);
+      if (before === undefined || whole === undefined) continue;
+      openings.add(whole.startsWith(before) ? whole.slice(before.length) : "");
+    }
+    const [opening] = openings;
+    return openings.size === 1 && opening !== undefined ? opening : "";
+  }
+}
