@@ -52,6 +52,18 @@ export const limits = {
   uploadsPerTenant: 8,
   /** Streams of job events. */
   jobStreamsPerTenant: 64,
+  /** Queries of one bulk request, what they may be sent in, and how many run at the same time (if not asked for, at most). */
+  bulkLines: 10_000,
+  bulkBodyBytes: 16 * mib,
+  bulkIdChars: 128,
+  bulkConcurrency: 8,
+  maxBulkConcurrency: 64,
+  bulksPerTenant: 2,
+  /** Results that can still be asked for after they were sent. */
+  bulkResultTenants: 32,
+  bulkRecordsPerTenant: 64,
+  bulkResultBytesPerTenant: 16 * mib,
+  bulkKeepMs: 3_600_000,
   inFlightPerWorker: 1_024,
   unplacedRequests: 1_024,
   attempts: 3,
@@ -72,6 +84,8 @@ export const limits = {
 
 const relations: readonly (readonly [boolean, string])[] = [
   [limits.bodyBytes <= limits.serverBodyBytes, "a JSON body fits into what the server takes"],
+  [limits.bulkBodyBytes <= limits.serverBodyBytes, "a bulk body fits into what the server takes"],
+  [limits.bulksPerTenant <= limits.bulkRecordsPerTenant, "a bulk request that runs can be looked at"],
   [limits.streamPingMs * 2 <= limits.streamStallMs, "a stream is pinged before it counts as stalled"],
   [limits.documents + 2 <= contractLimits.maxRuns, "a span each and the main runs fit into a plan"],
   [limits.documents + 2 <= contractLimits.maxSegmentsPerRun, "the last run can see every span"],
