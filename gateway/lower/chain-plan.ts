@@ -55,7 +55,9 @@ export function determinatePlan({ plan, indeterminateRuns }: ChainPlan): TokenPl
     if (!indexes.has(index)) return [];
     const { blend } = run;
     const sees = moved(run.sees);
-    return [blend === undefined ? { ...run, sees } : { ...run, sees, blend: { ...blend, copies: moved(blend.copies) } }];
+    return [
+      blend === undefined ? { ...run, sees } : { ...run, sees, blend: { ...blend, copies: moved(blend.copies) } },
+    ];
   });
   return { runs };
 }
@@ -124,10 +126,8 @@ class PlanBuilder {
   }
 
   #copyOf(source: Chain, at: number): BlendCopy {
-    const [segment, ...more] = this.see(source).slice(-1);
-    if (segment === undefined || more.length > 0 || source.parts.length !== 1) {
-      throw new Error("only a chain of one run is copied");
-    }
+    const segment = this.see(source).at(-1);
+    if (segment === undefined || source.parts.length !== 1) throw new Error("only a chain of one run is copied");
     return { run: segment.run, firstToken: segment.firstToken, tokenCount: segment.tokenCount, at };
   }
 }

@@ -167,7 +167,10 @@ export class ChainBuilder {
  */
 function blendRoot(key: BlockKey, tokenIds: Int32Array, copies: readonly ChainCopy[]): BlockKey {
   const folded = copies.reduce((folded, { chain }) => foldSpan(folded, chain.endKey), key);
-  const placed = nextBlockKey(folded, Int32Array.from(copies, ({ at }) => at));
+  const placed = nextBlockKey(
+    folded,
+    Int32Array.from(copies, ({ at }) => at),
+  );
   const copiedEnd = copies.reduce((end, { chain, at }) => Math.max(end, at + chain.end - chain.start), 0);
   return nextBlockKey(placed, tokenIds.subarray(0, copiedEnd));
 }

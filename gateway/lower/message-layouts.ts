@@ -20,7 +20,7 @@ export class MessageLayouts {
   readonly #starts = new Map<string, PromptStart | undefined>();
   /** Messages that a probed one may follow. */
   readonly #rows: readonly (readonly { readonly role: string; readonly content: string }[])[];
-  /** What opens the answer behind any message. "": nothing does, or not the same everywhere. */
+  /** What opens the answer to a question. "": nothing does, or not the same everywhere. */
   readonly opening: string;
 
   /** @param bos the start-of-text token's text; "": there is none */
@@ -92,7 +92,7 @@ export class MessageLayouts {
 
   #findOpening(): string {
     const openings = new Set<string>();
-    for (const row of this.#rows) {
+    for (const row of this.#rows.filter((messages) => messages.at(-1) === probe.question)) {
       const before = this.#render(row, false);
       const whole = this.#render(row, true);
       if (before === undefined || whole === undefined) continue;

@@ -272,7 +272,8 @@ function sameLeaves(some: readonly Leaf[], others: readonly Leaf[]): boolean {
 
 function sameText(query: Query, other: Query | undefined): boolean {
   if (query === other) return true;
-  if (query.kind === "message") return other?.kind === "message" && query.role === other.role && query.text === other.text;
+  if (query.kind === "message")
+    return other?.kind === "message" && query.role === other.role && query.text === other.text;
   if (query.kind !== "fragment" || other?.kind !== "fragment") return false;
   if ("id" in query) return "id" in other && query.id === other.id;
   return "text" in other && query.text === other.text && query.title === other.title;

@@ -1,24 +1,21 @@
 /**
- * A rewritten span query to token plans, one a generate:
+ * A rewritten span query to token plans, one for each generate:
  *
  *   prompt chain (its input), closed | output chain: the answer's opening, open; generated tokens go on from it
  *
  * So samples of one prompt share all of it, and an output, once closed, can stand anywhere as it is.
  */
-import { LRUCache } from "lru-cache";
-import { runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
-import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { Generate } from "../query/ir.ts";
 import { determinatePlan, planOf } from "./chain-plan.ts";
 import { type ChainCard, outputRoot } from "./chains.ts";
 import type { ChatTemplate } from "./chat-template.ts";
-import { ChainMaker, type MessageFrame } from "./outline-chains.ts";
-import type { Lowerer } from "./plan.ts";
+import { KeyedTexts } from "./keyed-texts.ts";
+import { type AnswerFrame, ChainMaker, stretchesOf } from "./outline-chains.ts";
+import { documentPieces, type Lowerer } from "./plan.ts";
 import { type ChainOutline, type ChainSource, OutlineBuilder } from "./prompt-outline.ts";
 import type { LoweredGenerate, QueryContext } from "./query-context.ts";
-import { KeyedTexts } from "./keyed-texts.ts";
 import type { TextTokenizer } from "./tokenizer.ts";
 
 export interface QueryLowererOptions {
@@ -41,23 +38,102 @@ export class QueryLowerer {
   }
 
   /**
-   * Encodes long texts of a prompt ahead of `lower`, in turns with other work, so that no query holds up all others.
+   * Encodes long texts ahead of `lower`, in turns with other work, so that no query holds up all others.
    * @param path of the generate in the query; errors and span ids begin with it
    * @throws ApiError context_length_exceeded (when that is plain before encoding), chat_template_error, invalid_value
    */
   async warm(generate: Generate, context: QueryContext, path = "$"): Promise<void> {
     const outline = this.#outline(generate, context, path);
     const turns = { chars: 0 };
-    for (const source of sourcesOf(outline)) await this.#texts.warm(source, context.salt, turns);
+    for (const source of sourcesOf(outline)) await this.#warmOwn(source, context, turns);
   }
 
   /** @throws ApiError chat_template_error, context_length_exceeded, invalid_value, each with the path */
   lower(generate: Generate, context: QueryContext, path = "$"): LoweredGenerate {
+    const { template, card, spans } = this.#options;
     const outline = this.#outline(generate, context, path);
+    const frame = this.#frame(path);
+    const maker = new ChainMaker({ template, texts: this.#texts, card, spans, frame }, context);
+    const prompt = maker.chain(outline);
+    if (prompt.knownTokens > card.contextTokens) throw tooLong(card, prompt.knownTokens, path);
+    const opening = { tokenIds: frame.opening, rootKey: outputRoot(card, context.salt, prompt) };
+    const planned = planOf(prompt, opening, card.blockTokens);
+    return { ...planned, promptTokens: prompt.end + frame.opening.length, closeTokenIds: frame.closing };
   }
 
-  /** The closed runs of a plan that depend on no unknown output, to be prepared; undefined: there are none. */
+  /** The closed runs of a plan that depend on no unknown output, for preparing. undefined: there are none. */
   preparable(lowered: LoweredGenerate): TokenPlan | undefined {
     return determinatePlan(lowered);
   }
+
+  #outline(generate: Generate, context: QueryContext, path: string): ChainOutline {
+    const { template, tokenizer, card } = this.#options;
+    const outline = new OutlineBuilder(template, context).prompt(generate, path);
+    const least = tokenizer.leastTokens(shownChars(outline, new Map()));
+    if (least > card.contextTokens) throw tooLong(card, least, path);
+    return outline;
+  }
+
+  async #warmOwn(source: ChainSource, { salt }: QueryContext, turns: { chars: number }): Promise<void> {
+    const { template, tokenizer, spans } = this.#options;
+    if (source.kind === "output") return;
+    if (source.kind === "fragment") {
+      const { fragment, parent } = source;
+      if (parent === undefined) await spans.warmSpan(fragment, turns);
+      else await tokenizer.warm(documentPieces(template, fragment), false, fragment.salt, turns);
+      return;
+    }
+    for (const stretch of stretchesOf(source)) {
+      if (stretch.kind === "nested") continue;
+      for (const item of stretch.items) if ("pieces" in item) await this.#texts.warm(item, salt, turns);
+    }
+  }
+
+  #frame(path: string): AnswerFrame {
+    const { template, tokenizer, card } = this.#options;
+    const { messages } = template;
+    const after = messages.inside("assistant")?.after;
+    const opening = tokenizer.encode([{ kind: "template", text: messages.opening }], false);
+    const closing = tokenizer.encode([{ kind: "template", text: after ?? "" }], false);
+    if (after !== undefined && opening.length > 0 && closing.length <= card.blockTokens) return { opening, closing };
+    throw new ApiError("chat_template_error", {
+      message: "The model's chat template begins or ends an answer in a way that span queries cannot use.",
+      param: path,
+    });
+  }
+}
+
+/** A chain and all that stand in it or that it goes on from. */
+function sourcesOf(source: ChainSource, found = new Set<ChainSource>()): ReadonlySet<ChainSource> {
+  if (found.has(source)) return found;
+  found.add(source);
+  if (source.kind === "output") return sourcesOf(source.prompt, found);
+  if (source.parent !== undefined) sourcesOf(source.parent, found);
+  if (source.kind === "fragment") return found;
+  for (const part of source.parts) if (part.kind !== "text") sourcesOf(part.source, found);
+  return found;
+}
+
+/** Characters of content that a prompt shows, those of nested chains included. */
+function shownChars(source: ChainSource, known: Map<ChainSource, number>): number {
+  if (source.kind === "output") return 0;
+  if (source.kind === "fragment") return source.fragment.text.length;
+  let chars = known.get(source);
+  if (chars !== undefined) return chars;
+  chars = 0;
+  for (const part of source.parts) {
+    if (part.kind !== "text") chars += shownChars(part.source, known);
+    else for (const piece of part.pieces) if (piece.kind === "content") chars += piece.text.length;
+  }
+  known.set(source, chars);
+  return chars;
+}
+
+function tooLong(card: ChainCard, tokenCount: number, path: string): ApiError {
+  return new ApiError("context_length_exceeded", {
+    message:
+      `This model's maximum context length is ${card.contextTokens} tokens. ` +
+      `However, the query's prompt has at least ${tokenCount}.`,
+    param: `${path}.g.input`,
+  });
 }

@@ -60,6 +60,10 @@ const strict =
 const folding =
   "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set sys = messages[0]['content'] %}{% else %}{% set rest = messages %}{% set sys = false %}{% endif %}{% for m in rest %}{% if loop.index0 == 0 and sys != false %}{% set content = '<<SYS>>' + sys + '<</SYS>>' + m['content'] %}{% else %}{% set content = m['content'] %}{% endif %}{% if m['role'] == 'user' %}{{ '<s>[INST] ' + content + ' [/INST]' }}{% elif m['role'] == 'assistant' %}{{ ' ' + content + ' </s>' }}{% else %}{{ raise_exception('unknown role') }}{% endif %}{% endfor %}";
 
+/** Has a default system message, and opens the answer after the last message only (as Granite 3 does). */
+const granite =
+  "{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content'] %}{%- set rest = messages[1:] %}{%- else %}{%- set system = 'You are Granite.' %}{%- set rest = messages %}{%- endif %}{{- '<|start_of_role|>system<|end_of_role|>' + system + '<|end_of_text|>\n' }}{%- for m in rest %}{{- '<|start_of_role|>' + m['role'] + '<|end_of_role|>' + m['content'] + '<|end_of_text|>\n' }}{%- if loop.last and add_generation_prompt %}{{- '<|start_of_role|>assistant<|end_of_role|>' }}{%- endif %}{%- endfor %}";
+
 const text = (controls: readonly string[], chatTemplate: string, flags: Partial<AddedToken> = {}): ModelText => ({
   tokenizer: byteLevelTokenizer(controls, flags),
   config: { bos_token: controls[0], eos_token: controls[1] },
@@ -71,6 +75,7 @@ export const models = {
   llama3: text(["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"], llama3),
   strict: text(["<s>", "<end>", "<sys>", "</sys>", "<user>", "<assistant>"], strict),
   folding: text(["<s>", "</s>"], folding),
+  granite: text(["<|end_of_text|>", "<|pad|>", "<|start_of_role|>", "<|end_of_role|>"], granite),
   rstrip: text(["<|endoftext|>", "<|im_end|>", "<|im_start|>"], chatml, { rstrip: true }),
 } as const satisfies Record<string, ModelText>;
 

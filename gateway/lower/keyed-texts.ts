@@ -1,0 +1,84 @@
+/** Texts of chains as tokens with block keys, remembered: what was keyed once is neither encoded nor hashed again. */
+import { LRUCache } from "lru-cache";
+import { runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import type { Piece, TextTokenizer } from "./tokenizer.ts";
+
+/** Text that is encoded as one. */
+export interface Text {
+  /** What the template writes before the first message of a prompt, "" elsewhere. */
+  readonly prefix: string;
+  readonly pieces: readonly Piece[];
+  /** It stands at the very start of a prompt. */
+  readonly opensPrompt: boolean;
+}
+
+export interface EncodedText {
+  readonly tokenIds: Int32Array;
+  readonly prefixTokens: number;
+}
+
+export interface KeyedText extends EncodedText {
+  readonly blockKeys: readonly BlockKey[];
+}
+
+export interface KeyedTextsOptions {
+  readonly tokenizer: TextTokenizer;
+  readonly card: { readonly blockTokens: number };
+  /** Characters of texts to remember. */
+  readonly cacheChars: number;
+}
+
+export class KeyedTexts {
+  readonly #tokenizer: TextTokenizer;
+  readonly #blockTokens: number;
+  readonly #keyed: LRUCache<string, KeyedText>;
+
+  constructor({ tokenizer, card, cacheChars }: KeyedTextsOptions) {
+    this.#tokenizer = tokenizer;
+    this.#blockTokens = card.blockTokens;
+    this.#keyed = new LRUCache({
+      maxSize: cacheChars,
+      sizeCalculation: (text, key) => key.length + text.tokenIds.length + 40 * text.blockKeys.length,
+    });
+  }
+
+  /** A whole closed run. `root` is what its first block is keyed from; it covers the owner's salt. */
+  keyed(root: BlockKey, text: Text, owner: CacheSalt): KeyedText {
+    const cacheKey = cacheKeyOf(root, text);
+    const known = this.#keyed.get(cacheKey);
+    if (known !== undefined) return known;
+    const encoded = this.encode(text, owner);
+    const keyed = { ...encoded, blockKeys: runBlockKeys(root, encoded.tokenIds, this.#blockTokens, true) };
+    this.#keyed.set(cacheKey, keyed);
+    return keyed;
+  }
+
+  encode({ prefix, pieces, opensPrompt }: Text, owner: CacheSalt): EncodedText {
+    const prefixIds = this.#tokenizer.encode([{ kind: "template", text: prefix }], opensPrompt);
+    const ids = this.#tokenizer.encode(pieces, opensPrompt && prefix === "", owner);
+    return { tokenIds: prefix === "" ? ids : joined([prefixIds, ids]), prefixTokens: prefixIds.length };
+  }
+
+  /** Encodes a long text ahead of the others, in turns with other work (see TextTokenizer.warm). */
+  warm({ prefix, pieces, opensPrompt }: Text, owner: CacheSalt, turns: { chars: number }): Promise<void> {
+    return this.#tokenizer.warm(pieces, opensPrompt && prefix === "", owner, turns);
+  }
+}
+
+export function joined(parts: readonly Int32Array[]): Int32Array {
+  const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+}
+
+function cacheKeyOf(root: BlockKey, { prefix, pieces, opensPrompt }: Text): string {
+  // Lengths go first, so no two texts make the same string.
+  const lengths = pieces.map(({ kind, text }) => `${kind === "content" ? "c" : "t"}${text.length}`).join("");
+  const texts = pieces.map(({ text }) => text).join("");
+  return `${root}${opensPrompt ? "^" : " "}${prefix.length}${lengths} ${prefix}${texts}`;
+}

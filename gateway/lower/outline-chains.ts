@@ -1,0 +1,180 @@
+/** Outlines to chains: encodes the text, puts outputs where they stand, keys the runs. */
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { type Chain, ChainBuilder, type ChainCard, type ChainCopy, chainOfSpan } from "./chains.ts";
+import type { ChatTemplate } from "./chat-template.ts";
+import { joined, type KeyedTexts, type Text } from "./keyed-texts.ts";
+import { documentPieces, type Lowerer } from "./plan.ts";
+import type { ChainOutline, ChainSource, FragmentOutline, OutputOutline } from "./prompt-outline.ts";
+import type { GeneratedOutput, QueryContext } from "./query-context.ts";
+import type { Piece } from "./tokenizer.ts";
+
+/** Tokens around every output: the answer's opening, and the end of the assistant's message. */
+export interface AnswerFrame {
+  readonly opening: Int32Array;
+  readonly closing: Int32Array;
+}
+
+/** What stands in a chain between two nested chains: one run. */
+export interface OwnStretch {
+  readonly kind: "own";
+  readonly items: readonly (Text | FragmentOutline | OutputOutline)[];
+}
+
+export type Stretch = OwnStretch | { readonly kind: "nested"; readonly source: ChainSource };
+
+export interface ChainMakerOptions {
+  readonly template: ChatTemplate;
+  readonly texts: KeyedTexts;
+  readonly card: ChainCard;
+  readonly spans: Lowerer;
+  readonly frame: AnswerFrame;
+}
+
+/** Makes the chains of one query; what stands in several places is made once. */
+export class ChainMaker {
+  readonly #options: ChainMakerOptions;
+  readonly #context: QueryContext;
+  readonly #chains = new Map<ChainSource, Chain>();
+
+  constructor(options: ChainMakerOptions, context: QueryContext) {
+    this.#options = options;
+    this.#context = context;
+  }
+
+  chain(source: ChainSource): Chain {
+    const known = this.#chains.get(source);
+    if (known !== undefined) return known;
+    const made = this.#make(source);
+    this.#chains.set(source, made);
+    return made;
+  }
+
+  #make(source: ChainSource): Chain {
+    if (source.kind === "fragment") return this.#fragmentChain(source);
+    if (source.kind === "output") return this.#outputChain(source);
+    return this.#outlineChain(source);
+  }
+
+  #fragmentChain({ fragment, parent }: FragmentOutline): Chain {
+    const { id: spanId, salt } = fragment;
+    if (parent === undefined) return chainOfSpan(this.#options.spans.lowerSpan(fragment), spanId);
+    const builder = this.#builder({ kind: "span", salt, spanId, parent: this.chain(parent) });
+    this.#addText(builder, textOf(documentPieces(this.#options.template, fragment)), salt);
+    return builder.finish();
+  }
+
+  #outputChain(source: OutputOutline): Chain {
+    const { spanId, prompt } = source;
+    const builder = this.#builder({ kind: "main", salt: this.#context.salt, spanId, parent: this.chain(prompt) });
+    const output = this.#output(source);
+    builder.addRun(this.#answerTokens(output), { unknownTokens: output.known ? 0 : output.tokenIds.length });
+    return builder.finish();
+  }
+
+  #outlineChain(outline: ChainOutline): Chain {
+    const { recomputeRatio, spanId, parent } = outline;
+    const hasCopies = recomputeRatio !== undefined && outline.parts.some(({ kind }) => kind === "inline");
+    const exact = outline.kind === "prompt" ? "main" : "span";
+    const kind = hasCopies ? (`blend ${recomputeRatio}` as const) : exact;
+    const parentChain = parent === undefined ? undefined : this.chain(parent);
+    const { salt } = this.#context;
+    const builder = this.#builder({ kind, salt, spanId, parent: parentChain, recomputeRatio });
+    let prefixTokens = 0;
+    for (const stretch of stretchesOf(outline)) {
+      if (stretch.kind === "nested") builder.addNested(this.chain(stretch.source));
+      else prefixTokens += this.#addOwn(builder, stretch, hasCopies);
+    }
+    return builder.finish(prefixTokens);
+  }
+
+  /** Answers the tokens of the prompt's prefix among them. */
+  #addOwn(builder: ChainBuilder, { items }: OwnStretch, copies: boolean): number {
+    const [first] = items;
+    if (first !== undefined && items.length === 1 && "pieces" in first) {
+      return this.#addText(builder, first, this.#context.salt);
+    }
+    const tokens: Int32Array[] = [];
+    const copied: ChainCopy[] = [];
+    let at = 0;
+    let prefixTokens = 0;
+    let unknownTokens = 0;
+    for (const item of items) {
+      if ("pieces" in item) {
+        const encoded = this.#options.texts.encode(item, this.#context.salt);
+        prefixTokens += encoded.prefixTokens;
+        tokens.push(encoded.tokenIds);
+      } else {
+        const output = item.kind === "output" ? this.#output(item) : undefined;
+        if (output?.known === false) unknownTokens += output.tokenIds.length;
+        tokens.push(output === undefined ? chainTokens(this.chain(item)) : this.#answerTokens(output));
+        if (copies) copied.push({ chain: this.chain(item), at });
+      }
+      at += tokens.at(-1)?.length ?? 0;
+    }
+    builder.addRun(joined(tokens), { copies: copied, unknownTokens });
+    return prefixTokens;
+  }
+
+  #addText(builder: ChainBuilder, text: Text, owner: CacheSalt): number {
+    const { tokenIds, blockKeys, prefixTokens } = this.#options.texts.keyed(builder.key, text, owner);
+    builder.addRun(tokenIds, { blockKeys });
+    return prefixTokens;
+  }
+
+  #builder(origin: ConstructorParameters<typeof ChainBuilder>[1]): ChainBuilder {
+    return new ChainBuilder(this.#options.card, origin);
+  }
+
+  #output({ node, index, spanId }: OutputOutline): GeneratedOutput {
+    const output = this.#context.outputs(node)[index];
+    if (output === undefined) throw new Error(`${spanId}: there is no output`);
+    return output;
+  }
+
+  /** An output as a message of the assistant. */
+  #answerTokens({ tokenIds }: GeneratedOutput): Int32Array {
+    const { opening, closing } = this.#options.frame;
+    return joined([opening, tokenIds, closing]);
+  }
+}
+
+/** The parts of a chain, with what is between nested chains put together: neighbouring text is encoded as one. */
+export function stretchesOf(outline: ChainOutline): readonly Stretch[] {
+  const isPrompt = outline.kind === "prompt";
+  const stretches: Stretch[] = [];
+  let items: OwnStretch["items"][number][] = [];
+  let pieces: Piece[] = [];
+  let isStart = true;
+  const endText = (): void => {
+    const prefix = isStart ? outline.prefix : "";
+    if (pieces.length > 0 || prefix !== "") items.push({ prefix, pieces, opensPrompt: isStart && isPrompt });
+    pieces = [];
+    isStart = false;
+  };
+  const endStretch = (): void => {
+    endText();
+    if (items.length > 0) stretches.push({ kind: "own", items });
+    items = [];
+  };
+  for (const part of outline.parts) {
+    if (part.kind === "text") {
+      pieces.push(...part.pieces);
+      continue;
+    }
+    if (part.kind === "inline") {
+      endText();
+      items.push(part.source);
+      continue;
+    }
+    endStretch();
+    stretches.push(part);
+  }
+  endStretch();
+  return stretches;
+}
+
+const textOf = (pieces: readonly Piece[]): Text => ({ prefix: "", pieces, opensPrompt: false });
+
+function chainTokens(chain: Chain): Int32Array {
+  return joined(chain.parts.map((part) => (part.kind === "run" ? part.tokenIds : new Int32Array(0))));
+}
