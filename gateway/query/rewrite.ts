@@ -1,0 +1,201 @@
+/**
+ * The high-level rewriter: applies a table of rules (rules/table.ts) until none fires. Pure: no clock, no I/O, and
+ * retrieval is resolved before.
+ *
+ * A pass goes through the tree from the leaves up and applies at each node the first rule that fires, until none does.
+ * Passes are repeated until one changes nothing, so the result is a fixpoint of the whole table.
+ *
+ * Why it ends. Expansion removes chats, zips, maps in prompts, retrieveds and repeats of one, and nothing makes them.
+ * Distribution makes generates that expose their output alone, which it does not touch. Reduction leaves a judge fewer
+ * children than it had and makes judges that are small enough. Simplification removes nodes, sorting only sorts,
+ * merging leaves fewer objects, and a whole query becomes a map once. The bounds below are far above what this takes
+ * and only turn a wrong rule into an error.
+ *
+ * One generate object is one run (ir.ts). A pass remembers by object what became of each node, and what became of a
+ * run does not depend on where it stands: it is the same object everywhere again.
+ */
+import { Equality } from "./equality.ts";
+import { childrenOf, type Generate, type Query, type Repeat } from "./ir.ts";
+import { checkLegal } from "./legality.ts";
+import type { Place, Rule, RuleContext } from "./rules/rule.ts";
+import { standardRules } from "./rules/table.ts";
+import { mapChildren } from "./transform.ts";
+
+export interface RewriteOptions {
+  /** Whether this model's engine reuses spans. Absent: every one does. */
+  readonly spanModel?: (model: string) => boolean;
+  /** Whether this model's engine takes a map as one request. Absent: every one does. */
+  readonly bulkMap?: (model: string) => boolean;
+  /** Arity for judges that name none, at least 2. Absent: those stay as they are. */
+  readonly reduceArity?: number;
+  /** Sees the whole query after each pass that changed it. */
+  readonly afterPass?: (query: Query) => void;
+}
+
+/** One application of a rule. */
+export interface RewriteStep {
+  readonly rule: string;
+  /** Of the node in the query as the pass found it, as in `$.g.input.plus[2]`. */
+  readonly path: string;
+  readonly before: Query;
+  readonly after: Query;
+}
+
+export interface Rewritten {
+  readonly query: Query;
+  /** In order, the first `maxSteps`. */
+  readonly steps: readonly RewriteStep[];
+}
+
+export const maxSteps = 1_000;
+const maxPasses = 32;
+/** Applications at one node within one pass. */
+const maxApplications = 64;
+
+/**
+ * @param query resolved: no retrieve or augment is left
+ * @throws IllegalQueryError when the query is not resolved, or a rule made what must not be
+ */
+export function rewrite(query: Query, options: RewriteOptions = {}, rules = standardRules): Rewritten {
+  if (options.reduceArity !== undefined && !(Number.isInteger(options.reduceArity) && options.reduceArity >= 2)) {
+    throw new RangeError(`reduceArity must be a whole number from 2, not ${options.reduceArity}`);
+  }
+  checkLegal(query, "resolved");
+  const rewriter = new Rewriter(options, rules);
+  let current = query;
+  for (let pass = 0; pass < maxPasses; pass++) {
+    const next = rewriter.pass(current);
+    if (next === current) {
+      if (rules === standardRules) checkLegal(current, "rewritten");
+      return { query: current, steps: rewriter.steps };
+    }
+    options.afterPass?.(next);
+    current = next;
+  }
+  throw new Error(`rules still fire after ${maxPasses} passes; the last was ${rewriter.steps.at(-1)?.rule}`);
+}
+
+/** From a node up to the root, for paths: most are never asked for. */
+interface Trail {
+  readonly up: Trail | undefined;
+  readonly parent: Query;
+  readonly index: number;
+}
+
+class Rewriter {
+  readonly steps: RewriteStep[] = [];
+  readonly #rulesOf = new Map<Query["kind"], Rule[]>();
+  readonly #contexts: Readonly<Record<Place, RuleContext>>;
+  readonly #renamed = new Map<Query, Generate | Repeat>();
+  #done: Readonly<Record<Place | "run", Map<Query, Query>>> = emptyMemory();
+
+  constructor({ spanModel, bulkMap, reduceArity }: RewriteOptions, rules: readonly Rule[]) {
+    for (const rule of rules) {
+      for (const kind of rule.kinds) this.#rulesOf.set(kind, [...(this.#rulesOf.get(kind) ?? []), rule]);
+    }
+    const { keyOf, isGreedy, representative } = new Equality();
+    const always = () => true;
+    const contextAt = (place: Place): RuleContext => ({
+      place,
+      spanModel: spanModel ?? always,
+      bulkMap: bulkMap ?? always,
+      reduceArity,
+      keyOf,
+      isGreedy,
+      representative,
+      rename: (run) => this.#rename(run),
+    });
+    this.#contexts = {
+      root: contextAt("root"),
+      program: contextAt("program"),
+      prompt: contextAt("prompt"),
+      effect: contextAt("effect"),
+    };
+  }
+
+  /** The query itself when no rule fires. */
+  pass(query: Query): Query {
+    this.#done = emptyMemory();
+    const renamedBefore = this.#renamed.size;
+    const rewritten = this.#visit(query, "root", undefined);
+    return this.#renamed.size === renamedBefore ? rewritten : this.#withNames(rewritten, new Map());
+  }
+
+  #visit(query: Query, place: Place, trail: Trail | undefined): Query {
+    const isRun = query.kind === "generate" || query.kind === "repeat" || query.kind === "chat";
+    const done = this.#done[isRun ? "run" : place];
+    const known = done.get(query);
+    if (known !== undefined) return known;
+    const inner = placeInside(query, place);
+    const walked = mapChildren(query, (child, index) => this.#visit(child, inner, { up: trail, parent: query, index }));
+    const result = this.#applyAll(walked, this.#contexts[place], trail);
+    done.set(query, result);
+    return result;
+  }
+
+  #applyAll(query: Query, context: RuleContext, trail: Trail | undefined): Query {
+    let current = query;
+    for (let count = 0; count < maxApplications; count++) {
+      const next = this.#applyFirst(current, context, trail);
+      if (next === undefined) return current;
+      current = next;
+    }
+    throw new Error(`rules still fire after ${maxApplications} applications at ${pathOf(trail)}`);
+  }
+
+  #applyFirst(query: Query, context: RuleContext, trail: Trail | undefined): Query | undefined {
+    for (const rule of this.#rulesOf.get(query.kind) ?? []) {
+      const after = rule.apply(query, context);
+      if (after === undefined) continue;
+      if (this.steps.length < maxSteps) this.steps.push({ rule: rule.name, path: pathOf(trail), before: query, after });
+      return after;
+    }
+    return undefined;
+  }
+
+  /** The run as one that exposes its output alone; `#withNames` puts it wherever the run stands. */
+  #rename(run: Generate | Repeat): Generate | Repeat {
+    const known = this.#renamed.get(run);
+    if (known !== undefined) return known;
+    const generate = run.kind === "generate" ? run : run.generate;
+    const renamed: Generate = { ...generate, options: { ...generate.options, expose: "output" } };
+    const made = run.kind === "generate" ? renamed : { ...run, generate: renamed };
+    this.#renamed.set(run, made);
+    return made;
+  }
+
+  #withNames(query: Query, done: Map<Query, Query>): Query {
+    const known = done.get(query);
+    if (known !== undefined) return known;
+    const renamed = this.#renamed.get(query);
+    const result =
+      renamed === undefined
+        ? mapChildren(query, (child) => this.#withNames(child, done))
+        : this.#withNames(renamed, done);
+    done.set(query, result);
+    return result;
+  }
+}
+
+function emptyMemory(): Record<Place | "run", Map<Query, Query>> {
+  return { root: new Map(), program: new Map(), prompt: new Map(), effect: new Map(), run: new Map() };
+}
+
+function placeInside(query: Query, place: Place): Place {
+  switch (query.kind) {
+    case "generate":
+    case "chat":
+    case "retrieve":
+    case "augment":
+      return "prompt";
+    case "monad":
+      return "effect";
+    default:
+      return place === "root" ? "program" : place;
+  }
+}
+
+function pathOf(trail: Trail | undefined): string {
+  if (trail === undefined) return "$";
+  return pathOf(trail.up) + (childrenOf(trail.parent)[trail.index]?.[0] ?? "");
+}

@@ -1,0 +1,58 @@
+/**
+ * Plus distribution, the paper's dual output: in a commutative join the outer generate sees what an inner one read
+ * and then what it wrote. Written out, the inner output stands behind its own input, which is where its keys and
+ * values were computed: both are reused as they are.
+ */
+import type { Generate, Plus, Query, Repeat } from "../ir.ts";
+import { mapChildren } from "../transform.ts";
+import { isOrdered, isRun, nothing, optionsOf, type Rule, type RuleContext, ruleOn } from "./rule.ts";
+
+/**
+ * A rule of the outer generate, not of the plus: the plus alone does not know who reads it. Every place of the inner
+ * run gets the renamed object, so that it stays one run.
+ */
+const distributePlus = ruleOn(
+  ["generate"],
+  "distribute-plus",
+  "g(.. plus[h(x)] ..) -> g(.. plus[seq[x, h'(x)]] ..), h' exposes its output alone",
+  (generate, context) => {
+    if (!context.spanModel(generate.options.model)) return undefined;
+    const input = inPrompt(generate.input, context);
+    return input === generate.input ? undefined : { ...generate, input };
+  },
+);
+
+/** All of one prompt: through its joins, not into the generates that stand in it, nor into what is only run. */
+function inPrompt(query: Query, context: RuleContext): Query {
+  // An ordered join shows the input too only where the query asks for it.
+  if (isRun(query)) return optionsOf(query).expose === "both" ? inputThenOutput(query, context) : query;
+  if (query.kind === "plus") return inPlus(query, context);
+  return isOrdered(query) ? mapChildren(query, (child) => inPrompt(child, context)) : query;
+}
+
+function inPlus(plus: Plus, context: RuleContext): Query {
+  // The preamble is a chain of its own, not a member of the join.
+  return mapChildren(plus, (child, index) => {
+    const isMember = plus.preamble === undefined || index > 0;
+    const isShown = isMember && isRun(child) && optionsOf(child).expose !== "output";
+    return isShown ? inputThenOutput(child, context) : inPrompt(child, context);
+  });
+}
+
+/** What the run read, then the run as its output. Inside what it read, the outer generate's own distribution holds. */
+function inputThenOutput(run: Generate | Repeat, context: RuleContext): Query {
+  const { input } = run.kind === "generate" ? run : run.generate;
+  const read = inPrompt(withoutEffects(input), context);
+  return { kind: "seq", children: [...(isOrdered(read) ? read.children : [read]), context.rename(run)] };
+}
+
+/** Without its monads: they are run for the inner generate already. */
+function withoutEffects(query: Query): Query {
+  if (query.kind === "monad") return nothing;
+  if (!isOrdered(query) && query.kind !== "plus") return query;
+  const stripped = mapChildren(query, withoutEffects);
+  if (stripped === query || (!isOrdered(stripped) && stripped.kind !== "plus")) return query;
+  return { ...stripped, children: stripped.children.filter((child) => child !== nothing) };
+}
+
+export const distributeRules: readonly Rule[] = [distributePlus];

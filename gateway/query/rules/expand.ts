@@ -1,0 +1,113 @@
+/** What is only another way to write joins and generates is written as joins and generates. Each rule removes one such node. */
+import {
+  defaultTemperature,
+  type Generate,
+  type GenerateOptions,
+  type MapInputs,
+  type Ordered,
+  type Plus,
+  type Query,
+  type Retrieved,
+} from "../ir.ts";
+import { mapChildren } from "../transform.ts";
+import { isOrdered, nothing, type Rule, ruleOn } from "./rule.ts";
+
+const chatToGenerate = ruleOn(
+  ["chat"],
+  "chat-to-generate",
+  "chat[q…] -> g(seq[q…]), the server's defaults",
+  (chat) => ({
+    kind: "generate",
+    options: { model: "", maxTokens: 0, temperature: defaultTemperature },
+    input: { kind: "seq", children: chat.children },
+  }),
+);
+
+/**
+ * Beside a join, `first` is the same object each time: a generate there is one run, shown before every child. A monad
+ * puts nothing into the prompt, so nothing goes before it.
+ */
+const zipToJoin = ruleOn(["zip"], "zip-to-join", "zip(a, join[b, c]) -> join[a, b, a, c]", ({ first, second }) => {
+  const join = joinOf(second);
+  if (join === undefined) return { kind: "seq", children: [first, second] };
+  return { ...join, children: join.children.flatMap((child) => (child.kind === "monad" ? [child] : [first, child])) };
+});
+
+function joinOf(query: Query): Ordered | Plus | undefined {
+  if (query.kind === "map") return generatesOf(query);
+  if (query.kind === "retrieved") return { kind: "plus", children: query.fragments };
+  return isOrdered(query) || query.kind === "plus" ? query : undefined;
+}
+
+function generatesOf({ options, inputs }: MapInputs): Plus {
+  const generate = (text: string): Generate => ({
+    kind: "generate",
+    options,
+    input: { kind: "message", role: "user", text },
+  });
+  return { kind: "plus", children: inputs.map(generate) };
+}
+
+/** Only outside all prompts a map may stay one request. */
+const mapToPlus = ruleOn(
+  ["map"],
+  "map-to-plus",
+  "map[s…] -> plus[g(user s)…], inside a prompt or where the model takes no map",
+  (map, { place, bulkMap }) => {
+    const mayStay = (place === "root" || place === "program") && bulkMap(map.options.model);
+    return mayStay ? undefined : generatesOf(map);
+  },
+);
+
+/** A copy: the repeat's one sample is a run of its own, also where its generate stands elsewhere too. */
+const repeatOnce = ruleOn(["repeat"], "repeat-once", "repeat 1 g(x) -> g(x)", ({ n, generate }) =>
+  n === 1 ? { ...generate } : undefined,
+);
+
+/**
+ * The fragments are prepared by generates of one token, for the model that reads them: they run while the rest of the
+ * query is still on its way. Looks at all that belongs to this generate, down to the next ones.
+ */
+const retrievedToPlus = ruleOn(
+  ["generate"],
+  "retrieved-to-plus",
+  "g(.. retrieved[f…] ..) -> g(.. seq[monad plus[g1(f)…], plus[f…]] ..)",
+  (generate) => {
+    const warming: GenerateOptions = { model: generate.options.model, maxTokens: 1, temperature: 0 };
+    const expand = (query: Query): Query => {
+      if (query.kind === "generate" || query.kind === "repeat" || query.kind === "chat") return query;
+      return query.kind === "retrieved" ? preparedThenRead(query, warming) : mapChildren(query, expand);
+    };
+    const input = expand(generate.input);
+    return input === generate.input ? undefined : { ...generate, input };
+  },
+);
+
+function preparedThenRead({ fragments }: Retrieved, options: GenerateOptions): Query {
+  if (fragments.length === 0) return nothing;
+  const generates = fragments.map((input): Generate => ({ kind: "generate", options, input }));
+  return {
+    kind: "seq",
+    children: [
+      { kind: "monad", child: { kind: "plus", children: generates } },
+      { kind: "plus", children: fragments },
+    ],
+  };
+}
+
+/** Nobody reads them here, so they belong to no generate's model; under a monad they are prepared as they are. */
+const retrievedAlone = ruleOn(
+  ["retrieved"],
+  "retrieved-alone",
+  "retrieved[f…] -> plus[f…], outside prompts",
+  ({ fragments }, { place }) => (place === "prompt" ? undefined : { kind: "plus", children: fragments }),
+);
+
+export const expandRules: readonly Rule[] = [
+  chatToGenerate,
+  zipToJoin,
+  mapToPlus,
+  repeatOnce,
+  retrievedAlone,
+  retrievedToPlus,
+];

@@ -1,0 +1,79 @@
+/** What a rewrite rule is, and what it may know beside the node it looks at. */
+import type { Generate, Ordered, Query, Repeat } from "../ir.ts";
+
+/**
+ * Where a node stands. `root`: the whole query. `program`: outside every generate; nobody reads it, its answers are
+ * listed in order. `prompt`: inside the input of a generate, which reads it. `effect`: under a monad; run, not read.
+ */
+export type Place = "root" | "program" | "prompt" | "effect";
+
+export interface RuleContext {
+  readonly place: Place;
+  /** Whether this model's engine reuses spans: only then is distribution worth its longer prompt. */
+  readonly spanModel: (model: string) => boolean;
+  /** Whether this model's engine takes a map as one request. */
+  readonly bulkMap: (model: string) => boolean;
+  /** Arity of judges that name none. undefined: they stay as they are. */
+  readonly reduceArity: number | undefined;
+  /** Equal for two nodes exactly when they are equal in structure. */
+  readonly keyOf: (query: Query) => string;
+  /** No sample is drawn anywhere in it: run twice, it gives the same. */
+  readonly isGreedy: (query: Query) => boolean;
+  /** The first run that is equal to this one in structure: one object for all that are equal. */
+  readonly representative: <Run extends Generate | Repeat>(run: Run) => Run;
+  /** The run under another form, the same object for the same run; it stands in its place in the whole query. */
+  readonly rename: (run: Generate | Repeat) => Generate | Repeat;
+}
+
+/**
+ * A rule sees one node whose children are rewritten already. It answers with what stands in the node's place, or
+ * undefined where it does not fire; never with the node itself. A rule on `generate`, `repeat` or `chat` must not
+ * look at the place: the object may stand at several, and is one run.
+ */
+export interface Rule {
+  readonly name: string;
+  /** left -> right */
+  readonly summary: string;
+  readonly kinds: readonly Query["kind"][];
+  readonly apply: (query: Query, context: RuleContext) => Query | undefined;
+}
+
+type NodeOf<Kind extends Query["kind"], Node = Query> = Node extends { kind: infer Own }
+  ? [Own & Kind] extends [never]
+    ? never
+    : Node
+  : never;
+
+export function ruleOn<Kind extends Query["kind"]>(
+  kinds: readonly Kind[],
+  name: string,
+  summary: string,
+  apply: (node: NodeOf<Kind>, context: RuleContext) => Query | undefined,
+): Rule {
+  const wanted: ReadonlySet<string> = new Set(kinds);
+  const isWanted = (query: Query): query is NodeOf<Kind> & Query => wanted.has(query.kind);
+  return { name, summary, kinds, apply: (query, context) => (isWanted(query) ? apply(query, context) : undefined) };
+}
+
+export const orderedKinds = ["seq", "cross", "par"] as const;
+
+export function isOrdered(query: Query): query is Ordered {
+  return query.kind === "seq" || query.kind === "cross" || query.kind === "par";
+}
+
+/** Stands in a prompt by its outputs. */
+export function isRun(query: Query): query is Generate | Repeat {
+  return query.kind === "generate" || query.kind === "repeat";
+}
+
+export function optionsOf(run: Generate | Repeat): Generate["options"] {
+  return run.kind === "generate" ? run.options : run.generate.options;
+}
+
+/** A join without children: it puts nothing anywhere and runs nothing. */
+export function isEmpty(query: Query): boolean {
+  if (query.kind === "plus") return query.children.length === 0 && query.preamble === undefined;
+  return isOrdered(query) && query.children.length === 0;
+}
+
+export const nothing: Ordered = { kind: "seq", children: [] };
