@@ -41,12 +41,10 @@ function refuseCostlyJson(text: string): void {
 
 /** Index of the quote that ends the string; the end of the text when there is none. */
 function endOfString(text: string, start: number): number {
-  let end = text.indexOf('"', start);
-  while (end >= 0) {
-    let backslashes = 0;
-    while (end - 1 - backslashes >= start && text.charCodeAt(end - 1 - backslashes) === backslash) backslashes += 1;
-    if (backslashes % 2 === 0) return end;
-    end = text.indexOf('"', end + 1);
+  for (let index = start; index < text.length; index++) {
+    const code = text.charCodeAt(index);
+    if (code === quote) return index;
+    if (code === backslash) index += 1;
   }
   return text.length;
 }
