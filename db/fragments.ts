@@ -130,6 +130,21 @@ export function findFragmentSeq(db: Db, corpusId: CorpusId, id: FragmentId): num
   return row?.seq;
 }
 
+/** Visible fragments by id, of any corpus: who asks is checked by the caller. */
+export function findFragments(
+  db: Db,
+  ids: readonly FragmentId[],
+): readonly (Pick<FragmentRow, "text"> & { readonly id: FragmentId; readonly corpusId: CorpusId })[] {
+  return db.statement("findFragments", (orm) =>
+    orm
+      .select({ id: fragments.id, text: fragments.text, corpusId: corpusFiles.corpusId })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .where(sql`${fragments.id} in (select value from json_each(${JSON.stringify(ids)}))`)
+      .all(),
+  );
+}
+
 /** Which of these fragments are visible still. */
 export function visibleFragmentIds(db: Db, ids: readonly FragmentId[]): ReadonlySet<FragmentId> {
   const rows = db.statement("visibleFragmentIds", (orm) =>

@@ -85,7 +85,8 @@ async function* textOf(
   }
 }
 
-function endOf(report: FinishedEvent, stopped: boolean, receivedTokens: number): EndEvent {
+/** How a completion ended, as its reader sees it. */
+export function endOf(report: FinishedEvent, stopped: boolean, receivedTokens: number): EndEvent {
   if (stopped) return { type: "end", reason: "stop", completionTokens: receivedTokens, report };
   const reason = report.reason === "prepared" ? "length" : report.reason;
   return { type: "end", reason, completionTokens: report.usage.completionTokens, report };

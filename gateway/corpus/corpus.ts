@@ -10,7 +10,7 @@ import { FragmentService } from "./fragments.ts";
 import { Ingestor } from "./ingest.ts";
 import type { CorpusDeps } from "./ports.ts";
 import { PrepareService } from "./prepare.ts";
-import { type RetrievedFragment, type RetrieveRequest, retrieve } from "./retrieve.ts";
+import { type RetrievedFragment, type RetrieveRequest, readFragments, retrieve } from "./retrieve.ts";
 import { Sweeper } from "./sweep.ts";
 
 export class Corpus {
@@ -73,6 +73,11 @@ export class Corpus {
   /** Best fragments for a question. @throws ApiError not_found with param `vector_store_ids` */
   retrieve(request: RetrieveRequest): readonly RetrievedFragment[] {
     return retrieve(this.#deps.db, this.corpora, request);
+  }
+
+  /** In the order of the ids; undefined where the tenant may see no such fragment. */
+  readFragments(tenantId: TenantId, ids: readonly string[]): ReturnType<typeof readFragments> {
+    return readFragments(this.#deps.db, this.corpora, tenantId, ids);
   }
 
   /**

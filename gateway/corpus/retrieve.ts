@@ -1,8 +1,9 @@
 /** Finds the fragments that answer a question: bm25 over each corpus' own full-text index. */
-import type { CorpusRow } from "../../db/corpora.ts";
+import { type CorpusRow, findCorpus } from "../../db/corpora.ts";
 import { listFileAttributes } from "../../db/corpus-files.ts";
+import { findFragments } from "../../db/fragments.ts";
 import { searchFullText } from "../../db/fts.ts";
-import type { CorpusId, FileId, FragmentId, TenantId } from "../../db/ids.ts";
+import { type CorpusId, type FileId, type FragmentId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Attributes } from "../../db/schema.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
@@ -78,4 +79,32 @@ function passingFiles(db: Db, corpus: CorpusRow, filter: AttributeFilter | undef
   if (filter === undefined) return undefined;
   const files = listFileAttributes(db, corpus.id);
   return files.filter((file) => passesFilter(filter, file.attributes)).map((file) => file.seq);
+}
+
+/**
+ * Fragments by id, in the order of the ids; undefined where there is none, or the tenant may not see its corpus.
+ * Fragments of files that are not completed do not exist yet.
+ */
+export function readFragments(
+  db: Db,
+  corpora: CorpusService,
+  tenantId: TenantId,
+  rawIds: readonly string[],
+): readonly (Pick<RetrievedFragment, "id" | "text" | "salt"> | undefined)[] {
+  const ids = rawIds.map((rawId) => parseId("fragment", rawId));
+  const rows = findFragments(
+    db,
+    ids.filter((id) => id !== undefined),
+  );
+  const salts = new Map<CorpusId, CacheSalt | undefined>();
+  for (const corpusId of new Set(rows.map((row) => row.corpusId))) {
+    const corpus = findCorpus(db, tenantId, corpusId, "read");
+    salts.set(corpusId, corpus === undefined ? undefined : corpora.saltOf(corpus));
+  }
+  const found = new Map(rows.map((row) => [row.id, row]));
+  return ids.map((id) => {
+    const row = id === undefined ? undefined : found.get(id);
+    const salt = row === undefined ? undefined : salts.get(row.corpusId);
+    return row === undefined || salt === undefined ? undefined : { id: row.id, text: row.text, salt };
+  });
 }

@@ -1,0 +1,57 @@
+/** A generate's options as the worker takes them. */
+import type { GenerateParams } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { ApiError } from "../errors.ts";
+import type { GenerateOptions } from "../query/ir.ts";
+
+/**
+ * Params of the sample `index` of a generate. Samples of one generate draw from different streams of random numbers.
+ * @param seed of the first sample
+ * @throws ApiError invalid_value
+ */
+export function generateParams(
+  options: GenerateOptions,
+  maxTokens: number,
+  seed: number,
+  index: number,
+  path: string,
+): GenerateParams {
+  const minTokens = options.minTokens ?? 0;
+  if (minTokens > maxTokens) {
+    const param = `${path}.g.min_tokens`;
+    throw new ApiError("invalid_value", {
+      message: `${param}: is more than max_tokens, which is ${maxTokens}.`,
+      param,
+    });
+  }
+  return {
+    maxTokens,
+    minTokens,
+    ignoreEos: options.ignoreEos ?? false,
+    stopTokenIds: [],
+    sampling: {
+      temperature: options.temperature,
+      topP: options.topP ?? 1,
+      topK: options.topK ?? 0,
+      minP: options.minP ?? 0,
+      presencePenalty: options.presencePenalty ?? 0,
+      frequencyPenalty: options.frequencyPenalty ?? 0,
+      repetitionPenalty: options.repetitionPenalty ?? 1,
+      seed: seed + index,
+      logitBias: [],
+      topLogprobs: -1,
+    },
+  };
+}
+
+export const randomSeed = (): number => crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
+
+/** @throws ApiError model_not_found */
+export function requireModel(card: ModelCard, name: string, path: string): void {
+  if (name === "" || name === card.id) return;
+  const param = `${path}.g.model`;
+  throw new ApiError("model_not_found", {
+    message: `${param}: the model '${name.slice(0, 64)}' does not exist.`,
+    param,
+  });
+}

@@ -1,0 +1,161 @@
+/**
+ * Retrieval of a query, before anything is rewritten: `retrieve` and `augment` become what they found, and fragments
+ * that are named by id get their text. Reading happens here and only here; the rules that follow are pure.
+ */
+import type { RetrievedFragment, RetrieveRequest } from "../corpus/retrieve.ts";
+import { ApiError } from "../errors.ts";
+import type { FragmentSource } from "../lower/query-context.ts";
+import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
+import { mapChildren } from "../query/transform.ts";
+import { type AugmentOptions, augmentMessages } from "./augment.ts";
+import { atPath } from "./located.ts";
+import { type Inner, innerAt } from "./prompt-parts.ts";
+
+export type FoundFragment = Pick<RetrievedFragment, "id" | "text" | "salt">;
+
+export type Search = Pick<RetrieveRequest, "vectorStoreIds" | "query" | "maxResults"> & { readonly filters?: unknown };
+
+/** What may be read, for one tenant. Both throw ApiError; what belongs to others is unknown. */
+export interface Sources {
+  readonly retrieve: (search: Search) => readonly FoundFragment[];
+  /** In the order of the ids. */
+  readonly fragments: (ids: readonly string[]) => readonly (FoundFragment | undefined)[];
+  readonly augment: AugmentOptions;
+  /** Characters of a document that is searched. */
+  readonly maxAugmentChars: number;
+  /** Texts that a generate gives whose output is searched for. @throws ApiError where nothing is to run */
+  readonly generated: (inner: Inner) => Promise<readonly string[]>;
+}
+
+export class Resolver {
+  /** By id; the texts that generates of this query may hold. */
+  readonly fragments = new Map<string, FragmentSource>();
+  readonly #found = new Map<string, FoundFragment>();
+  readonly #sources: Sources;
+  readonly #resolved = new Map<Query, Promise<Query>>();
+
+  constructor(sources: Sources) {
+    this.#sources = sources;
+  }
+
+  /** Fragments of corpora that were read. */
+  get found(): readonly FoundFragment[] {
+    return [...this.#found.values()];
+  }
+
+  /** @throws ApiError naming the node by its path */
+  async resolve(root: Query): Promise<Query> {
+    this.#readNamed(root);
+    return await this.#resolve(root, "$");
+  }
+
+  /** Nodes that are shared stay shared. */
+  #resolve(query: Query, path: string): Promise<Query> {
+    const known = this.#resolved.get(query);
+    if (known !== undefined) return known;
+    const resolved = this.#resolveNode(query, path);
+    this.#resolved.set(query, resolved);
+    return resolved;
+  }
+
+  async #resolveNode(query: Query, path: string): Promise<Query> {
+    const steps = childrenOf(query);
+    const children = await Promise.all(steps.map(([step, child]) => this.#resolve(child, path + step)));
+    const whole = mapChildren(query, (child, index) => children[index] ?? child);
+    if (whole.kind === "retrieve") return await this.#retrieve(whole, path);
+    if (whole.kind === "augment") return await this.#augment(whole, path);
+    return whole;
+  }
+
+  async #retrieve(node: Retrieve, path: string): Promise<Query> {
+    const { vectorStoreIds, maxResults, filters } = node;
+    const asked =
+      typeof node.query === "string" ? node.query : await this.#textOf(node.query, `${path}.retrieve.query`);
+    const query = searchText(asked, `${path}.retrieve.query`);
+    // Each search holds the event loop for itself; others have their turn between two.
+    await new Promise(setImmediate);
+    try {
+      const found = this.#sources.retrieve({ vectorStoreIds, query, maxResults, filters });
+      for (const fragment of found) this.#add(fragment);
+      return { kind: "retrieved", fragments: found.map(({ id }) => ({ kind: "fragment", id })) };
+    } catch (error) {
+      throw named(error, path);
+    }
+  }
+
+  async #augment(node: Augment, path: string): Promise<Query> {
+    const { body, doc } = node;
+    const { augment, maxAugmentChars } = this.#sources;
+    if (doc.text.length > maxAugmentChars) {
+      const param = `${path}.augment.doc[1]`;
+      const message = `${param}: a document may have at most ${maxAugmentChars} characters.`;
+      throw new ApiError("invalid_value", { message, param });
+    }
+    const question = searchText(await this.#textOf(body, `${path}.augment.body`), `${path}.augment.body`);
+    return { kind: "retrieved", fragments: await augmentMessages(node, question, augment) };
+  }
+
+  /** Text of a query that is searched for: of its messages and fragments, and of what its generates give. */
+  async #textOf(query: Query, path: string): Promise<string> {
+    if (query.kind === "message") return query.text;
+    if (query.kind === "fragment") return "text" in query ? query.text : (this.fragments.get(query.id)?.text ?? "");
+    if (query.kind === "monad") return "";
+    if (query.kind === "map") return query.inputs.join("\n");
+    if (query.kind === "generate" || query.kind === "repeat") return await this.#generated(query, path);
+    const steps = childrenOf(query);
+    const texts = await Promise.all(steps.map(([step, child]) => this.#textOf(child, path + step)));
+    return texts.filter((text) => text !== "").join("\n");
+  }
+
+  async #generated(node: Generate | Repeat, path: string): Promise<string> {
+    return (await this.#sources.generated(innerAt(node, path))).join("\n");
+  }
+
+  /** Texts of all fragments named by id, in one reading. */
+  #readNamed(root: Query): void {
+    const paths = fragmentPaths(root);
+    const ids = [...paths.keys()];
+    if (ids.length === 0) return;
+    for (const [index, fragment] of this.#sources.fragments(ids).entries()) {
+      if (fragment !== undefined) {
+        this.#add(fragment);
+        continue;
+      }
+      const param = `${paths.get(ids[index] ?? "") ?? "$"}.fragment.id`;
+      throw new ApiError("not_found", { message: `${param}: no such fragment.`, param });
+    }
+  }
+
+  #add(fragment: FoundFragment): void {
+    const { id, text, salt } = fragment;
+    this.#found.set(id, fragment);
+    this.fragments.set(id, { id, text, salt });
+  }
+}
+
+/** Where each fragment's id stands first. */
+function fragmentPaths(root: Query): ReadonlyMap<string, string> {
+  const paths = new Map<string, string>();
+  const seen = new Set<Query>();
+  const visit = (query: Query, path: string): void => {
+    if (seen.has(query)) return;
+    seen.add(query);
+    if (query.kind === "fragment" && "id" in query && !paths.has(query.id)) paths.set(query.id, path);
+    for (const [step, child] of childrenOf(query)) visit(child, path + step);
+  };
+  visit(root, "$");
+  return paths;
+}
+
+function searchText(text: string, param: string): string {
+  const trimmed = text.trim();
+  if (trimmed !== "") return trimmed;
+  throw new ApiError("invalid_value", { message: `${param}: there is no text to search for.`, param });
+}
+
+/** The corpus side names its own argument; here that is a field of the node. */
+function named(error: unknown, path: string): unknown {
+  if (!(error instanceof ApiError) || error.param === undefined) return atPath(error, path);
+  const param = `${path}.retrieve.${error.param}`;
+  return new ApiError(error.code, { message: `${param}: ${error.message}`, param, cause: error.cause });
+}

@@ -1,0 +1,236 @@
+/**
+ * Runs the generates of a query. Each runs once, as soon as the outputs that stand in its prompt are there, beside all
+ * others that can run; what its prompt holds besides those outputs is prepared meanwhile. Outputs go on as token ids.
+ */
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
+import type { TokenPlan } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import type { Dispatcher } from "../dispatch/dispatcher.ts";
+import { Placement } from "../dispatch/placement.ts";
+import type { DispatchRequest, FinishedEvent } from "../dispatch/request.ts";
+import { type CompletionEvent, generate } from "../generation.ts";
+import type { TokenBytes } from "../lower/detokenizer.ts";
+import type { FragmentSource, GeneratedOutput, LoweredGenerate, QueryContext } from "../lower/query-context.ts";
+import type { Generate, Repeat } from "../query/ir.ts";
+import { completionTokens } from "../room.ts";
+import { atPath } from "./located.ts";
+import { outputTokens } from "./output-tokens.ts";
+import { generateParams, randomSeed } from "./params.ts";
+import { generateOf, type Inner, inputPath, type PromptParts, promptParts, sampleCount } from "./prompt-parts.ts";
+import { TreeReport } from "./report.ts";
+import { Slots } from "./slots.ts";
+
+/** What of the lowerer the executor uses. */
+export interface QueryLowering {
+  warm(node: Generate, context: QueryContext, path: string): Promise<void>;
+  lower(node: Generate, context: QueryContext, path: string): LoweredGenerate;
+  /** The runs that are known already, as a plan of their own; undefined when there are none. */
+  preparable(lowered: LoweredGenerate): TokenPlan | undefined;
+}
+
+export interface TreeDeps {
+  readonly dispatcher: Pick<Dispatcher, "submit">;
+  readonly tokenBytes: TokenBytes;
+  readonly card: ModelCard;
+  readonly lowerer: QueryLowering;
+  /** Requests of one tree at the workers at the same time. */
+  readonly concurrency: number;
+  /** What `max_tokens: 0` stands for, where the context has the room. */
+  readonly defaultTokens: number;
+}
+
+export interface TreeJob {
+  readonly requestId: string;
+  readonly salt: CacheSalt;
+  /** May grow until the tree is run. */
+  readonly fragments: ReadonlyMap<string, FragmentSource>;
+  /** false: the outermost generates compute their whole prompts (the baseline of measurements). */
+  readonly reuse: boolean;
+  readonly restartable: boolean;
+  /** Aborts everything. */
+  readonly signal: AbortSignal;
+  /** On the clock of performance.now(). */
+  readonly endMs: number;
+  readonly affinity: string;
+}
+
+/** A generate that is ready to be submitted. */
+interface Ready {
+  readonly lowered: LoweredGenerate;
+  readonly maxTokens: number;
+  readonly seed: number;
+}
+
+type Submission = Pick<DispatchRequest, "plan" | "params" | "reuse" | "restartable" | "closeTokenIds">;
+
+export class TreeRun {
+  readonly report = new TreeReport();
+  readonly #deps: TreeDeps;
+  readonly #job: TreeJob;
+  readonly #slots: Slots;
+  readonly #placement = new Placement();
+  readonly #started = new Map<Generate | Repeat, Promise<readonly GeneratedOutput[]>>();
+  readonly #outputs = new Map<Generate | Repeat, readonly GeneratedOutput[]>();
+  #requestCount = 0;
+
+  constructor(deps: TreeDeps, job: TreeJob) {
+    this.#deps = deps;
+    this.#job = job;
+    this.#slots = new Slots(deps.concurrency);
+  }
+
+  /**
+   * Runs what the outermost generate needs, then gives its samples, each as a row of events.
+   * @throws ApiError naming a node by its path; the job's signal is the caller's to abort then
+   */
+  async choices(outer: Inner): Promise<readonly AsyncGenerator<CompletionEvent, void>[]> {
+    const starting = this.#located(outer, () => this.#ready(outer, this.#job.reuse));
+    const order = this.report.reserve(sampleCount(outer.node));
+    const ready = await starting;
+    return order.map((place, index) => this.#choice(outer, ready, place, index));
+  }
+
+  /** Outputs of an inner generate; the same promise for the same object. */
+  outputs(inner: Inner): Promise<readonly GeneratedOutput[]> {
+    const started = this.#started.get(inner.node);
+    if (started !== undefined) return started;
+    const outputs = this.#located(inner, () => this.#generate(inner));
+    // Whoever needs it awaits it; when the tree has failed before, nobody does.
+    outputs.catch(() => undefined);
+    this.#started.set(inner.node, outputs);
+    return outputs;
+  }
+
+  /** Computes and keeps what a generate's prompt holds besides outputs that are not known. */
+  async prepare(node: Generate, path: string): Promise<FinishedEvent | undefined> {
+    const { lowerer } = this.#deps;
+    const context = this.context();
+    await lowerer.warm(node, context, path);
+    const plan = lowerer.preparable(lowerer.lower(node, context, path));
+    if (plan === undefined) return undefined;
+    const prepared = await this.#submitOutput({ plan, params: prepareOnly, reuse: true }, []);
+    this.report.prepared(prepared.end.report);
+    return prepared.end.report;
+  }
+
+  /** Computes and keeps these inputs as children of a commutative join, for the prompts that will read them. */
+  async prepareSpans(node: Generate, spans: PromptParts["spans"], path: string): Promise<FinishedEvent | undefined> {
+    const needed = spans.flatMap(({ input, path }) => promptParts(input, path).inner);
+    await Promise.all(needed.map((inner) => this.outputs(inner)));
+    const children = spans.map(({ input }) => input);
+    return await this.prepare({ kind: "generate", options: node.options, input: { kind: "plus", children } }, path);
+  }
+
+  /** Outputs that are not there yet are stand-ins. */
+  context(): QueryContext {
+    const { salt, fragments } = this.#job;
+    return { salt, fragments, outputs: (node) => this.#outputs.get(node) ?? this.#standIns(node) };
+  }
+
+  async #generate(inner: Inner): Promise<readonly GeneratedOutput[]> {
+    const { node } = inner;
+    const starting = this.#ready(inner, true);
+    const order = this.report.reserve(sampleCount(node));
+    const { lowered, maxTokens, seed } = await starting;
+    const { plan, closeTokenIds } = lowered;
+    const { options } = generateOf(node);
+    const sample = async (place: number, index: number): Promise<GeneratedOutput> => {
+      const params = generateParams(options, maxTokens, seed, index, inner.path);
+      const submission = { plan, params, reuse: true, restartable: true, closeTokenIds };
+      const { tokenIds, end } = await this.#submitOutput(submission, options.stop ?? []);
+      this.report.ended(place, { path: inner.path, index, end });
+      return { tokenIds, known: true };
+    };
+    const outputs = await Promise.all(order.map(sample));
+    this.#outputs.set(node, outputs);
+    return outputs;
+  }
+
+  /** @param ahead whether what is known of the prompt is computed while its inner generates run */
+  async #ready(inner: Inner, ahead: boolean): Promise<Ready> {
+    const { card, lowerer, defaultTokens } = this.#deps;
+    const node = generateOf(inner.node);
+    await this.#runNeeded(inner, node, ahead);
+    const context = this.context();
+    await lowerer.warm(node, context, inner.path);
+    const lowered = lowerer.lower(node, context, inner.path);
+    const { maxTokens: wanted, seed = randomSeed() } = node.options;
+    const room = completionTokens(card, lowered.plan, {
+      wanted: wanted === 0 ? undefined : wanted,
+      closeTokens: lowered.closeTokenIds.length,
+      promptParam: inner.path,
+      wantedParam: `${inner.path}.g.max_tokens`,
+    });
+    return { lowered, seed, maxTokens: wanted === 0 ? Math.min(room, defaultTokens) : wanted };
+  }
+
+  /** Inner generates, effects, and meanwhile the part of the prompt that waits for none of them. */
+  async #runNeeded(inner: Inner, node: Generate, ahead: boolean): Promise<void> {
+    const { inner: needed, effects, spans } = promptParts(node.input, inputPath(inner));
+    const runs: Promise<unknown>[] = [...needed, ...effects].map((one) => this.outputs(one));
+    if (spans.length > 0) runs.push(this.prepareSpans(node, spans, inner.path));
+    if (ahead && needed.length > 0) runs.push(this.prepare(node, inner.path).catch(() => undefined));
+    await Promise.all(runs);
+  }
+
+  async *#choice(outer: Inner, ready: Ready, place: number, index: number): AsyncGenerator<CompletionEvent, void> {
+    const { dispatcher, tokenBytes } = this.#deps;
+    const { reuse, restartable } = this.#job;
+    const { options } = generateOf(outer.node);
+    const leave = await this.#slots.enter(this.#job.signal);
+    try {
+      const params = generateParams(options, ready.maxTokens, ready.seed, index, outer.path);
+      const request = this.#request({ plan: ready.lowered.plan, params, reuse, restartable });
+      for await (const event of generate(dispatcher, tokenBytes, { ...request, stops: options.stop ?? [] })) {
+        if (event.type === "end") this.report.outerEnded(place, { path: outer.path, index, end: event });
+        yield event;
+      }
+    } catch (error) {
+      throw atPath(error, outer.path);
+    } finally {
+      leave();
+    }
+  }
+
+  async #submitOutput(submission: Submission, stops: readonly string[]) {
+    const leave = await this.#slots.enter(this.#job.signal);
+    try {
+      const { dispatcher, tokenBytes } = this.#deps;
+      return await outputTokens(dispatcher, tokenBytes, { ...this.#request(submission), stops });
+    } finally {
+      leave();
+    }
+  }
+
+  #request(submission: Submission) {
+    const { requestId, signal, endMs, affinity } = this.#job;
+    const deadlineMs = Math.max(1, endMs - performance.now());
+    this.#requestCount += 1;
+    const shared = { deadlineMs, signal, affinity, placement: this.#placement };
+    const restartable = submission.restartable ?? true;
+    return { ...submission, ...shared, restartable, requestId: `${requestId}.${this.#requestCount}` };
+  }
+
+  #standIns(node: Generate | Repeat): readonly GeneratedOutput[] {
+    const { maxTokens } = generateOf(node).options;
+    const tokenIds = new Int32Array(maxTokens === 0 ? this.#deps.defaultTokens : maxTokens);
+    return Array.from({ length: sampleCount(node) }, () => ({ tokenIds, known: false }));
+  }
+
+  async #located<T>(inner: Inner, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (error) {
+      throw atPath(error, inner.path);
+    }
+  }
+}
+
+const prepareOnly = {
+  maxTokens: 0,
+  minTokens: 0,
+  ignoreEos: false,
+  stopTokenIds: [],
+  sampling: greedySampling,
+};
