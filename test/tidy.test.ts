@@ -44,7 +44,8 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/corpus": ["db", "worker/contract", "gateway/errors.ts", "gateway/log.ts", "gateway/principal.ts"],
   "gateway/lower": ["worker/contract", "gateway/errors.ts", "gateway/log.ts", "gateway/query"],
   "gateway/dispatch": ["worker/contract", "gateway/errors.ts", "gateway/log.ts"],
-  "gateway/cli": ["gateway/main.ts", "kernels"],
+  "gateway/client": ["gateway/query"],
+  "gateway/cli": ["gateway/main.ts", "gateway/client", "gateway/query", "kernels"],
   gateway: ["gateway", "db", "worker/contract"],
   test: ["*"],
 };

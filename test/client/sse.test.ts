@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { readSse, type SseEvent } from "../../gateway/cli/sse.ts";
+import { readSse, type SseEvent } from "../../gateway/client/sse.ts";
 
 /** The bytes in pieces that end at the given places. */
 function streamOf(text: string, cuts: readonly number[]): ReadableStream<Uint8Array> {

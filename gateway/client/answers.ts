@@ -1,0 +1,124 @@
+/** What the span-query routes answer with: the fields that clients read. */
+import type { JsonValue } from "../query/json.ts";
+
+export interface Usage {
+  readonly prompt_tokens: number;
+  readonly completion_tokens: number;
+  readonly total_tokens: number;
+  readonly prompt_tokens_details: { readonly cached_tokens: number; readonly cache_write_tokens?: number };
+}
+
+export interface SpanSummary {
+  readonly id: string;
+  readonly tokens: number;
+  readonly source: "device" | "host" | "disk" | "computed";
+}
+
+export interface SpangateReport {
+  readonly request_id: string;
+  readonly worker: string;
+  readonly queue_ms: number;
+  readonly prefill_ms: number;
+  readonly ttft_ms: number;
+  readonly spans: readonly SpanSummary[];
+  readonly [field: string]: unknown;
+}
+
+interface AnswerHead {
+  readonly id: string;
+  readonly created: number;
+  readonly model: string;
+}
+
+interface WholeAnswer extends AnswerHead {
+  readonly usage: Usage;
+  readonly spangate: SpangateReport;
+}
+
+/** Of a `g`, or of a `repeat` with n choices. */
+export interface ChatAnswer extends WholeAnswer {
+  readonly object: "chat.completion";
+  readonly choices: readonly {
+    readonly index: number;
+    readonly message: { readonly role: "assistant"; readonly content: string };
+    readonly finish_reason: string;
+  }[];
+}
+
+/** Of a `map`: one choice for each text. */
+export interface TextAnswer extends WholeAnswer {
+  readonly object: "text_completion";
+  readonly choices: readonly { readonly index: number; readonly text: string; readonly finish_reason: string }[];
+}
+
+export type QueryAnswer = ChatAnswer | TextAnswer;
+
+interface Chunk<Choice> extends AnswerHead {
+  readonly choices: readonly (Choice & { readonly index: number; readonly finish_reason: string | null })[];
+  /** In the last chunk, whose choices are empty. */
+  readonly usage?: Usage | null;
+  readonly spangate?: SpangateReport;
+}
+
+export interface ChatChunk extends Chunk<{ readonly delta: { readonly content?: string | null } }> {
+  readonly object: "chat.completion.chunk";
+}
+
+export interface TextChunk extends Chunk<{ readonly text: string }> {
+  readonly object: "text_completion";
+}
+
+export type QueryChunk = ChatChunk | TextChunk;
+
+/** Texts of an answer, by the index of their choice. */
+export function textsOf(answer: QueryAnswer): readonly string[] {
+  const texts =
+    answer.object === "chat.completion"
+      ? answer.choices.map(({ index, message }) => [index, message.content] as const)
+      : answer.choices.map(({ index, text }) => [index, text] as const);
+  return [...texts].sort(([a], [b]) => a - b).map(([, text]) => text);
+}
+
+/** What a chunk adds: one piece for each of its choices. */
+export function piecesOf(chunk: QueryChunk): readonly { readonly index: number; readonly text: string }[] {
+  return chunk.choices.map((choice) => {
+    const text = "delta" in choice ? (choice.delta.content ?? "") : choice.text;
+    return { index: choice.index, text };
+  });
+}
+
+export interface Explanation {
+  /** As it was sent, in canonical form. */
+  readonly query: JsonValue;
+  /** What each rule made of it, in order. */
+  readonly steps: readonly { readonly rule: string; readonly [field: string]: unknown }[];
+  readonly rewritten: JsonValue;
+  readonly plan: unknown;
+  readonly drawing: { readonly text: string; readonly svg: string };
+}
+
+export interface BulkItem {
+  /** Unique in the request; the number of the line if absent. */
+  readonly id?: string;
+  readonly query: object;
+}
+
+export interface BulkSummary {
+  readonly id: string;
+  readonly status: "running" | "completed" | "cancelled";
+  readonly counts: { readonly total: number; readonly completed: number; readonly failed: number };
+  readonly [field: string]: unknown;
+}
+
+export interface ErrorBody {
+  readonly message: string;
+  readonly type?: string;
+  readonly param?: string | null;
+  readonly code?: string | null;
+}
+
+/** One line of a bulk answer: first and last the bulk itself, between them a result each as it finishes. */
+export type BulkLine =
+  | { readonly bulk: BulkSummary }
+  | { readonly id: string; readonly index: number; readonly response: QueryAnswer }
+  | { readonly id: string; readonly index: number; readonly error: ErrorBody };

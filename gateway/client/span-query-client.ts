@@ -1,0 +1,156 @@
+/** The span-query routes of a server, over fetch. */
+import type { QueryJson } from "../query/wire.ts";
+import type { BulkItem, BulkLine, ErrorBody, Explanation, QueryAnswer, QueryChunk } from "./answers.ts";
+import { readLines } from "./lines.ts";
+import { readSse } from "./sse.ts";
+
+export interface SpanQueryClientOptions {
+  /** Origin, such as http://127.0.0.1:8080. */
+  readonly url: string;
+  readonly apiKey: string;
+  /** What a call may take, streams included, in ms; 0 (the default): as long as the server takes. */
+  readonly timeoutMs?: number;
+}
+
+export interface CallOptions {
+  readonly signal?: AbortSignal;
+  /** Instead of the client's. */
+  readonly timeoutMs?: number;
+}
+
+export interface BulkOptions extends CallOptions {
+  /** "ingestion": in the order of the lines, to compare with. */
+  readonly order?: "planned" | "ingestion";
+  /** Queries that run at the same time. */
+  readonly concurrency?: number;
+}
+
+/** The server refused or failed, in its own words. */
+export class SpanQueryError extends Error {
+  override readonly name = "SpanQueryError";
+  /** HTTP's; 200 when an answer failed in mid-stream. */
+  readonly status: number;
+  readonly code: string;
+  /** Path of what is wrong with the query: `$.g.input.plus[2].g.max_tokens`. */
+  readonly path: string | undefined;
+
+  constructor(status: number, { message, code, type, param }: ErrorBody) {
+    super(message);
+    this.status = status;
+    this.code = code ?? type ?? "error";
+    this.path = param ?? undefined;
+  }
+}
+
+/** What a call takes: the tree itself, or its text. */
+export type QuerySource = QueryJson | string;
+
+interface Call {
+  readonly path: string;
+  readonly body: string;
+  readonly contentType: string;
+  readonly options: CallOptions;
+}
+
+const json = "application/json";
+
+/** Every call throws SpanQueryError when the server says no, and what fetch throws when there is none. */
+export class SpanQueryClient {
+  readonly #origin: string;
+  readonly #apiKey: string;
+  readonly #timeoutMs: number;
+
+  /** @throws TypeError when the URL is none. */
+  constructor({ url, apiKey, timeoutMs = 0 }: SpanQueryClientOptions) {
+    this.#origin = new URL(url).href.replace(/\/+$/, "");
+    this.#apiKey = apiKey;
+    this.#timeoutMs = timeoutMs;
+  }
+
+  /** Runs the tree and answers with the outermost generation. */
+  async execute(query: QuerySource, options: CallOptions = {}): Promise<QueryAnswer> {
+    return (await (await this.#query("/v1/query/execute", query, options)).json()) as QueryAnswer;
+  }
+
+  /** The same, as it is generated. @throws SpanQueryError when the answer ends early */
+  async *stream(query: QuerySource, options: CallOptions = {}): AsyncGenerator<QueryChunk> {
+    const response = await this.#query("/v1/query/execute?stream=true", query, options);
+    for await (const { data } of readSse(bodyOf(response))) {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data) as QueryChunk | { readonly error: ErrorBody };
+      if ("error" in chunk) throw new SpanQueryError(response.status, chunk.error);
+      yield chunk;
+    }
+    throw endedEarly(response);
+  }
+
+  /** Computes and keeps the KV of the query's spans; generates nothing. Answers with what became resident. */
+  async prepare(query: QuerySource, options: CallOptions = {}): Promise<unknown> {
+    return await (await this.#query("/v1/query/prepare", query, options)).json();
+  }
+
+  /** What the query becomes and what of it is cached; runs nothing. */
+  async explain(query: QuerySource, options: CallOptions = {}): Promise<Explanation> {
+    return (await (await this.#query("/v1/query/explain", query, options)).json()) as Explanation;
+  }
+
+  /** Runs many queries. @returns lines as they come. @throws SpanQueryError when the answer ends early */
+  async *bulk(items: Iterable<BulkItem>, options: BulkOptions = {}): AsyncGenerator<BulkLine> {
+    const parameters = new URLSearchParams();
+    if (options.order !== undefined) parameters.set("order", options.order);
+    if (options.concurrency !== undefined) parameters.set("concurrency", String(options.concurrency));
+    const response = await this.#send({
+      path: `/v1/query/bulk?${parameters}`,
+      body: Array.from(items, (item) => `${JSON.stringify(item)}\n`).join(""),
+      contentType: "application/x-ndjson",
+      options,
+    });
+    let isComplete = false;
+    for await (const text of readLines(bodyOf(response))) {
+      const line = JSON.parse(text) as BulkLine | { readonly error: ErrorBody };
+      // An error without an id is not one query's, but the answer's.
+      if ("error" in line && !("id" in line)) throw new SpanQueryError(response.status, line.error);
+      isComplete = "bulk" in line && line.bulk.status !== "running";
+      yield line;
+    }
+    if (!isComplete) throw endedEarly(response);
+  }
+
+  #query(path: string, query: QuerySource, options: CallOptions): Promise<Response> {
+    const body = typeof query === "string" ? query : JSON.stringify(query);
+    return this.#send({ path, body, contentType: json, options });
+  }
+
+  async #send({ path, body, contentType, options }: Call): Promise<Response> {
+    const timeoutMs = options.timeoutMs ?? this.#timeoutMs;
+    const signals = [options.signal ?? [], timeoutMs > 0 ? AbortSignal.timeout(timeoutMs) : []].flat();
+    const headers: Record<string, string> = { "content-type": contentType };
+    if (this.#apiKey !== "") headers.authorization = `Bearer ${this.#apiKey}`;
+    const response = await fetch(this.#origin + path, {
+      method: "POST",
+      headers,
+      body,
+      signal: AbortSignal.any(signals),
+    });
+    if (!response.ok) throw await refusalOf(response);
+    return response;
+  }
+}
+
+const endedEarly = ({ status }: Response): SpanQueryError =>
+  new SpanQueryError(status, { code: "stream_ended", message: "The answer ended before it was complete." });
+
+function bodyOf(response: Response): ReadableStream<Uint8Array> {
+  if (response.body === null) throw endedEarly(response);
+  return response.body;
+}
+
+async function refusalOf(response: Response): Promise<SpanQueryError> {
+  const text = await response.text();
+  try {
+    return new SpanQueryError(response.status, (JSON.parse(text) as { readonly error: ErrorBody }).error);
+  } catch {
+    // Something before the server answered, a proxy say.
+    return new SpanQueryError(response.status, { message: text.slice(0, 200) || response.statusText });
+  }
+}

@@ -1,0 +1,83 @@
+/**
+ * Span queries written in TypeScript, as the JSON that the server reads:
+ * `q.g({ model }, q.cross(q.system("…"), q.plus(q.fragment({ id }), q.fragment({ id: other })), q.user("…")))`.
+ * Only types are checked here; the server says what else is wrong, by path.
+ */
+import type {
+  AssistantJson,
+  AugmentJson,
+  ChatJson,
+  CrossJson,
+  FragmentJson,
+  GenerateJson,
+  GenerateOptionsJson,
+  MapJson,
+  MonadJson,
+  ParJson,
+  PlusJson,
+  QueryJson,
+  RepeatJson,
+  RetrieveJson,
+  SeqJson,
+  SystemJson,
+  UserJson,
+  ZipJson,
+} from "./wire.ts";
+
+/** A string among children is a message of the user. */
+export type Part = QueryJson | string;
+
+const nodeOf = (part: Part): QueryJson => (typeof part === "string" ? { user: part } : part);
+const nodesOf = (parts: readonly Part[]): readonly QueryJson[] => parts.map(nodeOf);
+
+export interface AugmentDocument {
+  readonly name: string;
+  readonly text: string;
+  readonly embeddingModel?: string;
+}
+
+export const q = {
+  user: (text: string): UserJson => ({ user: text }),
+  system: (text: string): SystemJson => ({ system: text }),
+  assistant: (text: string): AssistantJson => ({ assistant: text }),
+
+  /** Ordered join. */
+  seq: (...parts: readonly Part[]): SeqJson => ({ seq: nodesOf(parts) }),
+  cross: (...parts: readonly Part[]): CrossJson => ({ cross: nodesOf(parts) }),
+  /** Ordered join of what may run concurrently. */
+  par: (...parts: readonly Part[]): ParJson => ({ par: nodesOf(parts) }),
+  /** Commutative join: the parts do not see each other, and their order is free. */
+  plus: (...parts: readonly Part[]): PlusJson => ({ plus: nodesOf(parts) }),
+  /** A commutative join whose parts all see the preamble before them. */
+  plusAfter: (preamble: Part, ...parts: readonly Part[]): PlusJson => ({
+    plus: { preamble: nodeOf(preamble), children: nodesOf(parts) },
+  }),
+  /** Run for its effect (warming) alone. */
+  monad: (part: Part): MonadJson => ({ monad: nodeOf(part) }),
+
+  /** Generate; several parts are a seq. */
+  g: (options: GenerateOptionsJson, input: Part, ...more: readonly Part[]): GenerateJson => ({
+    g: { ...options, input: more.length === 0 ? nodeOf(input) : { seq: nodesOf([input, ...more]) } },
+  }),
+  /** n samples of one generate. */
+  repeat: (n: number, generate: GenerateJson): RepeatJson => ({ repeat: { n, g: generate.g } }),
+  /** One generate for each text. */
+  map: (options: GenerateOptionsJson, inputs: readonly string[]): MapJson => ({ map: { metadata: options, inputs } }),
+  /** `first` before every part of `second`. */
+  zip: (first: Part, second: Part): ZipJson => ({ zip: { first: nodeOf(first), second: nodeOf(second) } }),
+  /** A generate with the server's defaults over an ordered join. */
+  chat: (...parts: readonly Part[]): ChatJson => ({ chat: nodesOf(parts) }),
+
+  /** What of a document that comes along fits the body. */
+  augment: (body: Part, { name, text, embeddingModel }: AugmentDocument): AugmentJson => ({
+    augment: {
+      ...(embeddingModel === undefined ? {} : { embedding_model: embeddingModel }),
+      body: nodeOf(body),
+      doc: [name, { Text: text }],
+    },
+  }),
+  /** The best fragments of corpora for a question, or for what a query gives. */
+  retrieve: (fields: RetrieveJson["retrieve"]): RetrieveJson => ({ retrieve: fields }),
+  /** One fragment, stored (`id`) or given (`text`). */
+  fragment: (fields: FragmentJson["fragment"]): FragmentJson => ({ fragment: fields }),
+} as const;
