@@ -1,0 +1,79 @@
+import { describe, expect, spyOn, test } from "bun:test";
+import { models } from "./models.ts";
+import {
+  behind,
+  contextOf,
+  corpusSalt,
+  fragment,
+  g,
+  lowererOf,
+  plus,
+  repeat,
+  salt,
+  seq,
+  system,
+  user,
+} from "./query-rig.ts";
+
+describe("limits", () => {
+  test("what cannot fit is refused before it is encoded, and what does not fit when it is known", () => {
+    const small = lowererOf(models.chatml, { contextTokens: 100 });
+    const context = contextOf(small.tokenizer);
+    const refusal = (message: string) => expect.objectContaining({ code: "context_length_exceeded", message });
+    const encode = spyOn(small.tokenizer, "encode");
+    const long = g(seq(plus(user("a".repeat(900)), user("b".repeat(900)))));
+    expect(() => small.lowerer.lower(long, context)).toThrow(refusal(expect.stringContaining("is 100 tokens")));
+    expect(encode).not.toHaveBeenCalled();
+    expect(() => small.lowerer.lower(g(plus(fragment("long"))), context, "$.x")).toThrow(
+      expect.objectContaining({ code: "context_length_exceeded", param: "$.x.g.input" }),
+    );
+    const unknown = contextOf(small.tokenizer, () => undefined);
+    const outputs = plus(repeat(8, g(user("x"), { expose: "output" })));
+    expect(small.lowerer.lower(g(outputs), unknown).promptTokens).toBeGreaterThan(100);
+  });
+
+  test("a plan with too many runs, and an empty prompt, are refused", () => {
+    const spans = Array.from({ length: 4_100 }, (_, index) => user(`${index}`));
+    const { lowerer, tokenizer } = lowererOf(models.chatml);
+    const lower = (query: ReturnType<typeof g>) => lowerer.lower(query, contextOf(tokenizer));
+    expect(() => lower(g(plus(...spans)))).toThrow("too many spans");
+    const alternating = Array.from({ length: 600 }, (_, index) => [plus(user(`${index}`)), user("x")]).flat();
+    expect(() => lower(g(seq(...alternating)))).toThrow("too many spans");
+    expect(() => lower(g(seq(plus())))).toThrow(expect.objectContaining({ code: "invalid_value", param: "$.g.input" }));
+  });
+});
+
+test("each text is encoded ahead of use under the salt of its owner, and not again", async () => {
+  const { lowerer, tokenizer } = lowererOf(models.llama3);
+  const context = contextOf(tokenizer);
+  const inner = seq(user("inner"), fragment("b"));
+  const query = g(seq(system("s"), behind(user("p"), fragment("a")), plus(fragment("c"), g(inner)), user("u")));
+  const warmed = spyOn(tokenizer, "warm");
+  await lowerer.warm(query, context);
+  const owners = warmed.mock.calls.map(([pieces, , owner]) => [
+    pieces.find(({ kind }) => kind === "content")?.text,
+    owner,
+  ]);
+  expect(owners).toEqual(
+    expect.arrayContaining([
+      ["s", salt],
+      ["p", salt],
+      ["the thing a in the user", corpusSalt],
+      ["the thing c in the user", corpusSalt],
+      ["inner", salt],
+      ["u", salt],
+    ]),
+  );
+  expect(owners.length).toBe(6);
+  const turns = { chars: 0 };
+  const encoded = spyOn(tokenizer, "encode");
+  lowerer.lower(query, context);
+  // Warming what was lowered finds all of it.
+  for (const [pieces, opens, owner] of encoded.mock.calls) {
+    if (owner !== undefined) await tokenizer.warm(pieces, opens, owner, turns);
+  }
+  expect(turns.chars).toBe(0);
+  encoded.mockClear();
+  lowerer.lower(query, context);
+  expect(encoded.mock.calls.filter(([, , owner]) => owner !== undefined)).toEqual([]);
+});
