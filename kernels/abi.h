@@ -129,8 +129,18 @@ SPG_API int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int3
 
 /* ReRoPE: turns the stored K of whole blocks by `delta` positions in place, in every layer and head. */
 SPG_API int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_count, int32_t delta);
-/* Copies K and V of block `source` to block `target` in every layer. */
-SPG_API int32_t spg_copy_block(spg_pool *pool, int32_t source, int32_t target);
+/*
+ * Copies K and V of single tokens in every layer and head: K turned by the token's delta positions, V as it is.
+ * All arrays: [token_count]. No slot may be a target twice, or a source and a target.
+ */
+SPG_API int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, const int32_t *target_slots,
+                                const int32_t *deltas, int32_t token_count);
+/*
+ * How far K and V of the step's rows in this layer are from what their slots hold: out [row_count] = the squared
+ * L2 norm of the difference, K (normalised and rotated) and V of all heads together. Stores nothing.
+ */
+SPG_API int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride,
+                               const float *k_norm, float *out);
 
 /* out [token_count][width] float32 = rows of table [row_count][width] of spg_type `type`. */
 SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, int32_t row_count, int32_t width,

@@ -49,7 +49,19 @@ function vectorUnit(isa: string, flags: readonly string[]): KernelUnit {
 export function cpuLibrary(arch: string): KernelLibrary {
   const vector = arch === "x64" ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags)] : [];
   const plain = ["abi", "plan", "step", "threads", "pool", "layer", "reference", "rope_table", "memory"];
-  const headers = ["attend", "heads", "internal", "memory", "micro", "pool", "rope_table", "step", "threads", "vector"];
+  const headers = [
+    "attend",
+    "blend",
+    "heads",
+    "internal",
+    "memory",
+    "micro",
+    "pool",
+    "rope_table",
+    "step",
+    "threads",
+    "vector",
+  ];
   return {
     name: "cpu",
     units: [...vector, ...plain.map((name) => ({ name, source: `cpu/${name}.cpp`, flags: [] }))],

@@ -86,7 +86,7 @@ const char *spg_strerror(int32_t status) {
     case SPG_E_PIECES: return "pieceRows or pieceSegments do not rise from 0 to their totals";
     case SPG_E_SEGMENT: return "a segment's first token, token count or blocks are out of range";
     case SPG_E_BLOCK_ID: return "a block id is not in the pool";
-    case SPG_E_SLOT: return "slots do not match the piece's last segment, or a slot is written twice";
+    case SPG_E_SLOT: return "slots are not in the pool, not their piece's own, written twice, or copied from and to";
     case SPG_E_POSITION: return "a position or segment offset is not below maxPositions";
     case SPG_E_NO_STEP: return "no step has begun";
     case SPG_E_TOKEN_ID: return "a token id is not in the table";
@@ -222,14 +222,26 @@ int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_co
   return SPG_OK;
 }
 
-int32_t spg_copy_block(spg_pool *pool, int32_t source, int32_t target) {
-  const int32_t pair[] = {source, target};
-  const int32_t status = check_blocks(pool, pair, 2);
-  if (status != SPG_OK || source == target) return status;
-  for (int layer = 0; layer < pool->view.layers; layer++) {
-    const unsigned char *from = head_data(pool->view, layer, source, 0);
-    std::copy(from, from + pool->view.blockBytes, head_data(pool->view, layer, target, 0));
+int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, const int32_t *target_slots,
+                        const int32_t *deltas, int32_t token_count) {
+  if (!pool) return SPG_E_NULL;
+  const TokenCopies copies{source_slots, target_slots, deltas, token_count};
+  try {
+    const int32_t status = check_copies(copies, pool->view, pool->step);
+    if (status == SPG_OK) run_copy_tokens(*pool, copies);
+    return status;
+  } catch (const std::bad_alloc &) {
+    return SPG_E_MEMORY;
   }
+}
+
+int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *k_norm,
+                       float *out) {
+  const int32_t status = check_layer(pool, layer, qkv, qkv_stride);
+  if (status != SPG_OK) return status;
+  if (!out) return SPG_E_NULL;
+  const LayerCall call{layer, qkv, static_cast<size_t>(qkv_stride), nullptr, k_norm, out};
+  run_deviations(*pool, call);
   return SPG_OK;
 }
 

@@ -3,6 +3,7 @@
  * its own. Everything else in here has internal linkage.
  */
 #include "attend.h"
+#include "blend.h"
 #include "heads.h"
 #include "internal.h"
 #include "vector.h"
@@ -225,7 +226,8 @@ int argmax(const float *logits, int count) {
 namespace spg {
 
 const KernelTable *SPG_KERNEL_TABLE() {
-  static const KernelTable table = {scratch_floats, write_rows, attend_task, rerope_head, embed_row, argmax};
+  static const KernelTable table = {scratch_floats, write_rows,   attend_task, rerope_head,
+                                    copy_tokens,    deviate_rows, embed_row,   argmax};
   return &table;
 }
 

@@ -1,4 +1,7 @@
-/* One layer's work, dealt out to the threads when there is enough of it. */
+/* One layer's work, and copies within the pool, dealt out to the threads when there is enough of it. */
+#include <deque>
+#include <vector>
+
 #include "internal.h"
 #include "pool.h"
 
@@ -32,12 +35,40 @@ void attend_task(void *argument, int task, int thread) {
   job.pool.context->kernels->attendTask(job.pool.view, job.pool.step.view, job.call, job.shared, task, scratch);
 }
 
-void run_tasks(Job &job, int count, bool serial, TaskBody body) {
+void deviate_task(void *argument, int task, int) {
+  const Job &job = *static_cast<const Job *>(argument);
+  const int firstRow = task * kRowsPerTask, rows = job.pool.step.view.rows;
+  const int endRow = firstRow + kRowsPerTask < rows ? firstRow + kRowsPerTask : rows;
+  job.pool.context->kernels->deviateRows(job.pool.view, job.pool.step.view, job.call, firstRow, endRow);
+}
+
+struct CopyJob {
+  const spg_pool &pool;
+  const TokenCopies &copies;
+  const float *const *turns;
+};
+
+/* task = layer * kvHeads + kvHead */
+void copy_task(void *argument, int task, int) {
+  const CopyJob &job = *static_cast<const CopyJob *>(argument);
+  const PoolView &view = job.pool.view;
+  job.pool.context->kernels->copyTokens(view, job.copies, job.turns, task / view.kvHeads, task % view.kvHeads);
+}
+
+void run_tasks(const spg_pool &pool, void *job, int count, bool serial, TaskBody body) {
   if (serial) {
-    for (int task = count - 1; task >= 0; task--) body(&job, task, 0);
+    for (int task = count - 1; task >= 0; task--) body(job, task, 0);
   } else {
-    job.pool.context->threads->run(count, body, &job);
+    pool.context->threads->run(count, body, job);
   }
+}
+
+int row_tasks(const spg_pool &pool) {
+  return (pool.step.view.rows + kRowsPerTask - 1) / kRowsPerTask;
+}
+
+bool is_small(const PoolView &view, int64_t heads) {
+  return heads * view.headDim < kSerialFloats;
 }
 
 }
@@ -45,15 +76,41 @@ void run_tasks(Job &job, int count, bool serial, TaskBody body) {
 void run_write_kv(spg_pool &pool, const LayerCall &call) {
   if (!pool.context->kernels) return reference::write_kv(pool.view, pool.step.view, call);
   Job job{pool, call, {}};
-  const int rows = pool.step.view.rows;
-  const bool serial = static_cast<int64_t>(rows) * pool.view.kvHeads * pool.view.headDim < kSerialFloats;
-  run_tasks(job, (rows + kRowsPerTask - 1) / kRowsPerTask, serial, write_task);
+  const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
+  run_tasks(pool, &job, row_tasks(pool), serial, write_task);
+}
+
+void run_deviations(spg_pool &pool, const LayerCall &call) {
+  if (!pool.context->kernels) return reference::deviations(pool.view, pool.step.view, call);
+  Job job{pool, call, {}};
+  const bool serial = is_small(pool.view, static_cast<int64_t>(pool.step.view.rows) * pool.view.kvHeads);
+  run_tasks(pool, &job, row_tasks(pool), serial, deviate_task);
+}
+
+/* Tokens of one copied stretch move alike, so that a turn is worked out where it changes only. */
+void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
+  if (!pool.context->kernels) return reference::copy_tokens(pool.view, copies);
+  const int half = pool.view.rotaryDim / 2;
+  std::deque<std::vector<float>> rows;
+  std::vector<const float *> turns(copies.count);
+  double turn[kMaxHeadDim];
+  for (int i = 0; i < copies.count; i++) {
+    if (i == 0 || copies.deltas[i] != copies.deltas[i - 1]) {
+      fill_turn(pool.view.inverseFrequencies, half, copies.deltas[i], 1, turn);
+      rows.emplace_back(turn, turn + 2 * half);
+    }
+    turns[i] = rows.back().data();
+  }
+  CopyJob job{pool, copies, turns.data()};
+  const int tasks = pool.view.layers * pool.view.kvHeads;
+  run_tasks(pool, &job, tasks, is_small(pool.view, static_cast<int64_t>(copies.count) * tasks), copy_task);
 }
 
 void run_attend(spg_pool &pool, const LayerCall &call) {
   if (!pool.context->kernels) return reference::attend(pool.view, pool.step.view, call);
   Job job{pool, call, {pool.partials.data(), pool.step.pending.data()}};
-  run_tasks(job, pool.step.view.itemCount * pool.view.kvHeads, pool.step.costNs < kSerialNs, attend_task);
+  const int tasks = pool.step.view.itemCount * pool.view.kvHeads;
+  run_tasks(pool, &job, tasks, pool.step.costNs < kSerialNs, attend_task);
 }
 
 void run_rerope(spg_pool &pool, const int32_t *blockIds, int count, int delta) {

@@ -39,6 +39,8 @@ namespace spg {
 void run_write_kv(spg_pool &pool, const LayerCall &call);
 void run_attend(spg_pool &pool, const LayerCall &call);
 void run_rerope(spg_pool &pool, const int32_t *blockIds, int count, int delta);
+void run_copy_tokens(spg_pool &pool, const TokenCopies &copies);
+void run_deviations(spg_pool &pool, const LayerCall &call);
 
 /* Checks a configuration and derives the geometry; `data` and the tables are still to be set. */
 int32_t make_view(const spg_pool_config &config, PoolView &view, size_t &bytes);

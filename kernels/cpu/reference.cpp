@@ -175,6 +175,42 @@ void rerope(const PoolView &pool, const int32_t *blockIds, int count, int delta)
   }
 }
 
+void copy_tokens(const PoolView &pool, const TokenCopies &copies) {
+  Vector column(pool.headDim);
+  for (int i = 0; i < copies.count; i++) {
+    for (int head = 0; head < pool.layers * pool.kvHeads; head++) {
+      const int layer = head / pool.kvHeads, kvHead = head % pool.kvHeads;
+      const TokenPlace from = place(pool, layer, kvHead, copies.sourceSlots[i]);
+      const TokenPlace to = place(pool, layer, kvHead, copies.targetSlots[i]);
+      for (int d = 0; d < pool.headDim; d++) column[d] = load(pool, from.head, k_index(pool, d, from.offset));
+      rotate(pool, column, copies.deltas[i], 1);
+      for (int d = 0; d < pool.headDim; d++) store(pool, to.head, k_index(pool, d, to.offset), column[d]);
+      for (int d = 0; d < pool.headDim; d++) {
+        store(pool, to.head, v_index(pool, d, to.offset), load(pool, from.head, v_index(pool, d, from.offset)));
+      }
+    }
+  }
+}
+
+void deviations(const PoolView &pool, const StepView &step, const LayerCall &call) {
+  for (int row = 0; row < step.rows; row++) {
+    double sum = 0;
+    for (int kvHead = 0; kvHead < pool.kvHeads; kvHead++) {
+      const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
+      const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
+      Vector turned = normalised(pool, k, call.kNorm);
+      rotate(pool, turned, step.positions[row], pool.ropeFactor);
+      const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
+      for (int d = 0; d < pool.headDim; d++) {
+        const double inKey = turned[d] - load(pool, at.head, k_index(pool, d, at.offset));
+        const double inValue = v[d] - load(pool, at.head, v_index(pool, d, at.offset));
+        sum += inKey * inKey + inValue * inValue;
+      }
+    }
+    call.out[row] = static_cast<float>(sum);
+  }
+}
+
 void embed_rows(const void *table, int type, int width, const int32_t *tokenIds, int count, float *out) {
   for (int i = 0; i < count; i++) {
     const size_t start = static_cast<size_t>(tokenIds[i]) * width;

@@ -47,16 +47,12 @@ int32_t check_own_run(const StepArguments &plan, const PoolView &pool, int piece
 }
 
 int32_t check_rows(const StepArguments &plan, const PoolView &pool, Step &step) {
-  step.slotStamps.resize(static_cast<size_t>(pool.blocks) * pool.blockTokens);
-  if (++step.stamp == 0) {
-    std::fill(step.slotStamps.begin(), step.slotStamps.end(), 0);
-    step.stamp = 1;
-  }
+  const uint32_t stamp = fresh_stamp(pool, step);
   for (int row = 0; row < plan.rows; row++) {
     if (plan.positions[row] < 0 || plan.positions[row] >= pool.maxPositions) return SPG_E_POSITION;
-    uint32_t &stamp = step.slotStamps[plan.slots[row]];
-    if (stamp == step.stamp) return SPG_E_SLOT;
-    stamp = step.stamp;
+    uint32_t &slotStamp = step.slotStamps[plan.slots[row]];
+    if (slotStamp == stamp) return SPG_E_SLOT;
+    slotStamp = stamp;
   }
   return SPG_OK;
 }
@@ -66,6 +62,33 @@ void copy(std::vector<int32_t> &target, const int32_t *source, int32_t count, co
   view = target.data();
 }
 
+}
+
+uint32_t fresh_stamp(const PoolView &pool, Step &step) {
+  step.slotStamps.resize(static_cast<size_t>(pool.blocks) * pool.blockTokens);
+  if (++step.stamp == 0) {
+    std::fill(step.slotStamps.begin(), step.slotStamps.end(), 0);
+    step.stamp = 1;
+  }
+  return step.stamp;
+}
+
+int32_t check_copies(const TokenCopies &copies, const PoolView &pool, Step &step) {
+  if (!copies.sourceSlots || !copies.targetSlots || !copies.deltas) return SPG_E_NULL;
+  if (copies.count < 1) return SPG_E_ROWS;
+  const uint32_t stamp = fresh_stamp(pool, step);
+  const int64_t slots = static_cast<int64_t>(pool.blocks) * pool.blockTokens;
+  for (int i = 0; i < copies.count; i++) {
+    const int32_t source = copies.sourceSlots[i], target = copies.targetSlots[i], delta = copies.deltas[i];
+    if (source < 0 || source >= slots || target < 0 || target >= slots) return SPG_E_SLOT;
+    if (delta <= -pool.maxPositions || delta >= pool.maxPositions) return SPG_E_POSITION;
+    if (step.slotStamps[target] == stamp) return SPG_E_SLOT;
+    step.slotStamps[target] = stamp;
+  }
+  for (int i = 0; i < copies.count; i++) {
+    if (step.slotStamps[copies.sourceSlots[i]] == stamp) return SPG_E_SLOT;
+  }
+  return SPG_OK;
 }
 
 int32_t check_step(const StepArguments &plan, const PoolView &pool, Step &step) {

@@ -37,13 +37,17 @@ struct Step {
   std::vector<int32_t> pending;
   /* How long one layer's attention would take one thread, by plan.cpp's estimate. */
   double costNs = 0;
-  /* Which step wrote a slot last: two writers in one step are refused. */
+  /* Which step or copy wrote a slot last: two writers in one are refused. */
   std::vector<uint32_t> slotStamps;
   uint32_t stamp = 0;
 };
 
 /* Checks the plan against the pool; nothing is changed but the slot stamps. Returns an spg_status. */
 int32_t check_step(const StepArguments &plan, const PoolView &pool, Step &step);
+/* A stamp that no slot bears. */
+uint32_t fresh_stamp(const PoolView &pool, Step &step);
+/* Checks slots and deltas against the pool. Returns an spg_status. */
+int32_t check_copies(const TokenCopies &copies, const PoolView &pool, Step &step);
 /* Copies a checked plan. */
 void copy_step(const StepArguments &plan, Step &step);
 /* Makes the work list of a copied plan for so many threads. */

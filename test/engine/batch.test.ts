@@ -32,7 +32,7 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
   system.advance(3, cache);
   span.advance(8, cache);
   const builder = new BatchBuilder(4);
-  const pieceOfSpan = { request, run: span, rowCount: 2, wantsLogits: false };
+  const pieceOfSpan = { request, run: span, firstToken: 8, rowCount: 2, wantsLogits: false };
   expect(builder.build([pieceOfSpan])).toEqual({
     tokenIds: Int32Array.of(28, 29),
     positions: Int32Array.of(8, 9),
@@ -48,8 +48,9 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
   });
   span.advance(2, cache);
   question.advance(3, cache);
-  const first = { request, run: question, rowCount: 2, wantsLogits: false };
-  const last = { request, run: question, rowCount: 3, wantsLogits: true };
+  // Two stretches of one run, as of a blended one.
+  const first = { request, run: question, firstToken: 3, rowCount: 2, wantsLogits: false };
+  const last = { request, run: question, firstToken: 3, rowCount: 3, wantsLogits: true };
   const batch = builder.build([first, last]);
   expect(batch).toEqual({
     tokenIds: Int32Array.of(63, 64, 63, 64, 65),
@@ -57,12 +58,12 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
     slots: Int32Array.of(15, 4, 15, 4, 5),
     pieceRows: Int32Array.of(0, 2, 5),
     pieceSegments: Int32Array.of(0, 3, 6),
-    // blocks:        7 | 0 5 | 3 1 | 7 | 0 5 | 3 1
-    segmentBlockStarts: Int32Array.of(0, 1, 3, 5, 6, 8),
+    // blocks: 7 | 0 5 | 3 1, once for both pieces
+    segmentBlockStarts: Int32Array.of(0, 1, 3, 0, 1, 3),
     segmentFirstTokens: Int32Array.of(0, 1, 0, 0, 1, 0),
     segmentTokenCounts: Int32Array.of(3, 4, 5, 3, 4, 6),
     segmentOffsets: Int32Array.of(0, -2, 0, 0, -2, 0),
-    blockIds: Int32Array.of(7, 0, 5, 3, 1, 7, 0, 5, 3, 1),
+    blockIds: Int32Array.of(7, 0, 5, 3, 1),
     logitRows: Int32Array.of(4),
   });
 });
@@ -72,7 +73,7 @@ test("the memory of one step is used again by the next", () => {
   const [system] = request.runs;
   system.blocks.push(0 as BlockId);
   const builder = new BatchBuilder(4);
-  const piece = { request, run: system, rowCount: 3, wantsLogits: false };
+  const piece = { request, run: system, firstToken: 0, rowCount: 3, wantsLogits: false };
   const before = builder.build([piece]);
   const after = builder.build([piece, piece]);
   expect(after.tokenIds.buffer).toBe(before.tokenIds.buffer);

@@ -1,7 +1,7 @@
 /** Plans for tests: keyed as the gateway keys them, and the answer each must get, worked out without an engine. */
 import { foldSpan, nextBlockKey, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
-import type { GenerateParams, PlanRun, SegmentRef, SubmitMessage } from "../../worker/contract/messages.ts";
+import type { BlendCopy, GenerateParams, PlanRun, SegmentRef, SubmitMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 
 export const blockTokens = 4;
@@ -86,4 +86,48 @@ export function chainKeys(root: BlockKey, tokenIds: Int32Array): BlockKey[] {
     keys.push(nextBlockKey(keys.at(-1) ?? root, tokenIds.subarray(at, at + blockTokens)));
   }
   return keys;
+}
+
+/** Texts of a blended chain in order: what is copied from a span of its own, and what is not (`plain`). */
+export type BlendPart = { readonly copied: Int32Array } | { readonly plain: Int32Array };
+
+export interface BlendOptions {
+  readonly recomputeRatio: number;
+  readonly question?: Int32Array;
+  /** Tells chains of the same texts apart. */
+  readonly parentKey?: BlockKey;
+}
+
+/** A span for each copied text, then the whole as one blended run, then the question. */
+export function blendRuns(parts: readonly BlendPart[], options: BlendOptions): PlanRun[] {
+  const { recomputeRatio, question = new Int32Array(0), parentKey } = options;
+  const runs: PlanRun[] = [];
+  const copies: BlendCopy[] = [];
+  const tokenIds: number[] = [];
+  for (const part of parts) {
+    const text = "copied" in part ? part.copied : part.plain;
+    if ("copied" in part) {
+      const root = rootKey(modelDigest, salt, "span");
+      const blockKeys = runBlockKeys(root, text, blockTokens, true);
+      copies.push({ run: runs.length, firstToken: 0, tokenCount: text.length, at: tokenIds.length });
+      runs.push({ kind: "span", tokenIds: text, position: 0, sees: [], blockKeys, rootKey: root });
+    }
+    tokenIds.push(...text);
+  }
+  const root = rootKey(modelDigest, salt, `blend ${recomputeRatio}`, parentKey);
+  const whole = Int32Array.from(tokenIds);
+  const blockKeys = runBlockKeys(root, whole, blockTokens, true);
+  const blend = { recomputeRatio, copies };
+  runs.push({ kind: "main", tokenIds: whole, position: 0, sees: [], blockKeys, rootKey: root, blend });
+  if (question.length === 0) return runs;
+  const questionRoot = blockKeys.at(-1) ?? root;
+  runs.push({
+    kind: "main",
+    tokenIds: question,
+    position: whole.length,
+    sees: [{ run: runs.length - 1, firstToken: 0, tokenCount: whole.length, offset: 0 }],
+    blockKeys: runBlockKeys(questionRoot, question, blockTokens, false),
+    rootKey: questionRoot,
+  });
+  return runs;
 }

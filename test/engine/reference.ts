@@ -3,8 +3,8 @@
  * Only the sampler is shared with the engine.
  */
 import type { BackendShape } from "../../worker/backend/backend.ts";
-import { fakeLogit, seenTerm, tokenState } from "../../worker/backend/fake.ts";
-import type { FinishReason, SubmitMessage } from "../../worker/contract/messages.ts";
+import { fakeDeviation, fakeLogit, mix, seenTerm, tokenState } from "../../worker/backend/fake.ts";
+import type { BlendPlan, FinishReason, PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { TokenHistory } from "../../worker/sample/penalties.ts";
 import { Sampler } from "../../worker/sample/sampler.ts";
 
@@ -19,28 +19,12 @@ export function referenceAnswer(
   eosTokenIds: readonly number[],
 ): ReferenceAnswer {
   const states: number[][] = [];
-  const extend = (runIndex: number, tokenId: number): number => {
-    const run = plan.runs[runIndex];
-    const own = states[runIndex];
-    const position = run.position + own.length;
-    let sum = 0;
-    for (const { run: seen, firstToken, tokenCount, offset } of run.sees) {
-      for (let i = firstToken; i < firstToken + tokenCount; i++) {
-        sum += seenTerm(states[seen][i], position - offset - (plan.runs[seen].position + i));
-      }
-    }
-    own.forEach((state, i) => {
-      sum += seenTerm(state, own.length - i);
-    });
-    const state = tokenState(tokenId, position, sum | 0);
-    own.push(state);
-    return state;
-  };
-  let last = 0;
   plan.runs.forEach((run, index) => {
     states.push([]);
-    for (const tokenId of run.tokenIds) last = extend(index, tokenId);
+    if (run.blend !== undefined) states[index] = blendedStates(plan.runs, states, run, run.blend);
+    else for (const tokenId of run.tokenIds) states[index].push(stateAt(plan.runs, states, index, tokenId));
   });
+  let last = states.at(-1)?.at(-1) ?? 0;
   if (params.maxTokens === 0) return { tokenIds: [], reason: "prepared" };
 
   const stops = [...(params.ignoreEos ? [] : eosTokenIds), ...params.stopTokenIds];
@@ -60,6 +44,67 @@ export function referenceAnswer(
     const end = open.position + open.tokenIds.length + tokenIds.length + (closeTokenIds?.length ?? 0);
     const endOfContext = end >= shape.contextTokens;
     if (tokenIds.length >= params.maxTokens || endOfContext) return { tokenIds, reason: "length" };
-    last = extend(openIndex, tokenId);
+    last = stateAt(plan.runs, states, openIndex, tokenId);
+    states[openIndex].push(last);
   }
+}
+
+/** State of the token that comes next in a run. */
+function stateAt(runs: readonly PlanRun[], states: readonly number[][], index: number, tokenId: number): number {
+  const own = states[index];
+  const position = runs[index].position + own.length;
+  return tokenState(
+    tokenId,
+    position,
+    visibleSum(runs, runs[index], own, position, (run, i) => states[run][i]),
+  );
+}
+
+/** Sum over all that a token at `position` sees: tokens of earlier runs, then those of its own run before it. */
+function visibleSum(
+  runs: readonly PlanRun[],
+  { sees }: PlanRun,
+  own: readonly number[],
+  position: number,
+  stateOf: (run: number, token: number) => number,
+): number {
+  let sum = 0;
+  for (const { run: seen, firstToken, tokenCount, offset } of sees) {
+    for (let i = firstToken; i < firstToken + tokenCount; i++) {
+      sum += seenTerm(stateOf(seen, i), position - offset - (runs[seen].position + i));
+    }
+  }
+  own.forEach((state, i) => {
+    sum += seenTerm(state, own.length - i);
+  });
+  return sum | 0;
+}
+
+/** Of a run that is blended as a whole, nothing of it found. */
+function blendedStates(
+  runs: readonly PlanRun[],
+  states: readonly number[][],
+  run: PlanRun,
+  { recomputeRatio, copies }: BlendPlan,
+): number[] {
+  const blended: (number | undefined)[] = Array.from(run.tokenIds, () => undefined);
+  for (const { run: source, firstToken, tokenCount, at } of copies) {
+    for (let i = 0; i < tokenCount; i++) blended[at + i] = states[source][firstToken + i];
+  }
+  const first = (of: PlanRun, i: number): number => mix(of.tokenIds[i], of.position + i);
+  const deviations = blended.map((state, i) => {
+    const own = Array.from({ length: i }, (_, j) => first(run, j));
+    const sum = visibleSum(runs, run, own, run.position + i, (seen, j) => first(runs[seen], j));
+    return Math.fround(fakeDeviation(state ?? 0, (sum + seenTerm(first(run, i), 0)) | 0));
+  });
+  const copied = blended.flatMap((state, i) => (state === undefined ? [] : [i]));
+  const worst = copied.toSorted((a, b) => deviations[b] - deviations[a] || a - b);
+  for (const i of worst.slice(0, Math.ceil(copied.length * recomputeRatio - 1e-9))) blended[i] = undefined;
+  const result: number[] = [];
+  blended.forEach((state, i) => {
+    const position = run.position + i;
+    const sum = visibleSum(runs, run, result, position, (seen, j) => states[seen][j]);
+    result.push(state ?? tokenState(run.tokenIds[i], position, sum));
+  });
+  return result;
 }

@@ -1,6 +1,6 @@
 /** Runs golden cases through the real engine and backend, and compares. */
 import { z } from "zod";
-import type { Backend, Batch } from "../../worker/backend/backend.ts";
+import type { Backend, Batch, TokenCopies } from "../../worker/backend/backend.ts";
 import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
@@ -52,6 +52,14 @@ class RecordingBackend implements Backend {
     const logits = await this.#inner.forward(batch);
     if (logits.length > 0) this.firstLogits ??= logits.slice();
     return logits;
+  }
+
+  copyTokens(copies: TokenCopies): Promise<void> {
+    return this.#inner.copyTokens(copies);
+  }
+
+  deviations(batch: Batch): Promise<Float32Array> {
+    return this.#inner.deviations(batch);
   }
 
   dispose(): Promise<void> {

@@ -34,6 +34,11 @@ const good = batchOf(
   ],
   4,
 );
+const copies = (sources: number[], targets: number[], deltas: number[]) => ({
+  sourceSlots: Int32Array.from(sources),
+  targetSlots: Int32Array.from(targets),
+  deltas: Int32Array.from(deltas),
+});
 const changed = (array: Int32Array, index: number, value: number) => array.with(index, value) as Int32Array;
 
 describe("beginStep", () => {
@@ -120,7 +125,18 @@ describe("sizes", () => {
     ["a short norm", () => pool.attention(0, row, out, { q: row, k: row.subarray(0, 15) }), /norms.k/],
     ["a block to turn beyond the pool", () => pool.rerope(Int32Array.of(8), 1), /block id/],
     ["a turn beyond the context", () => pool.rerope(Int32Array.of(1), 64), /maxPositions/],
-    ["a copy to a block beyond the pool", () => pool.copyBlock(0, 8), /block id/],
+    ["a copy to a slot beyond the pool", () => pool.copyTokens(copies([0], [32], [0])), /slots/],
+    ["a copy from a slot before the pool", () => pool.copyTokens(copies([-1], [3], [0])), /slots/],
+    ["two copies to one slot", () => pool.copyTokens(copies([0, 1], [3, 3], [0, 0])), /written twice/],
+    [
+      "a copy from a slot that is copied to",
+      () => pool.copyTokens(copies([0, 3], [3, 4], [0, 0])),
+      /copied from and to/,
+    ],
+    ["a copy moved beyond the context", () => pool.copyTokens(copies([0], [3], [-64])), /maxPositions/],
+    ["copies of different lengths", () => pool.copyTokens(copies([0, 1], [3, 4], [0])), /deltas must have 2/],
+    ["deviations in a layer beyond the pool", () => pool.deviations(2, row, out), /layer/],
+    ["a short list of deviations", () => pool.deviations(0, row, new Float32Array(3)), /out/],
   ] as const)("refuses %s", (_reason, call, message) => {
     pool.beginStep(good);
     expect(call).toThrow(message);

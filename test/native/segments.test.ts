@@ -176,8 +176,8 @@ test("ReRoPE moves a span: read at its new offset it scores as before", () => {
       [question],
     );
   const before = read([0, 1], 120);
-  pool.copyBlock(0, 4);
-  pool.copyBlock(1, 5);
+  const sourceSlots = Int32Array.from({ length: 8 }, (_, slot) => slot);
+  pool.copyTokens({ sourceSlots, targetSlots: sourceSlots.map((slot) => 16 + slot), deltas: new Int32Array(8) });
   pool.rerope(Int32Array.of(4, 5), 120);
   const after = read([4, 5], 0);
   expect(Math.max(...after.map((value, i) => Math.abs(value - (before[i] ?? 9))))).toBeLessThan(1e-5);

@@ -33,6 +33,15 @@ export interface Batch {
   readonly logitRows: Int32Array;
 }
 
+/** Tokens whose KV is copied from slot to slot, in every layer; [n] each. */
+export interface TokenCopies {
+  readonly sourceSlots: Int32Array;
+  /** No slot twice, and none that is also a source. */
+  readonly targetSlots: Int32Array;
+  /** Positions by which the token's stored K is turned further: it stands that much later than its source. */
+  readonly deltas: Int32Array;
+}
+
 export interface BackendShape {
   readonly vocabSize: number;
   readonly contextTokens: number;
@@ -49,6 +58,14 @@ export interface Backend {
    * piece may see a run that the same step completes. Answers the logits of `logitRows` as float32 [N, vocabSize]. The array is the backend's own and valid until the next call.
    */
   forward(batch: Batch): Promise<Float32Array>;
+  /** Copies K, turned by the token's delta, and V as it is. */
+  copyTokens(copies: TokenCopies): Promise<void>;
+  /**
+   * Runs the rows of a batch through layer 0 alone, whose K and V it writes, and compares layer 1's K and V that
+   * come of it with what the rows' slots hold. Answers [T] squared L2 distances of K and V together, of no meaning
+   * for a slot that holds nothing; 0 for a model of one layer. The array is the backend's own until the next call.
+   */
+  deviations(batch: Batch): Promise<Float32Array>;
   /** Frees device memory; the backend is not used afterwards. */
   dispose(): Promise<void>;
 }

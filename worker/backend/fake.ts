@@ -5,11 +5,16 @@
  *   state(t) = mix(token id, position, sum over visible u of mix(state(u), distance in the seer's positions))
  *   logits   = pseudo-random numbers from the last row's state
  *
+ * Its layer 0 knows a token and its place alone. A copied token keeps the state it had where it was computed, and
+ * its deviation is
+ *
+ *   deviation(t) = pseudo-random number from state(t), sum over visible u and t of mix(mix(token id, position), distance)
+ *
  * It reads only its own slots through the batch's block tables. So a wrong block, a stale block, a wrong
  * offset or a wrong visibility changes the output, there and in every token after. The sum makes the order of
  * segments irrelevant, as in attention.
  */
-import type { Backend, BackendShape, Batch } from "./backend.ts";
+import type { Backend, BackendShape, Batch, TokenCopies } from "./backend.ts";
 
 export const fakeShape: BackendShape = {
   vocabSize: 97,
@@ -41,6 +46,11 @@ export function fakeLogit(state: number, tokenId: number): number {
   return mix(state, tokenId + 0x1234567) / 536_870_912 - 4;
 }
 
+/** How far a token is off that holds `state` where it sees these sums of `seenTerm` in layer 0; in [0, 1). */
+export function fakeDeviation(state: number, seenSum: number): number {
+  return mix(state, seenSum) / 2 ** 32;
+}
+
 export class FakeBackend implements Backend {
   readonly name = "fake";
   readonly shape: BackendShape;
@@ -48,9 +58,12 @@ export class FakeBackend implements Backend {
   stepCount = 0;
   rowCount = 0;
   private readonly states: Uint32Array;
+  private readonly tokenIds: Int32Array;
   private readonly positions: Int32Array;
   /** Whether a slot holds a state: false before the first write, and from a step's begin until it writes the slot. */
   private readonly written: Uint8Array;
+  /** The same of layer 0 alone: a probe writes its token ids and positions, and no state. */
+  private readonly probed: Uint8Array;
   private readonly onForward: ((batch: Batch) => void | Promise<void>) | undefined;
   private logits = new Float32Array(0);
 
@@ -59,8 +72,10 @@ export class FakeBackend implements Backend {
     this.shape = { ...fakeShape, ...shape };
     const slotCount = this.shape.blockCount * this.shape.blockTokens;
     this.states = new Uint32Array(slotCount);
+    this.tokenIds = new Int32Array(slotCount);
     this.positions = new Int32Array(slotCount);
     this.written = new Uint8Array(slotCount);
+    this.probed = new Uint8Array(slotCount);
     this.onForward = onForward;
   }
 
@@ -69,8 +84,11 @@ export class FakeBackend implements Backend {
     this.stepCount += 1;
     this.rowCount += batch.tokenIds.length;
     checkBatch(batch, this.shape);
-    for (const slot of batch.slots) this.written[slot] = 0;
-    for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) this.computePiece(batch, piece);
+    for (const slot of batch.slots) {
+      this.written[slot] = 0;
+      this.probed[slot] = 0;
+    }
+    forEachRow(batch, (row, segments) => this.computeRow(batch, row, segments));
     const { vocabSize } = this.shape;
     const needed = batch.logitRows.length * vocabSize;
     if (this.logits.length < needed) this.logits = new Float32Array(2 * needed);
@@ -81,41 +99,99 @@ export class FakeBackend implements Backend {
     return this.logits.subarray(0, needed);
   }
 
+  async copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): Promise<void> {
+    const targets = new Set(targetSlots);
+    if (targets.size !== targetSlots.length) throw new Error("a slot is copied to twice");
+    sourceSlots.forEach((source, i) => {
+      if (targets.has(source)) throw new Error(`slot ${source} is copied from and to`);
+      if (this.written[source] === 0) throw new Error(`slot ${source} is copied before it is written`);
+      const target = targetSlots[i];
+      this.states[target] = this.states[source];
+      this.place(target, this.tokenIds[source], this.positions[source] + deltas[i]);
+      this.written[target] = 1;
+    });
+  }
+
+  async deviations(batch: Batch): Promise<Float32Array> {
+    await this.onForward?.(batch);
+    checkBatch(batch, this.shape);
+    const deviations = new Float32Array(batch.tokenIds.length);
+    for (const [row, slot] of batch.slots.entries()) this.place(slot, batch.tokenIds[row], batch.positions[row]);
+    forEachRow(batch, (row, segments) => {
+      let sum = seenTerm(mix(batch.tokenIds[row], batch.positions[row]), 0);
+      for (const { index, tokenCount } of segments) {
+        sum += this.sumSegment(batch, index, tokenCount, batch.positions[row], this.probed, (slot) =>
+          mix(this.tokenIds[slot], this.positions[slot]),
+        );
+      }
+      deviations[row] = fakeDeviation(this.states[batch.slots[row]], sum | 0);
+    });
+    return deviations;
+  }
+
   async dispose(): Promise<void> {
     // There is no device memory to free.
   }
 
-  private computePiece(batch: Batch, piece: number): void {
-    const firstSegment = batch.pieceSegments[piece];
-    const ownSegment = batch.pieceSegments[piece + 1] - 1;
-    const endRow = batch.pieceRows[piece + 1];
-    for (let row = batch.pieceRows[piece]; row < endRow; row++) {
-      let sum = 0;
-      for (let segment = firstSegment; segment < ownSegment; segment++) {
-        sum += this.sumSegment(batch, segment, batch.segmentTokenCounts[segment], batch.positions[row]);
-      }
-      // Its own token is the last one the row sees of its own run; it is the one being written.
-      const before = batch.segmentTokenCounts[ownSegment] - (endRow - row);
-      sum += this.sumSegment(batch, ownSegment, before, batch.positions[row]);
-      const slot = batch.slots[row];
-      this.states[slot] = tokenState(batch.tokenIds[row], batch.positions[row], sum | 0);
-      this.positions[slot] = batch.positions[row];
-      this.written[slot] = 1;
-    }
+  private place(slot: number, tokenId: number, position: number): void {
+    this.tokenIds[slot] = tokenId;
+    this.positions[slot] = position;
+    this.probed[slot] = 1;
   }
 
-  private sumSegment(batch: Batch, segment: number, tokenCount: number, position: number): number {
+  private computeRow(batch: Batch, row: number, segments: readonly SeenSegment[]): void {
+    const position = batch.positions[row];
+    let sum = 0;
+    for (const { index, tokenCount } of segments) {
+      sum += this.sumSegment(batch, index, tokenCount, position, this.written, (slot) => this.states[slot]);
+    }
+    const slot = batch.slots[row];
+    this.states[slot] = tokenState(batch.tokenIds[row], position, sum | 0);
+    this.place(slot, batch.tokenIds[row], position);
+    this.written[slot] = 1;
+  }
+
+  /** Sum over a segment's tokens of what a row at `position` sees of them; `there` says which slots may be read. */
+  private sumSegment(
+    batch: Batch,
+    segment: number,
+    tokenCount: number,
+    position: number,
+    there: Uint8Array,
+    stateOf: (slot: number) => number,
+  ): number {
     const { blockTokens } = this.shape;
     const first = batch.segmentFirstTokens[segment];
     let sum = 0;
     for (let token = first; token < first + tokenCount; token++) {
       const blockId = batch.blockIds[batch.segmentBlockStarts[segment] + Math.floor(token / blockTokens)];
       const slot = blockId * blockTokens + (token % blockTokens);
-      if (this.written[slot] === 0) throw new Error(`slot ${slot} is read before it is written`);
+      if (there[slot] === 0) throw new Error(`slot ${slot} is read before it is written`);
       const distance = position - batch.segmentOffsets[segment] - this.positions[slot];
-      sum = (sum + seenTerm(this.states[slot], distance)) | 0;
+      sum = (sum + seenTerm(stateOf(slot), distance)) | 0;
     }
     return sum;
+  }
+}
+
+/** What a row sees of a segment. Its own token is the last of its own run; it is the one being written. */
+interface SeenSegment {
+  readonly index: number;
+  readonly tokenCount: number;
+}
+
+function forEachRow(batch: Batch, visit: (row: number, segments: readonly SeenSegment[]) => void): void {
+  for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
+    const ownSegment = batch.pieceSegments[piece + 1] - 1;
+    const seen: SeenSegment[] = [];
+    for (let index = batch.pieceSegments[piece]; index < ownSegment; index++) {
+      seen.push({ index, tokenCount: batch.segmentTokenCounts[index] });
+    }
+    const endRow = batch.pieceRows[piece + 1];
+    for (let row = batch.pieceRows[piece]; row < endRow; row++) {
+      const before = batch.segmentTokenCounts[ownSegment] - (endRow - row);
+      visit(row, [...seen, { index: ownSegment, tokenCount: before }]);
+    }
   }
 }
 

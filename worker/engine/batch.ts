@@ -6,7 +6,7 @@ import type { Batch } from "../backend/backend.ts";
 import { blockCountForTokens } from "../contract/units.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
-import type { Piece } from "./scheduler.ts";
+import type { Piece } from "./step.ts";
 
 /** The segments of `PlanRun.sees` in blocks: fixed once the runs seen are complete, so built once a run. */
 export interface SeenSegments {
@@ -57,6 +57,9 @@ export class BatchBuilder {
   private readonly blockIds = new Scratch();
   private readonly logitRows = new Scratch();
   private readonly all: readonly Scratch[];
+  private listedRun: Run | undefined;
+  private seenStart = 0;
+  private ownStart = 0;
 
   constructor(blockTokens: number) {
     this.blockTokens = blockTokens;
@@ -65,6 +68,7 @@ export class BatchBuilder {
 
   build(pieces: readonly Piece[]): Batch {
     for (const scratch of this.all) scratch.clear();
+    this.listedRun = undefined;
     for (const piece of pieces) this.addPiece(piece);
     this.pieceRows.push(this.tokenIds.length);
     this.pieceSegments.push(this.segmentOffsets.length);
@@ -83,42 +87,51 @@ export class BatchBuilder {
     };
   }
 
-  private addPiece({ request, run, rowCount, wantsLogits }: Piece): void {
+  private addPiece({ request, run, firstToken, rowCount, wantsLogits }: Piece): void {
     this.pieceRows.push(this.tokenIds.length);
     this.pieceSegments.push(this.segmentOffsets.length);
-    const end = run.computedTokens + rowCount;
-    this.addRows(run, end);
-    if (run.plan.sees.length > 0) this.addSeen(run, request);
-    this.addOwn(run, end);
+    const end = firstToken + rowCount;
+    this.addRows(run, firstToken, end);
+    if (this.listedRun !== run) this.listBlocks(run, request);
+    this.addSeen(run);
+    this.addOwn(end);
     if (wantsLogits) this.logitRows.push(this.tokenIds.length - 1);
   }
 
-  private addRows(run: Run, end: number): void {
-    for (let token = run.computedTokens; token < end; token++) {
-      const blockIndex = Math.floor(token / this.blockTokens);
+  private addRows(run: Run, firstToken: number, end: number): void {
+    for (let token = firstToken; token < end; token++) {
       this.tokenIds.push(run.tokenIds[token]);
       this.positions.push(run.plan.position + token);
-      this.slots.push(run.blocks[blockIndex] * this.blockTokens + (token - blockIndex * this.blockTokens));
+      this.slots.push(run.slotOf(token));
     }
   }
 
-  private addSeen(run: Run, request: Request): void {
-    run.seen ??= seenSegments(run, request.runs, this.blockTokens);
-    const base = this.blockIds.length;
-    for (const start of run.seen.blockStarts) this.segmentBlockStarts.push(base + start);
-    this.segmentFirstTokens.append(run.seen.firstTokens);
-    this.segmentTokenCounts.append(run.seen.tokenCounts);
-    this.segmentOffsets.append(run.seen.offsets);
-    this.blockIds.append(run.seen.blockIds);
+  /** Blocks of what the run sees, then its own: once for all of its pieces, which stand together. */
+  private listBlocks(run: Run, request: Request): void {
+    this.listedRun = run;
+    this.seenStart = this.blockIds.length;
+    if (run.plan.sees.length > 0) {
+      run.seen ??= seenSegments(run, request.runs, this.blockTokens);
+      this.blockIds.append(run.seen.blockIds);
+    }
+    this.ownStart = this.blockIds.length;
+    this.blockIds.appendList(run.blocks);
+  }
+
+  private addSeen({ seen }: Run): void {
+    if (seen === undefined) return;
+    for (const start of seen.blockStarts) this.segmentBlockStarts.push(this.seenStart + start);
+    this.segmentFirstTokens.append(seen.firstTokens);
+    this.segmentTokenCounts.append(seen.tokenCounts);
+    this.segmentOffsets.append(seen.offsets);
   }
 
   /** The run itself up to the piece's last row, in its own positions. */
-  private addOwn(run: Run, end: number): void {
-    this.segmentBlockStarts.push(this.blockIds.length);
+  private addOwn(end: number): void {
+    this.segmentBlockStarts.push(this.ownStart);
     this.segmentFirstTokens.push(0);
     this.segmentTokenCounts.push(end);
     this.segmentOffsets.push(0);
-    this.blockIds.appendList(run.blocks);
   }
 }
 

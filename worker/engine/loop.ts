@@ -10,10 +10,11 @@ import { PrefixCache } from "../cache/prefix-cache.ts";
 import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
 import { type SampledToken, Sampler } from "../sample/sampler.ts";
-import { BatchBuilder } from "./batch.ts";
 import { assertInvariants } from "./invariants.ts";
 import { Request } from "./request.ts";
-import { type EngineLimits, type Piece, Scheduler } from "./scheduler.ts";
+import { type EngineLimits, Scheduler } from "./scheduler.ts";
+import type { StepPlan } from "./step.ts";
+import { type StepResult, StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
 
 export const defaultEngineLimits: EngineLimits = {
@@ -46,11 +47,9 @@ export class Engine {
   private readonly events = new KvEventLog();
   private readonly cache: PrefixCache;
   private readonly scheduler: Scheduler;
-  private readonly batches: BatchBuilder;
+  private readonly runner: StepRunner;
   private readonly sampler: Sampler;
   private readonly requests = new Map<string, Request>();
-  private steps = 0;
-  private computedTokens = 0;
   private generatedTokens = 0;
   private draining = false;
   private stopped = false;
@@ -68,7 +67,7 @@ export class Engine {
     this.pool = new BlockPool(blockCount);
     this.cache = new PrefixCache(this.pool, blockTokens, this.events);
     this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock);
-    this.batches = new BatchBuilder(blockTokens);
+    this.runner = new StepRunner(backend);
     this.sampler = new Sampler(vocabSize);
   }
 
@@ -124,11 +123,11 @@ export class Engine {
     return {
       queriedTokens: this.scheduler.queriedTokens,
       hitTokens: this.scheduler.hitTokens,
-      computedTokens: this.computedTokens,
+      computedTokens: this.runner.computedTokens,
       generatedTokens: this.generatedTokens,
       preemptions: this.scheduler.preemptions,
       evictedBlocks: this.cache.evictedBlocks,
-      steps: this.steps,
+      steps: this.runner.steps,
       runningRequests: this.scheduler.running.length,
       waitingRequests: this.scheduler.waiting.length,
       usedBlocks,
@@ -161,10 +160,10 @@ export class Engine {
   /** One step; false when there is nothing to do. */
   async step(): Promise<boolean> {
     if (this.requests.size === 0) return false;
-    const { pieces, outgrown } = this.scheduler.schedule();
-    for (const request of outgrown) this.finish(request, request.closingReason ?? "length");
-    const logits = await this.forward(pieces);
-    if (logits !== undefined) this.collect(pieces, logits);
+    const plan = this.scheduler.schedule();
+    for (const request of plan.outgrown) this.finish(request, request.closingReason ?? "length");
+    const result = await this.compute(plan);
+    if (result !== undefined) this.collect(plan, result);
     this.flushEvents();
     if (this.debug) this.checkInvariants();
     return true;
@@ -180,16 +179,9 @@ export class Engine {
     return Array.from(this.cache.resident(), ([key]) => key);
   }
 
-  private async forward(pieces: readonly Piece[]): Promise<Float32Array | undefined> {
-    if (pieces.length === 0) return new Float32Array(0);
+  private async compute(plan: StepPlan): Promise<StepResult | undefined> {
     try {
-      const batch = this.batches.build(pieces);
-      const logits = await this.backend.forward(batch);
-      const expected = batch.logitRows.length * this.backend.shape.vocabSize;
-      if (logits.length !== expected) throw new Error(`${logits.length} logits came back, not ${expected}`);
-      this.steps += 1;
-      this.computedTokens += batch.tokenIds.length;
-      return logits;
+      return await this.runner.run(plan);
     } catch (error) {
       // Blocks of this step have no key yet, so nothing half-written stays findable.
       const text = `a step failed: ${error instanceof Error ? error.message : String(error)}`;
@@ -198,13 +190,11 @@ export class Engine {
     }
   }
 
-  private collect(pieces: readonly Piece[], logits: Float32Array): void {
-    for (const { request, run, rowCount } of pieces) {
-      if (this.inProgress(request)) run.advance(rowCount, this.cache);
-    }
+  private collect(plan: StepPlan, { logits, deviations }: StepResult): void {
+    this.advanceRuns(plan, deviations);
     this.flushEvents();
     let row = 0;
-    for (const { request, wantsLogits } of pieces) {
+    for (const { request, wantsLogits } of plan.pieces) {
       if (!wantsLogits) continue;
       if (this.inProgress(request)) this.sampleNext(request, logits, row);
       row += 1;
@@ -213,6 +203,23 @@ export class Engine {
     for (const request of [...this.scheduler.running]) {
       const reason = request.reasonWhenComplete;
       if (reason !== undefined && request.allRunsComplete) this.finish(request, reason);
+    }
+  }
+
+  private advanceRuns({ pieces, probes, copies }: StepPlan, deviations: Float32Array): void {
+    let row = 0;
+    for (const { request, run, rowCount } of probes) {
+      if (this.inProgress(request)) run.blending?.addDeviations(deviations.subarray(row, row + rowCount));
+      row += rowCount;
+    }
+    for (const { request, run, rowCount } of pieces) {
+      if (!this.inProgress(request)) continue;
+      if (run.blending === undefined) run.advance(rowCount, this.cache);
+      else run.blending.advance(rowCount);
+    }
+    for (const { request, run } of [...copies, ...pieces]) {
+      const blending = this.inProgress(request) ? run.blending : undefined;
+      if (blending?.missingTokens === 0) run.completeBlending(blending, this.cache);
     }
   }
 

@@ -3,6 +3,7 @@
 import type { BackendShape } from "../backend/backend.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type {
+  BlendReport,
   FinishReason,
   RequestTimings,
   RequestUsage,
@@ -65,7 +66,7 @@ export class Request {
 
   /** Tokens whose KV is neither found nor computed yet. */
   get missingTokens(): number {
-    return this.runs.reduce((sum, run) => sum + run.tokenCount - run.computedTokens, 0);
+    return this.runs.reduce((sum, run) => sum + run.missingTokens, 0);
   }
 
   get promptTokens(): number {
@@ -126,7 +127,24 @@ export class Request {
   finished(reason: FinishReason, nowMs: number): WorkerMessage {
     const { requestId } = this;
     const spans = this.spanReports();
-    return { type: "finished", requestId, reason, usage: this.usage(), timings: this.timings(nowMs), spans };
+    const message = {
+      type: "finished" as const,
+      requestId,
+      reason,
+      usage: this.usage(),
+      timings: this.timings(nowMs),
+      spans,
+    };
+    return this.runs.some((run) => run.plan.blend !== undefined) ? { ...message, blend: this.blendReport() } : message;
+  }
+
+  private blendReport(): BlendReport {
+    let [copiedTokens, recomputedTokens] = [0, 0];
+    for (const { blendReport } of this.runs) {
+      copiedTokens += blendReport?.copiedTokens ?? 0;
+      recomputedTokens += blendReport?.recomputedTokens ?? 0;
+    }
+    return { copiedTokens, recomputedTokens };
   }
 
   private usage(): RequestUsage {

@@ -11,9 +11,10 @@
 
 import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import { nextBlockKey } from "../contract/block-key.ts";
-import type { PlanRun } from "../contract/messages.ts";
+import type { BlendReport, PlanRun } from "../contract/messages.ts";
 import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
 import type { SeenSegments } from "./batch.ts";
+import { Blending } from "./blend.ts";
 
 export class Run {
   readonly plan: PlanRun;
@@ -26,12 +27,15 @@ export class Run {
   computedTokens = 0;
   /** What `plan.sees` comes to in blocks; made when first needed, dropped with the blocks. */
   seen: SeenSegments | undefined;
+  /** Of a blended run that has its blocks and is not complete: `computedTokens` stays at what was found until then. */
+  blending: Blending | undefined;
   /** Whether blocks are looked up and kept under keys. */
   keyed: boolean;
 
   /** Usage, of the first pass only: a recomputation after a preemption counts nothing here. */
   cachedTokens = 0;
   cacheWriteTokens = 0;
+  blendReport: BlendReport | undefined;
   private accountedTokens = 0;
   private writeAccountedTokens = 0;
 
@@ -61,6 +65,16 @@ export class Run {
   /** Blocks that all tokens so far take. */
   get blockCount(): number {
     return blockCountForTokens(this.tokenCount, this.blockTokens);
+  }
+
+  /** Tokens whose KV is neither found nor computed yet; of a blended run those that will be computed. */
+  get missingTokens(): number {
+    return this.blending?.missingTokens ?? this.tokenCount - this.computedTokens;
+  }
+
+  slotOf(token: number): number {
+    const blockIndex = Math.floor(token / this.blockTokens);
+    return this.blocks[blockIndex] * this.blockTokens + (token - blockIndex * this.blockTokens);
   }
 
   append(tokenId: number): void {
@@ -126,12 +140,28 @@ export class Run {
     while (this.keyed && this.keepNextBlock(cache)) this.keptBlocks += 1;
   }
 
+  /** Blends what was not found; the run has all its blocks. */
+  beginBlending(): Blending {
+    const { blend } = this.plan;
+    if (blend === undefined) throw new Error("a run without copies is blended");
+    this.blending = new Blending(blend, this.computedTokens, this.tokenCount);
+    return this.blending;
+  }
+
+  /** All that was to be computed again is: counts the run's tokens and keeps its blocks. */
+  completeBlending({ copiedTokens, recomputedTokens }: Blending, cache: PrefixCache): void {
+    this.blendReport ??= { copiedTokens, recomputedTokens };
+    this.blending = undefined;
+    this.advance(this.tokenCount - this.computedTokens, cache);
+  }
+
   /** Gives all blocks back, the last one first, so that a chain is evicted from its tail. */
   release(cache: PrefixCache): void {
     for (let blockId = this.blocks.pop(); blockId !== undefined; blockId = this.blocks.pop()) cache.release(blockId);
     this.computedTokens = 0;
     this.keptBlocks = 0;
     this.seen = undefined;
+    this.blending = undefined;
   }
 
   /** Of an open run at least one token is computed, whose logits are the next token's. */

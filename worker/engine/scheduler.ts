@@ -11,14 +11,16 @@
  * back, keeps its tokens and waits in front. The oldest request is never preempted for another, so it ends.
  *
  * Sharing: a block is computed once. A key that is being computed in this step is *claimed*; a run that needs
- * it too waits a step and finds it, whoever computed it and whatever became of that request.
+ * it too waits a step and finds it, whoever computed it and whatever became of that request. A blended run is
+ * found when all of it is done, so it claims its blocks until then.
  */
 
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
-import type { BlockId, BlockKey } from "../contract/units.ts";
+import type { BlockId } from "../contract/units.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
+import { StepDraft, type StepPlan } from "./step.ts";
 
 export interface EngineLimits {
   readonly maxRunningRequests: number;
@@ -27,29 +29,6 @@ export interface EngineLimits {
   readonly stepTokens: number;
   /** Prefill rows of a step that also decodes, at most: they lengthen the time between two tokens of a stream. */
   readonly prefillTokensBesideDecodes: number;
-}
-
-/** The next `rowCount` tokens of a run, computed in one step. */
-export interface Piece {
-  readonly request: Request;
-  readonly run: Run;
-  readonly rowCount: number;
-  /** The piece ends with the open run's last token. */
-  readonly wantsLogits: boolean;
-}
-
-export interface StepPlan {
-  readonly pieces: readonly Piece[];
-  /** Requests that the whole pool cannot hold any more: they end here. */
-  readonly outgrown: readonly Request[];
-}
-
-interface StepDraft {
-  /** One piece a run, a run after those it sees. */
-  readonly pieces: Map<Run, Piece>;
-  readonly outgrown: Request[];
-  /** Prefill rows left. */
-  budget: number;
 }
 
 export class Scheduler {
@@ -66,7 +45,6 @@ export class Scheduler {
   private readonly limits: EngineLimits;
   private readonly blockTokens: number;
   private readonly clock: () => number;
-  private readonly claimed = new Set<BlockKey>();
 
   constructor(pool: BlockPool, cache: PrefixCache, limits: EngineLimits, blockTokens: number, clock: () => number) {
     if (limits.stepTokens < limits.maxRunningRequests) {
@@ -85,15 +63,14 @@ export class Scheduler {
   }
 
   schedule(): StepPlan {
-    const step: StepDraft = { pieces: new Map(), outgrown: [], budget: 0 };
-    this.claimed.clear();
+    const step = new StepDraft(this.limits.stepTokens);
     const preempted = this.scheduleDecodes(step);
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.limits;
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
     if (!preempted || this.running.length === 0) this.admit(step);
     this.schedulePrefills(step);
-    return { pieces: [...step.pieces.values()], outgrown: step.outgrown };
+    return step.plan();
   }
 
   /** Takes the request out, wherever it is, and gives its blocks back. */
@@ -126,7 +103,7 @@ export class Scheduler {
         continue;
       }
       this.coverWithBlocks(run, run.tokenCount);
-      step.pieces.set(run, { request, run, rowCount: 1, wantsLogits: true });
+      step.pieces.set(run, { request, run, firstToken: run.computedTokens, rowCount: 1, wantsLogits: true });
     }
     return this.preemptions > before;
   }
@@ -148,6 +125,9 @@ export class Scheduler {
     const prefilling = this.running.filter((request) => !request.decoding);
     const oldest = prefilling.at(0);
     if (oldest === undefined) return;
+    for (const { runs } of prefilling) {
+      for (const run of runs) if (run.blending !== undefined) this.claimRest(run, step);
+    }
     this.schedulePrefill(oldest, step, Math.ceil(step.budget / 2));
     const missingTokens = new Map(prefilling.map((request) => [request, request.missingTokens]));
     const order = (a: Request, b: Request): number => (missingTokens.get(a) ?? 0) - (missingTokens.get(b) ?? 0);
@@ -159,19 +139,49 @@ export class Scheduler {
     let rowsLeft = maxRows;
     for (const run of request.runs) {
       if (rowsLeft === 0) return;
-      if (isCovered(run, step) || !mayCompute(run, request, step)) continue;
+      if (step.covers(run) || !step.mayCompute(run, request)) continue;
       this.adopt(run, request, run.residentBlocks(this.cache));
       if (run.complete) continue;
+      if (run.plan.blend !== undefined) {
+        rowsLeft -= this.scheduleBlend(run, request, step, rowsLeft);
+        continue;
+      }
       const rowsBefore = step.pieces.get(run)?.rowCount ?? 0;
       const start = run.computedTokens + rowsBefore;
-      const end = this.claim(run, start, Math.min(run.tokenCount, start + rowsLeft));
+      const end = this.claim(run, step, start, Math.min(run.tokenCount, start + rowsLeft));
       if (end === start) continue;
       request.reservedBlocks -= this.coverWithBlocks(run, end);
       const wantsLogits = run.open && end === run.tokenCount;
-      step.pieces.set(run, { request, run, rowCount: end - run.computedTokens, wantsLogits });
+      const { computedTokens: firstToken } = run;
+      step.pieces.set(run, { request, run, firstToken, rowCount: end - firstToken, wantsLogits });
       step.budget -= end - start;
       rowsLeft -= end - start;
     }
+  }
+
+  /** The next of a blended run: its copies, then probes, then up to `maxRows` selected tokens. Answers how many. */
+  private scheduleBlend(run: Run, request: Request, step: StepDraft, maxRows: number): number {
+    let { blending } = run;
+    if (blending === undefined) {
+      if (!this.claimRest(run, step)) return 0;
+      request.reservedBlocks -= this.coverWithBlocks(run, run.tokenCount);
+      blending = run.beginBlending();
+      step.copies.push({ request, run });
+    }
+    if (blending.unprobedTokens > 0) {
+      const probe = step.probes.get(run) ?? { rowCount: 0 };
+      const more = Math.min(blending.unprobedTokens - probe.rowCount, step.probeBudget);
+      const rowCount = probe.rowCount + more;
+      step.probeBudget -= more;
+      if (more > 0)
+        step.probes.set(run, { request, run, firstToken: blending.nextProbe, rowCount, wantsLogits: false });
+      return 0;
+    }
+    const before = step.recomputed.get(run)?.rowCount ?? 0;
+    const rows = Math.min(blending.missingTokens - before, maxRows);
+    step.recomputed.set(run, { request, rowCount: before + rows });
+    step.budget -= rows;
+    return rows;
   }
 
   private admit(step: StepDraft): void {
@@ -216,15 +226,24 @@ export class Scheduler {
    * Claims the keys of the blocks of tokens [start, end). Answers where that ends: before the first block that
    * another run claims or has computed. A block that was begun in an earlier step is the run's own in any case.
    */
-  private claim(run: Run, start: number, end: number): number {
+  private claim(run: Run, step: StepDraft, start: number, end: number): number {
     for (let index = Math.floor(start / this.blockTokens); index * this.blockTokens < end; index++) {
       const key = run.keyAt(index);
       if (key === undefined) continue;
-      const others = this.claimed.has(key) || run.isResident(index, this.cache);
+      const others = step.claimed.has(key) || run.isResident(index, this.cache);
       if (others && index * this.blockTokens >= start) return index * this.blockTokens;
-      this.claimed.add(key);
+      step.claimed.add(key);
     }
     return end;
+  }
+
+  /** Claims all that a blended run lacks; false when another run claims the first of it. */
+  private claimRest(run: Run, step: StepDraft): boolean {
+    const first = Math.floor(run.computedTokens / this.blockTokens);
+    const keys = Array.from({ length: run.blockCount - first }, (_, i) => run.keyAt(first + i));
+    if (keys[0] !== undefined && step.claimed.has(keys[0])) return false;
+    for (const key of keys) if (key !== undefined) step.claimed.add(key);
+    return true;
   }
 
   /** Takes blocks until tokens [0, end) have one; they are reserved or there is room. @returns how many. */
@@ -242,18 +261,4 @@ export class Scheduler {
     for (let i = request.runs.length - 1; i >= 0; i--) request.runs[i].release(this.cache);
     request.reservedBlocks = 0;
   }
-}
-
-/** The run's KV is there when this step is done. */
-function isCovered(run: Run, step: StepDraft): boolean {
-  return run.computedTokens + (step.pieces.get(run)?.rowCount ?? 0) === run.tokenCount;
-}
-
-/**
- * A run needs the KV of all it sees, which may come about in the same step: a backend writes a layer's K and V
- * of all rows before it attends. The open run goes last, so that a decoding request has no other work.
- */
-function mayCompute(run: Run, request: Request, step: StepDraft): boolean {
-  if (run.open) return request.runs.every((other) => other === run || isCovered(other, step));
-  return run.plan.sees.every((segment) => isCovered(request.runs[segment.run], step));
 }

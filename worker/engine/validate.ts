@@ -4,7 +4,14 @@
  */
 import type { BackendShape } from "../backend/backend.ts";
 import { limits } from "../contract/limits.ts";
-import type { GenerateParams, PlanRun, SamplingParams, SegmentRef, SubmitMessage } from "../contract/messages.ts";
+import type {
+  BlendPlan,
+  GenerateParams,
+  PlanRun,
+  SamplingParams,
+  SegmentRef,
+  SubmitMessage,
+} from "../contract/messages.ts";
 import { blockCountForTokens, fullBlockCount } from "../contract/units.ts";
 
 const maxLogitBiases = 1_024;
@@ -60,6 +67,7 @@ function checkRuns({ plan, params, closeTokenIds }: SubmitMessage, shape: Backen
   runs.forEach((run, index) => {
     const open = params.maxTokens > 0 && index === runs.length - 1;
     checkRun(run, `plan.runs[${index}]`, open, shape);
+    if (run.blend !== undefined) checkBlend(run, index, open, runs, `plan.runs[${index}].blend`);
     for (const [at, segment] of run.sees.entries()) {
       checkSegment(segment, index, runs, shape.contextTokens, `plan.runs[${index}].sees[${at}]`);
     }
@@ -67,6 +75,28 @@ function checkRuns({ plan, params, closeTokenIds }: SubmitMessage, shape: Backen
   });
   const { maxRequestTokens } = limits;
   check(tokenCount <= maxRequestTokens, () => `prompt and maxTokens make ${tokenCount}, more than ${maxRequestTokens}`);
+}
+
+/** Copies lie in earlier runs, which are all closed, and have the tokens that they stand for. */
+function checkBlend(run: PlanRun, index: number, open: boolean, runs: readonly PlanRun[], name: string): void {
+  check(!open, () => `${name} is of an open run`);
+  const { recomputeRatio, copies } = run.blend as BlendPlan;
+  numberIn(recomputeRatio, 0, 1, `${name}.recomputeRatio`);
+  listOf(copies, limits.maxSegmentsPerRun, `${name}.copies`);
+  let end = 0;
+  for (const [i, copy] of copies.entries()) {
+    const field = `${name}.copies[${i}]`;
+    integerIn(copy.run, 0, index - 1, `${field}.run`);
+    const source = runs[copy.run].tokenIds;
+    integerIn(copy.firstToken, 0, source.length - 1, `${field}.firstToken`);
+    integerIn(copy.tokenCount, 1, source.length - copy.firstToken, `${field}.tokenCount`);
+    integerIn(copy.at, end, run.tokenIds.length - copy.tokenCount, `${field}.at`);
+    end = copy.at + copy.tokenCount;
+    for (let token = 0; token < copy.tokenCount; token++) {
+      const same = source[copy.firstToken + token] === run.tokenIds[copy.at + token];
+      check(same, () => `${field} copies another token than stands at ${copy.at + token}`);
+    }
+  }
 }
 
 /** The closing tokens, and one generated token before them, have room in the context. */

@@ -44,6 +44,13 @@ export interface AttentionBatch {
   readonly blockIds: Int32Array;
 }
 
+/** Tokens copied from slot to slot, [count] each (worker/backend/backend.ts has the same). */
+export interface TokenCopies {
+  readonly sourceSlots: Int32Array;
+  readonly targetSlots: Int32Array;
+  readonly deltas: Int32Array;
+}
+
 /** [headDim] weights of the RMSNorm on each head of q and k (Qwen3). */
 export interface HeadNorms {
   readonly q: Float32Array;
@@ -200,12 +207,27 @@ export class KvPool {
     this.#library.check("rerope", this.#library.symbols.spg_rerope(pool, blockIds, blockIds.length, delta));
   }
 
-  /** Copies K and V of one block to another in every layer. */
-  copyBlock(source: number, target: number): void {
+  /**
+   * Copies K and V of single tokens in every layer: K turned by the token's `deltas` positions, V as it is.
+   * @throws KernelError when a slot or delta is out of range, or a target is written twice or read
+   */
+  copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): void {
     const pool = this.#open();
-    assertInteger("source", source, 0, maxInt32);
-    assertInteger("target", target, 0, maxInt32);
-    this.#library.check("copyBlock", this.#library.symbols.spg_copy_block(pool, source, target));
+    const count = sourceSlots.length;
+    assertSameLength("targetSlots", targetSlots, count);
+    assertSameLength("deltas", deltas, count);
+    if (count === 0) return;
+    const status = this.#library.symbols.spg_copy_tokens(pool, sourceSlots, targetSlots, deltas, count);
+    this.#library.check("copyTokens", status);
+  }
+
+  /** out[row] = squared L2 distance of the row's K and V in this layer from what its slot holds; nothing is stored. */
+  deviations(layer: number, qkv: Float32Array, out: Float32Array, kNorm?: Float32Array): void {
+    this.#assertCall(layer, qkv);
+    assertLength("out", out, this.#rowCount);
+    if (kNorm !== undefined) assertLength("kNorm", kNorm, this.options.headDim);
+    const status = this.#library.symbols.spg_deviations(this.#pool, layer, qkv, this.qkvWidth, kNorm ?? null, out);
+    this.#library.check("deviations", status);
   }
 
   /** The pool's memory as it is, for tests and for moving blocks; not valid after `close`. */

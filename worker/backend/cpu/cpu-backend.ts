@@ -15,7 +15,7 @@ import {
   type KvPool,
   openCpuKernels,
 } from "../../native/cpu-kernels.ts";
-import type { Backend, BackendShape, Batch } from "../backend.ts";
+import type { Backend, BackendShape, Batch, TokenCopies } from "../backend.ts";
 import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
 import { DenseSession, type FloatTensor, rowsTensor } from "./dense-session.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
@@ -45,6 +45,8 @@ interface Buffers {
   readonly attention: Float32Array;
   /** [maxLogitRows, vocabSize] */
   readonly logits: Float32Array;
+  /** [maxRows] */
+  readonly deviations: Float32Array;
 }
 
 /** Tensors over the first rows of the buffers, for all layers of a step; making them costs less than a microsecond. */
@@ -138,18 +140,39 @@ export class CpuBackend implements Backend {
   }
 
   async forward(batch: Batch): Promise<Float32Array> {
-    const rows = batch.tokenIds.length;
-    if (rows < 1 || rows > this.#maxRows) throw new RangeError(`${rows} rows in a step of at most ${this.#maxRows}`);
     const { layerCount } = this.#config;
-    const tensors = this.#tensorsFor(rows);
-    this.#kernels.embedRows(this.#embedding, batch.tokenIds, this.#buffers.residual[0]);
-    this.#pool.beginStep(batch);
-    await this.#runGraph(0, tensors);
+    const tensors = await this.#begin(batch);
     for (let layer = 0; layer < layerCount - 1; layer++) {
       this.#pool.attention(layer, this.#buffers.qkv, this.#buffers.attention, this.#headNorms[layer]);
       await this.#runGraph(layer + 1, tensors);
     }
     return this.#finish(batch);
+  }
+
+  async copyTokens(copies: TokenCopies): Promise<void> {
+    this.#pool.copyTokens(copies);
+  }
+
+  async deviations(batch: Batch): Promise<Float32Array> {
+    const { qkv, attention, deviations } = this.#buffers;
+    const out = deviations.subarray(0, batch.tokenIds.length);
+    if (this.#config.layerCount === 1) return out.fill(0);
+    const tensors = await this.#begin(batch);
+    this.#pool.attention(0, qkv, attention, this.#headNorms[0]);
+    await this.#runGraph(1, tensors);
+    this.#pool.deviations(1, qkv, out, this.#headNorms[1]?.k);
+    return out;
+  }
+
+  /** Plans the step and leaves layer 0's q, k and v in `qkv`. */
+  async #begin(batch: Batch): Promise<StepTensors> {
+    const rows = batch.tokenIds.length;
+    if (rows < 1 || rows > this.#maxRows) throw new RangeError(`${rows} rows in a step of at most ${this.#maxRows}`);
+    const tensors = this.#tensorsFor(rows);
+    this.#kernels.embedRows(this.#embedding, batch.tokenIds, this.#buffers.residual[0]);
+    this.#pool.beginStep(batch);
+    await this.#runGraph(0, tensors);
+    return tensors;
   }
 
   /** Last layer: K and V of all rows, the rest for the rows whose logits are wanted. */
@@ -239,6 +262,7 @@ function allocateBuffers(config: ModelConfig, pool: KvPool, options: CpuBackendO
     qkv: rows(pool.qkvWidth),
     attention: rows(pool.outWidth),
     logits: new Float32Array(options.maxLogitRows * config.vocabSize),
+    deviations: rows(1),
   };
 }
 

@@ -1,0 +1,126 @@
+/**
+ * Blending a run (contract/messages.ts: BlendPlan), from the first token that was not found under a key on:
+ *
+ *   copy       KV of all copied tokens, from the runs they were computed in, moved to where they stand here
+ *   probe      layer 0 of every token with full visibility; its output gives layer 1's K and V, which tell how
+ *              far the copied ones are off (section 4.3: a token that deviates in one layer does so in the next)
+ *   recompute  the tokens that deviate most, and all that no copy covers, through all layers in order of position
+ *
+ * Which tokens are chosen depends on what was found, so a blended block's KV is one of several approximations.
+ */
+import type { TokenCopies } from "../backend/backend.ts";
+import type { BlendPlan } from "../contract/messages.ts";
+import type { Request } from "./request.ts";
+import type { Run } from "./run.ts";
+
+/** How many of so many copied tokens are computed again: a ceiling, but not of a product's rounding. */
+export function recomputeCount(copiedTokens: number, recomputeRatio: number): number {
+  return Math.min(copiedTokens, Math.ceil(Math.max(0, copiedTokens * recomputeRatio - 1e-9)));
+}
+
+/**
+ * Which of n tokens are computed, in rising order: those that are not copied, and `count` of those that are, with
+ * the greatest deviation; of equal ones the earlier. A deviation that is no number is the greatest.
+ */
+export function selectTokens(copied: Uint8Array, deviations: Float32Array, count: number): Int32Array {
+  const candidates: number[] = [];
+  const selected: number[] = [];
+  for (const [token, isCopied] of copied.entries()) (isCopied === 1 ? candidates : selected).push(token);
+  const sizeOf = (token: number): number =>
+    Number.isNaN(deviations[token]) ? Number.POSITIVE_INFINITY : deviations[token];
+  // The sort is stable, so equal ones stay in order; infinities are not subtracted from each other.
+  candidates.sort((a, b) => (sizeOf(a) === sizeOf(b) ? 0 : sizeOf(b) - sizeOf(a)));
+  return Int32Array.from([...selected, ...candidates.slice(0, count)]).sort();
+}
+
+/** The progress of one run's blending, from its copies on. Tokens count from the run's first. */
+export class Blending {
+  readonly copiedTokens: number;
+  readonly recomputedTokens: number;
+  private readonly firstToken: number;
+  private readonly copied: Uint8Array;
+  private readonly deviations: Float32Array;
+  private probedCount = 0;
+  /** Tokens to compute; undefined until all are probed. */
+  private selected: Int32Array | undefined;
+  private computedCount = 0;
+
+  /** @param firstToken tokens before it were found under their keys */
+  constructor(plan: BlendPlan, firstToken: number, tokenCount: number) {
+    this.firstToken = firstToken;
+    this.copied = new Uint8Array(tokenCount - firstToken);
+    for (const { at, tokenCount: count } of plan.copies) {
+      this.copied.fill(1, Math.max(0, at - firstToken), Math.max(0, at + count - firstToken));
+    }
+    this.deviations = new Float32Array(tokenCount - firstToken);
+    this.copiedTokens = this.copied.reduce((sum, isCopied) => sum + isCopied, 0);
+    this.recomputedTokens = recomputeCount(this.copiedTokens, plan.recomputeRatio);
+    // With none or all of them there is nothing to choose.
+    if (this.recomputedTokens === 0 || this.recomputedTokens === this.copiedTokens) this.select();
+  }
+
+  get nextProbe(): number {
+    return this.firstToken + this.probedCount;
+  }
+
+  get unprobedTokens(): number {
+    return this.selected === undefined ? this.copied.length - this.probedCount : 0;
+  }
+
+  /** Tokens still to be computed; while it is not known which, how many there will be. */
+  get missingTokens(): number {
+    return this.copied.length - this.copiedTokens + this.recomputedTokens - this.computedCount;
+  }
+
+  /** Takes the deviations of the next tokens, [n]. */
+  addDeviations(deviations: Float32Array): void {
+    this.deviations.set(deviations, this.probedCount);
+    this.probedCount += deviations.length;
+    if (this.probedCount === this.deviations.length) this.select();
+  }
+
+  /** The next `rowCount` selected tokens, in stretches of consecutive ones. */
+  nextStretches(rowCount: number): { firstToken: number; rowCount: number }[] {
+    const stretches: { firstToken: number; rowCount: number }[] = [];
+    const next = this.selected?.subarray(this.computedCount, this.computedCount + rowCount) ?? [];
+    for (const token of next) {
+      const last = stretches.at(-1);
+      const firstToken = this.firstToken + token;
+      if (last !== undefined && last.firstToken + last.rowCount === firstToken) last.rowCount += 1;
+      else stretches.push({ firstToken, rowCount: 1 });
+    }
+    return stretches;
+  }
+
+  /** The next `rowCount` selected tokens are computed. */
+  advance(rowCount: number): void {
+    this.computedCount += rowCount;
+  }
+
+  private select(): void {
+    this.selected = selectTokens(this.copied, this.deviations, this.recomputedTokens);
+  }
+}
+
+/** Slots of what these runs copy, without the tokens that were found under their keys. */
+export function tokenCopies(runs: readonly { readonly request: Request; readonly run: Run }[]): TokenCopies {
+  const sourceSlots: number[] = [];
+  const targetSlots: number[] = [];
+  const deltas: number[] = [];
+  for (const { request, run } of runs) {
+    for (const { run: index, firstToken, tokenCount, at } of run.plan.blend?.copies ?? []) {
+      const source = request.runs[index];
+      const delta = run.plan.position + at - source.plan.position - firstToken;
+      for (let i = Math.max(0, run.computedTokens - at); i < tokenCount; i++) {
+        sourceSlots.push(source.slotOf(firstToken + i));
+        targetSlots.push(run.slotOf(at + i));
+        deltas.push(delta);
+      }
+    }
+  }
+  return {
+    sourceSlots: Int32Array.from(sourceSlots),
+    targetSlots: Int32Array.from(targetSlots),
+    deltas: Int32Array.from(deltas),
+  };
+}

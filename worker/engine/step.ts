@@ -1,0 +1,79 @@
+/** What a step is made of: pieces for all layers, probes and copies of blended runs (blend.ts). */
+import type { BlockKey } from "../contract/units.ts";
+import type { Request } from "./request.ts";
+import type { Run } from "./run.ts";
+
+/** Consecutive tokens of a run, computed in one step. */
+export interface Piece {
+  readonly request: Request;
+  readonly run: Run;
+  readonly firstToken: number;
+  readonly rowCount: number;
+  /** The piece ends with the open run's last token. */
+  readonly wantsLogits: boolean;
+}
+
+export interface StepPlan {
+  /** Through all layers: what runs lack, in their order; of a blended run the tokens that are computed again. */
+  readonly pieces: readonly Piece[];
+  /** Blended runs that begin: their copies come before all else. */
+  readonly copies: readonly { readonly request: Request; readonly run: Run }[];
+  /** Through the first layer only, to find which copied tokens deviate. */
+  readonly probes: readonly Piece[];
+  /** Requests that the whole pool cannot hold any more: they end here. */
+  readonly outgrown: readonly Request[];
+}
+
+/** A step while it is planned. */
+export class StepDraft {
+  /** One piece a run, a run after those it sees. */
+  readonly pieces = new Map<Run, Piece>();
+  readonly copies: { request: Request; run: Run }[] = [];
+  readonly probes = new Map<Run, Piece>();
+  /** Of a blended run's selected tokens, how many more this step computes. */
+  readonly recomputed = new Map<Run, { request: Request; rowCount: number }>();
+  readonly outgrown: Request[] = [];
+  /** Keys of blocks that are computed in this step, or by a run that is being blended. */
+  readonly claimed = new Set<BlockKey>();
+  /** Prefill rows left. A probe runs one layer and not all, so probes have rows of their own. */
+  budget = 0;
+  probeBudget: number;
+
+  constructor(probeBudget: number) {
+    this.probeBudget = probeBudget;
+  }
+
+  plan(): StepPlan {
+    const blended = Array.from(this.recomputed, ([run, { request, rowCount }]) =>
+      (run.blending?.nextStretches(rowCount) ?? []).map((stretch) => ({
+        request,
+        run,
+        ...stretch,
+        wantsLogits: false,
+      })),
+    );
+    return {
+      pieces: [...this.pieces.values(), ...blended.flat()],
+      copies: this.copies,
+      probes: [...this.probes.values()],
+      outgrown: this.outgrown,
+    };
+  }
+
+  /** The run's KV is there when this step is done. A blended run is found complete a step later. */
+  covers(run: Run): boolean {
+    return run.computedTokens + (this.pieces.get(run)?.rowCount ?? 0) === run.tokenCount;
+  }
+
+  /**
+   * A run needs the KV of all it sees, which may come about in the same step: a backend writes a layer's K and V
+   * of all rows before it attends. What is copied must be there before the step. The open run goes last, so that
+   * a decoding request has no other work.
+   */
+  mayCompute(run: Run, request: Request): boolean {
+    if (run.open) return request.runs.every((other) => other === run || this.covers(other));
+    const { sees, blend } = run.plan;
+    if (blend === undefined) return sees.every((segment) => this.covers(request.runs[segment.run]));
+    return [...sees, ...blend.copies].every((needed) => request.runs[needed.run].complete);
+  }
+}
