@@ -3,7 +3,8 @@
  * retrieval is resolved before.
  *
  * A pass goes through the tree from the leaves up and applies at each node the first rule that fires, until none does.
- * Passes are repeated until one changes nothing, so the result is a fixpoint of the whole table.
+ * Passes are repeated until one changes nothing. That is done for the rules that expand, then for all others; those
+ * make nothing that expands, so the result is a fixpoint of the whole table.
  *
  * Why it ends. Expansion removes chats, zips, maps in prompts, retrieveds and repeats of one, and nothing makes them.
  * Distribution makes generates that expose their output alone, which it does not touch. Reduction leaves a judge fewer
@@ -61,18 +62,14 @@ export function rewrite(query: Query, options: RewriteOptions = {}, rules = stan
     throw new RangeError(`reduceArity must be a whole number from 2, not ${options.reduceArity}`);
   }
   checkLegal(query, "resolved");
-  const rewriter = new Rewriter(options, rules);
+  const steps: RewriteStep[] = [];
   let current = query;
-  for (let pass = 0; pass < maxPasses; pass++) {
-    const next = rewriter.pass(current);
-    if (next === current) {
-      if (rules === standardRules) checkLegal(current, "rewritten");
-      return { query: current, steps: rewriter.steps };
-    }
-    options.afterPass?.(next);
-    current = next;
+  for (const phase of ["expand", "improve"] as const) {
+    const inPhase = rules.filter((rule) => rule.phase === phase);
+    current = new Rewriter(options, inPhase, steps).toFixpoint(current);
   }
-  throw new Error(`rules still fire after ${maxPasses} passes; the last was ${rewriter.steps.at(-1)?.rule}`);
+  if (rules === standardRules) checkLegal(current, "rewritten");
+  return { query: current, steps };
 }
 
 /** From a node up to the root, for paths: most are never asked for. */
@@ -83,17 +80,21 @@ interface Trail {
 }
 
 class Rewriter {
-  readonly steps: RewriteStep[] = [];
+  readonly #options: RewriteOptions;
+  readonly #steps: RewriteStep[];
   readonly #rulesOf = new Map<Query["kind"], Rule[]>();
   readonly #contexts: Readonly<Record<Place, RuleContext>>;
   readonly #renamed = new Map<Query, Generate | Repeat>();
   #done: Readonly<Record<Place | "run", Map<Query, Query>>> = emptyMemory();
 
-  constructor({ spanModel, bulkMap, reduceArity }: RewriteOptions, rules: readonly Rule[]) {
+  constructor(options: RewriteOptions, rules: readonly Rule[], steps: RewriteStep[]) {
+    this.#options = options;
+    this.#steps = steps;
     for (const rule of rules) {
       for (const kind of rule.kinds) this.#rulesOf.set(kind, [...(this.#rulesOf.get(kind) ?? []), rule]);
     }
     const { keyOf, isGreedy, representative } = new Equality();
+    const { spanModel, bulkMap, reduceArity } = options;
     const always = () => true;
     const contextAt = (place: Place): RuleContext => ({
       place,
@@ -113,8 +114,19 @@ class Rewriter {
     };
   }
 
+  toFixpoint(query: Query): Query {
+    let current = query;
+    for (let pass = 0; pass < maxPasses; pass++) {
+      const next = this.#pass(current);
+      if (next === current) return current;
+      this.#options.afterPass?.(next);
+      current = next;
+    }
+    throw new Error(`rules still fire after ${maxPasses} passes; the last was ${this.#steps.at(-1)?.rule}`);
+  }
+
   /** The query itself when no rule fires. */
-  pass(query: Query): Query {
+  #pass(query: Query): Query {
     this.#done = emptyMemory();
     const renamedBefore = this.#renamed.size;
     const rewritten = this.#visit(query, "root", undefined);
@@ -147,7 +159,8 @@ class Rewriter {
     for (const rule of this.#rulesOf.get(query.kind) ?? []) {
       const after = rule.apply(query, context);
       if (after === undefined) continue;
-      if (this.steps.length < maxSteps) this.steps.push({ rule: rule.name, path: pathOf(trail), before: query, after });
+      if (this.#steps.length < maxSteps)
+        this.#steps.push({ rule: rule.name, path: pathOf(trail), before: query, after });
       return after;
     }
     return undefined;

@@ -75,8 +75,8 @@ const retrievedToPlus = ruleOn(
   (generate) => {
     const warming: GenerateOptions = { model: generate.options.model, maxTokens: 1, temperature: 0 };
     const expand = (query: Query): Query => {
-      if (query.kind === "generate" || query.kind === "repeat" || query.kind === "chat") return query;
-      return query.kind === "retrieved" ? preparedThenRead(query, warming) : mapChildren(query, expand);
+      if (query.kind === "retrieved") return preparedThenRead(query, warming);
+      return isOrdered(query) || query.kind === "plus" ? mapChildren(query, expand) : query;
     };
     const input = expand(generate.input);
     return input === generate.input ? undefined : { ...generate, input };
@@ -110,4 +110,4 @@ export const expandRules: readonly Rule[] = [
   repeatOnce,
   retrievedAlone,
   retrievedToPlus,
-];
+].map((rule) => ({ ...rule, phase: "expand" }));

@@ -35,6 +35,8 @@ export interface Rule {
   /** left -> right */
   readonly summary: string;
   readonly kinds: readonly Query["kind"][];
+  /** Expansion ends before anything else begins: a zip counts the children of a join as they were written. */
+  readonly phase: "expand" | "improve";
   readonly apply: (query: Query, context: RuleContext) => Query | undefined;
 }
 
@@ -52,7 +54,13 @@ export function ruleOn<Kind extends Query["kind"]>(
 ): Rule {
   const wanted: ReadonlySet<string> = new Set(kinds);
   const isWanted = (query: Query): query is NodeOf<Kind> & Query => wanted.has(query.kind);
-  return { name, summary, kinds, apply: (query, context) => (isWanted(query) ? apply(query, context) : undefined) };
+  return {
+    name,
+    summary,
+    kinds,
+    phase: "improve",
+    apply: (query, context) => (isWanted(query) ? apply(query, context) : undefined),
+  };
 }
 
 export const orderedKinds = ["seq", "cross", "par"] as const;

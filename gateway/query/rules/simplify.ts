@@ -1,16 +1,16 @@
 /** Fewer nodes for the same thing: nothing is seen or run otherwise than before. Each rule removes a node. */
 import { childrenOf, type Query } from "../ir.ts";
-import { isEmpty, isOrdered, isRun, nothing, optionsOf, orderedKinds, type Rule, ruleOn } from "./rule.ts";
+import { isEmpty, isOrdered, isRun, nothing, orderedKinds, type Rule, ruleOn } from "./rule.ts";
 
 /**
- * Not around a generate in a prompt: a seq shows its output alone, and a plus around the seq would show its input too
- * (ir.ts, expose). A plus of one stays as well: its child does not see what stands before it.
+ * Not around a generate in a prompt: a seq shows its output alone, as words of the chain around it, and a plus around
+ * the seq would take the generate for its own child (ir.ts, expose). A plus of one stays: its child does not see what
+ * stands before it.
  */
 const onlyChild = ruleOn(orderedKinds, "only-child", "seq[a] -> a", ({ children }, { place }) => {
   const [child, ...others] = children;
   if (child === undefined || others.length > 0) return undefined;
-  const mayShowMore = child.kind === "chat" || (isRun(child) && optionsOf(child).expose === undefined);
-  return place === "prompt" && mayShowMore ? undefined : child;
+  return place === "prompt" && isRun(child) ? undefined : child;
 });
 
 /** Outside prompts a join's kind says how it is run and answered, so only like joins are one. */
