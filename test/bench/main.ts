@@ -7,6 +7,7 @@ import { decodeBench } from "./decode.ts";
 import { determinismBench } from "./determinism.ts";
 import { kernelsBench } from "./kernels.ts";
 import { llamaBench } from "./llama.ts";
+import { loweringBench } from "./lowering.ts";
 import { memoryBench } from "./memory.ts";
 import { overheadBench } from "./overhead.ts";
 import { qualityBench } from "./quality.ts";
@@ -23,6 +24,7 @@ const benches: readonly Bench[] = [
   memoryBench,
   determinismBench,
   qualityBench,
+  loweringBench,
 ];
 
 function listText(): string {

@@ -130,7 +130,7 @@ describe("blended runs", () => {
       expect(firstToken).toBe(0);
       expect(tokenCount).toBe(source.tokenIds.length);
       expect(at).toBeGreaterThanOrEqual(end);
-      expect(run.tokenIds.slice(at, at + tokenCount)).toEqual(source.tokenIds);
+      expect([...run.tokenIds.subarray(at, at + tokenCount)]).toEqual([...source.tokenIds]);
       end = at + tokenCount;
     }
     const spans = ["a", "b"].map((id) => rig.spans.lowerSpan({ ...idOf(id), salt: corpusSalt }).blockKeys);
