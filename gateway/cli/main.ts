@@ -3,9 +3,11 @@
 import { type Command, CommandError, helpText, parseInput, UsageError } from "./command.ts";
 import { askCommand } from "./commands/ask.ts";
 import { benchCommand } from "./commands/bench.ts";
+import { explainCommand } from "./commands/explain.ts";
 import { ingestCommand } from "./commands/ingest.ts";
 import { keyCommand } from "./commands/key.ts";
 import { prepareCommand } from "./commands/prepare.ts";
+import { queryCommand } from "./commands/query.ts";
 import { serveCommand } from "./commands/serve.ts";
 import { tenantCommand } from "./commands/tenant.ts";
 
@@ -16,6 +18,8 @@ const commands: readonly Command[] = [
   ingestCommand,
   prepareCommand,
   askCommand,
+  queryCommand,
+  explainCommand,
   benchCommand,
 ];
 

@@ -20,8 +20,26 @@ export interface SpangateReport {
   readonly queue_ms: number;
   readonly prefill_ms: number;
   readonly ttft_ms: number;
+  /** Of the outermost generation. */
   readonly spans: readonly SpanSummary[];
-  readonly [field: string]: unknown;
+  /** Every generation of the tree, inner ones before those that read them. */
+  readonly generates: readonly GenerateSummary[];
+  /** Computed ahead of the generations that read them. */
+  readonly prepared: { readonly tokens: number; readonly computed_tokens: number };
+  /** With `reuse: "blend"`: tokens whose KV was copied, and those of them that were computed again. */
+  readonly blend?: { readonly tokens: number; readonly recomputed_tokens: number };
+}
+
+export interface GenerateSummary {
+  /** In the query as it was sent. */
+  readonly path: string;
+  /** Of the sample, in a repeat. */
+  readonly index: number;
+  readonly prompt_tokens: number;
+  readonly completion_tokens: number;
+  readonly cached_tokens: number;
+  readonly ttft_ms: number;
+  readonly finish_reason: string;
 }
 
 interface AnswerHead {
@@ -79,22 +97,42 @@ export function textsOf(answer: QueryAnswer): readonly string[] {
   return [...texts].sort(([a], [b]) => a - b).map(([, text]) => text);
 }
 
+export interface Piece {
+  readonly index: number;
+  readonly text: string;
+  /** Nothing follows of this choice. */
+  readonly isLast: boolean;
+}
+
 /** What a chunk adds: one piece for each of its choices. */
-export function piecesOf(chunk: QueryChunk): readonly { readonly index: number; readonly text: string }[] {
+export function piecesOf(chunk: QueryChunk): readonly Piece[] {
   return chunk.choices.map((choice) => {
     const text = "delta" in choice ? (choice.delta.content ?? "") : choice.text;
-    return { index: choice.index, text };
+    return { index: choice.index, text, isLast: choice.finish_reason !== null };
   });
+}
+
+export interface Prepared {
+  readonly spans: readonly SpanSummary[];
+  readonly tokens: number;
+  readonly computed_tokens: number;
+}
+
+export interface Drawing {
+  /** A tree of lines. */
+  readonly text: string;
+  readonly svg: string;
 }
 
 export interface Explanation {
   /** As it was sent, in canonical form. */
   readonly query: JsonValue;
-  /** What each rule made of it, in order. */
-  readonly steps: readonly { readonly rule: string; readonly [field: string]: unknown }[];
+  /** What each rule did, in order; `path` is of the node that it replaced. */
+  readonly steps: readonly { readonly rule: string; readonly path: string; readonly [field: string]: unknown }[];
   readonly rewritten: JsonValue;
-  readonly plan: unknown;
-  readonly drawing: { readonly text: string; readonly svg: string };
+  /** For each generation its runs: lengths, block keys, what is held now. */
+  readonly plan: JsonValue;
+  readonly drawing: { readonly before: Drawing; readonly after: Drawing };
 }
 
 export interface BulkItem {

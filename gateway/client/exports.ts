@@ -9,6 +9,7 @@ export * from "./answers.ts";
 export {
   type BulkOptions,
   type CallOptions,
+  type ExecuteOptions,
   type QuerySource,
   SpanQueryClient,
   type SpanQueryClientOptions,

@@ -1,6 +1,6 @@
 /** The span-query routes of a server, over fetch. */
 import type { QueryJson } from "../query/wire.ts";
-import type { BulkItem, BulkLine, ErrorBody, Explanation, QueryAnswer, QueryChunk } from "./answers.ts";
+import type { BulkItem, BulkLine, ErrorBody, Explanation, Prepared, QueryAnswer, QueryChunk } from "./answers.ts";
 import { readLines } from "./lines.ts";
 import { readSse } from "./sse.ts";
 
@@ -16,6 +16,11 @@ export interface CallOptions {
   readonly signal?: AbortSignal;
   /** Instead of the client's. */
   readonly timeoutMs?: number;
+}
+
+export interface ExecuteOptions extends CallOptions {
+  /** false: the outermost generation computes its whole prompt, to compare with. */
+  readonly reuse?: boolean;
 }
 
 export interface BulkOptions extends CallOptions {
@@ -68,13 +73,15 @@ export class SpanQueryClient {
   }
 
   /** Runs the tree and answers with the outermost generation. */
-  async execute(query: QuerySource, options: CallOptions = {}): Promise<QueryAnswer> {
-    return (await (await this.#query("/v1/query/execute", query, options)).json()) as QueryAnswer;
+  async execute(query: QuerySource, options: ExecuteOptions = {}): Promise<QueryAnswer> {
+    const path = `/v1/query/execute?${executeParameters(options)}`;
+    return (await (await this.#query(path, query, options)).json()) as QueryAnswer;
   }
 
   /** The same, as it is generated. @throws SpanQueryError when the answer ends early */
-  async *stream(query: QuerySource, options: CallOptions = {}): AsyncGenerator<QueryChunk> {
-    const response = await this.#query("/v1/query/execute?stream=true", query, options);
+  async *stream(query: QuerySource, options: ExecuteOptions = {}): AsyncGenerator<QueryChunk> {
+    const path = `/v1/query/execute?${executeParameters(options, "true")}`;
+    const response = await this.#query(path, query, options);
     for await (const { data } of readSse(bodyOf(response))) {
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data) as QueryChunk | { readonly error: ErrorBody };
@@ -85,8 +92,8 @@ export class SpanQueryClient {
   }
 
   /** Computes and keeps the KV of the query's spans; generates nothing. Answers with what became resident. */
-  async prepare(query: QuerySource, options: CallOptions = {}): Promise<unknown> {
-    return await (await this.#query("/v1/query/prepare", query, options)).json();
+  async prepare(query: QuerySource, options: CallOptions = {}): Promise<Prepared> {
+    return (await (await this.#query("/v1/query/prepare", query, options)).json()) as Prepared;
   }
 
   /** What the query becomes and what of it is cached; runs nothing. */
@@ -135,6 +142,10 @@ export class SpanQueryClient {
     if (!response.ok) throw await refusalOf(response);
     return response;
   }
+}
+
+function executeParameters({ reuse }: ExecuteOptions, stream = "false"): URLSearchParams {
+  return new URLSearchParams({ stream, ...(reuse === undefined ? {} : { reuse: String(reuse) }) });
 }
 
 const endedEarly = ({ status }: Response): SpanQueryError =>

@@ -56,7 +56,7 @@ test("execute, prepare and explain post the query as JSON, with the key", async 
   await client.prepare(query);
   await client.explain(JSON.stringify(query));
   expect(seen.map(({ method, path }) => `${method} ${path}`)).toEqual([
-    "POST /v1/query/execute",
+    "POST /v1/query/execute?stream=false",
     "POST /v1/query/prepare",
     "POST /v1/query/explain",
   ]);
@@ -69,17 +69,21 @@ test("execute, prepare and explain post the query as JSON, with the key", async 
 
 describe("stream", () => {
   const chunk = (index: number, content: string): string =>
-    `data: ${JSON.stringify({ object: "chat.completion.chunk", choices: [{ index, delta: { content }, finish_reason: null }] })}\n\n`;
+    `data: ${JSON.stringify({ object: "chat.completion.chunk", choices: [{ index, delta: { content }, finish_reason: index === 1 ? "stop" : null }] })}\n\n`;
   const read = async (): Promise<QueryChunk[]> => await Array.fromAsync(client.stream(query));
 
   test("gives chunks until the end", async () => {
     answer = () =>
       streamed([chunk(0, "a"), ": ping\n\n", chunk(1, "b").slice(0, 9), chunk(1, "b").slice(9), "data: [DONE]\n\n"]);
     expect((await read()).flatMap(piecesOf)).toEqual([
-      { index: 0, text: "a" },
-      { index: 1, text: "b" },
+      { index: 0, text: "a", isLast: false },
+      { index: 1, text: "b", isLast: true },
     ]);
-    expect(seen[0]?.path).toBe("/v1/query/execute?stream=true");
+    await Array.fromAsync(client.stream(query, { reuse: false }));
+    expect(seen.map(({ path }) => path)).toEqual([
+      "/v1/query/execute?stream=true",
+      "/v1/query/execute?stream=true&reuse=false",
+    ]);
   });
 
   test("throws the server's error in mid-stream", async () => {
@@ -187,7 +191,16 @@ test("texts stand in the order of their choices", () => {
     total_tokens: 2,
     prompt_tokens_details: { cached_tokens: 0 },
   };
-  const spangate = { request_id: "r", worker: "w", queue_ms: 0, prefill_ms: 0, ttft_ms: 0, spans: [] };
+  const spangate = {
+    request_id: "r",
+    worker: "w",
+    queue_ms: 0,
+    prefill_ms: 0,
+    ttft_ms: 0,
+    spans: [],
+    generates: [],
+    prepared: { tokens: 0, computed_tokens: 0 },
+  };
   const choices = [1, 0].map((index) => ({ index, text: `t${index}`, finish_reason: "stop" }));
   expect(textsOf({ ...head, object: "text_completion", choices, usage, spangate })).toEqual(["t0", "t1"]);
 });
