@@ -64,6 +64,20 @@ export const limits = {
   bulkRecordsPerTenant: 64,
   bulkResultBytesPerTenant: 16 * mib,
   bulkKeepMs: 3_600_000,
+  /** Bytes of a span query. */
+  queryBodyBytes: 8 * mib,
+  /** What `max_tokens: 0` of a query's generate stands for. */
+  queryDefaultTokens: 1_024,
+  /** Requests of one query that are at the workers at the same time. */
+  queryConcurrency: 64,
+  /** A document that comes with a query: its characters, tokens of a part, parts that are read. */
+  augmentChars: mib,
+  augmentPartTokens: 256,
+  augmentParts: 8,
+  /** What an explanation shows: steps, runs of all plans together, characters of one printed node. */
+  explainSteps: 200,
+  explainRuns: 4_096,
+  explainNodeChars: 4_096,
   inFlightPerWorker: 1_024,
   unplacedRequests: 1_024,
   attempts: 3,
@@ -86,6 +100,9 @@ const relations: readonly (readonly [boolean, string])[] = [
   [limits.bodyBytes <= limits.serverBodyBytes, "a JSON body fits into what the server takes"],
   [limits.bulkBodyBytes <= limits.serverBodyBytes, "a bulk body fits into what the server takes"],
   [limits.bulksPerTenant <= limits.bulkRecordsPerTenant, "a bulk request that runs can be looked at"],
+  [limits.queryBodyBytes <= limits.serverBodyBytes, "a query fits into what the server takes"],
+  [limits.queryConcurrency <= limits.inFlightPerWorker, "one query does not fill a worker"],
+  [limits.queryDefaultTokens <= contractLimits.maxRequestTokens, "a default completion is one that a worker takes"],
   [limits.streamPingMs * 2 <= limits.streamStallMs, "a stream is pinged before it counts as stalled"],
   [limits.documents + 2 <= contractLimits.maxRuns, "a span each and the main runs fit into a plan"],
   [limits.documents + 2 <= contractLimits.maxSegmentsPerRun, "the last run can see every span"],
@@ -109,6 +126,8 @@ export interface Config {
   readonly weights: "float32" | "int8";
   /** Threads of each worker. */
   readonly threadCount: number;
+  /** Arity of the trees that wide judges become; undefined: they stay as they are. */
+  readonly queryReduceArity: number | undefined;
   readonly adminKey: string | undefined;
   readonly logLevel: (typeof logLevels)[number];
 }
@@ -139,6 +158,9 @@ const schema = z.object({
   SPANGATE_KV_BYTES: wholeNumber(mib, 2 ** 42).optional(),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"], { error: 'must be "float32" or "int8"' }).default("float32"),
   SPANGATE_THREADS: wholeNumber(1, 256).optional(),
+  SPANGATE_QUERY_REDUCE_ARITY: wholeNumber(0, 1_024)
+    .refine((arity) => arity !== 1, "must be 0 (off) or from 2 to 1024")
+    .optional(),
   SPANGATE_ADMIN_KEY: z
     .string()
     .min(20, "must have at least 20 characters")
@@ -172,6 +194,8 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     weights: values.SPANGATE_WEIGHTS,
     threadCount:
       values.SPANGATE_THREADS ?? Math.max(1, Math.floor(availableParallelism() / values.SPANGATE_DEVICES.length)),
+    // 0 is off, as unset is.
+    queryReduceArity: values.SPANGATE_QUERY_REDUCE_ARITY || undefined,
     adminKey: values.SPANGATE_ADMIN_KEY,
     logLevel: values.SPANGATE_LOG,
   });

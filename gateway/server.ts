@@ -11,6 +11,7 @@ import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
 import { ApiError } from "./errors.ts";
+import { BulkResults } from "./execute/bulk-results.ts";
 import type { AppEnv } from "./http/auth.ts";
 import { addChatRoutes } from "./http/chat.ts";
 import { addFileBatchRoutes } from "./http/file-batches.ts";
@@ -19,6 +20,9 @@ import { ConcurrencyLimiter } from "./http/limits.ts";
 import { addModelRoutes } from "./http/models.ts";
 import { addOpsRoutes } from "./http/ops.ts";
 import { addPrepareRoutes } from "./http/prepare.ts";
+import { addQueryRoutes } from "./http/query.ts";
+import { addBulkRoutes } from "./http/query-bulk.ts";
+import { queryRunner } from "./http/query-runner.ts";
 import { addTenantRoutes } from "./http/tenants.ts";
 import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
@@ -27,9 +31,11 @@ import { ChatTemplate } from "./lower/chat-template.ts";
 import { TokenBytes } from "./lower/detokenizer.ts";
 import { readModelText } from "./lower/model-text.ts";
 import { Lowerer } from "./lower/plan.ts";
+import { QueryLowerer } from "./lower/query-lowerer.ts";
 import { TextTokenizer } from "./lower/tokenizer.ts";
 import { Metrics } from "./metrics.ts";
 import { Pipeline } from "./pipeline.ts";
+import { openQueries } from "./queries.ts";
 import { SpanService } from "./span-service.ts";
 import { loadServerSecret } from "./tenant/secret.ts";
 import { TenantService } from "./tenant/tenants.ts";
@@ -80,7 +86,8 @@ export async function startServer(config: Config, options: StartOptions): Promis
     log,
   });
   const state = { draining: false };
-  const app = openApp({ workers, text, tenants, corpus, log, draining: () => state.draining });
+  const reduceArity = config.queryReduceArity;
+  const app = openApp({ workers, text, tenants, corpus, reduceArity, log, draining: () => state.draining });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   workers.start();
   await corpus.start();
@@ -110,11 +117,12 @@ interface AppParts {
   readonly text: TextSide;
   readonly tenants: TenantService;
   readonly corpus: Corpus;
+  readonly reduceArity: number | undefined;
   readonly log: Log;
   readonly draining: () => boolean;
 }
 
-function openApp({ workers, text, tenants, corpus, log, draining }: AppParts): Hono<AppEnv> {
+function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }: AppParts): Hono<AppEnv> {
   const { registry, residency, dispatcher } = workers;
   const metrics = new Metrics();
   const chat = {
@@ -124,6 +132,21 @@ function openApp({ workers, text, tenants, corpus, log, draining }: AppParts): H
     metrics,
     filters: attributeFilterSchema,
     nowMs: Date.now,
+    log,
+  };
+  const { limiter, nowMs } = chat;
+  const query = { queries: openQueries({ workers, text, tenants, corpus, reduceArity }), limiter, metrics, nowMs, log };
+  const bulk = {
+    results: new BulkResults({
+      tenants: limits.bulkResultTenants,
+      bulksPerTenant: limits.bulkRecordsPerTenant,
+      bytesPerTenant: limits.bulkResultBytesPerTenant,
+      keepMs: limits.bulkKeepMs,
+      nowMs,
+    }),
+    runnerFor: (tenantId: string) => queryRunner(query, tenantId),
+    capacityTokens: () => poolTokens(registry.card()),
+    limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
     log,
   };
   const createdMs = Date.now();
@@ -137,6 +160,8 @@ function openApp({ workers, text, tenants, corpus, log, draining }: AppParts): H
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),
       (it) => addChatRoutes(it, chat),
+      (it) => addQueryRoutes(it, query),
+      (it) => addBulkRoutes(it, bulk),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining }),
     ],
@@ -144,6 +169,12 @@ function openApp({ workers, text, tenants, corpus, log, draining }: AppParts): H
     metrics,
     log,
   });
+}
+
+/** @throws ApiError not_ready while no model is known */
+function poolTokens(card: ModelCard | undefined): number {
+  if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
+  return card.blockCount * card.blockTokens;
 }
 
 function openPipeline(workers: Workers, text: TextSide, tenants: TenantService, corpus: Corpus): Pipeline {
@@ -168,12 +199,18 @@ function openText(config: Config) {
   const tokenizer = new TextTokenizer(modelText, { cacheChars: limits.encodedCacheChars });
   const template = new ChatTemplate(modelText);
   let lowerer: Lowerer | undefined;
-  // All workers serve one model (the registry sees to it), so there is one lowerer.
+  let queryLowerer: QueryLowerer | undefined;
+  // All workers serve one model (the registry sees to it), so there is one lowerer of each kind.
   const lowererFor = (card: ModelCard): Lowerer => {
     lowerer ??= new Lowerer({ template, tokenizer, card, cacheChars: limits.spanCacheChars });
     return lowerer;
   };
-  return { tokenizer, lowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
+  const queryLowererFor = (card: ModelCard): QueryLowerer => {
+    const cacheChars = limits.encodedCacheChars;
+    queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheChars });
+    return queryLowerer;
+  };
+  return { tokenizer, lowererFor, queryLowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
 }
 
 function listen(

@@ -46,10 +46,9 @@ export function generateParams(
 
 export const randomSeed = (): number => crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
 
-/** @throws ApiError model_not_found */
-export function requireModel(card: ModelCard, name: string, path: string): void {
+/** "": whichever the server has. @throws ApiError model_not_found */
+export function requireModel(card: ModelCard, name: string, param: string): void {
   if (name === "" || name === card.id) return;
-  const param = `${path}.g.model`;
   throw new ApiError("model_not_found", {
     message: `${param}: the model '${name.slice(0, 64)}' does not exist.`,
     param,

@@ -17,7 +17,7 @@ import { completionTokens } from "../room.ts";
 import { atPath } from "./located.ts";
 import { outputTokens } from "./output-tokens.ts";
 import { generateParams, randomSeed } from "./params.ts";
-import { generateOf, type Inner, inputPath, type PromptParts, promptParts, sampleCount } from "./prompt-parts.ts";
+import { generateOf, type Inner, inputPlace, type PromptParts, promptParts, sampleCount } from "./prompt-parts.ts";
 import { TreeReport } from "./report.ts";
 import { Slots } from "./slots.ts";
 
@@ -116,7 +116,7 @@ export class TreeRun {
 
   /** Computes and keeps these inputs as children of a commutative join, for the prompts that will read them. */
   async prepareSpans(node: Generate, spans: PromptParts["spans"], path: string): Promise<FinishedEvent | undefined> {
-    const needed = spans.flatMap(({ input, path }) => promptParts(input, path).inner);
+    const needed = spans.flatMap(({ input, place }) => promptParts(input, place).inner);
     await Promise.all(needed.map((inner) => this.outputs(inner)));
     const children = spans.map(({ input }) => input);
     return await this.prepare({ kind: "generate", options: node.options, input: { kind: "plus", children } }, path);
@@ -167,7 +167,7 @@ export class TreeRun {
 
   /** Inner generates, effects, and meanwhile the part of the prompt that waits for none of them. */
   async #runNeeded(inner: Inner, node: Generate, ahead: boolean): Promise<void> {
-    const { inner: needed, effects, spans } = promptParts(node.input, inputPath(inner));
+    const { inner: needed, effects, spans } = promptParts(node.input, inputPlace(inner));
     const runs: Promise<unknown>[] = [...needed, ...effects].map((one) => this.outputs(one));
     if (spans.length > 0) runs.push(this.prepareSpans(node, spans, inner.path));
     if (ahead && needed.length > 0) runs.push(this.prepare(node, inner.path).catch(() => undefined));

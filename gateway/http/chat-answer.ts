@@ -107,4 +107,4 @@ function retrievedOf(run: ChatRun) {
   });
 }
 
-const rounded = (ms: number): number => Math.round(ms * 1000) / 1000;
+export const rounded = (ms: number): number => Math.round(ms * 1000) / 1000;

@@ -107,7 +107,7 @@ async function writeStream(
   await stream.event({ data: "[DONE]" });
 }
 
-function collect(choice: Choice | undefined, event: CompletionEvent): void {
+export function collect(choice: Choice | undefined, event: CompletionEvent): void {
   if (choice === undefined) throw new Error("an event of a choice that was not asked for");
   if (event.type === "end") {
     choice.end = event;

@@ -1,0 +1,63 @@
+/** What is wrong with a query though its shape is right: found before anything is read or run. */
+import type { z } from "zod";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { ApiError } from "../errors.ts";
+import { childrenOf, type Query } from "../query/ir.ts";
+import { requireModel } from "./params.ts";
+import { type Inner, innerAt } from "./prompt-parts.ts";
+
+/** How many choices a query's answer has. @throws ApiError invalid_value when it is none that has an answer */
+export function choiceCount(root: Query): number {
+  switch (root.kind) {
+    case "generate":
+    case "chat":
+      return 1;
+    case "repeat":
+      return root.n;
+    case "map":
+      return root.inputs.length;
+    default:
+      throw new ApiError("invalid_value", {
+        message: '$: the query must be a generate: "g", "repeat", "map" or "chat".',
+        param: "$",
+      });
+  }
+}
+
+/**
+ * @param filters what a retrieve's filters must be
+ * @throws ApiError model_not_found, invalid_value
+ */
+export function checkQuery(root: Query, card: ModelCard, filters: z.ZodType): void {
+  const seen = new Set<Query>();
+  const visit = (query: Query, path: string): void => {
+    if (seen.has(query)) return;
+    seen.add(query);
+    if (query.kind === "generate") requireModel(card, query.options.model, `${path}.g.model`);
+    if (query.kind === "map") requireModel(card, query.options.model, `${path}.map.metadata.model`);
+    if (query.kind === "retrieve" && query.filters !== undefined) {
+      checkFilters(query.filters, filters, `${path}.retrieve.filters`);
+    }
+    for (const [step, child] of childrenOf(query)) visit(child, path + step);
+  };
+  visit(root, "$");
+}
+
+function checkFilters(value: unknown, schema: z.ZodType, path: string): void {
+  const [issue] = schema.safeParse(value).error?.issues ?? [];
+  if (issue === undefined) return;
+  const steps = issue.path.map((step) => (typeof step === "number" ? `[${step}]` : `.${String(step)}`));
+  const param = path + steps.join("");
+  throw new ApiError("invalid_value", { message: `${param}: ${issue.message}.`, param });
+}
+
+/** The generates whose outputs are a rewritten query's answer, in the order of its choices. */
+export function outermostOf(root: Query): readonly Inner[] {
+  if (root.kind === "generate" || root.kind === "repeat") return [innerAt(root, "$")];
+  if (root.kind !== "map") throw new ApiError("internal", { cause: new Error(`rewritten to a ${root.kind}`) });
+  return root.inputs.map((text, index) => {
+    const place = `$.map.inputs[${index}]`;
+    const input = { kind: "message", role: "user", text } as const;
+    return { node: { kind: "generate", options: root.options, input }, place, path: place };
+  });
+}

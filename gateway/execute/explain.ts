@@ -1,0 +1,162 @@
+/** What a query becomes and what would be computed: the tree before and after the rules, the plans, what is held now. */
+import type { PlanRun } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { limits } from "../config.ts";
+import type { QueryContext } from "../lower/query-context.ts";
+import { drawSvg } from "../query/draw-svg.ts";
+import { drawText } from "../query/draw-text.ts";
+import { childrenOf, type Query } from "../query/ir.ts";
+import { printQuery } from "../query/print.ts";
+import type { Rewritten } from "../query/rewrite.ts";
+import { outermostOf } from "./check-query.ts";
+import { allRuns, generateOf, type Inner, sampleCount } from "./prompt-parts.ts";
+import type { QueryLowering } from "./run-tree.ts";
+
+/** Which worker holds how much of a run. A hint. */
+export type Residents = (
+  run: PlanRun,
+  blockTokens: number,
+) => { readonly worker: string; readonly cachedTokens: number };
+
+export interface ExplainDeps {
+  readonly card: ModelCard;
+  readonly lowerer: QueryLowering;
+  readonly residents: Residents;
+  /** With stand-ins for all outputs. */
+  readonly context: QueryContext;
+}
+
+export interface ExplainedRun {
+  readonly kind: PlanRun["kind"];
+  readonly spanId: string | undefined;
+  readonly position: number;
+  readonly tokens: number;
+  /** First 8 hex digits of each block's key. */
+  readonly blockKeys: readonly string[];
+  /** false: its tokens or keys depend on an output that is not there; a stand-in of the greatest length is shown. */
+  readonly known: boolean;
+  readonly cachedTokens: number;
+  /** "" when none of it is held. */
+  readonly worker: string;
+}
+
+export interface ExplainedPlan {
+  /** In the rewritten query, and as the caller wrote it. */
+  readonly path: string;
+  readonly origin: string;
+  readonly samples: number;
+  readonly promptTokens: number;
+  readonly runs: readonly ExplainedRun[];
+  /** Runs beyond those that are shown. */
+  readonly moreRuns: number;
+}
+
+export interface Explanation {
+  readonly query: unknown;
+  readonly steps: readonly {
+    readonly rule: string;
+    readonly path: string;
+    readonly before: unknown;
+    readonly after: unknown;
+  }[];
+  readonly moreSteps: number;
+  readonly rewritten: unknown;
+  readonly plan: readonly ExplainedPlan[];
+  readonly drawing: Readonly<Record<"before" | "after", { readonly text: string; readonly svg: string }>>;
+}
+
+/** @throws ApiError as lowering does */
+export async function explain(
+  query: Query,
+  { query: rewritten, steps }: Rewritten,
+  deps: ExplainDeps,
+): Promise<Explanation> {
+  const plans: ExplainedPlan[] = [];
+  let runsLeft: number = limits.explainRuns;
+  for (const run of allRuns(outermostOf(rewritten))) {
+    const plan = await explainRun(run, deps, runsLeft);
+    runsLeft -= plan.runs.length;
+    plans.push(plan);
+    await new Promise(setImmediate);
+  }
+  const labels = labelsOf(rewritten, plans);
+  return {
+    query: printQuery(query),
+    steps: steps.slice(0, limits.explainSteps).map(({ rule, path, before, after }) => {
+      return { rule, path, before: shortPrint(before), after: shortPrint(after) };
+    }),
+    moreSteps: Math.max(0, steps.length - limits.explainSteps),
+    rewritten: printQuery(rewritten),
+    plan: plans,
+    drawing: {
+      before: { text: drawText(query), svg: drawSvg(query) },
+      after: { text: drawText(rewritten, labels), svg: drawSvg(rewritten, labels) },
+    },
+  };
+}
+
+async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Promise<ExplainedPlan> {
+  const { card, lowerer, residents, context } = deps;
+  const { node, place, path: origin } = run;
+  await lowerer.warm(generateOf(node), context, place);
+  const { plan, promptTokens, indeterminateRuns } = lowerer.lower(generateOf(node), context, place);
+  const shown = plan.runs.slice(0, runsLeft).map((one, index): ExplainedRun => {
+    const { kind, spanId, position, tokenIds, blockKeys } = one;
+    const held = residents(one, card.blockTokens);
+    return {
+      kind,
+      spanId,
+      position,
+      tokens: tokenIds.length,
+      blockKeys: blockKeys.map((key) => key.slice(0, 8)),
+      known: !indeterminateRuns.has(index),
+      ...held,
+    };
+  });
+  const moreRuns = plan.runs.length - shown.length;
+  return { path: place, origin, samples: sampleCount(node), promptTokens, runs: shown, moreRuns };
+}
+
+/** Says of a generate how long its prompt is, and of a span how long it is, under which key, and what of it is held. */
+function labelsOf(root: Query, plans: readonly ExplainedPlan[]): (node: Query) => string | undefined {
+  const labels = new Map<string, string>();
+  for (const { path, promptTokens, runs } of plans) {
+    const cached = runs.reduce((sum, run) => sum + run.cachedTokens, 0);
+    labels.set(path, `${promptTokens} tokens, ${cached} held`);
+    for (const { spanId, tokens, blockKeys, cachedTokens, known } of runs) {
+      if (spanId === undefined || labels.has(spanId)) continue;
+      const length = known ? String(tokens) : `at most ${tokens}`;
+      labels.set(spanId, `${length} tokens, key ${blockKeys.at(-1) ?? "none"}, ${cachedTokens} held`);
+    }
+  }
+  const byNode = new Map<Query, string>();
+  const seen = new Set<Query>();
+  const visit = (query: Query, path: string): void => {
+    if (seen.has(query)) return;
+    seen.add(query);
+    const label = labels.get(query.kind === "fragment" && "id" in query ? query.id : path);
+    if (label !== undefined) byNode.set(query, label);
+    for (const [step, child] of childrenOf(query)) visit(child, path + step);
+  };
+  visit(root, "$");
+  return (node) => byNode.get(node);
+}
+
+/** As JSON; a node with much text is drawn instead, which cuts texts and large trees. */
+function shortPrint(node: Query): unknown {
+  return charsOf(node, limits.explainNodeChars) > limits.explainNodeChars ? drawText(node) : printQuery(node);
+}
+
+/** About how long a node prints; counts no further than `enough`. */
+function charsOf(node: Query, enough: number): number {
+  let chars = 16;
+  if (node.kind === "message") chars += node.text.length;
+  else if (node.kind === "fragment") chars += "text" in node ? node.text.length : node.id.length;
+  else if (node.kind === "map") chars += node.inputs.reduce((sum, input) => sum + input.length + 4, 0);
+  else if (node.kind === "generate") chars += 128;
+  for (const [, child] of childrenOf(node)) {
+    if (chars > enough) break;
+    chars += charsOf(child, enough - chars);
+  }
+  return chars;
+}

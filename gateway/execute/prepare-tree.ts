@@ -1,0 +1,45 @@
+/** Computes and keeps what the prompts of a query hold besides the outputs of its generates. */
+import type { SpanSource } from "../../worker/contract/messages.ts";
+import type { FinishedEvent } from "../dispatch/request.ts";
+import type { Query } from "../query/ir.ts";
+import { outermostOf } from "./check-query.ts";
+import { allRuns, generateOf } from "./prompt-parts.ts";
+import type { TreeRun } from "./run-tree.ts";
+
+export interface PreparedSpan {
+  readonly id: string;
+  readonly tokens: number;
+  readonly source: SpanSource;
+  readonly worker: string;
+}
+
+export interface PreparedSpans {
+  /** Each span once. */
+  readonly spans: readonly PreparedSpan[];
+  /** Tokens of all prompts' known parts, text outside spans included; those of them that were found. */
+  readonly tokens: number;
+  readonly cachedTokens: number;
+}
+
+/** @throws ApiError naming a node by its path */
+export async function prepareTree(tree: TreeRun, root: Query): Promise<PreparedSpans> {
+  const wanted = allRuns(outermostOf(root)).flatMap(({ node, path, spans }) => {
+    const generate = generateOf(node);
+    return [tree.prepare(generate, path), ...(spans.length === 0 ? [] : [tree.prepareSpans(generate, spans, path)])];
+  });
+  const reports = (await Promise.all(wanted)).filter((report) => report !== undefined);
+  const sum = (read: (report: FinishedEvent) => number): number =>
+    reports.reduce((all, report) => all + read(report), 0);
+  const spans = new Map<string, PreparedSpan>();
+  for (const { spans: found, workerId: worker } of reports) {
+    for (const span of found) {
+      // A span of several prompts is computed by the first that comes to it, and found by the others.
+      if (spans.get(span.id)?.source !== "computed") spans.set(span.id, { ...span, worker });
+    }
+  }
+  return {
+    spans: [...spans.values()],
+    tokens: sum(({ usage }) => usage.promptTokens),
+    cachedTokens: sum(({ usage }) => usage.cachedTokens),
+  };
+}

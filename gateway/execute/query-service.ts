@@ -1,0 +1,207 @@
+/** Span queries of tenants: run, prepared, explained. One query on one screen. */
+import type { z } from "zod";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { limits } from "../config.ts";
+import { ApiError } from "../errors.ts";
+import { type CompletionEvent, mergeCompletions } from "../generation.ts";
+import type { Query } from "../query/ir.ts";
+import type { FragmentUse } from "../query/planner.ts";
+import { type Rewritten, rewrite } from "../query/rewrite.ts";
+import { checkQuery, choiceCount, outermostOf } from "./check-query.ts";
+import { type Explanation, explain, type Residents } from "./explain.ts";
+import { markOrigins } from "./origins.ts";
+import { type PreparedSpans, prepareTree } from "./prepare-tree.ts";
+import type { Inner } from "./prompt-parts.ts";
+import type { TreeReport } from "./report.ts";
+import { type FoundFragment, Resolver, type Search, type Sources } from "./resolve.ts";
+import { type QueryLowering, type TreeDeps, TreeRun } from "./run-tree.ts";
+import { usesOf } from "./uses.ts";
+
+export interface QueryJob {
+  readonly requestId: string;
+  readonly tenantId: string;
+  readonly query: Query;
+  /** false: the outermost generates compute their whole prompts. */
+  readonly reuse: boolean;
+  /** The caller shows nothing before the end. */
+  readonly restartable: boolean;
+  readonly signal: AbortSignal;
+}
+
+export interface QueryRun {
+  readonly model: string;
+  readonly choiceCount: number;
+  /** Nothing runs before the first is asked for. Ends after one `end` event per choice; throws ApiError. */
+  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+  readonly report: TreeReport;
+}
+
+export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBytes"> {
+  /** undefined while no worker was ever ready. */
+  readonly card: () => ModelCard | undefined;
+  readonly lowererFor: (card: ModelCard) => QueryLowering;
+  readonly cacheSalt: (tenantId: string) => CacheSalt;
+  readonly retrieve: (tenantId: string, search: Search) => readonly FoundFragment[];
+  readonly fragments: (tenantId: string, ids: readonly string[]) => readonly (FoundFragment | undefined)[];
+  /** Called when a query that used fragments has ended. */
+  readonly fragmentsUsed: (fragments: readonly FoundFragment[]) => void;
+  readonly countTokens: (text: string) => number;
+  /** Schema of a retrieve's filters. */
+  readonly filters: z.ZodType;
+  readonly residents: Residents;
+  readonly reduceArity: number | undefined;
+}
+
+/** One query on its way. */
+interface Opened {
+  readonly tree: TreeRun;
+  readonly resolver: Resolver;
+  /** Retrieval, then the rules. */
+  readonly rewritten: () => Promise<Rewritten>;
+  /** Ends everything that still runs. */
+  readonly close: () => void;
+}
+
+export class QueryService {
+  readonly #deps: QueryServiceDeps;
+
+  constructor(deps: QueryServiceDeps) {
+    this.#deps = deps;
+  }
+
+  /** @throws ApiError before anything runs; what fails later is thrown by `events` */
+  execute(job: QueryJob): QueryRun {
+    const choices = choiceCount(job.query);
+    const card = this.#check(job.query);
+    const opened = this.#open(card, job, (tree, inner) => this.#textsOf(tree, inner));
+    return { model: card.id, choiceCount: choices, events: this.#events(job, opened), report: opened.tree.report };
+  }
+
+  /** Computes and keeps what the query's prompts hold, and generates nothing. @throws ApiError */
+  async prepare(job: QueryJob): Promise<PreparedSpans> {
+    choiceCount(job.query);
+    const opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"));
+    try {
+      return await prepareTree(opened.tree, (await opened.rewritten()).query);
+    } finally {
+      opened.close();
+    }
+  }
+
+  /** Says what would run, and runs nothing. @throws ApiError */
+  async explain(job: QueryJob): Promise<Explanation> {
+    choiceCount(job.query);
+    const card = this.#check(job.query);
+    const opened = this.#open(card, job, refuseGenerated("explained"));
+    try {
+      const rewritten = await opened.rewritten();
+      const { residents } = this.#deps;
+      const lowerer = this.#deps.lowererFor(card);
+      return await explain(job.query, rewritten, { card, lowerer, residents, context: opened.tree.context() });
+    } finally {
+      opened.close();
+    }
+  }
+
+  /** For the order of many queries. A query whose search is generated is known by nothing before it runs. */
+  async uses(job: QueryJob): Promise<readonly FragmentUse[]> {
+    choiceCount(job.query);
+    const card = this.#check(job.query);
+    const opened = this.#open(card, job, refuseGenerated("planned"));
+    try {
+      const { query } = await opened.rewritten();
+      return await usesOf(query, this.#deps.lowererFor(card), opened.tree.context());
+    } catch (error) {
+      if (error instanceof ApiError && error.code === "unsupported_field") return [];
+      throw error;
+    } finally {
+      opened.close();
+    }
+  }
+
+  /** @throws ApiError not_ready, model_not_found, invalid_value */
+  #check(query: Query): ModelCard {
+    const card = this.#deps.card();
+    if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
+    checkQuery(query, card, this.#deps.filters);
+    return card;
+  }
+
+  #open(card: ModelCard, job: QueryJob, textsOf: (tree: TreeRun, inner: Inner) => Promise<readonly string[]>): Opened {
+    const { dispatcher, tokenBytes, lowererFor, cacheSalt, retrieve, fragments, countTokens } = this.#deps;
+    const { requestId, tenantId, reuse, restartable } = job;
+    const ender = new AbortController();
+    const sources: Sources = {
+      retrieve: (search) => retrieve(tenantId, search),
+      fragments: (ids) => fragments(tenantId, ids),
+      augment: { maxTokens: limits.augmentPartTokens, maxFragments: limits.augmentParts, countTokens },
+      maxAugmentChars: limits.augmentChars,
+      generated: (inner) => textsOf(tree, inner),
+    };
+    const resolver = new Resolver(sources);
+    const bounds = { concurrency: limits.queryConcurrency, defaultTokens: limits.queryDefaultTokens };
+    const tree = new TreeRun(
+      { dispatcher, tokenBytes, card, lowerer: lowererFor(card), ...bounds },
+      {
+        requestId,
+        salt: cacheSalt(tenantId),
+        fragments: resolver.fragments,
+        reuse,
+        restartable,
+        signal: AbortSignal.any([job.signal, ender.signal]),
+        endMs: performance.now() + limits.requestMs,
+        affinity: `${tenantId} `,
+      },
+    );
+    return {
+      tree,
+      resolver,
+      rewritten: async () => this.#rewrite(await resolver.resolve(markOrigins(job.query))),
+      close: () => {
+        ender.abort();
+        if (resolver.found.length > 0) this.#deps.fragmentsUsed(resolver.found);
+      },
+    };
+  }
+
+  #rewrite(query: Query): Rewritten {
+    const { reduceArity } = this.#deps;
+    return rewrite(query, reduceArity === undefined ? {} : { reduceArity });
+  }
+
+  async *#events(job: QueryJob, { tree, rewritten, close }: Opened): QueryRun["events"] {
+    try {
+      const outers = outermostOf((await rewritten()).query);
+      const choices = await Promise.all(outers.map((outer) => tree.choices(outer)));
+      yield* mergeCompletions(choices.flat());
+    } catch (error) {
+      // The caller has gone, and everything was aborted: nobody is left to tell.
+      if (!job.signal.aborted) throw error;
+    } finally {
+      close();
+    }
+  }
+
+  /** What a generate says that stands inside a retrieve's question. */
+  async #textsOf(tree: TreeRun, inner: Inner): Promise<readonly string[]> {
+    const { query } = this.#rewrite(inner.node);
+    const texts: string[] = [];
+    for (const [index, outer] of outermostOf(query).entries()) {
+      const choices = await tree.choices({ ...outer, path: inner.path });
+      for await (const [choice, event] of mergeCompletions(choices)) {
+        const at = index + choice;
+        if (event.type === "text") texts[at] = (texts[at] ?? "") + event.text;
+        else if (event.type === "restart") texts[at] = "";
+      }
+    }
+    return texts;
+  }
+}
+
+function refuseGenerated(done: string): (tree: TreeRun, inner: Inner) => Promise<readonly string[]> {
+  return (_tree, { path }) => {
+    const message = `${path}: its output is searched for, so the query cannot be ${done} without running it.`;
+    return Promise.reject(new ApiError("unsupported_field", { message, param: path }));
+  };
+}

@@ -1,0 +1,26 @@
+/** Which stored runs a query's prompts are made of: what a planner of many queries needs to know. */
+import type { QueryContext } from "../lower/query-context.ts";
+import type { Query } from "../query/ir.ts";
+import type { FragmentUse } from "../query/planner.ts";
+import { outermostOf } from "./check-query.ts";
+import { allRuns, generateOf } from "./prompt-parts.ts";
+import type { QueryLowering } from "./run-tree.ts";
+
+/** Each once; what depends on outputs is left out, since no other query has it. @throws ApiError as lowering does */
+export async function usesOf(
+  rewritten: Query,
+  lowerer: QueryLowering,
+  context: QueryContext,
+): Promise<readonly FragmentUse[]> {
+  const uses = new Map<string, FragmentUse>();
+  for (const { node, path } of allRuns(outermostOf(rewritten))) {
+    const generate = generateOf(node);
+    await lowerer.warm(generate, context, path);
+    const known = lowerer.preparable(lowerer.lower(generate, context, path));
+    for (const { blockKeys, tokenIds } of known?.runs ?? []) {
+      const key = blockKeys.at(-1);
+      if (key !== undefined) uses.set(key, { key, tokens: tokenIds.length });
+    }
+  }
+  return [...uses.values()];
+}

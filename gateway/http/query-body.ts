@@ -1,0 +1,47 @@
+/** Reads a span query from a request: as JSON, also under text/plain as spnl sends it, or as YAML. */
+import type { Context } from "hono";
+import { limits } from "../config.ts";
+import { ApiError } from "../errors.ts";
+import { QueryError } from "../query/errors.ts";
+import type { Query } from "../query/ir.ts";
+import { parseQueryText } from "../query/parse.ts";
+import type { AppEnv } from "./auth.ts";
+import { readBody } from "./body.ts";
+
+const formats: Readonly<Record<string, "json" | "yaml">> = {
+  "application/json": "json",
+  "text/plain": "json",
+  "application/yaml": "yaml",
+  "application/x-yaml": "yaml",
+  "text/yaml": "yaml",
+};
+
+/** @throws ApiError 413, 415, 400 with the path in the query as `param` */
+export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
+  const [mediaType = ""] = (context.req.header("content-type") ?? "").split(";");
+  const format = formats[mediaType.trim().toLowerCase()];
+  if (format === undefined) {
+    const message = `Send the query as one of ${Object.keys(formats).join(", ")}.`;
+    throw new ApiError("unsupported_media_type", { message });
+  }
+  const bytes = await readBody(context.req.raw, limits.queryBodyBytes);
+  context.env?.keepOpen?.();
+  return parse(decode(bytes), format);
+}
+
+function decode(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    throw new ApiError("invalid_json", { message: "The query is not UTF-8." });
+  }
+}
+
+function parse(text: string, format: "json" | "yaml"): Query {
+  try {
+    return parseQueryText(text, format);
+  } catch (error) {
+    if (!(error instanceof QueryError)) throw error;
+    throw new ApiError(error.code, { message: error.message, param: error.path, cause: error });
+  }
+}

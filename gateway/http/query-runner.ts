@@ -1,0 +1,28 @@
+/** Runs a query to its whole answer: for /v1/query/execute's callers that are no HTTP request of their own. */
+import type { BulkRunner } from "../execute/bulk.ts";
+import type { Query } from "../query/ir.ts";
+import { collect, countRuns, emptyChoices } from "./completion.ts";
+import type { QueryRouteDeps } from "./query.ts";
+import { answerKindOf, headOf, queryAnswer } from "./query-answer.ts";
+
+export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantId: string): BulkRunner {
+  const jobOf = (query: Query, requestId: string, signal: AbortSignal) => {
+    return { requestId, tenantId, query, reuse: true, restartable: true, signal };
+  };
+  return {
+    fragments: (query, signal) => queries.uses(jobOf(query, "planned", signal)),
+    run: async (query, requestId, signal) => {
+      const run = queries.execute(jobOf(query, requestId, signal));
+      const choices = emptyChoices(run.choiceCount);
+      try {
+        for await (const [index, event] of run.events) collect(choices[index], event);
+        const kind = answerKindOf(query);
+        const head = headOf(kind, requestId, run.model, nowMs());
+        return { response: queryAnswer(kind, head, requestId, run.report, choices), usage: run.report.usage() };
+      } finally {
+        const ends = run.report.generates.map(({ end }) => end);
+        countRuns(metrics, ends);
+      }
+    },
+  };
+}

@@ -1,0 +1,118 @@
+/** Span queries: POST /v1/query/execute, /v1/query/prepare, /v1/query/explain */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { QueryJob, QueryService } from "../execute/query-service.ts";
+import type { Log } from "../log.ts";
+import type { Metrics } from "../metrics.ts";
+import type { Query } from "../query/ir.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { answerStreamed, answerWhole, countRuns, emptyChoices } from "./completion.ts";
+import { logFailure } from "./failure.ts";
+import type { ConcurrencyLimiter } from "./limits.ts";
+import { readQuery } from "./paging.ts";
+import {
+  answerKindOf,
+  explanationBody,
+  headOf,
+  preparedBody,
+  queryAnswer,
+  queryChunks,
+  queryFacts,
+} from "./query-answer.ts";
+import { readQueryBody } from "./query-body.ts";
+import { declare } from "./route.ts";
+
+export interface QueryRouteDeps {
+  readonly queries: QueryService;
+  readonly limiter: ConcurrencyLimiter;
+  readonly metrics: Metrics;
+  readonly nowMs: () => number;
+  readonly log: Log;
+}
+
+const flag = z
+  .enum(["true", "false"])
+  .transform((value) => value === "true")
+  .optional();
+const executeParams = z.strictObject({ stream: flag, reuse: flag });
+const noParams = z.strictObject({});
+
+export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
+  declare(app, "POST", "/v1/query/execute", "inference", async (context) => {
+    const { stream = false, reuse = true } = readQuery(context, executeParams);
+    const query = await readQueryBody(context);
+    return await limited(context, deps, (leave) => execute(context, deps, { query, stream, reuse, leave }));
+  });
+
+  // It computes what an execute would, and answers with no text: whoever may run queries may, and whoever prepares corpora.
+  declare(app, "POST", "/v1/query/prepare", ["inference", "corpus:prepare"], async (context) => {
+    readQuery(context, noParams);
+    const query = await readQueryBody(context);
+    return await limited(context, deps, async (leave) => {
+      const prepared = await deps.queries.prepare(jobOf(context, query, context.req.raw.signal));
+      leave();
+      return context.json(preparedBody(context.get("requestId"), prepared));
+    });
+  });
+
+  declare(app, "POST", "/v1/query/explain", "inference", async (context) => {
+    readQuery(context, noParams);
+    const query = await readQueryBody(context);
+    return await limited(context, deps, async (leave) => {
+      const explanation = await deps.queries.explain(jobOf(context, query, context.req.raw.signal));
+      leave();
+      return context.json(explanationBody(explanation));
+    });
+  });
+}
+
+/** @param work calls `leave` when the request has ended, unless it throws */
+async function limited(
+  context: Context<AppEnv>,
+  { limiter }: QueryRouteDeps,
+  work: (leave: () => void) => Promise<Response>,
+): Promise<Response> {
+  const leave = limiter.enter(tenantIdOf(context));
+  try {
+    return await work(leave);
+  } catch (error) {
+    leave();
+    throw error;
+  }
+}
+
+function jobOf(context: Context<AppEnv>, query: Query, signal: AbortSignal): QueryJob {
+  const requestId = context.get("requestId");
+  return { requestId, tenantId: tenantIdOf(context), query, reuse: true, restartable: true, signal };
+}
+
+interface ExecuteOptions extends Pick<QueryJob, "query" | "reuse"> {
+  readonly stream: boolean;
+  readonly leave: () => void;
+}
+
+async function execute(
+  context: Context<AppEnv>,
+  deps: QueryRouteDeps,
+  { query, reuse, stream, leave }: ExecuteOptions,
+): Promise<Response> {
+  const requestId = context.get("requestId");
+  const client = new AbortController();
+  const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
+  const run = deps.queries.execute({ ...jobOf(context, query, signal), reuse, restartable: !stream });
+  const kind = answerKindOf(query);
+  const head = headOf(kind, requestId, run.model, deps.nowMs());
+  const choices = emptyChoices(run.choiceCount);
+  const onEnd = (): void => {
+    leave();
+    countRuns(
+      deps.metrics,
+      run.report.generates.map(({ end }) => end),
+    );
+  };
+  const completion = { events: run.events, choices, client, onEnd };
+  if (!stream)
+    return await answerWhole(context, completion, () => queryAnswer(kind, head, requestId, run.report, choices));
+  const shape = queryChunks(kind, head, () => queryFacts(requestId, run.report));
+  return await answerStreamed(context, completion, shape, (error) => logFailure(deps.log, error, requestId));
+}

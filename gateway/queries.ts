@@ -1,0 +1,52 @@
+/** Span queries, wired: who reads fragments for them, who lowers and runs them, what they see of the caches. */
+
+import type { TenantId } from "../db/ids.ts";
+import type { PlanRun } from "../worker/contract/messages.ts";
+import type { ModelCard } from "../worker/contract/model-card.ts";
+import type { Corpus } from "./corpus/corpus.ts";
+import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
+import { QueryService } from "./execute/query-service.ts";
+import type { QueryLowering } from "./execute/run-tree.ts";
+import type { TokenBytes } from "./lower/detokenizer.ts";
+import type { TenantService } from "./tenant/tenants.ts";
+import type { Workers } from "./workers.ts";
+
+export interface QueryParts {
+  readonly workers: Pick<Workers, "dispatcher" | "registry" | "residency">;
+  readonly text: {
+    readonly tokenBytes: TokenBytes;
+    readonly tokenizer: { countTokens(text: string): number };
+    readonly queryLowererFor: (card: ModelCard) => QueryLowering;
+  };
+  readonly tenants: Pick<TenantService, "cacheSalt">;
+  readonly corpus: Pick<Corpus, "retrieve" | "readFragments" | "evictDeleted">;
+  readonly reduceArity: number | undefined;
+}
+
+export function openQueries(parts: QueryParts): QueryService {
+  const { workers, text, tenants, corpus, reduceArity } = parts;
+  const { dispatcher, registry, residency } = workers;
+  const residents = (run: PlanRun, blockTokens: number) => {
+    let best = { worker: "", cachedTokens: 0 };
+    for (const { id } of registry.ready()) {
+      const cachedTokens = residency.cachedTokens(id, [run], blockTokens);
+      if (cachedTokens > best.cachedTokens) best = { worker: id, cachedTokens };
+    }
+    return best;
+  };
+  return new QueryService({
+    dispatcher,
+    tokenBytes: text.tokenBytes,
+    card: () => registry.card(),
+    lowererFor: text.queryLowererFor,
+    cacheSalt: (tenantId) => tenants.cacheSalt(tenantId, undefined),
+    retrieve: (tenantId, { filters, ...search }) =>
+      corpus.retrieve({ tenantId, ...search, filters: filters as AttributeFilter | undefined }),
+    fragments: (tenantId, ids) => corpus.readFragments(tenantId as TenantId, ids),
+    fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
+    countTokens: (part) => text.tokenizer.countTokens(part),
+    filters: attributeFilterSchema,
+    residents,
+    reduceArity,
+  });
+}
