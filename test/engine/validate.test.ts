@@ -5,7 +5,7 @@ import { fakeShape } from "../../worker/backend/fake.ts";
 import type { PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { planFault } from "../../worker/engine/validate.ts";
 import { TinyWorld } from "./harness.ts";
-import { countUp, makeRuns, submitRuns } from "./plans.ts";
+import { blendRuns, countUp, makeRuns, submitRuns } from "./plans.ts";
 
 const parts = { system: countUp(1, 5), spans: [countUp(20, 6)], question: countUp(60, 5) };
 const runs = makeRuns(parts, true);
@@ -24,6 +24,24 @@ function withSegment(change: Record<string, unknown>): SubmitMessage {
 
 function withClosing(closeTokenIds: unknown): unknown {
   return { ...good, closeTokenIds };
+}
+
+const blended = blendRuns([{ plain: countUp(1, 3) }, { copied: countUp(20, 6) }, { copied: countUp(40, 4) }], {
+  recomputeRatio: 0.5,
+  question: countUp(60, 5),
+});
+
+function withBlend(change: Record<string, unknown>): SubmitMessage {
+  const blend = { ...blended[2].blend, ...change } as PlanRun["blend"];
+  return submitRuns(
+    "r",
+    blended.map((run, i) => (i === 2 ? ({ ...run, blend } as PlanRun) : run)),
+  );
+}
+
+function withCopy(change: Record<string, unknown>): SubmitMessage {
+  const [first, second] = blended[2].blend?.copies ?? [];
+  return withBlend({ copies: [first, { ...second, ...change }] });
 }
 
 function withParams(change: Record<string, unknown>): SubmitMessage {
@@ -78,6 +96,17 @@ const faults: readonly [name: string, message: unknown, fault: string][] = [
     { ...withRun(2, { position: 247 }), closeTokenIds: Int32Array.of(1, 2, 3, 4) },
     "a generated token and closeTokenIds end at position 257, past the context of 256 tokens",
   ],
+  ["blending an open run", withRun(2, { blend: { recomputeRatio: 0, copies: [] } }), "blend is of an open run"],
+  ["blend of nothing", withRun(0, { blend: null }), "the message is malformed"],
+  ["ratio", withBlend({ recomputeRatio: Number.NaN }), "plan.runs[2].blend.recomputeRatio is NaN, not a number from 0"],
+  ["ratio above 1", withBlend({ recomputeRatio: 1.01 }), "blend.recomputeRatio is 1.01"],
+  ["copies not a list", withBlend({ copies: "all" }), "plan.runs[2].blend.copies is not a list"],
+  ["copies itself", withCopy({ run: 2 }), "blend.copies[1].run is 2, not an integer from 0 to 1"],
+  ["copies past a run", withCopy({ tokenCount: 5 }), "copies[1].tokenCount is 5, not an integer from 1 to 4"],
+  ["copies from past a run", withCopy({ firstToken: 4 }), "copies[1].firstToken is 4, not an integer from 0 to 3"],
+  ["copies overlap", withCopy({ at: 8 }), "copies[1].at is 8, not an integer from 9 to 9"],
+  ["copies past the end", withCopy({ at: 10 }), "copies[1].at is 10, not an integer from 9 to 9"],
+  ["copies other tokens", withCopy({ run: 0 }), "blend.copies[1] copies another token than stands at 9"],
   ["maxTokens", withParams({ maxTokens: -1 }), "maxTokens is -1"],
   ["minTokens", withParams({ minTokens: 5 }), "minTokens is 5, not an integer from 0 to 4"],
   ["request size", withParams({ maxTokens: 131_072 }), "prompt and maxTokens make 131088, more than 131072"],
@@ -98,6 +127,7 @@ const faults: readonly [name: string, message: unknown, fault: string][] = [
 describe("planFault", () => {
   test("finds nothing wrong with a good plan", () => {
     expect(planFault(good, fakeShape)).toBeUndefined();
+    expect(planFault(submitRuns("r", blended), fakeShape)).toBeUndefined();
     expect(planFault(submitRuns("r", makeRuns(parts, false), { params: { maxTokens: 0 } }), fakeShape)).toBeUndefined();
   });
 

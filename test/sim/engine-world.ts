@@ -10,10 +10,18 @@ import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { blockTokens, countUp, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
-import { closedChain, randomRuns, runsOver, withForcedCollision } from "./plans.ts";
+import { closedChain, randomBlendRuns, randomRuns, runsOver, withForcedCollision } from "./plans.ts";
 import { Choices } from "./random.ts";
 
 const eosTokenIds = [0, 1];
+
+type Finished = Extract<WorkerMessage, { type: "finished" }>;
+
+/** Where a share of the copies is chosen, the choice depends on what was found. */
+function isAnswerKnown({ plan, reuse }: SubmitMessage): boolean {
+  const ratios = plan.runs.map((run) => run.blend?.recomputeRatio ?? 0);
+  return !reuse || ratios.every((ratio) => ratio === 0 || ratio === 1);
+}
 
 interface Track {
   readonly message: SubmitMessage;
@@ -28,6 +36,7 @@ export interface SimulationCounts {
   evictedBlocks: number;
   /** Requests over a chain that an earlier one generated and closed. */
   overClosed: number;
+  copiedTokens: number;
   ends: Record<string, number>;
 }
 
@@ -38,6 +47,7 @@ export class Simulation {
     hitTokens: 0,
     evictedBlocks: 0,
     overClosed: 0,
+    copiedTokens: 0,
     ends: {},
   };
   private readonly choices: Choices;
@@ -90,7 +100,8 @@ export class Simulation {
     const maxTokens = choices.chance(0.15) ? 0 : choices.int(1, 24);
     const chain = maxTokens > 0 && choices.chance(0.3) ? this.pickClosedChain() : undefined;
     if (chain !== undefined) this.counts.overClosed += 1;
-    const runs = chain === undefined ? randomRuns(choices, maxTokens > 0) : runsOver(choices, chain);
+    const draw = choices.chance(0.3) ? randomBlendRuns : randomRuns;
+    const runs = chain === undefined ? draw(choices, maxTokens > 0) : runsOver(choices, chain);
     const answer = submitRuns(requestId, choices.chance(0.1) ? withForcedCollision(runs, choices) : runs, {
       reuse: choices.chance(0.9),
       params: { maxTokens, ignoreEos: choices.chance(0.3), minTokens: Math.min(maxTokens, choices.int(0, 3)) },
@@ -195,13 +206,18 @@ export class Simulation {
     }
     if (end?.type !== "finished") throw new Error(`${message.requestId} has no end`);
     this.countEnd(end.reason);
-    const expected = referenceAnswer(message, this.backend.shape, eosTokenIds);
     const { usage } = end;
-    expect(tokenIds).toEqual(expected.tokenIds.slice(0, tokenIds.length));
-    expect(usage.completionTokens).toBe(tokenIds.length + (end.reason === "stop" ? 1 : 0));
+    // An abort may come between a stop token and the end of what closes the chain.
+    const stopped = end.reason === "abort" && message.closeTokenIds !== undefined ? [0, 1] : [0];
+    const unseen = end.reason === "stop" ? [1] : stopped;
+    expect(unseen).toContain(usage.completionTokens - tokenIds.length);
     expect(usage.promptTokens).toBe(runs.reduce((sum, run) => sum + run.tokenIds.length, 0));
     expect(usage.cachedTokens + usage.cacheWriteTokens).toBeLessThanOrEqual(usage.promptTokens);
     if (!message.reuse) expect(usage.cachedTokens + usage.cacheWriteTokens).toBe(0);
+    this.checkBlend(message, end);
+    if (!isAnswerKnown(message)) return;
+    const expected = referenceAnswer(message, this.backend.shape, eosTokenIds);
+    expect(tokenIds).toEqual(expected.tokenIds.slice(0, tokenIds.length));
     if (end.reason === "abort") return;
     const open = runs.at(-1);
     const last = open === undefined ? 0 : open.tokenIds.length % blockTokens || blockTokens;
@@ -210,6 +226,20 @@ export class Simulation {
     if (end.reason === "length" && outgrown) return;
     expect(tokenIds).toEqual(expected.tokenIds);
     expect<string>(end.reason).toBe(expected.reason);
+  }
+
+  private checkBlend({ plan, reuse }: SubmitMessage, { blend, reason }: Finished): void {
+    const plans = plan.runs.flatMap((run) => run.blend ?? []);
+    expect(blend !== undefined).toBe(plans.length > 0);
+    const { copiedTokens, recomputedTokens } = blend ?? { copiedTokens: 0, recomputedTokens: 0 };
+    this.counts.copiedTokens += copiedTokens;
+    const counts = plans.map(({ copies }) => copies.reduce((sum, copy) => sum + copy.tokenCount, 0));
+    const chosen = plans.map(({ recomputeRatio }, i) => Math.ceil(counts[i] * recomputeRatio - 1e-9));
+    const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+    expect(copiedTokens).toBeLessThanOrEqual(sum(counts));
+    expect(recomputedTokens).toBeLessThanOrEqual(sum(chosen));
+    if (reuse || reason === "abort") return;
+    expect({ copiedTokens, recomputedTokens }).toEqual({ copiedTokens: sum(counts), recomputedTokens: sum(chosen) });
   }
 
   private countEnd(name: string): void {

@@ -13,7 +13,7 @@ const endSeed = only === undefined ? firstSeed + seedCount : firstSeed + 1;
 test(
   `engine simulation, seeds ${firstSeed} to ${endSeed - 1}`,
   async () => {
-    const total = { preemptions: 0, hitTokens: 0, evictedBlocks: 0, overClosed: 0 };
+    const total = { preemptions: 0, hitTokens: 0, evictedBlocks: 0, overClosed: 0, copiedTokens: 0 };
     const ends: Record<string, number> = {};
     for (let seed = firstSeed; seed < endSeed; seed++) {
       try {
@@ -22,6 +22,7 @@ test(
         total.hitTokens += counts.hitTokens;
         total.evictedBlocks += counts.evictedBlocks;
         total.overClosed += counts.overClosed;
+        total.copiedTokens += counts.copiedTokens;
         for (const [name, count] of Object.entries(counts.ends)) ends[name] = (ends[name] ?? 0) + count;
       } catch (error) {
         throw new Error(`seed ${seed}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });

@@ -2,7 +2,7 @@
 import { foldSpan, nextBlockKey, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { PlanRun, SegmentRef } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
-import { blockTokens, countUp } from "../engine/plans.ts";
+import { type BlendPart, blendRuns, blockTokens, countUp } from "../engine/plans.ts";
 import type { Choices } from "./random.ts";
 
 const salts = ["dGVuYW50LWE=", "dGVuYW50LWI="] as CacheSalt[];
@@ -89,6 +89,18 @@ export function runsOver(choices: Choices, chain: readonly PlanRun[]): PlanRun[]
   return [...chain, { kind: "main", tokenIds, position, sees, blockKeys, rootKey: root }];
 }
 
+const shares = [0, 0.3, 1];
+
+/** Documents and system texts as one blended run. */
+export function randomBlendRuns(choices: Choices, open: boolean): PlanRun[] {
+  const partCount = choices.int(1, 3);
+  const texts: BlendPart[] = Array.from({ length: partCount }, () =>
+    choices.chance(0.7) ? { copied: choices.pick(documents) } : { plain: choices.pick(systems) },
+  );
+  const question = open ? choices.pick(questions) : new Int32Array(0);
+  return blendRuns(texts, { recomputeRatio: choices.pick(shares), question });
+}
+
 /** @param open the last run goes on with generated tokens. */
 export function randomRuns(choices: Choices, open: boolean): PlanRun[] {
   const plan = new PlanMaker(choices);
@@ -105,7 +117,7 @@ export function randomRuns(choices: Choices, open: boolean): PlanRun[] {
  */
 export function withForcedCollision(runs: readonly PlanRun[], choices: Choices): PlanRun[] {
   return runs.map((run, index) => {
-    if (index < runs.length - 1 || run.blockKeys.length === 0) return run;
+    if (index < runs.length - 1 || run.blockKeys.length === 0 || run.blend !== undefined) return run;
     const start = (run.blockKeys.length - 1) * blockTokens;
     const tokenIds = Int32Array.from(run.tokenIds);
     tokenIds[choices.int(start, Math.min(start + blockTokens, tokenIds.length) - 1)] = 96;
