@@ -111,7 +111,7 @@ export class QueryService {
     const opened = this.#open(card, job, refuseGenerated("planned"));
     try {
       const { query } = await opened.rewritten();
-      return await usesOf(query, this.#deps.lowererFor(card), opened.tree.context());
+      return await usesOf(query, this.#deps.lowererFor(card), opened.tree.context(), card.blockTokens);
     } catch (error) {
       if (error instanceof ApiError && error.code === "unsupported_field") return [];
       throw error;

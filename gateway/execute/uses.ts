@@ -6,20 +6,24 @@ import { outermostOf } from "./check-query.ts";
 import { allRuns, generateOf } from "./prompt-parts.ts";
 import type { QueryLowering } from "./run-tree.ts";
 
-/** Each once; what depends on outputs is left out, since no other query has it. @throws ApiError as lowering does */
+/**
+ * Each once, with the tokens of the blocks that it fills; what depends on outputs is left out, since no other query has it.
+ * @throws ApiError as lowering does
+ */
 export async function usesOf(
   rewritten: Query,
   lowerer: QueryLowering,
   context: QueryContext,
+  blockTokens: number,
 ): Promise<readonly FragmentUse[]> {
   const uses = new Map<string, FragmentUse>();
   for (const { node, path } of allRuns(outermostOf(rewritten))) {
     const generate = generateOf(node);
     await lowerer.warm(generate, context, path);
     const known = lowerer.preparable(lowerer.lower(generate, context, path));
-    for (const { blockKeys, tokenIds } of known?.runs ?? []) {
+    for (const { blockKeys } of known?.runs ?? []) {
       const key = blockKeys.at(-1);
-      if (key !== undefined) uses.set(key, { key, tokens: tokenIds.length });
+      if (key !== undefined) uses.set(key, { key, tokens: blockKeys.length * blockTokens });
     }
   }
   return [...uses.values()];

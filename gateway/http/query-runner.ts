@@ -16,6 +16,8 @@ export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantI
       const choices = emptyChoices(run.choiceCount);
       try {
         for await (const [index, event] of run.events) collect(choices[index], event);
+        // What was aborted ends without a word; it is no answer.
+        signal.throwIfAborted();
         const kind = answerKindOf(query);
         const head = headOf(kind, requestId, run.model, nowMs());
         return { response: queryAnswer(kind, head, requestId, run.report, choices), usage: run.report.usage() };
