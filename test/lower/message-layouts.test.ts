@@ -87,6 +87,18 @@ describe("messages put together are the model's own rendering", () => {
     });
   }
 
+  test("granite: a prompt whose first message is an inner prompt's system message has no other", () => {
+    const inner = g(seq(system("s"), user("a")));
+    const flat = own(models.granite, [system("s"), user("a"), assistant("an answer"), user("b")]);
+    expect(shownBy(models.granite, seq(plus(inner), user("b")))).toEqual(flat);
+  });
+
+  test("strict: what opens a shown prompt is hidden, where the first message is a special one too", () => {
+    const inner = g(seq(system("s"), user("a")));
+    const flat = own(models.strict, [system("s"), user("a"), assistant("an answer"), user("b")]);
+    expect(shownBy(models.strict, seq(plus(inner), user("b")))).toEqual(flat);
+  });
+
   test("what closes an answer and what opens it stand around an assistant's message", () => {
     const { lowerer, tokenizer } = lowererOf(demo);
     const { plan, closeTokenIds } = lowerer.lower(g(user("x")), contextOf(tokenizer));
@@ -112,6 +124,17 @@ describe("what a template does not allow", () => {
     );
   });
 
+  test("a system message that is folded into the next one is refused; prompts without it are the model's own", () => {
+    const turns =
+      "{% if messages and messages[0]['role'] == 'system' %}{% set sys = messages[0]['content'] ~ '\n' %}{% set rest = messages[1:] %}{% else %}{% set sys = '' %}{% set rest = messages %}{% endif %}{{ bos_token }}{% for m in rest %}{{ '<|im_start|>' ~ m['role'] ~ '\n' ~ (sys if loop.first else '') ~ m['content'] ~ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    const model = { ...models.chatml, chatTemplate: turns };
+    const messages = [user("a"), assistant("b"), user("c")];
+    expect(shownBy(model, seq(...messages))).toEqual(own(model, messages));
+    expect(() => lowered(model, seq(system("s"), user("c")))).toThrow(
+      expect.objectContaining({ code: "chat_template_error" }),
+    );
+  });
+
   test("without anything that opens an answer there is nothing to go on from", () => {
     expect(() => lowered(models.folding, user("c"))).toThrow("begins or ends an answer");
   });
@@ -122,6 +145,17 @@ describe("what a template does not allow", () => {
     expect(template.messages.inside("user")).toBeUndefined();
     const counting = models.chatml.chatTemplate.replace("'<|im_start|>'", "'<|im_start|>' ~ loop.index");
     expect(textSide({ ...models.chatml, chatTemplate: counting }).template.messages.inside("user")).toBeUndefined();
+  });
+
+  test("nor is one that depends on what follows", () => {
+    const { chatTemplate } = models.chatml;
+    const old = chatTemplate.replace(
+      "+ '<|im_end|>'",
+      "+ ('' if loop.last or message['role'] != 'assistant' else '(old)') + '<|im_end|>'",
+    );
+    expect(textSide({ ...models.chatml, chatTemplate: old }).template.messages.inside("user")).toBeUndefined();
+    const alone = chatTemplate.replace("+ '<|im_end|>'", "+ ('(alone)' if loop.length == 1 else '') + '<|im_end|>'");
+    expect(textSide({ ...models.chatml, chatTemplate: alone }).template.messages.start("user")).toBeUndefined();
   });
 
   test("special tokens that users write stay text, in messages and fragments", () => {

@@ -92,6 +92,26 @@ describe("keys", () => {
     expect(new Set(roots).size).toBe(1);
   });
 
+  test("two generates behind the prompt they share are two chains on one", () => {
+    const input = user("the thing");
+    const answers = [1, 2].map((seed) => g(input, { expose: "output", seed }));
+    const { plan } = lower(g(plus(seq(input, ...answers))), (node) => `answer ${(node as Generate).options.seed}`);
+    expect(plan.runs.map((run) => run.spanId)).toEqual([
+      "$.g.input.plus[0].seq[2]",
+      "$.g.input.plus[0].seq[1]",
+      "$.g.input.plus[0].seq[2]",
+      undefined,
+    ]);
+  });
+
+  test("a text that spells a message's end has other tokens and keys than two messages", () => {
+    const two = lower(g(seq(user("a"), user("b")))).plan.runs[0];
+    const one = lower(g(seq(user("a<|im_end|>\n<|im_start|>user\nb")))).plan.runs[0];
+    expect(one?.rootKey).toBe(two?.rootKey as BlockKey);
+    expect(one?.tokenIds.length).toBeGreaterThan(two?.tokenIds.length as number);
+    expect(lastKey(one)).not.toBe(lastKey(two));
+  });
+
   test("a preamble is part of the keys of what sees it", () => {
     const { plan } = lower(g(seq(system("s"), behind(user("p"), fragment("a")), fragment("a"), user("u"))));
     const [, preamble, span] = plan.runs;
@@ -167,6 +187,7 @@ describe("blended runs", () => {
     expect(rootOf(g(parts("s"), options))).toBe(base as BlockKey);
     expect(rootOf(g(parts("s"), { reuse: "blend" }))).not.toBe(base);
     expect(rootOf(g(parts("s", "another"), options))).not.toBe(base);
+    expect(rootOf(g(parts("s", "t"), options))).not.toBe(base);
     expect(rootOf(g(parts("s"), options), () => "other")).not.toBe(base);
     // The same words from another prompt are another computation.
     const otherPrompt = seq(
@@ -213,6 +234,19 @@ describe("outputs that are not there yet", () => {
       ["main", true],
       ["main", true],
     ]);
+  });
+
+  test("what sees one depends on it: a preamble's spans, an answer to a prompt with one", () => {
+    const preamble = lower(g(seq(system("s"), behind(inner, fragment("a")))), () => undefined);
+    expect(preamble.plan.runs.map((_, index) => preamble.indeterminateRuns.has(index))).toEqual([
+      false,
+      true,
+      true,
+      true,
+    ]);
+    const deep = g(seq(inner, user("x")), { expose: "output" });
+    const answers = lower(g(seq(system("s"), plus(deep))), (node) => (node === inner ? undefined : "an answer"));
+    expect([...answers.indeterminateRuns]).toEqual(answers.plan.runs.map((_, index) => index).slice(1));
   });
 
   test("what does not depend on them can be prepared as it will be", () => {

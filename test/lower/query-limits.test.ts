@@ -37,6 +37,8 @@ describe("limits", () => {
     const { lowerer, tokenizer } = lowererOf(models.chatml);
     const lower = (query: ReturnType<typeof g>) => lowerer.lower(query, contextOf(tokenizer));
     expect(() => lower(g(plus(...spans)))).toThrow("too many spans");
+    const answers = Array.from({ length: 2_100 }, (_, index) => g(user(`${index}`), { expose: "output" }));
+    expect(() => lower(g(plus(...answers)))).toThrow("too many spans");
     const alternating = Array.from({ length: 600 }, (_, index) => [plus(user(`${index}`)), user("x")]).flat();
     expect(() => lower(g(seq(...alternating)))).toThrow("too many spans");
     expect(() => lower(g(seq(plus())))).toThrow(expect.objectContaining({ code: "invalid_value", param: "$.g.input" }));
@@ -76,4 +78,27 @@ test("each text is encoded ahead of use under the salt of its owner, and not aga
   encoded.mockClear();
   lowerer.lower(query, context);
   expect(encoded.mock.calls.filter(([, , owner]) => owner !== undefined)).toEqual([]);
+});
+
+test("only the text at the very start opens a prompt", () => {
+  const { lowerer, tokenizer } = lowererOf(models.chatml);
+  const encoded = spyOn(tokenizer, "encode");
+  const input = seq(user("first"), plus(user("span"), fragment("a")), user("later"));
+  lowerer.lower(g(seq(plus(g(input, { expose: "output" })), user("outer"))), contextOf(tokenizer));
+  const contents = encoded.mock.calls.flatMap(([pieces, opens]) =>
+    pieces.flatMap(({ kind, text }) => (kind === "content" ? [[text, opens]] : [])),
+  );
+  expect(Object.fromEntries(contents)).toEqual({
+    first: true,
+    span: false,
+    "the thing a in the user": false,
+    later: false,
+    "an answer": false,
+    outer: false,
+  });
+});
+
+test("an answer whose end takes more than a block cannot be closed", () => {
+  const { lowerer, tokenizer } = lowererOf(models.chatml, { blockTokens: 1 });
+  expect(() => lowerer.lower(g(user("x")), contextOf(tokenizer))).toThrow("begins or ends an answer");
 });

@@ -60,6 +60,17 @@ describe("what a plan shows is what the query says", () => {
     "samples behind their prompt": plus(seq(judge, repeat(3, g(judge, { expose: "output", seed: 1 })))),
     "outputs in an ordered join": seq(g(judge, { seed: 1 }), user("and"), repeat(2, g(user("x"), { seed: 2 }))),
     "an output behind a preamble": behind(user("a"), seq(judge, g(judge, { expose: "output", seed: 1 }))),
+    "an output as a preamble": behind(seq(judge, g(judge, { expose: "output", seed: 1 })), fragment("a")),
+    "a generate behind another text than its prompt": plus(seq(user("a"), g(user("b"), { seed: 1 }))),
+    "a generate of another prompt among its own": plus(seq(judge, g(user("x"), { seed: 1 }), g(judge, { seed: 2 }))),
+    "a generate that shows its prompt": seq(
+      g(judge, { seed: 1, expose: "both" }),
+      plus(seq(judge, g(judge, { seed: 2, expose: "both" }))),
+    ),
+    "fragments that come with the query": plus(
+      { kind: "fragment", text: "in the row", title: "A title" },
+      seq({ kind: "fragment", text: "in" }, user("x")),
+    ),
     "effects only": seq(
       { kind: "monad", child: user("warm") },
       plus({ kind: "monad", child: fragment("a") }),

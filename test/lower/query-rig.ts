@@ -133,8 +133,11 @@ export class NaiveChatml {
     const walk = (part: Query): void => {
       if (part.kind === "message") text += framed(part.role, part.text);
       else if (part.kind === "fragment") text += this.#fragment(part);
-      else if (part.kind === "generate" || part.kind === "repeat") text += this.#answers(part).join("");
-      else if (part.kind === "plus") {
+      else if (part.kind === "generate" || part.kind === "repeat") {
+        const generate = part.kind === "repeat" ? part.generate : part;
+        if (generate.options.expose === "both") walk(generate.input);
+        text += this.#answers(part).join("");
+      } else if (part.kind === "plus") {
         const inside = this.#plus(part, "");
         if (inside !== "") endRun();
         text += inside;
@@ -163,10 +166,9 @@ export class NaiveChatml {
     if (first !== undefined && only === undefined && first !== child) return this.#span(first, before);
     const last = parts.at(-1);
     const generate = last?.kind === "repeat" ? last.generate : last;
-    const isOwnAnswer = parts.length === 1 || (parts.length === 2 && first === (generate as Generate).input);
-    if (last === undefined || generate?.kind !== "generate" || before !== "" || !isOwnAnswer) {
-      return this.#chain(child, before);
-    }
+    if (last === undefined || generate?.kind !== "generate" || before !== "") return this.#chain(child, before);
+    const isBehind = parts.length === 2 && first === generate.input && generate.options.expose !== "both";
+    if (parts.length > 1 && !isBehind) return this.#chain(child, before);
     const prompt = this.#chain(generate.input, "");
     const answers = this.#answers(last as Generate | Repeat);
     for (const answer of answers) this.runTexts.add(prompt + answer);
