@@ -1,6 +1,7 @@
 /** POST /v1/chat/completions */
 import type { Hono } from "hono";
 import type { z } from "zod";
+import type { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { Metrics } from "../metrics.ts";
@@ -54,7 +55,8 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
         spangate: spangateOf(requestId, run, endsOf(choices)),
       });
       const shape = chatChunks(head, logprobsOf, includeUsage ? summary : undefined);
-      return await answerStreamed(context, completion, shape, (error) => logFailure(deps.log, error, requestId));
+      const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
+      return await answerStreamed(context, completion, shape, { onError });
     } catch (error) {
       leave();
       throw error;

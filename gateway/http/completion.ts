@@ -54,13 +54,19 @@ export async function answerWhole(
 }
 
 /** What comes within this time decides the status: an early failure is an HTTP error, not an event in a 200. */
-const firstEventMs = 2_000;
+const defaultFirstEventMs = 2_000;
+
+export interface StreamAnswerOptions {
+  /** Told of what ends the stream before its end. */
+  readonly onError: (error: ApiError) => void;
+  readonly firstEventMs?: number | undefined;
+}
 
 export async function answerStreamed(
   context: Context<AppEnv>,
   completion: Completion,
   shape: ChunkShape,
-  onError: (error: ApiError) => void,
+  { onError, firstEventMs = defaultFirstEventMs }: StreamAnswerOptions,
 ): Promise<Response> {
   const { events, client, onEnd } = completion;
   const first = events.next();

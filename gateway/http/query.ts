@@ -1,6 +1,7 @@
 /** Span queries: POST /v1/query/execute, /v1/query/prepare, /v1/query/explain */
 import type { Context, Hono } from "hono";
 import { z } from "zod";
+import type { ApiError } from "../errors.ts";
 import type { QueryJob, QueryService } from "../execute/query-service.ts";
 import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
@@ -28,6 +29,8 @@ export interface QueryRouteDeps {
   readonly metrics: Metrics;
   readonly nowMs: () => number;
   readonly log: Log;
+  /** How long a stream's status waits for the first event. */
+  readonly firstEventMs?: number;
 }
 
 const flag = z
@@ -114,5 +117,6 @@ async function execute(
   if (!stream)
     return await answerWhole(context, completion, () => queryAnswer(kind, head, requestId, run.report, choices));
   const shape = queryChunks(kind, head, () => queryFacts(requestId, run.report));
-  return await answerStreamed(context, completion, shape, (error) => logFailure(deps.log, error, requestId));
+  const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
+  return await answerStreamed(context, completion, shape, { onError, firstEventMs: deps.firstEventMs });
 }
