@@ -60,8 +60,8 @@ class QueryWorld {
     const message = { ...submit, requestId: `r${this.#submitted}`, params: { ...submit.params, sampling } };
     this.world.engine.submit(message);
     await this.world.settle();
-    const { usage, spans } = this.world.finishedOf(message.requestId);
-    return { message, tokenIds: this.world.tokensOf(message.requestId), usage, spans };
+    const { usage, spans, blend } = this.world.finishedOf(message.requestId);
+    return { message, tokenIds: this.world.tokensOf(message.requestId), usage, spans, blend };
   }
 
   async #runInner(node: Generate | Repeat): Promise<void> {
@@ -142,5 +142,23 @@ describe("over the real engine", () => {
       .filter((run) => run.kind === "main")
       .reduce((sum, run) => sum + run.tokenIds.length, 0);
     expect(second.usage.cachedTokens).toBeGreaterThanOrEqual(tokenCount(lowered) - own);
+  });
+
+  test("blended: copies come from fragments and outputs as they are kept; with all computed again it is the exact prompt", async () => {
+    const inner = g(input);
+    const body = seq(system("a judge"), fragment("b"), user("then"), inner, fragment("c"), user("Who is right?"));
+    const asked = (ratio: number | undefined) =>
+      g(body, ratio === undefined ? {} : { reuse: "blend", recomputeRatio: ratio });
+    const world = new QueryWorld(true);
+    const exact = await world.run(await world.lower(asked(undefined)));
+    const whole = await world.run(await world.lower(asked(1)));
+    expect(whole.tokenIds).toEqual(exact.tokenIds);
+    const lowered = await world.lower(asked(0.25));
+    const copied = lowered.plan.runs.flatMap((run) => run.blend?.copies ?? []);
+    const copiedTokens = copied.reduce((sum, copy) => sum + copy.tokenCount, 0);
+    const { blend, spans } = await world.run(lowered);
+    expect(copied.length).toBe(3);
+    expect(blend).toEqual({ copiedTokens, recomputedTokens: Math.ceil(copiedTokens / 4) });
+    expect(spans.every(({ source }) => source === "device")).toBe(true);
   });
 });

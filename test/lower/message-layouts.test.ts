@@ -97,6 +97,8 @@ describe("messages put together are the model's own rendering", () => {
     const inner = g(seq(system("s"), user("a")));
     const flat = own(models.strict, [system("s"), user("a"), assistant("an answer"), user("b")]);
     expect(shownBy(models.strict, seq(plus(inner), user("b")))).toEqual(flat);
+    const starts = shownBy(models.strict, seq(system("o"), plus(inner), user("b"))).filter((id) => id === flat[0]);
+    expect(starts.length).toBe(1);
   });
 
   test("what closes an answer and what opens it stand around an assistant's message", () => {
