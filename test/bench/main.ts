@@ -3,12 +3,15 @@ import { parseArgs } from "node:util";
 import { CommandError } from "../../gateway/cli/command.ts";
 import { textTable } from "../../gateway/cli/text-table.ts";
 import type { Bench, BenchReport } from "./bench.ts";
+import { bulkBench } from "./bulk.ts";
 import { decodeBench } from "./decode.ts";
 import { determinismBench } from "./determinism.ts";
 import { kernelsBench } from "./kernels.ts";
 import { llamaBench } from "./llama.ts";
 import { loweringBench } from "./lowering.ts";
 import { memoryBench } from "./memory.ts";
+import { needleBench } from "./needle.ts";
+import { nestedBench } from "./nested.ts";
 import { overheadBench } from "./overhead.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
@@ -25,6 +28,9 @@ const benches: readonly Bench[] = [
   determinismBench,
   qualityBench,
   loweringBench,
+  nestedBench,
+  bulkBench,
+  needleBench,
 ];
 
 function listText(): string {

@@ -25,10 +25,19 @@ function readJson(name: string): object {
 export class SpanTexts {
   readonly #tokenizer = new Tokenizer(readJson("tokenizer.json"), readJson("tokenizer_config.json"));
 
-  /** Tokens of the span that a document of this text becomes: `<|im_start|>document\n{text}<|im_end|>\n`. */
+  /** Tokens of the span that a document of this text becomes. */
   spanTokens(text: string): number {
-    const count = (part: string) => this.#tokenizer.encode(part, { add_special_tokens: false }).ids.length;
-    return count(`document\n${text}`) + count("\n") + 2;
+    return this.messageTokens("document", text);
+  }
+
+  /** Tokens of `<|im_start|>{role}\n{text}<|im_end|>\n`. */
+  messageTokens(role: string, text: string): number {
+    return this.#count(`${role}\n${text}`) + this.#count("\n") + 2;
+  }
+
+  /** Tokens of `<|im_start|>assistant\n`, which an answer goes on from. */
+  get answerStartTokens(): number {
+    return this.#count("assistant\n") + 1;
   }
 
   /** A text whose span is exactly `tokens` long: words, then digits, which are a token each. */
@@ -41,5 +50,9 @@ export class SpanTexts {
     const text = base + "7".repeat(Math.max(0, tokens - this.spanTokens(base)));
     if (this.spanTokens(text) !== tokens) throw new CommandError(`no text of ${tokens} tokens for seed ${seed}`);
     return text;
+  }
+
+  #count(text: string): number {
+    return this.#tokenizer.encode(text, { add_special_tokens: false }).ids.length;
   }
 }

@@ -1,0 +1,165 @@
+/**
+ * A judge over n generated candidates (the span-query paper's nested generation): time to first token of the outer
+ * generate, with the candidates' KV reused as they were generated, and with its whole prompt computed. Both in turn,
+ * each with candidates of its own.
+ */
+import { CommandError } from "../../gateway/cli/command.ts";
+import { SpanQueryClient } from "../../gateway/client/span-query-client.ts";
+import type { QueryJson } from "../../gateway/query/wire.ts";
+import { startTestServer } from "../support/server.ts";
+import { atLeast, atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { SpanTexts } from "./support/prompts.ts";
+import { figure, quantile } from "./support/stats.ts";
+
+const fanOuts = [1, 2, 4, 8, 16, 24];
+const outputTokenCounts = [128, 512];
+
+const system = "You compare drafts and pick the best one.";
+const task = "Write a short notice for the visitors of the harbour about the new opening hours.";
+const verdict = "Which of these drafts is the clearest?";
+
+interface Round {
+  readonly ttftMs: number;
+  readonly promptTokens: number;
+  readonly computedTokens: number;
+}
+
+interface Cell {
+  readonly fanOut: number;
+  readonly outputTokens: number;
+  readonly reused: readonly Round[];
+  readonly computed: readonly Round[];
+}
+
+/** @param seed other candidates each time, so that none is found from an earlier round */
+function judgeQuery(fanOut: number, outputTokens: number, seed: number): QueryJson {
+  const candidate = {
+    model: "",
+    max_tokens: outputTokens,
+    temperature: 0.5,
+    ignore_eos: true,
+    seed,
+    input: { user: `${task} Draft ${seed}.` },
+  };
+  const input = { cross: [{ system }, { plus: [{ repeat: { n: fanOut, g: candidate } }] }, { user: verdict }] };
+  return { g: { model: "", max_tokens: 1, temperature: 0, ignore_eos: true, input } };
+}
+
+class Judge {
+  readonly #client: SpanQueryClient;
+  #asked = 0;
+
+  constructor(client: SpanQueryClient) {
+    this.#client = client;
+  }
+
+  /** @param reuse false: the outer generate computes its whole prompt; the candidates are generated as ever */
+  async ask(fanOut: number, outputTokens: number, reuse: boolean): Promise<Round> {
+    this.#asked += 1;
+    const query = judgeQuery(fanOut, outputTokens, this.#asked * 1_000);
+    const { spangate } = await this.#client.execute(query, { reuse });
+    const candidates = spangate.generates.slice(0, -1);
+    const outer = spangate.generates.at(-1);
+    const asAsked = candidates.every(({ completion_tokens: tokens }) => tokens === outputTokens);
+    if (outer === undefined || candidates.length !== fanOut || !asAsked) {
+      throw new CommandError(
+        `not ${fanOut} candidates of ${outputTokens} tokens: ${JSON.stringify(spangate.generates)}`,
+      );
+    }
+    const { prompt_tokens: promptTokens, cached_tokens: cachedTokens, ttft_ms: ttftMs } = outer;
+    return { ttftMs, promptTokens, computedTokens: promptTokens - cachedTokens };
+  }
+}
+
+/** A generation of 512 tokens by 24 takes seconds, so long ones get few rounds. */
+function roundCount(fanOut: number, outputTokens: number): number {
+  const tokens = fanOut * outputTokens;
+  return tokens <= 1_024 ? 7 : tokens <= 4_096 ? 4 : 3;
+}
+
+async function measure(judge: Judge, fanOut: number, outputTokens: number): Promise<Cell> {
+  const cell = { fanOut, outputTokens, reused: [] as Round[], computed: [] as Round[] };
+  for (let round = 0; round < roundCount(fanOut, outputTokens); round++) {
+    cell.reused.push(await judge.ask(fanOut, outputTokens, true));
+    cell.computed.push(await judge.ask(fanOut, outputTokens, false));
+  }
+  return cell;
+}
+
+const ttft = (rounds: readonly Round[], q: number): number =>
+  quantile(
+    rounds.map(({ ttftMs }) => ttftMs),
+    q,
+  );
+const speedup = ({ reused, computed }: Cell, q: number): number => ttft(computed, q) / ttft(reused, q);
+const mostComputed = (rounds: readonly Round[]): number =>
+  Math.max(...rounds.map(({ computedTokens }) => computedTokens));
+
+function bars(cells: readonly Cell[], ownTokens: number): Bar[] {
+  const of = (fanOut: number, tokens: number) =>
+    cells.find((cell) => cell.fanOut === fanOut && cell.outputTokens === tokens);
+  const ratio = (fanOut: number, tokens: number): number => {
+    const cell = of(fanOut, tokens);
+    return cell === undefined ? Number.NaN : speedup(cell, 0.5);
+  };
+  return [
+    atLeast("ttft computed / reused, 24 x 512, median", ratio(24, 512), 15),
+    ...outputTokenCounts.map((tokens) => atLeast(`ttft computed / reused, 1 x ${tokens}, median`, ratio(1, tokens), 1)),
+    ...outputTokenCounts.map((tokens) => {
+      const computed = mostComputed(of(24, tokens)?.reused ?? []);
+      return atMost(`prompt tokens computed at 24 x ${tokens}, own messages have ${ownTokens}`, computed, ownTokens);
+    }),
+  ];
+}
+
+function row(cell: Cell): string[] {
+  const { fanOut, outputTokens, reused, computed } = cell;
+  return [
+    `${fanOut} x ${outputTokens}`,
+    String(reused.length),
+    String(reused[0]?.promptTokens ?? 0),
+    String(mostComputed(reused)),
+    ...[0.5, 0.99].flatMap((q) => [figure(ttft(reused, q)), figure(ttft(computed, q)), figure(speedup(cell, q))]),
+  ];
+}
+
+async function run({ option, say }: BenchContext): Promise<BenchReport> {
+  const only = option("fan-outs")?.split(",").map(Number) ?? fanOuts;
+  await using server = await startTestServer();
+  const { apiKey } = await server.tenant("bench");
+  const texts = new SpanTexts();
+  const ownTokens =
+    texts.messageTokens("system", system) + texts.messageTokens("user", verdict) + texts.answerStartTokens;
+  const judge = new Judge(new SpanQueryClient({ url: server.url, apiKey }));
+  await judge.ask(2, 32, true);
+  await judge.ask(2, 32, false);
+  const cells: Cell[] = [];
+  for (const outputTokens of outputTokenCounts) {
+    for (const fanOut of fanOuts.filter((count) => only.includes(count))) {
+      say(`${fanOut} x ${outputTokens}`);
+      cells.push(await measure(judge, fanOut, outputTokens));
+    }
+  }
+  return {
+    model: server.model,
+    header: [
+      ...["candidates", "rounds", "prompt", "computed", "reused p50 ms", "computed p50 ms", "ratio"],
+      ...["reused p99 ms", "computed p99 ms", "ratio"],
+    ],
+    rows: cells.map(row),
+    notes: [
+      "Time to first token of the outer generate, from its arrival in the worker. Candidates at temperature 0.5.",
+      `computed: prompt tokens of the outer generate that no cache held, at most; its own messages have ${ownTokens}.`,
+      "With so few rounds p99 is close to the slowest.",
+    ],
+    bars: bars(cells, ownTokens),
+    details: { ownTokens, cells },
+  };
+}
+
+export const nestedBench: Bench = {
+  name: "nested",
+  summary: "TTFT of a judge over 1 to 24 generated candidates, their KV reused or computed again",
+  options: { "fan-outs": `LIST  comma-separated, of ${fanOuts.join(", ")} (all)` },
+  run,
+};
