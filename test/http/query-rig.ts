@@ -176,6 +176,21 @@ export interface QueryAnswer {
   };
 }
 
+interface ErrorBody {
+  readonly error: {
+    readonly message: string;
+    readonly type: string;
+    readonly param: string | null;
+    readonly code: string;
+  };
+}
+
+export async function refusalOf(response: Response | Promise<Response>) {
+  const answer = await response;
+  const { error } = (await answer.json()) as ErrorBody;
+  return { status: answer.status, ...error };
+}
+
 /** Executes a query that must go well. */
 export async function ask(rig: QueryRig, query: unknown, search = "", key = "key-a"): Promise<QueryAnswer> {
   const response = await post(rig, `execute${search}`, query, { key });
