@@ -166,6 +166,11 @@ describe("blended runs", () => {
     expect(world.finishedOf("second").usage.cachedTokens).toBe(10 + 16);
     expect(world.finishedOf("second").blend).toEqual({ copiedTokens: 8, recomputedTokens: 4 });
     expect(world.backend.rowCount - rows).toBe(8 + 1 + 4 + 3 + 4);
+    // What was found is shared: it is as it was.
+    world.engine.submit(blended("again", 0.5));
+    await world.settle();
+    expect(world.finishedOf("again").usage.cachedTokens).toBe(17 + 24);
+    expectReference(world, "again", blended("again", 0.5));
   });
 
   test("is never found as exact, nor the exact one as blended", async () => {
@@ -183,21 +188,16 @@ describe("blended runs", () => {
   });
 
   test("spans that the blended run sees are seen by its probes and its rows", async () => {
-    const runs = blendRuns([documents[0], glue], { recomputeRatio: 0.4, question });
-    const seenSpan = makeRuns({ system: countUp(3, 6) }, false);
-    const behind = runs.map((run, index) => ({
-      ...run,
-      position: index === 0 ? 0 : run.position + 6,
-      sees: [
-        ...(index === 0 ? [] : [{ run: 0, firstToken: 0, tokenCount: 6, offset: 0 }]),
-        ...run.sees.map((segment) => ({ ...segment, run: segment.run + 1 })),
-      ],
-      ...(run.blend && {
-        blend: { ...run.blend, copies: run.blend.copies.map((copy) => ({ ...copy, run: copy.run + 1 })) },
-      }),
-    }));
+    const [source, run, last] = blendRuns([documents[0], glue], { recomputeRatio: 0.4, question });
+    const [seenSpan] = makeRuns({ system: countUp(3, 19) }, false);
+    // The span is complete some steps after the source.
+    const sees = [{ run: 1, firstToken: 0, tokenCount: 19, offset: 0 }];
+    const behind = [
+      { ...run, position: 19, sees },
+      { ...last, position: 31, sees: [...sees, ...last.sees.map((segment) => ({ ...segment, run: 2 }))] },
+    ];
     const world = new TinyWorld({ shape, limits: { stepTokens: 5 } });
-    const message = submitRuns("r", [...seenSpan, ...behind], options);
+    const message = submitRuns("r", [source, seenSpan, ...behind], options);
     world.engine.submit(message);
     await world.settle();
     expectReference(world, "r", message);

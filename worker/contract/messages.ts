@@ -109,7 +109,7 @@ export interface SubmitMessage {
 
 export type SpanSource = "device" | "host" | "disk" | "computed";
 
-/** What became of each span run of a plan, in plan order. */
+/** What became of each span of a plan, its runs taken together, in plan order. */
 export interface SpanReport {
   readonly id: string;
   readonly tokens: number;

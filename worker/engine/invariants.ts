@@ -18,6 +18,7 @@ export function assertInvariants(
   assertReferences(pool, requests);
   assertKeys(pool, cache);
   assertReservations(pool, scheduler);
+  for (const request of requests) assertBlending(request);
   const queued = new Set([...scheduler.waiting, ...scheduler.running]);
   assert(queued.size === scheduler.waiting.length + scheduler.running.length, "a request is queued twice");
   assert(queued.size === requests.length, "a request in progress is neither waiting nor running");
@@ -57,6 +58,18 @@ function assertKeys(pool: BlockPool, cache: PrefixCache): void {
     const cached = cache.keyOf(blockId) !== undefined;
     assert(cached || !cachedSeen, `block ${blockId} holds nothing but is used after one that is cached`);
     cachedSeen ||= cached;
+  }
+}
+
+/** A run that is being blended has all its blocks and what was found counted; its copies' sources are complete. */
+function assertBlending({ requestId, runs }: Request): void {
+  for (const run of runs) {
+    if (run.blending === undefined) continue;
+    assert(run.blocks.length === run.blockCount, `${requestId} blends a run that lacks blocks`);
+    assert(run.computedTokens < run.tokenCount, `${requestId} blends a run that is complete`);
+    for (const copy of run.plan.blend?.copies ?? []) {
+      assert(runs[copy.run].complete, `${requestId} blends from run ${copy.run}, which is not complete`);
+    }
   }
 }
 

@@ -68,6 +68,7 @@ export class Scheduler {
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.limits;
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
+    this.adoptResident();
     if (!preempted || this.running.length === 0) this.admit(step);
     this.schedulePrefills(step);
     return step.plan();
@@ -140,8 +141,6 @@ export class Scheduler {
     for (const run of request.runs) {
       if (rowsLeft === 0) return;
       if (step.covers(run) || !step.mayCompute(run, request)) continue;
-      this.adopt(run, request, run.residentBlocks(this.cache));
-      if (run.complete) continue;
       if (run.plan.blend !== undefined) {
         rowsLeft -= this.scheduleBlend(run, request, step, rowsLeft);
         continue;
@@ -214,6 +213,14 @@ export class Scheduler {
     for (const [index, run] of request.runs.entries()) this.adopt(run, request, found[index]);
     this.running.push(request);
     return true;
+  }
+
+  /** What others computed since the last step: before admission, since it frees what was reserved for it. */
+  private adoptResident(): void {
+    for (const request of this.running) {
+      if (request.decoding) continue;
+      for (const run of request.runs) this.adopt(run, request, run.residentBlocks(this.cache));
+    }
   }
 
   private adopt(run: Run, request: Request, found: readonly BlockId[]): void {
