@@ -1,0 +1,197 @@
+/** The driver: fixpoint, bounds, sharing, places, steps. */
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { childrenOf, type Query } from "../../gateway/query/ir.ts";
+import { checkLegal } from "../../gateway/query/legality.ts";
+import { printQuery } from "../../gateway/query/print.ts";
+import { maxSteps, rewrite } from "../../gateway/query/rewrite.ts";
+import { ruleOn } from "../../gateway/query/rules/rule.ts";
+import { g, out, treeOf, user } from "./nodes.ts";
+import { treeArbitrary } from "./trees.ts";
+
+const [a, b, c] = ["a", "b", "c"].map(user);
+const greedy = { temperature: 0 };
+const at = (query: Query, ...indices: number[]): Query => {
+  let node = query;
+  for (const index of indices) {
+    const child = childrenOf(node)[index]?.[1];
+    if (child === undefined) throw new Error(`no child ${index} of a ${node.kind}`);
+    node = child;
+  }
+  return node;
+};
+
+describe("10,000 random trees", () => {
+  const trees = fc.sample(treeArbitrary, { numRuns: 10_000, seed: 20_260_101 });
+
+  test("end far below the bounds, legal after every pass, at a fixpoint", () => {
+    let mostPasses = 0;
+    const fired = new Set<string>();
+    for (const tree of trees) {
+      let passes = 0;
+      const afterPass = (query: Query) => {
+        passes += 1;
+        checkLegal(query, "resolved");
+      };
+      const { query, steps } = rewrite(tree, { afterPass });
+      mostPasses = Math.max(mostPasses, passes);
+      for (const { rule } of steps) fired.add(rule);
+      if (rewrite(query).query !== query) throw new Error(`rules fire again on ${JSON.stringify(printQuery(query))}`);
+    }
+    expect(mostPasses).toBeLessThanOrEqual(8);
+    // The seventeenth fires on a whole query of one form only; rules.test.ts has it.
+    expect(fired.size).toBeGreaterThanOrEqual(16);
+  }, 60_000);
+
+  test("the same for models without spans, without maps, and with a server's arity", () => {
+    for (const tree of trees.slice(0, 1_000)) {
+      const options = { spanModel: (model: string) => model !== "m", bulkMap: () => false, reduceArity: 2 };
+      const { query } = rewrite(tree, options);
+      expect(rewrite(query, options).query).toBe(query);
+    }
+  });
+});
+
+describe("one object is one run", () => {
+  const inner = treeOf(g(a));
+  const options = { model: "m", maxTokens: 0, temperature: 0.6 };
+  const over = (kind: "plus" | "seq", children: readonly Query[]): Query => ({
+    kind: "generate",
+    options,
+    input: { kind, children },
+  });
+
+  test("an inner generate at two places stays one object, in a plus and elsewhere", () => {
+    const children = [
+      over("plus", [inner]),
+      over("seq", [treeOf(c), inner]),
+      { kind: "monad", child: inner } as const,
+      inner,
+    ];
+    const query: Query = { kind: "par", children: [...children] };
+    const rewritten = rewrite(query).query;
+    const shown = at(rewritten, 0, 0, 0, 1);
+    expect(printQuery(shown)).toEqual(printQuery(treeOf(out(a))));
+    expect(at(rewritten, 1, 0, 1)).toBe(shown);
+    expect(at(rewritten, 2, 0)).toBe(shown);
+    expect(at(rewritten, 3)).toBe(shown);
+  });
+
+  test("and so does a repeat", () => {
+    const sampled = treeOf({ repeat: { n: 2, ...g(a) } });
+    const both: Query = { kind: "par", children: [over("plus", [sampled]), over("seq", [treeOf(b), sampled])] };
+    const rewritten = rewrite(both).query;
+    expect(at(rewritten, 0, 0, 0, 1)).toBe(at(rewritten, 1, 0, 1));
+  });
+
+  test("its prompt is the object that is shown", () => {
+    const rewritten = rewrite(treeOf(g({ plus: [g({ seq: [a, { plus: [b] }] })] }))).query;
+    const span = at(rewritten, 0, 0);
+    expect(at(span, 1)).toBe(at(span, 2, 0, 1));
+  });
+
+  test("two equal samples stay two runs, two equal greedy ones become one", () => {
+    const samples = rewrite(treeOf({ par: [g(a), g(a)] })).query;
+    expect(at(samples, 0)).not.toBe(at(samples, 1));
+    const same = rewrite(treeOf({ par: [g(a, greedy), g(a, greedy)] })).query;
+    expect(at(same, 0)).toBe(at(same, 1));
+    const overSamples = rewrite(treeOf({ par: [g({ seq: [b, g(a)] }, greedy), g({ seq: [b, g(a)] }, greedy)] })).query;
+    expect(at(overSamples, 0)).not.toBe(at(overSamples, 1));
+  });
+
+  test("equal sets in different orders are equal runs", () => {
+    const query = treeOf({ par: [g({ plus: [a, b, c] }, greedy), g({ plus: [c, a, b] }, greedy)] });
+    const rewritten = rewrite(query).query;
+    expect(at(rewritten, 0)).toBe(at(rewritten, 1));
+  });
+
+  test("a repeat of one is a run of its own beside its generate", () => {
+    if (inner.kind !== "generate") throw new Error("a g is a generate");
+    const query: Query = { kind: "par", children: [{ kind: "repeat", n: 1, generate: inner }, inner] };
+    const rewritten = rewrite(query).query;
+    expect(at(rewritten, 0)).toEqual(at(rewritten, 1));
+    expect(at(rewritten, 0)).not.toBe(at(rewritten, 1));
+  });
+});
+
+describe("what does not change", () => {
+  test("is the same object", () => {
+    const query = treeOf(g({ seq: [a, { plus: [{ seq: [b, c] }] }, { seq: [c, b] }] }));
+    const rewritten = rewrite(query).query;
+    expect(at(rewritten, 0, 1)).toBe(at(query, 0, 1));
+    expect(at(rewritten, 0, 2)).toBe(at(query, 0, 2, 0));
+  });
+
+  test("a query that no rule fires on", () => {
+    const query = treeOf(g({ seq: [a, { plus: [b] }] }));
+    expect(rewrite(query)).toEqual({ query, steps: [] });
+    expect(rewrite(query).query).toBe(query);
+  });
+});
+
+test("a judge's tree does not depend on the order of what it judges", () => {
+  const letters = [..."abcdefghijk"].map(user);
+  const judge = (children: unknown[]) => g({ seq: [user("which?"), { plus: children }] }, { reduce: { arity: 3 } });
+  const forward = rewrite(treeOf(judge(letters))).query;
+  const backward = rewrite(treeOf(judge(letters.toReversed()))).query;
+  expect(printQuery(backward)).toEqual(printQuery(forward));
+});
+
+test("steps say which rule made what of what, and where", () => {
+  const { query, steps } = rewrite(treeOf({ par: [a, g({ plus: [g(b)] })] }));
+  expect(steps.map(({ rule, path }) => `${rule} ${path}`)).toEqual(["distribute-plus $.par[1]"]);
+  expect(steps[0]?.before).toEqual(treeOf(g({ plus: [g(b)] })));
+  expect(steps[0]?.after).toBe(at(query, 1));
+});
+
+describe("bounds", () => {
+  const flip = ruleOn(["message"], "flip", "message -> message", (message) => ({ ...message }));
+
+  test("a rule that always fires is an error that names where", () => {
+    expect(() => rewrite(treeOf({ seq: [a, b] }), {}, [flip])).toThrow("at $.seq[0]");
+  });
+
+  test("and so is one that fires in every pass", () => {
+    let count = 0;
+    const grow = ruleOn(["seq"], "grow", "seq -> seq of more", (seq) =>
+      seq.children.length === 0 ? { ...seq, children: [{ kind: "seq", children: [] }] } : undefined,
+    );
+    const afterPass = () => {
+      count += 1;
+    };
+    expect(() => rewrite({ kind: "seq", children: [] }, { afterPass }, [grow])).toThrow("grow");
+    expect(count).toBeGreaterThan(8);
+  });
+
+  test("steps are bounded in number", () => {
+    const children = Array.from({ length: 2 * maxSteps }, () => treeOf({ seq: [a] }));
+    const { query, steps } = rewrite({ kind: "par", children });
+    expect(steps.length).toBe(maxSteps);
+    expect(childrenOf(query).every(([, child]) => child.kind === "message")).toBe(true);
+  });
+
+  test("an arity that is no whole number from 2 is refused", () => {
+    for (const reduceArity of [1, 0, -2, 2.5, Number.NaN]) {
+      expect(() => rewrite(treeOf(a), { reduceArity })).toThrow("reduceArity");
+    }
+  });
+
+  test("nesting that shows each level twice takes time in the nodes, not in the paths", () => {
+    let query = treeOf(g(a));
+    for (let depth = 0; depth < 30; depth++) {
+      query = {
+        kind: "generate",
+        options: { model: "", maxTokens: 1, temperature: 0 },
+        input: { kind: "plus", children: [query, treeOf(b)] },
+      };
+    }
+    const nodes = new Set<Query>();
+    const visit = (node: Query): void => {
+      if (nodes.has(node)) return;
+      nodes.add(node);
+      for (const [, child] of childrenOf(node)) visit(child);
+    };
+    visit(rewrite(query).query);
+    expect(nodes.size).toBeLessThan(5_000);
+  });
+});
