@@ -178,8 +178,10 @@ describe("bulk", () => {
   });
 
   test("throws when the last line is missing", async () => {
-    answer = () => streamed([summary("running"), result], "application/x-ndjson");
-    expect(await caught(read())).toMatchObject({ code: "stream_ended" });
+    for (const parts of [[], [summary("running")], [summary("running"), result]]) {
+      answer = () => streamed(parts, "application/x-ndjson");
+      expect(await caught(read())).toMatchObject({ code: "stream_ended" });
+    }
   });
 });
 
@@ -221,4 +223,10 @@ test("lines do not depend on where the bytes are cut", async () => {
     expect(await Array.fromAsync(readLines(body))).toEqual(lines);
   });
   await fc.assert(property, { numRuns: 100 });
+});
+
+test("a character that was cut off at the end is shown as one", async () => {
+  const body = new Response(new Uint8Array([0x61, 0xc3])).body;
+  if (body === null) throw new Error("no body");
+  expect(await Array.fromAsync(readLines(body))).toEqual(["a\ufffd"]);
 });

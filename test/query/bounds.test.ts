@@ -24,7 +24,9 @@ const nested = (levels: number, wrap: (inner: object) => object): object => {
   for (let level = 0; level < levels; level++) value = wrap(value);
   return value;
 };
-const seqOf = (count: number, child: object): object => ({ seq: Array.from({ length: count }, () => child) });
+const seqOf = (count: number, child: object): { seq: object[] } => ({
+  seq: Array.from({ length: count }, () => child),
+});
 
 test("the bounds agree with those of chat requests, of retrieval and of the worker", () => {
   expect(queryLimits.textChars).toBe(chatLimits.bodyBytes);
@@ -50,6 +52,7 @@ describe("depth", () => {
       (inner) => ({ monad: inner }),
       (inner) => ({ zip: { first: inner, second: user } }),
       (inner) => ({ retrieve: { vector_store_ids: ["v"], query: inner } }),
+      (inner) => ({ augment: { body: inner, doc: ["n", { Text: "t" }] } }),
     ];
     for (const wrap of wraps) {
       expect(refusal(nested(queryLimits.treeDepth - 1, wrap))).toBeUndefined();
@@ -97,6 +100,15 @@ describe("size", () => {
     const ninth = seqOf(1_110, user);
     expect(refusal(seqOf(9, ninth))).toBeUndefined();
     expect(refusal(seqOf(10, ninth))).toEqual({ code: "invalid_value", path: "$.seq[9]" });
+  });
+
+  test("of what stands for a node without being written as one", () => {
+    const all = seqOf(9, seqOf(1_110, user));
+    const most = { seq: [...Array.from({ length: 8 }, () => seqOf(1_110, user)), seqOf(1_109, user)] };
+    expect(refusal(all)).toBeUndefined();
+    expect(refusal({ g: { input: most } })).toBeUndefined();
+    expect(refusal({ g: { input: all.seq } })?.code).toBe("invalid_value");
+    expect(refusal({ repeat: { n: 1, g: { input: most } } })?.code).toBe("invalid_value");
   });
 
   test("of shared objects, each place counted: a billion laughs", () => {
@@ -158,6 +170,14 @@ describe("work", () => {
     const retrieve = { retrieve: { vector_store_ids: ["v"], query: "q" } };
     expect(refusal(seqOf(64, retrieve))).toBeUndefined();
     expect(refusal(seqOf(65, retrieve))?.path).toBe("$.seq[64].retrieve");
+    const augment = { augment: { body: user, doc: ["n", { Text: "t" }] } };
+    expect(refusal({ par: [seqOf(64, retrieve), augment] })?.path).toBe("$.par[1].augment");
+  });
+
+  test("of a search's words", () => {
+    const retrieve = (query: string) => ({ retrieve: { vector_store_ids: ["v"], query } });
+    expect(refusal(retrieve("x".repeat(queryLimits.searchChars)))).toBeUndefined();
+    expect(refusal(retrieve("x".repeat(queryLimits.searchChars + 1)))?.path).toBe("$.retrieve.query");
   });
 
   test("of zips written out: each within another doubles what it holds", () => {
@@ -175,6 +195,10 @@ describe("work", () => {
 
 test("a path that the caller made long is shown in part", () => {
   const key = "x".repeat(100_000);
-  const error = refusalOf(() => parseQuery({ [key]: 1 }));
-  expect(error?.path.length).toBeLessThan(600);
+  expect(refusal({ [key]: 1 })?.path).toBe(`$["${"x".repeat(64)}"]`);
+  const deep = refusal(
+    nested(queryLimits.treeDepth, (inner) => ({ augment: { body: inner, doc: ["n", { Text: "t" }] } })),
+  );
+  expect(deep?.path).toHaveLength(513);
+  expect(deep?.path).toEndWith("…");
 });
