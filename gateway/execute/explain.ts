@@ -41,9 +41,9 @@ export interface ExplainedRun {
 }
 
 export interface ExplainedPlan {
-  /** In the rewritten query, and as the caller wrote it. */
+  /** As the caller wrote it, and in the rewritten query. */
   readonly path: string;
-  readonly origin: string;
+  readonly place: string;
   readonly samples: number;
   readonly promptTokens: number;
   readonly runs: readonly ExplainedRun[];
@@ -97,7 +97,7 @@ export async function explain(
 
 async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Promise<ExplainedPlan> {
   const { card, lowerer, residents, context } = deps;
-  const { node, place, path: origin } = run;
+  const { node, place, path } = run;
   await lowerer.warm(generateOf(node), context, place);
   const { plan, promptTokens, indeterminateRuns } = lowerer.lower(generateOf(node), context, place);
   const shown = plan.runs.slice(0, runsLeft).map((one, index): ExplainedRun => {
@@ -114,15 +114,15 @@ async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Prom
     };
   });
   const moreRuns = plan.runs.length - shown.length;
-  return { path: place, origin, samples: sampleCount(node), promptTokens, runs: shown, moreRuns };
+  return { path, place, samples: sampleCount(node), promptTokens, runs: shown, moreRuns };
 }
 
 /** Says of a generate how long its prompt is, and of a span how long it is, under which key, and what of it is held. */
 function labelsOf(root: Query, plans: readonly ExplainedPlan[]): (node: Query) => string | undefined {
   const labels = new Map<string, string>();
-  for (const { path, promptTokens, runs } of plans) {
+  for (const { place, promptTokens, runs } of plans) {
     const cached = runs.reduce((sum, run) => sum + run.cachedTokens, 0);
-    labels.set(path, `${promptTokens} tokens, ${cached} held`);
+    labels.set(place, `${promptTokens} tokens, ${cached} held`);
     for (const { spanId, tokens, blockKeys, cachedTokens, known } of runs) {
       if (spanId === undefined || labels.has(spanId)) continue;
       const length = known ? String(tokens) : `at most ${tokens}`;

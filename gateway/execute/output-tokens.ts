@@ -3,7 +3,7 @@ import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request.ts";
 import { ApiError } from "../errors.ts";
 import { type EndEvent, endOf } from "../generation.ts";
-import { Detokenizer, type TokenBytes } from "../lower/detokenizer.ts";
+import { Detokenizer, type TokenBytes, textOfTokens } from "../lower/detokenizer.ts";
 
 export interface OutputRequest extends DispatchRequest {
   readonly signal: AbortSignal;
@@ -72,9 +72,7 @@ function outputOf(
 /** How many first tokens spell nothing beyond `text`: a token that holds a part of the stop string goes whole. */
 function tokensWithin(tokenBytes: TokenBytes, tokenIds: readonly number[], text: string): number {
   for (let count = tokenIds.length; count > 0; count--) {
-    const detokenizer = new Detokenizer(tokenBytes, []);
-    const start = detokenizer.push(tokenIds.slice(0, count)).text + detokenizer.end().text;
-    if (text.startsWith(start)) return count;
+    if (text.startsWith(textOfTokens(tokenBytes, tokenIds.slice(0, count)))) return count;
   }
   return 0;
 }

@@ -5,6 +5,7 @@ import type { CacheSalt } from "../../worker/contract/units.ts";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import { type CompletionEvent, mergeCompletions } from "../generation.ts";
+import { textOfTokens } from "../lower/detokenizer.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
 import { type Rewritten, rewrite } from "../query/rewrite.ts";
@@ -84,6 +85,10 @@ export class QueryService {
     const opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"));
     try {
       return await prepareTree(opened.tree, (await opened.rewritten()).query);
+    } catch (error) {
+      // The caller has gone, and everything was aborted: nobody is left to tell.
+      if (job.signal.aborted) return { spans: [], tokens: 0, cachedTokens: 0 };
+      throw error;
     } finally {
       opened.close();
     }
@@ -185,17 +190,10 @@ export class QueryService {
 
   /** What a generate says that stands inside a retrieve's question. */
   async #textsOf(tree: TreeRun, inner: Inner): Promise<readonly string[]> {
-    const { query } = this.#rewrite(inner.node);
-    const texts: string[] = [];
-    for (const [index, outer] of outermostOf(query).entries()) {
-      const choices = await tree.choices({ ...outer, path: inner.path });
-      for await (const [choice, event] of mergeCompletions(choices)) {
-        const at = index + choice;
-        if (event.type === "text") texts[at] = (texts[at] ?? "") + event.text;
-        else if (event.type === "restart") texts[at] = "";
-      }
-    }
-    return texts;
+    const [run] = outermostOf(this.#rewrite(inner.node).query);
+    if (run === undefined) return [];
+    const outputs = await tree.outputs(run);
+    return outputs.map(({ tokenIds }) => textOfTokens(this.#deps.tokenBytes, tokenIds));
   }
 }
 

@@ -3,7 +3,9 @@ import type { FinishedEvent } from "../dispatch/request.ts";
 import type { EndEvent } from "../generation.ts";
 
 export interface GenerateReport {
+  /** As the caller wrote it, and in the rewritten query. */
   readonly path: string;
+  readonly place: string;
   /** Of the sample, in a repeat. */
   readonly index: number;
   readonly end: EndEvent;
@@ -11,26 +13,26 @@ export interface GenerateReport {
 
 export class TreeReport {
   readonly #generates: (GenerateReport | undefined)[] = [];
-  readonly #outer: GenerateReport[] = [];
+  readonly #outerSlots: number[] = [];
   #preparedTokens = 0;
   #preparedCachedTokens = 0;
   #preparedWriteTokens = 0;
 
-  /** Places for the samples of one generate. */
+  /** Slots for the samples of one generate. */
   reserve(count: number): readonly number[] {
     const first = this.#generates.length;
     for (let index = 0; index < count; index++) this.#generates.push(undefined);
     return Array.from({ length: count }, (_, index) => first + index);
   }
 
-  ended(place: number, report: GenerateReport): void {
-    this.#generates[place] = report;
+  ended(slot: number, report: GenerateReport): void {
+    this.#generates[slot] = report;
   }
 
   /** An outermost generate: its runs are the answer's choices. */
-  outerEnded(place: number, report: GenerateReport): void {
-    this.ended(place, report);
-    this.#outer.push(report);
+  outerEnded(slot: number, report: GenerateReport): void {
+    this.ended(slot, report);
+    this.#outerSlots.push(slot);
   }
 
   prepared({ usage }: FinishedEvent): void {
@@ -44,8 +46,9 @@ export class TreeReport {
     return this.#generates.filter((report) => report !== undefined);
   }
 
+  /** Those of them that are choices of the answer, in the order of the choices. */
   get outer(): readonly GenerateReport[] {
-    return this.#outer;
+    return this.#outerSlots.toSorted((a, b) => a - b).flatMap((slot) => this.#generates[slot] ?? []);
   }
 
   /** Tokens that were computed ahead of the generates that read them. */

@@ -6,6 +6,7 @@ import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { Pace } from "../corpus/pace.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import { Placement } from "../dispatch/placement.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request.ts";
@@ -69,6 +70,8 @@ export class TreeRun {
   readonly #deps: TreeDeps;
   readonly #job: TreeJob;
   readonly #slots: Slots;
+  readonly #lowering = new Slots(1);
+  readonly #pace = new Pace();
   readonly #placement = new Placement();
   readonly #started = new Map<Generate | Repeat, Promise<readonly GeneratedOutput[]>>();
   readonly #outputs = new Map<Generate | Repeat, readonly GeneratedOutput[]>();
@@ -88,7 +91,7 @@ export class TreeRun {
     const starting = this.#located(outer, () => this.#ready(outer, this.#job.reuse));
     const order = this.report.reserve(sampleCount(outer.node));
     const ready = await starting;
-    return order.map((place, index) => this.#choice(outer, ready, place, index));
+    return order.map((slot, index) => this.#choice(outer, ready, slot, index));
   }
 
   /** Outputs of an inner generate; the same promise for the same object. */
@@ -104,10 +107,7 @@ export class TreeRun {
 
   /** Computes and keeps what a generate's prompt holds besides outputs that are not known. */
   async prepare(node: Generate, path: string): Promise<FinishedEvent | undefined> {
-    const { lowerer } = this.#deps;
-    const context = this.context();
-    await lowerer.warm(node, context, path);
-    const plan = lowerer.preparable(lowerer.lower(node, context, path));
+    const plan = this.#deps.lowerer.preparable(await this.#lower(node, path));
     if (plan === undefined) return undefined;
     const prepared = await this.#submitOutput({ plan, params: prepareOnly, reuse: true }, []);
     this.report.prepared(prepared.end.report);
@@ -135,11 +135,11 @@ export class TreeRun {
     const { lowered, maxTokens, seed } = await starting;
     const { plan, closeTokenIds } = lowered;
     const { options } = generateOf(node);
-    const sample = async (place: number, index: number): Promise<GeneratedOutput> => {
+    const sample = async (slot: number, index: number): Promise<GeneratedOutput> => {
       const params = generateParams(options, maxTokens, seed, index, inner.path);
       const submission = { plan, params, reuse: true, restartable: true, closeTokenIds };
       const { tokenIds, end } = await this.#submitOutput(submission, options.stop ?? []);
-      this.report.ended(place, { path: inner.path, index, end });
+      this.report.ended(slot, { path: inner.path, place: inner.place, index, end });
       return { tokenIds, known: true };
     };
     const outputs = await Promise.all(order.map(sample));
@@ -149,12 +149,10 @@ export class TreeRun {
 
   /** @param ahead whether what is known of the prompt is computed while its inner generates run */
   async #ready(inner: Inner, ahead: boolean): Promise<Ready> {
-    const { card, lowerer, defaultTokens } = this.#deps;
+    const { card, defaultTokens } = this.#deps;
     const node = generateOf(inner.node);
     await this.#runNeeded(inner, node, ahead);
-    const context = this.context();
-    await lowerer.warm(node, context, inner.path);
-    const lowered = lowerer.lower(node, context, inner.path);
+    const lowered = await this.#lower(node, inner.path);
     const { maxTokens: wanted, seed = randomSeed() } = node.options;
     const room = completionTokens(card, lowered.plan, {
       wanted: wanted === 0 ? undefined : wanted,
@@ -165,16 +163,31 @@ export class TreeRun {
     return { lowered, seed, maxTokens: wanted === 0 ? Math.min(room, defaultTokens) : wanted };
   }
 
+  /** One at a time, in the order asked for: a wide tree leaves turns to others, and its inner prompts go first. */
+  async #lower(node: Generate, path: string): Promise<LoweredGenerate> {
+    const { lowerer } = this.#deps;
+    const leave = await this.#lowering.enter(this.#job.signal);
+    try {
+      await this.#pace.breathe();
+      const context = this.context();
+      await lowerer.warm(node, context, path);
+      return lowerer.lower(node, context, path);
+    } finally {
+      leave();
+    }
+  }
+
   /** Inner generates, effects, and meanwhile the part of the prompt that waits for none of them. */
   async #runNeeded(inner: Inner, node: Generate, ahead: boolean): Promise<void> {
     const { inner: needed, effects, spans } = promptParts(node.input, inputPlace(inner));
     const runs: Promise<unknown>[] = [...needed, ...effects].map((one) => this.outputs(one));
     if (spans.length > 0) runs.push(this.prepareSpans(node, spans, inner.path));
+    // What is wrong with the prompt is met again when it is run itself.
     if (ahead && needed.length > 0) runs.push(this.prepare(node, inner.path).catch(() => undefined));
     await Promise.all(runs);
   }
 
-  async *#choice(outer: Inner, ready: Ready, place: number, index: number): AsyncGenerator<CompletionEvent, void> {
+  async *#choice(outer: Inner, ready: Ready, slot: number, index: number): AsyncGenerator<CompletionEvent, void> {
     const { dispatcher, tokenBytes } = this.#deps;
     const { reuse, restartable } = this.#job;
     const { options } = generateOf(outer.node);
@@ -183,7 +196,8 @@ export class TreeRun {
       const params = generateParams(options, ready.maxTokens, ready.seed, index, outer.path);
       const request = this.#request({ plan: ready.lowered.plan, params, reuse, restartable });
       for await (const event of generate(dispatcher, tokenBytes, { ...request, stops: options.stop ?? [] })) {
-        if (event.type === "end") this.report.outerEnded(place, { path: outer.path, index, end: event });
+        if (event.type === "end")
+          this.report.outerEnded(slot, { path: outer.path, place: outer.place, index, end: event });
         yield event;
       }
     } catch (error) {

@@ -65,10 +65,11 @@ export function queryFacts(requestId: string, report: TreeReport) {
   };
 }
 
-function generateFacts({ path, index, end }: GenerateReport) {
+function generateFacts({ path, place, index, end }: GenerateReport) {
   const { usage, timings } = end.report;
   return {
     path,
+    place,
     index,
     prompt_tokens: usage.promptTokens,
     completion_tokens: end.completionTokens,
@@ -117,9 +118,9 @@ export function explanationBody(explanation: Explanation) {
     steps,
     more_steps: moreSteps,
     rewritten,
-    plan: plan.map(({ path, origin, samples, promptTokens, runs, moreRuns }) => ({
+    plan: plan.map(({ path, place, samples, promptTokens, runs, moreRuns }) => ({
       path,
-      origin,
+      place,
       samples,
       prompt_tokens: promptTokens,
       runs: runs.map(({ kind, spanId, position, tokens, blockKeys, known, cachedTokens, worker }) => ({

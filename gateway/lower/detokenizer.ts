@@ -106,6 +106,12 @@ export class Detokenizer {
   }
 }
 
+/** Text of a whole completion. */
+export function textOfTokens(tokenBytes: TokenBytes, tokenIds: Iterable<number>): string {
+  const detokenizer = new Detokenizer(tokenBytes, []);
+  return detokenizer.push([...tokenIds]).text + detokenizer.end().text;
+}
+
 function firstStop(text: string, stops: readonly string[]): { index: number; stop: string } | undefined {
   let first: { index: number; stop: string } | undefined;
   for (const stop of stops) {

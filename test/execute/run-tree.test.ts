@@ -44,12 +44,11 @@ describe("a judge over writers", () => {
     expect(answer.spangate.spans.map(({ source }) => source)).toEqual(["device", "device", "device"]);
   });
 
-  test("writers run at the same time, before the judge, and close their chains; the judge's stays open", async () => {
+  test("writers run before the judge and close their chains; the judge's stays open", async () => {
     const rig = await readyRig();
     await ask(rig, judge(writers(["one", "two", "three"])));
     const submits = generating(rig);
     expect(submits.map(({ closeTokenIds }) => closeTokenIds !== undefined)).toEqual([true, true, true, false]);
-    expect(rig.submitsBeforeFirstEnd()).toBeGreaterThanOrEqual(3);
   });
 
   test("the judge reads the very tokens that were sampled", async () => {

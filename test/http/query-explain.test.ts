@@ -19,7 +19,7 @@ interface Explained {
   readonly rewritten: unknown;
   readonly plan: readonly {
     readonly path: string;
-    readonly origin: string;
+    readonly place: string;
     readonly prompt_tokens: number;
     readonly runs: readonly {
       readonly kind: string;
@@ -129,7 +129,7 @@ describe("explain", () => {
     expect(rig.submits()).toEqual([]);
     expect(cold.query).toEqual(judge);
     expect(cold.steps.map(({ rule }) => rule)).toContain("distribute-plus");
-    expect(cold.plan.map(({ origin }) => origin).toSorted()).toEqual([
+    expect(cold.plan.map(({ path }) => path).toSorted()).toEqual([
       "$",
       "$.g.input.seq[0].plus[0]",
       "$.g.input.seq[0].plus[1]",

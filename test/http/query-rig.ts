@@ -106,11 +106,6 @@ function readingOf(traffic: readonly Traffic[]) {
     /** Tokens that the worker gave for a request. */
     tokensOf: (requestId: string): readonly number[] =>
       traffic.flatMap(({ got }) => (got?.type === "tokens" && got.requestId === requestId ? got.tokenIds : [])),
-    /** Requests sent before the first one ended. */
-    submitsBeforeFirstEnd: (): number => {
-      const end = traffic.findIndex(({ got }) => got?.type === "finished");
-      return traffic.slice(0, end).filter(({ sent }) => sent?.type === "submit").length;
-    },
     /** Workers that requests went to. */
     workersSent: (): readonly number[] =>
       traffic.flatMap(({ sent, worker }) => (sent?.type === "submit" ? [worker] : [])),
