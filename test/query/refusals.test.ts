@@ -187,6 +187,12 @@ describe("texts that are no query", () => {
     expect(textRefusal(text, "yaml")).toBe("invalid_value $");
   });
 
+  test("a list in YAML may be several documents, and is told so", () => {
+    for (const text of ["- user: a", "user: a\n---\nuser: b"]) {
+      expect(() => parseQueryText(text, "yaml")).toThrow("$: must be one YAML document that is a mapping.");
+    }
+  });
+
   test.each([
     "<<: *x",
     '"<<": *x',
