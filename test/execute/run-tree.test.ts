@@ -140,6 +140,19 @@ describe("a tree", () => {
     expect(generating(rig).length).toBe(2);
   });
 
+  test("runs a generate once that stands in two prompts, which read the same output", async () => {
+    const rig = await readyRig();
+    // The judge is shown what the writer read: the draft, too.
+    const draft = g(user("Draft."), { temperature: 1.2 });
+    await ask(rig, judge([g({ seq: [user("Improve:"), draft] }, { temperature: 1.2 })]));
+    const [first, ...readers] = generating(rig);
+    expect(readers.length).toBe(2);
+    const sampled = rig.tokensOf(first?.requestId ?? "").join();
+    for (const { plan } of readers) {
+      expect(plan.runs.some(({ tokenIds }) => tokenIds.join().includes(sampled))).toBe(true);
+    }
+  });
+
   test("runs two generates that are only alike twice, with seeds of their own", async () => {
     const rig = await readyRig();
     await ask(rig, judge([g(user("Write."), { temperature: 1 }), g(user("Write."), { temperature: 1 })]));
