@@ -23,10 +23,10 @@ export function outlineOf(query: Query, labels: Labels = () => undefined): reado
   const numbers = numbersOf(query);
   const rows: Row[] = [];
   const drawn = new Set<Query>();
-  let left = 0;
+  let isCut = false;
   const add = (node: Query, continues: readonly boolean[]): void => {
     if (rows.length >= maxRows) {
-      left += 1;
+      isCut = true;
       return;
     }
     const number = numbers.get(node);
@@ -39,12 +39,12 @@ export function outlineOf(query: Query, labels: Labels = () => undefined): reado
     for (const [index, child] of children.entries()) add(child, [...continues, index < children.length - 1]);
   };
   add(query, []);
-  if (left > 0)
+  if (isCut)
     rows.push({
       depth: 0,
       continues: [],
       kind: "more",
-      text: `and more: ${maxRows} nodes are shown`,
+      text: `… and more: the first ${maxRows} nodes are shown`,
       label: undefined,
     });
   return rows;
