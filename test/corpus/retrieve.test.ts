@@ -140,3 +140,32 @@ describe("passesFilter", () => {
     );
   });
 });
+
+describe("fragments by id", () => {
+  const read = (who: TenantId, ...ids: string[]) => world.corpus.readFragments(who, ids).map((found) => found?.text);
+
+  test("come in the order of the ids, with their corpora's salts", () => {
+    const hits = ask({ vectorStoreIds: [first.id, second.id] }).toReversed();
+    const found = world.corpus.readFragments(
+      tenantId,
+      hits.map(({ id }) => id),
+    );
+    expect(found).toEqual(hits.map(({ id, text, salt }) => ({ id, text, salt })));
+  });
+
+  test("of others, unknown ones, and what is no id are all the same: none; a grant shows them", () => {
+    const [hit] = ask();
+    if (hit === undefined) throw new Error("nothing is found");
+    const stranger = world.tenants.create("stranger").id;
+    const unknown = "frag_000000000000000000000000";
+    expect(read(stranger, hit.id, unknown, "frag'); drop table fragments; --", "")).toEqual([
+      undefined,
+      undefined,
+      undefined,
+      undefined,
+    ]);
+    expect(read(tenantId, unknown, hit.id)).toEqual([undefined, hit.text]);
+    insertGrant(world.db, first.id, stranger, Date.now());
+    expect(read(stranger, hit.id)).toEqual([hit.text]);
+  });
+});

@@ -22,6 +22,11 @@ describe("configuration", () => {
     expect(config.threadCount * 2).toBeLessThanOrEqual(Math.max(2, navigator.hardwareConcurrency));
   });
 
+  test("judges become trees where an arity is set, and not for 0", () => {
+    const arityOf = (value: string) => parseConfig({ SPANGATE_QUERY_REDUCE_ARITY: value }).queryReduceArity;
+    expect(["", "0", "4"].map(arityOf)).toEqual([undefined, undefined, 4]);
+  });
+
   test.each([
     ["SPANGATE_PORT", "http"],
     ["SPANGATE_PORT", "70000"],
@@ -34,6 +39,8 @@ describe("configuration", () => {
     ["SPANGATE_ADMIN_KEY", "short"],
     ["SPANGATE_ADMIN_KEY", "with spaces in it, long enough"],
     ["SPANGATE_LOG", "loud"],
+    ["SPANGATE_QUERY_REDUCE_ARITY", "1"],
+    ["SPANGATE_QUERY_REDUCE_ARITY", "2000"],
   ])("%s=%s is an error that names the variable", (name, value) => {
     expect(() => parseConfig({ [name]: value })).toThrow(new RegExp(`^${name} `));
   });
