@@ -15,8 +15,11 @@ const fanOuts = [1, 2, 4, 8, 16, 24];
 const outputTokenCounts = [128, 512];
 
 const system = "You compare drafts and pick the best one.";
-const task = "Write a short notice for the visitors of the harbour about the new opening hours.";
+/** The demo model goes on from this in many ways; most other beginnings it answers in one. */
+const task = { cross: [{ system: "You write drafts." }, { user: "Last year, the" }] };
 const verdict = "Which of these drafts is the clearest?";
+
+const maxAttempts = 5;
 
 interface Round {
   readonly ttftMs: number;
@@ -39,7 +42,7 @@ function judgeQuery(fanOut: number, outputTokens: number, seed: number): QueryJs
     temperature: 0.5,
     ignore_eos: true,
     seed,
-    input: { user: `${task} Draft ${seed}.` },
+    input: task,
   };
   const input = { cross: [{ system }, { plus: [{ repeat: { n: fanOut, g: candidate } }] }, { user: verdict }] };
   return { g: { model: "", max_tokens: 1, temperature: 0, ignore_eos: true, input } };
@@ -55,6 +58,15 @@ class Judge {
 
   /** @param reuse false: the outer generate computes its whole prompt; the candidates are generated as ever */
   async ask(fanOut: number, outputTokens: number, reuse: boolean): Promise<Round> {
+    for (let attempt = 0; attempt < maxAttempts; attempt++) {
+      const round = await this.#askOnce(fanOut, outputTokens, reuse);
+      // Candidates that are equal to the last token stand in the prompt once: that would be a smaller round.
+      if (round.promptTokens >= fanOut * outputTokens) return round;
+    }
+    throw new CommandError(`${fanOut} candidates of ${outputTokens} tokens were never all different`);
+  }
+
+  async #askOnce(fanOut: number, outputTokens: number, reuse: boolean): Promise<Round> {
     this.#asked += 1;
     const query = judgeQuery(fanOut, outputTokens, this.#asked * 1_000);
     const { spangate } = await this.#client.execute(query, { reuse });
