@@ -28,8 +28,7 @@ export class Equality {
   };
 }
 
+/** Chats are written out as generates before anything is compared. */
 function drawsNone(query: Query): boolean {
-  if (query.kind === "generate" || query.kind === "map") return query.options.temperature === 0;
-  // Its temperature is the server's, above 0.
-  return query.kind !== "chat";
+  return (query.kind !== "generate" && query.kind !== "map") || query.options.temperature === 0;
 }

@@ -6,7 +6,7 @@ import { checkLegal } from "../../gateway/query/legality.ts";
 import { printQuery } from "../../gateway/query/print.ts";
 import { maxSteps, rewrite } from "../../gateway/query/rewrite.ts";
 import { ruleOn } from "../../gateway/query/rules/rule.ts";
-import { g, out, treeOf, user } from "./nodes.ts";
+import { g, type Json, out, treeOf, user } from "./nodes.ts";
 import { treeArbitrary } from "./trees.ts";
 
 const [a, b, c] = ["a", "b", "c"].map(user);
@@ -77,6 +77,19 @@ describe("one object is one run", () => {
     expect(at(rewritten, 3)).toBe(shown);
   });
 
+  test("also where it is read at one place and answered at another", () => {
+    const nested = treeOf(g({ seq: [a, { seq: [b, c] }] }));
+    const query: Query = { kind: "par", children: [over("seq", [treeOf(c), nested]), nested] };
+    const rewritten = rewrite(query).query;
+    expect(printQuery(at(rewritten, 1))).toEqual(printQuery(treeOf(g({ seq: [a, b, c] }))));
+    expect(at(rewritten, 0, 0, 1)).toBe(at(rewritten, 1));
+  });
+
+  test("and is no entry of a map when it is shown twice", () => {
+    const query: Query = { kind: "plus", children: [inner, inner, treeOf(g(b))] };
+    expect(rewrite(query).query).toBe(query);
+  });
+
   test("and so does a repeat", () => {
     const sampled = treeOf({ repeat: { n: 2, ...g(a) } });
     const both: Query = { kind: "par", children: [over("plus", [sampled]), over("seq", [treeOf(b), sampled])] };
@@ -88,6 +101,16 @@ describe("one object is one run", () => {
     const rewritten = rewrite(treeOf(g({ plus: [g({ seq: [a, { plus: [b] }] })] }))).query;
     const span = at(rewritten, 0, 0);
     expect(at(span, 1)).toBe(at(span, 2, 0, 1));
+  });
+
+  test("models without spans nested in each other are shown whole to one with them", () => {
+    let query: Json = a;
+    for (let depth = 0; depth < 30; depth++) query = g({ plus: [query] }, { model: "plain" });
+    const rewritten = rewrite(treeOf(g({ plus: [query] })), { spanModel: (model) => model === "m" }).query;
+    expect(at(rewritten, 0, 0, 0).kind).toBe("plus");
+    let outputs = 0;
+    for (let node = at(rewritten, 0, 0); node.kind === "seq"; node = at(node, 0, 0)) outputs += 1;
+    expect(outputs).toBe(30);
   });
 
   test("two equal samples stay two runs, two equal greedy ones become one", () => {

@@ -253,6 +253,11 @@ const cases: Readonly<Record<string, { readonly fires: readonly Case[]; readonly
         { reduceArity: 2 },
       ],
       [
+        "effects among the children too",
+        g({ plus: [{ monad: f }, b, c, d] }, half),
+        g({ plus: [{ monad: f }, out({ plus: [b] }), out({ plus: [c, d] })] }, half),
+      ],
+      [
         "effects are run once",
         g({ seq: [{ monad: f }, { plus: [b, c, d] }] }, half),
         g({ seq: [{ monad: f }, { plus: [out({ seq: [{ plus: [b] }] }), out({ seq: [{ plus: [c, d] }] })] }] }, half),
@@ -277,6 +282,7 @@ const cases: Readonly<Record<string, { readonly fires: readonly Case[]; readonly
       ["another role", { plus: [g(a), g({ system: "b" })] }],
       ["more than a message", { plus: [g(a), g({ seq: [a, b] })] }],
       ["one generate", { plus: [g(a)] }],
+      ["a preamble", { plus: { preamble: c, children: [g(a), g(b)] } }],
       ["a message beside", { plus: [g(a), g(b), c] }],
     ],
   },

@@ -39,10 +39,10 @@ function inPlus(plus: Plus, context: RuleContext): Query {
   });
 }
 
-/** What the run read, then the run as its output. Inside what it read, the outer generate's own distribution holds. */
+/** What the run read, then the run as its output. What it read is now read by the outer generate: the rule fires again. */
 function inputThenOutput(run: Generate | Repeat, context: RuleContext): Query {
   const { input } = run.kind === "generate" ? run : run.generate;
-  const read = inPrompt(withoutEffects(input), context);
+  const read = withoutEffects(input);
   return { kind: "seq", children: [...(isOrdered(read) ? read.children : [read]), context.rename(run)] };
 }
 
