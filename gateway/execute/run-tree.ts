@@ -107,11 +107,15 @@ export class TreeRun {
 
   /** Computes and keeps what a generate's prompt holds besides outputs that are not known. */
   async prepare(node: Generate, path: string): Promise<FinishedEvent | undefined> {
-    const plan = this.#deps.lowerer.preparable(await this.#lower(node, path));
-    if (plan === undefined) return undefined;
-    const prepared = await this.#submitOutput({ plan, params: prepareOnly, reuse: true }, []);
-    this.report.prepared(prepared.end.report);
-    return prepared.end.report;
+    try {
+      const plan = this.#deps.lowerer.preparable(await this.#lower(node, path));
+      if (plan === undefined) return undefined;
+      const { end } = await this.#submitOutput({ plan, params: prepareOnly, reuse: true }, []);
+      this.report.prepared(end.report);
+      return end.report;
+    } catch (error) {
+      throw atPath(error, path);
+    }
   }
 
   /** Computes and keeps these inputs as children of a commutative join, for the prompts that will read them. */
