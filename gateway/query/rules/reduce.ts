@@ -6,8 +6,9 @@ import type { Generate, Plus, Query } from "../ir.ts";
 import { isOrdered, type Rule, ruleOn } from "./rule.ts";
 
 /**
- * Fires again on its own result until the outermost judge reads at most m outputs. It sees the children in canonical
- * order (children are rewritten before their parents), so the same set is grouped in the same way.
+ * Fires again on its own result until the outermost judge reads at most m outputs. The plus was
+ * brought into canonical order before (children are rewritten before their parents), so the same set is always
+ * grouped in the same way.
  */
 const reduceJudge = ruleOn(
   ["generate"],
