@@ -7,8 +7,8 @@
  * make nothing that expands, so the result is a fixpoint of the whole table.
  *
  * Why it ends. Expansion removes chats, zips, maps in prompts, retrieveds and repeats of one, and nothing makes them.
- * Distribution makes generates that expose their output alone, which it does not touch. Reduction leaves a judge fewer
- * children than it had and makes judges that are small enough. Simplification removes nodes, sorting only sorts,
+ * Distribution makes generates that expose their output alone, which it does not touch. Reduction leaves a judge no
+ * plus and makes judges that are small enough. Simplification removes nodes, sorting only sorts,
  * merging leaves fewer objects, and a whole query becomes a map once. The bounds below are far above what this takes
  * and only turn a wrong rule into an error.
  *

@@ -97,7 +97,7 @@ const cases: RuleCases = {
             seq: [
               a,
               {
-                plus: [
+                seq: [
                   out({ seq: [a, { plus: [b] }, user("which?")] }),
                   out({ seq: [a, { plus: [c, d] }, user("which?")] }),
                 ],
@@ -111,18 +111,18 @@ const cases: RuleCases = {
       [
         "without messages, by the server's arity",
         g({ plus: [b, c, d] }),
-        g({ plus: [out({ plus: [b] }), out({ plus: [c, d] })] }),
+        g({ seq: [out({ plus: [b] }), out({ plus: [c, d] })] }),
         { reduceArity: 2 },
       ],
       [
         "effects among the children too",
         g({ plus: [{ monad: f }, b, c, d] }, half),
-        g({ plus: [{ monad: f }, out({ plus: [b] }), out({ plus: [c, d] })] }, half),
+        g({ seq: [{ monad: f }, out({ plus: [b] }), out({ plus: [c, d] })] }, half),
       ],
       [
         "effects are run once",
         g({ seq: [{ monad: f }, { plus: [b, c, d] }] }, half),
-        g({ seq: [{ monad: f }, { plus: [out({ seq: [{ plus: [b] }] }), out({ seq: [{ plus: [c, d] }] })] }] }, half),
+        g({ seq: [{ monad: f }, { seq: [out({ seq: [{ plus: [b] }] }), out({ seq: [{ plus: [c, d] }] })] }] }, half),
       ],
     ],
     quiet: [

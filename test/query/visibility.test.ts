@@ -205,6 +205,12 @@ test("to a reader that sees outputs alone, distribution adds exactly the inner i
   expect(texts.map(({ sees }) => [...sees])).toEqual([[], [], [1], [1, 2], [0, 1, 2, 3]]);
 });
 
+/** Generates that stand in a prompt, in its order. */
+function generatesIn(query: Query): readonly Generate[] {
+  if (query.kind === "generate") return [query];
+  return childrenOf(query).flatMap(([, child]) => generatesIn(child));
+}
+
 describe("reduce-judge", () => {
   const judges = fc.record({
     count: fc.integer({ min: 1, max: 60 }),
@@ -230,18 +236,14 @@ describe("reduce-judge", () => {
           const given = texts.filter(({ label }) => label.startsWith("output"));
           expect(texts.length).toBe(own.length + given.length + Number(before) + Number(after));
           expect(own.length + given.length).toBeLessThanOrEqual(arity);
-          expect([...own, ...given].every(({ sees }) => sees.length === 0)).toBe(true);
+          // Children do not see each other; answers stand one after the other, behind what stands before them.
+          expect(own.every(({ sees }) => sees.length === 0)).toBe(true);
+          expect(given.every((text) => text.sees.length === texts.indexOf(text))).toBe(true);
           // The message behind the plus sees all of it.
           if (after) expect(texts.at(-1)?.sees.length).toBe(texts.length - 1);
           seen.push(...own.map(({ label }) => label));
           outputs.push(given.length);
-          const plus =
-            judge.input.kind === "plus"
-              ? judge.input
-              : childrenOf(judge.input)
-                  .map(([, q]) => q)
-                  .find((q) => q.kind === "plus");
-          const inner = plus?.kind === "plus" ? plus.children.filter((child) => child.kind === "generate") : [];
+          const inner = generatesIn(judge.input);
           expect(inner.length).toBe(given.length);
           expect(inner.every(({ options }) => options.expose === "output" && options.model === "m")).toBe(true);
           return 1 + Math.max(0, ...inner.map(visit));

@@ -6,20 +6,25 @@ import type { Generate, Plus, Query } from "../ir.ts";
 import { isOrdered, type Rule, ruleOn } from "./rule.ts";
 
 /**
- * Fires again on its own result until the outermost judge reads at most m outputs. The plus was
- * brought into canonical order before (children are rewritten before their parents), so the same set is always
- * grouped in the same way.
+ * Judges above the first ones read answers in an ordered join, so that these are computed in place like any text: an
+ * answer's own KV says where in its sources it goes on, and a reader of several such answers loses half of them
+ * (`bench needle` shows what the tree finds). The plus was brought into canonical order before (children are rewritten
+ * before their parents), so the same set is always grouped in the same way.
  */
 const reduceJudge = ruleOn(
   ["generate"],
   "reduce-judge",
-  "g(seq[a, plus[k children], b]) -> g(seq[a, plus[ceil(k/m) of g(seq[a, plus[m children], b])], b])",
+  "g(seq[a, plus[k children], b]) -> g(seq[a, seq[at most m of g(seq[a, plus[m children], b])], b]), in levels",
   (judge, context) => {
     const arity = judge.options.reduce?.arity ?? context.reduceArity;
     const shape = judgeShape(judge.input);
     if (arity === undefined || shape === undefined || shape.judged.length <= arity) return undefined;
-    const judges = balancedGroups(shape.judged, arity).map((group) => innerJudge(judge, shape, group));
-    return { ...judge, input: withPlus(judge.input, shape.plus, [...shape.effects, ...judges]) };
+    const { plus, judged, effects } = shape;
+    let judges = balancedGroups(judged, arity).map((group) => innerJudge(judge, plus, { ...plus, children: group }));
+    while (judges.length > arity) {
+      judges = balancedGroups(judges, arity).map((group) => innerJudge(judge, plus, { kind: "seq", children: group }));
+    }
+    return { ...judge, input: withJoin(judge.input, plus, { kind: "seq", children: [...effects, ...judges] }) };
   },
 );
 
@@ -41,23 +46,22 @@ function judgeShape(input: Query): JudgeShape | undefined {
   return { plus, judged, effects };
 }
 
-function innerJudge(judge: Generate, { plus }: JudgeShape, group: readonly Query[]): Generate {
+function innerJudge(judge: Generate, plus: Plus, join: Query): Generate {
   const { reduce: _, ...options } = judge.options;
   const input = isOrdered(judge.input)
     ? { ...judge.input, children: judge.input.children.filter(({ kind }) => kind !== "monad") }
     : judge.input;
-  return { kind: "generate", options: { ...options, expose: "output" }, input: withPlus(input, plus, group) };
+  return { kind: "generate", options: { ...options, expose: "output" }, input: withJoin(input, plus, join) };
 }
 
-/** The join with other children in its plus. */
-function withPlus(input: Query, plus: Plus, children: readonly Query[]): Query {
-  const replaced: Plus = { ...plus, children };
-  if (!isOrdered(input)) return replaced;
-  return { ...input, children: input.children.map((part) => (part === plus ? replaced : part)) };
+/** The input with something else in the place of its plus. */
+function withJoin(input: Query, plus: Plus, join: Query): Query {
+  if (!isOrdered(input)) return join;
+  return { ...input, children: input.children.map((part) => (part === plus ? join : part)) };
 }
 
 /** As few groups as the arity allows, in order, their sizes at most one apart. */
-function balancedGroups(children: readonly Query[], arity: number): readonly (readonly Query[])[] {
+function balancedGroups<Child>(children: readonly Child[], arity: number): readonly (readonly Child[])[] {
   const groupCount = Math.ceil(children.length / arity);
   const start = (group: number) => Math.floor((group * children.length) / groupCount);
   return Array.from({ length: groupCount }, (_, group) => children.slice(start(group), start(group + 1)));
