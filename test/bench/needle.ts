@@ -92,14 +92,16 @@ async function measure(
   return { length, samples: questions.length, names, scores };
 }
 
-/** Where the flat query has fallen under half, the reduced one must not have; everywhere it keeps most of its best. */
+/** Where the flat query has fallen under half, the reduced one must not have, and keeps most of what it finds at best. */
 function bars(results: readonly LengthResult[]): Bar[] {
   const reduced = `reduce ${defaultArity}`;
   const foundBy = (result: LengthResult, name: string) => result.scores[name]?.found ?? Number.NaN;
   const lost = results.filter((result) => foundBy(result, "flat") < 0.5);
   const [shortest] = results;
   if (shortest === undefined) return [];
+  const isWhole = lengths.every((length) => results.some((result) => result.length === length));
   return [
+    ...(isWhole ? [atLeast("lengths where flat finds less than half", lost.length, 1)] : []),
     ...lost.flatMap((result) => {
       const found = foundBy(result, reduced);
       return [
