@@ -4,8 +4,13 @@
  */
 import { childrenOf, type GenerateOptions, type Query } from "./ir.ts";
 
-/** `resolved`: before and while it is rewritten. `rewritten`: what lowering and execution take. */
-export type Stage = "resolved" | "rewritten";
+/**
+ * `resolved`: before and while it is expanded. `expanded`: before and while it is improved. `rewritten`: what lowering
+ * and execution take.
+ */
+export type Stage = (typeof stages)[number];
+
+const stages = ["resolved", "expanded", "rewritten"] as const;
 
 /** Rewriting nests deeper than a client may; this bounds the recursion of all that walks a query. */
 const maxDepth = 1_024;
@@ -47,13 +52,13 @@ const laws: readonly Law[] = [
   {
     name: "joins-and-generates-only",
     summary: "no chat, zip, retrieved or repeat of one is left",
-    from: "rewritten",
+    from: "expanded",
     holds: (query) => !["chat", "zip", "retrieved"].includes(query.kind) && !(query.kind === "repeat" && query.n === 1),
   },
   {
     name: "map-outside-prompts",
     summary: "a map is no part of a prompt",
-    from: "rewritten",
+    from: "expanded",
     holds: ({ kind }, isInPrompt) => kind !== "map" || !isInPrompt,
   },
   {
@@ -104,7 +109,7 @@ export class IllegalQueryError extends Error {
  * @throws IllegalQueryError
  */
 export function checkLegal(query: Query, stage: Stage): void {
-  new Checker(laws.filter(({ from }) => from === "resolved" || from === stage)).check(query, false);
+  new Checker(laws.filter(({ from }) => stages.indexOf(from) <= stages.indexOf(stage))).check(query, false);
 }
 
 class Checker {

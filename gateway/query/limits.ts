@@ -14,6 +14,8 @@ export const queryLimits = {
   /** Nodes within each other. */
   treeDepth: 64,
   nodes: 10_000,
+  /** Of the inputs of generates that expose both, a node within many of them counted for each. */
+  shownNodes: 100_000,
   childrenPerJoin: 4_096,
   /** Samples of one generate. */
   repeats: 256,

@@ -36,7 +36,10 @@ export function outlineOf(query: Query, labels: Labels = () => undefined): reado
     drawn.add(node);
     if (again) return;
     const children = childrenOf(node).map(([, child]) => child);
-    for (const [index, child] of children.entries()) add(child, [...continues, index < children.length - 1]);
+    for (const [index, child] of children.entries()) {
+      if (isCut) return;
+      add(child, [...continues, index < children.length - 1]);
+    }
   };
   add(query, []);
   if (isCut)

@@ -105,10 +105,16 @@ function generate(reader: NodeReader, body: unknown, path: string, depth: number
   reader.tally.generate(runs, options.maxTokens, path);
   const value = required(fields, "input", path);
   const at = `${path}.input`;
-  if (!Array.isArray(value)) return { kind: "generate", options, input: reader.node(value, at, depth + 1) };
-  // A list stands for the seq of its entries, as spnl's documents write it.
-  reader.tally.node(at, depth + 1);
-  return { kind: "generate", options, input: { kind: "seq", children: children(reader, value, at, depth + 1) } };
+  const input = Array.isArray(value) ? listed(reader, value, at, depth + 1) : reader.node(value, at, depth + 1);
+  const read: Generate = { kind: "generate", options, input };
+  reader.tally.rewritten(read, path);
+  return read;
+}
+
+/** A list stands for the seq of its entries, as spnl's documents write it. */
+function listed(reader: NodeReader, list: readonly unknown[], path: string, depth: number): Query {
+  reader.tally.node(path, depth);
+  return { kind: "seq", children: children(reader, list, path, depth) };
 }
 
 function repeat(reader: NodeReader, body: unknown, path: string, depth: number): Repeat {

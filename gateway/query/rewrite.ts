@@ -23,10 +23,10 @@ import { standardRules } from "./rules/table.ts";
 import { mapChildren } from "./transform.ts";
 
 export interface RewriteOptions {
-  /** Whether this model's engine reuses spans. Absent: every one does. */
-  readonly spanModel?: (model: string) => boolean;
-  /** Whether this model's engine takes a map as one request. Absent: every one does. */
-  readonly bulkMap?: (model: string) => boolean;
+  /** false: the engine reuses no spans. For the whole query: a run that two prompts read shows both the same. */
+  readonly spans?: boolean;
+  /** false: the engine takes no map as one request. */
+  readonly bulkMap?: boolean;
   /** Arity for judges that name none, at least 2. Absent: those stay as they are. */
   readonly reduceArity?: number;
   /** Sees the whole query after each pass that changed it. */
@@ -50,6 +50,11 @@ export interface Rewritten {
 
 export const maxSteps = 1_000;
 const maxPasses = 32;
+/** With what holds after each. */
+const phases = [
+  ["expand", "expanded"],
+  ["improve", "rewritten"],
+] as const;
 /** Applications at one node within one pass. */
 const maxApplications = 64;
 
@@ -64,11 +69,11 @@ export function rewrite(query: Query, options: RewriteOptions = {}, rules = stan
   checkLegal(query, "resolved");
   const steps: RewriteStep[] = [];
   let current = query;
-  for (const phase of ["expand", "improve"] as const) {
+  for (const [phase, stage] of phases) {
     const inPhase = rules.filter((rule) => rule.phase === phase);
     current = new Rewriter(options, inPhase, steps).toFixpoint(current);
+    if (rules === standardRules) checkLegal(current, stage);
   }
-  if (rules === standardRules) checkLegal(current, "rewritten");
   return { query: current, steps };
 }
 
@@ -85,6 +90,7 @@ class Rewriter {
   readonly #rulesOf = new Map<Query["kind"], Rule[]>();
   readonly #contexts: Readonly<Record<Place, RuleContext>>;
   readonly #renamed = new Map<Query, Generate | Repeat>();
+  readonly #stepsOf = new Map<Query, readonly string[]>();
   #done: Readonly<Record<Place | "run", Map<Query, Query>>> = emptyMemory();
 
   constructor(options: RewriteOptions, rules: readonly Rule[], steps: RewriteStep[]) {
@@ -94,12 +100,11 @@ class Rewriter {
       for (const kind of rule.kinds) this.#rulesOf.set(kind, [...(this.#rulesOf.get(kind) ?? []), rule]);
     }
     const { keyOf, isGreedy, representative } = new Equality();
-    const { spanModel, bulkMap, reduceArity } = options;
-    const always = () => true;
+    const { spans = true, bulkMap = true, reduceArity } = options;
     const contextAt = (place: Place): RuleContext => ({
       place,
-      spanModel: spanModel ?? always,
-      bulkMap: bulkMap ?? always,
+      spans,
+      bulkMap,
       reduceArity,
       keyOf,
       isGreedy,
@@ -152,7 +157,7 @@ class Rewriter {
       if (next === undefined) return current;
       current = next;
     }
-    throw new Error(`rules still fire after ${maxApplications} applications at ${pathOf(trail)}`);
+    throw new Error(`rules still fire after ${maxApplications} applications at ${this.#pathOf(trail)}`);
   }
 
   #applyFirst(query: Query, context: RuleContext, trail: Trail | undefined): Query | undefined {
@@ -160,10 +165,18 @@ class Rewriter {
       const after = rule.apply(query, context);
       if (after === undefined) continue;
       if (this.#steps.length < maxSteps)
-        this.#steps.push({ rule: rule.name, path: pathOf(trail), before: query, after });
+        this.#steps.push({ rule: rule.name, path: this.#pathOf(trail), before: query, after });
       return after;
     }
     return undefined;
+  }
+
+  #pathOf(trail: Trail | undefined): string {
+    if (trail === undefined) return "$";
+    const { up, parent, index } = trail;
+    const steps = this.#stepsOf.get(parent) ?? childrenOf(parent).map(([step]) => step);
+    this.#stepsOf.set(parent, steps);
+    return this.#pathOf(up) + (steps[index] ?? "");
   }
 
   /** The run as one that exposes its output alone; `#withNames` puts it wherever the run stands. */
@@ -206,9 +219,4 @@ function placeInside(query: Query, place: Place): Place {
     default:
       return place === "root" ? "program" : place;
   }
-}
-
-function pathOf(trail: Trail | undefined): string {
-  if (trail === undefined) return "$";
-  return pathOf(trail.up) + (childrenOf(trail.parent)[trail.index]?.[0] ?? "");
 }

@@ -1,8 +1,9 @@
 /** What one query has used up of its limits while it is read. */
 import { refuse, stringOf } from "./check.ts";
-import { type Expansion, expansionOf } from "./expansion.ts";
-import type { Query, Zip } from "./ir.ts";
+import { type Expansion, expansionOf, judgedCount } from "./expansion.ts";
+import type { Generate, Query, Zip } from "./ir.ts";
 import { queryLimits as limits } from "./limits.ts";
+import { judgeCount } from "./rules/reduce.ts";
 
 const anyText = { min: 0, max: limits.textChars };
 
@@ -12,6 +13,7 @@ export class Tally {
   #generates = 0;
   #askedTokens = 0;
   #retrieves = 0;
+  #shownNodes = 0;
   readonly #expansions = new Map<Query, Expansion>();
 
   node(path: string, depth: number): void {
@@ -46,6 +48,19 @@ export class Tally {
     this.#retrieves += 1;
     if (this.#retrieves > limits.retrieves)
       refuse(path, `is one search too many; a query may have ${limits.retrieves}`);
+  }
+
+  /** What the rules make of a generate: judges below it, and copies of its input for who reads it. */
+  rewritten({ options, input }: Generate, path: string): void {
+    if (options.reduce !== undefined) {
+      const judges = judgeCount(judgedCount(input, this.#expansions), options.reduce.arity);
+      this.generate(judges, options.maxTokens, `${path}.reduce`);
+    }
+    if (options.expose !== "both") return;
+    this.#shownNodes += expansionOf(input, this.#expansions).nodes;
+    if (this.#shownNodes > limits.shownNodes) {
+      refuse(`${path}.expose`, `shows more than ${limits.shownNodes} nodes again to the generates around it`);
+    }
   }
 
   /** Zips within zips grow exponentially when they are written out. */

@@ -166,6 +166,34 @@ describe("work", () => {
     expect(refusal({ map: { metadata: { max_tokens: 1_025 }, inputs } })?.path).toBe("$.map");
   });
 
+  test("of judges that a reduced one becomes", () => {
+    const judge = (count: number, more: object = {}) => ({
+      g: { reduce: { arity: 2 }, ...more, input: { seq: [user, { plus: seqOf(count, user).seq }] } },
+    });
+    expect(refusal(judge(1_000))).toBeUndefined();
+    expect(refusal(judge(1_100))).toEqual({ code: "invalid_value", path: "$.g.reduce" });
+    expect(refusal(judge(1_100, { reduce: { arity: 3 } }))).toBeUndefined();
+    expect(refusal(judge(17, { max_tokens: 60_000 }))?.path).toBe("$.g.reduce");
+    expect(refusal(judge(2, { max_tokens: 131_072 }))).toBeUndefined();
+    const nested = { plus: [{ plus: seqOf(600, user).seq }, { seq: [{ plus: seqOf(600, user).seq }] }] };
+    expect(refusal({ g: { reduce: { arity: 2 }, input: nested } })?.path).toBe("$.g.reduce");
+    const spans = { plus: Array.from({ length: 4 }, () => ({ seq: [user, { plus: seqOf(600, user).seq }] })) };
+    expect(refusal({ g: { reduce: { arity: 2 }, input: spans } })).toBeUndefined();
+    const found = { retrieve: { vector_store_ids: ["v"], query: "q", max_num_results: 50 } };
+    const searches = { plus: Array.from({ length: 30 }, () => found) };
+    expect(refusal({ g: { reduce: { arity: 2 }, input: searches } })?.path).toBe("$.g.reduce");
+  });
+
+  test("of inputs that are shown again at every level", () => {
+    const shown = (levels: number, count: number, expose: string) => {
+      const inside = nested(levels, (inner) => ({ g: { expose, input: { seq: [inner, seqOf(count, user)] } } }));
+      return { g: { input: inside } };
+    };
+    expect(refusal(shown(30, 100, "both"))).toBeUndefined();
+    expect(refusal(shown(30, 300, "output"))).toBeUndefined();
+    expect(refusal(shown(30, 300, "both"))?.path).toMatch(/^\$\.g\.input\.g\.input\.seq\[0\].*\.g\.expose$/);
+  });
+
   test("of searches", () => {
     const retrieve = { retrieve: { vector_store_ids: ["v"], query: "q" } };
     expect(refusal(seqOf(64, retrieve))).toBeUndefined();
@@ -188,6 +216,14 @@ describe("work", () => {
     const forty = Array.from({ length: 40 }).reduce<object>(zipped, join);
     expect(refusal(forty)?.code).toBe("invalid_value");
     expect(refusal(forty)?.path).toMatch(/^\$(\.zip\.second){28,29}\.zip$/);
+    const thousand = { map: { metadata: {}, inputs: Array.from({ length: 1_000 }, () => "a") } };
+    expect(refusal({ zip: { first: seqOf(8, user), second: thousand } })).toEqual({
+      code: "invalid_value",
+      path: "$.zip",
+    });
+    expect(refusal({ zip: { first: user, second: thousand } })).toBeUndefined();
+    const found = { retrieve: { vector_store_ids: ["v"], query: "q", max_num_results: 50 } };
+    expect(refusal({ zip: { first: seqOf(250, user), second: found } })?.path).toBe("$.zip");
     const long = { zip: { first: { user: "x".repeat(1024 * 1024) }, second: seqOf(9, user) } };
     expect(refusal(long)).toEqual({ code: "invalid_value", path: "$.zip" });
   });

@@ -80,6 +80,12 @@ describe("rewritten", () => {
     expect(lawBroken(treeOf(json), "rewritten")).toBe(law);
     if (law !== undefined) expect(lawBroken(treeOf(json), "resolved")).toBeUndefined();
   });
+
+  test("what only expansion removes is refused as soon as that is done", () => {
+    expect(lawBroken(treeOf(g({ plus: [map] })), "expanded")).toBe("map-outside-prompts at $.g.input.plus[0]");
+    expect(lawBroken(treeOf({ chat: [a] }), "expanded")).toBe("joins-and-generates-only at $");
+    expect(lawBroken(treeOf(g({ seq: [a, { cross: [a, b] }] })), "expanded")).toBeUndefined();
+  });
 });
 
 test("rewriting refuses a query that is not resolved", () => {

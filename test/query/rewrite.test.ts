@@ -6,7 +6,7 @@ import { checkLegal } from "../../gateway/query/legality.ts";
 import { printQuery } from "../../gateway/query/print.ts";
 import { maxSteps, rewrite } from "../../gateway/query/rewrite.ts";
 import { ruleOn } from "../../gateway/query/rules/rule.ts";
-import { g, type Json, out, treeOf, user } from "./nodes.ts";
+import { g, out, treeOf, user } from "./nodes.ts";
 import { treeArbitrary } from "./trees.ts";
 
 const [a, b, c] = ["a", "b", "c"].map(user);
@@ -43,9 +43,9 @@ describe("10,000 random trees", () => {
     expect(fired.size).toBeGreaterThanOrEqual(16);
   }, 60_000);
 
-  test("the same for models without spans, without maps, and with a server's arity", () => {
+  test("the same for an engine without spans, without maps, and with a server's arity", () => {
     for (const tree of trees.slice(0, 1_000)) {
-      const options = { spanModel: (model: string) => model !== "m", bulkMap: () => false, reduceArity: 2 };
+      const options = { spans: false, bulkMap: false, reduceArity: 2 };
       const { query } = rewrite(tree, options);
       expect(rewrite(query, options).query).toBe(query);
     }
@@ -101,16 +101,6 @@ describe("one object is one run", () => {
     const rewritten = rewrite(treeOf(g({ plus: [g({ seq: [a, { plus: [b] }] })] }))).query;
     const span = at(rewritten, 0, 0);
     expect(at(span, 1)).toBe(at(span, 2, 0, 1));
-  });
-
-  test("models without spans nested in each other are shown whole to one with them", () => {
-    let query: Json = a;
-    for (let depth = 0; depth < 30; depth++) query = g({ plus: [query] }, { model: "plain" });
-    const rewritten = rewrite(treeOf(g({ plus: [query] })), { spanModel: (model) => model === "m" }).query;
-    expect(at(rewritten, 0, 0, 0).kind).toBe("plus");
-    let outputs = 0;
-    for (let node = at(rewritten, 0, 0); node.kind === "seq"; node = at(node, 0, 0)) outputs += 1;
-    expect(outputs).toBe(30);
   });
 
   test("two equal samples stay two runs, two equal greedy ones become one", () => {

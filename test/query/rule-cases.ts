@@ -15,7 +15,7 @@ const [e, f] = ["e", "f"].map(fragment);
 const warm = (input: Json, model = "m") => ({ g: { model, max_tokens: 1, temperature: 0, input } });
 const map = (...inputs: string[]) => ({ map: { metadata: plainOptions, inputs } });
 const repeat = (n: number, generate: { g: object }) => ({ repeat: { n, ...generate } });
-const noBulk: RewriteOptions = { bulkMap: () => false };
+const noBulk: RewriteOptions = { bulkMap: false };
 
 export const expandAndSimplifyCases: RuleCases = {
   "chat-to-generate": {
@@ -57,7 +57,7 @@ export const expandAndSimplifyCases: RuleCases = {
     fires: [
       ["in a prompt", g(map("a", "b")), g({ plus: [g(a), g(b)] })],
       ["run for its effect", { monad: map("a") }, { monad: { plus: [g(a)] } }],
-      ["where the model takes no map", map("a"), { plus: [g(a)] }, noBulk],
+      ["where the engine takes no map", map("a"), { plus: [g(a)] }, noBulk],
     ],
     quiet: [
       ["as the whole query", map("a", "b")],

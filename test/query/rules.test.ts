@@ -12,7 +12,8 @@ const greedy = { temperature: 0 };
 const half = { reduce: { arity: 2 } };
 const map = (...inputs: string[]) => ({ map: { metadata: plainOptions, inputs } });
 const repeat = (n: number, generate: { g: object }) => ({ repeat: { n, ...generate } });
-const noBulk: RewriteOptions = { bulkMap: () => false };
+const many = (count: number) => Array.from({ length: count }, () => a);
+const noBulk: RewriteOptions = { bulkMap: false };
 const sorted = (children: readonly Json[]) =>
   children.toSorted((x, y) => (canonicalKey(treeOf(x)) < canonicalKey(treeOf(y)) ? -1 : 1));
 const unsorted = sorted([g(a), g(b), g(c), g(d)]).toReversed();
@@ -83,7 +84,7 @@ const cases: RuleCases = {
       ["an ordered join shows outputs", g({ plus: [{ seq: [b, g(a)] }] })],
       ["a plus that nobody reads", { plus: [g(a)] }],
       ["a plus that is only run", g({ seq: [a, { monad: { plus: [g(b)] } }] })],
-      ["a model without spans", g({ plus: [g(a)] }), { spanModel: () => false }],
+      ["an engine without spans", g({ plus: [g(a)] }), { spans: false }],
       ["a preamble is no child", g({ plus: { preamble: g(a), children: [b] } })],
     ],
   },
@@ -98,8 +99,8 @@ const cases: RuleCases = {
               a,
               {
                 seq: [
-                  out({ seq: [a, { plus: [b] }, user("which?")] }),
-                  out({ seq: [a, { plus: [c, d] }, user("which?")] }),
+                  out({ seq: [a, { plus: [b] }, user("which?")] }, half),
+                  out({ seq: [a, { plus: [c, d] }, user("which?")] }, half),
                 ],
               },
               user("which?"),
@@ -117,15 +118,30 @@ const cases: RuleCases = {
       [
         "effects among the children too",
         g({ plus: [{ monad: f }, b, c, d] }, half),
-        g({ seq: [{ monad: f }, out({ plus: [b] }), out({ plus: [c, d] })] }, half),
+        g({ seq: [{ monad: f }, out({ plus: [b] }, half), out({ plus: [c, d] }, half)] }, half),
       ],
       [
         "effects are run once",
         g({ seq: [{ monad: f }, { plus: [b, c, d] }] }, half),
-        g({ seq: [{ monad: f }, { seq: [out({ seq: [{ plus: [b] }] }), out({ seq: [{ plus: [c, d] }] })] }] }, half),
+        g(
+          {
+            seq: [{ monad: f }, { seq: [out({ seq: [{ plus: [b] }] }, half), out({ seq: [{ plus: [c, d] }] }, half)] }],
+          },
+          half,
+        ),
+      ],
+      [
+        "by its own arity, also where the server's is smaller",
+        g({ plus: [a, b, c, d] }, { reduce: { arity: 3 } }),
+        g(
+          { seq: [out({ plus: [a, b] }, { reduce: { arity: 3 } }), out({ plus: [c, d] }, { reduce: { arity: 3 } })] },
+          { reduce: { arity: 3 } },
+        ),
+        { reduceArity: 2 },
       ],
     ],
     quiet: [
+      ["too many messages to show to all judges", g({ seq: [...many(1_024), { plus: many(130) }] }, half)],
       ["few enough children", g({ seq: [a, { plus: [b, c] }] }, half)],
       ["not allowed", g({ plus: [b, c, d] })],
       ["two plus: no telling which is judged", g({ seq: [{ plus: [b, c, d] }, { plus: [b, c, d] }] }, half)],

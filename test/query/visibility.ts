@@ -244,7 +244,6 @@ export class Visibility {
   }
 
   /** The same objects each time: a map is as many runs as it has strings. */
-  /** The same objects each time: a map is as many runs as it has strings. */
   readonly #runsOfMap = (map: MapInputs): readonly Query[] => {
     const generate = (text: string): Query => ({
       kind: "generate",

@@ -12,11 +12,10 @@ const plusToMap = ruleOn(
   "plus-to-map",
   "plus[g(user s)…] -> map[s…], as the whole query",
   (plus, { place, bulkMap }) => {
-    if (place !== "root") return undefined;
+    if (place !== "root" || !bulkMap) return undefined;
     const generates = plainGenerates(plus);
     const [first] = generates;
     if (first === undefined || new Set(generates).size < Math.max(2, plus.children.length)) return undefined;
-    if (!bulkMap(first.options.model)) return undefined;
     const wanted = JSON.stringify(printOptions(first.options));
     if (generates.some(({ options }) => JSON.stringify(printOptions(options)) !== wanted)) return undefined;
     return { kind: "map", options: first.options, inputs: generates.map(({ input }) => userText(input) ?? "") };

@@ -16,7 +16,7 @@ const distributePlus = ruleOn(
   "distribute-plus",
   "g(.. plus[h(x)] ..) -> g(.. plus[seq[x, h'(x)]] ..), h' exposes its output alone",
   (generate, context) => {
-    if (!context.spanModel(generate.options.model)) return undefined;
+    if (!context.spans) return undefined;
     const input = inPrompt(generate.input, context);
     return input === generate.input ? undefined : { ...generate, input };
   },

@@ -52,9 +52,9 @@ function generatesOf({ options, inputs }: MapInputs): Plus {
 const mapToPlus = ruleOn(
   ["map"],
   "map-to-plus",
-  "map[s…] -> plus[g(user s)…], inside a prompt or where the model takes no map",
+  "map[s…] -> plus[g(user s)…], inside a prompt or where the engine takes no map",
   (map, { place, bulkMap }) => {
-    const mayStay = (place === "root" || place === "program") && bulkMap(map.options.model);
+    const mayStay = (place === "root" || place === "program") && bulkMap;
     return mayStay ? undefined : generatesOf(map);
   },
 );

@@ -2,8 +2,11 @@
  * Attention locality: a judge over many commutative children becomes a tree of judges over few each. Attention spreads
  * thinner the more there is to read; a judge over m children reads no more than m at any level.
  */
-import type { Generate, Plus, Query } from "../ir.ts";
+import { childrenOf, type Generate, type Plus, type Query } from "../ir.ts";
 import { isOrdered, type Rule, ruleOn } from "./rule.ts";
+
+/** Each judge shows all that stands beside the plus: a judge with very many messages stays whole. */
+const maxCopies = 65_536;
 
 /**
  * Judges above the first ones read answers in an ordered join, so that these are computed in place like any text: an
@@ -20,6 +23,7 @@ const reduceJudge = ruleOn(
     const shape = judgeShape(judge.input);
     if (arity === undefined || shape === undefined || shape.judged.length <= arity) return undefined;
     const { plus, judged, effects } = shape;
+    if (childrenOf(judge.input).length * judgeCount(judged.length, arity) > maxCopies) return undefined;
     let judges = balancedGroups(judged, arity).map((group) => innerJudge(judge, plus, { ...plus, children: group }));
     while (judges.length > arity) {
       judges = balancedGroups(judges, arity).map((group) => innerJudge(judge, plus, { kind: "seq", children: group }));
@@ -46,18 +50,24 @@ function judgeShape(input: Query): JudgeShape | undefined {
   return { plus, judged, effects };
 }
 
+/** Its own arity goes with it: where the server's is smaller, it is not split again. */
 function innerJudge(judge: Generate, plus: Plus, join: Query): Generate {
-  const { reduce: _, ...options } = judge.options;
   const input = isOrdered(judge.input)
     ? { ...judge.input, children: judge.input.children.filter(({ kind }) => kind !== "monad") }
     : judge.input;
-  return { kind: "generate", options: { ...options, expose: "output" }, input: withJoin(input, plus, join) };
+  return { kind: "generate", options: { ...judge.options, expose: "output" }, input: withJoin(input, plus, join) };
 }
 
 /** The input with something else in the place of its plus. */
 function withJoin(input: Query, plus: Plus, join: Query): Query {
   if (!isOrdered(input)) return join;
   return { ...input, children: input.children.map((part) => (part === plus ? join : part)) };
+}
+
+/** Judges below the outermost one. */
+export function judgeCount(judged: number, arity: number): number {
+  const groupCount = Math.ceil(judged / arity);
+  return groupCount <= 1 ? 0 : groupCount + judgeCount(groupCount, arity);
 }
 
 /** As few groups as the arity allows, in order, their sizes at most one apart. */

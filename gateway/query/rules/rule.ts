@@ -9,10 +9,10 @@ export type Place = "root" | "program" | "prompt" | "effect";
 
 export interface RuleContext {
   readonly place: Place;
-  /** Whether this model's engine reuses spans: only then is distribution worth its longer prompt. */
-  readonly spanModel: (model: string) => boolean;
-  /** Whether this model's engine takes a map as one request. */
-  readonly bulkMap: (model: string) => boolean;
+  /** Whether the engine reuses spans: only then is distribution worth its longer prompt. */
+  readonly spans: boolean;
+  /** Whether the engine takes a map as one request. */
+  readonly bulkMap: boolean;
   /** Arity of judges that name none. undefined: they stay as they are. */
   readonly reduceArity: number | undefined;
   /** Equal for two nodes exactly when they are equal in structure. */
