@@ -114,6 +114,15 @@ describe("a closed chain", () => {
     expect(world.tokensOf("outer")).toEqual(referenceAnswer(answer, world.backend.shape, eosTokenIds).tokenIds);
   });
 
+  test.each([0, 2])("closed by %i tokens, all of it is told to be kept before its end is told", async (count) => {
+    const world = new TinyWorld({ shape });
+    await generateClosed(world, "r", runs, countUp(90, count), {
+      params: { stopTokenIds: [longest[3]], maxTokens: 12 },
+    });
+    const types = world.messages.map((message) => message.type);
+    expect(types.lastIndexOf("kv")).toBeLessThan(types.indexOf("finished"));
+  });
+
   test("leaves a request without closing tokens as it was: open, its last block not kept", async () => {
     const world = new TinyWorld({ shape });
     world.engine.submit(submitRuns("chat", runs, { params: { maxTokens: 3 } }));

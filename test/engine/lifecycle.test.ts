@@ -4,7 +4,7 @@ import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
-import { countUp, makeRuns, type PlanParts, submitPlan } from "./plans.ts";
+import { blendRuns, countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
 
 const parts: PlanParts = { system: countUp(1, 5), spans: [countUp(20, 6)], question: countUp(60, 9) };
@@ -118,6 +118,19 @@ describe("failures", () => {
     world.engine.submit(submitPlan("r", parts));
     await world.settle();
     expect(world.failedOf("r")?.message).toBe("a step failed: 96 logits came back, not 97");
+  });
+
+  test("deviations of the wrong number fail the step", async () => {
+    class Short extends FakeBackend {
+      override async deviations(batch: Batch): Promise<Float32Array> {
+        return (await super.deviations(batch)).subarray(1);
+      }
+    }
+    const world = new TinyWorld({ backend: new Short() });
+    const runs = blendRuns([{ copied: countUp(1, 6) }], { recomputeRatio: 0.5 });
+    world.engine.submit(submitRuns("r", runs, { params: { maxTokens: 0 } }));
+    await world.settle();
+    expect(world.failedOf("r")?.message).toBe("a step failed: 5 deviations came back, not 6");
   });
 
   test("a row that is not finite fails its own request, and what that request read is forgotten", async () => {

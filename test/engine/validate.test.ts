@@ -110,6 +110,11 @@ const faults: readonly [name: string, message: unknown, fault: string][] = [
   ["maxTokens", withParams({ maxTokens: -1 }), "maxTokens is -1"],
   ["minTokens", withParams({ minTokens: 5 }), "minTokens is 5, not an integer from 0 to 4"],
   ["request size", withParams({ maxTokens: 131_072 }), "prompt and maxTokens make 131088, more than 131072"],
+  [
+    "request size with what closes it",
+    { ...withParams({ maxTokens: 131_056 }), closeTokenIds: Int32Array.of(1) },
+    "prompt and maxTokens make 131073, more than 131072",
+  ],
   ["stop tokens", withParams({ stopTokenIds: new Array(65).fill(1) }), "stopTokenIds has 65 entries"],
   ["stop token", withParams({ stopTokenIds: [97] }), "a stop token id is 97"],
   ["temperature", withSampling({ temperature: Number.NaN }), "temperature is NaN, not a number from 0 to 100"],

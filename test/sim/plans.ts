@@ -91,14 +91,31 @@ export function runsOver(choices: Choices, chain: readonly PlanRun[]): PlanRun[]
 
 const shares = [0, 0.3, 1];
 
-/** Documents and system texts as one blended run. */
+/** Documents and system texts as one blended run, at times beside another that is prepared in the same request. */
 export function randomBlendRuns(choices: Choices, open: boolean): PlanRun[] {
+  const runs = oneBlend(choices, open);
+  return choices.chance(0.3) ? beside(oneBlend(choices, false), runs) : runs;
+}
+
+function oneBlend(choices: Choices, open: boolean): PlanRun[] {
   const partCount = choices.int(1, 3);
   const texts: BlendPart[] = Array.from({ length: partCount }, () =>
     choices.chance(0.7) ? { copied: choices.pick(documents) } : { plain: choices.pick(systems) },
   );
   const question = open ? choices.pick(questions) : new Int32Array(0);
   return blendRuns(texts, { recomputeRatio: choices.pick(shares), question });
+}
+
+/** Both plans' runs in one plan. */
+function beside(first: readonly PlanRun[], second: readonly PlanRun[]): PlanRun[] {
+  const shifted = <T extends { readonly run: number }>(refs: readonly T[]): T[] =>
+    refs.map((ref) => ({ ...ref, run: ref.run + first.length }));
+  const later = second.map(({ blend, ...run }) => ({
+    ...run,
+    sees: shifted(run.sees),
+    ...(blend && { blend: { ...blend, copies: shifted(blend.copies) } }),
+  }));
+  return [...first, ...later];
 }
 
 /** @param open the last run goes on with generated tokens. */
