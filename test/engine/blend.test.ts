@@ -232,6 +232,29 @@ describe("in between", () => {
     expectReference(world, "b", blended("b", 0.5));
     expect(world.finishedOf("b").blend).toEqual({ copiedTokens: 17, recomputedTokens: 9 });
   });
+
+  test("blended again after a preemption, from more than was missing at first, it reports the first time", async () => {
+    const world = new TinyWorld({ shape: { blockCount: 28 }, limits: { maxRunningRequests: 2 } });
+    world.engine.submit(blended("before", 0.5));
+    await world.settle();
+    const message = blended("b", 0.5, [system, documents[0], glue, { copied: countUp(60, 8) }]);
+    const long = { params: { maxTokens: 60, ignoreEos: true } };
+    world.engine.submit(submitPlan("a", { question: countUp(1, 4) }, long));
+    world.engine.submit({ ...message, params: { ...message.params, maxTokens: 40 } });
+    while (world.engine.stats().preemptions === 0) await world.step();
+    world.engine.evict(message.plan.runs.flatMap((run) => [...run.blockKeys]));
+    await world.settle();
+    expect(world.finishedOf("b").blend).toEqual({ copiedTokens: 8, recomputedTokens: 4 });
+  });
+
+  test("rows that the oldest does not need are another prompt's", async () => {
+    const world = new TinyWorld({ shape, limits: { stepTokens: 16 } });
+    const params = { maxTokens: 0 };
+    world.engine.submit(submitRuns("a", blendRuns([{ copied: countUp(1, 6) }], { recomputeRatio: 1 }), { params }));
+    world.engine.submit(submitPlan("b", { system: countUp(20, 100) }, { params }));
+    await world.settle();
+    expect(world.engine.stats()).toMatchObject({ computedTokens: 6 + 6 + 100, steps: 112 / 16 });
+  });
 });
 
 test("keys of a blended chain name the share that is computed again", () => {
