@@ -14,8 +14,8 @@ export const queryLimits = {
   /** Nodes within each other. */
   treeDepth: 64,
   nodes: 10_000,
-  /** Of the inputs of generates that expose both, a node within many of them counted for each. */
-  shownNodes: 100_000,
+  /** Shown again by the rules: inputs of generates that expose both, and what all judges of a tree show alike. */
+  copiedNodes: 32_768,
   childrenPerJoin: 4_096,
   /** Samples of one generate. */
   repeats: 256,

@@ -4,6 +4,7 @@ import { type Expansion, expansionOf, judgedCount } from "./expansion.ts";
 import type { Generate, Query, Zip } from "./ir.ts";
 import { queryLimits as limits } from "./limits.ts";
 import { judgeCount } from "./rules/reduce.ts";
+import { isOrdered } from "./rules/rule.ts";
 
 const anyText = { min: 0, max: limits.textChars };
 
@@ -13,7 +14,7 @@ export class Tally {
   #generates = 0;
   #askedTokens = 0;
   #retrieves = 0;
-  #shownNodes = 0;
+  #copiedNodes = 0;
   readonly #expansions = new Map<Query, Expansion>();
 
   node(path: string, depth: number): void {
@@ -53,13 +54,18 @@ export class Tally {
   /** What the rules make of a generate: judges below it, and copies of its input for who reads it. */
   rewritten({ options, input }: Generate, path: string): void {
     if (options.reduce !== undefined) {
-      const judges = judgeCount(judgedCount(input, this.#expansions), options.reduce.arity);
+      const judged = judgedCount(input, this.#expansions);
+      const judges = judgeCount(judged, options.reduce.arity);
       this.generate(judges, options.maxTokens, `${path}.reduce`);
+      this.#copy(judges * (isOrdered(input) ? input.children.length : 1), `${path}.reduce`);
     }
-    if (options.expose !== "both") return;
-    this.#shownNodes += expansionOf(input, this.#expansions).nodes;
-    if (this.#shownNodes > limits.shownNodes) {
-      refuse(`${path}.expose`, `shows more than ${limits.shownNodes} nodes again to the generates around it`);
+    if (options.expose === "both") this.#copy(expansionOf(input, this.#expansions).nodes, `${path}.expose`);
+  }
+
+  #copy(nodes: number, path: string): void {
+    this.#copiedNodes += nodes;
+    if (this.#copiedNodes > limits.copiedNodes) {
+      refuse(path, `shows the same nodes again more than ${limits.copiedNodes} times together`);
     }
   }
 

@@ -182,6 +182,9 @@ describe("work", () => {
     const found = { retrieve: { vector_store_ids: ["v"], query: "q", max_num_results: 50 } };
     const searches = { plus: Array.from({ length: 30 }, () => found) };
     expect(refusal({ g: { reduce: { arity: 2 }, input: searches } })?.path).toBe("$.g.reduce");
+    const wide = (count: number) => ({ seq: [...seqOf(count, user).seq, { plus: seqOf(1_000, user).seq }] });
+    expect(refusal({ g: { reduce: { arity: 2 }, input: wide(30) } })).toBeUndefined();
+    expect(refusal({ g: { reduce: { arity: 2 }, input: wide(40) } })?.path).toBe("$.g.reduce");
   });
 
   test("of inputs that are shown again at every level", () => {
@@ -189,7 +192,7 @@ describe("work", () => {
       const inside = nested(levels, (inner) => ({ g: { expose, input: { seq: [inner, seqOf(count, user)] } } }));
       return { g: { input: inside } };
     };
-    expect(refusal(shown(30, 100, "both"))).toBeUndefined();
+    expect(refusal(shown(30, 50, "both"))).toBeUndefined();
     expect(refusal(shown(30, 300, "output"))).toBeUndefined();
     expect(refusal(shown(30, 300, "both"))?.path).toMatch(/^\$\.g\.input\.g\.input\.seq\[0\].*\.g\.expose$/);
   });

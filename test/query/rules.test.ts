@@ -141,7 +141,7 @@ const cases: RuleCases = {
       ],
     ],
     quiet: [
-      ["too many messages to show to all judges", g({ seq: [...many(1_024), { plus: many(130) }] }, half)],
+      ["too many messages to show to all judges", g({ seq: [...many(512), { plus: many(130) }] }, half)],
       ["few enough children", g({ seq: [a, { plus: [b, c] }] }, half)],
       ["not allowed", g({ plus: [b, c, d] })],
       ["two plus: no telling which is judged", g({ seq: [{ plus: [b, c, d] }, { plus: [b, c, d] }] }, half)],

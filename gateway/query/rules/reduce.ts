@@ -3,10 +3,8 @@
  * thinner the more there is to read; a judge over m children reads no more than m at any level.
  */
 import { childrenOf, type Generate, type Plus, type Query } from "../ir.ts";
+import { queryLimits } from "../limits.ts";
 import { isOrdered, type Rule, ruleOn } from "./rule.ts";
-
-/** Each judge shows all that stands beside the plus: a judge with very many messages stays whole. */
-const maxCopies = 65_536;
 
 /**
  * Judges above the first ones read answers in an ordered join, so that these are computed in place like any text: an
@@ -23,7 +21,8 @@ const reduceJudge = ruleOn(
     const shape = judgeShape(judge.input);
     if (arity === undefined || shape === undefined || shape.judged.length <= arity) return undefined;
     const { plus, judged, effects } = shape;
-    if (childrenOf(judge.input).length * judgeCount(judged.length, arity) > maxCopies) return undefined;
+    // Parse refuses this for an arity of its own. For the server's, a judge with very many messages stays whole.
+    if (childrenOf(judge.input).length * judgeCount(judged.length, arity) > queryLimits.copiedNodes) return undefined;
     let judges = balancedGroups(judged, arity).map((group) => innerJudge(judge, plus, { ...plus, children: group }));
     while (judges.length > arity) {
       judges = balancedGroups(judges, arity).map((group) => innerJudge(judge, plus, { kind: "seq", children: group }));
