@@ -17,8 +17,9 @@ import {
 } from "../../native/cpu-kernels.ts";
 import type { Backend, BackendShape, Batch, TokenCopies } from "../backend.ts";
 import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
-import { DenseSession, type FloatTensor, rowsTensor } from "./dense-session.ts";
+import { DenseSession, rowsTensor } from "./dense-session.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";
+import { StepBuffers, type StepTensors } from "./step-buffers.ts";
 
 export interface CpuBackendOptions {
   readonly weightMode: WeightMode;
@@ -38,24 +39,6 @@ export function numericMode(options: Pick<CpuBackendOptions, "weightMode" | "kvT
   return options.kvType === "float32" ? options.weightMode : `${options.weightMode}/kv-${options.kvType}`;
 }
 
-/** Activations of one step, [maxRows, size] each; the residual stream alternates between two. */
-interface Buffers {
-  readonly residual: readonly [Float32Array, Float32Array];
-  readonly qkv: Float32Array;
-  readonly attention: Float32Array;
-  /** [maxLogitRows, vocabSize] */
-  readonly logits: Float32Array;
-  /** [maxRows] */
-  readonly deviations: Float32Array;
-}
-
-/** Tensors over the first rows of the buffers, for all layers of a step; making them costs less than a microsecond. */
-interface StepTensors {
-  readonly residual: readonly [FloatTensor, FloatTensor];
-  readonly qkv: FloatTensor;
-  readonly attention: FloatTensor;
-}
-
 export class CpuBackend implements Backend {
   readonly name = "cpu";
   readonly shape: BackendShape;
@@ -65,7 +48,7 @@ export class CpuBackend implements Backend {
   readonly #sessions: readonly DenseSession[];
   readonly #headNorms: readonly (HeadNorms | undefined)[];
   readonly #embedding: EmbeddingTable;
-  readonly #buffers: Buffers;
+  readonly #buffers: StepBuffers;
   readonly #maxRows: number;
 
   private constructor(parts: Parts) {
@@ -77,7 +60,7 @@ export class CpuBackend implements Backend {
     this.#maxRows = options.maxRows;
     this.#headNorms = readHeadNorms(model);
     this.#embedding = readEmbedding(model);
-    this.#buffers = allocateBuffers(model.config, pool, options);
+    this.#buffers = new StepBuffers(model.config, pool, options);
     this.shape = {
       vocabSize: model.config.vocabSize,
       contextTokens: model.config.contextTokens,
@@ -168,7 +151,7 @@ export class CpuBackend implements Backend {
   async #begin(batch: Batch): Promise<StepTensors> {
     const rows = batch.tokenIds.length;
     if (rows < 1 || rows > this.#maxRows) throw new RangeError(`${rows} rows in a step of at most ${this.#maxRows}`);
-    const tensors = this.#tensorsFor(rows);
+    const tensors = this.#buffers.tensors(rows);
     this.#kernels.embedRows(this.#embedding, batch.tokenIds, this.#buffers.residual[0]);
     this.#pool.beginStep(batch);
     await this.#runGraph(0, tensors);
@@ -195,13 +178,13 @@ export class CpuBackend implements Backend {
       this.#pool.beginStep(reduceToLogitRows(batch));
       this.#pool.attend(layer, qkv, attention, norms?.q);
     }
-    await this.#runHead(wanted, this.#tensorsFor(wanted));
+    await this.#runHead(wanted, this.#buffers.tensors(wanted));
     return logits.subarray(0, wanted * vocabSize);
   }
 
   /** The ONNX segments of a decode step of `rows` rows alone, without attention: the floor that `bench decode` quotes. */
   async runDenseOnly(rows: number): Promise<void> {
-    const tensors = this.#tensorsFor(rows);
+    const tensors = this.#buffers.tensors(rows);
     for (let index = 0; index < this.#config.layerCount; index++) await this.#runGraph(index, tensors);
     await this.#runHead(rows, tensors);
   }
@@ -229,16 +212,6 @@ export class CpuBackend implements Backend {
     this.#kernels.close();
     for (const session of this.#sessions) await session.dispose();
   }
-
-  #tensorsFor(rows: number): StepTensors {
-    const { hiddenSize } = this.#config;
-    const { residual, qkv, attention } = this.#buffers;
-    return {
-      residual: [rowsTensor(residual[0], rows, hiddenSize), rowsTensor(residual[1], rows, hiddenSize)],
-      qkv: rowsTensor(qkv, rows, this.#pool.qkvWidth),
-      attention: rowsTensor(attention, rows, this.#pool.outWidth),
-    };
-  }
 }
 
 interface Parts {
@@ -253,17 +226,6 @@ interface Parts {
 function kvBytesPerBlock(config: ModelConfig, options: Pick<CpuBackendOptions, "kvType" | "blockTokens">): number {
   const elementBytes = options.kvType === "float32" ? 4 : 2;
   return 2 * config.layerCount * config.kvHeadCount * config.headDim * options.blockTokens * elementBytes;
-}
-
-function allocateBuffers(config: ModelConfig, pool: KvPool, options: CpuBackendOptions): Buffers {
-  const rows = (size: number) => new Float32Array(options.maxRows * size);
-  return {
-    residual: [rows(config.hiddenSize), rows(config.hiddenSize)],
-    qkv: rows(pool.qkvWidth),
-    attention: rows(pool.outWidth),
-    logits: new Float32Array(options.maxLogitRows * config.vocabSize),
-    deviations: rows(1),
-  };
 }
 
 function readHeadNorms(model: LoadedModel): (HeadNorms | undefined)[] {
