@@ -182,18 +182,23 @@ describe("work", () => {
     const found = { retrieve: { vector_store_ids: ["v"], query: "q", max_num_results: 50 } };
     const searches = { plus: Array.from({ length: 30 }, () => found) };
     expect(refusal({ g: { reduce: { arity: 2 }, input: searches } })?.path).toBe("$.g.reduce");
+    const zipped = { zip: { first: { plus: seqOf(3, user).seq }, second: { plus: seqOf(300, user).seq } } };
+    expect(refusal({ g: { reduce: { arity: 2 }, input: zipped } })?.path).toBe("$.g.reduce");
+    const behind = { plus: { preamble: user, children: seqOf(600, user).seq } };
+    expect(refusal({ g: { reduce: { arity: 2 }, input: { plus: [behind, behind, behind] } } })).toBeUndefined();
     const wide = (count: number) => ({ seq: [...seqOf(count, user).seq, { plus: seqOf(1_000, user).seq }] });
     expect(refusal({ g: { reduce: { arity: 2 }, input: wide(30) } })).toBeUndefined();
     expect(refusal({ g: { reduce: { arity: 2 }, input: wide(40) } })?.path).toBe("$.g.reduce");
   });
 
   test("of inputs that are shown again at every level", () => {
-    const shown = (levels: number, count: number, expose: string) => {
+    const shown = (levels: number, count: number, expose?: string) => {
       const inside = nested(levels, (inner) => ({ g: { expose, input: { seq: [inner, seqOf(count, user)] } } }));
       return { g: { input: inside } };
     };
     expect(refusal(shown(30, 50, "both"))).toBeUndefined();
     expect(refusal(shown(30, 300, "output"))).toBeUndefined();
+    expect(refusal(shown(30, 300))).toBeUndefined();
     expect(refusal(shown(30, 300, "both"))?.path).toMatch(/^\$\.g\.input\.g\.input\.seq\[0\].*\.g\.expose$/);
   });
 
@@ -227,6 +232,8 @@ describe("work", () => {
     expect(refusal({ zip: { first: user, second: thousand } })).toBeUndefined();
     const found = { retrieve: { vector_store_ids: ["v"], query: "q", max_num_results: 50 } };
     expect(refusal({ zip: { first: seqOf(250, user), second: found } })?.path).toBe("$.zip");
+    const augment = { augment: { body: user, doc: ["n", { Text: "t" }] } };
+    expect(refusal({ zip: { first: seqOf(250, user), second: augment } })?.path).toBe("$.zip");
     const long = { zip: { first: { user: "x".repeat(1024 * 1024) }, second: seqOf(9, user) } };
     expect(refusal(long)).toEqual({ code: "invalid_value", path: "$.zip" });
   });

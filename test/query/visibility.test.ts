@@ -184,11 +184,15 @@ describe("one rule alone, on 1,500 random trees", () => {
   });
 });
 
-test("the whole table changes nothing but what its rules say", () => {
+test.each([
+  ["", {}],
+  [", without spans", { spans: false }],
+  [", without maps", { bulkMap: false }],
+])("the whole table changes nothing but what its rules say%s", (_, options) => {
   for (const tree of trees) {
     const visibility = new Visibility();
-    const expanded = rewrite(tree, {}, expandRules).query;
-    const { query } = rewrite(tree);
+    const expanded = rewrite(tree, options, expandRules).query;
+    const { query } = rewrite(tree, options);
     const before = visibility.meaningOf(tree);
     const after = visibility.meaningOf(query);
     expectSame({ ...before, runs: [] }, { ...after, runs: [] }, tree);
