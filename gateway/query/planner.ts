@@ -11,12 +11,9 @@
  * Against the greedy order of the span-query paper (most overlap with the query before) this computes about half as
  * many tokens on Zipf workloads; `bench bulk` has the figures.
  */
+import { FragmentTable, type FragmentUse, SimulatedPool } from "./simulated-pool.ts";
 
-export interface FragmentUse {
-  /** Cache identity: equal keys are one fragment. */
-  readonly key: string;
-  readonly tokens: number;
-}
+export type { FragmentUse };
 
 export interface PlannedOrder {
   /** Indices of the queries, each once, in the order to run them. */
@@ -57,70 +54,6 @@ export function simulateOrder(
 function missTokens(table: FragmentTable, order: readonly number[], capacityTokens: number): number {
   const pool = new SimulatedPool(table.tokens, capacityTokens);
   return order.reduce((sum, query) => sum + pool.use(table.fragmentsOf[query] ?? []).missTokens, 0);
-}
-
-/** Queries and fragments as small numbers. */
-class FragmentTable {
-  /** Tokens of each fragment. */
-  readonly tokens: number[] = [];
-  /** Fragments of each query, without repetitions. */
-  readonly fragmentsOf: readonly (readonly number[])[];
-  /** Queries of each fragment, in their own order. */
-  readonly queriesOf: number[][] = [];
-
-  constructor(queries: readonly (readonly FragmentUse[])[]) {
-    const ids = new Map<string, number>();
-    this.fragmentsOf = queries.map((uses, query) => {
-      const fragments = new Set(uses.map((use) => this.#idOf(ids, use)));
-      for (const fragment of fragments) this.queriesOf[fragment]?.push(query);
-      return [...fragments];
-    });
-  }
-
-  tokensOf(fragments: readonly number[]): number {
-    return fragments.reduce((sum, fragment) => sum + (this.tokens[fragment] ?? 0), 0);
-  }
-
-  #idOf(ids: Map<string, number>, { key, tokens }: FragmentUse): number {
-    const known = ids.get(key);
-    if (known !== undefined) return known;
-    const id = ids.size;
-    ids.set(key, id);
-    this.tokens.push(tokens);
-    this.queriesOf.push([]);
-    return id;
-  }
-}
-
-/** Which fragments are resident after the queries so far. All fragments of one query are held at the same time. */
-class SimulatedPool {
-  readonly #tokens: readonly number[];
-  readonly #capacityTokens: number;
-  /** Least recently used first. */
-  readonly #resident = new Set<number>();
-  #usedTokens = 0;
-
-  constructor(tokens: readonly number[], capacityTokens: number) {
-    this.#tokens = tokens;
-    this.#capacityTokens = capacityTokens;
-  }
-
-  use(fragments: readonly number[]): { readonly missTokens: number; readonly evicted: readonly number[] } {
-    let missed = 0;
-    for (const fragment of fragments) {
-      if (!this.#resident.delete(fragment)) missed += this.#tokens[fragment] ?? 0;
-      this.#resident.add(fragment);
-    }
-    this.#usedTokens += missed;
-    const evicted: number[] = [];
-    for (const fragment of this.#resident) {
-      if (this.#usedTokens <= this.#capacityTokens) break;
-      this.#resident.delete(fragment);
-      this.#usedTokens -= this.#tokens[fragment] ?? 0;
-      evicted.push(fragment);
-    }
-    return { missTokens: missed, evicted };
-  }
 }
 
 class Planner {
