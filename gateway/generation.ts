@@ -4,6 +4,7 @@
  */
 import type { GenerateParams, TokenLogprob, TokenPlan } from "../worker/contract/messages.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
+import { EventQueue } from "./dispatch/event-queue.ts";
 import type { FinishedEvent } from "./dispatch/request.ts";
 import { Detokenizer, type TokenBytes } from "./lower/detokenizer.ts";
 
@@ -97,26 +98,31 @@ export async function* mergeCompletions(
   completions: readonly AsyncGenerator<CompletionEvent, void>[],
 ): AsyncGenerator<readonly [index: number, event: CompletionEvent], void> {
   type Step = { readonly index: number; readonly result: IteratorResult<CompletionEvent, void> };
-  const next = async (index: number): Promise<Step> => {
+  // Not a race of promises: each event would leave a reaction on every completion that still waits.
+  const steps = new EventQueue<Step>(() => undefined);
+  const advance = (index: number): void => {
     const completion = completions[index];
     if (completion === undefined) throw new Error(`no completion ${index}`);
-    return { index, result: await completion.next() };
+    completion.next().then(
+      (result) => steps.push({ index, result }),
+      (error) => steps.fail(error),
+    );
   };
-  const waiting = new Map(completions.map((_, index) => [index, next(index)]));
+  const open = new Set(completions.keys());
+  for (const index of open) advance(index);
+  if (open.size === 0) steps.end();
   try {
-    while (waiting.size > 0) {
-      const { index, result } = await Promise.race(waiting.values());
-      if (result.done === true) waiting.delete(index);
-      else {
+    for await (const { index, result } of steps) {
+      if (result.done !== true) {
         yield [index, result.value];
-        waiting.set(index, next(index));
+        advance(index);
+        continue;
       }
+      open.delete(index);
+      if (open.size === 0) return;
     }
   } finally {
     // A generator that is waiting for its next event cannot be returned yet; the request's signal ends that wait.
-    for (const [index, step] of waiting) {
-      step.catch(() => undefined);
-      void completions[index]?.return().catch(() => undefined);
-    }
+    for (const index of open) void completions[index]?.return().catch(() => undefined);
   }
 }
