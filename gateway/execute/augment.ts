@@ -13,11 +13,13 @@ export interface AugmentOptions {
 /**
  * The document's best parts for a question, best first, as messages. A part's number is its place in the document, so
  * that it is the same message for every question.
+ * @throws the signal's reason
  */
 export async function augmentMessages(
   node: Augment,
   question: string,
   options: AugmentOptions,
+  signal: AbortSignal,
 ): Promise<readonly Message[]> {
   const { name, text } = node.doc;
   const pace = new Pace();
@@ -28,9 +30,10 @@ export async function augmentMessages(
     const part = chunk.text.trim();
     if (part !== "") parts.push(part);
     await pace.breathe();
+    signal.throwIfAborted();
   }
   const messages = augmentFragments(node, parts);
-  const best = rank(parts, question).slice(0, options.maxFragments);
+  const best = (await rank(parts, question, pace)).slice(0, options.maxFragments);
   return best.flatMap((index) => messages[index] ?? []);
 }
 
@@ -39,25 +42,28 @@ const saturation = 1.2;
 const lengthWeight = 0.75;
 
 /** Indices of the texts by BM25, best first; ties in the order of the document. */
-export function rank(texts: readonly string[], question: string): readonly number[] {
-  const wanted = [...new Set(wordsOf(question))];
-  const counted = texts.map((text) => {
+export async function rank(texts: readonly string[], question: string, pace: Pace): Promise<readonly number[]> {
+  /** How many texts have each word of the question. */
+  const having = new Map(wordsOf(question).map((word) => [word, 0]));
+  const counted: { readonly counts: ReadonlyMap<string, number>; readonly length: number }[] = [];
+  for (const text of texts) {
     const words = wordsOf(text);
     const counts = new Map<string, number>();
-    for (const word of words) counts.set(word, (counts.get(word) ?? 0) + 1);
-    return { counts, length: words.length };
-  });
+    for (const word of words) if (having.has(word)) counts.set(word, (counts.get(word) ?? 0) + 1);
+    for (const word of counts.keys()) having.set(word, (having.get(word) ?? 0) + 1);
+    counted.push({ counts, length: words.length });
+    await pace.breathe();
+  }
   const meanLength = counted.reduce((sum, { length }) => sum + length, 0) / Math.max(1, texts.length);
-  const weights = wanted.map((word) => {
-    const having = counted.filter(({ counts }) => counts.has(word)).length;
-    return Math.log(1 + (texts.length - having + 0.5) / (having + 0.5));
-  });
   const scores = counted.map(({ counts, length }) => {
     const norm = saturation * (1 - lengthWeight + lengthWeight * (length / Math.max(1, meanLength)));
-    return wanted.reduce((sum, word, index) => {
-      const count = counts.get(word) ?? 0;
-      return sum + ((weights[index] ?? 0) * count * (saturation + 1)) / (count + norm);
-    }, 0);
+    let score = 0;
+    for (const [word, count] of counts) {
+      const among = having.get(word) ?? 0;
+      const weight = Math.log(1 + (texts.length - among + 0.5) / (among + 0.5));
+      score += (weight * count * (saturation + 1)) / (count + norm);
+    }
+    return score;
   });
   return texts.map((_, index) => index).sort((a, b) => (scores[b] ?? 0) - (scores[a] ?? 0) || a - b);
 }

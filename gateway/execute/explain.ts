@@ -24,6 +24,7 @@ export interface ExplainDeps {
   readonly residents: Residents;
   /** With stand-ins for all outputs. */
   readonly context: QueryContext;
+  readonly signal: AbortSignal;
 }
 
 export interface ExplainedRun {
@@ -65,7 +66,7 @@ export interface Explanation {
   readonly drawing: Readonly<Record<"before" | "after", { readonly text: string; readonly svg: string }>>;
 }
 
-/** @throws ApiError as lowering does */
+/** @throws ApiError as lowering does; the signal's reason */
 export async function explain(
   query: Query,
   { query: rewritten, steps }: Rewritten,
@@ -78,6 +79,7 @@ export async function explain(
     runsLeft -= plan.runs.length;
     plans.push(plan);
     await new Promise(setImmediate);
+    deps.signal.throwIfAborted();
   }
   const labels = labelsOf(rewritten, plans);
   return {

@@ -79,22 +79,18 @@ export class QueryService {
     return { model: card.id, choiceCount: choices, events: this.#events(job, opened), report: opened.tree.report };
   }
 
-  /** Computes and keeps what the query's prompts hold, and generates nothing. @throws ApiError */
+  /** Computes and keeps what the query's prompts hold, and generates nothing. @throws ApiError, the signal's reason */
   async prepare(job: QueryJob): Promise<PreparedSpans> {
     choiceCount(job.query);
     const opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"));
     try {
       return await prepareTree(opened.tree, (await opened.rewritten()).query);
-    } catch (error) {
-      // The caller has gone, and everything was aborted: nobody is left to tell.
-      if (job.signal.aborted) return { spans: [], tokens: 0, cachedTokens: 0 };
-      throw error;
     } finally {
       opened.close();
     }
   }
 
-  /** Says what would run, and runs nothing. @throws ApiError */
+  /** Says what would run, and runs nothing. @throws ApiError, the signal's reason */
   async explain(job: QueryJob): Promise<Explanation> {
     choiceCount(job.query);
     const card = this.#check(job.query);
@@ -103,7 +99,8 @@ export class QueryService {
       const rewritten = await opened.rewritten();
       const { residents } = this.#deps;
       const lowerer = this.#deps.lowererFor(card);
-      return await explain(job.query, rewritten, { card, lowerer, residents, context: opened.tree.context() });
+      const { signal } = job;
+      return await explain(job.query, rewritten, { card, lowerer, residents, context: opened.tree.context(), signal });
     } finally {
       opened.close();
     }
@@ -144,7 +141,8 @@ export class QueryService {
       maxAugmentChars: limits.augmentChars,
       generated: (inner) => textsOf(tree, inner),
     };
-    const resolver = new Resolver(sources);
+    const signal = AbortSignal.any([job.signal, ender.signal]);
+    const resolver = new Resolver(sources, signal);
     const bounds = { concurrency: limits.queryConcurrency, defaultTokens: limits.queryDefaultTokens };
     const tree = new TreeRun(
       { dispatcher, tokenBytes, card, lowerer: lowererFor(card), ...bounds },
@@ -154,7 +152,7 @@ export class QueryService {
         fragments: resolver.fragments,
         reuse,
         restartable,
-        signal: AbortSignal.any([job.signal, ender.signal]),
+        signal,
         endMs: performance.now() + limits.requestMs,
         affinity: `${tenantId} `,
       },

@@ -6,10 +6,12 @@ import type { RetrievedFragment, RetrieveRequest } from "../corpus/retrieve.ts";
 import { ApiError } from "../errors.ts";
 import type { FragmentSource } from "../lower/query-context.ts";
 import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
+import { queryLimits } from "../query/limits.ts";
 import { mapChildren } from "../query/transform.ts";
 import { type AugmentOptions, augmentMessages } from "./augment.ts";
 import { atPath } from "./located.ts";
 import { type Inner, innerAt } from "./prompt-parts.ts";
+import { Slots } from "./slots.ts";
 
 export type FoundFragment = Pick<RetrievedFragment, "id" | "text" | "salt">;
 
@@ -32,10 +34,15 @@ export class Resolver {
   readonly fragments = new Map<string, FragmentSource>();
   readonly #found = new Map<string, FoundFragment>();
   readonly #sources: Sources;
+  readonly #signal: AbortSignal;
+  /** Each search holds the event loop for itself for a while: one of a query at a time. */
+  readonly #searches = new Slots(1);
   readonly #resolved = new Map<Query, Promise<Query>>();
 
-  constructor(sources: Sources) {
+  /** @param signal no search begins after it has aborted */
+  constructor(sources: Sources, signal: AbortSignal) {
     this.#sources = sources;
+    this.#signal = signal;
   }
 
   /** Fragments of corpora that were read. */
@@ -72,15 +79,15 @@ export class Resolver {
     const asked =
       typeof node.query === "string" ? node.query : await this.#textOf(node.query, `${path}.retrieve.query`);
     const query = searchText(asked, `${path}.retrieve.query`);
-    // Each search holds the event loop for itself; others have their turn between two.
-    await new Promise(setImmediate);
-    try {
-      const found = this.#sources.retrieve({ vectorStoreIds, query, maxResults, filters });
-      for (const fragment of found) this.#add(fragment);
-      return { kind: "retrieved", fragments: found.map(({ id }) => ({ kind: "fragment", id })) };
-    } catch (error) {
-      throw named(error, path);
-    }
+    return await this.#search(async () => {
+      try {
+        const found = this.#sources.retrieve({ vectorStoreIds, query, maxResults, filters });
+        for (const fragment of found) this.#add(fragment);
+        return { kind: "retrieved", fragments: found.map(({ id }) => ({ kind: "fragment", id })) };
+      } catch (error) {
+        throw named(error, path);
+      }
+    });
   }
 
   async #augment(node: Augment, path: string): Promise<Query> {
@@ -92,7 +99,20 @@ export class Resolver {
       throw new ApiError("invalid_value", { message, param });
     }
     const question = searchText(await this.#textOf(body, `${path}.augment.body`), `${path}.augment.body`);
-    return { kind: "retrieved", fragments: await augmentMessages(node, question, augment) };
+    return await this.#search(async () => {
+      return { kind: "retrieved", fragments: await augmentMessages(node, question, augment, this.#signal) };
+    });
+  }
+
+  /** @throws the signal's reason */
+  async #search(work: () => Promise<Query>): Promise<Query> {
+    const leave = await this.#searches.enter(this.#signal);
+    try {
+      await new Promise(setImmediate);
+      return await work();
+    } finally {
+      leave();
+    }
   }
 
   /** Text of a query that is searched for: of its messages and fragments, and of what its generates give. */
@@ -147,8 +167,9 @@ function fragmentPaths(root: Query): ReadonlyMap<string, string> {
   return paths;
 }
 
+/** Texts that are put together may be longer than one that is given; only their begin is searched for. */
 function searchText(text: string, param: string): string {
-  const trimmed = text.trim();
+  const trimmed = text.slice(0, queryLimits.searchChars).trim();
   if (trimmed !== "") return trimmed;
   throw new ApiError("invalid_value", { message: `${param}: there is no text to search for.`, param });
 }

@@ -1,4 +1,4 @@
-/** How many requests of one tree are at the workers at the same time; the others wait in order. */
+/** How many of one tree do something at the same time; the others wait in order. */
 export class Slots {
   #free: number;
   readonly #waiting: (() => void)[] = [];
@@ -7,7 +7,7 @@ export class Slots {
     this.#free = count;
   }
 
-  /** @returns what to call, once, when the request has ended. Throws the signal's reason when it aborted meanwhile. */
+  /** @returns what to call, once, when it is done. Throws the signal's reason when it aborted meanwhile. */
   async enter(signal: AbortSignal): Promise<() => void> {
     signal.throwIfAborted();
     if (this.#free > 0) this.#free -= 1;

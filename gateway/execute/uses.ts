@@ -1,4 +1,5 @@
 /** Which stored runs a query's prompts are made of: what a planner of many queries needs to know. */
+import { Pace } from "../corpus/pace.ts";
 import type { QueryContext } from "../lower/query-context.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
@@ -16,8 +17,10 @@ export async function usesOf(
   context: QueryContext,
   blockTokens: number,
 ): Promise<readonly FragmentUse[]> {
+  const pace = new Pace();
   const uses = new Map<string, FragmentUse>();
   for (const { node, path } of allRuns(outermostOf(rewritten))) {
+    await pace.breathe();
     const generate = generateOf(node);
     await lowerer.warm(generate, context, path);
     const known = lowerer.preparable(lowerer.lower(generate, context, path));

@@ -80,6 +80,8 @@ async function limited(
     return await work(leave);
   } catch (error) {
     leave();
+    // The caller has gone, and everything was aborted: nobody is left to tell.
+    if (context.req.raw.signal.aborted) return context.body(null);
     throw error;
   }
 }

@@ -120,7 +120,7 @@ describe("slots", () => {
     const patient = slots.enter(new AbortController().signal);
     gone.abort();
     leave();
-    expect(aborted).rejects.toBe(gone.signal.reason);
+    await expect(aborted).rejects.toBe(gone.signal.reason);
     (await patient)();
   });
 });

@@ -1,17 +1,19 @@
 import { describe, expect, test } from "bun:test";
+import { Pace } from "../../gateway/corpus/pace.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import { rank } from "../../gateway/execute/augment.ts";
 import { Resolver, type Search, type Sources } from "../../gateway/execute/resolve.ts";
 import type { Query } from "../../gateway/query/ir.ts";
+import { queryLimits } from "../../gateway/query/limits.ts";
 import { parseQuery } from "../../gateway/query/parse.ts";
 import { canonicalText } from "../../gateway/query/print.ts";
 import { storedFragments } from "../http/query-rig.ts";
 
-function resolver(changes: Partial<Sources> = {}) {
+function resolver(changes: Partial<Sources> = {}, signal = new AbortController().signal) {
   const searches: Search[] = [];
   const readings: (readonly string[])[] = [];
   const generated: string[] = [];
-  const made = new Resolver({
+  const sources: Sources = {
     retrieve: (search) => {
       searches.push(search);
       if (search.vectorStoreIds[0] !== "vs_1") {
@@ -30,7 +32,8 @@ function resolver(changes: Partial<Sources> = {}) {
       return Promise.resolve(["who is", "the manager"]);
     },
     ...changes,
-  });
+  };
+  const made = new Resolver(sources, signal);
   const resolve = (value: unknown): Promise<Query> => made.resolve(parseQuery(value));
   return { resolve, made, searches, readings, generated };
 }
@@ -139,10 +142,66 @@ describe("an augment", () => {
     expect(await errorOf(resolved)).toEqual({ code: "invalid_value", param: "$.g.input.augment.doc[1]" });
   });
 
-  test("ranks by rare words first, then by the order of the text", () => {
+  test("ranks by rare words first, then by the order of the text", async () => {
     const texts = ["the sea and the town", "the town", "nothing here", "the hill"];
-    expect(rank(texts, "Where is THE séa?")).toEqual([0, 1, 3, 2]);
-    expect(rank(texts, "unknown words")).toEqual([0, 1, 2, 3]);
+    expect(await rank(texts, "Where is THE séa?", new Pace())).toEqual([0, 1, 3, 2]);
+    expect(await rank(texts, "unknown words", new Pace())).toEqual([0, 1, 2, 3]);
+  });
+
+  test("looks at the begin of a long question alone, as a search of a corpus does", async () => {
+    const partsFor = async (question: string): Promise<Query> => inputOf(await resolver().resolve(augment(question)));
+    const filler = "x ".repeat(queryLimits.searchChars / 2);
+    expect(await partsFor(`${filler}rain falls`)).toEqual(await partsFor("unknown"));
+    expect(await partsFor(`rain falls ${filler}`)).toEqual(await partsFor("rain falls"));
+  });
+});
+
+describe("searches of one query", () => {
+  const twice = g({ seq: [retrieve("first"), retrieve("second")] });
+
+  test("leave turns to others between them", async () => {
+    const order: string[] = [];
+    const { resolve } = resolver({
+      retrieve: ({ query }) => {
+        order.push(query);
+        setImmediate(() => order.push("another request"));
+        return [];
+      },
+    });
+    await resolve(twice);
+    expect(order).toEqual(["first", "another request", "second"]);
+  });
+
+  test("end with the query", async () => {
+    const gone = new AbortController();
+    const asked: string[] = [];
+    const { resolve } = resolver(
+      {
+        retrieve: ({ query }) => {
+          asked.push(query);
+          gone.abort();
+          return [];
+        },
+      },
+      gone.signal,
+    );
+    await expect(resolve(twice)).rejects.toThrow(expect.objectContaining({ name: "AbortError" }));
+    expect(asked).toEqual(["first"]);
+  });
+
+  test("split a document no further when the query has ended", async () => {
+    const gone = new AbortController();
+    let counted = 0;
+    const countTokens = (text: string): number => {
+      counted += 1;
+      gone.abort();
+      return text.length;
+    };
+    const { resolve } = resolver({ augment: { maxTokens: 8, maxFragments: 2, countTokens } }, gone.signal);
+    const doc = ["a.txt", { Text: "One two. ".repeat(100) }];
+    const resolved = resolve(g({ augment: { embedding_model: "any", body: { user: "x" }, doc } }));
+    await expect(resolved).rejects.toThrow(expect.objectContaining({ name: "AbortError" }));
+    expect(counted).toBeLessThan(20);
   });
 });
 
