@@ -61,6 +61,11 @@ function roleOfChild(parent: Query, role: Role): Role {
   return parent.kind === "plus" ? "span" : role;
 }
 
+/** Generates whose outputs stand in inputs that are prepared as spans. */
+export function innerOfSpans(spans: PromptParts["spans"]): readonly Inner[] {
+  return spans.flatMap(({ input, place }) => promptParts(input, place).inner);
+}
+
 /** Every generate that runs in a rewritten query, each object once, inner ones before those that read them. */
 export function allRuns(outermost: readonly Inner[]): readonly (Inner & Pick<PromptParts, "spans">)[] {
   const found: (Inner & Pick<PromptParts, "spans">)[] = [];
@@ -69,7 +74,7 @@ export function allRuns(outermost: readonly Inner[]): readonly (Inner & Pick<Pro
     if (seen.has(run.node)) return;
     seen.add(run.node);
     const { inner, effects, spans } = promptParts(generateOf(run.node).input, inputPlace(run));
-    for (const one of [...inner, ...effects]) visit(one);
+    for (const one of [...inner, ...effects, ...innerOfSpans(spans)]) visit(one);
     found.push({ ...run, spans });
   };
   for (const run of outermost) visit(run);

@@ -18,7 +18,15 @@ import { completionTokens } from "../room.ts";
 import { atPath } from "./located.ts";
 import { outputTokens } from "./output-tokens.ts";
 import { generateParams, randomSeed } from "./params.ts";
-import { generateOf, type Inner, inputPlace, type PromptParts, promptParts, sampleCount } from "./prompt-parts.ts";
+import {
+  generateOf,
+  type Inner,
+  innerOfSpans,
+  inputPlace,
+  type PromptParts,
+  promptParts,
+  sampleCount,
+} from "./prompt-parts.ts";
 import { TreeReport } from "./report.ts";
 import { Slots } from "./slots.ts";
 
@@ -108,11 +116,7 @@ export class TreeRun {
   /** Computes and keeps what a generate's prompt holds besides outputs that are not known. */
   async prepare(node: Generate, path: string): Promise<FinishedEvent | undefined> {
     try {
-      const plan = this.#deps.lowerer.preparable(await this.#lower(node, path));
-      if (plan === undefined) return undefined;
-      const { end } = await this.#submitOutput({ plan, params: prepareOnly, reuse: true }, []);
-      this.report.prepared(end.report);
-      return end.report;
+      return await this.#compute(await this.#lower(node, path));
     } catch (error) {
       throw atPath(error, path);
     }
@@ -120,8 +124,6 @@ export class TreeRun {
 
   /** Computes and keeps these inputs as children of a commutative join, for the prompts that will read them. */
   async prepareSpans(node: Generate, spans: PromptParts["spans"], path: string): Promise<FinishedEvent | undefined> {
-    const needed = spans.flatMap(({ input, place }) => promptParts(input, place).inner);
-    await Promise.all(needed.map((inner) => this.outputs(inner)));
     const children = spans.map(({ input }) => input);
     return await this.prepare({ kind: "generate", options: node.options, input: { kind: "plus", children } }, path);
   }
@@ -185,10 +187,31 @@ export class TreeRun {
   async #runNeeded(inner: Inner, node: Generate, ahead: boolean): Promise<void> {
     const { inner: needed, effects, spans } = promptParts(node.input, inputPlace(inner));
     const runs: Promise<unknown>[] = [...needed, ...effects].map((one) => this.outputs(one));
-    if (spans.length > 0) runs.push(this.prepareSpans(node, spans, inner.path));
-    // What is wrong with the prompt is met again when it is run itself.
-    if (ahead && needed.length > 0) runs.push(this.prepare(node, inner.path).catch(() => undefined));
+    if (spans.length > 0) runs.push(this.#runSpans(node, spans, inner.path));
+    if (needed.length > 0) runs.push(this.#lookAhead(node, inner.path, ahead));
     await Promise.all(runs);
+  }
+
+  /** Outputs that stand in the spans first, then the spans. */
+  async #runSpans(node: Generate, spans: PromptParts["spans"], path: string): Promise<void> {
+    await Promise.all(innerOfSpans(spans).map((inner) => this.outputs(inner)));
+    await this.prepareSpans(node, spans, path);
+  }
+
+  /** What can never be a prompt ends the tree here, before its inner generates have run for nothing. */
+  async #lookAhead(node: Generate, path: string, computes: boolean): Promise<void> {
+    const lowered = await this.#lower(node, path);
+    // What goes wrong with computing is met again when the prompt itself is run.
+    if (computes) await this.#compute(lowered).catch(() => undefined);
+  }
+
+  /** Computes and keeps the runs that depend on no unknown output. */
+  async #compute(lowered: LoweredGenerate): Promise<FinishedEvent | undefined> {
+    const plan = this.#deps.lowerer.preparable(lowered);
+    if (plan === undefined) return undefined;
+    const { end } = await this.#submitOutput({ plan, params: prepareOnly, reuse: true }, []);
+    this.report.prepared(end.report);
+    return end.report;
   }
 
   async *#choice(outer: Inner, ready: Ready, slot: number, index: number): AsyncGenerator<CompletionEvent, void> {
@@ -232,7 +255,8 @@ export class TreeRun {
 
   #standIns(node: Generate | Repeat): readonly GeneratedOutput[] {
     const { maxTokens } = generateOf(node).options;
-    const tokenIds = new Int32Array(maxTokens === 0 ? this.#deps.defaultTokens : maxTokens);
+    const { card, defaultTokens } = this.#deps;
+    const tokenIds = new Int32Array(Math.min(maxTokens === 0 ? defaultTokens : maxTokens, card.contextTokens));
     return Array.from({ length: sampleCount(node) }, () => ({ tokenIds, known: false }));
   }
 

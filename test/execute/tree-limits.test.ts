@@ -19,6 +19,7 @@ interface Options {
   readonly concurrency?: number;
   readonly endMs?: number;
   readonly defaultTokens?: number;
+  readonly reuse?: boolean;
 }
 
 function treeOver(query: unknown, options: Options = {}) {
@@ -42,7 +43,7 @@ function treeOver(query: unknown, options: Options = {}) {
       requestId: "r",
       salt: "c2FsdA==" as CacheSalt,
       fragments: new Map(),
-      reuse: true,
+      reuse: options.reuse ?? true,
       restartable: true,
       signal: ender.signal,
       endMs: options.endMs ?? performance.now() + 60_000,
@@ -110,6 +111,18 @@ describe("max_tokens 0", () => {
       }
     }
     await Promise.all([ending, endingToo]);
+  });
+});
+
+describe("a prompt that can never be", () => {
+  const tooLong = { user: "a ".repeat(40 * fakeCard.contextTokens) };
+  const judge = g({ seq: [{ plus: [g({ user: "Write." })] }, tooLong] });
+
+  test.each([true, false])("ends the tree before its inner generates have run (reuse: %p)", async (reuse) => {
+    const { run } = treeOver(judge, { reuse });
+    // The workers stand still: only what is known without them can end it.
+    const error = await run().catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({ code: "context_length_exceeded", param: "$.g.input" });
   });
 });
 

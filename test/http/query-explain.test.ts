@@ -109,6 +109,21 @@ describe("prepare", () => {
     expect(again.computed_tokens).toBe(0);
   });
 
+  test("generates nothing for a span that is only warmed either, and computes what leads to it", async () => {
+    const rig = await readyRig();
+    const read = g({ seq: [g(user("Inner.")), user("Read.")] }, { max_tokens: 1 });
+    const query = g({ seq: [{ monad: { plus: [read] } }, user("Outer.")] });
+    expect((await post(rig, "prepare", query)).status).toBe(200);
+    expect(rig.submits().filter(({ params }) => params.maxTokens > 0)).toEqual([]);
+    const explained = await explain(rig, query);
+    const inner = explained.plan.find(({ path }) => path.endsWith("plus[0].g.input.seq[0]"));
+    expect(inner?.runs[0]).toMatchObject({ known: true, cached_tokens: inner?.runs[0]?.tokens ?? 0 });
+    const answer = await ask(rig, query);
+    expect(answer.spangate.generates.map(({ path }) => path).toSorted()).toEqual(
+      explained.plan.map(({ path }) => path).toSorted(),
+    );
+  });
+
   test("cannot search for what a generate would say", async () => {
     const rig = await readyRig();
     const searching = g({ retrieve: { vector_store_ids: ["vs_1"], query: g(user("Ask.")) } });
