@@ -87,7 +87,7 @@ class PlanBuilder {
     const index = this.runs.length;
     const isTooMuch =
       index >= limits.maxRuns || run.sees.length > limits.maxSegmentsPerRun || this.#segmentCount > maxPlanSegments;
-    if (isTooMuch) throw new ApiError("invalid_value", { message: "The query has too many spans for one prompt." });
+    if (isTooMuch) throw tooManySpans();
     this.runs.push(run);
     if (!known) this.indeterminateRuns.add(index);
     return index;
@@ -134,6 +134,10 @@ class PlanBuilder {
 
 function spanRun(run: Omit<PlanRun, "kind">, spanId: string): PlanRun {
   return { ...run, kind: "span", spanId };
+}
+
+export function tooManySpans(param?: string): ApiError {
+  return new ApiError("invalid_value", { message: "The query has too many spans for one prompt.", param });
 }
 
 /** Segments of a chain where it stands in another, without its first `hidden` tokens. */

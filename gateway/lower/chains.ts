@@ -123,7 +123,9 @@ export class ChainBuilder {
   addRun(tokenIds: Int32Array, { copies = [], unknownTokens = 0, blockKeys: keyed }: RunDetail = {}): void {
     if (tokenIds.length === 0) return;
     const root = copies.length === 0 ? this.#key : blendRoot(this.#key, tokenIds, copies);
-    const blockKeys = keyed ?? runBlockKeys(root, tokenIds, this.#card.blockTokens, true);
+    // A stand-in's blocks are never looked up: one key tells it from others, and 131,072 tokens cost one hash.
+    const keyedTokens = unknownTokens === 0 ? this.#card.blockTokens : tokenIds.length;
+    const blockKeys = keyed ?? runBlockKeys(root, tokenIds, keyedTokens, true);
     const last = blockKeys.at(-1) ?? root;
     this.#known &&= unknownTokens === 0;
     const run = { tokenIds, position: this.#end, rootKey: root, blockKeys, known: this.#known, copies };

@@ -5,10 +5,11 @@
  *
  * So samples of one prompt share all of it, and an output, once closed, can stand anywhere as it is.
  */
+import { limits } from "../../worker/contract/limits.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import { ApiError } from "../errors.ts";
 import type { Generate } from "../query/ir.ts";
-import { determinatePlan, planOf } from "./chain-plan.ts";
+import { determinatePlan, planOf, tooManySpans } from "./chain-plan.ts";
 import { type ChainCard, outputRoot } from "./chains.ts";
 import type { ChatTemplate } from "./chat-template.ts";
 import { KeyedTexts } from "./keyed-texts.ts";
@@ -27,6 +28,9 @@ export interface QueryLowererOptions {
   /** Characters of encoded and keyed texts to remember. */
   readonly cacheChars: number;
 }
+
+/** What a text costs besides its own characters, in characters: thousands of short ones take turns too. */
+const sourceChars = 256;
 
 export class QueryLowerer {
   readonly #options: QueryLowererOptions;
@@ -71,11 +75,13 @@ export class QueryLowerer {
     const outline = new OutlineBuilder(template, context).prompt(generate, path);
     const least = tokenizer.leastTokens(shownChars(outline, new Map()));
     if (least > card.contextTokens) throw tooLong(card, least, path);
+    if (leastSegments(outline, new Map()) > limits.maxSegmentsPerRun) throw tooManySpans(`${path}.g.input`);
     return outline;
   }
 
   async #warmOwn(source: ChainSource, { salt }: QueryContext, turns: { chars: number }): Promise<void> {
     const { template, tokenizer, spans } = this.#options;
+    turns.chars += sourceChars;
     if (source.kind === "output") return;
     if (source.kind === "fragment") {
       const { fragment, parent } = source;
@@ -127,6 +133,22 @@ function shownChars(source: ChainSource, known: Map<ChainSource, number>): numbe
   }
   known.set(source, chars);
   return chars;
+}
+
+/** Segments that the answer sees at least: each chain with text that stands in the prompt is one. Costs no encoding. */
+function leastSegments(source: ChainSource, known: Map<ChainSource, number>): number {
+  if (source.kind !== "prompt" && source.kind !== "span") return 1;
+  let segments = known.get(source);
+  if (segments !== undefined) return segments;
+  segments = 0;
+  let hasText = false;
+  for (const part of source.parts) {
+    if (part.kind === "nested") segments += leastSegments(part.source, known);
+    else hasText ||= part.kind === "inline" || part.pieces.some(({ text }) => text !== "");
+  }
+  segments += hasText ? 1 : 0;
+  known.set(source, segments);
+  return segments;
 }
 
 function tooLong(card: ChainCard, tokenCount: number, path: string): ApiError {

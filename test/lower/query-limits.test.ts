@@ -45,6 +45,47 @@ describe("limits", () => {
   });
 });
 
+test("more spans than a plan may have are refused before one of them is encoded", () => {
+  const { lowerer, tokenizer } = lowererOf(models.chatml);
+  const encode = spyOn(tokenizer, "encode");
+  const count = (spans: number) => Array.from({ length: spans }, (_, index) => user(`${index}`));
+  const wide = g(seq(...[2_100, 2_000].map((spans) => plus(...count(spans)))));
+  expect(() => lowerer.lower(wide, contextOf(tokenizer))).toThrow(
+    expect.objectContaining({ code: "invalid_value", param: "$.g.input" }),
+  );
+  expect(encode).not.toHaveBeenCalled();
+  // What puts nothing into the prompt is no span.
+  const empty = Array.from({ length: 5_000 }, () => seq());
+  expect(lowerer.lower(g(seq(plus(...empty), user("x"))), contextOf(tokenizer)).plan.runs.length).toBe(2);
+});
+
+test("many short texts leave turns to other work", async () => {
+  const { lowerer, tokenizer } = lowererOf(models.chatml);
+  const texts = Array.from({ length: 1_000 }, (_, index) => user(`${index}`));
+  let turns = 0;
+  let isWarm = false;
+  const count = (): void => {
+    turns += 1;
+    if (!isWarm) setImmediate(count);
+  };
+  setImmediate(count);
+  await lowerer.warm(g(plus(...texts)), contextOf(tokenizer));
+  isWarm = true;
+  expect(turns).toBeGreaterThan(4);
+});
+
+test("a stand-in costs one key, however long it may become", () => {
+  const { lowerer, tokenizer } = lowererOf(models.chatml);
+  const lowered = lowerer.lower(g(seq(plus(g(user("x"))), user("y"))), {
+    ...contextOf(tokenizer),
+    outputs: () => [{ tokenIds: new Int32Array(1_000), known: false }],
+  });
+  const standIn = lowered.plan.runs.find(({ tokenIds }) => tokenIds.length > 1_000);
+  expect(standIn?.blockKeys.length).toBe(1);
+  const prepared = lowerer.preparable(lowered);
+  expect(prepared?.runs.length).toBe(1);
+});
+
 test("each text is encoded ahead of use under the salt of its owner, and not again", async () => {
   const { lowerer, tokenizer } = lowererOf(models.llama3);
   const context = contextOf(tokenizer);
