@@ -86,6 +86,15 @@ describe("who may", () => {
   });
 });
 
+test.each(["prepare", "explain"])("%s stops when the caller has gone, without an error", async (path) => {
+  const rig = await readyRig({ requestsPerTenant: 1 });
+  const answer = await post(rig, path, judge, { signal: AbortSignal.abort() });
+  expect([answer.status, await answer.text()]).toEqual([200, ""]);
+  expect(rig.submits()).toEqual([]);
+  // The tenant's only place is free again.
+  expect((await post(rig, path, judge)).status).toBe(200);
+});
+
 describe("prepare", () => {
   test("makes resident what the query's prompts hold, and generates nothing; execute finds it", async () => {
     const rig = await readyRig();
