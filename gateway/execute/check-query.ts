@@ -16,12 +16,21 @@ export function choiceCount(root: Query): number {
       return root.n;
     case "map":
       return root.inputs.length;
+    case "plus":
+      if (root.preamble === undefined && root.children.every(({ kind }) => kind === "generate")) {
+        return root.children.length;
+      }
+      throw notAnAnswer();
     default:
-      throw new ApiError("invalid_value", {
-        message: '$: the query must be a generate: "g", "repeat", "map" or "chat".',
-        param: "$",
-      });
+      throw notAnAnswer();
   }
+}
+
+function notAnAnswer(): ApiError {
+  return new ApiError("invalid_value", {
+    message: '$: the query must be a generate: "g", "repeat", "map", "chat", or a "plus" of "g".',
+    param: "$",
+  });
 }
 
 /**
@@ -54,10 +63,16 @@ function checkFilters(value: unknown, schema: z.ZodType, path: string): void {
 /** The generates whose outputs are a rewritten query's answer, in the order of its choices. */
 export function outermostOf(root: Query): readonly Inner[] {
   if (root.kind === "generate" || root.kind === "repeat") return [innerAt(root, "$")];
+  if (root.kind === "plus") return root.children.map((child, index) => outermostAt(child, `$.plus[${index}]`));
   if (root.kind !== "map") throw new ApiError("internal", { cause: new Error(`rewritten to a ${root.kind}`) });
   return root.inputs.map((text, index) => {
     const place = `$.map.inputs[${index}]`;
     const input = { kind: "message", role: "user", text } as const;
     return { node: { kind: "generate", options: root.options, input }, place, path: place };
   });
+}
+
+function outermostAt(child: Query, place: string): Inner {
+  if (child.kind === "generate") return innerAt(child, place);
+  throw new ApiError("internal", { cause: new Error(`rewritten to a plus of a ${child.kind}`) });
 }

@@ -10,7 +10,7 @@ import { type ChunkShape, finishReasonOf } from "./completion.ts";
 /** A map's answer is a text completion with one choice for each input; all others are chat completions. */
 export type AnswerKind = "chat" | "text";
 
-export const answerKindOf = ({ kind }: Query): AnswerKind => (kind === "map" ? "text" : "chat");
+export const answerKindOf = ({ kind }: Query): AnswerKind => (kind === "map" || kind === "plus" ? "text" : "chat");
 
 export function headOf(kind: AnswerKind, requestId: string, model: string, nowMs: number): AnswerHead {
   const prefix = kind === "text" ? "cmpl" : "chatcmpl";

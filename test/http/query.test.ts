@@ -72,6 +72,20 @@ describe("answers", () => {
     expect(answer.usage.completion_tokens).toBe(12);
   });
 
+  test("of a plus of generates: one choice for each, whether or not it is a map", async () => {
+    const rig = await readyRig();
+    const options = { max_tokens: 4, temperature: 0 };
+    const alike = await ask(rig, { plus: [g(user("one"), options), g(user("two"), options)] });
+    const mixed = await ask(rig, { plus: [g(user("one"), options), g({ seq: [user("a"), user("b")] }, options)] });
+    for (const answer of [alike, mixed]) {
+      expect(answer.object).toBe("text_completion");
+      expect(answer.choices.map(({ index }) => index)).toEqual([0, 1]);
+      expect(answer.usage.completion_tokens).toBe(8);
+    }
+    expect(mixed.choices[0]?.text).toBe(alike.choices[0]?.text ?? "");
+    expect(mixed.spangate.generates.map(({ path }) => path)).toEqual(["$.plus[0]", "$.plus[1]"]);
+  });
+
   test("usage and counters are those of the whole tree", async () => {
     const rig = await readyRig();
     const { usage, spangate } = await ask(rig, judge);

@@ -152,6 +152,14 @@ test("a judge's tree does not depend on the order of what it judges", () => {
   }
 });
 
+test("a single answer goes up a judge's tree as it is", () => {
+  const query = treeOf(g({ seq: [user("which?"), { plus: [..."abcde"].map(user) }] }, { reduce: { arity: 2 } }));
+  const countJudges = (node: Query): number =>
+    (node.kind === "generate" ? 1 : 0) + childrenOf(node).reduce((sum, [, child]) => sum + countJudges(child), 0);
+  // Over a | b c | d e, over the answers of the last two, and over that and the first.
+  expect(countJudges(rewrite(query).query)).toBe(5);
+});
+
 test("steps say which rule made what of what, and where", () => {
   const { query, steps } = rewrite(treeOf({ par: [a, g({ plus: [g(b)] })] }));
   expect(steps.map(({ rule, path }) => `${rule} ${path}`)).toEqual(["distribute-plus $.par[1]"]);

@@ -25,7 +25,13 @@ const reduceJudge = ruleOn(
     if (childrenOf(judge.input).length * judgeCount(judged.length, arity) > queryLimits.copiedNodes) return undefined;
     let judges = balancedGroups(judged, arity).map((group) => innerJudge(judge, plus, { ...plus, children: group }));
     while (judges.length > arity) {
-      judges = balancedGroups(judges, arity).map((group) => innerJudge(judge, plus, { kind: "seq", children: group }));
+      judges = balancedGroups(judges, arity).map((group) => {
+        const [only] = group;
+        // One answer needs no judge: it goes up as it is.
+        return only !== undefined && group.length === 1
+          ? only
+          : innerJudge(judge, plus, { kind: "seq", children: group });
+      });
     }
     return { ...judge, input: withJoin(judge.input, plus, { kind: "seq", children: [...effects, ...judges] }) };
   },
@@ -63,7 +69,7 @@ function withJoin(input: Query, plus: Plus, join: Query): Query {
   return { ...input, children: input.children.map((part) => (part === plus ? join : part)) };
 }
 
-/** Judges below the outermost one. */
+/** Judges below the outermost one, at most. */
 export function judgeCount(judged: number, arity: number): number {
   const groupCount = Math.ceil(judged / arity);
   return groupCount <= 1 ? 0 : groupCount + judgeCount(groupCount, arity);
