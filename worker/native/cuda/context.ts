@@ -1,0 +1,43 @@
+/** The primary context of one device: what everything else on the device is made in. One per process. */
+import { openHandle } from "../library.ts";
+import { type CudaDriver, type DeviceProperties, readDeviceProperties } from "./driver.ts";
+
+export interface MemoryInfo {
+  readonly freeBytes: number;
+  readonly totalBytes: number;
+}
+
+export class CudaContext {
+  readonly driver: CudaDriver;
+  readonly device: DeviceProperties;
+  #closed = false;
+
+  /**
+   * Retains the device's primary context and makes it the current one of this thread.
+   * @throws CudaUnavailable when there is no such device, CudaError when the driver refuses
+   */
+  constructor(driver: CudaDriver, deviceIndex: number) {
+    const { symbols } = driver;
+    this.driver = driver;
+    this.device = readDeviceProperties(driver, deviceIndex);
+    const context = openHandle((out) =>
+      driver.check("cuDevicePrimaryCtxRetain", symbols.cuDevicePrimaryCtxRetain(out, this.device.handle)),
+    );
+    driver.check("cuCtxSetCurrent", symbols.cuCtxSetCurrent(context));
+  }
+
+  memoryInfo(): MemoryInfo {
+    const free = new BigUint64Array(1);
+    const total = new BigUint64Array(1);
+    this.driver.check("cuMemGetInfo_v2", this.driver.symbols.cuMemGetInfo_v2(free, total));
+    return { freeBytes: Number(free[0]), totalBytes: Number(total[0]) };
+  }
+
+  /** Releases the context; what was not freed in it is freed with it. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    const status = this.driver.symbols.cuDevicePrimaryCtxRelease_v2(this.device.handle);
+    this.driver.check("cuDevicePrimaryCtxRelease_v2", status);
+  }
+}

@@ -1,0 +1,232 @@
+/**
+ * The CUDA driver as bun:ffi sees it. Entry points carry the version suffix of the 64-bit ABI where `cuda.h` hides
+ * it behind a macro. Handles and device addresses are numbers (user space has 47 bits); sizes are bytes.
+ */
+import { CString, type Library, type Pointer } from "bun:ffi";
+import { assertInteger } from "../library.ts";
+import { CudaUnavailable, libraryPaths, openFirstLibrary } from "./library-names.ts";
+
+/** CUDA 12.4: the first driver that tells a kernel's parameters (cuFuncGetParamInfo). */
+const oldestVersion = 12_040;
+
+const probeSymbols = {
+  cuInit: { args: ["u32"], returns: "i32" },
+  cuDriverGetVersion: { args: ["ptr"], returns: "i32" },
+} as const;
+
+// cuda.h says what each argument is. u64: CUdeviceptr and size_t; ptr: handles and what is written to.
+const driverSymbols = {
+  ...probeSymbols,
+  cuGetErrorName: { args: ["i32", "ptr"], returns: "i32" },
+  cuGetErrorString: { args: ["i32", "ptr"], returns: "i32" },
+  cuDeviceGetCount: { args: ["ptr"], returns: "i32" },
+  cuDeviceGet: { args: ["ptr", "i32"], returns: "i32" },
+  cuDeviceGetName: { args: ["ptr", "i32", "i32"], returns: "i32" },
+  cuDeviceTotalMem_v2: { args: ["ptr", "i32"], returns: "i32" },
+  cuDeviceGetAttribute: { args: ["ptr", "i32", "i32"], returns: "i32" },
+  cuDevicePrimaryCtxRetain: { args: ["ptr", "i32"], returns: "i32" },
+  cuDevicePrimaryCtxRelease_v2: { args: ["i32"], returns: "i32" },
+  cuCtxSetCurrent: { args: ["ptr"], returns: "i32" },
+  cuMemGetInfo_v2: { args: ["ptr", "ptr"], returns: "i32" },
+  cuMemAlloc_v2: { args: ["ptr", "u64"], returns: "i32" },
+  cuMemFree_v2: { args: ["u64"], returns: "i32" },
+  cuMemHostAlloc: { args: ["ptr", "u64", "u32"], returns: "i32" },
+  cuMemFreeHost: { args: ["ptr"], returns: "i32" },
+  cuMemcpyHtoDAsync_v2: { args: ["u64", "ptr", "u64", "ptr"], returns: "i32" },
+  cuMemcpyDtoHAsync_v2: { args: ["ptr", "u64", "u64", "ptr"], returns: "i32" },
+  cuMemcpyDtoDAsync_v2: { args: ["u64", "u64", "u64", "ptr"], returns: "i32" },
+  cuMemsetD8Async: { args: ["u64", "u8", "u64", "ptr"], returns: "i32" },
+  cuStreamCreate: { args: ["ptr", "u32"], returns: "i32" },
+  cuStreamDestroy_v2: { args: ["ptr"], returns: "i32" },
+  cuStreamSynchronize: { args: ["ptr"], returns: "i32" },
+  cuStreamQuery: { args: ["ptr"], returns: "i32" },
+  cuStreamWaitEvent: { args: ["ptr", "ptr", "u32"], returns: "i32" },
+  cuStreamBeginCapture_v2: { args: ["ptr", "i32"], returns: "i32" },
+  cuStreamEndCapture: { args: ["ptr", "ptr"], returns: "i32" },
+  cuEventCreate: { args: ["ptr", "u32"], returns: "i32" },
+  cuEventRecord: { args: ["ptr", "ptr"], returns: "i32" },
+  cuEventQuery: { args: ["ptr"], returns: "i32" },
+  cuEventSynchronize: { args: ["ptr"], returns: "i32" },
+  cuEventElapsedTime: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+  cuEventDestroy_v2: { args: ["ptr"], returns: "i32" },
+  cuModuleLoadData: { args: ["ptr", "ptr"], returns: "i32" },
+  cuModuleGetFunction: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+  cuModuleUnload: { args: ["ptr"], returns: "i32" },
+  cuFuncGetAttribute: { args: ["ptr", "i32", "ptr"], returns: "i32" },
+  cuFuncSetAttribute: { args: ["ptr", "i32", "i32"], returns: "i32" },
+  cuFuncGetParamInfo: { args: ["ptr", "u64", "ptr", "ptr"], returns: "i32" },
+  cuOccupancyMaxActiveBlocksPerMultiprocessor: { args: ["ptr", "ptr", "i32", "u64"], returns: "i32" },
+  cuLaunchKernel: {
+    args: ["ptr", "u32", "u32", "u32", "u32", "u32", "u32", "u32", "ptr", "ptr", "ptr"],
+    returns: "i32",
+  },
+  cuGraphInstantiateWithFlags: { args: ["ptr", "ptr", "u64"], returns: "i32" },
+  cuGraphGetNodes: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+  cuGraphUpload: { args: ["ptr", "ptr"], returns: "i32" },
+  cuGraphLaunch: { args: ["ptr", "ptr"], returns: "i32" },
+  cuGraphExecDestroy: { args: ["ptr"], returns: "i32" },
+  cuGraphDestroy: { args: ["ptr"], returns: "i32" },
+} as const;
+
+export type DriverSymbols = Library<typeof driverSymbols>["symbols"];
+
+/** A call that the driver or a CUDA library refused, or a fault on the device that a call reports. */
+export class CudaError extends Error {
+  override readonly name = "CudaError";
+  readonly call: string;
+  /** The library's own number (CUresult, nvrtcResult, cublasStatus_t). */
+  readonly code: number;
+  /** The library's name for it, as in CUDA_ERROR_OUT_OF_MEMORY. */
+  readonly codeName: string;
+  readonly text: string;
+
+  constructor(call: string, code: number, codeName: string, text: string) {
+    super(`${call}: ${codeName} (${code})${text === "" ? "" : `: ${text}`}`);
+    this.call = call;
+    this.code = code;
+    this.codeName = codeName;
+    this.text = text;
+  }
+
+  get isOutOfMemory(): boolean {
+    return this.codeName === "CUDA_ERROR_OUT_OF_MEMORY";
+  }
+}
+
+/** CUresult of a query whose work is still under way. */
+export const notReady = 600;
+
+/** 12040 -> "12.4" */
+export function versionText(version: number): string {
+  return `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
+}
+
+export interface DriverOptions {
+  /** Libraries to try, first found first; default: libcuda.so.1, libcuda.so. */
+  readonly libraryNames?: readonly string[];
+}
+
+export class CudaDriver {
+  readonly symbols: DriverSymbols;
+  /** The CUDA version that the driver supports, as 13000 for 13.0. */
+  readonly version: number;
+  readonly deviceCount: number;
+
+  /** @throws CudaUnavailable when there is no driver, it is too old, or it finds no device */
+  constructor(options: DriverOptions = {}) {
+    const paths = libraryPaths(options.libraryNames ?? ["libcuda.so.1", "libcuda.so"]);
+    const probe = openFirstLibrary("no NVIDIA driver", paths, probeSymbols);
+    const number = new Int32Array(1);
+    const version = probe.symbols.cuDriverGetVersion(number) === 0 ? (number[0] ?? 0) : 0;
+    if (version < oldestVersion) {
+      const needed = `Spangate needs ${versionText(oldestVersion)} or newer`;
+      throw new CudaUnavailable(`the NVIDIA driver is too old: it supports CUDA ${versionText(version)}, ${needed}`);
+    }
+    this.version = version;
+    this.symbols = openFirstLibrary("no NVIDIA driver", paths, driverSymbols).symbols;
+    try {
+      this.check("cuInit", this.symbols.cuInit(0));
+      this.check("cuDeviceGetCount", this.symbols.cuDeviceGetCount(number));
+    } catch (error) {
+      throw new CudaUnavailable(`no usable NVIDIA device: ${error instanceof Error ? error.message : String(error)}`);
+    }
+    this.deviceCount = number[0] ?? 0;
+  }
+
+  /** @throws CudaError unless `status` is 0 */
+  check(call: string, status: number): void {
+    if (status !== 0) throw this.#errorOf(call, status);
+  }
+
+  /**
+   * One of the two answers of a query: done, or still under way.
+   * @throws CudaError for any other status
+   */
+  isDone(call: string, status: number): boolean {
+    if (status === notReady) return false;
+    this.check(call, status);
+    return true;
+  }
+
+  #errorOf(call: string, status: number): CudaError {
+    const { cuGetErrorName, cuGetErrorString } = this.symbols;
+    const text = new BigUint64Array(1);
+    const read = (status: number): string => (status === 0 && text[0] ? cString(Number(text[0])) : "");
+    const codeName = read(cuGetErrorName(status, text)) || "unknown CUDA error";
+    return new CudaError(call, status, codeName, read(cuGetErrorString(status, text)));
+  }
+}
+
+/** A text of the library's own memory. */
+export function cString(address: number): string {
+  return new CString(address as Pointer).toString();
+}
+
+/** A text as C wants it. */
+export function cText(text: string): Uint8Array {
+  if (text.includes("\0")) throw new RangeError("a text for native code must not hold NUL");
+  return new TextEncoder().encode(`${text}\0`);
+}
+
+export interface DeviceProperties {
+  readonly index: number;
+  /** The driver's CUdevice. */
+  readonly handle: number;
+  readonly name: string;
+  /** Compute capability times ten: 90 is 9.0. */
+  readonly computeCapability: number;
+  readonly multiprocessorCount: number;
+  readonly maxThreadsPerBlock: number;
+  readonly maxThreadsPerMultiprocessor: number;
+  /** Shared memory that one thread block can have when its kernel opts in. */
+  readonly maxSharedBytesPerBlock: number;
+  readonly sharedBytesPerMultiprocessor: number;
+  readonly l2Bytes: number;
+  readonly totalBytes: number;
+}
+
+// CUdevice_attribute of cuda.h.
+const attributes = {
+  maxThreadsPerBlock: 1,
+  multiprocessorCount: 16,
+  l2Bytes: 38,
+  maxThreadsPerMultiprocessor: 39,
+  majorVersion: 75,
+  minorVersion: 76,
+  sharedBytesPerMultiprocessor: 81,
+  maxSharedBytesPerBlock: 97,
+} as const;
+
+/** @throws CudaUnavailable when there is no device of that index */
+export function readDeviceProperties(driver: CudaDriver, index: number): DeviceProperties {
+  assertInteger("device index", index, 0, 2 ** 31 - 1);
+  if (index >= driver.deviceCount) {
+    const found = driver.deviceCount === 1 ? "1 device" : `${driver.deviceCount} devices`;
+    throw new CudaUnavailable(`cuda:${index} does not exist: the NVIDIA driver finds ${found}`);
+  }
+  const { symbols } = driver;
+  const number = new Int32Array(1);
+  driver.check("cuDeviceGet", symbols.cuDeviceGet(number, index));
+  const handle = number[0] ?? 0;
+  const read = (attribute: keyof typeof attributes): number => {
+    driver.check("cuDeviceGetAttribute", symbols.cuDeviceGetAttribute(number, attributes[attribute], handle));
+    return number[0] ?? 0;
+  };
+  const name = new Uint8Array(256);
+  driver.check("cuDeviceGetName", symbols.cuDeviceGetName(name, name.length, handle));
+  const total = new BigUint64Array(1);
+  driver.check("cuDeviceTotalMem_v2", symbols.cuDeviceTotalMem_v2(total, handle));
+  return {
+    index,
+    handle,
+    name: new TextDecoder().decode(name.subarray(0, name.indexOf(0))),
+    computeCapability: read("majorVersion") * 10 + read("minorVersion"),
+    multiprocessorCount: read("multiprocessorCount"),
+    maxThreadsPerBlock: read("maxThreadsPerBlock"),
+    maxThreadsPerMultiprocessor: read("maxThreadsPerMultiprocessor"),
+    maxSharedBytesPerBlock: read("maxSharedBytesPerBlock"),
+    sharedBytesPerMultiprocessor: read("sharedBytesPerMultiprocessor"),
+    l2Bytes: read("l2Bytes"),
+    totalBytes: Number(total[0]),
+  };
+}

@@ -1,0 +1,179 @@
+/** Compiled kernels on the device, and launches of them. */
+import type { Pointer } from "bun:ffi";
+import { assertInteger, openHandle } from "../library.ts";
+import { type ArgumentsOf, PackedArguments, parameterBytes, type Signature } from "./arguments.ts";
+import type { CudaContext } from "./context.ts";
+import { cText } from "./driver.ts";
+import type { CudaStream } from "./stream.ts";
+
+/** Extent in x, y, z; missing ones are 1. */
+export type Extent = readonly [x: number, y?: number, z?: number];
+
+/** A launch: thread blocks in the grid, threads in a block. */
+export interface LaunchShape {
+  readonly grid: Extent;
+  readonly block: Extent;
+  /** Dynamic shared memory of a thread block; default 0. */
+  readonly sharedBytes?: number;
+}
+
+// CUfunction_attribute of cuda.h.
+const functionAttributes = {
+  maxThreadsPerBlock: 0,
+  staticSharedBytes: 1,
+  localBytes: 3,
+  registers: 4,
+  maxDynamicSharedBytes: 8,
+} as const;
+
+/** CUDA_ERROR_INVALID_VALUE: what cuFuncGetParamInfo answers behind the last parameter. */
+const invalidValue = 1;
+
+/** One cubin, loaded. Kernels of it end with it. */
+export class CudaModule {
+  readonly #context: CudaContext;
+  readonly #handle: Pointer;
+
+  /** @throws CudaError when the cubin is for another architecture or damaged */
+  constructor(context: CudaContext, cubin: Uint8Array) {
+    const { driver } = context;
+    this.#context = context;
+    this.#handle = openHandle((out) => driver.check("cuModuleLoadData", driver.symbols.cuModuleLoadData(out, cubin)));
+  }
+
+  /**
+   * A kernel by its C name (declare it `extern "C"`).
+   * @param signature its parameters in order
+   * @throws CudaError when the module has none of that name, TypeError when its parameters are others
+   */
+  kernel<const Types extends Signature>(name: string, signature: Types): CudaKernel<Types> {
+    const { driver } = this.#context;
+    const call = `cuModuleGetFunction ("${name}")`;
+    const handle = openHandle((out) =>
+      driver.check(call, driver.symbols.cuModuleGetFunction(out, this.#handle, cText(name))),
+    );
+    return new CudaKernel(this.#context, handle, name, signature);
+  }
+
+  unload(): void {
+    const { driver } = this.#context;
+    driver.check("cuModuleUnload", driver.symbols.cuModuleUnload(this.#handle));
+  }
+}
+
+export class CudaKernel<Types extends Signature = Signature> {
+  readonly name: string;
+  readonly signature: Types;
+  readonly maxThreadsPerBlock: number;
+  readonly registersPerThread: number;
+  /** Stack and spills of a thread. */
+  readonly localBytesPerThread: number;
+  readonly staticSharedBytes: number;
+  readonly #context: CudaContext;
+  readonly #handle: Pointer;
+  readonly #number = new Int32Array(1);
+  #maxSharedBytes: number;
+
+  constructor(context: CudaContext, handle: Pointer, name: string, signature: Types) {
+    this.#context = context;
+    this.#handle = handle;
+    this.name = name;
+    this.signature = signature;
+    this.#assertParameters();
+    this.maxThreadsPerBlock = this.#attribute("maxThreadsPerBlock");
+    this.registersPerThread = this.#attribute("registers");
+    this.localBytesPerThread = this.#attribute("localBytes");
+    this.staticSharedBytes = this.#attribute("staticSharedBytes");
+    this.#maxSharedBytes = this.#attribute("maxDynamicSharedBytes");
+  }
+
+  /** Dynamic shared memory that a launch can ask for. */
+  get maxSharedBytes(): number {
+    return this.#maxSharedBytes;
+  }
+
+  /** Raises `maxSharedBytes` above the 48 KiB that every kernel has. @throws RangeError beyond what the device has */
+  setMaxSharedBytes(bytes: number): void {
+    const { driver, device } = this.#context;
+    const greatest = device.maxSharedBytesPerBlock - this.staticSharedBytes;
+    assertInteger(`dynamic shared bytes of "${this.name}"`, bytes, 0, greatest);
+    const { maxDynamicSharedBytes } = functionAttributes;
+    const status = driver.symbols.cuFuncSetAttribute(this.#handle, maxDynamicSharedBytes, bytes);
+    driver.check(`cuFuncSetAttribute ("${this.name}")`, status);
+    this.#maxSharedBytes = bytes;
+  }
+
+  /** How many thread blocks of this size one multiprocessor holds at a time. */
+  blocksPerMultiprocessor(blockThreads: number, sharedBytes = 0): number {
+    assertInteger("blockThreads", blockThreads, 1, this.maxThreadsPerBlock);
+    assertInteger("sharedBytes", sharedBytes, 0, this.#maxSharedBytes);
+    const { driver } = this.#context;
+    const { cuOccupancyMaxActiveBlocksPerMultiprocessor: query } = driver.symbols;
+    const status = query(this.#number, this.#handle, blockThreads, sharedBytes);
+    driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", status);
+    return this.#number[0] ?? 0;
+  }
+
+  /** Arguments for launches of this kernel, as often as one likes. */
+  pack(...values: ArgumentsOf<Types>): PackedArguments<Types> {
+    return new PackedArguments(this.name, this.signature, values);
+  }
+
+  /** Puts a launch into the stream. @throws RangeError when the shape does not fit the kernel */
+  launch(stream: CudaStream, shape: LaunchShape, packed: PackedArguments<Types>): void {
+    const [gridX, gridY = 1, gridZ = 1] = shape.grid;
+    const [blockX, blockY = 1, blockZ = 1] = shape.block;
+    const sharedBytes = shape.sharedBytes ?? 0;
+    const { name } = this;
+    assertInteger(`grid x of "${name}"`, gridX, 1, 2 ** 31 - 1);
+    assertInteger(`grid y of "${name}"`, gridY, 1, 65_535);
+    assertInteger(`grid z of "${name}"`, gridZ, 1, 65_535);
+    assertInteger(`block x of "${name}"`, blockX, 1, 1024);
+    assertInteger(`block y of "${name}"`, blockY, 1, 1024);
+    assertInteger(`block z of "${name}"`, blockZ, 1, 64);
+    assertInteger(`threads in a block of "${name}"`, blockX * blockY * blockZ, 1, this.maxThreadsPerBlock);
+    assertInteger(`sharedBytes of "${name}"`, sharedBytes, 0, this.#maxSharedBytes);
+    if (packed.signature !== this.signature) throw new TypeError(`the arguments are not packed for "${name}"`);
+    const { driver } = this.#context;
+    const status = driver.symbols.cuLaunchKernel(
+      this.#handle,
+      gridX,
+      gridY,
+      gridZ,
+      blockX,
+      blockY,
+      blockZ,
+      sharedBytes,
+      stream.handle,
+      packed.address as Pointer,
+      null,
+    );
+    if (status !== 0) driver.check(`cuLaunchKernel ("${name}")`, status);
+  }
+
+  #attribute(attribute: keyof typeof functionAttributes): number {
+    const { driver } = this.#context;
+    const status = driver.symbols.cuFuncGetAttribute(this.#number, functionAttributes[attribute], this.#handle);
+    driver.check(`cuFuncGetAttribute ("${this.name}")`, status);
+    return this.#number[0] ?? 0;
+  }
+
+  /** The signature against what the compiler wrote into the cubin. */
+  #assertParameters(): void {
+    const { driver } = this.#context;
+    const offset = new BigUint64Array(1);
+    const size = new BigUint64Array(1);
+    const actual: number[] = [];
+    for (;;) {
+      const status = driver.symbols.cuFuncGetParamInfo(this.#handle, actual.length, offset, size);
+      if (status === invalidValue) break;
+      driver.check(`cuFuncGetParamInfo ("${this.name}")`, status);
+      actual.push(Number(size[0]));
+    }
+    const declared = this.signature.map(parameterBytes);
+    if (actual.length === declared.length && actual.every((bytes, index) => bytes === declared[index])) return;
+    const words = (sizes: readonly number[]) => `(${sizes.join(", ")})`;
+    const sizes = `${words(actual)}, the declared ones ${words(declared)}`;
+    throw new TypeError(`parameters of kernel "${this.name}" have bytes ${sizes}`);
+  }
+}

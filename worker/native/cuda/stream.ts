@@ -1,0 +1,48 @@
+/** A queue of work on the device; what is put in runs in order. */
+import type { Pointer } from "bun:ffi";
+import { openHandle } from "../library.ts";
+import type { CudaContext } from "./context.ts";
+import type { CudaEvent } from "./event.ts";
+
+/** Flag of cuda.h: does not wait for the legacy default stream. */
+const nonBlocking = 1;
+
+export class CudaStream {
+  readonly context: CudaContext;
+  readonly handle: Pointer;
+
+  constructor(context: CudaContext) {
+    const { driver } = context;
+    this.context = context;
+    this.handle = openHandle((out) => driver.check("cuStreamCreate", driver.symbols.cuStreamCreate(out, nonBlocking)));
+  }
+
+  /** Puts the event's mark behind everything that is in the stream now. */
+  record(event: CudaEvent): void {
+    const { driver } = this.context;
+    driver.check("cuEventRecord", driver.symbols.cuEventRecord(event.handle, this.handle));
+  }
+
+  /** What is put in from now on starts after the event's mark in its own stream; the host does not wait. */
+  waitFor(event: CudaEvent): void {
+    const { driver } = this.context;
+    driver.check("cuStreamWaitEvent", driver.symbols.cuStreamWaitEvent(this.handle, event.handle, 0));
+  }
+
+  /** Is the stream empty? @throws CudaError after a device fault */
+  isDone(): boolean {
+    const { driver } = this.context;
+    return driver.isDone("cuStreamQuery", driver.symbols.cuStreamQuery(this.handle));
+  }
+
+  /** Blocks this thread until the stream is empty. */
+  synchronize(): void {
+    const { driver } = this.context;
+    driver.check("cuStreamSynchronize", driver.symbols.cuStreamSynchronize(this.handle));
+  }
+
+  close(): void {
+    const { driver } = this.context;
+    driver.check("cuStreamDestroy_v2", driver.symbols.cuStreamDestroy_v2(this.handle));
+  }
+}
