@@ -33,7 +33,7 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/sample": ["worker/contract"],
   "worker/cache": ["worker/contract"],
   "worker/engine": ["worker/contract", "worker/cache", "worker/sample", "worker/backend/backend.ts"],
-  "worker/backend": ["worker/contract", "worker/model", "worker/native"],
+  "worker/backend": ["worker/contract", "worker/model", "worker/native", "worker/sample"],
   "worker/config.ts": ["worker/contract"],
   worker: ["worker", "kernels"],
   "gateway/errors.ts": [],

@@ -15,6 +15,7 @@ export interface TinyOptions {
   readonly limits?: Partial<EngineLimits>;
   readonly onForward?: (batch: Batch) => void | Promise<void>;
   readonly backend?: FakeBackend;
+  readonly hostSampling?: boolean;
 }
 
 export class TinyWorld {
@@ -23,7 +24,7 @@ export class TinyWorld {
   readonly messages: WorkerMessage[] = [];
   nowMs = 0;
 
-  constructor({ shape, limits, onForward, backend }: TinyOptions = {}) {
+  constructor({ shape, limits, onForward, backend, hostSampling }: TinyOptions = {}) {
     this.backend = backend ?? new FakeBackend(shape, onForward);
     this.engine = new Engine({
       backend: this.backend,
@@ -31,6 +32,7 @@ export class TinyWorld {
       limits: { maxRunningRequests: 4, maxWaitingRequests: 8, stepTokens: 16, ...limits },
       clock: () => this.nowMs,
       emit: (message) => this.messages.push(message),
+      hostSampling,
     });
   }
 

@@ -3,6 +3,8 @@
  * device; the engine owns which block holds what.
  */
 
+import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
+
 /**
  * One step: T rows (tokens) in P pieces. A piece is `rowCount` consecutive tokens of one run, all in the
  * same step. Struct of arrays, so that a backend passes it to native code as it is. Rows of a piece stand
@@ -58,6 +60,11 @@ export interface Backend {
    * piece may see a run that the same step completes. Answers the logits of `logitRows` as float32 [N, vocabSize]. The array is the backend's own and valid until the next call.
    */
   forward(batch: Batch): Promise<Float32Array>;
+  /**
+   * `forward`, and then draws a token for each of `logitRows` as Sampler does (worker/sample), where the logits are.
+   * Answers [N] tokens, undefined where a logit is NaN or none is finite. A backend without it leaves drawing to the engine.
+   */
+  sampleStep?(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]>;
   /** Copies K, turned by the token's delta, and V as it is. */
   copyTokens(copies: TokenCopies): Promise<void>;
   /**

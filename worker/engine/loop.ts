@@ -9,12 +9,12 @@ import { KvEventLog } from "../cache/kv-events.ts";
 import { PrefixCache } from "../cache/prefix-cache.ts";
 import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
-import { type SampledToken, Sampler } from "../sample/sampler.ts";
+import type { SampledToken } from "../sample/sampler.ts";
 import { assertInvariants } from "./invariants.ts";
 import { Request } from "./request.ts";
 import { type EngineLimits, Scheduler } from "./scheduler.ts";
 import type { StepPlan } from "./step.ts";
-import { type StepResult, StepRunner } from "./step-runner.ts";
+import { type Draw, type StepResult, StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
 
 export const defaultEngineLimits: EngineLimits = {
@@ -34,6 +34,8 @@ export interface EngineOptions {
   readonly emit: (message: WorkerMessage) => void;
   /** Re-derives the bookkeeping after every step and throws when it contradicts itself. */
   readonly debug?: boolean;
+  /** Draws tokens on the host even when the backend could (step-runner.ts). */
+  readonly hostSampling?: boolean;
 }
 
 export class Engine {
@@ -48,7 +50,6 @@ export class Engine {
   private readonly cache: PrefixCache;
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
-  private readonly sampler: Sampler;
   private readonly requests = new Map<string, Request>();
   private generatedTokens = 0;
   private draining = false;
@@ -56,8 +57,8 @@ export class Engine {
   private wake: (() => void) | undefined;
   private readonly whenIdle: (() => void)[] = [];
 
-  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false }: EngineOptions) {
-    const { blockCount, blockTokens, vocabSize } = backend.shape;
+  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, hostSampling }: EngineOptions) {
+    const { blockCount, blockTokens } = backend.shape;
     this.backend = backend;
     this.eosTokenIds = eosTokenIds;
     this.limits = { ...defaultEngineLimits, ...limits };
@@ -67,8 +68,7 @@ export class Engine {
     this.pool = new BlockPool(blockCount);
     this.cache = new PrefixCache(this.pool, blockTokens, this.events);
     this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock);
-    this.runner = new StepRunner(backend);
-    this.sampler = new Sampler(vocabSize);
+    this.runner = new StepRunner(backend, { hostSampling });
   }
 
   /** Queues a request. What is wrong with it is answered as `failed`; nothing is thrown. */
@@ -190,13 +190,13 @@ export class Engine {
     }
   }
 
-  private collect(plan: StepPlan, { logits, deviations }: StepResult): void {
+  private collect(plan: StepPlan, { draws, deviations }: StepResult): void {
     this.advanceRuns(plan, deviations);
     this.flushEvents();
     let row = 0;
     for (const { request, wantsLogits } of plan.pieces) {
       if (!wantsLogits) continue;
-      if (this.inProgress(request)) this.sampleNext(request, logits, row);
+      if (this.inProgress(request)) this.acceptDraw(request, draws[row]);
       row += 1;
     }
     this.flushEvents();
@@ -223,15 +223,11 @@ export class Engine {
     }
   }
 
-  private sampleNext(request: Request, logits: Float32Array, row: number): void {
-    const { vocabSize } = this.backend.shape;
-    let sampled: SampledToken;
-    try {
-      sampled = this.sampler.sample(logits.subarray(row * vocabSize, (row + 1) * vocabSize), request.sampleRequest);
-    } catch (error) {
+  private acceptDraw(request: Request, sampled: Draw): void {
+    if (sampled instanceof Error) {
       // Whatever made the logits unusable may sit in a cached block: forget all that this request read.
       for (const run of request.runs) for (const blockId of run.blocks) this.cache.forget(blockId);
-      return this.fail(request, `sampling failed: ${error instanceof Error ? error.message : String(error)}`);
+      return this.fail(request, `sampling failed: ${sampled.message}`);
     }
     this.generatedTokens += 1;
     const { emit, reason } = request.accept(sampled.tokenId, this.clock());

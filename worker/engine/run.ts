@@ -182,7 +182,7 @@ export class Run {
     const previous = this.keys[this.keptBlocks - 1] ?? this.plan.rootKey;
     this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
     const key = this.keys[this.keptBlocks];
-    const stored = cache.store(this.blocks[this.keptBlocks], key, content);
+    const stored = cache.store(this.blocks[this.keptBlocks], key, previous, content);
     // A collision: whatever is chained from this key is not this run's either.
     if (!stored && cache.find(key, content) === undefined) this.keyed = false;
     const written = Math.min(end, this.promptTokens) - Math.max(start, this.writeAccountedTokens);
