@@ -2,7 +2,6 @@
 import { describe, expect, test } from "bun:test";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
-import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../worker/sample/sampler.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
@@ -50,16 +49,16 @@ function worldOf(options: { hostSampling?: boolean } = {}): { world: TinyWorld; 
 
 describe("a backend that draws tokens", () => {
   test("answers as the host's sampler does, with penalties, seeds and log-probabilities", async () => {
-    const params = { maxTokens: 6, sampling };
+    const options = { params: { maxTokens: 6 }, sampling };
     const answers: WorkerMessage[][] = [];
     for (const hostSampling of [false, true]) {
       const { world, backend } = worldOf({ hostSampling });
-      world.engine.submit(submitPlan("a", parts, { params }));
-      world.engine.submit(submitPlan("b", longParts, { params }));
+      world.engine.submit(submitPlan("a", parts, options));
+      world.engine.submit(submitPlan("b", longParts, options));
       await world.settle();
       answers.push(world.messages.filter((message) => message.type === "tokens"));
       for (const [name, of] of [["a", parts] as const, ["b", longParts] as const]) {
-        const expected = referenceAnswer(submitPlan(name, of, { params }), backend.shape, eosTokenIds);
+        const expected = referenceAnswer(submitPlan(name, of, options), backend.shape, eosTokenIds);
         expect(world.tokensOf(name)).toEqual(expected.tokenIds);
       }
       expect(backend.drawnRows > 0).toBe(!hostSampling);
