@@ -31,7 +31,6 @@ class DrawingBackend extends FakeBackend {
 }
 
 const sampling = {
-  ...greedySampling,
   temperature: 0.8,
   topP: 0.9,
   topK: 20,
