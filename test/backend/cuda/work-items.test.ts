@@ -1,0 +1,186 @@
+/** Every (row, token) that a batch's segments show is covered by exactly one slice, and nothing else is. */
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import type { Batch } from "../../../worker/backend/backend.ts";
+import {
+  itemWords,
+  maxItems,
+  maxPartialRows,
+  mergeWords,
+  sliceWords,
+  type WorkLists,
+  WorkPlanner,
+  type WorkShape,
+} from "../../../worker/backend/cuda/work-items.ts";
+
+interface PieceSpec {
+  readonly rows: number;
+  /** Tokens of its own run before its rows. */
+  readonly before: number;
+  readonly segments: readonly { readonly first: number; readonly count: number; readonly offset: number }[];
+}
+
+const blockTokens = 4;
+
+function batchOf(pieces: readonly PieceSpec[]): Batch {
+  const [pieceRows, pieceSegments] = [[0], [0]];
+  const [starts, firsts, counts, offsets, blockIds]: number[][] = [[], [], [], [], []];
+  const add = (first: number, count: number, offset: number): void => {
+    starts.push(blockIds.length);
+    firsts.push(first);
+    counts.push(count);
+    offsets.push(offset);
+    for (let i = 0; i < Math.ceil((first + count) / blockTokens); i++) blockIds.push(1_000 + blockIds.length);
+  };
+  for (const { rows, before, segments } of pieces) {
+    for (const { first, count, offset } of segments) add(first, count, offset);
+    add(0, before + rows, 0);
+    pieceRows.push((pieceRows.at(-1) ?? 0) + rows);
+    pieceSegments.push(counts.length);
+  }
+  const rowCount = pieceRows.at(-1) ?? 0;
+  const zeros = new Int32Array(rowCount);
+  return {
+    tokenIds: zeros,
+    positions: zeros,
+    slots: zeros,
+    pieceRows: Int32Array.from(pieceRows),
+    pieceSegments: Int32Array.from(pieceSegments),
+    segmentBlockStarts: Int32Array.from(starts),
+    segmentFirstTokens: Int32Array.from(firsts),
+    segmentTokenCounts: Int32Array.from(counts),
+    segmentOffsets: Int32Array.from(offsets),
+    blockIds: Int32Array.from(blockIds),
+    logitRows: new Int32Array(0),
+  };
+}
+
+/** What a row sees, by the contract: "block:token:offset" of each, sorted. */
+function seenByContract(batch: Batch): string[][] {
+  return Array.from({ length: batch.tokenIds.length }, (_, row) => {
+    const piece = batch.pieceRows.findIndex((first, p) => first <= row && row < batch.pieceRows[p + 1]);
+    const last = batch.pieceSegments[piece + 1] - 1;
+    const seen: string[] = [];
+    for (let s = batch.pieceSegments[piece]; s <= last; s++) {
+      const hidden = s === last ? batch.pieceRows[piece + 1] - 1 - row : 0;
+      for (let i = 0; i < batch.segmentTokenCounts[s] - hidden; i++) {
+        seen.push(
+          tokenName(batch, batch.segmentBlockStarts[s], batch.segmentFirstTokens[s] + i, batch.segmentOffsets[s]),
+        );
+      }
+    }
+    return seen.sort();
+  });
+}
+
+function tokenName(batch: Batch, blockStart: number, token: number, offset: number): string {
+  const block = batch.blockIds[blockStart + Math.floor(token / blockTokens)];
+  return `${block}:${token % blockTokens}:${offset}`;
+}
+
+function seenByItems(batch: Batch, lists: WorkLists): string[][] {
+  const seen: string[][] = Array.from({ length: batch.tokenIds.length }, () => []);
+  for (let at = 0; at < lists.itemCount * itemWords; at += itemWords) {
+    const [firstRow, rowCount, firstSlice, sliceCount] = lists.items.subarray(at, at + itemWords);
+    for (let slice = firstSlice; slice < firstSlice + sliceCount; slice++) {
+      const [block, first, count, offset, visible] = lists.slices.subarray(
+        slice * sliceWords,
+        (slice + 1) * sliceWords,
+      );
+      expect(first).toBeLessThan(blockTokens);
+      expect(count).toBeGreaterThan(0);
+      for (let i = 0; i < rowCount; i++) {
+        for (let token = 0; token < Math.min(count, visible + i); token++) {
+          seen[firstRow + i].push(tokenName(batch, block, first + token, offset));
+        }
+      }
+    }
+  }
+  return seen.map((tokens) => tokens.sort());
+}
+
+/** Each row is one whole item's, or the merge of all parts of its tile. */
+function checkMerges(batch: Batch, lists: WorkLists): void {
+  const partials = new Map<number, number>();
+  const whole = new Set<number>();
+  for (let at = 0; at < lists.itemCount * itemWords; at += itemWords) {
+    const [firstRow, rowCount, , , firstPartial] = lists.items.subarray(at, at + itemWords);
+    for (let i = 0; i < rowCount; i++) {
+      if (firstPartial < 0) {
+        expect(whole.has(firstRow + i)).toBe(false);
+        whole.add(firstRow + i);
+      } else {
+        expect(partials.has(firstPartial + i)).toBe(false);
+        partials.set(firstPartial + i, firstRow + i);
+      }
+    }
+  }
+  expect(partials.size).toBe(lists.partialCount);
+  for (let at = 0; at < lists.mergeCount * mergeWords; at += mergeWords) {
+    const [row, first, count, stride] = lists.merges.subarray(at, at + mergeWords);
+    expect(whole.has(row)).toBe(false);
+    whole.add(row);
+    for (let part = 0; part < count; part++) {
+      expect(partials.get(first + part * stride)).toBe(row);
+      partials.delete(first + part * stride);
+    }
+  }
+  expect(partials.size).toBe(0);
+  expect(whole.size).toBe(batch.tokenIds.length);
+}
+
+const piece = fc.record({
+  rows: fc.integer({ min: 1, max: 20 }),
+  before: fc.integer({ min: 0, max: 40 }),
+  segments: fc.array(
+    fc.record({
+      first: fc.integer({ min: 0, max: blockTokens - 1 }),
+      count: fc.integer({ min: 1, max: 40 }),
+      offset: fc.integer({ min: -50, max: 50 }),
+    }),
+    { maxLength: 4 },
+  ),
+});
+const shapes = fc.record({
+  tileRows: fc.integer({ min: 1, max: 8 }),
+  blockTokens: fc.constant(blockTokens),
+  itemTarget: fc.integer({ min: 1, max: 24 }),
+  minPartTokens: fc.integer({ min: 1, max: 16 }),
+});
+
+describe("work items", () => {
+  test("cover what each row sees, once, within the promised sizes", () => {
+    const property = (pieces: readonly PieceSpec[], shape: WorkShape): void => {
+      const batch = batchOf(pieces);
+      const lists = new WorkPlanner(shape).plan(batch);
+      expect(seenByItems(batch, lists)).toEqual(seenByContract(batch));
+      checkMerges(batch, lists);
+      expect(lists.partialCount).toBeLessThanOrEqual(maxPartialRows(shape));
+      expect(lists.itemCount).toBeLessThanOrEqual(maxItems(shape, batch.tokenIds.length, pieces.length));
+    };
+    fc.assert(fc.property(fc.array(piece, { minLength: 1, maxLength: 5 }), shapes, property), { numRuns: 300 });
+  });
+
+  const shape: WorkShape = { tileRows: 4, blockTokens, itemTarget: 8, minPartTokens: 16 };
+
+  test("one long context is split over the chip, short ones beside it are not", () => {
+    const planner = new WorkPlanner(shape);
+    const pieces = [{ rows: 1, before: 127, segments: [] }, ...Array(3).fill({ rows: 1, before: 7, segments: [] })];
+    const lists = planner.plan(batchOf(pieces));
+    expect(lists.itemCount).toBe(7 + 3);
+    expect(lists.mergeCount).toBe(1);
+  });
+
+  test("a long prompt alone fills the chip with tiles and is not split", () => {
+    const lists = new WorkPlanner(shape).plan(batchOf([{ rows: 128, before: 0, segments: [] }]));
+    expect(lists.mergeCount).toBe(0);
+    expect(lists.items[0]).toBe(124);
+  });
+
+  test("the lists are made anew each time", () => {
+    const planner = new WorkPlanner(shape);
+    const batch = batchOf([{ rows: 3, before: 60, segments: [{ first: 1, count: 9, offset: -4 }] }]);
+    const first = structuredClone(planner.plan(batch));
+    expect(structuredClone(planner.plan(batch))).toEqual(first);
+  });
+});
