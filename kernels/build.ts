@@ -32,6 +32,8 @@ export interface BuildOptions {
 }
 
 const kernelsFolder = import.meta.dir;
+/** Where compiled kernels are kept unless told otherwise. */
+export const buildFolder = join(kernelsFolder, "..", ".build");
 const installHint =
   "Spangate needs a C++17 compiler (g++ or clang++); install it with " +
   "`apt-get install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora), `apk add g++` (Alpine) " +
@@ -53,7 +55,7 @@ export async function buildLibrary(
   options: BuildOptions = {},
 ): Promise<string> {
   const compiler = findCompiler(options.compilers ?? ["g++", "clang++", "c++"]);
-  const cacheFolder = options.cacheFolder ?? join(kernelsFolder, "..", ".build");
+  const cacheFolder = options.cacheFolder ?? buildFolder;
   const path = join(cacheFolder, `${library.name}-${await contentHash(library, sourceFolder, compiler)}.so`);
   if (await Bun.file(path).exists()) return path;
 

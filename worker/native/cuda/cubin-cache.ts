@@ -1,0 +1,77 @@
+/**
+ * Compiled kernels on disk, under a name made from everything that went into them, beside the CPU library. Safe when
+ * several workers start at once: a file is written under a name of its own and renamed, so a reader never sees half.
+ */
+import { mkdir, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { buildFolder } from "../../../kernels/build.ts";
+import type { CudaSource } from "./nvrtc.ts";
+
+export interface CubinTarget {
+  /** What `architectureName` answers. */
+  readonly architecture: string;
+  readonly driverVersion: number;
+  readonly compilerVersion: number;
+}
+
+/** A compiler such as Nvrtc. */
+export interface CubinCompiler {
+  compile(source: CudaSource, architecture: string): Uint8Array;
+}
+
+/** File name of the cubin that this source gives for this target: equal for equal content alone. */
+export function cubinFileName(source: CudaSource, target: CubinTarget): string {
+  const headers = Object.entries(source.headers).sort(([a], [b]) => (a < b ? -1 : 1));
+  const { architecture, driverVersion, compilerVersion } = target;
+  const content = [source.name, source.text, headers, source.options, architecture, driverVersion, compilerVersion];
+  const hash = new Bun.CryptoHasher("sha256").update(JSON.stringify(content)).digest("hex").slice(0, 24);
+  return `${source.name.replace(/\.cu$/, "").replace(/[^\w-]/g, "_")}-${architecture}-${hash}.cubin`;
+}
+
+export class CubinCache {
+  readonly #folder: string;
+
+  /** @param folder default: `.build/` in the project root, as for the CPU library */
+  constructor(folder = buildFolder) {
+    this.#folder = folder;
+  }
+
+  /**
+   * The cubin from the disk, or compiled and kept there.
+   * @throws CudaCompileError when the compiler refuses the source
+   */
+  async load(source: CudaSource, target: CubinTarget, compiler: CubinCompiler): Promise<Uint8Array> {
+    const path = join(this.#folder, cubinFileName(source, target));
+    const kept = await readFileIfThere(path);
+    if (kept !== undefined && isCubin(kept)) return kept;
+    const cubin = compiler.compile(source, target.architecture);
+    await this.#keep(path, cubin);
+    return cubin;
+  }
+
+  async #keep(path: string, cubin: Uint8Array): Promise<void> {
+    const partPath = `${path}.${crypto.randomUUID()}.part`;
+    await mkdir(this.#folder, { recursive: true });
+    try {
+      await Bun.write(partPath, cubin);
+      await rename(partPath, path);
+    } finally {
+      await rm(partPath, { force: true });
+    }
+  }
+}
+
+async function readFileIfThere(path: string): Promise<Uint8Array | undefined> {
+  const file = Bun.file(path);
+  return (await file.exists()) ? file.bytes() : undefined;
+}
+
+/** A cubin is an ELF file with its tables of headers last: a cut or overwritten one is compiled again. */
+function isCubin(bytes: Uint8Array): boolean {
+  if (bytes.length < 64 || bytes[0] !== 0x7f || String.fromCharCode(...bytes.subarray(1, 4)) !== "ELF") return false;
+  const header = new DataView(bytes.buffer, bytes.byteOffset, 64);
+  // e_phoff, e_phentsize, e_phnum; then the same of sections.
+  const tableEnd = (offsetAt: number, sizeAt: number): number =>
+    Number(header.getBigUint64(offsetAt, true)) + header.getUint16(sizeAt, true) * header.getUint16(sizeAt + 2, true);
+  return Math.max(tableEnd(32, 54), tableEnd(40, 58)) <= bytes.length;
+}

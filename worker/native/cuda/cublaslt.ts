@@ -1,0 +1,173 @@
+/**
+ * Matrix products by cuBLASLt: bfloat16 in, float32 sums. cuBLASLt is column-major: read so, `weights` is
+ * [inWidth x outWidth] and taken transposed, `input` is [inWidth x rows], and their product [outWidth x rows] is our
+ * row-major output.
+ */
+import type { Pointer } from "bun:ffi";
+import { openHandle } from "../library.ts";
+import type { CudaContext } from "./context.ts";
+import { CublasLtLibrary, type CublasLtOptions } from "./cublaslt-library.ts";
+import { CudaError } from "./driver.ts";
+import { CudaEvent } from "./event.ts";
+import { elementBytes, MatmulPlan, type MatmulShape } from "./matmul-plan.ts";
+import type { DeviceBuffer } from "./memory.ts";
+import type { CudaStream } from "./stream.ts";
+
+export type { CublasLtOptions } from "./cublaslt-library.ts";
+export type { MatmulShape } from "./matmul-plan.ts";
+
+/** What a product reads and writes; see MatmulShape. Addresses are multiples of 16 bytes. */
+export interface MatmulOperands {
+  readonly input: DeviceBuffer;
+  readonly weights: DeviceBuffer;
+  readonly output: DeviceBuffer;
+  readonly bias?: DeviceBuffer;
+}
+
+/** Plans kept; a step with another number of rows makes another one for each width. */
+const maxPlans = 4096;
+
+export class CublasLt {
+  readonly version: number;
+  readonly #context: CudaContext;
+  readonly #library: CublasLtLibrary;
+  readonly #handle: Pointer;
+  readonly #workspace: DeviceBuffer;
+  /** By shape and alignment, the least recently used first. */
+  readonly #plans = new Map<string, MatmulPlan>();
+  readonly #one = new Float32Array([1]);
+  readonly #zero = new Float32Array([0]);
+
+  /**
+   * @param workspace scratch memory, 32 MiB is enough for every algorithm on Hopper; products that share it must
+   *   run in one stream
+   * @throws CudaUnavailable when the library is not there
+   */
+  constructor(context: CudaContext, workspace: DeviceBuffer, options: CublasLtOptions = {}) {
+    const library = new CublasLtLibrary(context.driver.version, options);
+    this.version = library.version;
+    this.#context = context;
+    this.#library = library;
+    this.#workspace = workspace;
+    this.#handle = openHandle((out) => library.check("cublasLtCreate", library.symbols.cublasLtCreate(out)));
+  }
+
+  /** Puts one product into the stream; the first of a shape finds its algorithm, which takes about 0.1 ms. */
+  matmul(stream: CudaStream, shape: MatmulShape, operands: MatmulOperands): void {
+    this.#run(stream, this.#planOf(shape, operands), operands);
+  }
+
+  /**
+   * Measures the heuristics' candidates for a shape and keeps the fastest; blocks this thread.
+   * @param operandSets are taken in turn: more weights than the L2 cache holds give the times of a real step
+   * @returns milliseconds of one product of each candidate; Infinity for one that does not run
+   */
+  tune(stream: CudaStream, shape: MatmulShape, operandSets: readonly MatmulOperands[], repeats = 20): number[] {
+    const [first] = operandSets;
+    if (first === undefined) throw new RangeError("tune needs operands");
+    const plan = this.#planOf(shape, first);
+    const [start, end] = [0, 1].map(() => new CudaEvent(this.#context, { timing: true })) as [CudaEvent, CudaEvent];
+    const measure = (choice: number): number => {
+      plan.choice = choice;
+      try {
+        this.#run(stream, plan, first);
+      } catch (error) {
+        if (error instanceof CudaError) return Number.POSITIVE_INFINITY;
+        throw error;
+      }
+      stream.record(start);
+      for (let i = 0; i < repeats; i++) this.#run(stream, plan, operandSets[i % operandSets.length] ?? first);
+      stream.record(end);
+      end.wait();
+      return end.millisecondsSince(start) / repeats;
+    };
+    try {
+      const times = plan.algorithms.map((_, choice) => measure(choice));
+      plan.choice = Math.max(0, times.indexOf(Math.min(...times)));
+      return times;
+    } finally {
+      start.close();
+      end.close();
+    }
+  }
+
+  close(): void {
+    for (const plan of this.#plans.values()) plan.close();
+    this.#plans.clear();
+    this.#library.check("cublasLtDestroy", this.#library.symbols.cublasLtDestroy(this.#handle));
+  }
+
+  #planOf(shape: MatmulShape, operands: MatmulOperands): MatmulPlan {
+    const alignment = alignmentOf(operands);
+    const { rows, outWidth, inWidth, outputType, hasBias, accumulates, inputStride, outputStride } = shape;
+    const flags = `${outputType} ${hasBias === true} ${accumulates === true} ${inputStride} ${outputStride}`;
+    const key = `${rows} ${outWidth} ${inWidth} ${flags} ${alignment}`;
+    const known = this.#plans.get(key);
+    if (known !== undefined) {
+      this.#plans.delete(key);
+      this.#plans.set(key, known);
+      return known;
+    }
+    const plan = new MatmulPlan(this.#library, this.#handle, shape, alignment, this.#workspace.byteLength);
+    this.#plans.set(key, plan);
+    const [[oldestKey, oldest] = []] = this.#plans;
+    if (this.#plans.size > maxPlans && oldestKey !== undefined) {
+      this.#plans.delete(oldestKey);
+      oldest?.close();
+    }
+    return plan;
+  }
+
+  #run(stream: CudaStream, plan: MatmulPlan, operands: MatmulOperands): void {
+    const { shape } = plan;
+    assertOperands(shape, operands);
+    if (operands.bias !== undefined) plan.setBias(operands.bias.pointer);
+    const output = operands.output.pointer;
+    const status = this.#library.symbols.cublasLtMatmul(
+      this.#handle,
+      plan.description,
+      this.#one,
+      operands.weights.pointer,
+      plan.weightsLayout,
+      operands.input.pointer,
+      plan.inputLayout,
+      shape.accumulates ? this.#one : this.#zero,
+      output,
+      plan.outputLayout,
+      output,
+      plan.outputLayout,
+      plan.algorithm,
+      this.#workspace.pointer,
+      this.#workspace.byteLength,
+      stream.handle,
+    );
+    if (status !== 0) this.#library.check(`cublasLtMatmul (${JSON.stringify(shape)})`, status);
+  }
+}
+
+/** The greatest of the alignments that make a difference which all addresses have. */
+function alignmentOf({ input, weights, output, bias }: MatmulOperands): number {
+  const buffers = bias === undefined ? [input, weights, output] : [input, weights, output, bias];
+  for (const buffer of buffers) {
+    if (buffer.pointer % 16 !== 0) throw new RangeError(`"${buffer.name}" does not start on a multiple of 16 bytes`);
+  }
+  return buffers.every((buffer) => buffer.pointer % 256 === 0) ? 256 : 16;
+}
+
+function assertOperands(shape: MatmulShape, { input, weights, output, bias }: MatmulOperands): void {
+  const { rows, outWidth, inWidth } = shape;
+  const outputBytes = elementBytes[shape.outputType];
+  const inputLength = (rows - 1) * (shape.inputStride ?? inWidth) + inWidth;
+  const outputLength = (rows - 1) * (shape.outputStride ?? outWidth) + outWidth;
+  assertBytes(input, inputLength * 2);
+  assertBytes(weights, outWidth * inWidth * 2);
+  assertBytes(output, outputLength * outputBytes);
+  if ((bias !== undefined) !== (shape.hasBias === true)) throw new TypeError("a bias goes with a shape that has one");
+  if (bias !== undefined) assertBytes(bias, outWidth * outputBytes);
+}
+
+function assertBytes(buffer: DeviceBuffer, bytes: number): void {
+  if (buffer.byteLength < bytes) {
+    throw new RangeError(`"${buffer.name}" of ${buffer.byteLength} bytes is too short for a product: ${bytes}`);
+  }
+}

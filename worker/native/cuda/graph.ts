@@ -1,0 +1,75 @@
+/** A sequence of launches and copies recorded once and replayed by one call. */
+import type { Pointer } from "bun:ffi";
+import { openHandle } from "../library.ts";
+import type { CudaContext } from "./context.ts";
+import type { CudaStream } from "./stream.ts";
+
+/** CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls that would break the recording fail instead. */
+const threadLocalMode = 1;
+
+/**
+ * Records what `record` puts into the stream instead of running it. Arguments of launches are kept as they are now,
+ * addresses of copies too: what they point to must outlive the graph.
+ * @throws what `record` throws, CudaError when it did what cannot be recorded (synchronize, allocate, a copy of
+ *   memory that is not pinned); the stream is usable afterwards
+ */
+export function captureGraph(stream: CudaStream, record: () => void): CudaGraph {
+  const { driver } = stream.context;
+  const { symbols } = driver;
+  const beginStatus = symbols.cuStreamBeginCapture_v2(stream.handle, threadLocalMode);
+  driver.check("cuStreamBeginCapture_v2", beginStatus);
+  let isRecorded = false;
+  const out = new BigUint64Array(1);
+  let endStatus = 0;
+  try {
+    record();
+    isRecorded = true;
+  } finally {
+    // Also after an error: a stream that is left in capture takes no work.
+    endStatus = symbols.cuStreamEndCapture(stream.handle, out);
+    if (!isRecorded && out[0]) symbols.cuGraphDestroy(Number(out[0]) as Pointer);
+  }
+  driver.check("cuStreamEndCapture", endStatus);
+  const template = Number(out[0]) as Pointer;
+  try {
+    return new CudaGraph(stream.context, template);
+  } finally {
+    symbols.cuGraphDestroy(template);
+  }
+}
+
+export class CudaGraph {
+  /** Launches, copies and fills in it. */
+  readonly nodeCount: number;
+  readonly #context: CudaContext;
+  readonly #handle: Pointer;
+
+  /** @param template the recorded graph; it may be destroyed afterwards */
+  constructor(context: CudaContext, template: Pointer) {
+    const { driver } = context;
+    const count = new BigUint64Array(1);
+    driver.check("cuGraphGetNodes", driver.symbols.cuGraphGetNodes(template, null, count));
+    this.nodeCount = Number(count[0]);
+    this.#context = context;
+    this.#handle = openHandle((out) =>
+      driver.check("cuGraphInstantiateWithFlags", driver.symbols.cuGraphInstantiateWithFlags(out, template, 0)),
+    );
+  }
+
+  /** Brings the graph to the device ahead of its first launch. */
+  upload(stream: CudaStream): void {
+    const { driver } = this.#context;
+    driver.check("cuGraphUpload", driver.symbols.cuGraphUpload(this.#handle, stream.handle));
+  }
+
+  launch(stream: CudaStream): void {
+    const { driver } = this.#context;
+    driver.check("cuGraphLaunch", driver.symbols.cuGraphLaunch(this.#handle, stream.handle));
+  }
+
+  /** The device must be done with its launches. */
+  close(): void {
+    const { driver } = this.#context;
+    driver.check("cuGraphExecDestroy", driver.symbols.cuGraphExecDestroy(this.#handle));
+  }
+}

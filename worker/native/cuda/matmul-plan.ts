@@ -1,0 +1,173 @@
+/** One shape of matrix product, described for cuBLASLt, with the algorithms that its heuristics propose. */
+import type { Pointer } from "bun:ffi";
+import { assertInteger, openHandle } from "../library.ts";
+import type { CublasLtLibrary } from "./cublaslt-library.ts";
+
+/** output [rows][outWidth] = input [rows][inWidth] x weights [outWidth][inWidth]^T; all row-major. */
+export interface MatmulShape {
+  readonly rows: number;
+  readonly outWidth: number;
+  readonly inWidth: number;
+  readonly outputType: "bfloat16" | "float32";
+  /** Adds a vector [outWidth] of the output's type to every row. */
+  readonly hasBias?: boolean;
+  /** Adds the product to what the output holds. */
+  readonly accumulates?: boolean;
+  /** Elements from one row to the next; default: the width. */
+  readonly inputStride?: number;
+  readonly outputStride?: number;
+}
+
+// cudaDataType (library_types.h); cublasComputeType_t, cublasOperation_t (cublas_api.h).
+const dataTypes = { float32: 0, bfloat16: 14 } as const;
+const computeFloat32 = 68;
+const transposed = 1;
+
+// cublasLtMatmulDescAttributes_t, cublasLtEpilogue_t, cublasLtMatmulPreferenceAttributes_t (cublasLt.h).
+const descAttributes = { transA: 3, epilogue: 7, biasPointer: 8 } as const;
+const biasEpilogue = 4;
+const maxWorkspaceBytes = 1;
+/** MIN_ALIGNMENT of A, B, C and D. */
+const minAlignments = [5, 6, 7, 8] as const;
+
+/** cublasLtMatmulHeuristicResult_t: algorithm (64 bytes), workspace size, status, waves, four reserved integers. */
+const resultBytes = 96;
+const algorithmBytes = 64;
+const statusOffset = 72;
+const candidateCount = 8;
+const notSupported = 15;
+
+export const elementBytes = { float32: 4, bfloat16: 2 } as const;
+
+/** @throws RangeError naming the field */
+export function assertMatmulShape(shape: MatmulShape): void {
+  for (const field of ["rows", "outWidth", "inWidth"] as const) assertInteger(field, shape[field], 1, 2 ** 31 - 1);
+  assertInteger("inputStride", shape.inputStride ?? shape.inWidth, shape.inWidth, 2 ** 31 - 1);
+  assertInteger("outputStride", shape.outputStride ?? shape.outWidth, shape.outWidth, 2 ** 31 - 1);
+}
+
+export class MatmulPlan {
+  readonly shape: MatmulShape;
+  /** Handles of cuBLASLt; the layouts are of weights, input and output. */
+  readonly description: Pointer;
+  readonly weightsLayout: Pointer;
+  readonly inputLayout: Pointer;
+  readonly outputLayout: Pointer;
+  /** cublasLtMatmulAlgo_t of each candidate, the heuristics' first choice first. */
+  readonly algorithms: readonly Uint8Array[];
+  /** Index of the candidate in use. */
+  choice = 0;
+  readonly #library: CublasLtLibrary;
+
+  /**
+   * @param alignment bytes that every operand's address is a multiple of
+   * @throws CudaError when cuBLASLt knows no algorithm for the shape
+   */
+  constructor(
+    library: CublasLtLibrary,
+    handle: Pointer,
+    shape: MatmulShape,
+    alignment: number,
+    workspaceBytes: number,
+  ) {
+    assertMatmulShape(shape);
+    const { rows, outWidth, inWidth, outputType } = shape;
+    const { symbols } = library;
+    this.#library = library;
+    this.shape = shape;
+    const layout = (type: "float32" | "bfloat16", width: number, count: number, stride: number): Pointer =>
+      openHandle((out) => {
+        const status = symbols.cublasLtMatrixLayoutCreate(out, dataTypes[type], width, count, stride);
+        library.check("cublasLtMatrixLayoutCreate", status);
+      });
+    this.weightsLayout = layout("bfloat16", inWidth, outWidth, inWidth);
+    this.inputLayout = layout("bfloat16", inWidth, rows, shape.inputStride ?? inWidth);
+    this.outputLayout = layout(outputType, outWidth, rows, shape.outputStride ?? outWidth);
+    this.description = openHandle((out) => {
+      const status = symbols.cublasLtMatmulDescCreate(out, computeFloat32, dataTypes.float32);
+      library.check("cublasLtMatmulDescCreate", status);
+    });
+    try {
+      this.#describe(descAttributes.transA, Int32Array.of(transposed));
+      if (shape.hasBias) {
+        this.#describe(descAttributes.epilogue, Uint32Array.of(biasEpilogue));
+        // The heuristics read the address for its alignment alone.
+        this.setBias(alignment);
+      }
+      this.algorithms = this.#findAlgorithms(handle, alignment, workspaceBytes);
+    } catch (error) {
+      this.close();
+      throw error;
+    }
+  }
+
+  get algorithm(): Uint8Array {
+    const algorithm = this.algorithms[this.choice];
+    if (algorithm === undefined) throw new RangeError(`there is no candidate ${this.choice}`);
+    return algorithm;
+  }
+
+  /** Device address of the bias of the next product. */
+  setBias(address: number): void {
+    this.#describe(descAttributes.biasPointer, BigUint64Array.of(BigInt(address)));
+  }
+
+  close(): void {
+    const { symbols } = this.#library;
+    symbols.cublasLtMatmulDescDestroy(this.description);
+    for (const layout of [this.weightsLayout, this.inputLayout, this.outputLayout]) {
+      symbols.cublasLtMatrixLayoutDestroy(layout);
+    }
+  }
+
+  #describe(attribute: number, value: Int32Array | Uint32Array | BigUint64Array): void {
+    const { symbols } = this.#library;
+    const status = symbols.cublasLtMatmulDescSetAttribute(this.description, attribute, value, value.byteLength);
+    this.#library.check(`cublasLtMatmulDescSetAttribute (${attribute})`, status);
+  }
+
+  #findAlgorithms(handle: Pointer, alignment: number, workspaceBytes: number): Uint8Array[] {
+    const { symbols } = this.#library;
+    const preference = openHandle((out) => {
+      this.#library.check("cublasLtMatmulPreferenceCreate", symbols.cublasLtMatmulPreferenceCreate(out));
+    });
+    const prefer = (attribute: number, value: Uint32Array | BigUint64Array): void => {
+      const status = symbols.cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, value.byteLength);
+      this.#library.check(`cublasLtMatmulPreferenceSetAttribute (${attribute})`, status);
+    };
+    const results = new Uint8Array(candidateCount * resultBytes);
+    const count = new Int32Array(1);
+    try {
+      prefer(maxWorkspaceBytes, BigUint64Array.of(BigInt(workspaceBytes)));
+      for (const attribute of minAlignments) prefer(attribute, Uint32Array.of(alignment));
+      const status = symbols.cublasLtMatmulAlgoGetHeuristic(
+        handle,
+        this.description,
+        this.weightsLayout,
+        this.inputLayout,
+        this.outputLayout,
+        this.outputLayout,
+        preference,
+        candidateCount,
+        results,
+        count,
+      );
+      this.#library.check(`cublasLtMatmulAlgoGetHeuristic (${JSON.stringify(this.shape)})`, status);
+    } finally {
+      symbols.cublasLtMatmulPreferenceDestroy(preference);
+    }
+    const algorithms = usableAlgorithms(results, count[0] ?? 0);
+    // NOT_SUPPORTED: what cuBLASLt itself answers when it finds none.
+    if (algorithms.length === 0) this.#library.check(`no algorithm for ${JSON.stringify(this.shape)}`, notSupported);
+    return algorithms;
+  }
+}
+
+/** The algorithms of an array of cublasLtMatmulHeuristicResult_t whose own status is success. */
+function usableAlgorithms(results: Uint8Array, count: number): Uint8Array[] {
+  const view = new DataView(results.buffer);
+  const starts = Array.from({ length: count }, (_, index) => index * resultBytes);
+  return starts
+    .filter((start) => view.getInt32(start + statusOffset, true) === 0)
+    .map((start) => results.slice(start, start + algorithmBytes));
+}
