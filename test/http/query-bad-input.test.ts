@@ -12,7 +12,7 @@ describe("bad input is 400 with its path, and nothing runs", () => {
   const table: readonly (readonly [name: string, body: unknown, param: RegExp | null, code?: string])[] = [
     ["no JSON", "{", null, "invalid_json"],
     ["not an object", "[]", /^\$$/],
-    ["a root without an answer", { plus: [g(user("a"))] }, /^\$$/, "invalid_value"],
+    ["a root without an answer", { plus: [g(user("a")), user("b")] }, /^\$$/, "invalid_value"],
     ["a message alone", user("a"), /^\$$/, "invalid_value"],
     ["an unknown node", g({ nope: [] }), /^\$\.g\.input/],
     ["an unknown field", g(user("a"), { nope: 1 }), /^\$\.g\.nope$/, "unknown_field"],
