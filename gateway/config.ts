@@ -92,6 +92,10 @@ export const limits = {
   workerHangMs: 60_000,
   encodedCacheChars: 16 * mib,
   spanCacheChars: 64 * mib,
+  /** Corpora whose owner is remembered from their last use. */
+  corpusOwners: 65_536,
+  /** Spans whose uses are counted. */
+  usedSpans: 65_536,
   devices: 16,
   apiKeyChars: 256,
 } as const;
@@ -142,7 +146,21 @@ const wholeNumber = (min: number, max: number) =>
     .transform(Number)
     .refine((value) => value >= min && value <= max, `must be from ${min} to ${max}`);
 
-const device = z.string().regex(/^cpu$/, 'knows the device "cpu" only');
+const deviceName = z.string().regex(/^(?:cpu|cuda:(?:0|[1-9]\d?))$/, 'names devices as "cpu" or "cuda:0", "cuda:1", …');
+
+/** All workers serve one model with the same arithmetic, and a GPU has one worker. */
+const devices = z
+  .array(deviceName)
+  .min(1)
+  .max(limits.devices, `takes at most ${limits.devices} devices`)
+  .refine(
+    (names) => new Set(names.map((name) => name.startsWith("cuda:"))).size === 1,
+    "mixes cpu and cuda devices: their arithmetic differs, and all workers must give the same answers",
+  )
+  .refine((names) => {
+    const cuda = names.filter((name) => name !== "cpu");
+    return new Set(cuda).size === cuda.length;
+  }, "names a cuda device twice: one worker owns it");
 
 const schema = z.object({
   SPANGATE_HOST: z.string().min(1).default("127.0.0.1"),
@@ -154,7 +172,7 @@ const schema = z.object({
     .string()
     .default("cpu")
     .transform((list) => list.split(",").map((name) => name.trim()))
-    .pipe(z.array(device).min(1).max(limits.devices, `takes at most ${limits.devices} devices`)),
+    .pipe(devices),
   SPANGATE_KV_BYTES: wholeNumber(mib, 2 ** 42).optional(),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"], { error: 'must be "float32" or "int8"' }).default("float32"),
   SPANGATE_THREADS: wholeNumber(1, 256).optional(),

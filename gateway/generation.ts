@@ -10,6 +10,7 @@ import { Detokenizer, type TokenBytes } from "./lower/detokenizer.ts";
 
 export interface GenerationInput {
   readonly requestId: string;
+  readonly tenantId: string;
   readonly plan: TokenPlan;
   readonly params: GenerateParams;
   readonly stops: readonly string[];

@@ -90,6 +90,7 @@ export class Pipeline {
     const submit = (index: number) =>
       generate(this.#deps.dispatcher, this.#deps.tokenBytes, {
         requestId: `${requestId}.${index}`,
+        tenantId,
         plan,
         params: { ...forChoice(request.params, index), maxTokens },
         stops: request.stops,

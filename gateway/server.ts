@@ -13,6 +13,7 @@ import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts
 import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
 import type { AppEnv } from "./http/auth.ts";
+import { addCacheRoutes } from "./http/cache.ts";
 import { addChatRoutes } from "./http/chat.ts";
 import { addFileBatchRoutes } from "./http/file-batches.ts";
 import { addFileRoutes } from "./http/files.ts";
@@ -69,11 +70,12 @@ export async function startServer(config: Config, options: StartOptions): Promis
   };
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
-  const { registry, residency, supervisor, dispatcher } = workers;
+  const { registry, residency, corpusOwners, uses, supervisor, dispatcher } = workers;
   const spans = new SpanService({
     dispatcher,
     residency,
-    card: () => registry.card(),
+    registry,
+    uses,
     modelReady: () => supervisor.firstReady(),
     lowererFor: text.lowererFor,
   });
@@ -81,7 +83,11 @@ export async function startServer(config: Config, options: StartOptions): Promis
     db,
     contentDir: join(config.dataDir, "files"),
     tokenizer: text.tokenizer,
-    corpusSalt: (corpusId, epoch) => tenants.corpusSalt(corpusId, epoch),
+    corpusSalt: (corpusId, epoch, tenantId) => {
+      const salt = tenants.corpusSalt(corpusId, epoch);
+      corpusOwners.note(salt, tenantId);
+      return salt;
+    },
     spans,
     log,
   });
@@ -163,6 +169,7 @@ function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }:
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
+      (it) => addCacheRoutes(it, { registry, residency }),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining }),
     ],
     translateError,

@@ -6,15 +6,20 @@ import type { BlockKey } from "../worker/contract/units.ts";
 import { limits } from "./config.ts";
 import type { PreparedSpan, SpanPort, SpanText } from "./corpus/ports.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
+import { fragmentHolders, homesOf } from "./dispatch/homes.ts";
+import { Placement } from "./dispatch/placement.ts";
+import type { Registry } from "./dispatch/registry.ts";
 import type { FinishedEvent } from "./dispatch/request.ts";
 import type { Residency } from "./dispatch/residency.ts";
+import type { UseCounts } from "./dispatch/use-counts.ts";
 import { ApiError } from "./errors.ts";
 import type { LoweredSpan, Lowerer } from "./lower/plan.ts";
 
 export interface SpanServiceDeps {
   readonly dispatcher: Pick<Dispatcher, "submit" | "evict">;
   readonly residency: Residency;
-  readonly card: () => ModelCard | undefined;
+  readonly registry: Pick<Registry, "ready" | "card">;
+  readonly uses: Pick<UseCounts, "of">;
   /** Resolves once a model is known. */
   readonly modelReady: () => Promise<void>;
   readonly lowererFor: (card: ModelCard) => Lowerer;
@@ -66,31 +71,61 @@ export class SpanService implements SpanPort {
   }
 
   async *#prepare(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan, void> {
-    const plan = this.#lowerer().preparePlan(spans);
-    // Fragments of one corpus are asked about together, so they are prepared on the same worker.
-    const report = await this.#run(plan, spans[0]?.salt ?? "", signal);
-    for (const { id, tokens, source } of report.spans) {
-      yield { id, tokens, source, worker: workerNumber(report.workerId) };
+    const homes = spans.map((span) => ({ span, workerIds: this.#homesOf(span) }));
+    const workerIds = new Set(homes.flatMap((home) => home.workerIds));
+    const ender = new AbortController();
+    const either = AbortSignal.any([signal, ender.signal]);
+    const prepareOn = async (workerId: string | undefined) => {
+      const there = homes.filter((home) => workerId === undefined || home.workerIds.includes(workerId));
+      const plan = this.#lowerer().preparePlan(there.map(({ span }) => span));
+      return await this.#run(plan, new Placement(workerId), either);
+    };
+    try {
+      // With no worker ready there is one plan, which waits for the first.
+      const asked = workerIds.size === 0 ? [undefined] : [...workerIds];
+      const reports = await Promise.all(asked.map(async (id) => [id, await prepareOn(id)] as const));
+      const reportOf = new Map(reports);
+      for (const { span, workerIds } of homes) {
+        const report = reportOf.get(workerIds[0]);
+        const prepared = report?.spans.find(({ id }) => id === span.id);
+        if (report === undefined || prepared === undefined) continue;
+        const { id, tokens, source } = prepared;
+        yield { id, tokens, source, worker: workerNumber(report.workerId) };
+      }
+    } finally {
+      // What the others compute is of no use when one of them failed: the group is prepared anew.
+      ender.abort();
     }
   }
 
-  async #run(plan: TokenPlan, affinity: string, signal: AbortSignal): Promise<FinishedEvent> {
+  #homesOf(span: SpanText): readonly string[] {
+    const { residency, registry, uses } = this.#deps;
+    const { blockKeys } = this.lowerSpan(span);
+    const spanKey = blockKeys.at(-1);
+    if (spanKey === undefined) return [];
+    const workers = fragmentHolders(registry.ready(), residency);
+    const fragment = { spanKey, blockCount: blockKeys.length, uses: uses.of(spanKey) };
+    return homesOf(fragment, workers, residency.holders(spanKey));
+  }
+
+  async #run(plan: TokenPlan, placement: Placement, signal: AbortSignal): Promise<FinishedEvent> {
     const events = this.#deps.dispatcher.submit({
       requestId: `prepare_${crypto.randomUUID().replaceAll("-", "")}`,
+      // All its chains are corpora's.
+      tenantId: "",
       plan,
       params: prepareOnly,
       reuse: true,
       deadlineMs: limits.requestMs,
       signal,
-      affinity,
-      sticky: true,
+      placement,
     });
     for await (const event of events) if (event.type === "finished") return event;
     throw new ApiError("internal", { cause: new Error("a prepare plan ended without a report") });
   }
 
   #lowerer(): Lowerer {
-    const card = this.#deps.card();
+    const card = this.#deps.registry.card();
     if (card === undefined) throw new ApiError("not_ready");
     return this.#deps.lowererFor(card);
   }

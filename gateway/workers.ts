@@ -7,7 +7,10 @@ import { spawnLink } from "./dispatch/link.ts";
 import { Registry } from "./dispatch/registry.ts";
 import { Residency } from "./dispatch/residency.ts";
 import { Supervisor, type WorkerEvents } from "./dispatch/supervisor.ts";
+import { Underway } from "./dispatch/underway.ts";
+import { UseCounts } from "./dispatch/use-counts.ts";
 import type { Log } from "./log.ts";
+import { CorpusOwners } from "./tenant/corpus-owners.ts";
 
 export interface WorkersOptions {
   /** What the worker's environment is taken from. */
@@ -19,6 +22,9 @@ export interface WorkersOptions {
 export interface Workers {
   readonly registry: Registry;
   readonly residency: Residency;
+  /** To be told of corpora that are used. */
+  readonly corpusOwners: CorpusOwners;
+  readonly uses: UseCounts;
   readonly supervisor: Supervisor;
   readonly dispatcher: Dispatcher;
   start(): void;
@@ -28,7 +34,10 @@ export interface Workers {
 /** Starts nothing; see `start`. */
 export function openWorkers(config: Config, options: WorkersOptions, log: Log): Workers {
   const registry = new Registry();
-  const residency = new Residency();
+  const corpusOwners = new CorpusOwners(() => registry.card()?.digest, limits.corpusOwners);
+  const underway = new Underway((rootKey) => corpusOwners.ownerOf(rootKey));
+  const uses = new UseCounts(limits.usedSpans);
+  const residency = new Residency((workerId, rootKey) => underway.ownerOf(workerId, rootKey));
   const argv = options.workerArgv ?? [process.execPath, join(import.meta.dir, "..", "worker", "main.ts")];
   const supervisor = new Supervisor({
     devices: config.devices,
@@ -43,6 +52,8 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   const dispatcher = new Dispatcher({
     registry,
     residency,
+    underway,
+    uses,
     supervisor,
     log,
     maxAttempts: limits.attempts,
@@ -71,5 +82,5 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     heartbeat.stop();
     await supervisor.stop(limits.workerStopMs);
   };
-  return { registry, residency, supervisor, dispatcher, start, stop };
+  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, start, stop };
 }

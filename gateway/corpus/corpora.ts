@@ -19,6 +19,7 @@ import type { Metadata } from "../../db/schema.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import { corpusLimits } from "./limits.ts";
+import type { CorpusSaltOf } from "./ports.ts";
 
 export interface CorpusWithUsage {
   readonly row: CorpusRow;
@@ -39,10 +40,10 @@ const noFiles: CorpusUsage = {
 
 export class CorpusService {
   readonly #db: Db;
-  readonly #saltOf: (corpusId: string, epoch: number) => CacheSalt;
+  readonly #saltOf: CorpusSaltOf;
   readonly #events: CorpusEvents;
 
-  constructor(db: Db, saltOf: (corpusId: string, epoch: number) => CacheSalt, events: CorpusEvents) {
+  constructor(db: Db, saltOf: CorpusSaltOf, events: CorpusEvents) {
     this.#db = db;
     this.#saltOf = saltOf;
     this.#events = events;
@@ -109,8 +110,8 @@ export class CorpusService {
     return id;
   }
 
-  saltOf(row: Pick<CorpusRow, "id" | "saltEpoch">): CacheSalt {
-    return this.#saltOf(row.id, row.saltEpoch);
+  saltOf(row: Pick<CorpusRow, "id" | "saltEpoch" | "tenantId">): CacheSalt {
+    return this.#saltOf(row.id, row.saltEpoch, row.tenantId);
   }
 
   /** The corpus' KV is unreachable from here on. @returns the new epoch. @throws ApiError not_found */

@@ -37,12 +37,15 @@ export interface SpanPort {
   residentWorkers(spanKey: BlockKey): readonly number[];
 }
 
+/** Salt of a corpus's fragments. It is told whose the corpus is, since its KV is counted for its owner. */
+export type CorpusSaltOf = (corpusId: string, epoch: number, tenantId: string) => CacheSalt;
+
 export interface CorpusDeps {
   readonly db: Db;
   /** Folder of uploaded files' bytes. */
   readonly contentDir: string;
   readonly tokenizer: Tokenizer;
-  readonly corpusSalt: (corpusId: string, epoch: number) => CacheSalt;
+  readonly corpusSalt: CorpusSaltOf;
   readonly spans: SpanPort;
   readonly log: Log;
 }

@@ -15,7 +15,7 @@ import type { Log } from "../log.ts";
 import type { ContentStore } from "./content-store.ts";
 import { BackgroundLoop, reasonOf } from "./loop.ts";
 import { Pace } from "./pace.ts";
-import type { SpanPort } from "./ports.ts";
+import type { CorpusSaltOf, SpanPort } from "./ports.ts";
 
 const fragmentsPerPiece = 32;
 const filesPerPiece = 100;
@@ -30,19 +30,13 @@ export class Sweeper {
   readonly #db: Db;
   readonly #content: ContentStore;
   readonly #spans: SpanPort;
-  readonly #saltOf: (corpusId: string, epoch: number) => CacheSalt;
+  readonly #saltOf: CorpusSaltOf;
   readonly #log: Log;
   readonly #loop: BackgroundLoop;
   /** In memory only: a restart loses the workers' KV as well. */
   readonly #retired: RetiredSalt[] = [];
 
-  constructor(
-    db: Db,
-    content: ContentStore,
-    spans: SpanPort,
-    saltOf: (corpusId: string, epoch: number) => CacheSalt,
-    log: Log,
-  ) {
+  constructor(db: Db, content: ContentStore, spans: SpanPort, saltOf: CorpusSaltOf, log: Log) {
     this.#db = db;
     this.#content = content;
     this.#spans = spans;
@@ -106,7 +100,7 @@ export class Sweeper {
     while (corpus !== undefined) {
       const piece = peekFragments(this.#db, file.seq, fragmentsPerPiece);
       if (piece.length === 0) break;
-      this.evict(piece, this.#saltOf(corpus.id, corpus.saltEpoch));
+      this.evict(piece, this.#saltOf(corpus.id, corpus.saltEpoch, corpus.tenantId));
       this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, piece));
       await pace.breathe();
       if (signal.aborted) return false;

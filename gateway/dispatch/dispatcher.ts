@@ -6,16 +6,20 @@ import type { WorkerErrorCode, WorkerMessage } from "../../worker/contract/messa
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError, type ErrorCode } from "../errors.ts";
 import type { Log } from "../log.ts";
-import { EventQueue } from "./event-queue.ts";
-import { Placer } from "./placement.ts";
+import { type InFlight, openEntry } from "./in-flight.ts";
+import { type Placed, Placer } from "./placement.ts";
 import type { Registry } from "./registry.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 import type { Residency } from "./residency.ts";
 import type { Supervisor, WorkerEvents } from "./supervisor.ts";
+import type { Underway } from "./underway.ts";
+import type { UseCounts } from "./use-counts.ts";
 
 export interface DispatcherOptions {
   readonly registry: Registry;
   readonly residency: Residency;
+  readonly underway: Underway;
+  readonly uses: Pick<UseCounts, "note">;
   readonly supervisor: Pick<Supervisor, "send">;
   readonly log: Log;
   /** Times a request is sent to a worker, the first time included. */
@@ -25,21 +29,6 @@ export interface DispatcherOptions {
   readonly maxUnplaced: number;
   /** How long a worker may take to confirm an abort. */
   readonly abortGraceMs: number;
-}
-
-interface InFlight {
-  readonly request: DispatchRequest;
-  readonly queue: EventQueue<GenerationEvent>;
-  readonly promptTokens: number;
-  readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
-  readonly onAbort: () => void;
-  attempt: number;
-  workerId: string | undefined;
-  workerRequestId: string | undefined;
-  /** Prompt tokens it still adds to its worker's load. */
-  pendingTokens: number;
-  streamedTokens: number;
-  aborted: boolean;
 }
 
 const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
@@ -68,21 +57,9 @@ export class Dispatcher implements WorkerEvents {
    */
   submit(request: DispatchRequest): AsyncIterableIterator<GenerationEvent> {
     if (this.#draining) throw new ApiError("server_shutdown");
-    const promptTokens = request.plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
-    const entry: InFlight = {
-      request,
-      queue: new EventQueue(() => this.#abort(entry)),
-      promptTokens,
-      timers: {},
-      onAbort: () => this.#abort(entry),
-      attempt: 0,
-      workerId: undefined,
-      workerRequestId: undefined,
-      pendingTokens: 0,
-      streamedTokens: 0,
-      aborted: false,
-    };
+    const entry = openEntry(request, (aborted) => this.#abort(aborted));
     this.#place(entry);
+    if (request.params.maxTokens > 0) this.#options.uses.note(request.plan);
     entry.timers.deadline = setTimeout(() => this.#cutOff(entry, "deadline_exceeded"), request.deadlineMs);
     request.signal?.addEventListener("abort", entry.onAbort, { once: true });
     if (request.signal?.aborted === true) this.#abort(entry);
@@ -120,6 +97,7 @@ export class Dispatcher implements WorkerEvents {
 
   onLost(workerId: string): void {
     this.#options.residency.forget(workerId);
+    this.#options.underway.forget(workerId);
     for (const entry of [...this.#byWorkerRequestId.values()]) {
       if (entry.workerId !== workerId) continue;
       this.#detach(entry);
@@ -141,9 +119,12 @@ export class Dispatcher implements WorkerEvents {
         this.#options.registry.setStats(workerId, message.stats);
         return;
       case "tokens":
+        this.#onRequestMessage(message);
+        return;
       case "finished":
       case "failed":
         this.#onRequestMessage(message);
+        this.#options.underway.end(message.requestId);
         return;
       default:
         return;
@@ -171,6 +152,7 @@ export class Dispatcher implements WorkerEvents {
       }
       case "failed": {
         const { code, message: reason } = message;
+        if (code === "overloaded" && !entry.aborted) return this.#placeElsewhere(entry);
         this.#options.log("error", "worker refused a request", { worker: entry.workerId, code, reason });
         this.#fail(entry, new ApiError(codeOfFailure[code]));
         return;
@@ -179,7 +161,7 @@ export class Dispatcher implements WorkerEvents {
   }
 
   #place(entry: InFlight): void {
-    const { registry, maxUnplaced, supervisor } = this.#options;
+    const { registry, maxUnplaced } = this.#options;
     const ready = registry.ready();
     if (ready.length === 0) {
       if (this.#isHopeless()) throw new ApiError("not_ready");
@@ -187,18 +169,32 @@ export class Dispatcher implements WorkerEvents {
       this.#unplaced.add(entry);
       return;
     }
-    const chosen = this.#placer.choose(ready, entry.request, entry.promptTokens);
-    if (chosen === undefined) throw new ApiError("overloaded", { retryAfterS: 2 });
-    const { requestId, plan, params, reuse, closeTokenIds } = entry.request;
+    const open = ready.filter(({ id }) => !entry.refusedBy.has(id));
+    const placed = this.#placer.choose(open, entry.request, entry.promptTokens);
+    if (placed === undefined) throw new ApiError("overloaded", { retryAfterS: 2 });
+    this.#send(entry, placed);
+  }
+
+  #send(entry: InFlight, { workerId, missingTokens, missing }: Placed): void {
+    const { registry, underway, supervisor } = this.#options;
+    const { requestId, tenantId, plan, params, reuse, closeTokenIds } = entry.request;
     entry.attempt += 1;
-    entry.workerId = chosen.id;
+    entry.workerId = workerId;
     entry.workerRequestId = `${requestId}.${entry.attempt}`;
-    entry.pendingTokens = Math.max(0, entry.promptTokens - chosen.cachedTokens);
+    entry.pendingTokens = missingTokens;
     this.#byWorkerRequestId.set(entry.workerRequestId, entry);
-    registry.addLoad(chosen.id, 1, entry.pendingTokens);
+    registry.addLoad(workerId, 1, missingTokens);
+    underway.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
     const submit = { type: "submit", requestId: entry.workerRequestId, plan, params, reuse } as const;
-    supervisor.send(chosen.id, closeTokenIds === undefined ? submit : { ...submit, closeTokenIds });
+    supervisor.send(workerId, closeTokenIds === undefined ? submit : { ...submit, closeTokenIds });
+  }
+
+  /** The worker's queue is full: another may have room. */
+  #placeElsewhere(entry: InFlight): void {
+    if (entry.workerId !== undefined) entry.refusedBy.add(entry.workerId);
+    this.#leaveWorker(entry);
+    this.#placeOrFail(entry);
   }
 
   /** No worker will ever be ready. */
@@ -267,15 +263,18 @@ export class Dispatcher implements WorkerEvents {
     clearTimeout(entry.timers.abort);
     entry.request.signal?.removeEventListener("abort", entry.onAbort);
     this.#unplaced.delete(entry);
-    if (entry.workerId !== undefined) {
-      this.#releasePending(entry);
-      this.#options.registry.addLoad(entry.workerId, -1, 0);
-    }
+    this.#leaveWorker(entry);
+  }
+
+  #leaveWorker(entry: InFlight): void {
+    this.#releasePending(entry);
+    if (entry.workerId !== undefined) this.#options.registry.addLoad(entry.workerId, -1, 0);
     this.#detach(entry);
   }
 
   #releasePending(entry: InFlight): void {
-    if (entry.workerId === undefined) return;
+    if (entry.workerId === undefined || entry.workerRequestId === undefined) return;
+    this.#options.underway.prompted(entry.workerRequestId);
     this.#options.registry.addLoad(entry.workerId, 0, -entry.pendingTokens);
     entry.pendingTokens = 0;
   }

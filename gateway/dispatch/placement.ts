@@ -1,15 +1,21 @@
-/** Which of the ready workers takes a request: the one its tree is on, the one its name falls on, or the cheapest. */
+/** Which of the ready workers takes a request: the one that it is to go to while that has room, or the cheapest. */
+import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Registry, WorkerRecord } from "./registry.ts";
 import type { DispatchRequest } from "./request.ts";
-import type { Residency } from "./residency.ts";
-import { type Candidate, chooseWorker, workerByName } from "./route.ts";
+import { firstBlocks, type Residency, tokensBefore } from "./residency.ts";
+import { type Candidate, chooseWorker, missingTokens } from "./route.ts";
+import type { Underway } from "./underway.ts";
 
 /**
  * Shared by the requests of one tree: outputs of some are segments of others, so they run where the blocks are. The
- * first that is placed decides by cost; the others follow while that worker has room.
+ * first that is placed decides by cost, or whoever made it; the others follow while that worker has room.
  */
 export class Placement {
   #workerId: string | undefined;
+
+  constructor(workerId?: string) {
+    this.#workerId = workerId;
+  }
 
   /** undefined before the first request was placed. */
   get workerId(): string | undefined {
@@ -24,7 +30,16 @@ export class Placement {
 export interface PlacerOptions {
   readonly registry: Registry;
   readonly residency: Residency;
+  readonly underway: Underway;
   readonly maxInFlightPerWorker: number;
+}
+
+export interface Placed {
+  readonly workerId: string;
+  /** Prompt tokens that the worker will compute for this request alone. */
+  readonly missingTokens: number;
+  /** Keys of the blocks that it does not hold, of those it will keep. */
+  readonly missing: readonly BlockKey[];
 }
 
 export class Placer {
@@ -35,23 +50,32 @@ export class Placer {
   }
 
   /** Of these workers, those with room count. @returns undefined when none has room */
-  choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Candidate | undefined {
+  choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Placed | undefined {
     const open = ready.filter((worker) => worker.inFlight < this.#options.maxInFlightPerWorker);
-    const candidates = open.map((worker): Candidate => {
-      const { id, pendingTokens, inFlight } = worker;
-      return { id, pendingTokens, inFlight, cachedTokens: this.#cachedTokens(id, request) };
-    });
-    const { affinity = "", sticky = false, placement } = request;
-    const followed = candidates.find(({ id }) => id === placement?.workerId);
-    if (followed !== undefined) return followed;
-    const workerId = sticky ? workerByName(candidates, affinity) : chooseWorker(candidates, promptTokens, affinity);
-    if (workerId !== undefined) placement?.moveTo(workerId);
-    return candidates.find(({ id }) => id === workerId);
+    const candidates = open.map((worker) => this.#candidate(worker, request));
+    const { affinity = "", placement } = request;
+    const followed = candidates.find(({ id }) => id === placement?.workerId)?.id;
+    const workerId = followed ?? chooseWorker(candidates, promptTokens, affinity);
+    const chosen = candidates.find(({ id }) => id === workerId);
+    if (chosen === undefined) return undefined;
+    placement?.moveTo(chosen.id);
+    const missing = request.reuse ? this.#missingKeys(chosen.id, request) : [];
+    return { workerId: chosen.id, missingTokens: missingTokens(chosen, promptTokens), missing };
   }
 
-  #cachedTokens(workerId: string, { reuse, plan }: DispatchRequest): number {
-    if (!reuse) return 0;
-    const { registry, residency } = this.#options;
-    return residency.cachedTokens(workerId, plan.runs, registry.card()?.blockTokens ?? 1);
+  #candidate({ id, pendingTokens, inFlight }: WorkerRecord, { reuse, plan }: DispatchRequest): Candidate {
+    if (!reuse) return { id, pendingTokens, inFlight, cachedTokens: 0, underwayTokens: 0 };
+    const { registry, residency, underway } = this.#options;
+    const blockTokens = registry.card()?.blockTokens ?? 1;
+    const cachedTokens = residency.cachedTokens(id, plan.runs, blockTokens);
+    const isThereSoon = (key: BlockKey): boolean => residency.holds(id, key) || underway.isComing(id, key);
+    const underwayTokens = tokensBefore(plan.runs, blockTokens, isThereSoon) - cachedTokens;
+    return { id, pendingTokens, inFlight, cachedTokens, underwayTokens };
+  }
+
+  #missingKeys(workerId: string, { plan }: DispatchRequest): BlockKey[] {
+    const { residency } = this.#options;
+    const isHeld = (key: BlockKey): boolean => residency.holds(workerId, key);
+    return plan.runs.flatMap(({ blockKeys }) => blockKeys.slice(firstBlocks(blockKeys, isHeld)));
   }
 }

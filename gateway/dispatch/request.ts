@@ -13,6 +13,8 @@ import type { Placement } from "./placement.ts";
 export interface DispatchRequest {
   /** Unique among the requests in flight; becomes part of the worker's request id. */
   readonly requestId: string;
+  /** Whose the plan's chains are, those of corpora's fragments excepted: their KV is counted for it. */
+  readonly tenantId: string;
   readonly plan: TokenPlan;
   readonly params: GenerateParams;
   /** false: nothing found, nothing kept (the baseline of measurements). */
@@ -26,9 +28,7 @@ export interface DispatchRequest {
   readonly signal?: AbortSignal;
   /** Requests with the same affinity prefer the same worker where the cost is equal. */
   readonly affinity?: string;
-  /** The affinity alone decides, whatever the load: what belongs together is prepared together. */
-  readonly sticky?: boolean;
-  /** Shared with the other requests of a tree, which then run on one worker. */
+  /** Shared with the other requests of a tree, which then run on one worker; or made for one worker. */
   readonly placement?: Placement | undefined;
   /** The chain will stand in other prompts: these tokens end it. */
   readonly closeTokenIds?: Int32Array | undefined;

@@ -1,11 +1,13 @@
 /**
- * Which worker runs a request. Pure and deterministic: cost is what the worker would still have to compute
- * before this request's first token, its own prompt tokens not cached there plus those queued before it.
+ * Which worker runs a request. Pure and deterministic: the cheapest, where cost is what the request waits for there
+ * and what it adds to the others' waits, both in prompt tokens to compute.
  */
 export interface Candidate {
   readonly id: string;
   /** Prompt tokens of this request that it holds. */
   readonly cachedTokens: number;
+  /** Prompt tokens of this request that it does not hold, and that requests it has are about to compute. */
+  readonly underwayTokens: number;
   /** Prompt tokens of other requests that it has still to compute. */
   readonly pendingTokens: number;
   /** Requests it has. */
@@ -14,6 +16,8 @@ export interface Candidate {
 
 /** A running request slows a prefill down about as much as this many more prompt tokens would. */
 const tokensPerRunningRequest = 32;
+/** Tokens that are computed here for the second time are waited for by this request, and by all that come after it. */
+const computedTokenWeight = 2;
 
 /**
  * @param affinity callers with the same string prefer the same worker where the cost is equal
@@ -24,29 +28,25 @@ export function chooseWorker(
   promptTokens: number,
   affinity: string,
 ): string | undefined {
-  const cost = (candidate: Candidate): number =>
-    Math.max(0, promptTokens - candidate.cachedTokens) +
-    candidate.pendingTokens +
-    candidate.inFlight * tokensPerRunningRequest;
-  return best(candidates, affinity, cost)?.id;
-}
-
-/** The worker that a name always falls on while it is there (rendezvous hashing), whatever its load. */
-export function workerByName(candidates: readonly Candidate[], name: string): string | undefined {
-  return best(candidates, name, () => 0)?.id;
-}
-
-function best(
-  candidates: readonly Candidate[],
-  affinity: string,
-  cost: (candidate: Candidate) => number,
-): Candidate | undefined {
-  let chosen: { candidate: Candidate; cost: number; rank: bigint } | undefined;
+  let chosen: { id: string; cost: number; rank: bigint } | undefined;
   for (const candidate of candidates) {
-    const entry = { candidate, cost: cost(candidate), rank: Bun.hash.wyhash(`${affinity}\0${candidate.id}`) };
+    const { id, pendingTokens, inFlight } = candidate;
+    const computed = missingTokens(candidate, promptTokens);
+    const cost = computed * computedTokenWeight + pendingTokens + inFlight * tokensPerRunningRequest;
+    const entry = { id, cost, rank: rankOf(affinity, id) };
     if (chosen === undefined || entry.cost < chosen.cost || (entry.cost === chosen.cost && entry.rank < chosen.rank)) {
       chosen = entry;
     }
   }
-  return chosen?.candidate;
+  return chosen?.id;
+}
+
+/** Prompt tokens that the worker would compute for this request alone. */
+export function missingTokens({ cachedTokens, underwayTokens }: Candidate, promptTokens: number): number {
+  return Math.max(0, promptTokens - cachedTokens - underwayTokens);
+}
+
+/** A name's order of preference among workers: rendezvous hashing, so that one that goes moves only its own names. */
+function rankOf(name: string, workerId: string): bigint {
+  return Bun.hash.wyhash(`${name}\0${workerId}`);
 }

@@ -148,6 +148,7 @@ export class QueryService {
       { dispatcher, tokenBytes, card, lowerer: lowererFor(card), ...bounds },
       {
         requestId,
+        tenantId,
         salt: cacheSalt(tenantId),
         fragments: resolver.fragments,
         reuse,

@@ -51,6 +51,7 @@ export interface TreeDeps {
 
 export interface TreeJob {
   readonly requestId: string;
+  readonly tenantId: string;
   readonly salt: CacheSalt;
   /** May grow until the tree is run. */
   readonly fragments: ReadonlyMap<string, FragmentSource>;
@@ -245,10 +246,10 @@ export class TreeRun {
   }
 
   #request(submission: Submission) {
-    const { requestId, signal, endMs, affinity } = this.#job;
+    const { requestId, tenantId, signal, endMs, affinity } = this.#job;
     const deadlineMs = Math.max(1, endMs - performance.now());
     this.#requestCount += 1;
-    const shared = { deadlineMs, signal, affinity, placement: this.#placement };
+    const shared = { tenantId, deadlineMs, signal, affinity, placement: this.#placement };
     const restartable = submission.restartable ?? true;
     return { ...submission, ...shared, restartable, requestId: `${requestId}.${this.#requestCount}` };
   }

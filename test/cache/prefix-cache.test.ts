@@ -19,7 +19,7 @@ function makeCache(blockCount: number): { cache: PrefixCache; pool: BlockPool; e
 function storeNew(cache: PrefixCache, name: string, tokenIds: number[]): BlockId {
   const blockId = cache.allocate();
   if (blockId === undefined) throw new Error("no block is free");
-  cache.store(blockId, key(name), content(tokenIds));
+  cache.store(blockId, key(name), key(`before ${name}`), content(tokenIds));
   return blockId;
 }
 
@@ -36,7 +36,13 @@ describe("PrefixCache", () => {
     expect(cache.find(key("b"), content([5]))).toBe(b);
     expect(cache.evictedBlocks).toBe(1);
     expect(events.take()).toEqual([
-      { sequence: 1, type: "stored", blockKeys: [key("a"), key("b")] },
+      {
+        sequence: 1,
+        type: "stored",
+        blockKeys: [key("a"), key("b")],
+        previousKeys: [key("before a"), key("before b")],
+        tokenCounts: [4, 1],
+      },
       { sequence: 2, type: "removed", blockKeys: [key("a")] },
     ]);
     expect(events.take()).toEqual([]);
@@ -55,7 +61,7 @@ describe("PrefixCache", () => {
     const { cache } = makeCache(2);
     const blockId = cache.allocate() as BlockId;
     const tokenIds = Int32Array.of(9, 8, 7, 6, 5, 4);
-    cache.store(blockId, key("second"), { tokenIds, start: 4, end: 6, position: 4 });
+    cache.store(blockId, key("second"), key("first"), { tokenIds, start: 4, end: 6, position: 4 });
     expect(cache.find(key("second"), content([5, 4], 4))).toBe(blockId);
   });
 

@@ -2,7 +2,7 @@
  * What a worker does, without a model: keeps block keys, answers each request with the tokens of its last run,
  * one a tick. The same core runs in a process (fake-worker.ts) and in memory (fake-link.ts).
  */
-import type { GatewayMessage, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { GatewayMessage, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 
@@ -39,7 +39,7 @@ export class FakeCore {
     this.received.push(message);
     if (message.type === "submit") this.#running.set(message.requestId, { submit: message, emitted: 0 });
     if (message.type === "abort") this.#finish(message.requestId, "abort");
-    if (message.type === "evict") this.#event("removed", message.blockKeys);
+    if (message.type === "evict") this.#remove(message.blockKeys);
     if (message.type === "drain") this.#draining = true;
     if (message.type === "stats") this.#send({ type: "stats", id: message.id, stats: this.#stats() });
   }
@@ -76,7 +76,7 @@ export class FakeCore {
       });
     const promptTokens = plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
     const cachedTokens = spans.reduce((sum, span) => sum + (span.source === "device" ? span.tokens : 0), 0);
-    this.#event("stored", reuse ? plan.runs.flatMap((run) => run.blockKeys) : []);
+    if (reuse) for (const run of plan.runs) this.#store(run);
     this.#send({
       type: "finished",
       requestId,
@@ -92,13 +92,20 @@ export class FakeCore {
     });
   }
 
-  #event(type: "stored" | "removed", blockKeys: readonly BlockKey[]): void {
-    for (const key of blockKeys) {
-      if (type === "stored") this.#resident.add(key);
-      else this.#resident.delete(key);
-    }
+  #store({ blockKeys, rootKey, tokenIds }: PlanRun): void {
+    const { blockTokens } = fakeCard;
+    const previousKeys = [rootKey, ...blockKeys].slice(0, blockKeys.length);
+    const tokenCounts = blockKeys.map((_, index) => Math.min(blockTokens, tokenIds.length - index * blockTokens));
+    for (const key of blockKeys) this.#resident.add(key);
     this.#sequence += 1;
-    this.#send({ type: "kv", events: [{ sequence: this.#sequence, type, blockKeys }] });
+    const event = { sequence: this.#sequence, type: "stored", blockKeys, previousKeys, tokenCounts } as const;
+    this.#send({ type: "kv", events: [event] });
+  }
+
+  #remove(blockKeys: readonly BlockKey[]): void {
+    for (const key of blockKeys) this.#resident.delete(key);
+    this.#sequence += 1;
+    this.#send({ type: "kv", events: [{ sequence: this.#sequence, type: "removed", blockKeys }] });
   }
 
   #stats() {

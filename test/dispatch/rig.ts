@@ -5,6 +5,8 @@ import { Registry } from "../../gateway/dispatch/registry.ts";
 import type { DispatchRequest } from "../../gateway/dispatch/request.ts";
 import { Residency } from "../../gateway/dispatch/residency.ts";
 import { Supervisor } from "../../gateway/dispatch/supervisor.ts";
+import { Underway } from "../../gateway/dispatch/underway.ts";
+import { UseCounts } from "../../gateway/dispatch/use-counts.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan } from "../../worker/contract/messages.ts";
@@ -12,10 +14,16 @@ import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "./fake-core.ts";
 
 export const salt = "c2FsdA==" as CacheSalt;
+export const corpusSalt = "Y29ycHVz" as CacheSalt;
+
+/** Chains that begin with these keys are a corpus's. */
+const corpusRoots: ReadonlySet<string> = new Set([rootKey(fakeCard.digest, corpusSalt, "span")]);
 
 export function makeRig(openLink: OpenLink, devices: readonly string[], options: Partial<DispatcherOptions> = {}) {
   const registry = new Registry();
-  const residency = new Residency();
+  const underway = new Underway((root) => (corpusRoots.has(root) ? "tenant-corpus" : undefined));
+  const residency = new Residency((workerId, root) => underway.ownerOf(workerId, root));
+  const uses = new UseCounts(1_000);
   const log = () => undefined;
   const command = (): WorkerCommand => ({
     argv: [process.execPath, `${import.meta.dir}/fake-worker.ts`],
@@ -34,6 +42,8 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
   const dispatcher = new Dispatcher({
     registry,
     residency,
+    underway,
+    uses,
     supervisor,
     log,
     maxAttempts: 3,
@@ -42,12 +52,12 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
     abortGraceMs: 50,
     ...options,
   });
-  return { registry, residency, supervisor, dispatcher };
+  return { registry, residency, underway, uses, supervisor, dispatcher };
 }
 
-export function spanRun(name: string, tokenCount: number): PlanRun {
+export function spanRun(name: string, tokenCount: number, spanSalt = salt): PlanRun {
   const tokenIds = Int32Array.from({ length: tokenCount }, (_, index) => name.charCodeAt(index % name.length));
-  const root = rootKey(fakeCard.digest, salt, "span");
+  const root = rootKey(fakeCard.digest, spanSalt, "span");
   const blockKeys = runBlockKeys(root, tokenIds, fakeCard.blockTokens, true);
   return { kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey: root, spanId: name };
 }
@@ -69,5 +79,13 @@ export const greedy = (maxTokens: number): GenerateParams => ({
 });
 
 export function request(id: string, changes: Partial<DispatchRequest> = {}): DispatchRequest {
-  return { requestId: id, plan: plan([7, 8, 9]), params: greedy(3), reuse: true, deadlineMs: 5_000, ...changes };
+  return {
+    requestId: id,
+    tenantId: "tenant-a",
+    plan: plan([7, 8, 9]),
+    params: greedy(3),
+    reuse: true,
+    deadlineMs: 5_000,
+    ...changes,
+  };
 }

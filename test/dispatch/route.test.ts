@@ -1,15 +1,44 @@
 import { describe, expect, test } from "bun:test";
-import { chooseWorker, workerByName } from "../../gateway/dispatch/route.ts";
+import fc from "fast-check";
+import { type Candidate, chooseWorker } from "../../gateway/dispatch/route.ts";
 
-const idle = (id: string, cachedTokens = 0) => ({ id, cachedTokens, pendingTokens: 0, inFlight: 0 });
+const idle = (id: string, cachedTokens = 0): Candidate => ({
+  id,
+  cachedTokens,
+  underwayTokens: 0,
+  pendingTokens: 0,
+  inFlight: 0,
+});
 
 describe("chooseWorker", () => {
   test("prefers the worker that holds more", () => {
     expect(chooseWorker([idle("a", 0), idle("b", 500)], 1000, "")).toBe("b");
   });
 
+  test("of workers that have as much to do, one that holds more is always taken", () => {
+    const load = { pendingTokens: fc.nat(10_000), inFlight: fc.nat(100) };
+    fc.assert(
+      fc.property(
+        fc.record(load),
+        fc.nat(999),
+        fc.integer({ min: 1, max: 999 }),
+        fc.string(),
+        (same, less, more, name) => {
+          const holdsLess = { ...idle("a", less), ...same };
+          const holdsMore = { ...idle("b", less + more), ...same };
+          expect(chooseWorker([holdsLess, holdsMore], 2_000, name)).toBe("b");
+        },
+      ),
+    );
+  });
+
+  test("follows what another request is about to compute, rather than computing it twice", () => {
+    const computing = { ...idle("a"), underwayTokens: 900, pendingTokens: 900, inFlight: 1 };
+    expect(chooseWorker([computing, idle("b")], 1000, "")).toBe("a");
+  });
+
   test("does not queue behind more work than the cache saves", () => {
-    const busy = { id: "b", cachedTokens: 500, pendingTokens: 2_000, inFlight: 1 };
+    const busy = { ...idle("b", 500), pendingTokens: 2_000, inFlight: 1 };
     expect(chooseWorker([idle("a"), busy], 1000, "")).toBe("a");
   });
 
@@ -23,17 +52,4 @@ describe("chooseWorker", () => {
   test("nothing to choose from", () => {
     expect(chooseWorker([], 10, "")).toBeUndefined();
   });
-});
-
-test("a name stays on its worker under load, and moves only when the worker goes", () => {
-  const all = [idle("a"), idle("b"), idle("c")];
-  const home = workerByName(all, "corpus") as string;
-  expect(
-    workerByName(
-      all.map((worker) => ({ ...worker, pendingTokens: worker.id === home ? 9_999 : 0 })),
-      "corpus",
-    ),
-  ).toBe(home);
-  const others = all.filter((worker) => worker.id !== home);
-  expect(workerByName(others, "corpus")).not.toBe(home);
 });

@@ -41,6 +41,7 @@ function treeOver(query: unknown, options: Options = {}) {
     },
     {
       requestId: "r",
+      tenantId: "tenant-a",
       salt: "c2FsdA==" as CacheSalt,
       fragments: new Map(),
       reuse: options.reuse ?? true,

@@ -22,6 +22,16 @@ describe("configuration", () => {
     expect(config.threadCount * 2).toBeLessThanOrEqual(Math.max(2, navigator.hardwareConcurrency));
   });
 
+  test("cuda devices are named by number, each once, and not beside the cpu", () => {
+    const devicesOf = (value: string) => parseConfig({ SPANGATE_DEVICES: value }).devices;
+    expect(devicesOf("cuda:0,cuda:1, cuda:11")).toEqual(["cuda:0", "cuda:1", "cuda:11"]);
+    expect(() => devicesOf("cuda:1,cuda:1")).toThrow("SPANGATE_DEVICES names a cuda device twice");
+    expect(() => devicesOf("cuda:0,cpu")).toThrow("SPANGATE_DEVICES mixes cpu and cuda devices");
+    for (const name of ["cuda", "cuda:", "cuda:01", "cuda:-1", "cuda:100", "CUDA:0"]) {
+      expect(() => devicesOf(name)).toThrow(/^SPANGATE_DEVICES names devices as "cpu" or "cuda:0"/);
+    }
+  });
+
   test("judges become trees where an arity is set, and not for 0", () => {
     const arityOf = (value: string) => parseConfig({ SPANGATE_QUERY_REDUCE_ARITY: value }).queryReduceArity;
     expect(["", "0", "4"].map(arityOf)).toEqual([undefined, undefined, 4]);

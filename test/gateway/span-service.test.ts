@@ -2,13 +2,11 @@ import { describe, expect, test } from "bun:test";
 import { limits } from "../../gateway/config.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { SpanService } from "../../gateway/span-service.ts";
-import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { fakeLinks } from "../dispatch/fake-link.ts";
-import { makeRig } from "../dispatch/rig.ts";
+import { makeRig, corpusSalt as salt } from "../dispatch/rig.ts";
 import { models, textSide } from "../lower/models.ts";
 
-const salt = "Y29ycHVz" as CacheSalt;
 const fragment = (id: string, words: number) => ({ id, text: `${id} ${"the ".repeat(words)}`, salt });
 
 function service() {
@@ -18,7 +16,6 @@ function service() {
   const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheChars: 100_000 });
   const spans = new SpanService({
     ...rig,
-    card: () => rig.registry.card(),
     modelReady: () => rig.supervisor.firstReady(),
     lowererFor: () => lowerer,
   });
@@ -38,7 +35,7 @@ async function prepare(
 }
 
 describe("preparing", () => {
-  test("waits for a model, works in groups, and puts a corpus's fragments on one worker", async () => {
+  test("waits for a model, works in groups, and puts fragments on every worker that has room", async () => {
     using rig = service();
     const fragments = Array.from({ length: limits.prepareSpans + 3 }, (_, index) => fragment(`f${index}`, 10));
     const running = prepare(rig.spans, fragments);
@@ -46,10 +43,11 @@ describe("preparing", () => {
     for (const process of rig.processes) process.ready();
     const prepared = await running;
     expect(prepared.map((span) => span.id)).toEqual(fragments.map((one) => one.id));
-    expect(new Set(prepared.map((span) => span.worker)).size).toBe(1);
-    const submits = rig.processes.flatMap((process) => process.core.received.filter((it) => it.type === "submit"));
-    expect(submits.map((submit) => submit.plan.runs.length)).toEqual([limits.prepareSpans, 3]);
-    expect(submits.every((submit) => submit.params.maxTokens === 0)).toBe(true);
+    for (const process of rig.processes) {
+      const submits = process.core.received.filter((it) => it.type === "submit");
+      expect(submits.map((submit) => submit.plan.runs.length)).toEqual([limits.prepareSpans, 3]);
+      expect(submits.every((submit) => submit.params.maxTokens === 0)).toBe(true);
+    }
   });
 
   test("a group ends where its tokens would be too many, and one fragment alone may be as long as it is", async () => {
@@ -58,8 +56,35 @@ describe("preparing", () => {
     // This tokenizer makes three tokens of each word; some stay free for the template's own.
     const half = Math.floor((limits.prepareTokens / 2 - 100) / 3);
     await prepare(rig.spans, [fragment("a", half), fragment("b", half), fragment("c", half), fragment("d", 3 * half)]);
-    const submits = rig.processes.flatMap((process) => process.core.received.filter((it) => it.type === "submit"));
+    const submits = rig.processes[0]?.core.received.filter((it) => it.type === "submit") ?? [];
     expect(submits.map((submit) => submit.plan.runs.length)).toEqual([2, 1, 1]);
+  });
+
+  test("without room they are spread, each on one worker that is told; what is used much goes to all", async () => {
+    using rig = service();
+    for (const process of rig.processes) process.ready();
+    // Half of the pool is for fragments, and this tokenizer makes three tokens of each word: these fill it on both.
+    const words = Math.floor(((fakeCard.blockCount / 2) * fakeCard.blockTokens - 100) / 3);
+    await prepare(rig.spans, [fragment("filler", words)]);
+    for (const name of ["more", "and", "more of", "it"]) await prepare(rig.spans, [fragment(name, 10)]);
+    expect(rig.registry.ready().map(({ id }) => rig.residency.blockCount(id) > fakeCard.blockCount / 2 - 4)).toEqual([
+      true,
+      true,
+    ]);
+    const cold = Array.from({ length: 12 }, (_, index) => fragment(`cold${index}`, 10));
+    const prepared = await prepare(rig.spans, cold);
+    expect(new Set(prepared.map(({ worker }) => worker)).size).toBe(2);
+    const holdersOf = (one: ReturnType<typeof fragment>) => {
+      const { blockKeys, rootKey } = rig.spans.lowerSpan(one);
+      return rig.spans.residentWorkers(blockKeys.at(-1) ?? rootKey);
+    };
+    for (const [index, one] of cold.entries()) expect(holdersOf(one)).toEqual([prepared[index]?.worker ?? -1]);
+    const [hot, other] = cold;
+    if (hot === undefined || other === undefined) throw new Error("there are fragments");
+    for (let use = 0; use < 20; use++) rig.uses.note(rig.lowerer.preparePlan([hot]));
+    await prepare(rig.spans, [hot, other]);
+    expect(holdersOf(hot)).toEqual([0, 1]);
+    expect(holdersOf(other).length).toBe(1);
   });
 
   test("what is resident is known by its span key, until it is evicted", async () => {
@@ -68,7 +93,8 @@ describe("preparing", () => {
     const [span] = await prepare(rig.spans, [fragment("a", 10)]);
     const { blockKeys, rootKey } = rig.spans.lowerSpan(fragment("a", 10));
     const spanKey = blockKeys.at(-1) ?? rootKey;
-    expect(rig.spans.residentWorkers(spanKey)).toEqual([span?.worker ?? -1]);
+    expect(rig.spans.residentWorkers(spanKey)).toEqual([0, 1]);
+    expect(rig.spans.residentWorkers(spanKey)).toContain(span?.worker ?? -1);
     rig.spans.evict(blockKeys);
     expect(rig.spans.residentWorkers(spanKey)).toEqual([]);
   });

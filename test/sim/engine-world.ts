@@ -176,16 +176,26 @@ export class Simulation {
     for (const track of this.tracks.values()) this.checkAnswer(track);
   }
 
-  /** Replaying the events gives what is resident; sequence numbers have no gap. */
+  /** Replaying the events gives what is resident; sequence numbers have no gap; chains grow from what is there. */
   private checkEvents(): void {
     const resident = new Set<string>();
+    const roots = new Set<string>(
+      [...this.tracks.values()].flatMap(({ message }) => message.plan.runs.map(({ rootKey }) => rootKey)),
+    );
     this.events.forEach((event, index) => {
       expect(event.sequence).toBe(index + 1);
-      for (const key of event.blockKeys) {
+      if (event.type === "cleared") throw new Error("nothing clears the cache");
+      event.blockKeys.forEach((key, at) => {
         expect(resident.has(key)).toBe(event.type === "removed");
-        if (event.type === "stored") resident.add(key);
-        else resident.delete(key);
-      }
+        if (event.type === "removed") {
+          resident.delete(key);
+          return;
+        }
+        resident.add(key);
+        const previous = event.previousKeys[at];
+        expect(resident.has(previous) || roots.has(previous)).toBe(true);
+        expect(event.tokenCounts[at]).toBeWithin(1, blockTokens + 1);
+      });
     });
     expect([...resident].sort()).toEqual(this.engine.residentKeys().sort());
   }

@@ -5,16 +5,31 @@
 import type { KvEvent } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
 
-type Change = Exclude<KvEvent["type"], "cleared">;
+type Pending =
+  | { readonly type: "stored"; blockKeys: BlockKey[]; previousKeys: BlockKey[]; tokenCounts: number[] }
+  | { readonly type: "removed"; blockKeys: BlockKey[] };
 
 export class KvEventLog {
   private nextSequence = 1;
-  private pending: { type: Change; blockKeys: BlockKey[] }[] = [];
+  private pending: Pending[] = [];
 
-  record(type: Change, blockKey: BlockKey): void {
+  /** @param previousKey what the block was chained from */
+  stored(blockKey: BlockKey, previousKey: BlockKey, tokenCount: number): void {
     const last = this.pending.at(-1);
-    if (last?.type === type) last.blockKeys.push(blockKey);
-    else this.pending.push({ type, blockKeys: [blockKey] });
+    if (last?.type === "stored") {
+      last.blockKeys.push(blockKey);
+      last.previousKeys.push(previousKey);
+      last.tokenCounts.push(tokenCount);
+      return;
+    }
+    const [blockKeys, previousKeys, tokenCounts] = [[blockKey], [previousKey], [tokenCount]];
+    this.pending.push({ type: "stored", blockKeys, previousKeys, tokenCounts });
+  }
+
+  removed(blockKey: BlockKey): void {
+    const last = this.pending.at(-1);
+    if (last?.type === "removed") last.blockKeys.push(blockKey);
+    else this.pending.push({ type: "removed", blockKeys: [blockKey] });
   }
 
   /** Changes since the last call, neighbours of one type in one event, numbered without gaps from 1. */

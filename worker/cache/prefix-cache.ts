@@ -70,8 +70,11 @@ export class PrefixCache {
     this.pool.release(blockId, this.keyOfBlock[blockId] !== undefined);
   }
 
-  /** Makes a live, fully computed block findable. false: the key is taken, the block stays private. */
-  store(blockId: BlockId, key: BlockKey, content: BlockContent): boolean {
+  /**
+   * Makes a live, fully computed block findable. false: the key is taken, the block stays private.
+   * @param previousKey what `key` was chained from
+   */
+  store(blockId: BlockId, key: BlockKey, previousKey: BlockKey, content: BlockContent): boolean {
     if (this.blockOfKey.has(key)) return false;
     if (this.keyOfBlock[blockId] !== undefined) throw new Error(`block ${blockId} has a key already`);
     this.blockOfKey.set(key, blockId);
@@ -80,7 +83,7 @@ export class PrefixCache {
     for (let i = start; i < end; i++) this.tokenIds[blockId * this.blockTokens + i - start] = tokenIds[i];
     this.tokenCounts[blockId] = end - start;
     this.positions[blockId] = position;
-    this.events.record("stored", key);
+    this.events.stored(key, previousKey, end - start);
     return true;
   }
 
@@ -102,7 +105,7 @@ export class PrefixCache {
     if (key === undefined) return false;
     this.blockOfKey.delete(key);
     this.keyOfBlock[blockId] = undefined;
-    this.events.record("removed", key);
+    this.events.removed(key);
     return true;
   }
 

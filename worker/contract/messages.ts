@@ -150,10 +150,22 @@ export type GatewayMessage =
 
 export type WorkerErrorCode = "bad_plan" | "prompt_too_long" | "overloaded" | "internal";
 
-/** A change of what is resident. Keys only; `clear` when all is gone. */
-export interface KvEvent {
+/** A change of what is resident, numbered without gaps from 1; `cleared` when all is gone. */
+export type KvEvent = StoredEvent | RemovedEvent | { readonly sequence: number; readonly type: "cleared" };
+
+/** A request's stored blocks are told before its end. */
+export interface StoredEvent {
   readonly sequence: number;
-  readonly type: "stored" | "removed" | "cleared";
+  readonly type: "stored";
+  readonly blockKeys: readonly BlockKey[];
+  /** Of each block: the key it was chained from (its run's rootKey, for the first), and the tokens it holds. */
+  readonly previousKeys: readonly BlockKey[];
+  readonly tokenCounts: readonly number[];
+}
+
+export interface RemovedEvent {
+  readonly sequence: number;
+  readonly type: "removed";
   readonly blockKeys: readonly BlockKey[];
 }
 

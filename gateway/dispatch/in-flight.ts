@@ -1,0 +1,39 @@
+/** A request between its arrival here and its end: where it is, what it still costs there, what its reader has seen. */
+import { EventQueue } from "./event-queue.ts";
+import type { DispatchRequest, GenerationEvent } from "./request.ts";
+
+export interface InFlight {
+  readonly request: DispatchRequest;
+  readonly queue: EventQueue<GenerationEvent>;
+  readonly promptTokens: number;
+  readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
+  readonly onAbort: () => void;
+  /** Workers that had no room for it. */
+  readonly refusedBy: Set<string>;
+  attempt: number;
+  workerId: string | undefined;
+  workerRequestId: string | undefined;
+  /** Prompt tokens it still adds to its worker's load. */
+  pendingTokens: number;
+  streamedTokens: number;
+  aborted: boolean;
+}
+
+export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => void): InFlight {
+  const onAbort = (): void => abort(entry);
+  const entry: InFlight = {
+    request,
+    queue: new EventQueue(onAbort),
+    promptTokens: request.plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0),
+    timers: {},
+    onAbort,
+    refusedBy: new Set(),
+    attempt: 0,
+    workerId: undefined,
+    workerRequestId: undefined,
+    pendingTokens: 0,
+    streamedTokens: 0,
+    aborted: false,
+  };
+  return entry;
+}

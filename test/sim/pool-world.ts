@@ -1,0 +1,274 @@
+/**
+ * A pool of workers in virtual time: the gateway's own dispatcher over real engines, whose steps take as long as their
+ * rows. Requests over fragments arrive, are routed, and what they cost is counted. The same seed gives the same life.
+ */
+import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
+import { fragmentHolders, homesOf } from "../../gateway/dispatch/homes.ts";
+import { Placement } from "../../gateway/dispatch/placement.ts";
+import { Registry, type WorkerRecord } from "../../gateway/dispatch/registry.ts";
+import { Residency } from "../../gateway/dispatch/residency.ts";
+import { Underway } from "../../gateway/dispatch/underway.ts";
+import { UseCounts } from "../../gateway/dispatch/use-counts.ts";
+import { FakeBackend, fakeShape } from "../../worker/backend/fake.ts";
+import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import type { GatewayMessage, PlanRun, SegmentRef, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { Engine } from "../../worker/engine/loop.ts";
+import { fakeCard } from "../dispatch/fake-core.ts";
+import { greedy } from "../dispatch/rig.ts";
+
+const blockTokens = 8;
+const digest = "pool";
+const stepTokens = 128;
+/** Time of a step: reading the weights, then its rows. */
+const stepMs = (rows: number): number => 4 + 0.1 * rows;
+
+export const corpusSaltOf = (corpus: number): CacheSalt => `corpus-${corpus}` as CacheSalt;
+
+export interface PoolRequest {
+  readonly atMs: number;
+  readonly tenant: number;
+  readonly corpus: number;
+  readonly fragments: readonly number[];
+  readonly questionTokens: number;
+  readonly answerTokens: number;
+}
+
+/** Which worker takes a request; undefined: the router decides. */
+export type Policy = (workers: readonly WorkerRecord[], request: PoolRequest, index: number) => string | undefined;
+
+export interface PoolOptions {
+  readonly workerCount: number;
+  readonly fragmentTokens: number;
+  /** Blocks of each worker. */
+  readonly blockCount: number;
+  readonly policy?: Policy;
+}
+
+interface SimWorker {
+  readonly id: string;
+  readonly engine: Engine;
+  readonly backend: FakeBackend;
+  outbox: WorkerMessage[];
+  endsAtMs: number | undefined;
+  busyMs: number;
+}
+
+export interface PoolReport {
+  readonly computedTokens: number;
+  readonly hitShare: number;
+  readonly ttftMs: readonly number[];
+  readonly makespanMs: number;
+  /** Time of the busiest worker over the mean: 1 is perfect balance. */
+  readonly imbalance: number;
+  readonly failures: number;
+}
+
+export class PoolWorld {
+  readonly registry = new Registry();
+  readonly underway = new Underway((root) => this.#corpusRoots.get(root));
+  readonly residency = new Residency((workerId, root) => this.underway.ownerOf(workerId, root));
+  readonly uses = new UseCounts(10_000, () => this.#nowMs);
+  readonly #corpusRoots = new Map<BlockKey, string>();
+  readonly #options: PoolOptions;
+  readonly #dispatcher: Dispatcher;
+  readonly #workers: SimWorker[] = [];
+  readonly #arrivedAtMs = new Map<string, number>();
+  readonly #ttftMs: number[] = [];
+  #nowMs = 0;
+  #failures = 0;
+  #sent = 0;
+
+  constructor(options: PoolOptions) {
+    this.#options = options;
+    this.#dispatcher = new Dispatcher({
+      registry: this.registry,
+      residency: this.residency,
+      underway: this.underway,
+      uses: this.uses,
+      supervisor: { send: (workerId, message) => this.#receive(workerId, message) },
+      log: () => undefined,
+      maxAttempts: 3,
+      maxInFlightPerWorker: 1_000,
+      maxUnplaced: 1,
+      abortGraceMs: 1,
+    });
+    for (let index = 0; index < options.workerCount; index++) this.#addWorker(`worker-${index}`);
+  }
+
+  get nowMs(): number {
+    return this.#nowMs;
+  }
+
+  engines(): readonly (readonly [workerId: string, engine: Engine])[] {
+    return this.#workers.map(({ id, engine }) => [id, engine] as const);
+  }
+
+  /** Requests in the order of their arrival, until the last has ended. */
+  async run(requests: readonly PoolRequest[]): Promise<void> {
+    for (const [index, request] of requests.entries()) {
+      await this.#advanceTo(request.atMs);
+      const workerId = this.#options.policy?.(this.registry.ready(), request, index);
+      this.#submit(this.planOf(request), request, workerId);
+    }
+    await this.#advanceTo(Number.POSITIVE_INFINITY);
+  }
+
+  /** Fragments of a corpus, on the workers that `homes` chooses. */
+  async prepare(corpus: number, fragments: readonly number[], homes: "placed" | "one" | "all"): Promise<void> {
+    for (const fragment of fragments) {
+      const run = this.spanRun(corpus, fragment);
+      for (const workerId of this.#homes(run, corpus, homes)) {
+        const request = {
+          atMs: this.#nowMs,
+          tenant: corpus,
+          corpus,
+          fragments: [],
+          questionTokens: 0,
+          answerTokens: 0,
+        };
+        this.#submit({ runs: [run] }, request, workerId);
+      }
+      await this.#advanceTo(Number.POSITIVE_INFINITY);
+    }
+  }
+
+  report(): PoolReport {
+    const stats = this.#workers.map(({ engine }) => engine.stats());
+    const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+    const busyMs = this.#workers.map((worker) => worker.busyMs);
+    return {
+      computedTokens: sum(stats.map(({ computedTokens }) => computedTokens)),
+      hitShare: sum(stats.map(({ hitTokens }) => hitTokens)) / sum(stats.map(({ queriedTokens }) => queriedTokens)),
+      ttftMs: this.#ttftMs,
+      makespanMs: this.#nowMs,
+      imbalance: Math.max(...busyMs) / (sum(busyMs) / busyMs.length),
+      failures: this.#failures,
+    };
+  }
+
+  spanRun(corpus: number, fragment: number): PlanRun {
+    const root = rootKey(digest, corpusSaltOf(corpus), "span");
+    this.#corpusRoots.set(root, `tenant-${corpus}`);
+    const tokenIds = Int32Array.from({ length: this.#options.fragmentTokens }, (_, i) => {
+      return (Math.imul(fragment + 1, 0x9e3779b1) >>> (i % 24)) % fakeShape.vocabSize;
+    });
+    const blockKeys = runBlockKeys(root, tokenIds, blockTokens, true);
+    return { kind: "span", tokenIds, position: 0, sees: [], blockKeys, rootKey: root, spanId: `f${fragment}` };
+  }
+
+  planOf({ tenant, corpus, fragments, questionTokens }: PoolRequest): TokenPlan {
+    const runs: PlanRun[] = [];
+    const sees: SegmentRef[] = [];
+    let key = rootKey(digest, `tenant-${tenant}` as CacheSalt, "main");
+    let position = 0;
+    for (const fragment of fragments) {
+      const run = this.spanRun(corpus, fragment);
+      sees.push({ run: runs.length, firstToken: 0, tokenCount: run.tokenIds.length, offset: position });
+      runs.push(run);
+      key = foldSpan(key, run.blockKeys.at(-1) ?? run.rootKey);
+      position += run.tokenIds.length;
+    }
+    const tokenIds = Int32Array.from({ length: questionTokens }, (_, i) => (i + this.#sent) % fakeShape.vocabSize);
+    const blockKeys = runBlockKeys(key, tokenIds, blockTokens, false);
+    runs.push({ kind: "main", tokenIds, position, sees, blockKeys, rootKey: key });
+    return { runs };
+  }
+
+  #addWorker(id: string): void {
+    const { blockCount } = this.#options;
+    const backend = new FakeBackend({ blockCount, blockTokens, contextTokens: 1 << 16 });
+    const worker: SimWorker = {
+      id,
+      backend,
+      engine: new Engine({
+        backend,
+        eosTokenIds: [],
+        limits: { maxRunningRequests: 32, maxWaitingRequests: 10_000, stepTokens, prefillTokensBesideDecodes: 64 },
+        clock: () => this.#nowMs,
+        emit: (message) => worker.outbox.push(message),
+      }),
+      outbox: [],
+      endsAtMs: undefined,
+      busyMs: 0,
+    };
+    this.#workers.push(worker);
+    this.registry.add(id, "cpu");
+    this.registry.becameReady(id, { ...fakeCard, digest, blockTokens, blockCount });
+  }
+
+  #homes(run: PlanRun, corpus: number, homes: "placed" | "one" | "all"): readonly string[] {
+    if (homes === "all") return this.#workers.map(({ id }) => id);
+    if (homes === "one")
+      return this.#workers
+        .slice(corpus % this.#workers.length)
+        .map(({ id }) => id)
+        .slice(0, 1);
+    const spanKey = run.blockKeys.at(-1) ?? run.rootKey;
+    const workers = fragmentHolders(this.registry.ready(), this.residency);
+    const fragment = { spanKey, blockCount: run.blockKeys.length, uses: this.uses.of(spanKey) };
+    return homesOf(fragment, workers, this.residency.holders(spanKey));
+  }
+
+  #submit(plan: TokenPlan, request: PoolRequest, workerId: string | undefined): void {
+    const requestId = `r${this.#sent++}`;
+    this.#arrivedAtMs.set(`${requestId}.1`, request.atMs);
+    const events = this.#dispatcher.submit({
+      requestId,
+      tenantId: `tenant-${request.tenant}`,
+      plan,
+      params: { ...greedy(request.answerTokens), ignoreEos: true },
+      reuse: true,
+      deadlineMs: 600_000,
+      affinity: `tenant-${request.tenant}`,
+      placement: workerId === undefined ? undefined : new Placement(workerId),
+    });
+    // Read by nobody here: what the worker says is counted as it is delivered.
+    void events;
+  }
+
+  #receive(workerId: string, message: GatewayMessage): boolean {
+    const worker = this.#workers.find(({ id }) => id === workerId);
+    if (message.type === "submit") worker?.engine.submit(message);
+    else if (message.type === "abort") worker?.engine.abort(message.requestId);
+    else if (message.type === "evict") worker?.engine.evict(message.blockKeys);
+    return true;
+  }
+
+  /** Steps begin and end until the given time, or until there is nothing to do. */
+  async #advanceTo(untilMs: number): Promise<void> {
+    for (;;) {
+      for (const worker of this.#workers) if (worker.endsAtMs === undefined) await this.#beginStep(worker);
+      const ends = this.#workers.map(({ endsAtMs }) => endsAtMs ?? Number.POSITIVE_INFINITY);
+      const nextMs = Math.min(...ends);
+      if (nextMs > untilMs || nextMs === Number.POSITIVE_INFINITY) break;
+      this.#nowMs = nextMs;
+      for (const worker of this.#workers) if (worker.endsAtMs === nextMs) this.#endStep(worker);
+    }
+    if (untilMs !== Number.POSITIVE_INFINITY) this.#nowMs = Math.max(this.#nowMs, untilMs);
+  }
+
+  /** What a step says is held back until its time is over. */
+  async #beginStep(worker: SimWorker): Promise<void> {
+    const before = worker.backend.rowCount;
+    if (!(await worker.engine.step())) return;
+    const tookMs = stepMs(worker.backend.rowCount - before);
+    worker.endsAtMs = this.#nowMs + tookMs;
+    worker.busyMs += tookMs;
+  }
+
+  #endStep(worker: SimWorker): void {
+    worker.endsAtMs = undefined;
+    const messages = worker.outbox;
+    worker.outbox = [];
+    for (const message of messages) {
+      if (message.type === "failed") this.#failures += 1;
+      const arrivedAtMs = message.type === "tokens" ? this.#arrivedAtMs.get(message.requestId) : undefined;
+      if (message.type === "tokens" && arrivedAtMs !== undefined) {
+        this.#ttftMs.push(this.#nowMs - arrivedAtMs);
+        this.#arrivedAtMs.delete(message.requestId);
+      }
+      this.#dispatcher.onMessage(worker.id, message);
+    }
+  }
+}
