@@ -14,7 +14,7 @@
  *
  * K is stored transposed, so that 16 tokens of one dimension are one AVX-512 register of float32. Elements
  * are float32, or float16 converted on load (all arithmetic is float32; beyond 65504 they are stored as that). Slot = blockId * blockTokens + offset.
- * K of the token at chain position i is stored rotated by RoPE at i; V as it is. Everything native-endian.
+ * K of the token at chain position i is stored rotated by RoPE at i, in layers with RoPE; V as it is. Everything native-endian.
  * blockTokens is a power of two up to 256; below 16 blocks are gathered into scratch first (correct, slower).
  *
  * STEP. spg_step_begin copies the plan of one step (worker/backend/backend.ts: Batch), checks it once for all
@@ -94,9 +94,12 @@ SPG_API void spg_close(spg_context *context);
 /* The spg_isa in use. */
 SPG_API int32_t spg_isa_of(const spg_context *context);
 
-/* inverse_frequencies: [rotary_dim / 2] float64; angle of pair i at position n is n * inverse_frequencies[i]. */
+/*
+ * inverse_frequencies: [rotary_dim / 2] float64; angle of pair i at position n is n * inverse_frequencies[i].
+ * rope_layers: [layer_count] 1 where q and k are rotated, 0 where they are left as they are.
+ */
 SPG_API int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *inverse_frequencies,
-                              spg_pool **out);
+                              const uint8_t *rope_layers, spg_pool **out);
 SPG_API void spg_pool_close(spg_pool *pool);
 SPG_API void *spg_pool_data(spg_pool *pool);
 SPG_API int64_t spg_pool_bytes(const spg_pool *pool);

@@ -120,8 +120,9 @@ int32_t spg_isa_of(const spg_context *context) {
   return context ? context->isa : 0;
 }
 
-int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *frequencies, spg_pool **out) {
-  if (!context || !config || !out || (!frequencies && config->rotary_dim > 0)) return SPG_E_NULL;
+int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const double *frequencies,
+                      const uint8_t *rope_layers, spg_pool **out) {
+  if (!context || !config || !rope_layers || !out || (!frequencies && config->rotary_dim > 0)) return SPG_E_NULL;
   PoolView view;
   size_t bytes;
   const int32_t status = make_view(*config, view, bytes);
@@ -138,6 +139,8 @@ int32_t spg_pool_open(spg_context *context, const spg_pool_config *config, const
     if (!pool->view.data) return SPG_E_MEMORY;
     pool->inverseFrequencies.assign(frequencies, frequencies + view.rotaryDim / 2);
     pool->view.inverseFrequencies = pool->inverseFrequencies.data();
+    pool->ropeLayers.assign(rope_layers, rope_layers + view.layers);
+    pool->view.ropeLayers = pool->ropeLayers.data();
     if (context->kernels) {
       pool->rope = std::make_unique<RopeTable>(frequencies, view.rotaryDim, view.ropeFactor, view.maxPositions);
       pool->view.ropeOrigin = pool->rope->origin();

@@ -29,13 +29,14 @@ void copy_head(const PoolView &pool, const unsigned char *from, int fromOffset, 
 void copy_tokens(const PoolView &pool, const TokenCopies &copies, const float *const *turns, int layer, int kvHead) {
   for (int i = 0; i < copies.count; i++) {
     const int source = copies.sourceSlots[i], target = copies.targetSlots[i];
+    const float *turn = pool.ropeLayers[layer] ? turns[i] : nullptr;
     const unsigned char *from = spg::head_data(pool, layer, source / pool.blockTokens, kvHead);
     unsigned char *to = spg::head_data(pool, layer, target / pool.blockTokens, kvHead);
     const int fromOffset = source % pool.blockTokens, toOffset = target % pool.blockTokens;
     if (pool.elementBytes == 4) {
-      copy_head<float>(pool, from, fromOffset, turns[i], to, toOffset);
+      copy_head<float>(pool, from, fromOffset, turn, to, toOffset);
     } else {
-      copy_head<Half>(pool, from, fromOffset, turns[i], to, toOffset);
+      copy_head<Half>(pool, from, fromOffset, turn, to, toOffset);
     }
   }
 }
@@ -64,7 +65,7 @@ void deviate_rows(const PoolView &pool, const StepView &step, const LayerCall &c
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
       scale_head(k, call.kNorm, pool.headDim, pool.normEps, 1.0f, turned);
-      rotate_head(pool, turned, rope_row(pool, step.positions[row]), turned);
+      rotate_head(pool, turned, rope_row(pool, call.layer, step.positions[row]), turned);
       const unsigned char *head = spg::head_data(pool, call.layer, block, kvHead);
       sum += pool.elementBytes == 4 ? head_deviation<float>(pool, turned, v, head, offset)
                                     : head_deviation<Half>(pool, turned, v, head, offset);

@@ -39,8 +39,12 @@ inline void scale_head(const float *x, const float *weight, int headDim, float e
   for (; i < headDim; i++) out[i] = weight ? x[i] * factor * weight[i] : x[i] * factor;
 }
 
-/* out = x rotated to the position whose table row is `row`; out may be x. */
+/* out = x rotated to the position whose table row is `row`; out may be x. No row: no rotation. */
 inline void rotate_head(const PoolView &pool, const float *x, const float *row, float *out) {
+  if (!row) {
+    if (out != x) memcpy(out, x, pool.headDim * sizeof(float));
+    return;
+  }
   const int half = pool.rotaryDim / 2;
   const float *cosines = row, *sines = row + half;
   int i = 0;
@@ -60,8 +64,9 @@ inline void rotate_head(const PoolView &pool, const float *x, const float *row, 
   if (out != x) memcpy(out + pool.rotaryDim, x + pool.rotaryDim, (pool.headDim - pool.rotaryDim) * sizeof(float));
 }
 
-inline const float *rope_row(const PoolView &pool, int position) {
-  return pool.ropeOrigin + static_cast<ptrdiff_t>(position) * pool.rotaryDim;
+/* nullptr in a layer without RoPE. */
+inline const float *rope_row(const PoolView &pool, int layer, int position) {
+  return pool.ropeLayers[layer] ? pool.ropeOrigin + static_cast<ptrdiff_t>(position) * pool.rotaryDim : nullptr;
 }
 
 template <class T>
@@ -82,7 +87,7 @@ void write_rows(const PoolView &pool, const StepView &step, const LayerCall &cal
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
       scale_head(k, call.kNorm, pool.headDim, pool.normEps, 1.0f, turned);
-      rotate_head(pool, turned, rope_row(pool, step.positions[row]), turned);
+      rotate_head(pool, turned, rope_row(pool, call.layer, step.positions[row]), turned);
       const int block = step.slots[row] / pool.blockTokens, offset = step.slots[row] % pool.blockTokens;
       unsigned char *head = spg::head_data(pool, call.layer, block, kvHead);
       if (pool.elementBytes == 4) {

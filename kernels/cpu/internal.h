@@ -41,6 +41,8 @@ struct PoolView {
   const double *inverseFrequencies;
   /* Row of position 0 of the cos/sin table: [rotaryDim / 2] cosines, then sines, both times ropeFactor. */
   const float *ropeOrigin;
+  /* [layers] 0: q and k are not rotated there. */
+  const uint8_t *ropeLayers;
 };
 
 /* Up to kChunkTokens tokens of one segment, aligned to the segment's first block. */

@@ -50,7 +50,7 @@ void load_queries(const Task &task, const Tile &tile, int first) {
 void turn_queries(const Task &task, const Tile &tile, int first, int offset) {
   const PoolView &pool = task.pool;
   for (int r = 0; r < tile.rowCount; r++) {
-    const float *row = rope_row(pool, task.step.positions[tile.firstRow + r] - offset);
+    const float *row = rope_row(pool, task.call.layer, task.step.positions[tile.firstRow + r] - offset);
     for (int g = 0; g < pool.group; g++) {
       const int i = (first + r * pool.group + g) * pool.headDim;
       rotate_head(pool, task.scratch.bare + i, row, task.scratch.turned + i);

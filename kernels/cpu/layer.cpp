@@ -122,6 +122,7 @@ void run_rerope(spg_pool &pool, const int32_t *blockIds, int count, int delta) {
   fill_turn(pool.view.inverseFrequencies, half, delta, 1, turn);
   for (int i = 0; i < 2 * half; i++) row[i] = static_cast<float>(turn[i]);
   for (int layer = 0; layer < pool.view.layers; layer++) {
+    if (!pool.view.ropeLayers[layer]) continue;
     for (int i = 0; i < count * pool.view.kvHeads; i++) {
       unsigned char *head = head_data(pool.view, layer, blockIds[i / pool.view.kvHeads], i % pool.view.kvHeads);
       pool.context->kernels->reropeHead(pool.view, head, row);

@@ -25,6 +25,7 @@ struct spg_pool {
   spg::PoolView view{};
   size_t bytes = 0;
   std::vector<double> inverseFrequencies;
+  std::vector<uint8_t> ropeLayers;
   std::unique_ptr<spg::RopeTable> rope;
   spg::Step step;
   spg::FloatBuffer partials;

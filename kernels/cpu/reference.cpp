@@ -87,7 +87,8 @@ Vector normalised(const PoolView &pool, const float *head, const float *weight) 
   return out;
 }
 
-void rotate(const PoolView &pool, Vector &head, double position, double factor) {
+void rotate(const PoolView &pool, int layer, Vector &head, double position, double factor) {
+  if (!pool.ropeLayers[layer]) return;
   const int half = pool.rotaryDim / 2;
   for (int i = 0; i < half; i++) {
     const int a = pool.interleaved ? 2 * i : i;
@@ -110,7 +111,8 @@ void attend_head(const PoolView &pool, const StepView &step, const LayerCall &ca
   std::vector<int> slots;
   for (int s = step.pieceSegments[piece]; s <= lastSegment; s++) {
     Vector turned = bare;
-    rotate(pool, turned, static_cast<double>(step.positions[row]) - step.segmentOffsets[s], pool.ropeFactor);
+    const double position = static_cast<double>(step.positions[row]) - step.segmentOffsets[s];
+    rotate(pool, call.layer, turned, position, pool.ropeFactor);
     int seen = step.segmentTokenCounts[s];
     if (s == lastSegment) seen -= step.pieceRows[piece + 1] - 1 - row;
     for (int t = 0; t < seen; t++) {
@@ -145,7 +147,7 @@ void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call)
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
       Vector turned = normalised(pool, k, call.kNorm);
-      rotate(pool, turned, step.positions[row], pool.ropeFactor);
+      rotate(pool, call.layer, turned, step.positions[row], pool.ropeFactor);
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
       for (int d = 0; d < pool.headDim; d++) store(pool, at.head, k_index(pool, d, at.offset), turned[d]);
       for (int d = 0; d < pool.headDim; d++) store(pool, at.head, v_index(pool, d, at.offset), v[d]);
@@ -168,7 +170,7 @@ void rerope(const PoolView &pool, const int32_t *blockIds, int count, int delta)
       unsigned char *head = head_data(pool, layer, blockIds[i / pool.kvHeads], i % pool.kvHeads);
       for (int offset = 0; offset < pool.blockTokens; offset++) {
         for (int d = 0; d < pool.headDim; d++) column[d] = load(pool, head, k_index(pool, d, offset));
-        rotate(pool, column, delta, 1);
+        rotate(pool, layer, column, delta, 1);
         for (int d = 0; d < pool.headDim; d++) store(pool, head, k_index(pool, d, offset), column[d]);
       }
     }
@@ -183,7 +185,7 @@ void copy_tokens(const PoolView &pool, const TokenCopies &copies) {
       const TokenPlace from = place(pool, layer, kvHead, copies.sourceSlots[i]);
       const TokenPlace to = place(pool, layer, kvHead, copies.targetSlots[i]);
       for (int d = 0; d < pool.headDim; d++) column[d] = load(pool, from.head, k_index(pool, d, from.offset));
-      rotate(pool, column, copies.deltas[i], 1);
+      rotate(pool, layer, column, copies.deltas[i], 1);
       for (int d = 0; d < pool.headDim; d++) store(pool, to.head, k_index(pool, d, to.offset), column[d]);
       for (int d = 0; d < pool.headDim; d++) {
         store(pool, to.head, v_index(pool, d, to.offset), load(pool, from.head, v_index(pool, d, from.offset)));
@@ -199,7 +201,7 @@ void deviations(const PoolView &pool, const StepView &step, const LayerCall &cal
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
       Vector turned = normalised(pool, k, call.kNorm);
-      rotate(pool, turned, step.positions[row], pool.ropeFactor);
+      rotate(pool, call.layer, turned, step.positions[row], pool.ropeFactor);
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
       for (int d = 0; d < pool.headDim; d++) {
         const double inKey = turned[d] - load(pool, at.head, k_index(pool, d, at.offset));

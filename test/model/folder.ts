@@ -3,7 +3,7 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseModelConfig } from "../../worker/model/config.ts";
-import { expectedTensors } from "../../worker/model/weights.ts";
+import { storedShapes, tensorLayout } from "../../worker/model/tensor-layout.ts";
 
 export const tinyConfig = {
   architectures: ["Qwen3ForCausalLM"],
@@ -44,7 +44,7 @@ export function safetensorsBytes(
 /** Random weights (normal, deviation 0.05; norms around 1) for a configuration. */
 export function randomTensors(config: Record<string, unknown>): Map<string, { shape: number[]; data: Float32Array }> {
   const tensors = new Map<string, { shape: number[]; data: Float32Array }>();
-  for (const [name, shape] of expectedTensors(parseModelConfig(config, "config.json"))) {
+  for (const [name, shape] of storedShapes(tensorLayout(parseModelConfig(config, "config.json")))) {
     const count = shape.reduce((product, extent) => product * extent, 1);
     const offset = name.includes("norm") ? 1 : 0;
     tensors.set(name, {

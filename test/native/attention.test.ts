@@ -160,6 +160,8 @@ describe("the comparison can fail", () => {
       "rotation off",
       ({ options }) => ({ options: { ...options, rope: { inverseFrequencies: new Float32Array(32) } } }),
     ],
+    ["rotation off in this layer", ({ options }) => ropeChanged(options, { layers: [true, false] })],
+    ["cos and sin of another factor", ({ options }) => ropeChanged(options, { attentionFactor: 1.01 })],
     ["offsets ignored", ({ batch }) => ({ batch: { ...batch, segmentOffsets: batch.segmentOffsets.map(() => 0) } })],
     [
       "offset off by one",
@@ -178,6 +180,10 @@ describe("the comparison can fail", () => {
     expect(excessOf(world, mutated.out, right.elements)).toBeGreaterThan(1);
   });
 });
+
+function ropeChanged(options: KvPoolOptions, change: Partial<KvPoolOptions["rope"]>): { options: KvPoolOptions } {
+  return { options: { ...options, rope: { ...options.rope, ...change } } };
+}
 
 /** One token fewer in each segment that is seen whole. */
 function fewerSeen(batch: AttentionBatch): Int32Array {

@@ -159,6 +159,11 @@ describe("sizes", () => {
     expect(() => kernels.openPool({ ...options, ...change } as KvPoolOptions)).toThrow(/configuration/);
   });
 
+  test("openPool refuses a list of rotated layers of another length", () => {
+    const rope = { ...options.rope, layers: [true] };
+    expect(() => kernels.openPool({ ...options, layerCount: 2, rope })).toThrow(/rope.layers must have 2 elements/);
+  });
+
   test("openPool refuses a size that is no integer", () => {
     expect(() => kernels.openPool({ ...options, blockCount: 1.5 })).toThrow(/blockCount must be an integer/);
   });

@@ -79,11 +79,12 @@ const smallLimits: WorldLimits = { pieces: 5, rows: 40, tokens: 70, segments: 5 
 export function randomOptions(random: Random, fixed: Partial<KvPoolOptions> = {}, limits = smallLimits): KvPoolOptions {
   const blockTokens = fixed.blockTokens ?? random.pick([4, 8, 16, 16, 16, 32]);
   const runs = limits.segments + limits.pieces;
+  const layerCount = fixed.layerCount ?? 2;
   const headDim = fixed.headDim ?? random.pick([8, 16, 24, 32, 64, 80, 96, 128]);
   const kvHeads = random.integer(1, 3);
   const rotaryDim = random.pick([headDim, headDim, headDim, headDim / 2, 0]);
   return {
-    layerCount: 2,
+    layerCount,
     // Room for the longest run of every chain and piece.
     blockCount: runs * (Math.ceil((limits.tokens + limits.rows) / blockTokens) + 1),
     blockTokens,
@@ -95,6 +96,7 @@ export function randomOptions(random: Random, fixed: Partial<KvPoolOptions> = {}
       inverseFrequencies: Float32Array.from({ length: rotaryDim / 2 }, (_, i) => 10_000 ** ((-2 * i) / rotaryDim)),
       interleaved: random.integer(1, 4) === 1,
       attentionFactor: random.pick([1, 1, 1.2]),
+      layers: Array.from({ length: layerCount }, () => random.integer(1, 4) > 1),
     },
     maxPositions: 100_000,
     normEpsilon: 1e-6,

@@ -1,19 +1,15 @@
 /**
- * `config.json` of a Hugging Face model folder -> ModelConfig. Reads the older top-level RoPE keys
- * (`rope_theta`, `rope_scaling`) and the newer `rope_parameters`. Whatever would change the numbers and
- * is not supported is an error that names the field; nothing is skipped in silence.
+ * `config.json` of a Hugging Face model folder -> ModelConfig, which says as data what varies between architectures, so
+ * that backends ask for no architecture by name. Whatever would change the numbers and is not supported is an error
+ * that names the field; nothing is skipped in silence.
  */
 import { z } from "zod";
+import { type Architecture, type Family, families, isArchitecture } from "./family.ts";
 import { ModelError } from "./model-error.ts";
-
-export interface RopeConfig {
-  readonly theta: number;
-  /** Leading dimensions of a head that are rotated. */
-  readonly rotaryDim: number;
-}
+import { type RopeConfig, rotation } from "./rope.ts";
 
 export interface ModelConfig {
-  readonly architecture: "LlamaForCausalLM" | "Qwen3ForCausalLM";
+  readonly architecture: Architecture;
   readonly layerCount: number;
   readonly hiddenSize: number;
   readonly headCount: number;
@@ -23,64 +19,75 @@ export interface ModelConfig {
   readonly vocabSize: number;
   readonly rmsNormEps: number;
   readonly tiedEmbeddings: boolean;
+  /** Qwen2: q, k and v have a bias. */
+  readonly qkvBias: boolean;
   /** Qwen3: RMSNorm over each head of q and k before RoPE. */
   readonly qkNorm: boolean;
+  /** Phi-3: how the tensors are stored; logical tensors (tensor-layout.ts) are the same for all. */
+  readonly fusedProjections: boolean;
   readonly rope: RopeConfig;
+  /** Of the scores: 1 / sqrt(headDim), or Granite's attention_multiplier. */
+  readonly softmaxScale: number;
+  /** Granite: token embeddings times this; what attention and MLP add to the residual stream times this; 1 for others. */
+  readonly embeddingMultiplier: number;
+  readonly residualMultiplier: number;
+  /** Granite: logits are divided by it; 1 for others. */
+  readonly logitsDivisor: number;
   readonly contextTokens: number;
   readonly eosTokenIds: readonly number[];
 }
 
 const dimension = (max: number) => z.number().int().min(1).max(max);
 const tokenId = z.number().int().min(0).max(1_000_000);
-const rope = z.object({ rope_theta: z.number().positive().optional(), rope_type: z.string().optional() }).loose();
+const multiplier = z.number().positive().max(1e6);
+const rope = z.looseObject({ rope_type: z.string().optional(), type: z.string().optional() });
 
-const schema = z
-  .object({
-    architectures: z.array(z.string()).length(1),
-    num_hidden_layers: dimension(512),
-    hidden_size: dimension(65_536),
-    num_attention_heads: dimension(1_024),
-    num_key_value_heads: dimension(1_024).nullish(),
-    head_dim: dimension(256).nullish(),
-    intermediate_size: dimension(524_288),
-    vocab_size: dimension(1_000_000),
-    rms_norm_eps: z.number().positive().max(1),
-    tie_word_embeddings: z.boolean().default(false),
-    hidden_act: z.string().default("silu"),
-    attention_bias: z.boolean().nullish(),
-    mlp_bias: z.boolean().nullish(),
-    use_sliding_window: z.boolean().nullish(),
-    layer_types: z.array(z.string()).nullish(),
-    max_position_embeddings: dimension(16_777_216),
-    eos_token_id: z.union([tokenId, z.array(tokenId).max(64)]).nullish(),
-    rope_theta: z.number().positive().nullish(),
-    rope_scaling: rope.extend({ type: z.string().optional() }).nullish(),
-    rope_parameters: rope.nullish(),
-    partial_rotary_factor: z.number().positive().max(1).nullish(),
-  })
-  .loose();
-
-const architectures = { LlamaForCausalLM: { qkNorm: false }, Qwen3ForCausalLM: { qkNorm: true } } as const;
+const schema = z.looseObject({
+  num_hidden_layers: dimension(512),
+  hidden_size: dimension(65_536),
+  num_attention_heads: dimension(1_024),
+  num_key_value_heads: dimension(1_024).nullish(),
+  head_dim: dimension(256).nullish(),
+  intermediate_size: dimension(524_288),
+  vocab_size: dimension(1_000_000),
+  rms_norm_eps: z.number().positive().max(1),
+  tie_word_embeddings: z.boolean().nullish(),
+  hidden_act: z.string().default("silu"),
+  attention_bias: z.boolean().nullish(),
+  mlp_bias: z.boolean().nullish(),
+  use_sliding_window: z.boolean().nullish(),
+  sliding_window: dimension(16_777_216).nullish(),
+  max_window_layers: z.number().int().min(0).max(65_536).default(28),
+  layer_types: z.array(z.string()).nullish(),
+  max_position_embeddings: dimension(16_777_216),
+  eos_token_id: z.union([tokenId, z.array(tokenId).max(64)]).nullish(),
+  rope_theta: z.number().positive().nullish(),
+  rope_scaling: rope.nullish(),
+  rope_parameters: rope.nullish(),
+  partial_rotary_factor: z.number().positive().max(1).nullish(),
+  no_rope_layers: z.array(z.union([z.literal(0), z.literal(1)])).nullish(),
+  no_rope_layer_interval: dimension(512).default(4),
+  embedding_multiplier: multiplier.default(1),
+  attention_multiplier: multiplier.default(1),
+  residual_multiplier: multiplier.default(1),
+  logits_scaling: multiplier.default(1),
+  quantization_config: z.unknown().optional(),
+});
+type RawConfig = z.infer<typeof schema>;
+type Refuse = (field: string, value: unknown) => never;
 
 /** @throws ModelError naming the field. `file` is only for the message. */
 export function parseModelConfig(json: unknown, file: string): ModelConfig {
-  const named = z
-    .object({ architectures: z.array(z.string()).length(1) })
-    .loose()
-    .safeParse(json);
-  const architecture = named.data?.architectures[0];
-  if (architecture === undefined) throw new ModelError(`${file}: "architectures" must name one architecture`);
-  if (!(architecture in architectures)) {
-    const known = Object.keys(architectures).join(", ");
-    throw new ModelError(`${file}: architecture "${architecture}" is not supported (supported: ${known})`);
-  }
+  const architecture = parseArchitecture(json, file);
+  const family: Family = families[architecture];
   const parsed = schema.safeParse(json);
-  if (!parsed.success) {
-    const issue = parsed.error.issues[0];
-    throw new ModelError(`${file}: "${issue?.path.join(".")}": ${issue?.message}`);
-  }
+  if (!parsed.success) throw fieldError(parsed.error, file);
   const raw = parsed.data;
-  refuseUnsupported(raw, file);
+  const refuse: Refuse = (field, value) => {
+    throw new ModelError(`${file}: "${field}" ${JSON.stringify(value)} is not supported for ${architecture}`);
+  };
+  refuseUnsupported(raw, family, refuse);
+  refuseSlidingWindow(raw, family, refuse);
   const headCount = raw.num_attention_heads;
   const kvHeadCount = raw.num_key_value_heads ?? headCount;
   if (headCount % kvHeadCount !== 0) {
@@ -91,7 +98,7 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     throw new ModelError(`${file}: head size ${headDim} is not a multiple of 8 up to 256`);
   }
   return {
-    architecture: architecture as ModelConfig["architecture"],
+    architecture,
     layerCount: raw.num_hidden_layers,
     hiddenSize: raw.hidden_size,
     headCount,
@@ -100,43 +107,95 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     ffnSize: raw.intermediate_size,
     vocabSize: raw.vocab_size,
     rmsNormEps: raw.rms_norm_eps,
-    tiedEmbeddings: raw.tie_word_embeddings,
-    qkNorm: architectures[architecture as ModelConfig["architecture"]].qkNorm,
-    rope: parseRope(raw, headDim, file),
+    tiedEmbeddings: raw.tie_word_embeddings ?? family.defaultTied,
+    qkvBias: family.qkvBias ?? false,
+    qkNorm: family.qkNorm ?? false,
+    fusedProjections: family.fusedProjections ?? false,
+    rope: parseRope(raw, family, headDim, file, refuse),
+    softmaxScale: family.multipliers ? raw.attention_multiplier : 1 / Math.sqrt(headDim),
+    embeddingMultiplier: family.multipliers ? raw.embedding_multiplier : 1,
+    residualMultiplier: family.multipliers ? raw.residual_multiplier : 1,
+    logitsDivisor: family.multipliers ? raw.logits_scaling : 1,
     contextTokens: raw.max_position_embeddings,
     eosTokenIds: [raw.eos_token_id ?? []].flat(),
   };
 }
 
-type RawConfig = z.infer<typeof schema>;
+function parseArchitecture(json: unknown, file: string): Architecture {
+  const named = z.looseObject({ architectures: z.array(z.string()).length(1) }).safeParse(json);
+  const architecture = named.data?.architectures[0];
+  if (architecture === undefined) throw new ModelError(`${file}: "architectures" must name one architecture`);
+  if (isArchitecture(architecture)) return architecture;
+  const known = Object.keys(families).join(", ");
+  throw new ModelError(`${file}: architecture "${architecture}" is not supported (supported: ${known})`);
+}
 
-function refuseUnsupported(raw: RawConfig, file: string): void {
-  const refuse = (field: string, value: unknown) => {
-    throw new ModelError(`${file}: "${field}" ${JSON.stringify(value)} is not supported`);
-  };
+function fieldError(error: z.ZodError, file: string, parent = ""): ModelError {
+  const issue = error.issues[0];
+  return new ModelError(`${file}: "${parent}${issue?.path.join(".")}": ${issue?.message}`);
+}
+
+function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void {
   if (raw.hidden_act !== "silu") refuse("hidden_act", raw.hidden_act);
-  if (raw.attention_bias) refuse("attention_bias", true);
+  if (raw.attention_bias && !family.qkvBias) refuse("attention_bias", true);
   if (raw.mlp_bias) refuse("mlp_bias", true);
-  if (raw.use_sliding_window) refuse("use_sliding_window", true);
-  const otherLayer = raw.layer_types?.find((type) => type !== "full_attention");
-  if (otherLayer) refuse("layer_types", otherLayer);
-  if (raw.partial_rotary_factor && raw.partial_rotary_factor !== 1) {
-    refuse("partial_rotary_factor", raw.partial_rotary_factor);
+  if (raw.quantization_config != null) refuse("quantization_config", raw.quantization_config);
+  const otherLayer = raw.layer_types?.find((type) => type !== "full_attention" && type !== "sliding_attention");
+  if (otherLayer !== undefined) refuse("layer_types", otherLayer);
+}
+
+/** A window as wide as the context hides nothing, and one that no layer uses neither. */
+function refuseSlidingWindow(raw: RawConfig, { window }: Family, refuse: Refuse): void {
+  const namesSliding = raw.layer_types?.includes("sliding_attention") ?? false;
+  const isOn = window.always || raw.use_sliding_window === true;
+  const tokens = raw.sliding_window === undefined ? window.defaultTokens : raw.sliding_window;
+  if (!isOn || tokens === null) {
+    if (namesSliding) refuse("layer_types", "sliding_attention");
+    return;
+  }
+  if (tokens >= raw.max_position_embeddings) return;
+  const isUsed = raw.layer_types ? namesSliding : raw.max_window_layers < raw.num_hidden_layers;
+  if (window.always || isUsed) refuse("sliding_window", tokens);
+}
+
+function parseRope(raw: RawConfig, family: Family, headDim: number, file: string, refuse: Refuse): RopeConfig {
+  const place = raw.rope_scaling ? "rope_scaling" : "rope_parameters";
+  const given = raw.rope_scaling ?? raw.rope_parameters ?? {};
+  const nested = ["full_attention", "sliding_attention"].find((layerType) => layerType in given);
+  if (nested !== undefined) refuse(`${place}.${nested}`, given[nested]);
+  const named = given.rope_type ?? given.type ?? "default";
+  const type = family.ropeTypes.find((known) => known === named) ?? refuse(`${place}.rope_type`, named);
+  const partial = z
+    .number()
+    .positive()
+    .max(1)
+    .safeParse(given.partial_rotary_factor ?? raw.partial_rotary_factor ?? 1);
+  if (!partial.success) throw fieldError(partial.error, file, `${place}.partial_rotary_factor`);
+  const rotaryDim = Math.trunc(headDim * partial.data);
+  const isPartial = partial.data !== 1;
+  if (isPartial && (!family.partialRope || rotaryDim % 2 !== 0)) refuse("partial_rotary_factor", partial.data);
+  const fields = {
+    rope_theta: raw.rope_theta ?? family.defaultTheta,
+    ...(type === "yarn" ? { original_max_position_embeddings: raw.max_position_embeddings } : {}),
+    ...given,
+  };
+  try {
+    const layers = ropeLayers(raw, family, file);
+    return { rotaryDim, layers, ...rotation(type, fields, rotaryDim) };
+  } catch (error) {
+    if (error instanceof z.ZodError) throw fieldError(error, file, `${place}.`);
+    throw error;
   }
 }
 
-function parseRope(raw: RawConfig, headDim: number, file: string): RopeConfig {
-  const type = raw.rope_parameters?.rope_type ?? raw.rope_scaling?.rope_type ?? raw.rope_scaling?.type ?? "default";
-  if (type !== "default") throw new ModelError(`${file}: RoPE type "${type}" is not supported (supported: default)`);
-  const theta = raw.rope_parameters?.rope_theta ?? raw.rope_theta ?? 10_000;
-  return { theta, rotaryDim: headDim };
-}
-
-/**
- * Inverse frequencies theta^(-2i/rotaryDim), i < rotaryDim/2 (RoFormer, equation 15), rounded to float32 as
- * the models were trained with.
- */
-export function inverseFrequencies(ropeConfig: RopeConfig): Float32Array {
-  const { theta, rotaryDim } = ropeConfig;
-  return Float32Array.from({ length: rotaryDim / 2 }, (_, i) => theta ** ((-2 * i) / rotaryDim));
+/** In `no_rope_layers` 1 is a layer with RoPE; left out, every so many layers one goes without. */
+function ropeLayers(raw: RawConfig, family: Family, file: string): readonly boolean[] {
+  const layerCount = raw.num_hidden_layers;
+  if (!family.layersWithoutRope) return Array.from({ length: layerCount }, () => true);
+  const listed = raw.no_rope_layers;
+  if (!listed) return Array.from({ length: layerCount }, (_, i) => (i + 1) % raw.no_rope_layer_interval !== 0);
+  if (listed.length < layerCount) {
+    throw new ModelError(`${file}: "no_rope_layers" has ${listed.length} entries for ${layerCount} layers`);
+  }
+  return listed.slice(0, layerCount).map((uses) => uses === 1);
 }

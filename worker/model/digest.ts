@@ -24,11 +24,21 @@ export function modelDigest(folder: string, weightFiles: readonly string[], nume
   return hasher.digest("hex");
 }
 
+/** The whole safetensors header: names, types and places of the tensors. */
+function readHeader(fd: number, fileBytes: number): Uint8Array {
+  const length = new BigUint64Array(1);
+  readSync(fd, length, 0, 8, 0);
+  const header = new Uint8Array(Math.min(Number(length[0]), fileBytes - 8));
+  readSync(fd, header, 0, header.length, 8);
+  return header;
+}
+
 /** Evenly spaced samples from the first byte to the last; a file of up to 64 MiB is hashed whole. */
 function hashSamples(hasher: Bun.CryptoHasher, file: string): void {
   const fd = openSync(file, "r");
   try {
     const fileBytes = fstatSync(fd).size;
+    hasher.update(readHeader(fd, fileBytes));
     const sampleCount = Math.min(Math.ceil(fileBytes / sampleBytes), maxSamplesPerFile);
     const stride = sampleCount > 1 ? (fileBytes - sampleBytes) / (sampleCount - 1) : 0;
     const buffer = new Uint8Array(sampleBytes);

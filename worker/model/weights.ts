@@ -1,6 +1,6 @@
 /**
- * The tensors of a model folder, by their Hugging Face names, checked as a whole: what the architecture
- * needs and is missing is an error, and so is what is there and unknown.
+ * The tensors of a model folder, checked as a whole: what the architecture needs and is missing is an error, and so
+ * is what is there and unknown. Backends ask for logical tensors (tensor-layout.ts).
  */
 import { existsSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
@@ -8,6 +8,7 @@ import { z } from "zod";
 import type { ModelConfig } from "./config.ts";
 import { ModelError } from "./model-error.ts";
 import { readSafetensorsHeader, readTensorBytes, type TensorInfo } from "./safetensors.ts";
+import { storedShapes, tensorLayout } from "./tensor-layout.ts";
 
 const maxShards = 1_024;
 
@@ -49,43 +50,20 @@ export function readJson(file: string): unknown {
   }
 }
 
-/** Names and shapes ([out, in] as torch stores them) that a configuration needs. */
-export function expectedTensors(config: ModelConfig): Map<string, readonly number[]> {
-  const { hiddenSize, ffnSize, headDim } = config;
-  const qSize = config.headCount * headDim;
-  const kvSize = config.kvHeadCount * headDim;
-  const expected = new Map<string, readonly number[]>([
-    ["model.embed_tokens.weight", [config.vocabSize, hiddenSize]],
-    ["model.norm.weight", [hiddenSize]],
-  ]);
-  if (!config.tiedEmbeddings) expected.set("lm_head.weight", [config.vocabSize, hiddenSize]);
-  for (let layer = 0; layer < config.layerCount; layer++) {
-    const prefix = `model.layers.${layer}.`;
-    expected.set(`${prefix}input_layernorm.weight`, [hiddenSize]);
-    expected.set(`${prefix}self_attn.q_proj.weight`, [qSize, hiddenSize]);
-    expected.set(`${prefix}self_attn.k_proj.weight`, [kvSize, hiddenSize]);
-    expected.set(`${prefix}self_attn.v_proj.weight`, [kvSize, hiddenSize]);
-    expected.set(`${prefix}self_attn.o_proj.weight`, [hiddenSize, qSize]);
-    expected.set(`${prefix}post_attention_layernorm.weight`, [hiddenSize]);
-    expected.set(`${prefix}mlp.gate_proj.weight`, [ffnSize, hiddenSize]);
-    expected.set(`${prefix}mlp.up_proj.weight`, [ffnSize, hiddenSize]);
-    expected.set(`${prefix}mlp.down_proj.weight`, [hiddenSize, ffnSize]);
-    if (!config.qkNorm) continue;
-    expected.set(`${prefix}self_attn.q_norm.weight`, [headDim]);
-    expected.set(`${prefix}self_attn.k_norm.weight`, [headDim]);
-  }
-  return expected;
-}
+/** Tables that older files carry along and that follow from the configuration. */
+const derivedTensor = /\.rotary_emb\.inv_freq$/;
 
 export class Weights {
-  readonly #tensors: Map<string, TensorInfo>;
+  /** By logical name. */
+  readonly #tensors = new Map<string, TensorInfo>();
 
   /** @throws ModelError for a gap, a leftover or a wrong shape. */
   constructor(folder: string, config: ModelConfig) {
-    const tensors = findTensors(folder);
-    const expected = expectedTensors(config);
+    const found = findTensors(folder);
+    const layout = tensorLayout(config);
+    const expected = storedShapes(layout);
     for (const [name, shape] of expected) {
-      const tensor = tensors.get(name);
+      const tensor = found.get(name);
       if (!tensor) throw new ModelError(`${folder}: tensor "${name}" is missing`);
       if (tensor.shape.join() !== shape.join()) {
         throw new ModelError(`${folder}: tensor "${name}" is [${tensor.shape}], expected [${shape}]`);
@@ -93,9 +71,13 @@ export class Weights {
     }
     // A tied head may be stored all the same; it is then a copy of the embedding and not read.
     const allowed = config.tiedEmbeddings ? new Set(["lm_head.weight"]) : new Set();
-    const leftover = [...tensors.keys()].find((name) => !expected.has(name) && !allowed.has(name));
+    const isKnown = (name: string) => expected.has(name) || allowed.has(name) || derivedTensor.test(name);
+    const leftover = [...found.keys()].find((name) => !isKnown(name));
     if (leftover) throw new ModelError(`${folder}: tensor "${leftover}" does not belong to ${config.architecture}`);
-    this.#tensors = tensors;
+    for (const [name, { stored, firstRow, shape }] of layout) {
+      const whole = found.get(stored);
+      if (whole) this.#tensors.set(name, rowsOf(whole, firstRow, shape));
+    }
   }
 
   /** The files that hold the tensors. */
@@ -103,6 +85,7 @@ export class Weights {
     return [...new Set(this.#tensors.values().map((tensor) => tensor.file))];
   }
 
+  /** The logical tensor's type, shape, and bytes in its file. @throws ModelError when the architecture has none such. */
   info(name: string): TensorInfo {
     const tensor = this.#tensors.get(name);
     if (!tensor) throw new ModelError(`tensor "${name}" is missing`);
@@ -121,6 +104,13 @@ export class Weights {
     if (tensor.dtype === "F16") return Float32Array.from(new Float16Array(bytes.buffer));
     throw new ModelError(`${tensor.file}: a weight has type ${tensor.dtype}; supported: F32, BF16, F16`);
   }
+}
+
+/** Some rows of a tensor; rows stand one after the other. */
+function rowsOf(tensor: TensorInfo, firstRow: number, shape: readonly number[]): TensorInfo {
+  const rowBytes = (tensor.end - tensor.start) / tensor.shape[0];
+  const start = tensor.start + firstRow * rowBytes;
+  return { ...tensor, shape, start, end: start + shape[0] * rowBytes };
 }
 
 /** bfloat16 is the upper half of a float32. */

@@ -9,6 +9,8 @@ export interface RopeOptions {
   readonly interleaved?: boolean;
   /** Multiplies cos and sin (YaRN's attention factor); default 1. */
   readonly attentionFactor?: number;
+  /** [layerCount] Are q and k of this layer rotated? Default: all. */
+  readonly layers?: readonly boolean[];
 }
 
 export interface KvPoolOptions {
@@ -105,10 +107,12 @@ export class KvPool {
     const config = configBytes(options);
     // One spare element: bun:ffi refuses an empty array, and a model without RoPE has no frequencies.
     const frequencies = Float64Array.of(...options.rope.inverseFrequencies, 0);
+    const ropeLayers = Uint8Array.from(options.rope.layers ?? Array(options.layerCount).fill(true), Number);
+    assertSameLength("rope.layers", ropeLayers, options.layerCount);
     this.#library = library;
     this.#onClose = onClose;
     this.#pool = openHandle((out) =>
-      library.check("spg_pool_open", library.symbols.spg_pool_open(context, config, frequencies, out)),
+      library.check("spg_pool_open", library.symbols.spg_pool_open(context, config, frequencies, ropeLayers, out)),
     );
     this.options = options;
     this.qkvWidth = (options.queryHeads + 2 * options.kvHeads) * options.headDim;
@@ -266,6 +270,6 @@ export class KvPool {
   }
 }
 
-function assertSameLength(name: string, array: Int32Array, length: number): void {
+function assertSameLength(name: string, array: ArrayLike<unknown>, length: number): void {
   if (array.length !== length) throw new RangeError(`${name} must have ${length} elements, not ${array.length}`);
 }

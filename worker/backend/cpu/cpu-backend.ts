@@ -3,7 +3,7 @@
  * A step runs graph 0, then for each layer attention and the next graph (dense-graph.ts has the cuts).
  */
 import { blockCountForTokens } from "../../contract/units.ts";
-import { inverseFrequencies, type ModelConfig } from "../../model/config.ts";
+import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { ModelError } from "../../model/model-error.ts";
 import { readTensorBytes } from "../../model/safetensors.ts";
@@ -84,7 +84,8 @@ export class CpuBackend implements Backend {
       kvHeads: config.kvHeadCount,
       headDim: config.headDim,
       kvType: options.kvType,
-      rope: { inverseFrequencies: inverseFrequencies(config.rope) },
+      rope: config.rope,
+      softmaxScale: config.softmaxScale,
       maxPositions: config.contextTokens,
       normEpsilon: config.rmsNormEps,
     });
@@ -152,7 +153,9 @@ export class CpuBackend implements Backend {
     const rows = batch.tokenIds.length;
     if (rows < 1 || rows > this.#maxRows) throw new RangeError(`${rows} rows in a step of at most ${this.#maxRows}`);
     const tensors = this.#buffers.tensors(rows);
-    this.#kernels.embedRows(this.#embedding, batch.tokenIds, this.#buffers.residual[0]);
+    const [residual] = this.#buffers.residual;
+    this.#kernels.embedRows(this.#embedding, batch.tokenIds, residual);
+    scale(residual.subarray(0, rows * this.#config.hiddenSize), this.#config.embeddingMultiplier);
     this.#pool.beginStep(batch);
     await this.#runGraph(0, tensors);
     return tensors;
@@ -234,6 +237,11 @@ function readHeadNorms(model: LoadedModel): (HeadNorms | undefined)[] {
     const read = (name: string) => model.weights.float32(`model.layers.${layer}.self_attn.${name}.weight`);
     return { q: read("q_norm"), k: read("k_norm") };
   });
+}
+
+function scale(values: Float32Array, factor: number): void {
+  if (factor === 1) return;
+  for (let i = 0; i < values.length; i++) values[i] *= factor;
 }
 
 /** The embedding stays in the type it is stored in; rows are widened as they are read. */

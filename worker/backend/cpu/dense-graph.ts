@@ -6,7 +6,8 @@
  *   middle  attention, residual      -> residual, qkv              O + MLP of layer i - 1, norm, QKV of layer i
  *   exit    attention, residual      -> logits                     O + MLP of the last layer, norm, head
  *
- * All tensors are float32 [rows, size]; q, k and v stand side by side in `qkv`.
+ * All tensors are float32 [rows, size]; q, k and v stand side by side in `qkv`. What a model multiplies by a constant
+ * (the residual multiplier, the divisor of logits) is folded into the weights before it.
  */
 import type { ModelConfig } from "../../model/config.ts";
 import type { Weights } from "../../model/weights.ts";
@@ -14,6 +15,11 @@ import { OnnxGraph } from "./onnx-writer.ts";
 import { blockSizeFor, quantizeRows } from "./quantize.ts";
 
 export type WeightMode = "float32" | "int8";
+
+interface LinearOptions {
+  readonly output?: string;
+  readonly factor?: number;
+}
 
 export class DenseGraphs {
   readonly #config: ModelConfig;
@@ -32,7 +38,7 @@ export class DenseGraphs {
 
   /** Graph `index` of 0..layerCount as ONNX bytes. */
   build(index: number): Uint8Array {
-    const { hiddenSize, headCount, headDim, layerCount } = this.#config;
+    const { hiddenSize, headCount, headDim, layerCount, residualMultiplier: factor } = this.#config;
     const graph = new OnnxGraph();
     const residual = graph.input("residual", "float32", ["rows", hiddenSize]);
     if (index === 0) {
@@ -41,7 +47,7 @@ export class DenseGraphs {
     }
     const attention = graph.input("attention", "float32", ["rows", headCount * headDim]);
     const previous = index - 1;
-    const projected = this.#linear(graph, attention, [this.#layer(previous, "self_attn.o_proj")]);
+    const projected = this.#linear(graph, attention, [this.#layer(previous, "self_attn.o_proj")], { factor });
     const middle = graph.name("residual");
     const mlpIn = this.#addNorm(graph, projected, residual, this.#layer(previous, "post_attention_layernorm"), middle);
     const mlpOut = this.#mlp(graph, previous, mlpIn);
@@ -101,32 +107,54 @@ export class DenseGraphs {
       attributes: { alpha: { float: 1 } },
     });
     graph.node({ op: "Mul", inputs: [activated, up], outputs: [product] });
-    return this.#linear(graph, product, [this.#layer(layer, "mlp.down_proj")]);
+    const { residualMultiplier: factor } = this.#config;
+    return this.#linear(graph, product, [this.#layer(layer, "mlp.down_proj")], { factor });
   }
 
   #qkv(graph: OnnxGraph, layer: number, input: string): void {
     const names = ["q_proj", "k_proj", "v_proj"].map((name) => this.#layer(layer, `self_attn.${name}`));
-    graph.output("qkv", "float32", ["rows", this.qkvSize]);
-    this.#linear(graph, input, names, "qkv");
+    const qkv = graph.output("qkv", "float32", ["rows", this.qkvSize]);
+    if (!this.#config.qkvBias) {
+      this.#linear(graph, input, names, { output: qkv });
+      return;
+    }
+    const product = this.#linear(graph, input, names);
+    const biasNames = names.map((name) => name.replace(/weight$/, "bias"));
+    const bias = graph.initializer(graph.name("bias"), [this.qkvSize], this.#stacked(biasNames));
+    graph.node({ op: "Add", inputs: [product, bias], outputs: [qkv] });
   }
 
   #head(graph: OnnxGraph, input: string): void {
-    const name = this.#config.tiedEmbeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-    graph.output("logits", "float32", ["rows", this.#config.vocabSize]);
-    this.#linear(graph, input, [name], "logits");
+    const { tiedEmbeddings, vocabSize, logitsDivisor } = this.#config;
+    const name = tiedEmbeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+    const output = graph.output("logits", "float32", ["rows", vocabSize]);
+    this.#linear(graph, input, [name], { output, factor: 1 / logitsDivisor });
   }
 
-  /** input x [W0; W1; …]ᵀ: linear layers over the same input, side by side in the output. */
-  #linear(graph: OnnxGraph, input: string, weightNames: readonly string[], output = graph.name("linear")): string {
-    const inputSize = this.#weights.info(weightNames[0]).shape[1];
-    const outputSize = weightNames.reduce((sum, name) => sum + this.#weights.info(name).shape[0], 0);
-    const stacked = new Float32Array(outputSize * inputSize);
+  /** Tensors one after the other, times a factor. */
+  #stacked(names: readonly string[], factor = 1): Float32Array {
+    const sizes = names.map((name) => this.#weights.info(name).shape.reduce((product, extent) => product * extent));
+    const stacked = new Float32Array(sizes.reduce((sum, size) => sum + size));
     let at = 0;
-    for (const name of weightNames) {
+    for (const name of names) {
       const part = this.#weights.float32(name);
       stacked.set(part, at);
       at += part.length;
     }
+    if (factor !== 1) for (let i = 0; i < stacked.length; i++) stacked[i] *= factor;
+    return stacked;
+  }
+
+  /** factor * input x [W0; W1; …]ᵀ: linear layers over the same input, side by side in the output. */
+  #linear(
+    graph: OnnxGraph,
+    input: string,
+    weightNames: readonly string[],
+    { output = graph.name("linear"), factor = 1 }: LinearOptions = {},
+  ): string {
+    const inputSize = this.#weights.info(weightNames[0]).shape[1];
+    const stacked = this.#stacked(weightNames, factor);
+    const outputSize = stacked.length / inputSize;
     const blockSize = this.#mode === "int8" ? blockSizeFor(inputSize) : undefined;
     if (blockSize === undefined) {
       const weight = graph.initializer(graph.name("weight"), [outputSize, inputSize], stacked);

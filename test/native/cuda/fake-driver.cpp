@@ -1,0 +1,207 @@
+/*
+ * A CUDA driver without a device, for tests of worker/native/cuda: device memory is host memory, work runs when it is
+ * put into a stream (or into a graph while the stream records). Every call is noted; any call can be made to fail.
+ */
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+typedef int32_t i32;
+typedef uint64_t u64;
+#define API extern "C" __attribute__((visibility("default")))
+
+static std::string notes;
+static std::map<std::string, int> failures;
+static int version = 13000, device_count = 2, pending_queries = 0;
+static u64 live_bytes = 0;
+static std::vector<float> elapsed;
+
+/* One line for a call; answers the status that the test asked for. */
+int note(const char *call, const std::string &details) {
+  notes += std::string(call) + (details.empty() ? "" : " " + details) + "\n";
+  auto failure = failures.find(call);
+  return failure == failures.end() ? 0 : failure->second;
+}
+static std::string text(u64 value) { return std::to_string(value); }
+
+API const char *fake_notes() { return notes.c_str(); }
+API void fake_reset() { notes.clear(); failures.clear(); version = 13000; device_count = 2; pending_queries = 0; elapsed.clear(); }
+API void fake_fail(const char *call, i32 status) { failures[call] = status; }
+API void fake_set_version(i32 value) { version = value; }
+API void fake_set_device_count(i32 value) { device_count = value; }
+API void fake_set_pending_queries(i32 value) { pending_queries = value; }
+API void fake_add_elapsed(float milliseconds) { elapsed.push_back(milliseconds); }
+API u64 fake_live_bytes() { return live_bytes; }
+
+API i32 cuInit(uint32_t) { return note("cuInit", ""); }
+API i32 cuDriverGetVersion(i32 *out) { *out = version; return 0; }
+API i32 cuGetErrorName(i32 status, const char **out) {
+  *out = status == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : status == 100 ? "CUDA_ERROR_NO_DEVICE" : status == 1 ? "CUDA_ERROR_INVALID_VALUE" : nullptr;
+  return *out == nullptr ? 1 : 0;
+}
+API i32 cuGetErrorString(i32 status, const char **out) {
+  *out = status == 2 ? "out of memory" : status == 100 ? "no CUDA-capable device is detected" : nullptr;
+  return *out == nullptr ? 1 : 0;
+}
+API i32 cuDeviceGetCount(i32 *out) { *out = device_count; return note("cuDeviceGetCount", ""); }
+/* The handle is not the index, so that nobody takes one for the other. */
+API i32 cuDeviceGet(i32 *out, i32 index) { *out = 70 + index; return note("cuDeviceGet", text(index)); }
+API i32 cuDeviceGetName(char *name, i32 length, i32 device) { return strncpy(name, device == 71 ? "Fake 1" : "Fake 0", length) == nullptr; }
+API i32 cuDeviceTotalMem_v2(u64 *out, i32) { *out = 141ull << 30; return 0; }
+API i32 cuDeviceGetAttribute(i32 *out, i32 attribute, i32 device) {
+  static const std::map<int, int> values = {{1, 1024}, {16, 132}, {38, 60 << 20}, {39, 2048}, {75, 9}, {76, 0}, {81, 233472}, {97, 232448}};
+  auto value = values.find(attribute);
+  if (value == values.end() || device < 70) return 1;
+  *out = value->second;
+  return 0;
+}
+API i32 cuDevicePrimaryCtxRetain(void **out, i32 device) { *out = (void *)(u64)(0xc000 + device); return note("cuDevicePrimaryCtxRetain", text(device)); }
+API i32 cuDevicePrimaryCtxRelease_v2(i32 device) { return note("cuDevicePrimaryCtxRelease_v2", text(device)); }
+API i32 cuCtxSetCurrent(void *context) { return note("cuCtxSetCurrent", text((u64)context - 0xc000)); }
+API i32 cuMemGetInfo_v2(u64 *free_bytes, u64 *total) { *free_bytes = 100ull << 30; *total = 141ull << 30; return 0; }
+
+static std::map<u64, std::pair<void *, u64>> allocations;
+/* Aligned as the driver's; the bytes hold no zeros, as fresh memory need not. */
+API i32 cuMemAlloc_v2(u64 *out, u64 bytes) {
+  int status = note("cuMemAlloc_v2", text(bytes));
+  if (status != 0) return status;
+  void *memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
+  memset(memory, 0xa5, bytes);
+  allocations[(u64)memory] = {memory, bytes};
+  live_bytes += bytes;
+  *out = (u64)memory;
+  return 0;
+}
+API i32 cuMemFree_v2(u64 address) {
+  auto found = allocations.find(address);
+  if (found == allocations.end()) return 1;
+  live_bytes -= found->second.second;
+  free(found->second.first);
+  allocations.erase(found);
+  return note("cuMemFree_v2", "");
+}
+API i32 cuMemHostAlloc(void **out, u64 bytes, uint32_t flags) {
+  int status = note("cuMemHostAlloc", text(bytes) + " " + text(flags));
+  if (status != 0) return status;
+  *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  memset(*out, 0xa5, bytes);
+  live_bytes += bytes;
+  allocations[(u64)*out] = {*out, bytes};
+  return 0;
+}
+API i32 cuMemFreeHost(void *memory) { return cuMemFree_v2((u64)memory); }
+
+typedef std::vector<std::function<void()>> Work;
+struct Stream { Work *recording = nullptr; };
+static void put(Stream *stream, std::function<void()> work) {
+  if (stream->recording != nullptr) stream->recording->push_back(work);
+  else work();
+}
+static int copy(const char *call, void *target, const void *source, u64 bytes, Stream *stream) {
+  int status = note(call, text(bytes));
+  if (status == 0) put(stream, [=] { memcpy(target, source, bytes); });
+  return status;
+}
+API i32 cuMemcpyHtoDAsync_v2(u64 target, const void *source, u64 bytes, Stream *stream) { return copy("cuMemcpyHtoDAsync_v2", (void *)target, source, bytes, stream); }
+API i32 cuMemcpyDtoHAsync_v2(void *target, u64 source, u64 bytes, Stream *stream) { return copy("cuMemcpyDtoHAsync_v2", target, (void *)source, bytes, stream); }
+API i32 cuMemcpyDtoDAsync_v2(u64 target, u64 source, u64 bytes, Stream *stream) { return copy("cuMemcpyDtoDAsync_v2", (void *)target, (void *)source, bytes, stream); }
+API i32 cuMemsetD8Async(u64 target, uint8_t value, u64 bytes, Stream *stream) {
+  int status = note("cuMemsetD8Async", text(value) + " " + text(bytes));
+  if (status == 0) put(stream, [=] { memset((void *)target, value, bytes); });
+  return status;
+}
+
+API i32 cuStreamCreate(Stream **out, uint32_t flags) { *out = new Stream; return note("cuStreamCreate", text(flags)); }
+API i32 cuStreamDestroy_v2(Stream *stream) { delete stream; return note("cuStreamDestroy_v2", ""); }
+API i32 cuStreamSynchronize(Stream *stream) { return stream->recording != nullptr ? 900 : note("cuStreamSynchronize", ""); }
+API i32 cuStreamQuery(Stream *) { return pending_queries-- > 0 ? 600 : note("cuStreamQuery", ""); }
+API i32 cuStreamWaitEvent(Stream *, void *, uint32_t) { return note("cuStreamWaitEvent", ""); }
+API i32 cuStreamBeginCapture_v2(Stream *stream, i32 mode) {
+  int status = note("cuStreamBeginCapture_v2", text(mode));
+  if (status == 0) stream->recording = new Work;
+  return status;
+}
+static int live_graphs = 0;
+API i32 fake_live_graphs() { return live_graphs; }
+API i32 cuStreamEndCapture(Stream *stream, Work **out) {
+  *out = stream->recording;
+  stream->recording = nullptr;
+  int status = note("cuStreamEndCapture", "");
+  if (status != 0) { delete *out; *out = nullptr; } else live_graphs++;
+  return status;
+}
+API i32 cuGraphInstantiateWithFlags(Work **out, Work *graph, u64 flags) {
+  int status = note("cuGraphInstantiateWithFlags", text(flags));
+  if (status == 0) { *out = new Work(*graph); live_graphs++; }
+  return status;
+}
+API i32 cuGraphGetNodes(Work *graph, void *, u64 *count) { *count = graph->size(); return 0; }
+API i32 cuGraphUpload(Work *, Stream *) { return note("cuGraphUpload", ""); }
+API i32 cuGraphLaunch(Work *graph, Stream *) {
+  for (auto &work : *graph) work();
+  return note("cuGraphLaunch", "");
+}
+API i32 cuGraphDestroy(Work *graph) { delete graph; live_graphs--; return note("cuGraphDestroy", ""); }
+API i32 cuGraphExecDestroy(Work *graph) { delete graph; live_graphs--; return note("cuGraphExecDestroy", ""); }
+
+API i32 cuEventCreate(u64 **out, uint32_t flags) { *out = new u64(flags); return note("cuEventCreate", text(flags)); }
+API i32 cuEventRecord(u64 *, Stream *) { return note("cuEventRecord", ""); }
+API i32 cuEventQuery(u64 *) { return pending_queries-- > 0 ? 600 : note("cuEventQuery", ""); }
+API i32 cuEventSynchronize(u64 *) { return note("cuEventSynchronize", ""); }
+API i32 cuEventElapsedTime(float *out, u64 *start, u64 *end) { 
+  *out = elapsed.empty() ? 1.5f : elapsed.front();
+  if (!elapsed.empty()) elapsed.erase(elapsed.begin());
+  return note("cuEventElapsedTime", *start + *end == 0 ? "timed" : "untimed"); }
+API i32 cuEventDestroy_v2(u64 *event) { delete event; return note("cuEventDestroy_v2", ""); }
+
+/* The one module: "mixed" has a parameter of every kind, "increment" adds 1 to `count` integers. */
+struct Kernel { const char *name; std::vector<u64> sizes; int max_shared; };
+static Kernel kernels[] = {{"mixed", {8, 4, 4, 4, 8, 8, 20, 8}, 49152}, {"increment", {8, 4}, 49152}, {"nothing", {}, 49152}};
+API i32 cuModuleLoadData(void **out, const uint8_t *image) { *out = (void *)0x5000; return note("cuModuleLoadData", text(image[0])); }
+API i32 cuModuleUnload(void *) { return note("cuModuleUnload", ""); }
+API i32 cuModuleGetFunction(Kernel **out, void *module, const char *name) {
+  for (auto &kernel : kernels) if (module == (void *)0x5000 && strcmp(kernel.name, name) == 0) { *out = &kernel; return 0; }
+  return 500;
+}
+API i32 cuFuncGetAttribute(i32 *out, i32 attribute, Kernel *kernel) {
+  static const std::map<int, int> values = {{0, 512}, {1, 1024}, {3, 16}, {4, 40}};
+  *out = attribute == 8 ? kernel->max_shared : values.at(attribute);
+  return 0;
+}
+API i32 cuFuncSetAttribute(Kernel *kernel, i32 attribute, i32 value) {
+  return note("cuFuncSetAttribute", std::string(kernel->name) + " " + text(attribute) + " " + text(value));
+}
+API i32 cuFuncGetParamInfo(Kernel *kernel, u64 index, u64 *, u64 *size) {
+  if (index >= kernel->sizes.size()) return 1;
+  *size = kernel->sizes[index];
+  return 0;
+}
+API i32 cuOccupancyMaxActiveBlocksPerMultiprocessor(i32 *out, Kernel *, i32 threads, u64 shared) {
+  *out = 3;
+  return note("cuOccupancyMaxActiveBlocksPerMultiprocessor", text(threads) + " " + text(shared));
+}
+API i32 cuLaunchKernel(Kernel *kernel, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz,
+                       uint32_t shared, Stream *stream, void **params, void **extra) {
+  std::string details = kernel->name;
+  for (u64 value : {gx, gy, gz, bx, by, bz, shared}) details += " " + text(value);
+  std::vector<std::vector<uint8_t>> values;
+  for (size_t i = 0; i < kernel->sizes.size(); i++) {
+    values.emplace_back((uint8_t *)params[i], (uint8_t *)params[i] + kernel->sizes[i]);
+    details += i == 0 ? " : " : " | ";
+    for (uint8_t byte : values.back()) { char hex[3]; snprintf(hex, 3, "%02x", byte); details += hex; }
+  }
+  int status = note("cuLaunchKernel", details);
+  if (status != 0 || extra != nullptr) return status != 0 ? status : 1;
+  if (strcmp(kernel->name, "increment") == 0) put(stream, [values] {
+    i32 *data; i32 count;
+    memcpy(&data, values[0].data(), 8);
+    memcpy(&count, values[1].data(), 4);
+    for (i32 i = 0; i < count; i++) data[i]++;
+  });
+  else put(stream, [] {});
+  return 0;
+}

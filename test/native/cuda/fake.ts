@@ -1,0 +1,63 @@
+/** NVIDIA's libraries as one shared library that needs no device; the C++ files say what they do. */
+import { CString, dlopen } from "bun:ffi";
+import { mkdtemp } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { CudaContext } from "../../../worker/native/cuda/context.ts";
+import { CudaDriver } from "../../../worker/native/cuda/driver.ts";
+import { CudaStream } from "../../../worker/native/cuda/stream.ts";
+
+async function compile(): Promise<string> {
+  const path = join(await mkdtemp(join(tmpdir(), "spangate-fake-cuda-")), "libfake-cuda.so");
+  const sources = ["fake-driver.cpp", "fake-libraries.cpp"].map((file) => join(import.meta.dir, file));
+  const compiler = ["g++", "clang++", "c++"].find((command) => Bun.which(command) !== null) ?? "c++";
+  const child = Bun.spawnSync([compiler, "-std=c++17", "-O1", "-shared", "-fPIC", ...sources, "-o", path]);
+  if (child.exitCode !== 0) throw new Error(child.stderr.toString());
+  return path;
+}
+
+export const fakePath = await compile();
+
+const { symbols } = dlopen(fakePath, {
+  fake_notes: { args: [], returns: "ptr" },
+  fake_reset: { args: [], returns: "void" },
+  fake_fail: { args: ["ptr", "i32"], returns: "void" },
+  fake_set_version: { args: ["i32"], returns: "void" },
+  fake_set_device_count: { args: ["i32"], returns: "void" },
+  fake_set_pending_queries: { args: ["i32"], returns: "void" },
+  fake_add_elapsed: { args: ["f32"], returns: "void" },
+  fake_live_bytes: { args: [], returns: "u64" },
+  fake_live_graphs: { args: [], returns: "i32" },
+  fake_live_descriptors: { args: [], returns: "i32" },
+});
+
+export const fake = {
+  /** One line for each call since the last reset: its name and what it was given. */
+  notes(call?: string): string[] {
+    const text = symbols.fake_notes();
+    const lines = text === null ? [] : new CString(text as never).toString().split("\n").filter(Boolean);
+    return call === undefined ? lines : lines.filter((line) => line.split(" ")[0] === call);
+  },
+  reset: () => symbols.fake_reset(),
+  /** Every further call of that name answers `status`, until the next reset. */
+  fail: (call: string, status: number) => symbols.fake_fail(Buffer.from(`${call}\0`), status),
+  setVersion: (version: number) => symbols.fake_set_version(version),
+  setDeviceCount: (count: number) => symbols.fake_set_device_count(count),
+  /** So many queries answer that the work is still under way. */
+  setPendingQueries: (count: number) => symbols.fake_set_pending_queries(count),
+  /** What the next measurements between events answer. */
+  setElapsed: (milliseconds: readonly number[]) => {
+    for (const each of milliseconds) symbols.fake_add_elapsed(each);
+  },
+  liveBytes: () => Number(symbols.fake_live_bytes()),
+  liveGraphs: () => symbols.fake_live_graphs(),
+  liveDescriptors: () => symbols.fake_live_descriptors(),
+};
+
+/** A stream of a context on the fake device. */
+export function openFake(): { driver: CudaDriver; context: CudaContext; stream: CudaStream } {
+  fake.reset();
+  const driver = new CudaDriver({ libraryNames: [fakePath] });
+  const context = new CudaContext(driver, 0);
+  return { driver, context, stream: new CudaStream(context) };
+}

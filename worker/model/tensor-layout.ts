@@ -1,0 +1,87 @@
+/**
+ * The logical tensors of a model, the same for every architecture, and where each is stored. Logical names are those
+ * of an unfused Llama in the Hugging Face layout; a linear layer is [out, in], as torch stores it.
+ *
+ *   model.embed_tokens.weight [vocab, hidden]   model.norm.weight [hidden]   lm_head.weight [vocab, hidden], if untied
+ *   model.layers.N.  input_layernorm.weight, post_attention_layernorm.weight                       [hidden]
+ *                    self_attn.{q,k,v}_proj.weight [heads * headDim, hidden], .bias [heads * headDim] with qkvBias
+ *                    self_attn.{q,k}_norm.weight [headDim], with qkNorm
+ *                    self_attn.o_proj.weight [hidden, heads * headDim]
+ *                    mlp.{gate,up}_proj.weight [ffn, hidden]   mlp.down_proj.weight [hidden, ffn]
+ */
+import type { ModelConfig } from "./config.ts";
+
+export interface TensorPlace {
+  readonly shape: readonly number[];
+  /** Name in the files; the logical tensor is its rows from `firstRow` on. */
+  readonly stored: string;
+  readonly firstRow: number;
+}
+
+/** By logical name. */
+export type TensorLayout = ReadonlyMap<string, TensorPlace>;
+
+export function tensorLayout(config: ModelConfig): TensorLayout {
+  const layout = new Map<string, TensorPlace>();
+  const add = (name: string, ...shape: number[]) => layout.set(name, { shape, stored: name, firstRow: 0 });
+  add("model.embed_tokens.weight", config.vocabSize, config.hiddenSize);
+  add("model.norm.weight", config.hiddenSize);
+  if (!config.tiedEmbeddings) add("lm_head.weight", config.vocabSize, config.hiddenSize);
+  for (let layer = 0; layer < config.layerCount; layer++) {
+    for (const [name, place] of layerLayout(config)) {
+      const prefix = `model.layers.${layer}.`;
+      layout.set(prefix + name, { ...place, stored: prefix + place.stored });
+    }
+  }
+  return layout;
+}
+
+function layerLayout(config: ModelConfig): TensorLayout {
+  const { hiddenSize, ffnSize, headDim, fusedProjections } = config;
+  const layout = new Map<string, TensorPlace>();
+  const add = (name: string, ...shape: number[]) => layout.set(name, { shape, stored: name, firstRow: 0 });
+  /** Linear layers over one input; stored as one tensor, in this order, where the architecture fuses them. */
+  const addGroup = (fused: string, members: readonly (readonly [name: string, rows: number])[]) => {
+    let firstRow = 0;
+    for (const [name, rows] of members) {
+      const place = fusedProjections ? { stored: fused, firstRow } : { stored: name, firstRow: 0 };
+      layout.set(name, { shape: [rows, hiddenSize], ...place });
+      firstRow += rows;
+    }
+  };
+  const qSize = config.headCount * headDim;
+  const kvSize = config.kvHeadCount * headDim;
+  add("input_layernorm.weight", hiddenSize);
+  addGroup("self_attn.qkv_proj.weight", [
+    ["self_attn.q_proj.weight", qSize],
+    ["self_attn.k_proj.weight", kvSize],
+    ["self_attn.v_proj.weight", kvSize],
+  ]);
+  if (config.qkvBias) {
+    add("self_attn.q_proj.bias", qSize);
+    add("self_attn.k_proj.bias", kvSize);
+    add("self_attn.v_proj.bias", kvSize);
+  }
+  if (config.qkNorm) {
+    add("self_attn.q_norm.weight", headDim);
+    add("self_attn.k_norm.weight", headDim);
+  }
+  add("self_attn.o_proj.weight", hiddenSize, qSize);
+  add("post_attention_layernorm.weight", hiddenSize);
+  addGroup("mlp.gate_up_proj.weight", [
+    ["mlp.gate_proj.weight", ffnSize],
+    ["mlp.up_proj.weight", ffnSize],
+  ]);
+  add("mlp.down_proj.weight", hiddenSize, ffnSize);
+  return layout;
+}
+
+/** Names and shapes in the files. */
+export function storedShapes(layout: TensorLayout): Map<string, readonly number[]> {
+  const shapes = new Map<string, readonly number[]>();
+  for (const { stored, firstRow, shape } of layout.values()) {
+    const [rows, ...rest] = shape;
+    shapes.set(stored, [Math.max(firstRow + rows, shapes.get(stored)?.[0] ?? 0), ...rest]);
+  }
+  return shapes;
+}
