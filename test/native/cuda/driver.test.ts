@@ -2,7 +2,7 @@
 import { beforeEach, expect, test } from "bun:test";
 import { CudaContext } from "../../../worker/native/cuda/context.ts";
 import { CudaDriver, CudaError, versionText } from "../../../worker/native/cuda/driver.ts";
-import { CudaUnavailable, libraryPaths } from "../../../worker/native/cuda/library-names.ts";
+import { CudaUnavailable, libraryPaths, toolkitNames } from "../../../worker/native/cuda/library-names.ts";
 import { fake, fakePath, openFake } from "./fake.ts";
 
 beforeEach(() => fake.reset());
@@ -28,6 +28,11 @@ test("names are tried in order, until one is there", () => {
   const driver = new CudaDriver({ libraryNames: ["libcuda-absent.so.1", fakePath, "libcuda-absent.so"] });
   expect(driver.version).toBe(13_000);
   expect(libraryPaths(["a", "b"], ["folder"]).slice(0, 4)).toEqual(["a", "b", "folder/a", "folder/b"]);
+});
+
+test("no toolkit library is newer than the driver", () => {
+  expect(toolkitNames("nvrtc", 13_010)).toEqual(["libnvrtc.so.13", "libnvrtc.so.12"]);
+  expect(toolkitNames("cublasLt", 12_080)).toEqual(["libcublasLt.so.12"]);
 });
 
 test("a library that is no driver is named, and no other is tried", () => {

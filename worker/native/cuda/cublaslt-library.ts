@@ -1,7 +1,7 @@
 /** cuBLASLt as bun:ffi sees it. */
 import type { Library } from "bun:ffi";
 import { CudaError, cString } from "./driver.ts";
-import { libraryPaths, openFirstLibrary } from "./library-names.ts";
+import { libraryPaths, openFirstLibrary, toolkitNames } from "./library-names.ts";
 
 // cublasLt.h says what each argument is. u64: device addresses and sizes.
 const symbols = {
@@ -60,8 +60,7 @@ export class CublasLtLibrary {
 
   /** @throws CudaUnavailable when the library is not there */
   constructor(driverVersion: number, options: CublasLtOptions) {
-    const majors = [13, 12].filter((major) => major * 1000 <= driverVersion);
-    const names = options.libraryNames ?? majors.map((major) => `libcublasLt.so.${major}`);
+    const names = options.libraryNames ?? toolkitNames("cublasLt", driverVersion);
     this.symbols = openFirstLibrary("no cuBLASLt", libraryPaths(names, options.folders), symbols).symbols;
     this.version = Number(this.symbols.cublasLtGetVersion());
   }

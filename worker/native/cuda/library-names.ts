@@ -9,6 +9,14 @@ export class CudaUnavailable extends Error {
 /** Where the toolkit's installers put libraries that the loader's own list may lack. */
 const toolkitFolders = ["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
 
+/**
+ * Names of a toolkit library, the newest first. A major version newer than the driver's is left out: what it makes
+ * cannot run there.
+ */
+export function toolkitNames(library: string, driverVersion: number): string[] {
+  return [13, 12].filter((major) => major * 1000 <= driverVersion).map((major) => `lib${library}.so.${major}`);
+}
+
 /** The names as the loader finds them, then in `folders`, then in the toolkit's folders. */
 export function libraryPaths(names: readonly string[], folders: readonly string[] = []): string[] {
   return [...names, ...[...folders, ...toolkitFolders].flatMap((folder) => names.map((name) => `${folder}/${name}`))];

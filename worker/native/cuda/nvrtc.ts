@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { openHandle } from "../library.ts";
 import { CudaError, cString, cText } from "./driver.ts";
-import { libraryPaths, openFirstLibrary } from "./library-names.ts";
+import { libraryPaths, openFirstLibrary, toolkitNames } from "./library-names.ts";
 
 const nvrtcSymbols = {
   nvrtcVersion: { args: ["ptr", "ptr"], returns: "i32" },
@@ -54,11 +54,6 @@ export interface NvrtcOptions {
   readonly folders?: readonly string[];
 }
 
-/** A cubin of a newer major version than the driver's cannot be loaded. */
-function defaultNames(driverVersion: number): string[] {
-  return [13, 12].filter((major) => major * 1000 <= driverVersion).map((major) => `libnvrtc.so.${major}`);
-}
-
 /**
  * NVRTC opens this second library by its bare name at the first compilation. Outside the loader's folders it is
  * found only if it has been opened before.
@@ -76,7 +71,7 @@ export class Nvrtc {
 
   /** @throws CudaUnavailable when the library is not there */
   constructor(driverVersion: number, options: NvrtcOptions = {}) {
-    const paths = libraryPaths(options.libraryNames ?? defaultNames(driverVersion), options.folders);
+    const paths = libraryPaths(options.libraryNames ?? toolkitNames("nvrtc", driverVersion), options.folders);
     const library = openFirstLibrary("no CUDA compiler (the toolkit's NVRTC)", paths, nvrtcSymbols);
     this.#symbols = library.symbols;
     const [major, minor] = [new Int32Array(1), new Int32Array(1)];
