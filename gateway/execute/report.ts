@@ -11,6 +11,18 @@ export interface GenerateReport {
   readonly end: EndEvent;
 }
 
+/**
+ * A run's end with the usage of the prompt that the model read. The worker counts all runs of the plan, so also what
+ * was copied from, and the inputs of outputs that are shown alone.
+ */
+export function asShown(end: EndEvent, promptTokens: number): EndEvent {
+  const { usage, blend } = end.report;
+  const kept = blend === undefined ? 0 : blend.copiedTokens - blend.recomputedTokens;
+  const computedTokens = usage.promptTokens - usage.cachedTokens - kept;
+  const cachedTokens = Math.max(0, promptTokens - computedTokens);
+  return { ...end, report: { ...end.report, usage: { ...usage, promptTokens, cachedTokens } } };
+}
+
 export class TreeReport {
   readonly #generates: (GenerateReport | undefined)[] = [];
   readonly #outerSlots: number[] = [];

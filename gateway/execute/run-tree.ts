@@ -27,7 +27,7 @@ import {
   promptParts,
   sampleCount,
 } from "./prompt-parts.ts";
-import { TreeReport } from "./report.ts";
+import { asShown, TreeReport } from "./report.ts";
 import { Slots } from "./slots.ts";
 
 /** What of the lowerer the executor uses. */
@@ -146,7 +146,8 @@ export class TreeRun {
       const params = generateParams(options, maxTokens, seed, index, inner.path);
       const submission = { plan, params, reuse: true, restartable: true, closeTokenIds };
       const { tokenIds, end } = await this.#submitOutput(submission, options.stop ?? []);
-      this.report.ended(slot, { path: inner.path, place: inner.place, index, end });
+      const shown = asShown(end, lowered.promptTokens);
+      this.report.ended(slot, { path: inner.path, place: inner.place, index, end: shown });
       return { tokenIds, known: true };
     };
     const outputs = await Promise.all(order.map(sample));
@@ -224,9 +225,13 @@ export class TreeRun {
       const params = generateParams(options, ready.maxTokens, ready.seed, index, outer.path);
       const request = this.#request({ plan: ready.lowered.plan, params, reuse, restartable });
       for await (const event of generate(dispatcher, tokenBytes, { ...request, stops: options.stop ?? [] })) {
-        if (event.type === "end")
-          this.report.outerEnded(slot, { path: outer.path, place: outer.place, index, end: event });
-        yield event;
+        if (event.type !== "end") {
+          yield event;
+          continue;
+        }
+        const end = asShown(event, ready.lowered.promptTokens);
+        this.report.outerEnded(slot, { path: outer.path, place: outer.place, index, end });
+        yield end;
       }
     } catch (error) {
       throw atPath(error, outer.path);

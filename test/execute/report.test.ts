@@ -1,0 +1,37 @@
+/** Usage as the caller is told it: of the prompt that was read, whatever else the plan held. */
+import { expect, test } from "bun:test";
+import { asShown } from "../../gateway/execute/report.ts";
+import type { EndEvent } from "../../gateway/generation.ts";
+
+function endOf(promptTokens: number, cachedTokens: number, blend?: { copiedTokens: number; recomputedTokens: number }) {
+  const usage = { promptTokens, completionTokens: 5, cachedTokens, cacheWriteTokens: 3 };
+  const timings = { queueMs: 0, prefillMs: 0, ttftMs: 0 };
+  const report = { type: "finished", reason: "stop", usage, timings, spans: [], workerId: "worker-0" } as const;
+  const end: EndEvent = {
+    type: "end",
+    reason: "stop",
+    completionTokens: 5,
+    report: blend ? { ...report, blend } : report,
+  };
+  return end;
+}
+
+const shown = (end: EndEvent, promptTokens: number) => asShown(end, promptTokens).report.usage;
+
+test("a plan that holds what the prompt shows is told as it is", () => {
+  expect(shown(endOf(90, 62), 90)).toEqual(endOf(90, 62).report.usage);
+});
+
+test("sources of copies are no part of the prompt; copies that stay are found, those computed again are not", () => {
+  const end = endOf(152, 62, { copiedTokens: 62, recomputedTokens: 10 });
+  expect(shown(end, 90)).toMatchObject({ promptTokens: 90, cachedTokens: 52 });
+});
+
+test("an input that is not shown counts only where it had to be computed", () => {
+  expect(shown(endOf(140, 130), 100)).toMatchObject({ promptTokens: 100, cachedTokens: 90 });
+  expect(shown(endOf(140, 0), 100)).toMatchObject({ promptTokens: 100, cachedTokens: 0 });
+});
+
+test("an output that is shown twice is found twice", () => {
+  expect(shown(endOf(80, 60), 110)).toMatchObject({ promptTokens: 110, cachedTokens: 90 });
+});
