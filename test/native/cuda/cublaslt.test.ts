@@ -75,8 +75,8 @@ test("a shape is planned once, with the first algorithm that is usable and the w
   const shape: MatmulShape = { rows: 4, outWidth: 5, inWidth: 3, outputType: "float32" };
   run(shape);
   run({ ...shape, hasBias: false });
-  // 1: workspace bytes; 5 to 8: alignment of each operand.
-  const heuristics = "cublasLtMatmulAlgoGetHeuristic 8 1=4096 5=256 6=256 7=256 8=256";
+  // 1: workspace bytes; 3: sums in float32; 5 to 8: alignment of each operand.
+  const heuristics = "cublasLtMatmulAlgoGetHeuristic 8 1=4096 3=2 5=256 6=256 7=256 8=256";
   expect(fake.notes("cublasLtMatmulAlgoGetHeuristic")).toEqual([heuristics]);
   expect(fake.notes("cublasLtMatmul")).toEqual(Array(2).fill("cublasLtMatmul 101 4096 1"));
   for (const other of [{ rows: 5 }, { outputType: "bfloat16" }, { accumulates: true }, { inputStride: 4 }] as const) {
@@ -90,7 +90,7 @@ test("less alignment is a plan of its own, too little is refused", () => {
   const { operands } = run(shape);
   const wide = arena.allocate("wide", 1024);
   lt.matmul(stream, shape, { ...operands, output: wide.slice(16) });
-  expect(fake.notes("cublasLtMatmulAlgoGetHeuristic").at(-1)).toEndWith("8 1=4096 5=16 6=16 7=16 8=16");
+  expect(fake.notes("cublasLtMatmulAlgoGetHeuristic").at(-1)).toEndWith("8 1=4096 3=2 5=16 6=16 7=16 8=16");
   expect(() => lt.matmul(stream, shape, { ...operands, output: wide.slice(8) })).toThrow(
     '"wide" does not start on a multiple of 16 bytes',
   );

@@ -27,6 +27,9 @@ const transposed = 1;
 const descAttributes = { transA: 3, epilogue: 7, biasPointer: 8 } as const;
 const biasEpilogue = 4;
 const maxWorkspaceBytes = 1;
+const reductionSchemes = 3;
+/** Parts of a sum meet in float32: the other schemes add them up in the output's type, which rounds each. */
+const reduceInComputeType = 2;
 /** MIN_ALIGNMENT of A, B, C and D. */
 const minAlignments = [5, 6, 7, 8] as const;
 
@@ -139,6 +142,7 @@ export class MatmulPlan {
     const count = new Int32Array(1);
     try {
       prefer(maxWorkspaceBytes, BigUint64Array.of(BigInt(workspaceBytes)));
+      prefer(reductionSchemes, Uint32Array.of(reduceInComputeType));
       for (const attribute of minAlignments) prefer(attribute, Uint32Array.of(alignment));
       const status = symbols.cublasLtMatmulAlgoGetHeuristic(
         handle,
