@@ -1,0 +1,59 @@
+/*
+ * A sublayer's output joins the residual stream, and the next sublayer's input is made, in one pass.
+ *
+ *   residual [rows][hidden] float32, delta [rows][hidden] bf16 or null, bias [hidden] bf16 or null
+ *   residual += (delta + bias) * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
+ *   out = residual / sqrt(mean(residual^2) + epsilon) * weight        bf16 [rows][hidden]; weight [hidden] bf16
+ *
+ * Grid: one block a row, blockDim >= hidden / 32 rounded up to whole warps (a thread keeps at most 4 chunks of 8 in
+ * registers): hidden is a multiple of 8, at most 32,768. Bytes: 10 a value. Oracle: test/backend/cuda/emulated-kernels.ts.
+ */
+#include "common.cuh"
+
+constexpr int kChunks = 4;
+
+__device__ __forceinline__ void load_residual(const float *residual, int chunk, float (&x)[8]) {
+  const float4 a = reinterpret_cast<const float4 *>(residual)[2 * chunk];
+  const float4 b = reinterpret_cast<const float4 *>(residual)[2 * chunk + 1];
+  x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+add_rmsnorm(float *__restrict__ residual, const bf16 *__restrict__ delta, const bf16 *__restrict__ bias, float scale,
+            const bf16 *__restrict__ weight, float epsilon, const int *rowCount, int hidden, bf16 *__restrict__ out) {
+  __shared__ float scratch[32];
+  const size_t row = blockIdx.x;
+  if (row >= *rowCount) return;
+  const int chunks = hidden / 8;
+  residual += row * hidden;
+  float x[kChunks][8];
+  float squares = 0;
+#pragma unroll
+  for (int c = 0; c < kChunks; c++) {
+    const int chunk = threadIdx.x + c * blockDim.x;
+    if (chunk >= chunks) break;
+    load_residual(residual, chunk, x[c]);
+    if (delta) {
+      float d[8], b[8] = {};
+      unpack8(reinterpret_cast<const uint4 *>(delta + row * hidden)[chunk], d);
+      if (bias) unpack8(reinterpret_cast<const uint4 *>(bias)[chunk], b);
+#pragma unroll
+      for (int i = 0; i < 8; i++) x[c][i] += (d[i] + b[i]) * scale;
+      reinterpret_cast<float4 *>(residual)[2 * chunk] = make_float4(x[c][0], x[c][1], x[c][2], x[c][3]);
+      reinterpret_cast<float4 *>(residual)[2 * chunk + 1] = make_float4(x[c][4], x[c][5], x[c][6], x[c][7]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) squares += x[c][i] * x[c][i];
+  }
+  const float factor = rsqrtf(block_sum(squares, scratch) / hidden + epsilon);
+#pragma unroll
+  for (int c = 0; c < kChunks; c++) {
+    const int chunk = threadIdx.x + c * blockDim.x;
+    if (chunk >= chunks) break;
+    float w[8];
+    unpack8(reinterpret_cast<const uint4 *>(weight)[chunk], w);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[c][i] *= factor * w[i];
+    reinterpret_cast<uint4 *>(out + row * hidden)[chunk] = pack8(x[c]);
+  }
+}

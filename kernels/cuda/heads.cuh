@@ -1,0 +1,98 @@
+/*
+ * One head of one row in one warp. A lane holds two pairs of values that RoPE turns together (or four values that it
+ * leaves alone): dimensions a, a + 1 and b, b + 1, so a head has at most 128.
+ */
+#ifndef SPANGATE_HEADS_CUH
+#define SPANGATE_HEADS_CUH
+
+#include "common.cuh"
+
+/* KV pool of one layer: [block][kvHead] of { K: [blockTokens][headDim], V: [blockTokens][headDim] }, bf16. */
+struct HeadShape {
+  int headDim;   /* a multiple of 4, at most 128 */
+  int rotaryDim; /* a multiple of 4; 0: no RoPE; pairs are (i, i + rotaryDim / 2) */
+  int kvHeads;
+  int blockTokens;
+};
+
+__device__ __forceinline__ size_t key_offset(const HeadShape &shape, int slot, int kvHead) {
+  const size_t head = size_t(slot / shape.blockTokens) * shape.kvHeads + kvHead;
+  return (head * 2 * shape.blockTokens + slot % shape.blockTokens) * shape.headDim;
+}
+
+__device__ __forceinline__ size_t value_offset(const HeadShape &shape, int slot, int kvHead) {
+  return key_offset(shape, slot, kvHead) + size_t(shape.blockTokens) * shape.headDim;
+}
+
+/* Where a lane's values stand in a head. */
+struct LanePlace {
+  bool used, turns;
+  int a, b, pair;
+};
+
+__device__ __forceinline__ LanePlace lane_place(const HeadShape &shape) {
+  const int unit = 2 * (threadIdx.x & 31), half = shape.rotaryDim / 2;
+  LanePlace place;
+  place.used = unit < shape.headDim / 2;
+  place.turns = unit < half;
+  place.pair = unit;
+  place.a = place.turns ? unit : shape.rotaryDim + 2 * (unit - half);
+  place.b = place.turns ? unit + half : place.a + 2;
+  return place;
+}
+
+struct LaneValues {
+  float x[4]; /* at a, a + 1, b, b + 1 */
+};
+
+__device__ __forceinline__ LaneValues load_head(const bf16 *head, const LanePlace &place) {
+  LaneValues v = {};
+  if (!place.used) return v;
+  const uint32 first = *reinterpret_cast<const uint32 *>(head + place.a);
+  const uint32 second = *reinterpret_cast<const uint32 *>(head + place.b);
+  v.x[0] = low_float(first), v.x[1] = high_float(first), v.x[2] = low_float(second), v.x[3] = high_float(second);
+  return v;
+}
+
+__device__ __forceinline__ void store_head(bf16 *head, const LanePlace &place, const LaneValues &v) {
+  if (!place.used) return;
+  *reinterpret_cast<uint32 *>(head + place.a) = pack_bf16(v.x[0], v.x[1]);
+  *reinterpret_cast<uint32 *>(head + place.b) = pack_bf16(v.x[2], v.x[3]);
+}
+
+/* RMSNorm over the head; the whole warp takes part. */
+__device__ __forceinline__ void normalise_head(LaneValues &v, const bf16 *weight, const LanePlace &place, int headDim,
+                                               float epsilon) {
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < 4; i++) squares += v.x[i] * v.x[i];
+  const float factor = rsqrtf(warp_sum(squares) / headDim + epsilon);
+  const LaneValues w = load_head(weight, place);
+#pragma unroll
+  for (int i = 0; i < 4; i++) v.x[i] *= factor * w.x[i];
+}
+
+/* turns: the table's row for the position, [rotaryDim / 2] (cos, sin). */
+__device__ __forceinline__ void rotate_head(LaneValues &v, const float2 *turns, const LanePlace &place) {
+  if (!place.used || !place.turns) return;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const float2 turn = turns[place.pair + i];
+    const float x = v.x[i], y = v.x[2 + i];
+    v.x[i] = x * turn.x - y * turn.y;
+    v.x[2 + i] = y * turn.x + x * turn.y;
+  }
+}
+
+/* A projected head with the bias of its projection added. */
+__device__ __forceinline__ LaneValues projected_head(const bf16 *head, const bf16 *bias, const LanePlace &place) {
+  LaneValues v = load_head(head, place);
+  if (bias) {
+    const LaneValues b = load_head(bias, place);
+#pragma unroll
+    for (int i = 0; i < 4; i++) v.x[i] += b.x[i];
+  }
+  return v;
+}
+
+#endif

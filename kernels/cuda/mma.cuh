@@ -1,0 +1,56 @@
+/* Matrix fragments (m16n8k16, bf16 in, float32 out), shared-memory matrices, asynchronous copies; sm_80 and later. */
+#ifndef SPANGATE_MMA_CUH
+#define SPANGATE_MMA_CUH
+
+#include "common.cuh"
+
+__device__ __forceinline__ uint32 shared_address(const void *p) {
+  return static_cast<uint32>(__cvta_generic_to_shared(p));
+}
+
+/* Four 8x8 matrices of bf16; lane i gives the address of row i % 8 of matrix i / 8. */
+__device__ __forceinline__ void load_matrices(uint32 (&to)[4], const bf16 *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(uint32 (&to)[4], const bf16 *row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+/* sum [16][8] += a [16][16] b [16][8] */
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32 (&a)[4], uint32 b0, uint32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* 16 bytes from global to shared memory; zeros where not `valid` (the address must be readable all the same). */
+__device__ __forceinline__ void copy_async(const bf16 *to, const bf16 *from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/* Until at most N groups of this thread's copies are under way. */
+template <int N>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#endif

@@ -1,0 +1,38 @@
+/*
+ * What follows the fused projection to q, k and v: bias, RMSNorm of each q and k head, RoPE of k at the row's chain
+ * position, and K and V into the paged pool. q stays where it is, normalised but not turned: attention turns it
+ * once for each segment it reads.
+ *
+ *   qkv [rows][(queryHeads + 2 * kvHeads) * headDim] bf16, a row holding q, k and v side by side; q is changed in place
+ *   bias [(queryHeads + 2 * kvHeads) * headDim] bf16 or null; qNorm, kNorm [headDim] bf16 or null
+ *   turns: (cos, sin) rows of rotaryDim / 2 from rope_table.cu, at position 0; layers without RoPE pass rotaryDim 0
+ *   positions, slots [rows]; pool: this layer's part of the KV pool (heads.cuh)
+ *
+ * Grid: (rows, ceil(heads / 8)) of 256 threads, a warp a head; heads = queryHeads + 2 * kvHeads.
+ * Oracle: test/backend/cuda/emulated-kernels.ts.
+ */
+#include "heads.cuh"
+
+extern "C" __global__ void __launch_bounds__(256)
+qkv_finish(bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qNorm,
+           const bf16 *__restrict__ kNorm, float epsilon, const float2 *__restrict__ turns,
+           const int *__restrict__ positions, const int *__restrict__ slots, const int *rowCount, int queryHeads,
+           int kvHeads, int headDim, int rotaryDim, int blockTokens, bf16 *__restrict__ pool) {
+  const int row = blockIdx.x, head = blockIdx.y * 8 + (threadIdx.x >> 5), heads = queryHeads + 2 * kvHeads;
+  if (row >= *rowCount || head >= heads) return;
+  const bool isQuery = head < queryHeads, isKey = !isQuery && head < queryHeads + kvHeads;
+  if (isQuery && !bias && !qNorm) return;
+  const HeadShape shape = {headDim, rotaryDim, kvHeads, blockTokens};
+  const LanePlace place = lane_place(shape);
+  bf16 *data = qkv + (size_t(row) * heads + head) * headDim;
+  LaneValues v = projected_head(data, bias ? bias + head * headDim : nullptr, place);
+  const bf16 *norm = isQuery ? qNorm : isKey ? kNorm : nullptr;
+  if (norm) normalise_head(v, norm, place, headDim, epsilon);
+  if (isQuery) return store_head(data, place, v);
+  const int slot = slots[row];
+  if (isKey) {
+    rotate_head(v, turns + (long long)(positions[row]) * (rotaryDim / 2), place);
+    return store_head(pool + key_offset(shape, slot, head - queryHeads), place, v);
+  }
+  store_head(pool + value_offset(shape, slot, head - queryHeads - kvHeads), place, v);
+}

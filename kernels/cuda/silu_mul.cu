@@ -1,0 +1,23 @@
+/*
+ * The gated activation of the MLP.
+ *
+ *   gateUp [rows][2 * ffn] bf16, a row holding gate [ffn] and up [ffn]; out [rows][ffn] bf16 = silu(gate) * up,
+ *   silu(x) = x / (1 + exp(-x)) in float32; ffn a multiple of 8
+ *
+ * Grid: (ceil(ffn / 8 / 256), rows). Bytes: 6 a value. Oracle: test/backend/cuda/emulated-kernels.ts.
+ */
+#include "common.cuh"
+
+extern "C" __global__ void __launch_bounds__(256)
+silu_mul(const bf16 *__restrict__ gateUp, const int *rowCount, int ffn, bf16 *__restrict__ out) {
+  const size_t row = blockIdx.y;
+  const int chunk = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= *rowCount || chunk >= ffn / 8) return;
+  const uint4 *from = reinterpret_cast<const uint4 *>(gateUp + row * 2 * ffn);
+  float gate[8], up[8];
+  unpack8(from[chunk], gate);
+  unpack8(from[ffn / 8 + chunk], up);
+#pragma unroll
+  for (int i = 0; i < 8; i++) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
+  reinterpret_cast<uint4 *>(out + row * ffn)[chunk] = pack8(up);
+}
