@@ -20,8 +20,8 @@ export class MessageLayouts {
   readonly #starts = new Map<string, PromptStart | undefined>();
   /** Messages that a probed one may follow. */
   readonly #rows: readonly (readonly { readonly role: string; readonly content: string }[])[];
-  /** What opens the answer to a question. "": nothing does, or not the same everywhere. */
-  readonly opening: string;
+  /** What opens the answer to a question. "": nothing does; undefined: not the same everywhere. */
+  readonly opening: string | undefined;
 
   /** @param bos the start-of-text token's text; "": there is none */
   constructor(render: Render, bos: string) {
@@ -90,15 +90,15 @@ export class MessageLayouts {
     return followed.endsWith(question) ? followed.slice(0, followed.length - question.length) : undefined;
   }
 
-  #findOpening(): string {
-    const openings = new Set<string>();
+  #findOpening(): string | undefined {
+    const openings = new Set<string | undefined>();
     for (const row of this.#rows.filter((messages) => messages.at(-1) === probe.question)) {
       const before = this.#render(row, false);
       const whole = this.#render(row, true);
       if (before === undefined || whole === undefined) continue;
-      openings.add(whole.startsWith(before) ? whole.slice(before.length) : "");
+      openings.add(whole.startsWith(before) ? whole.slice(before.length) : undefined);
     }
     const [opening] = openings;
-    return openings.size === 1 && opening !== undefined ? opening : "";
+    return openings.size === 1 ? opening : undefined;
   }
 }

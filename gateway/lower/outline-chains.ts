@@ -1,5 +1,6 @@
 /** Outlines to chains: encodes the text, puts outputs where they stand, keys the runs. */
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { ApiError } from "../errors.ts";
 import { type Chain, ChainBuilder, type ChainCard, type ChainCopy, chainOfSpan } from "./chains.ts";
 import type { ChatTemplate } from "./chat-template.ts";
 import { joined, type KeyedTexts, type Text } from "./keyed-texts.ts";
@@ -8,7 +9,7 @@ import type { ChainOutline, ChainSource, FragmentOutline, OutputOutline } from "
 import type { GeneratedOutput, QueryContext } from "./query-context.ts";
 import type { Piece } from "./tokenizer.ts";
 
-/** Tokens around every output: the answer's opening, and the end of the assistant's message. */
+/** Tokens around every output: the answer's opening (empty: the template has none), and the message's end. */
 export interface AnswerFrame {
   readonly opening: Int32Array;
   readonly closing: Int32Array;
@@ -35,6 +36,8 @@ export class ChainMaker {
   readonly #options: ChainMakerOptions;
   readonly #context: QueryContext;
   readonly #chains = new Map<ChainSource, Chain>();
+  /** Last tokens of prompts, where the template writes nothing to open an answer. */
+  readonly #heldBack = new Map<ChainOutline, Int32Array>();
 
   constructor(options: ChainMakerOptions, context: QueryContext) {
     this.#options = options;
@@ -47,6 +50,12 @@ export class ChainMaker {
     const made = this.#make(source);
     this.#chains.set(source, made);
     return made;
+  }
+
+  /** What the answer to a prompt begins with: the template's opening, or the token that the prompt's chain is without. */
+  openingOf(prompt: ChainOutline): Int32Array {
+    this.chain(prompt);
+    return this.#heldBack.get(prompt) ?? this.#options.frame.opening;
   }
 
   #make(source: ChainSource): Chain {
@@ -67,7 +76,8 @@ export class ChainMaker {
     const { spanId, prompt } = source;
     const builder = this.#builder({ kind: "main", salt: this.#context.salt, spanId, parent: this.chain(prompt) });
     const output = this.#output(source);
-    builder.addRun(this.#answerTokens(output), { unknownTokens: output.known ? 0 : output.tokenIds.length });
+    const tokenIds = this.#answerTokens(output, this.openingOf(prompt));
+    builder.addRun(tokenIds, { unknownTokens: output.known ? 0 : output.tokenIds.length });
     return builder.finish();
   }
 
@@ -79,18 +89,26 @@ export class ChainMaker {
     const parentChain = parent === undefined ? undefined : this.chain(parent);
     const { salt } = this.#context;
     const builder = this.#builder({ kind, salt, spanId, parent: parentChain, recomputeRatio });
+    const opensAnswer = outline.kind === "prompt" && this.#options.frame.opening.length === 0;
+    const stretches = stretchesOf(outline);
+    const last = stretches.at(-1);
+    if (opensAnswer && last?.kind !== "own") throw nothingOpens(spanId);
     let prefixTokens = 0;
-    for (const stretch of stretchesOf(outline)) {
+    for (const stretch of stretches) {
+      const answered = opensAnswer && stretch === last ? outline : undefined;
       if (stretch.kind === "nested") builder.addNested(this.chain(stretch.source));
-      else prefixTokens += this.#addOwn(builder, stretch, hasCopies);
+      else prefixTokens += this.#addOwn(builder, stretch, hasCopies, answered);
     }
     return builder.finish(prefixTokens);
   }
 
-  /** Answers the tokens of the prompt's prefix among them. */
-  #addOwn(builder: ChainBuilder, { items }: OwnStretch, copies: boolean): number {
+  /**
+   * @param answered the prompt that this stretch ends, if its last token is to open the answer
+   * @returns the tokens of the prompt's prefix among those added
+   */
+  #addOwn(builder: ChainBuilder, { items }: OwnStretch, copies: boolean, answered?: ChainOutline): number {
     const [first] = items;
-    if (first !== undefined && items.length === 1 && "pieces" in first) {
+    if (answered === undefined && first !== undefined && items.length === 1 && "pieces" in first) {
       return this.#addText(builder, first, this.#context.salt);
     }
     const tokens: Int32Array[] = [];
@@ -106,13 +124,20 @@ export class ChainMaker {
       } else {
         const output = item.kind === "output" ? this.#output(item) : undefined;
         if (output?.known === false) unknownTokens += output.tokenIds.length;
-        tokens.push(output === undefined ? chainTokens(this.chain(item)) : this.#answerTokens(output));
-        if (copies) copied.push({ chain: this.chain(item), at });
+        const { opening } = this.#options.frame;
+        tokens.push(output === undefined ? chainTokens(this.chain(item)) : this.#answerTokens(output, opening));
+        // An output that begins with its prompt's last token is not what stands here: it is computed in place.
+        if (copies && (output === undefined || opening.length > 0)) copied.push({ chain: this.chain(item), at });
       }
       at += tokens.at(-1)?.length ?? 0;
     }
-    builder.addRun(joined(tokens), { copies: copied, unknownTokens });
-    return prefixTokens;
+    const all = joined(tokens);
+    const isCopiedLast = copied.some(({ chain, at }) => at + chain.end - chain.start === all.length);
+    if (answered !== undefined && (all.length === 0 || isCopiedLast)) throw nothingOpens(answered.spanId);
+    if (answered !== undefined) this.#heldBack.set(answered, all.slice(-1));
+    const own = answered === undefined ? all : all.slice(0, -1);
+    builder.addRun(own, { copies: copied, unknownTokens: Math.min(unknownTokens, own.length) });
+    return Math.min(prefixTokens, own.length);
   }
 
   #addText(builder: ChainBuilder, text: Text, owner: CacheSalt): number {
@@ -132,9 +157,8 @@ export class ChainMaker {
   }
 
   /** An output as a message of the assistant. */
-  #answerTokens({ tokenIds }: GeneratedOutput): Int32Array {
-    const { opening, closing } = this.#options.frame;
-    return joined([opening, tokenIds, closing]);
+  #answerTokens({ tokenIds }: GeneratedOutput, opening: Int32Array): Int32Array {
+    return joined([opening, tokenIds, this.#options.frame.closing]);
   }
 }
 
@@ -171,6 +195,15 @@ export function stretchesOf(outline: ChainOutline): readonly Stretch[] {
   }
   endStretch();
   return stretches;
+}
+
+function nothingOpens(path: string): ApiError {
+  return new ApiError("chat_template_error", {
+    message:
+      "The model's chat template writes nothing that opens an answer, so a prompt must end in text of its own: " +
+      "not in a plus, and not in what is blended.",
+    param: `${path}.g.input`,
+  });
 }
 
 const textOf = (pieces: readonly Piece[]): Text => ({ prefix: "", pieces, opensPrompt: false });

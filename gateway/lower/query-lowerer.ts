@@ -3,7 +3,8 @@
  *
  *   prompt chain (its input), closed | output chain: the answer's opening, open; generated tokens go on from it
  *
- * So samples of one prompt share all of it, and an output, once closed, can stand anywhere as it is.
+ * So samples of one prompt share all of it, and an output, once closed, can stand anywhere as it is. Where the template
+ * writes nothing to open an answer (Mistral, Llama 2), the prompt's last token stands in the output chain instead.
  */
 import { limits } from "../../worker/contract/limits.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
@@ -60,9 +61,10 @@ export class QueryLowerer {
     const maker = new ChainMaker({ template, texts: this.#texts, card, spans, frame }, context);
     const prompt = maker.chain(outline);
     if (prompt.knownTokens > card.contextTokens) throw tooLong(card, prompt.knownTokens, path);
-    const opening = { tokenIds: frame.opening, rootKey: outputRoot(card, context.salt, prompt) };
+    const tokenIds = maker.openingOf(outline);
+    const opening = { tokenIds, rootKey: outputRoot(card, context.salt, prompt) };
     const planned = planOf(prompt, opening, card.blockTokens);
-    return { ...planned, promptTokens: prompt.end + frame.opening.length, closeTokenIds: frame.closing };
+    return { ...planned, promptTokens: prompt.end + tokenIds.length, closeTokenIds: frame.closing };
   }
 
   /** The closed runs of a plan that depend on no unknown output, for preparing. undefined: there are none. */
@@ -99,9 +101,10 @@ export class QueryLowerer {
     const { template, tokenizer, card } = this.#options;
     const { messages } = template;
     const after = messages.inside("assistant")?.after;
-    const opening = tokenizer.encode([{ kind: "template", text: messages.opening }], false);
+    const opening = tokenizer.encode([{ kind: "template", text: messages.opening ?? "" }], false);
     const closing = tokenizer.encode([{ kind: "template", text: after ?? "" }], false);
-    if (after !== undefined && opening.length > 0 && closing.length <= card.blockTokens) return { opening, closing };
+    const isKnown = messages.opening !== undefined && after !== undefined;
+    if (isKnown && closing.length <= card.blockTokens) return { opening, closing };
     throw new ApiError("chat_template_error", {
       message: "The model's chat template begins or ends an answer in a way that span queries cannot use.",
       param: path,

@@ -29,7 +29,7 @@ describe("a judge over writers", () => {
     const rig = await readyRig();
     const answer = await ask(rig, judge(writers(["one", "two", "three"], { temperature: 0.5 })));
     // Its last message and the start of its answer; the system message was computed while the writers wrote.
-    const opening = rig.text.template.messages.opening;
+    const opening = rig.text.template.messages.opening ?? "";
     const tail = rig.text.tokenizer.encode([{ kind: "template", text: opening }], false).length;
     const layout = rig.text.template.messages.inside("user");
     const own = rig.text.tokenizer.encode(
@@ -84,7 +84,8 @@ describe("a judge over writers", () => {
     const again = await ask(rig, judge(writers(texts.toReversed())));
     expect(textOf(again)).toBe(textOf(first) ?? "");
     // All of the prompt but the open start of the answer.
-    const opening = rig.text.tokenizer.encode([{ kind: "template", text: rig.text.template.messages.opening }], false);
+    const text = rig.text.template.messages.opening ?? "";
+    const opening = rig.text.tokenizer.encode([{ kind: "template", text }], false);
     expect(computedOf(outerOf(again))).toBe(opening.length);
   });
 

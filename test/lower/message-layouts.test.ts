@@ -137,8 +137,11 @@ describe("what a template does not allow", () => {
     );
   });
 
-  test("without anything that opens an answer there is nothing to go on from", () => {
-    expect(() => lowered(models.folding, user("c"))).toThrow("begins or ends an answer");
+  test("an answer that is opened in different ways has no opening", () => {
+    const { chatTemplate } = models.chatml;
+    const varying = chatTemplate.replace("'<|im_start|>assistant\\n'", "'<|im_start|>assistant ' ~ messages|length");
+    expect(varying).not.toBe(chatTemplate);
+    expect(() => lowered({ ...models.chatml, chatTemplate: varying }, user("c"))).toThrow("begins or ends an answer");
   });
 
   test("a layout that depends on neighbours is none", () => {

@@ -64,6 +64,10 @@ const folding =
 const granite =
   "{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content'] %}{%- set rest = messages[1:] %}{%- else %}{%- set system = 'You are Granite.' %}{%- set rest = messages %}{%- endif %}{{- '<|start_of_role|>system<|end_of_role|>' + system + '<|end_of_text|>\n' }}{%- for m in rest %}{{- '<|start_of_role|>' + m['role'] + '<|end_of_role|>' + m['content'] + '<|end_of_text|>\n' }}{%- if loop.last and add_generation_prompt %}{{- '<|start_of_role|>assistant<|end_of_role|>' }}{%- endif %}{%- endfor %}";
 
+/** Closes a question with a token and opens no answer, refuses two questions in a row (as Mistral 0.3 does). */
+const mistral =
+  "{{- bos_token }}{%- for m in messages %}{%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('roles must alternate') }}{%- endif %}{%- if m['role'] == 'user' %}{{- '[INST] ' + m['content'] + '[/INST]' }}{%- elif m['role'] == 'assistant' %}{{- ' ' + m['content'] | trim + eos_token }}{%- else %}{{- raise_exception('unknown role') }}{%- endif %}{%- endfor %}";
+
 const text = (controls: readonly string[], chatTemplate: string, flags: Partial<AddedToken> = {}): ModelText => ({
   tokenizer: byteLevelTokenizer(controls, flags),
   config: { bos_token: controls[0], eos_token: controls[1] },
@@ -78,6 +82,9 @@ export const models = {
   granite: text(["<|end_of_text|>", "<|pad|>", "<|start_of_role|>", "<|end_of_role|>"], granite),
   rstrip: text(["<|endoftext|>", "<|im_end|>", "<|im_start|>"], chatml, { rstrip: true }),
 } as const satisfies Record<string, ModelText>;
+
+/** Takes no system message. */
+export const mistralModel: ModelText = text(["<s>", "</s>", "[INST]", "[/INST]"], mistral);
 
 /** The oracle: what the model's own library makes of the rendered conversation. Contents must hold no control token. */
 export function ownTokens(model: ModelText, messages: readonly { role: string; content: string }[]): number[] {
