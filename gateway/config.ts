@@ -94,6 +94,8 @@ export const limits = {
   spanCacheChars: 64 * mib,
   /** Corpora whose owner is remembered from their last use. */
   corpusOwners: 65_536,
+  /** Corpora whose home among the workers is remembered. */
+  corpusHomes: 65_536,
   /** Spans whose uses are counted. */
   usedSpans: 65_536,
   devices: 16,

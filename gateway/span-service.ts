@@ -6,7 +6,7 @@ import type { BlockKey } from "../worker/contract/units.ts";
 import { limits } from "./config.ts";
 import type { PreparedSpan, SpanPort, SpanText } from "./corpus/ports.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
-import { fragmentHolders, homesOf } from "./dispatch/homes.ts";
+import { FragmentHomes, fragmentHolders } from "./dispatch/homes.ts";
 import { Placement } from "./dispatch/placement.ts";
 import type { Registry } from "./dispatch/registry.ts";
 import type { FinishedEvent } from "./dispatch/request.ts";
@@ -27,6 +27,7 @@ export interface SpanServiceDeps {
 
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
+  readonly #homes = new FragmentHomes(limits.corpusHomes);
 
   constructor(deps: SpanServiceDeps) {
     this.#deps = deps;
@@ -104,8 +105,8 @@ export class SpanService implements SpanPort {
     const spanKey = blockKeys.at(-1);
     if (spanKey === undefined) return [];
     const workers = fragmentHolders(registry.ready(), residency);
-    const fragment = { spanKey, blockCount: blockKeys.length, uses: uses.of(spanKey) };
-    return homesOf(fragment, workers, residency.holders(spanKey));
+    const fragment = { corpus: span.salt, spanKey, blockCount: blockKeys.length, uses: uses.of(spanKey) };
+    return this.#homes.of(fragment, workers, residency.holders(spanKey));
   }
 
   async #run(plan: TokenPlan, placement: Placement, signal: AbortSignal): Promise<FinishedEvent> {

@@ -1,57 +1,91 @@
 /**
- * Where fragments are prepared. While a worker has room for more, each fragment is put there, so that every worker
- * answers over all of them; where there is none, what is used much is on every worker and the rest is spread, each
- * fragment at one home. A fragment that a worker holds already stays there. Pure and deterministic.
+ * Where fragments are prepared. A corpus has a home, where its fragments go while there is room: questions are about
+ * one corpus, and find all they need on one worker. A corpus that outgrows it goes on where most room is, and where
+ * there is none it stays. While pools are rather empty every worker gets a copy beside; later only what is used much
+ * does. A fragment that a worker holds already stays there.
  */
+import { LRUCache } from "lru-cache";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { WorkerRecord } from "./registry.ts";
 import type { Residency } from "./residency.ts";
 
 export interface FragmentHolder {
   readonly id: string;
-  /** Blocks that further fragments may take before they begin to push others out. */
-  readonly roomBlocks: number;
+  /** Blocks of its pool, and those that fragments take. */
+  readonly blockCount: number;
+  readonly fragmentBlockCount: number;
 }
 
-/** Part of a pool that fragments may fill before they are spread: the rest is for prompts that are answered. */
-const fragmentShare = 0.5;
+export interface HomelessFragment {
+  /** The same for all fragments of a corpus. */
+  readonly corpus: string;
+  readonly spanKey: BlockKey;
+  readonly blockCount: number;
+  readonly uses: number;
+}
+
+/** Part of a pool that fragments may fill as their home; the rest is for prompts that are answered. */
+const homeShare = 0.75;
+/** Part up to which a worker takes copies of what has its home elsewhere. */
+const copyShare = 0.25;
 /** Uses from which a fragment is kept on every worker, room or not. */
 const hotUses = 16;
 
-/**
- * @param blockCount blocks that the fragment takes
- * @param holders workers that hold it now
- * @returns ids of workers, the home first; empty when there is no worker
- */
-export function homesOf(
-  fragment: { readonly spanKey: BlockKey; readonly blockCount: number; readonly uses: number },
-  workers: readonly FragmentHolder[],
-  holders: readonly string[],
-): readonly string[] {
-  const isHolder = (worker: FragmentHolder): boolean => holders.includes(worker.id);
-  const ranked = workers
-    .map((worker) => ({ worker, rank: rankOf(fragment.spanKey, worker) }))
-    .toSorted((a, b) => Number(isHolder(b.worker)) - Number(isHolder(a.worker)) || b.rank - a.rank)
-    .map(({ worker }) => worker);
-  const isHot = fragment.uses >= hotUses;
-  return ranked
-    .filter((worker, index) => index === 0 || isHot || worker.roomBlocks >= fragment.blockCount)
-    .map(({ id }) => id);
+export class FragmentHomes {
+  readonly #homes: LRUCache<string, string>;
+
+  constructor(maxCorpora: number) {
+    this.#homes = new LRUCache({ max: maxCorpora });
+  }
+
+  /**
+   * @param holders ids of workers that hold the fragment now
+   * @returns ids of workers, the home first; empty when there is no worker
+   */
+  of(fragment: HomelessFragment, workers: readonly FragmentHolder[], holders: readonly string[]): readonly string[] {
+    const home = workers.find(({ id }) => holders.includes(id)) ?? this.#homeOf(fragment, workers);
+    if (home === undefined) return [];
+    const takesCopy = (worker: FragmentHolder): boolean =>
+      holders.includes(worker.id) || fragment.uses >= hotUses || hasRoom(worker, fragment, copyShare);
+    return [home, ...workers.filter((worker) => worker !== home && takesCopy(worker))].map(({ id }) => id);
+  }
+
+  #homeOf(fragment: HomelessFragment, workers: readonly FragmentHolder[]): FragmentHolder | undefined {
+    const withRoom = workers.filter((worker) => hasRoom(worker, fragment, homeShare));
+    const open = withRoom.length === 0 ? workers : withRoom;
+    const known = this.#homes.get(fragment.corpus);
+    const home = open.find(({ id }) => id === known) ?? preferred(open, fragment.corpus, roomOf);
+    if (home !== undefined) this.#homes.set(fragment.corpus, home.id);
+    return home;
+  }
 }
 
-/** The room that workers have, by what tenants' fragments take there now. */
+/** What tenants' fragments take on each worker now. */
 export function fragmentHolders(
   workers: readonly WorkerRecord[],
   residency: Pick<Residency, "byTenant">,
 ): FragmentHolder[] {
   return workers.map(({ id, card }) => {
-    const held = [...residency.byTenant(id).values()].reduce((sum, kv) => sum + kv.fragmentBlockCount, 0);
-    return { id, roomBlocks: Math.floor((card?.blockCount ?? 0) * fragmentShare) - held };
+    const held = [...residency.byTenant(id).values()];
+    const fragmentBlockCount = held.reduce((sum, kv) => sum + kv.fragmentBlockCount, 0);
+    return { id, blockCount: card?.blockCount ?? 0, fragmentBlockCount };
   });
 }
 
-/** Weighted rendezvous hashing: each worker is first for a part of the names that is in proportion to its room. */
-function rankOf(spanKey: BlockKey, { id, roomBlocks }: FragmentHolder): number {
-  const uniform = (Number(Bun.hash.wyhash(`${spanKey}\0${id}`) >> 11n) + 0.5) / 2 ** 53;
-  return -Math.max(1, roomBlocks) / Math.log(uniform);
+const roomOf = ({ blockCount, fragmentBlockCount }: FragmentHolder): number => blockCount - fragmentBlockCount;
+
+function hasRoom(worker: FragmentHolder, { blockCount }: HomelessFragment, share: number): boolean {
+  return worker.fragmentBlockCount + blockCount <= worker.blockCount * share;
 }
+
+/** The best of the workers; of equals the one that the name falls on (rendezvous hashing). */
+function preferred(
+  workers: readonly FragmentHolder[],
+  name: string,
+  worth: (worker: FragmentHolder) => number,
+): FragmentHolder | undefined {
+  const ranked = workers.map((worker) => ({ worker, worth: worth(worker), rank: hash(name, worker.id) }));
+  return ranked.toSorted((a, b) => b.worth - a.worth || (a.rank < b.rank ? -1 : 1))[0]?.worker;
+}
+
+const hash = (name: string, workerId: string): bigint => Bun.hash.wyhash(`${name}\0${workerId}`);

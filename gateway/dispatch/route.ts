@@ -17,7 +17,7 @@ export interface Candidate {
 /** A running request slows a prefill down about as much as this many more prompt tokens would. */
 const tokensPerRunningRequest = 32;
 /** Tokens that are computed here for the second time are waited for by this request, and by all that come after it. */
-const computedTokenWeight = 2;
+const computedTokenWeight = 4;
 
 /**
  * @param affinity callers with the same string prefer the same worker where the cost is equal

@@ -30,7 +30,7 @@ describe("what is underway", () => {
         .toSorted(),
     ).toEqual([0, 8]);
     // Each request in flight counts for some tokens: the fragment is computed a second time in the end.
-    for (let index = 8; index < 40; index++) dispatcher.submit(request(`r${index}`, overSpan));
+    for (let index = 8; index < 70; index++) dispatcher.submit(request(`r${index}`, overSpan));
     expect(Math.min(...submits().map(({ length }) => length))).toBeGreaterThan(10);
   });
 

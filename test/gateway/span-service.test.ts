@@ -9,9 +9,9 @@ import { models, textSide } from "../lower/models.ts";
 
 const fragment = (id: string, words: number) => ({ id, text: `${id} ${"the ".repeat(words)}`, salt });
 
-function service() {
+function service(devices = ["cpu", "cpu"]) {
   const links = fakeLinks();
-  const rig = makeRig(links.openLink, ["cpu", "cpu"]);
+  const rig = makeRig(links.openLink, devices);
   rig.supervisor.start(rig.dispatcher);
   const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheChars: 100_000 });
   const spans = new SpanService({
@@ -51,7 +51,7 @@ describe("preparing", () => {
   });
 
   test("a group ends where its tokens would be too many, and one fragment alone may be as long as it is", async () => {
-    using rig = service();
+    using rig = service(["cpu"]);
     for (const process of rig.processes) process.ready();
     // This tokenizer makes three tokens of each word; some stay free for the template's own.
     const half = Math.floor((limits.prepareTokens / 2 - 100) / 3);
@@ -60,31 +60,27 @@ describe("preparing", () => {
     expect(submits.map((submit) => submit.plan.runs.length)).toEqual([2, 1, 1]);
   });
 
-  test("without room they are spread, each on one worker that is told; what is used much goes to all", async () => {
+  test("a corpus has one home when pools fill up, goes on where room is, and what is used much goes to all", async () => {
     using rig = service();
     for (const process of rig.processes) process.ready();
-    // Half of the pool is for fragments, and this tokenizer makes three tokens of each word: these fill it on both.
-    const words = Math.floor(((fakeCard.blockCount / 2) * fakeCard.blockTokens - 100) / 3);
-    await prepare(rig.spans, [fragment("filler", words)]);
-    for (const name of ["more", "and", "more of", "it"]) await prepare(rig.spans, [fragment(name, 10)]);
-    expect(rig.registry.ready().map(({ id }) => rig.residency.blockCount(id) > fakeCard.blockCount / 2 - 4)).toEqual([
-      true,
-      true,
-    ]);
-    const cold = Array.from({ length: 12 }, (_, index) => fragment(`cold${index}`, 10));
-    const prepared = await prepare(rig.spans, cold);
-    expect(new Set(prepared.map(({ worker }) => worker)).size).toBe(2);
-    const holdersOf = (one: ReturnType<typeof fragment>) => {
+    // This tokenizer makes three tokens of each word.
+    const wordsOf = (blockCount: number) => Math.floor((blockCount * fakeCard.blockTokens - 100) / 3);
+    const quarter = fakeCard.blockCount / 4;
+    const prepareOne = async (one: ReturnType<typeof fragment>): Promise<readonly number[]> => {
+      const [prepared] = await prepare(rig.spans, [one]);
       const { blockKeys, rootKey } = rig.spans.lowerSpan(one);
-      return rig.spans.residentWorkers(blockKeys.at(-1) ?? rootKey);
+      const held = rig.spans.residentWorkers(blockKeys.at(-1) ?? rootKey);
+      expect(held).toContain(prepared?.worker ?? -1);
+      return held;
     };
-    for (const [index, one] of cold.entries()) expect(holdersOf(one)).toEqual([prepared[index]?.worker ?? -1]);
-    const [hot, other] = cold;
-    if (hot === undefined || other === undefined) throw new Error("there are fragments");
-    for (let use = 0; use < 20; use++) rig.uses.note(rig.lowerer.preparePlan([hot]));
-    await prepare(rig.spans, [hot, other]);
-    expect(holdersOf(hot)).toEqual([0, 1]);
-    expect(holdersOf(other).length).toBe(1);
+    expect(await prepareOne(fragment("copied", wordsOf(quarter)))).toEqual([0, 1]);
+    const [home = -1, ...more] = await prepareOne(fragment("at home", wordsOf(quarter)));
+    expect(more).toEqual([]);
+    const cold = fragment("at home as well", wordsOf(quarter));
+    expect(await prepareOne(cold)).toEqual([home]);
+    expect(await prepareOne(fragment("outgrown", wordsOf(quarter)))).toEqual([1 - home]);
+    for (let use = 0; use < 20; use++) rig.uses.note(rig.lowerer.preparePlan([cold]));
+    expect(await prepareOne(cold)).toEqual([0, 1]);
   });
 
   test("what is resident is known by its span key, until it is evicted", async () => {

@@ -3,7 +3,7 @@
  * rows. Requests over fragments arrive, are routed, and what they cost is counted. The same seed gives the same life.
  */
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
-import { fragmentHolders, homesOf } from "../../gateway/dispatch/homes.ts";
+import { FragmentHomes, fragmentHolders } from "../../gateway/dispatch/homes.ts";
 import { Placement } from "../../gateway/dispatch/placement.ts";
 import { Registry, type WorkerRecord } from "../../gateway/dispatch/registry.ts";
 import { Residency } from "../../gateway/dispatch/residency.ts";
@@ -70,6 +70,7 @@ export class PoolWorld {
   readonly residency = new Residency((workerId, root) => this.underway.ownerOf(workerId, root));
   readonly uses = new UseCounts(10_000, () => this.#nowMs);
   readonly #corpusRoots = new Map<BlockKey, string>();
+  readonly #fragmentHomes = new FragmentHomes(100);
   readonly #options: PoolOptions;
   readonly #dispatcher: Dispatcher;
   readonly #workers: SimWorker[] = [];
@@ -206,8 +207,9 @@ export class PoolWorld {
         .slice(0, 1);
     const spanKey = run.blockKeys.at(-1) ?? run.rootKey;
     const workers = fragmentHolders(this.registry.ready(), this.residency);
-    const fragment = { spanKey, blockCount: run.blockKeys.length, uses: this.uses.of(spanKey) };
-    return homesOf(fragment, workers, this.residency.holders(spanKey));
+    const uses = this.uses.of(spanKey);
+    const fragment = { corpus: corpusSaltOf(corpus), spanKey, blockCount: run.blockKeys.length, uses };
+    return this.#fragmentHomes.of(fragment, workers, this.residency.holders(spanKey));
   }
 
   #submit(plan: TokenPlan, request: PoolRequest, workerId: string | undefined): void {
