@@ -1,13 +1,11 @@
 /** Runs golden cases through the real engine and backend, and compares. */
 import { z } from "zod";
 import type { Backend, Batch, TokenCopies } from "../../worker/backend/backend.ts";
-import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
-import { loadModel } from "../../worker/model/load.ts";
 
 const ids = z.array(z.number().int().min(0)).min(1);
 const expected = { last_logits: z.array(z.number()), greedy: z.array(z.number().int()) };
@@ -74,18 +72,12 @@ export class GoldenModel {
   readonly #messages: WorkerMessage[] = [];
   #requestCount = 0;
 
-  private constructor(backend: RecordingBackend, digest: string) {
-    this.#backend = backend;
+  /** @param digest the model's, for block keys */
+  constructor(backend: Backend, digest: string) {
+    this.#backend = new RecordingBackend(backend);
     this.#digest = digest;
     const emit = (message: WorkerMessage) => void this.#messages.push(message);
-    this.#engine = new Engine({ backend, eosTokenIds: [], clock: () => performance.now(), emit });
-  }
-
-  static async open(folder: string, weightMode: "float32" | "int8"): Promise<GoldenModel> {
-    const options = { weightMode, kvType: "float32", kvBytes: 64 << 20, blockTokens: 16, threadCount: 2 } as const;
-    const model = loadModel(folder, numericMode(options));
-    const backend = await CpuBackend.open(model, { ...options, maxRows: 512, maxLogitRows: 64 });
-    return new GoldenModel(new RecordingBackend(backend), model.digest);
+    this.#engine = new Engine({ backend: this.#backend, eosTokenIds: [], clock: () => performance.now(), emit });
   }
 
   async run(goldenCase: GoldenCase): Promise<CaseResult> {

@@ -2,7 +2,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { GoldenModel, goldenSchema } from "./golden-model.ts";
+import { openOnCpu } from "./cpu-model.ts";
+import { type GoldenModel, goldenSchema } from "./golden-model.ts";
 
 const folders = readdirSync(import.meta.dir, { withFileTypes: true }).filter((entry) => entry.isDirectory());
 
@@ -11,7 +12,7 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
   const { cases } = goldenSchema.parse(JSON.parse(readFileSync(join(folder, "golden.json"), "utf8")));
   let model: GoldenModel;
   beforeAll(async () => {
-    model = await GoldenModel.open(folder, "float32");
+    model = await openOnCpu(folder, "float32");
   });
   afterAll(() => model.dispose());
 

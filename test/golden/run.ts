@@ -8,7 +8,8 @@ import { parseArgs } from "node:util";
 import { z } from "zod";
 import { ModelError } from "../../worker/model/model-error.ts";
 import { readJson } from "../../worker/model/weights.ts";
-import { type CaseResult, type GoldenCase, GoldenModel, goldenSchema } from "./golden-model.ts";
+import { openOnCpu } from "./cpu-model.ts";
+import { type CaseResult, type GoldenCase, goldenSchema } from "./golden-model.ts";
 
 const usage = "usage: bun run golden DIR… [--backend cpu] [--weights float32|int8]";
 
@@ -50,7 +51,7 @@ function readCases(folder: string): GoldenCase[] {
 /** Runs one folder's cases and prints them; answers how many missed. */
 async function runFolder(folder: string, weightMode: "float32" | "int8"): Promise<number> {
   const cases = readCases(folder);
-  const model = await GoldenModel.open(folder, weightMode);
+  const model = await openOnCpu(folder, weightMode);
   const results: CaseResult[] = [];
   for (const [index, goldenCase] of cases.entries()) {
     const result = await model.run(goldenCase);

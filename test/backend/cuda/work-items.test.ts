@@ -78,10 +78,17 @@ function tokenName(batch: Batch, blockStart: number, token: number, offset: numb
   return `${block}:${token % blockTokens}:${offset}`;
 }
 
+function wordsOf(list: Int32Array, size: number): number[][] {
+  return Array.from({ length: list.length / size }, (_, i) => [...list.subarray(i * size, (i + 1) * size)]);
+}
+
+function itemsOf(lists: WorkLists): number[][] {
+  return [...wordsOf(lists.fewItems, itemWords), ...wordsOf(lists.manyItems, itemWords)];
+}
+
 function seenByItems(batch: Batch, lists: WorkLists): string[][] {
   const seen: string[][] = Array.from({ length: batch.tokenIds.length }, () => []);
-  for (let at = 0; at < lists.itemCount * itemWords; at += itemWords) {
-    const [firstRow, rowCount, firstSlice, sliceCount] = lists.items.subarray(at, at + itemWords);
+  for (const [firstRow, rowCount, firstSlice, sliceCount] of itemsOf(lists)) {
     for (let slice = firstSlice; slice < firstSlice + sliceCount; slice++) {
       const [block, first, count, offset, visible] = lists.slices.subarray(
         slice * sliceWords,
@@ -103,8 +110,7 @@ function seenByItems(batch: Batch, lists: WorkLists): string[][] {
 function checkMerges(batch: Batch, lists: WorkLists): void {
   const partials = new Map<number, number>();
   const whole = new Set<number>();
-  for (let at = 0; at < lists.itemCount * itemWords; at += itemWords) {
-    const [firstRow, rowCount, , , firstPartial] = lists.items.subarray(at, at + itemWords);
+  for (const [firstRow, rowCount, , , firstPartial] of itemsOf(lists)) {
     for (let i = 0; i < rowCount; i++) {
       if (firstPartial < 0) {
         expect(whole.has(firstRow + i)).toBe(false);
@@ -116,8 +122,7 @@ function checkMerges(batch: Batch, lists: WorkLists): void {
     }
   }
   expect(partials.size).toBe(lists.partialCount);
-  for (let at = 0; at < lists.mergeCount * mergeWords; at += mergeWords) {
-    const [row, first, count, stride] = lists.merges.subarray(at, at + mergeWords);
+  for (const [row, first, count, stride] of wordsOf(lists.merges, mergeWords)) {
     expect(whole.has(row)).toBe(false);
     whole.add(row);
     for (let part = 0; part < count; part++) {
@@ -127,6 +132,11 @@ function checkMerges(batch: Batch, lists: WorkLists): void {
   }
   expect(partials.size).toBe(0);
   expect(whole.size).toBe(batch.tokenIds.length);
+}
+
+function pieceRowsOf({ pieceRows }: Batch, row: number): number {
+  const piece = pieceRows.findIndex((first, p) => first <= row && row < pieceRows[p + 1]);
+  return pieceRows[piece + 1] - pieceRows[piece];
 }
 
 const piece = fc.record({
@@ -141,11 +151,13 @@ const piece = fc.record({
     { maxLength: 4 },
   ),
 });
+const tileShape = (minRows: number, maxRows: number) =>
+  fc.record({ rows: fc.integer({ min: minRows, max: maxRows }), minPartTokens: fc.integer({ min: 1, max: 16 }) });
 const shapes = fc.record({
-  tileRows: fc.integer({ min: 1, max: 8 }),
+  few: tileShape(0, 3),
+  many: tileShape(1, 8),
   blockTokens: fc.constant(blockTokens),
   itemTarget: fc.integer({ min: 1, max: 24 }),
-  minPartTokens: fc.integer({ min: 1, max: 16 }),
 });
 
 describe("work items", () => {
@@ -156,25 +168,31 @@ describe("work items", () => {
       expect(seenByItems(batch, lists)).toEqual(seenByContract(batch));
       checkMerges(batch, lists);
       expect(lists.partialCount).toBeLessThanOrEqual(maxPartialRows(shape));
-      expect(lists.itemCount).toBeLessThanOrEqual(maxItems(shape, batch.tokenIds.length, pieces.length));
+      for (const items of [lists.fewItems, lists.manyItems]) {
+        expect(items.length / itemWords).toBeLessThanOrEqual(maxItems(shape, batch.tokenIds.length));
+      }
+      const isFew = (row: number) => pieceRowsOf(batch, row) <= shape.few.rows;
+      expect(wordsOf(lists.fewItems, itemWords).every(([row]) => isFew(row))).toBe(true);
+      expect(wordsOf(lists.manyItems, itemWords).some(([row]) => isFew(row))).toBe(false);
     };
     fc.assert(fc.property(fc.array(piece, { minLength: 1, maxLength: 5 }), shapes, property), { numRuns: 300 });
   });
 
-  const shape: WorkShape = { tileRows: 4, blockTokens, itemTarget: 8, minPartTokens: 16 };
+  const tiles = { rows: 4, minPartTokens: 16 };
+  const shape: WorkShape = { few: { ...tiles, rows: 1 }, many: tiles, blockTokens, itemTarget: 8 };
 
   test("one long context is split over the chip, short ones beside it are not", () => {
     const planner = new WorkPlanner(shape);
     const pieces = [{ rows: 1, before: 127, segments: [] }, ...Array(3).fill({ rows: 1, before: 7, segments: [] })];
     const lists = planner.plan(batchOf(pieces));
-    expect(lists.itemCount).toBe(7 + 3);
-    expect(lists.mergeCount).toBe(1);
+    expect(lists.fewItems.length / itemWords).toBe(7 + 3);
+    expect(lists.merges.length / mergeWords).toBe(1);
   });
 
   test("a long prompt alone fills the chip with tiles and is not split", () => {
     const lists = new WorkPlanner(shape).plan(batchOf([{ rows: 128, before: 0, segments: [] }]));
-    expect(lists.mergeCount).toBe(0);
-    expect(lists.items[0]).toBe(124);
+    expect(lists.merges).toHaveLength(0);
+    expect([lists.manyItems.length / itemWords, lists.manyItems[0]]).toEqual([32, 124]);
   });
 
   test("the lists are made anew each time", () => {

@@ -1,7 +1,8 @@
 /**
- * What attention does in a step, cut into work items of about one size. A tile is up to `tileRows` consecutive rows
- * of a piece; all its rows read the same blocks, apart from the causal end. A tile that reads much is split over its
- * tokens, so that few long contexts fill the chip too; its parts are merged row by row.
+ * What attention does in a step, cut into work items of about one size. A tile is some consecutive rows of a piece; all
+ * its rows read the same blocks, apart from the causal end. A tile that reads much is split over its tokens, so that few
+ * long contexts fill the chip too; its parts are merged row by row. Pieces of few rows (decoding) and of many
+ * (prefill) have kernels of their own, and so lists of their own.
  *
  *   item   firstRow, rowCount, firstSlice, sliceCount, firstPartial: -1 if the item is the whole tile, else its rows' place
  *   slice  block, firstToken, tokenCount, offset, firstVisible: row i of the item sees min(tokenCount, firstVisible + i)
@@ -14,36 +15,41 @@ export const itemWords = 5;
 export const sliceWords = 5;
 export const mergeWords = 4;
 
-export interface WorkShape {
-  /** Rows of a tile. */
-  readonly tileRows: number;
-  readonly blockTokens: number;
-  /** Items that fill the chip: more of them than this come of splitting only in proportion. */
-  readonly itemTarget: number;
+/** How one kernel cuts rows and tokens. */
+export interface TileShape {
+  /** Rows of a tile; 0: the kernel takes none. */
+  readonly rows: number;
   /** A tile is not split into parts below this many tokens. */
   readonly minPartTokens: number;
 }
 
+export interface WorkShape {
+  /** Pieces of at most `few.rows` rows, and all others. */
+  readonly few: TileShape;
+  readonly many: TileShape;
+  readonly blockTokens: number;
+  /** Items that fill the chip: more of them than this come of splitting only in proportion. */
+  readonly itemTarget: number;
+}
+
 /** The lists of one step, valid until the next `plan`. */
 export interface WorkLists {
-  readonly itemCount: number;
-  readonly items: Int32Array;
+  readonly fewItems: Int32Array;
+  readonly manyItems: Int32Array;
   readonly slices: Int32Array;
-  readonly mergeCount: number;
   readonly merges: Int32Array;
   /** Rows of partial results. */
   readonly partialCount: number;
 }
 
 /** The most partial rows that `plan` makes, whatever the batch. */
-export function maxPartialRows({ tileRows, itemTarget }: WorkShape): number {
-  return 2 * itemTarget * tileRows;
+export function maxPartialRows({ few, many, itemTarget }: WorkShape): number {
+  return 2 * itemTarget * Math.max(few.rows, many.rows);
 }
 
-/** The most items of a step of so many rows in so many pieces. */
-export function maxItems(shape: WorkShape, rowCount: number, pieceCount: number): number {
-  const tiles = Math.min(rowCount, Math.ceil(rowCount / shape.tileRows) + pieceCount);
-  return tiles + shape.itemTarget;
+/** The most items of each list in a step of so many rows. */
+export function maxItems(shape: WorkShape, rowCount: number): number {
+  return rowCount + shape.itemTarget;
 }
 
 interface Tile {
@@ -52,13 +58,15 @@ interface Tile {
   readonly pieceRow: number;
   readonly rowCount: number;
   readonly piece: number;
+  readonly isFew: boolean;
   /** Tokens that its last row sees. */
   readonly tokenCount: number;
 }
 
 export class WorkPlanner {
   readonly shape: WorkShape;
-  private readonly items = new WordList();
+  private readonly fewItems = new WordList();
+  private readonly manyItems = new WordList();
   private readonly slices = new WordList();
   private readonly merges = new WordList();
   private partialCount = 0;
@@ -68,18 +76,19 @@ export class WorkPlanner {
   }
 
   plan(batch: Batch): WorkLists {
-    const { itemTarget, minPartTokens } = this.shape;
-    for (const list of [this.items, this.slices, this.merges]) list.clear();
+    for (const list of [this.fewItems, this.manyItems, this.slices, this.merges]) list.clear();
     this.partialCount = 0;
     const tiles = this.tilesOf(batch);
     const total = tiles.reduce((sum, tile) => sum + tile.tokenCount, 0);
-    const partTokens = Math.max(minPartTokens, Math.ceil(total / itemTarget));
-    for (const tile of tiles) this.addTile(batch, tile, Math.ceil(tile.tokenCount / partTokens));
+    const partTokens = Math.ceil(total / this.shape.itemTarget);
+    for (const tile of tiles) {
+      const { minPartTokens } = tile.isFew ? this.shape.few : this.shape.many;
+      this.addTile(batch, tile, Math.ceil(tile.tokenCount / Math.max(minPartTokens, partTokens)));
+    }
     return {
-      itemCount: this.items.length / itemWords,
-      items: this.items.view(),
+      fewItems: this.fewItems.view(),
+      manyItems: this.manyItems.view(),
       slices: this.slices.view(),
-      mergeCount: this.merges.length / mergeWords,
       merges: this.merges.view(),
       partialCount: this.partialCount,
     };
@@ -87,18 +96,20 @@ export class WorkPlanner {
 
   /** The longest first, so that no long one begins when all others end. */
   private tilesOf(batch: Batch): Tile[] {
-    const { tileRows } = this.shape;
+    const { few, many } = this.shape;
     const tiles: Tile[] = [];
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
       const firstRow = batch.pieceRows[piece];
       const rows = batch.pieceRows[piece + 1] - firstRow;
+      const isFew = rows <= few.rows;
+      const tileRows = isFew ? few.rows : many.rows;
       const last = batch.pieceSegments[piece + 1] - 1;
       let whole = 0;
       for (let s = batch.pieceSegments[piece]; s < last; s++) whole += batch.segmentTokenCounts[s];
       for (let pieceRow = 0; pieceRow < rows; pieceRow += tileRows) {
         const rowCount = Math.min(tileRows, rows - pieceRow);
         const own = batch.segmentTokenCounts[last] - (rows - pieceRow - rowCount);
-        tiles.push({ row: firstRow + pieceRow, pieceRow, rowCount, piece, tokenCount: whole + own });
+        tiles.push({ row: firstRow + pieceRow, pieceRow, rowCount, piece, isFew, tokenCount: whole + own });
       }
     }
     return tiles.sort((a, b) => b.tokenCount - a.tokenCount);
@@ -106,6 +117,7 @@ export class WorkPlanner {
 
   private addTile(batch: Batch, tile: Tile, parts: number): void {
     const { blockTokens } = this.shape;
+    const items = tile.isFew ? this.fewItems : this.manyItems;
     const partTokens = Math.ceil(tile.tokenCount / parts / blockTokens) * blockTokens;
     const partCount = Math.ceil(tile.tokenCount / partTokens);
     const firstPartial = partCount > 1 ? this.partialCount : -1;
@@ -114,7 +126,7 @@ export class WorkPlanner {
       this.addSlices(batch, tile, part * partTokens, Math.min(tile.tokenCount, (part + 1) * partTokens));
       const sliceCount = this.slices.length / sliceWords - firstSlice;
       const partial = firstPartial < 0 ? -1 : firstPartial + part * tile.rowCount;
-      this.items.push5(tile.row, tile.rowCount, firstSlice, sliceCount, partial);
+      items.push5(tile.row, tile.rowCount, firstSlice, sliceCount, partial);
     }
     if (firstPartial < 0) return;
     this.partialCount += partCount * tile.rowCount;

@@ -1,0 +1,129 @@
+/** A device for tests: memory is an ArrayBuffer, kernels are loops, and the order of what was launched is kept. */
+
+import type { ComputeDevice, DeviceBuffer, HostArray, Launch, Recording } from "../../../worker/backend/cuda/device.ts";
+import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
+import type { ArgumentsOf, Signature } from "../../../worker/native/cuda/arguments.ts";
+import { PackedArguments } from "../../../worker/native/cuda/arguments.ts";
+import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cublaslt.ts";
+import { emulate } from "./emulated-kernels.ts";
+import { EmulatedMemory } from "./emulated-memory.ts";
+
+export class EmulatedDevice implements ComputeDevice {
+  readonly multiprocessorCount = 4;
+  readonly memory: EmulatedMemory;
+  /** Names of launches, products and copies that ran, in order; graph launches are what they hold. */
+  readonly log: string[] = [];
+  graphLaunches = 0;
+  captures = 0;
+  closed = false;
+  private recording: (() => void)[] | undefined;
+
+  constructor(headDim: number, byteLength = 96 << 20) {
+    this.memory = new EmulatedMemory(byteLength);
+    this.memory.headDim = headDim;
+  }
+
+  freeBytes(): number {
+    return this.memory.freeBytes;
+  }
+
+  allocate(name: string, byteLength: number): DeviceBuffer {
+    return this.memory.allocate(name, byteLength);
+  }
+
+  allocateHost(_name: string, byteLength: number): Uint8Array<ArrayBuffer> {
+    return new Uint8Array(byteLength);
+  }
+
+  prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch {
+    // The real packing checks number and type of every argument.
+    new PackedArguments(name, kernelSignatures[name] as Signature, values as unknown as ArgumentsOf<Signature>);
+    return ({ grid }) => {
+      for (const extent of grid) if (!(Number(extent) >= 1)) throw new RangeError(`grid ${grid} of "${name}"`);
+      this.put(name, () => emulate(this.memory, name, values as readonly unknown[], grid as readonly number[]));
+    };
+  }
+
+  allowSharedBytes(): void {
+    // Loops have no shared memory.
+  }
+
+  matmul(shape: MatmulShape, { input, weights, output }: MatmulOperands): void {
+    const { rows, inWidth, outWidth, outputType } = shape;
+    this.put("matmul", () => {
+      const [x, w] = [this.memory.bfloat16(input), this.memory.bfloat16(weights)];
+      const columns = Array.from({ length: outWidth }, (_, o) => w.row(o * inWidth, inWidth));
+      for (let row = 0; row < rows; row++) {
+        const values = x.row(row * inWidth, inWidth);
+        columns.forEach((column, o) => {
+          let sum = 0;
+          for (let i = 0; i < inWidth; i++) sum += values[i] * column[i];
+          if (outputType === "float32") this.memory.float32(output)[row * outWidth + o] = sum;
+          else this.memory.bfloat16(output).set(row * outWidth + o, sum);
+        });
+      }
+    });
+  }
+
+  tune(): void {
+    // There is one way only.
+  }
+
+  copyIn(target: DeviceBuffer, source: HostArray): void {
+    if (source.byteLength > target.byteLength) throw new RangeError(`${source.byteLength} bytes into "${target.name}"`);
+    // The device reads host memory when it comes to it: later than now, so a buffer that is used again too soon shows.
+    this.put("copyIn", () => {
+      this.memory.uint8(target).set(new Uint8Array(source.buffer, source.byteOffset, source.byteLength));
+    });
+  }
+
+  copyOut(target: HostArray, source: DeviceBuffer): void {
+    if (target.byteLength > source.byteLength) throw new RangeError(`${target.byteLength} bytes of "${source.name}"`);
+    this.put("copyOut", () => {
+      const bytes = this.memory.uint8(source).subarray(0, target.byteLength);
+      new Uint8Array(target.buffer, target.byteOffset, target.byteLength).set(bytes);
+    });
+  }
+
+  fill(target: DeviceBuffer, value: number): void {
+    this.put("fill", () => void this.memory.uint8(target).fill(value));
+  }
+
+  capture(record: () => void): Recording {
+    const recording: (() => void)[] = [];
+    this.captures += 1;
+    this.recording = recording;
+    try {
+      record();
+    } finally {
+      this.recording = undefined;
+    }
+    return {
+      launch: () => {
+        this.graphLaunches += 1;
+        this.queue.push(...recording);
+      },
+      close: () => recording.splice(0),
+    };
+  }
+
+  private readonly queue: (() => void)[] = [];
+
+  /** Work runs only now: what a launch reads of the host must still be there. */
+  async settled(): Promise<void> {
+    for (const work of this.queue.splice(0)) work();
+  }
+
+  close(): void {
+    this.closed = true;
+  }
+
+  private put(name: string, work: () => void): void {
+    const logged = () => {
+      this.log.push(name);
+      work();
+    };
+    if (this.recording !== undefined) this.recording.push(logged);
+    else this.queue.push(logged);
+  }
+}

@@ -1,0 +1,44 @@
+/** Heads of q, k and v in the emulated device: their turns, and their places in the KV pool. */
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { EmulatedMemory } from "./emulated-memory.ts";
+
+/** Arguments as `prepare` got them. */
+export type Values = readonly unknown[];
+
+function rotate(head: Float32Array, turns: Float32Array, rotaryDim: number): void {
+  const half = rotaryDim / 2;
+  for (let i = 0; i < half; i++) {
+    const [cos, sin] = [turns[2 * i], turns[2 * i + 1]];
+    const [x, y] = [head[i], head[i + half]];
+    head[i] = x * cos - y * sin;
+    head[i + half] = y * cos + x * sin;
+  }
+}
+
+/** Rows of turns around position 0: the table begins `context` rows before its origin. */
+export class Turns {
+  private readonly memory: EmulatedMemory;
+  private readonly origin: DeviceBuffer;
+
+  constructor(memory: EmulatedMemory, origin: DeviceBuffer) {
+    this.memory = memory;
+    this.origin = origin;
+  }
+
+  rotate(head: Float32Array, position: number, rotaryDim: number): void {
+    const rowBytes = rotaryDim * 4;
+    const start = this.origin.pointer + position * rowBytes;
+    rotate(head, new Float32Array(this.memory.bytes, start, rotaryDim), rotaryDim);
+  }
+}
+
+export interface HeadPlace {
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly blockTokens: number;
+}
+
+export function keyOffset({ kvHeads, headDim, blockTokens }: HeadPlace, slot: number, head: number): number {
+  const block = Math.floor(slot / blockTokens) * kvHeads + head;
+  return (block * 2 * blockTokens + (slot % blockTokens)) * headDim;
+}

@@ -1,0 +1,183 @@
+/** What the CUDA kernels compute, in plain loops: written from the comments in kernels/cuda, not from their code. */
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { KernelName } from "../../../worker/backend/cuda/kernels.ts";
+import { emulatedAttention, emulatedMerge } from "./emulated-attention.ts";
+import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
+import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
+
+type Emulation = (memory: EmulatedMemory, values: Values, grid: readonly number[]) => void;
+
+const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
+const number = (value: unknown): number => Number(value);
+
+/** Rows that run: the grid covers them, or the launch was too small. */
+function activeCount(memory: EmulatedMemory, count: unknown, grid: number): number {
+  const active = memory.int32(buffer(count))[0];
+  if (active > grid) throw new RangeError(`a grid of ${grid} for ${active} rows`);
+  return active;
+}
+
+function normalise(values: Float32Array, weight: Float32Array, epsilon: number): void {
+  const mean = values.reduce((sum, x) => sum + x * x, 0) / values.length;
+  const factor = 1 / Math.sqrt(mean + epsilon);
+  values.forEach((x, i) => {
+    values[i] = x * factor * weight[i];
+  });
+}
+
+function projectedHead(
+  memory: EmulatedMemory,
+  qkv: Bfloat16Array,
+  at: number,
+  bias: unknown,
+  column: number,
+  dim: number,
+) {
+  const values = qkv.row(at, dim);
+  if (bias === null) return values;
+  const added = memory.bfloat16(buffer(bias)).row(column, dim);
+  return values.map((x, i) => x + added[i]);
+}
+
+const emulations: Readonly<Record<KernelName, Emulation>> = {
+  fill_rope_table(memory, [frequencies, half, first, count, factor, out]) {
+    const inverse = memory.float32(buffer(frequencies));
+    const table = memory.float32(buffer(out));
+    const scale = new Float64Array((factor as Uint8Array).slice().buffer)[0];
+    for (let n = 0; n < number(count); n++) {
+      for (let i = 0; i < number(half); i++) {
+        const angle = (number(first) + n) * inverse[i];
+        table[2 * (n * number(half) + i)] = Math.cos(angle) * scale;
+        table[2 * (n * number(half) + i) + 1] = Math.sin(angle) * scale;
+      }
+    }
+  },
+  embed_rows(memory, [table, ids, sampledIds, rowCount, hidden, scale, residual], [grid]) {
+    const rows = activeCount(memory, rowCount, grid);
+    for (let row = 0; row < rows; row++) {
+      const stored = memory.int32(buffer(ids))[row];
+      const id = stored < 0 ? memory.int32(buffer(sampledIds))[-1 - stored] : stored;
+      const values = memory.bfloat16(buffer(table)).row(id * number(hidden), number(hidden));
+      memory.float32(buffer(residual)).set(
+        values.map((x) => x * number(scale)),
+        row * number(hidden),
+      );
+    }
+  },
+  add_rmsnorm(memory, [residual, delta, bias, scale, weight, epsilon, rowCount, hidden, out], [grid]) {
+    const width = number(hidden);
+    const rows = activeCount(memory, rowCount, grid);
+    for (let row = 0; row < rows; row++) {
+      const stream = memory.float32(buffer(residual)).subarray(row * width, (row + 1) * width);
+      if (delta !== null) {
+        const added = memory.bfloat16(buffer(delta)).row(row * width, width);
+        const constant = bias === null ? undefined : memory.bfloat16(buffer(bias)).row(0, width);
+        stream.forEach((x, i) => {
+          stream[i] = x + (added[i] + (constant?.[i] ?? 0)) * number(scale);
+        });
+      }
+      const values = stream.slice();
+      normalise(values, memory.bfloat16(buffer(weight)).row(0, width), number(epsilon));
+      memory.bfloat16(buffer(out)).setRow(row * width, values);
+    }
+  },
+  qkv_finish(memory, values, [grid, gridHeads]) {
+    const [qkv, bias, qNorm, kNorm, epsilon, turns, positions, slots, rowCount] = values;
+    const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(9, 14).map(number);
+    const heads = queryHeads + 2 * kvHeads;
+    if (gridHeads * 8 < heads) throw new RangeError(`a grid of ${gridHeads} for ${heads} heads`);
+    const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[14]))];
+    const place = { kvHeads, headDim, blockTokens };
+    for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
+      const [position, slot] = [memory.int32(buffer(positions))[row], memory.int32(buffer(slots))[row]];
+      for (let head = 0; head < heads; head++) {
+        const at = (row * heads + head) * headDim;
+        const x = projectedHead(memory, data, at, bias, head * headDim, headDim);
+        const [isQuery, isKey] = [head < queryHeads, head < queryHeads + kvHeads];
+        const norm = isQuery ? qNorm : isKey ? kNorm : null;
+        if (norm !== null) normalise(x, memory.bfloat16(buffer(norm)).row(0, headDim), number(epsilon));
+        if (isKey && !isQuery && rotaryDim > 0) new Turns(memory, buffer(turns)).rotate(x, position, rotaryDim);
+        const kvHead = (head - queryHeads) % kvHeads;
+        const stored = keyOffset(place, slot, kvHead) + (isKey ? 0 : blockTokens * headDim);
+        if (isQuery) data.setRow(at, x);
+        else kv.setRow(stored, x);
+      }
+    }
+  },
+  // Blocks take items in turn; then, one block an item.
+  attention_decode: (memory, values) => emulatedAttention(memory, values, () => true),
+  attention_prefill: (memory, values, [grid]) => emulatedAttention(memory, values, (units) => units <= grid),
+  merge_partials: emulatedMerge,
+  silu_mul(memory, [gateUp, rowCount, ffn, out], [gridX, grid]) {
+    const width = number(ffn);
+    if (gridX * 256 * 8 < width) throw new RangeError(`a grid of ${gridX} for ${width} values`);
+    const [from, to] = [memory.bfloat16(buffer(gateUp)), memory.bfloat16(buffer(out))];
+    for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
+      for (let i = 0; i < width; i++) {
+        const [gate, up] = [from.get(2 * row * width + i), from.get((2 * row + 1) * width + i)];
+        to.set(row * width + i, (gate / (1 + Math.exp(-gate))) * up);
+      }
+    }
+  },
+  gather_rows(memory, [source, rows, rowCount, rowBytes, target], [grid]) {
+    const size = number(rowBytes);
+    for (let i = 0; i < activeCount(memory, rowCount, grid); i++) {
+      const from = memory.int32(buffer(rows))[i] * size;
+      memory.uint8(buffer(target)).set(memory.uint8(buffer(source)).subarray(from, from + size), i * size);
+    }
+  },
+  copy_tokens(memory, values, [grid, layers]) {
+    const [sources, targets, deltas, count, layerTurns, turns, inverseFactor] = values;
+    const [kvHeads, headDim, rotaryDim, blockTokens, stride] = values.slice(7, 12).map(number);
+    const kv = memory.bfloat16(buffer(values[12]));
+    const place = { kvHeads, headDim, blockTokens };
+    for (let i = 0; i < activeCount(memory, count, grid); i++) {
+      const at = (list: unknown) => memory.int32(buffer(list))[i];
+      for (let layer = 0; layer < layers; layer++) {
+        for (let head = 0; head < kvHeads; head++) {
+          const offset = (slot: number) => layer * stride + keyOffset(place, slot, head);
+          const k = kv.row(offset(at(sources)), headDim);
+          if (at(deltas) !== 0 && memory.int32(buffer(layerTurns))[layer] !== 0) {
+            for (let d = 0; d < rotaryDim; d++) k[d] *= number(inverseFactor);
+            new Turns(memory, buffer(turns)).rotate(k, at(deltas), rotaryDim);
+          }
+          const v = kv.row(offset(at(sources)) + blockTokens * headDim, headDim);
+          kv.setRow(offset(at(targets)), k);
+          kv.setRow(offset(at(targets)) + blockTokens * headDim, v);
+        }
+      }
+    }
+  },
+  deviations(memory, values, [grid]) {
+    const [qkv, bias, kNorm, epsilon, turns, positions, slots, rowCount] = values;
+    const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(8, 13).map(number);
+    const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[13]))];
+    const rounded = new EmulatedMemory(8_192);
+    const cell = rounded.bfloat16(rounded.allocate("cell", 2));
+    for (let row = 0; row < activeCount(memory, rowCount, grid); row++) {
+      const slot = memory.int32(buffer(slots))[row];
+      let sum = 0;
+      for (let head = 0; head < 2 * kvHeads; head++) {
+        const column = (queryHeads + head) * headDim;
+        const at = row * (queryHeads + 2 * kvHeads) * headDim + column;
+        const x = projectedHead(memory, data, at, bias, column, headDim);
+        const isKey = head < kvHeads;
+        if (isKey && kNorm !== null) normalise(x, memory.bfloat16(buffer(kNorm)).row(0, headDim), number(epsilon));
+        if (isKey && rotaryDim > 0) {
+          new Turns(memory, buffer(turns)).rotate(x, memory.int32(buffer(positions))[row], rotaryDim);
+        }
+        const place = { kvHeads, headDim, blockTokens };
+        const stored = keyOffset(place, slot, head % kvHeads) + (isKey ? 0 : blockTokens * headDim);
+        for (let d = 0; d < headDim; d++) {
+          cell.set(0, x[d]);
+          sum += (cell.get(0) - kv.get(stored + d)) ** 2;
+        }
+      }
+      memory.float32(buffer(values[14]))[row] = sum;
+    }
+  },
+};
+
+export function emulate(memory: EmulatedMemory, name: KernelName, values: Values, grid: readonly number[]): void {
+  emulations[name](memory, values, grid);
+}

@@ -1,0 +1,233 @@
+/**
+ * The CUDA backend: one device, one stream. A step is one copy of its integers, the launches of its bucket
+ * (forward.ts; a graph where it is a decode step), and one copy back of what was asked for.
+ */
+import type { ModelConfig } from "../../model/config.ts";
+import type { LoadedModel } from "../../model/load.ts";
+import type { Backend, BackendShape, Batch, TokenCopies } from "../backend.ts";
+import { allowAttention, assertAttention, workShapeOf } from "./attention.ts";
+import { bucketOf } from "./buckets.ts";
+import type { ComputeDevice } from "./device.ts";
+import { Forward, type ForwardParts, type Op } from "./forward.ts";
+import { DecodeGraphs } from "./graphs.ts";
+import { DevicePool } from "./pool.ts";
+import { StepLayout, StepStaging, stepCounts } from "./staging.ts";
+import { FileReader, type TensorReader } from "./tensor-reader.ts";
+import { loadWeights, type WeightInfo } from "./weights.ts";
+import { maxItems, maxPartialRows, WorkPlanner, type WorkShape } from "./work-items.ts";
+import { makeRopeTable, makeWorkspace } from "./workspace.ts";
+
+export interface CudaBackendOptions {
+  /** At most so much KV memory; undefined: what is free. */
+  readonly kvBytes: number | undefined;
+  readonly blockTokens: number;
+  /** Most rows of one step, and most of them that want logits. */
+  readonly maxRows: number;
+  readonly maxLogitRows: number;
+  /** false: decode steps are launched one by one too, for comparison. Default true. */
+  readonly graphs?: boolean;
+  /** Left free on the device, for the driver and for graphs; default 1 GiB. */
+  readonly reserveBytes?: number;
+  /** Where weights are read from; default: the model's files. */
+  readonly reader?: TensorReader;
+}
+
+/** Names the arithmetic, so that KV of another mode is another model's (see model/digest.ts). */
+export const numericMode = "cuda-bfloat16";
+
+const defaultReserveBytes = 2 ** 30;
+/** Words for slices and block ids, however small the model's context: 16 MiB. */
+const minListWords = 4 << 20;
+
+export interface CudaModel {
+  readonly config: ModelConfig;
+  readonly weights: WeightInfo;
+}
+
+export class CudaBackend implements Backend {
+  readonly name = "cuda";
+  readonly shape: BackendShape;
+  /** Device memory of the weights. */
+  readonly weightBytes: number;
+  readonly #parts: ForwardParts;
+  readonly #options: CudaBackendOptions;
+  readonly #planner: WorkPlanner;
+  readonly #forwards = new Map<number, Forward>();
+  readonly #heads = new Map<string, readonly Op[]>();
+  readonly #graphs: DecodeGraphs;
+  /** Pinned. */
+  readonly #logits: Float32Array;
+  readonly #deviations: Float32Array;
+  readonly #copies: Int32Array;
+  readonly #copyBuffer: ReturnType<ComputeDevice["allocate"]>;
+
+  private constructor(parts: ForwardParts, options: CudaBackendOptions) {
+    const { device, config, pool } = parts;
+    this.#parts = parts;
+    this.#options = options;
+    this.#planner = new WorkPlanner(parts.workShape);
+    this.#graphs = new DecodeGraphs(device);
+    this.weightBytes = parts.weights.byteLength;
+    const floats = (name: string, count: number) => new Float32Array(device.allocateHost(name, count * 4).buffer);
+    this.#logits = floats("logits", bucketOf(options.maxLogitRows) * config.vocabSize);
+    this.#deviations = floats("deviations", options.maxRows);
+    this.#copies = new Int32Array(device.allocateHost("copies", copyWords(options.maxRows) * 4).buffer);
+    this.#copyBuffer = device.allocate("copies", copyWords(options.maxRows) * 4);
+    this.shape = {
+      vocabSize: config.vocabSize,
+      contextTokens: config.contextTokens,
+      blockTokens: options.blockTokens,
+      blockCount: pool.blockCount,
+      kvBytesPerBlock: pool.blockBytes,
+    };
+  }
+
+  /**
+   * Puts the weights on the device and takes the rest of its memory for KV; owns the device from then on.
+   * @throws ModelError, CudaError, or Error when the model does not fit
+   */
+  static async open(device: ComputeDevice, model: CudaModel | LoadedModel, options: CudaBackendOptions) {
+    const { config } = model;
+    assertAttention(config);
+    allowAttention(device, config.headDim);
+    const reader = options.reader ?? new FileReader();
+    const weights = await loadWeights(device, config, model.weights, reader);
+    const workShape = workShapeOf(config, device.multiprocessorCount, options.blockTokens);
+    const rows = bucketOf(options.maxRows);
+    const partialRows = maxPartialRows(workShape);
+    const sizes = { maxRows: rows, maxLogitRows: bucketOf(options.maxLogitRows), partialRows };
+    const workspace = makeWorkspace(device, config, sizes);
+    const rope = makeRopeTable(device, config);
+    const staging = new StepStaging(device, stagingWords(config, options, workShape));
+    const pool = new DevicePool(device, config, {
+      ...options,
+      reserveBytes: options.reserveBytes ?? defaultReserveBytes,
+    });
+    const { blockTokens } = options;
+    const parts = { device, config, weights, workspace, pool, rope, staging, workShape, blockTokens };
+    await device.settled();
+    return new CudaBackend(parts, options);
+  }
+
+  async forward(batch: Batch): Promise<Float32Array> {
+    const { device, workspace, config } = this.#parts;
+    this.#start(batch);
+    const logits = this.#logits.subarray(0, batch.logitRows.length * config.vocabSize);
+    device.copyOut(logits, workspace.logits);
+    await device.settled();
+    return logits;
+  }
+
+  async copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): Promise<void> {
+    const { maxRows } = this.#options;
+    for (let from = 0; from < sourceSlots.length; from += maxRows) {
+      const part = (list: Int32Array) => list.subarray(from, from + maxRows);
+      this.#copyPart(part(sourceSlots), part(targetSlots), part(deltas));
+      await this.#parts.device.settled();
+    }
+  }
+
+  async deviations(batch: Batch): Promise<Float32Array> {
+    const { device, workspace } = this.#parts;
+    const out = this.#deviations.subarray(0, batch.tokenIds.length);
+    if (this.#parts.config.layerCount === 1) return out.fill(0);
+    const work = this.#planner.plan(batch);
+    const forward = this.#forwardOf(batch.tokenIds.length);
+    this.#parts.staging.send(forward.layout, batch, work);
+    const counts = stepCounts(batch, work);
+    for (const op of forward.probe) op(counts);
+    device.copyOut(out, workspace.deviations);
+    await device.settled();
+    return out;
+  }
+
+  async dispose(): Promise<void> {
+    await this.#parts.device.settled();
+    this.#graphs.close();
+    this.#parts.device.close();
+  }
+
+  /** Puts a step into the stream, up to its logits. */
+  #start(batch: Batch): void {
+    const work = this.#planner.plan(batch);
+    const forward = this.#forwardOf(batch.tokenIds.length);
+    this.#parts.staging.send(forward.layout, batch, work);
+    const allRows = batch.logitRows.length === batch.tokenIds.length;
+    const isGraph = this.#options.graphs !== false && work.manyItems.length === 0 && this.#graphs.serves(batch);
+    const ops = [...forward.body, ...this.#headOf(forward, batch.logitRows.length, allRows)];
+    if (isGraph) return this.#graphs.run(forward.layout.capacity, ops);
+    const counts = stepCounts(batch, work);
+    for (const op of ops) op(counts);
+  }
+
+  #forwardOf(rowCount: number): Forward {
+    const { maxRows, maxLogitRows } = this.#options;
+    if (rowCount < 1 || rowCount > maxRows) throw new RangeError(`${rowCount} rows in a step of at most ${maxRows}`);
+    const rows = bucketOf(rowCount);
+    const known = this.#forwards.get(rows);
+    if (known !== undefined) return known;
+    const items = maxItems(this.#parts.workShape, rows);
+    const logitRows = Math.min(rows, bucketOf(maxLogitRows));
+    const capacity = { rows, logitRows, fewItems: items, manyItems: items, merges: rows };
+    const forward = new Forward(this.#parts, new StepLayout(capacity));
+    this.#forwards.set(rows, forward);
+    return forward;
+  }
+
+  #headOf(forward: Forward, logitCount: number, allRows: boolean): readonly Op[] {
+    const { maxLogitRows } = this.#options;
+    if (logitCount === 0) return [];
+    if (logitCount > maxLogitRows)
+      throw new RangeError(`logits of ${logitCount} rows wanted, of at most ${maxLogitRows}`);
+    const { rows } = forward.layout.capacity;
+    const wanted = bucketOf(logitCount);
+    const key = `${rows} ${wanted} ${allRows}`;
+    const known = this.#heads.get(key);
+    if (known !== undefined) return known;
+    const head = forward.head(wanted, allRows);
+    this.#heads.set(key, head);
+    return head;
+  }
+
+  #copyPart(sources: Int32Array, targets: Int32Array, deltas: Int32Array): void {
+    const { device, config, rope, pool, blockTokens } = this.#parts;
+    const count = sources.length;
+    if (count === 0) return;
+    const words = this.#copies;
+    const buffer = this.#copyBuffer;
+    const list = (index: number) => buffer.slice((4 + index * count) * 4);
+    words[0] = count;
+    for (const [index, values] of [sources, targets, deltas].entries()) words.set(values, 4 + index * count);
+    device.copyIn(buffer, words.subarray(0, 4 + 3 * count));
+    const launch = device.prepare(
+      "copy_tokens",
+      list(0),
+      list(1),
+      list(2),
+      buffer,
+      rope.layerTurns,
+      rope.origin,
+      1 / config.rope.attentionFactor,
+      config.kvHeadCount,
+      config.headDim,
+      rope.origin === null ? 0 : config.rope.rotaryDim,
+      blockTokens,
+      pool.layerStride,
+      pool.memory,
+    );
+    launch({ grid: [count, config.layerCount], blockThreads: 256 });
+  }
+}
+
+function copyWords(maxRows: number): number {
+  return 4 + 3 * maxRows;
+}
+
+/** Words of the largest step: its lists, and the blocks of every request twice over. */
+function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: WorkShape): number {
+  const rows = bucketOf(options.maxRows);
+  const items = maxItems(shape, rows);
+  const lists = new StepLayout({ rows, logitRows: rows, fewItems: items, manyItems: items, merges: rows }).wordCount;
+  const blocksOfRequest = Math.ceil(config.contextTokens / options.blockTokens);
+  return lists + 2 * options.maxLogitRows * blocksOfRequest + minListWords;
+}

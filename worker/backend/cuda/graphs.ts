@@ -1,0 +1,47 @@
+/**
+ * Decode steps as recorded graphs, one a bucket: every row is a piece of its own and wants logits. What is recorded is
+ * sized for the whole bucket and reads from the device how much of it a step uses.
+ */
+import type { Batch } from "../backend.ts";
+import type { ComputeDevice, Recording } from "./device.ts";
+import type { Op } from "./forward.ts";
+import type { StepCapacity } from "./staging.ts";
+
+/** Greater decode steps are rare, and long enough to hide their launches. */
+const maxGraphRows = 256;
+
+/** Is every row a piece whose logits are wanted? */
+export function isDecodeStep({ tokenIds, pieceRows, logitRows }: Batch): boolean {
+  return logitRows.length === tokenIds.length && pieceRows.length === tokenIds.length + 1;
+}
+
+export class DecodeGraphs {
+  private readonly device: ComputeDevice;
+  private readonly graphs = new Map<number, Recording>();
+
+  constructor(device: ComputeDevice) {
+    this.device = device;
+  }
+
+  serves(batch: Batch): boolean {
+    return batch.tokenIds.length <= maxGraphRows && isDecodeStep(batch);
+  }
+
+  /** Puts the step into the stream; the first of a bucket is run plainly, so that products find their algorithms. */
+  run(capacity: StepCapacity, ops: readonly Op[]): void {
+    const { rows } = capacity;
+    const known = this.graphs.get(rows);
+    if (known !== undefined) return known.launch();
+    const counts = { ...capacity, manyItems: 0 };
+    const putAll = () => {
+      for (const op of ops) op(counts);
+    };
+    putAll();
+    this.graphs.set(rows, this.device.capture(putAll));
+  }
+
+  close(): void {
+    for (const graph of this.graphs.values()) graph.close();
+    this.graphs.clear();
+  }
+}

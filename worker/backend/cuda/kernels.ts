@@ -1,0 +1,48 @@
+/** Kernels that the backend launches: the parameters of each, in order. What they mean stands in kernels/cuda/NAME.cu. */
+import type { Signature } from "../../native/cuda/arguments.ts";
+
+/** `double`, by value. */
+const float64 = { structBytes: 8 } as const;
+
+/** Both attention kernels (attention.cuh): qkv, pool, turns, items, slices, blockIds, positions, itemCount, queryHeads,
+ * kvHeads, rotaryDim, blockTokens, scaleLog2, out, partialOut, partialSums */
+const attention = [
+  ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr"] as const),
+] as const;
+
+export const kernelSignatures = {
+  // inverseFrequencies, half, firstPosition, positionCount, factor, out
+  fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
+  // table, tokenIds, sampledIds, rowCount, hidden, scale, residual
+  embed_rows: ["ptr", "ptr", "ptr", "ptr", "i32", "f32", "ptr"],
+  // residual, delta, bias, scale, weight, epsilon, rowCount, hidden, out
+  add_rmsnorm: ["ptr", "ptr", "ptr", "f32", "ptr", "f32", "ptr", "i32", "ptr"],
+  // qkv, bias, qNorm, kNorm, epsilon, turns, positions, slots, rowCount,
+  // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool
+  qkv_finish: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
+  attention_decode: attention,
+  attention_prefill: attention,
+  // partialOut, partialSums, merges, mergeCount, queryHeads, headDim, out
+  merge_partials: ["ptr", "ptr", "ptr", "ptr", "i32", "i32", "ptr"],
+  // gateUp, rowCount, ffn, out
+  silu_mul: ["ptr", "ptr", "i32", "ptr"],
+  // source, rows, rowCount, rowBytes, target
+  gather_rows: ["ptr", "ptr", "ptr", "i32", "ptr"],
+  // sourceSlots, targetSlots, deltas, tokenCount, layerTurns, turns, inverseFactor,
+  // kvHeads, headDim, rotaryDim, blockTokens, layerStride, pool
+  copy_tokens: ["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "f32", "i32", "i32", "i32", "i32", "i64", "ptr"],
+  // qkv, bias, kNorm, epsilon, turns, positions, slots, rowCount,
+  // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool, out
+  deviations: ["ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr", "ptr"],
+} as const satisfies Readonly<Record<string, Signature>>;
+
+export type KernelName = keyof typeof kernelSignatures;
+
+/** Where a kernel is defined, when that is not NAME.cu. */
+const otherFiles: Partial<Record<KernelName, string>> = { fill_rope_table: "rope_table.cu" };
+
+/** File in kernels/cuda that defines the kernel. */
+export function kernelFile(name: KernelName): string {
+  return otherFiles[name] ?? `${name}.cu`;
+}

@@ -1,0 +1,133 @@
+/**
+ * A step's integers in one pinned buffer and one copy. Lists of fixed place come first, so that recorded launches find
+ * them again; what is as long as the step is (slices, block ids) comes last, named by its place in the buffer.
+ *
+ *   counts | tokenIds | positions | slots | logitRows | fewItems | manyItems | merges | slices, blockIds
+ */
+import type { Batch } from "../backend.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import { itemWords, mergeWords, sliceWords, type WorkLists } from "./work-items.ts";
+
+/** Places in `counts`. */
+export const countPlaces = { rows: 0, logitRows: 1, fewItems: 2, manyItems: 3, merges: 4 } as const;
+const countWords = 16;
+
+/** Sizes of the lists of fixed place. */
+export interface StepCapacity {
+  readonly rows: number;
+  readonly logitRows: number;
+  readonly fewItems: number;
+  readonly manyItems: number;
+  readonly merges: number;
+}
+
+/** How many of each a step has: what its launches are sized for. */
+export type StepCounts = StepCapacity;
+
+/** First words of the lists. */
+export class StepLayout {
+  readonly capacity: StepCapacity;
+  readonly tokenIds: number;
+  readonly positions: number;
+  readonly slots: number;
+  readonly logitRows: number;
+  readonly fewItems: number;
+  readonly manyItems: number;
+  readonly merges: number;
+  /** Words of all lists of fixed place. */
+  readonly wordCount: number;
+
+  constructor(capacity: StepCapacity) {
+    this.capacity = capacity;
+    let at = 0;
+    const take = (words: number): number => {
+      const start = at;
+      at += Math.ceil(words / 4) * 4;
+      return start;
+    };
+    take(countWords);
+    this.tokenIds = take(capacity.rows);
+    this.positions = take(capacity.rows);
+    this.slots = take(capacity.rows);
+    this.logitRows = take(capacity.logitRows);
+    this.fewItems = take(capacity.fewItems * itemWords);
+    this.manyItems = take(capacity.manyItems * itemWords);
+    this.merges = take(capacity.merges * mergeWords);
+    this.wordCount = at;
+  }
+}
+
+export class StepStaging {
+  /** The same on the device. */
+  readonly buffer: DeviceBuffer;
+  private readonly words: Int32Array;
+  private readonly device: ComputeDevice;
+
+  constructor(device: ComputeDevice, wordCount: number) {
+    const bytes = device.allocateHost("step", wordCount * 4);
+    this.device = device;
+    this.words = new Int32Array(bytes.buffer, bytes.byteOffset, wordCount);
+    this.buffer = device.allocate("step", wordCount * 4);
+  }
+
+  /** The list that begins at a word of the layout. */
+  list(firstWord: number): DeviceBuffer {
+    return this.buffer.slice(firstWord * 4);
+  }
+
+  count(name: keyof typeof countPlaces): DeviceBuffer {
+    return this.buffer.slice(countPlaces[name] * 4, 4);
+  }
+
+  /**
+   * Puts the copy of a step into the stream; the step before it must have been waited for.
+   * @throws RangeError when the step has more than the layout or the buffer takes
+   */
+  send(layout: StepLayout, batch: Batch, work: WorkLists): void {
+    const counts = stepCounts(batch, work);
+    assertFits(layout.capacity, counts);
+    const slices = Math.ceil(layout.wordCount / sliceWords) * sliceWords;
+    const blockIds = slices + work.slices.length;
+    const end = blockIds + batch.blockIds.length;
+    if (end > this.words.length) {
+      throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.words.length}`);
+    }
+    const { words } = this;
+    for (const [name, place] of Object.entries(countPlaces)) words[place] = counts[name as keyof StepCounts];
+    words.set(batch.tokenIds, layout.tokenIds);
+    words.set(batch.positions, layout.positions);
+    words.set(batch.slots, layout.slots);
+    words.set(batch.logitRows, layout.logitRows);
+    this.setItems(layout.fewItems, work.fewItems, slices / sliceWords);
+    this.setItems(layout.manyItems, work.manyItems, slices / sliceWords);
+    words.set(work.merges, layout.merges);
+    words.set(work.slices, slices);
+    words.set(batch.blockIds, blockIds);
+    for (let at = slices; at < blockIds; at += sliceWords) words[at] += blockIds;
+    this.device.copyIn(this.buffer, words.subarray(0, end));
+  }
+
+  /** Items name their slices by their place in the list, which begins at `firstSlice` slices into the buffer. */
+  private setItems(at: number, items: Int32Array, firstSlice: number): void {
+    this.words.set(items, at);
+    for (let word = at + 2; word < at + items.length; word += itemWords) this.words[word] += firstSlice;
+  }
+}
+
+export function stepCounts(batch: Batch, work: WorkLists): StepCounts {
+  return {
+    rows: batch.tokenIds.length,
+    logitRows: batch.logitRows.length,
+    fewItems: work.fewItems.length / itemWords,
+    manyItems: work.manyItems.length / itemWords,
+    merges: work.merges.length / mergeWords,
+  };
+}
+
+function assertFits(capacity: StepCapacity, counts: StepCounts): void {
+  for (const name of ["rows", "logitRows", "fewItems", "manyItems", "merges"] as const) {
+    if (counts[name] > capacity[name]) {
+      throw new RangeError(`a step has ${counts[name]} ${name}, its launches are for ${capacity[name]}`);
+    }
+  }
+}

@@ -1,0 +1,117 @@
+/**
+ * Tensors from safetensors files to the device: several chunks under way at once, each read by a thread of the
+ * runtime straight into pinned memory (bfloat16) or rounded into it, and copied while others are read.
+ */
+import { type FileHandle, open } from "node:fs/promises";
+import { ModelError } from "../../model/model-error.ts";
+import { type Dtype, dtypeBytes, type TensorInfo } from "../../model/safetensors.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { TensorUpload } from "./weights.ts";
+
+/** Where weights come from; another than files makes random ones for benchmarks. */
+export interface TensorReader {
+  upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void>;
+}
+
+interface Chunk {
+  readonly tensor: TensorInfo;
+  /** First element, and how many. */
+  readonly first: number;
+  readonly count: number;
+  readonly target: DeviceBuffer;
+  readonly scale: number;
+}
+
+const chunkElements = 8 << 20;
+const laneCount = 8;
+
+export class FileReader implements TensorReader {
+  private readonly chunkElements: number;
+
+  /** @param elements of a chunk at most */
+  constructor(elements = chunkElements) {
+    this.chunkElements = elements;
+  }
+
+  async upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void> {
+    const files = new Map<string, FileHandle>();
+    try {
+      for (const { tensor } of uploads) {
+        assertFloat(tensor);
+        if (!files.has(tensor.file)) files.set(tensor.file, await open(tensor.file, "r"));
+      }
+      await this.#runLanes(device, files, [...this.#chunks(uploads)]);
+    } finally {
+      for (const file of files.values()) await file.close();
+    }
+  }
+
+  async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, chunks: Chunk[]): Promise<void> {
+    const queue = chunks.values();
+    const lanes = Math.min(laneCount, chunks.length);
+    const pinned = device.allocateHost("weights on their way", lanes * this.chunkElements * 2);
+    const run = async (lane: number): Promise<void> => {
+      const staging = new Uint16Array(pinned.buffer, lane * this.chunkElements * 2, this.chunkElements);
+      for (const chunk of queue) {
+        const file = files.get(chunk.tensor.file);
+        if (file === undefined) throw new Error(`${chunk.tensor.file} is not open`);
+        await readBfloat16(file, chunk, staging);
+        device.copyIn(chunk.target, staging.subarray(0, chunk.count));
+        await device.settled();
+      }
+    };
+    // All settled before the files are closed and the memory is used again.
+    const results = await Promise.allSettled(Array.from({ length: lanes }, (_, lane) => run(lane)));
+    const failed = results.find((result) => result.status === "rejected");
+    if (failed !== undefined) throw failed.reason;
+  }
+
+  *#chunks(uploads: readonly TensorUpload[]): Generator<Chunk> {
+    for (const { tensor, target, scale } of uploads) {
+      const total = target.byteLength / 2;
+      for (let first = 0; first < total; first += this.chunkElements) {
+        const count = Math.min(this.chunkElements, total - first);
+        yield { tensor, first, count, target: target.slice(first * 2, count * 2), scale };
+      }
+    }
+  }
+}
+
+function assertFloat({ file, dtype }: TensorInfo): void {
+  if (!["F32", "BF16", "F16"].includes(dtype)) {
+    throw new ModelError(`${file}: a weight has type ${dtype}; supported: F32, BF16, F16`);
+  }
+}
+
+async function readBfloat16(file: FileHandle, chunk: Chunk, out: Uint16Array<ArrayBuffer>): Promise<void> {
+  const { tensor, first, count, scale } = chunk;
+  const size = dtypeBytes[tensor.dtype];
+  const isDirect = tensor.dtype === "BF16" && scale === 1;
+  const bytes = isDirect ? new Uint8Array(out.buffer, out.byteOffset, count * 2) : new Uint8Array(count * size);
+  const position = tensor.start + first * size;
+  let done = 0;
+  while (done < bytes.length) {
+    const { bytesRead } = await file.read(bytes, done, bytes.length - done, position + done);
+    if (bytesRead === 0) throw new ModelError(`${tensor.file}: ends ${bytes.length - done} bytes too early`);
+    done += bytesRead;
+  }
+  if (!isDirect) roundToBfloat16(widen(tensor.dtype, bytes), scale, out);
+}
+
+function widen(dtype: Dtype, bytes: Uint8Array<ArrayBuffer>): Float32Array {
+  if (dtype === "F32") return new Float32Array(bytes.buffer);
+  if (dtype === "F16") return Float32Array.from(new Float16Array(bytes.buffer));
+  const words = Uint32Array.from(new Uint16Array(bytes.buffer), (half) => half << 16);
+  return new Float32Array(words.buffer);
+}
+
+/** To the nearest bfloat16, of two equally near ones the even; NaN stays NaN. */
+export function roundToBfloat16(values: Float32Array, scale: number, out: Uint16Array): void {
+  const scaled = scale === 1 ? values : values.map((value) => value * scale);
+  const words = new Uint32Array(scaled.buffer, scaled.byteOffset, scaled.length);
+  for (let i = 0; i < words.length; i++) {
+    const word = words[i];
+    const isNan = (word & 0x7fffffff) > 0x7f800000;
+    out[i] = isNan ? (word >>> 16) | 0x40 : (word + 0x7fff + ((word >>> 16) & 1)) >>> 16;
+  }
+}

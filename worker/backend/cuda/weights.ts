@@ -1,0 +1,130 @@
+/**
+ * Weights on the device, all bfloat16 in one allocation. q, k and v stand together as one matrix, gate and up as
+ * another, so that a layer is four matrix products.
+ */
+import type { ModelConfig } from "../../model/config.ts";
+import type { TensorInfo } from "../../model/safetensors.ts";
+import { type ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { TensorReader } from "./tensor-reader.ts";
+
+export interface LayerWeights {
+  /** [hidden] */
+  readonly inputNorm: DeviceBuffer;
+  readonly postAttentionNorm: DeviceBuffer;
+  /** [(heads + 2 * kvHeads) * headDim, hidden], and the vector that is added to its output */
+  readonly qkv: DeviceBuffer;
+  readonly qkvBias: DeviceBuffer | null;
+  /** [headDim] */
+  readonly qNorm: DeviceBuffer | null;
+  readonly kNorm: DeviceBuffer | null;
+  /** [hidden, heads * headDim] */
+  readonly output: DeviceBuffer;
+  /** [2 * ffn, hidden] */
+  readonly gateUp: DeviceBuffer;
+  /** [hidden, ffn] */
+  readonly down: DeviceBuffer;
+}
+
+export interface DeviceWeights {
+  /** [vocab, hidden]; `head` is the same memory when the model ties them. */
+  readonly embedding: DeviceBuffer;
+  readonly head: DeviceBuffer;
+  /** [hidden] */
+  readonly finalNorm: DeviceBuffer;
+  readonly layers: readonly LayerWeights[];
+  readonly byteLength: number;
+}
+
+/** What the model's folder holds, by logical name (worker/model/tensor-layout.ts). */
+export interface WeightInfo {
+  info(name: string): TensorInfo;
+}
+
+/** One tensor on its way: its elements go to `target` from its first byte on, each times `scale`. */
+export interface TensorUpload {
+  readonly tensor: TensorInfo;
+  readonly target: DeviceBuffer;
+  readonly scale: number;
+}
+
+/** Puts every weight on the device. @throws CudaError when they do not fit, ModelError for a bad file */
+export async function loadWeights(
+  device: ComputeDevice,
+  config: ModelConfig,
+  source: WeightInfo,
+  reader: TensorReader,
+): Promise<DeviceWeights> {
+  const size = new WeightPlacer(config, source, undefined);
+  size.placeAll();
+  const memory = device.allocate("weights", size.byteLength);
+  const placer = new WeightPlacer(config, source, memory);
+  const weights = placer.placeAll();
+  await reader.upload(device, placer.uploads);
+  return weights;
+}
+
+/** Buffers start on multiples of it, as arenas give them. */
+const alignment = 256;
+
+/** Walks the model's tensors in a fixed order; without memory it only adds up sizes. */
+class WeightPlacer {
+  readonly uploads: TensorUpload[] = [];
+  byteLength = 0;
+  private readonly config: ModelConfig;
+  private readonly source: WeightInfo;
+  private readonly memory: DeviceBuffer | undefined;
+
+  constructor(config: ModelConfig, source: WeightInfo, memory: DeviceBuffer | undefined) {
+    this.config = config;
+    this.source = source;
+    this.memory = memory;
+  }
+
+  placeAll(): DeviceWeights {
+    const { tiedEmbeddings, layerCount, logitsDivisor } = this.config;
+    const embedding = this.place("model.embed_tokens.weight");
+    const head = tiedEmbeddings ? embedding : this.place("lm_head.weight");
+    // Logits are linear in what the last norm's weights scale, so their divisor goes there.
+    const finalNorm = this.placeScaled(["model.norm.weight"], 1 / logitsDivisor);
+    const layers = Array.from({ length: layerCount }, (_, layer) => this.placeLayer(`model.layers.${layer}.`));
+    return { embedding, head, finalNorm, layers, byteLength: this.byteLength };
+  }
+
+  private placeLayer(prefix: string): LayerWeights {
+    const { qkNorm, qkvBias } = this.config;
+    const names = (suffix: string, ...parts: string[]) => parts.map((part) => `${prefix}${part}_proj.${suffix}`);
+    const projections = ["self_attn.q", "self_attn.k", "self_attn.v"];
+    return {
+      inputNorm: this.place(`${prefix}input_layernorm.weight`),
+      postAttentionNorm: this.place(`${prefix}post_attention_layernorm.weight`),
+      qkv: this.place(...names("weight", ...projections)),
+      qkvBias: qkvBias ? this.place(...names("bias", ...projections)) : null,
+      qNorm: qkNorm ? this.place(`${prefix}self_attn.q_norm.weight`) : null,
+      kNorm: qkNorm ? this.place(`${prefix}self_attn.k_norm.weight`) : null,
+      output: this.place(...names("weight", "self_attn.o")),
+      gateUp: this.place(...names("weight", "mlp.gate", "mlp.up")),
+      down: this.place(...names("weight", "mlp.down")),
+    };
+  }
+
+  /** One buffer for these tensors, one after the other: rows of a fused matrix. */
+  private place(...names: string[]): DeviceBuffer {
+    return this.placeScaled(names, 1);
+  }
+
+  private placeScaled(names: readonly string[], scale: number): DeviceBuffer {
+    const tensors = names.map((name) => this.source.info(name));
+    const bytes = tensors.map(({ shape }) => 2 * shape.reduce((product, extent) => product * extent, 1));
+    const total = bytes.reduce((sum, count) => sum + count, 0);
+    const start = this.byteLength;
+    this.byteLength = start + Math.ceil(total / alignment) * alignment;
+    if (this.memory === undefined) return new DeviceBuffer(names[0], 0, total);
+    const buffer = this.memory.slice(start, total, names[0]);
+    let at = 0;
+    tensors.forEach((tensor, i) => {
+      this.uploads.push({ tensor, target: buffer.slice(at, bytes[i], names[i]), scale });
+      at += bytes[i];
+    });
+    return buffer;
+  }
+}

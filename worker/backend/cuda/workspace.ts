@@ -1,0 +1,84 @@
+/** Activations of one step, made once for the largest, and the table of turns. */
+import type { ModelConfig } from "../../model/config.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+
+export interface WorkspaceSizes {
+  readonly maxRows: number;
+  readonly maxLogitRows: number;
+  /** Rows of partial attention results. */
+  readonly partialRows: number;
+}
+
+export interface Workspace {
+  /** [rows, hidden] float32 */
+  readonly residual: DeviceBuffer;
+  /** [rows, hidden] bfloat16: a sublayer's input, and what it adds to the residual stream */
+  readonly normed: DeviceBuffer;
+  readonly delta: DeviceBuffer;
+  /** [rows, (heads + 2 * kvHeads) * headDim] bfloat16 */
+  readonly qkv: DeviceBuffer;
+  /** [rows, heads * headDim] bfloat16 */
+  readonly attended: DeviceBuffer;
+  /** [partialRows, heads, headDim] and [partialRows, heads] float32 */
+  readonly partials: DeviceBuffer;
+  readonly partialSums: DeviceBuffer;
+  /** [rows, 2 * ffn] and [rows, ffn] bfloat16 */
+  readonly gateUp: DeviceBuffer;
+  readonly activated: DeviceBuffer;
+  /** [logitRows, hidden] bfloat16 and [logitRows, vocab] float32 */
+  readonly headInput: DeviceBuffer;
+  readonly logits: DeviceBuffer;
+  /** [rows] float32 */
+  readonly deviations: DeviceBuffer;
+  /** [logitRows] int32: ids that the device drew */
+  readonly sampledIds: DeviceBuffer;
+}
+
+export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes: WorkspaceSizes): Workspace {
+  const { hiddenSize, headCount, kvHeadCount, headDim, ffnSize, vocabSize } = config;
+  const { maxRows, maxLogitRows, partialRows } = sizes;
+  const rows = (name: string, width: number, bytes: number) => device.allocate(name, maxRows * width * bytes);
+  return {
+    residual: rows("residual", hiddenSize, 4),
+    normed: rows("normed", hiddenSize, 2),
+    delta: rows("delta", hiddenSize, 2),
+    qkv: rows("qkv", (headCount + 2 * kvHeadCount) * headDim, 2),
+    attended: rows("attended", headCount * headDim, 2),
+    partials: device.allocate("partials", partialRows * headCount * headDim * 4),
+    partialSums: device.allocate("partial sums", partialRows * headCount * 4),
+    gateUp: rows("gate and up", 2 * ffnSize, 2),
+    activated: rows("activated", ffnSize, 2),
+    headInput: device.allocate("head input", maxLogitRows * hiddenSize * 2),
+    logits: device.allocate("logits", maxLogitRows * vocabSize * 4),
+    deviations: rows("deviations", 1, 4),
+    sampledIds: device.allocate("sampled ids", maxLogitRows * 4),
+  };
+}
+
+/** (cos, sin) rows for every distance that a query is read at; `origin` is the row of position 0. */
+export interface RopeTable {
+  readonly origin: DeviceBuffer | null;
+  /** 1 for each layer that rotates, int32 [layers]. */
+  readonly layerTurns: DeviceBuffer;
+}
+
+export function makeRopeTable(device: ComputeDevice, { rope, contextTokens }: ModelConfig): RopeTable {
+  const half = rope.rotaryDim / 2;
+  const layerTurns = device.allocate("layers that rotate", rope.layers.length * 4);
+  const host = device.allocateHost("RoPE", 4 * (rope.layers.length + half));
+  const flags = new Int32Array(host.buffer, host.byteOffset, rope.layers.length);
+  flags.set(rope.layers.map((rotates) => (rotates ? 1 : 0)));
+  device.copyIn(layerTurns, flags);
+  if (half === 0) return { origin: null, layerTurns };
+  const frequencies = new Float32Array(host.buffer, host.byteOffset + flags.byteLength, half);
+  frequencies.set(rope.inverseFrequencies);
+  const frequencyBuffer = device.allocate("inverse frequencies", half * 4);
+  device.copyIn(frequencyBuffer, frequencies);
+  // A query at p reads a segment at p - offset, both below the context in size.
+  const positionCount = 3 * contextTokens;
+  const table = device.allocate("table of turns", positionCount * half * 8);
+  const factor = new Uint8Array(Float64Array.of(rope.attentionFactor).buffer);
+  const fill = device.prepare("fill_rope_table", frequencyBuffer, half, -contextTokens, positionCount, factor, table);
+  fill({ grid: [8 * device.multiprocessorCount], blockThreads: 256 });
+  return { origin: table.slice(contextTokens * half * 8), layerTurns };
+}
