@@ -6,7 +6,8 @@
  *   out = residual / sqrt(mean(residual^2) + epsilon) * weight        bf16 [rows][hidden]; weight [hidden] bf16
  *
  * Grid: one block a row, blockDim >= hidden / 32 rounded up to whole warps (a thread keeps at most 4 chunks of 8 in
- * registers): hidden is a multiple of 8, at most 32,768. Bytes: 10 a value. Oracle: test/backend/cuda/emulated-kernels.ts.
+ * registers): hidden is a multiple of 8, at most 32,768. Bytes: 12 a value.
+ * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "common.cuh"
 

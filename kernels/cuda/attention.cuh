@@ -33,8 +33,6 @@ static_assert(kHeadDim % 16 == 0 && kHeadDim <= 128, "head sizes are multiples o
 constexpr int kStride = kHeadDim + 8;
 constexpr int kChunks = kHeadDim / 8;
 constexpr int kWarps = 4;
-/* Rows of kStride in dynamic shared memory, however they are used. */
-constexpr int kSharedRows = 384;
 
 /* As work-items.ts writes them. */
 struct AttentionItem {
@@ -67,16 +65,32 @@ struct AttentionArguments {
   float *partialSums;         /* [partial rows][queryHeads]: log2 of the sum of weights */
 };
 
+/* Those of both kernels, in this order. */
+#define ATTENTION_PARAMETERS                                                                                   \
+  const bf16 *qkv, const bf16 *pool, const float2 *turns, const AttentionItem *items, const AttentionSlice *slices, \
+      const int *blockIds, const int *positions, const int *itemCount, int queryHeads, int kvHeads, int rotaryDim,  \
+      int blockTokens, float scaleLog2, bf16 *out, float *partialOut, float *partialSums
+#define ATTENTION_ARGUMENTS                                                                                   \
+  {qkv,        pool,    turns,     items,       slices,    blockIds, positions,  itemCount,                   \
+   queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,      partialOut, partialSums}
+
+/* A launch with too little shared memory is a fault, not a wrong result. */
+__device__ __forceinline__ void require_shared_memory(int elements) {
+  uint32 bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  if (bytes < elements * sizeof(bf16)) __trap();
+}
+
 /* One item for one KV head. */
 struct Unit {
   AttentionItem item;
   int kvHead, group, packedCount;
 };
 
-__device__ __forceinline__ Unit unit_at(const AttentionArguments &a, int index, int kvHead) {
+__device__ __forceinline__ Unit unit_at(const AttentionArguments &a, int index) {
   Unit unit;
-  unit.item = a.items[index];
-  unit.kvHead = kvHead;
+  unit.item = a.items[index / a.kvHeads];
+  unit.kvHead = index % a.kvHeads;
   unit.group = a.queryHeads / a.kvHeads;
   unit.packedCount = unit.item.rowCount * unit.group;
   return unit;

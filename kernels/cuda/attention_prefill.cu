@@ -1,22 +1,18 @@
 /*
- * Attention for tiles of many rows (attention.cuh has items, rotation and softmax).
+ * Attention for tiles of many rows: bound by arithmetic (attention.cuh has items, rotation, softmax and the arguments).
  *
  * Tile: 128 packed rows, 4 warps of 32 rows each (two m16 fragments, so that a K or V fragment loaded once serves two
  * products), 64 tokens a step. Shared memory: q, and K and V twice (the next tile is copied while this one is used; one
- * barrier a tile): 128 + 4 * 64 rows. A warp turns its own rows of q.
+ * barrier a tile): 128 + 4 * 64 rows of 2 * (headDim + 8) bytes. A warp turns its own rows of q.
  *
- * Floor: 4 * headDim FLOP for each pair of packed row and token seen.
+ * Grid: items * kvHeads blocks of 128 threads, longest items first. Floor: 4 * headDim FLOP for each pair of packed row
+ * and token seen. Oracle: test/backend/cuda/emulated-attention.ts.
  */
-#ifndef SPANGATE_ATTENTION_MANY_CUH
-#define SPANGATE_ATTENTION_MANY_CUH
 
 #include "attention.cuh"
 
-namespace many_rows {
-
 constexpr int kFragments = 2, kWarpRows = 16 * kFragments, kRows = kWarps * kWarpRows;
 constexpr int kTokens = 64, kTileSize = kTokens * kStride;
-static_assert(kRows + 4 * kTokens == kSharedRows, "shared memory");
 
 using TileCursor = Cursor<kTokens>;
 
@@ -162,6 +158,9 @@ __device__ __forceinline__ void attend_unit(const AttentionArguments &a, const U
   }
 }
 
+extern "C" __global__ void __launch_bounds__(kWarps * 32, 2) attention_prefill(ATTENTION_PARAMETERS) {
+  extern __shared__ __align__(16) bf16 shared[];
+  const AttentionArguments a = ATTENTION_ARGUMENTS;
+  require_shared_memory((kRows + 4 * kTokens) * kStride);
+  if (blockIdx.x < *itemCount * kvHeads) attend_unit(a, unit_at(a, blockIdx.x), shared);
 }
-
-#endif

@@ -1,24 +1,20 @@
 /*
  * Attention for tiles of up to 16 packed rows, that is for decoding: bound by reading K and V (attention.cuh has items,
- * rotation and softmax).
+ * rotation, softmax and the arguments).
  *
- * Warp w takes the item's tiles of 16 tokens w, w + 4, ... with a pipeline of three tiles of its own and no barrier
- * until the warps' results are merged at the end. Shared memory a warp: three times 16 rows of K and of V; q passes
- * through the tile that is free next, and stays in registers.
+ * Warp w takes the item's tiles of 16 tokens w, w + 4, ... with a pipeline of kStages tiles of its own and no barrier
+ * until the warps' results are merged at the end. Shared memory a warp: kStages times 16 rows of K and of V, rows of
+ * 2 * (headDim + 8) bytes; q passes through the tile that is free next, and stays in registers.
  *
- * Floor: the bytes of K and V seen.
+ * Grid: any number of blocks of 128 threads; block b of n takes units b, b + n, ..., unit = item * kvHeads + kvHead, so
+ * one launch serves any step. Floor: the bytes of K and V seen. Oracle: test/backend/cuda/emulated-attention.ts.
  */
-#ifndef SPANGATE_ATTENTION_FEW_CUH
-#define SPANGATE_ATTENTION_FEW_CUH
 
 #include "attention.cuh"
 
-namespace few_rows {
-
-constexpr int kRows = 16, kStages = 3;
+constexpr int kRows = 16, kStages = 2;
 constexpr int kTokens = 16, kTileSize = kTokens * kStride;
 constexpr int kWarpShared = 2 * kStages * kTileSize;
-static_assert(kWarps * 2 * kStages * kTokens == kSharedRows, "shared memory");
 /* A warp's results wait for the merge where its K and V were. */
 static_assert(kWarpShared * 2 >= kRows * kHeadDim * 4, "results do not fit");
 
@@ -154,6 +150,14 @@ __device__ __forceinline__ void attend_unit(const AttentionArguments &a, const U
   merge_warps(a, unit, shared, logSums);
 }
 
+extern "C" __global__ void __launch_bounds__(kWarps * 32) attention_decode(ATTENTION_PARAMETERS) {
+  extern __shared__ __align__(16) bf16 shared[];
+  __shared__ float logSums[kWarps][kRows];
+  const AttentionArguments a = ATTENTION_ARGUMENTS;
+  require_shared_memory(kWarps * kWarpShared);
+  const int units = *itemCount * kvHeads;
+  for (int index = blockIdx.x; index < units; index += gridDim.x) {
+    attend_unit(a, unit_at(a, index), shared, logSums);
+    __syncthreads(); /* shared memory is free again */
+  }
 }
-
-#endif
