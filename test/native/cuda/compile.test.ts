@@ -1,6 +1,6 @@
 /** The run-time compiler and the cubins kept on disk. */
 import { afterAll, beforeEach, describe, expect, test } from "bun:test";
-import { link, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
+import { link, mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CubinCache, type CubinTarget, cubinFileName } from "../../../worker/native/cuda/cubin-cache.ts";
@@ -149,6 +149,13 @@ describe("the cache", () => {
     await link(path, `${path}.reader`);
     await load();
     expect(await Bun.file(`${path}.reader`).text()).toBe("old");
+  });
+
+  test("a file that cannot be put in place leaves no part behind", async () => {
+    const { root, path, load } = await probe();
+    await mkdir(path, { recursive: true });
+    await expect(load()).rejects.toThrow();
+    expect(await readdir(root)).toHaveLength(1);
   });
 
   test("a source that is refused leaves nothing", async () => {

@@ -133,6 +133,7 @@ describe("copies", () => {
     );
     expect(() => copyToDevice(stream, buffer, words, -4)).toThrow(RangeError);
     expect(() => copyToDevice(stream, buffer, words, Number.NaN)).toThrow(RangeError);
+    expect(() => copyToDevice(stream, buffer, words.subarray(1), 0.5)).toThrow(RangeError);
     expect(() => copyToHost(stream, new Int32Array(5), buffer)).toThrow(RangeError);
     expect(() => copyToHost(stream, words, buffer, 1)).toThrow(RangeError);
     expect(() => copyOnDevice(stream, buffer, open(17))).toThrow(RangeError);
