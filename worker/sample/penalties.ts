@@ -27,6 +27,11 @@ export class TokenHistory {
     this.generatedCounts.set(tokenId, (this.generatedCounts.get(tokenId) ?? 0) + 1);
   }
 
+  /** Every token that a penalty may fall on, and how often it was generated. */
+  *counts(): Generator<readonly [tokenId: number, generatedCount: number]> {
+    for (const tokenId of this.seen) yield [tokenId, this.generatedCounts.get(tokenId) ?? 0];
+  }
+
   apply(logits: Float32Array, params: SamplingParams): void {
     const { repetitionPenalty, presencePenalty, frequencyPenalty } = params;
     if (repetitionPenalty !== 1) {

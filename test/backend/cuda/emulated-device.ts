@@ -13,6 +13,8 @@ export class EmulatedDevice implements ComputeDevice {
   readonly memory: EmulatedMemory;
   /** Names of launches, products and copies that ran, in order; graph launches are what they hold. */
   readonly log: string[] = [];
+  /** What the host called, a graph's launch as one call. */
+  readonly calls: string[] = [];
   graphLaunches = 0;
   captures = 0;
   closed = false;
@@ -101,6 +103,7 @@ export class EmulatedDevice implements ComputeDevice {
     return {
       launch: () => {
         this.graphLaunches += 1;
+        this.calls.push("graph");
         this.queue.push(...recording);
       },
       close: () => recording.splice(0),
@@ -123,7 +126,11 @@ export class EmulatedDevice implements ComputeDevice {
       this.log.push(name);
       work();
     };
-    if (this.recording !== undefined) this.recording.push(logged);
-    else this.queue.push(logged);
+    if (this.recording !== undefined) {
+      this.recording.push(logged);
+      return;
+    }
+    this.calls.push(name);
+    this.queue.push(logged);
   }
 }

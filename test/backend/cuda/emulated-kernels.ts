@@ -4,6 +4,7 @@ import type { KernelName } from "../../../worker/backend/cuda/kernels.ts";
 import { emulatedAttention, emulatedMerge } from "./emulated-attention.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
+import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
 
 type Emulation = (memory: EmulatedMemory, values: Values, grid: readonly number[]) => void;
 
@@ -119,6 +120,8 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       }
     }
   },
+  sample_rows: emulatedSampling,
+  logprobs: emulatedLogprobs,
   gather_rows(memory, [source, rows, rowCount, rowBytes, target], [grid]) {
     const size = number(rowBytes);
     for (let i = 0; i < activeCount(memory, rowCount, grid); i++) {

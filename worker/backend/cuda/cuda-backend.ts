@@ -4,6 +4,7 @@
  */
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
+import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import type { Backend, BackendShape, Batch, TokenCopies } from "../backend.ts";
 import { allowAttention, assertAttention, workShapeOf } from "./attention.ts";
 import { bucketOf } from "./buckets.ts";
@@ -11,6 +12,7 @@ import type { ComputeDevice } from "./device.ts";
 import { Forward, type ForwardParts, type Op } from "./forward.ts";
 import { DecodeGraphs } from "./graphs.ts";
 import { DevicePool } from "./pool.ts";
+import { encodeSamples, SampleAnswer, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, StepStaging, stepCounts } from "./staging.ts";
 import { FileReader, type TensorReader } from "./tensor-reader.ts";
 import { loadWeights, type WeightInfo } from "./weights.ts";
@@ -54,10 +56,12 @@ export class CudaBackend implements Backend {
   readonly #planner: WorkPlanner;
   readonly #forwards = new Map<number, Forward>();
   readonly #heads = new Map<string, readonly Op[]>();
+  readonly #hostSampler: Sampler;
   readonly #graphs: DecodeGraphs;
   /** Pinned. */
   readonly #logits: Float32Array;
   readonly #deviations: Float32Array;
+  readonly #answer: Int32Array;
   readonly #copies: Int32Array;
   readonly #copyBuffer: ReturnType<ComputeDevice["allocate"]>;
 
@@ -71,6 +75,8 @@ export class CudaBackend implements Backend {
     const floats = (name: string, count: number) => new Float32Array(device.allocateHost(name, count * 4).buffer);
     this.#logits = floats("logits", bucketOf(options.maxLogitRows) * config.vocabSize);
     this.#deviations = floats("deviations", options.maxRows);
+    this.#hostSampler = new Sampler(config.vocabSize);
+    this.#answer = new Int32Array(device.allocateHost("sampled tokens", parts.answer.wordCount * 4).buffer);
     this.#copies = new Int32Array(device.allocateHost("copies", copyWords(options.maxRows) * 4).buffer);
     this.#copyBuffer = device.allocate("copies", copyWords(options.maxRows) * 4);
     this.shape = {
@@ -95,16 +101,19 @@ export class CudaBackend implements Backend {
     const workShape = workShapeOf(config, device.multiprocessorCount, options.blockTokens);
     const rows = bucketOf(options.maxRows);
     const partialRows = maxPartialRows(workShape);
-    const sizes = { maxRows: rows, maxLogitRows: bucketOf(options.maxLogitRows), partialRows };
+    const maxLogitRows = bucketOf(options.maxLogitRows);
+    const answer = new SampleAnswer(maxLogitRows);
+    const stepWords = stagingWords(config, options, workShape);
+    const sizes = { maxRows: rows, maxLogitRows, partialRows, answerWords: answer.wordCount, stepWords };
     const workspace = makeWorkspace(device, config, sizes);
     const rope = makeRopeTable(device, config);
-    const staging = new StepStaging(device, stagingWords(config, options, workShape));
+    const staging = new StepStaging(device, stepWords);
     const pool = new DevicePool(device, config, {
       ...options,
       reserveBytes: options.reserveBytes ?? defaultReserveBytes,
     });
     const { blockTokens } = options;
-    const parts = { device, config, weights, workspace, pool, rope, staging, workShape, blockTokens };
+    const parts = { device, config, weights, workspace, pool, rope, staging, answer, workShape, blockTokens };
     await device.settled();
     return new CudaBackend(parts, options);
   }
@@ -116,6 +125,19 @@ export class CudaBackend implements Backend {
     device.copyOut(logits, workspace.logits);
     await device.settled();
     return logits;
+  }
+
+  async sampleStep(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]> {
+    const { device, workspace, answer, staging } = this.#parts;
+    const samples = encodeSamples(requests);
+    // A step's lists take a part of the room; edits of more than half of it are as quick on the host.
+    const hasRoom = 2 * samples.edits.length < staging.roomFor(this.#forwardOf(batch.tokenIds.length).layout);
+    if (!hasRoom) return this.#sampleOnHost(await this.forward(batch), requests);
+    this.#start(batch, samples);
+    const words = wantsLogprobs(requests) ? answer.wordCount : requests.length;
+    device.copyOut(this.#answer.subarray(0, words), workspace.answer);
+    await device.settled();
+    return answer.decode(this.#answer, requests);
   }
 
   async copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): Promise<void> {
@@ -147,15 +169,30 @@ export class CudaBackend implements Backend {
     this.#parts.device.close();
   }
 
-  /** Puts a step into the stream, up to its logits. */
-  #start(batch: Batch): void {
+  #sampleOnHost(logits: Float32Array, requests: readonly SampleRequest[]): (SampledToken | undefined)[] {
+    const { vocabSize } = this.shape;
+    return requests.map((request, row) => {
+      const own = logits.subarray(row * vocabSize, (row + 1) * vocabSize);
+      try {
+        return this.#hostSampler.sample(own, request);
+      } catch (error) {
+        if (error instanceof RangeError) return undefined;
+        throw error;
+      }
+    });
+  }
+
+  /** Puts a step into the stream, up to its logits, or with `samples` up to its tokens. */
+  #start(batch: Batch, samples?: SampleLists): void {
     const work = this.#planner.plan(batch);
     const forward = this.#forwardOf(batch.tokenIds.length);
-    this.#parts.staging.send(forward.layout, batch, work);
+    this.#parts.staging.send(forward.layout, batch, work, samples);
     const allRows = batch.logitRows.length === batch.tokenIds.length;
+    const head = this.#headOf(forward, batch.logitRows.length, allRows);
+    const ops = [...forward.body, ...head, ...(samples === undefined ? [] : forward.sampling)];
     const isGraph = this.#options.graphs !== false && work.manyItems.length === 0 && this.#graphs.serves(batch);
-    const ops = [...forward.body, ...this.#headOf(forward, batch.logitRows.length, allRows)];
-    if (isGraph) return this.#graphs.run(forward.layout.capacity, ops);
+    const kind = samples === undefined ? "logits" : "tokens";
+    if (isGraph) return this.#graphs.run(kind, forward.layout.capacity, ops);
     const counts = stepCounts(batch, work);
     for (const op of ops) op(counts);
   }

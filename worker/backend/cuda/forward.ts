@@ -12,6 +12,7 @@ import type { ModelConfig } from "../../model/config.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
 import type { DevicePool } from "./pool.ts";
+import { type SampleAnswer, topStride } from "./sampling.ts";
 import type { StepCounts, StepLayout, StepStaging } from "./staging.ts";
 import type { DeviceWeights, LayerWeights } from "./weights.ts";
 import type { WorkShape } from "./work-items.ts";
@@ -28,6 +29,7 @@ export interface ForwardParts {
   readonly pool: DevicePool;
   readonly rope: RopeTable;
   readonly staging: StepStaging;
+  readonly answer: SampleAnswer;
   readonly workShape: WorkShape;
   readonly blockTokens: number;
 }
@@ -42,6 +44,8 @@ export class Forward {
   readonly body: readonly Op[];
   /** Layer 0 and what layer 1 computes of K and V: leaves `workspace.deviations`. */
   readonly probe: readonly Op[];
+  /** After the head: a token for each logit row, in `workspace.answer`. */
+  readonly sampling: readonly Op[];
   private readonly parts: ForwardParts;
   private readonly attention: AttentionOps;
 
@@ -56,6 +60,7 @@ export class Forward {
       this.norm(finalNorm, parts.workspace.delta),
     ];
     this.probe = this.probeOps();
+    this.sampling = this.sampleOps();
   }
 
   /** Logits of the first `rows` rows of `normed`, or of the step's logit rows where those are others. */
@@ -79,13 +84,41 @@ export class Forward {
     return [(counts) => gather({ grid: [counts.logitRows], blockThreads }), product];
   }
 
+  private sampleOps(): Op[] {
+    const { device, config, workspace, staging, answer } = this.parts;
+    const { logits, savedLogits } = workspace;
+    const { vocabSize } = config;
+    const rows = staging.list(this.layout.samples);
+    const count = staging.count("logitRows");
+    const list = (firstWord: number) => workspace.answer.slice(firstWord * 4);
+    const ids = list(answer.ids);
+    const draw = device.prepare("sample_rows", logits, vocabSize, rows, staging.list(0), savedLogits, count, ids);
+    const report = device.prepare(
+      "logprobs",
+      logits,
+      vocabSize,
+      rows,
+      ids,
+      count,
+      topStride,
+      list(answer.chosen),
+      list(answer.topIds),
+      list(answer.topLogprobs),
+    );
+    return [draw, report].map(
+      (launch) =>
+        ({ logitRows }) =>
+          launch({ grid: [logitRows], blockThreads: 1024 }),
+    );
+  }
+
   private embed(): Op {
     const { device, config, weights, workspace, staging } = this.parts;
     const launch = device.prepare(
       "embed_rows",
       weights.embedding,
       staging.list(this.layout.tokenIds),
-      workspace.sampledIds,
+      workspace.answer,
       staging.count("rows"),
       config.hiddenSize,
       config.embeddingMultiplier,

@@ -17,7 +17,7 @@ export function isDecodeStep({ tokenIds, pieceRows, logitRows }: Batch): boolean
 
 export class DecodeGraphs {
   private readonly device: ComputeDevice;
-  private readonly graphs = new Map<number, Recording>();
+  private readonly graphs = new Map<string, Recording>();
 
   constructor(device: ComputeDevice) {
     this.device = device;
@@ -27,17 +27,20 @@ export class DecodeGraphs {
     return batch.tokenIds.length <= maxGraphRows && isDecodeStep(batch);
   }
 
-  /** Puts the step into the stream; the first of a bucket is run plainly, so that products find their algorithms. */
-  run(capacity: StepCapacity, ops: readonly Op[]): void {
-    const { rows } = capacity;
-    const known = this.graphs.get(rows);
+  /**
+   * Puts the step into the stream; the first of its kind is run plainly, so that products find their algorithms.
+   * @param kind of what `ops` are, beside the number of rows
+   */
+  run(kind: string, capacity: StepCapacity, ops: readonly Op[]): void {
+    const key = `${kind} ${capacity.rows}`;
+    const known = this.graphs.get(key);
     if (known !== undefined) return known.launch();
     const counts = { ...capacity, manyItems: 0 };
     const putAll = () => {
       for (const op of ops) op(counts);
     };
     putAll();
-    this.graphs.set(rows, this.device.capture(putAll));
+    this.graphs.set(key, this.device.capture(putAll));
   }
 
   close(): void {

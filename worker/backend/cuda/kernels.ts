@@ -29,6 +29,10 @@ export const kernelSignatures = {
   silu_mul: ["ptr", "ptr", "i32", "ptr"],
   // source, rows, rowCount, rowBytes, target
   gather_rows: ["ptr", "ptr", "ptr", "i32", "ptr"],
+  // logits, vocabSize, rows, edits, saved, rowCount, sampledIds
+  sample_rows: ["ptr", "i32", "ptr", "ptr", "ptr", "ptr", "ptr"],
+  // logits, vocabSize, rows, sampledIds, rowCount, topStride, chosen, topIds, topLogprobs
+  logprobs: ["ptr", "i32", "ptr", "ptr", "ptr", "i32", "ptr", "ptr", "ptr"],
   // sourceSlots, targetSlots, deltas, tokenCount, layerTurns, turns, inverseFactor,
   // kvHeads, headDim, rotaryDim, blockTokens, layerStride, pool
   copy_tokens: ["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "f32", "i32", "i32", "i32", "i32", "i64", "ptr"],

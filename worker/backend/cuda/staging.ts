@@ -2,10 +2,12 @@
  * A step's integers in one pinned buffer and one copy. Lists of fixed place come first, so that recorded launches find
  * them again; what is as long as the step is (slices, block ids) comes last, named by its place in the buffer.
  *
- *   counts | tokenIds | positions | slots | logitRows | fewItems | manyItems | merges | slices, blockIds
+ *   counts | tokenIds | positions | slots | logitRows | fewItems | manyItems | merges | samples
+ *   | edits, slices, blockIds
  */
 import type { Batch } from "../backend.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
 import { itemWords, mergeWords, sliceWords, type WorkLists } from "./work-items.ts";
 
 /** Places in `counts`. */
@@ -34,6 +36,7 @@ export class StepLayout {
   readonly fewItems: number;
   readonly manyItems: number;
   readonly merges: number;
+  readonly samples: number;
   /** Words of all lists of fixed place. */
   readonly wordCount: number;
 
@@ -53,6 +56,7 @@ export class StepLayout {
     this.fewItems = take(capacity.fewItems * itemWords);
     this.manyItems = take(capacity.manyItems * itemWords);
     this.merges = take(capacity.merges * mergeWords);
+    this.samples = take(capacity.logitRows * sampleWords);
     this.wordCount = at;
   }
 }
@@ -83,10 +87,11 @@ export class StepStaging {
    * Puts the copy of a step into the stream; the step before it must have been waited for.
    * @throws RangeError when the step has more than the layout or the buffer takes
    */
-  send(layout: StepLayout, batch: Batch, work: WorkLists): void {
+  send(layout: StepLayout, batch: Batch, work: WorkLists, samples: SampleLists = noSamples): void {
     const counts = stepCounts(batch, work);
     assertFits(layout.capacity, counts);
-    const slices = Math.ceil(layout.wordCount / sliceWords) * sliceWords;
+    const edits = layout.wordCount;
+    const slices = Math.ceil((edits + samples.edits.length) / sliceWords) * sliceWords;
     const blockIds = slices + work.slices.length;
     const end = blockIds + batch.blockIds.length;
     if (end > this.words.length) {
@@ -98,19 +103,27 @@ export class StepStaging {
     words.set(batch.positions, layout.positions);
     words.set(batch.slots, layout.slots);
     words.set(batch.logitRows, layout.logitRows);
-    this.setItems(layout.fewItems, work.fewItems, slices / sliceWords);
-    this.setItems(layout.manyItems, work.manyItems, slices / sliceWords);
     words.set(work.merges, layout.merges);
+    words.set(samples.edits, edits);
     words.set(work.slices, slices);
     words.set(batch.blockIds, blockIds);
-    for (let at = slices; at < blockIds; at += sliceWords) words[at] += blockIds;
+    // What is named by its place in a list is named by its place in the buffer.
+    this.setMoved(layout.fewItems, work.fewItems, itemWords, 2, slices / sliceWords);
+    this.setMoved(layout.manyItems, work.manyItems, itemWords, 2, slices / sliceWords);
+    this.setMoved(layout.samples, samples.rows, sampleWords, 7, edits / editWords);
+    this.setMoved(slices, work.slices, sliceWords, 0, blockIds);
     this.device.copyIn(this.buffer, words.subarray(0, end));
   }
 
-  /** Items name their slices by their place in the list, which begins at `firstSlice` slices into the buffer. */
-  private setItems(at: number, items: Int32Array, firstSlice: number): void {
-    this.words.set(items, at);
-    for (let word = at + 2; word < at + items.length; word += itemWords) this.words[word] += firstSlice;
+  /** Words that `send` has left for lists beside those of fixed place. */
+  roomFor(layout: StepLayout): number {
+    return this.words.length - layout.wordCount;
+  }
+
+  /** A list of entries of `size` words whose word `field` counts from `base`. */
+  private setMoved(at: number, list: Int32Array, size: number, field: number, base: number): void {
+    this.words.set(list, at);
+    for (let word = at + field; word < at + list.length; word += size) this.words[word] += base;
   }
 }
 

@@ -1,12 +1,16 @@
 /** Activations of one step, made once for the largest, and the table of turns. */
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import { editWords } from "./sampling.ts";
 
 export interface WorkspaceSizes {
   readonly maxRows: number;
   readonly maxLogitRows: number;
   /** Rows of partial attention results. */
   readonly partialRows: number;
+  /** Words of the sampling kernels' answer, and of a step's lists. */
+  readonly answerWords: number;
+  readonly stepWords: number;
 }
 
 export interface Workspace {
@@ -30,8 +34,10 @@ export interface Workspace {
   readonly logits: DeviceBuffer;
   /** [rows] float32 */
   readonly deviations: DeviceBuffer;
-  /** [logitRows] int32: ids that the device drew */
-  readonly sampledIds: DeviceBuffer;
+  /** What the sampling kernels answer (SampleAnswer), the ids first. */
+  readonly answer: DeviceBuffer;
+  /** Logits that sampling changes for a while, float32 by place of the edit in the step's buffer. */
+  readonly savedLogits: DeviceBuffer;
 }
 
 export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes: WorkspaceSizes): Workspace {
@@ -51,7 +57,8 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
     headInput: device.allocate("head input", maxLogitRows * hiddenSize * 2),
     logits: device.allocate("logits", maxLogitRows * vocabSize * 4),
     deviations: rows("deviations", 1, 4),
-    sampledIds: device.allocate("sampled ids", maxLogitRows * 4),
+    answer: device.allocate("sampled tokens", sizes.answerWords * 4),
+    savedLogits: device.allocate("saved logits", Math.ceil(sizes.stepWords / editWords) * 4),
   };
 }
 
