@@ -51,7 +51,10 @@ export class Registry {
     return this.list().filter((worker) => worker.state === "ready");
   }
 
-  /** Card of the model that is served; undefined until the first worker was ready. It outlives the worker. */
+  /**
+   * Card of the model that is served, with the smallest pool that a worker had: what fits there fits on every worker.
+   * undefined until the first worker was ready. It outlives the worker.
+   */
   card(): ModelCard | undefined {
     return this.#card;
   }
@@ -65,7 +68,7 @@ export class Registry {
     if (this.#card !== undefined && this.#card.digest !== card.digest) {
       throw new Error(`${id} serves model digest ${card.digest}, the others ${this.#card.digest}`);
     }
-    this.#card ??= card;
+    if (this.#card === undefined || card.blockCount < this.#card.blockCount) this.#card = card;
     Object.assign(this.#record(id), { state: "ready", card });
   }
 

@@ -13,6 +13,7 @@ import { memoryBench } from "./memory.ts";
 import { needleBench } from "./needle.ts";
 import { nestedBench } from "./nested.ts";
 import { overheadBench } from "./overhead.ts";
+import { poolBench } from "./pool.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
 import { commit, hardware } from "./support/hardware.ts";
@@ -31,6 +32,7 @@ const benches: readonly Bench[] = [
   nestedBench,
   bulkBench,
   needleBench,
+  poolBench,
 ];
 
 function listText(): string {

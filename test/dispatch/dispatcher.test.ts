@@ -213,6 +213,17 @@ describe("routing", () => {
     expect(at(processes, home).core.received.filter((message) => message.type === "submit").length).toBeGreaterThan(1);
   });
 
+  test("uses of fragments are counted where they are asked about, not where they are prepared", () => {
+    const { dispatcher, processes, uses } = started();
+    at(processes, 0).ready();
+    const span = spanRun("fragment", 40);
+    const spanKey = span.blockKeys.at(-1) ?? span.rootKey;
+    dispatcher.submit(request("p", { plan: plan([1], [span]), params: greedy(0) }));
+    expect(uses.of(spanKey)).toBe(0);
+    for (const id of ["a", "b"]) dispatcher.submit(request(id, { plan: plan([1], [span]) }));
+    expect(uses.of(spanKey)).toBeGreaterThan(1.9);
+  });
+
   test("an evicted or lost block is no reason to go there", async () => {
     const { dispatcher, processes, residency } = started();
     at(processes, 0).ready();

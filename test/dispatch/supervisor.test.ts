@@ -29,6 +29,17 @@ describe("supervisor", () => {
     expect(registry.list().map((worker) => worker.state)).toEqual(["ready", "failed"]);
   });
 
+  test("what fits is told by the worker with the smallest pool", () => {
+    const { openLink, processes } = fakeLinks();
+    const { supervisor, dispatcher, registry } = makeRig(openLink, ["cuda:0", "cuda:1", "cuda:2"]);
+    supervisor.start(dispatcher);
+    [700, 500, 600].forEach((blockCount, index) => {
+      processes[index]?.handlers.onMessage({ type: "ready", card: { ...fakeCard, blockCount } });
+    });
+    expect(registry.card()?.blockCount).toBe(500);
+    expect(registry.list().map(({ card }) => card?.blockCount)).toEqual([700, 500, 600]);
+  });
+
   test("a worker that the system cannot start now is started a little later", async () => {
     const { openLink, processes } = fakeLinks();
     let refusals = 2;

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { Underway } from "../../gateway/dispatch/underway.ts";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";
 import { corpusSalt, greedy, makeRig, plan, request, spanRun } from "./rig.ts";
 
@@ -49,6 +50,17 @@ describe("what is underway", () => {
     dispatcher.submit(request("c", { plan: plan([1], [spanRun("third", 100)]) }));
     process?.die();
     expect(underway.isComing("worker-0", spanRun("third", 100).blockKeys[0] ?? span.rootKey)).toBe(false);
+  });
+
+  test("is over with the request's end, whether its prompt was told as computed or not", () => {
+    const underway = new Underway(() => undefined);
+    const [run] = overSpan.plan.runs;
+    if (run === undefined) throw new Error("a plan has runs");
+    underway.begin("w", "a.1", { plan: overSpan.plan, missing: run.blockKeys, tenantId: "tenant-a" });
+    expect(underway.isComing("w", spanKey)).toBe(true);
+    underway.end("a.1");
+    expect(underway.isComing("w", spanKey)).toBe(false);
+    expect(underway.ownerOf("w", run.rootKey)).toBeUndefined();
   });
 
   test("two requests that compute the same are both to end before it is over", () => {

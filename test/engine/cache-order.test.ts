@@ -40,6 +40,9 @@ describe("order of eviction", () => {
       { sequence: 3, type: "removed", blockKeys: [a2, a1, a0, b3] },
       { sequence: 4, type: "stored", blockKeys: keysOf(c) },
     ]);
+    const chained = world.kvEvents[1];
+    expect(chained?.type === "stored" && chained.previousKeys.slice(1)).toEqual([b0, b1, b2]);
+    expect(chained?.type === "stored" && chained.tokenCounts).toEqual([4, 4, 4, 3]);
     expect(world.engine.stats()).toMatchObject({ evictedBlocks: 4, cachedBlocks: 8, usedBlocks: 0, freeBlocks: 0 });
   });
 

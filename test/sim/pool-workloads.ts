@@ -15,10 +15,11 @@ export interface PoolWorkload {
   readonly meanGapMs: number;
   /** Requests over the same fragments that come together. */
   readonly burst?: number;
+  readonly answerTokens?: number;
 }
 
 export function drawRequests(workload: PoolWorkload): PoolRequest[] {
-  const { requestCount, corpusCount, fragmentsPerRequest, meanGapMs, burst = 1 } = workload;
+  const { requestCount, corpusCount, fragmentsPerRequest, meanGapMs, burst = 1, answerTokens = 8 } = workload;
   const choices = new Choices(workload.seed);
   const draw = zipfDraw(choices, workload.fragmentCount, workload.zipf);
   const requests: PoolRequest[] = [];
@@ -26,7 +27,7 @@ export function drawRequests(workload: PoolWorkload): PoolRequest[] {
     const corpus = choices.int(0, corpusCount - 1);
     const fragments = new Set<number>();
     while (fragments.size < fragmentsPerRequest) fragments.add(draw());
-    const shared = { atMs, tenant: corpus, corpus, fragments: [...fragments], questionTokens: 12, answerTokens: 8 };
+    const shared = { atMs, tenant: corpus, corpus, fragments: [...fragments], questionTokens: 12, answerTokens };
     for (let count = 0; count < burst; count++) requests.push(shared);
   }
   return requests.slice(0, requestCount);

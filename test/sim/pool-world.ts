@@ -76,6 +76,7 @@ export class PoolWorld {
   readonly #workers: SimWorker[] = [];
   readonly #arrivedAtMs = new Map<string, number>();
   readonly #ttftMs: number[] = [];
+  #onEnd: () => void = () => undefined;
   #nowMs = 0;
   #failures = 0;
   #sent = 0;
@@ -113,6 +114,21 @@ export class PoolWorld {
       this.#submit(this.planOf(request), request, workerId);
     }
     await this.#advanceTo(Number.POSITIVE_INFINITY);
+  }
+
+  /** So many requests at the same time, the next as soon as one has ended; when they arrive means nothing. */
+  async runClosed(requests: readonly PoolRequest[], concurrency: number): Promise<void> {
+    const waiting = [...requests.entries()];
+    this.#onEnd = () => {
+      const next = waiting.shift();
+      if (next === undefined) return;
+      const [index, request] = next;
+      const workerId = this.#options.policy?.(this.registry.ready(), request, index);
+      this.#submit(this.planOf(request), { ...request, atMs: this.#nowMs }, workerId);
+    };
+    for (let count = 0; count < concurrency; count++) this.#onEnd();
+    await this.#advanceTo(Number.POSITIVE_INFINITY);
+    this.#onEnd = () => undefined;
   }
 
   /** Fragments of a corpus, on the workers that `homes` chooses. */
@@ -271,6 +287,7 @@ export class PoolWorld {
         this.#arrivedAtMs.delete(message.requestId);
       }
       this.#dispatcher.onMessage(worker.id, message);
+      if (message.type === "finished") this.#onEnd();
     }
   }
 }
