@@ -1,0 +1,141 @@
+/** An engine over a backend whose steps are timed: what the device took, and what the whole step took. */
+import type { Backend, Batch, TokenCopies } from "../../worker/backend/backend.ts";
+import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
+import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
+import type { PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { Engine } from "../../worker/engine/loop.ts";
+import { CudaEvent } from "../../worker/native/cuda/event.ts";
+import type { SampledToken, SampleRequest } from "../../worker/sample/sampler.ts";
+
+const salt = "bench" as CacheSalt;
+const blockTokens = 16;
+
+/** Marks the stream before and behind what a call puts into it. */
+class TimedBackend implements Backend {
+  readonly name: string;
+  readonly shape: Backend["shape"];
+  readonly deviceMs: number[] = [];
+  private readonly inner: CudaBackend;
+  private readonly device: CudaDevice;
+  private readonly start: CudaEvent;
+  private readonly end: CudaEvent;
+
+  constructor(inner: CudaBackend, device: CudaDevice) {
+    this.inner = inner;
+    this.device = device;
+    this.name = inner.name;
+    this.shape = inner.shape;
+    this.start = new CudaEvent(device.context, { timing: true });
+    this.end = new CudaEvent(device.context, { timing: true });
+  }
+
+  forward(batch: Batch): Promise<Float32Array> {
+    return this.timed(() => this.inner.forward(batch));
+  }
+
+  sampleStep(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]> {
+    return this.timed(() => this.inner.sampleStep(batch, requests));
+  }
+
+  copyTokens(copies: TokenCopies): Promise<void> {
+    return this.inner.copyTokens(copies);
+  }
+
+  deviations(batch: Batch): Promise<Float32Array> {
+    return this.inner.deviations(batch);
+  }
+
+  dispose(): Promise<void> {
+    return this.inner.dispose();
+  }
+
+  /** Everything is in the stream when the call first waits. */
+  private async timed<Result>(call: () => Promise<Result>): Promise<Result> {
+    this.device.stream.record(this.start);
+    const pending = call();
+    this.device.stream.record(this.end);
+    const result = await pending;
+    await this.end.completion();
+    this.deviceMs.push(this.end.millisecondsSince(this.start));
+    return result;
+  }
+}
+
+export interface StepTimes {
+  readonly wallMs: number;
+  readonly deviceMs: number;
+}
+
+export class BenchEngine {
+  readonly backend: TimedBackend;
+  private readonly engine: Engine;
+  private readonly messages: WorkerMessage[] = [];
+  private requestCount = 0;
+
+  constructor(inner: CudaBackend, device: CudaDevice, stepTokens: number) {
+    this.backend = new TimedBackend(inner, device);
+    const limits = { stepTokens, prefillTokensBesideDecodes: stepTokens, maxRunningRequests: 64 };
+    const emit = (message: WorkerMessage) => void this.messages.push(message);
+    const clock = () => performance.now();
+    this.engine = new Engine({ backend: this.backend, eosTokenIds: [], limits, clock, emit });
+  }
+
+  /** Tokens drawn from the vocabulary. */
+  randomTokens(count: number): Int32Array {
+    const { vocabSize } = this.backend.shape;
+    return Int32Array.from({ length: count }, () => Math.floor(Math.random() * vocabSize));
+  }
+
+  /** A prompt of documents as spans, then a question; without reuse everything is computed. */
+  submit(documents: readonly Int32Array[], question: Int32Array, maxTokens: number, reuse: boolean): void {
+    const requestId = `bench-${this.requestCount++}`;
+    const params = { maxTokens, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
+    const message: SubmitMessage = { type: "submit", requestId, plan: planOf(documents, question), params, reuse };
+    this.engine.submit(message);
+  }
+
+  /** One step; undefined when there is nothing left to do. */
+  async step(): Promise<StepTimes | undefined> {
+    const startMs = performance.now();
+    const before = this.backend.deviceMs.length;
+    if (!(await this.engine.step())) return undefined;
+    const failed = this.messages.find((message) => message.type === "failed");
+    if (failed !== undefined) throw new Error(failed.message);
+    this.messages.length = 0;
+    const deviceMs = this.backend.deviceMs.slice(before).reduce((sum, ms) => sum + ms, 0);
+    return { wallMs: performance.now() - startMs, deviceMs };
+  }
+
+  /** Steps until all is done. */
+  async settle(): Promise<StepTimes[]> {
+    const steps: StepTimes[] = [];
+    for (let times = await this.step(); times !== undefined; times = await this.step()) steps.push(times);
+    return steps;
+  }
+}
+
+function planOf(documents: readonly Int32Array[], question: Int32Array): SubmitMessage["plan"] {
+  const runs: PlanRun[] = [];
+  const sees: PlanRun["sees"][number][] = [];
+  const add = (kind: PlanRun["kind"], tokenIds: Int32Array, position: number, closed: boolean) => {
+    const root: BlockKey = rootKey("bench", salt, kind);
+    const blockKeys = runBlockKeys(root, tokenIds, blockTokens, closed);
+    runs.push({ kind, tokenIds, blockKeys, rootKey: root, position, sees: kind === "main" ? [...sees] : [] });
+  };
+  let position = 0;
+  for (const tokenIds of documents) {
+    sees.push({ run: runs.length, firstToken: 0, tokenCount: tokenIds.length, offset: position });
+    add("span", tokenIds, 0, true);
+    position += tokenIds.length;
+  }
+  add("main", question, position, false);
+  return { runs };
+}
+
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)] ?? Number.NaN;
+}
