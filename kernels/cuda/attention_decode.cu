@@ -12,7 +12,11 @@
 
 #include "attention.cuh"
 
-constexpr int kRows = 16, kStages = 2;
+#ifndef STAGES
+#define STAGES 2
+#endif
+
+constexpr int kRows = 16, kStages = STAGES;
 constexpr int kTokens = 16, kTileSize = kTokens * kStride;
 constexpr int kWarpShared = 2 * kStages * kTileSize;
 /* A warp's results wait for the merge where its K and V were. */

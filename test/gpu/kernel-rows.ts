@@ -1,0 +1,124 @@
+/** The row-wise kernels on the device against their twins: fresh random inputs with outliers. */
+import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import type { Random } from "../native/random.ts";
+import { putTurns } from "./kernel-attention.ts";
+import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
+
+const float32Error = 1e-5;
+const twinBytes = 16 << 20;
+const [queryHeads, kvHeads, blockTokens, epsilon] = [6, 2, 16, 1e-5];
+
+/** One launch is larger than its count says: rows beyond it must stay as they are. */
+const [rowCount, gridRows] = [13, 16];
+
+export async function checkNorm(device: CudaDevice, random: Random, hidden: number): Promise<string> {
+  const twin = new KernelTwin(device, twinBytes, 0);
+  const residual = twin.put("residual", random.normals(gridRows * hidden));
+  const delta = twin.putBfloat16("delta", random.normals(gridRows * hidden));
+  const bias = twin.putBfloat16("bias", random.normals(hidden));
+  const weight = twin.putBfloat16("weight", random.normals(hidden));
+  const out = twin.space("out", gridRows * hidden * 2);
+  const alone = twin.space("out without delta", gridRows * hidden * 2);
+  const count = twin.put("count", Int32Array.of(rowCount));
+  twin.upload();
+  const size = { grid: [gridRows], blockThreads: Math.min(1024, Math.ceil(hidden / 8 / 32) * 32) } as const;
+  twin.launch("add_rmsnorm", [residual, delta, bias, 0.22, weight, epsilon, count, hidden, out], size);
+  twin.launch("add_rmsnorm", [residual, null, null, 1, weight, epsilon, count, hidden, alone], size);
+  return twin.compare([
+    { buffer: residual, type: "float32", relative: float32Error, absolute: float32Error },
+    { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+    { buffer: alone, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+  ]);
+}
+
+export async function checkRows(device: CudaDevice, random: Random): Promise<string> {
+  const twin = new KernelTwin(device, twinBytes, 0);
+  const [hidden, vocabSize, ffn] = [264, 50, 2056];
+  const ids = Int32Array.from({ length: gridRows }, (_, i) =>
+    i % 3 === 2 ? -1 - i : random.integer(0, vocabSize - 1),
+  );
+  const table = twin.putBfloat16("table", random.normals(vocabSize * hidden));
+  const tokenIds = twin.put("ids", ids);
+  const sampled = twin.put(
+    "sampled",
+    Int32Array.from({ length: gridRows }, () => random.integer(0, vocabSize - 1)),
+  );
+  const gateUp = twin.putBfloat16("gate and up", random.normals(gridRows * 2 * ffn));
+  const picked = twin.put(
+    "rows",
+    Int32Array.from({ length: gridRows }, () => random.integer(0, gridRows - 1)),
+  );
+  const residual = twin.space("residual", gridRows * hidden * 4);
+  const activated = twin.space("activated", gridRows * ffn * 2);
+  const gathered = twin.space("gathered", gridRows * hidden * 4);
+  const frequencies = twin.put(
+    "frequencies",
+    Float32Array.from({ length: 20 }, (_, i) => 10_000 ** (-i / 20)),
+  );
+  const turns = twin.space("turns", 999 * 20 * 8);
+  const count = twin.put("count", Int32Array.of(rowCount));
+  const factor = new Uint8Array(Float64Array.of(1.25).buffer);
+  twin.upload();
+  const size = { grid: [gridRows], blockThreads: 256 } as const;
+  twin.launch("embed_rows", [table, tokenIds, sampled, count, hidden, 12, residual], size);
+  twin.launch("silu_mul", [gateUp, count, ffn, activated], { grid: [2, gridRows], blockThreads: 256 });
+  twin.launch("gather_rows", [residual, picked, count, hidden * 4, gathered], size);
+  twin.launch("fill_rope_table", [frequencies, 20, -333, 999, factor, turns], { grid: [7], blockThreads: 256 });
+  return twin.compare([
+    { buffer: activated, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
+    { buffer: turns, type: "float32", relative: 1e-7, absolute: 1e-7 },
+  ]);
+}
+
+/** K and V into the pool, copies of them with and without a turn, and how far they are from what the rows give anew. */
+export async function checkHeads(
+  device: CudaDevice,
+  random: Random,
+  headDim: number,
+  hasBias: boolean,
+  hasNorm: boolean,
+) {
+  const twin = new KernelTwin(device, 48 << 20, headDim);
+  const [heads, layers, blockCount] = [queryHeads + 2 * kvHeads, 2, 4];
+  const rotaryDim = hasBias ? headDim : headDim - 8;
+  const layerStride = blockCount * kvHeads * 2 * blockTokens * headDim;
+  const slotList = random.shuffle(Array.from({ length: blockCount * blockTokens }, (_, i) => i));
+  const integers = (low: number, high: number) =>
+    twin.put(
+      "integers",
+      Int32Array.from({ length: gridRows }, () => random.integer(low, high)),
+    );
+  const qkv = twin.putBfloat16("qkv", random.normals(gridRows * heads * headDim));
+  const norm = () => (hasNorm ? twin.putBfloat16("norm", random.normals(headDim)) : null);
+  const [bias, qNorm, kNorm] = [
+    hasBias ? twin.putBfloat16("bias", random.normals(heads * headDim)) : null,
+    norm(),
+    norm(),
+  ];
+  const pool = twin.putBfloat16("pool", random.normals(layers * layerStride));
+  const turns = putTurns(twin, rotaryDim);
+  const [positions, deltas] = [integers(0, 2000), integers(-2000, 2000)];
+  const [slots, sources, targets] = [0, 1, 2].map((part) =>
+    twin.put("slots", Int32Array.from(slotList.slice(part * gridRows, (part + 1) * gridRows))),
+  );
+  const [count, layerTurns] = [twin.put("count", Int32Array.of(rowCount)), twin.put("flags", Int32Array.of(1, 0))];
+  const before = twin.space("deviations before", gridRows * 4);
+  const after = twin.space("deviations after", gridRows * 4);
+  twin.upload();
+  const shape = [queryHeads, kvHeads, headDim, rotaryDim, blockTokens];
+  const size = { grid: [gridRows], blockThreads: 256 } as const;
+  const rows = [positions, slots, count, ...shape, pool];
+  twin.launch("deviations", [qkv, bias, kNorm, epsilon, turns, ...rows, before], size);
+  const grid = [gridRows, Math.ceil(heads / 8)] as const;
+  twin.launch("qkv_finish", [qkv, bias, qNorm, kNorm, epsilon, turns, ...rows], { grid, blockThreads: 256 });
+  twin.launch("deviations", [qkv, bias, kNorm, epsilon, turns, ...rows, after], size);
+  const copies = [sources, targets, deltas, count, layerTurns, turns, 0.8, kvHeads, headDim, rotaryDim, blockTokens];
+  twin.launch("copy_tokens", [...copies, layerStride, pool], { grid: [gridRows, layers], blockThreads: 256 });
+  return twin.compare([
+    { buffer: qkv, type: "bfloat16", relative: bfloat16Step, absolute: 1e-4 },
+    { buffer: pool, type: "bfloat16", relative: bfloat16Step, absolute: 1e-3 },
+    { buffer: before, type: "float32", relative: 0.01, absolute: 0.01 },
+    // Rows that stand in their slots are 0 away from them, exactly.
+    { buffer: after, type: "float32", relative: 0, absolute: 0 },
+  ]);
+}

@@ -1,0 +1,260 @@
+/**
+ * How long kernels take in the shapes of an 8B model (32 query heads, 8 KV heads of 128, hidden 4,096), beside the
+ * least that the device can do: bytes over its copy rate, operations over its rate of matrix products. Each is
+ * recorded as a graph of launches over as many inputs as do not fit into the cache, and the median of its runs counts.
+ */
+import type { Batch } from "../../worker/backend/backend.ts";
+import { workShapeOf } from "../../worker/backend/cuda/attention.ts";
+import type { DeviceBuffer } from "../../worker/backend/cuda/device.ts";
+import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import { itemWords, mergeWords, WorkPlanner } from "../../worker/backend/cuda/work-items.ts";
+import { CudaEvent } from "../../worker/native/cuda/event.ts";
+import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
+import type { Random } from "../native/random.ts";
+import { attentionSharedBytes } from "./kernel-attention.ts";
+
+export const model = {
+  queryHeads: 32,
+  kvHeads: 8,
+  headDim: 128,
+  hidden: 4096,
+  ffn: 12_288,
+  vocabSize: 151_936,
+} as const;
+const blockTokens = 64;
+const poolTokens = 131_072;
+const tokenBytes = 2 * model.kvHeads * model.headDim * 2;
+const threads = 128;
+
+export interface Rates {
+  readonly bytesPerSecond: number;
+  readonly flopPerSecond: number;
+}
+
+export interface Timing {
+  readonly name: string;
+  readonly microseconds: number;
+  readonly floorMicroseconds: number;
+  /** What the floor is made of. */
+  readonly bound: "bytes" | "operations";
+}
+
+export class KernelTimer {
+  readonly timings: Timing[] = [];
+  readonly device: CudaDevice;
+  readonly rates: Rates;
+  private readonly start: CudaEvent;
+  private readonly end: CudaEvent;
+
+  constructor(device: CudaDevice, rates: Rates) {
+    this.device = device;
+    this.rates = rates;
+    this.start = new CudaEvent(device.context, { timing: true });
+    this.end = new CudaEvent(device.context, { timing: true });
+  }
+
+  /** Median milliseconds of a recorded run of `count` launches, divided by it. */
+  async milliseconds(count: number, put: (index: number) => void, rounds = 9): Promise<number> {
+    put(0);
+    const graph = this.device.capture(() => {
+      for (let i = 0; i < count; i++) put(i);
+    });
+    graph.launch();
+    const times: number[] = [];
+    for (let round = 0; round < rounds; round++) {
+      this.device.stream.record(this.start);
+      graph.launch();
+      this.device.stream.record(this.end);
+      await this.end.completion();
+      times.push(this.end.millisecondsSince(this.start) / count);
+    }
+    graph.close();
+    return times.sort((a, b) => a - b)[rounds >> 1];
+  }
+
+  async time(name: string, cost: { bytes: number; flop: number }, count: number, put: (index: number) => void) {
+    const microseconds = 1000 * (await this.milliseconds(count, put));
+    const byBytes = (cost.bytes / this.rates.bytesPerSecond) * 1e6;
+    const byFlop = (cost.flop / this.rates.flopPerSecond) * 1e6;
+    const floorMicroseconds = Math.max(byBytes, byFlop);
+    this.timings.push({ name, microseconds, floorMicroseconds, bound: byBytes >= byFlop ? "bytes" : "operations" });
+  }
+}
+
+/** Random bfloat16 or float32 all over a buffer: a few megabytes drawn, the rest copied from them. */
+export function fillRandom(
+  device: CudaDevice,
+  random: Random,
+  target: DeviceBuffer,
+  type: "bfloat16" | "float32",
+): void {
+  const count = 1 << 21;
+  const normals = random.normals(count, Number.POSITIVE_INFINITY);
+  const words = type === "float32" ? normals : Uint16Array.from(new Uint32Array(normals.buffer), (bits) => bits >>> 16);
+  const bytes = new Uint8Array(words.buffer, 0, Math.min(words.byteLength, target.byteLength));
+  const staging = device.allocateHost("random", bytes.byteLength);
+  staging.set(bytes);
+  device.copyIn(target.slice(0, bytes.byteLength), staging);
+  for (let done = bytes.byteLength; done < target.byteLength; ) {
+    const size = Math.min(done, target.byteLength - done);
+    copyOnDevice(device.stream, target.slice(done, size), target.slice(0, size));
+    done += size;
+  }
+}
+
+interface Piece {
+  readonly rows: number;
+  /** Tokens of its own run, its rows the last of them. */
+  readonly tokens: number;
+  /** Token counts of the segments that it sees whole. */
+  readonly sees: readonly number[];
+}
+
+/** Pieces over blocks that no two share. */
+function batchOf(pieces: readonly Piece[]): Batch & { tokensRead: number; pairs: number } {
+  const [pieceRows, pieceSegments, starts, counts]: number[][] = [[0], [0], [], []];
+  const [blockIds, positions]: number[][] = [[], []];
+  let [tokensRead, pairs] = [0, 0];
+  for (const { rows, tokens, sees } of pieces) {
+    for (const count of [...sees, tokens]) {
+      starts.push(blockIds.length);
+      counts.push(count);
+      for (let i = 0; i < Math.ceil(count / blockTokens); i++) blockIds.push(blockIds.length);
+      tokensRead += count;
+      pairs += rows * count;
+    }
+    pairs -= (rows * (rows - 1)) / 2;
+    for (let row = 0; row < rows; row++) positions.push(tokens - rows + row);
+    pieceRows.push(positions.length);
+    pieceSegments.push(counts.length);
+  }
+  const zeros = new Int32Array(Math.max(positions.length, counts.length));
+  return {
+    tokenIds: zeros.subarray(0, positions.length),
+    positions: Int32Array.from(positions),
+    slots: zeros.subarray(0, positions.length),
+    pieceRows: Int32Array.from(pieceRows),
+    pieceSegments: Int32Array.from(pieceSegments),
+    segmentBlockStarts: Int32Array.from(starts),
+    segmentFirstTokens: zeros.subarray(0, counts.length),
+    segmentTokenCounts: Int32Array.from(counts),
+    segmentOffsets: zeros.subarray(0, counts.length),
+    blockIds: Int32Array.from(blockIds),
+    logitRows: new Int32Array(0),
+    tokensRead,
+    pairs,
+  };
+}
+
+const repeat = <Value>(count: number, value: Value): Value[] => Array.from({ length: count }, () => value);
+const documents = repeat(32, 2_857);
+
+const steps: readonly (readonly [name: string, pieces: readonly Piece[]])[] = [
+  ["prefill 1,024", [{ rows: 1_024, tokens: 1_024, sees: [] }]],
+  ["prefill 8,192", [{ rows: 8_192, tokens: 8_192, sees: [] }]],
+  ["prefill 64 over 32 documents", [{ rows: 64, tokens: 64, sees: documents }]],
+  ["decode 1 at 1,024", [{ rows: 1, tokens: 1_024, sees: [] }]],
+  ["decode 1 at 32,768", [{ rows: 1, tokens: 32_768, sees: [] }]],
+  ["decode 1 over 32 documents", [{ rows: 1, tokens: 64, sees: documents }]],
+  ["decode 8 at 1,024", repeat(8, { rows: 1, tokens: 1_024, sees: [] })],
+  ["decode 40 at 1,024", repeat(40, { rows: 1, tokens: 1_024, sees: [] })],
+  ["decode 64 at 1,024", repeat(64, { rows: 1, tokens: 1_024, sees: [] })],
+];
+
+export async function timeAttention(timer: KernelTimer, random: Random): Promise<void> {
+  const { device } = timer;
+  const { queryHeads, kvHeads, headDim } = model;
+  const space = (name: string, bytes: number) => device.allocate(name, bytes);
+  const pool = space("pool", poolTokens * tokenBytes);
+  const qkv = space("qkv", 8_192 * (queryHeads + 2 * kvHeads) * headDim * 2);
+  for (const buffer of [pool, qkv]) fillRandom(device, random, buffer, "bfloat16");
+  const frequencies = putInts(
+    device,
+    new Int32Array(Float32Array.from({ length: 64 }, (_, i) => 1e6 ** (-i / 64)).buffer),
+  );
+  const factor = new Uint8Array(Float64Array.of(1).buffer);
+  const turns = space("turns", 32_768 * headDim * 4);
+  const fill = device.prepare("fill_rope_table", frequencies, headDim / 2, 0, 32_768, factor, turns);
+  fill({ grid: [264], blockThreads: 256 });
+  const out = space("out", 8_192 * queryHeads * headDim * 2);
+  const shape = workShapeOf({ headCount: queryHeads, kvHeadCount: kvHeads }, device.multiprocessorCount, blockTokens);
+  const partialRows = 4_096;
+  const partialOut = space("partial results", partialRows * queryHeads * headDim * 4);
+  const partialSums = space("partial sums", partialRows * queryHeads * 4);
+  for (const name of ["attention_decode", "attention_prefill"] as const) {
+    device.allowSharedBytes(name, attentionSharedBytes(headDim));
+  }
+  for (const [name, pieces] of steps) {
+    const batch = batchOf(pieces);
+    const lists = new WorkPlanner(shape).plan(batch);
+    const usedBlocks = batch.blockIds.length;
+    const copies = Math.max(1, Math.min(16, Math.floor(poolTokens / blockTokens / usedBlocks)));
+    const put = (values: Int32Array) => putInts(device, values);
+    const [slices, ids, positions, merges] = [lists.slices, batch.blockIds, batch.positions, lists.merges].map(put);
+    const few = put(lists.fewItems);
+    const many = put(lists.manyItems);
+    const counts = [lists.fewItems.length / itemWords, lists.manyItems.length / itemWords, merges.byteLength / 16];
+    const [fewCount, manyCount, mergeCount] = [counts[0], counts[1], lists.merges.length / mergeWords].map((n) =>
+      put(Int32Array.of(n)),
+    );
+    const kvOf = (copy: number) => pool.slice(copy * usedBlocks * blockTokens * tokenBytes);
+    const scale = Math.LOG2E / Math.sqrt(headDim);
+    const of = (
+      kernel: "attention_decode" | "attention_prefill",
+      items: DeviceBuffer,
+      count: DeviceBuffer,
+      kv: DeviceBuffer,
+    ) =>
+      device.prepare(
+        kernel,
+        qkv,
+        kv,
+        turns,
+        items,
+        slices,
+        ids,
+        positions,
+        count,
+        queryHeads,
+        kvHeads,
+        headDim,
+        blockTokens,
+        scale,
+        out,
+        partialOut,
+        partialSums,
+      );
+    const launches = Array.from({ length: copies }, (_, copy) => ({
+      few: of("attention_decode", few, fewCount, kvOf(copy)),
+      many: of("attention_prefill", many, manyCount, kvOf(copy)),
+    }));
+    const merge = device.prepare(
+      "merge_partials",
+      partialOut,
+      partialSums,
+      merges,
+      mergeCount,
+      queryHeads,
+      headDim,
+      out,
+    );
+    const sharedBytes = attentionSharedBytes(headDim);
+    const rowBytes = batch.positions.length * queryHeads * headDim * 4;
+    const cost = { bytes: batch.tokensRead * tokenBytes + rowBytes, flop: 4 * headDim * queryHeads * batch.pairs };
+    await timer.time(name, cost, Math.max(copies, 4), (index) => {
+      const launch = launches[index % copies];
+      if (counts[0] > 0) launch.few({ grid: [2 * device.multiprocessorCount], blockThreads: threads, sharedBytes });
+      if (counts[1] > 0) launch.many({ grid: [counts[1] * kvHeads], blockThreads: threads, sharedBytes });
+      if (lists.merges.length > 0)
+        merge({ grid: [lists.merges.length / mergeWords, queryHeads / 4], blockThreads: threads });
+    });
+  }
+}
+
+export function putInts(device: CudaDevice, values: Int32Array): DeviceBuffer {
+  const staging = device.allocateHost("list", values.byteLength + 16);
+  staging.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+  const buffer = device.allocate("list", values.byteLength + 16);
+  device.copyIn(buffer, staging);
+  return buffer;
+}

@@ -1,0 +1,109 @@
+/**
+ * One address space twice: emulated here (test/backend/cuda) and real on the device. A launch runs in both, from the
+ * same bytes, and then all memory is compared: outputs within a tolerance, everything else bit for bit. Memory that
+ * nobody wrote is NaN on both sides, so an output left out shows, and so does a write where none belongs.
+ */
+import type { DeviceBuffer, HostArray, LaunchSize } from "../../worker/backend/cuda/device.ts";
+import type { KernelName } from "../../worker/backend/cuda/kernels.ts";
+import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import { emulate } from "../backend/cuda/emulated-kernels.ts";
+import { EmulatedMemory } from "../backend/cuda/emulated-memory.ts";
+
+/** Where results may differ, and by how much: |device - twin| <= absolute + relative * |twin|. */
+export interface Output {
+  readonly buffer: DeviceBuffer;
+  readonly type: "bfloat16" | "float32";
+  readonly relative: number;
+  readonly absolute: number;
+}
+
+/** Half a unit in the last place of bfloat16, twice: both sides round, and may fall to different sides. */
+export const bfloat16Step = 2 ** -7;
+
+export class KernelTwin {
+  readonly memory: EmulatedMemory;
+  private readonly device: CudaDevice;
+  private readonly real: DeviceBuffer;
+  private readonly staging: Uint8Array<ArrayBuffer>;
+
+  constructor(device: CudaDevice, byteLength: number, headDim: number) {
+    this.device = device;
+    this.memory = new EmulatedMemory(byteLength);
+    this.memory.headDim = headDim;
+    this.real = device.allocate("twin", byteLength);
+    this.staging = device.allocateHost("twin", byteLength);
+  }
+
+  /** Memory of both sides with these contents. */
+  put(name: string, values: Int32Array | Float32Array | Uint16Array): DeviceBuffer {
+    const buffer = this.memory.allocate(name, values.byteLength);
+    this.memory.uint8(buffer).set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+    return buffer;
+  }
+
+  /** The same, rounded to bfloat16. */
+  putBfloat16(name: string, values: Float32Array): DeviceBuffer {
+    const buffer = this.memory.allocate(name, values.length * 2);
+    this.memory.bfloat16(buffer).setRow(0, values);
+    return buffer;
+  }
+
+  space(name: string, byteLength: number): DeviceBuffer {
+    return this.memory.allocate(name, byteLength);
+  }
+
+  /** What stands in memory now goes to the device. */
+  upload(): void {
+    this.staging.set(new Uint8Array(this.memory.bytes));
+    this.device.copyIn(this.real, this.staging);
+  }
+
+  launch(name: KernelName, values: readonly unknown[], size: LaunchSize): void {
+    const here = values.map((value) => (isBuffer(value) ? this.real.slice(value.pointer, value.byteLength) : value));
+    const prepare = this.device.prepare as (name: KernelName, ...values: unknown[]) => (size: LaunchSize) => void;
+    prepare.call(this.device, name, ...here)(size);
+    emulate(this.memory, name, values, size.grid as readonly number[]);
+  }
+
+  /** @returns the greatest differences. @throws Error naming the first place that is wrong */
+  async compare(outputs: readonly Output[]): Promise<string> {
+    this.device.copyOut(this.staging as HostArray, this.real);
+    await this.device.settled();
+    const words = outputs.map((output) => this.compareOutput(output));
+    const [ours, theirs] = [new Uint8Array(this.memory.bytes), this.staging];
+    for (const { buffer } of outputs) {
+      theirs.set(ours.subarray(buffer.pointer, buffer.pointer + buffer.byteLength), buffer.pointer);
+    }
+    if (Buffer.compare(ours, theirs) !== 0) {
+      throw new Error(`the device wrote at ${ours.findIndex((byte, i) => byte !== theirs[i])}, where nothing belongs`);
+    }
+    return words.join(", ");
+  }
+
+  private compareOutput({ buffer, type, relative, absolute }: Output): string {
+    const here = this.view(this.memory.bytes, buffer, type);
+    const there = this.view(this.staging.buffer, buffer, type, this.staging.byteOffset);
+    let worst = 0;
+    for (let i = 0; i < here.length; i++) {
+      const [wanted, got] = [here[i], there[i]];
+      if (Object.is(wanted, got) || (Number.isNaN(wanted) && Number.isNaN(got))) continue;
+      const difference = Math.abs(wanted - got);
+      if (!(difference <= absolute + relative * Math.abs(wanted))) {
+        throw new Error(`${buffer.name}[${i}] is ${got} on the device, ${wanted} in its twin`);
+      }
+      worst = Math.max(worst, difference / (absolute + relative * Math.abs(wanted)));
+    }
+    return `${buffer.name} ${worst.toFixed(2)} of the tolerance`;
+  }
+
+  private view(bytes: ArrayBuffer, buffer: DeviceBuffer, type: Output["type"], offset = 0): Float32Array {
+    const start = offset + buffer.pointer;
+    if (type === "float32") return new Float32Array(bytes, start, buffer.byteLength / 4);
+    const halves = new Uint16Array(bytes, start, buffer.byteLength / 2);
+    return new Float32Array(Uint32Array.from(halves, (half) => half << 16).buffer);
+  }
+}
+
+function isBuffer(value: unknown): value is DeviceBuffer {
+  return typeof value === "object" && value !== null && "pointer" in value;
+}

@@ -1,0 +1,87 @@
+/**
+ * The CUDA kernels on a device: each against its twin on fresh random inputs, then their times against what the device
+ * can do at best. Runs from the repository root, as it is or bundled: `bun test/gpu/kernels.ts [seed]`; writes
+ * $OUT/kernels.json where OUT is set. SPANGATE_KERNEL_CHECKS=small leaves out the times, for a memory checker.
+ */
+import { join } from "node:path";
+import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
+import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
+import { freshSeed, Random } from "../native/random.ts";
+import { attentionCases, checkAttention } from "./kernel-attention.ts";
+import { timeRows } from "./kernel-row-timings.ts";
+import { checkHeads, checkNorm, checkRows } from "./kernel-rows.ts";
+import { checkSampling } from "./kernel-sampling.ts";
+import { fillRandom, KernelTimer, type Rates, timeAttention } from "./kernel-timings.ts";
+import { Report } from "./report.ts";
+
+const { OUT, SPANGATE_KERNEL_CHECKS } = process.env;
+const isSmall = SPANGATE_KERNEL_CHECKS === "small";
+const seed = process.argv[2] === undefined ? freshSeed() : Number(process.argv[2]);
+const random = new Random(seed);
+const report = new Report();
+const open = (headDim: number) => openDevice({ index: 0, headDim, kernelFolder: join("kernels", "cuda") });
+console.log(`seed ${seed}`);
+
+for (const headDim of isSmall ? [80] : [16, 64, 80, 96, 128]) {
+  const device = await open(headDim);
+  for (const shape of attentionCases(headDim)) {
+    await report.check(`attention ${JSON.stringify(shape)}`, () => checkAttention(device, random, shape));
+  }
+  for (const [hasBias, hasNorm] of [
+    [false, false],
+    [true, false],
+    [false, true],
+  ] as const) {
+    const name = `heads of ${headDim}, bias ${hasBias}, norm ${hasNorm}`;
+    await report.check(name, () => checkHeads(device, random, headDim, hasBias, hasNorm));
+  }
+  device.close();
+}
+
+const device = await open(128);
+for (const hidden of [64, 4_096, 5_120, 16_384]) {
+  await report.check(`add_rmsnorm of ${hidden}`, () => checkNorm(device, random, hidden));
+}
+await report.check("rows", () => checkRows(device, random));
+await report.check("sampling of 257", () => checkSampling(device, random, 257, 200));
+if (!isSmall) {
+  await report.check("sampling of 151,936", () => checkSampling(device, random, 151_936, 120));
+  await report.check("times", async () => {
+    const timer = new KernelTimer(device, await measureRates(device));
+    await timeAttention(timer, random);
+    await timeRows(timer, random);
+    const lines = timer.timings.map(({ name, microseconds, floorMicroseconds, bound }) => {
+      report.figure(`${name} us`, microseconds);
+      report.figure(`${name} floor us`, floorMicroseconds);
+      const share = ((100 * floorMicroseconds) / microseconds).toFixed(0);
+      return `${name.padEnd(34)} ${microseconds.toFixed(1).padStart(9)} us, floor ${floorMicroseconds.toFixed(1).padStart(8)} (${share}% of ${bound})`;
+    });
+    return `\n${lines.join("\n")}\n`;
+  });
+}
+device.close();
+process.exitCode = await report.end(
+  OUT === undefined ? undefined : join(OUT, isSmall ? "kernels-small.json" : "kernels.json"),
+);
+
+/** A copy of 2 GiB, reads and writes counted, and a product of 8,192 cubed: what floors are made of. */
+async function measureRates(device: CudaDevice): Promise<Rates> {
+  const bytes = 2 ** 31;
+  const [from, to] = [device.allocate("from", bytes), device.allocate("to", bytes)];
+  fillRandom(device, random, from, "bfloat16");
+  const side = 8_192;
+  const matrix = (index: number) => from.slice(index * side * side * 2, side * side * 2);
+  const shape = { rows: side, outWidth: side, inWidth: side, outputType: "bfloat16" } as const;
+  const operands = { input: matrix(0), weights: matrix(1), output: to.slice(0, side * side * 2) };
+  device.tune(shape, [operands]);
+  const plain = new KernelTimer(device, { bytesPerSecond: 1, flopPerSecond: 1 });
+  const copyMs = await plain.milliseconds(4, () => copyOnDevice(device.stream, to, from));
+  const productMs = await plain.milliseconds(4, () => device.matmul(shape, operands));
+  const rates = { bytesPerSecond: (2 * bytes * 1000) / copyMs, flopPerSecond: (2 * side ** 3 * 1000) / productMs };
+  report.figure("copyBytesPerSecond", rates.bytesPerSecond);
+  report.figure("productFlopPerSecond", rates.flopPerSecond);
+  console.log(
+    `copy ${(rates.bytesPerSecond / 1e12).toFixed(2)} TB/s, products ${(rates.flopPerSecond / 1e12).toFixed(0)} TFLOP/s`,
+  );
+  return rates;
+}
