@@ -222,7 +222,15 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
 }
 
 /** Settings of the worker that the gateway passes on when they are set, without reading them. */
-const passedOn = ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "SPANGATE_BLOCK_TOKENS", "SPANGATE_STEP_TOKENS"];
+const passedOn = [
+  "PATH",
+  "HOME",
+  "TMPDIR",
+  "LD_LIBRARY_PATH",
+  "CUDA_VISIBLE_DEVICES",
+  "SPANGATE_BLOCK_TOKENS",
+  "SPANGATE_STEP_TOKENS",
+];
 const passedOnPrefixes = ["SPANGATE_KV_TYPE", "SPANGATE_MAX_", "SPANGATE_ISA", "SPANGATE_KERNEL"];
 
 /** The whole environment of a worker process: nothing of ours that it does not need, no credential above all. */

@@ -1,0 +1,74 @@
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import OpenAI from "openai";
+import { type ChatParams, errorOf, openaiClient } from "../support/openai.ts";
+import { startTestServer, type TestServer } from "../support/server.ts";
+
+// A server starts here.
+setDefaultTimeout(60_000);
+
+const waiting = 3;
+let server: TestServer;
+let apiKey: string;
+beforeAll(async () => {
+  // A pool of a few hundred tokens, and a short queue before it.
+  const env = { SPANGATE_KV_BYTES: String(2 ** 20), SPANGATE_MAX_RUNNING: "8", SPANGATE_MAX_WAITING: String(waiting) };
+  server = await startTestServer({ env });
+  ({ apiKey } = await server.tenant("memory"));
+});
+afterAll(async () => await server[Symbol.asyncDispose]());
+
+interface WorkerRow {
+  readonly block_count: number;
+  readonly block_tokens: number;
+  readonly restarts: number;
+}
+
+async function worker(): Promise<WorkerRow> {
+  const { data } = await server.admin.json<{ data: WorkerRow[] }>("GET", "/admin/v1/workers");
+  const [row] = data;
+  if (row === undefined) throw new Error("there is a worker");
+  return row;
+}
+
+const chat = async (content: string, maxTokens: number) => {
+  const messages: ChatParams["messages"] = [{ role: "user", content }];
+  const params: ChatParams = { model: server.model, messages, max_tokens: maxTokens, ignore_eos: true };
+  return await openaiClient(server.url, apiKey).chat.completions.create(params);
+};
+
+describe("a KV pool that is too small for what is asked", () => {
+  test("lets requests wait, refuses those that find the queue full, and serves on", async () => {
+    const { block_count: blocks, block_tokens: blockTokens } = await worker();
+    // Each takes about half of the pool with its answer, so not more than two run at a time.
+    const maxTokens = Math.floor((blocks * blockTokens) / 2) - 40;
+    const outcomes = await Promise.all(
+      Array.from({ length: 24 }, async (_, index) => {
+        try {
+          const { usage } = await chat(`Say ${index}.`, maxTokens);
+          return usage?.completion_tokens ?? 0;
+        } catch (error) {
+          if (!(error instanceof OpenAI.APIError)) throw error;
+          return error;
+        }
+      }),
+    );
+    const answered = outcomes.filter((outcome) => typeof outcome === "number");
+    const refused = outcomes.filter((outcome) => typeof outcome !== "number");
+    expect(answered.every((tokens) => tokens === maxTokens)).toBe(true);
+    expect(answered.length).toBeGreaterThanOrEqual(waiting);
+    expect(refused.length).toBeGreaterThan(0);
+    for (const error of refused) {
+      expect(error).toMatchObject({ status: 503, code: "overloaded" });
+      expect(Number(error.headers?.get("retry-after"))).toBeGreaterThan(0);
+    }
+    expect((await chat("And now?", 8)).usage?.completion_tokens).toBe(8);
+    expect((await worker()).restarts).toBe(0);
+  });
+
+  test("a prompt that can never fit is refused at once, with the numbers", async () => {
+    const { block_count: blocks, block_tokens: blockTokens } = await worker();
+    const error = await errorOf(chat("amber ".repeat(blocks * blockTokens), 8));
+    expect(error).toMatchObject({ status: 400, code: "context_length_exceeded" });
+    expect(error.message).toContain("maximum context length");
+  });
+});
