@@ -1,6 +1,8 @@
 import { describe, expect, test } from "bun:test";
+import { Placement } from "../../gateway/dispatch/placement.ts";
 import type { GenerationEvent } from "../../gateway/dispatch/request.ts";
 import { ApiError } from "../../gateway/errors.ts";
+import type { PlanRun } from "../../worker/contract/messages.ts";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";
 import { greedy, makeRig, plan, request, spanRun } from "./rig.ts";
 
@@ -211,6 +213,39 @@ describe("routing", () => {
     for (let count = 0; count < 3; count++) dispatcher.submit(request(`q${count}`, { plan: plan([1], [span]) }));
     expect(at(processes, home).core.runningCount).toBe(3 - at(processes, 1 - home).core.runningCount);
     expect(at(processes, home).core.received.filter((message) => message.type === "submit").length).toBeGreaterThan(1);
+  });
+
+  async function prepareOn(rig: ReturnType<typeof started>, index: number, span: PlanRun): Promise<void> {
+    const placement = new Placement(`worker-${index}`);
+    const fields = { plan: { runs: [span] }, params: greedy(0), placement };
+    const prepared = collect(rig.dispatcher.submit(request(`p-${span.spanId}`, fields)));
+    at(rig.processes, index).core.tick();
+    expect((await prepared).end).toBe("prepared");
+  }
+  const submitsOf = (process: FakeProcess): string[] =>
+    process.core.received.flatMap((message) => (message.type === "submit" ? [message.requestId] : []));
+
+  test("a request over fragments of two workers goes where most of its tokens are", async () => {
+    const rig = started(["cpu", "cpu"]);
+    for (const process of rig.processes) process.ready();
+    const [small, large] = [spanRun("small", 40), spanRun("large", 200)];
+    await prepareOn(rig, 0, small);
+    await prepareOn(rig, 1, large);
+    rig.dispatcher.submit(request("q", { plan: plan([1], [small, large]) }));
+    expect(submitsOf(at(rig.processes, 1))).toContain("q.1");
+  });
+
+  test("never a full worker while another has room, whatever it holds", async () => {
+    const rig = started(["cpu", "cpu"], { maxInFlightPerWorker: 2 });
+    for (const process of rig.processes) process.ready();
+    const span = spanRun("fragment", 1_000);
+    await prepareOn(rig, 0, span);
+    for (const id of ["a", "b", "c", "d"]) rig.dispatcher.submit(request(id, { plan: plan([1], [span]) }));
+    expect(rig.processes.map(submitsOf)).toEqual([
+      ["p-fragment.1", "a.1", "b.1"],
+      ["c.1", "d.1"],
+    ]);
+    expect(() => rig.dispatcher.submit(request("e"))).toThrow(ApiError);
   });
 
   test("uses of fragments are counted where they are asked about, not where they are prepared", () => {
