@@ -22,6 +22,7 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
       const result = await model.run(goldenCase);
       expect(result.maxRelativeExcess).toBeLessThanOrEqual(1);
       expect(result.greedyMatches).toBe(result.greedyLength);
+      expect(result.withinBfloat16 ?? true).toBe(true);
     },
   );
 
@@ -41,5 +42,9 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
       last_logits: cases[1].last_logits.map((logit, i) => (i === 7 ? logit + 0.01 : logit)),
     };
     expect((await model.run(spoiled)).ok).toBe(false);
+    const far = { ...cases[1], last_logits: cases[1].last_logits.map((logit) => logit + 1) };
+    expect((await model.run(far)).withinBfloat16 ?? false).toBe(false);
+    const other = { ...cases[1], greedy: cases[1].greedy.map((token) => token + 1), margins: [9, 0] };
+    expect((await model.run(other)).withinBfloat16 ?? false).toBe(false);
   });
 });
