@@ -59,6 +59,7 @@ describe("parseModelConfig", () => {
 });
 
 describe("sliding windows", () => {
+  const acting = { use_sliding_window: true, sliding_window: 128 };
   const allowed: [string, string, Record<string, unknown>][] = [
     ["none in Mistral 0.3", "Mistral", { sliding_window: null }],
     ["as wide as the context", "Mistral", { sliding_window: 512 }],
@@ -81,6 +82,12 @@ describe("sliding windows", () => {
     ["that Mistral has by itself", "Mistral", { max_position_embeddings: 32_768 }, /"sliding_window" 4096/],
     ["that acts in Phi-3", "Phi3", { sliding_window: 100 }, /"sliding_window" 100/],
     ["in the upper layers", "Qwen2", { use_sliding_window: true, sliding_window: 99, max_window_layers: 1 }, /99/],
+    [
+      "in a layer by name, of a width",
+      "Qwen3",
+      { ...acting, layer_types: ["sliding_attention"] },
+      /"sliding_window" 128/,
+    ],
     ["in a layer by name", "Qwen3", { layer_types: ["full_attention", "sliding_attention"] }, /sliding_attention/],
   ];
   test.each(refused)("are refused %s", (_, architecture, change, message) => {
