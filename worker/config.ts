@@ -1,34 +1,49 @@
 /** The worker's configuration: environment -> one frozen object. The gateway's supervisor sets these. */
 import { z } from "zod";
 
-const int = (min: number, max: number, fallback: number) =>
-  z.coerce.number({ error: "must be a number" }).int().min(min).max(max).default(fallback);
+const number = (min: number, max: number) => z.coerce.number({ error: "must be a number" }).int().min(min).max(max);
+const int = (min: number, max: number, fallback: number) => number(min, max).default(fallback);
 
 const schema = z.object({
   SPANGATE_MODEL: z.string().min(1),
   SPANGATE_MODEL_NAME: z.string().max(200).default(""),
-  SPANGATE_DEVICE: z.literal("cpu", { error: 'must be "cpu"' }).default("cpu"),
+  SPANGATE_DEVICE: z
+    .string()
+    .regex(/^(?:cpu|cuda:\d{1,2})$/, 'must be "cpu" or "cuda:N"')
+    .default("cpu"),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
   SPANGATE_KV_TYPE: z.enum(["float32", "float16"]).default("float16"),
-  SPANGATE_KV_BYTES: int(1 << 20, 2 ** 42, 2 ** 30),
+  SPANGATE_KV_BYTES: number(1 << 20, 2 ** 42).optional(),
   SPANGATE_BLOCK_TOKENS: int(4, 128, 16).refine(
     (value) => Number.isInteger(Math.log2(value)),
     "must be a power of two",
   ),
   SPANGATE_THREADS: int(1, 256, Math.max(1, navigator.hardwareConcurrency)),
-  SPANGATE_STEP_TOKENS: int(16, 65_536, 512),
-  SPANGATE_MAX_PREFILL_BESIDE_DECODE: int(1, 65_536, 128),
+  SPANGATE_STEP_TOKENS: number(16, 65_536).optional(),
+  SPANGATE_MAX_PREFILL_BESIDE_DECODE: number(1, 65_536).optional(),
   SPANGATE_MAX_RUNNING: int(1, 1_024, 64),
   SPANGATE_MAX_WAITING: int(0, 100_000, 1_024),
   SPANGATE_ISA: z.enum(["avx512", "avx2", "reference"]).optional(),
 });
 
+/**
+ * A step's rows, and prompt rows in a step that others decode in: a GPU works well on some thousands at once, a CPU keeps
+ * everybody waiting with as many.
+ */
+const stepDefaults = {
+  cpu: { stepTokens: 512, besideDecodes: 128 },
+  cuda: { stepTokens: 8_192, besideDecodes: 1_024 },
+} as const;
+
 export interface WorkerConfig {
+  /** Index of the CUDA device; undefined: the CPU. */
+  readonly cudaIndex: number | undefined;
   readonly modelFolder: string;
   readonly modelName: string;
   readonly weightMode: "float32" | "int8";
   readonly kvType: "float32" | "float16";
-  readonly kvBytes: number;
+  /** undefined: what the device has free. */
+  readonly kvBytes: number | undefined;
   readonly blockTokens: number;
   readonly threadCount: number;
   readonly stepTokens: number;
@@ -46,11 +61,15 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     throw new Error(`${String(issue?.path[0])}: ${issue?.message}`);
   }
   const values = parsed.data;
-  if (values.SPANGATE_STEP_TOKENS < values.SPANGATE_MAX_RUNNING) {
-    const steps = `SPANGATE_STEP_TOKENS: ${values.SPANGATE_STEP_TOKENS} is below`;
+  const cudaIndex = values.SPANGATE_DEVICE === "cpu" ? undefined : Number(values.SPANGATE_DEVICE.slice("cuda:".length));
+  const defaults = stepDefaults[cudaIndex === undefined ? "cpu" : "cuda"];
+  const stepTokens = values.SPANGATE_STEP_TOKENS ?? defaults.stepTokens;
+  if (stepTokens < values.SPANGATE_MAX_RUNNING) {
+    const steps = `SPANGATE_STEP_TOKENS: ${stepTokens} is below`;
     throw new Error(`${steps} SPANGATE_MAX_RUNNING (${values.SPANGATE_MAX_RUNNING}): each running request takes a row`);
   }
   return Object.freeze({
+    cudaIndex,
     modelFolder: values.SPANGATE_MODEL,
     modelName: values.SPANGATE_MODEL_NAME,
     weightMode: values.SPANGATE_WEIGHTS,
@@ -58,8 +77,8 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     kvBytes: values.SPANGATE_KV_BYTES,
     blockTokens: values.SPANGATE_BLOCK_TOKENS,
     threadCount: values.SPANGATE_THREADS,
-    stepTokens: values.SPANGATE_STEP_TOKENS,
-    prefillTokensBesideDecodes: values.SPANGATE_MAX_PREFILL_BESIDE_DECODE,
+    stepTokens,
+    prefillTokensBesideDecodes: values.SPANGATE_MAX_PREFILL_BESIDE_DECODE ?? defaults.besideDecodes,
     maxRunningRequests: values.SPANGATE_MAX_RUNNING,
     maxWaitingRequests: values.SPANGATE_MAX_WAITING,
     isa: values.SPANGATE_ISA,

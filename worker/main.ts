@@ -2,12 +2,11 @@
  * The worker process: one device, tokens and tensors only. Speaks the messages of contract/messages.ts with
  * the gateway that started it, and ends when that gateway is gone.
  */
-import { CpuBackend, numericMode } from "./backend/cpu/cpu-backend.ts";
 import { parseWorkerConfig, type WorkerConfig } from "./config.ts";
-import type { GatewayMessage, WorkerMessage } from "./contract/messages.ts";
+import type { GatewayMessage, WorkerMessage, WorkerStats } from "./contract/messages.ts";
 import type { ModelCard } from "./contract/model-card.ts";
 import { Engine } from "./engine/loop.ts";
-import { type LoadedModel, loadModel } from "./model/load.ts";
+import { type OpenBackend, openBackend } from "./open-backend.ts";
 
 function emit(message: WorkerMessage): void {
   process.send?.(message);
@@ -19,25 +18,20 @@ function exitSoon(exitCode: number): void {
 }
 
 async function open(config: WorkerConfig): Promise<Engine> {
-  const model = loadModel(config.modelFolder, numericMode(config));
-  const backend = await CpuBackend.open(model, {
-    ...config,
-    maxRows: config.stepTokens,
-    maxLogitRows: config.maxRunningRequests,
-  });
+  const opened = await openBackend(config);
   const engine = new Engine({
-    backend,
-    eosTokenIds: model.eosTokenIds,
+    backend: opened.backend,
+    eosTokenIds: opened.model.eosTokenIds,
     limits: config,
     clock: () => performance.now(),
     emit,
   });
-  process.on("message", (message: GatewayMessage) => receive(engine, backend, message));
-  emit({ type: "ready", card: modelCard(config, model, backend) });
+  process.on("message", (message: GatewayMessage) => receive(engine, opened, message));
+  emit({ type: "ready", card: modelCard(config, opened) });
   return engine;
 }
 
-function receive(engine: Engine, backend: CpuBackend, message: GatewayMessage): void {
+function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): void {
   switch (message.type) {
     case "submit":
       return engine.submit(message);
@@ -46,24 +40,25 @@ function receive(engine: Engine, backend: CpuBackend, message: GatewayMessage): 
     case "evict":
       return engine.evict(message.blockKeys);
     case "stats":
-      return emit({
-        type: "stats",
-        id: message.id,
-        stats: { ...engine.stats(), residentBytes: backend.residentKvBytes() },
-      });
+      return emit({ type: "stats", id: message.id, stats: statsOf(engine, opened) });
     case "drain":
       void engine.drain().then(() => exitSoon(0));
       return;
   }
 }
 
-function modelCard(config: WorkerConfig, model: LoadedModel, backend: CpuBackend): ModelCard {
+function statsOf(engine: Engine, { residentKvBytes }: OpenBackend): WorkerStats {
+  const stats = engine.stats();
+  return { ...stats, residentBytes: residentKvBytes?.() ?? stats.residentBytes };
+}
+
+function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBackend): ModelCard {
   return {
     id: config.modelName || model.id,
     digest: model.digest,
     ...backend.shape,
     eosTokenIds: model.eosTokenIds,
-    numericMode: numericMode(config),
+    numericMode,
     backend: backend.name,
   };
 }

@@ -85,7 +85,8 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   });
   const mode = numericMode(config);
   const model = loadModel(config.modelFolder, mode);
-  const backend = await CpuBackend.open(model, { ...config, maxRows: config.stepTokens, maxLogitRows: 64 });
+  const { kvBytes = 2 ** 30, stepTokens: maxRows } = config;
+  const backend = await CpuBackend.open(model, { ...config, kvBytes, maxRows, maxLogitRows: 64 });
   const bench = new DecodeBench(backend, model.digest, config.stepTokens);
   const rows: Row[] = [];
   for (const batchSize of batchSizes) {

@@ -1,6 +1,6 @@
 /** A backend that draws tokens itself: the same answers, and what is wrong with a draw ends its request alone. */
 import { describe, expect, test } from "bun:test";
-import type { Batch } from "../../worker/backend/backend.ts";
+import { type Batch, DeviceLost } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../worker/sample/sampler.ts";
@@ -95,6 +95,16 @@ describe("a backend that draws tokens", () => {
     world.engine.submit(submitPlan("x", parts, { params: { maxTokens: 1 } }));
     await world.settle();
     expect(world.failedOf("x")?.message).toBe("a step failed: 2 tokens came back, not 1");
+  });
+
+  test("a device that is lost ends the engine, and nobody is told of a failure", async () => {
+    const { world, backend } = worldOf();
+    backend.spoil = () => {
+      throw new DeviceLost("gone");
+    };
+    world.engine.submit(submitPlan("x", parts, { params: { maxTokens: 1 } }));
+    await expect(world.engine.run()).rejects.toThrow("gone");
+    expect(world.messages.filter(({ type }) => type === "failed" || type === "finished")).toEqual([]);
   });
 
   test("a request that ends while its token is drawn is passed over", async () => {

@@ -123,6 +123,6 @@ async function benchModel(name: ModelName): Promise<number> {
   return report.end(resultPath(options, `bench-${name}.json`));
 }
 
-let failures = 0;
-for (const name of modelNames) failures += await benchModel(name);
-process.exit(failures === 0 ? 0 : 1);
+const failures: number[] = [];
+for (const name of modelNames) failures.push(await benchModel(name));
+process.exit(Math.max(...failures));

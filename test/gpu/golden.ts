@@ -1,6 +1,7 @@
 /**
  * The golden models on the device, through engine and backend: `bun test/gpu/golden.ts [folder of NVIDIA's libraries]...`.
- * The bound of a case is what bfloat16 is off by in the same steps in plain loops (test/backend/cuda), times 2.
+ * The bar of a case is what transformers is off by in bfloat16, times 2 (test/golden); beside it stands what the same
+ * steps are off by in plain loops (test/backend/cuda).
  */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -36,7 +37,10 @@ for (const { name } of folders) {
         const [bound, result] = [await emulated.run(goldenCase), await device.run(goldenCase)];
         const words = `${result.maxAbsolute.toFixed(4)} (bfloat16 ${bound.maxAbsolute.toFixed(4)})`;
         lines.push(`${words} greedy ${result.greedyMatches}/${result.greedyLength}, ${bound.greedyMatches}`);
-        assertThat(result.maxAbsolute <= 2 * bound.maxAbsolute + 0.005, `${goldenCase.kind}: off by ${words}`);
+        assertThat(
+          result.withinBfloat16 === true,
+          `${goldenCase.kind}: off by ${words}, greedy ${result.greedyMatches}`,
+        );
       }
       await device.dispose();
       return lines.join("; ");

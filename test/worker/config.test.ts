@@ -10,7 +10,21 @@ test("what is not set has a default that works", () => {
   expect(config.maxRunningRequests).toBeLessThanOrEqual(config.stepTokens);
 });
 
+test("a CUDA device has larger steps, and a pool of what is free", () => {
+  expect(parseWorkerConfig(folder).cudaIndex).toBeUndefined();
+  const config = parseWorkerConfig({ ...folder, SPANGATE_DEVICE: "cuda:3" });
+  expect(config).toMatchObject({
+    cudaIndex: 3,
+    kvBytes: undefined,
+    stepTokens: 8_192,
+    prefillTokensBesideDecodes: 1_024,
+  });
+  const small = parseWorkerConfig({ ...folder, SPANGATE_DEVICE: "cuda:0", SPANGATE_STEP_TOKENS: "256" });
+  expect(small).toMatchObject({ cudaIndex: 0, stepTokens: 256 });
+});
+
 test.each([
+  [{ SPANGATE_DEVICE: "cuda" }, 'SPANGATE_DEVICE: must be "cpu" or "cuda:N"'],
   [{ SPANGATE_BLOCK_TOKENS: "24" }, "SPANGATE_BLOCK_TOKENS: must be a power of two"],
   [{ SPANGATE_STEP_TOKENS: "32" }, "SPANGATE_STEP_TOKENS: 32 is below SPANGATE_MAX_RUNNING (64)"],
   [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],

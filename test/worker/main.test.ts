@@ -1,6 +1,6 @@
 /** The worker as a process: what it says when it starts, and that it does not outlive its gateway. */
 import { expect, test } from "bun:test";
-import { writeFileSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
@@ -70,6 +70,15 @@ const failures: [string, () => Record<string, string>, RegExp][] = [
   ["a bad number", () => ({ SPANGATE_MODEL: "x", SPANGATE_KV_BYTES: "lots" }), /SPANGATE_KV_BYTES: must be a number/],
   ["an unknown device", () => ({ SPANGATE_MODEL: "x", SPANGATE_DEVICE: "tpu" }), /SPANGATE_DEVICE/],
 ];
+const hasDriver = existsSync("/dev/nvidia0");
+test.skipIf(hasDriver)("a GPU without a driver is fatal, in one sentence", async () => {
+  const worker = startWorker({ SPANGATE_MODEL: writeModelFolder(tinyConfig), SPANGATE_DEVICE: "cuda:0" });
+  const fatal = await worker.next("fatal");
+  const message = fatal.type === "fatal" ? fatal.message : "";
+  expect(message).toBe("no NVIDIA driver: libcuda.so.1 was not found");
+  expect(await worker.child.exited).toBe(1);
+});
+
 test.each(failures)("%s is fatal, in one sentence", async (_, env, message) => {
   const worker = startWorker(env());
   const fatal = await worker.next("fatal");

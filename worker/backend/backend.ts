@@ -44,6 +44,11 @@ export interface TokenCopies {
   readonly deltas: Int32Array;
 }
 
+/** The device does nothing any more: the worker ends, and the next one begins anew. */
+export class DeviceLost extends Error {
+  override readonly name = "DeviceLost";
+}
+
 export interface BackendShape {
   readonly vocabSize: number;
   readonly contextTokens: number;

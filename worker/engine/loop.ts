@@ -3,7 +3,7 @@
  * while the backend computes (`forward` is awaited): a request that is gone by then is passed over in collect,
  * and no block is taken outside `schedule`, so blocks freed meanwhile are not written by anybody else.
  */
-import type { Backend } from "../backend/backend.ts";
+import { type Backend, DeviceLost } from "../backend/backend.ts";
 import { BlockPool } from "../cache/block-pool.ts";
 import { KvEventLog } from "../cache/kv-events.ts";
 import { PrefixCache } from "../cache/prefix-cache.ts";
@@ -144,7 +144,10 @@ export class Engine {
     await new Promise<void>((resolve) => this.whenIdle.push(resolve));
   }
 
-  /** Steps until `stop()`. Yields to the event loop after each step and sleeps while there is nothing to do. */
+  /**
+   * Steps until `stop()`. Yields to the event loop after each step and sleeps while there is nothing to do.
+   * @throws DeviceLost
+   */
   async run(): Promise<void> {
     while (!this.stopped) {
       if (await this.step()) await new Promise((resolve) => setImmediate(resolve));
@@ -183,6 +186,8 @@ export class Engine {
     try {
       return await this.runner.run(plan);
     } catch (error) {
+      // Whoever waits is not told: what has not begun to answer can be given to another worker.
+      if (error instanceof DeviceLost) throw error;
       // Blocks of this step have no key yet, so nothing half-written stays findable.
       const text = `a step failed: ${error instanceof Error ? error.message : String(error)}`;
       for (const request of [...this.scheduler.running]) this.fail(request, text);

@@ -5,9 +5,9 @@
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
-import type { Backend, BackendShape, Batch, TokenCopies } from "../backend.ts";
+import { type Backend, type BackendShape, type Batch, DeviceLost, type TokenCopies } from "../backend.ts";
 import { allowAttention, assertAttention, workShapeOf } from "./attention.ts";
-import { bucketOf } from "./buckets.ts";
+import { bucketOf, smallBuckets } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
 import { Forward, type ForwardParts, type Op } from "./forward.ts";
 import { DecodeGraphs } from "./graphs.ts";
@@ -15,6 +15,7 @@ import { DevicePool } from "./pool.ts";
 import { encodeSamples, SampleAnswer, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, StepStaging, stepCounts } from "./staging.ts";
 import { FileReader, type TensorReader } from "./tensor-reader.ts";
+import { tuneProducts } from "./warm-up.ts";
 import { loadWeights, type WeightInfo } from "./weights.ts";
 import { maxItems, maxPartialRows, WorkPlanner, type WorkShape } from "./work-items.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
@@ -114,6 +115,11 @@ export class CudaBackend implements Backend {
     });
     const { blockTokens } = options;
     const parts = { device, config, weights, workspace, pool, rope, staging, answer, workShape, blockTokens };
+    tuneProducts(
+      device,
+      parts,
+      smallBuckets.filter((size) => size <= maxLogitRows),
+    );
     await device.settled();
     return new CudaBackend(parts, options);
   }
@@ -123,7 +129,7 @@ export class CudaBackend implements Backend {
     this.#start(batch);
     const logits = this.#logits.subarray(0, batch.logitRows.length * config.vocabSize);
     device.copyOut(logits, workspace.logits);
-    await device.settled();
+    await this.#settled();
     return logits;
   }
 
@@ -136,7 +142,7 @@ export class CudaBackend implements Backend {
     this.#start(batch, samples);
     const words = wantsLogprobs(requests) ? answer.wordCount : requests.length;
     device.copyOut(this.#answer.subarray(0, words), workspace.answer);
-    await device.settled();
+    await this.#settled();
     return answer.decode(this.#answer, requests);
   }
 
@@ -145,7 +151,7 @@ export class CudaBackend implements Backend {
     for (let from = 0; from < sourceSlots.length; from += maxRows) {
       const part = (list: Int32Array) => list.subarray(from, from + maxRows);
       this.#copyPart(part(sourceSlots), part(targetSlots), part(deltas));
-      await this.#parts.device.settled();
+      await this.#settled();
     }
   }
 
@@ -159,7 +165,7 @@ export class CudaBackend implements Backend {
     const counts = stepCounts(batch, work);
     for (const op of forward.probe) op(counts);
     device.copyOut(out, workspace.deviations);
-    await device.settled();
+    await this.#settled();
     return out;
   }
 
@@ -167,6 +173,15 @@ export class CudaBackend implements Backend {
     await this.#parts.device.settled();
     this.#graphs.close();
     this.#parts.device.close();
+  }
+
+  /** A fault of the device shows here; nothing can be done on it afterwards. */
+  async #settled(): Promise<void> {
+    try {
+      await this.#parts.device.settled();
+    } catch (error) {
+      throw new DeviceLost(`the device failed: ${error instanceof Error ? error.message : String(error)}`);
+    }
   }
 
   #sampleOnHost(logits: Float32Array, requests: readonly SampleRequest[]): (SampledToken | undefined)[] {

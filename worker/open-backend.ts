@@ -1,0 +1,40 @@
+/** The backend that the configuration names, with the model it serves. */
+import type { Backend } from "./backend/backend.ts";
+import type { WorkerConfig } from "./config.ts";
+import { type LoadedModel, loadModel } from "./model/load.ts";
+
+export interface OpenBackend {
+  readonly backend: Backend;
+  readonly model: LoadedModel;
+  readonly numericMode: string;
+  /** Bytes of KV in memory now, where the backend can tell better than by counting blocks. */
+  readonly residentKvBytes?: () => number;
+}
+
+/** A pool that a CPU takes unless told otherwise. */
+const cpuKvBytes = 2 ** 30;
+
+/** @throws ModelError, CudaUnavailable or what the backend says, each in one sentence */
+export function openBackend(config: WorkerConfig): Promise<OpenBackend> {
+  return config.cudaIndex === undefined ? openCpu(config) : openCuda(config, config.cudaIndex);
+}
+
+// Each backend is loaded when it is wanted: one needs onnxruntime, the other a driver.
+async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
+  const { CpuBackend, numericMode } = await import("./backend/cpu/cpu-backend.ts");
+  const mode = numericMode(config);
+  const model = loadModel(config.modelFolder, mode);
+  const { kvBytes = cpuKvBytes, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
+  const backend = await CpuBackend.open(model, { ...config, kvBytes, maxRows, maxLogitRows });
+  return { backend, model, numericMode: mode, residentKvBytes: () => backend.residentKvBytes() };
+}
+
+async function openCuda(config: WorkerConfig, index: number): Promise<OpenBackend> {
+  const { CudaBackend, numericMode } = await import("./backend/cuda/cuda-backend.ts");
+  const { openDevice } = await import("./backend/cuda/open-device.ts");
+  const model = loadModel(config.modelFolder, numericMode);
+  const device = await openDevice({ index, headDim: model.config.headDim });
+  const { kvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
+  const backend = await CudaBackend.open(device, model, { kvBytes, blockTokens, maxRows, maxLogitRows });
+  return { backend, model, numericMode };
+}
