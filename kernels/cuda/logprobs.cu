@@ -22,15 +22,15 @@ logprobs(const float *__restrict__ logits, int vocabSize, const SampleRow *__res
   if (topCount < 0 || sampled < 0) return;
   logits += row * vocabSize;
   uint64 best = best_below(logits, vocabSize, ~0ull, scratch);
-  const float greatest = float_of(uint32(best >> 32));
+  const float greatest = logit_of(best);
   double sum = 0;
-  for (int i = threadIdx.x; i < vocabSize; i += blockDim.x) sum += expf(logits[i] - greatest);
+  for_each_logit(logits, vocabSize, [&](float logit, int) { sum += expf(logit - greatest); });
   const double normalizer = greatest + log(block_sum(sum, sums));
   if (threadIdx.x == 0) chosen[row] = float(logits[sampled] - normalizer);
   for (int n = 0; n < topCount && best > 0; n++) {
     if (threadIdx.x == 0) {
       topIds[row * topStride + n] = token_of(best);
-      topLogprobs[row * topStride + n] = float(float_of(uint32(best >> 32)) - normalizer);
+      topLogprobs[row * topStride + n] = float(logit_of(best) - normalizer);
     }
     best = best_below(logits, vocabSize, best, scratch);
   }

@@ -9,6 +9,8 @@ import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
 
 const threads = 128;
 const contextTokens = 2_048;
+/** Place of its offset in a slice's words. */
+const offsetOfSlice = 3;
 
 export interface AttentionCase {
   readonly headDim: number;
@@ -85,7 +87,13 @@ export function putTurns(twin: KernelTwin, rotaryDim: number): DeviceBuffer {
  */
 const attentionError = 0.015;
 
-export async function checkAttention(device: CudaDevice, random: Random, shape: AttentionCase): Promise<string> {
+/** @param turn positions that the twin turns every query of the first slice too far: a check that cannot fail is none */
+export async function checkAttention(
+  device: CudaDevice,
+  random: Random,
+  shape: AttentionCase,
+  turn = 0,
+): Promise<string> {
   const { headDim, rotaryDim, queryHeads, kvHeads, blockTokens } = shape;
   const batch = randomBatch(random, shape);
   const rowCount = batch.positions.length;
@@ -121,6 +129,7 @@ export async function checkAttention(device: CudaDevice, random: Random, shape: 
   const merges = twin.put("merges", lists.merges);
   const mergeCount = twin.put("merge count", Int32Array.of(lists.merges.length / mergeWords));
   twin.upload();
+  twin.memory.int32(slices)[offsetOfSlice] -= turn;
   const scale = Math.LOG2E / Math.sqrt(headDim);
   for (const { name, items, count, blocks, isNeeded } of prepared) {
     if (!isNeeded) continue;

@@ -70,7 +70,7 @@ async function timeSampling(timer: KernelTimer, random: Random): Promise<void> {
     greedy: { temperature: 0 },
     "plain temperature": { topP: 1 },
     "top-p 0.9, flat": {},
-    "top-p 0.9, peaked": { temperature: 0.2 },
+    "top-p 0.9, peaked": { temperature: 0.1 },
   } as const;
   for (const [name, kind] of Object.entries(kinds)) {
     const request = { params: { ...params, ...kind }, history: undefined, bannedTokenIds: [], index: 3 };

@@ -1,28 +1,29 @@
 /**
  * The CUDA kernels on a device: each against its twin on fresh random inputs, then their times against what the device
  * can do at best. Runs from the repository root, as it is or bundled: `bun test/gpu/kernels.ts [seed]`; writes
- * $OUT/kernels.json where OUT is set. SPANGATE_KERNEL_CHECKS=small leaves out the times, for a memory checker.
+ * $OUT/kernels.json where OUT is set. SPANGATE_KERNEL_CHECKS=small leaves out the times, for a memory checker; =times
+ * leaves out the checks.
  */
 import { join } from "node:path";
 import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
-import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
 import { freshSeed, Random } from "../native/random.ts";
 import { attentionCases, checkAttention } from "./kernel-attention.ts";
 import { timeRows } from "./kernel-row-timings.ts";
 import { checkHeads, checkNorm, checkRows } from "./kernel-rows.ts";
 import { checkSampling } from "./kernel-sampling.ts";
-import { fillRandom, KernelTimer, type Rates, timeAttention } from "./kernel-timings.ts";
-import { Report } from "./report.ts";
+import { fillRandom, KernelTimer, putInts, type Rates, timeAttention } from "./kernel-timings.ts";
+import { assertThat, Report } from "./report.ts";
 
 const { OUT, SPANGATE_KERNEL_CHECKS } = process.env;
 const isSmall = SPANGATE_KERNEL_CHECKS === "small";
+const isTimes = SPANGATE_KERNEL_CHECKS === "times";
 const seed = process.argv[2] === undefined ? freshSeed() : Number(process.argv[2]);
 const random = new Random(seed);
 const report = new Report();
 const open = (headDim: number) => openDevice({ index: 0, headDim, kernelFolder: join("kernels", "cuda") });
 console.log(`seed ${seed}`);
 
-for (const headDim of isSmall ? [80] : [16, 64, 80, 96, 128]) {
+for (const headDim of isTimes ? [] : isSmall ? [80] : [16, 64, 80, 96, 128]) {
   const device = await open(headDim);
   for (const shape of attentionCases(headDim)) {
     await report.check(`attention ${JSON.stringify(shape)}`, () => checkAttention(device, random, shape));
@@ -39,11 +40,19 @@ for (const headDim of isSmall ? [80] : [16, 64, 80, 96, 128]) {
 }
 
 const device = await open(128);
-for (const hidden of [64, 4_096, 5_120, 16_384]) {
-  await report.check(`add_rmsnorm of ${hidden}`, () => checkNorm(device, random, hidden));
+await report.check("a turn by one position shows", async () => {
+  const shape = { ...attentionCases(128)[3], itemTarget: 1 };
+  const failure = await checkAttention(device, random, shape, 1).catch((error: Error) => error.message);
+  assertThat(failure.includes("in its twin"), failure);
+  return failure;
+});
+if (!isTimes) {
+  for (const hidden of [64, 4_096, 5_120, 16_384]) {
+    await report.check(`add_rmsnorm of ${hidden}`, () => checkNorm(device, random, hidden));
+  }
+  await report.check("rows", () => checkRows(device, random));
+  await report.check("sampling of 257", () => checkSampling(device, random, 257, 200));
 }
-await report.check("rows", () => checkRows(device, random));
-await report.check("sampling of 257", () => checkSampling(device, random, 257, 200));
 if (!isSmall) {
   await report.check("sampling of 151,936", () => checkSampling(device, random, 151_936, 120));
   await report.check("times", async () => {
@@ -69,13 +78,19 @@ async function measureRates(device: CudaDevice): Promise<Rates> {
   const bytes = 2 ** 31;
   const [from, to] = [device.allocate("from", bytes), device.allocate("to", bytes)];
   fillRandom(device, random, from, "bfloat16");
+  const rows = 2 ** 17;
+  const [ascending, count] = [Int32Array.from({ length: rows }, (_, i) => i), Int32Array.of(rows)].map((list) =>
+    putInts(device, list),
+  );
   const side = 8_192;
   const matrix = (index: number) => from.slice(index * side * side * 2, side * side * 2);
   const shape = { rows: side, outWidth: side, inWidth: side, outputType: "bfloat16" } as const;
   const operands = { input: matrix(0), weights: matrix(1), output: to.slice(0, side * side * 2) };
   device.tune(shape, [operands]);
   const plain = new KernelTimer(device, { bytesPerSecond: 1, flopPerSecond: 1 });
-  const copyMs = await plain.milliseconds(4, () => copyOnDevice(device.stream, to, from));
+  // As launches: copies in a graph take a slower path.
+  const copy = device.prepare("gather_rows", from, ascending, count, bytes / rows, to);
+  const copyMs = await plain.milliseconds(4, () => copy({ grid: [rows], blockThreads: 256 }));
   const productMs = await plain.milliseconds(4, () => device.matmul(shape, operands));
   const rates = { bytesPerSecond: (2 * bytes * 1000) / copyMs, flopPerSecond: (2 * side ** 3 * 1000) / productMs };
   report.figure("copyBytesPerSecond", rates.bytesPerSecond);
