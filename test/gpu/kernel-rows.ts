@@ -58,13 +58,24 @@ export async function checkRows(device: CudaDevice, random: Random): Promise<str
   const turns = twin.space("turns", 999 * 20 * 8);
   const count = twin.put("count", Int32Array.of(rowCount));
   const factor = new Uint8Array(Float64Array.of(1.25).buffer);
+  const product = twin.space("product", vocabSize * 2);
+  const wideProduct = twin.space("wide product", ffn * 4);
+  const wide = twin.putBfloat16("wide weights", random.normals(ffn * 1_288));
+  const vector = twin.putBfloat16("vector", random.normals(1_288));
   twin.upload();
   const size = { grid: [gridRows], blockThreads: 256 } as const;
   twin.launch("embed_rows", [table, tokenIds, sampled, count, hidden, 12, residual], size);
   twin.launch("silu_mul", [gateUp, count, ffn, activated], { grid: [2, gridRows], blockThreads: 256 });
   twin.launch("gather_rows", [residual, picked, count, hidden * 4, gathered], size);
   twin.launch("fill_rope_table", [frequencies, 20, -333, 999, factor, turns], { grid: [7], blockThreads: 256 });
+  const blocks = (outputs: number) => ({ grid: [Math.ceil(outputs / 8)], blockThreads: 128 }) as const;
+  twin.launch("matvec", [vector, table, hidden, vocabSize, product], blocks(vocabSize));
+  twin.launch("matvec_float", [vector, wide, 1_288, ffn, wideProduct], blocks(ffn));
+  // Sums of 1,288 products of values of about 1, with outliers of some tens among them.
+  const sumError = 1_288 * 2 ** -24 * 1_000;
   return twin.compare([
+    { buffer: product, type: "bfloat16", relative: bfloat16Step, absolute: sumError },
+    { buffer: wideProduct, type: "float32", relative: float32Error, absolute: sumError },
     { buffer: activated, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
     { buffer: turns, type: "float32", relative: 1e-7, absolute: 1e-7 },
   ]);

@@ -18,6 +18,16 @@ function activeCount(memory: EmulatedMemory, count: unknown, grid: number): numb
   return active;
 }
 
+function emulatedMatvec(memory: EmulatedMemory, [input, weights, inWidth, outWidth]: Values, grid: number) {
+  const [width, outs] = [number(inWidth), number(outWidth)];
+  if (grid * 8 < outs) throw new RangeError(`a grid of ${grid} for ${outs} outputs`);
+  const x = memory.bfloat16(buffer(input)).row(0, width);
+  const rows = memory.bfloat16(buffer(weights));
+  return Array.from({ length: outs }, (_, o) =>
+    rows.row(o * width, width).reduce((sum, weight, i) => sum + weight * x[i], 0),
+  );
+}
+
 function normalise(values: Float32Array, weight: Float32Array, epsilon: number): void {
   const mean = values.reduce((sum, x) => sum + x * x, 0) / values.length;
   const factor = 1 / Math.sqrt(mean + epsilon);
@@ -119,6 +129,16 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         to.set(row * width + i, (gate / (1 + Math.exp(-gate))) * up);
       }
     }
+  },
+  matvec(memory, [input, weights, inWidth, outWidth, output], [grid]) {
+    const sums = emulatedMatvec(memory, [input, weights, inWidth, outWidth], grid);
+    const to = memory.bfloat16(buffer(output));
+    sums.forEach((sum, o) => {
+      to.set(o, sum);
+    });
+  },
+  matvec_float(memory, [input, weights, inWidth, outWidth, output], [grid]) {
+    memory.float32(buffer(output)).set(emulatedMatvec(memory, [input, weights, inWidth, outWidth], grid));
   },
   sample_rows: emulatedSampling,
   logprobs: emulatedLogprobs,

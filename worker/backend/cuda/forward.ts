@@ -9,8 +9,9 @@
  *   head         normed = norm(residual += delta);  logits = normed[logitRows] Whead
  */
 import type { ModelConfig } from "../../model/config.ts";
+import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
-import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device.ts";
 import type { DevicePool } from "./pool.ts";
 import { type SampleAnswer, topStride } from "./sampling.ts";
 import type { StepCounts, StepLayout, StepStaging } from "./staging.ts";
@@ -36,6 +37,20 @@ export interface ForwardParts {
 
 const blockThreads = 256;
 const warpThreads = 32;
+
+/** Of matvec.cu: a warp computes so many outputs, a block has so many threads. */
+const matvec = { warpOutputs: 2, blockThreads: 128 } as const;
+
+/** A product; of one row by our own kernel, which reads the weights at the rate of memory. */
+function productOp(device: ComputeDevice, shape: MatmulShape, operands: MatmulOperands): Op {
+  const { rows, inWidth, outWidth, outputType } = shape;
+  if (rows > 1 || inWidth % 8 !== 0) return () => device.matmul(shape, operands);
+  const name = outputType === "float32" ? "matvec_float" : "matvec";
+  const launch = device.prepare(name, operands.input, operands.weights, inWidth, outWidth, operands.output);
+  const blockOutputs = (matvec.blockThreads / warpThreads) * matvec.warpOutputs;
+  const size = { grid: [Math.ceil(outWidth / blockOutputs)], blockThreads: matvec.blockThreads } as const;
+  return () => launch(size);
+}
 
 /** The launches of steps of up to `layout.capacity.rows` rows. */
 export class Forward {
@@ -70,7 +85,7 @@ export class Forward {
     const input = allRows ? workspace.normed : workspace.headInput;
     const shape = { rows, outWidth: vocabSize, inWidth: hiddenSize, outputType: "float32" } as const;
     const operands = { input, weights: weights.head, output: workspace.logits };
-    const product: Op = () => device.matmul(shape, operands);
+    const product = productOp(device, shape, operands);
     if (allRows) return [product];
     const rowList = staging.list(this.layout.logitRows);
     const gather = device.prepare(
@@ -151,9 +166,7 @@ export class Forward {
     const { rows } = this.layout.capacity;
     const outWidth = weights.byteLength / 2 / inWidth;
     const shape = { rows, outWidth, inWidth, outputType: "bfloat16" } as const;
-    const { device } = this.parts;
-    const operands = { input, weights, output };
-    return () => device.matmul(shape, operands);
+    return productOp(this.parts.device, shape, { input, weights, output });
   }
 
   private projectQkv(layer: LayerWeights, index: number): Op[] {

@@ -25,6 +25,9 @@ export const kernelSignatures = {
   attention_prefill: attention,
   // partialOut, partialSums, merges, mergeCount, queryHeads, headDim, out
   merge_partials: ["ptr", "ptr", "ptr", "ptr", "i32", "i32", "ptr"],
+  // input, weights, in, out, output
+  matvec: ["ptr", "ptr", "i32", "i32", "ptr"],
+  matvec_float: ["ptr", "ptr", "i32", "i32", "ptr"],
   // gateUp, rowCount, ffn, out
   silu_mul: ["ptr", "ptr", "i32", "ptr"],
   // source, rows, rowCount, rowBytes, target
@@ -44,7 +47,10 @@ export const kernelSignatures = {
 export type KernelName = keyof typeof kernelSignatures;
 
 /** Where a kernel is defined, when that is not NAME.cu. */
-const otherFiles: Partial<Record<KernelName, string>> = { fill_rope_table: "rope_table.cu" };
+const otherFiles: Partial<Record<KernelName, string>> = {
+  fill_rope_table: "rope_table.cu",
+  matvec_float: "matvec.cu",
+};
 
 /** File in kernels/cuda that defines the kernel. */
 export function kernelFile(name: KernelName): string {
