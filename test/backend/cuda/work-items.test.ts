@@ -185,15 +185,14 @@ describe("work items", () => {
     const planner = new WorkPlanner(shape);
     const pieces = [{ rows: 1, before: 127, segments: [] }, ...Array(3).fill({ rows: 1, before: 7, segments: [] })];
     const lists = planner.plan(batchOf(pieces));
-    expect(lists.fewItems.length / itemWords).toBe(8 + 3);
+    expect(lists.fewItems.length / itemWords).toBe(6 + 3);
     expect(lists.merges.length / mergeWords).toBe(1);
   });
 
-  test("contexts of one length a little above a round are split, so that the last round is not for a few", () => {
-    const wide: WorkShape = { ...shape, few: { rows: 1, minPartTokens: 64 }, blockTokens: 16, itemTarget: 33 };
-    const contexts = (count: number) => batchOf(Array(count).fill({ rows: 1, before: 1_023, segments: [] }));
-    const itemCount = (count: number) => new WorkPlanner(wide).plan(contexts(count)).fewItems.length / itemWords;
-    expect([33, 40, 66].map(itemCount)).toEqual([33, 120, 66]);
+  test("parts fill the chip once: two tiles of a long prompt make no item more than it takes", () => {
+    const odd: WorkShape = { ...shape, many: { rows: 32, minPartTokens: 16 }, itemTarget: 33 };
+    const lists = new WorkPlanner(odd).plan(batchOf([{ rows: 64, before: 4_000, segments: [] }]));
+    expect(lists.manyItems.length / itemWords).toBe(32);
   });
 
   test("a long prompt alone fills the chip with tiles and is not split", () => {

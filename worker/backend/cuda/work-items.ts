@@ -15,11 +15,6 @@ export const itemWords = 5;
 export const sliceWords = 5;
 export const mergeWords = 4;
 
-/** The most items that splitting makes, in rounds of `itemTarget`. */
-const maxRounds = 4;
-/** What an item costs besides its tokens, in tokens. */
-const itemCostTokens = 64;
-
 /** How one kernel cuts rows and tokens. */
 export interface TileShape {
   /** Rows of a tile; 0: the kernel takes none. */
@@ -49,12 +44,12 @@ export interface WorkLists {
 
 /** The most partial rows that `plan` makes, whatever the batch. */
 export function maxPartialRows({ few, many, itemTarget }: WorkShape): number {
-  return maxRounds * itemTarget * Math.max(few.rows, many.rows);
+  return 2 * itemTarget * Math.max(few.rows, many.rows);
 }
 
 /** The most items of each list in a step of so many rows. */
 export function maxItems(shape: WorkShape, rowCount: number): number {
-  return rowCount + maxRounds * shape.itemTarget;
+  return rowCount + shape.itemTarget;
 }
 
 interface Tile {
@@ -84,7 +79,8 @@ export class WorkPlanner {
     for (const list of [this.fewItems, this.manyItems, this.slices, this.merges]) list.clear();
     this.partialCount = 0;
     const tiles = this.tilesOf(batch);
-    const partTokens = this.partTokensOf(tiles);
+    const total = tiles.reduce((sum, tile) => sum + tile.tokenCount, 0);
+    const partTokens = Math.ceil(total / this.shape.itemTarget);
     for (const tile of tiles) this.addTile(batch, tile, this.partCountOf(tile, partTokens));
     return {
       fewItems: this.fewItems.view(),
@@ -95,28 +91,7 @@ export class WorkPlanner {
     };
   }
 
-  /**
-   * Items of one size run in rounds of `itemTarget`, so that one more than a round costs as much as a whole one: of the
-   * sizes that fill one to `maxRounds` rounds, the one that is done first.
-   */
-  private partTokensOf(tiles: readonly Tile[]): number {
-    const { itemTarget } = this.shape;
-    const total = tiles.reduce((sum, tile) => sum + tile.tokenCount, 0);
-    let [best, bestCost] = [total, Number.POSITIVE_INFINITY];
-    for (let rounds = 1; rounds <= maxRounds; rounds++) {
-      const partTokens = Math.ceil(total / (itemTarget * rounds));
-      let [items, longest] = [0, 0];
-      for (const tile of tiles) {
-        const parts = this.partCountOf(tile, partTokens);
-        items += parts;
-        longest = Math.max(longest, tile.tokenCount / parts);
-      }
-      const cost = Math.ceil(items / itemTarget) * (longest + itemCostTokens);
-      if (cost < bestCost) [best, bestCost] = [partTokens, cost];
-    }
-    return best;
-  }
-
+  /** Rounded down: one item more than the chip takes at a time costs as much as a whole round of them. */
   private partCountOf({ isFew, tokenCount }: Tile, partTokens: number): number {
     const { minPartTokens } = isFew ? this.shape.few : this.shape.many;
     return Math.max(1, Math.floor(tokenCount / Math.max(minPartTokens, partTokens)));
