@@ -1,7 +1,7 @@
 /**
  * Speed on the device, random weights in the true shapes: `bun test/gpu/bench.ts [folder of NVIDIA's libraries]...`.
  * Decoding at batch 1 and 64 and 1,024 tokens, prefill of 8,192, and time to the first token over k documents. Floors
- * are from the ceilings that the same run measures. Writes $OUT/bench-MODEL.json.
+ * are from the ceilings that the same run measures. Writes $OUT/gpu-MODEL.json.
  */
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
@@ -102,6 +102,20 @@ async function benchDocuments(bench: Bench, count: number): Promise<string> {
   ].join(", ");
 }
 
+function conditions(model: ModelName): Record<string, unknown> {
+  return {
+    command: "sh test/gpu/run.sh bench",
+    model,
+    weights: "random, bfloat16",
+    tokens: {
+      decodeContext: contextTokens,
+      prefill: prefillTokens,
+      document: documentTokens,
+      question: questionTokens,
+    },
+  };
+}
+
 async function benchModel(name: ModelName): Promise<number> {
   const report = new Report();
   const config = configOf(name);
@@ -119,8 +133,13 @@ async function benchModel(name: ModelName): Promise<number> {
   for (const count of name === "Qwen3-8B" ? [1, 2, 4, 8, 16, 32] : []) {
     await report.check(`${name} ${count} documents`, () => benchDocuments(bench, count));
   }
+  const { context } = device;
+  const hardware = { device: context.device.name, cudaVersion: context.driver.version };
   await backend.dispose();
-  return report.end(resultPath(options, `bench-${name}.json`));
+  const path = resultPath(options, `gpu-${name.toLowerCase()}.json`);
+  if (path !== undefined)
+    await Bun.write(path, JSON.stringify({ ...conditions(name), hardware, figures: report.figures }, null, 2));
+  return report.end(undefined);
 }
 
 const failures: number[] = [];

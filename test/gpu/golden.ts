@@ -38,7 +38,7 @@ for (const { name } of folders) {
         const words = `${result.maxAbsolute.toFixed(4)} (bfloat16 ${bound.maxAbsolute.toFixed(4)})`;
         lines.push(`${words} greedy ${result.greedyMatches}/${result.greedyLength}, ${bound.greedyMatches}`);
         assertThat(
-          result.withinBfloat16 === true,
+          result.withinBfloat16 ?? result.maxAbsolute <= 2 * bound.maxAbsolute,
           `${goldenCase.kind}: off by ${words}, greedy ${result.greedyMatches}`,
         );
       }

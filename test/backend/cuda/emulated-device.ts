@@ -67,10 +67,6 @@ export class EmulatedDevice implements ComputeDevice {
     });
   }
 
-  tune(): void {
-    // There is one way only.
-  }
-
   copyIn(target: DeviceBuffer, source: HostArray): void {
     if (source.byteLength > target.byteLength) throw new RangeError(`${source.byteLength} bytes into "${target.name}"`);
     // The device reads host memory when it comes to it: later than now, so a buffer that is used again too soon shows.

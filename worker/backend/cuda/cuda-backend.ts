@@ -7,7 +7,7 @@ import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import { type Backend, type BackendShape, type Batch, DeviceLost, type TokenCopies } from "../backend.ts";
 import { allowAttention, assertAttention, workShapeOf } from "./attention.ts";
-import { bucketOf, smallBuckets } from "./buckets.ts";
+import { bucketOf } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
 import { Forward, type ForwardParts, type Op } from "./forward.ts";
 import { DecodeGraphs } from "./graphs.ts";
@@ -15,7 +15,6 @@ import { DevicePool } from "./pool.ts";
 import { encodeSamples, SampleAnswer, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, StepStaging, stepCounts } from "./staging.ts";
 import { FileReader, type TensorReader } from "./tensor-reader.ts";
-import { tuneProducts } from "./warm-up.ts";
 import { loadWeights, type WeightInfo } from "./weights.ts";
 import { maxItems, maxPartialRows, WorkPlanner, type WorkShape } from "./work-items.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
@@ -115,11 +114,6 @@ export class CudaBackend implements Backend {
     });
     const { blockTokens } = options;
     const parts = { device, config, weights, workspace, pool, rope, staging, answer, workShape, blockTokens };
-    tuneProducts(
-      device,
-      parts,
-      smallBuckets.filter((size) => size <= maxLogitRows),
-    );
     await device.settled();
     return new CudaBackend(parts, options);
   }

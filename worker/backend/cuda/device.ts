@@ -39,8 +39,6 @@ export interface ComputeDevice {
   /** Dynamic shared memory above 48 KiB that launches of the kernel will ask for. */
   allowSharedBytes(name: KernelName, bytes: number): void;
   matmul(shape: MatmulShape, operands: MatmulOperands): void;
-  /** Measures candidates for a product and keeps the fastest. */
-  tune(shape: MatmulShape, operandSets: readonly MatmulOperands[]): void;
   /** Pinned memory to the device, read when the stream comes to it. */
   copyIn(target: DeviceBuffer, source: HostArray): void;
   copyOut(target: HostArray, source: DeviceBuffer): void;

@@ -112,6 +112,7 @@ export class CudaDevice implements ComputeDevice {
     this.#matmuls.matmul(this.stream, shape, operands);
   }
 
+  /** Measures candidates for a product and keeps the fastest. */
   tune(shape: MatmulShape, operandSets: readonly MatmulOperands[]): void {
     this.#matmuls.tune(this.stream, shape, operandSets);
   }
