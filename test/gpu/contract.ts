@@ -18,6 +18,9 @@ const blockTokens = 16;
 /** Logits of these models are about 3; bfloat16 is off by up to 0.08. */
 const logitTolerance = 0.1;
 
+/** Without RoPE a copied token is off by rounding alone. */
+const deviationNoise = 0.05;
+
 interface Segment {
   readonly blocks: readonly number[];
   readonly first: number;
@@ -103,7 +106,7 @@ class Pair {
     const expected = (await loops.deviations(batchOf(pieces))).slice();
     const greatest = Math.max(...expected);
     assertThat(greatest > 0, `${what}: nothing deviates`);
-    compare(what, got, expected, 0.05 * greatest);
+    compare(what, got, expected, 0.05 * greatest + deviationNoise);
     return `greatest ${greatest.toPrecision(3)}`;
   }
 
