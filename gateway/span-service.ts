@@ -1,5 +1,5 @@
 /** Spans for the corpus side: how a fragment is lowered, and preparing it on a worker ahead of its use. */
-import { greedySampling } from "../worker/contract/greedy-sampling.ts";
+import { prepareOnly } from "../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { BlockKey } from "../worker/contract/units.ts";
@@ -144,13 +144,5 @@ async function unlessAborted(promise: Promise<void>, signal: AbortSignal): Promi
     signal.removeEventListener("abort", onAbort);
   }
 }
-
-const prepareOnly = {
-  maxTokens: 0,
-  minTokens: 0,
-  ignoreEos: false,
-  stopTokenIds: [],
-  sampling: greedySampling,
-};
 
 const workerNumber = (workerId: string): number => Number(workerId.replace("worker-", ""));

@@ -2,7 +2,7 @@
  * Runs the generates of a query. Each runs once, as soon as the outputs that stand in its prompt are there, beside all
  * others that can run; what its prompt holds besides those outputs is prepared meanwhile. Outputs go on as token ids.
  */
-import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
+import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
@@ -274,11 +274,3 @@ export class TreeRun {
     }
   }
 }
-
-const prepareOnly = {
-  maxTokens: 0,
-  minTokens: 0,
-  ignoreEos: false,
-  stopTokenIds: [],
-  sampling: greedySampling,
-};

@@ -1,22 +1,12 @@
 /** Times of the row-wise kernels in the shapes of kernel-timings.ts. */
 import { encodeSamples } from "../../worker/backend/cuda/sampling.ts";
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { SamplingParams } from "../../worker/contract/messages.ts";
 import type { Random } from "../native/random.ts";
 import { fillRandom, type KernelTimer, model, putInts } from "./kernel-timings.ts";
 
 const maxRows = 8_192;
-const params: SamplingParams = {
-  temperature: 1,
-  topP: 0.9,
-  topK: 0,
-  minP: 0,
-  presencePenalty: 0,
-  frequencyPenalty: 0,
-  repetitionPenalty: 1,
-  seed: 7,
-  logitBias: [],
-  topLogprobs: -1,
-};
+const params: SamplingParams = { ...greedySampling, temperature: 1, topP: 0.9, seed: 7 };
 
 export async function timeRows(timer: KernelTimer, random: Random): Promise<void> {
   const { device } = timer;

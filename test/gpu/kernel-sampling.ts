@@ -1,23 +1,11 @@
 /** Tokens and log-probabilities that the device draws against worker/sample, over a true vocabulary. */
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { encodeSamples, SampleAnswer, topStride } from "../../worker/backend/cuda/sampling.ts";
+import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { SamplingParams, TokenLogprob } from "../../worker/contract/messages.ts";
 import { TokenHistory } from "../../worker/sample/penalties.ts";
 import { type SampleRequest, Sampler } from "../../worker/sample/sampler.ts";
 import type { Random } from "../native/random.ts";
-
-const greedy: SamplingParams = {
-  temperature: 0,
-  topP: 1,
-  topK: 0,
-  minP: 0,
-  presencePenalty: 0,
-  frequencyPenalty: 0,
-  repetitionPenalty: 1,
-  seed: 0,
-  logitBias: [],
-  topLogprobs: -1,
-};
 
 const kinds: readonly Partial<SamplingParams>[] = [
   { topLogprobs: 0 },
@@ -51,7 +39,7 @@ function randomRequest(random: Random, kind: number, vocabSize: number): SampleR
         ] as const)
       : [];
   const params = {
-    ...greedy,
+    ...greedySampling,
     ...kinds[kind % kinds.length],
     seed: random.integer(-(2 ** 40), 2 ** 50),
     logitBias: bias,

@@ -1,5 +1,5 @@
 /** Sampling with every rule off: the most probable token, no log-probabilities. */
-import type { SamplingParams } from "./messages.ts";
+import type { GenerateParams, SamplingParams } from "./messages.ts";
 
 export const greedySampling: SamplingParams = Object.freeze({
   temperature: 0,
@@ -12,4 +12,13 @@ export const greedySampling: SamplingParams = Object.freeze({
   seed: 0,
   logitBias: [],
   topLogprobs: -1,
+});
+
+/** Computes and keeps a plan's runs, and samples nothing. */
+export const prepareOnly: GenerateParams = Object.freeze({
+  maxTokens: 0,
+  minTokens: 0,
+  ignoreEos: false,
+  stopTokenIds: [],
+  sampling: greedySampling,
 });
