@@ -1,0 +1,65 @@
+/**
+ * The plan of a step's attention, as words that kernels read. An item is some rows and the stretches of KV (slices)
+ * that it reads for them; a row that stands in several items gets a partial result of each, merged at the end.
+ *
+ *   rows    row of the step, partial row that this item writes for it (-1: it writes the output), merge (-1: none), 0
+ *   items   firstRow (in `rows`), rowCount, firstSlice, sharedSlices, sliceCount, tokenCount (its work), 0, 0
+ *   slices  block (place in blockIds), firstToken (of that block), tokenCount, firstOffset (place in `offsets`),
+ *           firstSliceRow (in the item), sliceRowCount, firstVisible, 0
+ *   offsets Δ of each row of a slice
+ *   merges  row, firstPartial, partCount, 0: the row's partial rows stand one after the other
+ *
+ * The slice's row i sees its first min(tokenCount, firstVisible + i) tokens, with q turned to the row's position less
+ * offsets[firstOffset + i]: a fragment that several rows read may stand at another place in each of their requests.
+ *
+ * Row i of an item stands in m-tile floor(i / rowsPerTile). Its first `sharedSlices` slices are read by all rows of the
+ * item; each of the others by rows of one m-tile only. Only "few" items have such others.
+ */
+
+export const planRowWords = 4;
+export const planItemWords = 8;
+export const planSliceWords = 8;
+export const planMergeWords = 4;
+
+/** Places of an entry's fields. */
+export const planRow = { row: 0, partial: 1, merge: 2 } as const;
+export const planItem = {
+  firstRow: 0,
+  rowCount: 1,
+  firstSlice: 2,
+  sharedSlices: 3,
+  sliceCount: 4,
+  tokenCount: 5,
+} as const;
+export const planSlice = {
+  block: 0,
+  firstToken: 1,
+  tokenCount: 2,
+  firstOffset: 3,
+  firstRow: 4,
+  rowCount: 5,
+  firstVisible: 6,
+} as const;
+export const planMerge = { row: 0, firstPartial: 1, partCount: 2 } as const;
+
+export interface AttentionPlan {
+  readonly rows: Int32Array;
+  /** At most `fewTiles` m-tiles each: leaves, and shared runs that few rows read. */
+  readonly fewItems: Int32Array;
+  /** At most `manyTiles` m-tiles each, slices shared by all of their rows. */
+  readonly manyItems: Int32Array;
+  readonly slices: Int32Array;
+  readonly offsets: Int32Array;
+  readonly merges: Int32Array;
+  readonly partialCount: number;
+}
+
+/** m-tiles of 16 packed rows (row, query head) in an item. */
+export const fewTiles = 4;
+export const manyTiles = 8;
+export const tileHeads = 16;
+
+/** Rows of the step in one m-tile; a group of more than 16 query heads is cut into chunks of 16, a row each. */
+export function rowsPerTile(group: number): number {
+  return Math.max(1, Math.floor(tileHeads / group));
+}
