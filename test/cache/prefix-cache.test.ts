@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
 import { KvEventLog } from "../../worker/cache/kv-events.ts";
 import { type BlockContent, PrefixCache } from "../../worker/cache/prefix-cache.ts";
@@ -88,5 +89,37 @@ describe("PrefixCache", () => {
     expect(pool.freeBlocks()).toEqual([c, b, a]);
     expect([...cache.resident()]).toEqual([[key("a"), a]]);
     expect(cache.evictedBlocks).toBe(0);
+  });
+
+  test("counts the free blocks that are cached, whatever happens to them", () => {
+    const names = ["a", "b", "c", "d"];
+    const operation = fc.tuple(
+      fc.constantFrom("store" as const, "find" as const, "release" as const, "evict" as const),
+      fc.nat(names.length - 1),
+    );
+    const property = fc.property(fc.array(operation, { maxLength: 60 }), (operations) => {
+      const { cache, pool } = makeCache(3);
+      const held: BlockId[] = [];
+      for (const [what, index] of operations) {
+        if (what === "store" && pool.availableCount > 0) held.push(storeNew(cache, names[index], [index]));
+        const found = what === "find" ? cache.find(key(names[index]), content([index])) : undefined;
+        if (found !== undefined) {
+          cache.retain(found);
+          held.push(found);
+        }
+        if (what === "release") for (const blockId of held.splice(index, 1)) cache.release(blockId);
+        if (what === "evict") cache.evict([key(names[index])]);
+        const cached = pool.freeBlocks().filter((blockId) => cache.keyOf(blockId) !== undefined);
+        expect(cache.cachedFreeCount).toBe(cached.length);
+      }
+    });
+    fc.assert(property, { numRuns: 200 });
+  });
+
+  test("keeps no content of a free block", () => {
+    const { cache, pool } = makeCache(1);
+    const blockId = cache.allocate() as BlockId;
+    pool.release(blockId, false);
+    expect(() => cache.store(blockId, key("a"), key("before a"), content([1]))).toThrow("is free");
   });
 });

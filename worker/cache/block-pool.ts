@@ -28,6 +28,10 @@ export class BlockPool {
     return this.referenceCounts[blockId];
   }
 
+  isLive(blockId: BlockId): boolean {
+    return this.referenceCounts[blockId] > 0;
+  }
+
   /** The block whose memory is used next, with one reference; undefined when every block is live. */
   take(): BlockId | undefined {
     const blockId = this.freeList.popFront();
@@ -51,12 +55,12 @@ export class BlockPool {
 
   /** The content of this block was forgotten: if it is free, its memory is used next. */
   demote(blockId: BlockId): void {
-    if (this.referenceCounts[blockId] > 0) return;
+    if (this.isLive(blockId)) return;
     this.freeList.remove(blockId);
     this.freeList.pushFront(blockId);
   }
 
-  /** Free blocks from the one used next to the one used last. */
+  /** Free blocks from the one used next to the one used last: all of them, for tests and for checks. */
   freeBlocks(): BlockId[] {
     return [...this.freeList];
   }

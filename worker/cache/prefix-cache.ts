@@ -25,6 +25,7 @@ export class PrefixCache {
   private readonly blockTokens: number;
   private readonly events: KvEventLog;
   private evicted = 0;
+  private freeWithKey = 0;
 
   constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
     this.pool = pool;
@@ -39,6 +40,11 @@ export class PrefixCache {
   /** Cached blocks whose memory was taken for something else, since the start. */
   get evictedBlocks(): number {
     return this.evicted;
+  }
+
+  /** Free blocks whose content can still be found. */
+  get cachedFreeCount(): number {
+    return this.freeWithKey;
   }
 
   keyOf(blockId: BlockId): BlockKey | undefined {
@@ -58,16 +64,22 @@ export class PrefixCache {
   /** A block for new content, with one reference; what it held is forgotten. undefined: all are live. */
   allocate(): BlockId | undefined {
     const blockId = this.pool.take();
-    if (blockId !== undefined && this.unlink(blockId)) this.evicted += 1;
+    if (blockId === undefined || !this.unlink(blockId)) return blockId;
+    this.evicted += 1;
+    this.freeWithKey -= 1;
     return blockId;
   }
 
   retain(blockId: BlockId): void {
+    const hasKey = this.keyOfBlock[blockId] !== undefined;
+    if (hasKey && !this.pool.isLive(blockId)) this.freeWithKey -= 1;
     this.pool.retain(blockId);
   }
 
   release(blockId: BlockId): void {
-    this.pool.release(blockId, this.keyOfBlock[blockId] !== undefined);
+    const hasKey = this.keyOfBlock[blockId] !== undefined;
+    this.pool.release(blockId, hasKey);
+    if (hasKey && !this.pool.isLive(blockId)) this.freeWithKey += 1;
   }
 
   /**
@@ -77,6 +89,7 @@ export class PrefixCache {
   store(blockId: BlockId, key: BlockKey, previousKey: BlockKey, content: BlockContent): boolean {
     if (this.blockOfKey.has(key)) return false;
     if (this.keyOfBlock[blockId] !== undefined) throw new Error(`block ${blockId} has a key already`);
+    if (!this.pool.isLive(blockId)) throw new Error(`block ${blockId} is free, so it holds nothing to be found`);
     this.blockOfKey.set(key, blockId);
     this.keyOfBlock[blockId] = key;
     const { tokenIds, start, end, position } = content;
@@ -97,7 +110,9 @@ export class PrefixCache {
 
   /** Forgets what a block holds: a free block is used next, a live one is freed when released. */
   forget(blockId: BlockId): void {
-    if (this.unlink(blockId)) this.pool.demote(blockId);
+    if (!this.unlink(blockId) || this.pool.isLive(blockId)) return;
+    this.freeWithKey -= 1;
+    this.pool.demote(blockId);
   }
 
   private unlink(blockId: BlockId): boolean {

@@ -53,12 +53,13 @@ function assertKeys(pool: BlockPool, cache: PrefixCache): void {
     keyed -= 1;
   }
   assert(keyed === 0, `${keyed} more blocks have a key than keys have a block`);
-  let cachedSeen = false;
+  let cachedCount = 0;
   for (const blockId of pool.freeBlocks()) {
     const cached = cache.keyOf(blockId) !== undefined;
-    assert(cached || !cachedSeen, `block ${blockId} holds nothing but is used after one that is cached`);
-    cachedSeen ||= cached;
+    assert(cached || cachedCount === 0, `block ${blockId} holds nothing but is used after one that is cached`);
+    if (cached) cachedCount += 1;
   }
+  assert(cachedCount === cache.cachedFreeCount, `${cachedCount} free blocks are cached, not ${cache.cachedFreeCount}`);
 }
 
 /** A run that is being blended has all its blocks and what was found counted; its copies' sources are complete. */

@@ -118,7 +118,7 @@ export class Engine {
   stats(): WorkerStats {
     const { blockCount, kvBytesPerBlock } = this.backend.shape;
     const available = this.pool.availableCount;
-    const cachedBlocks = this.pool.freeBlocks().filter((blockId) => this.cache.keyOf(blockId) !== undefined).length;
+    const cachedBlocks = this.cache.cachedFreeCount;
     const usedBlocks = blockCount - available;
     return {
       queriedTokens: this.scheduler.queriedTokens,
