@@ -27,7 +27,10 @@ test("rows, segments that begin in mid-block, and the causal segment of the run 
     [span, [2, 0, 5]],
     [question, [3, 1]],
   ] as const) {
-    run.blocks.push(...(blocks as readonly number[] as readonly BlockId[]));
+    for (const blockId of blocks as readonly number[] as readonly BlockId[]) {
+      cache.retain(blockId);
+      run.blocks.push(blockId);
+    }
   }
   system.advance(3, cache);
   span.advance(8, cache);
