@@ -42,7 +42,7 @@ API i32 nvrtcGetCUBIN(Program *program, char *out) { memcpy(out, program->cubin.
 API i32 nvrtcDestroyProgram(Program **program) { delete *program; *program = nullptr; return note("nvrtcDestroyProgram", ""); }
 
 struct Layout { i32 type; u64 rows, columns; int64_t stride; };
-struct Description { i32 compute, scale; i32 transposed_a = 0, transposed_b = 0; uint32_t epilogue = 1; u64 bias = 0; };
+struct Description { i32 compute, scale; i32 transposed_a = 0, transposed_b = 0; };
 static int live_descriptors = 0;
 static std::map<i32, u64> preferences;
 API i32 fake_live_descriptors() { return live_descriptors; }
@@ -66,8 +66,6 @@ API i32 cublasLtMatmulDescCreate(Description **out, i32 compute, i32 scale) {
 API i32 cublasLtMatmulDescSetAttribute(Description *description, i32 attribute, const void *value, u64 bytes) {
   if (attribute == 3 && bytes == 4) memcpy(&description->transposed_a, value, 4);
   else if (attribute == 4 && bytes == 4) memcpy(&description->transposed_b, value, 4);
-  else if (attribute == 7 && bytes == 4) memcpy(&description->epilogue, value, 4);
-  else if (attribute == 8 && bytes == 8) memcpy(&description->bias, value, 8);
   else return 7;
   return 0;
 }
@@ -108,7 +106,7 @@ static void store(u64 address, i32 type, u64 index, double value) {
   memcpy(&bits, &single, 4);
   ((uint16_t *)address)[index] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
-/* D = alpha op(A) op(B) + beta C, plus a bias for each row of D; column-major. */
+/* D = alpha op(A) op(B) + beta C; column-major. */
 API i32 cublasLtMatmul(void *handle, Description *d, const float *alpha, u64 a, Layout *al, u64 b, Layout *bl, const float *beta,
                        u64 c, Layout *cl, u64 out, Layout *dl, const u64 *algorithm, u64 workspace, u64 workspace_bytes, void *) {
   int status = note("cublasLtMatmul", text(algorithm[0]) + " " + text(workspace_bytes) + " " + text(workspace != 0));
@@ -125,7 +123,6 @@ API i32 cublasLtMatmul(void *handle, Description *d, const float *alpha, u64 a, 
     }
     sum *= *alpha;
     if (*beta != 0) sum += *beta * element(c, cl->type, row + column * cl->stride);
-    if (d->epilogue & 4) sum += element(d->bias, dl->type, row);
     store(out, dl->type, row + column * dl->stride, sum);
   }
   return 0;

@@ -21,7 +21,6 @@ export interface MatmulOperands {
   readonly input: DeviceBuffer;
   readonly weights: DeviceBuffer;
   readonly output: DeviceBuffer;
-  readonly bias?: DeviceBuffer;
 }
 
 /** Plans kept; a step with another number of rows makes another one for each width. */
@@ -99,9 +98,8 @@ export class CublasLt {
 
   #planOf(shape: MatmulShape, operands: MatmulOperands): MatmulPlan {
     const alignment = alignmentOf(operands);
-    const { rows, outWidth, inWidth, outputType, hasBias, accumulates, inputStride, outputStride } = shape;
-    const flags = `${outputType} ${hasBias === true} ${accumulates === true} ${inputStride} ${outputStride}`;
-    const key = `${rows} ${outWidth} ${inWidth} ${flags} ${alignment}`;
+    const { rows, outWidth, inWidth, outputType } = shape;
+    const key = `${rows} ${outWidth} ${inWidth} ${outputType} ${alignment}`;
     const known = this.#plans.get(key);
     if (known !== undefined) {
       this.#plans.delete(key);
@@ -121,7 +119,6 @@ export class CublasLt {
   #run(stream: CudaStream, plan: MatmulPlan, operands: MatmulOperands): void {
     const { shape } = plan;
     assertOperands(shape, operands);
-    if (operands.bias !== undefined) plan.setBias(operands.bias.pointer);
     const output = operands.output.pointer;
     const status = this.#library.symbols.cublasLtMatmul(
       this.#handle,
@@ -131,7 +128,7 @@ export class CublasLt {
       plan.weightsLayout,
       operands.input.pointer,
       plan.inputLayout,
-      shape.accumulates ? this.#one : this.#zero,
+      this.#zero,
       output,
       plan.outputLayout,
       output,
@@ -146,24 +143,19 @@ export class CublasLt {
 }
 
 /** The greatest of the alignments that make a difference which all addresses have. */
-function alignmentOf({ input, weights, output, bias }: MatmulOperands): number {
-  const buffers = bias === undefined ? [input, weights, output] : [input, weights, output, bias];
+function alignmentOf({ input, weights, output }: MatmulOperands): number {
+  const buffers = [input, weights, output];
   for (const buffer of buffers) {
     if (buffer.pointer % 16 !== 0) throw new RangeError(`"${buffer.name}" does not start on a multiple of 16 bytes`);
   }
   return buffers.every((buffer) => buffer.pointer % 256 === 0) ? 256 : 16;
 }
 
-function assertOperands(shape: MatmulShape, { input, weights, output, bias }: MatmulOperands): void {
+function assertOperands(shape: MatmulShape, { input, weights, output }: MatmulOperands): void {
   const { rows, outWidth, inWidth } = shape;
-  const outputBytes = elementBytes[shape.outputType];
-  const inputLength = (rows - 1) * (shape.inputStride ?? inWidth) + inWidth;
-  const outputLength = (rows - 1) * (shape.outputStride ?? outWidth) + outWidth;
-  assertBytes(input, inputLength * 2);
+  assertBytes(input, rows * inWidth * 2);
   assertBytes(weights, outWidth * inWidth * 2);
-  assertBytes(output, outputLength * outputBytes);
-  if ((bias !== undefined) !== (shape.hasBias === true)) throw new TypeError("a bias goes with a shape that has one");
-  if (bias !== undefined) assertBytes(bias, outWidth * outputBytes);
+  assertBytes(output, rows * outWidth * elementBytes[shape.outputType]);
 }
 
 function assertBytes(buffer: DeviceBuffer, bytes: number): void {

@@ -9,13 +9,6 @@ export interface MatmulShape {
   readonly outWidth: number;
   readonly inWidth: number;
   readonly outputType: "bfloat16" | "float32";
-  /** Adds a vector [outWidth] of the output's type to every row. */
-  readonly hasBias?: boolean;
-  /** Adds the product to what the output holds. */
-  readonly accumulates?: boolean;
-  /** Elements from one row to the next; default: the width. */
-  readonly inputStride?: number;
-  readonly outputStride?: number;
 }
 
 // cudaDataType (library_types.h); cublasComputeType_t, cublasOperation_t (cublas_api.h).
@@ -23,9 +16,8 @@ const dataTypes = { float32: 0, bfloat16: 14 } as const;
 const computeFloat32 = 68;
 const transposed = 1;
 
-// cublasLtMatmulDescAttributes_t, cublasLtEpilogue_t, cublasLtMatmulPreferenceAttributes_t (cublasLt.h).
-const descAttributes = { transA: 3, epilogue: 7, biasPointer: 8 } as const;
-const biasEpilogue = 4;
+// cublasLtMatmulDescAttributes_t, cublasLtMatmulPreferenceAttributes_t (cublasLt.h).
+const transA = 3;
 const maxWorkspaceBytes = 1;
 const reductionSchemes = 3;
 /** Parts of a sum meet in float32: the other schemes add them up in the output's type, which rounds each. */
@@ -45,8 +37,6 @@ export const elementBytes = { float32: 4, bfloat16: 2 } as const;
 /** @throws RangeError naming the field */
 export function assertMatmulShape(shape: MatmulShape): void {
   for (const field of ["rows", "outWidth", "inWidth"] as const) assertInteger(field, shape[field], 1, 2 ** 31 - 1);
-  assertInteger("inputStride", shape.inputStride ?? shape.inWidth, shape.inWidth, 2 ** 31 - 1);
-  assertInteger("outputStride", shape.outputStride ?? shape.outWidth, shape.outWidth, 2 ** 31 - 1);
 }
 
 export class MatmulPlan {
@@ -78,25 +68,22 @@ export class MatmulPlan {
     const { symbols } = library;
     this.#library = library;
     this.shape = shape;
-    const layout = (type: "float32" | "bfloat16", width: number, count: number, stride: number): Pointer =>
+    const layout = (type: "float32" | "bfloat16", width: number, count: number): Pointer =>
       openHandle((out) => {
-        const status = symbols.cublasLtMatrixLayoutCreate(out, dataTypes[type], width, count, stride);
+        const status = symbols.cublasLtMatrixLayoutCreate(out, dataTypes[type], width, count, width);
         library.check("cublasLtMatrixLayoutCreate", status);
       });
-    this.weightsLayout = layout("bfloat16", inWidth, outWidth, inWidth);
-    this.inputLayout = layout("bfloat16", inWidth, rows, shape.inputStride ?? inWidth);
-    this.outputLayout = layout(outputType, outWidth, rows, shape.outputStride ?? outWidth);
+    this.weightsLayout = layout("bfloat16", inWidth, outWidth);
+    this.inputLayout = layout("bfloat16", inWidth, rows);
+    this.outputLayout = layout(outputType, outWidth, rows);
     this.description = openHandle((out) => {
       const status = symbols.cublasLtMatmulDescCreate(out, computeFloat32, dataTypes.float32);
       library.check("cublasLtMatmulDescCreate", status);
     });
     try {
-      this.#describe(descAttributes.transA, Int32Array.of(transposed));
-      if (shape.hasBias) {
-        this.#describe(descAttributes.epilogue, Uint32Array.of(biasEpilogue));
-        // The heuristics read the address for its alignment alone.
-        this.setBias(alignment);
-      }
+      const value = Int32Array.of(transposed);
+      const status = symbols.cublasLtMatmulDescSetAttribute(this.description, transA, value, value.byteLength);
+      library.check("cublasLtMatmulDescSetAttribute", status);
       this.algorithms = this.#findAlgorithms(handle, alignment, workspaceBytes);
     } catch (error) {
       this.close();
@@ -110,23 +97,12 @@ export class MatmulPlan {
     return algorithm;
   }
 
-  /** Device address of the bias of the next product. */
-  setBias(address: number): void {
-    this.#describe(descAttributes.biasPointer, BigUint64Array.of(BigInt(address)));
-  }
-
   close(): void {
     const { symbols } = this.#library;
     symbols.cublasLtMatmulDescDestroy(this.description);
     for (const layout of [this.weightsLayout, this.inputLayout, this.outputLayout]) {
       symbols.cublasLtMatrixLayoutDestroy(layout);
     }
-  }
-
-  #describe(attribute: number, value: Int32Array | Uint32Array | BigUint64Array): void {
-    const { symbols } = this.#library;
-    const status = symbols.cublasLtMatmulDescSetAttribute(this.description, attribute, value, value.byteLength);
-    this.#library.check(`cublasLtMatmulDescSetAttribute (${attribute})`, status);
   }
 
   #findAlgorithms(handle: Pointer, alignment: number, workspaceBytes: number): Uint8Array[] {
