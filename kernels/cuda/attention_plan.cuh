@@ -1,0 +1,296 @@
+/*
+ * The attention plan as worker/engine/attention-plan.ts writes it, and what the kernels that follow it share.
+ *
+ * PLAN. An item is a set of rows of the step and slices of the tokens they see. The first `sharedSlices` slices are
+ * read by every row of the item, each other one by rows of one tile alone. A slice is a stretch of tokens over
+ * consecutive entries of blockIds; its i-th row sees the first firstVisible + i tokens of it (all, where that is more)
+ * and has an offset of its own, so that shared tokens may stand anywhere in each request.
+ *
+ * TILES. The query heads of one KV head (a group) read the same keys. Item row i lies in tile i / rowsPerTile, where
+ * rowsPerTile = max(1, 16 / group); packed row of the tile = (i % rowsPerTile) * group + head, and what is left of the
+ * 16 is padding. Groups of more than 16 are cut into chunks of 16 heads. A unit is an item for one KV head and chunk.
+ *
+ * ROTATION. Stored K is turned by its chain position; a row at p reads a slice of offset d with q turned to p - d,
+ * once for each (row, slice).
+ *
+ * SOFTMAX. Scores times scale / ln 2, so that weights are powers of 2; running maximum and sum in float32, weights
+ * rounded to bf16 for the product with V.
+ *
+ * PARTIAL RESULTS. A row that several items hold gets one from each: float32, normalised, with log2 of its sum of
+ * weights. The unit that arrives last at a row's counter merges them, and sets the counter back to zero.
+ *
+ * Compiled with HEAD_DIM, a multiple of 16 up to 128. Oracle: test/gpu/attention-oracle.ts.
+ */
+#ifndef SPANGATE_ATTENTION_PLAN_CUH
+#define SPANGATE_ATTENTION_PLAN_CUH
+
+#include "heads.cuh"
+#include "mma.cuh"
+
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+
+constexpr int kHeadDim = HEAD_DIM;
+static_assert(kHeadDim % 16 == 0 && kHeadDim <= 128, "head sizes are multiples of 16 up to 128");
+constexpr int kTileRows = 16;
+
+struct PlanRow {
+  int row;     /* of the step */
+  int partial; /* partial row that the item writes for it, or -1: it writes the output */
+  int merge;   /* in `merges`, or -1 */
+  int unused;
+};
+
+struct PlanItem {
+  int firstRow, rowCount; /* in `rows` */
+  int firstSlice, sharedSlices, sliceCount;
+  int tokenCount; /* its work, for the order of items */
+  int unused[2];
+};
+
+struct PlanSlice {
+  int block;                  /* place in blockIds */
+  int firstToken, tokenCount; /* of that block, and on over the blocks that follow in blockIds */
+  int firstOffset;            /* in `offsets`: one for each row of the slice */
+  int firstRow, rowCount;     /* in the item */
+  int firstVisible;
+  int unused;
+};
+
+struct PlanMerge {
+  int row, firstPartial, partCount, unused;
+};
+
+struct PlanArguments {
+  const bf16 *qkv;      /* [rows][queryHeads + 2 * kvHeads][kHeadDim]: q normalised, not turned */
+  const bf16 *pool;     /* this layer's part of the KV pool (heads.cuh) */
+  const float2 *turns;  /* (cos, sin) rows of rotaryDim / 2 from rope_table.cu, at position 0 */
+  const int *positions; /* [rows] */
+  const PlanRow *rows;
+  const PlanItem *items;
+  const PlanSlice *slices;
+  const int *offsets;
+  const int *blockIds;
+  const PlanMerge *merges;
+  const int *itemCount;
+  int queryHeads, kvHeads, rotaryDim;
+  int blockTokens;    /* a power of two */
+  float scaleLog2;    /* softmax scale / ln 2 */
+  bf16 *out;          /* [rows][queryHeads][kHeadDim] */
+  float *partialOut;  /* [partial rows][queryHeads][kHeadDim] */
+  float *partialSums; /* [partial rows][queryHeads]: log2 of the sum of weights */
+  int *arrivals;      /* [merges][kvHeads * chunks]: zero between launches */
+};
+
+/* Those of all kernels that follow a plan, in this order. */
+#define PLAN_PARAMETERS                                                                                       \
+  const bf16 *qkv, const bf16 *pool, const float2 *turns, const int *positions, const PlanRow *rows,          \
+      const PlanItem *items, const PlanSlice *slices, const int *offsets, const int *blockIds,                \
+      const PlanMerge *merges, const int *itemCount, int queryHeads, int kvHeads, int rotaryDim,              \
+      int blockTokens, float scaleLog2, bf16 *out, float *partialOut, float *partialSums, int *arrivals
+#define PLAN_ARGUMENTS                                                                                        \
+  {qkv,     pool,       turns,   positions, rows,        items,     slices, offsets,    blockIds,    merges,  \
+   itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,    partialOut, partialSums, arrivals}
+
+/* A launch with too little shared memory is a fault, not a wrong result. */
+__device__ __forceinline__ void require_shared_memory(int byteCount) {
+  uint32 bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  if (bytes < byteCount) __trap();
+}
+
+__device__ __forceinline__ int chunks_of_group(const PlanArguments &a) {
+  return (a.queryHeads / a.kvHeads + kTileRows - 1) / kTileRows;
+}
+
+/* One item for one KV head and one chunk of its query heads. */
+struct PlanUnit {
+  PlanItem item;
+  int kvHead;
+  int firstHead, headCount; /* query heads: a tile holds headCount packed rows for each of its rows */
+  int rowsPerTile, tileCount;
+  int counter; /* of the counters of a merge */
+};
+
+/* Units of an item are neighbours, so that those which run at the same time read the same part of the plan. */
+__device__ __forceinline__ PlanUnit plan_unit(const PlanArguments &a, const PlanItem &item, int part) {
+  const int group = a.queryHeads / a.kvHeads, chunks = chunks_of_group(a);
+  PlanUnit unit;
+  unit.item = item;
+  unit.counter = part;
+  unit.kvHead = part / chunks;
+  const int firstOfGroup = part % chunks * kTileRows;
+  unit.firstHead = unit.kvHead * group + firstOfGroup;
+  unit.headCount = min(kTileRows, group - firstOfGroup);
+  unit.rowsPerTile = max(1, kTileRows / group);
+  unit.tileCount = (item.rowCount + unit.rowsPerTile - 1) / unit.rowsPerTile;
+  return unit;
+}
+
+/* unit index = item * (kvHeads * chunks) + kvHead * chunks + chunk */
+__device__ __forceinline__ PlanUnit plan_unit_at(const PlanArguments &a, int index) {
+  const int parts = a.kvHeads * chunks_of_group(a);
+  return plan_unit(a, a.items[index / parts], index % parts);
+}
+
+/* The rows of one tile, one in each of the first rowsPerTile lanes of a warp; row -1 where there is none. */
+struct TileRow {
+  int row, partial, merge, position;
+};
+
+__device__ __forceinline__ TileRow tile_row_at(const PlanArguments &a, const PlanUnit &unit, int tile) {
+  const int lane = threadIdx.x & 31, i = tile * unit.rowsPerTile + lane;
+  if (lane >= unit.rowsPerTile || i >= unit.item.rowCount) return {-1, -1, -1, 0};
+  const int4 words = *reinterpret_cast<const int4 *>(a.rows + unit.item.firstRow + i);
+  return {words.x, words.y, words.z, a.positions[words.x]};
+}
+
+/* Tokens of a slice that a row of the item sees. */
+__device__ __forceinline__ int visible_tokens(const PlanSlice &slice, int itemRow) {
+  const int i = itemRow - slice.firstRow;
+  return i < 0 || i >= slice.rowCount ? 0 : min(slice.tokenCount, slice.firstVisible + i);
+}
+
+/*
+ * A warp writes the packed rows of a tile that take part in a slice into `queries` [16][kStride], turned for it. The
+ * others stay as they are: what they score is masked.
+ */
+template <int kStride>
+__device__ __forceinline__ void write_tile_queries(const PlanArguments &a, const PlanUnit &unit, int tile,
+                                                   const TileRow &tileRow, const PlanSlice &slice, bf16 *queries) {
+  const HeadShape shape = {kHeadDim, a.rotaryDim, a.kvHeads, a.blockTokens};
+  const LanePlace place = lane_place(shape);
+  const int heads = a.queryHeads + 2 * a.kvHeads, firstRow = tile * unit.rowsPerTile;
+  const int inSlice = firstRow + int(threadIdx.x & 31) - slice.firstRow;
+  const bool takesPart = tileRow.row >= 0 && inSlice >= 0 && inSlice < slice.rowCount;
+  int turned = 0; /* where its turns stand in the table */
+  if (takesPart) turned = tileRow.position - a.offsets[slice.firstOffset + inSlice];
+  for (uint32 left = __ballot_sync(kAllLanes, takesPart); left != 0; left &= left - 1) {
+    const int r = __ffs(left) - 1;
+    const int row = __shfl_sync(kAllLanes, tileRow.row, r);
+    const float2 *turns = a.turns + (long long)__shfl_sync(kAllLanes, turned, r) * (a.rotaryDim / 2);
+    const bf16 *from = a.qkv + (size_t(row) * heads + unit.firstHead) * kHeadDim;
+#pragma unroll 4
+    for (int h = 0; h < unit.headCount; h++) {
+      LaneValues v = load_head(from + h * kHeadDim, place);
+      rotate_head(v, turns, place);
+      store_head(queries + (r * unit.headCount + h) * kStride, place, v);
+    }
+  }
+}
+
+/* Two values of a packed row, from dimension `column` on, to the output or to its partial result. */
+__device__ __forceinline__ void write_result(const PlanArguments &a, int row, int partial, int head, int column,
+                                             float first, float second) {
+  if (partial < 0) {
+    bf16 *to = a.out + (size_t(row) * a.queryHeads + head) * kHeadDim + column;
+    *reinterpret_cast<uint32 *>(to) = pack_bf16(first, second);
+  } else {
+    float *to = a.partialOut + (size_t(partial) * a.queryHeads + head) * kHeadDim + column;
+    *reinterpret_cast<float2 *>(to) = make_float2(first, second);
+  }
+}
+
+__device__ __forceinline__ void write_log_sum(const PlanArguments &a, int partial, int head, float logSum) {
+  if (partial >= 0) a.partialSums[size_t(partial) * a.queryHeads + head] = logSum;
+}
+
+/*
+ * Says that this unit has written its partial result of a row. By one thread, after a __threadfence of those that wrote
+ * and a barrier. @return whether the row's parts are all there: the caller merges them, after a __threadfence
+ */
+__device__ __forceinline__ bool arrive_at_merge(const PlanArguments &a, const PlanUnit &unit, int merge) {
+  int *counter = a.arrivals + size_t(merge) * (a.kvHeads * chunks_of_group(a)) + unit.counter;
+  if (atomicAdd(counter, 1) != a.merges[merge].partCount - 1) return false;
+  *counter = 0;
+  return true;
+}
+
+/* A warp merges the parts of one head of a row: weights 2^(log sum - greatest log sum). */
+__device__ __forceinline__ void merge_head(const PlanArguments &a, int merge, int head) {
+  const int lane = threadIdx.x & 31;
+  const PlanMerge at = a.merges[merge];
+  const float *sums = a.partialSums + size_t(at.firstPartial) * a.queryHeads + head;
+  const float *parts = a.partialOut + (size_t(at.firstPartial) * a.queryHeads + head) * kHeadDim + lane * 4;
+  const bool used = lane * 4 < kHeadDim;
+  float top = -infinity();
+  for (int k = lane; k < at.partCount; k += 32) top = fmaxf(top, __ldcg(sums + size_t(k) * a.queryHeads));
+  top = warp_max(top);
+  if (top == -infinity()) top = 0;
+  float total = 0;
+  float4 out = make_float4(0, 0, 0, 0);
+  for (int start = 0; start < at.partCount; start += 32) {
+    const int count = min(32, at.partCount - start);
+    float weight = lane < count ? exp2_fast(__ldcg(sums + size_t(start + lane) * a.queryHeads) - top) : 0.0f;
+    total += warp_sum(weight);
+#pragma unroll 8
+    for (int k = 0; k < count; k++) {
+      const float w = __shfl_sync(kAllLanes, weight, k);
+      if (!used) continue;
+      const float4 x =
+          __ldcg(reinterpret_cast<const float4 *>(parts + size_t(start + k) * a.queryHeads * kHeadDim));
+      out.x += w * x.x, out.y += w * x.y, out.z += w * x.z, out.w += w * x.w;
+    }
+  }
+  const float inverse = total > 0 ? 1.0f / total : 0.0f;
+  if (!used) return;
+  bf16 *to = a.out + (size_t(at.row) * a.queryHeads + head) * kHeadDim + lane * 4;
+  *reinterpret_cast<uint2 *>(to) =
+      make_uint2(pack_bf16(out.x * inverse, out.y * inverse), pack_bf16(out.z * inverse, out.w * inverse));
+}
+
+/* Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. */
+struct RunningSoftmax {
+  float greatest[2], sum[2];
+
+  __device__ __forceinline__ void reset() {
+    greatest[0] = greatest[1] = -infinity();
+    sum[0] = sum[1] = 0;
+  }
+
+  /* Scores become weights; `rescale` gets what earlier sums must be multiplied with. @return whether that is not 1. */
+  template <int kTiles>
+  __device__ __forceinline__ bool update(float (&scores)[kTiles][4], float scaleLog2, float (&rescale)[2]) {
+    bool changed = false;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      float top = greatest[r];
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) top = fmaxf(top, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      const float base = top == -infinity() ? 0.0f : top * scaleLog2;
+      changed |= top != greatest[r];
+      rescale[r] = exp2_fast(greatest[r] * scaleLog2 - base);
+      greatest[r] = top;
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < kTiles; n++) {
+#pragma unroll
+        for (int i = 2 * r; i < 2 * r + 2; i++) {
+          scores[n][i] = exp2_fast(fmaf(scores[n][i], scaleLog2, -base));
+          total += scores[n][i];
+        }
+      }
+      sum[r] = sum[r] * rescale[r] + total;
+    }
+    return changed;
+  }
+
+  /* log2 of the sum of weights of row g + 8 r, after `finish`. */
+  __device__ __forceinline__ float log_sum(int r, float scaleLog2) const {
+    return sum[r] > 0 ? greatest[r] * scaleLog2 + log2f(sum[r]) : -infinity();
+  }
+
+  /* The sums of the four lanes of a row together. */
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 1);
+      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 2);
+    }
+  }
+};
+
+#endif
