@@ -8,7 +8,7 @@ import type { TensorInfo } from "../../worker/model/safetensors.ts";
 import { tensorLayout } from "../../worker/model/tensor-layout.ts";
 
 /** As their config.json on Hugging Face, with a context that takes 32 documents. */
-const configs = {
+export const rawConfigs = {
   "Qwen3-8B": {
     architectures: ["Qwen3ForCausalLM"],
     num_hidden_layers: 36,
@@ -39,11 +39,11 @@ const configs = {
   },
 } as const;
 
-export type ModelName = keyof typeof configs;
-export const modelNames = Object.keys(configs) as ModelName[];
+export type ModelName = keyof typeof rawConfigs;
+export const modelNames = Object.keys(rawConfigs) as ModelName[];
 
 export function configOf(name: ModelName): ModelConfig {
-  return parseModelConfig(configs[name], name);
+  return parseModelConfig(rawConfigs[name], name);
 }
 
 /** The tensors of a model that lies nowhere: types and shapes alone. */
@@ -79,7 +79,7 @@ export class RandomReader implements TensorReader {
   }
 }
 
-function normalNumbers(count: number, deviation: number): Float32Array {
+export function normalNumbers(count: number, deviation: number): Float32Array {
   const numbers = new Float32Array(count);
   for (let i = 0; i < count; i++) {
     numbers[i] = deviation * Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());

@@ -1,4 +1,5 @@
 /** What a figure was measured on. */
+import { readFileSync } from "node:fs";
 import { cpus, totalmem } from "node:os";
 import { repositoryRoot } from "../../../gateway/cli/setup.ts";
 
@@ -39,3 +40,18 @@ export async function commit(): Promise<string> {
     return "unknown";
   }
 }
+
+/** Processor time that a process has taken so far, all its threads together; NaN where /proc does not tell. */
+export function processSeconds(pid: number): number {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, "utf8");
+    // After the name, which may hold anything: field 3 is the first; utime and stime are fields 14 and 15.
+    const fields = text.slice(text.lastIndexOf(")") + 2).split(" ");
+    return (Number(fields[11]) + Number(fields[12])) / clockTicksPerSecond;
+  } catch {
+    return Number.NaN;
+  }
+}
+
+/** USER_HZ of Linux on all common machines. */
+const clockTicksPerSecond = 100;

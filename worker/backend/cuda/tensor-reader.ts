@@ -22,15 +22,20 @@ interface Chunk {
   readonly scale: number;
 }
 
-const chunkElements = 8 << 20;
-const laneCount = 8;
+export interface FileReaderOptions {
+  /** Elements of a chunk at most. */
+  readonly chunkElements?: number;
+  /** Chunks under way at once. */
+  readonly laneCount?: number;
+}
 
 export class FileReader implements TensorReader {
   private readonly chunkElements: number;
+  private readonly laneCount: number;
 
-  /** @param elements of a chunk at most */
-  constructor(elements = chunkElements) {
-    this.chunkElements = elements;
+  constructor({ chunkElements = 8 << 20, laneCount = 8 }: FileReaderOptions = {}) {
+    this.chunkElements = chunkElements;
+    this.laneCount = laneCount;
   }
 
   async upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void> {
@@ -48,7 +53,7 @@ export class FileReader implements TensorReader {
 
   async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, chunks: Chunk[]): Promise<void> {
     const queue = chunks.values();
-    const lanes = Math.min(laneCount, chunks.length);
+    const lanes = Math.min(this.laneCount, chunks.length);
     const pinned = device.allocateHost("weights on their way", lanes * this.chunkElements * 2);
     const run = async (lane: number): Promise<void> => {
       const staging = new Uint16Array(pinned.buffer, lane * this.chunkElements * 2, this.chunkElements);

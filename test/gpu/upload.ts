@@ -1,0 +1,87 @@
+/**
+ * How fast weights get from files to the device, beside the bus itself and the files alone:
+ * `bun test/gpu/upload.ts FOLDER [folder of NVIDIA's libraries]...` with a model folder (test/gpu/random-model.ts makes
+ * one) that is in the page cache. Writes $OUT/upload.json.
+ */
+import { open } from "node:fs/promises";
+import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
+import { FileReader, type FileReaderOptions } from "../../worker/backend/cuda/tensor-reader.ts";
+import { loadWeights } from "../../worker/backend/cuda/weights.ts";
+import { type LoadedModel, loadModel } from "../../worker/model/load.ts";
+import { Report } from "./report.ts";
+
+const [folder = "", ...libraryFolders] = process.argv.slice(2);
+const rounds = 3;
+const gigabyte = 1e9;
+const variants: readonly FileReaderOptions[] = [8, 16, 32].flatMap((laneCount) =>
+  [2, 8].map((mebi) => ({ laneCount, chunkElements: mebi << 20 })),
+);
+
+const report = new Report();
+const model = loadModel(folder, "cuda-bfloat16");
+const openTo = () =>
+  openDevice({ index: 0, headDim: model.config.headDim, libraryFolders, kernelFolder: "kernels/cuda" });
+
+/** Best of the rounds, in GB/s: others of the machine only ever slow one down. */
+async function bestRate(byteCount: number, run: () => Promise<void>): Promise<number> {
+  const rates: number[] = [];
+  for (let round = 0; round < rounds; round++) {
+    const startMs = performance.now();
+    await run();
+    rates.push(byteCount / gigabyte / ((performance.now() - startMs) / 1_000));
+  }
+  return Math.max(...rates);
+}
+
+async function busRate(device: CudaDevice): Promise<number> {
+  const source = device.allocateHost("bus", 2 ** 28);
+  const target = device.allocate("bus", 2 ** 28);
+  const copies = 16;
+  return await bestRate(copies * source.length, async () => {
+    for (let i = 0; i < copies; i++) device.copyIn(target, source);
+    await device.settled();
+  });
+}
+
+/** The shards read by so many threads at once, into memory that is there already. */
+async function fileRate({ weights }: LoadedModel, laneCount: number): Promise<number> {
+  const files = await Promise.all(weights.files.map((file) => open(file, "r")));
+  const pieces = weights.files.flatMap((name, index) => {
+    const { size } = Bun.file(name);
+    return Array.from({ length: Math.floor(size / 2 ** 24) }, (_, at) => ({ file: files[index], at: at * 2 ** 24 }));
+  });
+  const run = async (): Promise<void> => {
+    const queue = pieces.values();
+    const lane = async (): Promise<void> => {
+      const buffer = new Uint8Array(2 ** 24).fill(1);
+      for (const { file, at } of queue) await file?.read(buffer, 0, buffer.length, at);
+    };
+    await Promise.all(Array.from({ length: laneCount }, lane));
+  };
+  const rate = await bestRate(pieces.length * 2 ** 24, run);
+  for (const file of files) await file.close();
+  return rate;
+}
+
+async function loadRate(options: FileReaderOptions): Promise<string> {
+  const device = await openTo();
+  let byteCount = 0;
+  const reader = new FileReader(options);
+  const startMs = performance.now();
+  ({ byteLength: byteCount } = await loadWeights(device, model.config, model.weights, reader));
+  const seconds = (performance.now() - startMs) / 1_000;
+  device.close();
+  const name = `load.lanes${options.laneCount}.chunkMiB${((options.chunkElements ?? 0) * 2) >> 20}.gbPerSecond`;
+  return `${report.figure(name, byteCount / gigabyte / seconds)}, ${seconds.toFixed(2)} s`;
+}
+
+const first = await openTo();
+await report.check("bus", async () => report.figure("bus.gbPerSecond", await busRate(first)));
+first.close();
+for (const laneCount of [1, 8, 16, 32]) {
+  const name = `files.lanes${laneCount}.gbPerSecond`;
+  await report.check(name, async () => report.figure(name, await fileRate(model, laneCount)));
+}
+for (const options of variants) await report.check(`load ${JSON.stringify(options)}`, () => loadRate(options));
+const { OUT: outFolder } = process.env;
+process.exit(await report.end(outFolder && `${outFolder}/upload.json`));
