@@ -11,7 +11,10 @@ import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
  * together, in chain order.
  */
 export interface Batch {
-  /** [T] token id, chain position (K is stored rotated by it), and slot = blockId * blockTokens + offset. */
+  /**
+   * [T] token id, chain position (K is stored rotated by it), and slot = blockId * blockTokens + offset. Of `beginStep` a
+   * token id below 0, -1 - r, is the token that the step begun before draws for its r-th logit row.
+   */
   readonly tokenIds: Int32Array;
   readonly positions: Int32Array;
   readonly slots: Int32Array;
@@ -57,6 +60,17 @@ export interface BackendShape {
   readonly kvBytesPerBlock: number;
 }
 
+/** A step that was begun. */
+export interface BegunStep {
+  /** Its tokens are drawn on the device, so rows of the step that is begun next can name them. */
+  readonly drawsOnDevice: boolean;
+  /**
+   * Waits for the step; answers as `sampleStep` does. Called once, for steps in the order they were begun.
+   * @throws DeviceLost, or what made the step fail
+   */
+  tokens(): Promise<readonly (SampledToken | undefined)[]>;
+}
+
 export interface Backend {
   readonly name: string;
   readonly shape: BackendShape;
@@ -70,6 +84,13 @@ export interface Backend {
    * Answers [N] tokens, undefined where a logit is NaN or none is finite. A backend without it leaves drawing to the engine.
    */
   sampleStep?(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]>;
+  /**
+   * Begins a step, without logit rows too, and does not wait for it: what one begun step writes the next one reads.
+   * `batch` and `requests` are read before it returns. While a step is in flight one more can be begun, and nothing else
+   * is called. A backend without it has its steps one after the other.
+   * @throws Error when the step is more than the backend takes; nothing has begun then
+   */
+  beginStep?(batch: Batch, requests: readonly SampleRequest[]): BegunStep;
   /** Copies K, turned by the token's delta, and V as it is. */
   copyTokens(copies: TokenCopies): Promise<void>;
   /**

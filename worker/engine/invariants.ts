@@ -14,11 +14,15 @@ export function assertInvariants(
   cache: PrefixCache,
   scheduler: Scheduler,
   requests: readonly Request[],
+  leaving: readonly Request[],
 ): void {
-  assertReferences(pool, requests);
+  assertReferences(pool, [...requests, ...leaving]);
   assertKeys(pool, cache);
   assertReservations(pool, scheduler);
-  for (const request of requests) assertBlending(request);
+  for (const request of requests) {
+    assertBlending(request);
+    assertProgress(request);
+  }
   const queued = new Set([...scheduler.waiting, ...scheduler.running]);
   assert(queued.size === scheduler.waiting.length + scheduler.running.length, "a request is queued twice");
   assert(queued.size === requests.length, "a request in progress is neither waiting nor running");
@@ -60,6 +64,26 @@ function assertKeys(pool: BlockPool, cache: PrefixCache): void {
     if (cached) cachedCount += 1;
   }
   assert(cachedCount === cache.cachedFreeCount, `${cachedCount} free blocks are cached, not ${cache.cachedFreeCount}`);
+}
+
+/** Ranges of runs.ts, and names of pending tokens where such are, and nowhere else. */
+function assertProgress({ requestId, runs, openRun, pendingTokens }: Request): void {
+  for (const run of runs) {
+    const { settledTokens, computedTokens, tokenCount } = run;
+    const ordered = settledTokens <= computedTokens && computedTokens <= tokenCount;
+    assert(ordered, `${requestId} has ${settledTokens} tokens settled, ${computedTokens} computed of ${tokenCount}`);
+    const known = tokenCount - (run === openRun ? pendingTokens : 0);
+    const isRight = run.tokenIds.subarray(0, tokenCount).every((id, token) => id >= 0 === token < known);
+    assert(isRight, `${requestId} has ${pendingTokens} pending tokens, its run holds others`);
+  }
+}
+
+/** No step is in flight: nothing is begun, nothing is pending. */
+export function assertSettled({ requestId, runs, pendingTokens }: Request): void {
+  assert(pendingTokens === 0, `${requestId} awaits ${pendingTokens} tokens that no step draws`);
+  for (const run of runs) {
+    assert(run.settledTokens === run.computedTokens, `${requestId} awaits tokens that no step computes`);
+  }
 }
 
 /** A run that is being blended has all its blocks and what was found counted; its copies' sources are complete. */

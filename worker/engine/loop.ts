@@ -1,7 +1,8 @@
 /**
- * The engine of one worker. A step is: schedule, compute, collect. Messages come in between steps and also
- * while the backend computes (`forward` is awaited): a request that is gone by then is passed over in collect,
- * and no block is taken outside `schedule`, so blocks freed meanwhile are not written by anybody else.
+ * The engine of one worker. A step is: schedule, begin, collect what it answers. Where the backend takes a step while
+ * one runs, the next is scheduled and begun before this one is waited for (in-flight.ts); otherwise, or with `pipelined`
+ * off, one follows the other. Messages come in between steps and while one is waited for: a request that is gone by then
+ * is passed over in collect, and its blocks are given back when no step in flight has them.
  */
 import { type Backend, DeviceLost } from "../backend/backend.ts";
 import { BlockPool } from "../cache/block-pool.ts";
@@ -10,11 +11,12 @@ import { PrefixCache } from "../cache/prefix-cache.ts";
 import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
 import type { SampledToken } from "../sample/sampler.ts";
-import { assertInvariants } from "./invariants.ts";
+import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
+import { assertInvariants, assertSettled } from "./invariants.ts";
 import { Request } from "./request.ts";
 import { type EngineLimits, Scheduler } from "./scheduler.ts";
-import type { StepPlan } from "./step.ts";
-import { type Draw, type StepResult, StepRunner } from "./step-runner.ts";
+import { isEmpty, type StepPlan } from "./step.ts";
+import { StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
 
 export const defaultEngineLimits: EngineLimits = {
@@ -36,6 +38,8 @@ export interface EngineOptions {
   readonly debug?: boolean;
   /** Draws tokens on the host even when the backend could (step-runner.ts). */
   readonly hostSampling?: boolean;
+  /** Begins a step while the one before it runs, where the backend can; default true. */
+  readonly pipelined?: boolean;
 }
 
 export class Engine {
@@ -51,13 +55,15 @@ export class Engine {
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
   private readonly requests = new Map<string, Request>();
+  /** In order; two at most. */
+  private readonly inFlight: StepInFlight[] = [];
   private generatedTokens = 0;
   private draining = false;
   private stopped = false;
   private wake: (() => void) | undefined;
   private readonly whenIdle: (() => void)[] = [];
 
-  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, hostSampling }: EngineOptions) {
+  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, ...options }: EngineOptions) {
     const { blockCount, blockTokens } = backend.shape;
     this.backend = backend;
     this.eosTokenIds = eosTokenIds;
@@ -68,7 +74,7 @@ export class Engine {
     this.pool = new BlockPool(blockCount);
     this.cache = new PrefixCache(this.pool, blockTokens, this.events);
     this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock);
-    this.runner = new StepRunner(backend, { hostSampling });
+    this.runner = new StepRunner(backend, options);
   }
 
   /** Queues a request. What is wrong with it is answered as `failed`; nothing is thrown. */
@@ -160,13 +166,18 @@ export class Engine {
     this.wake?.();
   }
 
-  /** One step; false when there is nothing to do. */
+  /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
-    if (this.requests.size === 0) return false;
-    const plan = this.scheduler.schedule();
-    for (const request of plan.outgrown) this.finish(request, request.closingReason ?? "length");
-    const result = await this.compute(plan);
-    if (result !== undefined) this.collect(plan, result);
+    if (this.inFlight.length === 0 && this.requests.size === 0) return false;
+    const step = this.inFlight[0] ?? this.begin(this.scheduler.schedule());
+    if (step.allowsNext && this.scheduler.canScheduleAhead()) {
+      const next = this.scheduler.schedule(step.plan);
+      if (!isEmpty(next)) this.begin(next);
+    }
+    const result = await this.resultOf(step);
+    if (result !== undefined) this.collect(step, result);
+    this.inFlight.shift();
+    for (const request of step.leaving) this.scheduler.releaseBlocks(request);
     this.flushEvents();
     if (this.debug) this.checkInvariants();
     return true;
@@ -174,7 +185,9 @@ export class Engine {
 
   /** @throws Error when the bookkeeping contradicts itself. For tests and for debugging. */
   checkInvariants(): void {
-    assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.values()]);
+    const leaving = this.inFlight.flatMap((step) => step.leaving);
+    assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.values()], leaving);
+    if (this.inFlight.length === 0) for (const request of this.requests.values()) assertSettled(request);
   }
 
   /** Keys that are resident now, in no order. */
@@ -182,9 +195,17 @@ export class Engine {
     return Array.from(this.cache.resident(), ([key]) => key);
   }
 
-  private async compute(plan: StepPlan): Promise<StepResult | undefined> {
+  private begin(plan: StepPlan): StepInFlight {
+    for (const request of plan.outgrown) this.finish(request, request.closingReason ?? "length");
+    const step = this.runner.begin(plan);
+    expectResults(plan);
+    this.inFlight.push(step);
+    return step;
+  }
+
+  private async resultOf(step: StepInFlight): Promise<StepResult | undefined> {
     try {
-      return await this.runner.run(plan);
+      return await step.result();
     } catch (error) {
       // Whoever waits is not told: what has not begun to answer can be given to another worker.
       if (error instanceof DeviceLost) throw error;
@@ -195,36 +216,19 @@ export class Engine {
     }
   }
 
-  private collect(plan: StepPlan, { draws, deviations }: StepResult): void {
-    this.advanceRuns(plan, deviations);
+  private collect(step: StepInFlight, { draws, deviations }: StepResult): void {
+    settleRuns(step, deviations, this.cache);
     this.flushEvents();
     let row = 0;
-    for (const { request, wantsLogits } of plan.pieces) {
+    for (const { request, wantsLogits } of step.plan.pieces) {
       if (!wantsLogits) continue;
-      if (this.inProgress(request)) this.acceptDraw(request, draws[row]);
+      if (step.isFor(request)) this.acceptDraw(request, draws[row]);
       row += 1;
     }
     this.flushEvents();
     for (const request of [...this.scheduler.running]) {
       const reason = request.reasonWhenComplete;
       if (reason !== undefined && request.allRunsComplete) this.finish(request, reason);
-    }
-  }
-
-  private advanceRuns({ pieces, probes, copies }: StepPlan, deviations: Float32Array): void {
-    let row = 0;
-    for (const { request, run, rowCount } of probes) {
-      if (this.inProgress(request)) run.blending?.addDeviations(deviations.subarray(row, row + rowCount));
-      row += rowCount;
-    }
-    for (const { request, run, rowCount } of pieces) {
-      if (!this.inProgress(request)) continue;
-      if (run.blending === undefined) run.advance(rowCount, this.cache);
-      else run.blending.advance(rowCount);
-    }
-    for (const { request, run } of [...copies, ...pieces]) {
-      const blending = this.inProgress(request) ? run.blending : undefined;
-      if (blending?.missingTokens === 0) run.completeBlending(blending, this.cache);
     }
   }
 
@@ -237,11 +241,10 @@ export class Engine {
     this.generatedTokens += 1;
     const { emit, reason } = request.accept(sampled.tokenId, this.clock());
     if (emit) this.emit(tokensMessage(request.requestId, sampled));
-    if (reason !== undefined && request.endsAt(reason, this.cache)) this.finish(request, reason);
-  }
-
-  private inProgress(request: Request): boolean {
-    return this.requests.get(request.requestId) === request;
+    if (reason === undefined) return;
+    // A step that began meanwhile took this token for one to go on from.
+    for (const step of this.inFlight.slice(1)) step.drop(request);
+    if (request.endsAt(reason, this.cache)) this.finish(request, reason);
   }
 
   private finish(request: Request, reason: FinishReason): void {
@@ -260,6 +263,10 @@ export class Engine {
   private forgetRequest(request: Request): void {
     this.scheduler.remove(request);
     this.requests.delete(request.requestId);
+    const holder = this.inFlight.findLast((step) => step.holds(request));
+    if (holder === undefined) this.scheduler.releaseBlocks(request);
+    else holder.leaving.push(request);
+    for (const step of this.inFlight) step.drop(request);
   }
 
   private settleIdle(): void {

@@ -27,6 +27,11 @@ export class Request {
   decoding = false;
   /** Tokens sampled, the stop token that is not emitted too (as billing counts them). */
   generatedTokens = 0;
+  /**
+   * Tokens that steps in flight draw: the last so many of the open run are names of what the device has, all below 0.
+   * One between steps at most, and two while a step is waited for.
+   */
+  pendingTokens = 0;
   /** Why generation ended, while the tokens that close the chain are computed. */
   closingReason: FinishReason | undefined;
 
@@ -82,10 +87,23 @@ export class Request {
     return this.openRun === undefined ? "prepared" : this.closingReason;
   }
 
+  /** How the token after all generated and pending ones is drawn. */
   get sampleRequest(): SampleRequest {
-    const banned = this.generatedTokens < this.params.minTokens ? this.stopTokenList : [];
-    const { sampling } = this.params;
-    return { params: sampling, history: this.history, bannedTokenIds: banned, index: this.generatedTokens };
+    const index = this.generatedTokens + this.pendingTokens;
+    const banned = index < this.params.minTokens ? this.stopTokenList : [];
+    return { params: this.params.sampling, history: this.history, bannedTokenIds: banned, index };
+  }
+
+  /** A draw depends on all tokens before it. */
+  get drawsByHistory(): boolean {
+    return this.history !== undefined;
+  }
+
+  /** Whatever token is pending, generation ends with it. */
+  get drawsLastToken(): boolean {
+    return (
+      this.pendingTokens > 0 && this.isLast(this.generatedTokens + this.pendingTokens, this.openRun?.tokenCount ?? 0)
+    );
   }
 
   /** @returns whether this is the first admission. */
@@ -99,21 +117,41 @@ export class Request {
     this.prefilledAtMs ??= nowMs;
   }
 
-  /** Takes a sampled token. Answers whether to emit it, and the reason to finish, if there is one. */
+  /** A step that draws the next token has begun. @param name what the step after it knows the token by, below 0 */
+  expectToken(name: number): void {
+    if (this.openRun === undefined) throw new Error(`request ${this.requestId} samples without an open run`);
+    this.openRun.append(name);
+    this.pendingTokens += 1;
+    this.decoding = true;
+  }
+
+  /**
+   * Takes the first pending token. Answers whether to emit it, and the reason to finish, if there is one: with "stop"
+   * nothing is pending any more.
+   */
   accept(tokenId: number, nowMs: number): { emit: boolean; reason: FinishReason | undefined } {
     const run = this.openRun;
-    if (run === undefined) throw new Error(`request ${this.requestId} samples without an open run`);
-    this.decoding = true;
+    if (run === undefined || this.pendingTokens === 0) throw new Error(`request ${this.requestId} awaits no token`);
     this.markPrefilled(nowMs);
     this.firstTokenAtMs ??= nowMs;
     this.generatedTokens += 1;
-    if (this.stopTokenIds.has(tokenId)) return { emit: false, reason: "stop" };
+    const place = run.tokenCount - this.pendingTokens;
+    if (this.stopTokenIds.has(tokenId)) {
+      run.cutTo(place);
+      this.pendingTokens = 0;
+      return { emit: false, reason: "stop" };
+    }
+    run.tokenIds[place] = tokenId;
+    this.pendingTokens -= 1;
     this.history?.add(tokenId);
-    run.append(tokenId);
-    const full = this.generatedTokens >= this.params.maxTokens;
+    return { emit: true, reason: this.isLast(this.generatedTokens, place + 1) ? "length" : undefined };
+  }
+
+  /** @param runTokens tokens of the open run, the last of them the newest */
+  private isLast(generatedTokens: number, runTokens: number): boolean {
     const closingTokens = this.closeTokenIds?.length ?? 0;
-    const endOfContext = run.plan.position + run.tokenCount + closingTokens >= this.contextTokens;
-    return { emit: true, reason: full || endOfContext ? "length" : undefined };
+    const endPosition = (this.openRun?.plan.position ?? 0) + runTokens + closingTokens;
+    return generatedTokens >= this.params.maxTokens || endPosition >= this.contextTokens;
   }
 
   /** Generation is over. Closes the chain if that was asked for. Answers whether the request ends with it. */

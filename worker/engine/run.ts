@@ -1,10 +1,12 @@
 /**
  * One run of a request's plan and how far it is. Ranges in a run, in tokens:
  *
- *   0 ......... computed ......... tokenCount
- *   [hit and computed: in blocks)[to compute )
+ *   0 ......... settled ......... computed ......... tokenCount
+ *   [hit and computed: in blocks)[in flight        )[to compute )
  *   blocks cover [0, blocks.length * blockTokens), so the last one may be partly written
  *
+ * Between steps all that is computed is settled, unless the next step has begun already. What is planned next goes
+ * by `computed`, what others may find and what is reported by `settled`.
  * An open run grows at its end by what is generated, so prefill, decode and the recomputation after a
  * preemption are one thing: compute [computed, tokenCount).
  */
@@ -25,6 +27,7 @@ export class Run {
   tokenCount: number;
   readonly blocks: BlockId[] = [];
   computedTokens = 0;
+  settledTokens = 0;
   /** What `plan.sees` comes to in blocks; made when first needed, dropped with the blocks. */
   seen: SeenSegments | undefined;
   /** Of a blended run that has its blocks and is not complete: `computedTokens` stays at what was found until then. */
@@ -59,7 +62,7 @@ export class Run {
   }
 
   get complete(): boolean {
-    return this.computedTokens === this.tokenCount;
+    return this.settledTokens === this.tokenCount;
   }
 
   /** Blocks that all tokens so far take. */
@@ -87,11 +90,17 @@ export class Run {
     this.tokenCount += 1;
   }
 
+  /** Takes tokens from the end on back: they are not what they were thought to be. */
+  cutTo(tokenCount: number): void {
+    this.tokenCount = tokenCount;
+    this.computedTokens = Math.min(this.computedTokens, tokenCount);
+  }
+
   /** Generation is over: these tokens end the run, and its partly filled last block is kept too. */
   close(tokenIds: Int32Array, cache: PrefixCache): void {
     for (const tokenId of tokenIds) this.append(tokenId);
     this.open = false;
-    this.advance(0, cache);
+    this.settleRows(0, cache);
   }
 
   /** Key of the block that is computed next, when there is one and other runs could share it. */
@@ -106,7 +115,7 @@ export class Run {
   /** Resident blocks that continue what is computed, in order; the next missing one ends the list. */
   residentBlocks(cache: PrefixCache): BlockId[] {
     const found: BlockId[] = [];
-    if (!this.keyed || this.computedTokens !== this.blocks.length * this.blockTokens) return found;
+    if (!this.keyed || this.settledTokens !== this.blocks.length * this.blockTokens) return found;
     for (let index = this.blocks.length; index < this.reusableBlocks(); index++) {
       const blockId = this.findBlock(index, cache);
       if (blockId === undefined) break;
@@ -127,17 +136,29 @@ export class Run {
     }
     this.keptBlocks = this.blocks.length;
     this.computedTokens = Math.min(this.blocks.length * this.blockTokens, this.tokenCount);
+    this.settledTokens = this.computedTokens;
     this.writeAccountedTokens = Math.max(this.writeAccountedTokens, this.computedTokens);
     const fresh = this.account();
     this.cachedTokens += fresh;
     return fresh;
   }
 
-  /** The next `rowCount` tokens are computed: counts them and keeps the blocks they filled. */
-  advance(rowCount: number, cache: PrefixCache): void {
+  /** A step that computes the next `rowCount` tokens has begun. */
+  beginRows(rowCount: number): void {
     this.computedTokens += rowCount;
+  }
+
+  /** The next `rowCount` tokens that were begun are computed: counts them and keeps the blocks they filled. */
+  settleRows(rowCount: number, cache: PrefixCache): void {
+    this.settledTokens += rowCount;
     this.account();
     while (this.keyed && this.keepNextBlock(cache)) this.keptBlocks += 1;
+  }
+
+  /** Both: the next `rowCount` tokens are computed. */
+  advance(rowCount: number, cache: PrefixCache): void {
+    this.beginRows(rowCount);
+    this.settleRows(rowCount, cache);
   }
 
   /** Blends what was not found; the run has all its blocks. */
@@ -159,6 +180,7 @@ export class Run {
   release(cache: PrefixCache): void {
     for (let blockId = this.blocks.pop(); blockId !== undefined; blockId = this.blocks.pop()) cache.release(blockId);
     this.computedTokens = 0;
+    this.settledTokens = 0;
     this.keptBlocks = 0;
     this.seen = undefined;
     this.blending = undefined;
@@ -177,7 +199,7 @@ export class Run {
   private keepNextBlock(cache: PrefixCache): boolean {
     const content = this.contentOf(this.keptBlocks);
     const { start, end } = content;
-    if (start === end || end > this.computedTokens) return false;
+    if (start === end || end > this.settledTokens) return false;
     if (this.open && end - start < this.blockTokens) return false;
     const previous = this.keys[this.keptBlocks - 1] ?? this.plan.rootKey;
     this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
@@ -199,7 +221,7 @@ export class Run {
 
   /** Prompt tokens that became computed for the first time. */
   private account(): number {
-    const reached = Math.min(this.computedTokens, this.promptTokens);
+    const reached = Math.min(this.settledTokens, this.promptTokens);
     const fresh = Math.max(0, reached - this.accountedTokens);
     this.accountedTokens += fresh;
     return fresh;

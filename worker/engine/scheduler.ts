@@ -18,6 +18,7 @@
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockId } from "../contract/units.ts";
+import { canScheduleAhead } from "./in-flight.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 import { StepDraft, type StepPlan } from "./step.ts";
@@ -62,8 +63,9 @@ export class Scheduler {
     this.clock = clock;
   }
 
-  schedule(): StepPlan {
-    const step = new StepDraft(this.limits.stepTokens);
+  /** @param before the step before this one, when it is still in flight (in-flight.ts) */
+  schedule(before?: StepPlan): StepPlan {
+    const step = new StepDraft(this.limits.stepTokens, before?.claimed);
     const preempted = this.scheduleDecodes(step);
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.limits;
@@ -74,13 +76,23 @@ export class Scheduler {
     return step.plan();
   }
 
-  /** Takes the request out, wherever it is, and gives its blocks back. */
+  /** Whether `schedule` may be called while a step is in flight. */
+  canScheduleAhead(): boolean {
+    const admissible = this.waiting.slice(0, this.limits.maxRunningRequests - this.running.length);
+    return canScheduleAhead(this.running, admissible, this.pool.availableCount - this.reservedBlocks);
+  }
+
+  /** Takes the request out, wherever it is. Its blocks stay its own until `releaseBlocks`. */
   remove(request: Request): void {
     for (const list of [this.running, this.waiting]) {
       const at = list.indexOf(request);
       if (at >= 0) list.splice(at, 1);
     }
-    this.releaseBlocks(request);
+    request.reservedBlocks = 0;
+  }
+
+  releaseBlocks(request: Request): void {
+    for (let i = request.runs.length - 1; i >= 0; i--) request.runs[i].release(this.cache);
   }
 
   /** Blocks promised to running requests and not taken yet. */
@@ -95,7 +107,7 @@ export class Scheduler {
     for (let i = 0; i < this.running.length; i++) {
       const request = this.running[i];
       const run = request.openRun;
-      if (!request.decoding || run === undefined) continue;
+      if (!request.decoding || run === undefined || request.drawsLastToken) continue;
       const lacking = run.blockCount - run.blocks.length;
       if (!this.makeRoom(request, lacking)) continue;
       if (request.closingReason !== undefined) {
@@ -114,6 +126,7 @@ export class Scheduler {
     while (blockCount > 0 && this.pool.availableCount - this.reservedBlocks < blockCount) {
       const victim = this.running.at(-1) ?? request;
       this.remove(victim);
+      this.releaseBlocks(victim);
       victim.decoding = false;
       this.waiting.unshift(victim);
       this.preemptions += 1;
@@ -237,7 +250,7 @@ export class Scheduler {
     for (let index = Math.floor(start / this.blockTokens); index * this.blockTokens < end; index++) {
       const key = run.keyAt(index);
       if (key === undefined) continue;
-      const others = step.claimed.has(key) || run.isResident(index, this.cache);
+      const others = step.isClaimed(key) || run.isResident(index, this.cache);
       if (others && index * this.blockTokens >= start) return index * this.blockTokens;
       step.claimed.add(key);
     }
@@ -248,7 +261,7 @@ export class Scheduler {
   private claimRest(run: Run, step: StepDraft): boolean {
     const first = Math.floor(run.computedTokens / this.blockTokens);
     const keys = Array.from({ length: run.blockCount - first }, (_, i) => run.keyAt(first + i));
-    if (keys[0] !== undefined && step.claimed.has(keys[0])) return false;
+    if (keys[0] !== undefined && step.isClaimed(keys[0])) return false;
     for (const key of keys) if (key !== undefined) step.claimed.add(key);
     return true;
   }
@@ -262,10 +275,5 @@ export class Scheduler {
       run.blocks.push(blockId);
     }
     return run.blocks.length - before;
-  }
-
-  private releaseBlocks(request: Request): void {
-    for (let i = request.runs.length - 1; i >= 0; i--) request.runs[i].release(this.cache);
-    request.reservedBlocks = 0;
   }
 }

@@ -1,26 +1,28 @@
 /** A planned step as the backend's calls. */
-import type { Backend, Batch } from "../backend/backend.ts";
+import type { Backend, Batch, BegunStep, TokenCopies } from "../backend/backend.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
 import { BatchBuilder } from "./batch.ts";
 import { tokenCopies } from "./blend.ts";
-import type { Piece, StepPlan } from "./step.ts";
-
-/** What came of a row that wants logits: a token, or why none could be drawn. */
-export type Draw = SampledToken | Error;
-
-export interface StepResult {
-  /** One of each piece that wants logits, in their order. */
-  readonly draws: readonly Draw[];
-  /** [rows of all probes], the backend's own and valid until the next step */
-  readonly deviations: Float32Array;
-}
+import { type Draw, StepInFlight, type StepResult } from "./in-flight.ts";
+import type { StepPlan } from "./step.ts";
 
 export interface StepRunnerOptions {
   /** Draws tokens on the host even when the backend could: the plain path, for comparison. */
   readonly hostSampling?: boolean;
+  /** false: a step is waited for before the next begins. Default true. */
+  readonly pipelined?: boolean;
 }
 
 const nothing = new Float32Array(0);
+
+/** What a plan asks of the backend; batches without rows for what it does not. */
+interface StepCalls {
+  readonly batch: Batch;
+  /** One for each of the batch's logit rows. */
+  readonly requests: readonly SampleRequest[];
+  readonly probeBatch: Batch;
+  readonly copies: TokenCopies;
+}
 
 export class StepRunner {
   /** Steps that ran, and rows that went through all layers in them. */
@@ -28,45 +30,78 @@ export class StepRunner {
   computedTokens = 0;
   private readonly backend: Backend;
   private readonly hostSampling: boolean;
+  private readonly pipelined: boolean;
   private readonly sampler: Sampler;
   private readonly batches: BatchBuilder;
   private readonly probeBatches: BatchBuilder;
 
-  constructor(backend: Backend, { hostSampling = false }: StepRunnerOptions = {}) {
+  constructor(backend: Backend, { hostSampling = false, pipelined = true }: StepRunnerOptions = {}) {
     this.backend = backend;
     this.hostSampling = hostSampling;
+    this.pipelined = pipelined;
     this.sampler = new Sampler(backend.shape.vocabSize);
     this.batches = new BatchBuilder(backend.shape.blockTokens);
     this.probeBatches = new BatchBuilder(backend.shape.blockTokens);
   }
 
+  /** Begins a step. All is read from the runs now. Nothing is thrown: what is wrong comes as the step's result. */
+  begin(plan: StepPlan): StepInFlight {
+    try {
+      const calls = this.callsOf(plan);
+      if (!this.pipelined || this.hostSampling || this.backend.beginStep === undefined || !isOneCall(plan)) {
+        return new StepInFlight(plan, () => this.run(calls), false);
+      }
+      const { batch, requests } = calls;
+      const begun = this.backend.beginStep(batch, requests);
+      const [rowCount, drawCount] = [batch.tokenIds.length, requests.length];
+      return new StepInFlight(plan, () => this.resultOf(begun, rowCount, drawCount), begun.drawsOnDevice);
+    } catch (error) {
+      return new StepInFlight(plan, () => Promise.reject(error), false);
+    }
+  }
+
+  private callsOf({ pieces, probes, copies }: StepPlan): StepCalls {
+    const batch = this.batches.build(pieces);
+    const probeBatch = this.probeBatches.build(probes);
+    const drawn = pieces.filter((piece) => piece.wantsLogits);
+    return {
+      batch,
+      requests: drawn.map(({ request }) => request.sampleRequest),
+      probeBatch,
+      copies: tokenCopies(copies),
+    };
+  }
+
   /** @throws the backend's error, or Error when its answer has the wrong size */
-  async run({ pieces, probes, copies }: StepPlan): Promise<StepResult> {
-    // All is read from the runs before the backend is awaited: an abort takes their blocks meanwhile.
-    const batch = pieces.length > 0 ? this.batches.build(pieces) : undefined;
-    const probeBatch = probes.length > 0 ? this.probeBatches.build(probes) : undefined;
-    const copied = tokenCopies(copies);
-    if (copied.sourceSlots.length > 0) await this.backend.copyTokens(copied);
-    const deviations = probeBatch === undefined ? nothing : await this.backend.deviations(probeBatch);
-    const draws = batch === undefined ? [] : await this.forwardAndDraw(batch, pieces);
-    const rows = probeBatch?.tokenIds.length ?? 0;
-    if (deviations.length !== rows) throw new Error(`${deviations.length} deviations came back, not ${rows}`);
-    if (batch !== undefined) this.steps += 1;
-    this.computedTokens += batch?.tokenIds.length ?? 0;
+  private async run({ batch, requests, probeBatch, copies }: StepCalls): Promise<StepResult> {
+    const [batchRows, probeRows] = [batch.tokenIds.length, probeBatch.tokenIds.length];
+    if (copies.sourceSlots.length > 0) await this.backend.copyTokens(copies);
+    const deviations = probeRows === 0 ? nothing : await this.backend.deviations(probeBatch);
+    const draws = batchRows === 0 ? [] : await this.forwardAndDraw(batch, requests);
+    if (deviations.length !== probeRows) {
+      throw new Error(`${deviations.length} deviations came back, not ${probeRows}`);
+    }
+    if (batchRows > 0) this.count(batchRows);
     return { draws, deviations };
   }
 
-  private async forwardAndDraw(batch: Batch, pieces: readonly Piece[]): Promise<Draw[]> {
-    const requests = pieces.filter((piece) => piece.wantsLogits).map((piece) => piece.request.sampleRequest);
+  private async resultOf(begun: BegunStep, rowCount: number, drawCount: number): Promise<StepResult> {
+    const draws = drawsOf(await begun.tokens(), drawCount);
+    this.count(rowCount);
+    return { draws, deviations: nothing };
+  }
+
+  private count(rowCount: number): void {
+    this.steps += 1;
+    this.computedTokens += rowCount;
+  }
+
+  private async forwardAndDraw(batch: Batch, requests: readonly SampleRequest[]): Promise<Draw[]> {
     // Without a row to draw for, `forward` does: a chunk of a prompt.
     if (this.backend.sampleStep === undefined || this.hostSampling || requests.length === 0) {
       return this.drawOnHost(await this.backend.forward(batch), requests);
     }
-    const tokens = await this.backend.sampleStep(batch, requests);
-    if (tokens.length !== requests.length) {
-      throw new Error(`${tokens.length} tokens came back, not ${requests.length}`);
-    }
-    return tokens.map((token) => token ?? new RangeError("a logit is NaN, or none is finite"));
+    return drawsOf(await this.backend.sampleStep(batch, requests), requests.length);
   }
 
   private drawOnHost(logits: Float32Array, requests: readonly SampleRequest[]): Draw[] {
@@ -82,4 +117,15 @@ export class StepRunner {
       }
     });
   }
+}
+
+/** Nothing of the step hangs on what another call of it answers. */
+function isOneCall({ pieces, probes, copies }: StepPlan): boolean {
+  return pieces.length > 0 && probes.length === 0 && copies.length === 0;
+}
+
+/** @throws Error when there are not as many as were asked for */
+function drawsOf(tokens: readonly (SampledToken | undefined)[], expected: number): Draw[] {
+  if (tokens.length !== expected) throw new Error(`${tokens.length} tokens came back, not ${expected}`);
+  return tokens.map((token) => token ?? new RangeError("a logit is NaN, or none is finite"));
 }

@@ -22,6 +22,12 @@ export interface StepPlan {
   readonly probes: readonly Piece[];
   /** Requests that the whole pool cannot hold any more: they end here. */
   readonly outgrown: readonly Request[];
+  /** Keys of blocks that the step computes. */
+  readonly claimed: ReadonlySet<BlockKey>;
+}
+
+export function isEmpty({ pieces, copies, probes }: StepPlan): boolean {
+  return pieces.length + copies.length + probes.length === 0;
 }
 
 /** A step while it is planned. */
@@ -35,12 +41,19 @@ export class StepDraft {
   readonly outgrown: Request[] = [];
   /** Keys of blocks that are computed in this step, or by a run that is being blended. */
   readonly claimed = new Set<BlockKey>();
+  private readonly claimedBefore: ReadonlySet<BlockKey> | undefined;
   /** Prefill rows left. A probe runs one layer and not all, so probes have rows of their own. */
   budget = 0;
   probeBudget: number;
 
-  constructor(probeBudget: number) {
+  /** @param claimedBefore keys that the step before this one claims, when it is still in flight */
+  constructor(probeBudget: number, claimedBefore?: ReadonlySet<BlockKey>) {
     this.probeBudget = probeBudget;
+    this.claimedBefore = claimedBefore;
+  }
+
+  isClaimed(key: BlockKey): boolean {
+    return this.claimed.has(key) || this.claimedBefore?.has(key) === true;
   }
 
   plan(): StepPlan {
@@ -57,6 +70,7 @@ export class StepDraft {
       copies: this.copies,
       probes: [...this.probes.values()],
       outgrown: this.outgrown,
+      claimed: this.claimed,
     };
   }
 

@@ -1,0 +1,118 @@
+/**
+ * Steps in flight: a step is scheduled and begun while the one before it still runs, so that the device does not wait
+ * for the host. What is begun is planned as if the step before it were done and no request ended with it:
+ *
+ *   its tokens      a decode row takes the token that the step before draws where it is, on the device. In the open run
+ *                   stands a name of it: -1 - r, the r-th draw of that step (Request.expectToken)
+ *   an end          that the tokens bring (a stop token, a failed draw) or a message does drops the request from the
+ *                   steps in flight: what they answer for it is nothing. The longest answer's end is known ahead
+ *   its blocks      a request that ends keeps them until the last step that has it is done; keys are given to blocks of
+ *                   steps that are done alone, and until then nobody else computes the same
+ *
+ * The step waits where that is not enough: a draw that depends on the tokens before it, a run that is blended, a block
+ * that would have to be taken from a request.
+ */
+import type { PrefixCache } from "../cache/prefix-cache.ts";
+import type { SampledToken } from "../sample/sampler.ts";
+import type { Request } from "./request.ts";
+import type { StepPlan } from "./step.ts";
+
+/** What came of a row that wants logits: a token, or why none could be drawn. */
+export type Draw = SampledToken | Error;
+
+export interface StepResult {
+  /** One of each piece that wants logits, in their order. */
+  readonly draws: readonly Draw[];
+  /** [rows of all probes], the backend's own and valid until the next step */
+  readonly deviations: Float32Array;
+}
+
+/** A longer step hides the host's work beside its own; who comes while it runs is to be in the next one. */
+export const maxRowsBeforeAhead = 512;
+
+export class StepInFlight {
+  readonly plan: StepPlan;
+  /** Waits for the step. To be called once, and for one step after the other. */
+  readonly result: () => Promise<StepResult>;
+  /** The next step can begin before this one is done. */
+  readonly allowsNext: boolean;
+  /** Requests that are gone; their blocks are given back when the step is done. */
+  readonly leaving: Request[] = [];
+  private readonly dropped = new Set<Request>();
+
+  /** @param feedsNext the next step can take this one's tokens on the device */
+  constructor(plan: StepPlan, result: () => Promise<StepResult>, feedsNext: boolean) {
+    const rowCount = plan.pieces.reduce((sum, piece) => sum + piece.rowCount, 0);
+    this.plan = plan;
+    this.result = result;
+    this.allowsNext = feedsNext && rowCount <= maxRowsBeforeAhead;
+  }
+
+  /** The step reads or writes blocks of this request. */
+  holds(request: Request): boolean {
+    const { pieces, probes, copies } = this.plan;
+    return [pieces, probes, copies].some((list) => list.some((entry) => entry.request === request));
+  }
+
+  /** What the step answers for this request is not wanted any more. */
+  drop(request: Request): void {
+    this.dropped.add(request);
+  }
+
+  isFor(request: Request): boolean {
+    return !this.dropped.has(request);
+  }
+}
+
+/** A step has begun: its tokens count as computed, and each of its draws has a place in its run. */
+export function expectResults({ pieces }: StepPlan): void {
+  let draw = 0;
+  for (const { request, run, rowCount, wantsLogits } of pieces) {
+    if (run.blending === undefined) run.beginRows(rowCount);
+    if (!wantsLogits) continue;
+    request.expectToken(-1 - draw);
+    draw += 1;
+  }
+}
+
+/** A step is done: the tokens it computed are there, and the blocks they filled are kept. */
+export function settleRuns(step: StepInFlight, deviations: Float32Array, cache: PrefixCache): void {
+  const { pieces, probes, copies } = step.plan;
+  let row = 0;
+  for (const { request, run, rowCount } of probes) {
+    if (step.isFor(request)) run.blending?.addDeviations(deviations.subarray(row, row + rowCount));
+    row += rowCount;
+  }
+  for (const { request, run, rowCount } of pieces) {
+    if (!step.isFor(request)) continue;
+    if (run.blending === undefined) run.settleRows(rowCount, cache);
+    else run.blending.advance(rowCount);
+  }
+  for (const { request, run } of [...copies, ...pieces]) {
+    const blending = step.isFor(request) ? run.blending : undefined;
+    if (blending?.missingTokens === 0) run.completeBlending(blending, cache);
+  }
+}
+
+/** Whether a step can be planned while one is in flight. @param admissible waiting requests that may be admitted in it */
+export function canScheduleAhead(
+  running: readonly Request[],
+  admissible: readonly Request[],
+  unreservedBlocks: number,
+): boolean {
+  let lackingBlocks = 0;
+  for (const request of running) {
+    if (request.pendingTokens > 0 && request.drawsByHistory) return false;
+    if (!request.decoding || request.openRun === undefined) {
+      if (isBlending(request)) return false;
+    } else if (!request.drawsLastToken) {
+      const { blockCount, blocks } = request.openRun;
+      lackingBlocks += Math.max(0, blockCount - blocks.length);
+    }
+  }
+  return lackingBlocks <= unreservedBlocks && !admissible.some(isBlending);
+}
+
+function isBlending({ runs }: Request): boolean {
+  return runs.some((run) => run.plan.blend !== undefined && !run.complete);
+}
