@@ -10,6 +10,7 @@ import { EmulatedMemory } from "./emulated-memory.ts";
 
 export class EmulatedDevice implements ComputeDevice {
   readonly multiprocessorCount = 4;
+  maxSharedBytesPerBlock = 232_448;
   readonly memory: EmulatedMemory;
   /** Names of launches, products and copies that ran, in order; graph launches are what they hold. */
   readonly log: string[] = [];
@@ -46,8 +47,9 @@ export class EmulatedDevice implements ComputeDevice {
     };
   }
 
-  allowSharedBytes(): void {
-    // Loops have no shared memory.
+  allowSharedBytes(name: KernelName, bytes: number): void {
+    // Loops have no shared memory, but what asks for too much on a device shows here too.
+    if (bytes > this.maxSharedBytesPerBlock) throw new Error(`${name} takes ${bytes} bytes of shared memory`);
   }
 
   matmul(shape: MatmulShape, { input, weights, output }: MatmulOperands): void {

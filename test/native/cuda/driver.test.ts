@@ -66,6 +66,18 @@ test("a device that does not exist is named with how many there are", () => {
   expect(() => new CudaContext(driver, Number.NaN)).toThrow(RangeError);
 });
 
+test("a device that is too old is named with what it has and what is needed", () => {
+  const driver = openDriver();
+  const before = fake.liveObjects();
+  fake.setCapability(75);
+  expect(unavailable(() => new CudaContext(driver, 1))).toBe(
+    "cuda:1 (Fake 1) has compute capability 7.5, Spangate needs 8.0 or newer",
+  );
+  expect(fake.liveObjects()).toBe(before);
+  fake.setCapability(80);
+  new CudaContext(driver, 1).close();
+});
+
 test("a context belongs to the device that was asked for", () => {
   const context = new CudaContext(openDriver(), 1);
   expect(context.device).toMatchObject({

@@ -12,6 +12,8 @@ typedef int32_t i32;
 typedef uint64_t u64;
 #define API extern "C" __attribute__((visibility("default")))
 int note(const char *call, const std::string &details);
+int made(int status);
+int gone(int status);
 static std::string text(u64 value) { return std::to_string(value); }
 
 struct Program { std::string source, cubin, log; };
@@ -50,8 +52,8 @@ API i32 fake_live_descriptors() { return live_descriptors; }
 API u64 cublasLtGetVersion() { return 130100; }
 API const char *cublasLtGetStatusName(i32 status) { return status == 15 ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_OTHER"; }
 API const char *cublasLtGetStatusString(i32) { return "the library's words"; }
-API i32 cublasLtCreate(void **out) { *out = (void *)0x7000; return note("cublasLtCreate", ""); }
-API i32 cublasLtDestroy(void *) { return note("cublasLtDestroy", ""); }
+API i32 cublasLtCreate(void **out) { *out = (void *)0x7000; return made(note("cublasLtCreate", "")); }
+API i32 cublasLtDestroy(void *) { return gone(note("cublasLtDestroy", "")); }
 API i32 cublasLtMatrixLayoutCreate(Layout **out, i32 type, u64 rows, u64 columns, int64_t stride) {
   *out = new Layout{type, rows, columns, stride};
   live_descriptors++;

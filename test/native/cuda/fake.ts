@@ -21,12 +21,16 @@ export const fakePath = await compile();
 const { symbols } = dlopen(fakePath, {
   fake_notes: { args: [], returns: "ptr" },
   fake_reset: { args: [], returns: "void" },
-  fake_fail: { args: ["ptr", "i32"], returns: "void" },
+  fake_fail: { args: ["ptr", "i32", "i32"], returns: "void" },
   fake_set_version: { args: ["i32"], returns: "void" },
   fake_set_device_count: { args: ["i32"], returns: "void" },
+  fake_set_capability: { args: ["i32"], returns: "void" },
+  fake_set_free_bytes: { args: ["u64"], returns: "void" },
+  fake_add_kernel: { args: ["ptr", "ptr", "i32"], returns: "void" },
   fake_set_pending_queries: { args: ["i32"], returns: "void" },
   fake_add_elapsed: { args: ["f32"], returns: "void" },
   fake_live_bytes: { args: [], returns: "u64" },
+  fake_live_objects: { args: [], returns: "i32" },
   fake_live_graphs: { args: [], returns: "i32" },
   fake_live_descriptors: { args: [], returns: "i32" },
 });
@@ -39,10 +43,17 @@ export const fake = {
     return call === undefined ? lines : lines.filter((line) => line.split(" ")[0] === call);
   },
   reset: () => symbols.fake_reset(),
-  /** Every further call of that name answers `status`, until the next reset. */
-  fail: (call: string, status: number) => symbols.fake_fail(Buffer.from(`${call}\0`), status),
+  /** Every further call of that name answers `status`, until the next reset; with `run` the run-th one alone. */
+  fail: (call: string, status: number, run = 0) => symbols.fake_fail(Buffer.from(`${call}\0`), status, run),
   setVersion: (version: number) => symbols.fake_set_version(version),
   setDeviceCount: (count: number) => symbols.fake_set_device_count(count),
+  /** Compute capability times ten. */
+  setCapability: (value: number) => symbols.fake_set_capability(value),
+  /** What the device has for allocations from now on. */
+  setFreeBytes: (bytes: number) => symbols.fake_set_free_bytes(bytes),
+  /** A kernel that does nothing, with parameters of these sizes. */
+  addKernel: (name: string, sizes: readonly number[]) =>
+    symbols.fake_add_kernel(Buffer.from(`${name}\0`), BigUint64Array.from(sizes, BigInt), sizes.length),
   /** So many queries answer that the work is still under way. */
   setPendingQueries: (count: number) => symbols.fake_set_pending_queries(count),
   /** What the next measurements between events answer. */
@@ -50,6 +61,8 @@ export const fake = {
     for (const each of milliseconds) symbols.fake_add_elapsed(each);
   },
   liveBytes: () => Number(symbols.fake_live_bytes()),
+  /** Contexts, streams, events, modules and handles that were made and not given back. */
+  liveObjects: () => symbols.fake_live_objects(),
   liveGraphs: () => symbols.fake_live_graphs(),
   liveDescriptors: () => symbols.fake_live_descriptors(),
 };

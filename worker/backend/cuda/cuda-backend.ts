@@ -2,49 +2,22 @@
  * The CUDA backend: one device, one stream. A step is one copy of its integers, the launches of its bucket
  * (forward.ts; a graph where it is a decode step), and one copy back of what was asked for.
  */
-import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import { type Backend, type BackendShape, type Batch, DeviceLost, type TokenCopies } from "../backend.ts";
-import { allowAttention, assertAttention, workShapeOf } from "./attention.ts";
 import { bucketOf } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
 import { Forward, type ForwardParts, type Op } from "./forward.ts";
 import { DecodeGraphs } from "./graphs.ts";
-import { DevicePool } from "./pool.ts";
-import { encodeSamples, SampleAnswer, type SampleLists, wantsLogprobs } from "./sampling.ts";
-import { StepLayout, StepStaging, stepCounts } from "./staging.ts";
-import { FileReader, type TensorReader } from "./tensor-reader.ts";
-import { loadWeights, type WeightInfo } from "./weights.ts";
-import { maxItems, maxPartialRows, WorkPlanner, type WorkShape } from "./work-items.ts";
-import { makeRopeTable, makeWorkspace } from "./workspace.ts";
+import { type CudaBackendOptions, type CudaModel, makeParts } from "./parts.ts";
+import { encodeSamples, type SampleLists, wantsLogprobs } from "./sampling.ts";
+import { StepLayout, stepCounts } from "./staging.ts";
+import { maxItems, WorkPlanner } from "./work-items.ts";
 
-export interface CudaBackendOptions {
-  /** At most so much KV memory; undefined: what is free. */
-  readonly kvBytes: number | undefined;
-  readonly blockTokens: number;
-  /** Most rows of one step, and most of them that want logits. */
-  readonly maxRows: number;
-  readonly maxLogitRows: number;
-  /** false: decode steps are launched one by one too, for comparison. Default true. */
-  readonly graphs?: boolean;
-  /** Left free on the device, for the driver and for graphs; default 1 GiB. */
-  readonly reserveBytes?: number;
-  /** Where weights are read from; default: the model's files. */
-  readonly reader?: TensorReader;
-}
+export type { CudaBackendOptions, CudaModel } from "./parts.ts";
 
 /** Names the arithmetic, so that KV of another mode is another model's (see model/digest.ts). */
 export const numericMode = "cuda-bfloat16";
-
-const defaultReserveBytes = 2 ** 30;
-/** Words for slices and block ids, however small the model's context: 16 MiB. */
-const minListWords = 4 << 20;
-
-export interface CudaModel {
-  readonly config: ModelConfig;
-  readonly weights: WeightInfo;
-}
 
 export class CudaBackend implements Backend {
   readonly name = "cuda";
@@ -89,33 +62,24 @@ export class CudaBackend implements Backend {
   }
 
   /**
-   * Puts the weights on the device and takes the rest of its memory for KV; owns the device from then on.
-   * @throws ModelError, CudaError, or Error when the model does not fit
+   * Puts the weights on the device and takes the rest of its memory for KV; owns the device from now on, and closes it
+   * when that fails.
+   * @throws ModelError, CudaError, or Error in one sentence when the model does not fit
    */
   static async open(device: ComputeDevice, model: CudaModel | LoadedModel, options: CudaBackendOptions) {
-    const { config } = model;
-    assertAttention(config);
-    allowAttention(device, config.headDim);
-    const reader = options.reader ?? new FileReader();
-    const weights = await loadWeights(device, config, model.weights, reader);
-    const workShape = workShapeOf(config, device.multiprocessorCount, options.blockTokens);
-    const rows = bucketOf(options.maxRows);
-    const partialRows = maxPartialRows(workShape);
-    const maxLogitRows = bucketOf(options.maxLogitRows);
-    const answer = new SampleAnswer(maxLogitRows);
-    const stepWords = stagingWords(config, options, workShape);
-    const sizes = { maxRows: rows, maxLogitRows, partialRows, answerWords: answer.wordCount, stepWords };
-    const workspace = makeWorkspace(device, config, sizes);
-    const rope = makeRopeTable(device, config);
-    const staging = new StepStaging(device, stepWords);
-    const pool = new DevicePool(device, config, {
-      ...options,
-      reserveBytes: options.reserveBytes ?? defaultReserveBytes,
-    });
-    const { blockTokens } = options;
-    const parts = { device, config, weights, workspace, pool, rope, staging, answer, workShape, blockTokens };
-    await device.settled();
-    return new CudaBackend(parts, options);
+    try {
+      const backend = new CudaBackend(await makeParts(device, model, options), options);
+      await device.settled();
+      return backend;
+    } catch (error) {
+      const close = async () => {
+        await device.settled();
+        device.close();
+      };
+      // A device that failed cannot be closed either; the first error says what happened.
+      await close().catch(() => undefined);
+      throw error;
+    }
   }
 
   async forward(batch: Batch): Promise<Float32Array> {
@@ -267,13 +231,4 @@ export class CudaBackend implements Backend {
 
 function copyWords(maxRows: number): number {
   return 4 + 3 * maxRows;
-}
-
-/** Words of the largest step: its lists, and the blocks of every request twice over. */
-function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: WorkShape): number {
-  const rows = bucketOf(options.maxRows);
-  const items = maxItems(shape, rows);
-  const lists = new StepLayout({ rows, logitRows: rows, fewItems: items, manyItems: items, merges: rows }).wordCount;
-  const blocksOfRequest = Math.ceil(config.contextTokens / options.blockTokens);
-  return lists + 2 * options.maxLogitRows * blocksOfRequest + minListWords;
 }

@@ -30,13 +30,15 @@ export interface Recording {
 
 export interface ComputeDevice {
   readonly multiprocessorCount: number;
+  /** Shared memory that one thread block can have when its kernel opts in. */
+  readonly maxSharedBytesPerBlock: number;
   freeBytes(): number;
-  /** One range of device memory, freed with the device. @throws CudaError when there is not so much */
+  /** One range of device memory, freed with the device. @throws Error in one sentence when there is not so much */
   allocate(name: string, byteLength: number): DeviceBuffer;
-  /** Page-locked host memory, freed with the device. */
+  /** Page-locked host memory, freed with the device. @throws Error in one sentence when there is not so much */
   allocateHost(name: string, byteLength: number): Uint8Array<ArrayBuffer>;
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch;
-  /** Dynamic shared memory above 48 KiB that launches of the kernel will ask for. */
+  /** Dynamic shared memory above 48 KiB that launches of the kernel will ask for. @throws Error beyond the limit */
   allowSharedBytes(name: KernelName, bytes: number): void;
   matmul(shape: MatmulShape, operands: MatmulOperands): void;
   /** Pinned memory to the device, read when the stream comes to it. */

@@ -3,7 +3,7 @@ import type { ArgumentsOf, Signature } from "../../native/cuda/arguments.ts";
 import { CudaContext } from "../../native/cuda/context.ts";
 import { CubinCache } from "../../native/cuda/cubin-cache.ts";
 import { CublasLt, type MatmulOperands, type MatmulShape } from "../../native/cuda/cublaslt.ts";
-import { CudaDriver } from "../../native/cuda/driver.ts";
+import { CudaDriver, CudaError } from "../../native/cuda/driver.ts";
 import { CudaEvent } from "../../native/cuda/event.ts";
 import { captureGraph } from "../../native/cuda/graph.ts";
 import { readKernelSources } from "../../native/cuda/kernel-sources.ts";
@@ -21,6 +21,7 @@ import { architectureName, Nvrtc } from "../../native/cuda/nvrtc.ts";
 import { CudaStream } from "../../native/cuda/stream.ts";
 import type { ComputeDevice, Launch, Recording } from "./device.ts";
 import { type KernelName, kernelFile, kernelSignatures } from "./kernels.ts";
+import { bytesText } from "./pool.ts";
 
 /** Enough for every algorithm of cuBLASLt on Hopper. */
 const matmulWorkspaceBytes = 32 << 20;
@@ -34,6 +35,10 @@ export interface OpenDeviceOptions {
   readonly kernelFolder?: string;
   /** Where NVRTC and cuBLASLt are looked for besides the loader's own folders. */
   readonly libraryFolders?: readonly string[];
+  /** Default: the machine's. */
+  readonly driver?: CudaDriver;
+  /** Of compiled kernels; default: the project's own. */
+  readonly cubinFolder?: string;
 }
 
 /**
@@ -41,44 +46,68 @@ export interface OpenDeviceOptions {
  * @throws CudaUnavailable in one sentence when there is no usable driver, device or library
  */
 export async function openDevice(options: OpenDeviceOptions): Promise<CudaDevice> {
-  const driver = new CudaDriver();
-  const context = new CudaContext(driver, options.index);
-  const folders = options.libraryFolders;
-  const nvrtc = new Nvrtc(driver.version, { folders });
-  const architecture = architectureName(context.device.computeCapability);
-  const target = { architecture, driverVersion: driver.version, compilerVersion: nvrtc.version };
-  const cache = new CubinCache();
-  const modules = new Map<string, CudaModule>();
-  for (const source of readKernelSources({ folder: options.kernelFolder, defines: { HEAD_DIM: options.headDim } })) {
-    modules.set(source.name, new CudaModule(context, await cache.load(source, target, nvrtc)));
+  const context = new CudaContext(options.driver ?? new CudaDriver(), options.index);
+  const device = new CudaDevice(context);
+  try {
+    await device.load(options);
+    return device;
+  } catch (error) {
+    device.close();
+    throw error;
   }
-  return new CudaDevice(context, modules, folders);
 }
 
 type AnyKernel = CudaKernel<Signature>;
 
+interface Closable {
+  close(): void;
+}
+
 export class CudaDevice implements ComputeDevice {
   readonly context: CudaContext;
   readonly stream: CudaStream;
-  readonly #modules: ReadonlyMap<string, CudaModule>;
+  /** By file name. */
+  readonly #modules = new Map<string, CudaModule>();
   readonly #kernels = new Map<KernelName, AnyKernel>();
-  readonly #arenas: DeviceArena[] = [];
-  readonly #pinned: PinnedBuffer[] = [];
-  readonly #matmuls: CublasLt;
   readonly #done: CudaEvent;
+  #matmuls: CublasLt | undefined;
+  /** In the order in which it was made. */
+  readonly #owned: Closable[] = [];
 
-  /** @param modules by file name */
-  constructor(context: CudaContext, modules: ReadonlyMap<string, CudaModule>, libraryFolders?: readonly string[]) {
-    this.context = context;
-    this.stream = new CudaStream(context);
-    this.#modules = modules;
-    this.#done = new CudaEvent(context);
+  /** Owns the context from now on, and closes it when this fails. */
+  constructor(context: CudaContext) {
+    this.context = this.#own(context);
+    try {
+      this.stream = this.#own(new CudaStream(context));
+      this.#done = this.#own(new CudaEvent(context));
+    } catch (error) {
+      this.close();
+      throw error;
+    }
+  }
+
+  /** Kernels and libraries: nothing can be launched before. */
+  async load({ headDim, kernelFolder, libraryFolders: folders, cubinFolder }: OpenDeviceOptions): Promise<void> {
+    const { driver, device } = this.context;
+    const nvrtc = new Nvrtc(driver.version, { folders });
+    const architecture = architectureName(device.computeCapability);
+    const target = { architecture, driverVersion: driver.version, compilerVersion: nvrtc.version };
+    const cache = new CubinCache(cubinFolder);
+    for (const source of readKernelSources({ folder: kernelFolder, defines: { HEAD_DIM: headDim } })) {
+      const module = new CudaModule(this.context, await cache.load(source, target, nvrtc));
+      this.#own({ close: () => module.unload() });
+      this.#modules.set(source.name, module);
+    }
     const workspace = this.allocate("matrix products", matmulWorkspaceBytes);
-    this.#matmuls = new CublasLt(context, workspace, { folders: libraryFolders });
+    this.#matmuls = this.#own(new CublasLt(this.context, workspace, { folders }));
   }
 
   get multiprocessorCount(): number {
     return this.context.device.multiprocessorCount;
+  }
+
+  get maxSharedBytesPerBlock(): number {
+    return this.context.device.maxSharedBytesPerBlock;
   }
 
   freeBytes(): number {
@@ -86,15 +115,14 @@ export class CudaDevice implements ComputeDevice {
   }
 
   allocate(name: string, byteLength: number): DeviceBuffer {
-    const arena = new DeviceArena(this.context, name, byteLength);
-    this.#arenas.push(arena);
+    const free = () => `${bytesText(this.freeBytes())} of device memory are free`;
+    const arena = this.#take(name, byteLength, free, () => new DeviceArena(this.context, name, byteLength));
     return arena.allocate(name, byteLength);
   }
 
   allocateHost(name: string, byteLength: number): Uint8Array<ArrayBuffer> {
-    const buffer = new PinnedBuffer(this.context, name, byteLength);
-    this.#pinned.push(buffer);
-    return buffer.bytes;
+    const why = () => "the system gives no more page-locked memory";
+    return this.#take(name, byteLength, why, () => new PinnedBuffer(this.context, name, byteLength)).bytes;
   }
 
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch {
@@ -105,16 +133,21 @@ export class CudaDevice implements ComputeDevice {
   }
 
   allowSharedBytes(name: KernelName, bytes: number): void {
+    if (bytes > this.maxSharedBytesPerBlock) {
+      const has = `${this.#name} has ${this.maxSharedBytesPerBlock}`;
+      throw new Error(`${name} takes ${bytes} bytes of shared memory in a thread block, ${has}`);
+    }
     this.#kernel(name).setMaxSharedBytes(bytes);
   }
 
   matmul(shape: MatmulShape, operands: MatmulOperands): void {
+    if (this.#matmuls === undefined) throw new Error("the device's libraries are not loaded");
     this.#matmuls.matmul(this.stream, shape, operands);
   }
 
   /** Measures candidates for a product and keeps the fastest. */
   tune(shape: MatmulShape, operandSets: readonly MatmulOperands[]): void {
-    this.#matmuls.tune(this.stream, shape, operandSets);
+    this.#matmuls?.tune(this.stream, shape, operandSets);
   }
 
   copyIn(target: DeviceBuffer, source: HostArray): void {
@@ -142,13 +175,27 @@ export class CudaDevice implements ComputeDevice {
 
   /** Frees everything; the device must be done. */
   close(): void {
-    this.#matmuls.close();
-    for (const module of this.#modules.values()) module.unload();
-    for (const arena of this.#arenas) arena.close();
-    for (const pinned of this.#pinned) pinned.close();
-    this.#done.close();
-    this.stream.close();
-    this.context.close();
+    for (const thing of this.#owned.splice(0).reverse()) thing.close();
+  }
+
+  get #name(): string {
+    const { index, name } = this.context.device;
+    return `cuda:${index} (${name})`;
+  }
+
+  #own<Thing extends Closable>(thing: Thing): Thing {
+    this.#owned.push(thing);
+    return thing;
+  }
+
+  /** @param why what stands behind the sentence when there is not so much memory */
+  #take<Memory extends Closable>(name: string, byteLength: number, why: () => string, make: () => Memory): Memory {
+    try {
+      return this.#own(make());
+    } catch (error) {
+      if (!(error instanceof CudaError && error.isOutOfMemory)) throw error;
+      throw new Error(`${this.#name} is out of memory: "${name}" takes ${bytesText(byteLength)}, ${why()}`);
+    }
   }
 
   #kernel(name: KernelName): AnyKernel {

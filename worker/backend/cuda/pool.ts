@@ -20,6 +20,13 @@ export function kvBytesPerBlock(config: ModelConfig, blockTokens: number): numbe
   return 2 * 2 * config.layerCount * config.kvHeadCount * config.headDim * blockTokens;
 }
 
+/** 1536 -> "1.5 KiB" */
+export function bytesText(bytes: number): string {
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10));
+  const unit = ["bytes", "KiB", "MiB", "GiB", "TiB"][power];
+  return power === 0 ? `${bytes} ${unit}` : `${(bytes / 1024 ** power).toFixed(1)} ${unit}`;
+}
+
 /** @throws Error in one sentence when the memory does not hold one block */
 export function poolBlockCount(config: ModelConfig, freeBytes: number, options: PoolOptions): number {
   const blockBytes = kvBytesPerBlock(config, options.blockTokens);
@@ -27,11 +34,10 @@ export function poolBlockCount(config: ModelConfig, freeBytes: number, options: 
   const bytes = Math.min(usable, options.kvBytes ?? usable);
   const blockCount = Math.min(Math.floor(bytes / blockBytes), Math.floor(maxSlots / options.blockTokens));
   if (blockCount >= 1) return blockCount;
-  const gib = (count: number) => `${(count / 2 ** 30).toFixed(1)} GiB`;
-  if (usable >= blockBytes) throw new Error(`a KV pool of ${bytes} bytes does not hold one block of ${blockBytes}`);
-  throw new Error(
-    `the device has too little memory: ${gib(freeBytes)} are free beside the model, ${gib(options.reserveBytes)} of it stay free`,
-  );
+  const block = `one block of ${options.blockTokens} tokens (${bytesText(blockBytes)})`;
+  if (usable >= blockBytes) throw new Error(`a KV pool of ${bytesText(bytes)} does not hold ${block}`);
+  const free = `${bytesText(freeBytes)} are free beside the model, ${bytesText(options.reserveBytes)} of it stay free`;
+  throw new Error(`the device has no memory for ${block}: ${free}`);
 }
 
 export class DevicePool {

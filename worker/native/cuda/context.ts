@@ -1,6 +1,10 @@
 /** The primary context of one device: what everything else on the device is made in. One per process. */
 import { openHandle } from "../library.ts";
 import { type CudaDriver, type DeviceProperties, readDeviceProperties } from "./driver.ts";
+import { CudaUnavailable } from "./library-names.ts";
+
+/** Ampere: the first with matrix products of bfloat16 and copies to shared memory that the threads do not wait for. */
+const oldestCapability = 80;
 
 export interface MemoryInfo {
   readonly freeBytes: number;
@@ -14,12 +18,13 @@ export class CudaContext {
 
   /**
    * Retains the device's primary context and makes it the current one of this thread.
-   * @throws CudaUnavailable when there is no such device, CudaError when the driver refuses
+   * @throws CudaUnavailable when there is no such device or it is too old, CudaError when the driver refuses
    */
   constructor(driver: CudaDriver, deviceIndex: number) {
     const { symbols } = driver;
     this.driver = driver;
     this.device = readDeviceProperties(driver, deviceIndex);
+    assertCapability(this.device);
     const context = openHandle((out) =>
       driver.check("cuDevicePrimaryCtxRetain", symbols.cuDevicePrimaryCtxRetain(out, this.device.handle)),
     );
@@ -40,4 +45,10 @@ export class CudaContext {
     const status = this.driver.symbols.cuDevicePrimaryCtxRelease_v2(this.device.handle);
     this.driver.check("cuDevicePrimaryCtxRelease_v2", status);
   }
+}
+
+function assertCapability({ index, name, computeCapability }: DeviceProperties): void {
+  if (computeCapability >= oldestCapability) return;
+  const [has, needed] = [computeCapability, oldestCapability].map((value) => (value / 10).toFixed(1));
+  throw new CudaUnavailable(`cuda:${index} (${name}) has compute capability ${has}, Spangate needs ${needed} or newer`);
 }

@@ -1,0 +1,132 @@
+/** Opening a model on a device without enough of something: one sentence that says what and how much, and nothing is left behind. */
+import { beforeEach, describe, expect, test } from "bun:test";
+import { mkdtemp, symlink } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
+import { kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
+import { type CudaDevice, openDevice } from "../../../worker/backend/cuda/open-device.ts";
+import { loadModel } from "../../../worker/model/load.ts";
+import { parameterBytes, type Signature } from "../../../worker/native/cuda/arguments.ts";
+import { CudaDriver } from "../../../worker/native/cuda/driver.ts";
+import { fake, fakePath } from "../../native/cuda/fake.ts";
+
+const model = loadModel(join(import.meta.dir, "../../golden/qwen3"), numericMode);
+const { headDim } = model.config;
+const options = { kvBytes: 1 << 20, blockTokens: 16, maxRows: 64, maxLogitRows: 8, reserveBytes: 0 };
+const outOfMemory = 2;
+
+for (const [name, signature] of Object.entries<Signature>(kernelSignatures)) {
+  fake.addKernel(name, signature.map(parameterBytes));
+}
+const folder = await mkdtemp(join(tmpdir(), "spangate-open-"));
+for (const name of ["libnvrtc.so.13", "libcublasLt.so.13"]) await symlink(fakePath, join(folder, name));
+
+beforeEach(() => fake.reset());
+
+function open(size = headDim): Promise<CudaDevice> {
+  const driver = new CudaDriver({ libraryNames: [fakePath] });
+  return openDevice({ index: 0, headDim: size, driver, libraryFolders: [folder], cubinFolder: folder });
+}
+
+async function openModel(): Promise<CudaBackend> {
+  return CudaBackend.open(await open(), model, options);
+}
+
+/** The sentence of what fails; nothing that was made by then may be left. */
+async function sentenceOf(run: () => Promise<unknown>): Promise<string> {
+  const before = [fake.liveBytes(), fake.liveObjects(), fake.liveDescriptors()];
+  const error = await run().then(
+    () => undefined,
+    (reason: unknown) => reason,
+  );
+  expect([fake.liveBytes(), fake.liveObjects(), fake.liveDescriptors()]).toEqual(before);
+  if (!(error instanceof Error)) throw new Error("nothing was thrown");
+  return error.message;
+}
+
+describe("memory", () => {
+  test("a model that fits opens, and leaves nothing when it is closed", async () => {
+    const before = [fake.liveBytes(), fake.liveObjects()];
+    const backend = await openModel();
+    expect(backend.shape.blockCount).toBe(Math.floor(options.kvBytes / backend.shape.kvBytesPerBlock));
+    await backend.dispose();
+    expect([fake.liveBytes(), fake.liveObjects()]).toEqual(before);
+  });
+
+  test.each([
+    ["cuMemAlloc_v2", " of device memory are free"],
+    ["cuMemHostAlloc", "the system gives no more page-locked memory"],
+  ])("each allocation by %s may fail", async (call, end) => {
+    await (await openModel()).dispose();
+    const count = fake.notes(call).length;
+    expect(count).toBeGreaterThan(5);
+    for (let run = 1; run <= count; run++) {
+      fake.reset();
+      fake.fail(call, outOfMemory, run);
+      const sentence = await sentenceOf(openModel);
+      expect(sentence).toMatch(/^cuda:0 \(Fake 0\) is out of memory: "[\w ]+" takes [\d.]+ ([KMG]iB|bytes), /);
+      expect(sentence).toEndWith(end);
+      expect(fake.notes(call)).toHaveLength(run);
+    }
+  });
+
+  test("weights that do not fit are named with their size and what is free", async () => {
+    const backend = await openModel();
+    await backend.dispose();
+    const weightKib = (backend.weightBytes / 1024).toFixed(1);
+    const matrixProductBytes = 32 << 20;
+    fake.setFreeBytes(matrixProductBytes + 1024);
+    expect(await sentenceOf(openModel)).toBe(
+      `cuda:0 (Fake 0) is out of memory: "weights" takes ${weightKib} KiB, 1.0 KiB of device memory are free`,
+    );
+  });
+
+  test("a device that is full beside the model says what a block takes", async () => {
+    const backend = await openModel();
+    const { kvBytesPerBlock } = backend.shape;
+    const used = fake.notes("cuMemAlloc_v2").reduce((sum, line) => sum + Number(line.split(" ")[1]), 0);
+    await backend.dispose();
+    const beside = used - backend.shape.blockCount * kvBytesPerBlock;
+    fake.reset();
+    fake.setFreeBytes(beside + kvBytesPerBlock - 8_192);
+    expect(await sentenceOf(openModel)).toStartWith(
+      `the device has no memory for one block of 16 tokens (${kvBytesPerBlock / 1024}.0 KiB): `,
+    );
+  });
+});
+
+describe("devices that are too small", () => {
+  test("compute capability below 8.0, before anything is compiled", async () => {
+    fake.setCapability(75);
+    expect(await sentenceOf(() => open())).toBe(
+      "cuda:0 (Fake 0) has compute capability 7.5, Spangate needs 8.0 or newer",
+    );
+    expect(fake.notes("nvrtcCompileProgram")).toEqual([]);
+  });
+
+  test("a kernel that wants more shared memory than a thread block can have", async () => {
+    fake.setCapability(89);
+    const device = await open(128);
+    expect(() => device.allowSharedBytes("copy_tokens", 104_448)).toThrow(
+      "copy_tokens takes 104448 bytes of shared memory in a thread block, cuda:0 (Fake 0) has 101376",
+    );
+    device.close();
+  });
+});
+
+test.each(["cuModuleLoadData", "cublasLtCreate", "cuEventCreate", "nvrtcCreateProgram", "cuMemsetD8Async"])(
+  "nothing is left when %s fails",
+  async (call) => {
+    fake.fail(call, 1);
+    expect(await sentenceOf(async () => openModelFresh())).toContain(call);
+  },
+);
+
+/** With nothing compiled before. */
+async function openModelFresh(): Promise<CudaBackend> {
+  const driver = new CudaDriver({ libraryNames: [fakePath] });
+  const cubinFolder = await mkdtemp(join(tmpdir(), "spangate-open-"));
+  const device = await openDevice({ index: 0, headDim, driver, libraryFolders: [folder], cubinFolder });
+  return CudaBackend.open(device, model, options);
+}

@@ -1,0 +1,90 @@
+/** What a backend is made of: the model's weights on the device, the memory that steps work in, the KV pool. */
+import type { ModelConfig } from "../../model/config.ts";
+import type { LoadedModel } from "../../model/load.ts";
+import { allowAttention, assertAttention, workShapeOf } from "./attention.ts";
+import { bucketOf } from "./buckets.ts";
+import type { ComputeDevice } from "./device.ts";
+import type { ForwardParts } from "./forward.ts";
+import { DevicePool } from "./pool.ts";
+import { SampleAnswer } from "./sampling.ts";
+import { StepLayout, StepStaging } from "./staging.ts";
+import { FileReader, type TensorReader } from "./tensor-reader.ts";
+import { loadWeights, type WeightInfo } from "./weights.ts";
+import { maxItems, maxPartialRows, type WorkShape } from "./work-items.ts";
+import { makeRopeTable, makeWorkspace } from "./workspace.ts";
+
+export interface CudaBackendOptions {
+  /** At most so much KV memory; undefined: what is free. */
+  readonly kvBytes: number | undefined;
+  readonly blockTokens: number;
+  /** Most rows of one step, and most of them that want logits. */
+  readonly maxRows: number;
+  readonly maxLogitRows: number;
+  /** false: decode steps are launched one by one too, for comparison. Default true. */
+  readonly graphs?: boolean;
+  /** Left free on the device, for the driver and for graphs; default 1 GiB. */
+  readonly reserveBytes?: number;
+  /** Where weights are read from; default: the model's files. */
+  readonly reader?: TensorReader;
+}
+
+const defaultReserveBytes = 2 ** 30;
+/** Words for slices and block ids, however small the model's context: 16 MiB. */
+const minListWords = 4 << 20;
+
+export interface CudaModel {
+  readonly config: ModelConfig;
+  readonly weights: WeightInfo;
+}
+
+/**
+ * Weights, then what steps work in, then the pool, which takes the rest.
+ * @throws ModelError, CudaError, or Error in one sentence when the model does not fit
+ */
+export async function makeParts(
+  device: ComputeDevice,
+  model: CudaModel | LoadedModel,
+  options: CudaBackendOptions,
+): Promise<ForwardParts> {
+  const { config } = model;
+  assertAttention(config);
+  allowAttention(device, config.headDim);
+  const reader = options.reader ?? new FileReader();
+  const weights = await loadWeights(device, config, model.weights, reader);
+  const workShape = workShapeOf(config, device.multiprocessorCount, options.blockTokens);
+  const rows = bucketOf(options.maxRows);
+  const partialRows = maxPartialRows(workShape);
+  const maxLogitRows = bucketOf(options.maxLogitRows);
+  const answer = new SampleAnswer(maxLogitRows);
+  const stepWords = stagingWords(config, options, workShape);
+  const sizes = { maxRows: rows, maxLogitRows, partialRows, answerWords: answer.wordCount, stepWords };
+  const workspace = makeWorkspace(device, config, sizes);
+  const rope = makeRopeTable(device, config);
+  const staging = new StepStaging(device, stepWords);
+  const pool = new DevicePool(device, config, {
+    ...options,
+    reserveBytes: options.reserveBytes ?? defaultReserveBytes,
+  });
+  const { blockTokens } = options;
+  return {
+    device,
+    config,
+    weights,
+    workspace,
+    pool,
+    rope,
+    staging,
+    answer,
+    workShape,
+    blockTokens,
+  };
+}
+
+/** Words of the largest step: its lists, and the blocks of every request twice over. */
+function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: WorkShape): number {
+  const rows = bucketOf(options.maxRows);
+  const items = maxItems(shape, rows);
+  const lists = new StepLayout({ rows, logitRows: rows, fewItems: items, manyItems: items, merges: rows }).wordCount;
+  const blocksOfRequest = Math.ceil(config.contextTokens / options.blockTokens);
+  return lists + 2 * options.maxLogitRows * blocksOfRequest + minListWords;
+}
