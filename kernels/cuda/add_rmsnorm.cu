@@ -1,8 +1,8 @@
 /*
  * A sublayer's output joins the residual stream, and the next sublayer's input is made, in one pass.
  *
- *   residual [rows][hidden] float32, delta [rows][hidden] bf16 or null, bias [hidden] bf16 or null
- *   residual += (delta + bias) * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
+ *   residual [rows][hidden] float32, delta [rows][hidden] bf16 or null
+ *   residual += delta * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
  *   out = residual / sqrt(mean(residual^2) + epsilon) * weight        bf16 [rows][hidden]; weight [hidden] bf16
  *
  * Grid: one block a row, blockDim >= hidden / 32 rounded up to whole warps (a thread keeps at most 4 chunks of 8 in
@@ -20,9 +20,11 @@ __device__ __forceinline__ void load_residual(const float *residual, int chunk, 
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
-add_rmsnorm(float *__restrict__ residual, const bf16 *__restrict__ delta, const bf16 *__restrict__ bias, float scale,
-            const bf16 *__restrict__ weight, float epsilon, const int *rowCount, int hidden, bf16 *__restrict__ out) {
+add_rmsnorm(float *__restrict__ residual, const bf16 *delta, float scale, const bf16 *__restrict__ weight,
+            float epsilon, const int *rowCount, int hidden, bf16 *__restrict__ out) {
   __shared__ float scratch[32];
+  let_next_begin();
+  wait_for_previous();
   const size_t row = blockIdx.x;
   if (row >= *rowCount) return;
   const int chunks = hidden / 8;
@@ -35,11 +37,10 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *__restrict__ delta, const 
     if (chunk >= chunks) break;
     load_residual(residual, chunk, x[c]);
     if (delta) {
-      float d[8], b[8] = {};
+      float d[8];
       unpack8(reinterpret_cast<const uint4 *>(delta + row * hidden)[chunk], d);
-      if (bias) unpack8(reinterpret_cast<const uint4 *>(bias)[chunk], b);
 #pragma unroll
-      for (int i = 0; i < 8; i++) x[c][i] += (d[i] + b[i]) * scale;
+      for (int i = 0; i < 8; i++) x[c][i] += d[i] * scale;
       reinterpret_cast<float4 *>(residual)[2 * chunk] = make_float4(x[c][0], x[c][1], x[c][2], x[c][3]);
       reinterpret_cast<float4 *>(residual)[2 * chunk + 1] = make_float4(x[c][4], x[c][5], x[c][6], x[c][7]);
     }

@@ -157,6 +157,8 @@ __device__ __forceinline__ void attend_unit(const AttentionArguments &a, const U
 extern "C" __global__ void __launch_bounds__(kWarps * 32) attention_decode(ATTENTION_PARAMETERS) {
   extern __shared__ __align__(16) bf16 shared[];
   __shared__ float logSums[kWarps][kRows];
+  let_next_begin();
+  wait_for_previous();
   const AttentionArguments a = ATTENTION_ARGUMENTS;
   require_shared_memory(kWarps * kWarpShared);
   const int units = *itemCount * kvHeads;

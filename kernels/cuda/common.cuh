@@ -4,6 +4,12 @@
  * Conventions: tensors are row-major; bf16 is stored as unsigned short; a pointer named `...Count` leads to a
  * number in device memory, so that a captured graph serves any step that fits its grid: blocks and threads
  * beyond the count do nothing. Sums and norms are float32.
+ *
+ * OVERLAP (sm_90 and later). A launch may begin while the kernel before it still runs. Such a kernel calls
+ * let_next_begin first of all, and wait_for_previous before it reads what a kernel before it wrote and before it writes
+ * at all; what it does until then (weights on their way to registers or to the second-level cache, the step's own
+ * integers) costs nothing. Every kernel of a chain waits, even if it needs nothing: so the end of one is the end of all
+ * before it. What other kernels wrote is read through pointers without __restrict__, or the compiler may read it early.
  */
 #ifndef SPANGATE_COMMON_CUH
 #define SPANGATE_COMMON_CUH
@@ -13,6 +19,25 @@ typedef unsigned int uint32;
 typedef unsigned long long uint64;
 
 constexpr uint32 kAllLanes = 0xffffffffu;
+
+__device__ __forceinline__ void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Into the second-level cache; address and bytes are multiples of 16. */
+__device__ __forceinline__ void prefetch_range(const void *from, uint32 bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 

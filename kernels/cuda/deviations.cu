@@ -34,7 +34,7 @@ deviations(const bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf
     const int kvHead = (head - queryHeads) % kvHeads;
     const bool isKey = head < queryHeads + kvHeads;
     if (isKey) {
-      if (kNorm) normalise_head(v, kNorm, place, headDim, epsilon);
+      if (kNorm) normalise_head(v, load_head(kNorm, place), headDim, epsilon);
       rotate_head(v, turns + (long long)(positions[row]) * (rotaryDim / 2), place);
     }
     const size_t at = isKey ? key_offset(shape, slot, kvHead) : value_offset(shape, slot, kvHead);

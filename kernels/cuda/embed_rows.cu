@@ -13,6 +13,7 @@
 extern "C" __global__ void __launch_bounds__(256)
 embed_rows(const bf16 *__restrict__ table, const int *__restrict__ tokenIds, const int *__restrict__ sampledIds,
            const int *rowCount, int hidden, float scale, float *__restrict__ residual) {
+  let_next_begin();
   const int row = blockIdx.x;
   if (row >= *rowCount) return;
   int id = tokenIds[row];

@@ -8,8 +8,10 @@
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-gather_rows(const uint4 *__restrict__ source, const int *__restrict__ rows, const int *rowCount, int rowBytes,
+gather_rows(const uint4 *source, const int *__restrict__ rows, const int *rowCount, int rowBytes,
             uint4 *__restrict__ target) {
+  let_next_begin();
+  wait_for_previous();
   const int row = blockIdx.x;
   if (row >= *rowCount) return;
   const int chunks = rowBytes / 16;

@@ -60,28 +60,40 @@ __device__ __forceinline__ void store_head(bf16 *head, const LanePlace &place, c
   *reinterpret_cast<uint32 *>(head + place.b) = pack_bf16(v.x[2], v.x[3]);
 }
 
-/* RMSNorm over the head; the whole warp takes part. */
-__device__ __forceinline__ void normalise_head(LaneValues &v, const bf16 *weight, const LanePlace &place, int headDim,
-                                               float epsilon) {
+/* RMSNorm over the head, `w` its weights; the whole warp takes part. */
+__device__ __forceinline__ void normalise_head(LaneValues &v, const LaneValues &w, int headDim, float epsilon) {
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < 4; i++) squares += v.x[i] * v.x[i];
   const float factor = rsqrtf(warp_sum(squares) / headDim + epsilon);
-  const LaneValues w = load_head(weight, place);
 #pragma unroll
   for (int i = 0; i < 4; i++) v.x[i] *= factor * w.x[i];
 }
 
-/* turns: the table's row for the position, [rotaryDim / 2] (cos, sin). */
-__device__ __forceinline__ void rotate_head(LaneValues &v, const float2 *turns, const LanePlace &place) {
+/* (cos, sin) of a lane's two pairs. */
+struct LaneTurns {
+  float2 turn[2];
+};
+
+/* turns: the table's row for the position, [rotaryDim / 2]. */
+__device__ __forceinline__ LaneTurns load_turns(const float2 *turns, const LanePlace &place) {
+  LaneTurns t = {};
+  if (place.used && place.turns) t = {{turns[place.pair], turns[place.pair + 1]}};
+  return t;
+}
+
+__device__ __forceinline__ void rotate_head(LaneValues &v, const LaneTurns &t, const LanePlace &place) {
   if (!place.used || !place.turns) return;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const float2 turn = turns[place.pair + i];
     const float x = v.x[i], y = v.x[2 + i];
-    v.x[i] = x * turn.x - y * turn.y;
-    v.x[2 + i] = y * turn.x + x * turn.y;
+    v.x[i] = x * t.turn[i].x - y * t.turn[i].y;
+    v.x[2 + i] = y * t.turn[i].x + x * t.turn[i].y;
   }
+}
+
+__device__ __forceinline__ void rotate_head(LaneValues &v, const float2 *turns, const LanePlace &place) {
+  rotate_head(v, load_turns(turns, place), place);
 }
 
 /* A projected head with the bias of its projection added. */

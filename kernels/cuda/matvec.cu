@@ -1,18 +1,30 @@
 /*
- * One row times a weight matrix: what a decode step of batch 1 does with all its weights, at the rate of memory.
+ * One row times a weight matrix: what a decode step of batch 1 does with all its weights, at the rate of memory. What
+ * stands between two products of a layer is done by the first one's end and the second one's beginning.
  *
- *   input [in] bf16, weights [out][in] bf16, output [out] bf16 (matvec) or float32 (matvec_float); in a multiple of 8
- *   output[o] = sum of input[i] * weights[o][i], in float32
+ *   input [in] bf16, weights [out][in] bf16, in a multiple of 8; product[o] = sum of input[i] * weights[o][i], float32
+ *   matvec, matvec_float   output[o] = product[o] * factor                                        bf16, float32
+ *   matvec_gated           output[o] = silu(product[o] * factor) * (product[ffn + o] * factor)    bf16 [ffn]
+ *                          weights [2 * ffn][in], out = ffn; silu(x) = x / (1 + exp(-x))
+ *   matvec_add             residual[o] += product[o] * scale; next[o] = residual[o] * norm[o];
+ *                          squares[block] = sum of the block's residual^2
  *
- * A warp computes two outputs: a lane has 8 weight loads of 16 bytes in flight before it uses the first, so that some
- * 60 KB are on their way to a multiprocessor at any time. The input is read through the first-level cache, which the
- * weights pass by. Grid: ceil(out / 2 / 4) blocks of 128 threads. Bytes: 2 a weight.
- * Oracle: test/backend/cuda/emulated-kernels.ts.
+ * RMSNorm is split at its one number: matvec_add leaves the row times the norm's weights, and sums of squares of its
+ * blocks; the products of that row make factor = 1 / sqrt(sum of squares / in + epsilon) of them, always in the same
+ * order. squares null: the input is a finished row, factor 1.
+ *
+ * A warp computes two products: a lane has 8 weight loads of 16 bytes in flight before it uses the first, so that some
+ * 60 KB are on their way to a multiprocessor at any time, and `ahead` more bytes of each weight row are on their way to
+ * the second-level cache, all before the kernel waits for the one before it (common.cuh). The input is read through the
+ * first-level cache, which the weights pass by. Grid: ceil(out / 8) blocks of 128 threads, matvec_gated ceil(out / 4).
+ * Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
  */
 #include "common.cuh"
 
 constexpr int kOutputs = 2;
 constexpr int kBatch = 4;
+constexpr int kBatchChunks = kBatch * 32;
+constexpr int kWarps = 4;
 
 /* Read once: kept in no cache that the input uses. */
 __device__ __forceinline__ uint4 load_weights(const uint4 *from) {
@@ -31,63 +43,135 @@ __device__ __forceinline__ float dot8(const uint4 &weights, const float (&x)[8],
   return sum;
 }
 
-/* The warp's sums, in every lane. */
-__device__ __forceinline__ void matvec_sums(const bf16 *input, const bf16 *weights, int in, int out, int first,
-                                            float (&sums)[kOutputs]) {
-  const int lane = threadIdx.x & 31, chunks = in / 8;
-  const uint4 *x4 = reinterpret_cast<const uint4 *>(input);
+/* Two weight rows of a warp. */
+struct RowPair {
   const uint4 *rows[kOutputs];
-#pragma unroll
-  for (int o = 0; o < kOutputs; o++) {
-    rows[o] = reinterpret_cast<const uint4 *>(weights + size_t(min(first + o, out - 1)) * in);
-    sums[o] = 0;
+  uint4 batch[kOutputs][kBatch];
+  int chunks; /* of 8 weights, in a row */
+
+  /* Weights on their way, then the wait for the kernel before. */
+  __device__ __forceinline__ void begin(const bf16 *weights, int in, int firstRow, int secondRow, int ahead) {
+    const int lane = threadIdx.x & 31;
+    chunks = in / 8;
+    rows[0] = reinterpret_cast<const uint4 *>(weights + size_t(firstRow) * in);
+    rows[1] = reinterpret_cast<const uint4 *>(weights + size_t(secondRow) * in);
+    if (chunks >= kBatchChunks) load_batch(0);
+    const int bytes = min((chunks - kBatchChunks) * 16, ahead);
+    if (lane < kOutputs && bytes > 0) prefetch_range((lane == 0 ? rows[0] : rows[1]) + kBatchChunks, bytes);
+    wait_for_previous();
   }
-  int chunk = lane;
-  for (; chunk + (kBatch - 1) * 32 < chunks; chunk += kBatch * 32) {
-    uint4 w[kOutputs][kBatch];
+
+  __device__ __forceinline__ void load_batch(int first) {
+    const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int b = 0; b < kBatch; b++)
 #pragma unroll
-      for (int o = 0; o < kOutputs; o++) w[o][b] = load_weights(rows[o] + chunk + b * 32);
+      for (int o = 0; o < kOutputs; o++) batch[o][b] = load_weights(rows[o] + first + lane + b * 32);
+  }
+
+  /* The products, in every lane. */
+  __device__ __forceinline__ void multiply(const bf16 *input, float (&sums)[kOutputs]) {
+    const uint4 *x4 = reinterpret_cast<const uint4 *>(input) + (threadIdx.x & 31);
 #pragma unroll
-    for (int b = 0; b < kBatch; b++) {
-      float x[8];
-      unpack8(__ldg(x4 + chunk + b * 32), x);
+    for (int o = 0; o < kOutputs; o++) sums[o] = 0;
+    int first = 0;
+    for (; first + kBatchChunks <= chunks; first += kBatchChunks) {
+      if (first > 0) load_batch(first);
 #pragma unroll
-      for (int o = 0; o < kOutputs; o++) sums[o] = dot8(w[o][b], x, sums[o]);
+      for (int b = 0; b < kBatch; b++) {
+        float x[8];
+        unpack8(x4[first + b * 32], x);
+#pragma unroll
+        for (int o = 0; o < kOutputs; o++) sums[o] = dot8(batch[o][b], x, sums[o]);
+      }
     }
-  }
-  for (; chunk < chunks; chunk += 32) {
-    float x[8];
-    unpack8(__ldg(x4 + chunk), x);
+    for (int chunk = first + (threadIdx.x & 31); chunk < chunks; chunk += 32) {
+      float x[8];
+      unpack8(reinterpret_cast<const uint4 *>(input)[chunk], x);
 #pragma unroll
-    for (int o = 0; o < kOutputs; o++) sums[o] = dot8(load_weights(rows[o] + chunk), x, sums[o]);
-  }
+      for (int o = 0; o < kOutputs; o++) sums[o] = dot8(load_weights(rows[o] + chunk), x, sums[o]);
+    }
 #pragma unroll
-  for (int o = 0; o < kOutputs; o++) sums[o] = warp_sum(sums[o]);
+    for (int o = 0; o < kOutputs; o++) sums[o] = warp_sum(sums[o]);
+  }
+};
+
+__device__ __forceinline__ float norm_factor(const float *squares, int squareCount, int in, float epsilon) {
+  if (!squares) return 1.0f;
+  float sum = 0;
+#pragma unroll 8
+  for (int i = threadIdx.x & 31; i < squareCount; i += 32) sum += squares[i];
+  return rsqrtf(warp_sum(sum) / in + epsilon);
 }
 
-__device__ __forceinline__ int first_output() {
-  return ((blockIdx.x * blockDim.x + threadIdx.x) >> 5) * kOutputs;
-}
+__device__ __forceinline__ int warp_index() { return (blockIdx.x * blockDim.x + threadIdx.x) >> 5; }
 
-extern "C" __global__ void __launch_bounds__(128)
-matvec(const bf16 *__restrict__ input, const bf16 *__restrict__ weights, int in, int out, bf16 *__restrict__ output) {
-  const int first = first_output(), lane = threadIdx.x & 31;
-  if (first >= out) return;
+/* Two neighbouring outputs of a warp: the lane's own, in lanes 0 and 1. */
+__device__ __forceinline__ float neighbour_sum(const bf16 *input, const bf16 *weights, int in, int out, int ahead,
+                                               const float *squares, int squareCount, float epsilon) {
+  const int first = warp_index() * kOutputs;
+  RowPair pair;
+  pair.begin(weights, in, min(first, out - 1), min(first + 1, out - 1), ahead);
+  const float factor = norm_factor(squares, squareCount, in, epsilon);
   float sums[kOutputs];
-  matvec_sums(input, weights, in, out, first, sums);
-  const float mine = lane == 0 ? sums[0] : sums[1];
-  if (lane < kOutputs && first + lane < out) output[first + lane] = pack_bf16(mine, 0.0f) & 0xffffu;
+  pair.multiply(input, sums);
+  return ((threadIdx.x & 31) == 0 ? sums[0] : sums[1]) * factor;
 }
 
-extern "C" __global__ void __launch_bounds__(128)
-matvec_float(const bf16 *__restrict__ input, const bf16 *__restrict__ weights, int in, int out,
-             float *__restrict__ output) {
-  const int first = first_output(), lane = threadIdx.x & 31;
-  if (first >= out) return;
+extern "C" __global__ void __launch_bounds__(kWarps * 32)
+matvec(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, int ahead, const float *squares,
+       int squareCount, float epsilon, bf16 *output) {
+  let_next_begin();
+  const float sum = neighbour_sum(input, weights, in, out, ahead, squares, squareCount, epsilon);
+  const int lane = threadIdx.x & 31, o = warp_index() * kOutputs + lane;
+  if (lane < kOutputs && o < out) output[o] = pack_bf16(sum, 0.0f) & 0xffffu;
+}
+
+extern "C" __global__ void __launch_bounds__(kWarps * 32)
+matvec_float(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, int ahead, const float *squares,
+             int squareCount, float epsilon, float *output) {
+  let_next_begin();
+  const float sum = neighbour_sum(input, weights, in, out, ahead, squares, squareCount, epsilon);
+  const int lane = threadIdx.x & 31, o = warp_index() * kOutputs + lane;
+  if (lane < kOutputs && o < out) output[o] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(kWarps * 32)
+matvec_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, int ffn, int ahead, const float *squares,
+             int squareCount, float epsilon, bf16 *output) {
+  let_next_begin();
+  const int o = warp_index(), row = min(o, ffn - 1);
+  RowPair pair;
+  pair.begin(weights, in, row, ffn + row, ahead);
+  const float factor = norm_factor(squares, squareCount, in, epsilon);
   float sums[kOutputs];
-  matvec_sums(input, weights, in, out, first, sums);
-  const float mine = lane == 0 ? sums[0] : sums[1];
-  if (lane < kOutputs && first + lane < out) output[first + lane] = mine;
+  pair.multiply(input, sums);
+  const float gate = sums[0] * factor, up = sums[1] * factor;
+  if ((threadIdx.x & 31) == 0 && o < ffn) output[o] = pack_bf16(up * gate / (1.0f + __expf(-gate)), 0.0f) & 0xffffu;
+}
+
+extern "C" __global__ void __launch_bounds__(kWarps * 32)
+matvec_add(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, int ahead, float scale,
+           float *residual, const bf16 *__restrict__ norm, bf16 *next, float *squares) {
+  let_next_begin();
+  __shared__ float blockSquares[kWarps];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int first = warp_index() * kOutputs, o = first + lane;
+  const bool isMine = lane < kOutputs && o < out;
+  RowPair pair;
+  const float weight = isMine ? to_float(norm[o]) : 0.0f;
+  pair.begin(weights, in, min(first, out - 1), min(first + 1, out - 1), ahead);
+  float value = isMine ? residual[o] : 0.0f;
+  float sums[kOutputs];
+  pair.multiply(input, sums);
+  value += (lane == 0 ? sums[0] : sums[1]) * scale;
+  if (isMine) {
+    residual[o] = value;
+    next[o] = pack_bf16(value * weight, 0.0f) & 0xffffu;
+  }
+  const float own = isMine ? value * value : 0.0f;
+  const float both = own + __shfl_down_sync(kAllLanes, own, 1);
+  if (lane == 0) blockSquares[warp] = both;
+  __syncthreads();
+  if (threadIdx.x == 0) squares[blockIdx.x] = (blockSquares[0] + blockSquares[1]) + (blockSquares[2] + blockSquares[3]);
 }

@@ -16,11 +16,13 @@ struct Merge {
 };
 
 extern "C" __global__ void __launch_bounds__(128)
-merge_partials(const float *__restrict__ partialOut, const float *__restrict__ partialSums,
-               const Merge *__restrict__ merges, const int *mergeCount, int queryHeads, int headDim,
-               bf16 *__restrict__ out) {
-  if (blockIdx.x >= *mergeCount) return;
-  const Merge merge = merges[blockIdx.x];
+merge_partials(const float *partialOut, const float *partialSums, const Merge *__restrict__ merges,
+               const int *mergeCount, int queryHeads, int headDim, bf16 *out) {
+  let_next_begin();
+  const bool isIdle = blockIdx.x >= *mergeCount;
+  const Merge merge = isIdle ? Merge{} : merges[blockIdx.x];
+  wait_for_previous();
+  if (isIdle) return;
   const int lane = threadIdx.x & 31, pairs = headDim / 2;
   for (int head = blockIdx.y * 4 + (threadIdx.x >> 5); head < queryHeads; head += gridDim.y * 4) {
     float top = -infinity();

@@ -14,24 +14,29 @@
 #include "heads.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-qkv_finish(bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qNorm,
-           const bf16 *__restrict__ kNorm, float epsilon, const float2 *__restrict__ turns,
-           const int *__restrict__ positions, const int *__restrict__ slots, const int *rowCount, int queryHeads,
-           int kvHeads, int headDim, int rotaryDim, int blockTokens, bf16 *__restrict__ pool) {
+qkv_finish(bf16 *qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qNorm, const bf16 *__restrict__ kNorm,
+           float epsilon, const float2 *__restrict__ turns, const int *__restrict__ positions,
+           const int *__restrict__ slots, const int *rowCount, int queryHeads, int kvHeads, int headDim, int rotaryDim,
+           int blockTokens, bf16 *pool) {
+  let_next_begin();
   const int row = blockIdx.x, head = blockIdx.y * 8 + (threadIdx.x >> 5), heads = queryHeads + 2 * kvHeads;
-  if (row >= *rowCount || head >= heads) return;
   const bool isQuery = head < queryHeads, isKey = !isQuery && head < queryHeads + kvHeads;
-  if (isQuery && !bias && !qNorm) return;
+  const bool isIdle = row >= *rowCount || head >= heads || (isQuery && !bias && !qNorm);
   const HeadShape shape = {headDim, rotaryDim, kvHeads, blockTokens};
   const LanePlace place = lane_place(shape);
+  const bf16 *norm = isQuery ? qNorm : isKey ? kNorm : nullptr;
+  const LaneValues weights = norm ? load_head(norm, place) : LaneValues{};
+  const int slot = isIdle ? 0 : slots[row];
+  LaneTurns turn = {};
+  if (isKey && !isIdle) turn = load_turns(turns + (long long)(positions[row]) * (rotaryDim / 2), place);
+  wait_for_previous();
+  if (isIdle) return;
   bf16 *data = qkv + (size_t(row) * heads + head) * headDim;
   LaneValues v = projected_head(data, bias ? bias + head * headDim : nullptr, place);
-  const bf16 *norm = isQuery ? qNorm : isKey ? kNorm : nullptr;
-  if (norm) normalise_head(v, norm, place, headDim, epsilon);
+  if (norm) normalise_head(v, weights, headDim, epsilon);
   if (isQuery) return store_head(data, place, v);
-  const int slot = slots[row];
   if (isKey) {
-    rotate_head(v, turns + (long long)(positions[row]) * (rotaryDim / 2), place);
+    rotate_head(v, turn, place);
     return store_head(pool + key_offset(shape, slot, head - queryHeads), place, v);
   }
   store_head(pool + value_offset(shape, slot, head - queryHeads - kvHeads), place, v);

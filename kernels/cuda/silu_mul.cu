@@ -9,7 +9,9 @@
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-silu_mul(const bf16 *__restrict__ gateUp, const int *rowCount, int ffn, bf16 *__restrict__ out) {
+silu_mul(const bf16 *gateUp, const int *rowCount, int ffn, bf16 *__restrict__ out) {
+  let_next_begin();
+  wait_for_previous();
   const size_t row = blockIdx.y;
   const int chunk = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= *rowCount || chunk >= ffn / 8) return;

@@ -1,5 +1,6 @@
 /**
- * Speed on the device, random weights in the true shapes: `bun test/gpu/bench.ts [folder of NVIDIA's libraries]...`.
+ * Speed on the device, random weights in the true shapes: `bun test/gpu/bench.ts [part]... [folder of NVIDIA's libraries]...`,
+ * parts: names of models, decode, decode64, prefill, documents.
  * Decoding at batch 1 and 64 and 1,024 tokens, prefill of 8,192, and time to the first token over k documents. Floors
  * are from the ceilings that the same run measures. Writes $OUT/gpu-MODEL.json.
  */
@@ -18,6 +19,15 @@ const prefillTokens = 8_192;
 const documentTokens = 2_857;
 const questionTokens = 32;
 const kvBytes = 60e9;
+
+const isModel = (part: string): part is ModelName => modelNames.some((name) => name === part);
+const models = options.parts.some(isModel) ? options.parts.filter(isModel) : modelNames;
+const parts = options.parts.filter((part) => !isModel(part));
+
+/** Is a part of the benchmark, under any of its names, to run? */
+function isWanted(...names: readonly string[]): boolean {
+  return parts.length === 0 || names.some((name) => parts.includes(name));
+}
 
 interface Bench {
   readonly report: Report;
@@ -128,9 +138,12 @@ async function benchModel(name: ModelName): Promise<number> {
   const backend = await openRandomModel(device, config, { kvBytes, maxRows: prefillTokens });
   console.log(`${name}: ${backend.weightBytes} bytes of weights, open after ${performance.now() - startMs} ms`);
   const bench = { report, config, backend, device, ceilings };
-  for (const batch of [1, 64]) await report.check(`${name} decode ${batch}`, () => benchDecode(bench, batch));
-  await report.check(`${name} prefill`, () => benchPrefill(bench));
-  for (const count of name === "Qwen3-8B" ? [1, 2, 4, 8, 16, 32] : []) {
+  for (const batch of [1, 64]) {
+    if (!isWanted(`decode${batch}`, "decode")) continue;
+    await report.check(`${name} decode ${batch}`, () => benchDecode(bench, batch));
+  }
+  if (isWanted("prefill")) await report.check(`${name} prefill`, () => benchPrefill(bench));
+  for (const count of name === "Qwen3-8B" && isWanted("documents") ? [1, 2, 4, 8, 16, 32] : []) {
     await report.check(`${name} ${count} documents`, () => benchDocuments(bench, count));
   }
   const { context } = device;
@@ -143,5 +156,5 @@ async function benchModel(name: ModelName): Promise<number> {
 }
 
 const failures: number[] = [];
-for (const name of modelNames) failures.push(await benchModel(name));
+for (const name of models) failures.push(await benchModel(name));
 process.exit(Math.max(...failures));

@@ -30,7 +30,7 @@ export async function timeRows(timer: KernelTimer, random: Random): Promise<void
   );
   for (const rows of [64, maxRows]) {
     const count = putInts(device, Int32Array.of(rows));
-    const norm = device.prepare("add_rmsnorm", residual, delta, null, 1, weight, 1e-6, count, hidden, out);
+    const norm = device.prepare("add_rmsnorm", residual, delta, 1, weight, 1e-6, count, hidden, out);
     await timer.time(`add_rmsnorm ${rows}`, { bytes: rows * hidden * 12, flop: 0 }, 20, () =>
       norm({ grid: [rows], blockThreads: hidden / 8 }),
     );

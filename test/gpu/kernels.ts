@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
 import { freshSeed, Random } from "../native/random.ts";
 import { attentionCases, checkAttention } from "./kernel-attention.ts";
+import { checkProducts, productShapes } from "./kernel-products.ts";
 import { timeRows } from "./kernel-row-timings.ts";
 import { checkHeads, checkNorm, checkRows } from "./kernel-rows.ts";
 import { checkSampling } from "./kernel-sampling.ts";
@@ -49,6 +50,9 @@ await report.check("a turn by one position shows", async () => {
 if (!isTimes) {
   for (const hidden of [64, 4_096, 5_120, 16_384]) {
     await report.check(`add_rmsnorm of ${hidden}`, () => checkNorm(device, random, hidden));
+  }
+  for (const [width, count] of productShapes) {
+    await report.check(`products of ${width}, ${count}`, () => checkProducts(device, random, width, count));
   }
   await report.check("rows", () => checkRows(device, random));
   await report.check("sampling of 257", () => checkSampling(device, random, 257, 200));

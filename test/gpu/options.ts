@@ -1,4 +1,7 @@
-/** What all device programs take: `[folder of NVIDIA's libraries]...`, run from the project's root; OUT: where results go. */
+/**
+ * What all device programs take: `[part of the program]... [folder of NVIDIA's libraries]...`, run from the project's
+ * root; OUT: where results go.
+ */
 import { join } from "node:path";
 import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
 
@@ -6,10 +9,18 @@ import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-devi
 export interface GpuOptions {
   readonly libraryFolders: readonly string[];
   readonly outFolder: string | undefined;
+  /** Arguments that are no folders; none: everything. */
+  readonly parts: readonly string[];
 }
 
 export function gpuOptions(): GpuOptions {
-  return { libraryFolders: process.argv.slice(2), outFolder: process.env.OUT };
+  const given = process.argv.slice(2);
+  const isFolder = (argument: string) => argument.includes("/");
+  return {
+    libraryFolders: given.filter(isFolder),
+    outFolder: process.env.OUT,
+    parts: given.filter((argument) => !isFolder(argument)),
+  };
 }
 
 /** Path of a result file; undefined when none is wanted. */

@@ -3,6 +3,7 @@ import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/kernels.ts";
 import { emulatedAttention, emulatedMerge } from "./emulated-attention.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
+import { emulatedMatvec, emulatedMatvecAdd, emulatedMatvecFloat, emulatedMatvecGated } from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
 
@@ -16,16 +17,6 @@ function activeCount(memory: EmulatedMemory, count: unknown, grid: number): numb
   const active = memory.int32(buffer(count))[0];
   if (active > grid) throw new RangeError(`a grid of ${grid} for ${active} rows`);
   return active;
-}
-
-function emulatedMatvec(memory: EmulatedMemory, [input, weights, inWidth, outWidth]: Values, grid: number) {
-  const [width, outs] = [number(inWidth), number(outWidth)];
-  if (grid * 8 < outs) throw new RangeError(`a grid of ${grid} for ${outs} outputs`);
-  const x = memory.bfloat16(buffer(input)).row(0, width);
-  const rows = memory.bfloat16(buffer(weights));
-  return Array.from({ length: outs }, (_, o) =>
-    rows.row(o * width, width).reduce((sum, weight, i) => sum + weight * x[i], 0),
-  );
 }
 
 function normalise(values: Float32Array, weight: Float32Array, epsilon: number): void {
@@ -75,16 +66,15 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       );
     }
   },
-  add_rmsnorm(memory, [residual, delta, bias, scale, weight, epsilon, rowCount, hidden, out], [grid]) {
+  add_rmsnorm(memory, [residual, delta, scale, weight, epsilon, rowCount, hidden, out], [grid]) {
     const width = number(hidden);
     const rows = activeCount(memory, rowCount, grid);
     for (let row = 0; row < rows; row++) {
       const stream = memory.float32(buffer(residual)).subarray(row * width, (row + 1) * width);
       if (delta !== null) {
         const added = memory.bfloat16(buffer(delta)).row(row * width, width);
-        const constant = bias === null ? undefined : memory.bfloat16(buffer(bias)).row(0, width);
         stream.forEach((x, i) => {
-          stream[i] = x + (added[i] + (constant?.[i] ?? 0)) * number(scale);
+          stream[i] = x + added[i] * number(scale);
         });
       }
       const values = stream.slice();
@@ -130,16 +120,10 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       }
     }
   },
-  matvec(memory, [input, weights, inWidth, outWidth, output], [grid]) {
-    const sums = emulatedMatvec(memory, [input, weights, inWidth, outWidth], grid);
-    const to = memory.bfloat16(buffer(output));
-    sums.forEach((sum, o) => {
-      to.set(o, sum);
-    });
-  },
-  matvec_float(memory, [input, weights, inWidth, outWidth, output], [grid]) {
-    memory.float32(buffer(output)).set(emulatedMatvec(memory, [input, weights, inWidth, outWidth], grid));
-  },
+  matvec: emulatedMatvec,
+  matvec_float: emulatedMatvecFloat,
+  matvec_gated: emulatedMatvecGated,
+  matvec_add: emulatedMatvecAdd,
   sample_rows: emulatedSampling,
   logprobs: emulatedLogprobs,
   gather_rows(memory, [source, rows, rowCount, rowBytes, target], [grid]) {

@@ -1,5 +1,6 @@
 /** Arguments as the driver reads them, launches, recorded graphs, and waiting for them. */
 import { beforeEach, describe, expect, test } from "bun:test";
+import { CudaContext } from "../../../worker/native/cuda/context.ts";
 import { CudaError } from "../../../worker/native/cuda/driver.ts";
 import { CudaEvent } from "../../../worker/native/cuda/event.ts";
 import { captureGraph } from "../../../worker/native/cuda/graph.ts";
@@ -109,6 +110,25 @@ describe("a kernel", () => {
     expect(kernel).toMatchObject({ registersPerThread: 40, localBytesPerThread: 16, staticSharedBytes: 1024 });
     fake.fail("cuLaunchKernel", 1);
     expect(() => kernel.launch(stream, { grid: [1], block: [1] }, packed)).toThrow('cuLaunchKernel ("nothing")');
+  });
+
+  test("may begin before the one before it ends, where the device can", () => {
+    const kernel = openModule().kernel("nothing", []);
+    const shape = { grid: [70_000, 2, 3], block: [4, 5, 6], sharedBytes: 7, overlapsPrevious: true } as const;
+    kernel.launch(stream, shape, kernel.pack());
+    kernel.launch(stream, { grid: [1], block: [8], overlapsPrevious: true }, kernel.pack());
+    // The attribute's number in cuda.h, and that it is on.
+    expect(fake.notes("cuLaunchKernelEx")).toEqual(["cuLaunchKernelEx 6=1 ", "cuLaunchKernelEx 6=1 "]);
+    expect(fake.notes("cuLaunchKernel")).toEqual([
+      "cuLaunchKernel nothing 70000 2 3 4 5 6 7",
+      "cuLaunchKernel nothing 1 1 1 8 1 1 0",
+    ]);
+    fake.fail("cuLaunchKernelEx", 1);
+    expect(() => kernel.launch(stream, shape, kernel.pack())).toThrow('cuLaunchKernelEx ("nothing")');
+    fake.setCapability(89);
+    const older = new CudaModule(new CudaContext(context.driver, 0), Uint8Array.of(0x7f)).kernel("nothing", []);
+    older.launch(stream, { grid: [1], block: [9], overlapsPrevious: true }, older.pack());
+    expect(fake.notes().at(-1)).toBe("cuLaunchKernel nothing 1 1 1 9 1 1 0");
   });
 
   test.each([

@@ -73,13 +73,14 @@ export function attentionLaunches(parts: ForwardParts, layout: StepLayout): Atte
     workspace.attended,
   );
   const mergeOp: Op = ({ merges }) => {
-    if (merges > 0) merge({ grid: [merges, Math.ceil(headCount / 4)], blockThreads: threads });
+    if (merges > 0) merge({ grid: [merges, Math.ceil(headCount / 4)], blockThreads: threads, overlapsPrevious: true });
   };
   // The decode kernel's blocks take items in turn, so its launch is the same for every step.
   const fewSize: LaunchSize = {
     grid: [blocksPerMultiprocessor * device.multiprocessorCount],
     blockThreads: threads,
     sharedBytes: decodeShared(headDim),
+    overlapsPrevious: true,
   };
   const manySize = (items: number): LaunchSize => ({
     grid: [items * kvHeadCount],

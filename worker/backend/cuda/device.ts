@@ -17,6 +17,8 @@ export interface LaunchSize {
   readonly grid: Extent;
   readonly blockThreads: number;
   readonly sharedBytes?: number;
+  /** May begin while the launch before it still runs; for kernels that wait themselves (kernels/cuda/common.cuh). */
+  readonly overlapsPrevious?: boolean;
 }
 
 /** A kernel with its arguments, ready to be launched. */

@@ -7,13 +7,19 @@
  *   each layer   normed = norm(residual += delta);  qkv = normed Wqkv;  k, v to the pool;  attended = attention
  *                delta = attended Wo;  normed = norm(residual += delta);  delta = silu(gate) * up Wdown
  *   head         normed = norm(residual += delta);  logits = normed[logitRows] Whead
+ *
+ * A step of one row, the first layer's beginning apart, has the sums and norms inside its products (row-products.ts):
+ *   each layer   qkv = row Wqkv;  k, v to the pool;  attended = attention;  residual += attended Wo, row
+ *                activated = silu(gate) * up of row Wgate, Wup;  residual += activated Wdown, row
  */
 import type { ModelConfig } from "../../model/config.ts";
 import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device.ts";
 import type { DevicePool } from "./pool.ts";
-import { type SampleAnswer, topStride } from "./sampling.ts";
+import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
+import { sampleOps } from "./sample-ops.ts";
+import type { SampleAnswer } from "./sampling.ts";
 import type { StepCounts, StepLayout, StepStaging } from "./staging.ts";
 import type { DeviceWeights, LayerWeights } from "./weights.ts";
 import type { WorkShape } from "./work-items.ts";
@@ -33,23 +39,26 @@ export interface ForwardParts {
   readonly answer: SampleAnswer;
   readonly workShape: WorkShape;
   readonly blockTokens: number;
+  /** Steps of one row run with sums and norms inside their products; false: as any other step. */
+  readonly fusesRows: boolean;
 }
 
 const blockThreads = 256;
 const warpThreads = 32;
 
-/** Of matvec.cu: a warp computes so many outputs, a block has so many threads. */
-const matvec = { warpOutputs: 2, blockThreads: 128 } as const;
+/** The kernels of a step's chain wait for each other themselves. */
+const overlapsPrevious = true;
 
 /** A product; of one row by our own kernel, which reads the weights at the rate of memory. */
 function productOp(device: ComputeDevice, shape: MatmulShape, operands: MatmulOperands): Op {
-  const { rows, inWidth, outWidth, outputType } = shape;
-  if (rows > 1 || inWidth % 8 !== 0) return () => device.matmul(shape, operands);
-  const name = outputType === "float32" ? "matvec_float" : "matvec";
-  const launch = device.prepare(name, operands.input, operands.weights, inWidth, outWidth, operands.output);
-  const blockOutputs = (matvec.blockThreads / warpThreads) * matvec.warpOutputs;
-  const size = { grid: [Math.ceil(outWidth / blockOutputs)], blockThreads: matvec.blockThreads } as const;
-  return () => launch(size);
+  const { rows, inWidth, outputType } = shape;
+  const { input, weights, output } = operands;
+  if (rows > 1 || !takesRows(inWidth)) return () => device.matmul(shape, operands);
+  return new RowProducts(device).product(finished(input, inWidth), weights, output, outputType);
+}
+
+function finished(row: DeviceBuffer, width: number): RowInput {
+  return { row, width, squares: null, epsilon: 0 };
 }
 
 /** The launches of steps of up to `layout.capacity.rows` rows. */
@@ -63,25 +72,34 @@ export class Forward {
   readonly sampling: readonly Op[];
   private readonly parts: ForwardParts;
   private readonly attention: AttentionOps;
+  private readonly isFusedRow: boolean;
 
   constructor(parts: ForwardParts, layout: StepLayout) {
+    const { headCount, headDim, hiddenSize, ffnSize } = parts.config;
     this.parts = parts;
     this.layout = layout;
     this.attention = attentionLaunches(parts, layout);
+    const fits = takesRows(hiddenSize, ffnSize, headCount * headDim);
+    this.isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fits;
     const { layers, finalNorm } = parts.weights;
     this.body = [
       this.embed(),
-      ...layers.flatMap((layer, index) => [...this.projectQkv(layer, index), ...this.restOfLayer(layer, index)]),
-      this.norm(finalNorm, parts.workspace.delta),
+      ...layers.flatMap((layer, index) =>
+        this.isFusedRow
+          ? this.fusedLayer(layer, index)
+          : [...this.projectQkv(layer, index), ...this.restOfLayer(layer, index)],
+      ),
+      ...(this.isFusedRow ? [] : [this.norm(finalNorm, parts.workspace.delta)]),
     ];
     this.probe = this.probeOps();
-    this.sampling = this.sampleOps();
+    this.sampling = sampleOps(parts, layout);
   }
 
   /** Logits of the first `rows` rows of `normed`, or of the step's logit rows where those are others. */
   head(rows: number, allRows: boolean): Op[] {
     const { device, config, weights, workspace, staging } = this.parts;
     const { hiddenSize, vocabSize } = config;
+    if (this.isFusedRow) return [this.rows.product(this.openRow(), weights.head, workspace.logits, "float32")];
     const input = allRows ? workspace.normed : workspace.headInput;
     const shape = { rows, outWidth: vocabSize, inWidth: hiddenSize, outputType: "float32" } as const;
     const operands = { input, weights: weights.head, output: workspace.logits };
@@ -96,35 +114,7 @@ export class Forward {
       hiddenSize * 2,
       workspace.headInput,
     );
-    return [(counts) => gather({ grid: [counts.logitRows], blockThreads }), product];
-  }
-
-  private sampleOps(): Op[] {
-    const { device, config, workspace, staging, answer } = this.parts;
-    const { logits, savedLogits } = workspace;
-    const { vocabSize } = config;
-    const rows = staging.list(this.layout.samples);
-    const count = staging.count("logitRows");
-    const list = (firstWord: number) => workspace.answer.slice(firstWord * 4);
-    const ids = list(answer.ids);
-    const draw = device.prepare("sample_rows", logits, vocabSize, rows, staging.list(0), savedLogits, count, ids);
-    const report = device.prepare(
-      "logprobs",
-      logits,
-      vocabSize,
-      rows,
-      ids,
-      count,
-      topStride,
-      list(answer.chosen),
-      list(answer.topIds),
-      list(answer.topLogprobs),
-    );
-    return [draw, report].map(
-      (launch) =>
-        ({ logitRows }) =>
-          launch({ grid: [logitRows], blockThreads: 1024 }),
-    );
+    return [(counts) => gather({ grid: [counts.logitRows], blockThreads, overlapsPrevious }), product];
   }
 
   private embed(): Op {
@@ -150,7 +140,6 @@ export class Forward {
       "add_rmsnorm",
       workspace.residual,
       delta,
-      null,
       residualMultiplier,
       weight,
       rmsNormEps,
@@ -159,7 +148,7 @@ export class Forward {
       workspace.normed,
     );
     const threads = Math.min(1024, Math.ceil(hiddenSize / 8 / warpThreads) * warpThreads);
-    return (counts) => launch({ grid: [counts.rows], blockThreads: threads });
+    return (counts) => launch({ grid: [counts.rows], blockThreads: threads, overlapsPrevious });
   }
 
   private product(input: DeviceBuffer, weights: DeviceBuffer, output: DeviceBuffer, inWidth: number): Op {
@@ -193,6 +182,38 @@ export class Forward {
     ];
   }
 
+  private get rows(): RowProducts {
+    return new RowProducts(this.parts.device);
+  }
+
+  /** The row as the product before left it. */
+  private openRow(): RowInput {
+    const { config, workspace } = this.parts;
+    const { hiddenSize: width, rmsNormEps: epsilon } = config;
+    return { row: workspace.normed, width, squares: workspace.squares, epsilon };
+  }
+
+  private fusedLayer(layer: LayerWeights, index: number): Op[] {
+    const { config, workspace, weights, pool, rope } = this.parts;
+    const { headCount, headDim, ffnSize, residualMultiplier: scale } = config;
+    const { rows } = this;
+    const kv = pool.layer(index);
+    const turns = config.rope.layers[index] ? rope.origin : null;
+    const { residual, normed, squares, attended, activated } = workspace;
+    const next = weights.layers[index + 1]?.inputNorm ?? weights.finalNorm;
+    const target = { residual, scale, row: normed, squares };
+    return [
+      ...(index === 0
+        ? this.projectQkv(layer, 0)
+        : [rows.product(this.openRow(), layer.qkv, workspace.qkv, "bfloat16")]),
+      this.finishQkv(layer, kv, turns),
+      ...this.attention.ofLayer(kv, turns),
+      rows.add(attended, headCount * headDim, layer.output, { ...target, norm: layer.postAttentionNorm }),
+      rows.gated(this.openRow(), layer.gateUp, activated),
+      rows.add(activated, ffnSize, layer.down, { ...target, norm: next }),
+    ];
+  }
+
   private finishQkv(layer: LayerWeights, kv: DeviceBuffer, turns: DeviceBuffer | null): Op {
     const { device, config, workspace, staging, blockTokens } = this.parts;
     const { headCount, kvHeadCount, headDim, rmsNormEps } = config;
@@ -215,7 +236,7 @@ export class Forward {
       kv,
     );
     const heads = headCount + 2 * kvHeadCount;
-    return (counts) => launch({ grid: [counts.rows, Math.ceil(heads / 8)], blockThreads });
+    return (counts) => launch({ grid: [counts.rows, Math.ceil(heads / 8)], blockThreads, overlapsPrevious });
   }
 
   private activate(): Op {
@@ -223,7 +244,8 @@ export class Forward {
     const { ffnSize } = config;
     const { gateUp, activated } = workspace;
     const launch = device.prepare("silu_mul", gateUp, staging.count("rows"), ffnSize, activated);
-    return (counts) => launch({ grid: [Math.ceil(ffnSize / 8 / blockThreads), counts.rows], blockThreads });
+    const gridX = Math.ceil(ffnSize / 8 / blockThreads);
+    return (counts) => launch({ grid: [gridX, counts.rows], blockThreads, overlapsPrevious });
   }
 
   private probeOps(): Op[] {

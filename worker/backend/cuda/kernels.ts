@@ -11,13 +11,16 @@ const attention = [
   ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
+/** input, weights, in, out, ahead, squares, squareCount, epsilon, output */
+const productOfRow = ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
+
 export const kernelSignatures = {
   // inverseFrequencies, half, firstPosition, positionCount, factor, out
   fill_rope_table: ["ptr", "i32", "i32", "i32", float64, "ptr"],
   // table, tokenIds, sampledIds, rowCount, hidden, scale, residual
   embed_rows: ["ptr", "ptr", "ptr", "ptr", "i32", "f32", "ptr"],
-  // residual, delta, bias, scale, weight, epsilon, rowCount, hidden, out
-  add_rmsnorm: ["ptr", "ptr", "ptr", "f32", "ptr", "f32", "ptr", "i32", "ptr"],
+  // residual, delta, scale, weight, epsilon, rowCount, hidden, out
+  add_rmsnorm: ["ptr", "ptr", "f32", "ptr", "f32", "ptr", "i32", "ptr"],
   // qkv, bias, qNorm, kNorm, epsilon, turns, positions, slots, rowCount,
   // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool
   qkv_finish: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
@@ -25,9 +28,11 @@ export const kernelSignatures = {
   attention_prefill: attention,
   // partialOut, partialSums, merges, mergeCount, queryHeads, headDim, out
   merge_partials: ["ptr", "ptr", "ptr", "ptr", "i32", "i32", "ptr"],
-  // input, weights, in, out, output
-  matvec: ["ptr", "ptr", "i32", "i32", "ptr"],
-  matvec_float: ["ptr", "ptr", "i32", "i32", "ptr"],
+  matvec: productOfRow,
+  matvec_float: productOfRow,
+  matvec_gated: productOfRow,
+  // input, weights, in, out, ahead, scale, residual, norm, next, squares
+  matvec_add: ["ptr", "ptr", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"],
   // gateUp, rowCount, ffn, out
   silu_mul: ["ptr", "ptr", "i32", "ptr"],
   // source, rows, rowCount, rowBytes, target
@@ -50,6 +55,8 @@ export type KernelName = keyof typeof kernelSignatures;
 const otherFiles: Partial<Record<KernelName, string>> = {
   fill_rope_table: "rope_table.cu",
   matvec_float: "matvec.cu",
+  matvec_gated: "matvec.cu",
+  matvec_add: "matvec.cu",
 };
 
 /** File in kernels/cuda that defines the kernel. */

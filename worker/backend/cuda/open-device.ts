@@ -128,8 +128,8 @@ export class CudaDevice implements ComputeDevice {
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch {
     const kernel = this.#kernel(name);
     const packed = kernel.pack(...(values as unknown as ArgumentsOf<Signature>));
-    return ({ grid, blockThreads, sharedBytes }) =>
-      kernel.launch(this.stream, { grid, block: [blockThreads], sharedBytes }, packed);
+    return ({ grid, blockThreads, sharedBytes, overlapsPrevious }) =>
+      kernel.launch(this.stream, { grid, block: [blockThreads], sharedBytes, overlapsPrevious }, packed);
   }
 
   allowSharedBytes(name: KernelName, bytes: number): void {

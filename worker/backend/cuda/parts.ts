@@ -20,7 +20,7 @@ export interface CudaBackendOptions {
   /** Most rows of one step, and most of them that want logits. */
   readonly maxRows: number;
   readonly maxLogitRows: number;
-  /** false: decode steps are launched one by one too, for comparison. Default true. */
+  /** false: decode steps are launched one by one too, and one row as many, for comparison. Default true. */
   readonly graphs?: boolean;
   /** Left free on the device, for the driver and for graphs; default 1 GiB. */
   readonly reserveBytes?: number;
@@ -77,6 +77,7 @@ export async function makeParts(
     answer,
     workShape,
     blockTokens,
+    fusesRows: options.graphs !== false,
   };
 }
 

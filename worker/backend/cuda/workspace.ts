@@ -1,6 +1,7 @@
 /** Activations of one step, made once for the largest, and the table of turns. */
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import { squareCount } from "./row-products.ts";
 import { editWords } from "./sampling.ts";
 
 export interface WorkspaceSizes {
@@ -19,6 +20,8 @@ export interface Workspace {
   /** [rows, hidden] bfloat16: a sublayer's input, and what it adds to the residual stream */
   readonly normed: DeviceBuffer;
   readonly delta: DeviceBuffer;
+  /** float32: sums of squares of parts of one row's residual stream, as many as matvec_add has thread blocks */
+  readonly squares: DeviceBuffer;
   /** [rows, (heads + 2 * kvHeads) * headDim] bfloat16 */
   readonly qkv: DeviceBuffer;
   /** [rows, heads * headDim] bfloat16 */
@@ -48,6 +51,7 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
     residual: rows("residual", hiddenSize, 4),
     normed: rows("normed", hiddenSize, 2),
     delta: rows("delta", hiddenSize, 2),
+    squares: device.allocate("sums of squares", squareCount(hiddenSize) * 4),
     qkv: rows("qkv", (headCount + 2 * kvHeadCount) * headDim, 2),
     attended: rows("attended", headCount * headDim, 2),
     partials: device.allocate("partials", partialRows * headCount * headDim * 4),

@@ -56,6 +56,7 @@ const driverSymbols = {
   cuFuncSetAttribute: { args: ["ptr", "i32", "i32"], returns: "i32" },
   cuFuncGetParamInfo: { args: ["ptr", "u64", "ptr", "ptr"], returns: "i32" },
   cuOccupancyMaxActiveBlocksPerMultiprocessor: { args: ["ptr", "ptr", "i32", "u64"], returns: "i32" },
+  cuLaunchKernelEx: { args: ["ptr", "ptr", "ptr", "ptr"], returns: "i32" },
   cuLaunchKernel: {
     args: ["ptr", "u32", "u32", "u32", "u32", "u32", "u32", "u32", "ptr", "ptr", "ptr"],
     returns: "i32",

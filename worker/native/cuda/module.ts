@@ -4,6 +4,7 @@ import { assertInteger, openHandle } from "../library.ts";
 import { type ArgumentsOf, PackedArguments, parameterBytes, type Signature } from "./arguments.ts";
 import type { CudaContext } from "./context.ts";
 import { cText } from "./driver.ts";
+import { OverlappingLaunch } from "./launch-config.ts";
 import type { CudaStream } from "./stream.ts";
 
 /** Extent in x, y, z; missing ones are 1. */
@@ -15,6 +16,11 @@ export interface LaunchShape {
   readonly block: Extent;
   /** Dynamic shared memory of a thread block; default 0. */
   readonly sharedBytes?: number;
+  /**
+   * The launch may begin while the kernel before it in the stream still runs: this kernel waits for it on the device,
+   * before it reads or overwrites anything (griddepcontrol.wait). Compute capability 9.0; a graph keeps it.
+   */
+  readonly overlapsPrevious?: boolean;
 }
 
 // CUfunction_attribute of cuda.h.
@@ -72,6 +78,7 @@ export class CudaKernel<Types extends Signature = Signature> {
   readonly #context: CudaContext;
   readonly #handle: Pointer;
   readonly #number = new Int32Array(1);
+  readonly #overlapping = new OverlappingLaunch();
   #maxSharedBytes: number;
 
   constructor(context: CudaContext, handle: Pointer, name: string, signature: Types) {
@@ -134,7 +141,15 @@ export class CudaKernel<Types extends Signature = Signature> {
     assertInteger(`threads in a block of "${name}"`, blockX * blockY * blockZ, 1, this.maxThreadsPerBlock);
     assertInteger(`sharedBytes of "${name}"`, sharedBytes, 0, this.#maxSharedBytes);
     if (packed.signature !== this.signature) throw new TypeError(`the arguments are not packed for "${name}"`);
-    const { driver } = this.#context;
+    const { driver, device } = this.#context;
+    const parameters = packed.address as Pointer;
+    if (shape.overlapsPrevious && device.computeCapability >= 90) {
+      this.#overlapping.set([gridX, gridY, gridZ, blockX, blockY, blockZ, sharedBytes], stream.handle);
+      const { cuLaunchKernelEx } = driver.symbols;
+      const status = cuLaunchKernelEx(this.#overlapping.address, this.#handle, parameters, null);
+      if (status !== 0) driver.check(`cuLaunchKernelEx ("${name}")`, status);
+      return;
+    }
     const status = driver.symbols.cuLaunchKernel(
       this.#handle,
       gridX,
@@ -145,7 +160,7 @@ export class CudaKernel<Types extends Signature = Signature> {
       blockZ,
       sharedBytes,
       stream.handle,
-      packed.address as Pointer,
+      parameters,
       null,
     );
     if (status !== 0) driver.check(`cuLaunchKernel ("${name}")`, status);

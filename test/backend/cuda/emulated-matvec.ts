@@ -1,0 +1,67 @@
+/** Products of one row as kernels/cuda/matvec.cu says them, in plain loops. */
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { Values } from "./emulated-heads.ts";
+import type { EmulatedMemory } from "./emulated-memory.ts";
+
+const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
+const number = (value: unknown): number => Number(value);
+
+/** What one thread block computes. */
+const blockProducts = 8;
+
+function products(memory: EmulatedMemory, input: unknown, weights: unknown, width: number, rows: number): number[] {
+  const x = memory.bfloat16(buffer(input)).row(0, width);
+  const matrix = memory.bfloat16(buffer(weights));
+  return Array.from({ length: rows }, (_, o) =>
+    matrix.row(o * width, width).reduce((sum, weight, i) => sum + weight * x[i], 0),
+  );
+}
+
+function assertGrid(grid: number, rows: number): void {
+  if (grid * blockProducts < rows) throw new RangeError(`a grid of ${grid} for ${rows} products`);
+}
+
+/** Products of a row that matvec_add left without its factor, or of a finished one. */
+function rowProducts(memory: EmulatedMemory, values: Values, grid: number, rowsOf: (out: number) => number): number[] {
+  const [input, weights, inWidth, out, , squares, squareCount, epsilon] = values;
+  const [width, rows] = [number(inWidth), rowsOf(number(out))];
+  assertGrid(grid, rows);
+  const sums = products(memory, input, weights, width, rows);
+  if (squares === null) return sums;
+  const parts = memory.float32(buffer(squares)).subarray(0, number(squareCount));
+  const factor = 1 / Math.sqrt(parts.reduce((sum, part) => sum + part, 0) / width + number(epsilon));
+  return sums.map((sum) => sum * factor);
+}
+
+export function emulatedMatvec(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
+  const to = memory.bfloat16(buffer(values[8]));
+  rowProducts(memory, values, grid, (out) => out).forEach((sum, o) => {
+    to.set(o, sum);
+  });
+}
+
+export function emulatedMatvecFloat(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
+  memory.float32(buffer(values[8])).set(rowProducts(memory, values, grid, (out) => out));
+}
+
+export function emulatedMatvecGated(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
+  const ffn = number(values[3]);
+  const to = memory.bfloat16(buffer(values[8]));
+  const sums = rowProducts(memory, values, grid, (out) => 2 * out);
+  for (let o = 0; o < ffn; o++) to.set(o, (sums[o] / (1 + Math.exp(-sums[o]))) * sums[ffn + o]);
+}
+
+export function emulatedMatvecAdd(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
+  const [input, weights, inWidth, outWidth, , scale, residual, norm, next, squares] = values;
+  const out = number(outWidth);
+  assertGrid(grid, out);
+  const stream = memory.float32(buffer(residual));
+  const parts = memory.float32(buffer(squares));
+  const [scales, to] = [memory.bfloat16(buffer(norm)), memory.bfloat16(buffer(next))];
+  parts.fill(0, 0, Math.ceil(out / blockProducts));
+  products(memory, input, weights, number(inWidth), out).forEach((sum, o) => {
+    stream[o] += sum * number(scale);
+    to.set(o, stream[o] * scales.get(o));
+    parts[Math.floor(o / blockProducts)] += stream[o] ** 2;
+  });
+}

@@ -1,0 +1,33 @@
+/** Drawing tokens on the device, as launches. */
+import type { ForwardParts, Op } from "./forward.ts";
+import { topStride } from "./sampling.ts";
+import type { StepLayout } from "./staging.ts";
+
+/** A token for each logit row, and its log-probabilities: launches behind the head. */
+export function sampleOps(parts: ForwardParts, layout: StepLayout): Op[] {
+  const { device, config, workspace, staging, answer } = parts;
+  const { logits, savedLogits } = workspace;
+  const { vocabSize } = config;
+  const rows = staging.list(layout.samples);
+  const count = staging.count("logitRows");
+  const list = (firstWord: number) => workspace.answer.slice(firstWord * 4);
+  const ids = list(answer.ids);
+  const draw = device.prepare("sample_rows", logits, vocabSize, rows, staging.list(0), savedLogits, count, ids);
+  const report = device.prepare(
+    "logprobs",
+    logits,
+    vocabSize,
+    rows,
+    ids,
+    count,
+    topStride,
+    list(answer.chosen),
+    list(answer.topIds),
+    list(answer.topLogprobs),
+  );
+  return [draw, report].map(
+    (launch) =>
+      ({ logitRows }) =>
+        launch({ grid: [logitRows], blockThreads: 1024 }),
+  );
+}
