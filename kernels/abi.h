@@ -134,7 +134,8 @@ SPG_API int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int3
 SPG_API int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_count, int32_t delta);
 /*
  * Copies K and V of single tokens in every layer and head: K turned by the token's delta positions, V as it is.
- * All arrays: [token_count]. No slot may be a target twice, or a source and a target.
+ * All arrays: [token_count]. No slot may be a target twice, or the source of one token and the target of another; where
+ * they are the same, K is turned in place.
  */
 SPG_API int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, const int32_t *target_slots,
                                 const int32_t *deltas, int32_t token_count);

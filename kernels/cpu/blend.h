@@ -21,6 +21,7 @@ void copy_head(const PoolView &pool, const unsigned char *from, int fromOffset, 
   for (int d = 0; d < pool.headDim; d++) column[d] = to_float(fromKeys[static_cast<size_t>(d) * pool.blockTokens]);
   rotate_head(pool, column, turn, column);
   for (int d = 0; d < pool.headDim; d++) put(toKeys + static_cast<size_t>(d) * pool.blockTokens, column[d]);
+  if (toKeys == fromKeys) return;
   const size_t dim = pool.headDim;
   memcpy(reinterpret_cast<T *>(to) + dim * (pool.blockTokens + toOffset),
          reinterpret_cast<const T *>(from) + dim * (pool.blockTokens + fromOffset), dim * sizeof(T));

@@ -86,7 +86,8 @@ int32_t check_copies(const TokenCopies &copies, const PoolView &pool, Step &step
     step.slotStamps[target] = stamp;
   }
   for (int i = 0; i < copies.count; i++) {
-    if (step.slotStamps[copies.sourceSlots[i]] == stamp) return SPG_E_SLOT;
+    const bool isTarget = step.slotStamps[copies.sourceSlots[i]] == stamp;
+    if (isTarget && copies.sourceSlots[i] != copies.targetSlots[i]) return SPG_E_SLOT;
   }
   return SPG_OK;
 }

@@ -17,12 +17,15 @@ export function referenceAnswer(
   { plan, params, closeTokenIds }: SubmitMessage,
   shape: BackendShape,
   eosTokenIds: readonly number[],
+  /** As the backend's `relative` positions. */
+  relative = false,
 ): ReferenceAnswer {
+  const own: OwnPosition = relative ? () => 0 : (position) => position;
   const states: number[][] = [];
   plan.runs.forEach((run, index) => {
     states.push([]);
-    if (run.blend !== undefined) states[index] = blendedStates(plan.runs, states, run, run.blend);
-    else for (const tokenId of run.tokenIds) states[index].push(stateAt(plan.runs, states, index, tokenId));
+    if (run.blend !== undefined) states[index] = blendedStates(plan.runs, states, run, run.blend, own);
+    else for (const tokenId of run.tokenIds) states[index].push(stateAt(plan.runs, states, index, tokenId, own));
   });
   let last = states.at(-1)?.at(-1) ?? 0;
   if (params.maxTokens === 0) return { tokenIds: [], reason: "prepared" };
@@ -44,19 +47,28 @@ export function referenceAnswer(
     const end = open.position + open.tokenIds.length + tokenIds.length + (closeTokenIds?.length ?? 0);
     const endOfContext = end >= shape.contextTokens;
     if (tokenIds.length >= params.maxTokens || endOfContext) return { tokenIds, reason: "length" };
-    last = stateAt(plan.runs, states, openIndex, tokenId);
+    last = stateAt(plan.runs, states, openIndex, tokenId, own);
     states[openIndex].push(last);
   }
 }
 
+/** What a token's position is to its own state. */
+type OwnPosition = (position: number) => number;
+
 /** State of the token that comes next in a run. */
-function stateAt(runs: readonly PlanRun[], states: readonly number[][], index: number, tokenId: number): number {
-  const own = states[index];
-  const position = runs[index].position + own.length;
+function stateAt(
+  runs: readonly PlanRun[],
+  states: readonly number[][],
+  index: number,
+  tokenId: number,
+  own: OwnPosition,
+): number {
+  const before = states[index];
+  const position = runs[index].position + before.length;
   return tokenState(
     tokenId,
-    position,
-    visibleSum(runs, runs[index], own, position, (run, i) => states[run][i]),
+    own(position),
+    visibleSum(runs, runs[index], before, position, (run, i) => states[run][i]),
   );
 }
 
@@ -86,15 +98,16 @@ function blendedStates(
   states: readonly number[][],
   run: PlanRun,
   { recomputeRatio, copies }: BlendPlan,
+  own: OwnPosition,
 ): number[] {
   const blended: (number | undefined)[] = Array.from(run.tokenIds, () => undefined);
   for (const { run: source, firstToken, tokenCount, at } of copies) {
     for (let i = 0; i < tokenCount; i++) blended[at + i] = states[source][firstToken + i];
   }
-  const first = (of: PlanRun, i: number): number => mix(of.tokenIds[i], of.position + i);
+  const first = (of: PlanRun, i: number): number => mix(of.tokenIds[i], own(of.position + i));
   const deviations = blended.map((state, i) => {
-    const own = Array.from({ length: i }, (_, j) => first(run, j));
-    const sum = visibleSum(runs, run, own, run.position + i, (seen, j) => first(runs[seen], j));
+    const before = Array.from({ length: i }, (_, j) => first(run, j));
+    const sum = visibleSum(runs, run, before, run.position + i, (seen, j) => first(runs[seen], j));
     return Math.fround(fakeDeviation(state ?? 0, (sum + seenTerm(first(run, i), 0)) | 0));
   });
   const copied = blended.flatMap((state, i) => (state === undefined ? [] : [i]));
@@ -104,7 +117,7 @@ function blendedStates(
   blended.forEach((state, i) => {
     const position = run.position + i;
     const sum = visibleSum(runs, run, result, position, (seen, j) => states[seen][j]);
-    result.push(state ?? tokenState(run.tokenIds[i], position, sum));
+    result.push(state ?? tokenState(run.tokenIds[i], own(position), sum));
   });
   return result;
 }

@@ -97,9 +97,10 @@ export async function checkHeads(
   const pool = twin.putBfloat16("pool", random.normals(layers * layerStride));
   const turns = putTurns(twin, rotaryDim);
   const [positions, deltas] = [integers(0, 2000), integers(-2000, 2000)];
-  const [slots, sources, targets] = [0, 1, 2].map((part) =>
-    twin.put("slots", Int32Array.from(slotList.slice(part * gridRows, (part + 1) * gridRows))),
-  );
+  const [slotsHere, from, to] = [0, 1, 2].map((part) => slotList.slice(part * gridRows, (part + 1) * gridRows));
+  // Every third token is turned in place.
+  const inPlace = to.map((slot, i) => (i % 3 === 0 ? from[i] : slot));
+  const [slots, sources, targets] = [slotsHere, from, inPlace].map((list) => twin.put("slots", Int32Array.from(list)));
   const [count, layerTurns] = [twin.put("count", Int32Array.of(rowCount)), twin.put("flags", Int32Array.of(1, 0))];
   const before = twin.space("deviations before", gridRows * 4);
   const after = twin.space("deviations after", gridRows * 4);
@@ -112,7 +113,10 @@ export async function checkHeads(
   twin.launch("qkv_finish", [qkv, bias, qNorm, kNorm, epsilon, turns, ...rows], { grid, blockThreads: 256 });
   twin.launch("deviations", [qkv, bias, kNorm, epsilon, turns, ...rows, after], size);
   const copies = [sources, targets, deltas, count, layerTurns, turns, 0.8, kvHeads, headDim, rotaryDim, blockTokens];
-  twin.launch("copy_tokens", [...copies, layerStride, pool], { grid: [gridRows, layers], blockThreads: 256 });
+  twin.launch("copy_tokens", [...copies, layerStride, pool], {
+    grid: [Math.ceil(gridRows / 4), layers],
+    blockThreads: 256,
+  });
   return twin.compare([
     { buffer: qkv, type: "bfloat16", relative: bfloat16Step, absolute: 1e-4 },
     { buffer: pool, type: "bfloat16", relative: bfloat16Step, absolute: 1e-3 },

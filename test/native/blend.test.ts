@@ -23,7 +23,7 @@ function openIsa(isa: Isa, threadCount: number): CpuKernels | undefined {
   }
 }
 
-/** Stretches of filled slots to fresh ones, each moved by its own number of positions. */
+/** Stretches of filled slots to fresh ones or in place, each moved by its own number of positions. */
 function randomCopies(random: Random, world: World, stretches: number) {
   const { blockCount, blockTokens } = world.options;
   const slots = random.shuffle(Array.from({ length: blockCount * blockTokens }, (_, slot) => slot));
@@ -32,9 +32,11 @@ function randomCopies(random: Random, world: World, stretches: number) {
     deltas.push(...new Array<number>(random.integer(1, 20)).fill(random.pick([0, random.integer(-9_999, 9_999)])));
   }
   const count = Math.min(deltas.length, Math.floor(slots.length / 2));
+  const sources = slots.slice(0, count);
+  const inPlace = random.pick([0, 0.5, 1]);
   return {
-    sourceSlots: Int32Array.from(slots.slice(0, count)),
-    targetSlots: Int32Array.from(slots.slice(count, 2 * count)),
+    sourceSlots: Int32Array.from(sources),
+    targetSlots: Int32Array.from(sources, (slot, i) => (random.next() < inPlace ? slot : slots[count + i])),
     deltas: Int32Array.from(deltas.slice(0, count)),
   };
 }

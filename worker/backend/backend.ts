@@ -41,7 +41,7 @@ export interface Batch {
 /** Tokens whose KV is copied from slot to slot, in every layer; [n] each. */
 export interface TokenCopies {
   readonly sourceSlots: Int32Array;
-  /** No slot twice, and none that is also a source. */
+  /** No slot twice, and none that another token is copied from; where it is the source itself, K is turned in place. */
   readonly targetSlots: Int32Array;
   /** Positions by which the token's stored K is turned further: it stands that much later than its source. */
   readonly deltas: Int32Array;

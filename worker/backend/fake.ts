@@ -10,6 +10,8 @@
  *
  *   deviation(t) = pseudo-random number from state(t), sum over visible u and t of mix(mix(token id, position), distance)
  *
+ * With `relative` positions, as in a model with RoPE, only distances count: the token's own position is 0 in both.
+ *
  * It reads only its own slots through the batch's block tables. So a wrong block, a stale block, a wrong
  * offset or a wrong visibility changes the output, there and in every token after. The sum makes the order of
  * segments irrelevant, as in attention.
@@ -51,6 +53,11 @@ export function fakeDeviation(state: number, seenSum: number): number {
   return mix(state, seenSum) / 2 ** 32;
 }
 
+export interface FakeOptions {
+  /** Whatever is stored can stand anywhere, when its position is moved along (`copyTokens`). */
+  readonly relative?: boolean;
+}
+
 export class FakeBackend implements Backend {
   readonly name = "fake";
   readonly shape: BackendShape;
@@ -65,10 +72,15 @@ export class FakeBackend implements Backend {
   /** The same of layer 0 alone: a probe writes its token ids and positions, and no state. */
   private readonly probed: Uint8Array;
   private readonly onForward: ((batch: Batch) => void | Promise<void>) | undefined;
+  private readonly relative: boolean;
   private logits = new Float32Array(0);
 
   /** @param onForward called before a step computes; a throw is the step's failure. */
-  constructor(shape: Partial<BackendShape> = {}, onForward?: (batch: Batch) => void | Promise<void>) {
+  constructor(
+    shape: Partial<BackendShape> = {},
+    onForward?: (batch: Batch) => void | Promise<void>,
+    { relative = false }: FakeOptions = {},
+  ) {
     this.shape = { ...fakeShape, ...shape };
     const slotCount = this.shape.blockCount * this.shape.blockTokens;
     this.states = new Uint32Array(slotCount);
@@ -77,6 +89,7 @@ export class FakeBackend implements Backend {
     this.written = new Uint8Array(slotCount);
     this.probed = new Uint8Array(slotCount);
     this.onForward = onForward;
+    this.relative = relative;
   }
 
   async forward(batch: Batch): Promise<Float32Array> {
@@ -103,9 +116,9 @@ export class FakeBackend implements Backend {
     const targets = new Set(targetSlots);
     if (targets.size !== targetSlots.length) throw new Error("a slot is copied to twice");
     sourceSlots.forEach((source, i) => {
-      if (targets.has(source)) throw new Error(`slot ${source} is copied from and to`);
-      if (this.written[source] === 0) throw new Error(`slot ${source} is copied before it is written`);
       const target = targetSlots[i];
+      if (source !== target && targets.has(source)) throw new Error(`slot ${source} is copied from and to`);
+      if (this.written[source] === 0) throw new Error(`slot ${source} is copied before it is written`);
       this.states[target] = this.states[source];
       this.place(target, this.tokenIds[source], this.positions[source] + deltas[i]);
       this.written[target] = 1;
@@ -118,10 +131,10 @@ export class FakeBackend implements Backend {
     const deviations = new Float32Array(batch.tokenIds.length);
     for (const [row, slot] of batch.slots.entries()) this.place(slot, batch.tokenIds[row], batch.positions[row]);
     forEachRow(batch, (row, segments) => {
-      let sum = seenTerm(mix(batch.tokenIds[row], batch.positions[row]), 0);
+      let sum = seenTerm(mix(batch.tokenIds[row], this.ownPosition(batch.positions[row])), 0);
       for (const { index, tokenCount } of segments) {
         sum += this.sumSegment(batch, index, tokenCount, batch.positions[row], this.probed, (slot) =>
-          mix(this.tokenIds[slot], this.positions[slot]),
+          mix(this.tokenIds[slot], this.ownPosition(this.positions[slot])),
         );
       }
       deviations[row] = fakeDeviation(this.states[batch.slots[row]], sum | 0);
@@ -131,6 +144,10 @@ export class FakeBackend implements Backend {
 
   async dispose(): Promise<void> {
     // There is no device memory to free.
+  }
+
+  private ownPosition(position: number): number {
+    return this.relative ? 0 : position;
   }
 
   private place(slot: number, tokenId: number, position: number): void {
@@ -146,7 +163,7 @@ export class FakeBackend implements Backend {
       sum += this.sumSegment(batch, index, tokenCount, position, this.written, (slot) => this.states[slot]);
     }
     const slot = batch.slots[row];
-    this.states[slot] = tokenState(batch.tokenIds[row], position, sum | 0);
+    this.states[slot] = tokenState(batch.tokenIds[row], this.ownPosition(position), sum | 0);
     this.place(slot, batch.tokenIds[row], position);
     this.written[slot] = 1;
   }

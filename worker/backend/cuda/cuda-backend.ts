@@ -225,9 +225,12 @@ export class CudaBackend implements Backend {
       pool.layerStride,
       pool.memory,
     );
-    launch({ grid: [count, config.layerCount], blockThreads: 256 });
+    launch({ grid: [Math.ceil(count / copiesPerBlock), config.layerCount], blockThreads: 256 });
   }
 }
+
+/** Tokens that a thread block of copy_tokens.cu copies. */
+const copiesPerBlock = 4;
 
 function copyWords(maxRows: number): number {
   return 4 + 3 * maxRows;
