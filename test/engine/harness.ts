@@ -16,6 +16,7 @@ export interface TinyOptions {
   readonly onForward?: (batch: Batch) => void | Promise<void>;
   readonly backend?: FakeBackend;
   readonly hostSampling?: boolean;
+  readonly pipelined?: boolean;
 }
 
 export class TinyWorld {
@@ -24,7 +25,7 @@ export class TinyWorld {
   readonly messages: WorkerMessage[] = [];
   nowMs = 0;
 
-  constructor({ shape, limits, onForward, backend, hostSampling }: TinyOptions = {}) {
+  constructor({ shape, limits, onForward, backend, ...options }: TinyOptions = {}) {
     this.backend = backend ?? new FakeBackend(shape, onForward);
     this.engine = new Engine({
       backend: this.backend,
@@ -32,7 +33,7 @@ export class TinyWorld {
       limits: { maxRunningRequests: 4, maxWaitingRequests: 8, stepTokens: 16, ...limits },
       clock: () => this.nowMs,
       emit: (message) => this.messages.push(message),
-      hostSampling,
+      ...options,
     });
   }
 

@@ -91,6 +91,27 @@ describe("sharing in flight", () => {
     expect(world.backend.stepCount).toBe(1);
   });
 
+  test("what would be chained from a block that is gone is not kept", async () => {
+    const world = new TinyWorld();
+    const question = countUp(1, 5);
+    const generate = (maxTokens: number) => ({ params: { maxTokens, ignoreEos: true } });
+    world.engine.submit(submitPlan("a", { question }, generate(4)));
+    world.engine.submit(submitPlan("b", { question }, generate(12)));
+    for (let i = 0; i < 5; i++) await world.step();
+    expect(world.finishedOf("a").reason).toBe("length");
+    // The second block was computed twice and is found under a's; b's own is not.
+    const chain = world.engine.residentKeys();
+    expect(chain).toHaveLength(2);
+    world.engine.submit(submitPlan("fill", { spans: [countUp(20, 20)] }, { params: { maxTokens: 0 } }));
+    await world.step();
+    await world.step();
+    expect(world.engine.residentKeys()).not.toContain(chain[1]);
+    await world.settle();
+    const stored = world.kvEvents.flatMap((event) => (event.type === "stored" ? event.previousKeys : []));
+    expect(stored).not.toContain(chain[1]);
+    expect(world.tokensOf("b")).toHaveLength(12);
+  });
+
   test("a forced collision is computed anew, answered rightly and not kept", async () => {
     const world = new TinyWorld({ shape });
     const runs = makeRuns({ question: countUp(1, 9) }, true);

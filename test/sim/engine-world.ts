@@ -5,6 +5,7 @@
 import { expect } from "bun:test";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
+import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { KvEvent, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
@@ -37,8 +38,13 @@ export interface SimulationCounts {
   /** Requests over a chain that an earlier one generated and closed. */
   overClosed: number;
   copiedTokens: number;
+  /** Rows of a step that took a token which was not known when it began. */
+  namedRows: number;
   ends: Record<string, number>;
 }
+
+/** Steps one after the other, or each begun while the one before it runs. */
+export type SimulationMode = "plain" | "pipelined";
 
 export class Simulation {
   readonly counts: SimulationCounts = {
@@ -48,6 +54,7 @@ export class Simulation {
     evictedBlocks: 0,
     overClosed: 0,
     copiedTokens: 0,
+    namedRows: 0,
     ends: {},
   };
   private readonly choices: Choices;
@@ -60,12 +67,15 @@ export class Simulation {
   private nowMs = 0;
   private failNextStep = false;
 
-  constructor(seed: number) {
+  constructor(seed: number, mode: SimulationMode = "plain") {
     this.choices = new Choices(seed);
     const blockCount = this.choices.pick([8, 12, 24]);
     const contextTokens = this.choices.pick([40, 256]);
     this.faults = this.choices.chance(0.3);
-    this.backend = new FakeBackend({ blockCount, contextTokens }, (batch) => this.whileComputing(batch));
+    const shape = { blockCount, contextTokens };
+    const onForward = (batch: Batch) => this.whileComputing(batch);
+    const onBegin = () => this.whenBeginning();
+    this.backend = mode === "plain" ? new FakeBackend(shape, onForward) : new FakeDevice({ shape, onForward, onBegin });
     const maxRunningRequests = this.choices.int(1, 6);
     this.stepTokens = this.choices.pick([6, 7, 16, 64]);
     const prefillTokensBesideDecodes = this.choices.pick([1, 5, 128]);
@@ -149,6 +159,10 @@ export class Simulation {
     this.disturb();
   }
 
+  private whenBeginning(): void {
+    if (this.faults && this.choices.chance(0.005)) throw new Error("injected");
+  }
+
   private receive(message: WorkerMessage): void {
     if (message.type === "kv") {
       this.events.push(...message.events);
@@ -167,6 +181,10 @@ export class Simulation {
     const stats = this.engine.stats();
     expect(stats.usedBlocks).toBe(0);
     expect(stats.runningRequests + stats.waitingRequests).toBe(0);
+    if (this.backend instanceof FakeDevice) {
+      expect(this.backend.faults).toEqual([]);
+      this.counts.namedRows = this.backend.namedRows;
+    }
     Object.assign(this.counts, {
       preemptions: stats.preemptions,
       hitTokens: stats.hitTokens,

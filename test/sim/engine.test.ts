@@ -1,47 +1,41 @@
 /**
- * Deterministic simulation of the engine. A failure names its seed; `SIM_SEED=n` replays it, `SIM_SEEDS=n`
- * makes the run longer.
+ * Deterministic simulation of the engine, with steps one after the other and with two in flight. A failure names its
+ * seed; `SIM_SEED=n` replays it, `SIM_SEEDS=n` makes the run longer.
  */
 import { expect, test } from "bun:test";
-import { Simulation } from "./engine-world.ts";
+import { Simulation, type SimulationMode } from "./engine-world.ts";
 
 const only = process.env.SIM_SEED;
 const seedCount = Number(process.env.SIM_SEEDS ?? 300);
 const firstSeed = only === undefined ? 1 : Number(only);
 const endSeed = only === undefined ? firstSeed + seedCount : firstSeed + 1;
 
-test(
-  `engine simulation, seeds ${firstSeed} to ${endSeed - 1}`,
-  async () => {
-    const total = { preemptions: 0, hitTokens: 0, evictedBlocks: 0, overClosed: 0, copiedTokens: 0 };
-    const ends: Record<string, number> = {};
-    for (let seed = firstSeed; seed < endSeed; seed++) {
-      try {
-        const counts = await new Simulation(seed).run(30);
-        total.preemptions += counts.preemptions;
-        total.hitTokens += counts.hitTokens;
-        total.evictedBlocks += counts.evictedBlocks;
-        total.overClosed += counts.overClosed;
-        total.copiedTokens += counts.copiedTokens;
-        for (const [name, count] of Object.entries(counts.ends)) ends[name] = (ends[name] ?? 0) + count;
-      } catch (error) {
-        throw new Error(`seed ${seed}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
-      }
+async function simulate(mode: SimulationMode): Promise<void> {
+  const total = { preemptions: 0, hitTokens: 0, evictedBlocks: 0, overClosed: 0, copiedTokens: 0 };
+  const ends: Record<string, number> = {};
+  let namedRows = 0;
+  for (let seed = firstSeed; seed < endSeed; seed++) {
+    try {
+      const counts = await new Simulation(seed, mode).run(30);
+      total.preemptions += counts.preemptions;
+      total.hitTokens += counts.hitTokens;
+      total.evictedBlocks += counts.evictedBlocks;
+      total.overClosed += counts.overClosed;
+      total.copiedTokens += counts.copiedTokens;
+      namedRows += counts.namedRows;
+      for (const [name, count] of Object.entries(counts.ends)) ends[name] = (ends[name] ?? 0) + count;
+    } catch (error) {
+      throw new Error(`seed ${seed}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
     }
-    if (only !== undefined) return;
-    // The simulation is worth something only while it gets into every corner.
-    for (const count of Object.values(total)) expect(count).toBeGreaterThan(seedCount);
-    const expectedEnds = [
-      "abort",
-      "bad_plan",
-      "internal",
-      "length",
-      "overloaded",
-      "prepared",
-      "prompt_too_long",
-      "stop",
-    ];
-    expect(Object.keys(ends).sort()).toEqual(expectedEnds);
-  },
-  10 * 60_000,
-);
+  }
+  if (only !== undefined) return;
+  // The simulation is worth something only while it gets into every corner.
+  for (const count of Object.values(total)) expect(count).toBeGreaterThan(seedCount);
+  expect(namedRows > seedCount).toBe(mode === "pipelined");
+  const expectedEnds = ["abort", "bad_plan", "internal", "length", "overloaded", "prepared", "prompt_too_long", "stop"];
+  expect(Object.keys(ends).sort()).toEqual(expectedEnds);
+}
+
+for (const mode of ["plain", "pipelined"] as const) {
+  test(`engine simulation, ${mode}, seeds ${firstSeed} to ${endSeed - 1}`, () => simulate(mode), 10 * 60_000);
+}

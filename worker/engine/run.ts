@@ -202,6 +202,11 @@ export class Run {
     if (start === end || end > this.settledTokens) return false;
     if (this.open && end - start < this.blockTokens) return false;
     const previous = this.keys[this.keptBlocks - 1] ?? this.plan.rootKey;
+    // What another run computed too was found under that run's block, which is gone: this would hang on nothing.
+    if (this.keptBlocks > 0 && this.findBlock(this.keptBlocks - 1, cache) === undefined) {
+      this.keyed = false;
+      return false;
+    }
     this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
     const key = this.keys[this.keptBlocks];
     const stored = cache.store(this.blocks[this.keptBlocks], key, previous, content);
