@@ -33,7 +33,16 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/sample": ["worker/contract"],
   "worker/cache": ["worker/contract"],
   "worker/engine": ["worker/contract", "worker/cache", "worker/sample", "worker/backend/backend.ts"],
-  "worker/backend": ["worker/contract", "worker/model", "worker/native", "worker/sample"],
+  // The plan of a step's attention is made without knowledge of devices, by whoever runs it.
+  "worker/backend": [
+    "worker/contract",
+    "worker/model",
+    "worker/native",
+    "worker/sample",
+    "worker/engine/attention-plan.ts",
+    "worker/engine/pack.ts",
+    "worker/engine/pack-shape.ts",
+  ],
   "worker/config.ts": ["worker/contract"],
   worker: ["worker", "kernels"],
   "gateway/errors.ts": [],

@@ -1,0 +1,110 @@
+/** Random batches over a pool of documents: shared whole or in part, at any offset, and chains that part. */
+import type { Batch } from "../../worker/backend/backend.ts";
+import type { Choices } from "../sim/random.ts";
+
+export interface SegmentSpec {
+  readonly blockIds: readonly number[];
+  readonly firstToken: number;
+  readonly tokens: number;
+  readonly offset: number;
+}
+
+export interface PieceSpec {
+  readonly rowCount: number;
+  /** The last is the piece's own run. */
+  readonly segments: readonly SegmentSpec[];
+}
+
+export function batchOf(pieces: readonly PieceSpec[]): Batch {
+  const [pieceRows, pieceSegments] = [[0], [0]];
+  const [starts, firsts, counts, offsets, blockIds, positions]: number[][] = [[], [], [], [], [], []];
+  for (const { rowCount, segments } of pieces) {
+    for (const segment of segments) {
+      starts.push(blockIds.length);
+      firsts.push(segment.firstToken);
+      counts.push(segment.tokens);
+      offsets.push(segment.offset);
+      blockIds.push(...segment.blockIds);
+    }
+    const own = segments[segments.length - 1].tokens;
+    for (let i = rowCount; i > 0; i--) positions.push(own - i);
+    pieceRows.push(positions.length);
+    pieceSegments.push(counts.length);
+  }
+  return {
+    tokenIds: new Int32Array(positions.length),
+    positions: Int32Array.from(positions),
+    slots: new Int32Array(positions.length),
+    pieceRows: Int32Array.from(pieceRows),
+    pieceSegments: Int32Array.from(pieceSegments),
+    segmentBlockStarts: Int32Array.from(starts),
+    segmentFirstTokens: Int32Array.from(firsts),
+    segmentTokenCounts: Int32Array.from(counts),
+    segmentOffsets: Int32Array.from(offsets),
+    blockIds: Int32Array.from(blockIds),
+    logitRows: new Int32Array(0),
+  };
+}
+
+/** Hands out block ids in a scattered order. */
+export class BlockSource {
+  private used = 0;
+  private readonly step: number;
+
+  private readonly base: number;
+
+  constructor(choices: Choices, base = 0) {
+    this.base = base;
+    this.step = 2 * choices.int(0, 400) + 1;
+  }
+
+  take(count: number): number[] {
+    return Array.from({ length: count }, () => this.base + ((this.used++ * this.step) % 8_192));
+  }
+}
+
+interface Document {
+  readonly blockIds: readonly number[];
+  readonly tokens: number;
+}
+
+export interface WorldSizes {
+  readonly blockTokens: number;
+  readonly documents: number;
+  readonly pieces: number;
+  readonly maxBlocks: number;
+  /** Most rows of a piece; most pieces have one. */
+  readonly maxRows: number;
+  readonly maxSegments: number;
+}
+
+export function randomPieces(choices: Choices, sizes: WorldSizes): PieceSpec[] {
+  const { blockTokens, maxBlocks } = sizes;
+  const source = new BlockSource(choices);
+  const documents: Document[] = [];
+  for (let i = 0; i < sizes.documents; i++) {
+    const tokens = choices.int(1, maxBlocks * blockTokens);
+    // Some go on where a part of another ends.
+    const other = documents.length > 0 && choices.chance(0.4) ? choices.pick(documents) : undefined;
+    const common = other?.blockIds.slice(0, choices.int(0, Math.floor(tokens / blockTokens))) ?? [];
+    const blocks = Math.ceil(tokens / blockTokens);
+    documents.push({ blockIds: [...common, ...source.take(blocks - common.length)], tokens });
+  }
+  const segmentOf = ({ blockIds, tokens }: Document): SegmentSpec => {
+    const first = choices.chance(0.2) ? choices.int(0, tokens - 1) : 0;
+    const end = choices.chance(0.2) ? choices.int(first + 1, tokens) : tokens;
+    return {
+      blockIds: blockIds.slice(Math.floor(first / blockTokens), Math.ceil(end / blockTokens)),
+      firstToken: first % blockTokens,
+      tokens: end - first,
+      offset: choices.chance(0.3) ? 0 : choices.int(-50, 50),
+    };
+  };
+  return Array.from({ length: sizes.pieces }, () => {
+    const rowCount = choices.chance(0.8) ? 1 : choices.int(1, sizes.maxRows);
+    const seen = Array.from({ length: choices.int(0, sizes.maxSegments) }, () => segmentOf(choices.pick(documents)));
+    const tokens = rowCount + choices.int(0, maxBlocks * blockTokens);
+    const blockIds = source.take(Math.ceil(tokens / blockTokens));
+    return { rowCount, segments: [...seen, { blockIds, firstToken: 0, tokens, offset: 0 }] };
+  });
+}

@@ -1,0 +1,185 @@
+/** Every token that a batch shows to a row is read for it once, whatever is shared. */
+import { describe, expect, test } from "bun:test";
+import { PackPlanner } from "../../worker/engine/pack.ts";
+import { planCost } from "../../worker/engine/pack-cost.ts";
+import type { PackShape } from "../../worker/engine/pack-shape.ts";
+import { Choices } from "../sim/random.ts";
+import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";
+import { checkPlan } from "./pack-check.ts";
+import { BlockSource, batchOf, type PieceSpec, randomPieces } from "./pack-world.ts";
+
+const h200: PackShape = {
+  group: 4,
+  kvHeads: 8,
+  headDim: 128,
+  blockTokens: 16,
+  multiprocessorCount: 132,
+  hasWarpgroups: true,
+  packing: true,
+  maxPartialRows: 1 << 20,
+};
+
+function randomShape(choices: Choices): PackShape {
+  return {
+    ...h200,
+    group: choices.pick([1, 2, 3, 4, 6, 8, 16, 32]),
+    kvHeads: choices.pick([1, 2, 8]),
+    blockTokens: choices.pick([4, 16]),
+    multiprocessorCount: choices.pick([1, 8, 132]),
+    packing: choices.chance(0.8),
+    maxPartialRows: choices.pick([0, 20, 1 << 20]),
+  };
+}
+
+test("random fragments: each row reads each token that it sees once, packed or not", () => {
+  for (let seed = 0; seed < 150; seed++) {
+    const choices = new Choices(seed);
+    const shape = randomShape(choices);
+    const pieces = randomPieces(choices, {
+      blockTokens: shape.blockTokens,
+      documents: choices.int(1, 6),
+      pieces: choices.int(1, 24),
+      maxBlocks: choices.pick([3, 30]),
+      maxRows: choices.pick([3, 200]),
+      maxSegments: 4,
+    });
+    const batch = batchOf(pieces);
+    const plan = new PackPlanner(shape).plan(batch);
+    try {
+      checkPlan(batch, plan, shape);
+      expect(plan.partialCount).toBeLessThanOrEqual(shape.maxPartialRows);
+    } catch (error) {
+      throw new Error(`seed ${seed}: ${String(error)}`, { cause: error });
+    }
+  }
+});
+
+test("trees of shared prefixes, as segments and as one chain, with offsets of each row's own", () => {
+  for (const [index, tree] of attentionTrees.entries()) {
+    // An eighth of the tokens, and at most 128 queries.
+    const scale = Math.max(1, (tree.nodes.at(-1) ?? 1) / 128);
+    const small = {
+      nodes: tree.nodes.map((count) => Math.max(1, Math.floor(count / scale))),
+      tokens: tree.tokens.map((count) => Math.max(4, count / 32)),
+    };
+    const options = { blockTokens: 4, seed: index, oneSegment: index % 2 === 0 };
+    const { batch } = treeBatch(small, index % 4 === 1 ? { ...options, offsetLimit: 90 } : options);
+    const shape = { ...h200, blockTokens: 4, multiprocessorCount: index % 3 === 0 ? 4 : 132 };
+    checkPlan(batch, new PackPlanner(shape).plan(batch), shape);
+  }
+});
+
+test("a tree is loaded little more than once, and far less than row by row", () => {
+  for (const [index, tree] of attentionTrees.entries()) {
+    const { batch } = treeBatch(tree, { blockTokens: 16, seed: index, offsetLimit: 1_000 });
+    const packed = planCost(new PackPlanner(h200).plan(batch), batch, h200);
+    const plain = { ...h200, packing: false };
+    const unpacked = planCost(new PackPlanner(plain).plan(batch), batch, plain);
+    expect([treeName(tree), packed.distinctBytes]).toEqual([treeName(tree), unpacked.distinctBytes]);
+    expect(packed.loadedBytes).toBeLessThanOrEqual(3.1 * packed.distinctBytes);
+    expect(packed.microseconds).toBeLessThanOrEqual(1.01 * unpacked.microseconds);
+  }
+});
+
+test("where the first rows of a segment stand in a request makes no difference to what is loaded", () => {
+  for (const tree of attentionTrees.slice(0, 10)) {
+    const costs = [undefined, 4_096].map((offsetLimit) => {
+      const { batch } = treeBatch(tree, { blockTokens: 16, seed: 3, offsetLimit });
+      return planCost(new PackPlanner(h200).plan(batch), batch, h200).loadedBytes;
+    });
+    expect(costs[0]).toBe(costs[1]);
+  }
+});
+
+/** `count` requests that each read some of the same documents, in an order of their own, and a question. */
+function requests(choices: Choices, count: number, documents: number, each: number, blocks: number): PieceSpec[] {
+  const source = new BlockSource(choices);
+  const shared = Array.from({ length: documents }, () => source.take(blocks));
+  return Array.from({ length: count }, () => {
+    const left = shared.map((_, i) => i);
+    const chosen = Array.from({ length: each }, () => left.splice(choices.int(0, left.length - 1), 1)[0]);
+    const segments = chosen.map((document) => ({
+      blockIds: shared[document],
+      firstToken: 0,
+      tokens: blocks * 16,
+      offset: choices.int(0, 5_000),
+    }));
+    const tokens = choices.int(1, 100);
+    const own = { blockIds: source.take(Math.ceil(tokens / 16)), firstToken: 0, tokens, offset: 0 };
+    return { rowCount: 1, segments: [...segments, own] };
+  });
+}
+
+test("documents in any order: what 20 rows each read is loaded once or twice", () => {
+  const batch = batchOf(requests(new Choices(5), 64, 16, 5, 30));
+  for (const hasWarpgroups of [true, false]) {
+    const shape = { ...h200, hasWarpgroups };
+    const plan = new PackPlanner(shape).plan(batch);
+    checkPlan(batch, plan, shape);
+    const cost = planCost(plan, batch, shape);
+    expect(cost.loadedBytes).toBeLessThan(2 * cost.distinctBytes);
+    const plain = { ...shape, packing: false };
+    const unpacked = planCost(new PackPlanner(plain).plan(batch), batch, plain);
+    expect(cost.loadedBytes).toBeLessThan(0.2 * unpacked.loadedBytes);
+    expect(cost.microseconds).toBeLessThan(0.3 * unpacked.microseconds);
+  }
+});
+
+describe("long contexts", () => {
+  const lone = (blocks: number, count: number): PieceSpec[] => {
+    const source = new BlockSource(new Choices(1));
+    return Array.from({ length: count }, () => {
+      const own = { blockIds: source.take(blocks), firstToken: 0, tokens: blocks * 16 - 3, offset: 0 };
+      return { rowCount: 1, segments: [own] };
+    });
+  };
+
+  test("one row fills the chip", () => {
+    const batch = batchOf(lone(512, 1));
+    const plan = new PackPlanner(h200).plan(batch);
+    checkPlan(batch, plan, h200);
+    expect(plan.fewItems.length / 8).toBeGreaterThanOrEqual(16);
+    expect(plan.fewItems.length / 8).toBeLessThanOrEqual(64);
+  });
+
+  test("a short one is not split, and a full chip is not split for nothing", () => {
+    expect(new PackPlanner(h200).plan(batchOf(lone(6, 1))).partialCount).toBe(0);
+    expect(new PackPlanner(h200).plan(batchOf(lone(64, 264))).partialCount).toBe(0);
+  });
+});
+
+describe("prefill", () => {
+  const question = (rows: number, before: number): PieceSpec[] => {
+    const source = new BlockSource(new Choices(2));
+    const fragments = [37, 64, 5].map((tokens) => ({
+      blockIds: source.take(Math.ceil(tokens / 16)),
+      firstToken: 0,
+      tokens,
+      offset: 100,
+    }));
+    const tokens = before + rows;
+    const own = { blockIds: source.take(Math.ceil(tokens / 16)), firstToken: 0, tokens, offset: 0 };
+    return [{ rowCount: rows, segments: [...fragments, own] }];
+  };
+
+  test("more rows than a small item has stand in large ones", () => {
+    const batch = batchOf(question(100, 50));
+    const plan = new PackPlanner(h200).plan(batch);
+    checkPlan(batch, plan, h200);
+    expect(plan.fewItems.length).toBe(0);
+    expect(plan.manyItems.length / 8).toBe(4);
+  });
+
+  test("a few rows see each other as they should, and so do rows of a split tile", () => {
+    for (const [rows, before] of [
+      [2, 0],
+      [5, 11],
+      [16, 3],
+      [17, 700],
+      [300, 5_000],
+    ]) {
+      const batch = batchOf(question(rows, before));
+      checkPlan(batch, new PackPlanner(h200).plan(batch), h200);
+    }
+  });
+});

@@ -1,0 +1,103 @@
+/** The batch that a plan was made for, to find out whether the next one is the same but for runs that grew. */
+import type { Batch } from "../backend/backend.ts";
+import { blockCountForTokens } from "../contract/units.ts";
+
+/** A plan is made anew when a run has grown by so much: other cuts may be better then. */
+const maxGrowth = 64;
+
+export class BatchCopy {
+  private readonly blockTokens: number;
+  private batch: Batch | undefined;
+  private memory: Batch | undefined;
+  /** [segments] tokens of the plan. */
+  private planned: Int32Array = new Int32Array(0);
+
+  constructor(blockTokens: number) {
+    this.blockTokens = blockTokens;
+  }
+
+  forget(): void {
+    this.batch = undefined;
+  }
+
+  keep(batch: Batch): void {
+    const { memory } = this;
+    const copy = (name: keyof Batch) => copyInto(memory?.[name], batch[name]);
+    this.memory = {
+      tokenIds: batch.tokenIds,
+      positions: batch.positions,
+      slots: batch.slots,
+      logitRows: batch.logitRows,
+      pieceRows: copy("pieceRows"),
+      pieceSegments: copy("pieceSegments"),
+      segmentBlockStarts: copy("segmentBlockStarts"),
+      segmentFirstTokens: copy("segmentFirstTokens"),
+      segmentTokenCounts: copy("segmentTokenCounts"),
+      segmentOffsets: copy("segmentOffsets"),
+      blockIds: copy("blockIds"),
+    };
+    this.batch = this.memory;
+    this.planned = copyInto(this.planned, batch.segmentTokenCounts);
+  }
+
+  /**
+   * Is `next` the batch that was kept, with runs of pieces of one row grown at their ends? Then it is kept instead.
+   * @param grow is told of each segment that grew, by how much; false: that cannot be
+   */
+  isGrownTo(next: Batch, grow: (segment: number, tokens: number) => boolean): boolean {
+    const { batch } = this;
+    if (batch === undefined || !this.hasSameForm(batch, next)) return false;
+    const { pieceRows, pieceSegments, segmentTokenCounts } = next;
+    const pieceCount = pieceRows.length - 1;
+    for (let piece = 0; piece < pieceCount; piece++) {
+      const last = pieceSegments[piece + 1] - 1;
+      const growth = segmentTokenCounts[last] - batch.segmentTokenCounts[last];
+      if (growth < 0 || segmentTokenCounts[last] - this.planned[last] > maxGrowth) return false;
+      if (growth > 0 && pieceRows[piece + 1] - pieceRows[piece] > 1) return false;
+      if (!this.hasSameBlocks(batch, next, piece)) return false;
+    }
+    for (let piece = 0; piece < pieceCount; piece++) {
+      const last = pieceSegments[piece + 1] - 1;
+      const growth = segmentTokenCounts[last] - batch.segmentTokenCounts[last];
+      if (growth > 0 && !grow(last, growth)) return false;
+      batch.segmentTokenCounts[last] = segmentTokenCounts[last];
+    }
+    return true;
+  }
+
+  private hasSameForm(batch: Batch, next: Batch): boolean {
+    for (const name of ["pieceRows", "pieceSegments", "segmentFirstTokens", "segmentOffsets"] as const) {
+      if (batch[name].length !== next[name].length) return false;
+      if (!isEqual(batch[name], 0, next[name], 0, next[name].length)) return false;
+    }
+    return true;
+  }
+
+  /** What a piece's segments see: the same blocks, and of its own run at least those that it saw. */
+  private hasSameBlocks(batch: Batch, next: Batch, piece: number): boolean {
+    const end = next.pieceSegments[piece + 1];
+    for (let s = next.pieceSegments[piece]; s < end; s++) {
+      const tokens = this.planned[s];
+      if (s < end - 1 && next.segmentTokenCounts[s] !== tokens) return false;
+      const blocks = blockCountForTokens(batch.segmentFirstTokens[s] + tokens, this.blockTokens);
+      const [own, other] = [batch.segmentBlockStarts[s], next.segmentBlockStarts[s]];
+      if (!isEqual(batch.blockIds, own, next.blockIds, other, blocks)) return false;
+    }
+    return true;
+  }
+}
+
+function isEqual(a: Int32Array, aStart: number, b: Int32Array, bStart: number, count: number): boolean {
+  for (let i = 0; i < count; i++) if (a[aStart + i] !== b[bStart + i]) return false;
+  return true;
+}
+
+/** Into the memory that is there already, if it is long enough. */
+function copyInto(old: Int32Array | undefined, values: Int32Array): Int32Array {
+  const memory =
+    old !== undefined && old.buffer.byteLength >= values.byteLength
+      ? new Int32Array(old.buffer, 0, values.length)
+      : new Int32Array(new ArrayBuffer(values.byteLength * 2), 0, values.length);
+  memory.set(values);
+  return memory;
+}

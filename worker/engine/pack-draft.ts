@@ -1,0 +1,244 @@
+/** Chooses how the rows of a step are packed, by estimated time, and writes the choice as items. */
+import type { Batch } from "../backend/backend.ts";
+import { fewTiles } from "./attention-plan.ts";
+import { type KernelWork, kernelTime, partialTime, workOf } from "./pack-estimate.ts";
+import { chooseHubs, HubGrouper, type HubPacks } from "./pack-hubs.ts";
+import { ItemWriter } from "./pack-items.ts";
+import { countReads, LeafCutter, type LeafItems } from "./pack-leaves.ts";
+import { LeafSplitter, PartList, splitHubs } from "./pack-parts.ts";
+import { RowArranger, type RowOrder, rankStretches } from "./pack-rows.ts";
+import type { PackCosts, PackShape } from "./pack-shape.ts";
+import type { Stretches } from "./pack-sharing.ts";
+import type { ItemKind, PlanWriter } from "./pack-writer.ts";
+
+/** Rounds of choosing hubs: each changes the order of rows, and so what leaf items load. */
+const maxRounds = 3;
+/** Cuts to try, in items for each slot of the chip. */
+const itemsPerSlot = [1, 2, 4] as const;
+/** A step that takes at most so much longer than one of equal items is not cut. */
+const evenEnough = 1.05;
+/** Rows that share nothing stand in one item only if they read so little. */
+const smallTokens = 128;
+
+/** What items are made of. */
+interface Arrangement {
+  /** How hubs are served: by leaf items alone, by items of few rows, or by items of many. */
+  readonly kind: ItemKind | "none";
+  readonly leafOrder: RowOrder;
+  readonly leaves: LeafItems;
+  readonly hubOrder: RowOrder | undefined;
+  readonly packs: HubPacks | undefined;
+}
+
+/** Estimated time, and tokens that an item should load at most for it. */
+interface Cut {
+  readonly time: number;
+  readonly leafChunk: number;
+  readonly hubChunk: number;
+}
+
+/** Valid until the next `choose`. */
+export interface PackChoice extends Cut {
+  readonly arrangement: Arrangement;
+}
+
+export class PackDraft {
+  private readonly shape: PackShape;
+  private readonly costs: PackCosts;
+  private readonly leafArranger = new RowArranger();
+  private readonly hubArranger = new RowArranger();
+  private readonly cutter = new LeafCutter();
+  private readonly grouper = new HubGrouper();
+  private readonly splitter: LeafSplitter;
+  private readonly items: ItemWriter;
+  private readonly leafParts = new PartList();
+  private readonly hubParts = new PartList();
+
+  constructor(shape: PackShape, costs: PackCosts, writer: PlanWriter) {
+    this.shape = shape;
+    this.costs = costs;
+    this.splitter = new LeafSplitter(costs, shape.blockTokens);
+    this.items = new ItemWriter(writer, costs.rowsPerTile);
+  }
+
+  /**
+   * @param hasMany is there an item of many rows anyway?
+   * @param withHubs false: leaf items alone
+   */
+  choose(stretches: Stretches, rowCount: number, hasMany: boolean, withHubs: boolean): PackChoice {
+    const ranked = rankStretches(stretches);
+    const allLeaves = new Uint8Array(stretches.count).fill(1);
+    const plain = this.arrange(stretches, ranked, allLeaves, rowCount, "none");
+    const plainReads = new Int32Array(stretches.count);
+    countReads(plain.leafOrder, plain.leaves, this.costs.rowsPerTile, plainReads);
+    const plainCut = this.cutOf(stretches, allLeaves, plain, hasMany);
+    let best: { mask: Uint8Array; kind: ItemKind | "none"; time: number } = {
+      mask: allLeaves,
+      kind: "none",
+      time: plainCut.time,
+    };
+    let last = { arrangement: plain, ...plainCut };
+    const isShared = ranked.length > 0 && stretches.readers[ranked[0] + 1] - stretches.readers[ranked[0]] > 1;
+    for (const kind of isShared && withHubs ? (["few", "many"] as const) : []) {
+      const mask = this.hubsOf(stretches, ranked, rowCount, kind, plainReads);
+      if (mask === undefined) continue;
+      const arrangement = this.arrange(stretches, ranked, mask, rowCount, kind);
+      last = { arrangement, ...this.cutOf(stretches, mask, arrangement, hasMany) };
+      if (last.time < best.time) best = { mask, kind, time: last.time };
+    }
+    if (last.arrangement.kind !== best.kind) {
+      const arrangement = this.arrange(stretches, ranked, best.mask, rowCount, best.kind);
+      last = { arrangement, ...this.cutOf(stretches, best.mask, arrangement, hasMany) };
+    }
+    return this.trySmallItems(stretches, best.mask, last, hasMany);
+  }
+
+  /** @param relax parts are so many times longer */
+  write(batch: Batch, stretches: Stretches, choice: PackChoice, relax: number): void {
+    const { kind, leafOrder, leaves, hubOrder, packs } = choice.arrangement;
+    this.leafParts.clear();
+    this.splitter.split(leafOrder, leaves, choice.leafChunk * relax, this.leafParts);
+    this.items.addLeaves(batch, stretches, leafOrder, this.leafParts);
+    if (kind === "none" || hubOrder === undefined || packs === undefined) return;
+    this.hubParts.clear();
+    this.splitHubs(kind, packs, choice.hubChunk * relax);
+    this.items.addHubs(batch, stretches, hubOrder, packs, this.hubParts, kind);
+  }
+
+  /** @param plainReads how often stretches are loaded without hubs @returns 1: a leaf; undefined if no hub pays */
+  private hubsOf(
+    stretches: Stretches,
+    ranked: Int32Array,
+    rowCount: number,
+    kind: ItemKind,
+    plainReads: Int32Array,
+  ): Uint8Array | undefined {
+    const isLeaf = new Uint8Array(stretches.count).fill(1);
+    const hasHub = new Uint8Array(rowCount);
+    const itemRows = this.itemRowsOf(kind);
+    let chosen = chooseHubs(stretches, ranked, plainReads, this.costs, itemRows, isLeaf, hasHub);
+    for (let round = 1, more = chosen; more > 0 && round < maxRounds; round++) {
+      const order = this.leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
+      const leaves = this.cutter.cut(order, this.costs, fewTiles, this.endsOf(order));
+      const reads = new Int32Array(stretches.count);
+      countReads(order, leaves, this.costs.rowsPerTile, reads);
+      more = chooseHubs(stretches, ranked, reads, this.costs, itemRows, isLeaf, hasHub);
+      chosen += more;
+    }
+    return chosen > 0 ? isLeaf : undefined;
+  }
+
+  private itemRowsOf(kind: ItemKind): number {
+    return kind === "few" ? this.costs.fewRows : this.costs.manyRows;
+  }
+
+  private arrange(
+    stretches: Stretches,
+    ranked: Int32Array,
+    isLeaf: Uint8Array,
+    rowCount: number,
+    kind: ItemKind | "none",
+  ): Arrangement {
+    const leafOrder = this.leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
+    const leaves = this.cutter.cut(leafOrder, this.costs, fewTiles, this.endsOf(leafOrder));
+    if (kind === "none") return { kind, leafOrder, leaves, hubOrder: undefined, packs: undefined };
+    const isHub = Uint8Array.from(isLeaf, (leaf) => 1 - leaf);
+    const hubOrder = this.hubArranger.arrange(stretches, ranked, isHub, rowCount);
+    const packs = this.grouper.group(stretches, ranked, isLeaf, hubOrder, this.costs, this.itemRowsOf(kind));
+    return { kind, leafOrder, leaves, hubOrder, packs };
+  }
+
+  /** Items of fewer m-tiles load more, but may fill the chip without partial results. */
+  private trySmallItems(stretches: Stretches, mask: Uint8Array, choice: PackChoice, hasMany: boolean): PackChoice {
+    const { leafOrder } = choice.arrangement;
+    const ends = this.endsOf(leafOrder);
+    let tiles: number = fewTiles;
+    let best: Cut = choice;
+    for (let fewer = fewTiles / 2; fewer >= 1; fewer /= 2) {
+      const leaves = this.cutter.cut(leafOrder, this.costs, fewer, ends);
+      const cut = this.cutOf(stretches, mask, { ...choice.arrangement, leaves }, hasMany);
+      if (cut.time >= best.time) continue;
+      best = cut;
+      tiles = fewer;
+    }
+    const leaves = this.cutter.cut(leafOrder, this.costs, tiles, ends);
+    return { ...best, arrangement: { ...choice.arrangement, leaves } };
+  }
+
+  /** Where rows meet that have nothing in common; without packing, where pieces meet. */
+  private endsOf({ count, tokens, sharedTokens }: RowOrder): Uint8Array {
+    const isEnd = new Uint8Array(count);
+    const small = this.shape.packing ? smallTokens : 0;
+    for (let i = 1; i < count; i++) if (sharedTokens[i] === 0 && tokens[i] > small) isEnd[i] = 1;
+    return isEnd;
+  }
+
+  /** How long an arrangement takes when it is cut as suits it best. */
+  private cutOf(stretches: Stretches, isLeaf: Uint8Array, arrangement: Arrangement, hasMany: boolean): Cut {
+    const { costs } = this;
+    const { kind, leafOrder, packs } = arrangement;
+    let leafTokens = 0;
+    let hubTokens = 0;
+    for (let i = 0; i < stretches.count; i++) {
+      if (isLeaf[i] === 1) leafTokens += stretches.room[i];
+      else hubTokens += stretches.room[i];
+    }
+    const { leafParts, hubParts } = this;
+    if (kind === "few" && packs !== undefined) {
+      const both = this.bestChunk(leafOrder.count, (chunk) => {
+        this.splitLeaves(arrangement, chunk);
+        this.splitHubs(kind, packs, chunk);
+        return workOf([leafParts, hubParts], costs.fewTile, leafTokens + hubTokens);
+      });
+      return { time: both.time, leafChunk: both.chunk, hubChunk: both.chunk };
+    }
+    hubParts.clear();
+    const leaf = this.bestChunk(leafOrder.count, (chunk) => {
+      this.splitLeaves(arrangement, chunk);
+      return workOf([leafParts], costs.fewTile, leafTokens);
+    });
+    if (kind === "none" || packs === undefined) return { time: leaf.time, leafChunk: leaf.chunk, hubChunk: leaf.chunk };
+    leafParts.clear();
+    const hub = this.bestChunk(0, (chunk) => {
+      this.splitHubs(kind, packs, chunk);
+      return workOf([hubParts], costs.manyTile, hubTokens);
+    });
+    const launch = hasMany ? 0 : costs.launch;
+    // Rows with hubs have a partial result of their leaf item too.
+    const leafPartials = (costs.partialRow * Math.min(leafOrder.count, packs.firstRow[packs.count])) / costs.itemSlots;
+    return { time: leaf.time + hub.time + launch + leafPartials, leafChunk: leaf.chunk, hubChunk: hub.chunk };
+  }
+
+  private splitLeaves({ leafOrder, leaves }: Arrangement, chunk: number): void {
+    this.leafParts.clear();
+    this.splitter.split(leafOrder, leaves, chunk, this.leafParts);
+  }
+
+  private splitHubs(kind: ItemKind, packs: HubPacks, chunk: number): void {
+    this.hubParts.clear();
+    splitHubs(packs, this.costs, this.itemRowsOf(kind), this.shape.blockTokens, chunk, this.hubParts);
+  }
+
+  /** @param rowCount of the parts' rows, those that need no partial results */
+  private bestChunk(rowCount: number, split: (chunk: number) => KernelWork): { chunk: number; time: number } {
+    const { costs } = this;
+    const timeOf = (work: KernelWork): number =>
+      kernelTime(work, costs) + partialTime(this.leafParts.rowCount + this.hubParts.rowCount, rowCount, costs);
+    const whole = split(Number.POSITIVE_INFINITY);
+    let best = { chunk: Number.POSITIVE_INFINITY, time: timeOf(whole) };
+    const even = whole.totalLoads / costs.itemSlots;
+    if (
+      kernelTime(whole, costs) <=
+      evenEnough * Math.max(even, (whole.memoryTokens * costs.memoryToken) / costs.itemSlots)
+    ) {
+      return best;
+    }
+    for (const count of itemsPerSlot) {
+      const chunk = Math.ceil(even / count);
+      const time = timeOf(split(chunk));
+      if (time < best.time) best = { chunk, time };
+      if (chunk <= costs.minPartTokens) break;
+    }
+    return best;
+  }
+}

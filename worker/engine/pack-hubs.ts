@@ -1,0 +1,181 @@
+/**
+ * Hubs: stretches that so many rows read that items of their own pay, although each of their rows then gets a partial
+ * result more. A hub whose rows all read another hub too may take that one's tokens into its own items instead, which
+ * saves the partial results of its rows and costs reading these tokens once more.
+ */
+import { IntList } from "./int-list.ts";
+import type { RowOrder } from "./pack-rows.ts";
+import type { PackCosts } from "./pack-shape.ts";
+import type { Stretches } from "./pack-sharing.ts";
+
+/** Rows of one hub and what its items read: struct of arrays, valid until the next `group`. */
+export interface HubPacks {
+  readonly count: number;
+  /** [count + 1] rows of each pack, as places in the order of hubs' rows. */
+  readonly firstRow: Int32Array;
+  readonly rows: Int32Array;
+  /** [count + 1] stretches of each pack. */
+  readonly firstStretch: Int32Array;
+  readonly stretches: Int32Array;
+  /** [count] tokens of a pack's stretches. */
+  readonly tokens: Int32Array;
+}
+
+/**
+ * Marks further stretches as hubs: those that leaf items load oftener than items of their own would, by more than the
+ * partial results cost. Most readers first.
+ * @param reads how often leaf items load each stretch
+ * @param isLeaf [stretches] 0: a hub already; changed in place
+ * @param hasHub [rows] 1: the row has a partial result already; changed in place
+ * @returns how many stretches became hubs
+ */
+export function chooseHubs(
+  stretches: Stretches,
+  ranked: Int32Array,
+  reads: Int32Array,
+  costs: PackCosts,
+  itemRows: number,
+  isLeaf: Uint8Array,
+  hasHub: Uint8Array,
+): number {
+  const { readers, rows, room, causalRow } = stretches;
+  let chosen = 0;
+  for (const stretch of ranked) {
+    const count = readers[stretch + 1] - readers[stretch];
+    if (count < 2) break;
+    if (isLeaf[stretch] === 0 || causalRow[stretch] >= 0) continue;
+    const saved = (reads[stretch] - Math.ceil(count / itemRows)) * room[stretch];
+    if (saved <= costs.partialRow * count) continue;
+    let partials = count;
+    for (let i = readers[stretch]; i < readers[stretch + 1]; i++) partials += 1 - hasHub[rows[i]];
+    if (saved <= costs.partialRow * partials + costs.item) continue;
+    isLeaf[stretch] = 0;
+    chosen += 1;
+    for (let i = readers[stretch]; i < readers[stretch + 1]; i++) hasHub[rows[i]] = 1;
+  }
+  return chosen;
+}
+
+/** How many hubs of a row are tried as the one that a smaller hub takes in. */
+const maxTried = 4;
+
+export class HubGrouper {
+  private parent = new Int32Array(64);
+  private left = new Int32Array(64);
+  private listed = new Int32Array(64);
+  /** [readers] 1: the row reads the stretch in the items of a smaller hub. */
+  private isMoved = new Uint8Array(64);
+  private readonly firstRow = new IntList();
+  private readonly rows = new IntList();
+  private readonly firstStretch = new IntList();
+  private readonly packStretches = new IntList();
+  private readonly tokens = new IntList();
+
+  /** @param order of the rows by their hubs alone @param itemRows rows of an item at most */
+  group(
+    stretches: Stretches,
+    ranked: Int32Array,
+    isLeaf: Uint8Array,
+    order: RowOrder,
+    costs: PackCosts,
+    itemRows: number,
+  ): HubPacks {
+    this.reserve(stretches);
+    for (const list of [this.firstRow, this.rows, this.firstStretch, this.packStretches, this.tokens]) list.clear();
+    this.isMoved.fill(0, 0, stretches.readers[stretches.count]);
+    for (const hub of ranked) {
+      if (isLeaf[hub] === 1) continue;
+      this.parent[hub] = -1;
+      this.listed[hub] = stretches.room[hub];
+      this.left[hub] = stretches.readers[hub + 1] - stretches.readers[hub];
+      this.join(stretches, hub, order, costs, itemRows);
+    }
+    // Rows of a hub in the order in which rows of smaller hubs stand together.
+    const placed = this.placeRows(stretches, order);
+    for (const hub of ranked) if (isLeaf[hub] === 0) this.addPack(stretches, hub, placed);
+    this.firstRow.push(this.rows.length);
+    this.firstStretch.push(this.packStretches.length);
+    return {
+      count: this.tokens.length,
+      firstRow: this.firstRow.memory,
+      rows: this.rows.memory,
+      firstStretch: this.firstStretch.memory,
+      stretches: this.packStretches.memory,
+      tokens: this.tokens.memory,
+    };
+  }
+
+  /** Lets a hub take in the smallest hub that all its rows read, if that is cheaper. */
+  private join(stretches: Stretches, hub: number, order: RowOrder, costs: PackCosts, itemRows: number): void {
+    const { readers, rows } = stretches;
+    const count = readers[hub + 1] - readers[hub];
+    const row = rows[readers[hub]];
+    let place = order.starts[row];
+    while (order.stretches[place] !== hub) place += 1;
+    for (let tried = 0; tried < maxTried && --place >= order.starts[row]; tried++) {
+      const parent = order.stretches[place];
+      if (!this.isWithin(stretches, hub, parent, order)) continue;
+      const rest = this.left[parent];
+      const items = Math.ceil((rest - count) / itemRows) + Math.ceil(count / itemRows) - Math.ceil(rest / itemRows);
+      if (items * this.listed[parent] >= costs.partialRow * count) return;
+      this.parent[hub] = parent;
+      this.listed[hub] += this.listed[parent];
+      this.left[parent] -= count;
+      for (let i = readers[hub]; i < readers[hub + 1]; i++) this.isMoved[readerOf(order, rows[i], parent)] = 1;
+      return;
+    }
+  }
+
+  /** Do all rows of a hub read another one, none of them in a third one's items? */
+  private isWithin({ readers, rows }: Stretches, hub: number, other: number, order: RowOrder): boolean {
+    for (let i = readers[hub]; i < readers[hub + 1]; i++) {
+      const reader = readerOf(order, rows[i], other);
+      if (reader < 0 || this.isMoved[reader] === 1) return false;
+    }
+    return true;
+  }
+
+  /** [readers] rows of each hub by the order. */
+  private placeRows(stretches: Stretches, order: RowOrder): Int32Array {
+    const next = stretches.readers.slice(0, stretches.count);
+    const placed = new Int32Array(stretches.readers[stretches.count]);
+    for (let i = 0; i < order.count; i++) {
+      const row = order.rows[i];
+      for (let place = order.starts[row]; place < order.starts[row + 1]; place++) {
+        const hub = order.stretches[place];
+        if (this.isMoved[order.readers[place]] === 0) placed[next[hub]++] = row;
+      }
+    }
+    return placed;
+  }
+
+  private addPack({ readers, room }: Stretches, hub: number, placed: Int32Array): void {
+    if (this.left[hub] === 0) return;
+    this.firstRow.push(this.rows.length);
+    for (let i = 0; i < this.left[hub]; i++) this.rows.push(placed[readers[hub] + i]);
+    this.firstStretch.push(this.packStretches.length);
+    let tokens = 0;
+    for (let at = hub; at >= 0; at = this.parent[at]) {
+      this.packStretches.push(at);
+      tokens += room[at];
+    }
+    this.tokens.push(tokens);
+  }
+
+  private reserve({ count, readers }: Stretches): void {
+    if (this.parent.length < count) {
+      this.parent = new Int32Array(2 * count);
+      this.left = new Int32Array(2 * count);
+      this.listed = new Int32Array(2 * count);
+    }
+    if (this.isMoved.length < readers[count]) this.isMoved = new Uint8Array(2 * readers[count]);
+  }
+}
+
+/** The row's place among a stretch's readers; -1 if it reads it not. */
+export function readerOf(order: RowOrder, row: number, stretch: number): number {
+  for (let place = order.starts[row]; place < order.starts[row + 1]; place++) {
+    if (order.stretches[place] === stretch) return order.readers[place];
+  }
+  return -1;
+}

@@ -1,0 +1,120 @@
+/**
+ * Leaf items: rows that stand together in the order of `RowArranger`, up to 4 m-tiles of them. What all rows of an item
+ * read is loaded once for it, what rows of one m-tile read once for the m-tile; no row is in two items.
+ */
+import { IntList } from "./int-list.ts";
+import type { RowOrder } from "./pack-rows.ts";
+import type { PackCosts } from "./pack-shape.ts";
+
+/** Struct of arrays, valid until the next `cut`. */
+export interface LeafItems {
+  readonly count: number;
+  /** [count + 1] places in the order of rows. */
+  readonly first: Int32Array;
+  /** [count] leading stretches that all rows of an item read, their tokens, and tokens that it loads in all. */
+  readonly sharedDepth: Int32Array;
+  readonly sharedTokens: Int32Array;
+  readonly loads: Int32Array;
+  /** Tokens times m-tiles that read them, of all items. */
+  readonly tileTokens: number;
+}
+
+export class LeafCutter {
+  private cost = new Float64Array(257);
+  private from = new Int32Array(257);
+  private readonly first = new IntList();
+  private readonly sharedDepth = new IntList();
+  private readonly sharedTokens = new IntList();
+  private readonly loads = new IntList();
+  private tileTokens = 0;
+
+  /**
+   * The cheapest cut of rows into items by what they load and multiply.
+   * @param tiles m-tiles of an item at most
+   * @param isEnd [count] 1: an item begins here whatever it costs
+   */
+  cut(order: RowOrder, costs: PackCosts, tiles: number, isEnd?: Uint8Array): LeafItems {
+    const { count } = order;
+    if (this.cost.length <= count) {
+      this.cost = new Float64Array(2 * count + 1);
+      this.from = new Int32Array(2 * count + 1);
+    }
+    const { cost, from } = this;
+    cost.fill(Number.POSITIVE_INFINITY, 0, count + 1);
+    cost[0] = 0;
+    for (let start = 0; start < count; start++) this.extend(order, costs, start, tiles * costs.rowsPerTile, isEnd);
+    for (const list of [this.first, this.sharedDepth, this.sharedTokens, this.loads]) list.clear();
+    this.tileTokens = 0;
+    for (let end = count; end > 0; end = from[end]) this.first.push(from[end]);
+    const firsts = this.first.view().reverse();
+    this.first.push(count);
+    for (let i = 0; i < firsts.length; i++) this.measure(order, costs, firsts[i], this.first.memory[i + 1]);
+    return {
+      count: firsts.length,
+      first: this.first.memory,
+      sharedDepth: this.sharedDepth.memory,
+      sharedTokens: this.sharedTokens.memory,
+      loads: this.loads.memory,
+      tileTokens: this.tileTokens,
+    };
+  }
+
+  /** Prices of all items that begin with one row. */
+  private extend(order: RowOrder, costs: PackCosts, start: number, maxRows: number, isEnd?: Uint8Array): void {
+    const { cost, from } = this;
+    const { rowsPerTile, fewTile, item } = costs;
+    const { tokens, sharedTokens } = order;
+    const end = Math.min(order.count, start + maxRows);
+    let shared = tokens[start];
+    let inTiles = 0;
+    for (let i = start; i < end; i++) {
+      if (i > start) {
+        if (isEnd !== undefined && isEnd[i] === 1) return;
+        if (sharedTokens[i] < shared) shared = sharedTokens[i];
+      }
+      const isNewTile = (i - start) % rowsPerTile === 0;
+      inTiles += isNewTile ? tokens[i] : tokens[i] - sharedTokens[i];
+      const tileCount = Math.floor((i - start) / rowsPerTile) + 1;
+      const loads = inTiles - (tileCount - 1) * shared;
+      const price = cost[start] + item + Math.max(loads, fewTile * inTiles);
+      if (price < cost[i + 1]) {
+        cost[i + 1] = price;
+        from[i + 1] = start;
+      }
+    }
+  }
+
+  private measure(order: RowOrder, { rowsPerTile }: PackCosts, start: number, end: number): void {
+    const { tokens, sharedTokens, sharedDepth, starts, rows } = order;
+    let depth = starts[rows[start] + 1] - starts[rows[start]];
+    let shared = tokens[start];
+    let inTiles = 0;
+    for (let i = start; i < end; i++) {
+      if (i > start && sharedDepth[i] < depth) {
+        depth = sharedDepth[i];
+        shared = sharedTokens[i];
+      }
+      inTiles += (i - start) % rowsPerTile === 0 ? tokens[i] : tokens[i] - sharedTokens[i];
+    }
+    this.sharedDepth.push(depth);
+    this.sharedTokens.push(shared);
+    this.loads.push(inTiles - (Math.ceil((end - start) / rowsPerTile) - 1) * shared);
+    this.tileTokens += inTiles;
+  }
+}
+
+/** How often each stretch is loaded by the items: into `reads` [stretches]. */
+export function countReads(order: RowOrder, leaves: LeafItems, rowsPerTile: number, reads: Int32Array): void {
+  const { rows, starts, stretches, sharedDepth } = order;
+  for (let item = 0; item < leaves.count; item++) {
+    const begin = leaves.first[item];
+    const depth = leaves.sharedDepth[item];
+    for (let i = begin; i < leaves.first[item + 1]; i++) {
+      const start = starts[rows[i]];
+      const isNewTile = (i - begin) % rowsPerTile === 0;
+      // The rows before have loaded what this one shares with them.
+      const known = i === begin ? 0 : isNewTile ? depth : sharedDepth[i];
+      for (let place = start + known; place < starts[rows[i] + 1]; place++) reads[stretches[place]] += 1;
+    }
+  }
+}

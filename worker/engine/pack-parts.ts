@@ -1,0 +1,207 @@
+/**
+ * Items of the final plan, before they are written: leaf items and hubs cut so that the chip is filled and no item is
+ * much longer than the others. An item is cut between its rows where they have little in common, else over its tokens,
+ * which costs its rows partial results.
+ */
+import { IntList } from "./int-list.ts";
+import type { HubPacks } from "./pack-hubs.ts";
+import type { LeafItems } from "./pack-leaves.ts";
+import type { RowOrder } from "./pack-rows.ts";
+import type { PackCosts } from "./pack-shape.ts";
+
+/** Words of a part, and their places. */
+export const partWords = 8;
+export const partField = {
+  /** Leaf items: places in the order of rows. Hubs: places in the rows of packs. */
+  firstRow: 0,
+  endRow: 1,
+  /** Leaf items: the row's stretches from `depth` on; up to `endDepth`, which all rows share, or -1: to each row's end. */
+  depth: 2,
+  endDepth: 3,
+  /** Tokens of those stretches, one after the other; of a hub's. */
+  firstToken: 4,
+  endToken: 5,
+  /** Tokens that the item loads. */
+  loads: 6,
+  /** The hub's pack. */
+  pack: 7,
+} as const;
+
+/** An item is longer than asked for by so much before it is cut. */
+const slack = 1.25;
+
+export class PartList {
+  readonly words = new IntList(1_024);
+  maxLoads = 0;
+  totalLoads = 0;
+  /** Tokens times m-tiles. */
+  tileTokens = 0;
+  /** Rows of all parts. */
+  rowCount = 0;
+
+  get count(): number {
+    return this.words.length / partWords;
+  }
+
+  clear(): void {
+    this.words.clear();
+    this.maxLoads = 0;
+    this.totalLoads = 0;
+    this.tileTokens = 0;
+    this.rowCount = 0;
+  }
+
+  add(firstRow: number, endRow: number, depth: number, endDepth: number, first: number, end: number, loads: number) {
+    this.words.push4(firstRow, endRow, depth, endDepth);
+    this.words.push4(first, end, loads, -1);
+    this.count4(endRow - firstRow, loads);
+  }
+
+  addHub(firstRow: number, endRow: number, first: number, end: number, pack: number): void {
+    this.words.push4(firstRow, endRow, 0, 0);
+    this.words.push4(first, end, end - first, pack);
+    this.count4(endRow - firstRow, end - first);
+  }
+
+  private count4(rows: number, loads: number): void {
+    this.rowCount += rows;
+    this.totalLoads += loads;
+    if (loads > this.maxLoads) this.maxLoads = loads;
+  }
+}
+
+/** Tokens of a part of `count` parts, in whole blocks. */
+function partTokensOf(tokens: number, count: number, blockTokens: number): number {
+  return Math.ceil(tokens / count / blockTokens) * blockTokens;
+}
+
+/** Parts are as long as a block at least: what a block has no tokens in yet is never a whole part. */
+function partEnd(at: number, step: number, tokens: number, blockTokens: number): number {
+  return tokens - at - step < blockTokens ? tokens : at + step;
+}
+
+export class LeafSplitter {
+  private readonly costs: PackCosts;
+  private readonly blockTokens: number;
+  private limit = 0;
+  private chunk = 0;
+  private shared = 0;
+  private endDepth = 0;
+
+  constructor(costs: PackCosts, blockTokens: number) {
+    this.costs = costs;
+    this.blockTokens = blockTokens;
+  }
+
+  /** @param chunk tokens that an item should load at most */
+  split(order: RowOrder, leaves: LeafItems, chunk: number, parts: PartList): void {
+    this.chunk = Math.max(this.costs.minPartTokens, chunk);
+    this.limit = slack * this.chunk;
+    for (let item = 0; item < leaves.count; item++) {
+      const [first, end] = [leaves.first[item], leaves.first[item + 1]];
+      if (leaves.loads[item] <= this.limit) parts.add(first, end, 0, -1, 0, 0, leaves.loads[item]);
+      else this.cut(order, parts, first, end, 0, 0);
+    }
+    parts.tileTokens += leaves.tileTokens;
+  }
+
+  /** @param depth stretches before it, of `before` tokens, are in other parts */
+  private cut(order: RowOrder, parts: PartList, first: number, end: number, depth: number, before: number): void {
+    const rows = end - first;
+    const loads = this.measure(order, first, end, before);
+    if (loads <= 0) return;
+    const { shared, endDepth } = this;
+    if (loads <= this.limit) return parts.add(first, end, depth, -1, 0, 0, loads);
+    if (rows === 1) return this.addChunks(parts, first, end, depth, endDepth, loads);
+    if (shared > this.costs.partialRow * rows) {
+      this.addChunks(parts, first, end, depth, endDepth, shared);
+      return this.cut(order, parts, first, end, endDepth, before + shared);
+    }
+    const middle = this.middleOf(order, first, end);
+    this.cut(order, parts, first, middle, depth, before);
+    this.cut(order, parts, middle, end, depth, before);
+  }
+
+  private addChunks(
+    parts: PartList,
+    first: number,
+    end: number,
+    depth: number,
+    endDepth: number,
+    tokens: number,
+  ): void {
+    const count = Math.max(1, Math.round(tokens / this.chunk));
+    const step = partTokensOf(tokens, count, this.blockTokens);
+    for (let at = 0, to = 0; at < tokens; at = to) {
+      to = partEnd(at, step, tokens, this.blockTokens);
+      parts.add(first, end, depth, endDepth, at, to, to - at);
+    }
+  }
+
+  /** Tokens that an item of these rows loads; sets `shared` and `endDepth` to what all of them read. */
+  private measure(
+    { tokens, sharedTokens, sharedDepth, starts, rows }: RowOrder,
+    first: number,
+    end: number,
+    before: number,
+  ): number {
+    const { rowsPerTile } = this.costs;
+    let shared = tokens[first];
+    let depth = starts[rows[first] + 1] - starts[rows[first]];
+    let inTiles = 0;
+    let tiles = 0;
+    for (let i = first; i < end; i++) {
+      if (i > first && sharedDepth[i] < depth) {
+        depth = sharedDepth[i];
+        shared = sharedTokens[i];
+      }
+      const isNewTile = (i - first) % rowsPerTile === 0;
+      if (isNewTile) tiles += 1;
+      inTiles += isNewTile ? tokens[i] - before : tokens[i] - sharedTokens[i];
+    }
+    this.shared = shared - before;
+    this.endDepth = depth;
+    return inTiles - (tiles - 1) * this.shared;
+  }
+
+  /** Near the middle, where neighbours have least in common; between m-tiles if there is more than one. */
+  private middleOf({ sharedTokens }: RowOrder, first: number, end: number): number {
+    const rows = end - first;
+    const step = rows > this.costs.rowsPerTile ? this.costs.rowsPerTile : 1;
+    let best = first + Math.max(1, Math.round(rows / 2 / step)) * step;
+    if (best >= end) best = end - 1;
+    for (let i = first + Math.ceil(rows / 4); i <= first + Math.floor((3 * rows) / 4); i++) {
+      if (i > first && i < end && (i - first) % step === 0 && sharedTokens[i] < sharedTokens[best]) best = i;
+    }
+    return best;
+  }
+}
+
+/** Cuts packs of hubs into items of at most `itemRows` rows and about `chunk` tokens. */
+export function splitHubs(
+  packs: HubPacks,
+  costs: PackCosts,
+  itemRows: number,
+  blockTokens: number,
+  chunk: number,
+  parts: PartList,
+): void {
+  const { rowsPerTile, minPartTokens } = costs;
+  for (let pack = 0; pack < packs.count; pack++) {
+    const [first, end] = [packs.firstRow[pack], packs.firstRow[pack + 1]];
+    const tokens = packs.tokens[pack];
+    const tiles = Math.ceil((end - first) / rowsPerTile);
+    const items = Math.ceil((end - first) / itemRows);
+    const step = Math.ceil(tiles / items) * rowsPerTile;
+    const count = Math.max(1, Math.round(tokens / Math.max(minPartTokens, chunk)));
+    const partTokens = partTokensOf(tokens, count, blockTokens);
+    for (let row = first; row < end; row += step) {
+      const endRow = Math.min(end, row + step);
+      for (let at = 0, to = 0; at < tokens; at = to) {
+        to = partEnd(at, partTokens, tokens, blockTokens);
+        parts.addHub(row, endRow, at, to, pack);
+      }
+    }
+    parts.tileTokens += tiles * tokens;
+  }
+}

@@ -1,0 +1,78 @@
+/** What packing must know of the model and of the machine, and what work costs there. */
+import { fewTiles, manyTiles, rowsPerTile, tileHeads } from "./attention-plan.ts";
+
+export interface PackShape {
+  /** Query heads of one KV head. */
+  readonly group: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly blockTokens: number;
+  readonly multiprocessorCount: number;
+  /** Are "many" items multiplied by warpgroups (sm_90a, head sizes 64 and 128)? */
+  readonly hasWarpgroups: boolean;
+  /** false: no row shares what it reads with rows of other pieces. */
+  readonly packing: boolean;
+  /** A plan has no more of them: buffers are made for so many. */
+  readonly maxPartialRows: number;
+}
+
+/**
+ * Costs in the time that one multiprocessor takes to read one token's K and V of one KV head out of the L2 cache,
+ * when all read (`readTokens`). Rates as measured on an H200: memory 4.3 TB/s, L2 5.5 TB/s, mma.sync 320 TFLOP/s,
+ * wgmma 600 TFLOP/s.
+ */
+export interface PackCosts {
+  readonly rowsPerTile: number;
+  /** Rows of the largest item of each kind. */
+  readonly fewRows: number;
+  readonly manyRows: number;
+  /** KV heads, times chunks of heads where a group has more than 16: work units of an item. */
+  readonly unitsPerItem: number;
+  /** Items that the chip works on at a time. */
+  readonly itemSlots: number;
+  /** Of a token that must come from memory. */
+  readonly memoryToken: number;
+  /** Of an m-tile and token. */
+  readonly fewTile: number;
+  readonly manyTile: number;
+  /** Of a partial row, written and read back in float32. */
+  readonly partialRow: number;
+  /** Of an item, until its first tokens are there. */
+  readonly item: number;
+  /** Of "many" items in a step of few rows: one launch more. */
+  readonly launch: number;
+  /** An item is not split into parts of fewer tokens. */
+  readonly minPartTokens: number;
+  /** The unit. */
+  readonly seconds: number;
+}
+
+const memoryRate = 4.3e12;
+const cacheRate = 5.5e12;
+const syncRate = 320e12;
+const warpgroupRate = 600e12;
+const launchSeconds = 2e-6;
+
+export function packCosts(shape: PackShape): PackCosts {
+  const { group, kvHeads, headDim, multiprocessorCount, hasWarpgroups } = shape;
+  const tokenBytes = 4 * headDim;
+  const tokenSeconds = (tokenBytes * multiprocessorCount) / cacheRate;
+  const tileFlops = 4 * headDim * tileHeads * multiprocessorCount;
+  const rows = rowsPerTile(group);
+  const unitsPerItem = kvHeads * Math.ceil(group / tileHeads);
+  return {
+    rowsPerTile: rows,
+    fewRows: fewTiles * rows,
+    manyRows: manyTiles * rows,
+    unitsPerItem,
+    itemSlots: multiprocessorCount / unitsPerItem,
+    memoryToken: cacheRate / memoryRate,
+    fewTile: tileFlops / syncRate / tokenSeconds,
+    manyTile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
+    partialRow: 3 * Math.min(group, tileHeads),
+    item: 48,
+    launch: launchSeconds / tokenSeconds,
+    minPartTokens: 128,
+    seconds: tokenSeconds,
+  };
+}

@@ -1,0 +1,275 @@
+/**
+ * Which rows of a step read which stretches of KV. A stretch is some consecutive blocks that all its readers read one
+ * after the other: a fragment wherever it stands in each request, the common prefix of chains that part later, a leaf.
+ *
+ * Segments of the same blocks are found by their first and last block and compared; blocks of different segments are
+ * then cut where the set of segments that hold them changes. No fact of how blocks came about is needed: what is not
+ * equal block by block is not shared.
+ */
+import type { Batch } from "../backend/backend.ts";
+import { IntList } from "./int-list.ts";
+import { DistinctSegments, isEqualRange } from "./pack-segments.ts";
+
+/** Struct of arrays, valid until the next `find`. */
+export interface Stretches {
+  readonly count: number;
+  /** Those from here on are copies, for rows that read a stretch twice. */
+  readonly originals: number;
+  /** A segment of the batch that holds the stretch, and at which of its blocks it begins. */
+  readonly segment: Int32Array;
+  readonly firstBlock: Int32Array;
+  /** First token in the first block, and how many are seen; of a causal one, by the piece's last row. */
+  readonly firstToken: Int32Array;
+  readonly tokens: Int32Array;
+  /** The same up to the end of its last block: what plans go by, so that a tail that grows changes none of them. */
+  readonly room: Int32Array;
+  /** First row of the piece whose rows see ever more of it; -1: all see all. */
+  readonly causalRow: Int32Array;
+  /** [count + 1] readers of each stretch in `rows` and `offsets`; no row twice in one. */
+  readonly readers: Int32Array;
+  readonly rows: Int32Array;
+  readonly offsets: Int32Array;
+}
+
+const hashFactor = 0x9e3779b1;
+
+export class SharingFinder {
+  private readonly blockTokens: number;
+  private readonly distinct: DistinctSegments;
+  /** By block id: the step it was last met in, the sum of its segments' hashes, what is seen of it, its stretch. */
+  private epoch = 0;
+  private met = new Int32Array(1_024);
+  private sums = new Int32Array(1_024);
+  private seen = new Int32Array(1_024);
+  private stretchOf = new Int32Array(1_024);
+  private readonly segment = new IntList();
+  private readonly firstBlock = new IntList();
+  private readonly firstToken = new IntList();
+  private readonly tokens = new IntList();
+  private readonly room = new IntList();
+  private readonly causalRow = new IntList();
+  private readonly blocks = new IntList();
+  /** [pairs] stretch and distinct segment that reads it; a causal stretch has its piece instead, as -1 - piece. */
+  private readonly pairStretch = new IntList();
+  private readonly pairSource = new IntList();
+  private readonly readers = new IntList();
+  private readonly rows = new IntList();
+  private readonly offsets = new IntList();
+  private readonly rowMet = new IntList();
+  private readonly lists: readonly IntList[];
+
+  constructor(blockTokens: number) {
+    this.blockTokens = blockTokens;
+    this.distinct = new DistinctSegments(blockTokens);
+    this.lists = Object.values(this).filter((field) => field instanceof IntList);
+  }
+
+  /** @param isTaken pieces to look at @param sharing false: a stretch is read by one piece */
+  find(batch: Batch, isTaken: (piece: number) => boolean, sharing: boolean): Stretches {
+    for (const list of this.lists) list.clear();
+    this.nextEpoch();
+    this.distinct.clear(batch.segmentOffsets.length);
+    for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
+      if (isTaken(piece)) this.addPiece(batch, piece, sharing);
+    }
+    const count = this.distinct.segments.length;
+    if (sharing) {
+      for (let d = 0; d < count; d++) this.meetBlocks(batch, d);
+      for (let d = 0; d < count; d++) this.cutSegment(batch, d);
+    } else {
+      for (let d = 0; d < count; d++) this.addWhole(batch, this.distinct.segments.memory[d], d);
+    }
+    const originals = this.segment.length;
+    this.listReaders(batch);
+    return {
+      originals,
+      count: this.segment.length,
+      segment: this.segment.memory,
+      firstBlock: this.firstBlock.memory,
+      firstToken: this.firstToken.memory,
+      tokens: this.tokens.memory,
+      room: this.room.memory,
+      causalRow: this.causalRow.memory,
+      readers: this.readers.memory,
+      rows: this.rows.memory,
+      offsets: this.offsets.memory,
+    };
+  }
+
+  private addPiece(batch: Batch, piece: number, sharing: boolean): void {
+    const rowCount = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
+    const last = batch.pieceSegments[piece + 1] - 1;
+    for (let s = batch.pieceSegments[piece]; s < last; s++) this.distinct.add(batch, piece, s, sharing);
+    if (rowCount === 1) return this.distinct.add(batch, piece, last, sharing);
+    const stretch = this.addWhole(batch, last, -1 - piece);
+    this.causalRow.memory[stretch] = batch.pieceRows[piece];
+  }
+
+  /** Sums of the segments that hold a block; 0 for one that segments see differently much of. */
+  private meetBlocks(batch: Batch, d: number): void {
+    const s = this.distinct.segments.memory[d];
+    const { blockTokens, epoch } = this;
+    const start = batch.segmentBlockStarts[s];
+    const count = this.distinct.blockCountOf(batch, s);
+    const hash = Math.imul(d + 1, hashFactor) | 1;
+    for (let i = 0; i < count; i++) {
+      const id = batch.blockIds[start + i];
+      if (id >= this.met.length) this.growBlocks(id);
+      const seen = this.seenOf(batch, s, i, count, blockTokens);
+      if (this.met[id] !== epoch) {
+        this.met[id] = epoch;
+        this.sums[id] = hash;
+        this.seen[id] = seen;
+        this.stretchOf[id] = -1;
+      } else if (this.seen[id] !== seen) {
+        this.seen[id] = -1;
+      } else {
+        this.sums[id] = (this.sums[id] + hash) | 0;
+      }
+    }
+  }
+
+  /** The block's first and last seen token in one number; 0: the whole block. */
+  private seenOf(batch: Batch, s: number, index: number, count: number, blockTokens: number): number {
+    const first = index === 0 ? batch.segmentFirstTokens[s] : 0;
+    const end = index < count - 1 ? 0 : (batch.segmentFirstTokens[s] + batch.segmentTokenCounts[s]) % blockTokens;
+    return first * blockTokens + end;
+  }
+
+  private cutSegment(batch: Batch, d: number): void {
+    const s = this.distinct.segments.memory[d];
+    const start = batch.segmentBlockStarts[s];
+    const count = this.distinct.blockCountOf(batch, s);
+    const { blockIds } = batch;
+    for (let i = 0; i < count; ) {
+      const id = blockIds[start + i];
+      const known = this.stretchOf[id];
+      let length = 1;
+      if (this.seen[id] >= 0 && known < 0) {
+        const sum = this.sums[id];
+        const stretch = this.segment.length;
+        this.stretchOf[id] = stretch;
+        for (; i + length < count; length++) {
+          const next = blockIds[start + i + length];
+          if (this.seen[next] < 0 || this.stretchOf[next] >= 0 || this.sums[next] !== sum) break;
+          this.stretchOf[next] = stretch;
+        }
+        this.addStretch(batch, s, i, length);
+        this.addPair(stretch, d);
+      } else if (this.seen[id] >= 0 && this.holds(batch, known, start + i, count - i)) {
+        length = this.blocks.memory[known];
+        this.addPair(known, d);
+      } else {
+        this.addPair(this.addStretch(batch, s, i, 1), d);
+      }
+      i += length;
+    }
+  }
+
+  /** Do the blocks from `place` on begin with a stretch? */
+  private holds(batch: Batch, stretch: number, place: number, room: number): boolean {
+    const length = this.blocks.memory[stretch];
+    const own = batch.segmentBlockStarts[this.segment.memory[stretch]] + this.firstBlock.memory[stretch];
+    return length <= room && isEqualRange(batch.blockIds, own, place, length);
+  }
+
+  private addWhole(batch: Batch, s: number, source: number): number {
+    const stretch = this.addStretch(batch, s, 0, this.distinct.blockCountOf(batch, s));
+    this.addPair(stretch, source);
+    return stretch;
+  }
+
+  private addStretch(batch: Batch, s: number, firstBlock: number, blockCount: number): number {
+    const { blockTokens } = this;
+    const from = Math.max(batch.segmentFirstTokens[s], firstBlock * blockTokens);
+    const end = Math.min(
+      batch.segmentFirstTokens[s] + batch.segmentTokenCounts[s],
+      (firstBlock + blockCount) * blockTokens,
+    );
+    this.segment.push(s);
+    this.firstBlock.push(firstBlock);
+    this.firstToken.push(from - firstBlock * blockTokens);
+    this.tokens.push(end - from);
+    this.room.push((firstBlock + blockCount) * blockTokens - from);
+    this.causalRow.push(-1);
+    this.blocks.push(blockCount);
+    return this.segment.length - 1;
+  }
+
+  private addPair(stretch: number, source: number): void {
+    this.pairStretch.push(stretch);
+    this.pairSource.push(source);
+  }
+
+  /** Readers by stretch; a row that meets a stretch again reads a copy of it. */
+  private listReaders(batch: Batch): void {
+    const stretchCount = this.segment.length;
+    const pairs = this.pairStretch.length;
+    const first = new Int32Array(stretchCount + 1);
+    for (let i = 0; i < pairs; i++) first[this.pairStretch.memory[i] + 1] += 1;
+    for (let i = 0; i < stretchCount; i++) first[i + 1] += first[i];
+    const order = new Int32Array(pairs);
+    for (let i = 0; i < pairs; i++) order[first[this.pairStretch.memory[i]]++] = this.pairSource.memory[i];
+    this.rowMet.resize(batch.tokenIds.length, -1);
+    const again: number[] = [];
+    for (let stretch = 0, i = 0; stretch < stretchCount; stretch++) {
+      this.readers.push(this.rows.length);
+      for (; i < first[stretch]; i++) this.addReaders(batch, stretch, order[i], again);
+    }
+    this.readers.push(this.rows.length);
+    for (let i = 0; i < again.length; i += 3) this.addCopy(again[i], again[i + 1], again[i + 2]);
+  }
+
+  private addReaders(batch: Batch, stretch: number, source: number, again: number[]): void {
+    if (source < 0) {
+      const offset = batch.segmentOffsets[this.segment.memory[stretch]];
+      return this.addRows(batch, stretch, -1 - source, offset, again);
+    }
+    const { lastReader, readerBefore, readerSegment, readerPiece } = this.distinct;
+    for (let r = lastReader.memory[source]; r >= 0; r = readerBefore.memory[r]) {
+      const offset = batch.segmentOffsets[readerSegment.memory[r]];
+      this.addRows(batch, stretch, readerPiece.memory[r], offset, again);
+    }
+  }
+
+  private addRows(batch: Batch, stretch: number, piece: number, offset: number, again: number[]): void {
+    for (let row = batch.pieceRows[piece]; row < batch.pieceRows[piece + 1]; row++) {
+      if (this.rowMet.memory[row] === stretch) {
+        again.push(stretch, row, offset);
+        continue;
+      }
+      this.rowMet.memory[row] = stretch;
+      this.rows.push(row);
+      this.offsets.push(offset);
+    }
+  }
+
+  private addCopy(stretch: number, row: number, offset: number): void {
+    for (const list of [this.segment, this.firstBlock, this.firstToken, this.tokens, this.room, this.causalRow]) {
+      list.push(list.memory[stretch]);
+    }
+    this.rows.push(row);
+    this.offsets.push(offset);
+    this.readers.push(this.rows.length);
+  }
+
+  private nextEpoch(): void {
+    this.epoch = (this.epoch + 1) | 0;
+    if (this.epoch > 0) return;
+    this.met.fill(0);
+    this.epoch = 1;
+  }
+
+  private growBlocks(id: number): void {
+    const length = Math.max(id + 1, 2 * this.met.length);
+    const grown = (list: Int32Array) => {
+      const longer = new Int32Array(length);
+      longer.set(list);
+      return longer;
+    };
+    this.met = grown(this.met);
+    this.sums = grown(this.sums);
+    this.seen = grown(this.seen);
+    this.stretchOf = grown(this.stretchOf);
+  }
+}

@@ -1,0 +1,200 @@
+/** Writes the words of a plan (attention-plan.ts), item by item, and then where their partial results go. */
+import type { Batch } from "../backend/backend.ts";
+import {
+  type AttentionPlan,
+  planItemWords,
+  planMergeWords,
+  planRow,
+  planRowWords,
+  planSlice,
+  planSliceWords,
+} from "./attention-plan.ts";
+import { IntList } from "./int-list.ts";
+import type { Stretches } from "./pack-sharing.ts";
+
+export type ItemKind = "few" | "many";
+
+export class PlanWriter {
+  private readonly blockTokens: number;
+  private readonly rows = new IntList(1_024);
+  private readonly items = { few: new IntList(1_024), many: new IntList(1_024) };
+  private readonly sorted = { few: new IntList(1_024), many: new IntList(1_024) };
+  private readonly slices = new IntList(4_096);
+  private readonly offsets = new IntList(4_096);
+  private readonly merges = new IntList(1_024);
+  /** [slices] segment that the slice is of, and the place of its first block among the segment's. */
+  private readonly sliceSegments = new IntList(1_024);
+  private readonly sliceBlocks = new IntList(1_024);
+  /** [segments] the slice that ends with the last token of the segment, if one row alone reads it; else -1. */
+  private readonly tails = new IntList();
+  /** [rows of the step] items that hold the row, then its next partial row, and its merge. */
+  private readonly parts = new IntList();
+  private readonly mergeOf = new IntList();
+  private partialCount = 0;
+  /** The item that is being written. */
+  private firstRow = 0;
+  private firstSlice = 0;
+  private sharedSlices = 0;
+
+  constructor(blockTokens: number) {
+    this.blockTokens = blockTokens;
+  }
+
+  begin(batch: Batch): void {
+    const lists = [this.rows, this.items.few, this.items.many, this.slices, this.offsets, this.merges];
+    for (const list of [...lists, this.sliceSegments, this.sliceBlocks]) list.clear();
+    for (const list of [this.tails, this.parts, this.mergeOf]) list.clear();
+    this.tails.resize(batch.segmentOffsets.length, -1);
+    this.parts.resize(batch.tokenIds.length, 0);
+    this.mergeOf.resize(batch.tokenIds.length, -1);
+    this.partialCount = 0;
+  }
+
+  beginItem(): void {
+    this.firstRow = this.rows.length / planRowWords;
+    this.firstSlice = this.slices.length / planSliceWords;
+    this.sharedSlices = -1;
+  }
+
+  addRow(row: number): void {
+    this.rows.push4(row, -1, -1, 0);
+    this.parts.memory[row] += 1;
+  }
+
+  /** The slices so far are read by all rows of the item, the others by those of one m-tile. */
+  endShared(): void {
+    this.sharedSlices = this.slices.length / planSliceWords - this.firstSlice;
+  }
+
+  /** Δ of the next row of the slice that is added next. */
+  addOffset(offset: number): void {
+    this.offsets.push(offset);
+  }
+
+  /**
+   * Tokens `from` to `to` of a stretch, as far as it has them, for the rows whose offsets were added.
+   * @param firstRow place of the first of these rows in the item @param row which row of the step it is
+   */
+  addStretch(
+    batch: Batch,
+    stretches: Stretches,
+    stretch: number,
+    from: number,
+    to: number,
+    firstRow: number,
+    rowCount: number,
+    row: number,
+  ): void {
+    const { firstBlock, firstToken, tokens, room, causalRow, readers } = stretches;
+    const segment = stretches.segment[stretch];
+    const count = Math.min(to, tokens[stretch]) - from;
+    const readerCount = readers[stretch + 1] - readers[stretch];
+    const hidden = readerCount - 1 - (row - causalRow[stretch]);
+    const visible = causalRow[stretch] < 0 ? count : tokens[stretch] - hidden - from;
+    const begin = firstBlock[stretch] * this.blockTokens + firstToken[stretch] + from;
+    this.addSlice(batch, segment, begin, count, firstRow, rowCount, visible);
+    const end = batch.segmentFirstTokens[segment] + batch.segmentTokenCounts[segment];
+    const isTail = to >= room[stretch] && begin + count === end && stretch < stretches.originals;
+    if (isTail && readerCount === 1) this.tails.memory[segment] = this.slices.length / planSliceWords - 1;
+  }
+
+  /** Tokens from `begin` on, counted from the first token of the segment's first block. */
+  addSlice(
+    batch: Batch,
+    segment: number,
+    begin: number,
+    tokens: number,
+    firstRow: number,
+    rowCount: number,
+    visible: number,
+  ): void {
+    const block = Math.floor(begin / this.blockTokens);
+    const place = batch.segmentBlockStarts[segment] + block;
+    this.slices.push4(place, begin % this.blockTokens, tokens, this.offsets.length - rowCount);
+    this.slices.push4(firstRow, rowCount, visible, 0);
+    this.sliceSegments.push(segment);
+    this.sliceBlocks.push(block);
+  }
+
+  endItem(kind: ItemKind, loads: number): void {
+    const sliceCount = this.slices.length / planSliceWords - this.firstSlice;
+    const rowCount = this.rows.length / planRowWords - this.firstRow;
+    const shared = this.sharedSlices < 0 ? sliceCount : this.sharedSlices;
+    this.items[kind].push4(this.firstRow, rowCount, this.firstSlice, shared);
+    this.items[kind].push4(sliceCount, loads, 0, 0);
+  }
+
+  /** Valid until the next `begin`. */
+  finish(): AttentionPlan {
+    this.placePartials();
+    return this.plan();
+  }
+
+  /** The plan for a batch in which segments stand elsewhere in the list of blocks and tails have grown. */
+  move(batch: Batch): AttentionPlan {
+    const { memory } = this.slices;
+    const { segmentBlockStarts } = batch;
+    const count = this.sliceSegments.length;
+    for (let i = 0; i < count; i++) {
+      memory[i * planSliceWords] = segmentBlockStarts[this.sliceSegments.memory[i]] + this.sliceBlocks.memory[i];
+    }
+    return this.plan();
+  }
+
+  /** false: what a segment's last token is part of is no slice of its own. */
+  growTail(segment: number, tokens: number): boolean {
+    const slice = this.tails.memory[segment];
+    if (slice < 0) return false;
+    this.slices.memory[slice * planSliceWords + planSlice.tokenCount] += tokens;
+    this.slices.memory[slice * planSliceWords + planSlice.firstVisible] += tokens;
+    return true;
+  }
+
+  private plan(): AttentionPlan {
+    return {
+      rows: this.rows.view(),
+      fewItems: this.sorted.few.view(),
+      manyItems: this.sorted.many.view(),
+      slices: this.slices.view(),
+      offsets: this.offsets.view(),
+      merges: this.merges.view(),
+      partialCount: this.partialCount,
+    };
+  }
+
+  /** Rows of several items get partial rows one after the other, in the order of the items. */
+  private placePartials(): void {
+    for (const kind of ["few", "many"] as const) sortItems(this.items[kind], this.sorted[kind]);
+    const rows = this.rows.memory;
+    const parts = this.parts.memory;
+    for (let at = 0; at < this.rows.length; at += planRowWords) {
+      const row = rows[at + planRow.row];
+      if (this.mergeOf.memory[row] < 0) {
+        if (parts[row] === 1) continue;
+        this.mergeOf.memory[row] = this.merges.length / planMergeWords;
+        this.merges.push4(row, this.partialCount, parts[row], 0);
+        this.partialCount += parts[row];
+        parts[row] = this.partialCount - parts[row];
+      }
+      rows[at + planRow.partial] = parts[row]++;
+      rows[at + planRow.merge] = this.mergeOf.memory[row];
+    }
+  }
+}
+
+/** The longest first, so that no long one begins when all others end. */
+function sortItems(items: IntList, sorted: IntList): void {
+  const count = items.length / planItemWords;
+  const keys = new Float64Array(count);
+  // One number holds the length and, below it, the place.
+  for (let i = 0; i < count; i++) keys[i] = -items.memory[i * planItemWords + 5] * 2 ** 20 + i;
+  keys.sort();
+  sorted.clear();
+  sorted.resize(items.length, 0);
+  for (let i = 0; i < count; i++) {
+    const from = (keys[i] & (2 ** 20 - 1)) * planItemWords;
+    for (let word = 0; word < planItemWords; word++) {
+      sorted.memory[i * planItemWords + word] = items.memory[from + word];
+    }
+  }
+}

@@ -1,0 +1,90 @@
+/**
+ * The pack scheduler: from the segments of a step to a plan of its attention (attention-plan.ts) in which rows that read
+ * the same KV do so together. Memory is the measure: KV that s rows share is loaded once for as many of them as fit
+ * into an item. The plan is a choice of three, by estimated time (pack-estimate.ts):
+ *
+ *   1. leaf items alone: rows in the order of what they share, nobody has partial results
+ *   2. hubs too, as items of few rows
+ *   3. hubs as items of many rows, by a kernel of their own
+ *
+ * Each is cut so that the chip is filled. A plan is kept while only the ends of runs grow: then its words are patched.
+ */
+import type { Batch } from "../backend/backend.ts";
+import type { AttentionPlan } from "./attention-plan.ts";
+import { BatchCopy } from "./pack-copy.ts";
+import { type PackChoice, PackDraft } from "./pack-draft.ts";
+import { PieceWriter } from "./pack-items.ts";
+import { type PackCosts, type PackShape, packCosts } from "./pack-shape.ts";
+import { SharingFinder, type Stretches } from "./pack-sharing.ts";
+import { PlanWriter } from "./pack-writer.ts";
+
+/** Prefill items are not split into parts of fewer tokens. */
+const minPieceTokens = 512;
+
+export class PackPlanner {
+  readonly shape: PackShape;
+  private readonly costs: PackCosts;
+  private readonly finder: SharingFinder;
+  private readonly writer: PlanWriter;
+  private readonly pieces: PieceWriter;
+  private readonly draft: PackDraft;
+  private readonly kept: BatchCopy;
+
+  constructor(shape: PackShape) {
+    this.shape = shape;
+    this.costs = packCosts(shape);
+    this.finder = new SharingFinder(shape.blockTokens);
+    this.writer = new PlanWriter(shape.blockTokens);
+    this.pieces = new PieceWriter(this.writer, shape, this.costs.manyRows);
+    this.draft = new PackDraft(shape, this.costs, this.writer);
+    this.kept = new BatchCopy(shape.blockTokens);
+  }
+
+  /** Valid until the next `plan`. */
+  plan(batch: Batch): AttentionPlan {
+    if (this.kept.isGrownTo(batch, (segment, tokens) => this.writer.growTail(segment, tokens))) {
+      return this.writer.move(batch);
+    }
+    this.kept.forget();
+    const plan = this.planAnew(batch);
+    this.kept.keep(batch);
+    return plan;
+  }
+
+  private planAnew(batch: Batch): AttentionPlan {
+    const { costs, shape } = this;
+    const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.fewRows;
+    const stretches = this.finder.find(batch, (piece) => !isLong(piece), shape.packing);
+    let longTokens = 0;
+    for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
+      if (isLong(piece)) longTokens += this.pieces.tokensOf(batch, piece);
+    }
+    const rowCount = batch.tokenIds.length;
+    const chunk = Math.max(minPieceTokens, Math.ceil(longTokens / costs.itemSlots));
+    const choice = this.draft.choose(stretches, rowCount, longTokens > 0, shape.packing);
+    for (const relax of [1, 4, Number.POSITIVE_INFINITY]) {
+      const plan = this.write(batch, stretches, choice, isLong, chunk, relax);
+      if (plan.partialCount <= shape.maxPartialRows) return plan;
+    }
+    // Without hubs and with items as long as they are, no row is in two.
+    const plain = this.draft.choose(stretches, rowCount, longTokens > 0, false);
+    return this.write(batch, stretches, plain, isLong, chunk, Number.POSITIVE_INFINITY);
+  }
+
+  /** @param relax parts are so many times longer than is best, for want of room for partial results */
+  private write(
+    batch: Batch,
+    stretches: Stretches,
+    choice: PackChoice,
+    isLong: (piece: number) => boolean,
+    chunk: number,
+    relax: number,
+  ): AttentionPlan {
+    this.writer.begin(batch);
+    this.draft.write(batch, stretches, choice, relax);
+    for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
+      if (isLong(piece)) this.pieces.add(batch, piece, chunk * relax);
+    }
+    return this.writer.finish();
+  }
+}
