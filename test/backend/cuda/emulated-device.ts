@@ -1,6 +1,13 @@
 /** A device for tests: memory is an ArrayBuffer, kernels are loops, and the order of what was launched is kept. */
 
-import type { ComputeDevice, DeviceBuffer, HostArray, Launch, Recording } from "../../../worker/backend/cuda/device.ts";
+import type {
+  ComputeDevice,
+  DeviceBuffer,
+  HostArray,
+  Launch,
+  Recording,
+  StreamMark,
+} from "../../../worker/backend/cuda/device.ts";
 import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
 import type { ArgumentsOf, Signature } from "../../../worker/native/cuda/arguments.ts";
 import { PackedArguments } from "../../../worker/native/cuda/arguments.ts";
@@ -109,10 +116,28 @@ export class EmulatedDevice implements ComputeDevice {
   }
 
   private readonly queue: (() => void)[] = [];
+  /** Works that have run since the start. */
+  private ranCount = 0;
+
+  mark(): StreamMark {
+    let behind = 0;
+    return {
+      set: () => {
+        behind = this.ranCount + this.queue.length;
+      },
+      reached: async () => this.runTo(behind),
+    };
+  }
 
   /** Work runs only now: what a launch reads of the host must still be there. */
   async settled(): Promise<void> {
-    for (const work of this.queue.splice(0)) work();
+    this.runTo(this.ranCount + this.queue.length);
+  }
+
+  private runTo(count: number): void {
+    const works = this.queue.splice(0, Math.max(0, count - this.ranCount));
+    this.ranCount += works.length;
+    for (const work of works) work();
   }
 
   close(): void {

@@ -4,11 +4,19 @@
  */
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
-import { type Backend, type BackendShape, type Batch, DeviceLost, type TokenCopies } from "../backend.ts";
-import { bucketOf } from "./buckets.ts";
+import {
+  type Backend,
+  type BackendShape,
+  type Batch,
+  type BegunStep,
+  DeviceLost,
+  type TokenCopies,
+} from "../backend.ts";
+import { AnswerTurns } from "./answer-turns.ts";
+import { bucketOf, smallBuckets } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
 import { Forward, type ForwardParts, type Op } from "./forward.ts";
-import { DecodeGraphs } from "./graphs.ts";
+import { DecodeGraphs, type StepKind } from "./graphs.ts";
 import { type CudaBackendOptions, type CudaModel, makeParts } from "./parts.ts";
 import { encodeSamples, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, stepCounts } from "./staging.ts";
@@ -34,7 +42,7 @@ export class CudaBackend implements Backend {
   /** Pinned. */
   readonly #logits: Float32Array;
   readonly #deviations: Float32Array;
-  readonly #answer: Int32Array;
+  readonly #answers: AnswerTurns;
   readonly #copies: Int32Array;
   readonly #copyBuffer: ReturnType<ComputeDevice["allocate"]>;
 
@@ -49,7 +57,7 @@ export class CudaBackend implements Backend {
     this.#logits = floats("logits", bucketOf(options.maxLogitRows) * config.vocabSize);
     this.#deviations = floats("deviations", options.maxRows);
     this.#hostSampler = new Sampler(config.vocabSize);
-    this.#answer = new Int32Array(device.allocateHost("sampled tokens", parts.answer.wordCount * 4).buffer);
+    this.#answers = new AnswerTurns(device, parts.answer.wordCount);
     this.#copies = new Int32Array(device.allocateHost("copies", copyWords(options.maxRows) * 4).buffer);
     this.#copyBuffer = device.allocate("copies", copyWords(options.maxRows) * 4);
     this.shape = {
@@ -83,25 +91,51 @@ export class CudaBackend implements Backend {
   }
 
   async forward(batch: Batch): Promise<Float32Array> {
-    const { device, workspace, config } = this.#parts;
-    this.#start(batch);
-    const logits = this.#logits.subarray(0, batch.logitRows.length * config.vocabSize);
-    device.copyOut(logits, workspace.logits);
+    const logits = this.#startLogits(batch);
     await this.#settled();
     return logits;
   }
 
   async sampleStep(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]> {
+    return this.beginStep(batch, requests).tokens();
+  }
+
+  beginStep(batch: Batch, requests: readonly SampleRequest[]): BegunStep {
     const { device, workspace, answer, staging } = this.#parts;
     const samples = encodeSamples(requests);
     // A step's lists take a part of the room; edits of more than half of it are as quick on the host.
     const hasRoom = 2 * samples.edits.length < staging.roomFor(this.#forwardOf(batch.tokenIds.length).layout);
-    if (!hasRoom) return this.#sampleOnHost(await this.forward(batch), requests);
-    this.#start(batch, samples);
-    const words = wantsLogprobs(requests) ? answer.wordCount : requests.length;
-    device.copyOut(this.#answer.subarray(0, words), workspace.answer);
-    await this.#settled();
-    return answer.decode(this.#answer, requests);
+    const { words, mark } = this.#answers.next();
+    if (!hasRoom) {
+      const logits = this.#startLogits(batch);
+      mark.set();
+      const tokens = async () => {
+        await this.#settled(mark.reached());
+        return this.#sampleOnHost(logits, requests);
+      };
+      return { drawsOnDevice: false, tokens };
+    }
+    this.#start(batch, requests.length === 0 ? undefined : samples);
+    const wordCount = wantsLogprobs(requests) ? answer.wordCount : requests.length;
+    if (requests.length > 0) device.copyOut(words.subarray(0, wordCount), workspace.answer);
+    mark.set();
+    const tokens = async () => {
+      await this.#settled(mark.reached());
+      return answer.decode(words, requests);
+    };
+    return { drawsOnDevice: true, tokens };
+  }
+
+  /** Records the graphs of small decode steps, so that no request waits for it. */
+  async captureDecodes(): Promise<void> {
+    const { maxRows, maxLogitRows } = this.#options;
+    if (this.#options.graphs === false) return;
+    for (const rows of smallBuckets.filter((size) => size <= Math.min(bucketOf(maxLogitRows), maxRows))) {
+      const forward = this.#forwardOf(rows);
+      this.#parts.staging.sendNothing();
+      this.#graphs.run("tokens", forward.layout.capacity, this.#opsOf(forward, rows, true, "tokens"));
+      await this.#settled();
+    }
   }
 
   async copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): Promise<void> {
@@ -134,9 +168,9 @@ export class CudaBackend implements Backend {
   }
 
   /** A fault of the device shows here; nothing can be done on it afterwards. */
-  async #settled(): Promise<void> {
+  async #settled(done = this.#parts.device.settled()): Promise<void> {
     try {
-      await this.#parts.device.settled();
+      await done;
     } catch (error) {
       throw new DeviceLost(`the device failed: ${error instanceof Error ? error.message : String(error)}`);
     }
@@ -160,14 +194,26 @@ export class CudaBackend implements Backend {
     const work = this.#planner.plan(batch);
     const forward = this.#forwardOf(batch.tokenIds.length);
     this.#parts.staging.send(forward.layout, batch, work, samples);
-    const allRows = batch.logitRows.length === batch.tokenIds.length;
-    const head = this.#headOf(forward, batch.logitRows.length, allRows);
-    const ops = [...forward.body, ...head, ...(samples === undefined ? [] : forward.sampling)];
-    const isGraph = this.#options.graphs !== false && work.manyItems.length === 0 && this.#graphs.serves(batch);
     const kind = samples === undefined ? "logits" : "tokens";
+    const ops = this.#opsOf(forward, batch.logitRows.length, batch.logitRows.length === batch.tokenIds.length, kind);
+    const isGraph = this.#options.graphs !== false && work.manyItems.length === 0 && this.#graphs.serves(batch);
     if (isGraph) return this.#graphs.run(kind, forward.layout.capacity, ops);
     const counts = stepCounts(batch, work);
     for (const op of ops) op(counts);
+  }
+
+  /** A step whose logits are on the host when the stream is done. */
+  #startLogits(batch: Batch): Float32Array {
+    const { device, workspace, config } = this.#parts;
+    this.#start(batch);
+    const logits = this.#logits.subarray(0, batch.logitRows.length * config.vocabSize);
+    device.copyOut(logits, workspace.logits);
+    return logits;
+  }
+
+  #opsOf(forward: Forward, logitCount: number, allRows: boolean, kind: StepKind): readonly Op[] {
+    const head = this.#headOf(forward, logitCount, allRows);
+    return [...forward.body, ...head, ...(kind === "logits" ? [] : forward.sampling)];
   }
 
   #forwardOf(rowCount: number): Forward {

@@ -30,6 +30,14 @@ export interface Recording {
   close(): void;
 }
 
+/** A place in the stream. */
+export interface StreamMark {
+  /** Puts it behind all that is in the stream now. */
+  set(): void;
+  /** Resolves when all before it is done. @throws CudaError after a device fault */
+  reached(): Promise<void>;
+}
+
 export interface ComputeDevice {
   readonly multiprocessorCount: number;
   /** Shared memory that one thread block can have when its kernel opts in. */
@@ -49,6 +57,8 @@ export interface ComputeDevice {
   fill(target: DeviceBuffer, value: number): void;
   /** Records what `record` puts into the stream, without running it. */
   capture(record: () => void): Recording;
+  /** A mark of the device's own, at the stream's beginning; freed with the device. */
+  mark(): StreamMark;
   /** Resolves when all that was put into the stream so far is done. @throws CudaError after a device fault */
   settled(): Promise<void>;
   close(): void;

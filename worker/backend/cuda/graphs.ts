@@ -7,8 +7,11 @@ import type { ComputeDevice, Recording } from "./device.ts";
 import type { Op } from "./forward.ts";
 import type { StepCapacity } from "./staging.ts";
 
-/** Greater decode steps are rare, and long enough to hide their launches. */
+/** Greater decode steps are rare, and long enough to hide their launches. So there are 15 graphs at most of a kind. */
 const maxGraphRows = 256;
+
+/** What a step leaves behind. */
+export type StepKind = "logits" | "tokens";
 
 /** Is every row a piece whose logits are wanted? */
 export function isDecodeStep({ tokenIds, pieceRows, logitRows }: Batch): boolean {
@@ -31,7 +34,7 @@ export class DecodeGraphs {
    * Puts the step into the stream; the first of its kind is run plainly, so that products find their algorithms.
    * @param kind of what `ops` are, beside the number of rows
    */
-  run(kind: string, capacity: StepCapacity, ops: readonly Op[]): void {
+  run(kind: StepKind, capacity: StepCapacity, ops: readonly Op[]): void {
     const key = `${kind} ${capacity.rows}`;
     const known = this.graphs.get(key);
     if (known !== undefined) return known.launch();

@@ -1,5 +1,6 @@
 /**
- * A step's integers in one pinned buffer and one copy. Lists of fixed place come first, so that recorded launches find
+ * A step's integers in one pinned buffer and one copy; two buffers in turn, since the device reads one when it comes to
+ * it, and the next step is written meanwhile. Lists of fixed place come first, so that recorded launches find
  * them again; what is as long as the step is (slices, block ids) comes last, named by its place in the buffer.
  *
  *   counts | tokenIds | positions | slots | logitRows | fewItems | manyItems | merges | samples
@@ -64,13 +65,19 @@ export class StepLayout {
 export class StepStaging {
   /** The same on the device. */
   readonly buffer: DeviceBuffer;
-  private readonly words: Int32Array;
+  private readonly turns: readonly [Int32Array, Int32Array];
+  private turn: 0 | 1 = 0;
+  private readonly wordCount: number;
   private readonly device: ComputeDevice;
 
   constructor(device: ComputeDevice, wordCount: number) {
-    const bytes = device.allocateHost("step", wordCount * 4);
+    const words = (name: string) => {
+      const bytes = device.allocateHost(name, wordCount * 4);
+      return new Int32Array(bytes.buffer, bytes.byteOffset, wordCount);
+    };
     this.device = device;
-    this.words = new Int32Array(bytes.buffer, bytes.byteOffset, wordCount);
+    this.wordCount = wordCount;
+    this.turns = [words("step"), words("next step")];
     this.buffer = device.allocate("step", wordCount * 4);
   }
 
@@ -84,7 +91,7 @@ export class StepStaging {
   }
 
   /**
-   * Puts the copy of a step into the stream; the step before it must have been waited for.
+   * Puts the copy of a step into the stream; all steps but the last one before it must have been waited for.
    * @throws RangeError when the step has more than the layout or the buffer takes
    */
   send(layout: StepLayout, batch: Batch, work: WorkLists, samples: SampleLists = noSamples): void {
@@ -94,10 +101,10 @@ export class StepStaging {
     const slices = Math.ceil((edits + samples.edits.length) / sliceWords) * sliceWords;
     const blockIds = slices + work.slices.length;
     const end = blockIds + batch.blockIds.length;
-    if (end > this.words.length) {
-      throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.words.length}`);
+    if (end > this.wordCount) {
+      throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.wordCount}`);
     }
-    const { words } = this;
+    const words = this.nextWords();
     for (const [name, place] of Object.entries(countPlaces)) words[place] = counts[name as keyof StepCounts];
     words.set(batch.tokenIds, layout.tokenIds);
     words.set(batch.positions, layout.positions);
@@ -108,23 +115,35 @@ export class StepStaging {
     words.set(work.slices, slices);
     words.set(batch.blockIds, blockIds);
     // What is named by its place in a list is named by its place in the buffer.
-    this.setMoved(layout.fewItems, work.fewItems, itemWords, 2, slices / sliceWords);
-    this.setMoved(layout.manyItems, work.manyItems, itemWords, 2, slices / sliceWords);
-    this.setMoved(layout.samples, samples.rows, sampleWords, 7, edits / editWords);
-    this.setMoved(slices, work.slices, sliceWords, 0, blockIds);
+    setMoved(words, layout.fewItems, work.fewItems, itemWords, 2, slices / sliceWords);
+    setMoved(words, layout.manyItems, work.manyItems, itemWords, 2, slices / sliceWords);
+    setMoved(words, layout.samples, samples.rows, sampleWords, 7, edits / editWords);
+    setMoved(words, slices, work.slices, sliceWords, 0, blockIds);
     this.device.copyIn(this.buffer, words.subarray(0, end));
   }
 
   /** Words that `send` has left for lists beside those of fixed place. */
   roomFor(layout: StepLayout): number {
-    return this.words.length - layout.wordCount;
+    return this.wordCount - layout.wordCount;
   }
 
-  /** A list of entries of `size` words whose word `field` counts from `base`. */
-  private setMoved(at: number, list: Int32Array, size: number, field: number, base: number): void {
-    this.words.set(list, at);
-    for (let word = at + field; word < at + list.length; word += size) this.words[word] += base;
+  /** A step of nothing: launches that go by the counts do nothing. */
+  sendNothing(): void {
+    const words = this.nextWords();
+    words.fill(0, 0, countWords);
+    this.device.copyIn(this.buffer, words.subarray(0, countWords));
   }
+
+  private nextWords(): Int32Array {
+    this.turn = this.turn === 0 ? 1 : 0;
+    return this.turns[this.turn];
+  }
+}
+
+/** A list of entries of `size` words whose word `field` counts from `base`. */
+function setMoved(words: Int32Array, at: number, list: Int32Array, size: number, field: number, base: number): void {
+  words.set(list, at);
+  for (let word = at + field; word < at + list.length; word += size) words[word] += base;
 }
 
 export function stepCounts(batch: Batch, work: WorkLists): StepCounts {

@@ -1,0 +1,28 @@
+/** Where the device puts what steps answer: two places in turn, since two steps can be in flight. */
+import type { ComputeDevice, StreamMark } from "./device.ts";
+
+export interface AnswerTurn {
+  /** Pinned. */
+  readonly words: Int32Array;
+  /** Behind the copy of the answer. */
+  readonly mark: StreamMark;
+}
+
+export class AnswerTurns {
+  private readonly turns: readonly [AnswerTurn, AnswerTurn];
+  private index: 0 | 1 = 0;
+
+  constructor(device: ComputeDevice, wordCount: number) {
+    const turn = (name: string): AnswerTurn => {
+      const bytes = device.allocateHost(name, wordCount * 4);
+      return { words: new Int32Array(bytes.buffer, bytes.byteOffset, wordCount), mark: device.mark() };
+    };
+    this.turns = [turn("sampled tokens"), turn("next sampled tokens")];
+  }
+
+  /** The place of the next step; what the step before the last one answered must have been taken. */
+  next(): AnswerTurn {
+    this.index = this.index === 0 ? 1 : 0;
+    return this.turns[this.index];
+  }
+}
