@@ -1,6 +1,7 @@
 /** Matrix products on the device against products in float64, and the times of the shapes that a model has. */
 import type { CudaContext } from "../../worker/native/cuda/context.ts";
 import type { CublasLt, MatmulShape } from "../../worker/native/cuda/cublaslt.ts";
+import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { copyToDevice, copyToHost, DeviceArena, fillDevice } from "../../worker/native/cuda/memory.ts";
 import type { CudaStream } from "../../worker/native/cuda/stream.ts";
 import { assertThat, errorOf, type Report } from "./report.ts";
@@ -79,8 +80,8 @@ function checkProduct(stream: CudaStream, arena: DeviceArena, lt: CublasLt, shap
   return worst;
 }
 
-/** Times of the heuristics' candidates for an 8B model's widths; weights rotate so that the L2 cache has no part. */
-export function tuneProducts(stream: CudaStream, context: CudaContext, lt: CublasLt, report: Report): string {
+/** Times of an 8B model's widths; weights rotate so that the L2 cache has no part. */
+export function timeProducts(stream: CudaStream, context: CudaContext, lt: CublasLt, report: Report): string {
   const arena = new DeviceArena(context, "tuning", 2 ** 30);
   const [outWidth, inWidth, copies, maxRows] = [4096, 12_288, 8, 4096];
   const allWeights = arena.allocate("weights", copies * outWidth * inWidth * 2);
@@ -93,12 +94,23 @@ export function tuneProducts(stream: CudaStream, context: CudaContext, lt: Cubla
     return { input, weights, output };
   });
   const words: string[] = [];
-  for (const rows of [1, 16, 64, maxRows]) {
+  const [start, end] = [new CudaEvent(context, { timing: true }), new CudaEvent(context, { timing: true })];
+  const rounds = 3;
+  for (const rows of [2, 16, 64, maxRows]) {
     const shape: MatmulShape = { rows, outWidth, inWidth, outputType: "bfloat16" };
-    const times = lt.tune(stream, shape, operandSets, 24).map((ms) => ms * 1000);
-    const best = Math.min(...times);
-    words.push(report.figure(`matmul${rows}RowsUs`, best), `first choice ${((times[0] ?? 0) / best).toFixed(2)}x`);
+    const runAll = () => {
+      for (const operands of operandSets) lt.matmul(stream, shape, operands);
+    };
+    runAll();
+    stream.record(start);
+    for (let round = 0; round < rounds; round++) runAll();
+    stream.record(end);
+    end.wait();
+    const milliseconds = end.millisecondsSince(start) / (rounds * copies);
+    words.push(report.figure(`matmul${rows}RowsUs`, milliseconds * 1000));
   }
+  start.close();
+  end.close();
   arena.close();
   return words.join(", ");
 }

@@ -21,7 +21,7 @@ import { CudaModule } from "../../worker/native/cuda/module.ts";
 import { architectureName, CudaCompileError, Nvrtc } from "../../worker/native/cuda/nvrtc.ts";
 import { CudaStream } from "../../worker/native/cuda/stream.ts";
 import { extraBytes, hostKernels } from "./host-kernels.ts";
-import { checkProducts, tuneProducts } from "./host-products.ts";
+import { checkProducts, timeProducts } from "./host-products.ts";
 import { assertThat, errorOf, medianMicroseconds, Report } from "./report.ts";
 
 const folders = process.argv.slice(2);
@@ -174,7 +174,7 @@ await report.check("graphs", () => {
 await report.check("matrix products", () => {
   const lt = new CublasLt(context, arena.allocate("workspace", 32 * mebibyte), { folders });
   const words = checkProducts(stream, arena, lt);
-  const times = tuneProducts(stream, context, lt, report);
+  const times = timeProducts(stream, context, lt, report);
   lt.close();
   return `${words}; ${times}`;
 });

@@ -1,11 +1,10 @@
 /**
  * The CUDA kernels on a device: each against its twin on fresh random inputs, then their times against what the device
- * can do at best. Runs from the repository root, as it is or bundled: `bun test/gpu/kernels.ts [seed]`; writes
- * $OUT/kernels.json where OUT is set. SPANGATE_KERNEL_CHECKS=small leaves out the times, for a memory checker; =times
- * leaves out the checks.
+ * can do at best. Runs from the repository root, as it is or bundled: `bun test/gpu/kernels.ts [seed] [folder of NVIDIA's
+ * libraries]...`; writes $OUT/kernels.json where OUT is set. SPANGATE_KERNEL_CHECKS=small leaves out the times, for a
+ * memory checker; =times leaves out the checks.
  */
-import { join } from "node:path";
-import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
+import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { freshSeed, Random } from "../native/random.ts";
 import { attentionCases, checkAttention } from "./kernel-attention.ts";
 import { checkProducts, productShapes } from "./kernel-products.ts";
@@ -13,15 +12,17 @@ import { timeRows } from "./kernel-row-timings.ts";
 import { checkHeads, checkNorm, checkRows } from "./kernel-rows.ts";
 import { checkSampling } from "./kernel-sampling.ts";
 import { fillRandom, KernelTimer, putInts, type Rates, timeAttention } from "./kernel-timings.ts";
+import { gpuOptions, openTestDevice, resultPath } from "./options.ts";
 import { assertThat, Report } from "./report.ts";
 
-const { OUT, SPANGATE_KERNEL_CHECKS } = process.env;
+const options = gpuOptions();
+const { SPANGATE_KERNEL_CHECKS } = process.env;
 const isSmall = SPANGATE_KERNEL_CHECKS === "small";
 const isTimes = SPANGATE_KERNEL_CHECKS === "times";
-const seed = process.argv[2] === undefined ? freshSeed() : Number(process.argv[2]);
+const seed = options.parts.length === 0 ? freshSeed() : Number(options.parts[0]);
 const random = new Random(seed);
 const report = new Report();
-const open = (headDim: number) => openDevice({ index: 0, headDim, kernelFolder: join("kernels", "cuda") });
+const open = (headDim: number) => openTestDevice(headDim, options);
 console.log(`seed ${seed}`);
 
 for (const headDim of isTimes ? [] : isSmall ? [80] : [16, 64, 80, 96, 128]) {
@@ -73,9 +74,7 @@ if (!isSmall) {
   });
 }
 device.close();
-process.exitCode = await report.end(
-  OUT === undefined ? undefined : join(OUT, isSmall ? "kernels-small.json" : "kernels.json"),
-);
+process.exitCode = await report.end(resultPath(options, isSmall ? "kernels-small.json" : "kernels.json"));
 
 /** A copy of 2 GiB, reads and writes counted, and a product of 8,192 cubed: what floors are made of. */
 async function measureRates(device: CudaDevice): Promise<Rates> {
@@ -90,7 +89,6 @@ async function measureRates(device: CudaDevice): Promise<Rates> {
   const matrix = (index: number) => from.slice(index * side * side * 2, side * side * 2);
   const shape = { rows: side, outWidth: side, inWidth: side, outputType: "bfloat16" } as const;
   const operands = { input: matrix(0), weights: matrix(1), output: to.slice(0, side * side * 2) };
-  device.tune(shape, [operands]);
   const plain = new KernelTimer(device, { bytesPerSecond: 1, flopPerSecond: 1 });
   // As launches: copies in a graph take a slower path.
   const copy = device.prepare("gather_rows", from, ascending, count, bytes / rows, to);

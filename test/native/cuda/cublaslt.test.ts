@@ -125,18 +125,6 @@ test("what cuBLASLt refuses is an error with its words, and leaves no descriptor
   expect(fake.notes().at(-1)).toBe("cublasLtDestroy");
 });
 
-test("tuning keeps the fastest candidate for later products", () => {
-  const shape: MatmulShape = { rows: 2, outWidth: 2, inWidth: 2, outputType: "float32" };
-  const { operands } = run(shape);
-  const times = [3, 2];
-  fake.setElapsed(times);
-  expect(lt.tune(stream, shape, [operands], 4)).toEqual(times.map((ms) => ms / 4));
-  fake.reset();
-  lt.matmul(stream, shape, operands);
-  expect(fake.notes("cublasLtMatmul")).toEqual(["cublasLtMatmul 102 4096 1"]);
-  expect(() => lt.tune(stream, shape, [])).toThrow(RangeError);
-});
-
 test("plans are bounded in number", () => {
   const before = fake.liveDescriptors();
   const operands = run({ rows: 1, outWidth: 1, inWidth: 1, outputType: "float32" }).operands;

@@ -28,7 +28,6 @@ const { symbols } = dlopen(fakePath, {
   fake_set_free_bytes: { args: ["u64"], returns: "void" },
   fake_add_kernel: { args: ["ptr", "ptr", "i32"], returns: "void" },
   fake_set_pending_queries: { args: ["i32"], returns: "void" },
-  fake_add_elapsed: { args: ["f32"], returns: "void" },
   fake_live_bytes: { args: [], returns: "u64" },
   fake_live_objects: { args: [], returns: "i32" },
   fake_live_graphs: { args: [], returns: "i32" },
@@ -56,10 +55,6 @@ export const fake = {
     symbols.fake_add_kernel(Buffer.from(`${name}\0`), BigUint64Array.from(sizes, BigInt), sizes.length),
   /** So many queries answer that the work is still under way. */
   setPendingQueries: (count: number) => symbols.fake_set_pending_queries(count),
-  /** What the next measurements between events answer. */
-  setElapsed: (milliseconds: readonly number[]) => {
-    for (const each of milliseconds) symbols.fake_add_elapsed(each);
-  },
   liveBytes: () => Number(symbols.fake_live_bytes()),
   /** Contexts, streams, events, modules and handles that were made and not given back. */
   liveObjects: () => symbols.fake_live_objects(),

@@ -67,10 +67,13 @@ export class CublasLtLibrary {
 
   /** @throws CudaError unless `status` is 0 */
   check(call: string, status: number): void {
-    if (status === 0) return;
+    if (status !== 0) throw this.errorOf(call, status);
+  }
+
+  errorOf(call: string, status: number): CudaError {
     const { cublasLtGetStatusName, cublasLtGetStatusString } = this.symbols;
     const text = (address: number | bigint | null): string => (address === null ? "" : cString(Number(address)));
-    throw new CudaError(
+    return new CudaError(
       call,
       status,
       text(cublasLtGetStatusName(status)) || "unknown cuBLASLt status",

@@ -7,8 +7,6 @@ import type { Pointer } from "bun:ffi";
 import { openHandle } from "../library.ts";
 import type { CudaContext } from "./context.ts";
 import { CublasLtLibrary, type CublasLtOptions } from "./cublaslt-library.ts";
-import { CudaError } from "./driver.ts";
-import { CudaEvent } from "./event.ts";
 import { elementBytes, MatmulPlan, type MatmulShape } from "./matmul-plan.ts";
 import type { DeviceBuffer } from "./memory.ts";
 import type { CudaStream } from "./stream.ts";
@@ -28,7 +26,6 @@ const maxPlans = 4096;
 
 export class CublasLt {
   readonly version: number;
-  readonly #context: CudaContext;
   readonly #library: CublasLtLibrary;
   readonly #handle: Pointer;
   readonly #workspace: DeviceBuffer;
@@ -45,7 +42,6 @@ export class CublasLt {
   constructor(context: CudaContext, workspace: DeviceBuffer, options: CublasLtOptions = {}) {
     const library = new CublasLtLibrary(context.driver.version, options);
     this.version = library.version;
-    this.#context = context;
     this.#library = library;
     this.#workspace = workspace;
     this.#handle = openHandle((out) => library.check("cublasLtCreate", library.symbols.cublasLtCreate(out)));
@@ -54,40 +50,6 @@ export class CublasLt {
   /** Puts one product into the stream; the first of a shape finds its algorithm, which takes about 0.1 ms. */
   matmul(stream: CudaStream, shape: MatmulShape, operands: MatmulOperands): void {
     this.#run(stream, this.#planOf(shape, operands), operands);
-  }
-
-  /**
-   * Measures the heuristics' candidates for a shape and keeps the fastest; blocks this thread.
-   * @param operandSets are taken in turn: more weights than the L2 cache holds give the times of a real step
-   * @returns milliseconds of one product of each candidate; Infinity for one that does not run
-   */
-  tune(stream: CudaStream, shape: MatmulShape, operandSets: readonly MatmulOperands[], repeats = 20): number[] {
-    const [first] = operandSets;
-    if (first === undefined) throw new RangeError("tune needs operands");
-    const plan = this.#planOf(shape, first);
-    const [start, end] = [0, 1].map(() => new CudaEvent(this.#context, { timing: true })) as [CudaEvent, CudaEvent];
-    const measure = (choice: number): number => {
-      plan.choice = choice;
-      try {
-        this.#run(stream, plan, first);
-      } catch (error) {
-        if (error instanceof CudaError) return Number.POSITIVE_INFINITY;
-        throw error;
-      }
-      stream.record(start);
-      for (let i = 0; i < repeats; i++) this.#run(stream, plan, operandSets[i % operandSets.length] ?? first);
-      stream.record(end);
-      end.wait();
-      return end.millisecondsSince(start) / repeats;
-    };
-    try {
-      const times = plan.algorithms.map((_, choice) => measure(choice));
-      plan.choice = Math.max(0, times.indexOf(Math.min(...times)));
-      return times;
-    } finally {
-      start.close();
-      end.close();
-    }
   }
 
   close(): void {
