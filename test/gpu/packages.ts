@@ -1,7 +1,7 @@
 /**
  * The npm packages that the server and its benches import, each bundled to as few files as it takes, as a node_modules
  * for a machine without a registry: `bun test/gpu/packages.ts FOLDER` where they are installed. With it in its root the
- * tree runs there as it is, on CUDA devices: onnxruntime, which is native code and serves the CPU alone, is left out.
+ * tree runs there as it is, on CUDA devices: onnxruntime, native code that serves the CPU alone, is an empty module.
  */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { builtinModules } from "node:module";
@@ -9,7 +9,9 @@ import { join, relative, resolve } from "node:path";
 import { repositoryRoot } from "../../gateway/cli/setup.ts";
 
 const sourceFolders = ["gateway", "worker", "db", "kernels", "test/bench", "test/support", "test/gpu"];
-const leftOut = new Set(["onnxruntime-node", "openai"]);
+const emptied = "onnxruntime-node";
+/** The client of end-to-end tests alone. */
+const leftOut = "openai";
 
 /** `hono/http-exception` is part of `hono`, `@huggingface/jinja` is a package. */
 function packageOf(specifier: string): string {
@@ -21,7 +23,7 @@ function packageOf(specifier: string): string {
 
 function isPackage(specifier: string): boolean {
   const isOurs = specifier.startsWith(".") || specifier.includes(":") || builtinModules.includes(specifier);
-  return !isOurs && !leftOut.has(packageOf(specifier));
+  return !isOurs && ![emptied, leftOut].includes(packageOf(specifier));
 }
 
 /** Specifiers of all packages that the sources import, in order. */
@@ -62,11 +64,16 @@ async function writePackages(folder: string): Promise<void> {
       `.${specifier.slice(name.length)}`,
       `./${relative(name, bundle)}`,
     ]);
-    mkdirSync(join(folder, name), { recursive: true });
-    const description = { name, type: "module", exports: Object.fromEntries(exports) };
-    writeFileSync(join(folder, name, "package.json"), JSON.stringify(description));
+    describePackage(folder, name, Object.fromEntries(exports));
   }
+  describePackage(folder, emptied, { ".": "./empty.js" });
+  writeFileSync(join(folder, emptied, "empty.js"), "export {};");
   console.log(`${specifiers.join(", ")}: bundled into ${folder}`);
+}
+
+function describePackage(folder: string, name: string, exports: Readonly<Record<string, string>>): void {
+  mkdirSync(join(folder, name), { recursive: true });
+  writeFileSync(join(folder, name, "package.json"), JSON.stringify({ name, type: "module", exports }));
 }
 
 const [folder] = process.argv.slice(2);

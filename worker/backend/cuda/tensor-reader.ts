@@ -1,6 +1,6 @@
 /**
- * Tensors from safetensors files to the device: several chunks under way at once, each read by a thread of the
- * runtime straight into pinned memory (bfloat16) or rounded into it, and copied while others are read.
+ * Tensors from safetensors files to the device. Several lanes at once: each has the runtime's threads read a chunk into
+ * pinned memory, straight (bfloat16) or rounded, while the one before is copied to the device.
  */
 import { type FileHandle, open } from "node:fs/promises";
 import { ModelError } from "../../model/model-error.ts";
@@ -25,15 +25,18 @@ interface Chunk {
 export interface FileReaderOptions {
   /** Elements of a chunk at most. */
   readonly chunkElements?: number;
-  /** Chunks under way at once. */
+  /** Chunks that are read at once. */
   readonly laneCount?: number;
 }
+
+/** One is read into while the other is copied. */
+const slotsOfLane = 2;
 
 export class FileReader implements TensorReader {
   private readonly chunkElements: number;
   private readonly laneCount: number;
 
-  constructor({ chunkElements = 8 << 20, laneCount = 8 }: FileReaderOptions = {}) {
+  constructor({ chunkElements = 2 << 20, laneCount = 16 }: FileReaderOptions = {}) {
     this.chunkElements = chunkElements;
     this.laneCount = laneCount;
   }
@@ -54,16 +57,25 @@ export class FileReader implements TensorReader {
   async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, chunks: Chunk[]): Promise<void> {
     const queue = chunks.values();
     const lanes = Math.min(this.laneCount, chunks.length);
-    const pinned = device.allocateHost("weights on their way", lanes * this.chunkElements * 2);
+    const slotBytes = this.chunkElements * 2;
+    const pinned = device.allocateHost("weights on their way", lanes * slotsOfLane * slotBytes);
     const run = async (lane: number): Promise<void> => {
-      const staging = new Uint16Array(pinned.buffer, lane * this.chunkElements * 2, this.chunkElements);
+      const slots = Array.from({ length: slotsOfLane }, (_, slot) => {
+        const first = (lane * slotsOfLane + slot) * slotBytes;
+        return { staging: new Uint16Array(pinned.buffer, first, this.chunkElements), copied: device.mark() };
+      });
+      let turn = 0;
       for (const chunk of queue) {
+        const { staging, copied } = slots[turn];
+        turn = (turn + 1) % slotsOfLane;
         const file = files.get(chunk.tensor.file);
         if (file === undefined) throw new Error(`${chunk.tensor.file} is not open`);
+        await copied.reached();
         await readBfloat16(file, chunk, staging);
         device.copyIn(chunk.target, staging.subarray(0, chunk.count));
-        await device.settled();
+        copied.set();
       }
+      for (const { copied } of slots) await copied.reached();
     };
     // All settled before the files are closed and the memory is used again.
     const results = await Promise.allSettled(Array.from({ length: lanes }, (_, lane) => run(lane)));
