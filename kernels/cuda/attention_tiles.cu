@@ -1,0 +1,274 @@
+/*
+ * Attention for items of up to eight tiles ("many") without wgmma: bound by arithmetic (attention_plan.cuh has the plan,
+ * rotation, softmax and the arguments).
+ *
+ * 4 warps of two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products; 64 tokens a
+ * step, 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory: q, and K and V twice (the
+ * next tokens are copied while these are used; one barrier a step): (128 + 4 * tokens) rows of 2 * (headDim + 8) bytes;
+ * a launch that gives room for 64 tokens gets them. A warp turns its own rows of q.
+ *
+ * Grid: any number of blocks of 128 threads; block b of n takes units b, b + n, ..., unit = (item * kvHeads + kvHead) *
+ * chunks + chunk, longest items first. Floor: 4 * headDim FLOP for each pair of packed row and token seen.
+ * Oracle: test/gpu/attention-oracle.ts.
+ */
+#include "attention_plan.cuh"
+
+constexpr int kWarps = 4, kFragments = 2, kTiles = kWarps * kFragments;
+/* Rows in shared memory are 16 bytes longer: an odd number of 16-byte chunks, so eight rows lie in different banks. */
+constexpr int kStride = kHeadDim + 8, kChunks = kHeadDim / 8;
+
+/* A walk over the steps of an item; a step never crosses a slice's end. */
+template <int kTokens>
+struct Cursor {
+  int index, token; /* of the slice in the plan, and of the step's first token in the slice */
+  int end, tokenCount;
+
+  __device__ __forceinline__ Cursor(const PlanArguments &a, const PlanItem &item)
+      : index(item.firstSlice - 1), token(0), end(item.firstSlice + item.sliceCount), tokenCount(0) {
+    next(a);
+  }
+
+  __device__ __forceinline__ bool done() const { return index >= end; }
+
+  /* Empty slices are left out. */
+  __device__ __forceinline__ void next(const PlanArguments &a) {
+    token += kTokens;
+    while (token >= tokenCount && ++index < end) {
+      token = 0;
+      tokenCount = a.slices[index].tokenCount;
+    }
+  }
+};
+
+/* Starts the copies of a step's K and V [kTokens][kStride]; tokens past the end become zeros. */
+template <int kTokens>
+__device__ __forceinline__ void load_step(const PlanArguments &a, const Cursor<kTokens> &at, int kvHead, bf16 *keys) {
+  const int shift = 31 - __clz(a.blockTokens);
+  const PlanSlice slice = a.slices[at.index];
+#pragma unroll
+  for (int start = 0; start < kTokens * kChunks; start += kWarps * 32) {
+    const int i = start + threadIdx.x, row = i / kChunks, chunk = i % kChunks;
+    if (kTokens * kChunks % (kWarps * 32) != 0 && row >= kTokens) break;
+    const bool valid = at.token + row < at.tokenCount;
+    const int place = slice.firstToken + at.token + (valid ? row : 0);
+    const size_t head = size_t(a.blockIds[slice.block + (place >> shift)]) * a.kvHeads + kvHead;
+    const size_t slot = (head * 2 << shift) + (place & (a.blockTokens - 1));
+    const bf16 *from = a.pool + slot * kHeadDim + chunk * 8;
+    copy_async(keys + row * kStride + chunk * 8, from, valid);
+    copy_async(keys + (kTokens + row) * kStride + chunk * 8, from + (kHeadDim << shift), valid);
+  }
+}
+
+/* Lane's place in the 16x16 corner of a matrix in shared memory for load_matrices. */
+__device__ __forceinline__ int row_fragment_offset() { /* A row-major; B of V, transposed */
+  const int lane = threadIdx.x & 31;
+  return ((lane & 7) + ((lane >> 3) & 1) * 8) * kStride + (lane >> 4) * 8;
+}
+__device__ __forceinline__ int key_fragment_offset() { /* B of K: tokens are its columns */
+  const int lane = threadIdx.x & 31;
+  return ((lane & 7) + (lane >> 4) * 8) * kStride + ((lane >> 3) & 1) * 8;
+}
+
+/* A warp's two tiles. */
+struct TilePair {
+  float out[kFragments][kHeadDim / 8][4];
+  RunningSoftmax softmax[kFragments];
+};
+
+template <int kTokens>
+using Scores = float[kFragments][kTokens / 8][4];
+
+template <int kTokens>
+__device__ __forceinline__ void score_step(const bf16 *queries, const bf16 *keys, Scores<kTokens> &scores) {
+#pragma unroll
+  for (int f = 0; f < kFragments; f++)
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; n++) scores[f][n][0] = scores[f][n][1] = scores[f][n][2] = scores[f][n][3] = 0;
+  queries += row_fragment_offset();
+  keys += key_fragment_offset();
+#pragma unroll
+  for (int d = 0; d < kHeadDim; d += 16) {
+    uint32 q[kFragments][4];
+#pragma unroll
+    for (int f = 0; f < kFragments; f++) load_matrices(q[f], queries + f * kTileRows * kStride + d);
+#pragma unroll
+    for (int n = 0; n < kTokens; n += 16) {
+      uint32 k[4];
+      load_matrices(k, keys + n * kStride + d);
+#pragma unroll
+      for (int f = 0; f < kFragments; f++) {
+        multiply_add(scores[f][n / 8], q[f], k[0], k[1]);
+        multiply_add(scores[f][n / 8 + 1], q[f], k[2], k[3]);
+      }
+    }
+  }
+}
+
+/* Tokens that a row does not see, or that are not there, weigh nothing. */
+template <int kTokens>
+__device__ __forceinline__ void mask_step(const PlanUnit &unit, const PlanSlice &slice, int token, int firstTile,
+                                          Scores<kTokens> &scores) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int f = 0; f < kFragments; f++) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int itemRow = (firstTile + f) * unit.rowsPerTile + (r * 8 + lane / 4) / unit.headCount;
+      const int limit = visible_tokens(slice, itemRow) - token;
+#pragma unroll
+      for (int n = 0; n < kTokens / 8; n++) {
+        const int column = n * 8 + (lane & 3) * 2;
+        if (column >= limit) scores[f][n][2 * r] = -infinity();
+        if (column + 1 >= limit) scores[f][n][2 * r + 1] = -infinity();
+      }
+    }
+  }
+}
+
+template <int kTokens>
+__device__ __forceinline__ void add_values(const bf16 *values, const Scores<kTokens> &weights, TilePair &s) {
+  values += row_fragment_offset();
+#pragma unroll
+  for (int t = 0; t < kTokens; t += 16) {
+    uint32 p[kFragments][4];
+#pragma unroll
+    for (int f = 0; f < kFragments; f++) {
+      const auto &low = weights[f][t / 8], &high = weights[f][t / 8 + 1];
+      p[f][0] = pack_bf16(low[0], low[1]), p[f][1] = pack_bf16(low[2], low[3]);
+      p[f][2] = pack_bf16(high[0], high[1]), p[f][3] = pack_bf16(high[2], high[3]);
+    }
+#pragma unroll
+    for (int d = 0; d < kHeadDim; d += 16) {
+      uint32 v[4];
+      load_matrices_transposed(v, values + t * kStride + d);
+#pragma unroll
+      for (int f = 0; f < kFragments; f++) {
+        multiply_add(s.out[f][d / 8], p[f], v[0], v[1]);
+        multiply_add(s.out[f][d / 8 + 1], p[f], v[2], v[3]);
+      }
+    }
+  }
+}
+
+template <int kTokens>
+__device__ __forceinline__ void attend_step(const PlanArguments &a, const PlanUnit &unit, const Cursor<kTokens> &at,
+                                            int firstTile, const bf16 *queries, const bf16 *keys, TilePair &s) {
+  Scores<kTokens> scores;
+  score_step<kTokens>(queries, keys, scores);
+  /* The first row of a slice sees least; rows that are not in it see nothing. */
+  const PlanSlice slice = a.slices[at.index];
+  const int firstRow = firstTile * unit.rowsPerTile, endRow = firstRow + kFragments * unit.rowsPerTile;
+  const bool areIn = firstRow >= slice.firstRow && endRow <= slice.firstRow + slice.rowCount;
+  if (!areIn || visible_tokens(slice, firstRow) < at.token + kTokens) {
+    mask_step<kTokens>(unit, slice, at.token, firstTile, scores);
+  }
+#pragma unroll
+  for (int f = 0; f < kFragments; f++) {
+    float rescale[2];
+    const bool changed = s.softmax[f].update(scores[f], a.scaleLog2, rescale);
+    if (__any_sync(kAllLanes, changed)) {
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) s.out[f][n][i] *= rescale[i / 2];
+      }
+    }
+  }
+  add_values<kTokens>(keys + kTokens * kStride, scores, s);
+}
+
+__device__ __forceinline__ void write_results(const PlanArguments &a, const PlanUnit &unit, int firstTile,
+                                              TilePair &s) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int f = 0; f < kFragments; f++) {
+    s.softmax[f].finish();
+    const TileRow tileRow = tile_row_at(a, unit, firstTile + f);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int packed = r * 8 + lane / 4, of = packed / unit.headCount;
+      const int row = __shfl_sync(kAllLanes, tileRow.row, of);
+      const int partial = __shfl_sync(kAllLanes, tileRow.partial, of);
+      if (row < 0) continue;
+      const int head = unit.firstHead + packed % unit.headCount;
+      const float sum = s.softmax[f].sum[r], inverse = sum > 0 ? 1.0f / sum : 0.0f;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; n++) {
+        const float *pair = &s.out[f][n][2 * r];
+        write_result(a, row, partial, head, n * 8 + (lane & 3) * 2, pair[0] * inverse, pair[1] * inverse);
+      }
+      if ((lane & 3) == 0) write_log_sum(a, partial, head, s.softmax[f].log_sum(r, a.scaleLog2));
+    }
+  }
+}
+
+/* Of a tile's rows, those whose last part this was; a tile is one warp's own. */
+__device__ __forceinline__ void merge_rows(const PlanArguments &a, const PlanUnit &unit, int tile) {
+  const TileRow tileRow = tile_row_at(a, unit, tile);
+  if (!__any_sync(kAllLanes, tileRow.merge >= 0)) return;
+  __threadfence();
+  __syncwarp();
+  const bool isLast = tileRow.merge >= 0 && arrive_at_merge(a, unit, tileRow.merge);
+  uint32 complete = __ballot_sync(kAllLanes, isLast);
+  if (complete != 0) __threadfence();
+  for (; complete != 0; complete &= complete - 1) {
+    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(complete) - 1);
+    for (int h = 0; h < unit.headCount; h++) merge_head(a, merge, unit.firstHead + h);
+  }
+}
+
+template <int kTokens>
+__device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUnit &unit, bf16 *shared) {
+  constexpr int kStepSize = 2 * kTokens * kStride;
+  const int firstTile = (threadIdx.x >> 5) * kFragments;
+  const bool hasRows = firstTile < unit.tileCount;
+  bf16 *queries = shared + firstTile * kTileRows * kStride, *ring = shared + kTiles * kTileRows * kStride;
+  TilePair s = {};
+#pragma unroll
+  for (int f = 0; f < kFragments; f++) s.softmax[f].reset();
+  Cursor<kTokens> ahead(a, unit.item), at = ahead;
+  if (!ahead.done()) load_step(a, ahead, unit.kvHead, ring);
+  commit_copies();
+  for (int stage = 0; !at.done(); stage ^= 1, at = ahead) {
+    if (at.token == 0 && hasRows) {
+      __syncwarp(); /* all lanes have read the queries of the slice before */
+#pragma unroll
+      for (int f = 0; f < kFragments; f++) {
+        bf16 *to = queries + f * kTileRows * kStride;
+        const TileRow tileRow = tile_row_at(a, unit, firstTile + f);
+        write_tile_queries<kStride>(a, unit, firstTile + f, tileRow, a.slices[at.index], to);
+      }
+    }
+    wait_copies<0>();
+    __syncthreads(); /* these tokens are there, and all warps have done with those before */
+    ahead.next(a);
+    if (!ahead.done()) load_step(a, ahead, unit.kvHead, ring + (stage ^ 1) * kStepSize);
+    commit_copies();
+    if (hasRows) attend_step(a, unit, at, firstTile, queries, ring + stage * kStepSize, s);
+  }
+  write_results(a, unit, firstTile, s);
+  for (int f = 0; f < kFragments; f++) merge_rows(a, unit, firstTile + f);
+}
+
+/* Bytes of shared memory for steps of so many tokens. */
+template <int kTokens>
+constexpr int kSharedBytes = (kTiles * kTileRows + 4 * kTokens) * kStride * int(sizeof(bf16));
+
+extern "C" __global__ void __launch_bounds__(kWarps * 32, 2) attention_tiles(PLAN_PARAMETERS) {
+  extern __shared__ __align__(16) bf16 shared[];
+  let_next_begin();
+  const PlanArguments a = PLAN_ARGUMENTS;
+  wait_for_previous();
+  require_shared_memory(kSharedBytes<32>);
+  uint32 bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+  const int units = *itemCount * kvHeads * chunks_of_group(a);
+  for (int index = blockIdx.x; index < units; index += gridDim.x) {
+    if (bytes >= kSharedBytes<64>) {
+      attend_unit<64>(a, plan_unit_at(a, index), shared);
+    } else {
+      attend_unit<32>(a, plan_unit_at(a, index), shared);
+    }
+    __syncthreads(); /* shared memory is free again */
+  }
+}
