@@ -13,6 +13,9 @@ const schema = z.object({
     .default("cpu"),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
   SPANGATE_KV_TYPE: z.enum(["float32", "float16"]).default("float16"),
+  SPANGATE_KV_POSITIONS: z
+    .enum(["deferred", "relocate"], { error: 'must be "deferred" or "relocate"' })
+    .default("deferred"),
   SPANGATE_KV_BYTES: number(1 << 20, 2 ** 42).optional(),
   SPANGATE_BLOCK_TOKENS: int(4, 128, 16).refine(
     (value) => Number.isInteger(Math.log2(value)),
@@ -42,6 +45,8 @@ export interface WorkerConfig {
   readonly modelName: string;
   readonly weightMode: "float32" | "int8";
   readonly kvType: "float32" | "float16";
+  /** Whether q is turned to where a span stands, or K moved there (engine/relocate.ts). */
+  readonly kvPositions: "deferred" | "relocate";
   /** undefined: what the device has free. */
   readonly kvBytes: number | undefined;
   readonly blockTokens: number;
@@ -74,6 +79,7 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     modelName: values.SPANGATE_MODEL_NAME,
     weightMode: values.SPANGATE_WEIGHTS,
     kvType: values.SPANGATE_KV_TYPE,
+    kvPositions: values.SPANGATE_KV_POSITIONS,
     kvBytes: values.SPANGATE_KV_BYTES,
     blockTokens: values.SPANGATE_BLOCK_TOKENS,
     threadCount: values.SPANGATE_THREADS,

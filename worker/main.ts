@@ -23,6 +23,7 @@ async function open(config: WorkerConfig): Promise<Engine> {
     backend: opened.backend,
     eosTokenIds: opened.model.eosTokenIds,
     limits: config,
+    positions: config.kvPositions,
     clock: () => performance.now(),
     emit,
   });

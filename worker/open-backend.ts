@@ -14,6 +14,11 @@ export interface OpenBackend {
 /** A pool that a CPU takes unless told otherwise. */
 const cpuKvBytes = 2 ** 30;
 
+/** K that stands at other positions is other KV: the mode has a name of its own. */
+function modeOf(arithmetic: string, { kvPositions }: WorkerConfig): string {
+  return kvPositions === "deferred" ? arithmetic : `${arithmetic}/kv-${kvPositions}`;
+}
+
 /** @throws ModelError, CudaUnavailable or what the backend says, each in one sentence */
 export function openBackend(config: WorkerConfig): Promise<OpenBackend> {
   return config.cudaIndex === undefined ? openCpu(config) : openCuda(config, config.cudaIndex);
@@ -22,7 +27,7 @@ export function openBackend(config: WorkerConfig): Promise<OpenBackend> {
 // Each backend is loaded when it is wanted: one needs onnxruntime, the other a driver.
 async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
   const { CpuBackend, numericMode } = await import("./backend/cpu/cpu-backend.ts");
-  const mode = numericMode(config);
+  const mode = modeOf(numericMode(config), config);
   const model = loadModel(config.modelFolder, mode);
   const { kvBytes = cpuKvBytes, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const backend = await CpuBackend.open(model, { ...config, kvBytes, maxRows, maxLogitRows });
@@ -32,9 +37,10 @@ async function openCpu(config: WorkerConfig): Promise<OpenBackend> {
 async function openCuda(config: WorkerConfig, index: number): Promise<OpenBackend> {
   const { CudaBackend, numericMode } = await import("./backend/cuda/cuda-backend.ts");
   const { openDevice } = await import("./backend/cuda/open-device.ts");
-  const model = loadModel(config.modelFolder, numericMode);
+  const mode = modeOf(numericMode, config);
+  const model = loadModel(config.modelFolder, mode);
   const device = await openDevice({ index, headDim: model.config.headDim });
   const { kvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const backend = await CudaBackend.open(device, model, { kvBytes, blockTokens, maxRows, maxLogitRows });
-  return { backend, model, numericMode };
+  return { backend, model, numericMode: mode };
 }

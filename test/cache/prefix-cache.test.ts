@@ -8,7 +8,7 @@ import type { BlockId, BlockKey } from "../../worker/contract/units.ts";
 const key = (name: string): BlockKey => name as BlockKey;
 
 function content(tokenIds: number[], position = 0): BlockContent {
-  return { tokenIds: Int32Array.from(tokenIds), start: 0, end: tokenIds.length, position };
+  return { tokenIds: Int32Array.from(tokenIds), start: 0, end: tokenIds.length, position, place: 0 };
 }
 
 function makeCache(blockCount: number): { cache: PrefixCache; pool: BlockPool; events: KvEventLog } {
@@ -62,7 +62,7 @@ describe("PrefixCache", () => {
     const { cache } = makeCache(2);
     const blockId = cache.allocate() as BlockId;
     const tokenIds = Int32Array.of(9, 8, 7, 6, 5, 4);
-    cache.store(blockId, key("second"), key("first"), { tokenIds, start: 4, end: 6, position: 4 });
+    cache.store(blockId, key("second"), key("first"), { tokenIds, start: 4, end: 6, position: 4, place: 0 });
     expect(cache.find(key("second"), content([5, 4], 4))).toBe(blockId);
   });
 

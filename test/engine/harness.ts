@@ -17,6 +17,7 @@ export interface TinyOptions {
   readonly backend?: FakeBackend;
   readonly hostSampling?: boolean;
   readonly pipelined?: boolean;
+  readonly positions?: "deferred" | "relocate";
 }
 
 export class TinyWorld {

@@ -56,7 +56,13 @@ describe("configuration", () => {
   });
 
   test("a worker gets its settings and no credential", () => {
-    const env = { PATH: "/bin", SPANGATE_ADMIN_KEY: "k".repeat(20), SPANGATE_KV_TYPE: "float16", SECRET: "x" };
+    const env = {
+      PATH: "/bin",
+      SPANGATE_ADMIN_KEY: "k".repeat(20),
+      SPANGATE_KV_TYPE: "float16",
+      SPANGATE_KV_POSITIONS: "relocate",
+      SECRET: "x",
+    };
     const config = parseConfig({ ...env, SPANGATE_KV_BYTES: "2097152", SPANGATE_THREADS: "3" });
     expect(workerEnvironment(config, env, "cpu")).toEqual({
       PATH: "/bin",
@@ -66,6 +72,7 @@ describe("configuration", () => {
       SPANGATE_THREADS: "3",
       SPANGATE_KV_BYTES: "2097152",
       SPANGATE_KV_TYPE: "float16",
+      SPANGATE_KV_POSITIONS: "relocate",
     });
   });
 });

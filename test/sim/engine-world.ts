@@ -44,7 +44,12 @@ export interface SimulationCounts {
 }
 
 /** Steps one after the other, or each begun while the one before it runs. */
-export type SimulationMode = "plain" | "pipelined";
+export interface SimulationMode {
+  /** A backend that takes a step while one is in flight. */
+  readonly pipelined?: boolean;
+  /** K is stored at absolute positions and moved. */
+  readonly relocating?: boolean;
+}
 
 export class Simulation {
   readonly counts: SimulationCounts = {
@@ -63,11 +68,13 @@ export class Simulation {
   private readonly backend: FakeBackend;
   private readonly engine: Engine;
   private readonly faults: boolean;
+  private readonly relocating: boolean;
   private readonly stepTokens: number;
   private nowMs = 0;
   private failNextStep = false;
 
-  constructor(seed: number, mode: SimulationMode = "plain") {
+  constructor(seed: number, { pipelined = false, relocating = false }: SimulationMode = {}) {
+    this.relocating = relocating;
     this.choices = new Choices(seed);
     const blockCount = this.choices.pick([8, 12, 24]);
     const contextTokens = this.choices.pick([40, 256]);
@@ -75,7 +82,10 @@ export class Simulation {
     const shape = { blockCount, contextTokens };
     const onForward = (batch: Batch) => this.whileComputing(batch);
     const onBegin = () => this.whenBeginning();
-    this.backend = mode === "plain" ? new FakeBackend(shape, onForward) : new FakeDevice({ shape, onForward, onBegin });
+    const relative = relocating;
+    this.backend = pipelined
+      ? new FakeDevice({ shape, onForward, onBegin, relative })
+      : new FakeBackend(shape, onForward, { relative });
     const maxRunningRequests = this.choices.int(1, 6);
     this.stepTokens = this.choices.pick([6, 7, 16, 64]);
     const prefillTokensBesideDecodes = this.choices.pick([1, 5, 128]);
@@ -86,6 +96,7 @@ export class Simulation {
       clock: () => this.nowMs,
       emit: (message) => this.receive(message),
       debug: true,
+      positions: relocating ? "relocate" : "deferred",
     });
   }
 
@@ -244,7 +255,7 @@ export class Simulation {
     if (!message.reuse) expect(usage.cachedTokens + usage.cacheWriteTokens).toBe(0);
     this.checkBlend(message, end);
     if (!isAnswerKnown(message)) return;
-    const expected = referenceAnswer(message, this.backend.shape, eosTokenIds);
+    const expected = referenceAnswer(message, this.backend.shape, eosTokenIds, this.relocating);
     expect(tokenIds).toEqual(expected.tokenIds.slice(0, tokenIds.length));
     if (end.reason === "abort") return;
     const open = runs.at(-1);

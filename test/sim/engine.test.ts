@@ -1,6 +1,6 @@
 /**
- * Deterministic simulation of the engine, with steps one after the other and with two in flight. A failure names its
- * seed; `SIM_SEED=n` replays it, `SIM_SEEDS=n` makes the run longer.
+ * Deterministic simulation of the engine, with steps one after the other and with two in flight, with K where its chain
+ * has it and moved to where it is used. A failure names its seed; `SIM_SEED=n` replays it, `SIM_SEEDS=n` makes the run longer.
  */
 import { expect, test } from "bun:test";
 import { Simulation, type SimulationMode } from "./engine-world.ts";
@@ -31,11 +31,18 @@ async function simulate(mode: SimulationMode): Promise<void> {
   if (only !== undefined) return;
   // The simulation is worth something only while it gets into every corner.
   for (const count of Object.values(total)) expect(count).toBeGreaterThan(seedCount);
-  expect(namedRows > seedCount).toBe(mode === "pipelined");
+  expect(namedRows > seedCount).toBe(mode.pipelined === true);
   const expectedEnds = ["abort", "bad_plan", "internal", "length", "overloaded", "prepared", "prompt_too_long", "stop"];
   expect(Object.keys(ends).sort()).toEqual(expectedEnds);
 }
 
-for (const mode of ["plain", "pipelined"] as const) {
-  test(`engine simulation, ${mode}, seeds ${firstSeed} to ${endSeed - 1}`, () => simulate(mode), 10 * 60_000);
+const modes: Readonly<Record<string, SimulationMode>> = {
+  plain: {},
+  pipelined: { pipelined: true },
+  relocating: { relocating: true },
+  "relocating, pipelined": { relocating: true, pipelined: true },
+};
+
+for (const [name, mode] of Object.entries(modes)) {
+  test(`engine simulation, ${name}, seeds ${firstSeed} to ${endSeed - 1}`, () => simulate(mode), 10 * 60_000);
 }

@@ -7,6 +7,7 @@ const folder = { SPANGATE_MODEL: "model" };
 test("what is not set has a default that works", () => {
   const config = parseWorkerConfig(folder);
   expect(config).toMatchObject({ blockTokens: 16, stepTokens: 512, prefillTokensBesideDecodes: 128, isa: undefined });
+  expect(config.kvPositions).toBe("deferred");
   expect(config.maxRunningRequests).toBeLessThanOrEqual(config.stepTokens);
 });
 
@@ -28,6 +29,7 @@ test.each([
   [{ SPANGATE_BLOCK_TOKENS: "24" }, "SPANGATE_BLOCK_TOKENS: must be a power of two"],
   [{ SPANGATE_STEP_TOKENS: "32" }, "SPANGATE_STEP_TOKENS: 32 is below SPANGATE_MAX_RUNNING (64)"],
   [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],
+  [{ SPANGATE_KV_POSITIONS: "absolute" }, 'SPANGATE_KV_POSITIONS: must be "deferred" or "relocate"'],
   [{ SPANGATE_KV_BYTES: "many" }, "SPANGATE_KV_BYTES: must be a number"],
 ])("%j is refused by name", (env, message) => {
   expect(() => parseWorkerConfig({ ...folder, ...env })).toThrow(message);

@@ -64,6 +64,19 @@ test("serves a request and answers stats", async () => {
   expect(await worker.child.exited).toBe(0);
 });
 
+test("K that stands at other positions is another model's KV", async () => {
+  const folder = writeModelFolder(tinyConfig);
+  const cards = ["deferred", "relocate"].map(async (positions) => {
+    const worker = startWorker({ SPANGATE_MODEL: folder, SPANGATE_KV_POSITIONS: positions });
+    const ready = await worker.next("ready");
+    worker.child.kill();
+    return ready.type === "ready" ? ready.card : undefined;
+  });
+  const [deferred, relocate] = await Promise.all(cards);
+  expect(relocate?.numericMode).toBe("float32/kv-float16/kv-relocate");
+  expect(relocate?.digest).not.toBe(deferred?.digest);
+});
+
 const failures: [string, () => Record<string, string>, RegExp][] = [
   ["no model", () => ({ SPANGATE_MODEL: temporaryFolder() }), /no config.json/],
   ["an unknown architecture", () => ({ SPANGATE_MODEL: writeUnknown() }), /MambaForCausalLM.*not supported/],

@@ -7,7 +7,7 @@
  */
 import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
 import type { BackendShape, Batch, BegunStep } from "./backend.ts";
-import { FakeBackend } from "./fake.ts";
+import { FakeBackend, type FakeOptions } from "./fake.ts";
 
 type Draws = readonly (SampledToken | undefined)[];
 
@@ -16,7 +16,7 @@ interface FakeStep {
   readonly requests: readonly SampleRequest[];
 }
 
-export interface FakeDeviceOptions {
+export interface FakeDeviceOptions extends FakeOptions {
   readonly shape?: Partial<BackendShape>;
   /** Called before a step computes; a throw is the step's failure. */
   readonly onForward?: (batch: Batch) => void | Promise<void>;
@@ -39,8 +39,8 @@ export class FakeDevice extends FakeBackend {
   private namedDraws = 0;
   private draws: Draws = [];
 
-  constructor({ shape, onForward, onBegin }: FakeDeviceOptions = {}) {
-    super(shape, onForward);
+  constructor({ shape, onForward, onBegin, relative }: FakeDeviceOptions = {}) {
+    super(shape, onForward, { relative });
     this.onBegin = onBegin;
   }
 

@@ -7,22 +7,26 @@ import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { BlockPool } from "./block-pool.ts";
 import type { KvEventLog } from "./kv-events.ts";
 
-/** What one block holds: tokens start..end-1 of `tokenIds`, the first of them at chain position `position`. */
+/**
+ * What one block holds: tokens start..end-1 of `tokenIds`, the first of them at chain position `position`. The chain's
+ * position 0 stands at `place` in the positions that its K is turned by (relocating-cache.ts); 0 where K is never moved.
+ */
 export interface BlockContent {
   readonly tokenIds: Int32Array;
   readonly start: number;
   readonly end: number;
   readonly position: number;
+  readonly place: number;
 }
 
 export class PrefixCache {
-  private readonly blockOfKey = new Map<BlockKey, BlockId>();
-  private readonly keyOfBlock: (BlockKey | undefined)[];
-  private readonly tokenIds: Int32Array;
-  private readonly tokenCounts: Int32Array;
-  private readonly positions: Int32Array;
-  private readonly pool: BlockPool;
-  private readonly blockTokens: number;
+  protected readonly blockOfKey = new Map<BlockKey, BlockId>();
+  protected readonly keyOfBlock: (BlockKey | undefined)[];
+  protected readonly tokenIds: Int32Array;
+  protected readonly tokenCounts: Int32Array;
+  protected readonly positions: Int32Array;
+  protected readonly pool: BlockPool;
+  protected readonly blockTokens: number;
   private readonly events: KvEventLog;
   private evicted = 0;
   private freeWithKey = 0;
@@ -88,15 +92,9 @@ export class PrefixCache {
    */
   store(blockId: BlockId, key: BlockKey, previousKey: BlockKey, content: BlockContent): boolean {
     if (this.blockOfKey.has(key)) return false;
-    if (this.keyOfBlock[blockId] !== undefined) throw new Error(`block ${blockId} has a key already`);
-    if (!this.pool.isLive(blockId)) throw new Error(`block ${blockId} is free, so it holds nothing to be found`);
+    this.link(blockId, key, content);
     this.blockOfKey.set(key, blockId);
-    this.keyOfBlock[blockId] = key;
-    const { tokenIds, start, end, position } = content;
-    for (let i = start; i < end; i++) this.tokenIds[blockId * this.blockTokens + i - start] = tokenIds[i];
-    this.tokenCounts[blockId] = end - start;
-    this.positions[blockId] = position;
-    this.events.stored(key, previousKey, end - start);
+    this.events.stored(key, previousKey, content.end - content.start);
     return true;
   }
 
@@ -115,7 +113,16 @@ export class PrefixCache {
     this.pool.demote(blockId);
   }
 
-  private unlink(blockId: BlockId): boolean {
+  protected link(blockId: BlockId, key: BlockKey, { tokenIds, start, end, position }: BlockContent): void {
+    if (this.keyOfBlock[blockId] !== undefined) throw new Error(`block ${blockId} has a key already`);
+    if (!this.pool.isLive(blockId)) throw new Error(`block ${blockId} is free, so it holds nothing to be found`);
+    this.keyOfBlock[blockId] = key;
+    for (let i = start; i < end; i++) this.tokenIds[blockId * this.blockTokens + i - start] = tokenIds[i];
+    this.tokenCounts[blockId] = end - start;
+    this.positions[blockId] = position;
+  }
+
+  protected unlink(blockId: BlockId): boolean {
     const key = this.keyOfBlock[blockId];
     if (key === undefined) return false;
     this.blockOfKey.delete(key);
@@ -124,7 +131,7 @@ export class PrefixCache {
     return true;
   }
 
-  private holds(blockId: BlockId, { tokenIds, start, end, position }: BlockContent): boolean {
+  protected holds(blockId: BlockId, { tokenIds, start, end, position }: BlockContent): boolean {
     if (this.tokenCounts[blockId] !== end - start || this.positions[blockId] !== position) return false;
     const base = blockId * this.blockTokens - start;
     for (let i = start; i < end; i++) if (this.tokenIds[base + i] !== tokenIds[i]) return false;

@@ -38,7 +38,7 @@ export function seenSegments(run: Run, runs: readonly Run[], blockTokens: number
     blockStarts,
     firstTokens: Int32Array.from(sees, (segment) => segment.firstToken % blockTokens),
     tokenCounts: Int32Array.from(sees, (segment) => segment.tokenCount),
-    offsets: Int32Array.from(sees, (segment) => segment.offset),
+    offsets: Int32Array.from(sees, (segment) => segment.offset + run.place - runs[segment.run].place),
     blockIds: Int32Array.from(blockIds),
   };
 }
@@ -101,7 +101,7 @@ export class BatchBuilder {
   private addRows(run: Run, firstToken: number, end: number): void {
     for (let token = firstToken; token < end; token++) {
       this.tokenIds.push(run.tokenIds[token]);
-      this.positions.push(run.plan.position + token);
+      this.positions.push(run.plan.position + run.place + token);
       this.slots.push(run.slotOf(token));
     }
   }

@@ -110,7 +110,7 @@ export function tokenCopies(runs: readonly { readonly request: Request; readonly
   for (const { request, run } of runs) {
     for (const { run: index, firstToken, tokenCount, at } of run.plan.blend?.copies ?? []) {
       const source = request.runs[index];
-      const delta = run.plan.position + at - source.plan.position - firstToken;
+      const delta = run.plan.position + run.place + at - (source.plan.position + source.place + firstToken);
       for (let i = Math.max(0, run.computedTokens - at); i < tokenCount; i++) {
         sourceSlots.push(source.slotOf(firstToken + i));
         targetSlots.push(run.slotOf(at + i));

@@ -10,9 +10,9 @@ import { KvEventLog } from "../cache/kv-events.ts";
 import { PrefixCache } from "../cache/prefix-cache.ts";
 import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
-import type { SampledToken } from "../sample/sampler.ts";
 import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
+import { Relocation } from "./relocate.ts";
 import { Request } from "./request.ts";
 import { type EngineLimits, Scheduler } from "./scheduler.ts";
 import { isEmpty, type StepPlan } from "./step.ts";
@@ -40,6 +40,8 @@ export interface EngineOptions {
   readonly hostSampling?: boolean;
   /** Begins a step while the one before it runs, where the backend can; default true. */
   readonly pipelined?: boolean;
+  /** Where K stands in the pool: at its chain's positions (the default), or at those of who uses it (relocate.ts). */
+  readonly positions?: "deferred" | "relocate";
 }
 
 export class Engine {
@@ -52,6 +54,7 @@ export class Engine {
   private readonly pool: BlockPool;
   private readonly events = new KvEventLog();
   private readonly cache: PrefixCache;
+  private readonly relocation: Relocation | undefined;
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
   private readonly requests = new Map<string, Request>();
@@ -72,8 +75,10 @@ export class Engine {
     this.emit = emit;
     this.debug = debug;
     this.pool = new BlockPool(blockCount);
-    this.cache = new PrefixCache(this.pool, blockTokens, this.events);
-    this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock);
+    const relocates = options.positions === "relocate";
+    this.relocation = relocates ? new Relocation(this.pool, backend.shape, this.events) : undefined;
+    this.cache = this.relocation?.cache ?? new PrefixCache(this.pool, blockTokens, this.events);
+    this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock, this.relocation);
     this.runner = new StepRunner(backend, options);
   }
 
@@ -90,7 +95,8 @@ export class Engine {
     if (this.scheduler.waiting.length >= maxWaitingRequests) {
       return refuse("overloaded", `${maxWaitingRequests} requests are waiting, no more are taken`);
     }
-    const request = new Request(message, this.backend.shape, this.eosTokenIds, this.clock());
+    const places = this.relocation?.placesOf(message.plan.runs);
+    const request = new Request(message, this.backend.shape, this.eosTokenIds, this.clock(), places);
     const { blockCount, blockTokens } = this.backend.shape;
     if (request.blockCount > blockCount) {
       const need = `the prompt's ${request.promptTokens} tokens take ${request.blockCount} blocks of ${blockTokens}`;
@@ -188,11 +194,12 @@ export class Engine {
     const leaving = this.inFlight.flatMap((step) => step.leaving);
     assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.values()], leaving);
     if (this.inFlight.length === 0) for (const request of this.requests.values()) assertSettled(request);
+    this.relocation?.assertPlaces(this.scheduler.running);
   }
 
   /** Keys that are resident now, in no order. */
   residentKeys(): BlockKey[] {
-    return Array.from(this.cache.resident(), ([key]) => key);
+    return [...new Set(Array.from(this.cache.resident(), ([key]) => key))];
   }
 
   private begin(plan: StepPlan): StepInFlight {
@@ -212,6 +219,8 @@ export class Engine {
       // Blocks of this step have no key yet, so nothing half-written stays findable.
       const text = `a step failed: ${error instanceof Error ? error.message : String(error)}`;
       for (const request of [...this.scheduler.running]) this.fail(request, text);
+      // What was to be moved may be where it was; so may what the step after this one moves on from there.
+      for (const { plan } of this.inFlight) for (const { target } of plan.moves) this.cache.forget(target);
       return undefined;
     }
   }
@@ -240,7 +249,7 @@ export class Engine {
     }
     this.generatedTokens += 1;
     const { emit, reason } = request.accept(sampled.tokenId, this.clock());
-    if (emit) this.emit(tokensMessage(request.requestId, sampled));
+    if (emit) this.emit(request.tokens(sampled));
     if (reason === undefined) return;
     // A step that began meanwhile took this token for one to go on from.
     for (const step of this.inFlight.slice(1)) step.drop(request);
@@ -286,9 +295,4 @@ export class Engine {
     });
     this.wake = undefined;
   }
-}
-
-function tokensMessage(requestId: string, { tokenId, logprob }: SampledToken): WorkerMessage {
-  const message = { type: "tokens", requestId, tokenIds: [tokenId] } as const;
-  return logprob === undefined ? message : { ...message, logprobs: [logprob] };
 }

@@ -12,7 +12,7 @@ import type {
   WorkerMessage,
 } from "../contract/messages.ts";
 import { TokenHistory } from "../sample/penalties.ts";
-import type { SampleRequest } from "../sample/sampler.ts";
+import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 import { Run } from "./run.ts";
 
 export class Request {
@@ -45,7 +45,14 @@ export class Request {
   private readonly stopTokenList: readonly number[];
   private readonly contextTokens: number;
 
-  constructor(message: SubmitMessage, shape: BackendShape, eosTokenIds: readonly number[], nowMs: number) {
+  /** @param places of the plan's runs; default: all 0 */
+  constructor(
+    message: SubmitMessage,
+    shape: BackendShape,
+    eosTokenIds: readonly number[],
+    nowMs: number,
+    places?: Int32Array,
+  ) {
     const { plan, params, reuse, closeTokenIds } = message;
     this.requestId = message.requestId;
     this.params = params;
@@ -55,7 +62,7 @@ export class Request {
     const lastIndex = plan.runs.length - 1;
     this.runs = plan.runs.map((run, index) => {
       const open = index === lastIndex && params.maxTokens > 0;
-      return new Run(run, open, reuse, shape.blockTokens);
+      return new Run(run, open, reuse, shape.blockTokens, places?.[index]);
     });
     this.openRun = params.maxTokens > 0 ? this.runs[lastIndex] : undefined;
     const eos = params.ignoreEos ? [] : eosTokenIds;
@@ -160,6 +167,11 @@ export class Request {
     this.closingReason = reason;
     this.openRun.close(this.closeTokenIds, cache);
     return false;
+  }
+
+  tokens({ tokenId, logprob }: SampledToken): WorkerMessage {
+    const message = { type: "tokens", requestId: this.requestId, tokenIds: [tokenId] } as const;
+    return logprob === undefined ? message : { ...message, logprobs: [logprob] };
   }
 
   finished(reason: FinishReason, nowMs: number): WorkerMessage {

@@ -20,6 +20,8 @@ import { Blending } from "./blend.ts";
 
 export class Run {
   readonly plan: PlanRun;
+  /** Where the chain's position 0 stands in the positions that K is stored at (relocate.ts); 0 unless K is moved. */
+  readonly place: number;
   /** Goes on with generated tokens; false from `close` on. */
   open: boolean;
   /** Prompt tokens, then (open run) generated ones; only the first `tokenCount` count. */
@@ -47,8 +49,9 @@ export class Run {
   /** Blocks [0, keptBlocks) were found under their key or offered to the cache. */
   private keptBlocks = 0;
 
-  constructor(plan: PlanRun, open: boolean, keyed: boolean, blockTokens: number) {
+  constructor(plan: PlanRun, open: boolean, keyed: boolean, blockTokens: number, place = 0) {
     this.plan = plan;
+    this.place = place;
     this.open = open;
     this.keyed = keyed;
     this.blockTokens = blockTokens;
@@ -221,7 +224,7 @@ export class Run {
   private contentOf(blockIndex: number): BlockContent {
     const start = Math.min(blockIndex * this.blockTokens, this.tokenCount);
     const end = Math.min(start + this.blockTokens, this.tokenCount);
-    return { tokenIds: this.tokenIds, start, end, position: this.plan.position + start };
+    return { tokenIds: this.tokenIds, start, end, position: this.plan.position + start, place: this.place };
   }
 
   /** Prompt tokens that became computed for the first time. */

@@ -19,6 +19,7 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockId } from "../contract/units.ts";
 import { canScheduleAhead } from "./in-flight.ts";
+import type { Relocation } from "./relocate.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 import { StepDraft, type StepPlan } from "./step.ts";
@@ -46,8 +47,16 @@ export class Scheduler {
   private readonly limits: EngineLimits;
   private readonly blockTokens: number;
   private readonly clock: () => number;
+  private readonly relocation: Relocation | undefined;
 
-  constructor(pool: BlockPool, cache: PrefixCache, limits: EngineLimits, blockTokens: number, clock: () => number) {
+  constructor(
+    pool: BlockPool,
+    cache: PrefixCache,
+    limits: EngineLimits,
+    blockTokens: number,
+    clock: () => number,
+    relocation?: Relocation,
+  ) {
     if (limits.stepTokens < limits.maxRunningRequests) {
       throw new RangeError(
         `stepTokens (${limits.stepTokens}) is below maxRunningRequests (${limits.maxRunningRequests})`,
@@ -61,6 +70,7 @@ export class Scheduler {
     this.limits = limits;
     this.blockTokens = blockTokens;
     this.clock = clock;
+    this.relocation = relocation;
   }
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
@@ -73,12 +83,13 @@ export class Scheduler {
     this.adoptResident();
     if (!preempted || this.running.length === 0) this.admit(step);
     this.schedulePrefills(step);
-    return step.plan();
+    return step.plan(this.relocation?.takeMoves());
   }
 
   /** Whether `schedule` may be called while a step is in flight. */
   canScheduleAhead(): boolean {
     const admissible = this.waiting.slice(0, this.limits.maxRunningRequests - this.running.length);
+    if (this.relocation?.mayMove(this.running, admissible) === true) return false;
     return canScheduleAhead(this.running, admissible, this.pool.availableCount - this.reservedBlocks);
   }
 
@@ -214,8 +225,8 @@ export class Scheduler {
     const required = request.blockCount;
     const found = request.runs.map((run) => run.residentBlocks(this.cache));
     let foundLive = 0;
-    for (const blocks of found) {
-      for (const blockId of blocks) if (this.pool.referenceCount(blockId) > 0) foundLive += 1;
+    for (const [index, run] of request.runs.entries()) {
+      for (const blockId of found[index]) if (this.isShared(blockId, run)) foundLive += 1;
     }
     // Free blocks that are hit leave the free list too, so only live ones lower what is needed.
     if (required - foundLive > this.pool.availableCount - this.reservedBlocks) return false;
@@ -224,6 +235,7 @@ export class Scheduler {
     }
     request.reservedBlocks = required;
     for (const [index, run] of request.runs.entries()) this.adopt(run, request, found[index]);
+    this.relocation?.settleAll(request, found);
     this.running.push(request);
     return true;
   }
@@ -232,8 +244,17 @@ export class Scheduler {
   private adoptResident(): void {
     for (const request of this.running) {
       if (request.decoding) continue;
-      for (const run of request.runs) this.adopt(run, request, run.residentBlocks(this.cache));
+      for (const run of request.runs) {
+        const found = run.residentBlocks(this.cache);
+        this.adopt(run, request, found);
+        this.relocation?.settle(run, found.length);
+      }
     }
+  }
+
+  /** A block that is in use already, and where the run wants it. */
+  private isShared(blockId: BlockId, run: Run): boolean {
+    return this.relocation?.isShared(blockId, run) ?? this.pool.isLive(blockId);
   }
 
   private adopt(run: Run, request: Request, found: readonly BlockId[]): void {

@@ -4,6 +4,7 @@ import { type SampledToken, type SampleRequest, Sampler } from "../sample/sample
 import { BatchBuilder } from "./batch.ts";
 import { tokenCopies } from "./blend.ts";
 import { type Draw, StepInFlight, type StepResult } from "./in-flight.ts";
+import { type BlockMove, launchCopies, planRelocation } from "./relocate-plan.ts";
 import type { StepPlan } from "./step.ts";
 
 export interface StepRunnerOptions {
@@ -14,6 +15,8 @@ export interface StepRunnerOptions {
 }
 
 const nothing = new Float32Array(0);
+/** Tokens of one launch of moves. */
+const launchTokens = 8_192;
 
 /** What a plan asks of the backend; batches without rows for what it does not. */
 interface StepCalls {
@@ -21,7 +24,8 @@ interface StepCalls {
   /** One for each of the batch's logit rows. */
   readonly requests: readonly SampleRequest[];
   readonly probeBatch: Batch;
-  readonly copies: TokenCopies;
+  /** In order: moves of blocks, then what blended runs copy. */
+  readonly copies: readonly TokenCopies[];
 }
 
 export class StepRunner {
@@ -60,7 +64,7 @@ export class StepRunner {
     }
   }
 
-  private callsOf({ pieces, probes, copies }: StepPlan): StepCalls {
+  private callsOf({ pieces, probes, copies, moves }: StepPlan): StepCalls {
     const batch = this.batches.build(pieces);
     const probeBatch = this.probeBatches.build(probes);
     const drawn = pieces.filter((piece) => piece.wantsLogits);
@@ -68,14 +72,21 @@ export class StepRunner {
       batch,
       requests: drawn.map(({ request }) => request.sampleRequest),
       probeBatch,
-      copies: tokenCopies(copies),
+      copies: [...this.launchesOf(moves), tokenCopies(copies)],
     };
+  }
+
+  /** What is copied is in use, so that no copy overwrites what another reads: there are no cycles. */
+  private launchesOf(moves: readonly BlockMove[]): TokenCopies[] {
+    const { blockTokens } = this.backend.shape;
+    const launches = planRelocation(moves, { launchTokens, scratchBlocks: [] });
+    return launches.map((launch) => launchCopies(launch, blockTokens));
   }
 
   /** @throws the backend's error, or Error when its answer has the wrong size */
   private async run({ batch, requests, probeBatch, copies }: StepCalls): Promise<StepResult> {
     const [batchRows, probeRows] = [batch.tokenIds.length, probeBatch.tokenIds.length];
-    if (copies.sourceSlots.length > 0) await this.backend.copyTokens(copies);
+    for (const launch of copies) if (launch.sourceSlots.length > 0) await this.backend.copyTokens(launch);
     const deviations = probeRows === 0 ? nothing : await this.backend.deviations(probeBatch);
     const draws = batchRows === 0 ? [] : await this.forwardAndDraw(batch, requests);
     if (deviations.length !== probeRows) {
@@ -120,8 +131,8 @@ export class StepRunner {
 }
 
 /** Nothing of the step hangs on what another call of it answers. */
-function isOneCall({ pieces, probes, copies }: StepPlan): boolean {
-  return pieces.length > 0 && probes.length === 0 && copies.length === 0;
+function isOneCall({ pieces, probes, copies, moves }: StepPlan): boolean {
+  return pieces.length > 0 && probes.length + copies.length + moves.length === 0;
 }
 
 /** @throws Error when there are not as many as were asked for */

@@ -1,5 +1,6 @@
 /** What a step is made of: pieces for all layers, probes and copies of blended runs (blend.ts). */
 import type { BlockKey } from "../contract/units.ts";
+import type { BlockMove } from "./relocate-plan.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 
@@ -16,7 +17,9 @@ export interface Piece {
 export interface StepPlan {
   /** Through all layers: what runs lack, in their order; of a blended run the tokens that are computed again. */
   readonly pieces: readonly Piece[];
-  /** Blended runs that begin: their copies come before all else. */
+  /** Blocks that are brought to where runs stand, before all else (relocate.ts). */
+  readonly moves: readonly BlockMove[];
+  /** Blended runs that begin: their copies come before what is computed. */
   readonly copies: readonly { readonly request: Request; readonly run: Run }[];
   /** Through the first layer only, to find which copied tokens deviate. */
   readonly probes: readonly Piece[];
@@ -26,8 +29,8 @@ export interface StepPlan {
   readonly claimed: ReadonlySet<BlockKey>;
 }
 
-export function isEmpty({ pieces, copies, probes }: StepPlan): boolean {
-  return pieces.length + copies.length + probes.length === 0;
+export function isEmpty({ pieces, copies, probes, moves }: StepPlan): boolean {
+  return pieces.length + copies.length + probes.length + moves.length === 0;
 }
 
 /** A step while it is planned. */
@@ -56,7 +59,7 @@ export class StepDraft {
     return this.claimed.has(key) || this.claimedBefore?.has(key) === true;
   }
 
-  plan(): StepPlan {
+  plan(moves: readonly BlockMove[] = []): StepPlan {
     const blended = Array.from(this.recomputed, ([run, { request, rowCount }]) =>
       (run.blending?.nextStretches(rowCount) ?? []).map((stretch) => ({
         request,
@@ -67,6 +70,7 @@ export class StepDraft {
     );
     return {
       pieces: [...this.pieces.values(), ...blended.flat()],
+      moves,
       copies: this.copies,
       probes: [...this.probes.values()],
       outgrown: this.outgrown,

@@ -1,0 +1,129 @@
+/**
+ * The cache where K is stored at absolute positions: a block's K is turned as if its chain's position 0 stood at the
+ * block's *place*, and who wants it at another place has it moved there, or copied when others use it where it is. So a
+ * key has one block for each place that it is used at. A copy that nobody uses any more is worth nothing while there
+ * is another: it is forgotten, and its memory used next.
+ *
+ * K is rounded again with every move: after n moves it is off by about sqrt(n + 1) times what storing it once costs.
+ * After `maxMoves` it is taken as lost at any other place, and computed anew there.
+ */
+import type { BlockId, BlockKey } from "../contract/units.ts";
+import type { BlockPool } from "./block-pool.ts";
+import type { KvEventLog } from "./kv-events.ts";
+import { type BlockContent, PrefixCache } from "./prefix-cache.ts";
+
+/** Moves that a K stays as good as one in another type: in bfloat16 it is off by about 1% of its size then. */
+export const maxMoves = 16;
+
+export class RelocatingCache extends PrefixCache {
+  /** All blocks of a key that has more than one. */
+  private readonly copies = new Map<BlockKey, BlockId[]>();
+  private readonly places: Int32Array;
+  private readonly moveCounts: Uint8Array;
+
+  constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
+    super(pool, blockTokens, events);
+    this.places = new Int32Array(pool.blockCount);
+    this.moveCounts = new Uint8Array(pool.blockCount);
+  }
+
+  placeOf(blockId: BlockId): number {
+    return this.places[blockId];
+  }
+
+  moveCountOf(blockId: BlockId): number {
+    return this.moveCounts[blockId];
+  }
+
+  tokenCountOf(blockId: BlockId): number {
+    return this.tokenCounts[blockId];
+  }
+
+  override *resident(): IterableIterator<[BlockKey, BlockId]> {
+    for (const key of this.blockOfKey.keys()) for (const blockId of this.blocksOf(key)) yield [key, blockId];
+  }
+
+  /** The block at the wanted place, or else the one that was moved least. */
+  override find(key: BlockKey, content: BlockContent): BlockId | undefined {
+    let best: BlockId | undefined;
+    for (const blockId of this.blocksOf(key)) {
+      if (!this.holds(blockId, content)) continue;
+      if (this.places[blockId] === content.place) return blockId;
+      const moveCount = this.moveCounts[blockId];
+      if (moveCount < maxMoves && (best === undefined || moveCount < this.moveCounts[best])) best = blockId;
+    }
+    return best;
+  }
+
+  /** The key may be taken by the same content at other places. */
+  override store(blockId: BlockId, key: BlockKey, previousKey: BlockKey, content: BlockContent): boolean {
+    const others = [...this.blocksOf(key)];
+    const same = others.filter((other) => this.holds(other, content));
+    if (others.length > 0 && same.length === 0) return false;
+    if (same.some((other) => this.places[other] === content.place)) return false;
+    if (others.length === 0) super.store(blockId, key, previousKey, content);
+    else {
+      this.link(blockId, key, content);
+      this.addCopy(key, blockId);
+    }
+    this.places[blockId] = content.place;
+    this.moveCounts[blockId] = 0;
+    for (const other of others) if (!this.pool.isLive(other)) super.forget(other);
+    return true;
+  }
+
+  /** The block's K is turned to stand at another place. */
+  move(blockId: BlockId, place: number, moveCount: number): void {
+    this.places[blockId] = place;
+    this.moveCounts[blockId] = moveCount;
+  }
+
+  /** `target`, live and without content, holds what `source` does, at a place of its own. */
+  copy(source: BlockId, target: BlockId, place: number, moveCount: number): void {
+    const key = this.keyOf(source);
+    if (key === undefined) throw new Error(`block ${source} is copied and has no key`);
+    const start = source * this.blockTokens;
+    const end = start + this.tokenCounts[source];
+    this.link(target, key, { tokenIds: this.tokenIds, start, end, position: this.positions[source], place });
+    this.addCopy(key, target);
+    this.move(target, place, moveCount);
+  }
+
+  override release(blockId: BlockId): void {
+    const key = this.keyOf(blockId);
+    const isLast = key !== undefined && this.copies.has(key) && this.pool.referenceCount(blockId) === 1;
+    if (isLast) this.unlink(blockId);
+    super.release(blockId);
+  }
+
+  /** Forgets all copies of what a block holds. */
+  override forget(blockId: BlockId): void {
+    const key = this.keyOf(blockId);
+    if (key === undefined) return;
+    for (const copy of [...this.blocksOf(key)]) super.forget(copy);
+  }
+
+  protected override unlink(blockId: BlockId): boolean {
+    const key = this.keyOf(blockId);
+    const copies = key === undefined ? undefined : this.copies.get(key);
+    if (key === undefined || copies === undefined) return super.unlink(blockId);
+    copies.splice(copies.indexOf(blockId), 1);
+    this.blockOfKey.set(key, copies[0]);
+    if (copies.length === 1) this.copies.delete(key);
+    this.keyOfBlock[blockId] = undefined;
+    return true;
+  }
+
+  private blocksOf(key: BlockKey): readonly BlockId[] {
+    const copies = this.copies.get(key);
+    if (copies !== undefined) return copies;
+    const only = this.blockOfKey.get(key);
+    return only === undefined ? [] : [only];
+  }
+
+  private addCopy(key: BlockKey, blockId: BlockId): void {
+    const copies = this.copies.get(key);
+    if (copies !== undefined) copies.push(blockId);
+    else this.copies.set(key, [...this.blocksOf(key), blockId]);
+  }
+}
