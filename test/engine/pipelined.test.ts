@@ -93,8 +93,11 @@ describe("a step in flight", () => {
     const prepared = { params: { maxTokens: 0 } };
     world.engine.submit(submitPlan("a", { spans: [countUp(20, 24)] }, prepared));
     world.engine.submit(submitPlan("b", { spans: [countUp(20, 24), countUp(50, 2)] }, prepared));
+    await world.step();
+    const kept = world.engine.residentKeys().length;
     await world.settle();
     expect(world.finishedOf("b").usage).toMatchObject({ cachedTokens: 24, cacheWriteTokens: 2 });
+    expect(kept).toBe(8 / 4);
     expect(device.rowCount).toBe(26);
     expect(device.stepsAhead).toBeGreaterThan(0);
   });

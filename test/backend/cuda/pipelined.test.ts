@@ -43,9 +43,12 @@ describe("two steps in flight", () => {
   test("a step is put into the stream before the one before it is waited for", async () => {
     const world = await World.open();
     world.engine.submit(submit("r", prompt(20, 1), {}, 6));
-    await world.engine.step();
-    await world.engine.step();
     const { device } = world;
+    const count = (names: readonly string[]) => names.filter((name) => name === "copyOut").length;
+    await world.engine.step();
+    // Waiting for one step does not wait for the one behind it.
+    expect([count(device.calls), count(device.log)]).toEqual([2, 1]);
+    await world.engine.step();
     device.calls.length = 0;
     device.log.length = 0;
     await world.engine.step();
@@ -59,8 +62,11 @@ describe("two steps in flight", () => {
 describe("graphs of decode steps", () => {
   test("are recorded ahead, one for each size of a step; no step records any more", async () => {
     const [plain, world] = [await World.open(), await World.open()];
+    world.device.calls.length = 0;
     await world.backend.captureDecodes();
     const sizes = [1, 2, 4, 8];
+    // Each is run once before, over counts of 0.
+    expect(world.device.calls.filter((name) => name === "copyIn")).toHaveLength(sizes.length);
     expect(world.device.captures).toBe(sizes.length);
     const freeBytes = world.device.freeBytes();
     expect(rounded(await world.run(mixed))).toEqual(rounded(await plain.run(mixed)));
