@@ -85,7 +85,9 @@ describe.each(["float32", "int8"] as const)("weights in %s", (weightMode) => {
   });
 });
 
-test("a pool too small for one block is refused", () => {
+test("a pool too small for one block, or greater than the machine's memory, is refused", async () => {
   const model = loadModel(writeModelFolder(tinyConfig), "float32");
-  expect(CpuBackend.open(model, { ...options, kvBytes: 100 })).rejects.toThrow(/does not hold one block/);
+  const open = (kvBytes: number) => CpuBackend.open(model, { ...options, kvBytes });
+  await expect(open(100)).rejects.toThrow("a KV pool of 100 bytes does not hold one block");
+  await expect(open(2 ** 52)).rejects.toThrow("a KV pool of 4194304.0 GiB is more than the machine's memory of ");
 });

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import OpenAI from "openai";
+import type { WorkerStats } from "../../worker/contract/messages.ts";
 import { type ChatParams, errorOf, openaiClient } from "../support/openai.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
@@ -21,6 +22,8 @@ interface WorkerRow {
   readonly block_count: number;
   readonly block_tokens: number;
   readonly restarts: number;
+  readonly keyed_blocks: number;
+  readonly stats: WorkerStats | null;
 }
 
 async function worker(): Promise<WorkerRow> {
@@ -30,11 +33,39 @@ async function worker(): Promise<WorkerRow> {
   return row;
 }
 
+/** The worker's counters come now and then, and an answer is out before its blocks are given back: they agree in the end. */
+async function idleWorker(limitMs = 10_000): Promise<WorkerRow> {
+  const deadlineMs = performance.now() + limitMs;
+  for (;;) {
+    const row = await worker();
+    if (row.stats?.usedBlocks === 0 && row.stats.cachedBlocks === row.keyed_blocks) return row;
+    if (performance.now() > deadlineMs) throw new Error(`the accounts never agree: ${JSON.stringify(row)}`);
+    await Bun.sleep(20);
+  }
+}
+
 const chat = async (content: string, maxTokens: number) => {
   const messages: ChatParams["messages"] = [{ role: "user", content }];
   const params: ChatParams = { model: server.model, messages, max_tokens: maxTokens, ignore_eos: true };
   return await openaiClient(server.url, apiKey).chat.completions.create(params);
 };
+
+describe("a server that cannot start", () => {
+  test.each([
+    [
+      { SPANGATE_KV_BYTES: String(2 ** 42) },
+      /a KV pool of 4096\.0 GiB is more than the machine's memory of [\d.]+ GiB/,
+    ],
+    [{ SPANGATE_DEVICES: "cuda:99" }, /no NVIDIA driver: .* was not found|cuda:99 does not exist/],
+  ])("for want of memory or device ends with one sentence: %j", async (env, sentence) => {
+    const failure = await startTestServer({ env }).then(
+      () => undefined,
+      (error: Error) => error.message,
+    );
+    expect(failure).toContain("ended with exit code 1");
+    expect(failure?.split("\n").at(-1)).toMatch(sentence);
+  });
+});
 
 describe("a KV pool that is too small for what is asked", () => {
   test("lets requests wait, refuses those that find the queue full, and serves on", async () => {
@@ -63,6 +94,13 @@ describe("a KV pool that is too small for what is asked", () => {
     }
     expect((await chat("And now?", 8)).usage?.completion_tokens).toBe(8);
     expect((await worker()).restarts).toBe(0);
+    // What was evicted, preempted and refused on the way has left the accounts exact.
+    const { keyed_blocks: keyed, stats } = await idleWorker();
+    const { data: tenants } = await server.admin.json<{ data: { blocks: number }[] }>("GET", "/admin/v1/cache");
+    const held = tenants.reduce((sum, tenant) => sum + tenant.blocks, 0);
+    expect(held).toBeGreaterThan(0);
+    expect(keyed).toBe(held);
+    expect(stats?.evictedBlocks).toBeGreaterThan(blocks);
   });
 
   test("a prompt that can never fit is refused at once, with the numbers", async () => {

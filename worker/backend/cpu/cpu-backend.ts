@@ -2,6 +2,7 @@
  * The CPU backend: dense algebra by onnxruntime, everything about KV by our C++ kernels over one paged pool.
  * A step runs graph 0, then for each layer attention and the next graph (dense-graph.ts has the cuts).
  */
+import { totalmem } from "node:os";
 import { blockCountForTokens } from "../../contract/units.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
@@ -75,6 +76,7 @@ export class CpuBackend implements Backend {
     const { config } = model;
     const blockCount = Math.floor(options.kvBytes / kvBytesPerBlock(config, options));
     if (blockCount < 1) throw new ModelError(`a KV pool of ${options.kvBytes} bytes does not hold one block`);
+    assertMemory(options.kvBytes);
     const kernels = await openCpuKernels({ isa: options.isa, threadCount: options.threadCount });
     const pool = kernels.openPool({
       layerCount: config.layerCount,
@@ -224,6 +226,15 @@ interface Parts {
   readonly pool: KvPool;
   readonly sessions: readonly DenseSession[];
   readonly blockCount: number;
+}
+
+/** Pages of a pool are the system's to give until they are written: too many of them end the process in the middle. */
+function assertMemory(kvBytes: number): void {
+  // What a container may have, where there is one.
+  const memoryBytes = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY);
+  if (kvBytes <= memoryBytes) return;
+  const [wanted, there] = [kvBytes, memoryBytes].map((bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`);
+  throw new ModelError(`a KV pool of ${wanted} is more than the machine's memory of ${there}`);
 }
 
 function kvBytesPerBlock(config: ModelConfig, options: Pick<CpuBackendOptions, "kvType" | "blockTokens">): number {
