@@ -157,7 +157,8 @@ export class Engine {
   }
 
   /**
-   * Steps until `stop()`. Yields to the event loop after each step and sleeps while there is nothing to do.
+   * Steps until `stop()`, then waits for what has begun. Yields to the event loop after each step and sleeps while there
+   * is nothing to do.
    * @throws DeviceLost
    */
   async run(): Promise<void> {
@@ -165,6 +166,7 @@ export class Engine {
       if (await this.step()) await new Promise((resolve) => setImmediate(resolve));
       else await this.nextMessage();
     }
+    for (const step of this.inFlight.splice(0)) await step.result();
   }
 
   stop(): void {
