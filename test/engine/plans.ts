@@ -28,18 +28,21 @@ export interface PlanParts {
   /** Main chain after the spans; with a completion wanted, the open run. */
   readonly question?: Int32Array;
   readonly salt?: CacheSalt;
+  /** Default: the tiny world's. */
+  readonly blockTokens?: number;
 }
 
 /** The shape every prompt over fragments has: system, spans (each a chain of its own), question. */
 export function makeRuns(parts: PlanParts, open: boolean): PlanRun[] {
   const runs: PlanRun[] = [];
   const chainSalt = parts.salt ?? salt;
+  const perBlock = parts.blockTokens ?? blockTokens;
   let mainKey = rootKey(modelDigest, chainSalt, "main");
   let position = 0;
   const seen: SegmentRef[] = [];
   const addMain = (tokenIds: Int32Array, last: boolean): void => {
     if (tokenIds.length === 0) return;
-    const keys = runBlockKeys(mainKey, tokenIds, blockTokens, !(last && open));
+    const keys = runBlockKeys(mainKey, tokenIds, perBlock, !(last && open));
     runs.push({ kind: "main", tokenIds, position, sees: [...seen], blockKeys: keys, rootKey: mainKey });
     seen.push({ run: runs.length - 1, firstToken: 0, tokenCount: tokenIds.length, offset: 0 });
     mainKey = keys.at(-1) ?? mainKey;
@@ -48,7 +51,7 @@ export function makeRuns(parts: PlanParts, open: boolean): PlanRun[] {
   addMain(parts.system ?? new Int32Array(0), false);
   (parts.spans ?? []).forEach((tokenIds, index) => {
     const root = rootKey(modelDigest, chainSalt, "span");
-    const keys = runBlockKeys(root, tokenIds, blockTokens, true);
+    const keys = runBlockKeys(root, tokenIds, perBlock, true);
     const spanId = `span-${index}`;
     runs.push({ kind: "span", tokenIds, position: 0, sees: [], blockKeys: keys, rootKey: root, spanId });
     seen.push({ run: runs.length - 1, firstToken: 0, tokenCount: tokenIds.length, offset: position });

@@ -4,7 +4,8 @@
  * key has one block for each place that it is used at. A copy that nobody uses any more is worth nothing while there
  * is another: it is forgotten, and its memory used next.
  *
- * K is rounded again with every move: after n moves it is off by about sqrt(n + 1) times what storing it once costs.
+ * K is rounded again with every move: after n moves it is off by about sqrt(n + 1) times what storing it once costs (in
+ * bfloat16 0.17% of its size, and 0.7% after 16 moves).
  * After `maxMoves` it is taken as lost at any other place, and computed anew there.
  */
 import type { BlockId, BlockKey } from "../contract/units.ts";
@@ -12,7 +13,7 @@ import type { BlockPool } from "./block-pool.ts";
 import type { KvEventLog } from "./kv-events.ts";
 import { type BlockContent, PrefixCache } from "./prefix-cache.ts";
 
-/** Moves that a K stays as good as one in another type: in bfloat16 it is off by about 1% of its size then. */
+/** Moves that a K is still taken for what it was. */
 export const maxMoves = 16;
 
 export class RelocatingCache extends PrefixCache {
