@@ -82,8 +82,11 @@ export class Residency {
     blockKeys.forEach((key, index) => {
       const previous = previousKeys[index];
       if (blocks.has(key) || previous === undefined) return;
-      const owner = blocks.get(previous)?.owner ?? this.#rootOwner(workerId, previous) ?? nobody;
-      const block = { owner, tokenCount: tokenCounts[index] ?? 0 };
+      const before = blocks.get(previous);
+      const owner = before?.owner ?? this.#rootOwner(workerId, previous) ?? nobody;
+      const tokenCount = tokenCounts[index] ?? 0;
+      // Blocks of a chain say the same, so they share what they say: a pool may have millions.
+      const block = before?.tokenCount === tokenCount ? before : { owner, tokenCount };
       blocks.set(key, block);
       count(byTenant, block, 1);
     });
