@@ -14,8 +14,9 @@ const targets = architectures.map((name) => `--generate-code=arch=compute_${name
 
 /** Head sizes whose tiles differ: the largest, and one that no power of two divides; 128 where none is asked for. */
 const headDims: Readonly<Record<string, readonly number[]>> = {
-  "attention_decode.cu": [128, 80],
-  "attention_prefill.cu": [128, 80],
+  "attention_packed.cu": [128, 80],
+  "attention_tiles.cu": [128, 80],
+  "attention_wgmma.cu": [128, 64],
 };
 
 function compile(source: string, headDim: number): string {

@@ -1,0 +1,272 @@
+/*
+ * Attention for items of many rows on Hopper: bound by arithmetic (attention_plan.cuh has plan, rotation and softmax).
+ *
+ * Tile: 128 packed rows (eight tiles of 16) by 128 tokens, four warpgroups. One copies K and V into a ring, one turns q
+ * for the next slice meanwhile (attention_wgmma.cuh). Two of 64 packed rows compute S = Q K^T from shared memory and
+ * O += P V with P in registers (wgmma.cuh); each starts the scores of the next tile before the product with V of this
+ * one, and they take turns, so that one's softmax runs beside the other's products.
+ *
+ * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Only shared slices are read.
+ *
+ * Grid: any number of blocks, one a multiprocessor; they share the units. Floor: 4 * headDim FLOP for each pair of
+ * packed row and token seen. Oracle: test/gpu/attention-oracle.ts.
+ */
+#include "attention_plan.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (HEAD_DIM == 64 || HEAD_DIM == 128)
+#define HAS_PRODUCTS
+#include "attention_wgmma.cuh"
+
+/* 16 x 8 numbers of each warp's 16 rows, as the accumulators of wgmma hold them. */
+using Scores = float[kTokens / 8][4];
+using Sums = float[kHeadDim / 8][4];
+
+/* What a product warpgroup keeps from unit to unit. */
+struct Consumer {
+  uint32 shared;
+  int group, warp; /* 0 or 1; 0 to 7: the tile of 16 packed rows */
+  RingPlace<kSlots> ring;
+  int queries = -1; /* tiles of q so far, less 1 */
+
+  /* @return the slot that comes next */
+  __device__ __forceinline__ int next_slot() {
+    const int slot = ring.slot;
+    barrier_wait(shared + kFullAt + slot * 8, ring.parity);
+    order_before_products();
+    ring.advance();
+    return slot;
+  }
+  __device__ __forceinline__ void release(uint32 barrier) const {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
+  }
+  __device__ __forceinline__ void release_slot(int slot) const { release(shared + kEmptyAt + slot * 8); }
+
+  /* What the slot of K holds; q is there. */
+  __device__ __forceinline__ TileInfo info(int slot) {
+    const int4 words = load_shared4(shared + kInfosAt + slot * 16);
+    if (words.w & kNewQueries) {
+      if (queries >= 0) release(shared + kQueryEmptyAt + (queries & 1) * 8);
+      queries++;
+      barrier_wait(shared + kQueryFullAt + (queries & 1) * 8, queries >> 1 & 1);
+    }
+    return {words.x, words.y, words.z, words.w};
+  }
+
+  __device__ __forceinline__ void start_scores(Scores &scores, int slot) const {
+    const uint64 q = matrix_descriptor(shared + (queries & 1) * kTileBytes + group * 64 * 128, 0);
+    const uint64 k = matrix_descriptor(shared + kRingAt + slot * kTileBytes, 0);
+#pragma unroll
+    for (int d = 0; d < kHeadDim; d += 16) {
+      const int at = (d / 64 * kHalfBytes + d % 64 * 2) >> 4;
+      multiply_rows(scores, q + at, k + at, d > 0);
+    }
+    products_commit();
+  }
+
+  __device__ __forceinline__ void start_values(Sums &out, const uint32 (&weights)[kTokens / 4], int slot) const {
+    const uint64 v = matrix_descriptor(shared + kRingAt + slot * kTileBytes, kHalfBytes);
+#pragma unroll
+    for (int t = 0; t < kTokens; t += 16) multiply_columns(out, weights + t / 4, v + (t * 128 >> 4));
+    products_commit();
+  }
+};
+
+/* Tokens that a row does not see, or that are not there, weigh nothing. `rows`: of the item, of the lane's two. */
+__device__ __forceinline__ void mask_scores(Scores &scores, const TileInfo &info, const int (&rows)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int i = rows[r] - (info.sliceRows & 0xffff);
+    const bool takesPart = i >= 0 && i < info.sliceRows >> 16;
+    const int limit = (takesPart ? min(info.tokensLeft, info.visible + i) : 0) - int(threadIdx.x & 3) * 2;
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; n++) {
+      if (n * 8 >= limit) scores[n][2 * r] = -infinity();
+      if (n * 8 + 1 >= limit) scores[n][2 * r + 1] = -infinity();
+    }
+  }
+}
+
+__device__ __forceinline__ void pack_weights(const Scores &scores, uint32 (&weights)[kTokens / 4]) {
+#pragma unroll
+  for (int n = 0; n < kTokens / 8; n++) {
+    weights[2 * n] = pack_bf16(scores[n][0], scores[n][1]);
+    weights[2 * n + 1] = pack_bf16(scores[n][2], scores[n][3]);
+  }
+}
+
+/* The warp's results, and those rows merged whose parts are all there. */
+__device__ __forceinline__ void write_tile(const PlanArguments &a, const PlanUnit &unit, const TileRow &tileRow,
+                                           RunningSoftmax &softmax, const Sums &out) {
+  const int lane = threadIdx.x & 31;
+  softmax.finish();
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int packed = lane / 4 + 8 * r, inTile = packed / unit.headCount;
+    const int row = __shfl_sync(kAllLanes, tileRow.row, inTile);
+    const int partial = __shfl_sync(kAllLanes, tileRow.partial, inTile);
+    if (inTile >= unit.rowsPerTile || row < 0) continue;
+    const int head = unit.firstHead + packed % unit.headCount;
+    const float inverse = softmax.sum[r] > 0 ? 1.0f / softmax.sum[r] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; n++) {
+      const float *pair = &out[n][2 * r];
+      write_result(a, row, partial, head, n * 8 + (lane & 3) * 2, pair[0] * inverse, pair[1] * inverse);
+    }
+    if ((lane & 3) == 0) write_log_sum(a, partial, head, softmax.log_sum(r, a.scaleLog2));
+  }
+  if (!__any_sync(kAllLanes, tileRow.partial >= 0)) return;
+  __threadfence();
+  __syncwarp();
+  const bool isLast = tileRow.partial >= 0 && arrive_at_merge(a, unit, tileRow.merge);
+  __threadfence();
+  for (uint32 left = __ballot_sync(kAllLanes, isLast); left != 0; left &= left - 1) {
+    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(left) - 1);
+    for (int h = 0; h < unit.headCount; h++) merge_head(a, merge, unit.firstHead + h);
+  }
+}
+
+/* A warpgroup without rows keeps step with the other one. */
+__device__ __forceinline__ void skip_unit(Consumer &consumer) {
+  for (bool isFirst = true;; isFirst = false) {
+    const int key = consumer.next_slot();
+    const int flags = consumer.info(key).flags;
+    if (!isFirst) {
+      meet(1 + consumer.group, 256);
+      signal(2 - consumer.group, 256);
+    }
+    consumer.release_slot(key);
+    consumer.release_slot(consumer.next_slot());
+    if (flags & kLastOfUnit) return;
+  }
+}
+
+__device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUnit &unit, Consumer &consumer) {
+  const int lane = threadIdx.x & 31;
+  const TileRow tileRow = tile_row_at(a, unit, consumer.warp);
+  const int groupRow = consumer.group * 4 * unit.rowsPerTile;
+  int rows[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) rows[r] = consumer.warp * unit.rowsPerTile + (lane / 4 + 8 * r) / unit.headCount;
+  Scores scores;
+  Sums out = {};
+  uint32 weights[kTokens / 4];
+  RunningSoftmax softmax;
+  softmax.reset();
+  const auto isMasked = [&](const TileInfo &info) {
+    return (info.flags & kNotAllRows) != 0 || min(info.tokensLeft, info.visible + groupRow) < kTokens;
+  };
+
+  int key = consumer.next_slot();
+  TileInfo info = consumer.info(key);
+  float rescale[2];
+  products_begin();
+  consumer.start_scores(scores, key);
+  products_wait<0>();
+  pin(scores);
+  consumer.release_slot(key);
+  if (isMasked(info)) mask_scores(scores, info, rows);
+  softmax.update(scores, a.scaleLog2, rescale);
+  pack_weights(scores, weights);
+  int value = consumer.ring.slot;
+  uint32 valueParity = consumer.ring.parity;
+  consumer.ring.advance();
+  while ((info.flags & kLastOfUnit) == 0) {
+    key = consumer.next_slot();
+    info = consumer.info(key);
+    barrier_wait(consumer.shared + kFullAt + value * 8, valueParity);
+    order_before_products();
+    meet(1 + consumer.group, 256);
+    pin(out);
+    products_begin();
+    consumer.start_scores(scores, key);
+    consumer.start_values(out, weights, value);
+    signal(2 - consumer.group, 256);
+    products_wait<1>();
+    pin(scores);
+    consumer.release_slot(key);
+    if (isMasked(info)) mask_scores(scores, info, rows);
+    const bool changed = softmax.update(scores, a.scaleLog2, rescale);
+    products_wait<0>();
+    pin(out);
+    consumer.release_slot(value);
+    if (__any_sync(kAllLanes, changed)) {
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[n][i] *= rescale[i / 2];
+      }
+    }
+    pack_weights(scores, weights);
+    value = consumer.ring.slot;
+    valueParity = consumer.ring.parity;
+    consumer.ring.advance();
+  }
+  barrier_wait(consumer.shared + kFullAt + value * 8, valueParity);
+  order_before_products();
+  pin(out);
+  products_begin();
+  consumer.start_values(out, weights, value);
+  products_wait<0>();
+  pin(out);
+  consumer.release_slot(value);
+  write_tile(a, unit, tileRow, softmax, out);
+}
+
+__device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, int warp) {
+  Consumer consumer;
+  consumer.shared = shared;
+  consumer.warp = warp;
+  consumer.group = consumer.warp / 4;
+  if (consumer.group == 1) signal(1, 256); /* the first turn is the other's */
+  for (UnitWalk units(a); !units.done(); units.round++) {
+    const PlanUnit unit = plan_unit_at(a, units.index());
+    if (unit.tileCount > consumer.group * 4) {
+      attend_unit(a, unit, consumer);
+    } else {
+      skip_unit(consumer);
+    }
+  }
+}
+
+__device__ __forceinline__ void init_barriers(uint32 shared) {
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < kSlots; slot++) {
+      barrier_init(shared + kFullAt + slot * 8, kCopyWarps * 32 + 1);
+      barrier_init(shared + kEmptyAt + slot * 8, kProductWarps);
+    }
+    for (int tile = 0; tile < 2; tile++) {
+      barrier_init(shared + kQueryFullAt + tile * 8, kQueryWarps * 32);
+      barrier_init(shared + kQueryEmptyAt + tile * 8, kProductWarps);
+    }
+  }
+  __syncthreads();
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(512, 1) attention_wgmma(PLAN_PARAMETERS) {
+#ifdef HAS_PRODUCTS
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const PlanArguments a = PLAN_ARGUMENTS;
+  let_next_begin();
+  const uint32 shared = shared_address(reinterpret_cast<const bf16 *>(memory));
+  require_shared_memory(kSharedBytes);
+  if (shared % 1024 != 0) __trap();
+  init_barriers(shared);
+  wait_for_previous();
+  /* The same in all lanes, and seen to be. */
+  const int warp = __shfl_sync(kAllLanes, int(threadIdx.x >> 5), 0);
+  if (warp < kCopyWarps) {
+    shrink_registers<56>();
+    copy_tiles(a, shared, warp);
+  } else if (warp < kCopyWarps + kQueryWarps) {
+    shrink_registers<56>();
+    write_queries(a, shared, warp - kCopyWarps);
+  } else {
+    grow_registers<200>();
+    attend(a, shared, warp - kCopyWarps - kQueryWarps);
+  }
+#else
+  __trap();
+#endif
+}
