@@ -1,17 +1,14 @@
 /** Attention on the device against its twin: random steps of pieces, segments and offsets, whole and split over tokens. */
 import type { Batch } from "../../worker/backend/backend.ts";
-import { workShapeOf } from "../../worker/backend/cuda/attention.ts";
+import { launchesOf } from "../../worker/backend/cuda/attention.ts";
 import type { DeviceBuffer } from "../../worker/backend/cuda/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
-import { itemWords, mergeWords, WorkPlanner } from "../../worker/backend/cuda/work-items.ts";
+import { planItemWords } from "../../worker/engine/attention-plan.ts";
+import { PackPlanner } from "../../worker/engine/pack.ts";
 import type { Random } from "../native/random.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
 
-const threads = 128;
 const contextTokens = 2_048;
-/** Place of its offset in a slice's words. */
-const offsetOfSlice = 3;
-
 export interface AttentionCase {
   readonly headDim: number;
   readonly rotaryDim: number;
@@ -20,35 +17,47 @@ export interface AttentionCase {
   readonly blockTokens: number;
   /** [rows, tokens of its own before them, seen segments] of each piece. */
   readonly pieces: readonly (readonly [rows: number, before: number, segments: number])[];
-  /** More items than this come of splitting; 1: nothing is split. */
-  readonly itemTarget: number;
+  /** That the plan is made for; 1: little is split. */
+  readonly multiprocessorCount: number;
 }
 
-/** Dynamic shared memory that is enough for both kernels (kernels/cuda/attention_prefill.cu). */
-export const attentionSharedBytes = (headDim: number): number => 384 * 2 * (headDim + 8);
-
-/** A step whose segments lie in blocks scattered over the pool, begin inside blocks, and have offsets of both signs. */
+/**
+ * A step whose segments lie in blocks scattered over the pool, begin inside blocks, and have offsets of both signs; some
+ * are of the same blocks as one before.
+ */
 export function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Batch & { blockCount: number } {
   const [pieceRows, pieceSegments] = [[0], [0]];
   const [starts, firsts, counts, offsets, blockIds, positions]: number[][] = [[], [], [], [], [], []];
+  let blockCount = 0;
   const add = (first: number, count: number, offset: number): void => {
     starts.push(blockIds.length);
     firsts.push(first);
     counts.push(count);
     offsets.push(offset);
-    for (let i = 0; i < Math.ceil((first + count) / blockTokens); i++) blockIds.push(blockIds.length);
+    for (let i = 0; i < Math.ceil((first + count) / blockTokens); i++) blockIds.push(blockCount++);
+  };
+  /** Another piece's segment again, at an offset of this one's. */
+  const share = (offset: number): void => {
+    const s = random.integer(0, counts.length - 1);
+    const blocks = Math.ceil((firsts[s] + counts[s]) / blockTokens);
+    for (const list of [firsts, counts]) list.push(list[s]);
+    offsets.push(offset);
+    starts.push(blockIds.length);
+    blockIds.push(...blockIds.slice(starts[s], starts[s] + blocks));
   };
   for (const [rows, before, segments] of pieces) {
     const start = random.integer(0, contextTokens - before - rows);
     for (let s = 0; s < segments; s++) {
-      add(random.integer(0, blockTokens - 1), random.integer(1, 90), random.integer(-contextTokens + 1, start));
+      const offset = random.integer(-contextTokens + 1, start);
+      if (counts.length > 0 && random.integer(0, 1) === 0) share(offset);
+      else add(random.integer(0, blockTokens - 1), random.integer(1, 90), offset);
     }
     add(0, before + rows, 0);
     for (let row = 0; row < rows; row++) positions.push(start + before + row);
     pieceRows.push(positions.length);
     pieceSegments.push(counts.length);
   }
-  const blockCount = blockIds.length;
+  const places = random.shuffle(Array.from({ length: blockCount }, (_, id) => id));
   const rows = new Int32Array(positions.length);
   return {
     tokenIds: rows,
@@ -60,7 +69,7 @@ export function randomBatch(random: Random, { pieces, blockTokens }: AttentionCa
     segmentFirstTokens: Int32Array.from(firsts),
     segmentTokenCounts: Int32Array.from(counts),
     segmentOffsets: Int32Array.from(offsets),
-    blockIds: Int32Array.from(random.shuffle(blockIds)),
+    blockIds: Int32Array.from(blockIds, (id) => places[id]),
     logitRows: new Int32Array(0),
     blockCount,
   };
@@ -97,12 +106,18 @@ export async function checkAttention(
   const { headDim, rotaryDim, queryHeads, kvHeads, blockTokens } = shape;
   const batch = randomBatch(random, shape);
   const rowCount = batch.positions.length;
-  const plan = {
-    ...workShapeOf({ headCount: queryHeads, kvHeadCount: kvHeads }, 1, blockTokens),
-    itemTarget: shape.itemTarget,
-  };
-  const planShape = { ...plan, few: { ...plan.few, minPartTokens: 16 }, many: { ...plan.many, minPartTokens: 48 } };
-  const lists = new WorkPlanner(planShape).plan(batch);
+  const { few, many, manyKernel } = launchesOf(device, headDim);
+  const planner = new PackPlanner({
+    group: queryHeads / kvHeads,
+    kvHeads,
+    headDim,
+    blockTokens,
+    multiprocessorCount: shape.multiprocessorCount,
+    hasWarpgroups: false,
+    packing: true,
+    maxPartialRows: 4_096,
+  });
+  const plan = planner.plan(batch);
   const twin = new KernelTwin(device, 48 << 20, headDim);
   const width = (queryHeads + 2 * kvHeads) * headDim;
   const normals = (count: number) => random.normals(count, Number.POSITIVE_INFINITY);
@@ -110,53 +125,54 @@ export async function checkAttention(
   const pool = twin.putBfloat16("pool", normals(batch.blockCount * kvHeads * 2 * blockTokens * headDim));
   const turns = putTurns(twin, rotaryDim);
   const out = twin.space("out", rowCount * queryHeads * headDim * 2);
-  const partialOut = twin.space("partial results", lists.partialCount * queryHeads * headDim * 4 + 4);
-  const partialSums = twin.space("partial sums", lists.partialCount * queryHeads * 4 + 4);
-  const [slices, blockIds, positions] = [lists.slices, batch.blockIds, batch.positions].map((list) =>
-    twin.put("list", list),
-  );
-  const launches = [
-    ["attention_decode", lists.fewItems, 7],
-    ["attention_prefill", lists.manyItems, kvHeads * (lists.manyItems.length / itemWords)],
+  const partialOut = twin.space("partial results", plan.partialCount * queryHeads * headDim * 4 + 4);
+  const partialSums = twin.space("partial sums", plan.partialCount * queryHeads * 4 + 4);
+  const arrivals = twin.put("arrivals", new Int32Array(rowCount * queryHeads));
+  const lists = [batch.positions, plan.rows, plan.slices, plan.offsets, batch.blockIds, plan.merges];
+  const [positions, rows, slices, offsets, blockIds, merges] = lists.map((list) => twin.put("list", list));
+  const kernels = [
+    { name: manyKernel, items: plan.manyItems, size: many },
+    { name: "attention_packed", items: plan.fewItems, size: { ...few, grid: [7] } },
   ] as const;
-  const prepared = launches.map(([name, items, blocks]) => ({
-    name,
-    blocks,
-    items: twin.put("items", items),
-    count: twin.put("count", Int32Array.of(items.length / itemWords)),
-    isNeeded: items.length > 0,
-  }));
-  const merges = twin.put("merges", lists.merges);
-  const mergeCount = twin.put("merge count", Int32Array.of(lists.merges.length / mergeWords));
+  const prepared = kernels.map(({ name, items, size }) => {
+    // Each block of the packed kernel reads an item before it knows how many there are.
+    const room = new Int32Array(items.length + 8 * 8);
+    room.set(items);
+    const count = twin.put("count", Int32Array.of(items.length / planItemWords));
+    return { name, size, items: twin.put("items", room), count, isNeeded: items.length > 0 };
+  });
   twin.upload();
-  twin.memory.int32(slices)[offsetOfSlice] -= turn;
+  twin.memory.int32(offsets)[0] -= turn;
   const scale = Math.LOG2E / Math.sqrt(headDim);
-  for (const { name, items, count, blocks, isNeeded } of prepared) {
+  for (const { name, items, count, size, isNeeded } of prepared) {
     if (!isNeeded) continue;
-    const lists = [qkv, pool, turns, items, slices, blockIds, positions, count];
-    const values = [...lists, queryHeads, kvHeads, rotaryDim, blockTokens, scale, out, partialOut, partialSums];
-    device.allowSharedBytes(name, attentionSharedBytes(headDim));
-    twin.launch(name, values, { grid: [blocks], blockThreads: threads, sharedBytes: attentionSharedBytes(headDim) });
-  }
-  if (lists.merges.length > 0) {
-    const grid = [lists.merges.length / mergeWords, Math.ceil(queryHeads / 4)] as const;
-    const values = [partialOut, partialSums, merges, mergeCount, queryHeads, headDim, out];
-    twin.launch("merge_partials", values, { grid, blockThreads: threads });
+    const inputs = [qkv, pool, turns, positions, rows, items, slices, offsets, blockIds, merges, count];
+    const numbers = [queryHeads, kvHeads, rotaryDim, blockTokens, scale];
+    device.allowSharedBytes(name, size.sharedBytes ?? 0);
+    twin.launch(name, [...inputs, ...numbers, out, partialOut, partialSums, arrivals], size);
   }
   const words = await twin.compare([
     { buffer: out, type: "bfloat16", relative: bfloat16Step, absolute: attentionError },
     { buffer: partialOut, type: "float32", relative: bfloat16Step, absolute: attentionError },
     { buffer: partialSums, type: "float32", relative: 0, absolute: attentionError },
   ]);
-  return `${rowCount} rows, ${lists.merges.length / mergeWords} merged: ${words}`;
+  return `${rowCount} rows, ${plan.partialCount} partial: ${words}`;
 }
 
 /** Head sizes with full and partial rotation, group sizes that divide no tile, blocks of 4 to 64 tokens. */
 export function attentionCases(headDim: number): AttentionCase[] {
   const decode = [1, 1, 1, 1, 1].map((rows, i) => [rows, 17 * i * i, i] as const);
   return [
-    { headDim, rotaryDim: headDim, queryHeads: 8, kvHeads: 2, blockTokens: 16, pieces: decode, itemTarget: 1 },
-    { headDim, rotaryDim: headDim, queryHeads: 7, kvHeads: 1, blockTokens: 64, pieces: decode, itemTarget: 40 },
+    { headDim, rotaryDim: headDim, queryHeads: 8, kvHeads: 2, blockTokens: 16, pieces: decode, multiprocessorCount: 1 },
+    {
+      headDim,
+      rotaryDim: headDim,
+      queryHeads: 7,
+      kvHeads: 1,
+      blockTokens: 64,
+      pieces: decode,
+      multiprocessorCount: 40,
+    },
     {
       headDim,
       rotaryDim: 8 * Math.floor(headDim / 16),
@@ -168,7 +184,7 @@ export function attentionCases(headDim: number): AttentionCase[] {
         [1, 40, 2],
         [17, 30, 1],
       ],
-      itemTarget: 1,
+      multiprocessorCount: 1,
     },
     {
       headDim,
@@ -181,7 +197,7 @@ export function attentionCases(headDim: number): AttentionCase[] {
         [3, 5, 1],
         [1, 90, 3],
       ],
-      itemTarget: 12,
+      multiprocessorCount: 24,
     },
     {
       headDim,
@@ -193,7 +209,7 @@ export function attentionCases(headDim: number): AttentionCase[] {
         [30, 9, 1],
         [2, 3, 0],
       ],
-      itemTarget: 1,
+      multiprocessorCount: 1,
     },
   ];
 }

@@ -4,14 +4,14 @@
  * recorded as a graph of launches over as many inputs as do not fit into the cache, and the median of its runs counts.
  */
 import type { Batch } from "../../worker/backend/backend.ts";
-import { workShapeOf } from "../../worker/backend/cuda/attention.ts";
+import { launchesOf } from "../../worker/backend/cuda/attention.ts";
 import type { DeviceBuffer } from "../../worker/backend/cuda/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
-import { itemWords, mergeWords, WorkPlanner } from "../../worker/backend/cuda/work-items.ts";
+import { planItemWords } from "../../worker/engine/attention-plan.ts";
+import { PackPlanner } from "../../worker/engine/pack.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
 import type { Random } from "../native/random.ts";
-import { attentionSharedBytes } from "./kernel-attention.ts";
 
 export const model = {
   queryHeads: 32,
@@ -24,7 +24,6 @@ export const model = {
 const blockTokens = 64;
 const poolTokens = 131_072;
 const tokenBytes = 2 * model.kvHeads * model.headDim * 2;
-const threads = 128;
 
 export interface Rates {
   readonly bytesPerSecond: number;
@@ -177,76 +176,59 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
   const fill = device.prepare("fill_rope_table", frequencies, headDim / 2, 0, 32_768, factor, turns);
   fill({ grid: [264], blockThreads: 256 });
   const out = space("out", 8_192 * queryHeads * headDim * 2);
-  const shape = workShapeOf({ headCount: queryHeads, kvHeadCount: kvHeads }, device.multiprocessorCount, blockTokens);
-  const partialRows = 4_096;
-  const partialOut = space("partial results", partialRows * queryHeads * headDim * 4);
-  const partialSums = space("partial sums", partialRows * queryHeads * 4);
-  for (const name of ["attention_decode", "attention_prefill"] as const) {
-    device.allowSharedBytes(name, attentionSharedBytes(headDim));
+  const { few, many, manyKernel } = launchesOf(device, headDim);
+  const planner = new PackPlanner({
+    group: queryHeads / kvHeads,
+    kvHeads,
+    headDim,
+    blockTokens,
+    multiprocessorCount: device.multiprocessorCount,
+    hasWarpgroups: false,
+    packing: true,
+    maxPartialRows: 4_096,
+  });
+  const partialOut = space("partial results", 4_096 * queryHeads * headDim * 4);
+  const partialSums = space("partial sums", 4_096 * queryHeads * 4);
+  const arrivals = putInts(device, new Int32Array(8_192 * kvHeads));
+  for (const [name, { sharedBytes = 0 }] of [
+    ["attention_packed", few],
+    [manyKernel, many],
+  ] as const) {
+    device.allowSharedBytes(name, sharedBytes);
   }
   for (const [name, pieces] of steps) {
     const batch = batchOf(pieces);
-    const lists = new WorkPlanner(shape).plan(batch);
+    const plan = planner.plan(batch);
     const usedBlocks = batch.blockIds.length;
     const copies = Math.max(1, Math.min(16, Math.floor(poolTokens / blockTokens / usedBlocks)));
-    const put = (values: Int32Array) => putInts(device, values);
-    const [slices, ids, positions, merges] = [lists.slices, batch.blockIds, batch.positions, lists.merges].map(put);
-    const few = put(lists.fewItems);
-    const many = put(lists.manyItems);
-    const counts = [lists.fewItems.length / itemWords, lists.manyItems.length / itemWords, merges.byteLength / 16];
-    const [fewCount, manyCount, mergeCount] = [counts[0], counts[1], lists.merges.length / mergeWords].map((n) =>
-      put(Int32Array.of(n)),
-    );
+    const lists = [batch.positions, plan.rows, plan.slices, plan.offsets, batch.blockIds, plan.merges];
+    const [positions, rows, slices, offsets, ids, merges] = lists.map((list) => putInts(device, list));
     const kvOf = (copy: number) => pool.slice(copy * usedBlocks * blockTokens * tokenBytes);
     const scale = Math.LOG2E / Math.sqrt(headDim);
-    const of = (
-      kernel: "attention_decode" | "attention_prefill",
-      items: DeviceBuffer,
-      count: DeviceBuffer,
-      kv: DeviceBuffer,
-    ) =>
-      device.prepare(
-        kernel,
-        qkv,
-        kv,
-        turns,
-        items,
-        slices,
-        ids,
-        positions,
-        count,
-        queryHeads,
-        kvHeads,
-        headDim,
-        blockTokens,
-        scale,
-        out,
-        partialOut,
-        partialSums,
-      );
+    const prepare = (kernel: "attention_packed" | typeof manyKernel, list: Int32Array) => {
+      // Each block of the packed kernel reads an item before it knows how many there are.
+      const room = new Int32Array(list.length + planItemWords * 1_024);
+      room.set(list);
+      const [items, count] = [room, Int32Array.of(list.length / planItemWords)].map((ints) => putInts(device, ints));
+      const heads = [queryHeads, kvHeads, headDim, blockTokens] as const;
+      const results = [out, partialOut, partialSums, arrivals] as const;
+      return (kv: DeviceBuffer) => {
+        const inputs = [qkv, kv, turns, positions, rows, items, slices, offsets, ids, merges, count] as const;
+        return device.prepare(kernel, ...inputs, ...heads, scale, ...results);
+      };
+    };
+    const ofFew = prepare("attention_packed", plan.fewItems);
+    const ofMany = prepare(manyKernel, plan.manyItems);
     const launches = Array.from({ length: copies }, (_, copy) => ({
-      few: of("attention_decode", few, fewCount, kvOf(copy)),
-      many: of("attention_prefill", many, manyCount, kvOf(copy)),
+      few: ofFew(kvOf(copy)),
+      many: ofMany(kvOf(copy)),
     }));
-    const merge = device.prepare(
-      "merge_partials",
-      partialOut,
-      partialSums,
-      merges,
-      mergeCount,
-      queryHeads,
-      headDim,
-      out,
-    );
-    const sharedBytes = attentionSharedBytes(headDim);
     const rowBytes = batch.positions.length * queryHeads * headDim * 4;
     const cost = { bytes: batch.tokensRead * tokenBytes + rowBytes, flop: 4 * headDim * queryHeads * batch.pairs };
     await timer.time(name, cost, Math.max(copies, 4), (index) => {
       const launch = launches[index % copies];
-      if (counts[0] > 0) launch.few({ grid: [2 * device.multiprocessorCount], blockThreads: threads, sharedBytes });
-      if (counts[1] > 0) launch.many({ grid: [counts[1] * kvHeads], blockThreads: threads, sharedBytes });
-      if (lists.merges.length > 0)
-        merge({ grid: [lists.merges.length / mergeWords, queryHeads / 4], blockThreads: threads });
+      if (plan.manyItems.length > 0) launch.many(many);
+      if (plan.fewItems.length > 0) launch.few(few);
     });
   }
 }

@@ -43,7 +43,7 @@ for (const headDim of isTimes ? [] : isSmall ? [80] : [16, 64, 80, 96, 128]) {
 
 const device = await open(128);
 await report.check("a turn by one position shows", async () => {
-  const shape = { ...attentionCases(128)[3], itemTarget: 1 };
+  const shape = { ...attentionCases(128)[3], multiprocessorCount: 1 };
   const failure = await checkAttention(device, random, shape, 1).catch((error: Error) => error.message);
   assertThat(failure.includes("in its twin"), failure);
   return failure;

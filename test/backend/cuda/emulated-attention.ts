@@ -1,6 +1,12 @@
-/** Attention over work items and the merge of their parts, in plain loops (worker/backend/cuda/work-items.ts). */
+/** Attention as a plan has it (worker/engine/attention-plan.ts), in plain loops: items, partial results, their merge. */
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
-import { itemWords, mergeWords, sliceWords } from "../../../worker/backend/cuda/work-items.ts";
+import {
+  planItemWords,
+  planMergeWords,
+  planRowWords,
+  planSliceWords,
+  rowsPerTile,
+} from "../../../worker/engine/attention-plan.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 
@@ -12,56 +18,112 @@ interface Part {
   readonly logSum: number;
 }
 
-/** Does the launch cover so many items of a KV head? */
-export type FitsGrid = (units: number) => boolean;
+/** @param maxTiles m-tiles that the kernel's items have room for; more than four: shared slices only */
+export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTiles: number): void {
+  const ints = (value: unknown, size: number, index: number) =>
+    memory.int32(buffer(value)).subarray(index * size, (index + 1) * size);
+  const [items, itemCount] = [values[5], memory.int32(buffer(values[10]))[0]];
+  const attend = new ItemReader(memory, values);
+  for (let i = 0; i < itemCount; i++) {
+    const [firstRow, rowCount, firstSlice, sharedSlices, sliceCount] = ints(items, planItemWords, i);
+    if (rowCount > maxTiles * attend.rowsPerTile) throw new RangeError(`${rowCount} rows in an item`);
+    if (maxTiles > 4 && sharedSlices < sliceCount) throw new RangeError("an item of many rows has private slices");
+    for (let r = 0; r < rowCount; r++) {
+      const [row, partial, merge] = ints(values[4], planRowWords, firstRow + r);
+      for (let head = 0; head < attend.queryHeads; head++) {
+        const part = attend.part(row, head, r, firstSlice, sliceCount);
+        if (partial < 0) attend.write(row, head, part.out);
+        else attend.keep(row, head, partial, merge, part);
+      }
+    }
+  }
+}
 
-export function emulatedAttention(memory: EmulatedMemory, values: Values, fits: FitsGrid): void {
-  const { headDim } = memory;
-  const [qkv, pool, turns, items, slices, blockIds, positions, itemCount] = values;
-  const [queryHeads, kvHeads, rotaryDim, blockTokens, scale] = values.slice(8, 13).map(Number);
-  const [out, partialOut, partialSums] = values.slice(13);
-  const count = memory.int32(buffer(itemCount))[0];
-  if (!fits(count * kvHeads)) throw new RangeError(`the grid is too small for ${count} items`);
-  const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(pool))];
-  const place = { kvHeads, headDim, blockTokens };
-  const width = (queryHeads + 2 * kvHeads) * headDim;
-  const group = queryHeads / kvHeads;
+class ItemReader {
+  readonly queryHeads: number;
+  readonly rowsPerTile: number;
+  private readonly kvHeads: number;
+  private readonly memory: EmulatedMemory;
+  private readonly values: Values;
+  private readonly group: number;
 
-  const attend = (row: number, head: number, index: number, item: Int32Array): Part => {
+  constructor(memory: EmulatedMemory, values: Values) {
+    this.memory = memory;
+    this.values = values;
+    [this.queryHeads, this.kvHeads] = [Number(values[11]), Number(values[12])];
+    this.group = this.queryHeads / this.kvHeads;
+    this.rowsPerTile = rowsPerTile(this.group);
+  }
+
+  /** What row `index` of an item gets of its slices. */
+  part(row: number, head: number, index: number, firstSlice: number, sliceCount: number): Part {
+    const { memory, values } = this;
+    const { headDim } = memory;
+    const [qkv, pool, turns, positions] = values;
+    const [rotaryDim, blockTokens, scale] = values.slice(13, 16).map(Number);
+    const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(pool))];
+    const place = { kvHeads: this.kvHeads, headDim, blockTokens };
+    const width = (this.queryHeads + 2 * this.kvHeads) * headDim;
     const scores: number[] = [];
     const seen: Float32Array[] = [];
-    for (let s = item[2]; s < item[2] + item[3]; s++) {
-      const slice = memory.int32(buffer(slices)).subarray(s * sliceWords, (s + 1) * sliceWords);
-      const [block, first, tokens, offset, visible] = slice;
+    for (let s = firstSlice; s < firstSlice + sliceCount; s++) {
+      const slice = memory.int32(buffer(values[6])).subarray(s * planSliceWords, (s + 1) * planSliceWords);
+      const [block, first, tokens, firstOffset, sliceRow, sliceRows, visible] = slice;
+      const i = index - sliceRow;
+      if (i < 0 || i >= sliceRows) continue;
       const q = data.row(row * width + head * headDim, headDim);
-      const position = memory.int32(buffer(positions))[row] - offset;
+      const position = memory.int32(buffer(positions))[row] - memory.int32(buffer(values[7]))[firstOffset + i];
       if (rotaryDim > 0) new Turns(memory, buffer(turns)).rotate(q, position, rotaryDim);
-      for (let token = 0; token < Math.min(tokens, visible + index); token++) {
+      for (let token = 0; token < Math.min(tokens, visible + i); token++) {
         const at = first + token;
-        const id = memory.int32(buffer(blockIds))[block + Math.floor(at / blockTokens)];
-        const key = keyOffset(place, id * blockTokens + (at % blockTokens), Math.floor(head / group));
+        const id = memory.int32(buffer(values[8]))[block + Math.floor(at / blockTokens)];
+        const key = keyOffset(place, id * blockTokens + (at % blockTokens), Math.floor(head / this.group));
         const k = kv.row(key, headDim);
         scores.push(q.reduce((sum, x, d) => sum + x * k[d], 0) * scale);
         seen.push(kv.row(key + blockTokens * headDim, headDim));
       }
     }
     return combine(scores, seen, headDim);
-  };
+  }
 
-  for (let i = 0; i < count; i++) {
-    const item = memory.int32(buffer(items)).subarray(i * itemWords, (i + 1) * itemWords);
-    const [firstRow, rowCount, , , partial] = item;
-    for (let r = 0; r < rowCount; r++) {
-      for (let head = 0; head < queryHeads; head++) {
-        const part = attend(firstRow + r, head, r, item);
-        if (partial < 0) {
-          memory.bfloat16(buffer(out)).setRow(((firstRow + r) * queryHeads + head) * headDim, part.out);
-        } else {
-          const at = (partial + r) * queryHeads + head;
-          memory.float32(buffer(partialOut)).set(part.out, at * headDim);
-          memory.float32(buffer(partialSums))[at] = part.logSum;
-        }
-      }
+  write(row: number, head: number, out: Float32Array): void {
+    const { headDim } = this.memory;
+    this.memory.bfloat16(buffer(this.values[16])).setRow((row * this.queryHeads + head) * headDim, out);
+  }
+
+  /** A partial result; the last one of its row, KV head and chunk of heads merges them all. */
+  keep(row: number, head: number, partial: number, merge: number, part: Part): void {
+    const { memory, values, queryHeads, group } = this;
+    const { headDim } = memory;
+    const at = partial * queryHeads + head;
+    const outs = memory.float32(buffer(values[17]));
+    const sums = memory.float32(buffer(values[18]));
+    outs.set(part.out, at * headDim);
+    sums[at] = part.logSum;
+    // A unit arrives once, when it has written all of its heads.
+    const chunks = Math.ceil(group / 16);
+    const inGroup = head % group;
+    if (inGroup !== group - 1 && inGroup % 16 !== 15) return;
+    const chunk = Math.floor(inGroup / 16);
+    const arrivals = memory.int32(buffer(values[19]));
+    const counter = merge * this.kvHeads * chunks + Math.floor(head / group) * chunks + chunk;
+    const [mergedRow, first, count] = memory.int32(buffer(values[9])).subarray(merge * planMergeWords);
+    if (mergedRow !== row) throw new RangeError(`merge ${merge} is of row ${mergedRow}, not of ${row}`);
+    arrivals[counter] += 1;
+    if (arrivals[counter] < count) return;
+    arrivals[counter] = 0;
+    for (let h = head - (inGroup % 16); h <= head; h++) {
+      const places = Array.from({ length: count }, (_, k) => (first + k) * queryHeads + h);
+      const parts = places.map((place) => outs.subarray(place * headDim, (place + 1) * headDim));
+      this.write(
+        row,
+        h,
+        combine(
+          places.map((place) => sums[place]),
+          parts,
+          headDim,
+        ).out,
+      );
     }
   }
 }
@@ -77,20 +139,4 @@ function combine(scores: readonly number[], rows: readonly Float32Array[], width
     for (let d = 0; d < width; d++) out[d] += (weights[i] / total) * row[d];
   });
   return { out, logSum: max + Math.log2(total) };
-}
-
-export function emulatedMerge(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
-  const [partialOut, partialSums, merges, mergeCount, queryHeads, headDim, out] = values;
-  const [heads, width] = [Number(queryHeads), Number(headDim)];
-  const count = memory.int32(buffer(mergeCount))[0];
-  if (count > grid) throw new RangeError(`a grid of ${grid} for ${count} merges`);
-  for (let i = 0; i < count; i++) {
-    const [row, first, parts, stride] = memory.int32(buffer(merges)).subarray(i * mergeWords, (i + 1) * mergeWords);
-    for (let head = 0; head < heads; head++) {
-      const places = Array.from({ length: parts }, (_, k) => (first + k * stride) * heads + head);
-      const sums = places.map((at) => memory.float32(buffer(partialSums))[at]);
-      const outs = places.map((at) => memory.float32(buffer(partialOut)).subarray(at * width, (at + 1) * width));
-      memory.bfloat16(buffer(out)).setRow((row * heads + head) * width, combine(sums, outs, width).out);
-    }
-  }
 }

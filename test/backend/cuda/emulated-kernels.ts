@@ -1,7 +1,7 @@
 /** What the CUDA kernels compute, in plain loops: written from the comments in kernels/cuda, not from their code. */
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/kernels.ts";
-import { emulatedAttention, emulatedMerge } from "./emulated-attention.ts";
+import { emulatedAttention } from "./emulated-attention.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
 import { emulatedMatvec, emulatedMatvecAdd, emulatedMatvecFloat, emulatedMatvecGated } from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
@@ -105,10 +105,8 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
       }
     }
   },
-  // Blocks take items in turn; then, one block an item.
-  attention_decode: (memory, values) => emulatedAttention(memory, values, () => true),
-  attention_prefill: (memory, values, [grid]) => emulatedAttention(memory, values, (units) => units <= grid),
-  merge_partials: emulatedMerge,
+  attention_packed: (memory, values) => emulatedAttention(memory, values, 4),
+  attention_tiles: (memory, values) => emulatedAttention(memory, values, 8),
   silu_mul(memory, [gateUp, rowCount, ffn, out], [gridX, grid]) {
     const width = number(ffn);
     if (gridX * 256 * 8 < width) throw new RangeError(`a grid of ${gridX} for ${width} values`);

@@ -56,7 +56,7 @@ describe("what a step costs the host", () => {
     const count = (name: string) => world.device.log.filter((entry) => entry === name).length;
     expect([count("matmul"), count("matvec_float")]).toEqual([4 * layerCount, 1]);
     expect(count("add_rmsnorm")).toBe(2 * layerCount + 1);
-    expect([count("attention_prefill"), count("attention_decode")]).toEqual([layerCount, 0]);
+    expect([count("attention_tiles"), count("attention_packed")]).toEqual([layerCount, 0]);
     expect([count("embed_rows"), count("gather_rows"), count("copyIn"), count("copyOut")]).toEqual([1, 1, 1, 1]);
   });
 });

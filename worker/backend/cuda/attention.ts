@@ -1,101 +1,127 @@
-/** The launches of one layer's attention: pieces of few rows, pieces of many, then the rows that are in parts. */
+/** The launches of one layer's attention: the plan's items of many rows, then those of few (worker/engine/pack.ts). */
+import { manyTiles, tileHeads } from "../../engine/attention-plan.ts";
+import type { PackShape } from "../../engine/pack-shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device.ts";
 import type { ForwardParts, Op } from "./forward.ts";
 import type { StepLayout } from "./staging.ts";
-import type { WorkShape } from "./work-items.ts";
 
 export interface AttentionOps {
   /** @param kv the layer's part of the pool. @param turns null: the layer does not rotate */
   ofLayer(kv: DeviceBuffer, turns: DeviceBuffer | null): Op[];
 }
 
-// Of kernels/cuda/attention_decode.cu and attention_prefill.cu: rows times heads of a group in one tile.
-const fewPacked = 16;
-const manyPacked = 128;
-const threads = 128;
-const decodeWarps = 4;
-const decodeStages = 2;
-const prefillTokens = 64;
+/** Partial results of a step at most, whatever its rows: 64 MiB for 32 heads of 128. */
+const maxPartialRows = 4_096;
 
-/** Thread blocks of attention that a multiprocessor holds. */
-const blocksPerMultiprocessor = 2;
-/** Smaller parts cost more in merging than they gain. */
-const minPartTokens = { few: 64, many: 512 } as const;
-
-type HeadCounts = Pick<ModelConfig, "headCount" | "kvHeadCount">;
-
-export function workShapeOf(heads: HeadCounts, multiprocessorCount: number, blockTokens: number): WorkShape {
-  const group = heads.headCount / heads.kvHeadCount;
+export function packShapeOf(
+  { headCount, kvHeadCount, headDim }: ModelConfig,
+  device: ComputeDevice,
+  { blockTokens, packing = true }: { readonly blockTokens: number; readonly packing?: boolean },
+): PackShape {
   return {
-    few: { rows: Math.floor(fewPacked / group), minPartTokens: minPartTokens.few },
-    many: { rows: Math.max(1, Math.floor(manyPacked / group)), minPartTokens: minPartTokens.many },
+    group: headCount / kvHeadCount,
+    kvHeads: kvHeadCount,
+    headDim,
     blockTokens,
-    itemTarget: Math.ceil((blocksPerMultiprocessor * multiprocessorCount) / heads.kvHeadCount),
+    multiprocessorCount: device.multiprocessorCount,
+    hasWarpgroups: false,
+    packing,
+    maxPartialRows,
   };
 }
 
+/** Counters of arrivals that a merge has: one for each KV head and chunk of its group. */
+export function countersPerMerge({ headCount, kvHeadCount }: ModelConfig): number {
+  return kvHeadCount * Math.ceil(headCount / kvHeadCount / tileHeads);
+}
+
+/** Items of each kind in a step of so many rows: all but one for each row write partial results. */
+export function maxItems(shape: PackShape, rowCount: number): number {
+  // The packed kernel's blocks read an item each before they know how many there are.
+  return rowCount + shape.maxPartialRows + packedBlocks * shape.multiprocessorCount;
+}
+
 /** @throws Error naming what of the model the kernels do not take */
-export function assertAttention({ headDim, headCount, kvHeadCount, rope }: ModelConfig): void {
+export function assertAttention({ headDim, rope }: ModelConfig, blockTokens: number): void {
   if (headDim % 16 !== 0 || headDim > 128) {
     throw new Error(`head size ${headDim}: the CUDA backend takes multiples of 16 up to 128`);
   }
   if (rope.rotaryDim % 4 !== 0) throw new Error(`${rope.rotaryDim} rotated dimensions are not a multiple of 4`);
-  const group = headCount / kvHeadCount;
-  if (group > manyPacked) throw new Error(`${group} query heads for one KV head are more than ${manyPacked}`);
+  if (!Number.isInteger(Math.log2(blockTokens)))
+    throw new Error(`${blockTokens} tokens of a block are no power of two`);
 }
 
-/** Bytes of shared memory, from the tiles that stand in it: rows are 16 bytes longer than a head. */
-function decodeShared(headDim: number): number {
-  return decodeWarps * (1 + 2 * decodeStages) * 16 * 2 * (headDim + 8);
+/** Thread blocks on a multiprocessor of the kernels for few rows and for tiles. */
+const packedBlocks = 2;
+const tilesBlocks = 2;
+
+/** How the kernels are launched: persistent blocks that take units of work in turn, the same for every step. */
+export interface AttentionLaunches {
+  readonly few: LaunchSize;
+  readonly manyKernel: "attention_tiles";
+  readonly many: LaunchSize;
 }
 
-function prefillShared(headDim: number): number {
-  return (manyPacked + 4 * prefillTokens) * 2 * (headDim + 8);
+/** The most of a choice of shared memory that lets so many blocks stand on a multiprocessor, else the least. */
+function sharedBytes(device: ComputeDevice, choices: readonly number[], blocks: number): number {
+  // A block takes 1 KiB beside its own; a multiprocessor has that much more than its largest block.
+  const room = (device.maxSharedBytesPerBlock + 1_024) / blocks - 1_024 - staticSharedBytes;
+  return choices.find((bytes) => bytes <= room) ?? choices[choices.length - 1];
+}
+
+/** At most, of either kernel. */
+const staticSharedBytes = 1_536;
+
+export function launchesOf(device: ComputeDevice, headDim: number): AttentionLaunches {
+  const { multiprocessorCount } = device;
+  const packed = [4, 3, 2].map((slots) => packedShared(headDim, slots));
+  const few = {
+    grid: [packedBlocks * multiprocessorCount],
+    blockThreads: 128,
+    sharedBytes: sharedBytes(device, packed, packedBlocks),
+    overlapsPrevious: true,
+  } as const;
+  const tiles = [64, 32].map((tokens) => tilesShared(headDim, tokens));
+  const many = {
+    grid: [tilesBlocks * multiprocessorCount],
+    blockThreads: 128,
+    sharedBytes: sharedBytes(device, tiles, tilesBlocks),
+    overlapsPrevious: true,
+  } as const;
+  return { few, manyKernel: "attention_tiles", many };
+}
+
+/** Of kernels/cuda/attention_packed.cu: four warps, each with slots of 16 rows of K and of V. */
+function packedShared(headDim: number, slots: number): number {
+  return 4 * slots * 32 * 2 * (headDim + 8);
+}
+
+/** Of kernels/cuda/attention_tiles.cu: q, and two steps of K and V. */
+function tilesShared(headDim: number, tokens: number): number {
+  return (manyTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
 }
 
 export function allowAttention(device: ComputeDevice, headDim: number): void {
-  device.allowSharedBytes("attention_decode", decodeShared(headDim));
-  device.allowSharedBytes("attention_prefill", prefillShared(headDim));
+  const { few, manyKernel, many } = launchesOf(device, headDim);
+  device.allowSharedBytes("attention_packed", few.sharedBytes ?? 0);
+  device.allowSharedBytes(manyKernel, many.sharedBytes ?? 0);
 }
 
 export function attentionLaunches(parts: ForwardParts, layout: StepLayout): AttentionOps {
-  const { device, config, workspace, staging } = parts;
-  const { headCount, kvHeadCount, headDim } = config;
-  const merge = device.prepare(
-    "merge_partials",
-    workspace.partials,
-    workspace.partialSums,
-    staging.list(layout.merges),
-    staging.count("merges"),
-    headCount,
-    headDim,
-    workspace.attended,
-  );
-  const mergeOp: Op = ({ merges }) => {
-    if (merges > 0) merge({ grid: [merges, Math.ceil(headCount / 4)], blockThreads: threads, overlapsPrevious: true });
-  };
-  // The decode kernel's blocks take items in turn, so its launch is the same for every step.
-  const fewSize: LaunchSize = {
-    grid: [blocksPerMultiprocessor * device.multiprocessorCount],
-    blockThreads: threads,
-    sharedBytes: decodeShared(headDim),
-    overlapsPrevious: true,
-  };
-  const manySize = (items: number): LaunchSize => ({
-    grid: [items * kvHeadCount],
-    blockThreads: threads,
-    sharedBytes: prefillShared(headDim),
-  });
+  const { few, manyKernel, many } = launchesOf(parts.device, parts.config.headDim);
   return {
     ofLayer(kv, turns) {
-      const few = prepareAttention(parts, layout, "few", kv, turns);
-      const many = prepareAttention(parts, layout, "many", kv, turns);
-      const attend: Op = ({ fewItems, manyItems }) => {
-        if (fewItems > 0) few(fewSize);
-        if (manyItems > 0) many(manySize(manyItems));
-      };
-      return [attend, mergeOp];
+      const ofMany = prepareAttention(parts, layout, manyKernel, kv, turns);
+      const ofFew = prepareAttention(parts, layout, "attention_packed", kv, turns);
+      return [
+        ({ manyItems }) => {
+          if (manyItems > 0) ofMany(many);
+        },
+        ({ fewItems }) => {
+          if (fewItems > 0) ofFew(few);
+        },
+      ];
     },
   };
 }
@@ -103,23 +129,27 @@ export function attentionLaunches(parts: ForwardParts, layout: StepLayout): Atte
 function prepareAttention(
   parts: ForwardParts,
   layout: StepLayout,
-  kind: "few" | "many",
+  kernel: "attention_packed" | AttentionLaunches["manyKernel"],
   kv: DeviceBuffer,
   turns: DeviceBuffer | null,
 ) {
   const { device, config, workspace, staging, blockTokens } = parts;
   const { headCount, kvHeadCount, rope, softmaxScale } = config;
+  const isFew = kernel === "attention_packed";
   return device.prepare(
-    kind === "few" ? "attention_decode" : "attention_prefill",
+    kernel,
     workspace.qkv,
     kv,
     turns,
-    staging.list(kind === "few" ? layout.fewItems : layout.manyItems),
-    // Slices and block ids are named by their place in the whole buffer.
-    staging.list(0),
-    staging.list(0),
     staging.list(layout.positions),
-    staging.count(kind === "few" ? "fewItems" : "manyItems"),
+    // Lists as long as the step are named by their place in the whole buffer.
+    staging.list(0),
+    staging.list(isFew ? layout.fewItems : layout.manyItems),
+    staging.list(0),
+    staging.list(0),
+    staging.list(0),
+    staging.list(layout.merges),
+    staging.count(isFew ? "fewItems" : "manyItems"),
     headCount,
     kvHeadCount,
     turns === null ? 0 : rope.rotaryDim,
@@ -128,5 +158,6 @@ function prepareAttention(
     workspace.attended,
     workspace.partials,
     workspace.partialSums,
+    workspace.arrivals,
   );
 }

@@ -2,6 +2,7 @@
  * The CUDA backend: one device, one stream. A step is one copy of its integers, the launches of its bucket
  * (forward.ts; a graph where it is a decode step), and one copy back of what was asked for.
  */
+import { PackPlanner } from "../../engine/pack.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import {
@@ -13,6 +14,7 @@ import {
   type TokenCopies,
 } from "../backend.ts";
 import { AnswerTurns } from "./answer-turns.ts";
+import { maxItems } from "./attention.ts";
 import { bucketOf, smallBuckets } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
 import { Forward, type ForwardParts, type Op } from "./forward.ts";
@@ -20,7 +22,6 @@ import { DecodeGraphs, type StepKind } from "./graphs.ts";
 import { type CudaBackendOptions, type CudaModel, makeParts } from "./parts.ts";
 import { encodeSamples, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, stepCounts } from "./staging.ts";
-import { maxItems, WorkPlanner } from "./work-items.ts";
 
 export type { CudaBackendOptions, CudaModel } from "./parts.ts";
 
@@ -34,7 +35,7 @@ export class CudaBackend implements Backend {
   readonly weightBytes: number;
   readonly #parts: ForwardParts;
   readonly #options: CudaBackendOptions;
-  readonly #planner: WorkPlanner;
+  readonly #planner: PackPlanner;
   readonly #forwards = new Map<number, Forward>();
   readonly #heads = new Map<string, readonly Op[]>();
   readonly #hostSampler: Sampler;
@@ -50,7 +51,7 @@ export class CudaBackend implements Backend {
     const { device, config, pool } = parts;
     this.#parts = parts;
     this.#options = options;
-    this.#planner = new WorkPlanner(parts.workShape);
+    this.#planner = new PackPlanner(parts.packShape);
     this.#graphs = new DecodeGraphs(device);
     this.weightBytes = parts.weights.byteLength;
     const floats = (name: string, count: number) => new Float32Array(device.allocateHost(name, count * 4).buffer);
@@ -133,7 +134,7 @@ export class CudaBackend implements Backend {
     for (const rows of smallBuckets.filter((size) => size <= Math.min(bucketOf(maxLogitRows), maxRows))) {
       const forward = this.#forwardOf(rows);
       this.#parts.staging.sendNothing();
-      this.#graphs.run("tokens", forward.layout.capacity, this.#opsOf(forward, rows, true, "tokens"));
+      this.#graphs.run("tokens", forward.layout.capacity, false, this.#opsOf(forward, rows, true, "tokens"));
       await this.#settled();
     }
   }
@@ -151,10 +152,10 @@ export class CudaBackend implements Backend {
     const { device, workspace } = this.#parts;
     const out = this.#deviations.subarray(0, batch.tokenIds.length);
     if (this.#parts.config.layerCount === 1) return out.fill(0);
-    const work = this.#planner.plan(batch);
+    const plan = this.#planner.plan(batch);
     const forward = this.#forwardOf(batch.tokenIds.length);
-    this.#parts.staging.send(forward.layout, batch, work);
-    const counts = stepCounts(batch, work);
+    this.#parts.staging.send(forward.layout, batch, plan);
+    const counts = stepCounts(batch, plan);
     for (const op of forward.probe) op(counts);
     device.copyOut(out, workspace.deviations);
     await this.#settled();
@@ -191,14 +192,15 @@ export class CudaBackend implements Backend {
 
   /** Puts a step into the stream, up to its logits, or with `samples` up to its tokens. */
   #start(batch: Batch, samples?: SampleLists): void {
-    const work = this.#planner.plan(batch);
+    const plan = this.#planner.plan(batch);
     const forward = this.#forwardOf(batch.tokenIds.length);
-    this.#parts.staging.send(forward.layout, batch, work, samples);
+    this.#parts.staging.send(forward.layout, batch, plan, samples);
     const kind = samples === undefined ? "logits" : "tokens";
     const ops = this.#opsOf(forward, batch.logitRows.length, batch.logitRows.length === batch.tokenIds.length, kind);
-    const isGraph = this.#options.graphs !== false && work.manyItems.length === 0 && this.#graphs.serves(batch);
-    if (isGraph) return this.#graphs.run(kind, forward.layout.capacity, ops);
-    const counts = stepCounts(batch, work);
+    if (this.#options.graphs !== false && this.#graphs.serves(batch)) {
+      return this.#graphs.run(kind, forward.layout.capacity, plan.manyItems.length > 0, ops);
+    }
+    const counts = stepCounts(batch, plan);
     for (const op of ops) op(counts);
   }
 
@@ -222,7 +224,7 @@ export class CudaBackend implements Backend {
     const rows = bucketOf(rowCount);
     const known = this.#forwards.get(rows);
     if (known !== undefined) return known;
-    const items = maxItems(this.#parts.workShape, rows);
+    const items = maxItems(this.#parts.packShape, rows);
     const logitRows = Math.min(rows, bucketOf(maxLogitRows));
     const capacity = { rows, logitRows, fewItems: items, manyItems: items, merges: rows };
     const forward = new Forward(this.#parts, new StepLayout(capacity));

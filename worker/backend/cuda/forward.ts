@@ -12,6 +12,7 @@
  *   each layer   qkv = row Wqkv;  k, v to the pool;  attended = attention;  residual += attended Wo, row
  *                activated = silu(gate) * up of row Wgate, Wup;  residual += activated Wdown, row
  */
+import type { PackShape } from "../../engine/pack-shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
@@ -22,7 +23,6 @@ import { sampleOps } from "./sample-ops.ts";
 import type { SampleAnswer } from "./sampling.ts";
 import type { StepCounts, StepLayout, StepStaging } from "./staging.ts";
 import type { DeviceWeights, LayerWeights } from "./weights.ts";
-import type { WorkShape } from "./work-items.ts";
 import type { RopeTable, Workspace } from "./workspace.ts";
 
 /** Puts one launch or product into the stream, sized for a step's counts. */
@@ -37,7 +37,7 @@ export interface ForwardParts {
   readonly rope: RopeTable;
   readonly staging: StepStaging;
   readonly answer: SampleAnswer;
-  readonly workShape: WorkShape;
+  readonly packShape: PackShape;
   readonly blockTokens: number;
   /** Steps of one row run with sums and norms inside their products; false: as any other step. */
   readonly fusesRows: boolean;

@@ -7,7 +7,7 @@ import type { ComputeDevice, Recording } from "./device.ts";
 import type { Op } from "./forward.ts";
 import type { StepCapacity } from "./staging.ts";
 
-/** Greater decode steps are rare, and long enough to hide their launches. So there are 15 graphs at most of a kind. */
+/** Greater decode steps are rare, and long enough to hide their launches. So there are 30 graphs at most of a kind. */
 const maxGraphRows = 256;
 
 /** What a step leaves behind. */
@@ -32,13 +32,13 @@ export class DecodeGraphs {
 
   /**
    * Puts the step into the stream; the first of its kind is run plainly, so that products find their algorithms.
-   * @param kind of what `ops` are, beside the number of rows
+   * @param kind of what `ops` are, beside the number of rows @param hasMany are there attention items of many rows?
    */
-  run(kind: StepKind, capacity: StepCapacity, ops: readonly Op[]): void {
-    const key = `${kind} ${capacity.rows}`;
+  run(kind: StepKind, capacity: StepCapacity, hasMany: boolean, ops: readonly Op[]): void {
+    const key = `${kind} ${capacity.rows} ${hasMany}`;
     const known = this.graphs.get(key);
     if (known !== undefined) return known.launch();
-    const counts = { ...capacity, manyItems: 0 };
+    const counts = hasMany ? capacity : { ...capacity, manyItems: 0 };
     const putAll = () => {
       for (const op of ops) op(counts);
     };

@@ -4,11 +4,11 @@ import type { Signature } from "../../native/cuda/arguments.ts";
 /** `double`, by value. */
 const float64 = { structBytes: 8 } as const;
 
-/** Both attention kernels (attention.cuh): qkv, pool, turns, items, slices, blockIds, positions, itemCount, queryHeads,
- * kvHeads, rotaryDim, blockTokens, scaleLog2, out, partialOut, partialSums */
+/** All attention kernels (attention_plan.cuh): qkv, pool, turns, positions, rows, items, slices, offsets, blockIds,
+ * merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out, partialOut, partialSums, arrivals */
 const attention = [
-  ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
-  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr"] as const),
+  ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
+  ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
 /** input, weights, in, out, ahead, squares, squareCount, epsilon, output */
@@ -24,10 +24,8 @@ export const kernelSignatures = {
   // qkv, bias, qNorm, kNorm, epsilon, turns, positions, slots, rowCount,
   // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool
   qkv_finish: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
-  attention_decode: attention,
-  attention_prefill: attention,
-  // partialOut, partialSums, merges, mergeCount, queryHeads, headDim, out
-  merge_partials: ["ptr", "ptr", "ptr", "ptr", "i32", "i32", "ptr"],
+  attention_packed: attention,
+  attention_tiles: attention,
   matvec: productOfRow,
   matvec_float: productOfRow,
   matvec_gated: productOfRow,

@@ -19,7 +19,7 @@ import {
 import { type CudaKernel, CudaModule } from "../../native/cuda/module.ts";
 import { architectureName, Nvrtc } from "../../native/cuda/nvrtc.ts";
 import { CudaStream } from "../../native/cuda/stream.ts";
-import type { ComputeDevice, Launch, Recording } from "./device.ts";
+import type { ComputeDevice, Launch, Recording, StreamMark } from "./device.ts";
 import { type KernelName, kernelFile, kernelSignatures } from "./kernels.ts";
 import { bytesText } from "./pool.ts";
 
@@ -161,6 +161,11 @@ export class CudaDevice implements ComputeDevice {
     const graph = captureGraph(this.stream, record);
     graph.upload(this.stream);
     return { launch: () => graph.launch(this.stream), close: () => graph.close() };
+  }
+
+  mark(): StreamMark {
+    const event = this.#own(new CudaEvent(this.context));
+    return { set: () => this.stream.record(event), reached: () => event.completion() };
   }
 
   settled(): Promise<void> {

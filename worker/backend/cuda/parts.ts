@@ -1,7 +1,8 @@
 /** What a backend is made of: the model's weights on the device, the memory that steps work in, the KV pool. */
+import type { PackShape } from "../../engine/pack-shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
-import { allowAttention, assertAttention, workShapeOf } from "./attention.ts";
+import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeOf } from "./attention.ts";
 import { bucketOf } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
 import type { ForwardParts } from "./forward.ts";
@@ -10,7 +11,6 @@ import { SampleAnswer } from "./sampling.ts";
 import { StepLayout, StepStaging } from "./staging.ts";
 import { FileReader, type TensorReader } from "./tensor-reader.ts";
 import { loadWeights, type WeightInfo } from "./weights.ts";
-import { maxItems, maxPartialRows, type WorkShape } from "./work-items.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
 
 export interface CudaBackendOptions {
@@ -22,6 +22,8 @@ export interface CudaBackendOptions {
   readonly maxLogitRows: number;
   /** false: decode steps are launched one by one too, and one row as many, for comparison. Default true. */
   readonly graphs?: boolean;
+  /** false: no row reads KV together with rows of other requests, for comparison. Default true. */
+  readonly packing?: boolean;
   /** Left free on the device, for the driver and for graphs; default 1 GiB. */
   readonly reserveBytes?: number;
   /** Where weights are read from; default: the model's files. */
@@ -47,17 +49,23 @@ export async function makeParts(
   options: CudaBackendOptions,
 ): Promise<ForwardParts> {
   const { config } = model;
-  assertAttention(config);
+  assertAttention(config, options.blockTokens);
   allowAttention(device, config.headDim);
   const reader = options.reader ?? new FileReader();
   const weights = await loadWeights(device, config, model.weights, reader);
-  const workShape = workShapeOf(config, device.multiprocessorCount, options.blockTokens);
+  const packShape = packShapeOf(config, device, options);
   const rows = bucketOf(options.maxRows);
-  const partialRows = maxPartialRows(workShape);
   const maxLogitRows = bucketOf(options.maxLogitRows);
   const answer = new SampleAnswer(maxLogitRows);
-  const stepWords = stagingWords(config, options, workShape);
-  const sizes = { maxRows: rows, maxLogitRows, partialRows, answerWords: answer.wordCount, stepWords };
+  const stepWords = stagingWords(config, options, packShape);
+  const sizes = {
+    maxRows: rows,
+    maxLogitRows,
+    partialRows: packShape.maxPartialRows,
+    countersPerRow: countersPerMerge(config),
+    answerWords: answer.wordCount,
+    stepWords,
+  };
   const workspace = makeWorkspace(device, config, sizes);
   const rope = makeRopeTable(device, config);
   const staging = new StepStaging(device, stepWords);
@@ -75,14 +83,14 @@ export async function makeParts(
     rope,
     staging,
     answer,
-    workShape,
+    packShape,
     blockTokens,
     fusesRows: options.graphs !== false,
   };
 }
 
 /** Words of the largest step: its lists, and the blocks of every request twice over. */
-function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: WorkShape): number {
+function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: PackShape): number {
   const rows = bucketOf(options.maxRows);
   const items = maxItems(shape, rows);
   const lists = new StepLayout({ rows, logitRows: rows, fewItems: items, manyItems: items, merges: rows }).wordCount;

@@ -3,13 +3,21 @@
  * it, and the next step is written meanwhile. Lists of fixed place come first, so that recorded launches find
  * them again; what is as long as the step is (slices, block ids) comes last, named by its place in the buffer.
  *
- *   counts | tokenIds | positions | slots | logitRows | fewItems | manyItems | merges | samples
- *   | edits, slices, blockIds
+ *   counts | tokenIds | positions | slots | logitRows | samples | merges | fewItems | manyItems
+ *   | edits, rows, slices, offsets, blockIds of the plan, from the end of the items on that the step has
  */
+import {
+  type AttentionPlan,
+  planItem,
+  planItemWords,
+  planMergeWords,
+  planRowWords,
+  planSlice,
+  planSliceWords,
+} from "../../engine/attention-plan.ts";
 import type { Batch } from "../backend.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
-import { itemWords, mergeWords, sliceWords, type WorkLists } from "./work-items.ts";
 
 /** Places in `counts`. */
 export const countPlaces = { rows: 0, logitRows: 1, fewItems: 2, manyItems: 3, merges: 4 } as const;
@@ -46,7 +54,7 @@ export class StepLayout {
     let at = 0;
     const take = (words: number): number => {
       const start = at;
-      at += Math.ceil(words / 4) * 4;
+      at += alignedWords(words);
       return start;
     };
     take(countWords);
@@ -54,10 +62,10 @@ export class StepLayout {
     this.positions = take(capacity.rows);
     this.slots = take(capacity.rows);
     this.logitRows = take(capacity.logitRows);
-    this.fewItems = take(capacity.fewItems * itemWords);
-    this.manyItems = take(capacity.manyItems * itemWords);
-    this.merges = take(capacity.merges * mergeWords);
     this.samples = take(capacity.logitRows * sampleWords);
+    this.merges = take(capacity.merges * planMergeWords);
+    this.fewItems = take(capacity.fewItems * planItemWords);
+    this.manyItems = take(capacity.manyItems * planItemWords);
     this.wordCount = at;
   }
 }
@@ -94,12 +102,16 @@ export class StepStaging {
    * Puts the copy of a step into the stream; all steps but the last one before it must have been waited for.
    * @throws RangeError when the step has more than the layout or the buffer takes
    */
-  send(layout: StepLayout, batch: Batch, work: WorkLists, samples: SampleLists = noSamples): void {
-    const counts = stepCounts(batch, work);
+  send(layout: StepLayout, batch: Batch, plan: AttentionPlan, samples: SampleLists = noSamples): void {
+    const counts = stepCounts(batch, plan);
     assertFits(layout.capacity, counts);
-    const edits = layout.wordCount;
-    const slices = Math.ceil((edits + samples.edits.length) / sliceWords) * sliceWords;
-    const blockIds = slices + work.slices.length;
+    // A step has far fewer items than there is room for, so the other lists need not stand behind all of it.
+    const hasMany = plan.manyItems.length > 0;
+    const edits = hasMany ? layout.manyItems + plan.manyItems.length : layout.fewItems + plan.fewItems.length;
+    const rows = alignedWords(edits + samples.edits.length);
+    const slices = alignedWords(rows + plan.rows.length);
+    const offsets = slices + plan.slices.length;
+    const blockIds = offsets + plan.offsets.length;
     const end = blockIds + batch.blockIds.length;
     if (end > this.wordCount) {
       throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.wordCount}`);
@@ -110,15 +122,22 @@ export class StepStaging {
     words.set(batch.positions, layout.positions);
     words.set(batch.slots, layout.slots);
     words.set(batch.logitRows, layout.logitRows);
-    words.set(work.merges, layout.merges);
+    words.set(plan.merges, layout.merges);
     words.set(samples.edits, edits);
-    words.set(work.slices, slices);
+    words.set(plan.rows, rows);
+    words.set(plan.offsets, offsets);
     words.set(batch.blockIds, blockIds);
     // What is named by its place in a list is named by its place in the buffer.
-    setMoved(words, layout.fewItems, work.fewItems, itemWords, 2, slices / sliceWords);
-    setMoved(words, layout.manyItems, work.manyItems, itemWords, 2, slices / sliceWords);
-    setMoved(words, layout.samples, samples.rows, sampleWords, 7, edits / editWords);
-    setMoved(words, slices, work.slices, sliceWords, 0, blockIds);
+    for (const name of ["fewItems", "manyItems"] as const) {
+      words.set(plan[name], layout[name]);
+      move(words, layout[name] + planItem.firstRow, plan[name].length, planItemWords, rows / planRowWords);
+      move(words, layout[name] + planItem.firstSlice, plan[name].length, planItemWords, slices / planSliceWords);
+    }
+    words.set(samples.rows, layout.samples);
+    move(words, layout.samples + 7, samples.rows.length, sampleWords, edits / editWords);
+    words.set(plan.slices, slices);
+    move(words, slices + planSlice.block, plan.slices.length, planSliceWords, blockIds);
+    move(words, slices + planSlice.firstOffset, plan.slices.length, planSliceWords, offsets);
     this.device.copyIn(this.buffer, words.subarray(0, end));
   }
 
@@ -140,19 +159,23 @@ export class StepStaging {
   }
 }
 
-/** A list of entries of `size` words whose word `field` counts from `base`. */
-function setMoved(words: Int32Array, at: number, list: Int32Array, size: number, field: number, base: number): void {
-  words.set(list, at);
-  for (let word = at + field; word < at + list.length; word += size) words[word] += base;
+/** Lists begin at whole entries of any size. */
+function alignedWords(count: number): number {
+  return Math.ceil(count / 8) * 8;
 }
 
-export function stepCounts(batch: Batch, work: WorkLists): StepCounts {
+/** Adds `by` to every `size`-th of `length` words from `at` on. */
+function move(words: Int32Array, at: number, length: number, size: number, by: number): void {
+  for (let word = at; word < at + length; word += size) words[word] += by;
+}
+
+export function stepCounts(batch: Batch, plan: AttentionPlan): StepCounts {
   return {
     rows: batch.tokenIds.length,
     logitRows: batch.logitRows.length,
-    fewItems: work.fewItems.length / itemWords,
-    manyItems: work.manyItems.length / itemWords,
-    merges: work.merges.length / mergeWords,
+    fewItems: plan.fewItems.length / planItemWords,
+    manyItems: plan.manyItems.length / planItemWords,
+    merges: plan.merges.length / planMergeWords,
   };
 }
 

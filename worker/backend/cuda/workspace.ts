@@ -7,8 +7,9 @@ import { editWords } from "./sampling.ts";
 export interface WorkspaceSizes {
   readonly maxRows: number;
   readonly maxLogitRows: number;
-  /** Rows of partial attention results. */
+  /** Rows of partial attention results, and counters of their arrivals for each row. */
   readonly partialRows: number;
+  readonly countersPerRow: number;
   /** Words of the sampling kernels' answer, and of a step's lists. */
   readonly answerWords: number;
   readonly stepWords: number;
@@ -29,6 +30,8 @@ export interface Workspace {
   /** [partialRows, heads, headDim] and [partialRows, heads] float32 */
   readonly partials: DeviceBuffer;
   readonly partialSums: DeviceBuffer;
+  /** [rows, countersPerRow] int32, zero between launches */
+  readonly arrivals: DeviceBuffer;
   /** [rows, 2 * ffn] and [rows, ffn] bfloat16 */
   readonly gateUp: DeviceBuffer;
   readonly activated: DeviceBuffer;
@@ -47,6 +50,8 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
   const { hiddenSize, headCount, kvHeadCount, headDim, ffnSize, vocabSize } = config;
   const { maxRows, maxLogitRows, partialRows } = sizes;
   const rows = (name: string, width: number, bytes: number) => device.allocate(name, maxRows * width * bytes);
+  const arrivals = rows("arrivals", sizes.countersPerRow, 4);
+  device.fill(arrivals, 0);
   return {
     residual: rows("residual", hiddenSize, 4),
     normed: rows("normed", hiddenSize, 2),
@@ -56,6 +61,7 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
     attended: rows("attended", headCount * headDim, 2),
     partials: device.allocate("partials", partialRows * headCount * headDim * 4),
     partialSums: device.allocate("partial sums", partialRows * headCount * 4),
+    arrivals,
     gateUp: rows("gate and up", 2 * ffnSize, 2),
     activated: rows("activated", ffnSize, 2),
     headInput: device.allocate("head input", maxLogitRows * hiddenSize * 2),
