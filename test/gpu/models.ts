@@ -91,6 +91,7 @@ export interface BenchBackendOptions {
   readonly kvBytes: number;
   readonly maxRows: number;
   readonly graphs?: boolean;
+  readonly packing?: boolean;
 }
 
 export function openRandomModel(device: ComputeDevice, config: ModelConfig, options: BenchBackendOptions) {
