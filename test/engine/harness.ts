@@ -2,8 +2,8 @@
 import type { BackendShape, Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { KvEvent, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { EngineLimits } from "../../worker/engine/limits.ts";
 import { Engine } from "../../worker/engine/loop.ts";
-import type { EngineLimits } from "../../worker/engine/scheduler.ts";
 
 export const eosTokenIds: readonly number[] = [0];
 

@@ -5,7 +5,7 @@
 import type { Backend } from "../../worker/backend/backend.ts";
 import type { SamplingParams, SubmitMessage, WorkerMessage, WorkerStats } from "../../worker/contract/messages.ts";
 import { Engine } from "../../worker/engine/loop.ts";
-import type { EngineLimits } from "../../worker/engine/scheduler.ts";
+import type { EngineLimits } from "../../worker/engine/limits.ts";
 import { type BlendPart, blendRuns, blockTokens, countUp, submitPlan, submitRuns } from "../engine/plans.ts";
 import { assertThat } from "./report.ts";
 import { TwinBackend } from "./twin-backend.ts";

@@ -12,19 +12,13 @@ import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, Worke
 import type { BlockKey } from "../contract/units.ts";
 import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
+import { defaultEngineLimits, type EngineLimits } from "./limits.ts";
 import { Relocation } from "./relocate.ts";
 import { Request } from "./request.ts";
-import { type EngineLimits, Scheduler } from "./scheduler.ts";
+import { Scheduler } from "./scheduler.ts";
 import { isEmpty, type StepPlan } from "./step.ts";
 import { StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
-
-export const defaultEngineLimits: EngineLimits = {
-  maxRunningRequests: 64,
-  maxWaitingRequests: 1_024,
-  stepTokens: 512,
-  prefillTokensBesideDecodes: 128,
-};
 
 export interface EngineOptions {
   readonly backend: Backend;

@@ -19,19 +19,11 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockId } from "../contract/units.ts";
 import { canScheduleAhead } from "./in-flight.ts";
+import type { EngineLimits } from "./limits.ts";
 import type { Relocation } from "./relocate.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 import { StepDraft, type StepPlan } from "./step.ts";
-
-export interface EngineLimits {
-  readonly maxRunningRequests: number;
-  readonly maxWaitingRequests: number;
-  /** Rows of one step, prefill and decode together. */
-  readonly stepTokens: number;
-  /** Prefill rows of a step that also decodes, at most: they lengthen the time between two tokens of a stream. */
-  readonly prefillTokensBesideDecodes: number;
-}
 
 export class Scheduler {
   readonly waiting: Request[] = [];

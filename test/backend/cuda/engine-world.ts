@@ -5,8 +5,8 @@ import { rootKey, runBlockKeys } from "../../../worker/contract/block-key.ts";
 import { greedySampling } from "../../../worker/contract/greedy-sampling.ts";
 import type { PlanRun, SamplingParams, SubmitMessage, WorkerMessage } from "../../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
+import type { EngineLimits } from "../../../worker/engine/limits.ts";
 import { Engine } from "../../../worker/engine/loop.ts";
-import type { EngineLimits } from "../../../worker/engine/scheduler.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
 

@@ -1,5 +1,6 @@
 /** Two steps in flight on the emulated device, which reads host memory and runs launches as late as it may. */
-import { describe, expect, test } from "bun:test";
+import { describe, expect, spyOn, test } from "bun:test";
+import { StepStaging } from "../../../worker/backend/cuda/staging.ts";
 import type { SubmitMessage } from "../../../worker/contract/messages.ts";
 import { mixed, prompt, rounded, submit, World } from "./engine-world.ts";
 
@@ -38,6 +39,16 @@ describe("two steps in flight", () => {
     expect(rounded(await pipelined.run(requests))).toEqual(rounded(await plain.run(requests)));
     expect(pipelined.engine.stats().preemptions).toBeGreaterThan(0);
     expect(named()).toBeGreaterThan(0);
+  });
+
+  test("draws that have no room on the device are made on the host, and no step runs ahead of them", async () => {
+    const whole = rounded(await (await World.open()).run(free));
+    const room = spyOn(StepStaging.prototype, "roomFor").mockReturnValue(0);
+    const world = await World.open();
+    const named = countNamedRows(world);
+    expect(rounded(await world.run(free))).toEqual(whole);
+    expect([named(), world.device.log.includes("sample_rows")]).toEqual([0, false]);
+    room.mockRestore();
   });
 
   test("a step is put into the stream before the one before it is waited for", async () => {

@@ -1,0 +1,16 @@
+/** How much an engine takes on at a time. */
+export interface EngineLimits {
+  readonly maxRunningRequests: number;
+  readonly maxWaitingRequests: number;
+  /** Rows of one step, prefill and decode together. */
+  readonly stepTokens: number;
+  /** Prefill rows of a step that also decodes, at most: they lengthen the time between two tokens of a stream. */
+  readonly prefillTokensBesideDecodes: number;
+}
+
+export const defaultEngineLimits: EngineLimits = {
+  maxRunningRequests: 64,
+  maxWaitingRequests: 1_024,
+  stepTokens: 512,
+  prefillTokensBesideDecodes: 128,
+};
