@@ -1,19 +1,25 @@
 /** Opening a model on a device without enough of something: one sentence that says what and how much, and nothing is left behind. */
-import { beforeEach, describe, expect, test } from "bun:test";
+import { beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtemp, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import { kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
 import { type CudaDevice, openDevice } from "../../../worker/backend/cuda/open-device.ts";
+import { FileReader } from "../../../worker/backend/cuda/tensor-reader.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { parameterBytes, type Signature } from "../../../worker/native/cuda/arguments.ts";
 import { CudaDriver } from "../../../worker/native/cuda/driver.ts";
 import { fake, fakePath } from "../../native/cuda/fake.ts";
 
+// A model is opened once for each of its allocations.
+setDefaultTimeout(60_000);
+
 const model = loadModel(join(import.meta.dir, "../../golden/qwen3"), numericMode);
 const { headDim } = model.config;
-const options = { kvBytes: 1 << 20, blockTokens: 16, maxRows: 64, maxLogitRows: 8, reserveBytes: 0 };
+// Small chunks: the fake fills all memory that it gives.
+const reader = new FileReader({ chunkElements: 1 << 14 });
+const options = { kvBytes: 1 << 20, blockTokens: 16, maxRows: 32, maxLogitRows: 8, reserveBytes: 0, reader };
 const outOfMemory = 2;
 
 for (const [name, signature] of Object.entries<Signature>(kernelSignatures)) {
@@ -94,6 +100,29 @@ describe("memory", () => {
       `the device has no memory for one block of 16 tokens (${kvBytesPerBlock / 1024}.0 KiB): `,
     );
   });
+});
+
+test.each(["cuGraphInstantiateWithFlags", "cuGraphUpload"])("a recording that %s has no memory for", async (call) => {
+  const device = await open();
+  const buffer = device.allocate("buffer", 256);
+  const before = fake.liveGraphs();
+  let records = 0;
+  const record = () => {
+    records += 1;
+    device.fill(buffer, 7);
+  };
+  fake.fail(call, outOfMemory);
+  const recording = device.capture(record);
+  expect(fake.liveGraphs()).toBe(before);
+  fake.reset();
+  recording.launch();
+  recording.launch();
+  expect([records, fake.notes("cuMemsetD8Async").length]).toEqual([3, 2]);
+  recording.close();
+  fake.fail(call, 1);
+  expect(() => device.capture(record)).toThrow(call);
+  expect(fake.liveGraphs()).toBe(before);
+  device.close();
 });
 
 describe("devices that are too small", () => {

@@ -55,7 +55,10 @@ export interface ComputeDevice {
   copyIn(target: DeviceBuffer, source: HostArray): void;
   copyOut(target: HostArray, source: DeviceBuffer): void;
   fill(target: DeviceBuffer, value: number): void;
-  /** Records what `record` puts into the stream, without running it. */
+  /**
+   * Records what `record` puts into the stream, without running it. Where there is no memory for a recording, each of its
+   * launches calls `record` again.
+   */
   capture(record: () => void): Recording;
   /** A mark of the device's own, at the stream's beginning; freed with the device. */
   mark(): StreamMark;

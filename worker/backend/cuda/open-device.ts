@@ -57,6 +57,8 @@ export async function openDevice(options: OpenDeviceOptions): Promise<CudaDevice
   }
 }
 
+const isOutOfMemory = (error: unknown): boolean => error instanceof CudaError && error.isOutOfMemory;
+
 type AnyKernel = CudaKernel<Signature>;
 
 interface Closable {
@@ -158,9 +160,19 @@ export class CudaDevice implements ComputeDevice {
   }
 
   capture(record: () => void): Recording {
-    const graph = captureGraph(this.stream, record);
-    graph.upload(this.stream);
-    return { launch: () => graph.launch(this.stream), close: () => graph.close() };
+    try {
+      const graph = captureGraph(this.stream, record);
+      try {
+        graph.upload(this.stream);
+      } catch (error) {
+        graph.close();
+        throw error;
+      }
+      return { launch: () => graph.launch(this.stream), close: () => graph.close() };
+    } catch (error) {
+      if (!isOutOfMemory(error)) throw error;
+      return { launch: record, close: () => undefined };
+    }
   }
 
   mark(): StreamMark {
@@ -193,7 +205,7 @@ export class CudaDevice implements ComputeDevice {
     try {
       return this.#own(make());
     } catch (error) {
-      if (!(error instanceof CudaError && error.isOutOfMemory)) throw error;
+      if (!isOutOfMemory(error)) throw error;
       throw new Error(`${this.#name} is out of memory: "${name}" takes ${bytesText(byteLength)}, ${why()}`);
     }
   }
