@@ -133,8 +133,11 @@ export class CudaBackend implements Backend {
     if (this.#options.graphs === false) return;
     for (const rows of smallBuckets.filter((size) => size <= Math.min(bucketOf(maxLogitRows), maxRows))) {
       const forward = this.#forwardOf(rows);
-      this.#parts.staging.sendNothing();
-      this.#graphs.run("tokens", forward.layout.capacity, false, this.#opsOf(forward, rows, true, "tokens"));
+      const ops = this.#opsOf(forward, rows, true, "tokens");
+      for (const hasMany of [false, true]) {
+        this.#parts.staging.sendNothing();
+        this.#graphs.run("tokens", forward.layout.capacity, hasMany, ops);
+      }
       await this.#settled();
     }
   }
