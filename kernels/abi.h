@@ -78,7 +78,7 @@ typedef struct spg_pool_config {
   int32_t rotary_dim;      /* even, at most head_dim; 0: no RoPE */
   int32_t rope_interleaved; /* 0: pairs (i, i + rotary_dim/2) as in Llama and Qwen; 1: pairs (2i, 2i+1) as in GPT-J */
   int32_t max_positions;   /* chain positions are below it */
-  int32_t reserved;
+  int32_t packing;         /* 1: rows of different pieces share loads of blocks they all see; 0: for comparison */
   float softmax_scale;     /* usually 1 / sqrt(head_dim) */
   float rope_factor;       /* multiplies cos and sin (YaRN's attention factor); usually 1 */
   float norm_eps;          /* of the RMSNorm on q and k heads */

@@ -33,6 +33,7 @@ struct PoolView {
   int queryHeads, kvHeads, group, headDim;
   int rotaryDim, interleaved, maxPositions;
   int elementBytes; /* 4: float32, 2: float16 */
+  int packing;      /* 0: no item is of several pieces */
   float softmaxScale, ropeFactor, normEps;
   unsigned char *data;
   size_t headBytes;  /* K and V of one head in one block */

@@ -119,7 +119,7 @@ class Planner {
 
   void add_packs() {
     step_.segmentPacked.assign(step_.view.segments, 0);
-    if (tile_count() < 2) return;
+    if (tile_count() < 2 || !pool_.packing) return;
     std::sort(candidates_.begin(), candidates_.end(), [this](const Candidate &a, const Candidate &b) {
       const int order = compare(a.segment, b.segment);
       return order != 0 ? order < 0 : a.segment < b.segment;

@@ -20,6 +20,7 @@ bool shape_allowed(const spg_pool_config &c) {
                     in_range(c.rotary_dim, 0, c.head_dim) && c.rotary_dim % 2 == 0;
   const bool counts = in_range(c.layer_count, 1, 1024) && in_range(c.block_count, 1, 1 << 24) &&
                       in_range(c.max_positions, 1, 1 << 24) && in_range(c.rope_interleaved, 0, 1) &&
+                      in_range(c.packing, 0, 1) &&
                       static_cast<int64_t>(c.block_count) * c.block_tokens <= 1 << 30;
   const bool factors = isfinite(c.softmax_scale) && c.softmax_scale > 0 && isfinite(c.rope_factor) &&
                        isfinite(c.norm_eps) && c.norm_eps >= 0;
@@ -41,6 +42,7 @@ int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
   view.headDim = c.head_dim;
   view.rotaryDim = c.rotary_dim;
   view.interleaved = c.rope_interleaved;
+  view.packing = c.packing;
   view.maxPositions = c.max_positions;
   view.elementBytes = c.kv_type == SPG_FLOAT32 ? 4 : 2;
   view.softmaxScale = c.softmax_scale;

@@ -75,7 +75,24 @@ const cases: readonly Case[] = [
   { name: "decode after 32768", shape: small, kvType: "float16", pieces: decode(32_768), limit: "memory" },
 ];
 
-function measure(kernels: CpuKernels, { shape, kvType, pieces }: Case): Measured {
+/** Decoding rows over the same 16 fragments of 512 tokens, each in an order of its own. */
+const crowd =
+  (rowCount: number): Case["pieces"] =>
+  (next) => {
+    const shared = fragments(16, 512, next);
+    return Array.from({ length: rowCount }, (_, row) => {
+      const seen = shared.map((_, i) => ({ ...shared[(i + 5 * row) % 16], offset: i * 512 + row }));
+      return run(32, 1, seen, next(32));
+    });
+  };
+
+/** How many times faster rows that share blocks are than rows that each load their own. */
+function packingGain(kernels: CpuKernels, rowCount: number): number {
+  const each: Case = { name: "crowd", shape: small, kvType: "float32", pieces: crowd(rowCount), limit: "none" };
+  return measure(kernels, each, false).layerUs / measure(kernels, each).layerUs;
+}
+
+function measure(kernels: CpuKernels, { shape, kvType, pieces }: Case, packing = true): Measured {
   let blockCount = 0;
   const next = (tokenCount: number) => Array.from({ length: Math.ceil(tokenCount / blockTokens) }, () => blockCount++);
   const drawn = pieces(next);
@@ -89,6 +106,7 @@ function measure(kernels: CpuKernels, { shape, kvType, pieces }: Case): Measured
     kvType,
     rope: { inverseFrequencies },
     maxPositions: 100_000,
+    packing,
   });
   const elements = kvType === "float32" ? new Float32Array(pool.memory()) : new Uint16Array(pool.memory());
   elements.fill(kvType === "float32" ? 0.5 : 0x3800);
@@ -146,6 +164,9 @@ async function runBench({ option, say }: BenchContext): Promise<BenchReport> {
       ...[layerUs, gflops, peakGflops, gigabytes, peakGigabytes].map(figure),
     ];
   });
+  say("packing");
+  bars.push(atLeast("16 rows over 16 x 512 shared tokens: packed over not", packingGain(kernels, 16), 3));
+  bars.push(atLeast("1 row: packed over not", packingGain(kernels, 1), 0.95));
   kernels.close();
   const header = ["case", "shape", "KV", "us/layer", "GFLOP/s", "(peak)", "GB/s", "(peak)"];
   return { model: "synthetic K and V", bars, header, rows, details: { isa: kernels.isa, threadCount } };

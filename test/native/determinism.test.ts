@@ -122,6 +122,8 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa) => {
       const serial = runOn(one, world, alone);
       expect(firstDifferentBits(serial, runOn(one, world, [world]))).toBe(-1);
       expect(firstDifferentBits(serial, runOn(three, world, [world]))).toBe(-1);
+      const unpacked = { ...world, options: { ...world.options, packing: false } };
+      expect(firstDifferentBits(serial, runOn(three, unpacked, [unpacked]))).toBe(-1);
     }
   });
 

@@ -27,6 +27,8 @@ export interface KvPoolOptions {
   readonly rope: RopeOptions;
   /** Chain positions and segment offsets are below it (the model's context). */
   readonly maxPositions: number;
+  /** false: no two pieces share the load of a block, for comparison. Default true; no result depends on it. */
+  readonly packing?: boolean;
   /** Default: 1 / sqrt(headDim). */
   readonly softmaxScale?: number;
   /** Of the RMSNorm on q and k heads; default 1e-6. */
@@ -74,7 +76,7 @@ function configBytes(options: KvPoolOptions): Int32Array {
     ["rotaryDim", rope.inverseFrequencies.length * 2],
     ["interleaved", rope.interleaved ? 1 : 0],
     ["maxPositions", options.maxPositions],
-    ["reserved", 0],
+    ["packing", options.packing === false ? 0 : 1],
   ];
   const config = new Int32Array(15);
   integers.forEach(([name, value], index) => {
