@@ -16,8 +16,8 @@ export interface Candidate {
 
 /** A running request slows a prefill down about as much as this many more prompt tokens would. */
 const tokensPerRunningRequest = 32;
-/** Tokens that are computed here for the second time are waited for by this request, and by all that come after it. */
-const computedTokenWeight = 4;
+/** Tokens that are computed here though another worker has them are so many times waited for by later requests. */
+const laterWaits = 4;
 
 /**
  * @param affinity callers with the same string prefer the same worker where the cost is equal
@@ -32,7 +32,8 @@ export function chooseWorker(
   for (const candidate of candidates) {
     const { id, pendingTokens, inFlight } = candidate;
     const computed = missingTokens(candidate, promptTokens);
-    const cost = computed * computedTokenWeight + pendingTokens + inFlight * tokensPerRunningRequest;
+    // All that run there wait while it computes.
+    const cost = computed * (laterWaits + inFlight) + pendingTokens + inFlight * tokensPerRunningRequest;
     const entry = { id, cost, rank: rankOf(affinity, id) };
     if (chosen === undefined || entry.cost < chosen.cost || (entry.cost === chosen.cost && entry.rank < chosen.rank)) {
       chosen = entry;

@@ -42,6 +42,13 @@ describe("chooseWorker", () => {
     expect(chooseWorker([idle("a"), busy], 1000, "")).toBe("a");
   });
 
+  test("lets a long computation stand in the way of few: a little that is held does not pay for it", () => {
+    const busy = { ...idle("b", 100), inFlight: 8 };
+    expect(chooseWorker([idle("a"), busy], 1_000, "")).toBe("a");
+    // All of it held does.
+    expect(chooseWorker([idle("a"), { ...busy, cachedTokens: 990 }], 1_000, "")).toBe("b");
+  });
+
   test("is deterministic, and affinity decides between equals whatever their order", () => {
     const choice = chooseWorker([idle("a"), idle("b"), idle("c")], 10, "tenant");
     expect(chooseWorker([idle("c"), idle("b"), idle("a")], 10, "tenant")).toBe(choice as string);

@@ -36,7 +36,7 @@ export class FileReader implements TensorReader {
   private readonly chunkElements: number;
   private readonly laneCount: number;
 
-  constructor({ chunkElements = 2 << 20, laneCount = 16 }: FileReaderOptions = {}) {
+  constructor({ chunkElements = 1 << 20, laneCount = 16 }: FileReaderOptions = {}) {
     this.chunkElements = chunkElements;
     this.laneCount = laneCount;
   }
