@@ -5,11 +5,11 @@
  * number in device memory, so that a captured graph serves any step that fits its grid: blocks and threads
  * beyond the count do nothing. Sums and norms are float32.
  *
- * OVERLAP (sm_90 and later). A launch may begin while the kernel before it still runs. Such a kernel calls
- * let_next_begin first of all, and wait_for_previous before it reads what a kernel before it wrote and before it writes
- * at all; what it does until then (weights on their way to registers or to the second-level cache, the step's own
- * integers) costs nothing. Every kernel of a chain waits, even if it needs nothing: so the end of one is the end of all
- * before it. What other kernels wrote is read through pointers without __restrict__, or the compiler may read it early.
+ * OVERLAP (sm_90 and later). A launch may begin while the kernel before it still runs, from when all blocks of that one
+ * called let_next_begin or ended. It calls wait_for_previous before it reads what a kernel before it wrote and before it
+ * writes at all; what it does until then (weights on their way to registers, the step's own integers) costs nothing.
+ * Every kernel of a chain waits, even if it needs nothing: so the end of one is the end of all before it. What other
+ * kernels wrote is read through pointers without __restrict__, or the compiler may read it early.
  */
 #ifndef SPANGATE_COMMON_CUH
 #define SPANGATE_COMMON_CUH
@@ -29,13 +29,6 @@ __device__ __forceinline__ void let_next_begin() {
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* Into the second-level cache; address and bytes are multiples of 16. */
-__device__ __forceinline__ void prefetch_range(const void *from, uint32 bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 

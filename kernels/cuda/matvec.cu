@@ -14,10 +14,11 @@
  * order. squares null: the input is a finished row, factor 1.
  *
  * A warp computes two products: a lane has 8 weight loads of 16 bytes in flight before it uses the first, so that some
- * 60 KB are on their way to a multiprocessor at any time, and `ahead` more bytes of each weight row are on their way to
- * the second-level cache, all before the kernel waits for the one before it (common.cuh). The input is read through the
- * first-level cache, which the weights pass by. Grid: ceil(out / 8) blocks of 128 threads, matvec_gated ceil(out / 4).
- * Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
+ * 60 KB are on their way to a multiprocessor at any time. The first of them are loaded before the kernel waits for the
+ * one before it (common.cuh); the next kernel is let in when a block has all its weights, so that its loads do not
+ * stand in the way of these. The input is read through the first-level cache, which the weights pass by. Grid:
+ * ceil(out / 8) blocks of 128 threads, matvec_gated ceil(out / 4). Bytes: 2 a weight.
+ * Oracle: test/backend/cuda/emulated-matvec.ts.
  */
 #include "common.cuh"
 
@@ -50,14 +51,11 @@ struct RowPair {
   int chunks; /* of 8 weights, in a row */
 
   /* Weights on their way, then the wait for the kernel before. */
-  __device__ __forceinline__ void begin(const bf16 *weights, int in, int firstRow, int secondRow, int ahead) {
-    const int lane = threadIdx.x & 31;
+  __device__ __forceinline__ void begin(const bf16 *weights, int in, int firstRow, int secondRow) {
     chunks = in / 8;
     rows[0] = reinterpret_cast<const uint4 *>(weights + size_t(firstRow) * in);
     rows[1] = reinterpret_cast<const uint4 *>(weights + size_t(secondRow) * in);
     if (chunks >= kBatchChunks) load_batch(0);
-    const int bytes = min((chunks - kBatchChunks) * 16, ahead);
-    if (lane < kOutputs && bytes > 0) prefetch_range((lane == 0 ? rows[0] : rows[1]) + kBatchChunks, bytes);
     wait_for_previous();
   }
 
@@ -93,6 +91,7 @@ struct RowPair {
     }
 #pragma unroll
     for (int o = 0; o < kOutputs; o++) sums[o] = warp_sum(sums[o]);
+    let_next_begin();
   }
 };
 
@@ -107,11 +106,11 @@ __device__ __forceinline__ float norm_factor(const float *squares, int squareCou
 __device__ __forceinline__ int warp_index() { return (blockIdx.x * blockDim.x + threadIdx.x) >> 5; }
 
 /* Two neighbouring outputs of a warp: the lane's own, in lanes 0 and 1. */
-__device__ __forceinline__ float neighbour_sum(const bf16 *input, const bf16 *weights, int in, int out, int ahead,
+__device__ __forceinline__ float neighbour_sum(const bf16 *input, const bf16 *weights, int in, int out,
                                                const float *squares, int squareCount, float epsilon) {
   const int first = warp_index() * kOutputs;
   RowPair pair;
-  pair.begin(weights, in, min(first, out - 1), min(first + 1, out - 1), ahead);
+  pair.begin(weights, in, min(first, out - 1), min(first + 1, out - 1));
   const float factor = norm_factor(squares, squareCount, in, epsilon);
   float sums[kOutputs];
   pair.multiply(input, sums);
@@ -119,30 +118,27 @@ __device__ __forceinline__ float neighbour_sum(const bf16 *input, const bf16 *we
 }
 
 extern "C" __global__ void __launch_bounds__(kWarps * 32)
-matvec(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, int ahead, const float *squares,
+matvec(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, const float *squares,
        int squareCount, float epsilon, bf16 *output) {
-  let_next_begin();
-  const float sum = neighbour_sum(input, weights, in, out, ahead, squares, squareCount, epsilon);
+  const float sum = neighbour_sum(input, weights, in, out, squares, squareCount, epsilon);
   const int lane = threadIdx.x & 31, o = warp_index() * kOutputs + lane;
   if (lane < kOutputs && o < out) output[o] = pack_bf16(sum, 0.0f) & 0xffffu;
 }
 
 extern "C" __global__ void __launch_bounds__(kWarps * 32)
-matvec_float(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, int ahead, const float *squares,
+matvec_float(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, const float *squares,
              int squareCount, float epsilon, float *output) {
-  let_next_begin();
-  const float sum = neighbour_sum(input, weights, in, out, ahead, squares, squareCount, epsilon);
+  const float sum = neighbour_sum(input, weights, in, out, squares, squareCount, epsilon);
   const int lane = threadIdx.x & 31, o = warp_index() * kOutputs + lane;
   if (lane < kOutputs && o < out) output[o] = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(kWarps * 32)
-matvec_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, int ffn, int ahead, const float *squares,
+matvec_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, int ffn, const float *squares,
              int squareCount, float epsilon, bf16 *output) {
-  let_next_begin();
   const int o = warp_index(), row = min(o, ffn - 1);
   RowPair pair;
-  pair.begin(weights, in, row, ffn + row, ahead);
+  pair.begin(weights, in, row, ffn + row);
   const float factor = norm_factor(squares, squareCount, in, epsilon);
   float sums[kOutputs];
   pair.multiply(input, sums);
@@ -151,16 +147,15 @@ matvec_gated(const bf16 *input, const bf16 *__restrict__ weights, int in, int ff
 }
 
 extern "C" __global__ void __launch_bounds__(kWarps * 32)
-matvec_add(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, int ahead, float scale,
+matvec_add(const bf16 *input, const bf16 *__restrict__ weights, int in, int out, float scale,
            float *residual, const bf16 *__restrict__ norm, bf16 *next, float *squares) {
-  let_next_begin();
   __shared__ float blockSquares[kWarps];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int first = warp_index() * kOutputs, o = first + lane;
   const bool isMine = lane < kOutputs && o < out;
   RowPair pair;
   const float weight = isMine ? to_float(norm[o]) : 0.0f;
-  pair.begin(weights, in, min(first, out - 1), min(first + 1, out - 1), ahead);
+  pair.begin(weights, in, min(first, out - 1), min(first + 1, out - 1));
   float value = isMine ? residual[o] : 0.0f;
   float sums[kOutputs];
   pair.multiply(input, sums);

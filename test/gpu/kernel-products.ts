@@ -44,12 +44,12 @@ export async function checkProducts(device: CudaDevice, random: Random, width: n
   const [plain, scaled, gated] = ["plain", "scaled", "gated"].map((name) => twin.space(name, count * 2));
   const [floats, scaledFloats] = ["floats", "scaled floats"].map((name) => twin.space(name, count * 4));
   twin.upload();
-  const finished = [row, weights, width, count, 512, null, 0, 0];
+  const finished = [row, weights, width, count, null, 0, 0];
   twin.launch("matvec", [...finished, plain], grid(count));
   twin.launch("matvec_float", [...finished, floats], grid(count));
-  twin.launch("matvec_add", [row, joining, width, width, 2_048, 0.22, residual, norm, open, squares], grid(width));
+  twin.launch("matvec_add", [row, joining, width, width, 0.22, residual, norm, open, squares], grid(width));
   // The device's own row goes on, as its twin's does: both rounded it to bfloat16 from nearly the same numbers.
-  const half = [open, weights, width, count, 0, squares, Math.ceil(width / blockProducts), epsilon];
+  const half = [open, weights, width, count, squares, Math.ceil(width / blockProducts), epsilon];
   twin.launch("matvec", [...half, scaled], grid(count));
   twin.launch("matvec_float", [...half, scaledFloats], grid(count));
   twin.launch("matvec_gated", [...half, gated], grid(2 * count));

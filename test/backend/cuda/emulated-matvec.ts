@@ -23,7 +23,7 @@ function assertGrid(grid: number, rows: number): void {
 
 /** Products of a row that matvec_add left without its factor, or of a finished one. */
 function rowProducts(memory: EmulatedMemory, values: Values, grid: number, rowsOf: (out: number) => number): number[] {
-  const [input, weights, inWidth, out, , squares, squareCount, epsilon] = values;
+  const [input, weights, inWidth, out, squares, squareCount, epsilon] = values;
   const [width, rows] = [number(inWidth), rowsOf(number(out))];
   assertGrid(grid, rows);
   const sums = products(memory, input, weights, width, rows);
@@ -34,25 +34,25 @@ function rowProducts(memory: EmulatedMemory, values: Values, grid: number, rowsO
 }
 
 export function emulatedMatvec(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
-  const to = memory.bfloat16(buffer(values[8]));
+  const to = memory.bfloat16(buffer(values[7]));
   rowProducts(memory, values, grid, (out) => out).forEach((sum, o) => {
     to.set(o, sum);
   });
 }
 
 export function emulatedMatvecFloat(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
-  memory.float32(buffer(values[8])).set(rowProducts(memory, values, grid, (out) => out));
+  memory.float32(buffer(values[7])).set(rowProducts(memory, values, grid, (out) => out));
 }
 
 export function emulatedMatvecGated(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
   const ffn = number(values[3]);
-  const to = memory.bfloat16(buffer(values[8]));
+  const to = memory.bfloat16(buffer(values[7]));
   const sums = rowProducts(memory, values, grid, (out) => 2 * out);
   for (let o = 0; o < ffn; o++) to.set(o, (sums[o] / (1 + Math.exp(-sums[o]))) * sums[ffn + o]);
 }
 
 export function emulatedMatvecAdd(memory: EmulatedMemory, values: Values, [grid]: readonly number[]): void {
-  const [input, weights, inWidth, outWidth, , scale, residual, norm, next, squares] = values;
+  const [input, weights, inWidth, outWidth, scale, residual, norm, next, squares] = values;
   const out = number(outWidth);
   assertGrid(grid, out);
   const stream = memory.float32(buffer(residual));

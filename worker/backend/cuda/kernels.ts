@@ -11,8 +11,8 @@ const attention = [
   ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
-/** input, weights, in, out, ahead, squares, squareCount, epsilon, output */
-const productOfRow = ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
+/** input, weights, in, out, squares, squareCount, epsilon, output */
+const productOfRow = ["ptr", "ptr", "i32", "i32", "ptr", "i32", "f32", "ptr"] as const;
 
 export const kernelSignatures = {
   // inverseFrequencies, half, firstPosition, positionCount, factor, out
@@ -29,8 +29,8 @@ export const kernelSignatures = {
   matvec: productOfRow,
   matvec_float: productOfRow,
   matvec_gated: productOfRow,
-  // input, weights, in, out, ahead, scale, residual, norm, next, squares
-  matvec_add: ["ptr", "ptr", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"],
+  // input, weights, in, out, scale, residual, norm, next, squares
+  matvec_add: ["ptr", "ptr", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"],
   // gateUp, rowCount, ffn, out
   silu_mul: ["ptr", "ptr", "i32", "ptr"],
   // source, rows, rowCount, rowBytes, target

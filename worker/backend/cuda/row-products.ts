@@ -8,10 +8,6 @@ import type { ComputeDevice, DeviceBuffer, Launch } from "./device.ts";
 // Of matvec.cu.
 const blockThreads = 128;
 const blockProducts = 8;
-const firstBytes = 2_048;
-
-/** Weights that a product has on their way to the second-level cache while the kernels before it run. */
-const aheadBytes = 16 << 20;
 
 /** Sums of squares that a row of so many values leaves. */
 export function squareCount(width: number): number {
@@ -53,14 +49,14 @@ export class RowProducts {
   product(input: RowInput, weights: DeviceBuffer, output: DeviceBuffer, type: "bfloat16" | "float32"): () => void {
     const outWidth = weights.byteLength / 2 / input.width;
     const name = type === "float32" ? "matvec_float" : "matvec";
-    const launch = this.device.prepare(name, ...this.values(input, weights, outWidth, outWidth), output);
+    const launch = this.device.prepare(name, ...this.values(input, weights, outWidth), output);
     return this.launched(launch, outWidth);
   }
 
   /** silu(gate) * up, [ffn] bfloat16; weights [2 * ffn, width], gate first. */
   gated(input: RowInput, weights: DeviceBuffer, output: DeviceBuffer): () => void {
     const rows = weights.byteLength / 2 / input.width;
-    const launch = this.device.prepare("matvec_gated", ...this.values(input, weights, rows / 2, rows), output);
+    const launch = this.device.prepare("matvec_gated", ...this.values(input, weights, rows / 2), output);
     return this.launched(launch, rows);
   }
 
@@ -68,24 +64,17 @@ export class RowProducts {
   add(row: DeviceBuffer, width: number, weights: DeviceBuffer, target: RowTarget): () => void {
     const outWidth = weights.byteLength / 2 / width;
     const { scale, residual, norm, squares } = target;
-    const ahead = aheadOf(width, outWidth);
-    const values = [row, weights, width, outWidth, ahead, scale, residual, norm, target.row, squares] as const;
+    const values = [row, weights, width, outWidth, scale, residual, norm, target.row, squares] as const;
     return this.launched(this.device.prepare("matvec_add", ...values), outWidth);
   }
 
-  private values({ row, width, squares, epsilon }: RowInput, weights: DeviceBuffer, out: number, rows: number) {
+  private values({ row, width, squares, epsilon }: RowInput, weights: DeviceBuffer, out: number) {
     const count = squares === null ? 0 : squareCount(width);
-    return [row, weights, width, out, aheadOf(width, rows), squares, count, epsilon] as const;
+    return [row, weights, width, out, squares, count, epsilon] as const;
   }
 
   private launched(launch: Launch, products: number): () => void {
     const size = { grid: [Math.ceil(products / blockProducts)], blockThreads, overlapsPrevious: true } as const;
     return () => launch(size);
   }
-}
-
-/** Bytes of each weight row, behind those that a warp begins with. */
-function aheadOf(width: number, rows: number): number {
-  const rest = Math.max(0, width * 2 - firstBytes);
-  return Math.min(rest, Math.floor(aheadBytes / rows / 128) * 128);
 }
