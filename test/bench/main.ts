@@ -18,6 +18,7 @@ import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
+import { zipfBench } from "./zipf.ts";
 
 const benches: readonly Bench[] = [
   ragBench,
@@ -33,6 +34,7 @@ const benches: readonly Bench[] = [
   bulkBench,
   needleBench,
   poolBench,
+  zipfBench,
 ];
 
 function listText(): string {

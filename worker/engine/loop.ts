@@ -48,7 +48,8 @@ export class Engine {
   private readonly pool: BlockPool;
   private readonly events = new KvEventLog();
   private readonly cache: PrefixCache;
-  private readonly relocation: Relocation | undefined;
+  /** Undefined where K stays where its chain has it. */
+  readonly relocation: Relocation | undefined;
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
   private readonly requests = new Map<string, Request>();

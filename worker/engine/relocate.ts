@@ -43,6 +43,12 @@ export class Relocation {
     this.cache = new RelocatingCache(pool, blockTokens, events);
   }
 
+  /** Blocks in the cache for each that holds something different. */
+  copiesPerKey(): number {
+    const keys = Array.from(this.cache.resident(), ([key]) => key);
+    return keys.length === 0 ? 1 : keys.length / new Set(keys).size;
+  }
+
   placesOf(runs: readonly PlanRun[]): Int32Array {
     return placesOf(runs, this.contextTokens);
   }
