@@ -32,7 +32,7 @@ function randomShape(choices: Choices): PackShape {
 }
 
 test("random fragments: each row reads each token that it sees once, packed or not", () => {
-  for (let seed = 0; seed < 150; seed++) {
+  for (let seed = 0; seed < 60; seed++) {
     const choices = new Choices(seed);
     const shape = randomShape(choices);
     const pieces = randomPieces(choices, {

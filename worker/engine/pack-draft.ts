@@ -17,8 +17,6 @@ const maxRounds = 3;
 const itemsPerSlot = [1, 2, 4] as const;
 /** A step that takes at most so much longer than one of equal items is not cut. */
 const evenEnough = 1.05;
-/** Rows that share nothing stand in one item only if they read so little. */
-const smallTokens = 128;
 
 /** What items are made of. */
 interface Arrangement {
@@ -165,12 +163,10 @@ export class PackDraft {
     return { ...best, arrangement: { ...choice.arrangement, leaves } };
   }
 
-  /** Where rows meet that have nothing in common; without packing, where pieces meet. */
-  private endsOf({ count, tokens, sharedTokens }: RowOrder): Uint8Array {
-    const isEnd = new Uint8Array(count);
-    const small = this.shape.packing ? smallTokens : 0;
-    for (let i = 1; i < count; i++) if (sharedTokens[i] === 0 && tokens[i] > small) isEnd[i] = 1;
-    return isEnd;
+  /** Without packing, where rows of different pieces meet. */
+  private endsOf({ count, sharedDepth }: RowOrder): Uint8Array | undefined {
+    if (this.shape.packing) return undefined;
+    return Uint8Array.from({ length: count }, (_, i) => (sharedDepth[i] === 0 ? 1 : 0));
   }
 
   /** How long an arrangement takes when it is cut as suits it best. */

@@ -15,14 +15,15 @@ export interface KernelWork {
   readonly memoryTokens: number;
 }
 
-export function kernelTime(work: KernelWork, { itemSlots, memoryToken, item }: PackCosts): number {
+export function kernelTime(work: KernelWork, { itemSlots, memoryToken, item, loneRate }: PackCosts): number {
   if (work.items === 0) return 0;
-  const all = Math.max(work.totalLoads, work.tileTokens * work.tileCost) + work.items * item;
+  const products = work.tileTokens * work.tileCost;
+  const all = Math.max(work.totalLoads, products) + work.items * item;
   const even = Math.max(all, work.memoryTokens * memoryToken) / itemSlots;
-  const stretch = all / Math.max(1, work.totalLoads);
-  const longest = work.maxLoads * Math.min(stretch, 4);
+  const slowdown = Math.max(1, products / Math.max(1, work.totalLoads));
+  const longest = (work.maxLoads * slowdown + item) / loneRate;
   // Items of one length go in whole rounds; of many lengths, the longest first, they end half an item apart.
-  const rounds = work.items / itemSlots;
+  const rounds = (work.items * loneRate) / itemSlots;
   const inRounds = (even * Math.ceil(rounds)) / rounds;
   return Math.max(longest, Math.min(inRounds, even + longest / 2));
 }

@@ -39,6 +39,8 @@ export interface PackCosts {
   readonly partialRow: number;
   /** Of an item, until its first tokens are there. */
   readonly item: number;
+  /** Share of a multiprocessor's rate that one unit reaches by itself. */
+  readonly loneRate: number;
   /** Of "many" items in a step of few rows: one launch more. */
   readonly launch: number;
   /** An item is not split into parts of fewer tokens. */
@@ -70,7 +72,8 @@ export function packCosts(shape: PackShape): PackCosts {
     fewTile: tileFlops / syncRate / tokenSeconds,
     manyTile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
     partialRow: 3 * Math.min(group, tileHeads),
-    item: 48,
+    item: 160,
+    loneRate: 0.5,
     launch: launchSeconds / tokenSeconds,
     minPartTokens: 128,
     seconds: tokenSeconds,
