@@ -33,7 +33,7 @@ describe("an arena", () => {
             continue;
           }
           const buffer = arena.allocate("some", size);
-          expect(buffer.pointer % 256).toBe(0);
+          if (size > 0) expect(buffer.pointer % 256).toBe(0);
           expect(buffer.pointer).toBeGreaterThanOrEqual(end);
           expect(buffer.byteLength).toBe(size);
           end = buffer.pointer + size;
