@@ -4,7 +4,7 @@ import { assertInteger, openHandle } from "../library.ts";
 import type { CudaContext } from "./context.ts";
 import type { CudaStream } from "./stream.ts";
 
-/** Every buffer of an arena that holds anything starts on a multiple of it: enough for any vector load, cuBLASLt and bulk copies. */
+/** Buffers of an arena that hold anything start on a multiple of it: enough for vector loads, cuBLASLt and bulk copies. */
 export const deviceAlignment = 256;
 
 export function alignUp(bytes: number, alignment: number): number {
