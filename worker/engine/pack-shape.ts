@@ -18,8 +18,8 @@ export interface PackShape {
 
 /**
  * Costs in the time that one multiprocessor takes to read one token's K and V of one KV head out of the L2 cache,
- * when all read (`readTokens`). Rates as measured on an H200: memory 4.3 TB/s, L2 5.5 TB/s, mma.sync 320 TFLOP/s,
- * wgmma 600 TFLOP/s.
+ * when all read (`readTokens`). Rates as measured on an H200: memory 4.3 TB/s, L2 5.5 TB/s, mma.sync 200 TFLOP/s
+ * wgmma 550 TFLOP/s.
  */
 export interface PackCosts {
   readonly rowsPerTile: number;
@@ -51,8 +51,8 @@ export interface PackCosts {
 
 const memoryRate = 4.3e12;
 const cacheRate = 5.5e12;
-const syncRate = 320e12;
-const warpgroupRate = 600e12;
+const syncRate = 200e12;
+const warpgroupRate = 550e12;
 const launchSeconds = 2e-6;
 
 export function packCosts(shape: PackShape): PackCosts {

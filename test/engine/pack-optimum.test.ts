@@ -1,0 +1,139 @@
+/** Plans of small steps against the best of all plans, found by trying them all. */
+import { expect, test } from "bun:test";
+import { PackPlanner } from "../../worker/engine/pack.ts";
+import { planCost } from "../../worker/engine/pack-cost.ts";
+import { type KernelWork, kernelTime } from "../../worker/engine/pack-estimate.ts";
+import { type PackCosts, type PackShape, packCosts } from "../../worker/engine/pack-shape.ts";
+import { Choices } from "../sim/random.ts";
+import { BlockSource, batchOf } from "./pack-world.ts";
+
+/** Groups of 16 heads: each row is an m-tile, so an item has 4 or 8 rows; the chip is full with one item. */
+const shape: PackShape = {
+  group: 16,
+  kvHeads: 8,
+  headDim: 128,
+  blockTokens: 16,
+  multiprocessorCount: 1,
+  hasWarpgroups: true,
+  packing: true,
+  maxPartialRows: 1 << 20,
+};
+const costs = packCosts(shape);
+
+/** Fragments and which of `rowCount` rows read each; every row has tokens of its own too. */
+interface Problem {
+  readonly rowCount: number;
+  readonly fragments: readonly { readonly tokens: number; readonly readers: readonly number[] }[];
+  readonly own: readonly number[];
+}
+
+function randomProblem(choices: Choices): Problem {
+  const rowCount = choices.int(2, 6);
+  const rows = Array.from({ length: rowCount }, (_, row) => row);
+  const isTree = choices.chance(0.5);
+  const tokens = () => 16 * choices.int(1, choices.pick([4, 40, 160]));
+  const fragments = isTree
+    ? [rows, rows.slice(0, choices.int(1, rowCount)), rows.slice(choices.int(1, rowCount - 1))]
+    : Array.from({ length: choices.int(1, 4) }, () => rows.filter(() => choices.chance(0.6)));
+  return {
+    rowCount,
+    fragments: fragments.map((readers) => ({ tokens: tokens(), readers })),
+    own: rows.map(() => 16 * choices.int(1, 6)),
+  };
+}
+
+function batchOfProblem({ fragments, own }: Problem, choices: Choices) {
+  const source = new BlockSource(choices);
+  const shared = fragments.map(({ tokens, readers }) => ({ blockIds: source.take(tokens / 16), tokens, readers }));
+  return batchOf(
+    own.map((tokens, row) => ({
+      rowCount: 1,
+      segments: [
+        ...shared.flatMap(({ blockIds, tokens, readers }) =>
+          readers.includes(row) ? [{ blockIds, firstToken: 0, tokens, offset: choices.int(0, 900) }] : [],
+        ),
+        { blockIds: source.take(tokens / 16), firstToken: 0, tokens, offset: 0 },
+      ],
+    })),
+  );
+}
+
+/** All ways to part rows into sets. */
+function partitions(rows: readonly number[]): number[][][] {
+  if (rows.length === 0) return [[]];
+  const [first, ...rest] = rows;
+  return partitions(rest).flatMap((sets) => [
+    [[first], ...sets],
+    ...sets.map((set, i) => [...sets.slice(0, i), [first, ...set], ...sets.slice(i + 1)]),
+  ]);
+}
+
+type Work = { -readonly [Name in keyof KernelWork]: KernelWork[Name] };
+
+function emptyWork(tileCost: number): Work {
+  return { items: 0, maxLoads: 0, totalLoads: 0, tileTokens: 0, tileCost, memoryTokens: 0 };
+}
+
+function addItem(work: Work, loads: number, tileTokens: number): void {
+  work.items += 1;
+  work.totalLoads += loads;
+  work.maxLoads = Math.max(work.maxLoads, loads);
+  work.tileTokens += tileTokens;
+}
+
+/** Every choice of hubs, of the kernel that serves them, and of rows that share a leaf item. */
+function bestTime({ rowCount, fragments, own }: Problem, { partialRow, itemSlots, item, launch }: PackCosts): number {
+  const rows = Array.from({ length: rowCount }, (_, row) => row);
+  let best = Number.POSITIVE_INFINITY;
+  for (let hubs = 0; hubs < 2 ** fragments.length; hubs++) {
+    const isHub = fragments.map((_, i) => (hubs >> i) % 2 === 1);
+    for (const itemRows of [4, 8]) {
+      for (const sets of partitions(rows)) {
+        if (sets.some((set) => set.length > 4)) continue;
+        const few = emptyWork(costs.fewTile);
+        const many = emptyWork(costs.manyTile);
+        const hub = itemRows === 4 ? few : many;
+        const parts = rows.map(() => 1);
+        for (const [i, { tokens, readers }] of fragments.entries()) {
+          (isHub[i] ? hub : few).memoryTokens += readers.length > 0 ? tokens : 0;
+          for (let at = 0; isHub[i] && at < readers.length; at += itemRows) {
+            addItem(hub, tokens, tokens * Math.min(itemRows, readers.length - at));
+          }
+          if (isHub[i]) for (const row of readers) parts[row] += 1;
+        }
+        for (const set of sets) {
+          let loads = set.reduce((sum, row) => sum + own[row], 0);
+          let tileTokens = loads;
+          for (const [i, { tokens, readers }] of fragments.entries()) {
+            const inSet = isHub[i] ? 0 : set.filter((row) => readers.includes(row)).length;
+            loads += inSet === set.length ? tokens : inSet * tokens;
+            tileTokens += inSet * tokens;
+          }
+          addItem(few, loads, tileTokens);
+        }
+        few.memoryTokens += own.reduce((sum, tokens) => sum + tokens, 0);
+        const partials = parts.reduce((sum, count) => sum + (count > 1 ? count : 0), 0);
+        const merge = partials > 0 ? item + (partials * partialRow) / itemSlots : 0;
+        const time = kernelTime(few, costs) + kernelTime(many, costs) + merge + (many.items > 0 ? launch : 0);
+        best = Math.min(best, time);
+      }
+    }
+  }
+  return best * costs.seconds * 1e6;
+}
+
+test("plans of up to six rows take at most a third longer than the best, and a twentieth on average", () => {
+  let [sum, worst] = [0, 0];
+  const rounds = 60;
+  for (let seed = 0; seed < rounds; seed++) {
+    const choices = new Choices(seed);
+    const problem = randomProblem(choices);
+    const batch = batchOfProblem(problem, choices);
+    const { microseconds } = planCost(new PackPlanner(shape).plan(batch), batch, shape);
+    const ratio = microseconds / bestTime(problem, costs);
+    sum += ratio;
+    worst = Math.max(worst, ratio);
+  }
+  expect(worst).toBeLessThan(1.34);
+  expect(sum / rounds).toBeLessThan(1.05);
+}, 30_000);
