@@ -1,14 +1,14 @@
 /**
- * The contract through the engine: requests that are preempted, blended, prefilled beside others and sampled in every way,
- * each of the backend's calls against the same in plain loops (twin-backend.ts). Runs on any two backends.
+ * The contract through the engine: requests that are preempted, blended, prefilled beside others, sampled in every way and
+ * begun ahead, each of the backend's calls against the same in plain loops (twin-backend.ts). Runs on any two backends.
  */
 import type { Backend } from "../../worker/backend/backend.ts";
 import type { SamplingParams, SubmitMessage, WorkerMessage, WorkerStats } from "../../worker/contract/messages.ts";
-import { Engine } from "../../worker/engine/loop.ts";
 import type { EngineLimits } from "../../worker/engine/limits.ts";
+import { Engine } from "../../worker/engine/loop.ts";
 import { type BlendPart, blendRuns, blockTokens, countUp, submitPlan, submitRuns } from "../engine/plans.ts";
 import { assertThat } from "./report.ts";
-import { TwinBackend } from "./twin-backend.ts";
+import { PipelinedTwin, TwinBackend } from "./twin-backend.ts";
 
 export interface PoolSize {
   readonly blockCount: number;
@@ -65,9 +65,11 @@ function plain(name: string, from: number, promptTokens: number, maxTokens: numb
   return submitPlan(name, parts, { params: { maxTokens, ignoreEos: true }, sampling });
 }
 
-async function withTwin(sides: ContractSides, blockCount: number, use: (twin: TwinBackend) => Promise<string>) {
+type Use = (twin: TwinBackend) => Promise<string>;
+
+async function withTwin(sides: ContractSides, blockCount: number, use: Use, Twin = TwinBackend): Promise<string> {
   const size = { blockCount, blockTokens };
-  const twin = new TwinBackend(await sides.openDevice(size, true), await sides.openLoops(size));
+  const twin = new Twin(await sides.openDevice(size, true), await sides.openLoops(size));
   try {
     return `${await use(twin)}; ${JSON.stringify(twin.seen)}, logits off by ${twin.worstLogit.toFixed(3)} at most`;
   } finally {
@@ -76,21 +78,33 @@ async function withTwin(sides: ContractSides, blockCount: number, use: (twin: Tw
 }
 
 /** Requests that outgrow the pool together: some are thrown out in the middle and computed again. */
-export function checkPreemption(sides: ContractSides): Promise<string> {
-  return withTwin(sides, 24, async (twin) => {
-    const submits = [1, 2, 3, 4].map((n) => plain(`r${n}`, 20 * n, 17 + n, 24));
-    const ran = await run(twin, submits);
-    for (const { requestId } of submits) {
-      const { length } = tokensOf(ran, requestId);
-      assertThat(length === 24, `${requestId}: ${length} tokens of 24`);
-    }
-    assertThat(ran.stats.preemptions > 0, "no request was preempted");
-    return `${ran.stats.preemptions} preemptions`;
-  });
+const outgrow: Use = async (twin) => {
+  const submits = [1, 2, 3, 4].map((n) => plain(`r${n}`, 20 * n, 17 + n, 24));
+  const ran = await run(twin, submits);
+  for (const { requestId } of submits) {
+    const { length } = tokensOf(ran, requestId);
+    assertThat(length === 24, `${requestId}: ${length} tokens of 24`);
+  }
+  assertThat(ran.stats.preemptions > 0, "no request was preempted");
+  return `${ran.stats.preemptions} preemptions`;
+};
+
+function checkPreemption(sides: ContractSides): Promise<string> {
+  return withTwin(sides, 24, outgrow);
+}
+
+/** The same, each step begun while the one before runs. */
+function checkStepsAhead(sides: ContractSides): Promise<string> {
+  const use: Use = async (twin) => {
+    const words = await outgrow(twin);
+    assertThat(twin.seen.rowsAhead > 40, `${twin.seen.rowsAhead} rows began before their token was known`);
+    return words;
+  };
+  return withTwin(sides, 24, use, PipelinedTwin);
 }
 
 /** Prompts in chunks beside requests that decode, with shared fragments at other places. */
-export function checkMixedSteps(sides: ContractSides): Promise<string> {
+function checkMixedSteps(sides: ContractSides): Promise<string> {
   return withTwin(sides, manyBlocks, async (twin) => {
     const spans = [countUp(3, 22), countUp(31, 9)];
     const order = (n: number) => (n % 2 === 0 ? spans : spans.toReversed());
@@ -110,7 +124,7 @@ export function checkMixedSteps(sides: ContractSides): Promise<string> {
 }
 
 /** Copied tokens, deviations, and the rows that are computed again. */
-export function checkBlending(sides: ContractSides): Promise<string> {
+function checkBlending(sides: ContractSides): Promise<string> {
   return withTwin(sides, manyBlocks, async (twin) => {
     const texts: BlendPart[] = [
       { plain: countUp(1, 5) },
@@ -172,7 +186,7 @@ const samplings: Readonly<Record<string, Partial<SamplingParams>>> = {
 };
 
 /** Every parameter of sampling, several requests in one step; stop tokens are banned for the first tokens. */
-export function checkSampling(sides: ContractSides): Promise<string> {
+function checkSampling(sides: ContractSides): Promise<string> {
   return withTwin(sides, manyBlocks, async (twin) => {
     const submits = Object.entries(samplings).map(([name, sampling], n) => {
       const message = plain(name, 7 * n, 9 + n, 12, sampling);
@@ -189,8 +203,8 @@ export function checkSampling(sides: ContractSides): Promise<string> {
   });
 }
 
-/** Decode steps launched one by one and as graphs: the same tokens. Of two rows, since one row has kernels of its own. */
-export async function checkLaunchModes(sides: ContractSides): Promise<string> {
+/** Decode steps launched one by one and as graphs: the same tokens. Of two rows: one row has kernels of its own. */
+async function checkLaunchModes(sides: ContractSides): Promise<string> {
   const size = { blockCount: manyBlocks, blockTokens };
   const sampling = { temperature: 0.8, topK: 30, seed: 12 };
   const submits = [5, 41].map((from) => plain(`r${from}`, from, 20, 40, sampling));
@@ -207,6 +221,7 @@ export async function checkLaunchModes(sides: ContractSides): Promise<string> {
 
 export const engineChecks = {
   preemption: checkPreemption,
+  "steps ahead": checkStepsAhead,
   "mixed steps": checkMixedSteps,
   blending: checkBlending,
   sampling: checkSampling,

@@ -1,5 +1,5 @@
 /** The device's contract through the engine (test/gpu), tried on the emulated device: two that split their work differently. */
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import type { Backend } from "../../../worker/backend/backend.ts";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
@@ -7,6 +7,9 @@ import { kvBytesPerBlock } from "../../../worker/backend/cuda/pool.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { type ContractSides, contractRows, engineChecks, type PoolSize } from "../../gpu/contract-engine.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
+
+// Every step is computed three times in plain loops.
+setDefaultTimeout(60_000);
 
 const model = loadModel(join(import.meta.dir, "../../golden/qwen3"), numericMode);
 
@@ -61,6 +64,18 @@ describe("a backend that is wrong", () => {
       },
     }));
     await expect(engineChecks.sampling(spoiled)).rejects.toThrow("the host draws");
+  });
+
+  test("in a token that a step names before it is drawn, is found", async () => {
+    const spoiled = wrong((backend) => ({
+      beginStep: (batch, requests) => {
+        const tokenIds = batch.tokenIds.map((id) => (id < 0 ? 9 : id));
+        const begun = backend.beginStep?.({ ...batch, tokenIds }, requests);
+        if (begun === undefined) throw new Error("the backend begins no step ahead");
+        return begun;
+      },
+    }));
+    await expect(engineChecks["steps ahead"](spoiled)).rejects.toThrow("below the best");
   });
 
   test("in its deviations, is found", async () => {
