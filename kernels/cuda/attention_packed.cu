@@ -31,6 +31,16 @@ struct TileState {
   uint32 q[kHeadDim / 16][4];
 };
 
+/* The packed rows g and g + 8 of a lane, g = lane / 4. */
+struct LaneRows {
+  int tileRow[2]; /* which row of the tile, whose numbers the lane of that number has */
+  int itemRow[2];
+  const bf16 *q[2]; /* nullptr: padding */
+  int position[2];
+  int turned[2]; /* what q was turned by last */
+};
+constexpr int kNotTurned = 0x80000000;
+
 /* Lane's place in the 16x16 corner of a matrix in shared memory for load_matrices. */
 __device__ __forceinline__ int row_fragment_offset() { /* A row-major; B of V, transposed */
   const int lane = threadIdx.x & 31;
@@ -41,10 +51,12 @@ __device__ __forceinline__ int key_fragment_offset() { /* B of K: tokens are its
   return ((lane & 7) + (lane >> 4) * 8) * kStride + ((lane >> 3) & 1) * 8;
 }
 
-/* Slots of kParts * 16 tokens; limits: how many of them the rows g and g + 8 see. */
+/* Slots of kParts * 16 tokens, from `first` of the step on; itemRows: of the packed rows g and g + 8. */
 template <int kParts>
-__device__ __forceinline__ void attend_slots(const bf16 *const (&slots)[kParts], const int (&limits)[2],
-                                             float scaleLog2, TileState &s) {
+__device__ __forceinline__ void attend_slots(const bf16 *const (&slots)[kParts], const Step &step, int first,
+                                             const int (&itemRows)[2], float scaleLog2, TileState &s) {
+  const int limits[2] = {visible_tokens(step, itemRows[0]) - step.token - first,
+                         visible_tokens(step, itemRows[1]) - step.token - first};
   const int lane = threadIdx.x & 31;
   float scores[2 * kParts][4] = {};
 #pragma unroll
@@ -91,12 +103,8 @@ __device__ __forceinline__ void attend_slots(const bf16 *const (&slots)[kParts],
 class Attender {
  public:
   __device__ __forceinline__ Attender(const PlanArguments &a, bf16 *shared, Exchange &x)
-      : a(a), x(x), shared(shared), warp(threadIdx.x >> 5), slots(slot_count()), slot(0), sharedStep(0),
-        walk(a), reader(a) {
-    walk.seek(a);
-    wait_for_previous();
-    for (int i = 0; i < slots - 1; i++) walk.load_step(a, slot_at(warp, i), &x.steps[warp][i]);
-  }
+      : a(a), x(x), shared(shared), warp(threadIdx.x >> 5), slots(slot_count()), lead(slots - 1), slot(1), sharedStep(0),
+        walk(a), reader(a) {}
 
   __device__ __forceinline__ void attend_all() {
     for (int turn = 0; reader.has(turn); turn++) {
@@ -110,7 +118,9 @@ class Attender {
   const PlanArguments &a;
   Exchange &x;
   bf16 *shared;
-  int warp, slots, slot, sharedStep;
+  int warp, slots;
+  int lead; /* slots still to be filled before the first step */
+  int slot, sharedStep;
   Walk walk;
   UnitReader reader; /* of the use, which the walk is ahead of */
 
@@ -141,62 +151,118 @@ class Attender {
     const int lane = threadIdx.x & 31;
     const bool hasTile = team.tile < unit.tileCount;
     const TileRow tileRow = tile_row_at(a, unit, team.tile);
-    /* Of the packed rows g and g + 8. */
-    const int firstRow = team.tile * unit.rowsPerTile;
-    const int itemRows[2] = {firstRow + lane / 4 / unit.headCount, firstRow + (lane / 4 + 8) / unit.headCount};
+    LaneRows rows = lane_rows(unit, team.tile, tileRow);
     TileState state = {};
     state.softmax.reset();
     int turnedSlice = -1;
     bool wasShared = false;
     while (true) {
-      wait_step();
-      const Step step = x.steps[warp][slot];
-      const bool isOurs = step.unit == turn, isShared = isOurs && step.isShared;
-      if (isShared && lane == 0) x.sharedSlots[sharedStep & 1][warp] = slot;
-      /* Other warps' parts are there, and all have done with the shared step before, so its slots are free. */
-      if (isShared || wasShared) __syncthreads();
-      wasShared = isShared;
-      if (!isOurs) break;
-      if (hasTile && step.index != turnedSlice) turn_queries(unit, team.tile, tileRow, step.slice, state);
-      turnedSlice = step.index;
-      walk.load_step(a, slot_at(warp, free_slot()), &x.steps[warp][free_slot()]);
-      const int limits[2] = {visible_tokens(step.slice, itemRows[0]) - step.token,
-                             visible_tokens(step.slice, itemRows[1]) - step.token};
-      if (isShared) {
-        if (hasTile) attend_shared(team, step.slice.tokenCount - step.token, limits, state);
+      /* One place in the code for all copies: a kernel that is not in the instruction caches is read from memory. */
+      const bool isLead = lead > 0;
+      const Step &step = x.steps[warp][slot];
+      bool isShared = false;
+      if (!isLead) {
+        wait_step();
+        const bool isOurs = step.unit == turn;
+        isShared = isOurs && step.isShared;
+        if (isShared && lane == 0) x.sharedSlots[sharedStep & 1][warp] = slot;
+        /* Other warps' parts are there, and all have done with the shared step before, so its slots are free. */
+        if (isShared || wasShared) __syncthreads();
+        wasShared = isShared;
+        if (!isOurs) break;
+        if (hasTile && step.index != turnedSlice) turn_queries(unit, team.tile, tileRow, step, rows, state);
+        turnedSlice = step.index;
+      }
+      walk.load_step(a, slot_at(warp, free_slot()), &x.steps[warp][free_slot()], lead == slots - 1);
+      if (isLead) {
+        lead--;
+      } else if (isShared) {
+        if (hasTile) attend_shared(team, step, rows.itemRow, state);
         sharedStep++;
       } else {
-        const bf16 *const own[1] = {slot_at(warp, slot)};
-        attend_slots(own, limits, a.scaleLog2, state);
+        attend_slots<1>({slot_at(warp, slot)}, step, 0, rows.itemRow, a.scaleLog2, state);
       }
       __syncwarp();
       slot = slot + 1 == slots ? 0 : slot + 1;
     }
-    if (hasTile) finish_tile(unit, team, tileRow, state);
+    if (hasTile) finish_tile(unit, team, tileRow, rows, state);
   }
 
-  __device__ __forceinline__ void turn_queries(const PlanUnit &unit, int tile, const TileRow &tileRow,
-                                               const PlanSlice &slice, TileState &s) const {
+  __device__ __forceinline__ LaneRows lane_rows(const PlanUnit &unit, int tile, const TileRow &tileRow) const {
+    LaneRows rows;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int packed = (threadIdx.x & 31) / 4 + 8 * r, of = packed / unit.headCount;
+      const int row = __shfl_sync(kAllLanes, tileRow.row, of);
+      const size_t head = size_t(row) * (a.queryHeads + 2 * a.kvHeads) + unit.firstHead + packed % unit.headCount;
+      rows.tileRow[r] = of;
+      rows.itemRow[r] = tile * unit.rowsPerTile + of;
+      rows.q[r] = row < 0 ? nullptr : a.qkv + head * kHeadDim;
+      rows.position[r] = __shfl_sync(kAllLanes, tileRow.position, of);
+      rows.turned[r] = kNotTurned;
+    }
+    return rows;
+  }
+
+  /* q of the rows that take part in the step's slice, turned for it. */
+  __device__ __forceinline__ void turn_queries(const PlanUnit &unit, int tile, const TileRow &tileRow, const Step &step,
+                                               LaneRows &rows, TileState &s) const {
+    if (a.rotaryDim != 0 && a.rotaryDim != kHeadDim) return turn_in_shared(unit, tile, tileRow, step, s);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      const int inSlice = rows.itemRow[r] - step.firstRow;
+      if (rows.q[r] == nullptr || inSlice < 0 || inSlice >= step.rowCount) continue;
+      const int turned = a.rotaryDim == 0 ? 0 : rows.position[r] - step.offsets[rows.tileRow[r]];
+      if (turned == rows.turned[r]) continue;
+      rows.turned[r] = turned;
+      turn_row(r, rows.q[r], a.turns + (long long)turned * (kHeadDim / 2), s);
+    }
+    __syncwarp();
+  }
+
+  /* The pairs that are turned together lie in the same lane: dimensions i and i + kHeadDim / 2. */
+  __device__ __forceinline__ void turn_row(int r, const bf16 *from, const float2 *turns, TileState &s) const {
+    constexpr int kHalf = kHeadDim / 16; /* groups of eight dimensions in half a head */
+    const int column = (threadIdx.x & 3) * 2;
+    uint32 low[kHalf], high[kHalf];
+    float4 turn[kHalf];
+#pragma unroll
+    for (int i = 0; i < kHalf; i++) {
+      low[i] = *reinterpret_cast<const uint32 *>(from + i * 8 + column);
+      high[i] = *reinterpret_cast<const uint32 *>(from + (i + kHalf) * 8 + column);
+      turn[i] = make_float4(1, 0, 1, 0);
+      if (a.rotaryDim != 0) turn[i] = *reinterpret_cast<const float4 *>(turns + i * 8 + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kHalf; i++) {
+      const float x[2] = {low_float(low[i]), high_float(low[i])}, y[2] = {low_float(high[i]), high_float(high[i])};
+      const float4 t = turn[i];
+      s.q[i / 2][i % 2 * 2 + r] = pack_bf16(x[0] * t.x - y[0] * t.y, x[1] * t.z - y[1] * t.w);
+      const int j = i + kHalf;
+      s.q[j / 2][j % 2 * 2 + r] = pack_bf16(y[0] * t.x + x[0] * t.y, y[1] * t.z + x[1] * t.w);
+    }
+  }
+
+  /* Heads that are turned in part: pairs may lie in two lanes. */
+  __device__ __forceinline__ void turn_in_shared(const PlanUnit &unit, int tile, const TileRow &tileRow,
+                                                 const Step &step, TileState &s) const {
     bf16 *queries = slot_at(warp, free_slot());
-    write_tile_queries<kStride>(a, unit, tile, tileRow, slice, queries);
+    const int offset = step.offsets[threadIdx.x % kTileRows];
+    write_tile_queries<kStride>(a, unit, tile, tileRow, step, offset, queries);
     __syncwarp();
 #pragma unroll
     for (int d = 0; d < kHeadDim; d += 16) load_matrices(s.q[d / 16], queries + row_fragment_offset() + d);
     __syncwarp();
   }
 
-  /* A team of two shares the four parts of a shared step. */
-  __device__ __forceinline__ void attend_shared(const Team &team, int tokens, const int (&limits)[2], TileState &s) {
+  /* The four parts of a shared step, two at a time; a team of two shares them. */
+  __device__ __forceinline__ void attend_shared(const Team &team, const Step &step, const int (&itemRows)[2],
+                                                TileState &s) {
     const int *at = x.sharedSlots[sharedStep & 1];
-    const int first = team.part * 2;
-    const int rest[2] = {limits[0] - first * kStepTokens, limits[1] - first * kStepTokens};
-    if (tokens <= first * kStepTokens) return;
-    if (team.size == 1 && tokens > 2 * kStepTokens) {
-      const bf16 *const parts[4] = {slot_at(0, at[0]), slot_at(1, at[1]), slot_at(2, at[2]), slot_at(3, at[3])};
-      attend_slots(parts, rest, a.scaleLog2, s);
-    } else {
-      const bf16 *const parts[2] = {slot_at(first, at[first]), slot_at(first + 1, at[first + 1])};
-      attend_slots(parts, rest, a.scaleLog2, s);
+    const int count = (step.tokenCount - step.token + kStepTokens - 1) / kStepTokens;
+#pragma unroll 1
+    for (int i = team.part * 2; i < min(count, team.size == 2 ? team.part * 2 + 2 : kWarps); i += 2) {
+      attend_slots<2>({slot_at(i, at[i]), slot_at(i + 1, at[i + 1])}, step, i * kStepTokens, itemRows, a.scaleLog2, s);
     }
   }
 
@@ -210,10 +276,10 @@ class Attender {
   }
 
   __device__ __forceinline__ void finish_tile(const PlanUnit &unit, const Team &team, const TileRow &tileRow,
-                                              TileState &s) {
+                                              const LaneRows &rows, TileState &s) {
     s.softmax.finish();
     if (team.size == 1) {
-      write_tile(unit, tileRow, s);
+      write_tile(unit, rows, tileRow, s);
     } else {
       keep_results(s);
       join(team);
@@ -225,21 +291,28 @@ class Attender {
     if (isPart) merge_rows(unit, team, tileRow);
   }
 
-  __device__ __forceinline__ void write_tile(const PlanUnit &unit, const TileRow &tileRow, const TileState &s) const {
-    const int lane = threadIdx.x & 31;
+  __device__ __forceinline__ void write_tile(const PlanUnit &unit, const LaneRows &rows, const TileRow &tileRow,
+                                             const TileState &s) const {
+    const int lane = threadIdx.x & 31, column = (lane & 3) * 2;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const int packed = r * 8 + lane / 4, of = min(packed / unit.headCount, 31);
-      const int row = __shfl_sync(kAllLanes, tileRow.row, of), partial = __shfl_sync(kAllLanes, tileRow.partial, of);
+      const int row = __shfl_sync(kAllLanes, tileRow.row, rows.tileRow[r]);
+      const int partial = __shfl_sync(kAllLanes, tileRow.partial, rows.tileRow[r]);
       if (row < 0) continue;
-      const int head = unit.firstHead + packed % unit.headCount;
+      const int head = unit.firstHead + (r * 8 + lane / 4) % unit.headCount;
       const float sum = s.softmax.sum[r], inverse = sum > 0 ? 1.0f / sum : 0.0f;
+      uint32 *result = reinterpret_cast<uint32 *>(result_at(a, row, head) + column);
+      float2 *part = reinterpret_cast<float2 *>(partial_at(a, partial, head) + column);
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; n++) {
-        const float *pair = &s.out[n][2 * r];
-        write_result(a, row, partial, head, n * 8 + (lane & 3) * 2, pair[0] * inverse, pair[1] * inverse);
+        const float x = s.out[n][2 * r] * inverse, y = s.out[n][2 * r + 1] * inverse;
+        if (partial < 0) {
+          result[n * 4] = pack_bf16(x, y);
+        } else {
+          part[n * 4] = make_float2(x, y);
+        }
       }
-      if ((lane & 3) == 0) write_log_sum(a, partial, head, s.softmax.log_sum(r, a.scaleLog2));
+      if ((lane & 3) == 0) write_log_sum(a, partial, head, s.softmax.log_sum(r));
     }
   }
 
@@ -255,41 +328,49 @@ class Attender {
         float2 *to = reinterpret_cast<float2 *>(results + packed * kHeadDim + n * 8 + (lane & 3) * 2);
         *to = make_float2(s.out[n][2 * r] * inverse, s.out[n][2 * r + 1] * inverse);
       }
-      if ((lane & 3) == 0) x.logSums[warp][packed] = s.softmax.log_sum(r, a.scaleLog2);
+      if ((lane & 3) == 0) x.logSums[warp][packed] = s.softmax.log_sum(r);
     }
     if (lane == 0) x.resultSlots[warp] = free_slot();
   }
 
   /* The warps' results weighed by their sums; a warp writes every size-th packed row. */
   __device__ __forceinline__ void write_team(const PlanUnit &unit, const Team &team, const TileRow &tileRow) const {
-    const int lane = threadIdx.x & 31, first = team.tile * team.size;
+    const int lane = threadIdx.x & 31, first = team.tile * team.size, column = lane * 4;
+    const float *results[kWarps];
+    float weights[kWarps]; /* of packed row `lane`, over their sum */
+    float top = -infinity(), sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; w++) {
+      const int of = first + min(w, team.size - 1);
+      results[w] = reinterpret_cast<const float *>(slot_at(of, x.resultSlots[of])) + (column < kHeadDim ? column : 0);
+      weights[w] = w < team.size ? x.logSums[of][lane % kTileRows] : -infinity();
+      top = fmaxf(top, weights[w]);
+    }
+    const float base = top == -infinity() ? 0.0f : top;
+#pragma unroll
+    for (int w = 0; w < kWarps; w++) sum += weights[w] = exp2_fast(weights[w] - base);
+    const float inverse = sum > 0 ? 1.0f / sum : 0.0f, logSum = sum > 0 ? base + log2f(sum) : -infinity();
+#pragma unroll 2
     for (int packed = team.part; packed < unit.rowsPerTile * unit.headCount; packed += team.size) {
       const int of = packed / unit.headCount, head = unit.firstHead + packed % unit.headCount;
       const int row = __shfl_sync(kAllLanes, tileRow.row, of), partial = __shfl_sync(kAllLanes, tileRow.partial, of);
-      if (row < 0) break;
-      float top = -infinity(), sum = 0;
-      for (int w = 0; w < team.size; w++) top = fmaxf(top, x.logSums[first + w][packed]);
-      const float base = top == -infinity() ? 0.0f : top;
-      float2 out[2] = {};
-      for (int w = 0; w < team.size; w++) {
-        const float *results = reinterpret_cast<const float *>(slot_at(first + w, x.resultSlots[first + w]));
-        const float weight = exp2_fast(x.logSums[first + w][packed] - base);
-        sum += weight;
+      const float rowSum = __shfl_sync(kAllLanes, logSum, packed);
+      float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-          const int column = c * 64 + lane * 2;
-          if (column >= kHeadDim) break;
-          const float2 value = *reinterpret_cast<const float2 *>(results + packed * kHeadDim + column);
-          out[c].x += weight * value.x, out[c].y += weight * value.y;
-        }
+      for (int w = 0; w < kWarps; w++) {
+        const float weight = __shfl_sync(kAllLanes, weights[w] * inverse, packed);
+        const float4 value = *reinterpret_cast<const float4 *>(results[w] + packed * kHeadDim);
+        if (w >= team.size) break;
+        out.x += weight * value.x, out.y += weight * value.y, out.z += weight * value.z, out.w += weight * value.w;
       }
-      const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        const int column = c * 64 + lane * 2;
-        if (column < kHeadDim) write_result(a, row, partial, head, column, out[c].x * inverse, out[c].y * inverse);
+      if (row < 0 || column >= kHeadDim) continue;
+      if (partial < 0) {
+        const uint2 words = make_uint2(pack_bf16(out.x, out.y), pack_bf16(out.z, out.w));
+        *reinterpret_cast<uint2 *>(result_at(a, row, head) + column) = words;
+      } else {
+        *reinterpret_cast<float4 *>(partial_at(a, partial, head) + column) = out;
+        if (lane == 0) write_log_sum(a, partial, head, rowSum);
       }
-      if (lane == 0) write_log_sum(a, partial, head, sum > 0 ? base + log2f(sum) : -infinity());
     }
   }
 
@@ -308,8 +389,10 @@ class Attender {
     }
     if (complete == 0) return;
     __threadfence();
+#pragma unroll 1
     for (; complete != 0; complete &= complete - 1) {
       const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(complete) - 1);
+#pragma unroll 1
       for (int h = team.part; h < unit.headCount; h += team.size) merge_head(a, merge, unit.firstHead + h);
     }
   }

@@ -146,49 +146,64 @@ __device__ __forceinline__ TileRow tile_row_at(const PlanArguments &a, const Pla
   return {words.x, words.y, words.z, a.positions[words.x]};
 }
 
-/* Tokens of a slice that a row of the item sees. */
-__device__ __forceinline__ int visible_tokens(const PlanSlice &slice, int itemRow) {
+/* Tokens of a slice (or of what is kept of one) that a row of the item sees. */
+template <class Slice>
+__device__ __forceinline__ int visible_tokens(const Slice &slice, int itemRow) {
   const int i = itemRow - slice.firstRow;
   return i < 0 || i >= slice.rowCount ? 0 : min(slice.tokenCount, slice.firstVisible + i);
 }
 
 /*
  * A warp writes the packed rows of a tile that take part in a slice into `queries` [16][kStride], turned for it. The
- * others stay as they are: what they score is masked.
+ * others stay as they are: what they score is masked. `offset`: of the lane's row, for the slice.
  */
-template <int kStride>
+template <int kStride, class Slice>
 __device__ __forceinline__ void write_tile_queries(const PlanArguments &a, const PlanUnit &unit, int tile,
-                                                   const TileRow &tileRow, const PlanSlice &slice, bf16 *queries) {
+                                                   const TileRow &tileRow, const Slice &slice, int offset,
+                                                   bf16 *queries) {
   const HeadShape shape = {kHeadDim, a.rotaryDim, a.kvHeads, a.blockTokens};
   const LanePlace place = lane_place(shape);
-  const int heads = a.queryHeads + 2 * a.kvHeads, firstRow = tile * unit.rowsPerTile;
-  const int inSlice = firstRow + int(threadIdx.x & 31) - slice.firstRow;
-  const bool takesPart = tileRow.row >= 0 && inSlice >= 0 && inSlice < slice.rowCount;
-  int turned = 0; /* where its turns stand in the table */
-  if (takesPart) turned = tileRow.position - a.offsets[slice.firstOffset + inSlice];
-  for (uint32 left = __ballot_sync(kAllLanes, takesPart); left != 0; left &= left - 1) {
-    const int r = __ffs(left) - 1;
+  const int firstRow = tile * unit.rowsPerTile;
+  const int first = max(slice.firstRow - firstRow, 0);
+  const int end = min(min(slice.firstRow + slice.rowCount, unit.item.rowCount) - firstRow, unit.rowsPerTile);
+  const size_t width = size_t(a.queryHeads + 2 * a.kvHeads) * kHeadDim;
+#pragma unroll 1
+  for (int r = first; r < end; r++) {
     const int row = __shfl_sync(kAllLanes, tileRow.row, r);
-    const float2 *turns = a.turns + (long long)__shfl_sync(kAllLanes, turned, r) * (a.rotaryDim / 2);
-    const bf16 *from = a.qkv + (size_t(row) * heads + unit.firstHead) * kHeadDim;
+    const int turned = __shfl_sync(kAllLanes, tileRow.position - offset, r);
+    const bf16 *from = a.qkv + row * width + unit.firstHead * kHeadDim;
+    const float2 *turn = a.turns + (long long)turned * (a.rotaryDim / 2);
+    bf16 *to = queries + r * unit.headCount * kStride;
 #pragma unroll 4
     for (int h = 0; h < unit.headCount; h++) {
       LaneValues v = load_head(from + h * kHeadDim, place);
-      rotate_head(v, turns, place);
-      store_head(queries + (r * unit.headCount + h) * kStride, place, v);
+      rotate_head(v, turn, place);
+      store_head(to + h * kStride, place, v);
     }
   }
+}
+
+/* Offset of the lane's row of a tile for a slice; 0 where it takes no part. */
+__device__ __forceinline__ const int *offset_at(const PlanArguments &a, const PlanSlice &slice, int itemRow) {
+  const int i = itemRow - slice.firstRow;
+  return a.offsets + slice.firstOffset + (i < 0 || i >= slice.rowCount ? 0 : i);
+}
+
+/* Where the result of a head of a row stands, and a partial one. */
+__device__ __forceinline__ bf16 *result_at(const PlanArguments &a, int row, int head) {
+  return a.out + (size_t(row) * a.queryHeads + head) * kHeadDim;
+}
+__device__ __forceinline__ float *partial_at(const PlanArguments &a, int partial, int head) {
+  return a.partialOut + (size_t(partial) * a.queryHeads + head) * kHeadDim;
 }
 
 /* Two values of a packed row, from dimension `column` on, to the output or to its partial result. */
 __device__ __forceinline__ void write_result(const PlanArguments &a, int row, int partial, int head, int column,
                                              float first, float second) {
   if (partial < 0) {
-    bf16 *to = a.out + (size_t(row) * a.queryHeads + head) * kHeadDim + column;
-    *reinterpret_cast<uint32 *>(to) = pack_bf16(first, second);
+    *reinterpret_cast<uint32 *>(result_at(a, row, head) + column) = pack_bf16(first, second);
   } else {
-    float *to = a.partialOut + (size_t(partial) * a.queryHeads + head) * kHeadDim + column;
-    *reinterpret_cast<float2 *>(to) = make_float2(first, second);
+    *reinterpret_cast<float2 *>(partial_at(a, partial, head) + column) = make_float2(first, second);
   }
 }
 
@@ -212,25 +227,30 @@ __device__ __forceinline__ void merge_head(const PlanArguments &a, int merge, in
   const int lane = threadIdx.x & 31;
   const PlanMerge at = a.merges[merge];
   const float *sums = a.partialSums + size_t(at.firstPartial) * a.queryHeads + head;
-  const float *parts = a.partialOut + (size_t(at.firstPartial) * a.queryHeads + head) * kHeadDim + lane * 4;
+  const float *parts = a.partialOut + (size_t(at.firstPartial) * a.queryHeads + head) * kHeadDim + min(lane * 4, kHeadDim - 4);
   const bool used = lane * 4 < kHeadDim;
   float top = -infinity();
+#pragma unroll 1
   for (int k = lane; k < at.partCount; k += 32) top = fmaxf(top, __ldcg(sums + size_t(k) * a.queryHeads));
   top = warp_max(top);
   if (top == -infinity()) top = 0;
   float total = 0;
   float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll 1
   for (int start = 0; start < at.partCount; start += 32) {
     const int count = min(32, at.partCount - start);
     float weight = lane < count ? exp2_fast(__ldcg(sums + size_t(start + lane) * a.queryHeads) - top) : 0.0f;
     total += warp_sum(weight);
-#pragma unroll 8
-    for (int k = 0; k < count; k++) {
-      const float w = __shfl_sync(kAllLanes, weight, k);
-      if (!used) continue;
-      const float4 x =
-          __ldcg(reinterpret_cast<const float4 *>(parts + size_t(start + k) * a.queryHeads * kHeadDim));
-      out.x += w * x.x, out.y += w * x.y, out.z += w * x.z, out.w += w * x.w;
+    /* Eight loads at a time; those past the end are of the last part and weigh nothing. */
+#pragma unroll 1
+    for (int k = 0; k < count; k += 8) {
+#pragma unroll
+      for (int i = k; i < k + 8; i++) {
+        const float w = __shfl_sync(kAllLanes, weight, i);
+        const float *from = parts + size_t(start + min(i, count - 1)) * a.queryHeads * kHeadDim;
+        const float4 x = __ldcg(reinterpret_cast<const float4 *>(from));
+        out.x += w * x.x, out.y += w * x.y, out.z += w * x.z, out.w += w * x.w;
+      }
     }
   }
   const float inverse = total > 0 ? 1.0f / total : 0.0f;
@@ -240,30 +260,36 @@ __device__ __forceinline__ void merge_head(const PlanArguments &a, int merge, in
       make_uint2(pack_bf16(out.x * inverse, out.y * inverse), pack_bf16(out.z * inverse, out.w * inverse));
 }
 
-/* Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. */
+/*
+ * Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. Weights stand for
+ * 2^(score - reference); the reference is some score of the row, and follows the greatest only when that is far above
+ * it, so that earlier sums are seldom rescaled.
+ */
 struct RunningSoftmax {
-  float greatest[2], sum[2];
+  float reference[2], sum[2];
 
   __device__ __forceinline__ void reset() {
-    greatest[0] = greatest[1] = -infinity();
+    reference[0] = reference[1] = -infinity();
     sum[0] = sum[1] = 0;
   }
 
   /* Scores become weights; `rescale` gets what earlier sums must be multiplied with. @return whether that is not 1. */
   template <int kTiles>
   __device__ __forceinline__ bool update(float (&scores)[kTiles][4], float scaleLog2, float (&rescale)[2]) {
+    constexpr float kFar = 8; /* weights of up to 2^8: exact enough in bf16 as any, far from the end of float32 */
     bool changed = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      float top = greatest[r];
+      float top = scores[0][2 * r];
 #pragma unroll
       for (int n = 0; n < kTiles; n++) top = fmaxf(top, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-      const float base = top == -infinity() ? 0.0f : top * scaleLog2;
-      changed |= top != greatest[r];
-      rescale[r] = exp2_fast(greatest[r] * scaleLog2 - base);
-      greatest[r] = top;
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2)) * scaleLog2;
+      const bool isFar = top > reference[r] + kFar;
+      const float base = isFar ? top : reference[r] == -infinity() ? 0.0f : reference[r];
+      rescale[r] = isFar ? exp2_fast(reference[r] - top) : 1.0f;
+      reference[r] = isFar ? top : reference[r];
+      changed |= isFar;
       float total = 0;
 #pragma unroll
       for (int n = 0; n < kTiles; n++) {
@@ -279,8 +305,8 @@ struct RunningSoftmax {
   }
 
   /* log2 of the sum of weights of row g + 8 r, after `finish`. */
-  __device__ __forceinline__ float log_sum(int r, float scaleLog2) const {
-    return sum[r] > 0 ? greatest[r] * scaleLog2 + log2f(sum[r]) : -infinity();
+  __device__ __forceinline__ float log_sum(int r, float = 0) const {
+    return sum[r] > 0 ? reference[r] + log2f(sum[r]) : -infinity();
   }
 
   /* The sums of the four lanes of a row together. */

@@ -197,7 +197,7 @@ __device__ __forceinline__ void write_results(const PlanArguments &a, const Plan
         const float *pair = &s.out[f][n][2 * r];
         write_result(a, row, partial, head, n * 8 + (lane & 3) * 2, pair[0] * inverse, pair[1] * inverse);
       }
-      if ((lane & 3) == 0) write_log_sum(a, partial, head, s.softmax[f].log_sum(r, a.scaleLog2));
+      if ((lane & 3) == 0) write_log_sum(a, partial, head, s.softmax[f].log_sum(r));
     }
   }
 }
@@ -236,7 +236,9 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
       for (int f = 0; f < kFragments; f++) {
         bf16 *to = queries + f * kTileRows * kStride;
         const TileRow tileRow = tile_row_at(a, unit, firstTile + f);
-        write_tile_queries<kStride>(a, unit, firstTile + f, tileRow, a.slices[at.index], to);
+        const PlanSlice slice = a.slices[at.index];
+        const int offset = *offset_at(a, slice, (firstTile + f) * unit.rowsPerTile + int(threadIdx.x & 31));
+        write_tile_queries<kStride>(a, unit, firstTile + f, tileRow, slice, offset, to);
       }
     }
     wait_copies<0>();

@@ -16,7 +16,7 @@ constexpr int kStepTokens = 16, kSharedTokens = kStepTokens * kWarps;
 /* Rows in shared memory are 16 bytes longer: an odd number of 16-byte chunks, so eight rows lie in different banks. */
 constexpr int kStride = kHeadDim + 8;
 constexpr int kPartSize = kStepTokens * kStride, kSlotSize = 2 * kPartSize; /* K, then V */
-constexpr int kMaxSlots = 4;
+constexpr int kMaxSlots = 3;
 
 /* What a warp does in a unit: one of the `size` warps of a tile; no tile: it copies only. */
 struct Team {
@@ -30,12 +30,13 @@ __device__ __forceinline__ Team team_of(const PlanUnit &unit) {
   return {warp, 1, 0};
 }
 
-struct Step {
-  int unit;     /* number of the block's unit; noUnit: the walk is over */
+struct alignas(16) Step {
+  int unit;     /* number of the block's unit; kNoUnit: the walk is over */
   int isShared;
   int index;    /* of the slice in the item */
   int token;    /* in the slice: first of the step, or of all four warps' steps of a shared slice */
-  PlanSlice slice;
+  int tokenCount, firstRow, rowCount, firstVisible; /* of the slice */
+  int offsets[kTileRows]; /* of the rows of the warp's tile */
 };
 constexpr int kNoUnit = 0x7fffffff;
 
@@ -75,37 +76,25 @@ class UnitReader {
 class Walk {
  public:
   __device__ __forceinline__ explicit Walk(const PlanArguments &a)
-      : reader(a), turn(-1), left(0), batch(0), sliceCount(0), isFound(false) {}
+      : reader(a), turn(-1), left(0), batch(0), sliceCount(0), hasSlice(false) {}
 
-  /* Goes to the next step, and reads what the plan says of it. */
-  __device__ __forceinline__ void seek(const PlanArguments &a) {
-    if (isFound) return;
-    while (turn != kNoUnit && !find_step(a)) {
-    }
-    isFound = true;
-    if (turn == kNoUnit) return;
-    const int lane = threadIdx.x & 31, shift = 31 - __clz(a.blockTokens);
-    current = __ffs(left) - 1;
-    isShared = batch + current < sharedSlices;
-    slice = slice_of(current);
-    const int part = token + (isShared ? int(threadIdx.x >> 5) * kStepTokens : 0);
-    valid = min(slice.tokenCount - part, kStepTokens); /* not above 0: all of the part is past the end */
-    start = slice.firstToken + (valid > 0 ? part : 0);
-    const int firstBlock = start >> shift, lastBlock = (start + max(valid, 1) - 1) >> shift;
-    if (window < 0 || firstBlock < window || lastBlock >= window + 32) {
-      window = firstBlock;
-      const int end = (slice.firstToken + slice.tokenCount - 1) >> shift;
-      id = a.blockIds[slice.block + min(window + lane, end)];
-    }
-  }
-
-  /* The next step, copied into a slot of the ring. */
-  __device__ __forceinline__ void load_step(const PlanArguments &a, bf16 *slot, Step *record) {
+  /* The next step, copied into a slot of the ring. What the plan says of the first is read before `isFirst` waits. */
+  __device__ __forceinline__ void load_step(const PlanArguments &a, bf16 *slot, Step *record, bool isFirst) {
     seek(a);
-    isFound = false;
-    if ((threadIdx.x & 31) == 0) *record = {turn, isShared, batch + current, token, slice};
+    const int lane = threadIdx.x & 31;
+    const int part = token + (isShared ? int(threadIdx.x >> 5) * kStepTokens : 0);
+    const int valid = min(slice.tokenCount - part, kStepTokens); /* not above 0: all of it is past the end */
+    const int start = slice.firstToken + (valid > 0 ? part : 0);
+    if (turn != kNoUnit) fetch_ids(a, start, start + max(valid, 1) - 1);
+    if (isFirst) wait_for_previous();
+    if (lane == 0) {
+      int4 *words = reinterpret_cast<int4 *>(record);
+      words[0] = make_int4(turn, isShared, batch + current, token);
+      words[1] = make_int4(slice.tokenCount, slice.firstRow, slice.rowCount, slice.firstVisible);
+    }
     if (turn != kNoUnit) {
-      copy_tokens(a, slot);
+      if (lane < rowsPerTile) copy_word(record->offsets + lane, offset_at(a, slice, tile * rowsPerTile + lane));
+      copy_tokens(a, slot, start, valid);
       token += isShared ? kSharedTokens : kStepTokens;
     }
     commit_copies();
@@ -118,11 +107,11 @@ class Walk {
   int batch;         /* slices are held 32 at a time, one a lane */
   int4 low, high;    /* the lane's slice */
   uint32 left;       /* slices of the batch that are this warp's and not walked, the current one first */
-  int token, taken;  /* next token of the current slice; private steps of the tile so far, modulo the team's size */
-  /* Of the step that was found. */
-  bool isFound, isShared;
-  int current, start, valid;
+  bool hasSlice;     /* in a slice, which is lane `current`'s: */
+  int current;
   PlanSlice slice;
+  bool isShared;
+  int token, taken;  /* next token of the slice; private steps of the tile so far, modulo the team's size */
   int window, id;    /* block ids are held 32 at a time: place of the first in the slice, and the lane's */
 
   __device__ __forceinline__ PlanSlice slice_of(int lane) const {
@@ -130,11 +119,37 @@ class Walk {
     return {of(low.x), of(low.y), of(low.z), of(low.w), of(high.x), of(high.y), of(high.z), 0};
   }
 
+  /* Goes to the next step. */
+  __device__ __forceinline__ void seek(const PlanArguments &a) {
+    while (turn != kNoUnit) {
+      if (hasSlice && token < slice.tokenCount) {
+        if (isShared) return;
+        const bool isOurs = taken == teamPart;
+        taken = taken + 1 == teamSize ? 0 : taken + 1;
+        if (isOurs) return;
+        token += kStepTokens;
+        continue;
+      }
+      if (hasSlice) left &= left - 1;
+      hasSlice = left != 0;
+      if (hasSlice) {
+        current = __ffs(left) - 1;
+        slice = slice_of(current);
+        isShared = batch + current < sharedSlices;
+        token = 0, window = -1;
+      } else if (batch + 32 < sliceCount) {
+        batch += 32;
+        enter_batch(a);
+      } else {
+        enter_unit(a);
+      }
+    }
+  }
+
   __device__ __forceinline__ void enter_unit(const PlanArguments &a) {
     turn++;
     if (!reader.has(turn)) {
       turn = kNoUnit;
-      left = 0;
       return;
     }
     const PlanUnit unit = reader.read(a, turn);
@@ -149,53 +164,50 @@ class Walk {
 
   __device__ __forceinline__ void enter_batch(const PlanArguments &a) {
     const int at = batch + (threadIdx.x & 31);
-    bool ours = at < sliceCount;
-    if (ours) {
+    bool isOurs = at < sliceCount;
+    if (isOurs) {
       const int4 *words = reinterpret_cast<const int4 *>(a.slices + firstSlice + at);
       low = words[0], high = words[1];
-      ours = at < sharedSlices || high.x / rowsPerTile == tile;
+      isOurs = at < sharedSlices || high.x / rowsPerTile == tile;
     }
-    left = __ballot_sync(kAllLanes, ours);
-    token = 0, window = -1;
+    left = __ballot_sync(kAllLanes, isOurs);
   }
 
-  /* Goes on by one: @return whether that was to a step of this warp */
-  __device__ __forceinline__ bool find_step(const PlanArguments &a) {
-    if (left == 0) {
-      batch += 32;
-      if (batch < sliceCount) {
-        enter_batch(a);
-      } else {
-        enter_unit(a);
-      }
-      return false;
-    }
-    const int current = __ffs(left) - 1;
-    if (token >= __shfl_sync(kAllLanes, low.z, current)) {
-      left &= left - 1;
-      token = 0, window = -1;
-      return false;
-    }
-    if (batch + current < sharedSlices) return true;
-    const bool ours = taken == teamPart;
-    taken = taken + 1 == teamSize ? 0 : taken + 1;
-    if (!ours) token += kStepTokens;
-    return ours;
+  /* Ids of the blocks of the slice's tokens `first` to `last`, counted from its first block. */
+  __device__ __forceinline__ void fetch_ids(const PlanArguments &a, int first, int last) {
+    const int shift = 31 - __clz(a.blockTokens);
+    if (window >= 0 && first >> shift >= window && last >> shift < window + 32) return;
+    window = first >> shift;
+    const int end = (slice.firstToken + slice.tokenCount - 1) >> shift;
+    id = a.blockIds[slice.block + min(window + int(threadIdx.x & 31), end)];
   }
 
-  /* Starts the copies of the step's K and V; tokens past the slice's end become zeros. */
-  __device__ __forceinline__ void copy_tokens(const PlanArguments &a, bf16 *slot) const {
-    const int lane = threadIdx.x & 31, shift = 31 - __clz(a.blockTokens);
+  /* Starts the copies of 16 tokens' K and V, `valid` of them from `start` on; the others become zeros. */
+  __device__ __forceinline__ void copy_tokens(const PlanArguments &a, bf16 *slot, int start, int valid) const {
+    const int lane = threadIdx.x & 31, shift = 31 - __clz(a.blockTokens), within = a.blockTokens - 1;
+    const size_t valuesAt = kHeadDim << shift;
+    if (valid == kStepTokens && (start & within) + kStepTokens <= a.blockTokens) {
+      /* In one block they lie one after the other. */
+      const size_t head = size_t(__shfl_sync(kAllLanes, id, (start >> shift) - window)) * a.kvHeads + kvHead;
+      const bf16 *from = a.pool + ((head * 2 << shift) + (start & within)) * kHeadDim + lane * 8;
 #pragma unroll
+      for (int pass = 0; pass < kHeadDim / 16; pass++) {
+        const int row = (pass * 32 + lane) / (kHeadDim / 8);
+        bf16 *to = slot + (pass * 32 + lane + row) * 8;
+        copy_async(to, from + pass * 256, true);
+        copy_async(to + kPartSize, from + valuesAt + pass * 256, true);
+      }
+      return;
+    }
+#pragma unroll 1
     for (int pass = 0; pass < kHeadDim / 16; pass++) {
       const int row = (pass * 32 + lane) / (kHeadDim / 8), chunk = (pass * 32 + lane) % (kHeadDim / 8);
       const int place = start + (row < valid ? row : 0);
       const size_t head = size_t(__shfl_sync(kAllLanes, id, (place >> shift) - window)) * a.kvHeads + kvHead;
-      const size_t at = (head * 2 << shift) + (place & (a.blockTokens - 1));
-      const bf16 *from = a.pool + at * kHeadDim + chunk * 8;
+      const bf16 *from = a.pool + ((head * 2 << shift) + (place & within)) * kHeadDim + chunk * 8;
       bf16 *to = slot + row * kStride + chunk * 8;
       copy_async(to, from, row < valid);
-      copy_async(to + kPartSize, from + (kHeadDim << shift), row < valid);
+      copy_async(to + kPartSize, from + valuesAt, row < valid);
     }
   }
 };

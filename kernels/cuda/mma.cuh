@@ -39,6 +39,11 @@ __device__ __forceinline__ void copy_async(const bf16 *to, const bf16 *from, boo
                : "memory");
 }
 
+/* 4 bytes from global to shared memory. */
+__device__ __forceinline__ void copy_word(const int *to, const int *from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /* Until at most N groups of this thread's copies are under way. */

@@ -1,0 +1,64 @@
+/**
+ * The kernels of attention plans on a device: against the float64 oracle, then the published trees of shared KV against
+ * their floors. `attention.ts [check] [small] [trees] [sweep] [library folder]...`, run from the project's root; writes
+ * $OUT/attention.json.
+ */
+import { freshSeed, Random } from "../native/random.ts";
+import { attentionCases } from "./attention-cases.ts";
+import { checkAttention, toBfloat16 } from "./attention-checks.ts";
+import { AttentionDevice } from "./attention-device.ts";
+import { profileTree, sweepTrees, timeTrees } from "./attention-sweep.ts";
+import { gpuOptions, resultPath } from "./options.ts";
+import { assertThat, Report } from "./report.ts";
+
+const options = gpuOptions();
+const { parts } = options;
+const isSmall = parts.includes("small");
+const seed = freshSeed();
+const random = new Random(seed);
+const report = new Report();
+const device = new AttentionDevice(options.libraryFolders);
+console.log(`seed ${seed}`);
+
+if (isSmall || parts.includes("check")) {
+  for (const check of attentionCases(random, isSmall)) {
+    const { heads, plan, grid, slots, stepTokens, many } = check;
+    const group = heads.queryHeads / heads.kvHeads;
+    const items = `${plan.fewRounds} few, ${plan.manyRounds} many (${many})`;
+    const name = `heads of ${heads.headDim}, group ${group}, blocks of ${heads.blockTokens}, ${items}, grid ${grid}, slots ${slots}, steps ${stepTokens}`;
+    await report.check(name, () => checkAttention(device, random, check));
+    device.clear();
+  }
+  await report.check("offsets wrong by one show", () => {
+    const check = attentionCases(random, true)[0];
+    let failure = "";
+    try {
+      checkAttention(device, random, check, 1);
+    } catch (error) {
+      failure = String(error);
+    }
+    device.clear();
+    assertThat(failure.includes("may differ by"), `nothing showed: ${failure}`);
+    return failure;
+  });
+}
+const profiled = parts.find((part) => part.startsWith("profile="));
+if (profiled !== undefined) {
+  const [index, name, heads] = profiled.slice("profile=".length).split(",");
+  profileTree(device, random, Number(index), name, Number(heads));
+}
+if (parts.includes("sweep")) {
+  await report.check("sweep", () => {
+    const rates = device.rates(toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)));
+    const only = parts.filter((part) => /^#\d+$/.test(part)).map((part) => Number(part.slice(1)));
+    return sweepTrees(device, random, rates, report, parts.includes("64") ? 64 : 32, only);
+  });
+}
+for (const queryHeads of [32, 64]) {
+  if (!parts.includes("trees")) break;
+  await report.check(`trees at ${queryHeads}/8`, () => {
+    const rates = device.rates(toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)));
+    return timeTrees(device, random, rates, report, queryHeads);
+  });
+}
+process.exitCode = await report.end(resultPath(options, "attention.json"));
