@@ -73,6 +73,24 @@ test("runs that grow into new blocks are covered, with the plan's structure kept
   expect(kept).toBeGreaterThan(90);
 });
 
+test("a run that others read grows for its own rows alone", () => {
+  const source = new BlockSource(new Choices(3));
+  const run = { blockIds: source.take(2), firstToken: 0, tokens: 20, offset: 0 };
+  const own = { blockIds: source.take(1), firstToken: 0, tokens: 5, offset: 0 };
+  const at = (offset: number) => ({ ...run, offset });
+  for (const seen of [[at(7)], [at(7), at(90)]]) {
+    const planner = new PackPlanner(shape);
+    const pieces = (tokens: number): PieceSpec[] => [
+      { rowCount: 1, segments: [{ ...run, tokens }] },
+      { rowCount: 1, segments: [...seen, own] },
+    ];
+    for (const tokens of [20, 21, 22]) {
+      const batch = batchOf(pieces(tokens));
+      checkPlan(batch, planner.plan(batch), shape);
+    }
+  }
+});
+
 test("any other change is planned anew", () => {
   const choices = new Choices(11);
   const first = randomPieces(choices, { ...sizes, pieces: 6, maxSegments: 3 });
@@ -83,6 +101,11 @@ test("any other change is planned anew", () => {
     (pieces) => changed(pieces, (own) => ({ ...own, blockIds: own.blockIds.map((id) => id + 9_000) })),
     (pieces) => changed(pieces, (own) => ({ ...own, offset: own.offset + 1 })),
     (pieces) => pieces.map((piece) => ({ ...piece, segments: [piece.segments[0], ...piece.segments] })),
+    // One reader of shared blocks reads others instead.
+    ([first, ...rest]) => {
+      const segments = first.segments.map((s) => ({ ...s, blockIds: s.blockIds.map((id) => id + 9_000) }));
+      return [{ ...first, segments }, ...rest];
+    },
   ];
   for (const change of changes) {
     const planner = new PackPlanner(shape);

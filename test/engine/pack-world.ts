@@ -93,8 +93,10 @@ export function randomPieces(choices: Choices, sizes: WorldSizes): PieceSpec[] {
   const segmentOf = ({ blockIds, tokens }: Document): SegmentSpec => {
     const first = choices.chance(0.2) ? choices.int(0, tokens - 1) : 0;
     const end = choices.chance(0.2) ? choices.int(first + 1, tokens) : tokens;
+    const own = blockIds.slice(Math.floor(first / blockTokens), Math.ceil(end / blockTokens));
     return {
-      blockIds: blockIds.slice(Math.floor(first / blockTokens), Math.ceil(end / blockTokens)),
+      // Nobody stores chains in two orders, but nothing forbids it.
+      blockIds: choices.chance(0.1) ? own.reverse() : own,
       firstToken: first % blockTokens,
       tokens: end - first,
       offset: choices.chance(0.3) ? 0 : choices.int(-50, 50),

@@ -1,5 +1,7 @@
 /** Every token that a batch shows to a row is read for it once, whatever is shared. */
 import { describe, expect, test } from "bun:test";
+import type { Batch } from "../../worker/backend/backend.ts";
+import { type AttentionPlan, planItemWords, planRowWords } from "../../worker/engine/attention-plan.ts";
 import { PackPlanner } from "../../worker/engine/pack.ts";
 import { planCost } from "../../worker/engine/pack-cost.ts";
 import type { PackShape } from "../../worker/engine/pack-shape.ts";
@@ -31,6 +33,17 @@ function randomShape(choices: Choices): PackShape {
   };
 }
 
+/** Rows of an item are of one piece. */
+function expectOnePiece({ pieceRows }: Batch, { rows, fewItems, manyItems }: AttentionPlan): void {
+  const pieceOf = (row: number) => pieceRows.findLastIndex((first) => first <= row);
+  for (const items of [fewItems, manyItems]) {
+    for (let at = 0; at < items.length; at += planItemWords) {
+      const own = Array.from({ length: items[at + 1] }, (_, i) => pieceOf(rows[(items[at] + i) * planRowWords]));
+      expect(new Set(own).size).toBe(1);
+    }
+  }
+}
+
 test("random fragments: each row reads each token that it sees once, packed or not", () => {
   for (let seed = 0; seed < 60; seed++) {
     const choices = new Choices(seed);
@@ -47,6 +60,7 @@ test("random fragments: each row reads each token that it sees once, packed or n
     const plan = new PackPlanner(shape).plan(batch);
     try {
       checkPlan(batch, plan, shape);
+      if (!shape.packing) expectOnePiece(batch, plan);
       expect(plan.partialCount).toBeLessThanOrEqual(shape.maxPartialRows);
     } catch (error) {
       throw new Error(`seed ${seed}: ${String(error)}`, { cause: error });
@@ -78,6 +92,16 @@ test("a tree is loaded little more than once, and far less than row by row", () 
     expect([treeName(tree), packed.distinctBytes]).toEqual([treeName(tree), unpacked.distinctBytes]);
     expect(packed.loadedBytes).toBeLessThanOrEqual(3.1 * packed.distinctBytes);
     expect(packed.microseconds).toBeLessThanOrEqual(1.01 * unpacked.microseconds);
+  }
+});
+
+test("a chain whose prefixes are shared is loaded as if its parts were segments", () => {
+  for (const tree of attentionTrees.slice(0, 10)) {
+    const costs = [false, true].map((oneSegment) => {
+      const { batch } = treeBatch(tree, { blockTokens: 16, seed: 3, oneSegment });
+      return planCost(new PackPlanner(h200).plan(batch), batch, h200).loadedBytes;
+    });
+    expect(costs[0]).toBe(costs[1]);
   }
 });
 
@@ -125,6 +149,57 @@ test("documents in any order: what 20 rows each read is loaded once or twice", (
   }
 });
 
+describe("hubs", () => {
+  /** Rows 0 to 95; each hub is read by a stretch of them. */
+  function hubBatch(hubs: readonly { from: number; to: number; blocks: number }[], choices: Choices) {
+    const source = new BlockSource(choices);
+    const shared = hubs.map((hub) => ({ ...hub, blockIds: source.take(hub.blocks) }));
+    return batchOf(
+      Array.from({ length: 96 }, (_, row) => {
+        const seen = shared.filter(({ from, to }) => from <= row && row < to);
+        const segments = seen.map(({ blockIds }) => {
+          return { blockIds, firstToken: 0, tokens: blockIds.length * 16, offset: choices.int(0, 999) };
+        });
+        return {
+          rowCount: 1,
+          segments: [...segments, { blockIds: source.take(2), firstToken: 0, tokens: 20, offset: 0 }],
+        };
+      }),
+    );
+  }
+
+  test("within each other and across", () => {
+    for (let seed = 0; seed < 8; seed++) {
+      const choices = new Choices(seed);
+      const shape = { ...h200, group: choices.pick([1, 4, 8]), multiprocessorCount: choices.pick([8, 132]) };
+      const hubs = Array.from({ length: 5 }, () => {
+        const from = choices.int(0, 80);
+        return { from, to: choices.int(from + 2, 96), blocks: choices.int(10, 60) };
+      });
+      const batch = hubBatch([{ from: 0, to: 96, blocks: 60 }, ...hubs], choices);
+      checkPlan(batch, new PackPlanner(shape).plan(batch), shape);
+    }
+  });
+
+  test("a hub of whole items takes in the one above it: one partial result a row for both, one for the rest", () => {
+    const thirds = [0, 32, 64].map((from) => ({ from, to: from + 32, blocks: 256 }));
+    const batch = hubBatch([{ from: 0, to: 96, blocks: 256 }, ...thirds], new Choices(1));
+    const shape = { ...h200, multiprocessorCount: 8 };
+    const plan = new PackPlanner(shape).plan(batch);
+    checkPlan(batch, plan, shape);
+    expect(plan.manyItems.length).toBeGreaterThan(0);
+    const parts = Array.from({ length: plan.merges.length / 4 }, (_, i) => plan.merges[i * 4 + 2]);
+    expect(Math.max(...parts)).toBe(2);
+  });
+
+  test("a long hub is not read again for small ones below it", () => {
+    const small = Array.from({ length: 16 }, (_, i) => ({ from: 6 * i, to: 6 * i + 6, blocks: 8 }));
+    const batch = hubBatch([{ from: 0, to: 96, blocks: 2_000 }, ...small], new Choices(1));
+    const cost = planCost(new PackPlanner(h200).plan(batch), batch, h200);
+    expect(cost.loadedBytes).toBeLessThan(3.5 * cost.distinctBytes);
+  });
+});
+
 describe("long contexts", () => {
   const lone = (blocks: number, count: number): PieceSpec[] => {
     const source = new BlockSource(new Choices(1));
@@ -140,6 +215,15 @@ describe("long contexts", () => {
     checkPlan(batch, plan, h200);
     expect(plan.fewItems.length / 8).toBeGreaterThanOrEqual(16);
     expect(plan.fewItems.length / 8).toBeLessThanOrEqual(64);
+  });
+
+  test("split anywhere, no part is empty", () => {
+    const [piece] = lone(200, 1);
+    for (let tokens = 2_000; tokens < 2_100; tokens++) {
+      const blockIds = piece.segments[0].blockIds.slice(0, Math.ceil(tokens / 16));
+      const batch = batchOf([{ rowCount: 1, segments: [{ ...piece.segments[0], blockIds, tokens }] }]);
+      checkPlan(batch, new PackPlanner(h200).plan(batch), h200);
+    }
   });
 
   test("a short one is not split, and a full chip is not split for nothing", () => {
@@ -175,6 +259,7 @@ describe("prefill", () => {
       [2, 0],
       [5, 11],
       [16, 3],
+      [9, 6_000],
       [17, 700],
       [300, 5_000],
     ]) {

@@ -37,10 +37,7 @@ export class DistinctSegments {
     if (batch.segmentTokenCounts[s] === 0) return;
     const place = sharing ? this.placeOf(batch, s) : 0;
     let d = sharing ? this.table[place] - 1 : -1;
-    // A piece that reads a segment twice does so as if it were two.
-    while (d >= 0 && (this.readerPiece.memory[this.lastReader.memory[d]] === piece || !this.isSame(batch, d, s))) {
-      d = this.nextOfHash.memory[d];
-    }
+    while (d >= 0 && !this.isSame(batch, d, s)) d = this.nextOfHash.memory[d];
     if (d < 0) {
       d = this.segments.length;
       this.segments.push(s);
