@@ -13,24 +13,24 @@
  * blocks; the products of that row make factor = 1 / sqrt(sum of squares / in + epsilon) of them, always in the same
  * order. squares null: the input is a finished row, factor 1.
  *
- * A warp computes two products: a lane has 8 weight loads of 16 bytes in flight before it uses the first, so that some
- * 60 KB are on their way to a multiprocessor at any time. The first of them are loaded before the kernel waits for the
- * one before it (common.cuh); the next kernel is let in when a block has all its weights, so that its loads do not
- * stand in the way of these. The input is read through the first-level cache, which the weights pass by. Grid:
- * ceil(out / 8) blocks of 128 threads, matvec_gated ceil(out / 4). Bytes: 2 a weight.
- * Oracle: test/backend/cuda/emulated-matvec.ts.
+ * A warp computes two products: a lane has 4 weight loads of 16 bytes in flight before it uses the first, so that some
+ * 80 KB are on their way to a multiprocessor at any time; with more, or with hints to load more into the second-level
+ * cache, memory is slower. The first of them are loaded before the kernel waits for the one before it (common.cuh); the
+ * next kernel is let in when a block has all its weights, so that its loads do not stand in the way of these. The input
+ * is read through the first-level cache, which the weights pass by. Grid: ceil(out / 8) blocks of 128 threads,
+ * matvec_gated ceil(out / 4). Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
  */
 #include "common.cuh"
 
 constexpr int kOutputs = 2;
-constexpr int kBatch = 4;
+constexpr int kBatch = 2;
 constexpr int kBatchChunks = kBatch * 32;
 constexpr int kWarps = 4;
 
 /* Read once: kept in no cache that the input uses. */
 __device__ __forceinline__ uint4 load_weights(const uint4 *from) {
   uint4 to;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
       : "l"(from));
   return to;

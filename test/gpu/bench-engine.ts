@@ -1,5 +1,5 @@
 /** An engine over a backend whose steps are timed: what the device took, and what the whole step took. */
-import type { Backend, Batch, TokenCopies } from "../../worker/backend/backend.ts";
+import type { Backend, Batch, BegunStep, TokenCopies } from "../../worker/backend/backend.ts";
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
@@ -20,24 +20,41 @@ class TimedBackend implements Backend {
   readonly deviceMs: number[] = [];
   private readonly inner: CudaBackend;
   private readonly device: CudaDevice;
-  private readonly start: CudaEvent;
-  private readonly end: CudaEvent;
+  /** Start and end of a step; two steps can be under way. */
+  private readonly marks: readonly (readonly [start: CudaEvent, end: CudaEvent])[];
+  private begunCount = 0;
 
   constructor(inner: CudaBackend, device: CudaDevice) {
     this.inner = inner;
     this.device = device;
     this.name = inner.name;
     this.shape = inner.shape;
-    this.start = new CudaEvent(device.context, { timing: true });
-    this.end = new CudaEvent(device.context, { timing: true });
+    const mark = () => new CudaEvent(device.context, { timing: true });
+    this.marks = [
+      [mark(), mark()],
+      [mark(), mark()],
+    ];
   }
 
   forward(batch: Batch): Promise<Float32Array> {
     return this.timed(() => this.inner.forward(batch));
   }
 
+  beginStep(batch: Batch, requests: readonly SampleRequest[]): BegunStep {
+    const [start, end] = this.marks[this.begunCount++ % 2];
+    this.device.stream.record(start);
+    const begun = this.inner.beginStep(batch, requests);
+    this.device.stream.record(end);
+    const tokens = async (): Promise<readonly (SampledToken | undefined)[]> => {
+      const result = await begun.tokens();
+      await this.ended(start, end);
+      return result;
+    };
+    return { drawsOnDevice: begun.drawsOnDevice, tokens };
+  }
+
   sampleStep(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]> {
-    return this.timed(() => this.inner.sampleStep(batch, requests));
+    return this.beginStep(batch, requests).tokens();
   }
 
   copyTokens(copies: TokenCopies): Promise<void> {
@@ -54,13 +71,18 @@ class TimedBackend implements Backend {
 
   /** Everything is in the stream when the call first waits. */
   private async timed<Result>(call: () => Promise<Result>): Promise<Result> {
-    this.device.stream.record(this.start);
+    const [start, end] = this.marks[this.begunCount++ % 2];
+    this.device.stream.record(start);
     const pending = call();
-    this.device.stream.record(this.end);
+    this.device.stream.record(end);
     const result = await pending;
-    await this.end.completion();
-    this.deviceMs.push(this.end.millisecondsSince(this.start));
+    await this.ended(start, end);
     return result;
+  }
+
+  private async ended(start: CudaEvent, end: CudaEvent): Promise<void> {
+    await end.completion();
+    this.deviceMs.push(end.millisecondsSince(start));
   }
 }
 

@@ -57,7 +57,8 @@ export class RowProducts {
   gated(input: RowInput, weights: DeviceBuffer, output: DeviceBuffer): () => void {
     const rows = weights.byteLength / 2 / input.width;
     const launch = this.device.prepare("matvec_gated", ...this.values(input, weights, rows / 2), output);
-    return this.launched(launch, rows);
+    // Its many blocks, let in early, would take the room of those before them.
+    return this.launched(launch, rows, false);
   }
 
   /** A finished row's product joins the residual stream. */
@@ -73,8 +74,8 @@ export class RowProducts {
     return [row, weights, width, out, squares, count, epsilon] as const;
   }
 
-  private launched(launch: Launch, products: number): () => void {
-    const size = { grid: [Math.ceil(products / blockProducts)], blockThreads, overlapsPrevious: true } as const;
+  private launched(launch: Launch, products: number, overlapsPrevious = true): () => void {
+    const size = { grid: [Math.ceil(products / blockProducts)], blockThreads, overlapsPrevious } as const;
     return () => launch(size);
   }
 }
