@@ -6,52 +6,141 @@
  *   pool: all layers, `layerStride` elements from one to the next; turns as in qkv_finish.cu, and `inverseFactor` takes
  *   out the factor that the table's rows carry, since a stored K has it already
  *
- * No slot is a target twice, or the source of one token and the target of another. Grid: (tokens / 4, layers) of 256
- * threads, a warp a head; the loads of four tokens are in flight before the first is stored.
+ * No slot is a target twice, or the source of one token and the target of another. Grid: (tokens / 16, layers) of 256
+ * threads, a warp a head. Where head and RoPE are of whole pieces of 16, a lane has two runs of 8 values that are turned
+ * together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first is stored;
+ * otherwise a token takes the warp.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "heads.cuh"
 
-constexpr int kTokensPerBlock = 4;
+constexpr int kTokensPerBlock = 16;
 
-extern "C" __global__ void __launch_bounds__(256, 4)
+/* Of one layer: its tokens in this thread block, and whether it has RoPE. */
+struct Copies {
+  const int *sourceSlots, *targetSlots, *deltas;
+  int count;
+  bool turned;
+  const float2 *turns;
+  float inverseFactor;
+};
+
+__device__ __forceinline__ size_t token_offset(const HeadShape &shape, int slot) {
+  const int block = slot / shape.blockTokens;
+  return (size_t(block) * shape.kvHeads * 2 * shape.blockTokens + (slot - block * shape.blockTokens)) * shape.headDim;
+}
+
+/* 8 values and the 8 that they are turned with, as (cos, sin) say. */
+__device__ __forceinline__ void turn8(uint4 &first, uint4 &second, const float2 (&turn)[8], float factor) {
+  float x[8], y[8];
+  unpack8(first, x), unpack8(second, y);
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const float a = x[i] * factor, b = y[i] * factor;
+    x[i] = a * turn[i].x - b * turn[i].y;
+    y[i] = b * turn[i].x + a * turn[i].y;
+  }
+  first = pack8(x), second = pack8(y);
+}
+
+/* Lanes per token: 2, 4 or 8; `kSteps` tokens a lane. */
+template <int kLanes>
+__device__ __forceinline__ void copy_wide(const Copies &copies, const HeadShape &shape, bf16 *pool) {
+  constexpr int kSteps = kTokensPerBlock * kLanes / 32;
+  const int lane = threadIdx.x & 31, unit = lane % kLanes;
+  const bool turns = unit < shape.rotaryDim / 16;
+  const int a = turns ? 8 * unit : 16 * unit, b = turns ? a + shape.rotaryDim / 2 : a + 8;
+  size_t source[kSteps], target[kSteps];
+  int delta[kSteps];
+  bool used[kSteps], moves[kSteps];
+#pragma unroll
+  for (int s = 0; s < kSteps; s++) {
+    const int token = s * (32 / kLanes) + lane / kLanes;
+    used[s] = token < copies.count && unit < shape.headDim / 16;
+    const int from = used[s] ? copies.sourceSlots[token] : 0, to = used[s] ? copies.targetSlots[token] : 0;
+    delta[s] = used[s] && turns && copies.turned ? copies.deltas[token] : 0;
+    moves[s] = used[s] && from != to;
+    source[s] = token_offset(shape, from), target[s] = token_offset(shape, to);
+  }
+  const size_t valueOffset = size_t(shape.blockTokens) * shape.headDim;
+  float2 turn[8];
+  int turnedBy = 0;
+  for (int head = threadIdx.x >> 5; head < shape.kvHeads; head += blockDim.x >> 5) {
+    const size_t headOffset = 2 * head * valueOffset;
+    uint4 first[kSteps], second[kSteps];
+#pragma unroll
+    for (int s = 0; s < kSteps; s++) {
+      if (!used[s]) continue;
+      const bf16 *k = pool + headOffset + source[s];
+      first[s] = *reinterpret_cast<const uint4 *>(k + a), second[s] = *reinterpret_cast<const uint4 *>(k + b);
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; s++) {
+      if (delta[s] != 0) {
+        if (delta[s] != turnedBy) {
+          const float4 *row = reinterpret_cast<const float4 *>(
+              copies.turns + (long long)(delta[s]) * (shape.rotaryDim / 2) + 8 * unit);
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            const float4 two = row[i];
+            turn[2 * i] = make_float2(two.x, two.y), turn[2 * i + 1] = make_float2(two.z, two.w);
+          }
+          turnedBy = delta[s];
+        }
+        turn8(first[s], second[s], turn, copies.inverseFactor);
+      }
+      if (!used[s]) continue;
+      bf16 *k = pool + headOffset + target[s];
+      *reinterpret_cast<uint4 *>(k + a) = first[s], *reinterpret_cast<uint4 *>(k + b) = second[s];
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; s++) {
+      if (!moves[s]) continue;
+      const bf16 *v = pool + headOffset + valueOffset + source[s];
+      first[s] = *reinterpret_cast<const uint4 *>(v + a), second[s] = *reinterpret_cast<const uint4 *>(v + b);
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; s++) {
+      if (!moves[s]) continue;
+      bf16 *v = pool + headOffset + valueOffset + target[s];
+      *reinterpret_cast<uint4 *>(v + a) = first[s], *reinterpret_cast<uint4 *>(v + b) = second[s];
+    }
+  }
+}
+
+__device__ __forceinline__ void copy_any(const Copies &copies, const HeadShape &shape, bf16 *pool) {
+  const LanePlace place = lane_place(shape);
+  for (int token = 0; token < copies.count; token++) {
+    const int source = copies.sourceSlots[token], target = copies.targetSlots[token], delta = copies.deltas[token];
+    for (int head = threadIdx.x >> 5; head < shape.kvHeads; head += blockDim.x >> 5) {
+      LaneValues k = load_head(pool + key_offset(shape, source, head), place);
+      if (delta != 0 && copies.turned) {
+        if (place.turns)
+#pragma unroll
+          for (int i = 0; i < 4; i++) k.x[i] *= copies.inverseFactor;
+        rotate_head(k, copies.turns + (long long)(delta) * (shape.rotaryDim / 2), place);
+      }
+      store_head(pool + key_offset(shape, target, head), place, k);
+      if (source == target) continue;
+      const LaneValues v = load_head(pool + value_offset(shape, source, head), place);
+      store_head(pool + value_offset(shape, target, head), place, v);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
 copy_tokens(const int *__restrict__ sourceSlots, const int *__restrict__ targetSlots, const int *__restrict__ deltas,
             const int *tokenCount, const int *__restrict__ layerTurns, const float2 *__restrict__ turns,
             float inverseFactor, int kvHeads, int headDim, int rotaryDim, int blockTokens, long long layerStride,
             bf16 *pool) {
-  const int first = blockIdx.x * kTokensPerBlock, layer = blockIdx.y;
-  const int count = min(kTokensPerBlock, *tokenCount - first);
+  const int first = blockIdx.x * kTokensPerBlock, count = min(kTokensPerBlock, *tokenCount - first);
   if (count <= 0) return;
   const HeadShape shape = {headDim, rotaryDim, kvHeads, blockTokens};
-  const LanePlace place = lane_place(shape);
-  const bool layerIsTurned = layerTurns[layer] != 0;
-  int source[kTokensPerBlock], target[kTokensPerBlock], delta[kTokensPerBlock];
-#pragma unroll
-  for (int i = 0; i < kTokensPerBlock; i++) {
-    const int token = first + min(i, count - 1);
-    source[i] = sourceSlots[token], target[i] = targetSlots[token], delta[i] = layerIsTurned ? deltas[token] : 0;
-  }
-  pool += layer * layerStride;
-  for (int head = threadIdx.x >> 5; head < kvHeads; head += blockDim.x >> 5) {
-    LaneValues k[kTokensPerBlock];
-#pragma unroll
-    for (int i = 0; i < kTokensPerBlock; i++) k[i] = load_head(pool + key_offset(shape, source[i], head), place);
-#pragma unroll
-    for (int i = 0; i < kTokensPerBlock; i++) {
-      if (i >= count) break;
-      if (delta[i] != 0) {
-        if (place.turns)
-#pragma unroll
-          for (int j = 0; j < 4; j++) k[i].x[j] *= inverseFactor;
-        rotate_head(k[i], turns + (long long)(delta[i]) * (rotaryDim / 2), place);
-      }
-      store_head(pool + key_offset(shape, target[i], head), place, k[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kTokensPerBlock; i++) {
-      if (i >= count || source[i] == target[i]) continue;
-      const LaneValues v = load_head(pool + value_offset(shape, source[i], head), place);
-      store_head(pool + value_offset(shape, target[i], head), place, v);
-    }
-  }
+  const Copies copies = {sourceSlots + first, targetSlots + first, deltas + first, count,
+                         layerTurns[blockIdx.y] != 0, turns, inverseFactor};
+  pool += blockIdx.y * layerStride;
+  if ((headDim | rotaryDim) % 16 != 0) return copy_any(copies, shape, pool);
+  if (headDim <= 32) return copy_wide<2>(copies, shape, pool);
+  if (headDim <= 64) return copy_wide<4>(copies, shape, pool);
+  copy_wide<8>(copies, shape, pool);
 }

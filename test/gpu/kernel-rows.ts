@@ -79,7 +79,8 @@ export async function checkHeads(
 ) {
   const twin = new KernelTwin(device, 48 << 20, headDim);
   const [heads, layers, blockCount] = [queryHeads + 2 * kvHeads, 2, 4];
-  const rotaryDim = hasBias ? headDim : headDim - 8;
+  // Whole, or all but a piece that copies take whole or in parts.
+  const rotaryDim = hasBias ? headDim : headDim - (headDim % 64 === 0 ? 16 : 8);
   const layerStride = blockCount * kvHeads * 2 * blockTokens * headDim;
   const slotList = random.shuffle(Array.from({ length: blockCount * blockTokens }, (_, i) => i));
   const integers = (low: number, high: number) =>
@@ -114,7 +115,7 @@ export async function checkHeads(
   twin.launch("deviations", [qkv, bias, kNorm, epsilon, turns, ...rows, after], size);
   const copies = [sources, targets, deltas, count, layerTurns, turns, 0.8, kvHeads, headDim, rotaryDim, blockTokens];
   twin.launch("copy_tokens", [...copies, layerStride, pool], {
-    grid: [Math.ceil(gridRows / 4), layers],
+    grid: [Math.ceil(gridRows / 16), layers],
     blockThreads: 256,
   });
   return twin.compare([

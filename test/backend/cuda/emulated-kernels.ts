@@ -136,8 +136,8 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     const [kvHeads, headDim, rotaryDim, blockTokens, stride] = values.slice(7, 12).map(number);
     const kv = memory.bfloat16(buffer(values[12]));
     const place = { kvHeads, headDim, blockTokens };
-    // Four tokens a thread block.
-    for (let i = 0; i < activeCount(memory, count, 4 * grid); i++) {
+    // Sixteen tokens a thread block.
+    for (let i = 0; i < activeCount(memory, count, 16 * grid); i++) {
       const at = (list: unknown) => memory.int32(buffer(list))[i];
       for (let layer = 0; layer < layers; layer++) {
         for (let head = 0; head < kvHeads; head++) {

@@ -281,7 +281,7 @@ export class CudaBackend implements Backend {
 }
 
 /** Tokens that a thread block of copy_tokens.cu copies. */
-const copiesPerBlock = 4;
+const copiesPerBlock = 16;
 
 function copyWords(maxRows: number): number {
   return 4 + 3 * maxRows;
