@@ -1,8 +1,9 @@
-/** Opening a model on a device without enough of something: one sentence that says what and how much, and nothing is left behind. */
+/** Opening a model on a device without enough of something: one sentence says what and how much, and nothing is left. */
 import { beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtemp, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { allowAttention } from "../../../worker/backend/cuda/attention.ts";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import { kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
 import { type CudaDevice, openDevice } from "../../../worker/backend/cuda/open-device.ts";
@@ -11,6 +12,7 @@ import { loadModel } from "../../../worker/model/load.ts";
 import { parameterBytes, type Signature } from "../../../worker/native/cuda/arguments.ts";
 import { CudaDriver } from "../../../worker/native/cuda/driver.ts";
 import { fake, fakePath } from "../../native/cuda/fake.ts";
+import { EmulatedDevice } from "./emulated-device.ts";
 
 // A model is opened once for each of its allocations.
 setDefaultTimeout(60_000);
@@ -142,6 +144,18 @@ describe("devices that are too small", () => {
     );
     device.close();
   });
+});
+
+test.each([
+  ["8.9", 101_376],
+  ["8.0", 166_912],
+  ["9.0", 232_448],
+])("attention fits the shared memory of compute capability %s", (_, bytes) => {
+  for (let size = 16; size <= 128; size += 16) {
+    const device = new EmulatedDevice(size, 1 << 16);
+    device.maxSharedBytesPerBlock = bytes;
+    expect(() => allowAttention(device, size)).not.toThrow();
+  }
 });
 
 test.each(["cuModuleLoadData", "cublasLtCreate", "cuEventCreate", "nvrtcCreateProgram", "cuMemsetD8Async"])(
