@@ -1,12 +1,14 @@
 /*
  * Attention for items of many rows on Hopper: bound by arithmetic (attention_plan.cuh has plan, rotation and softmax).
  *
- * Tile: 128 packed rows (eight tiles of 16) by 128 tokens, four warpgroups. One copies K and V into a ring, one turns q
- * for the next slice meanwhile (attention_wgmma.cuh). Two of 64 packed rows compute S = Q K^T from shared memory and
- * O += P V with P in registers (wgmma.cuh); each starts the scores of the next tile before the product with V of this
- * one, and they take turns, so that one's softmax runs beside the other's products.
+ * Tile: 128 packed rows (eight tiles of 16) by 128 tokens, four warpgroups. One keeps K and V in a ring
+ * (wgmma_ring.cuh), one turns q for the next slice meanwhile (wgmma_queries.cuh). Two of 64 packed rows compute
+ * S = Q K^T from shared memory and O += P V with P in registers (wgmma.cuh); each starts the scores of the next tile
+ * before the product with V of this one, and they take turns, so that one's softmax runs beside the other's products.
  *
  * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Only shared slices are read.
+ * Instead of the pool it takes the pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of
+ * min(blockTokens, 128) of them; blockTokens is 8 or more. rotaryDim is a multiple of 16.
  *
  * Grid: any number of blocks, one a multiprocessor; they share the units. Floor: 4 * headDim FLOP for each pair of
  * packed row and token seen. Oracle: test/gpu/attention-oracle.ts.
@@ -15,11 +17,8 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (HEAD_DIM == 64 || HEAD_DIM == 128)
 #define HAS_PRODUCTS
-#include "attention_wgmma.cuh"
-
-/* 16 x 8 numbers of each warp's 16 rows, as the accumulators of wgmma hold them. */
-using Scores = float[kTokens / 8][4];
-using Sums = float[kHeadDim / 8][4];
+#include "wgmma_queries.cuh"
+#include "wgmma_results.cuh"
 
 /* What a product warpgroup keeps from unit to unit. */
 struct Consumer {
@@ -32,7 +31,6 @@ struct Consumer {
   __device__ __forceinline__ int next_slot() {
     const int slot = ring.slot;
     barrier_wait(shared + kFullAt + slot * 8, ring.parity);
-    order_before_products();
     ring.advance();
     return slot;
   }
@@ -44,13 +42,13 @@ struct Consumer {
 
   /* What the slot of K holds; q is there. */
   __device__ __forceinline__ TileInfo info(int slot) {
-    const int4 words = load_shared4(shared + kInfosAt + slot * 16);
-    if (words.w & kNewQueries) {
+    const TileInfo info = load_info(shared + kInfosAt + slot * 16);
+    if (info.flags & kNewQueries) {
       if (queries >= 0) release(shared + kQueryEmptyAt + (queries & 1) * 8);
       queries++;
       barrier_wait(shared + kQueryFullAt + (queries & 1) * 8, queries >> 1 & 1);
     }
-    return {words.x, words.y, words.z, words.w};
+    return info;
   }
 
   __device__ __forceinline__ void start_scores(Scores &scores, int slot) const {
@@ -72,17 +70,18 @@ struct Consumer {
   }
 };
 
-/* Tokens that a row does not see, or that are not there, weigh nothing. `rows`: of the item, of the lane's two. */
+/* Tokens that a row does not see, or that are not of the slice, weigh nothing. `rows`: the lane's two, in the item. */
 __device__ __forceinline__ void mask_scores(Scores &scores, const TileInfo &info, const int (&rows)[2]) {
+  const int column = int(threadIdx.x & 3) * 2, start = (info.flags >> kStartShift) - column;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     const int i = rows[r] - (info.sliceRows & 0xffff);
     const bool takesPart = i >= 0 && i < info.sliceRows >> 16;
-    const int limit = (takesPart ? min(info.tokensLeft, info.visible + i) : 0) - int(threadIdx.x & 3) * 2;
+    const int end = (takesPart ? min(info.end, info.visible + i) : 0) - column;
 #pragma unroll
     for (int n = 0; n < kTokens / 8; n++) {
-      if (n * 8 >= limit) scores[n][2 * r] = -infinity();
-      if (n * 8 + 1 >= limit) scores[n][2 * r + 1] = -infinity();
+      if (n * 8 >= end || n * 8 < start) scores[n][2 * r] = -infinity();
+      if (n * 8 + 1 >= end || n * 8 + 1 < start) scores[n][2 * r + 1] = -infinity();
     }
   }
 }
@@ -92,37 +91,6 @@ __device__ __forceinline__ void pack_weights(const Scores &scores, uint32 (&weig
   for (int n = 0; n < kTokens / 8; n++) {
     weights[2 * n] = pack_bf16(scores[n][0], scores[n][1]);
     weights[2 * n + 1] = pack_bf16(scores[n][2], scores[n][3]);
-  }
-}
-
-/* The warp's results, and those rows merged whose parts are all there. */
-__device__ __forceinline__ void write_tile(const PlanArguments &a, const PlanUnit &unit, const TileRow &tileRow,
-                                           RunningSoftmax &softmax, const Sums &out) {
-  const int lane = threadIdx.x & 31;
-  softmax.finish();
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    const int packed = lane / 4 + 8 * r, inTile = packed / unit.headCount;
-    const int row = __shfl_sync(kAllLanes, tileRow.row, inTile);
-    const int partial = __shfl_sync(kAllLanes, tileRow.partial, inTile);
-    if (inTile >= unit.rowsPerTile || row < 0) continue;
-    const int head = unit.firstHead + packed % unit.headCount;
-    const float inverse = softmax.sum[r] > 0 ? 1.0f / softmax.sum[r] : 0.0f;
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; n++) {
-      const float *pair = &out[n][2 * r];
-      write_result(a, row, partial, head, n * 8 + (lane & 3) * 2, pair[0] * inverse, pair[1] * inverse);
-    }
-    if ((lane & 3) == 0) write_log_sum(a, partial, head, softmax.log_sum(r, a.scaleLog2));
-  }
-  if (!__any_sync(kAllLanes, tileRow.partial >= 0)) return;
-  __threadfence();
-  __syncwarp();
-  const bool isLast = tileRow.partial >= 0 && arrive_at_merge(a, unit, tileRow.merge);
-  __threadfence();
-  for (uint32 left = __ballot_sync(kAllLanes, isLast); left != 0; left &= left - 1) {
-    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(left) - 1);
-    for (int h = 0; h < unit.headCount; h++) merge_head(a, merge, unit.firstHead + h);
   }
 }
 
@@ -154,7 +122,8 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
   RunningSoftmax softmax;
   softmax.reset();
   const auto isMasked = [&](const TileInfo &info) {
-    return (info.flags & kNotAllRows) != 0 || min(info.tokensLeft, info.visible + groupRow) < kTokens;
+    return (info.flags & kNotAllRows) != 0 || info.flags >> kStartShift != 0 ||
+           min(info.end, info.visible + groupRow) < kTokens;
   };
 
   int key = consumer.next_slot();
@@ -175,7 +144,6 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
     key = consumer.next_slot();
     info = consumer.info(key);
     barrier_wait(consumer.shared + kFullAt + value * 8, valueParity);
-    order_before_products();
     meet(1 + consumer.group, 256);
     pin(out);
     products_begin();
@@ -203,7 +171,6 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
     consumer.ring.advance();
   }
   barrier_wait(consumer.shared + kFullAt + value * 8, valueParity);
-  order_before_products();
   pin(out);
   products_begin();
   consumer.start_values(out, weights, value);
@@ -219,8 +186,16 @@ __device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, in
   consumer.warp = warp;
   consumer.group = consumer.warp / 4;
   if (consumer.group == 1) signal(1, 256); /* the first turn is the other's */
-  for (UnitWalk units(a); !units.done(); units.round++) {
-    const PlanUnit unit = plan_unit_at(a, units.index());
+  const int parts = a.kvHeads * chunks_of_group(a);
+  UnitWalk units(a);
+  int index = units.index();
+  PlanItem item;
+  if (!units.done()) item = a.items[index / parts];
+  while (!units.done()) {
+    const PlanUnit unit = plan_unit(a, item, index % parts);
+    units.round++;
+    index = units.index();
+    if (!units.done()) item = a.items[index / parts]; /* comes while this unit is at work */
     if (unit.tileCount > consumer.group * 4) {
       attend_unit(a, unit, consumer);
     } else {
@@ -232,7 +207,8 @@ __device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, in
 __device__ __forceinline__ void init_barriers(uint32 shared) {
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < kSlots; slot++) {
-      barrier_init(shared + kFullAt + slot * 8, kCopyWarps * 32 + 1);
+      barrier_init(shared + kFullAt + slot * 8, 1);
+      barrier_init(shared + kLandedAt + slot * 8, 1);
       barrier_init(shared + kEmptyAt + slot * 8, kProductWarps);
     }
     for (int tile = 0; tile < 2; tile++) {
@@ -251,19 +227,20 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_wgmma(PLAN_PARAME
   let_next_begin();
   const uint32 shared = shared_address(reinterpret_cast<const bf16 *>(memory));
   require_shared_memory(kSharedBytes);
-  if (shared % 1024 != 0) __trap();
+  if (shared % 1024 != 0 || blockTokens < 8 || rotaryDim % 16 != 0) __trap();
   init_barriers(shared);
   wait_for_previous();
   /* The same in all lanes, and seen to be. */
   const int warp = __shfl_sync(kAllLanes, int(threadIdx.x >> 5), 0);
   if (warp < kCopyWarps) {
-    shrink_registers<56>();
-    copy_tiles(a, shared, warp);
+    shrink_registers<kCopyRegisters>();
+    if (warp == 0) copy_tiles(a, shared);
+    if (warp == 1) clear_tiles(a, shared);
   } else if (warp < kCopyWarps + kQueryWarps) {
-    shrink_registers<56>();
+    shrink_registers<kQueryRegisters>();
     write_queries(a, shared, warp - kCopyWarps);
   } else {
-    grow_registers<200>();
+    grow_registers<kProductRegisters>();
     attend(a, shared, warp - kCopyWarps - kQueryWarps);
   }
 #else

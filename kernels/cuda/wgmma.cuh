@@ -85,31 +85,18 @@ __device__ __forceinline__ void multiply_columns(float (&d)[8][4], const uint32 
 #undef REGISTERS_64
 
 /* Shared memory by its address. */
-__device__ __forceinline__ uint32 load_shared(uint32 from) {
-  uint32 x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-  return x;
-}
-__device__ __forceinline__ void store_shared(uint32 to, uint32 x) {
-  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-__device__ __forceinline__ int4 load_shared4(uint32 from) {
-  int4 x;
+__device__ __forceinline__ uint4 load_shared4(uint32 from) {
+  uint4 x;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "r"(from)
                : "memory");
   return x;
 }
-__device__ __forceinline__ void store_shared4(uint32 to, const int4 &x) {
+__device__ __forceinline__ void store_shared4(uint32 to, const uint4 &x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
 }
-/* As copy_async of mma.cuh. */
-__device__ __forceinline__ void copy_async_to(uint32 to, const bf16 *from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-
 /* Registers of a warpgroup's threads from here on; all of its warps call it. */
 template <int kRegisters>
 __device__ __forceinline__ void shrink_registers() {
@@ -127,9 +114,9 @@ __device__ __forceinline__ void barrier_init(uint32 barrier, int count) {
 __device__ __forceinline__ void barrier_arrive(uint32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* Arrives when this thread's asynchronous copies so far are there. */
-__device__ __forceinline__ void barrier_arrive_after_copies(uint32 barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+/* The phase does not end before so many bytes of bulk copies are there. */
+__device__ __forceinline__ void barrier_arrive_expecting(uint32 barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint32 barrier, uint32 parity) {
   asm volatile(
@@ -137,6 +124,18 @@ __device__ __forceinline__ void barrier_wait(uint32 barrier, uint32 parity) {
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra AGAIN;\n}" ::"r"(barrier),
       "r"(parity)
+      : "memory");
+}
+
+/* A tensor map (128 bytes, worker/native/cuda/tensor-map.ts) that was written before this launch. */
+__device__ __forceinline__ void acquire_tensor_map(const void *map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+/* Starts the copy of the map's box at (column, row); its bytes count for the barrier. */
+__device__ __forceinline__ void copy_box(uint32 to, const void *map, int column, int row, uint32 barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+      ::"r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
 

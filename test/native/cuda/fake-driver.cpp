@@ -79,6 +79,15 @@ API i32 cuDevicePrimaryCtxRelease_v2(i32 device) { return gone(note("cuDevicePri
 API i32 cuCtxSetCurrent(void *context) { return note("cuCtxSetCurrent", text((u64)context - 0xc000)); }
 API i32 cuMemGetInfo_v2(u64 *free_out, u64 *total) { *free_out = free_bytes; *total = 141ull << 30; return 0; }
 
+/* The map keeps what it was made of: address, extents, bytes of a row, box, swizzle. */
+API i32 cuTensorMapEncodeTiled(u64 *map, i32, uint32_t, u64 address, const u64 *extents, const u64 *strides,
+                               const uint32_t *box, const uint32_t *, i32, i32 swizzle, i32, i32) {
+  if ((u64)map % 64 != 0 || address % 16 != 0 || strides[0] % 16 != 0 || box[1] > 256) return 1;
+  const u64 words[] = {address, extents[0], extents[1], strides[0], box[0], box[1], (u64)swizzle};
+  memcpy(map, words, sizeof words);
+  return note("cuTensorMapEncodeTiled", "");
+}
+
 struct Allocation { void *memory; u64 bytes; bool on_device; };
 static std::map<u64, Allocation> allocations;
 /* Aligned as the driver's; the bytes hold no zeros, as fresh memory need not. */

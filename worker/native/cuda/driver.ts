@@ -36,6 +36,10 @@ const driverSymbols = {
   cuMemcpyDtoHAsync_v2: { args: ["ptr", "u64", "u64", "ptr"], returns: "i32" },
   cuMemcpyDtoDAsync_v2: { args: ["u64", "u64", "u64", "ptr"], returns: "i32" },
   cuMemsetD8Async: { args: ["u64", "u8", "u64", "ptr"], returns: "i32" },
+  cuTensorMapEncodeTiled: {
+    args: ["ptr", "i32", "u32", "u64", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32"],
+    returns: "i32",
+  },
   cuStreamCreate: { args: ["ptr", "u32"], returns: "i32" },
   cuStreamDestroy_v2: { args: ["ptr"], returns: "i32" },
   cuStreamSynchronize: { args: ["ptr"], returns: "i32" },

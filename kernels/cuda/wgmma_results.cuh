@@ -1,0 +1,70 @@
+/* From the sums of a product warp to results: rows of the output, partial results, merges. */
+#ifndef SPANGATE_WGMMA_RESULTS_CUH
+#define SPANGATE_WGMMA_RESULTS_CUH
+
+#include "wgmma_ring.cuh"
+
+/* 16 x 8 numbers of each warp's 16 rows, as the accumulators of wgmma hold them. */
+using Scores = float[kTokens / 8][4];
+using Sums = float[kHeadDim / 8][4];
+
+/* Four lanes with one word of each of four groups: lane q gets all words of group q. */
+__device__ __forceinline__ uint4 transpose_words(const uint32 (&v)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+  const uint32 r0 = __shfl_xor_sync(kAllLanes, odd ? v[0] : v[1], 1);
+  const uint32 r1 = __shfl_xor_sync(kAllLanes, odd ? v[2] : v[3], 1);
+  const uint32 u0 = odd ? r0 : v[0], u1 = odd ? v[1] : r0, u2 = odd ? r1 : v[2], u3 = odd ? v[3] : r1;
+  const uint32 s0 = __shfl_xor_sync(kAllLanes, high ? u0 : u2, 2);
+  const uint32 s1 = __shfl_xor_sync(kAllLanes, high ? u1 : u3, 2);
+  return high ? make_uint4(s0, s1, u2, u3) : make_uint4(u0, u1, s0, s1);
+}
+
+/* A row of the warp's 16, of which the lane has every fourth pair of columns. */
+__device__ __forceinline__ void write_row(const PlanArguments &a, bool exists, int row, int partial, int head, int r,
+                                          float inverse, const Sums &out) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int m = 0; m < kHeadDim / 8; m += 4) {
+    uint32 words[4];
+#pragma unroll
+    for (int n = 0; n < 4; n++) words[n] = pack_bf16(out[m + n][2 * r] * inverse, out[m + n][2 * r + 1] * inverse);
+    const uint4 eight = transpose_words(words);
+    if (!exists || partial >= 0) continue;
+    *reinterpret_cast<uint4 *>(result_at(a, row, head) + (m + (lane & 3)) * 8) = eight;
+  }
+  if (!exists || partial < 0) return;
+#pragma unroll
+  for (int n = 0; n < kHeadDim / 8; n++) {
+    const float2 pair = make_float2(out[n][2 * r] * inverse, out[n][2 * r + 1] * inverse);
+    *reinterpret_cast<float2 *>(partial_at(a, partial, head) + n * 8 + (lane & 3) * 2) = pair;
+  }
+}
+
+/* The warp's results, and those rows merged whose parts are all there. */
+__device__ __forceinline__ void write_tile(const PlanArguments &a, const PlanUnit &unit, const TileRow &tileRow,
+                                           RunningSoftmax &softmax, const Sums &out) {
+  const int lane = threadIdx.x & 31;
+  softmax.finish();
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int packed = lane / 4 + 8 * r, inTile = packed / unit.headCount;
+    const int row = __shfl_sync(kAllLanes, tileRow.row, inTile);
+    const int partial = __shfl_sync(kAllLanes, tileRow.partial, inTile);
+    const bool exists = inTile < unit.rowsPerTile && row >= 0;
+    const int head = unit.firstHead + packed % unit.headCount;
+    const float inverse = softmax.sum[r] > 0 ? 1.0f / softmax.sum[r] : 0.0f;
+    write_row(a, exists, row, partial, head, r, inverse, out);
+    if (exists && (lane & 3) == 0) write_log_sum(a, partial, head, softmax.log_sum(r));
+  }
+  if (!__any_sync(kAllLanes, tileRow.partial >= 0)) return;
+  __threadfence();
+  __syncwarp();
+  const bool isLast = tileRow.partial >= 0 && arrive_at_merge(a, unit, tileRow.merge);
+  __threadfence();
+  for (uint32 left = __ballot_sync(kAllLanes, isLast); left != 0; left &= left - 1) {
+    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(left) - 1);
+    for (int h = 0; h < unit.headCount; h++) merge_head(a, merge, unit.firstHead + h);
+  }
+}
+
+#endif

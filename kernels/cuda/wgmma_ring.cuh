@@ -1,0 +1,223 @@
+/*
+ * What stands in the shared memory of attention_wgmma.cu, and the two warps that keep K and V in it: one has them
+ * copied, one clears what must not count.
+ *
+ * RING. Slots of one tile each: K, V, K, V ... of 128 tokens in the order of the item's slices. The bulk copy engine
+ * writes them, a box of one block's tokens at a time, swizzled, so a tile begins where a block (or 128 tokens of it)
+ * begins: tokens before the slice's first and past its last are masked, and zeros in V, whatever the pool holds there.
+ * A barrier per slot says that it is filled, another that all eight product warps have done with it.
+ */
+#ifndef SPANGATE_WGMMA_RING_CUH
+#define SPANGATE_WGMMA_RING_CUH
+
+#include "attention_plan.cuh"
+#include "wgmma.cuh"
+
+constexpr int kTokens = 128, kPackedRows = 128;
+constexpr int kHalves = kHeadDim / 64, kChunks = kHeadDim / 8;
+/* Tiles of q, K and V are alike: [kHalves][128][64], swizzled (wgmma.cuh). */
+constexpr int kHalfBytes = 128 * 128, kTileBytes = kHalves * kHalfBytes;
+constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
+constexpr int kCopyWarps = 4, kQueryWarps = 4, kProductWarps = 8; /* of the first, two work */
+constexpr int kCopyRegisters = 32, kQueryRegisters = 80, kProductRegisters = 200; /* of a thread: 65,536 in all */
+
+/* What a slot of K holds; numbers of tokens count from its first row. */
+struct TileInfo {
+  int end;       /* of the slice */
+  int visible;   /* where the sight of the slice's first row ends */
+  int sliceRows; /* firstRow + rowCount * 65536 */
+  int flags;     /* and, from kStartShift on, where the slice begins */
+};
+__device__ __forceinline__ void store_info(uint32 to, const TileInfo &info) {
+  store_shared4(to, make_uint4(info.end, info.visible, info.sliceRows, info.flags));
+}
+__device__ __forceinline__ TileInfo load_info(uint32 from) {
+  const uint4 words = load_shared4(from);
+  return {int(words.x), int(words.y), int(words.z), int(words.w)};
+}
+constexpr int kNewQueries = 1, kLastOfUnit = 2, kNotAllRows = 4, kStartShift = 8;
+
+/* Byte offsets; the start is a multiple of 1,024. */
+constexpr int kRingAt = 2 * kTileBytes;
+constexpr int kInfosAt = kRingAt + kSlots * kTileBytes;
+constexpr int kFullAt = kInfosAt + kSlots * int(sizeof(TileInfo));
+constexpr int kEmptyAt = kFullAt + kSlots * 8;
+constexpr int kLandedAt = kEmptyAt + kSlots * 8;
+constexpr int kQueryFullAt = kLandedAt + kSlots * 8;
+constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
+constexpr int kSharedBytes = kQueryEmptyAt + 2 * 8;
+
+/* A place in a ring of kCount slots and the parity of its round. */
+template <int kCount>
+struct RingPlace {
+  int slot = 0;
+  uint32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++slot == kCount) slot = 0, parity ^= 1;
+  }
+};
+
+/* Units of a block, taken in turn there and back: the longest units come first, so no block gets the longest twice. */
+struct UnitWalk {
+  int round = 0, count;
+
+  __device__ __forceinline__ explicit UnitWalk(const PlanArguments &a)
+      : count(*a.itemCount * a.kvHeads * chunks_of_group(a)) {}
+  __device__ __forceinline__ int index() const {
+    const int place = round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    return round * gridDim.x + place;
+  }
+  __device__ __forceinline__ bool done() const { return index() >= count; }
+};
+
+/* The tiles of all units of a block, one after the other; each slice has one or more, and a unit without slices one. */
+struct TileWalk {
+  UnitWalk units;
+  PlanUnit unit;
+  PlanSlice slice;
+  int box;        /* tokens that are copied together: of one block */
+  int index, row; /* the slice's, and the tile's first token, from the start of the slice's first block on */
+
+  __device__ __forceinline__ explicit TileWalk(const PlanArguments &a) : units(a), box(min(a.blockTokens, kTokens)) {
+    enter_unit(a);
+  }
+  __device__ __forceinline__ bool done() const { return units.done(); }
+  /* The slice in the tile: rows [start, end). */
+  __device__ __forceinline__ int start() const { return max(slice.firstToken - row, 0); }
+  __device__ __forceinline__ int end() const { return slice.firstToken + slice.tokenCount - row; }
+  __device__ __forceinline__ bool is_whole() const { return slice.firstToken <= row && end() >= kTokens; }
+  __device__ __forceinline__ bool is_last_of_slice() const { return end() <= kTokens; }
+  __device__ __forceinline__ bool is_last_of_unit() const {
+    return is_last_of_slice() && index + 1 >= unit.item.sharedSlices;
+  }
+  /* Without RoPE the first slice's q serve all. */
+  __device__ __forceinline__ bool needs_queries(const PlanArguments &a) const {
+    return row == (slice.firstToken & -box) && index < (a.rotaryDim == 0 ? 1 : unit.item.sharedSlices);
+  }
+
+  __device__ __forceinline__ void enter_slice(const PlanArguments &a, int at) {
+    index = at;
+    if (at < unit.item.sharedSlices) {
+      slice = a.slices[unit.item.firstSlice + at];
+    } else {
+      slice = {};
+    }
+    row = slice.firstToken & -box;
+  }
+  __device__ __forceinline__ void enter_unit(const PlanArguments &a) {
+    if (units.done()) return;
+    unit = plan_unit_at(a, units.index());
+    enter_slice(a, 0);
+  }
+  __device__ __forceinline__ void next(const PlanArguments &a) {
+    if (!is_last_of_slice()) {
+      row += kTokens;
+    } else if (!is_last_of_unit()) {
+      enter_slice(a, index + 1);
+    } else {
+      units.round++;
+      enter_unit(a);
+    }
+  }
+};
+
+__device__ __forceinline__ TileInfo tile_info(const PlanArguments &a, const TileWalk &at) {
+  const PlanSlice &slice = at.slice;
+  TileInfo info;
+  info.end = at.end();
+  info.visible = slice.firstToken + slice.firstVisible - at.row;
+  info.sliceRows = slice.firstRow + (slice.rowCount << 16);
+  info.flags = at.start() << kStartShift;
+  if (at.needs_queries(a)) info.flags |= kNewQueries;
+  if (at.is_last_of_unit()) info.flags |= kLastOfUnit;
+  if (slice.rowCount < at.unit.item.rowCount) info.flags |= kNotAllRows;
+  return info;
+}
+
+/* The box that a lane has copied, of a tile's kTokens / box * kHalves. */
+struct Box {
+  int block; /* id, or -1: none */
+  int token; /* of the block */
+
+  __device__ __forceinline__ static int first_row(const TileWalk &at) {
+    return int(threadIdx.x & 31) / kHalves * at.box;
+  }
+  __device__ __forceinline__ void load(const PlanArguments &a, const TileWalk &at) {
+    const int inTile = first_row(at), place = at.row + inTile;
+    const bool exists = !at.done() && inTile < min(kTokens, at.end());
+    block = exists ? a.blockIds[at.slice.block + place / a.blockTokens] : -1;
+    token = place & (a.blockTokens - 1);
+  }
+};
+
+/* The warp that has K and V copied. `a.pool` is the tensor map of the pool: rows of headDim, boxes of 64 by `box`. */
+__device__ __forceinline__ void copy_tiles(const PlanArguments &a, uint32 shared) {
+  const int lane = threadIdx.x & 31;
+  RingPlace<kSlots> ring;
+  TileWalk at(a);
+  Box box;
+  box.load(a, at);
+  acquire_tensor_map(a.pool);
+  while (!at.done()) {
+    const TileInfo info = tile_info(a, at);
+    const bool isWhole = at.is_whole(), goesOn = !at.is_last_of_slice();
+    const int boxRows = at.box, rowInTile = Box::first_row(at), token = box.token;
+    const int head = box.block < 0 ? -1 : box.block * a.kvHeads + at.unit.kvHead;
+    /* The next box's place comes while this one is copied; what follows a slice is looked up afterwards. */
+    if (goesOn) {
+      at.next(a);
+      box.load(a, at);
+    }
+    const int bytes = __popc(__ballot_sync(kAllLanes, head >= 0)) * boxRows * 128;
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      const uint32 slot = shared + kRingAt + ring.slot * kTileBytes;
+      /* Someone else passes on a tile of V that must be cleared first. */
+      const uint32 barrier = shared + (part == 1 && !isWhole ? kLandedAt : kFullAt) + ring.slot * 8;
+      barrier_wait(shared + kEmptyAt + ring.slot * 8, ring.parity ^ 1);
+      if (lane == 0) {
+        if (part == 0) store_info(shared + kInfosAt + ring.slot * 16, info);
+        barrier_arrive_expecting(barrier, bytes);
+      }
+      __syncwarp();
+      if (head >= 0) {
+        copy_box(slot + lane % kHalves * kHalfBytes + rowInTile * 128, a.pool, lane % kHalves * 64,
+                 (head * 2 + part) * a.blockTokens + token, barrier);
+      }
+      ring.advance();
+    }
+    if (!goesOn) {
+      at.next(a);
+      box.load(a, at);
+    }
+  }
+}
+
+/* The warp that clears rows of V outside the slice. */
+__device__ __forceinline__ void clear_tiles(const PlanArguments &a, uint32 shared) {
+  const int lane = threadIdx.x & 31;
+  RingPlace<kSlots> ring;
+  uint32 landed = 0; /* parities, a bit for each slot */
+  for (TileWalk at(a); !at.done(); at.next(a)) {
+    ring.advance(); /* K */
+    if (!at.is_whole()) {
+      const int start = at.start(), end = max(at.end(), 0);
+      const uint32 slot = shared + kRingAt + ring.slot * kTileBytes;
+      barrier_wait(shared + kLandedAt + ring.slot * 8, landed >> ring.slot & 1);
+      landed ^= 1u << ring.slot;
+      for (int i = lane; i < kTokens * kChunks; i += 32) {
+        const int row = i / kChunks, chunk = i % kChunks;
+        if (row < start || row >= end) {
+          store_shared4(slot + chunk / 8 * kHalfBytes + row * 128 + chunk % 8 * 16, make_uint4(0, 0, 0, 0));
+        }
+      }
+      order_before_products();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared + kFullAt + ring.slot * 8);
+    }
+    ring.advance();
+  }
+}
+
+#endif
