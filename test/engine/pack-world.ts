@@ -95,12 +95,17 @@ export function randomPieces(choices: Choices, sizes: WorldSizes): PieceSpec[] {
     const end = choices.chance(0.2) ? choices.int(first + 1, tokens) : tokens;
     const own = blockIds.slice(Math.floor(first / blockTokens), Math.ceil(end / blockTokens));
     return {
-      // Nobody stores chains in two orders, but nothing forbids it.
-      blockIds: choices.chance(0.1) ? own.reverse() : own,
+      blockIds: choices.chance(0.1) ? entangled(choices, own, choices.pick(documents).blockIds) : own,
       firstToken: first % blockTokens,
       tokens: end - first,
       offset: choices.chance(0.3) ? 0 : choices.int(-50, 50),
     };
+  };
+  /** In another order, with a block of another document in it: nobody stores that, but nothing forbids it. */
+  const entangled = (of: Choices, own: number[], other: readonly number[]): number[] => {
+    const mixed = own.toSorted(() => of.next() - 0.5);
+    const block = of.pick(other);
+    return mixed.includes(block) ? mixed : mixed.with(of.int(0, mixed.length - 1), block);
   };
   return Array.from({ length: sizes.pieces }, () => {
     const rowCount = choices.chance(0.8) ? 1 : choices.int(1, sizes.maxRows);

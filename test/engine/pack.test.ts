@@ -220,8 +220,9 @@ describe("long contexts", () => {
   test("split anywhere, no part is empty", () => {
     const [piece] = lone(200, 1);
     for (let tokens = 2_000; tokens < 2_100; tokens++) {
-      const blockIds = piece.segments[0].blockIds.slice(0, Math.ceil(tokens / 16));
-      const batch = batchOf([{ rowCount: 1, segments: [{ ...piece.segments[0], blockIds, tokens }] }]);
+      const firstToken = tokens % 13;
+      const blockIds = piece.segments[0].blockIds.slice(0, Math.ceil((firstToken + tokens) / 16));
+      const batch = batchOf([{ rowCount: 1, segments: [{ ...piece.segments[0], blockIds, firstToken, tokens }] }]);
       checkPlan(batch, new PackPlanner(h200).plan(batch), h200);
     }
   });

@@ -14,7 +14,7 @@ import type { ItemKind, PlanWriter } from "./pack-writer.ts";
 /** Rounds of choosing hubs: each changes the order of rows, and so what leaf items load. */
 const maxRounds = 3;
 /** Cuts to try, in items for each slot of the chip. */
-const itemsPerSlot = [1, 2, 4] as const;
+const itemsPerSlot = [1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4] as const;
 /** A step that takes at most so much longer than one of equal items is not cut. */
 const evenEnough = 1.05;
 
