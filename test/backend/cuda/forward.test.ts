@@ -2,6 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import type { Batch } from "../../../worker/backend/backend.ts";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { GoldenModel, goldenSchema } from "../../golden/golden-model.ts";
@@ -12,6 +13,7 @@ const folders = readdirSync(goldenFolder, { withFileTypes: true }).filter((entry
 
 /** Where the reference does not say how far bfloat16 is off. */
 const usualError = 0.08;
+const roundingError = 0.02;
 
 async function openEmulated(folder: string, graphs: boolean) {
   const model = loadModel(folder, numericMode);
@@ -19,6 +21,38 @@ async function openEmulated(folder: string, graphs: boolean) {
   const options = { kvBytes: 4 << 20, blockTokens: 16, maxRows: 256, maxLogitRows: 8, reserveBytes: 0, graphs };
   return { device, model, backend: await CudaBackend.open(device, model, options) };
 }
+
+/** A request's next row: token `id` at `position` of its one block. */
+function rowBatch(id: number, position: number): Batch {
+  const one = (value: number) => Int32Array.of(value);
+  return {
+    tokenIds: one(id),
+    positions: one(position),
+    slots: one(position),
+    pieceRows: Int32Array.of(0, 1),
+    pieceSegments: Int32Array.of(0, 1),
+    segmentBlockStarts: one(0),
+    segmentFirstTokens: one(0),
+    segmentTokenCounts: one(position + 1),
+    segmentOffsets: one(0),
+    blockIds: one(0),
+    logitRows: one(0),
+  };
+}
+
+/** Logits of four rows, one after the other, and what the last one launched. */
+async function runRows(folder: string, graphs: boolean) {
+  const { device, backend } = await openEmulated(folder, graphs);
+  let logits = new Float32Array(0);
+  for (const [position, id] of [7, 3, 11, 5].entries()) {
+    device.log.length = 0;
+    logits = (await backend.forward(rowBatch(id, position))).slice();
+  }
+  await backend.dispose();
+  return { logits, names: device.log };
+}
+
+const norm = (values: Float32Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
 
 describe.each(folders.map((entry) => entry.name))("%s", (name) => {
   test("a prompt and a span query are as far off as bfloat16 is", async () => {
@@ -37,5 +71,16 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
     expect(device.graphLaunches).toBeGreaterThan(10);
     await golden.dispose();
     expect(device.closed).toBe(true);
+  });
+
+  test("a step of one row, with sums and norms inside its products, gives what any step gives", async () => {
+    const folder = join(goldenFolder, name);
+    const [fused, plain] = [await runRows(folder, true), await runRows(folder, false)];
+    const difference = norm(fused.logits.map((x, i) => x - plain.logits[i])) / norm(plain.logits);
+    // Rows are rounded to bfloat16, with and without the factor of their norm, at a dozen places of each layer.
+    expect(difference).toBeLessThan(roundingError);
+    expect(plain.names).toContain("silu_mul");
+    expect(fused.names).not.toContain("silu_mul");
+    expect(fused.names.filter((launch) => launch === "add_rmsnorm")).toHaveLength(1);
   });
 });
