@@ -219,7 +219,7 @@ describe("long contexts", () => {
 
   test("split anywhere, no part is empty", () => {
     const [piece] = lone(200, 1);
-    for (let tokens = 2_000; tokens < 2_100; tokens++) {
+    for (let tokens = 1_100; tokens < 1_300; tokens++) {
       const firstToken = tokens % 13;
       const blockIds = piece.segments[0].blockIds.slice(0, Math.ceil((firstToken + tokens) / 16));
       const batch = batchOf([{ rowCount: 1, segments: [{ ...piece.segments[0], blockIds, firstToken, tokens }] }]);
