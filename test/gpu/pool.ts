@@ -8,7 +8,7 @@ import { readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
 import { startTestServer } from "../support/server.ts";
 import { askQuestions, openStore, rightAnswers } from "./pool-answers.ts";
 import { killUnderLoad } from "./pool-kill.ts";
-import { allReady, cacheOf, metricsText, type PoolServer, workersOf } from "./pool-server.ts";
+import { allReady, cacheOf, metricsText, type PoolServer, until, workersOf } from "./pool-server.ts";
 import { spreadCold } from "./pool-spread.ts";
 import { assertThat, Report } from "./report.ts";
 
@@ -34,16 +34,17 @@ async function checkWorkers(server: PoolServer): Promise<string> {
 }
 
 async function checkMetrics(server: PoolServer): Promise<string> {
-  const text = await metricsText(server);
-  const sampleOf = (name: string, worker: string): number =>
-    Number(new RegExp(`^${name}\\{worker="${worker}"\\} (\\S+)$`, "m").exec(text)?.[1]);
   const names = ["spangate_worker_ready", "spangate_computed_tokens_total", "vllm:prefix_cache_hits_total"];
   const workerIds = devices.map((_, index) => `worker-${index}`);
-  const values = names.map((name) => workerIds.map((id) => sampleOf(name, id)));
-  assertThat(
-    values.flat().every((value) => value > 0),
-    JSON.stringify(values),
-  );
+  let values: number[][] = [];
+  // Workers tell their counters every second.
+  await until(async () => {
+    const text = await metricsText(server);
+    const sampleOf = (name: string, worker: string): number =>
+      Number(new RegExp(`^${name}\\{worker="${worker}"\\} (\\S+)$`, "m").exec(text)?.[1]);
+    values = names.map((name) => workerIds.map((id) => sampleOf(name, id)));
+    return values.flat().every((value) => value > 0);
+  }, "the metrics tell of every worker");
   return names.map((name, index) => `${name} ${values[index]?.join(" and ")}`).join(", ");
 }
 
