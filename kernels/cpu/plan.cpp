@@ -6,7 +6,8 @@
  *   segment tokens   first ........................ first + count        counted from the segment's first block
  *   chunks           [0, 256) [256, 512) …                               each clipped to the seen tokens
  *   tile             up to 48 query vectors: rows of one piece x heads of one KV head
- *   item             a run of chunks of one tile, or of several tiles that see the same blocks (a pack)
+ *   item             a run of chunks of one tile, or of several tiles that see the same blocks (a pack): whole segments,
+ *                    or their beginnings where chains part later
  */
 #include <string.h>
 
@@ -105,34 +106,66 @@ class Planner {
     return step_.view.blockIds + step_.view.segmentBlockStarts[segment];
   }
 
-  /* Orders segments so that equal ones (same tokens of the same blocks) stand together. */
-  int compare(int a, int b) const {
-    const StepView &view = step_.view;
-    if (blocks_of(a)[0] != blocks_of(b)[0]) return blocks_of(a)[0] < blocks_of(b)[0] ? -1 : 1;
-    const int firstA = view.segmentFirstTokens[a], firstB = view.segmentFirstTokens[b];
-    if (firstA != firstB) return firstA < firstB ? -1 : 1;
-    const int tokensA = view.segmentTokenCounts[a], tokensB = view.segmentTokenCounts[b];
-    if (tokensA != tokensB) return tokensA < tokensB ? -1 : 1;
-    const int blocks = (firstA + tokensA + pool_.blockTokens - 1) / pool_.blockTokens;
-    return memcmp(blocks_of(a), blocks_of(b), blocks * sizeof(int32_t));
+  int blocks_to(int token) const { return (token + pool_.blockTokens - 1) / pool_.blockTokens; }
+
+  int end_token(int segment) const {
+    return step_.view.segmentFirstTokens[segment] + step_.view.segmentTokenCounts[segment];
+  }
+
+  /* Orders segments so that those which begin with the same blocks stand together, the shorter first. */
+  bool precedes(const Candidate &a, const Candidate &b) const {
+    const int firstA = step_.view.segmentFirstTokens[a.segment], firstB = step_.view.segmentFirstTokens[b.segment];
+    if (firstA != firstB) return firstA < firstB;
+    const int endA = end_token(a.segment), endB = end_token(b.segment);
+    const int blocks = blocks_to(std::min(endA, endB));
+    const int order = memcmp(blocks_of(a.segment), blocks_of(b.segment), blocks * sizeof(int32_t));
+    if (order != 0) return order < 0;
+    return endA != endB ? endA < endB : a.segment < b.segment;
+  }
+
+  /* How many leading chunks of two segments are the same tokens of the same blocks. */
+  int common_chunks(int a, int b) const {
+    if (step_.view.segmentFirstTokens[a] != step_.view.segmentFirstTokens[b]) return 0;
+    const int endA = end_token(a), endB = end_token(b), blocks = kChunkTokens / pool_.blockTokens;
+    int count = 0;
+    for (int base = 0; base < endA && base < endB; base += kChunkTokens, count++) {
+      const int tokens = std::min(endA - base, kChunkTokens);
+      if (tokens != std::min(endB - base, kChunkTokens)) break;
+      const int32_t *from = blocks_of(a) + count * blocks, *other = blocks_of(b) + count * blocks;
+      if (memcmp(from, other, blocks_to(tokens) * sizeof(int32_t)) != 0) break;
+    }
+    return count;
   }
 
   void add_packs() {
-    step_.segmentPacked.assign(step_.view.segments, 0);
+    step_.chunkPacked.assign(step_.chunks.size(), 0);
     if (tile_count() < 2 || !pool_.packing) return;
-    std::sort(candidates_.begin(), candidates_.end(), [this](const Candidate &a, const Candidate &b) {
-      const int order = compare(a.segment, b.segment);
-      return order != 0 ? order < 0 : a.segment < b.segment;
-    });
-    for (size_t start = 0; start < candidates_.size();) {
-      size_t end = start + 1;
-      while (end < candidates_.size() && compare(candidates_[start].segment, candidates_[end].segment) == 0) end++;
-      while (start < end) start = add_pack(start, end);
+    std::sort(candidates_.begin(), candidates_.end(),
+              [this](const Candidate &a, const Candidate &b) { return precedes(a, b); });
+    pack_range(0, candidates_.size(), 0);
+  }
+
+  /* Packs chunks from `chunk` on of candidates whose chunks before it are the same. */
+  void pack_range(size_t start, size_t end, int chunk) {
+    while (start < end) {
+      int common = chunk_count(candidates_[start].segment);
+      size_t next = start + 1;
+      for (; next < end; next++) {
+        const int same = common_chunks(candidates_[start].segment, candidates_[next].segment);
+        if (same <= chunk) break;
+        common = std::min(common, same);
+      }
+      if (next - start > 1 && common > chunk) {
+        for (size_t first = start; first < next;) first = add_pack(first, next, chunk, common);
+        pack_range(start, next, common);
+      }
+      start = next;
     }
   }
 
-  /* Packs candidates from `start` on while a tile's worth of queries is not exceeded; answers the next one. */
-  size_t add_pack(size_t start, size_t end) {
+  /* Packs chunks [chunk, endChunk) of candidates from `start` on, as many as a tile's worth of queries; answers the
+     next one. */
+  size_t add_pack(size_t start, size_t end, int chunk, int endChunk) {
     int queries = 0;
     size_t next = start;
     while (next < end) {
@@ -142,13 +175,14 @@ class Planner {
       next++;
     }
     if (next - start < 2) return next;
-    const int segment = candidates_[start].segment, firstChunk = step_.segmentChunks[segment];
-    for (size_t i = start; i < next; i++) step_.segmentPacked[candidates_[i].segment] = 1;
-    cut(firstChunk, chunks_end(segment), 0, queries, [&](int chunk, int count) {
+    for (size_t i = start; i < next; i++) {
+      for (int c = chunk; c < endChunk; c++) step_.chunkPacked[step_.segmentChunks[candidates_[i].segment] + c] = 1;
+    }
+    const int first = step_.segmentChunks[candidates_[start].segment];
+    cut(first + chunk, first + endChunk, 0, queries, [&](int from, int count) {
       step_.items.push_back({static_cast<int>(step_.members.size()), static_cast<int>(next - start), count});
       for (size_t i = start; i < next; i++) {
-        const int own = step_.segmentChunks[candidates_[i].segment] + chunk - firstChunk;
-        add_member(candidates_[i].tile, own);
+        add_member(candidates_[i].tile, step_.segmentChunks[candidates_[i].segment] + from - first);
       }
     });
     return next;
@@ -172,15 +206,13 @@ class Planner {
     step_.tiles[tile].itemCount++;
   }
 
-  int chunks_end(int segment) const {
-    return segment + 1 < step_.view.segments ? step_.segmentChunks[segment + 1] : static_cast<int>(step_.chunks.size());
-  }
+  int chunk_count(int segment) const { return (end_token(segment) + kChunkTokens - 1) / kChunkTokens; }
 
   /* Items of the chunks that no pack took. */
   void add_own_items(int index) {
     const Tile tile = step_.tiles[index];
     const int end = tile.firstChunk + tile.chunkCount;
-    auto packed = [&](int chunk) { return step_.segmentPacked[step_.chunks[chunk].segment] != 0; };
+    auto packed = [&](int chunk) { return step_.chunkPacked[chunk] != 0; };
     for (int start = tile.firstChunk; start < end;) {
       int stop = start;
       while (stop < end && !packed(stop)) stop++;

@@ -29,9 +29,9 @@ struct Step {
   std::vector<Tile> tiles;
   std::vector<Member> members;
   std::vector<Item> items;
-  /* [segments] first chunk, and whether a pack computes the segment; scratch of plan_step. */
-  std::vector<int> segmentChunks, segmentOrder;
-  std::vector<char> segmentPacked;
+  /* [segments] first chunk, and [chunks] whether a pack computes the chunk; scratch of plan_step. */
+  std::vector<int> segmentChunks;
+  std::vector<char> chunkPacked;
   /* Floats that the partial results of split tiles take. */
   size_t partialFloats = 0;
   std::vector<int32_t> pending;

@@ -160,7 +160,12 @@ function crowdedWorld(random: Random, kvType: "float32" | "float16"): World {
   }));
   // Same first block and length as the first span, other blocks after that: not the same tokens.
   const alike = { ...spans[0], blockIds: [0, ...Array.from({ length: 37 }, (_, i) => 90 + i)] } as (typeof spans)[0];
-  spans.push(alike);
+  // Chains that part behind 320 tokens, one of them longer.
+  const parting = [38, 30].map((blocks, n) => {
+    const own = Array.from({ length: blocks - 20 }, (_, i) => 41 + 18 * n + i);
+    return { ...spans[0], blockIds: [...Array(20).keys(), ...own], tokenCount: blocks * 16 - 5 } as (typeof spans)[0];
+  });
+  spans.push(alike, ...parting);
   const pieces = Array.from({ length: 20 }, (_, index): Piece => {
     const order = index === 7 ? [...spans, ...spans] : random.shuffle([...spans]);
     return {
