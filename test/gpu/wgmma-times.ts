@@ -16,7 +16,7 @@ import {
 const blockTokens = 16;
 /** Of a graph; how often it runs. */
 const launches = 3;
-const rounds = 9;
+const rounds = 31;
 
 interface TimeCase {
   readonly name: string;
@@ -76,8 +76,9 @@ export function timeCases(device: AttentionDevice, random: Random, report: Repor
     report.figure(`${shape.name} TFLOP/s`, rate);
     const share = ((100 * rate * 1e12) / flopPerSecond).toFixed(0);
     const cost = (100 * (turned / plain - 1)).toFixed(1);
+    const name = shape.name.padEnd(40);
     lines.push(
-      `${shape.name.padEnd(40)} ${turned.toFixed(1).padStart(8)} us, ${rate.toFixed(0)} TFLOP/s (${share}%), rotation ${cost}%`,
+      `${name} ${turned.toFixed(1).padStart(8)} us, ${rate.toFixed(0)} TFLOP/s (${share}%), rotation ${cost}%`,
     );
   }
   return `\n${lines.join("\n")}\n`;

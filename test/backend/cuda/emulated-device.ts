@@ -18,6 +18,7 @@ import { EmulatedMemory } from "./emulated-memory.ts";
 export class EmulatedDevice implements ComputeDevice {
   multiprocessorCount = 4;
   maxSharedBytesPerBlock = 232_448;
+  hasWarpgroups = true;
   readonly memory: EmulatedMemory;
   /** Names of launches, products and copies that ran, in order; graph launches are what they hold. */
   readonly log: string[] = [];
@@ -57,6 +58,14 @@ export class EmulatedDevice implements ComputeDevice {
   allowSharedBytes(name: KernelName, bytes: number): void {
     // Loops have no shared memory, but what asks for too much on a device shows here too.
     if (bytes > this.maxSharedBytesPerBlock) throw new Error(`${name} takes ${bytes} bytes of shared memory`);
+  }
+
+  /** The map holds where the matrix stands; width and box are checked as the driver would. */
+  putTensorMap(matrix: DeviceBuffer, width: number, boxRows: number): DeviceBuffer {
+    if (width % 64 !== 0 || boxRows < 1 || boxRows > 256) throw new RangeError(`box of 64 by ${boxRows} of ${width}`);
+    const map = this.memory.allocate("tensor map", 128);
+    this.memory.int32(map).set([matrix.pointer, matrix.byteLength]);
+    return map;
   }
 
   matmul(shape: MatmulShape, { input, weights, output }: MatmulOperands): void {

@@ -1,5 +1,5 @@
 /** What the CUDA kernels compute, in plain loops: written from the comments in kernels/cuda, not from their code. */
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/kernels.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
@@ -107,6 +107,10 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   },
   attention_packed: (memory, values) => emulatedAttention(memory, values, 4),
   attention_tiles: (memory, values) => emulatedAttention(memory, values, 8),
+  attention_wgmma: (memory, [qkv, map, ...rest]) => {
+    const [pointer, byteLength] = memory.int32(buffer(map));
+    emulatedAttention(memory, [qkv, new DeviceBuffer("pool", pointer, byteLength), ...rest], 8);
+  },
   silu_mul(memory, [gateUp, rowCount, ffn, out], [gridX, grid]) {
     const width = number(ffn);
     if (gridX * 256 * 8 < width) throw new RangeError(`a grid of ${gridX} for ${width} values`);

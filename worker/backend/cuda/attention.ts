@@ -15,7 +15,7 @@ export interface AttentionOps {
 const maxPartialRows = 4_096;
 
 export function packShapeOf(
-  { headCount, kvHeadCount, headDim }: ModelConfig,
+  { headCount, kvHeadCount, headDim, rope }: ModelConfig,
   device: ComputeDevice,
   { blockTokens, packing = true }: { readonly blockTokens: number; readonly packing?: boolean },
 ): PackShape {
@@ -25,10 +25,23 @@ export function packShapeOf(
     headDim,
     blockTokens,
     multiprocessorCount: device.multiprocessorCount,
-    hasWarpgroups: false,
+    hasWarpgroups: usesWarpgroups(device, { headDim, rope }, blockTokens),
     packing,
     maxPartialRows,
   };
+}
+
+/** Can attention_wgmma run the items of many rows? What it takes stands in kernels/cuda/attention_wgmma.cu. */
+function usesWarpgroups(
+  device: ComputeDevice,
+  { headDim, rope }: Pick<ModelConfig, "headDim" | "rope">,
+  blockTokens: number,
+): boolean {
+  return device.hasWarpgroups && isWarpgroupHead(headDim) && rope.rotaryDim % 16 === 0 && blockTokens >= 8;
+}
+
+function isWarpgroupHead(headDim: number): boolean {
+  return headDim === 64 || headDim === 128;
 }
 
 /** Counters of arrivals that a merge has: one for each KV head and chunk of its group. */
@@ -59,7 +72,7 @@ const tilesBlocks = 2;
 /** How the kernels are launched: persistent blocks that take units of work in turn, the same for every step. */
 export interface AttentionLaunches {
   readonly few: LaunchSize;
-  readonly manyKernel: "attention_tiles";
+  readonly manyKernel: "attention_tiles" | "attention_wgmma";
   readonly many: LaunchSize;
 }
 
@@ -73,7 +86,7 @@ function sharedBytes(device: ComputeDevice, choices: readonly number[], blocks: 
 /** At most, of either kernel. */
 const staticSharedBytes = 1_536;
 
-export function launchesOf(device: ComputeDevice, headDim: number): AttentionLaunches {
+export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups = false): AttentionLaunches {
   const { multiprocessorCount } = device;
   const packed = [4, 3, 2].map((slots) => packedShared(headDim, slots));
   const few = {
@@ -82,6 +95,11 @@ export function launchesOf(device: ComputeDevice, headDim: number): AttentionLau
     sharedBytes: sharedBytes(device, packed, packedBlocks),
     overlapsPrevious: true,
   } as const;
+  if (hasWarpgroups) {
+    const grid = [multiprocessorCount] as const;
+    const many = { grid, blockThreads: 512, sharedBytes: warpgroupShared(headDim), overlapsPrevious: true };
+    return { few, manyKernel: "attention_wgmma", many };
+  }
   const tiles = [64, 32].map((tokens) => tilesShared(headDim, tokens));
   const many = {
     grid: [tilesBlocks * multiprocessorCount],
@@ -102,17 +120,28 @@ function tilesShared(headDim: number, tokens: number): number {
   return (manyTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
 }
 
+/** Of kernels/cuda/attention_wgmma.cu (kSharedBytes of wgmma_ring.cuh): tiles of 128 rows, two of q, a ring of K and V. */
+function warpgroupShared(headDim: number): number {
+  const slots = headDim === 128 ? 5 : 10;
+  return (2 + slots) * 128 * 2 * headDim + slots * 40 + 32;
+}
+
 export function allowAttention(device: ComputeDevice, headDim: number): void {
-  const { few, manyKernel, many } = launchesOf(device, headDim);
-  device.allowSharedBytes("attention_packed", few.sharedBytes ?? 0);
-  device.allowSharedBytes(manyKernel, many.sharedBytes ?? 0);
+  for (const hasWarpgroups of [false, device.hasWarpgroups && isWarpgroupHead(headDim)]) {
+    const { few, manyKernel, many } = launchesOf(device, headDim, hasWarpgroups);
+    device.allowSharedBytes("attention_packed", few.sharedBytes ?? 0);
+    device.allowSharedBytes(manyKernel, many.sharedBytes ?? 0);
+  }
 }
 
 export function attentionLaunches(parts: ForwardParts, layout: StepLayout): AttentionOps {
-  const { few, manyKernel, many } = launchesOf(parts.device, parts.config.headDim);
+  const { device, config, packShape, blockTokens } = parts;
+  const { few, manyKernel, many } = launchesOf(device, config.headDim, packShape.hasWarpgroups);
+  const mapOf = (kv: DeviceBuffer) => device.putTensorMap(kv, config.headDim, Math.min(blockTokens, manyTiles * 16));
   return {
     ofLayer(kv, turns) {
-      const ofMany = prepareAttention(parts, layout, manyKernel, kv, turns);
+      const source = packShape.hasWarpgroups ? mapOf(kv) : kv;
+      const ofMany = prepareAttention(parts, layout, manyKernel, source, turns);
       const ofFew = prepareAttention(parts, layout, "attention_packed", kv, turns);
       return [
         ({ manyItems }) => {

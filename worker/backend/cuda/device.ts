@@ -42,6 +42,8 @@ export interface ComputeDevice {
   readonly multiprocessorCount: number;
   /** Shared memory that one thread block can have when its kernel opts in. */
   readonly maxSharedBytesPerBlock: number;
+  /** Does it multiply matrices by warpgroups (sm_90a)? */
+  readonly hasWarpgroups: boolean;
   freeBytes(): number;
   /** One range of device memory, freed with the device. @throws Error in one sentence when there is not so much */
   allocate(name: string, byteLength: number): DeviceBuffer;
@@ -50,6 +52,11 @@ export interface ComputeDevice {
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch;
   /** Dynamic shared memory above 48 KiB that launches of the kernel will ask for. @throws Error beyond the limit */
   allowSharedBytes(name: KernelName, bytes: number): void;
+  /**
+   * A matrix of bfloat16 as its bulk copy engine takes it (worker/native/cuda/tensor-map.ts), in device memory. Where
+   * `hasWarpgroups`.
+   */
+  putTensorMap(matrix: DeviceBuffer, width: number, boxRows: number): DeviceBuffer;
   matmul(shape: MatmulShape, operands: MatmulOperands): void;
   /** Pinned memory to the device, read when the stream comes to it. */
   copyIn(target: DeviceBuffer, source: HostArray): void;

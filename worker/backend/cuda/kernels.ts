@@ -4,7 +4,7 @@ import type { Signature } from "../../native/cuda/arguments.ts";
 /** `double`, by value. */
 const float64 = { structBytes: 8 } as const;
 
-/** All attention kernels (attention_plan.cuh): qkv, pool, turns, positions, rows, items, slices, offsets, blockIds,
+/** All attention kernels (attention_plan.cuh): qkv, pool (of attention_wgmma its tensor map), turns, positions, rows, items, slices, offsets, blockIds,
  * merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out, partialOut, partialSums, arrivals */
 const attention = [
   ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
@@ -26,6 +26,7 @@ export const kernelSignatures = {
   qkv_finish: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
   attention_packed: attention,
   attention_tiles: attention,
+  attention_wgmma: attention,
   matvec: productOfRow,
   matvec_float: productOfRow,
   matvec_gated: productOfRow,

@@ -19,6 +19,7 @@ import {
 import { type CudaKernel, CudaModule } from "../../native/cuda/module.ts";
 import { architectureName, Nvrtc } from "../../native/cuda/nvrtc.ts";
 import { CudaStream } from "../../native/cuda/stream.ts";
+import { encodeTensorMap } from "../../native/cuda/tensor-map.ts";
 import type { ComputeDevice, Launch, Recording, StreamMark } from "./device.ts";
 import { type KernelName, kernelFile, kernelSignatures } from "./kernels.ts";
 import { bytesText } from "./pool.ts";
@@ -112,6 +113,10 @@ export class CudaDevice implements ComputeDevice {
     return this.context.device.maxSharedBytesPerBlock;
   }
 
+  get hasWarpgroups(): boolean {
+    return this.context.device.computeCapability === 90;
+  }
+
   freeBytes(): number {
     return this.context.memoryInfo().freeBytes;
   }
@@ -140,6 +145,15 @@ export class CudaDevice implements ComputeDevice {
       throw new Error(`${name} takes ${bytes} bytes of shared memory in a thread block, ${has}`);
     }
     this.#kernel(name).setMaxSharedBytes(bytes);
+  }
+
+  putTensorMap(matrix: DeviceBuffer, width: number, boxRows: number): DeviceBuffer {
+    const map = encodeTensorMap(this.context, matrix, width, boxRows);
+    const staging = this.allocateHost(`map of ${matrix.name}`, map.byteLength);
+    const target = this.allocate(`map of ${matrix.name}`, map.byteLength);
+    staging.set(map);
+    this.copyIn(target, staging);
+    return target;
   }
 
   matmul(shape: MatmulShape, operands: MatmulOperands): void {
