@@ -1,4 +1,5 @@
 /** Random plans of "many" items, and what they stand on: rows, pool, blocks, offsets. */
+import { warpgroupLaunch } from "../../worker/backend/cuda/attention.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/tensor-reader.ts";
 import { type AttentionPlan, manyTiles, rowsPerTile } from "../../worker/engine/attention-plan.ts";
 import type { DeviceBuffer } from "../../worker/native/cuda/memory.ts";
@@ -44,14 +45,9 @@ export const contextTokens = 4_096;
 /** Most rows of an item. */
 export const itemRows = (heads: Heads): number => manyTiles * rowsPerTile(heads.queryHeads / heads.kvHeads);
 
-/** Of a thread block: kThreads of kernels/cuda/wgmma_ring.cuh. */
-export const wgmmaThreads = 512;
-
-/** Shared memory of the kernel: kSharedBytes of kernels/cuda/wgmma_ring.cuh. */
-export function wgmmaSharedBytes(headDim: number): number {
-  const slots = headDim === 128 ? 5 : 10;
-  return (2 + slots) * 128 * headDim * 2 + slots * 40 + 32;
-}
+/** Threads of a block of the kernel, and its shared memory. */
+export const wgmmaThreads = warpgroupLaunch(1, 128).blockThreads;
+export const wgmmaSharedBytes = (headDim: number): number => warpgroupLaunch(1, headDim).sharedBytes;
 
 /** The tensor map that the kernel takes in place of the pool. */
 export function putPoolMap(device: AttentionDevice, { headDim, blockTokens }: Heads, pool: DeviceBuffer): DeviceBuffer {

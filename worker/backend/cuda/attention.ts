@@ -83,22 +83,23 @@ function sharedBytes(device: ComputeDevice, choices: readonly number[], blocks: 
   return choices.find((bytes) => bytes <= room) ?? choices[choices.length - 1];
 }
 
+/** Four warps that compute, four that copy for them. */
+const packedThreads = 256;
+
 /** At most, of either kernel. */
-const staticSharedBytes = 1_536;
+const staticSharedBytes = 2_304;
 
 export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups = false): AttentionLaunches {
   const { multiprocessorCount } = device;
   const packed = [4, 3, 2].map((slots) => packedShared(headDim, slots));
   const few = {
     grid: [packedBlocks * multiprocessorCount],
-    blockThreads: 128,
+    blockThreads: packedThreads,
     sharedBytes: sharedBytes(device, packed, packedBlocks),
     overlapsPrevious: true,
   } as const;
   if (hasWarpgroups) {
-    const grid = [multiprocessorCount] as const;
-    const many = { grid, blockThreads: 512, sharedBytes: warpgroupShared(headDim), overlapsPrevious: true };
-    return { few, manyKernel: "attention_wgmma", many };
+    return { few, manyKernel: "attention_wgmma", many: warpgroupLaunch(multiprocessorCount, headDim) };
   }
   const tiles = [64, 32].map((tokens) => tilesShared(headDim, tokens));
   const many = {
@@ -110,7 +111,7 @@ export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups
   return { few, manyKernel: "attention_tiles", many };
 }
 
-/** Of kernels/cuda/attention_packed.cu: four warps, each with slots of 16 rows of K and of V. */
+/** Of kernels/cuda/attention_packed.cu: slots of 16 rows of K and of V for each warp that computes. */
 function packedShared(headDim: number, slots: number): number {
   return 4 * slots * 32 * 2 * (headDim + 8);
 }
@@ -120,10 +121,12 @@ function tilesShared(headDim: number, tokens: number): number {
   return (manyTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
 }
 
-/** Of kernels/cuda/attention_wgmma.cu (kSharedBytes of wgmma_ring.cuh): tiles of 128 rows, two of q, a ring of K and V. */
-function warpgroupShared(headDim: number): number {
+/** Of kernels/cuda/attention_wgmma.cu: one block a multiprocessor, whose kSharedBytes stand in wgmma_ring.cuh. */
+export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
   const slots = headDim === 128 ? 5 : 10;
-  return (2 + slots) * 128 * 2 * headDim + slots * 40 + 32;
+  const tileBytes = manyTiles * 16 * 2 * headDim;
+  const sharedBytes = (2 + slots) * tileBytes + slots * 40 + 32;
+  return { grid: [multiprocessorCount], blockThreads: 512, sharedBytes, overlapsPrevious: true } as const;
 }
 
 export function allowAttention(device: ComputeDevice, headDim: number): void {
