@@ -119,8 +119,8 @@ __device__ __forceinline__ PlanUnit plan_unit(const PlanArguments &a, const Plan
   PlanUnit unit;
   unit.item = item;
   unit.counter = part;
-  unit.kvHead = part / chunks;
-  const int firstOfGroup = part % chunks * kTileRows;
+  unit.kvHead = chunks == 1 ? part : part / chunks;
+  const int firstOfGroup = (part - unit.kvHead * chunks) * kTileRows;
   unit.firstHead = unit.kvHead * group + firstOfGroup;
   unit.headCount = min(kTileRows, group - firstOfGroup);
   unit.rowsPerTile = max(1, kTileRows / group);
@@ -227,7 +227,7 @@ __device__ __forceinline__ void merge_head(const PlanArguments &a, int merge, in
   const int lane = threadIdx.x & 31;
   const PlanMerge at = a.merges[merge];
   const float *sums = a.partialSums + size_t(at.firstPartial) * a.queryHeads + head;
-  const float *parts = a.partialOut + (size_t(at.firstPartial) * a.queryHeads + head) * kHeadDim + min(lane * 4, kHeadDim - 4);
+  const float *parts = partial_at(a, at.firstPartial, head) + min(lane * 4, kHeadDim - 4);
   const bool used = lane * 4 < kHeadDim;
   float top = -infinity();
 #pragma unroll 1
@@ -276,7 +276,7 @@ struct RunningSoftmax {
   /* Scores become weights; `rescale` gets what earlier sums must be multiplied with. @return whether that is not 1. */
   template <int kTiles>
   __device__ __forceinline__ bool update(float (&scores)[kTiles][4], float scaleLog2, float (&rescale)[2]) {
-    constexpr float kFar = 8; /* weights of up to 2^8: exact enough in bf16 as any, far from the end of float32 */
+    constexpr float kFar = 8; /* weights of up to 2^8 are as exact in bf16 as any */
     bool changed = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) {

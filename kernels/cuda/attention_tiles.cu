@@ -1,6 +1,6 @@
 /*
- * Attention for items of up to eight tiles ("many") without wgmma: bound by arithmetic (attention_plan.cuh has the plan,
- * rotation, softmax and the arguments).
+ * Attention for items of up to eight tiles ("many") without wgmma: bound by arithmetic (attention_plan.cuh has the
+ * plan, rotation, softmax and the arguments).
  *
  * 4 warps of two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products; 64 tokens a
  * step, 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory: q, and K and V twice (the

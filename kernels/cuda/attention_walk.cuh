@@ -1,10 +1,14 @@
 /*
- * A warp's walk over the units of its thread block, and the ring of shared memory that it fills as it walks.
+ * A walk over what one warp of a thread block reads in all of the block's units, and the ring of shared memory that is
+ * filled on the way. Each warp that computes has a warp that walks and copies for it.
  *
- * A step is up to 16 tokens for a warp. Steps of shared slices are cooperative: each warp copies a quarter of a tile of
+ * A step is up to 16 tokens for a warp. Steps of shared slices are cooperative: each warp gets a quarter of a tile of
  * 64 tokens, and all warps read all of it. Steps of private slices belong to one tile, whose warps take turns. The walk
  * runs ahead of the use, across slices and units, so that copies are always under way; each step leaves a record beside
  * its tokens for when it is used.
+ *
+ * RING. The warp that computes always holds one slot, the one of its last step, as scratch; the others are filled or
+ * being filled. Two barriers a slot: `full` counts the lanes' copies and the record, `empty` that it is given back.
  */
 #ifndef SPANGATE_ATTENTION_WALK_CUH
 #define SPANGATE_ATTENTION_WALK_CUH
@@ -16,15 +20,14 @@ constexpr int kStepTokens = 16, kSharedTokens = kStepTokens * kWarps;
 /* Rows in shared memory are 16 bytes longer: an odd number of 16-byte chunks, so eight rows lie in different banks. */
 constexpr int kStride = kHeadDim + 8;
 constexpr int kPartSize = kStepTokens * kStride, kSlotSize = 2 * kPartSize; /* K, then V */
-constexpr int kMaxSlots = 3;
+constexpr int kMaxSlots = 4;
 
 /* What a warp does in a unit: one of the `size` warps of a tile; no tile: it copies only. */
 struct Team {
   int tile, size, part;
 };
 
-__device__ __forceinline__ Team team_of(const PlanUnit &unit) {
-  const int warp = threadIdx.x >> 5;
+__device__ __forceinline__ Team team_of(const PlanUnit &unit, int warp) {
   if (unit.tileCount == 1) return {0, 4, warp};
   if (unit.tileCount == 2) return {warp >> 1, 2, warp & 1};
   return {warp, 1, 0};
@@ -39,6 +42,45 @@ struct alignas(16) Step {
   int offsets[kTileRows]; /* of the rows of the warp's tile */
 };
 constexpr int kNoUnit = 0x7fffffff;
+
+/* The ring of one warp. */
+struct Ring {
+  Step steps[kMaxSlots];
+  uint64 full[kMaxSlots], empty[kMaxSlots];
+};
+
+__device__ __forceinline__ void phase_init(const uint64 *barrier, int count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+__device__ __forceinline__ void phase_arrive(const uint64 *barrier) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
+               : "memory");
+}
+/* This thread arrives when its copies up to here are there. */
+__device__ __forceinline__ void phase_arrive_with_copies(const uint64 *barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/* Until the phase of this parity has ended. */
+__device__ __forceinline__ void phase_wait(const uint64 *barrier, int parity) {
+#if __CUDA_ARCH__ >= 900
+#define WAIT "mbarrier.try_wait.parity.shared.b64"
+#else
+#define WAIT "mbarrier.test_wait.parity.shared.b64"
+#endif
+  asm volatile("{\n.reg .pred done;\nAGAIN:\n" WAIT " done, [%0], %1;\n@!done bra AGAIN;\n}" ::"r"(
+                   shared_address(barrier)),
+               "r"(parity)
+               : "memory");
+#undef WAIT
+}
+
+/* By one thread, before a barrier of the block. */
+__device__ __forceinline__ void init_ring(const Ring &ring) {
+  for (int i = 0; i < kMaxSlots; i++) {
+    phase_init(ring.full + i, 32 + 1);
+    phase_init(ring.empty + i, 1);
+  }
+}
 
 /* Unit `turn` of the thread block: the order is turned round each time, as units are sorted by their work. */
 __device__ __forceinline__ int unit_index(int turn) {
@@ -75,32 +117,41 @@ class UnitReader {
 
 class Walk {
  public:
-  __device__ __forceinline__ explicit Walk(const PlanArguments &a)
-      : reader(a), turn(-1), left(0), batch(0), sliceCount(0), hasSlice(false) {}
+  /* @param warp that computes what this walk copies */
+  __device__ __forceinline__ Walk(const PlanArguments &a, int warp)
+      : warp(warp), reader(a), turn(-1), left(0), batch(0), sliceCount(0), hasSlice(false) {}
 
-  /* The next step, copied into a slot of the ring. What the plan says of the first is read before `isFirst` waits. */
-  __device__ __forceinline__ void load_step(const PlanArguments &a, bf16 *slot, Step *record, bool isFirst) {
-    seek(a);
-    const int lane = threadIdx.x & 31;
-    const int part = token + (isShared ? int(threadIdx.x >> 5) * kStepTokens : 0);
-    const int valid = min(slice.tokenCount - part, kStepTokens); /* not above 0: all of it is past the end */
-    const int start = slice.firstToken + (valid > 0 ? part : 0);
-    if (turn != kNoUnit) fetch_ids(a, start, start + max(valid, 1) - 1);
-    if (isFirst) wait_for_previous();
-    if (lane == 0) {
-      int4 *words = reinterpret_cast<int4 *>(record);
-      words[0] = make_int4(turn, isShared, batch + current, token);
-      words[1] = make_int4(slice.tokenCount, slice.firstRow, slice.rowCount, slice.firstVisible);
-    }
-    if (turn != kNoUnit) {
-      if (lane < rowsPerTile) copy_word(record->offsets + lane, offset_at(a, slice, tile * rowsPerTile + lane));
-      copy_tokens(a, slot, start, valid);
+  /* All steps, and at last one that says that there are no more. @param tokens of the warp's slots */
+  __device__ __forceinline__ void fill(const PlanArguments &a, bf16 *tokens, Ring &ring, int slots) {
+#pragma unroll 1
+    for (int slot = 0, round = 0; turn != kNoUnit;) {
+      const bool isLast = slot == slots - 1;
+      seek(a);
+      const int part = token + (isShared ? warp * kStepTokens : 0);
+      const int valid = min(slice.tokenCount - part, kStepTokens); /* not above 0: all of it is past the end */
+      const int start = slice.firstToken + (valid > 0 ? part : 0);
+      if (turn != kNoUnit) fetch_ids(a, start, start + max(valid, 1) - 1);
+      /* What the plan says is read before: it is older. */
+      if (slot + round == 0) wait_for_previous();
+      /* The last slot is held at first. */
+      if (isLast || round > 0) phase_wait(ring.empty + slot, (isLast ? round : round - 1) & 1);
+      if (turn != kNoUnit) load_step(a, tokens + slot * kSlotSize, ring.steps[slot], start, valid);
+      phase_arrive_with_copies(ring.full + slot);
+      if ((threadIdx.x & 31) == 0) {
+        int4 *words = reinterpret_cast<int4 *>(ring.steps + slot);
+        words[0] = make_int4(turn, isShared, batch + current, token);
+        words[1] = make_int4(slice.tokenCount, slice.firstRow, slice.rowCount, slice.firstVisible);
+        phase_arrive(ring.full + slot);
+      }
       token += isShared ? kSharedTokens : kStepTokens;
+      slot = isLast ? 0 : slot + 1;
+      round += isLast;
     }
-    commit_copies();
+    wait_copies<0>();
   }
 
  private:
+  int warp;
   UnitReader reader;
   int turn;
   int kvHead, tile, teamSize, teamPart, rowsPerTile, firstSlice, sharedSlices, sliceCount;
@@ -153,7 +204,7 @@ class Walk {
       return;
     }
     const PlanUnit unit = reader.read(a, turn);
-    const Team team = team_of(unit);
+    const Team team = team_of(unit, warp);
     kvHead = unit.kvHead, rowsPerTile = unit.rowsPerTile;
     tile = team.tile, teamSize = team.size, teamPart = team.part;
     firstSlice = unit.item.firstSlice, sliceCount = unit.item.sliceCount;
@@ -168,7 +219,7 @@ class Walk {
     if (isOurs) {
       const int4 *words = reinterpret_cast<const int4 *>(a.slices + firstSlice + at);
       low = words[0], high = words[1];
-      isOurs = at < sharedSlices || high.x / rowsPerTile == tile;
+      isOurs = at < sharedSlices || (high.x >= tile * rowsPerTile && high.x < (tile + 1) * rowsPerTile);
     }
     left = __ballot_sync(kAllLanes, isOurs);
   }
@@ -183,25 +234,29 @@ class Walk {
   }
 
   /* Starts the copies of 16 tokens' K and V, `valid` of them from `start` on; the others become zeros. */
-  __device__ __forceinline__ void copy_tokens(const PlanArguments &a, bf16 *slot, int start, int valid) const {
+  __device__ __forceinline__ void load_step(const PlanArguments &a, bf16 *slot, const Step &record, int start,
+                                            int valid) const {
+    constexpr int kChunks = kHeadDim / 8;
     const int lane = threadIdx.x & 31, shift = 31 - __clz(a.blockTokens), within = a.blockTokens - 1;
     const size_t valuesAt = kHeadDim << shift;
+    if (lane < rowsPerTile) copy_word(record.offsets + lane, offset_at(a, slice, tile * rowsPerTile + lane));
     if (valid == kStepTokens && (start & within) + kStepTokens <= a.blockTokens) {
       /* In one block they lie one after the other. */
       const size_t head = size_t(__shfl_sync(kAllLanes, id, (start >> shift) - window)) * a.kvHeads + kvHead;
       const bf16 *from = a.pool + ((head * 2 << shift) + (start & within)) * kHeadDim + lane * 8;
+      const uint32 to = shared_address(slot) + (lane + lane / kChunks) * 16;
 #pragma unroll
       for (int pass = 0; pass < kHeadDim / 16; pass++) {
-        const int row = (pass * 32 + lane) / (kHeadDim / 8);
-        bf16 *to = slot + (pass * 32 + lane + row) * 8;
-        copy_async(to, from + pass * 256, true);
-        copy_async(to + kPartSize, from + valuesAt + pass * 256, true);
+        /* Rows are a chunk longer in shared memory. */
+        const int longer = 32 % kChunks == 0 ? pass * (32 / kChunks) : (pass * 32 + lane) / kChunks - lane / kChunks;
+        copy_async(to + (pass * 32 + longer) * 16, from + pass * 256);
+        copy_async(to + (pass * 32 + longer) * 16 + kPartSize * 2, from + valuesAt + pass * 256);
       }
       return;
     }
 #pragma unroll 1
     for (int pass = 0; pass < kHeadDim / 16; pass++) {
-      const int row = (pass * 32 + lane) / (kHeadDim / 8), chunk = (pass * 32 + lane) % (kHeadDim / 8);
+      const int row = (pass * 32 + lane) / kChunks, chunk = (pass * 32 + lane) % kChunks;
       const int place = start + (row < valid ? row : 0);
       const size_t head = size_t(__shfl_sync(kAllLanes, id, (place >> shift) - window)) * a.kvHeads + kvHead;
       const bf16 *from = a.pool + ((head * 2 << shift) + (place & within)) * kHeadDim + chunk * 8;

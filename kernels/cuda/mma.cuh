@@ -39,6 +39,10 @@ __device__ __forceinline__ void copy_async(const bf16 *to, const bf16 *from, boo
                : "memory");
 }
 
+__device__ __forceinline__ void copy_async(uint32 to, const bf16 *from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 /* 4 bytes from global to shared memory. */
 __device__ __forceinline__ void copy_word(const int *to, const int *from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");

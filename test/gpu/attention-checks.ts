@@ -6,6 +6,7 @@ import {
   type PlanBuffers,
   type PlanKernelName,
   packedSharedBytes,
+  packedThreads,
   tilesSharedBytes,
 } from "./attention-device.ts";
 import { attentionOracle, type OracleOutput } from "./attention-oracle.ts";
@@ -117,7 +118,9 @@ function launchesOf(
   }
   if (plan.fewItems.length > 0) {
     const sharedBytes = packedSharedBytes(heads.headDim, slots);
-    launches.push(device.prepare("attention_packed", heads, buffers, plan, { grid, sharedBytes }));
+    launches.push(
+      device.prepare("attention_packed", heads, buffers, plan, { grid, sharedBytes, threads: packedThreads }),
+    );
   }
   return launches;
 }

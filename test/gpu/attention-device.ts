@@ -84,6 +84,9 @@ export interface PlanBuffers {
   readonly arrivals: DeviceBuffer;
 }
 
+/** Warps that compute, and as many that copy for them. */
+export const packedThreads = 256;
+
 /** Bytes of shared memory: see the kernels. */
 export function packedSharedBytes(headDim: number, slots: number): number {
   return 4 * slots * 32 * 2 * (headDim + 8);

@@ -15,9 +15,9 @@ export function headsOf(queryHeads: number): Heads {
   return { queryHeads, kvHeads: 8, headDim: 128, rotaryDim: 128, blockTokens };
 }
 
-export function packVariant(heads: Heads, multiprocessorCount: number): PlanVariant {
+export function packVariant(heads: Heads, multiprocessorCount: number, hasWarpgroups = false): PlanVariant {
   const group = heads.queryHeads / heads.kvHeads;
-  const shape = { group, ...heads, multiprocessorCount, hasWarpgroups: true, packing: true, maxPartialRows: 16_384 };
+  const shape = { group, ...heads, multiprocessorCount, hasWarpgroups, packing: true, maxPartialRows: 16_384 };
   return { name: "pack", plan: (batch) => new PackPlanner(shape).plan(batch), manyKernel: "attention_wgmma" };
 }
 
@@ -114,7 +114,7 @@ export function timeTrees(
   queryHeads: number,
 ): string {
   const heads = headsOf(queryHeads);
-  const variant = packVariant(heads, device.multiprocessorCount);
+  const variant = packVariant(heads, device.multiprocessorCount, true);
   const lines = ["  # floor us  equal us  ratio    own us  own/equal  events us  plan ms"];
   const [ratios, shares]: number[][] = [[], []];
   attentionTrees.forEach((tree, index) => {

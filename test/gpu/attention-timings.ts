@@ -16,6 +16,7 @@ import {
   type PlanKernelName,
   type PlanLaunch,
   packedSharedBytes,
+  packedThreads,
   tilesSharedBytes,
 } from "./attention-device.ts";
 import { wgmmaSharedBytes, wgmmaThreads } from "./wgmma-cases.ts";
@@ -191,7 +192,7 @@ export class TreeTimer {
     if (plan.fewItems.length > 0) {
       const grid = perMultiprocessor * device.multiprocessorCount;
       const sharedBytes = packedSharedBytes(heads.headDim, variant.slots ?? 3);
-      launches.push(of("attention_packed", { grid, sharedBytes }));
+      launches.push(of("attention_packed", { grid, sharedBytes, threads: packedThreads }));
     }
     return launches;
   }

@@ -1,0 +1,162 @@
+/*
+ * The end of a tile: its team's results become one, which is written out or kept as a partial result; whoever writes
+ * the last part of a row merges them all.
+ */
+#ifndef SPANGATE_ATTENTION_TEAM_CUH
+#define SPANGATE_ATTENTION_TEAM_CUH
+
+#include "attention_turn.cuh"
+
+struct TileState {
+  float out[kHeadDim / 8][4];
+  RunningSoftmax softmax;
+  Queries q;
+};
+
+/* What the warps that compute tell each other. */
+struct Exchange {
+  Ring rings[kWarps];
+  int sharedSlots[2][kWarps]; /* where each warp's part of a shared step lies; two steps in turn */
+  const float *results[kWarps];
+  float logSums[kWarps][kTileRows];
+  uint32 complete[kWarps]; /* rows of a team's tile whose parts are all there */
+};
+
+/* A warp's results wait for the merge in the slot that it holds. */
+static_assert(kSlotSize * 2 >= kTileRows * kHeadDim * 4, "results do not fit");
+
+/* Barrier of a team's warps. */
+__device__ __forceinline__ void join(const Team &team) {
+  if (team.size == 1) {
+    __syncwarp();
+  } else {
+    asm volatile("barrier.sync %0, %1;" ::"r"(team.size == 4 ? 3 : 1 + team.tile), "r"(team.size * 32) : "memory");
+  }
+}
+
+__device__ __forceinline__ void write_tile(const PlanArguments &a, const PlanUnit &unit, const LaneRows &rows,
+                                           const TileRow &tileRow, const TileState &s) {
+  const int lane = threadIdx.x & 31, column = (lane & 3) * 2;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int row = __shfl_sync(kAllLanes, tileRow.row, rows.tileRow[r]);
+    const int partial = __shfl_sync(kAllLanes, tileRow.partial, rows.tileRow[r]);
+    if (row < 0) continue;
+    const int head = unit.firstHead + (r * 8 + lane / 4) % unit.headCount;
+    const float sum = s.softmax.sum[r], inverse = sum > 0 ? 1.0f / sum : 0.0f;
+    uint32 *result = reinterpret_cast<uint32 *>(result_at(a, row, head) + column);
+    float2 *part = reinterpret_cast<float2 *>(partial_at(a, partial, head) + column);
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; n++) {
+      const float x = s.out[n][2 * r] * inverse, y = s.out[n][2 * r + 1] * inverse;
+      if (partial < 0) {
+        result[n * 4] = pack_bf16(x, y);
+      } else {
+        part[n * 4] = make_float2(x, y);
+      }
+    }
+    if ((lane & 3) == 0) write_log_sum(a, partial, head, s.softmax.log_sum(r));
+  }
+}
+
+__device__ __forceinline__ void keep_results(const TileState &s, bf16 *scratch, Exchange &x) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  float *results = reinterpret_cast<float *>(scratch);
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const int packed = r * 8 + lane / 4;
+    const float sum = s.softmax.sum[r], inverse = sum > 0 ? 1.0f / sum : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; n++) {
+      float2 *to = reinterpret_cast<float2 *>(results + packed * kHeadDim + n * 8 + (lane & 3) * 2);
+      *to = make_float2(s.out[n][2 * r] * inverse, s.out[n][2 * r + 1] * inverse);
+    }
+    if ((lane & 3) == 0) x.logSums[warp][packed] = s.softmax.log_sum(r);
+  }
+  if (lane == 0) x.results[warp] = results;
+}
+
+/* The warps' results weighed by their sums; a warp writes every size-th packed row. */
+__device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUnit &unit, const Team &team,
+                                           const TileRow &tileRow, const Exchange &x) {
+  const int lane = threadIdx.x & 31, first = team.tile * team.size, column = lane * 4;
+  const float *results[kWarps];
+  float weights[kWarps]; /* of packed row `lane`, over their sum */
+  float top = -infinity(), sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; w++) {
+    const int of = first + min(w, team.size - 1);
+    results[w] = x.results[of] + (column < kHeadDim ? column : 0);
+    weights[w] = w < team.size ? x.logSums[of][lane % kTileRows] : -infinity();
+    top = fmaxf(top, weights[w]);
+  }
+  const float base = top == -infinity() ? 0.0f : top;
+#pragma unroll
+  for (int w = 0; w < kWarps; w++) sum += weights[w] = exp2_fast(weights[w] - base);
+  const float inverse = sum > 0 ? 1.0f / sum : 0.0f, logSum = sum > 0 ? base + log2f(sum) : -infinity();
+#pragma unroll 2
+  for (int packed = team.part; packed < unit.rowsPerTile * unit.headCount; packed += team.size) {
+    const int of = packed / unit.headCount, head = unit.firstHead + packed % unit.headCount;
+    const int row = __shfl_sync(kAllLanes, tileRow.row, of), partial = __shfl_sync(kAllLanes, tileRow.partial, of);
+    const float rowSum = __shfl_sync(kAllLanes, logSum, packed);
+    float4 out = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < kWarps; w++) {
+      const float weight = __shfl_sync(kAllLanes, weights[w] * inverse, packed);
+      const float4 value = *reinterpret_cast<const float4 *>(results[w] + packed * kHeadDim);
+      if (w >= team.size) break;
+      out.x += weight * value.x, out.y += weight * value.y, out.z += weight * value.z, out.w += weight * value.w;
+    }
+    if (row < 0 || column >= kHeadDim) continue;
+    if (partial < 0) {
+      const uint2 words = make_uint2(pack_bf16(out.x, out.y), pack_bf16(out.z, out.w));
+      *reinterpret_cast<uint2 *>(result_at(a, row, head) + column) = words;
+    } else {
+      *reinterpret_cast<float4 *>(partial_at(a, partial, head) + column) = out;
+      if (lane == 0) write_log_sum(a, partial, head, rowSum);
+    }
+  }
+}
+
+/* Of the tile's rows, those whose last part this was. */
+__device__ __forceinline__ void merge_rows(const PlanArguments &a, const PlanUnit &unit, const Team &team,
+                                           const TileRow &tileRow, Exchange &x) {
+  const int lane = threadIdx.x & 31;
+  uint32 complete = 0;
+  if (team.part == 0) {
+    const bool isLast = tileRow.merge >= 0 && arrive_at_merge(a, unit, tileRow.merge);
+    complete = __ballot_sync(kAllLanes, isLast);
+    if (lane == 0) x.complete[team.tile] = complete;
+  }
+  if (team.size > 1) {
+    join(team);
+    complete = x.complete[team.tile];
+  }
+  if (complete == 0) return;
+  __threadfence();
+#pragma unroll 1
+  for (; complete != 0; complete &= complete - 1) {
+    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(complete) - 1);
+#pragma unroll 1
+    for (int h = team.part; h < unit.headCount; h += team.size) merge_head(a, merge, unit.firstHead + h);
+  }
+}
+/* `scratch`: the slot that the warp holds. */
+__device__ __forceinline__ void finish_tile(const PlanArguments &a, const PlanUnit &unit, const Team &team,
+                                            const TileRow &tileRow, const LaneRows &rows, TileState &s, bf16 *scratch,
+                                            Exchange &x) {
+  s.softmax.finish();
+  if (team.size == 1) {
+    write_tile(a, unit, rows, tileRow, s);
+  } else {
+    keep_results(s, scratch, x);
+    join(team);
+    write_team(a, unit, team, tileRow, x);
+  }
+  const bool isPart = __any_sync(kAllLanes, tileRow.merge >= 0);
+  if (isPart) __threadfence();
+  join(team); /* all have written, and have done with the others' results */
+  if (isPart) merge_rows(a, unit, team, tileRow, x);
+}
+
+#endif
