@@ -2,8 +2,8 @@
 import { expect, test } from "bun:test";
 import { PackPlanner } from "../../worker/engine/pack.ts";
 import { planCost } from "../../worker/engine/pack-cost.ts";
-import { type KernelWork, kernelTime } from "../../worker/engine/pack-estimate.ts";
-import { type PackCosts, type PackShape, packCosts } from "../../worker/engine/pack-shape.ts";
+import { itemCost, kernelTime, mergeTime } from "../../worker/engine/pack-estimate.ts";
+import { type PackShape, packCosts } from "../../worker/engine/pack-shape.ts";
 import { Choices } from "../sim/random.ts";
 import { BlockSource, batchOf } from "./pack-world.ts";
 
@@ -68,58 +68,52 @@ function partitions(rows: readonly number[]): number[][][] {
   ]);
 }
 
-type Work = { -readonly [Name in keyof KernelWork]: KernelWork[Name] };
-
-function emptyWork(tileCost: number): Work {
-  return { items: 0, maxLoads: 0, totalLoads: 0, tileTokens: 0, tileCost, memoryTokens: 0 };
-}
-
-function addItem(work: Work, loads: number, tileTokens: number): void {
-  work.items += 1;
-  work.totalLoads += loads;
-  work.maxLoads = Math.max(work.maxLoads, loads);
-  work.tileTokens += tileTokens;
-}
-
 /** Every choice of hubs, of the kernel that serves them, and of rows that share a leaf item. */
-function bestTime({ rowCount, fragments, own }: Problem, { partialRow, itemSlots, item, launch }: PackCosts): number {
-  const rows = Array.from({ length: rowCount }, (_, row) => row);
+function bestTime(problem: Problem): number {
+  const rows = Array.from({ length: problem.rowCount }, (_, row) => row);
+  const sets = partitions(rows).filter((all) => all.every((set) => set.length <= 4));
   let best = Number.POSITIVE_INFINITY;
-  for (let hubs = 0; hubs < 2 ** fragments.length; hubs++) {
-    const isHub = fragments.map((_, i) => (hubs >> i) % 2 === 1);
+  for (let hubs = 0; hubs < 2 ** problem.fragments.length; hubs++) {
+    const isHub = problem.fragments.map((_, i) => (hubs >> i) % 2 === 1);
     for (const itemRows of [4, 8]) {
-      for (const sets of partitions(rows)) {
-        if (sets.some((set) => set.length > 4)) continue;
-        const few = emptyWork(costs.fewTile);
-        const many = emptyWork(costs.manyTile);
-        const hub = itemRows === 4 ? few : many;
-        const parts = rows.map(() => 1);
-        for (const [i, { tokens, readers }] of fragments.entries()) {
-          (isHub[i] ? hub : few).memoryTokens += readers.length > 0 ? tokens : 0;
-          for (let at = 0; isHub[i] && at < readers.length; at += itemRows) {
-            addItem(hub, tokens, tokens * Math.min(itemRows, readers.length - at));
-          }
-          if (isHub[i]) for (const row of readers) parts[row] += 1;
-        }
-        for (const set of sets) {
-          let loads = set.reduce((sum, row) => sum + own[row], 0);
-          let tileTokens = loads;
-          for (const [i, { tokens, readers }] of fragments.entries()) {
-            const inSet = isHub[i] ? 0 : set.filter((row) => readers.includes(row)).length;
-            loads += inSet === set.length ? tokens : inSet * tokens;
-            tileTokens += inSet * tokens;
-          }
-          addItem(few, loads, tileTokens);
-        }
-        few.memoryTokens += own.reduce((sum, tokens) => sum + tokens, 0);
-        const partials = parts.reduce((sum, count) => sum + (count > 1 ? count : 0), 0);
-        const merge = partials > 0 ? item + (partials * partialRow) / itemSlots : 0;
-        const time = kernelTime(few, costs) + kernelTime(many, costs) + merge + (many.items > 0 ? launch : 0);
-        best = Math.min(best, time);
-      }
+      for (const leaves of sets) best = Math.min(best, timeOf(problem, isHub, itemRows, leaves));
     }
   }
   return best * costs.seconds * 1e6;
+}
+
+function timeOf({ fragments, own }: Problem, isHub: boolean[], itemRows: number, leaves: number[][]): number {
+  const few: number[] = [];
+  const many: number[] = [];
+  let mergedTiles = 0;
+  let [fewTokens, manyTokens] = [own.reduce((sum, tokens) => sum + tokens, 0), 0];
+  const isInHub = (row: number) => fragments.some(({ readers }, i) => isHub[i] && readers.includes(row));
+  for (const [i, { tokens, readers }] of fragments.entries()) {
+    if (readers.length === 0) continue;
+    const isMany = isHub[i] && itemRows === 8;
+    if (isMany) manyTokens += tokens;
+    else fewTokens += tokens;
+    for (let at = 0; isHub[i] && at < readers.length; at += itemRows) {
+      const count = Math.min(itemRows, readers.length - at);
+      const tile = isMany ? costs.manyTile : costs.fewTile;
+      if (!isMany) mergedTiles = Math.max(mergedTiles, count);
+      (isMany ? many : few).push(itemCost(tokens, tile * tokens * count, count, costs));
+    }
+  }
+  for (const set of leaves) {
+    let loads = set.reduce((sum, row) => sum + own[row], 0);
+    let tileTokens = loads;
+    for (const [i, { tokens, readers }] of fragments.entries()) {
+      const inSet = isHub[i] ? 0 : set.filter((row) => readers.includes(row)).length;
+      loads += inSet === set.length ? tokens : inSet * tokens;
+      tileTokens += inSet * tokens;
+    }
+    if (set.some(isInHub)) mergedTiles = Math.max(mergedTiles, set.length);
+    few.push(itemCost(loads, costs.fewTile * tileTokens, set.filter(isInHub).length, costs));
+  }
+  const fewTime = kernelTime(Int32Array.from(few), fewTokens, costs.fewLoneRate, costs);
+  const manyTime = kernelTime(Int32Array.from(many), manyTokens, costs.manyLoneRate, costs);
+  return fewTime + manyTime + mergeTime(mergedTiles, costs) + (many.length > 0 ? costs.launch : 0);
 }
 
 test("plans of up to six rows take at most a third longer than the best, and a twentieth on average", () => {
@@ -130,7 +124,7 @@ test("plans of up to six rows take at most a third longer than the best, and a t
     const problem = randomProblem(choices);
     const batch = batchOfProblem(problem, choices);
     const { microseconds } = planCost(new PackPlanner(shape).plan(batch), batch, shape);
-    const ratio = microseconds / bestTime(problem, costs);
+    const ratio = microseconds / bestTime(problem);
     sum += ratio;
     worst = Math.max(worst, ratio);
   }

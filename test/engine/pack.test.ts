@@ -145,7 +145,7 @@ test("documents in any order: what 20 rows each read is loaded once or twice", (
     const plain = { ...shape, packing: false };
     const unpacked = planCost(new PackPlanner(plain).plan(batch), batch, plain);
     expect(cost.loadedBytes).toBeLessThan(0.2 * unpacked.loadedBytes);
-    expect(cost.microseconds).toBeLessThan(0.3 * unpacked.microseconds);
+    expect(cost.microseconds).toBeLessThan(0.5 * unpacked.microseconds);
   }
 });
 

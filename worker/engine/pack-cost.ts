@@ -1,8 +1,16 @@
 /** What a plan reads, multiplies and writes, and how long that takes by estimate: for tests and benchmarks. */
 import type { Batch } from "../backend/backend.ts";
-import { type AttentionPlan, planItem, planItemWords, planSlice, planSliceWords } from "./attention-plan.ts";
-import { type KernelWork, kernelTime } from "./pack-estimate.ts";
-import { type PackShape, packCosts } from "./pack-shape.ts";
+import {
+  type AttentionPlan,
+  planItem,
+  planItemWords,
+  planRow,
+  planRowWords,
+  planSlice,
+  planSliceWords,
+} from "./attention-plan.ts";
+import { itemCost, kernelTime, mergeTime } from "./pack-estimate.ts";
+import { type PackCosts, type PackShape, packCosts } from "./pack-shape.ts";
 
 export interface PlanCost {
   /** Of a layer's KV: each distinct token once, and all that items load. */
@@ -19,19 +27,19 @@ export interface PlanCost {
 export function planCost(plan: AttentionPlan, batch: Batch, shape: PackShape): PlanCost {
   const costs = packCosts(shape);
   const met = new Set<number>();
-  const few = measure(plan, plan.fewItems, batch, shape, met);
+  const few = measure(plan, plan.fewItems, batch, shape, costs, costs.fewTile, met);
   const before = met.size;
-  const many = measure(plan, plan.manyItems, batch, shape, met);
+  const many = measure(plan, plan.manyItems, batch, shape, costs, costs.manyTile, met);
   const { group, kvHeads, headDim } = shape;
   const tokenBytes = 4 * headDim * kvHeads;
   const tileFlops = 4 * headDim * 16 * costs.unitsPerItem;
   const partialBytes = plan.partialCount * group * kvHeads * (headDim + 1) * 4 * 2;
   const loads = few.totalLoads + many.totalLoads;
   const time =
-    kernelTime({ ...few, memoryTokens: before, tileCost: costs.fewTile }, costs) +
-    kernelTime({ ...many, memoryTokens: met.size - before, tileCost: costs.manyTile }, costs) +
+    kernelTime(few.itemCosts, before, costs.fewLoneRate, costs) +
+    kernelTime(many.itemCosts, met.size - before, costs.manyLoneRate, costs) +
     (plan.manyItems.length > 0 && plan.fewItems.length > 0 ? costs.launch : 0) +
-    (plan.partialCount > 0 ? costs.item + (plan.partialCount * costs.partialRow) / costs.itemSlots : 0);
+    mergeTime(few.mergedTiles, costs);
   return {
     distinctBytes: met.size * tokenBytes,
     loadedBytes: loads * tokenBytes,
@@ -42,35 +50,53 @@ export function planCost(plan: AttentionPlan, batch: Batch, shape: PackShape): P
   };
 }
 
-type Measured = Omit<KernelWork, "tileCost" | "memoryTokens">;
+interface Measured {
+  readonly totalLoads: number;
+  readonly tileTokens: number;
+  /** m-tiles of the largest item with partial rows. */
+  readonly mergedTiles: number;
+  readonly itemCosts: Int32Array;
+}
 
 /** Adds the places of all tokens that items load to `met`. */
 function measure(
-  { slices }: AttentionPlan,
+  { rows, slices }: AttentionPlan,
   items: Int32Array,
   batch: Batch,
-  { group, blockTokens }: PackShape,
+  { blockTokens }: PackShape,
+  costs: PackCosts,
+  tileCost: number,
   met: Set<number>,
 ): Measured {
-  const rowsPerTile = Math.max(1, Math.floor(16 / group));
-  const work = { items: items.length / planItemWords, maxLoads: 0, totalLoads: 0, tileTokens: 0 };
+  const work = {
+    totalLoads: 0,
+    tileTokens: 0,
+    mergedTiles: 0,
+    itemCosts: new Int32Array(items.length / planItemWords),
+  };
   for (let at = 0; at < items.length; at += planItemWords) {
-    let loads = 0;
+    const [firstRow, rowCount] = [items[at + planItem.firstRow], items[at + planItem.rowCount]];
     const first = items[at + planItem.firstSlice];
+    let [loads, tileTokens, partialRows] = [0, 0, 0];
+    for (let i = firstRow; i < firstRow + rowCount; i++) {
+      if (rows[i * planRowWords + planRow.partial] >= 0) partialRows += 1;
+    }
     for (let s = 0; s < items[at + planItem.sliceCount]; s++) {
       const slice = (first + s) * planSliceWords;
       const tokens = slices[slice + planSlice.tokenCount];
       const isShared = s < items[at + planItem.sharedSlices];
       loads += tokens;
-      work.tileTokens += tokens * (isShared ? Math.ceil(items[at + planItem.rowCount] / rowsPerTile) : 1);
+      tileTokens += tokens * (isShared ? Math.ceil(rowCount / costs.rowsPerTile) : 1);
       for (let token = 0; token < tokens; token++) {
         const place = slices[slice + planSlice.firstToken] + token;
         const block = batch.blockIds[slices[slice + planSlice.block] + Math.floor(place / blockTokens)];
         met.add(block * blockTokens + (place % blockTokens));
       }
     }
+    if (partialRows > 0) work.mergedTiles = Math.max(work.mergedTiles, Math.ceil(rowCount / costs.rowsPerTile));
     work.totalLoads += loads;
-    work.maxLoads = Math.max(work.maxLoads, loads);
+    work.tileTokens += tileTokens;
+    work.itemCosts[at / planItemWords] = itemCost(loads, tileTokens * tileCost, partialRows, costs);
   }
   return work;
 }

@@ -1,7 +1,8 @@
 /** Chooses how the rows of a step are packed, by estimated time, and writes the choice as items. */
 import type { Batch } from "../backend/backend.ts";
 import { fewTiles } from "./attention-plan.ts";
-import { type KernelWork, kernelTime, partialTime, workOf } from "./pack-estimate.ts";
+import { IntList } from "./int-list.ts";
+import { kernelTime, mergeTime } from "./pack-estimate.ts";
 import { chooseHubs, HubGrouper, type HubPacks } from "./pack-hubs.ts";
 import { ItemWriter } from "./pack-items.ts";
 import { countReads, LeafCutter, type LeafItems } from "./pack-leaves.ts";
@@ -49,12 +50,16 @@ export class PackDraft {
   private readonly grouper = new HubGrouper();
   private readonly splitter: LeafSplitter;
   private readonly items: ItemWriter;
-  private readonly leafParts = new PartList();
-  private readonly hubParts = new PartList();
+  /** Costs of one kernel's items. */
+  private readonly kernelItems = new IntList();
+  private readonly leafParts: PartList;
+  private readonly hubParts: PartList;
 
   constructor(shape: PackShape, costs: PackCosts, writer: PlanWriter) {
     this.shape = shape;
     this.costs = costs;
+    this.leafParts = new PartList(costs);
+    this.hubParts = new PartList(costs);
     this.splitter = new LeafSplitter(costs, shape.blockTokens);
     this.items = new ItemWriter(writer, costs.rowsPerTile);
   }
@@ -93,12 +98,10 @@ export class PackDraft {
 
   /** @param relax parts are so many times longer */
   write(batch: Batch, stretches: Stretches, choice: PackChoice, relax: number): void {
-    const { kind, leafOrder, leaves, hubOrder, packs } = choice.arrangement;
-    this.leafParts.clear();
-    this.splitter.split(leafOrder, leaves, choice.leafChunk * relax, this.leafParts);
+    const { kind, leafOrder, hubOrder, packs } = choice.arrangement;
+    this.splitLeaves(choice.arrangement, choice.leafChunk * relax);
     this.items.addLeaves(batch, stretches, leafOrder, this.leafParts);
     if (kind === "none" || hubOrder === undefined || packs === undefined) return;
-    this.hubParts.clear();
     this.splitHubs(kind, packs, choice.hubChunk * relax);
     this.items.addHubs(batch, stretches, hubOrder, packs, this.hubParts, kind);
   }
@@ -172,7 +175,7 @@ export class PackDraft {
   /** How long an arrangement takes when it is cut as suits it best. */
   private cutOf(stretches: Stretches, isLeaf: Uint8Array, arrangement: Arrangement, hasMany: boolean): Cut {
     const { costs } = this;
-    const { kind, leafOrder, packs } = arrangement;
+    const { kind, packs } = arrangement;
     let leafTokens = 0;
     let hubTokens = 0;
     for (let i = 0; i < stretches.count; i++) {
@@ -180,58 +183,61 @@ export class PackDraft {
       else hubTokens += stretches.room[i];
     }
     const { leafParts, hubParts } = this;
-    if (kind === "few" && packs !== undefined) {
-      const both = this.bestChunk(leafOrder.count, (chunk) => {
-        this.splitLeaves(arrangement, chunk);
+    const splitLeaves = (chunk: number) => this.splitLeaves(arrangement, chunk);
+    hubParts.clear(0);
+    if (kind === "none" || packs === undefined) {
+      const { time, chunk } = this.bestChunk(leafTokens, costs.fewLoneRate, false, splitLeaves);
+      return { time, leafChunk: chunk, hubChunk: chunk };
+    }
+    if (kind === "few") {
+      const both = this.bestChunk(leafTokens + hubTokens, costs.fewLoneRate, false, (chunk) => {
+        splitLeaves(chunk);
         this.splitHubs(kind, packs, chunk);
-        return workOf([leafParts, hubParts], costs.fewTile, leafTokens + hubTokens);
       });
       return { time: both.time, leafChunk: both.chunk, hubChunk: both.chunk };
     }
-    hubParts.clear();
-    const leaf = this.bestChunk(leafOrder.count, (chunk) => {
-      this.splitLeaves(arrangement, chunk);
-      return workOf([leafParts], costs.fewTile, leafTokens);
-    });
-    if (kind === "none" || packs === undefined) return { time: leaf.time, leafChunk: leaf.chunk, hubChunk: leaf.chunk };
-    leafParts.clear();
-    const hub = this.bestChunk(0, (chunk) => {
-      this.splitHubs(kind, packs, chunk);
-      return workOf([hubParts], costs.manyTile, hubTokens);
-    });
+    const leaf = this.bestChunk(leafTokens, costs.fewLoneRate, false, splitLeaves);
+    leafParts.clear(0);
+    const hub = this.bestChunk(hubTokens, costs.manyLoneRate, true, (chunk) => this.splitHubs(kind, packs, chunk));
     const launch = hasMany ? 0 : costs.launch;
-    // Rows with hubs have a partial result of their leaf item too.
-    const leafPartials = (costs.partialRow * Math.min(leafOrder.count, packs.firstRow[packs.count])) / costs.itemSlots;
-    return { time: leaf.time + hub.time + launch + leafPartials, leafChunk: leaf.chunk, hubChunk: hub.chunk };
+    return { time: leaf.time + hub.time + launch, leafChunk: leaf.chunk, hubChunk: hub.chunk };
   }
 
-  private splitLeaves({ leafOrder, leaves }: Arrangement, chunk: number): void {
-    this.leafParts.clear();
-    this.splitter.split(leafOrder, leaves, chunk, this.leafParts);
+  private splitLeaves({ kind, leafOrder, leaves }: Arrangement, chunk: number): void {
+    this.leafParts.clear(this.costs.fewTile);
+    this.splitter.split(leafOrder, leaves, kind !== "none", chunk, this.leafParts);
   }
 
   private splitHubs(kind: ItemKind, packs: HubPacks, chunk: number): void {
-    this.hubParts.clear();
+    this.hubParts.clear(kind === "few" ? this.costs.fewTile : this.costs.manyTile);
     splitHubs(packs, this.costs, this.itemRowsOf(kind), this.shape.blockTokens, chunk, this.hubParts);
   }
 
-  /** @param rowCount of the parts' rows, those that need no partial results */
-  private bestChunk(rowCount: number, split: (chunk: number) => KernelWork): { chunk: number; time: number } {
+  /** @param split makes the parts of one kernel: leaf parts, hub parts, or both */
+  private bestChunk(
+    memoryTokens: number,
+    loneRate: number,
+    isMany: boolean,
+    split: (chunk: number) => void,
+  ): { chunk: number; time: number } {
     const { costs } = this;
-    const timeOf = (work: KernelWork): number =>
-      kernelTime(work, costs) + partialTime(this.leafParts.rowCount + this.hubParts.rowCount, rowCount, costs);
-    const whole = split(Number.POSITIVE_INFINITY);
-    let best = { chunk: Number.POSITIVE_INFINITY, time: timeOf(whole) };
-    const even = whole.totalLoads / costs.itemSlots;
-    if (
-      kernelTime(whole, costs) <=
-      evenEnough * Math.max(even, (whole.memoryTokens * costs.memoryToken) / costs.itemSlots)
-    ) {
-      return best;
-    }
+    const timeOf = (chunk: number): number => {
+      split(chunk);
+      this.kernelItems.clear();
+      this.kernelItems.append(this.leafParts.itemCosts.view());
+      this.kernelItems.append(this.hubParts.itemCosts.view());
+      // Merges of rows that items of many rows serve too come with their leaf items.
+      const merged = Math.max(this.leafParts.mergedTiles, isMany ? 0 : this.hubParts.mergedTiles);
+      return kernelTime(this.kernelItems.view(), memoryTokens, loneRate, costs) + mergeTime(merged, costs);
+    };
+    let best = { chunk: Number.POSITIVE_INFINITY, time: timeOf(Number.POSITIVE_INFINITY) };
+    const totalLoads = this.leafParts.totalLoads + this.hubParts.totalLoads;
+    const total = this.kernelItems.view().reduce((sum, cost) => sum + cost, 0);
+    const even = Math.max(total, memoryTokens * costs.memoryToken) / costs.itemSlots;
+    if (best.time <= evenEnough * even) return best;
     for (const count of itemsPerSlot) {
-      const chunk = Math.ceil(even / count);
-      const time = timeOf(split(chunk));
+      const chunk = Math.ceil(totalLoads / costs.itemSlots / count);
+      const time = timeOf(chunk);
       if (time < best.time) best = { chunk, time };
       if (chunk <= costs.minPartTokens) break;
     }

@@ -1,47 +1,46 @@
-/** How long the parts of one kernel take, in the unit of PackCosts. */
-import type { PartList } from "./pack-parts.ts";
+/** How long items take, in the unit of PackCosts. */
 import type { PackCosts } from "./pack-shape.ts";
 
-export interface KernelWork {
-  readonly items: number;
-  /** Of the longest item, and of all. */
-  readonly maxLoads: number;
-  readonly totalLoads: number;
-  /** Tokens times m-tiles. */
-  readonly tileTokens: number;
-  /** Cost of one of them. */
-  readonly tileCost: number;
-  /** Tokens that come from memory: each once. */
-  readonly memoryTokens: number;
+/** Above so many rounds of items, their order evens everything out. */
+const manyRounds = 6;
+
+/** What an item costs a multiprocessor that works on it alone at full rate. @param tiles cost of all tokens times m-tiles */
+export function itemCost(loads: number, tiles: number, partialRows: number, costs: PackCosts): number {
+  return Math.ceil(Math.max(loads, tiles) + costs.item + costs.partialRow * partialRows);
 }
 
-export function kernelTime(work: KernelWork, { itemSlots, memoryToken, item, loneRate }: PackCosts): number {
-  if (work.items === 0) return 0;
-  const products = work.tileTokens * work.tileCost;
-  const all = Math.max(work.totalLoads, products) + work.items * item;
-  const even = Math.max(all, work.memoryTokens * memoryToken) / itemSlots;
-  const slowdown = Math.max(1, products / Math.max(1, work.totalLoads));
-  const longest = (work.maxLoads * slowdown + item) / loneRate;
-  // Items of one length go in whole rounds; of many lengths, the longest first, they end half an item apart.
-  const rounds = (work.items * loneRate) / itemSlots;
-  const inRounds = (even * Math.ceil(rounds)) / rounds;
-  return Math.max(longest, Math.min(inRounds, even + longest / 2));
+/** What is left to do when the last item is done. @param tiles m-tiles of the largest item with partial rows */
+export function mergeTime(tiles: number, costs: PackCosts): number {
+  return costs.merge * (tiles > 2 ? 4 : tiles);
 }
 
-/** What rows of several items cost: written, read back and merged. */
-export function partialTime(partRows: number, rowCount: number, { partialRow, itemSlots, item }: PackCosts): number {
-  const extra = partRows - rowCount;
-  if (extra <= 0) return 0;
-  return (partialRow * (extra + Math.min(extra, rowCount))) / itemSlots + item;
-}
-
-export function workOf(lists: readonly PartList[], tileCost: number, memoryTokens: number): KernelWork {
-  const work = { items: 0, maxLoads: 0, totalLoads: 0, tileTokens: 0, tileCost, memoryTokens };
-  for (const list of lists) {
-    work.items += list.count;
-    work.maxLoads = Math.max(work.maxLoads, list.maxLoads);
-    work.totalLoads += list.totalLoads;
-    work.tileTokens += list.tileTokens;
+/**
+ * Time of one kernel: its blocks take items in serpentine order, the longest first. Memory gives all that is read once
+ * at its own rate.
+ * @param items costs of all, sorted in place @param loneRate share of a multiprocessor's rate that one block reaches
+ */
+export function kernelTime(items: Int32Array, memoryTokens: number, loneRate: number, costs: PackCosts): number {
+  const { itemSlots, memoryToken } = costs;
+  if (items.length === 0) return 0;
+  let total = 0;
+  let longest = 0;
+  for (const cost of items) {
+    total += cost;
+    if (cost > longest) longest = cost;
   }
-  return work;
+  const memory = (memoryTokens * memoryToken) / itemSlots;
+  const slots = Math.floor(itemSlots / loneRate);
+  if (slots < 2 || items.length > manyRounds * slots) {
+    return Math.max(memory, longest / loneRate, total / itemSlots + longest / 2);
+  }
+  items.sort();
+  const sums = new Float64Array(slots);
+  for (let i = 0; i < items.length; i++) {
+    const turn = Math.floor(i / slots);
+    const place = i % slots;
+    sums[turn % 2 === 0 ? place : slots - 1 - place] += items[items.length - 1 - i];
+  }
+  let last = 0;
+  for (const sum of sums) if (sum > last) last = sum;
+  return Math.max(memory, last / loneRate);
 }

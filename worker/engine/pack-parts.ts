@@ -4,6 +4,7 @@
  * which costs its rows partial results.
  */
 import { IntList } from "./int-list.ts";
+import { itemCost } from "./pack-estimate.ts";
 import type { HubPacks } from "./pack-hubs.ts";
 import type { LeafItems } from "./pack-leaves.ts";
 import type { RowOrder } from "./pack-rows.ts";
@@ -32,41 +33,45 @@ const slack = 1.25;
 
 export class PartList {
   readonly words = new IntList(1_024);
-  maxLoads = 0;
+  /** [parts] by itemCost. */
+  readonly itemCosts = new IntList();
   totalLoads = 0;
-  /** Tokens times m-tiles. */
-  tileTokens = 0;
-  /** Rows of all parts. */
-  rowCount = 0;
+  /** m-tiles of the largest item whose rows get partial results. */
+  mergedTiles = 0;
+  private readonly costs: PackCosts;
+  private tileCost = 0;
 
-  get count(): number {
-    return this.words.length / partWords;
+  constructor(costs: PackCosts) {
+    this.costs = costs;
   }
 
-  clear(): void {
+  /** @param tileCost of an m-tile and token in the kernel that the parts are for */
+  clear(tileCost: number): void {
     this.words.clear();
-    this.maxLoads = 0;
+    this.itemCosts.clear();
     this.totalLoads = 0;
-    this.tileTokens = 0;
-    this.rowCount = 0;
+    this.mergedTiles = 0;
+    this.tileCost = tileCost;
   }
 
-  add(firstRow: number, endRow: number, depth: number, endDepth: number, first: number, end: number, loads: number) {
+  /** Stretches `depth` to `endDepth` of rows, or all from `depth` on: their tokens `from` to `to`. */
+  addRows(firstRow: number, endRow: number, depth: number, endDepth: number, from: number, to: number): void {
     this.words.push4(firstRow, endRow, depth, endDepth);
-    this.words.push4(first, end, loads, -1);
-    this.count4(endRow - firstRow, loads);
+    this.words.push4(from, to, 0, -1);
   }
 
-  addHub(firstRow: number, endRow: number, first: number, end: number, pack: number): void {
+  addHub(firstRow: number, endRow: number, from: number, to: number, pack: number): void {
     this.words.push4(firstRow, endRow, 0, 0);
-    this.words.push4(first, end, end - first, pack);
-    this.count4(endRow - firstRow, end - first);
+    this.words.push4(from, to, 0, pack);
   }
 
-  private count4(rows: number, loads: number): void {
-    this.rowCount += rows;
+  /** Of the part just added. @param tileTokens tokens times m-tiles that read them */
+  setWork(loads: number, tileTokens: number, partialRows: number): void {
+    this.words.memory[this.words.length - partWords + partField.loads] = loads;
+    this.itemCosts.push(itemCost(loads, tileTokens * this.tileCost, partialRows, this.costs));
     this.totalLoads += loads;
-    if (loads > this.maxLoads) this.maxLoads = loads;
+    const tiles = Math.ceil(partialRows / this.costs.rowsPerTile);
+    if (tiles > this.mergedTiles) this.mergedTiles = tiles;
   }
 }
 
@@ -83,35 +88,40 @@ function partEnd(at: number, step: number, tokens: number, blockTokens: number):
 export class LeafSplitter {
   private readonly costs: PackCosts;
   private readonly blockTokens: number;
+  private hasHubs = false;
   private limit = 0;
   private chunk = 0;
+  /** Of the rows measured last: tokens and stretches that all of them read, and what an item of them would do. */
   private shared = 0;
   private endDepth = 0;
+  private loads = 0;
+  private tileTokens = 0;
 
   constructor(costs: PackCosts, blockTokens: number) {
     this.costs = costs;
     this.blockTokens = blockTokens;
   }
 
-  /** @param chunk tokens that an item should load at most */
-  split(order: RowOrder, leaves: LeafItems, chunk: number, parts: PartList): void {
+  /** @param hasHubs do rows get partial results of hubs? @param chunk tokens that an item should load at most */
+  split(order: RowOrder, leaves: LeafItems, hasHubs: boolean, chunk: number, parts: PartList): void {
+    this.hasHubs = hasHubs;
     this.chunk = Math.max(this.costs.minPartTokens, chunk);
     this.limit = slack * this.chunk;
     for (let item = 0; item < leaves.count; item++) {
-      const [first, end] = [leaves.first[item], leaves.first[item + 1]];
-      if (leaves.loads[item] <= this.limit) parts.add(first, end, 0, -1, 0, 0, leaves.loads[item]);
-      else this.cut(order, parts, first, end, 0, 0);
+      this.cut(order, parts, leaves.first[item], leaves.first[item + 1], 0, 0);
     }
-    parts.tileTokens += leaves.tileTokens;
   }
 
   /** @param depth stretches before it, of `before` tokens, are in other parts */
   private cut(order: RowOrder, parts: PartList, first: number, end: number, depth: number, before: number): void {
     const rows = end - first;
-    const loads = this.measure(order, first, end, before);
+    this.measure(order, first, end, before);
+    const { shared, endDepth, loads, tileTokens } = this;
     if (loads <= 0) return;
-    const { shared, endDepth } = this;
-    if (loads <= this.limit) return parts.add(first, end, depth, -1, 0, 0, loads);
+    if (loads <= this.limit) {
+      parts.addRows(first, end, depth, -1, 0, 0);
+      return parts.setWork(loads, tileTokens, depth > 0 || this.hasHubs ? rows : 0);
+    }
     if (rows === 1) return this.addChunks(parts, first, end, depth, endDepth, loads);
     if (shared > this.costs.partialRow * rows) {
       this.addChunks(parts, first, end, depth, endDepth, shared);
@@ -132,19 +142,16 @@ export class LeafSplitter {
   ): void {
     const count = Math.max(1, Math.round(tokens / this.chunk));
     const step = partTokensOf(tokens, count, this.blockTokens);
+    const tiles = Math.ceil((end - first) / this.costs.rowsPerTile);
     for (let at = 0, to = 0; at < tokens; at = to) {
       to = partEnd(at, step, tokens, this.blockTokens);
-      parts.add(first, end, depth, endDepth, at, to, to - at);
+      parts.addRows(first, end, depth, endDepth, at, to);
+      parts.setWork(to - at, (to - at) * tiles, end - first);
     }
   }
 
-  /** Tokens that an item of these rows loads; sets `shared` and `endDepth` to what all of them read. */
-  private measure(
-    { tokens, sharedTokens, sharedDepth, starts, rows }: RowOrder,
-    first: number,
-    end: number,
-    before: number,
-  ): number {
+  private measure(order: RowOrder, first: number, end: number, before: number): void {
+    const { tokens, sharedTokens, sharedDepth, starts, rows } = order;
     const { rowsPerTile } = this.costs;
     let shared = tokens[first];
     let depth = starts[rows[first] + 1] - starts[rows[first]];
@@ -161,7 +168,8 @@ export class LeafSplitter {
     }
     this.shared = shared - before;
     this.endDepth = depth;
-    return inTiles - (tiles - 1) * this.shared;
+    this.tileTokens = inTiles;
+    this.loads = inTiles - (tiles - 1) * this.shared;
   }
 
   /** Near the middle, where neighbours have least in common; between m-tiles if there is more than one. */
@@ -200,8 +208,9 @@ export function splitHubs(
       for (let at = 0, to = 0; at < tokens; at = to) {
         to = partEnd(at, partTokens, tokens, blockTokens);
         parts.addHub(row, endRow, at, to, pack);
+        const ownTiles = Math.ceil((endRow - row) / rowsPerTile);
+        parts.setWork(to - at, (to - at) * ownTiles, endRow - row);
       }
     }
-    parts.tileTokens += tiles * tokens;
   }
 }

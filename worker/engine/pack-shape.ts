@@ -18,7 +18,7 @@ export interface PackShape {
 
 /**
  * Costs in the time that one multiprocessor takes to read one token's K and V of one KV head out of the L2 cache,
- * when all read (`readTokens`). Rates as measured on an H200: memory 4.3 TB/s, L2 5.5 TB/s, mma.sync 200 TFLOP/s
+ * when all read (`readTokens`). Rates as measured on an H200: memory 4.3 TB/s, L2 5.5 TB/s, mma.sync 165 TFLOP/s
  * wgmma 550 TFLOP/s.
  */
 export interface PackCosts {
@@ -37,10 +37,13 @@ export interface PackCosts {
   readonly manyTile: number;
   /** Of a partial row, written and read back in float32. */
   readonly partialRow: number;
+  /** Of the merges at the end, where items with partial rows have one m-tile: its warps share them. */
+  readonly merge: number;
   /** Of an item, until its first tokens are there. */
   readonly item: number;
-  /** Share of a multiprocessor's rate that one unit reaches by itself. */
-  readonly loneRate: number;
+  /** Share of a multiprocessor's rate that one unit reaches by itself, in each kernel. */
+  readonly fewLoneRate: number;
+  readonly manyLoneRate: number;
   /** Of "many" items in a step of few rows: one launch more. */
   readonly launch: number;
   /** An item is not split into parts of fewer tokens. */
@@ -51,7 +54,7 @@ export interface PackCosts {
 
 const memoryRate = 4.3e12;
 const cacheRate = 5.5e12;
-const syncRate = 200e12;
+const syncRate = 165e12;
 const warpgroupRate = 550e12;
 const launchSeconds = 2e-6;
 
@@ -71,9 +74,11 @@ export function packCosts(shape: PackShape): PackCosts {
     memoryToken: cacheRate / memoryRate,
     fewTile: tileFlops / syncRate / tokenSeconds,
     manyTile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
-    partialRow: 3 * Math.min(group, tileHeads),
-    item: 160,
-    loneRate: 0.5,
+    partialRow: 6 * Math.min(group, tileHeads),
+    merge: 360,
+    item: 190,
+    fewLoneRate: 0.5,
+    manyLoneRate: hasWarpgroups ? 1 : 0.5,
     launch: launchSeconds / tokenSeconds,
     minPartTokens: 128,
     seconds: tokenSeconds,
