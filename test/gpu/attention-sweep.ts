@@ -5,7 +5,7 @@ import { PackPlanner } from "../../worker/engine/pack.ts";
 import type { Random } from "../native/random.ts";
 import { attentionTrees } from "../support/attention-trees.ts";
 import type { AttentionDevice, Heads } from "./attention-device.ts";
-import { floorMicroseconds, type PlanVariant, type Rates, TreeTimer } from "./attention-timings.ts";
+import { floorMicroseconds, type PlanVariant, type Rates, TreeTimer, treeInputs } from "./attention-timings.ts";
 import { planTree, type TreePlanShape } from "./attention-tree-plan.ts";
 import type { Report } from "./report.ts";
 
@@ -18,7 +18,8 @@ export function headsOf(queryHeads: number): Heads {
 export function packVariant(heads: Heads, multiprocessorCount: number, hasWarpgroups = false): PlanVariant {
   const group = heads.queryHeads / heads.kvHeads;
   const shape = { group, ...heads, multiprocessorCount, hasWarpgroups, packing: true, maxPartialRows: 16_384 };
-  return { name: "pack", plan: (batch) => new PackPlanner(shape).plan(batch), manyKernel: "attention_wgmma" };
+  const manyKernel = hasWarpgroups ? "attention_wgmma" : "attention_tiles";
+  return { name: "pack", plan: (batch) => new PackPlanner(shape).plan(batch), manyKernel };
 }
 
 function itemTokens(plan: AttentionPlan): number {
@@ -66,12 +67,13 @@ export function sweepTrees(
   only: readonly number[],
 ): string {
   const heads = headsOf(queryHeads);
+  const inputs = treeInputs(random, heads.rotaryDim);
   const lines = [`copy ${(rates.bytesPerSecond / 1e12).toFixed(2)} TB/s, products ${rates.flopPerSecond / 1e12}`];
   attentionTrees.forEach((tree, index) => {
     if (only.length > 0 && !only.includes(index + 1)) return;
     const setup = { tree, heads, ownOffsets: false };
     const floor = floorMicroseconds(setup, rates);
-    const timer = new TreeTimer(device, random, setup);
+    const timer = new TreeTimer(device, inputs, setup);
     const slots = (2 * device.multiprocessorCount) / heads.kvHeads;
     const variants = [...variantsOf(heads, timer.batch, slots), packVariant(heads, device.multiprocessorCount)];
     const timings = variants.flatMap((variant) => {
@@ -112,15 +114,17 @@ export function timeTrees(
   rates: Rates,
   report: Report,
   queryHeads: number,
+  hasWarpgroups: boolean,
 ): string {
   const heads = headsOf(queryHeads);
-  const variant = packVariant(heads, device.multiprocessorCount, true);
+  const inputs = treeInputs(random, heads.rotaryDim);
+  const variant = packVariant(heads, device.multiprocessorCount, hasWarpgroups);
   const lines = ["  # floor us  equal us  ratio    own us  own/equal  events us  plan ms"];
   const [ratios, shares]: number[][] = [[], []];
   attentionTrees.forEach((tree, index) => {
     const floor = floorMicroseconds({ tree, heads, ownOffsets: false }, rates);
     const [equal, own] = [false, true].map((ownOffsets) => {
-      const timer = new TreeTimer(device, random, { tree, heads, ownOffsets });
+      const timer = new TreeTimer(device, inputs, { tree, heads, ownOffsets });
       const { microseconds, planMilliseconds, plan } = timer.time(variant);
       const graph = timer.graphMicroseconds(variant);
       device.clear();
@@ -147,7 +151,8 @@ export function timeTrees(
 /** One plan launched three times, for a profiler. */
 export function profileTree(device: AttentionDevice, random: Random, index: number, name: string, queryHeads: number) {
   const heads = headsOf(queryHeads);
-  const timer = new TreeTimer(device, random, { tree: attentionTrees[index - 1], heads, ownOffsets: false });
+  const inputs = treeInputs(random, heads.rotaryDim);
+  const timer = new TreeTimer(device, inputs, { tree: attentionTrees[index - 1], heads, ownOffsets: false });
   const variants = variantsOf(heads, timer.batch, (2 * device.multiprocessorCount) / heads.kvHeads);
   const variant = variants.find((one) => one.name === name) ?? packVariant(heads, device.multiprocessorCount);
   for (let i = 0; i < 3; i++) timer.run(variant);

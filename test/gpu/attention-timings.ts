@@ -50,7 +50,24 @@ export interface Rates {
 
 const offsetLimit = 8_192;
 const flushBytes = 192 << 20;
-const rounds = 15;
+const rounds = 5;
+
+/** Random bfloat16, and the table of turns: the same for all trees. */
+export interface TreeInputs {
+  readonly values: Uint16Array;
+  readonly turns: Float32Array;
+}
+
+export function treeInputs(random: Random, rotaryDim: number): TreeInputs {
+  const half = rotaryDim / 2;
+  const turns = new Float32Array(2 * offsetLimit * half * 2);
+  for (let i = 0; i < turns.length; i += 2) {
+    const angle = (Math.floor(i / 2 / half) - offsetLimit) * 1e6 ** (-((i / 2) % half) / half);
+    turns[i] = Math.cos(angle);
+    turns[i + 1] = Math.sin(angle);
+  }
+  return { values: toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)), turns };
+}
 
 export function floorMicroseconds({ tree, heads }: TreeSetup, rates: Rates): number {
   const { queryHeads, kvHeads, headDim } = heads;
@@ -77,28 +94,21 @@ export class TreeTimer {
   private readonly flush: () => void;
   private expected: Float32Array | undefined;
 
-  constructor(device: AttentionDevice, random: Random, { tree, heads, ownOffsets }: TreeSetup) {
+  constructor(device: AttentionDevice, inputs: TreeInputs, { tree, heads, ownOffsets }: TreeSetup) {
     const { blockTokens, kvHeads, queryHeads, headDim, rotaryDim } = heads;
     this.device = device;
     this.heads = heads;
     this.made = treeBatch(tree, { blockTokens, seed: 1, ...(ownOffsets ? { offsetLimit } : {}) });
     const { batch, blockCount } = this.made;
     const rows = batch.positions.length;
-    const values = toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY));
     const pool = device.space("pool", blockCount * kvHeads * 2 * blockTokens * headDim * 2);
     const qkv = device.space("qkv", rows * (queryHeads + 2 * kvHeads) * headDim * 2);
     const half = rotaryDim / 2;
-    const turns = new Float32Array(2 * offsetLimit * half * 2);
-    for (let i = 0; i < turns.length; i += 2) {
-      const angle = (Math.floor(i / 2 / half) - offsetLimit) * 1e6 ** (-((i / 2) % half) / half);
-      turns[i] = Math.cos(angle);
-      turns[i + 1] = Math.sin(angle);
-    }
     const maxPartials = 16 * rows + 4_096;
     this.buffers = {
       qkv,
       pool,
-      turns: device.put("turns", turns).slice(offsetLimit * half * 8),
+      turns: device.put("turns", inputs.turns).slice(offsetLimit * half * 8),
       positions: device.put("positions", batch.positions),
       blockIds: device.put("block ids", batch.blockIds),
       out: device.space("out", rows * queryHeads * headDim * 2),
@@ -106,7 +116,7 @@ export class TreeTimer {
       partialSums: device.space("partial sums", maxPartials * queryHeads * 4),
       arrivals: device.space("arrivals", rows * kvHeads * 4),
     };
-    for (const buffer of [pool, qkv]) device.repeat(buffer, values);
+    for (const buffer of [pool, qkv]) device.repeat(buffer, inputs.values);
     device.fill(this.buffers.arrivals, 0);
     this.flush = device.flusher(flushBytes, true);
   }
@@ -175,7 +185,7 @@ export class TreeTimer {
         }
       }),
     );
-    const times = graphs.map((graph) => median(9, () => device.microseconds(() => graph.launch(device.stream))));
+    const times = graphs.map((graph) => median(7, () => device.microseconds(() => graph.launch(device.stream))));
     for (const graph of graphs) graph.close();
     return (times[1] - times[0]) / count;
   }

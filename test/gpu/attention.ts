@@ -1,6 +1,6 @@
 /**
  * The kernels of attention plans on a device: against the float64 oracle, then the published trees of shared KV against
- * their floors. `attention.ts [check] [small] [trees] [sweep] [library folder]...`, run from the project's root; writes
+ * their floors. `attention.ts [check] [small] [trees [32] [64] [tiles]] [sweep] [library folder]...`, run from the project's root; writes
  * $OUT/attention.json.
  */
 import { freshSeed, Random } from "../native/random.ts";
@@ -54,11 +54,13 @@ if (parts.includes("sweep")) {
     return sweepTrees(device, random, rates, report, parts.includes("64") ? 64 : 32, only);
   });
 }
-for (const queryHeads of [32, 64]) {
-  if (!parts.includes("trees")) break;
-  await report.check(`trees at ${queryHeads}/8`, () => {
-    const rates = device.rates(toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)));
-    return timeTrees(device, random, rates, report, queryHeads);
-  });
+if (parts.includes("trees")) {
+  const rates = device.rates(toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)));
+  const asked = [32, 64].filter((queryHeads) => parts.includes(String(queryHeads)));
+  for (const queryHeads of asked.length > 0 ? asked : [32, 64]) {
+    const hasWarpgroups = !parts.includes("tiles");
+    const run = () => timeTrees(device, random, rates, report, queryHeads, hasWarpgroups);
+    await report.check(`trees at ${queryHeads}/8`, run);
+  }
 }
 process.exitCode = await report.end(resultPath(options, "attention.json"));
