@@ -137,14 +137,22 @@ export function allowAttention(device: ComputeDevice, headDim: number): void {
   }
 }
 
+/**
+ * What attention_wgmma takes instead of each layer's part of the pool, by its address; empty where that is not used. Made
+ * once, since nothing is allocated in service.
+ */
+export function putLayerMaps(device: ComputeDevice, shape: PackShape, layers: readonly DeviceBuffer[]) {
+  const boxRows = Math.min(shape.blockTokens, manyTiles * 16);
+  const mapOf = (kv: DeviceBuffer) => device.putTensorMap(kv, shape.headDim, boxRows);
+  return new Map((shape.hasWarpgroups ? layers : []).map((kv) => [kv.pointer, mapOf(kv)]));
+}
+
 export function attentionLaunches(parts: ForwardParts, layout: StepLayout): AttentionOps {
-  const { device, config, packShape, blockTokens } = parts;
+  const { device, config, packShape, layerMaps } = parts;
   const { few, manyKernel, many } = launchesOf(device, config.headDim, packShape.hasWarpgroups);
-  const mapOf = (kv: DeviceBuffer) => device.putTensorMap(kv, config.headDim, Math.min(blockTokens, manyTiles * 16));
   return {
     ofLayer(kv, turns) {
-      const source = packShape.hasWarpgroups ? mapOf(kv) : kv;
-      const ofMany = prepareAttention(parts, layout, manyKernel, source, turns);
+      const ofMany = prepareAttention(parts, layout, manyKernel, layerMaps.get(kv.pointer) ?? kv, turns);
       const ofFew = prepareAttention(parts, layout, "attention_packed", kv, turns);
       return [
         ({ manyItems }) => {

@@ -38,6 +38,8 @@ export interface ForwardParts {
   readonly staging: StepStaging;
   readonly answer: SampleAnswer;
   readonly packShape: PackShape;
+  /** By the address of a layer's part of the pool (putLayerMaps). */
+  readonly layerMaps: ReadonlyMap<number, DeviceBuffer>;
   readonly blockTokens: number;
   /** Steps of one row run with sums and norms inside their products; false: as any other step. */
   readonly fusesRows: boolean;

@@ -2,7 +2,7 @@
 import type { PackShape } from "../../engine/pack-shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
-import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeOf } from "./attention.ts";
+import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeOf, putLayerMaps } from "./attention.ts";
 import { bucketOf } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
 import type { ForwardParts } from "./forward.ts";
@@ -74,6 +74,8 @@ export async function makeParts(
     reserveBytes: options.reserveBytes ?? defaultReserveBytes,
   });
   const { blockTokens } = options;
+  const layers = Array.from({ length: config.layerCount }, (_, index) => pool.layer(index));
+  const layerMaps = putLayerMaps(device, packShape, layers);
   return {
     device,
     config,
@@ -84,6 +86,7 @@ export async function makeParts(
     staging,
     answer,
     packShape,
+    layerMaps,
     blockTokens,
     fusesRows: options.graphs !== false,
   };
