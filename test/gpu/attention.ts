@@ -1,7 +1,8 @@
 /**
  * The kernels of attention plans on a device: against the float64 oracle, then the published trees of shared KV against
- * their floors. `attention.ts [check] [small] [trees [32] [64] [tiles]] [sweep] [library folder]...`, run from the project's root; writes
- * $OUT/attention.json.
+ * their floors. `attention.ts [check] [trees [32] [64] [tiles]] [sweep [#TREE]...] [library folder]...`, run from the
+ * project's root, without parts check and trees; writes $OUT/attention.json. SPANGATE_KERNEL_CHECKS=small: a few checks
+ * alone, for a memory checker.
  */
 import { freshSeed, Random } from "../native/random.ts";
 import { attentionCases } from "./attention-cases.ts";
@@ -13,14 +14,15 @@ import { assertThat, Report } from "./report.ts";
 
 const options = gpuOptions();
 const { parts } = options;
-const isSmall = parts.includes("small");
+const isSmall = process.env.SPANGATE_KERNEL_CHECKS === "small";
+const asks = (part: string) => (isSmall ? part === "check" : parts.length === 0 || parts.includes(part));
 const seed = freshSeed();
 const random = new Random(seed);
 const report = new Report();
 const device = new AttentionDevice(options.libraryFolders);
 console.log(`seed ${seed}`);
 
-if (isSmall || parts.includes("check")) {
+if (asks("check")) {
   for (const check of attentionCases(random, isSmall)) {
     const { heads, plan, grid, slots, stepTokens, many } = check;
     const group = heads.queryHeads / heads.kvHeads;
@@ -47,14 +49,14 @@ if (profiled !== undefined) {
   const [index, name, heads] = profiled.slice("profile=".length).split(",");
   profileTree(device, random, Number(index), name, Number(heads));
 }
-if (parts.includes("sweep")) {
+if (parts.includes("sweep") && !isSmall) {
   await report.check("sweep", () => {
     const rates = device.rates(toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)));
     const only = parts.filter((part) => /^#\d+$/.test(part)).map((part) => Number(part.slice(1)));
     return sweepTrees(device, random, rates, report, parts.includes("64") ? 64 : 32, only);
   });
 }
-if (parts.includes("trees")) {
+if (asks("trees")) {
   const rates = device.rates(toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)));
   const asked = [32, 64].filter((queryHeads) => parts.includes(String(queryHeads)));
   for (const queryHeads of asked.length > 0 ? asked : [32, 64]) {

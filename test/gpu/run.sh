@@ -1,11 +1,11 @@
 #!/bin/sh
-# Device checks, on a machine with an NVIDIA GPU and nothing else: `sh test/gpu/run.sh [host|kernels|wgmma|golden|contract|bench|relocate]...`.
+# Device checks, on a machine with an NVIDIA GPU and nothing else: `sh test/gpu/run.sh [host|kernels|attention|wgmma|golden|contract|bench|relocate]...`.
 # `sh test/gpu/run.sh bundle` makes .gpu/*.js first, where the packages are installed; BUN names the runtime there.
 # The whole server runs there by test/gpu/server.sh.
 # `sh test/gpu/run.sh sanitize` runs the contract and the kernels' checks under NVIDIA's compute-sanitizer.
 set -u
 if [ "${1:-}" = bundle ]; then
-  for name in host kernels wgmma golden contract bench relocate; do
+  for name in host kernels attention wgmma golden contract bench relocate; do
     [ -f "test/gpu/$name.ts" ] && bun build --target=bun --minify "test/gpu/$name.ts" --outfile ".gpu/$name.js"
   done
   bun test/gpu/packages.ts .gpu/node_modules
@@ -34,6 +34,7 @@ if [ "${1:-}" = sanitize ]; then
   # The host asks the driver for a parameter behind a kernel's last one, which is an error by design: calls are not reported.
   sanitize memcheck contract --report-api-errors no --leak-check full
   sanitize memcheck kernels --report-api-errors no --leak-check full
+  sanitize memcheck attention --report-api-errors no
   sanitize memcheck wgmma --report-api-errors no
   sanitize racecheck kernels
   sanitize synccheck kernels
