@@ -13,6 +13,7 @@ import { memoryBench } from "./memory.ts";
 import { needleBench } from "./needle.ts";
 import { nestedBench } from "./nested.ts";
 import { overheadBench } from "./overhead.ts";
+import { packBench } from "./pack.ts";
 import { poolBench } from "./pool.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
@@ -33,6 +34,7 @@ const benches: readonly Bench[] = [
   nestedBench,
   bulkBench,
   needleBench,
+  packBench,
   poolBench,
   zipfBench,
 ];

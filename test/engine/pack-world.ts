@@ -115,3 +115,32 @@ export function randomPieces(choices: Choices, sizes: WorldSizes): PieceSpec[] {
     return { rowCount, segments: [...seen, { blockIds, firstToken: 0, tokens, offset: 0 }] };
   });
 }
+
+export interface RequestSizes {
+  readonly requests: number;
+  readonly documents: number;
+  /** Documents that a request reads, in an order of its own. */
+  readonly each: number;
+  /** Of 16 tokens, in a document. */
+  readonly blocks: number;
+}
+
+/** Decoding requests that each read some of the same documents, and their own question. */
+export function requestsOver(choices: Choices, { requests, documents, each, blocks }: RequestSizes): PieceSpec[] {
+  let used = 0;
+  const take = (count: number) => Array.from({ length: count }, () => used++);
+  const shared = Array.from({ length: documents }, () => take(blocks));
+  return Array.from({ length: requests }, () => {
+    const left = shared.map((_, i) => i);
+    const chosen = Array.from({ length: each }, () => left.splice(choices.int(0, left.length - 1), 1)[0]);
+    const segments = chosen.map((document) => ({
+      blockIds: shared[document],
+      firstToken: 0,
+      tokens: blocks * 16,
+      offset: choices.int(0, 5_000),
+    }));
+    const tokens = choices.int(1, 100);
+    const own = { blockIds: take(Math.ceil(tokens / 16)), firstToken: 0, tokens, offset: 0 };
+    return { rowCount: 1, segments: [...segments, own] };
+  });
+}

@@ -8,7 +8,7 @@ import type { PackShape } from "../../worker/engine/pack-shape.ts";
 import { Choices } from "../sim/random.ts";
 import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";
 import { checkPlan } from "./pack-check.ts";
-import { BlockSource, batchOf, type PieceSpec, randomPieces } from "./pack-world.ts";
+import { BlockSource, batchOf, type PieceSpec, randomPieces, requestsOver } from "./pack-world.ts";
 
 const h200: PackShape = {
   group: 4,
@@ -115,27 +115,8 @@ test("where the first rows of a segment stand in a request makes no difference t
   }
 });
 
-/** `count` requests that each read some of the same documents, in an order of their own, and a question. */
-function requests(choices: Choices, count: number, documents: number, each: number, blocks: number): PieceSpec[] {
-  const source = new BlockSource(choices);
-  const shared = Array.from({ length: documents }, () => source.take(blocks));
-  return Array.from({ length: count }, () => {
-    const left = shared.map((_, i) => i);
-    const chosen = Array.from({ length: each }, () => left.splice(choices.int(0, left.length - 1), 1)[0]);
-    const segments = chosen.map((document) => ({
-      blockIds: shared[document],
-      firstToken: 0,
-      tokens: blocks * 16,
-      offset: choices.int(0, 5_000),
-    }));
-    const tokens = choices.int(1, 100);
-    const own = { blockIds: source.take(Math.ceil(tokens / 16)), firstToken: 0, tokens, offset: 0 };
-    return { rowCount: 1, segments: [...segments, own] };
-  });
-}
-
 test("documents in any order: what 20 rows each read is loaded once or twice", () => {
-  const batch = batchOf(requests(new Choices(5), 64, 16, 5, 30));
+  const batch = batchOf(requestsOver(new Choices(5), { requests: 64, documents: 16, each: 5, blocks: 30 }));
   for (const hasWarpgroups of [true, false]) {
     const shape = { ...h200, hasWarpgroups };
     const plan = new PackPlanner(shape).plan(batch);

@@ -1,0 +1,90 @@
+/** The pack scheduler: what its plans load, what they would take by its own estimate, and what planning costs. */
+import type { Batch } from "../../worker/backend/backend.ts";
+import { planItemWords } from "../../worker/engine/attention-plan.ts";
+import { PackPlanner } from "../../worker/engine/pack.ts";
+import { planCost } from "../../worker/engine/pack-cost.ts";
+import type { PackShape } from "../../worker/engine/pack-shape.ts";
+import { batchOf, type RequestSizes, requestsOver } from "../engine/pack-world.ts";
+import { Choices } from "../sim/random.ts";
+import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";
+import { atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { figure } from "./support/stats.ts";
+
+/** An H200, heads of an 8B model. */
+const shape: PackShape = {
+  group: 4,
+  kvHeads: 8,
+  headDim: 128,
+  blockTokens: 16,
+  multiprocessorCount: 132,
+  hasWarpgroups: true,
+  packing: true,
+  maxPartialRows: 4_096,
+};
+
+const crowds: readonly RequestSizes[] = [
+  { requests: 64, documents: 16, each: 5, blocks: 256 },
+  { requests: 64, documents: 32, each: 32, blocks: 180 },
+  { requests: 64, documents: 512, each: 32, blocks: 180 },
+];
+
+interface Case {
+  readonly name: string;
+  readonly rows: number;
+  /** Two steps of one kind: planned in turn, each is planned anew. */
+  readonly batches: readonly [Batch, Batch];
+}
+
+function cases(): Case[] {
+  const offsetLimit = 4_096;
+  const trees = attentionTrees.map((tree): Case => {
+    const of = (seed: number) => treeBatch(tree, { blockTokens: 16, seed, offsetLimit }).batch;
+    return { name: treeName(tree), rows: tree.nodes[tree.nodes.length - 1], batches: [of(1), of(2)] };
+  });
+  const requests = crowds.map((sizes): Case => {
+    const name = `${sizes.requests} over ${sizes.each} of ${sizes.documents} x ${sizes.blocks * 16}`;
+    const of = (seed: number) => batchOf(requestsOver(new Choices(seed), sizes));
+    return { name, rows: sizes.requests, batches: [of(1), of(2)] };
+  });
+  return [...trees, ...requests];
+}
+
+function fastestMs(run: () => void): number {
+  let fastest = Number.POSITIVE_INFINITY;
+  for (let round = 0; round < 40; round++) {
+    const startMs = performance.now();
+    run();
+    fastest = Math.min(fastest, performance.now() - startMs);
+  }
+  return fastest;
+}
+
+async function runBench({ say }: BenchContext): Promise<BenchReport> {
+  const bars: Bar[] = [];
+  const rows = cases().map(({ name, rows, batches }) => {
+    say(name);
+    const planner = new PackPlanner(shape);
+    let turn = 0;
+    const freshMs = fastestMs(() => planner.plan(batches[turn++ % 2]));
+    const patchedMs = fastestMs(() => planner.plan(batches[(turn + 1) % 2]));
+    const plan = new PackPlanner(shape).plan(batches[0]);
+    const packed = planCost(plan, batches[0], shape);
+    const plain = { ...shape, packing: false };
+    const alone = planCost(new PackPlanner(plain).plan(batches[0]), batches[0], plain);
+    if (rows === 256) bars.push(atMost(`${name}: planned anew, ms`, freshMs, 1));
+    if (rows <= 256) bars.push(atMost(`${name}: patched, ms`, patchedMs, 0.2));
+    bars.push(atMost(`${name}: packed over unpacked, by estimate`, packed.microseconds / alone.microseconds, 1.01));
+    const items = [plan.fewItems, plan.manyItems].map((list) => String(list.length / planItemWords));
+    const loads = packed.loadedBytes / packed.distinctBytes;
+    const figures = [loads, packed.partialBytes / 1e6, packed.microseconds, alone.microseconds, freshMs, patchedMs];
+    return [name, ...items, ...figures.map(figure)];
+  });
+  const header = ["step", "few", "many", "loads", "partial MB", "us", "unpacked us", "fresh ms", "patched ms"];
+  return { model: "32/8 heads of 128, 132 multiprocessors", bars, header, rows };
+}
+
+export const packBench: Bench = {
+  name: "pack",
+  summary: "attention plans: what they load, by estimate, and what planning costs",
+  run: runBench,
+};
