@@ -1,4 +1,4 @@
-/** Shapes for the checks against the oracle: group sizes, head sizes, rotations and blocks that divide nothing evenly. */
+/** Shapes for the checks against the oracle: groups, head sizes, rotations and blocks that divide nothing evenly. */
 import type { Random } from "../native/random.ts";
 import type { AttentionCheck } from "./attention-checks.ts";
 

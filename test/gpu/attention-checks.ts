@@ -137,5 +137,6 @@ function compare(got: Float32Array, { out, tolerance }: OracleOutput, rowSize: n
     error += difference ** 2;
     norm += out[i] ** 2;
   }
-  return `${worst.toFixed(2)} of the tolerance, relative error ${Math.sqrt(error / Math.max(norm, 1e-30)).toExponential(1)}`;
+  const relative = Math.sqrt(error / Math.max(norm, 1e-30));
+  return `${worst.toFixed(2)} of the tolerance, relative error ${relative.toExponential(1)}`;
 }

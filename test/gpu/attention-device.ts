@@ -1,4 +1,4 @@
-/** The kernels that follow an attention plan, on a device: their memory, launches and times, with nothing around them. */
+/** The kernels of attention plans on a device: their memory, launches and times, with nothing around them. */
 import type { AttentionPlan } from "../../worker/engine/attention-plan.ts";
 import type { ArgumentsOf } from "../../worker/native/cuda/arguments.ts";
 import { CudaContext } from "../../worker/native/cuda/context.ts";

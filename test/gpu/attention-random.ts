@@ -1,7 +1,7 @@
 /**
- * Random attention plans that use all that the format allows: items of any number of rows, rows in several items, slices
- * that are empty, of one token, begin inside a block and end inside another, causal ones, rows that see nothing, an
- * offset of either sign for each (row, slice).
+ * Random attention plans that use all that the format allows: items of any number of rows, rows in several items,
+ * slices that are empty, of one token, begin inside a block and end inside another, causal ones, rows that see nothing,
+ * an offset of either sign for each (row, slice).
  */
 import { type AttentionPlan, fewTiles, manyTiles, rowsPerTile } from "../../worker/engine/attention-plan.ts";
 import type { Random } from "../native/random.ts";
