@@ -95,9 +95,8 @@ function timeOf({ fragments, own }: Problem, isHub: boolean[], itemRows: number,
     else fewTokens += tokens;
     for (let at = 0; isHub[i] && at < readers.length; at += itemRows) {
       const count = Math.min(itemRows, readers.length - at);
-      const tile = isMany ? costs.manyTile : costs.fewTile;
       if (!isMany) mergedTiles = Math.max(mergedTiles, count);
-      (isMany ? many : few).push(itemCost(tokens, tile * tokens * count, count, costs));
+      (isMany ? many : few).push(itemCost(tokens, tokens * count, count, isMany ? costs.many : costs.few, costs));
     }
   }
   for (const set of leaves) {
@@ -109,10 +108,10 @@ function timeOf({ fragments, own }: Problem, isHub: boolean[], itemRows: number,
       tileTokens += inSet * tokens;
     }
     if (set.some(isInHub)) mergedTiles = Math.max(mergedTiles, set.length);
-    few.push(itemCost(loads, costs.fewTile * tileTokens, set.filter(isInHub).length, costs));
+    few.push(itemCost(loads, tileTokens, set.filter(isInHub).length, costs.few, costs));
   }
-  const fewTime = kernelTime(Int32Array.from(few), fewTokens, costs.fewLoneRate, costs);
-  const manyTime = kernelTime(Int32Array.from(many), manyTokens, costs.manyLoneRate, costs);
+  const fewTime = kernelTime(Int32Array.from(few), fewTokens, costs.few, costs);
+  const manyTime = kernelTime(Int32Array.from(many), manyTokens, costs.many, costs);
   return fewTime + manyTime + mergeTime(mergedTiles, costs) + (many.length > 0 ? costs.launch : 0);
 }
 

@@ -10,7 +10,7 @@ import {
   planSliceWords,
 } from "./attention-plan.ts";
 import { itemCost, kernelTime, mergeTime } from "./pack-estimate.ts";
-import { type PackCosts, type PackShape, packCosts } from "./pack-shape.ts";
+import { type KernelCosts, type PackCosts, type PackShape, packCosts } from "./pack-shape.ts";
 
 export interface PlanCost {
   /** Of a layer's KV: each distinct token once, and all that items load. */
@@ -27,17 +27,17 @@ export interface PlanCost {
 export function planCost(plan: AttentionPlan, batch: Batch, shape: PackShape): PlanCost {
   const costs = packCosts(shape);
   const met = new Set<number>();
-  const few = measure(plan, plan.fewItems, batch, shape, costs, costs.fewTile, met);
+  const few = measure(plan, plan.fewItems, batch, shape, costs, costs.few, met);
   const before = met.size;
-  const many = measure(plan, plan.manyItems, batch, shape, costs, costs.manyTile, met);
+  const many = measure(plan, plan.manyItems, batch, shape, costs, costs.many, met);
   const { group, kvHeads, headDim } = shape;
   const tokenBytes = 4 * headDim * kvHeads;
   const tileFlops = 4 * headDim * 16 * costs.unitsPerItem;
   const partialBytes = plan.partialCount * group * kvHeads * (headDim + 1) * 4 * 2;
   const loads = few.totalLoads + many.totalLoads;
   const time =
-    kernelTime(few.itemCosts, before, costs.fewLoneRate, costs) +
-    kernelTime(many.itemCosts, met.size - before, costs.manyLoneRate, costs) +
+    kernelTime(few.itemCosts, before, costs.few, costs) +
+    kernelTime(many.itemCosts, met.size - before, costs.many, costs) +
     (plan.manyItems.length > 0 && plan.fewItems.length > 0 ? costs.launch : 0) +
     mergeTime(few.mergedTiles, costs);
   return {
@@ -65,7 +65,7 @@ function measure(
   batch: Batch,
   { blockTokens }: PackShape,
   costs: PackCosts,
-  tileCost: number,
+  kernel: KernelCosts,
   met: Set<number>,
 ): Measured {
   const work = {
@@ -96,7 +96,7 @@ function measure(
     if (partialRows > 0) work.mergedTiles = Math.max(work.mergedTiles, Math.ceil(rowCount / costs.rowsPerTile));
     work.totalLoads += loads;
     work.tileTokens += tileTokens;
-    work.itemCosts[at / planItemWords] = itemCost(loads, tileTokens * tileCost, partialRows, costs);
+    work.itemCosts[at / planItemWords] = itemCost(loads, tileTokens, partialRows, kernel, costs);
   }
   return work;
 }

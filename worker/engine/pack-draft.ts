@@ -5,10 +5,10 @@ import { IntList } from "./int-list.ts";
 import { kernelTime, mergeTime } from "./pack-estimate.ts";
 import { chooseHubs, HubGrouper, type HubPacks } from "./pack-hubs.ts";
 import { ItemWriter } from "./pack-items.ts";
-import { countReads, LeafCutter, type LeafItems } from "./pack-leaves.ts";
+import { LeafCutter, type LeafItems, leafCosts } from "./pack-leaves.ts";
 import { LeafSplitter, PartList, splitHubs } from "./pack-parts.ts";
 import { RowArranger, type RowOrder, rankStretches } from "./pack-rows.ts";
-import type { PackCosts, PackShape } from "./pack-shape.ts";
+import type { KernelCosts, PackCosts, PackShape } from "./pack-shape.ts";
 import type { Stretches } from "./pack-sharing.ts";
 import type { ItemKind, PlanWriter } from "./pack-writer.ts";
 
@@ -71,29 +71,25 @@ export class PackDraft {
   choose(stretches: Stretches, rowCount: number, hasMany: boolean, withHubs: boolean): PackChoice {
     const ranked = rankStretches(stretches);
     const allLeaves = new Uint8Array(stretches.count).fill(1);
+    const tryHubs = (mask: Uint8Array, kind: ItemKind | "none") =>
+      this.tryItems(stretches, mask, this.arrange(stretches, ranked, mask, rowCount, kind), hasMany);
     const plain = this.arrange(stretches, ranked, allLeaves, rowCount, "none");
-    const plainReads = new Int32Array(stretches.count);
-    countReads(plain.leafOrder, plain.leaves, this.costs.rowsPerTile, plainReads);
-    const plainCut = this.cutOf(stretches, allLeaves, plain, hasMany);
+    const plainPaid = leafCosts(plain.leafOrder, plain.leaves, stretches.count, this.costs);
+    let last = this.tryItems(stretches, allLeaves, plain, hasMany);
     let best: { mask: Uint8Array; kind: ItemKind | "none"; time: number } = {
       mask: allLeaves,
-      kind: "none",
-      time: plainCut.time,
+      kind: plain.kind,
+      time: last.time,
     };
-    let last = { arrangement: plain, ...plainCut };
     const isShared = ranked.length > 0 && stretches.readers[ranked[0] + 1] - stretches.readers[ranked[0]] > 1;
     for (const kind of isShared && withHubs ? (["few", "many"] as const) : []) {
-      const mask = this.hubsOf(stretches, ranked, rowCount, kind, plainReads);
+      const mask = this.hubsOf(stretches, ranked, rowCount, kind, plainPaid);
       if (mask === undefined) continue;
-      const arrangement = this.arrange(stretches, ranked, mask, rowCount, kind);
-      last = { arrangement, ...this.cutOf(stretches, mask, arrangement, hasMany) };
+      last = tryHubs(mask, kind);
       if (last.time < best.time) best = { mask, kind, time: last.time };
     }
-    if (last.arrangement.kind !== best.kind) {
-      const arrangement = this.arrange(stretches, ranked, best.mask, rowCount, best.kind);
-      last = { arrangement, ...this.cutOf(stretches, best.mask, arrangement, hasMany) };
-    }
-    return this.trySmallItems(stretches, best.mask, last, hasMany);
+    // All choices are made in the same memory.
+    return last.arrangement.kind === best.kind ? last : tryHubs(best.mask, best.kind);
   }
 
   /** @param relax parts are so many times longer */
@@ -106,31 +102,26 @@ export class PackDraft {
     this.items.addHubs(batch, stretches, hubOrder, packs, this.hubParts, kind);
   }
 
-  /** @param plainReads how often stretches are loaded without hubs @returns 1: a leaf; undefined if no hub pays */
+  /** @param plainPaid what stretches cost without hubs @returns 1: a leaf; undefined if no hub pays */
   private hubsOf(
     stretches: Stretches,
     ranked: Int32Array,
     rowCount: number,
     kind: ItemKind,
-    plainReads: Int32Array,
+    plainPaid: Float64Array,
   ): Uint8Array | undefined {
     const isLeaf = new Uint8Array(stretches.count).fill(1);
     const hasHub = new Uint8Array(rowCount);
-    const itemRows = this.itemRowsOf(kind);
-    let chosen = chooseHubs(stretches, ranked, plainReads, this.costs, itemRows, isLeaf, hasHub);
+    const kernel = this.costs[kind];
+    let chosen = chooseHubs(stretches, ranked, plainPaid, this.costs, kernel, isLeaf, hasHub);
     for (let round = 1, more = chosen; more > 0 && round < maxRounds; round++) {
       const order = this.leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
       const leaves = this.cutter.cut(order, this.costs, fewTiles, this.endsOf(order));
-      const reads = new Int32Array(stretches.count);
-      countReads(order, leaves, this.costs.rowsPerTile, reads);
-      more = chooseHubs(stretches, ranked, reads, this.costs, itemRows, isLeaf, hasHub);
+      const paid = leafCosts(order, leaves, stretches.count, this.costs);
+      more = chooseHubs(stretches, ranked, paid, this.costs, kernel, isLeaf, hasHub);
       chosen += more;
     }
     return chosen > 0 ? isLeaf : undefined;
-  }
-
-  private itemRowsOf(kind: ItemKind): number {
-    return kind === "few" ? this.costs.fewRows : this.costs.manyRows;
   }
 
   private arrange(
@@ -145,25 +136,26 @@ export class PackDraft {
     if (kind === "none") return { kind, leafOrder, leaves, hubOrder: undefined, packs: undefined };
     const isHub = Uint8Array.from(isLeaf, (leaf) => 1 - leaf);
     const hubOrder = this.hubArranger.arrange(stretches, ranked, isHub, rowCount);
-    const packs = this.grouper.group(stretches, ranked, isLeaf, hubOrder, this.costs, this.itemRowsOf(kind));
+    const packs = this.grouper.group(stretches, ranked, isLeaf, hubOrder, this.costs[kind]);
     return { kind, leafOrder, leaves, hubOrder, packs };
   }
 
   /** Items of fewer m-tiles load more, but may fill the chip without partial results. */
-  private trySmallItems(stretches: Stretches, mask: Uint8Array, choice: PackChoice, hasMany: boolean): PackChoice {
-    const { leafOrder } = choice.arrangement;
+  private tryItems(stretches: Stretches, mask: Uint8Array, arrangement: Arrangement, hasMany: boolean): PackChoice {
+    const { leafOrder } = arrangement;
     const ends = this.endsOf(leafOrder);
     let tiles: number = fewTiles;
-    let best: Cut = choice;
-    for (let fewer = fewTiles / 2; fewer >= 1; fewer /= 2) {
+    let best = this.cutOf(stretches, mask, arrangement, hasMany);
+    const isFull = arrangement.leaves.count > (2 * this.costs.itemSlots) / this.costs.few.loneRate;
+    for (let fewer = fewTiles / 2; fewer >= 1 && !isFull; fewer /= 2) {
       const leaves = this.cutter.cut(leafOrder, this.costs, fewer, ends);
-      const cut = this.cutOf(stretches, mask, { ...choice.arrangement, leaves }, hasMany);
+      const cut = this.cutOf(stretches, mask, { ...arrangement, leaves }, hasMany);
       if (cut.time >= best.time) continue;
       best = cut;
       tiles = fewer;
     }
     const leaves = this.cutter.cut(leafOrder, this.costs, tiles, ends);
-    return { ...best, arrangement: { ...choice.arrangement, leaves } };
+    return { ...best, arrangement: { ...arrangement, leaves } };
   }
 
   /** Without packing, where rows of different pieces meet. */
@@ -184,40 +176,39 @@ export class PackDraft {
     }
     const { leafParts, hubParts } = this;
     const splitLeaves = (chunk: number) => this.splitLeaves(arrangement, chunk);
-    hubParts.clear(0);
+    hubParts.clear(costs.few);
     if (kind === "none" || packs === undefined) {
-      const { time, chunk } = this.bestChunk(leafTokens, costs.fewLoneRate, false, splitLeaves);
+      const { time, chunk } = this.bestChunk(leafTokens, costs.few, splitLeaves);
       return { time, leafChunk: chunk, hubChunk: chunk };
     }
     if (kind === "few") {
-      const both = this.bestChunk(leafTokens + hubTokens, costs.fewLoneRate, false, (chunk) => {
+      const both = this.bestChunk(leafTokens + hubTokens, costs.few, (chunk) => {
         splitLeaves(chunk);
         this.splitHubs(kind, packs, chunk);
       });
       return { time: both.time, leafChunk: both.chunk, hubChunk: both.chunk };
     }
-    const leaf = this.bestChunk(leafTokens, costs.fewLoneRate, false, splitLeaves);
-    leafParts.clear(0);
-    const hub = this.bestChunk(hubTokens, costs.manyLoneRate, true, (chunk) => this.splitHubs(kind, packs, chunk));
+    const leaf = this.bestChunk(leafTokens, costs.few, splitLeaves);
+    leafParts.clear(costs.few);
+    const hub = this.bestChunk(hubTokens, costs.many, (chunk) => this.splitHubs(kind, packs, chunk));
     const launch = hasMany ? 0 : costs.launch;
     return { time: leaf.time + hub.time + launch, leafChunk: leaf.chunk, hubChunk: hub.chunk };
   }
 
   private splitLeaves({ kind, leafOrder, leaves }: Arrangement, chunk: number): void {
-    this.leafParts.clear(this.costs.fewTile);
+    this.leafParts.clear(this.costs.few);
     this.splitter.split(leafOrder, leaves, kind !== "none", chunk, this.leafParts);
   }
 
   private splitHubs(kind: ItemKind, packs: HubPacks, chunk: number): void {
-    this.hubParts.clear(kind === "few" ? this.costs.fewTile : this.costs.manyTile);
-    splitHubs(packs, this.costs, this.itemRowsOf(kind), this.shape.blockTokens, chunk, this.hubParts);
+    this.hubParts.clear(this.costs[kind]);
+    splitHubs(packs, this.costs, this.costs[kind].rows, this.shape.blockTokens, chunk, this.hubParts);
   }
 
   /** @param split makes the parts of one kernel: leaf parts, hub parts, or both */
   private bestChunk(
     memoryTokens: number,
-    loneRate: number,
-    isMany: boolean,
+    kernel: KernelCosts,
     split: (chunk: number) => void,
   ): { chunk: number; time: number } {
     const { costs } = this;
@@ -227,8 +218,8 @@ export class PackDraft {
       this.kernelItems.append(this.leafParts.itemCosts.view());
       this.kernelItems.append(this.hubParts.itemCosts.view());
       // Merges of rows that items of many rows serve too come with their leaf items.
-      const merged = Math.max(this.leafParts.mergedTiles, isMany ? 0 : this.hubParts.mergedTiles);
-      return kernelTime(this.kernelItems.view(), memoryTokens, loneRate, costs) + mergeTime(merged, costs);
+      const merged = Math.max(this.leafParts.mergedTiles, kernel === costs.many ? 0 : this.hubParts.mergedTiles);
+      return kernelTime(this.kernelItems.view(), memoryTokens, kernel, costs) + mergeTime(merged, costs);
     };
     let best = { chunk: Number.POSITIVE_INFINITY, time: timeOf(Number.POSITIVE_INFINITY) };
     const totalLoads = this.leafParts.totalLoads + this.hubParts.totalLoads;

@@ -1,12 +1,18 @@
 /** How long items take, in the unit of PackCosts. */
-import type { PackCosts } from "./pack-shape.ts";
+import type { KernelCosts, PackCosts } from "./pack-shape.ts";
 
 /** Above so many rounds of items, their order evens everything out. */
 const manyRounds = 6;
 
-/** What an item costs a multiprocessor that works on it alone at full rate. @param tiles cost of all tokens times m-tiles */
-export function itemCost(loads: number, tiles: number, partialRows: number, costs: PackCosts): number {
-  return Math.ceil(Math.max(loads, tiles) + costs.item + costs.partialRow * partialRows);
+/** What an item costs a multiprocessor that works at full rate. @param tileTokens tokens times m-tiles that read them */
+export function itemCost(
+  loads: number,
+  tileTokens: number,
+  partialRows: number,
+  kernel: KernelCosts,
+  { item }: PackCosts,
+): number {
+  return Math.ceil(Math.max(loads, kernel.tile * tileTokens) + item + kernel.partialRow * partialRows);
 }
 
 /** What is left to do when the last item is done. @param tiles m-tiles of the largest item with partial rows */
@@ -17,10 +23,14 @@ export function mergeTime(tiles: number, costs: PackCosts): number {
 /**
  * Time of one kernel: its blocks take items in serpentine order, the longest first. Memory gives all that is read once
  * at its own rate.
- * @param items costs of all, sorted in place @param loneRate share of a multiprocessor's rate that one block reaches
+ * @param items costs of all, sorted in place
  */
-export function kernelTime(items: Int32Array, memoryTokens: number, loneRate: number, costs: PackCosts): number {
-  const { itemSlots, memoryToken } = costs;
+export function kernelTime(
+  items: Int32Array,
+  memoryTokens: number,
+  { loneRate }: KernelCosts,
+  { itemSlots, memoryToken }: PackCosts,
+): number {
   if (items.length === 0) return 0;
   let total = 0;
   let longest = 0;

@@ -5,7 +5,7 @@
  */
 import { IntList } from "./int-list.ts";
 import type { RowOrder } from "./pack-rows.ts";
-import type { PackCosts } from "./pack-shape.ts";
+import type { KernelCosts, PackCosts } from "./pack-shape.ts";
 import type { Stretches } from "./pack-sharing.ts";
 
 /** Rows of one hub and what its items read: struct of arrays, valid until the next `group`. */
@@ -24,7 +24,7 @@ export interface HubPacks {
 /**
  * Marks further stretches as hubs: those that leaf items load oftener than items of their own would, by more than the
  * partial results cost. Most readers first.
- * @param reads how often leaf items load each stretch
+ * @param paid what leaf items pay for each token of a stretch @param kernel that serves the hubs
  * @param isLeaf [stretches] 0: a hub already; changed in place
  * @param hasHub [rows] 1: the row has a partial result already; changed in place
  * @returns how many stretches became hubs
@@ -32,23 +32,24 @@ export interface HubPacks {
 export function chooseHubs(
   stretches: Stretches,
   ranked: Int32Array,
-  reads: Int32Array,
+  paid: Float64Array,
   costs: PackCosts,
-  itemRows: number,
+  kernel: KernelCosts,
   isLeaf: Uint8Array,
   hasHub: Uint8Array,
 ): number {
   const { readers, rows, room, causalRow } = stretches;
+  const hubItem = Math.max(1, (kernel.tile * kernel.rows) / costs.rowsPerTile);
   let chosen = 0;
   for (const stretch of ranked) {
     const count = readers[stretch + 1] - readers[stretch];
     if (count < 2) break;
     if (isLeaf[stretch] === 0 || causalRow[stretch] >= 0) continue;
-    const saved = (reads[stretch] - Math.ceil(count / itemRows)) * room[stretch];
-    if (saved <= costs.partialRow * count) continue;
-    let partials = count;
-    for (let i = readers[stretch]; i < readers[stretch + 1]; i++) partials += 1 - hasHub[rows[i]];
-    if (saved <= costs.partialRow * partials + costs.item) continue;
+    const saved = (paid[stretch] - hubItem * Math.ceil(count / kernel.rows)) * room[stretch];
+    if (saved <= kernel.partialRow * count) continue;
+    let leafRows = 0;
+    for (let i = readers[stretch]; i < readers[stretch + 1]; i++) leafRows += 1 - hasHub[rows[i]];
+    if (saved <= kernel.partialRow * count + costs.few.partialRow * leafRows + costs.item) continue;
     isLeaf[stretch] = 0;
     chosen += 1;
     for (let i = readers[stretch]; i < readers[stretch + 1]; i++) hasHub[rows[i]] = 1;
@@ -71,15 +72,8 @@ export class HubGrouper {
   private readonly packStretches = new IntList();
   private readonly tokens = new IntList();
 
-  /** @param order of the rows by their hubs alone @param itemRows rows of an item at most */
-  group(
-    stretches: Stretches,
-    ranked: Int32Array,
-    isLeaf: Uint8Array,
-    order: RowOrder,
-    costs: PackCosts,
-    itemRows: number,
-  ): HubPacks {
+  /** @param order of the rows by their hubs alone @param kernel that serves the hubs */
+  group(stretches: Stretches, ranked: Int32Array, isLeaf: Uint8Array, order: RowOrder, kernel: KernelCosts): HubPacks {
     this.reserve(stretches);
     for (const list of [this.firstRow, this.rows, this.firstStretch, this.packStretches, this.tokens]) list.clear();
     this.isMoved.fill(0, 0, stretches.readers[stretches.count]);
@@ -88,7 +82,7 @@ export class HubGrouper {
       this.parent[hub] = -1;
       this.listed[hub] = stretches.room[hub];
       this.left[hub] = stretches.readers[hub + 1] - stretches.readers[hub];
-      this.join(stretches, hub, order, costs, itemRows);
+      this.join(stretches, hub, order, kernel);
     }
     // Rows of a hub in the order in which rows of smaller hubs stand together.
     const placed = this.placeRows(stretches, order);
@@ -106,7 +100,8 @@ export class HubGrouper {
   }
 
   /** Lets a hub take in the smallest hub that all its rows read, if that is cheaper. */
-  private join(stretches: Stretches, hub: number, order: RowOrder, costs: PackCosts, itemRows: number): void {
+  private join(stretches: Stretches, hub: number, order: RowOrder, kernel: KernelCosts): void {
+    const { rows: itemRows, partialRow } = kernel;
     const { readers, rows } = stretches;
     const count = readers[hub + 1] - readers[hub];
     const row = rows[readers[hub]];
@@ -117,7 +112,7 @@ export class HubGrouper {
       if (!this.isWithin(stretches, hub, parent, order)) continue;
       const rest = this.left[parent];
       const items = Math.ceil((rest - count) / itemRows) + Math.ceil(count / itemRows) - Math.ceil(rest / itemRows);
-      if (items * this.listed[parent] >= costs.partialRow * count) return;
+      if (items * this.listed[parent] >= partialRow * count) return;
       this.parent[hub] = parent;
       this.listed[hub] += this.listed[parent];
       this.left[parent] -= count;

@@ -62,7 +62,7 @@ export class LeafCutter {
   /** Prices of all items that begin with one row. */
   private extend(order: RowOrder, costs: PackCosts, start: number, maxRows: number, isEnd?: Uint8Array): void {
     const { cost, from } = this;
-    const { rowsPerTile, fewTile, item } = costs;
+    const { rowsPerTile, few, item } = costs;
     const { tokens, sharedTokens } = order;
     const end = Math.min(order.count, start + maxRows);
     let shared = tokens[start];
@@ -76,7 +76,7 @@ export class LeafCutter {
       inTiles += isNewTile ? tokens[i] : tokens[i] - sharedTokens[i];
       const tileCount = Math.floor((i - start) / rowsPerTile) + 1;
       const loads = inTiles - (tileCount - 1) * shared;
-      const price = cost[start] + item + Math.max(loads, fewTile * inTiles);
+      const price = cost[start] + item + Math.max(loads, few.tile * inTiles);
       if (price < cost[i + 1]) {
         cost[i + 1] = price;
         from[i + 1] = start;
@@ -103,18 +103,24 @@ export class LeafCutter {
   }
 }
 
-/** How often each stretch is loaded by the items: into `reads` [stretches]. */
-export function countReads(order: RowOrder, leaves: LeafItems, rowsPerTile: number, reads: Int32Array): void {
+/** [stretches] what the items pay for each token of a stretch: how often it is loaded, or multiplied if that is more. */
+export function leafCosts(order: RowOrder, leaves: LeafItems, stretchCount: number, costs: PackCosts): Float64Array {
   const { rows, starts, stretches, sharedDepth } = order;
+  const { rowsPerTile, few } = costs;
+  const paid = new Float64Array(stretchCount);
   for (let item = 0; item < leaves.count; item++) {
     const begin = leaves.first[item];
+    const end = leaves.first[item + 1];
     const depth = leaves.sharedDepth[item];
-    for (let i = begin; i < leaves.first[item + 1]; i++) {
+    const shared = Math.max(1, few.tile * Math.ceil((end - begin) / rowsPerTile));
+    for (let d = 0; d < depth; d++) paid[stretches[starts[rows[begin]] + d]] += shared;
+    const alone = Math.max(1, few.tile);
+    for (let i = begin; i < end; i++) {
       const start = starts[rows[i]];
-      const isNewTile = (i - begin) % rowsPerTile === 0;
       // The rows before have loaded what this one shares with them.
-      const known = i === begin ? 0 : isNewTile ? depth : sharedDepth[i];
-      for (let place = start + known; place < starts[rows[i] + 1]; place++) reads[stretches[place]] += 1;
+      const known = (i - begin) % rowsPerTile === 0 ? depth : sharedDepth[i];
+      for (let place = start + known; place < starts[rows[i] + 1]; place++) paid[stretches[place]] += alone;
     }
   }
+  return paid;
 }

@@ -8,7 +8,7 @@ import { itemCost } from "./pack-estimate.ts";
 import type { HubPacks } from "./pack-hubs.ts";
 import type { LeafItems } from "./pack-leaves.ts";
 import type { RowOrder } from "./pack-rows.ts";
-import type { PackCosts } from "./pack-shape.ts";
+import type { KernelCosts, PackCosts } from "./pack-shape.ts";
 
 /** Words of a part, and their places. */
 export const partWords = 8;
@@ -39,19 +39,20 @@ export class PartList {
   /** m-tiles of the largest item whose rows get partial results. */
   mergedTiles = 0;
   private readonly costs: PackCosts;
-  private tileCost = 0;
+  private kernel: KernelCosts;
 
   constructor(costs: PackCosts) {
     this.costs = costs;
+    this.kernel = costs.few;
   }
 
-  /** @param tileCost of an m-tile and token in the kernel that the parts are for */
-  clear(tileCost: number): void {
+  /** @param kernel that the parts are for */
+  clear(kernel: KernelCosts): void {
     this.words.clear();
     this.itemCosts.clear();
     this.totalLoads = 0;
     this.mergedTiles = 0;
-    this.tileCost = tileCost;
+    this.kernel = kernel;
   }
 
   /** Stretches `depth` to `endDepth` of rows, or all from `depth` on: their tokens `from` to `to`. */
@@ -68,7 +69,7 @@ export class PartList {
   /** Of the part just added. @param tileTokens tokens times m-tiles that read them */
   setWork(loads: number, tileTokens: number, partialRows: number): void {
     this.words.memory[this.words.length - partWords + partField.loads] = loads;
-    this.itemCosts.push(itemCost(loads, tileTokens * this.tileCost, partialRows, this.costs));
+    this.itemCosts.push(itemCost(loads, tileTokens, partialRows, this.kernel, this.costs));
     this.totalLoads += loads;
     const tiles = Math.ceil(partialRows / this.costs.rowsPerTile);
     if (tiles > this.mergedTiles) this.mergedTiles = tiles;
@@ -123,7 +124,7 @@ export class LeafSplitter {
       return parts.setWork(loads, tileTokens, depth > 0 || this.hasHubs ? rows : 0);
     }
     if (rows === 1) return this.addChunks(parts, first, end, depth, endDepth, loads);
-    if (shared > this.costs.partialRow * rows) {
+    if (shared > this.costs.few.partialRow * rows) {
       this.addChunks(parts, first, end, depth, endDepth, shared);
       return this.cut(order, parts, first, end, endDepth, before + shared);
     }

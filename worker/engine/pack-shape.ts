@@ -16,6 +16,18 @@ export interface PackShape {
   readonly maxPartialRows: number;
 }
 
+/** What one of the two kernels costs. */
+export interface KernelCosts {
+  /** Of an m-tile and token. */
+  readonly tile: number;
+  /** Of a partial row: written in float32, and of few rows merged too. */
+  readonly partialRow: number;
+  /** Share of a multiprocessor's rate that one unit reaches by itself. */
+  readonly loneRate: number;
+  /** Rows of the largest item. */
+  readonly rows: number;
+}
+
 /**
  * Costs in the time that one multiprocessor takes to read one token's K and V of one KV head out of the L2 cache,
  * when all read (`readTokens`). Rates as measured on an H200: memory 4.3 TB/s, L2 5.5 TB/s, mma.sync 165 TFLOP/s
@@ -23,27 +35,18 @@ export interface PackShape {
  */
 export interface PackCosts {
   readonly rowsPerTile: number;
-  /** Rows of the largest item of each kind. */
-  readonly fewRows: number;
-  readonly manyRows: number;
+  readonly few: KernelCosts;
+  readonly many: KernelCosts;
   /** KV heads, times chunks of heads where a group has more than 16: work units of an item. */
   readonly unitsPerItem: number;
   /** Items that the chip works on at a time. */
   readonly itemSlots: number;
   /** Of a token that must come from memory. */
   readonly memoryToken: number;
-  /** Of an m-tile and token. */
-  readonly fewTile: number;
-  readonly manyTile: number;
-  /** Of a partial row, written and read back in float32. */
-  readonly partialRow: number;
   /** Of the merges at the end, where items with partial rows have one m-tile: its warps share them. */
   readonly merge: number;
   /** Of an item, until its first tokens are there. */
   readonly item: number;
-  /** Share of a multiprocessor's rate that one unit reaches by itself, in each kernel. */
-  readonly fewLoneRate: number;
-  readonly manyLoneRate: number;
   /** Of "many" items in a step of few rows: one launch more. */
   readonly launch: number;
   /** An item is not split into parts of fewer tokens. */
@@ -56,7 +59,7 @@ const memoryRate = 4.3e12;
 const cacheRate = 5.5e12;
 const syncRate = 165e12;
 const warpgroupRate = 550e12;
-const launchSeconds = 2e-6;
+const launchSeconds = 8e-6;
 
 export function packCosts(shape: PackShape): PackCosts {
   const { group, kvHeads, headDim, multiprocessorCount, hasWarpgroups } = shape;
@@ -64,21 +67,27 @@ export function packCosts(shape: PackShape): PackCosts {
   const tokenSeconds = (tokenBytes * multiprocessorCount) / cacheRate;
   const tileFlops = 4 * headDim * tileHeads * multiprocessorCount;
   const rows = rowsPerTile(group);
+  const heads = Math.min(group, tileHeads);
   const unitsPerItem = kvHeads * Math.ceil(group / tileHeads);
   return {
     rowsPerTile: rows,
-    fewRows: fewTiles * rows,
-    manyRows: manyTiles * rows,
+    few: {
+      tile: tileFlops / syncRate / tokenSeconds,
+      partialRow: 6 * heads,
+      loneRate: 0.5,
+      rows: fewTiles * rows,
+    },
+    many: {
+      tile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
+      partialRow: 2 * heads,
+      loneRate: hasWarpgroups ? 1 : 0.5,
+      rows: manyTiles * rows,
+    },
     unitsPerItem,
     itemSlots: multiprocessorCount / unitsPerItem,
     memoryToken: cacheRate / memoryRate,
-    fewTile: tileFlops / syncRate / tokenSeconds,
-    manyTile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
-    partialRow: 6 * Math.min(group, tileHeads),
     merge: 360,
     item: 190,
-    fewLoneRate: 0.5,
-    manyLoneRate: hasWarpgroups ? 1 : 0.5,
     launch: launchSeconds / tokenSeconds,
     minPartTokens: 128,
     seconds: tokenSeconds,

@@ -35,7 +35,7 @@ export class PackPlanner {
     this.costs = packCosts(shape);
     this.finder = new SharingFinder(shape.blockTokens);
     this.writer = new PlanWriter(shape.blockTokens);
-    this.pieces = new PieceWriter(this.writer, shape, this.costs.manyRows);
+    this.pieces = new PieceWriter(this.writer, shape, this.costs.many.rows);
     this.draft = new PackDraft(shape, this.costs, this.writer);
     this.kept = new BatchCopy(shape.blockTokens);
   }
@@ -53,7 +53,7 @@ export class PackPlanner {
 
   private planAnew(batch: Batch): AttentionPlan {
     const { costs, shape } = this;
-    const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.fewRows;
+    const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.few.rows;
     const stretches = this.finder.find(batch, (piece) => !isLong(piece), shape.packing);
     let longTokens = 0;
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
