@@ -130,6 +130,21 @@ test("documents in any order: what 20 rows each read is loaded once or twice", (
   }
 });
 
+test("with room for few partial results some of the documents are shared still", () => {
+  const batch = batchOf(requestsOver(new Choices(6), { requests: 64, documents: 16, each: 5, blocks: 30 }));
+  const cost = (maxPartialRows: number, packing = true) => {
+    const shape = { ...h200, maxPartialRows, packing };
+    const plan = new PackPlanner(shape).plan(batch);
+    checkPlan(batch, plan, shape);
+    expect(plan.partialCount).toBeLessThanOrEqual(maxPartialRows);
+    return planCost(plan, batch, shape).loadedBytes;
+  };
+  const [unpacked, none, some, all] = [cost(0, false), cost(0), cost(250), cost(4_096)];
+  expect(all).toBeLessThan(0.8 * some);
+  expect(some).toBeLessThan(0.8 * none);
+  expect(none).toBeLessThan(unpacked);
+});
+
 describe("hubs", () => {
   /** Rows 0 to 95; each hub is read by a stretch of them. */
   function hubBatch(hubs: readonly { from: number; to: number; blocks: number }[], choices: Choices) {
@@ -137,7 +152,9 @@ describe("hubs", () => {
     const shared = hubs.map((hub) => ({ ...hub, blockIds: source.take(hub.blocks) }));
     return batchOf(
       Array.from({ length: 96 }, (_, row) => {
-        const seen = shared.filter(({ from, to }) => from <= row && row < to);
+        const own = shared.filter(({ from, to }) => from <= row && row < to);
+        // Some read a hub twice.
+        const seen = row % 9 === 8 ? [...own, own[own.length - 1]] : own;
         const segments = seen.map(({ blockIds }) => {
           return { blockIds, firstToken: 0, tokens: blockIds.length * 16, offset: choices.int(0, 999) };
         });

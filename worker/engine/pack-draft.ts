@@ -113,12 +113,14 @@ export class PackDraft {
     const isLeaf = new Uint8Array(stretches.count).fill(1);
     const hasHub = new Uint8Array(rowCount);
     const kernel = this.costs[kind];
-    let chosen = chooseHubs(stretches, ranked, plainPaid, this.costs, kernel, isLeaf, hasHub);
+    // Some room is left for hubs and leaves that are split.
+    const room = Math.floor(0.75 * this.shape.maxPartialRows);
+    let chosen = chooseHubs(stretches, ranked, plainPaid, this.costs, kernel, room, isLeaf, hasHub);
     for (let round = 1, more = chosen; more > 0 && round < maxRounds; round++) {
       const order = this.leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
       const leaves = this.cutter.cut(order, this.costs, fewTiles, this.endsOf(order));
       const paid = leafCosts(order, leaves, stretches.count, this.costs);
-      more = chooseHubs(stretches, ranked, paid, this.costs, kernel, isLeaf, hasHub);
+      more = chooseHubs(stretches, ranked, paid, this.costs, kernel, room, isLeaf, hasHub);
       chosen += more;
     }
     return chosen > 0 ? isLeaf : undefined;

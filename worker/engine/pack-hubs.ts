@@ -25,6 +25,7 @@ export interface HubPacks {
  * Marks further stretches as hubs: those that leaf items load oftener than items of their own would, by more than the
  * partial results cost. Most readers first.
  * @param paid what leaf items pay for each token of a stretch @param kernel that serves the hubs
+ * @param maxPartialRows of all hubs and the leaf items of their rows, each in one part
  * @param isLeaf [stretches] 0: a hub already; changed in place
  * @param hasHub [rows] 1: the row has a partial result already; changed in place
  * @returns how many stretches became hubs
@@ -35,11 +36,15 @@ export function chooseHubs(
   paid: Float64Array,
   costs: PackCosts,
   kernel: KernelCosts,
+  maxPartialRows: number,
   isLeaf: Uint8Array,
   hasHub: Uint8Array,
 ): number {
   const { readers, rows, room, causalRow } = stretches;
   const hubItem = Math.max(1, (kernel.tile * kernel.rows) / costs.rowsPerTile);
+  let left = maxPartialRows;
+  for (const row of hasHub) left -= row;
+  for (const stretch of ranked) if (isLeaf[stretch] === 0) left -= readers[stretch + 1] - readers[stretch];
   let chosen = 0;
   for (const stretch of ranked) {
     const count = readers[stretch + 1] - readers[stretch];
@@ -50,6 +55,8 @@ export function chooseHubs(
     let leafRows = 0;
     for (let i = readers[stretch]; i < readers[stretch + 1]; i++) leafRows += 1 - hasHub[rows[i]];
     if (saved <= kernel.partialRow * count + costs.few.partialRow * leafRows + costs.item) continue;
+    if (count + leafRows > left) continue;
+    left -= count + leafRows;
     isLeaf[stretch] = 0;
     chosen += 1;
     for (let i = readers[stretch]; i < readers[stretch + 1]; i++) hasHub[rows[i]] = 1;
