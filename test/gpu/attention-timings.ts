@@ -19,7 +19,7 @@ import {
   packedThreads,
   tilesSharedBytes,
 } from "./attention-device.ts";
-import { wgmmaSharedBytes, wgmmaThreads } from "./wgmma-cases.ts";
+import { putPoolMap, wgmmaSharedBytes, wgmmaThreads } from "./wgmma-cases.ts";
 
 export interface TreeSetup {
   readonly tree: AttentionTree;
@@ -192,7 +192,10 @@ export class TreeTimer {
 
   private launches(variant: PlanVariant, plan: AttentionPlan): (() => void)[] {
     const { device, heads, buffers } = this;
-    const of = (name: PlanKernelName, size: PlanLaunch) => device.prepare(name, heads, buffers, plan, size);
+    const of = (name: PlanKernelName, size: PlanLaunch) => {
+      const pool = name === "attention_wgmma" ? putPoolMap(device, heads, buffers.pool) : buffers.pool;
+      return device.prepare(name, heads, { ...buffers, pool }, plan, size);
+    };
     const perMultiprocessor = variant.blocksPerMultiprocessor ?? 2;
     const launches: (() => void)[] = [];
     if (plan.manyItems.length > 0) {
