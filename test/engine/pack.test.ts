@@ -95,6 +95,22 @@ test("a tree is loaded little more than once, and far less than row by row", () 
   }
 });
 
+test("by estimate trees take little longer than reading each node once", () => {
+  for (const [group, bound] of [
+    [4, 1.8],
+    [8, 2.5],
+  ]) {
+    const shape = { ...h200, group };
+    const logs = attentionTrees.map((tree, index) => {
+      const { batch } = treeBatch(tree, { blockTokens: 16, seed: index });
+      const { microseconds, distinctBytes } = planCost(new PackPlanner(shape).plan(batch), batch, shape);
+      return Math.log(microseconds / (distinctBytes / 4.3e6));
+    });
+    const mean = Math.exp(logs.reduce((sum, log) => sum + log, 0) / logs.length);
+    expect(mean).toBeLessThan(bound);
+  }
+});
+
 test("a chain whose prefixes are shared is loaded as if its parts were segments", () => {
   for (const tree of attentionTrees.slice(0, 10)) {
     const costs = [false, true].map((oneSegment) => {
