@@ -3,24 +3,11 @@ import type { Batch } from "../../worker/backend/backend.ts";
 import { planItemWords } from "../../worker/engine/attention-plan.ts";
 import { PackPlanner } from "../../worker/engine/pack.ts";
 import { planCost } from "../../worker/engine/pack-cost.ts";
-import type { PackShape } from "../../worker/engine/pack-shape.ts";
-import { batchOf, type RequestSizes, requestsOver } from "../engine/pack-world.ts";
+import { batchOf, type RequestSizes, requestsOver, h200 as shape } from "../engine/pack-world.ts";
 import { Choices } from "../sim/random.ts";
 import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";
 import { atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { figure } from "./support/stats.ts";
-
-/** An H200, heads of an 8B model. */
-const shape: PackShape = {
-  group: 4,
-  kvHeads: 8,
-  headDim: 128,
-  blockTokens: 16,
-  multiprocessorCount: 132,
-  hasWarpgroups: true,
-  packing: true,
-  maxPartialRows: 4_096,
-};
 
 const crowds: readonly RequestSizes[] = [
   { requests: 64, documents: 16, each: 5, blocks: 256 },

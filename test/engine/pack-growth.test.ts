@@ -3,21 +3,11 @@ import { expect, test } from "bun:test";
 import type { Batch } from "../../worker/backend/backend.ts";
 import type { AttentionPlan } from "../../worker/engine/attention-plan.ts";
 import { PackPlanner } from "../../worker/engine/pack.ts";
-import type { PackShape } from "../../worker/engine/pack-shape.ts";
 import { Choices } from "../sim/random.ts";
 import { checkPlan } from "./pack-check.ts";
-import { BlockSource, batchOf, type PieceSpec, randomPieces } from "./pack-world.ts";
+import { BlockSource, batchOf, h200, type PieceSpec, randomPieces } from "./pack-world.ts";
 
-const shape: PackShape = {
-  group: 4,
-  kvHeads: 8,
-  headDim: 128,
-  blockTokens: 16,
-  multiprocessorCount: 132,
-  hasWarpgroups: true,
-  packing: true,
-  maxPartialRows: 1 << 20,
-};
+const shape = h200;
 const sizes = { blockTokens: 16, documents: 4, pieces: 20, maxBlocks: 20, maxRows: 1, maxSegments: 4 };
 
 /** Each piece's own run is a token longer, in a new block where the last is full. */

@@ -1,6 +1,19 @@
 /** Random batches over a pool of documents: shared whole or in part, at any offset, and chains that part. */
 import type { Batch } from "../../worker/backend/backend.ts";
+import type { PackShape } from "../../worker/engine/pack-shape.ts";
 import type { Choices } from "../sim/random.ts";
+
+/** An H200, heads of an 8B model. */
+export const h200: PackShape = {
+  group: 4,
+  kvHeads: 8,
+  headDim: 128,
+  blockTokens: 16,
+  multiprocessorCount: 132,
+  hasWarpgroups: true,
+  packing: true,
+  maxPartialRows: 1 << 20,
+};
 
 export interface SegmentSpec {
   readonly blockIds: readonly number[];
