@@ -33,6 +33,8 @@ export interface EndEvent {
   readonly reason: "stop" | "length" | "abort";
   /** Tokens up to the end of the text, those of the stop string included. */
   readonly completionTokens: number;
+  /** The stop string that ended it. */
+  readonly stoppedBy?: string | undefined;
   readonly report: FinishedEvent;
 }
 
@@ -63,16 +65,16 @@ async function* textOf(
 ): AsyncGenerator<CompletionEvent, void> {
   let detokenizer = open();
   let receivedTokens = 0;
-  let stopped = false;
+  let stop: string | undefined;
   for await (const event of events) {
     if (event.type === "tokens") {
       // Tokens that were on their way when the stop string came are no part of the answer.
-      if (stopped) continue;
+      if (stop !== undefined) continue;
       receivedTokens += event.tokenIds.length;
       const { text, stoppedBy } = detokenizer.push(event.tokenIds);
       if (text !== "" || event.logprobs !== undefined) yield { type: "text", text, logprobs: event.logprobs ?? [] };
-      stopped = stoppedBy !== undefined;
-      if (stopped) stopper.abort();
+      stop = stoppedBy;
+      if (stop !== undefined) stopper.abort();
       continue;
     }
     if (event.type === "restarted") {
@@ -83,7 +85,7 @@ async function* textOf(
     }
     const { text } = detokenizer.end();
     if (text !== "") yield { type: "text", text, logprobs: [] };
-    yield endOf(event, stopped, receivedTokens);
+    yield { ...endOf(event, stop !== undefined, receivedTokens), stoppedBy: stop };
   }
 }
 

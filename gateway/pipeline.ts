@@ -8,7 +8,7 @@ import { ApiError } from "./errors.ts";
 import { type CompletionEvent, generate, mergeCompletions } from "./generation.ts";
 import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
-import { completionTokens } from "./room.ts";
+import { completionTokens, tokenCount } from "./room.ts";
 
 export interface FileSearch {
   readonly vectorStoreIds: readonly string[];
@@ -17,21 +17,25 @@ export interface FileSearch {
   readonly scoreThreshold?: number | undefined;
 }
 
-/** A chat request, checked and with its defaults filled in. */
-export interface ChatRequest {
+/** What a prompt is made of. */
+export interface PromptRequest {
   readonly model: string;
   readonly messages: readonly LowerMessage[];
   readonly documents: readonly { readonly id: string; readonly text: string; readonly title?: string | undefined }[];
   readonly fileSearch: FileSearch | undefined;
+  readonly cacheSalt: string | undefined;
+  readonly attention: "span" | "full";
+}
+
+/** A chat request, checked and with its defaults filled in. */
+export interface ChatRequest extends PromptRequest {
   /** undefined: as many as the context has room for. */
   readonly maxTokens: number | undefined;
   readonly params: Omit<GenerateParams, "maxTokens">;
   readonly choiceCount: number;
   readonly stops: readonly string[];
-  readonly cacheSalt: string | undefined;
   readonly cacheKey: string | undefined;
   readonly reuse: boolean;
-  readonly attention: "span" | "full";
 }
 
 export interface ChatJob {
@@ -46,6 +50,7 @@ export interface ChatJob {
 export interface ChatRun {
   readonly model: string;
   readonly retrieved: readonly RetrievedFragment[];
+  readonly promptTokens: number;
   /** Ends after one `end` event per choice; throws ApiError. Leaving the loop aborts what still runs. */
   readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
 }
@@ -73,15 +78,7 @@ export class Pipeline {
   /** @throws ApiError before anything runs; what fails later is thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
     const { requestId, tenantId, request, restartable } = job;
-    const card = this.modelCard(request.model);
-    const retrieved = this.#retrieve(tenantId, request);
-    const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
-    const documents = planDocuments(request, retrieved, salt);
-    const { messages, attention } = request;
-    const prompt = { messages, documents, salt, attention };
-    const lowerer = this.#deps.lowererFor(card);
-    await lowerer.warm(prompt);
-    const plan = lowerer.lower(prompt);
+    const { card, retrieved, plan } = await this.#lower(tenantId, request);
     const fields = { promptParam: "messages", wantedParam: "max_tokens" };
     const maxTokens = completionTokens(card, plan, { wanted: request.maxTokens, ...fields });
     checkTokenIds(card, request.params);
@@ -109,7 +106,13 @@ export class Pipeline {
       throw error;
     }
     const events = this.#untilEnd(mergeCompletions(completions), ender, retrieved);
-    return { model: card.id, retrieved, events };
+    return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
+  }
+
+  /** Tokens of the prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
+  async countTokens(tenantId: string, request: PromptRequest): Promise<number> {
+    const { plan } = await this.#lower(tenantId, request);
+    return tokenCount(plan.runs);
   }
 
   /** Card of the model that is served under this name. @throws ApiError not_ready, model_not_found */
@@ -123,7 +126,19 @@ export class Pipeline {
     });
   }
 
-  #retrieve(tenantId: string, request: ChatRequest): readonly RetrievedFragment[] {
+  async #lower(tenantId: string, request: PromptRequest) {
+    const card = this.modelCard(request.model);
+    const retrieved = this.#retrieve(tenantId, request);
+    const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
+    const documents = planDocuments(request, retrieved, salt);
+    const { messages, attention } = request;
+    const prompt = { messages, documents, salt, attention };
+    const lowerer = this.#deps.lowererFor(card);
+    await lowerer.warm(prompt);
+    return { card, retrieved, plan: lowerer.lower(prompt) };
+  }
+
+  #retrieve(tenantId: string, request: PromptRequest): readonly RetrievedFragment[] {
     if (request.fileSearch === undefined) return [];
     const question = request.messages.findLast((message) => message.role === "user")?.content.trim();
     if (question === undefined || question === "") {
@@ -157,7 +172,7 @@ export class Pipeline {
 
 /** Documents of the request with the tenant's salt, then fragments with their corpora's, best first. */
 function planDocuments(
-  request: ChatRequest,
+  request: PromptRequest,
   retrieved: readonly RetrievedFragment[],
   salt: CacheSalt,
 ): readonly LowerDocument[] {

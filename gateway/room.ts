@@ -32,7 +32,8 @@ export function completionTokens(card: ModelCard, plan: TokenPlan, asked: AskedT
   });
 }
 
-const tokenCount = (runs: readonly PlanRun[]): number => runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
+/** Tokens of all runs together. */
+export const tokenCount = (runs: readonly PlanRun[]): number => runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
 
 /** Tokens that the runs and the completion may have together: by the model's context, and by what the KV pool can hold. */
 function contextTokens(card: ModelCard, runs: readonly PlanRun[]): number {

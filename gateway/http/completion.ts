@@ -5,7 +5,7 @@ import type { CompletionEvent, EndEvent, TextEvent } from "../generation.ts";
 import type { Metrics } from "../metrics.ts";
 import type { AppEnv } from "./auth.ts";
 import type { Choice } from "./chat-answer.ts";
-import { type SseStream, sseResponse } from "./sse.ts";
+import { type SseFraming, type SseStream, sseResponse } from "./sse.ts";
 
 /** One request that runs. */
 export interface Completion {
@@ -60,13 +60,27 @@ export interface StreamAnswerOptions {
   /** Told of what ends the stream before its end. */
   readonly onError: (error: ApiError) => void;
   readonly firstEventMs?: number | undefined;
+  readonly framing?: SseFraming | undefined;
 }
 
-export async function answerStreamed(
+/** An answer in chunks as OpenAI's clients read them. */
+export const answerStreamed = (
   context: Context<AppEnv>,
   completion: Completion,
   shape: ChunkShape,
-  { onError, firstEventMs = defaultFirstEventMs }: StreamAnswerOptions,
+  options: StreamAnswerOptions,
+): Promise<Response> =>
+  answerInEvents(context, completion, (stream, events) => writeStream(stream, completion, shape, events), options);
+
+/**
+ * @param write writes the whole answer; its events are in the choices already when it gets them, and end early when
+ *   nobody reads any more
+ */
+export async function answerInEvents(
+  context: Context<AppEnv>,
+  completion: Completion,
+  write: (stream: SseStream, events: Completion["events"]) => Promise<void>,
+  { onError, framing, firstEventMs = defaultFirstEventMs }: StreamAnswerOptions,
 ): Promise<Response> {
   const { events, client, onEnd } = completion;
   const first = events.next();
@@ -84,27 +98,37 @@ export async function answerStreamed(
   const produce = async (stream: SseStream): Promise<void> => {
     stream.signal.addEventListener("abort", () => client.abort(), { once: true });
     try {
-      await writeStream(stream, completion, shape, first);
+      await write(stream, collectedEvents(stream, completion, first));
     } finally {
       onEnd();
       void events.return();
     }
   };
-  return sseResponse(context, produce, { onError });
+  return sseResponse(context, produce, { onError, framing });
+}
+
+async function* collectedEvents(
+  stream: SseStream,
+  { events, choices }: Completion,
+  first: ReturnType<Completion["events"]["next"]>,
+): Completion["events"] {
+  for (let next = await first; next.done !== true && !stream.closed; next = await events.next()) {
+    const [index, event] = next.value;
+    collect(choices[index], event);
+    yield [index, event];
+  }
 }
 
 async function writeStream(
   stream: SseStream,
-  { events, choices }: Completion,
+  { choices }: Completion,
   { shared, begin, text, end, summary }: ChunkShape,
-  first: ReturnType<Completion["events"]["next"]>,
+  events: Completion["events"],
 ): Promise<void> {
   const common = summary === undefined ? shared : { ...shared, usage: null };
   const write = (fields: object): Promise<void> => stream.event({ data: JSON.stringify({ ...common, ...fields }) });
   if (begin !== undefined) for (const index of choices.keys()) await write({ choices: [begin(index)] });
-  for (let next = await first; next.done !== true && !stream.closed; next = await events.next()) {
-    const [index, event] = next.value;
-    collect(choices[index], event);
+  for await (const [index, event] of events) {
     if (event.type === "text") await write({ choices: [text(index, event)] });
     else if (event.type === "end") await write({ choices: [end(index, finishReasonOf(event.reason))] });
   }

@@ -7,9 +7,9 @@ import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
 
-const shortString = z.string().max(limits.shortStringChars);
+export const shortString = z.string().max(limits.shortStringChars);
 /** Clients send null for "not set". */
-const optional = <Schema extends z.ZodType>(schema: Schema) =>
+export const optional = <Schema extends z.ZodType>(schema: Schema) =>
   schema.nullish().transform((value): z.output<Schema> | undefined => value ?? undefined);
 
 const textPart = z.strictObject({
@@ -56,27 +56,41 @@ const logitBias = z
   .refine((entries) => Object.keys(entries).length <= limits.logitBiases, `at most ${limits.logitBiases} entries`)
   .transform((entries) => Object.entries(entries).map(([id, value]): [number, number] => [Number(id), value]));
 
-const stopString = z.string().min(1).max(limits.stopChars);
+export const stopString = z.string().min(1).max(limits.stopChars);
 const stop = z.union([stopString.transform((text) => [text]), z.array(stopString).max(limits.stopStrings)]);
 
 /** @param filters the corpus side's schema of `filters` */
 export function chatSchema(filters: z.ZodType) {
-  const fileSearch = z.strictObject({
-    vector_store_ids: z.array(z.string().min(1).max(limits.shortStringChars)).min(1).max(limits.vectorStoresPerSearch),
-    max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
-    filters: filters.optional(),
-    ranking_options: z
-      .strictObject({ ranker: z.literal("auto").optional(), score_threshold: z.number().min(0).max(1).optional() })
-      .optional(),
-  });
   return z
-    .strictObject({ ...fields, file_search: optional(fileSearch) })
+    .strictObject({ ...chatFields, file_search: optional(fileSearchSchema(filters)) })
     .superRefine(checkTogether)
     .transform(toRequest);
 }
 
+/** @param filters the corpus side's schema of `filters` */
+export const fileSearchSchema = (filters: z.ZodType) =>
+  z
+    .strictObject({
+      vector_store_ids: z
+        .array(z.string().min(1).max(limits.shortStringChars))
+        .min(1)
+        .max(limits.vectorStoresPerSearch),
+      max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
+      filters: filters.optional(),
+      ranking_options: z
+        .strictObject({ ranker: z.literal("auto").optional(), score_threshold: z.number().min(0).max(1).optional() })
+        .optional(),
+    })
+    .transform(({ vector_store_ids, max_num_results, filters, ranking_options }) => ({
+      vectorStoreIds: vector_store_ids,
+      maxResults: max_num_results,
+      filters,
+      scoreThreshold: ranking_options?.score_threshold,
+    }));
+
 const penalty = optional(z.number().min(-2).max(2));
-const fields = {
+/** Fields of the body; other APIs take those that they share. */
+export const chatFields = {
   model: z.string().min(1).max(limits.shortStringChars),
   messages: z.array(message).min(1).max(limits.messages),
   documents: optional(z.array(document).max(limits.documents)),
@@ -147,17 +161,8 @@ export const unsupportedChatFields: ReadonlySet<string> = new Set([
   ],
 ]);
 
-type Fields = { [Name in keyof typeof fields]: z.output<(typeof fields)[Name]> };
-type Body = Fields & {
-  file_search: z.output<z.ZodOptional<z.ZodType>> | undefined;
-};
-
-interface FileSearchBody {
-  readonly vector_store_ids: readonly string[];
-  readonly max_num_results: number;
-  readonly filters?: unknown;
-  readonly ranking_options?: { readonly score_threshold?: number | undefined } | undefined;
-}
+type Fields = { [Name in keyof typeof chatFields]: z.output<(typeof chatFields)[Name]> };
+type Body = Fields & { file_search: ChatRequest["fileSearch"] };
 
 export interface ChatBody {
   readonly request: ChatRequest;
@@ -193,7 +198,7 @@ function toRequest(body: Body): ChatBody {
     model: body.model,
     messages: body.messages,
     documents,
-    fileSearch: fileSearchOf(body.file_search as FileSearchBody | undefined),
+    fileSearch: body.file_search,
     maxTokens: body.max_completion_tokens ?? body.max_tokens,
     params: generateParams(body),
     choiceCount: body.n ?? 1,
@@ -206,17 +211,28 @@ function toRequest(body: Body): ChatBody {
   return { request, stream: body.stream ?? false, includeUsage: body.stream_options?.include_usage ?? false };
 }
 
-function fileSearchOf(body: FileSearchBody | undefined): ChatRequest["fileSearch"] {
-  if (body === undefined) return undefined;
-  return {
-    vectorStoreIds: body.vector_store_ids,
-    maxResults: body.max_num_results,
-    filters: body.filters,
-    scoreThreshold: body.ranking_options?.score_threshold,
-  };
-}
+export type SamplingBody = Partial<
+  Pick<
+    Body,
+    | "min_tokens"
+    | "ignore_eos"
+    | "stop_token_ids"
+    | "temperature"
+    | "top_p"
+    | "top_k"
+    | "min_p"
+    | "presence_penalty"
+    | "frequency_penalty"
+    | "repetition_penalty"
+    | "seed"
+    | "logit_bias"
+    | "logprobs"
+    | "top_logprobs"
+  >
+>;
 
-function generateParams(body: Body): ChatRequest["params"] {
+/** What is absent has chat's default. */
+export function generateParams(body: SamplingBody): ChatRequest["params"] {
   return {
     minTokens: body.min_tokens ?? 0,
     ignoreEos: body.ignore_eos ?? false,

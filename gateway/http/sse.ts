@@ -19,10 +19,14 @@ export interface SseStream {
   readonly signal: AbortSignal;
 }
 
-export type SseOptions = TextStreamOptions;
+export interface SseOptions extends TextStreamOptions {
+  /** Other words for silence and failure than OpenAI's clients know. */
+  readonly framing?: SseFraming | undefined;
+}
 
-const framing: Framing = {
-  contentType: "text/event-stream; charset=utf-8",
+export type SseFraming = Pick<Framing, "ping" | "error">;
+
+const openaiFraming: SseFraming = {
   ping: ": ping\n\n",
   error: (error) => `data: ${JSON.stringify(errorBody(error))}\n\n`,
 };
@@ -36,6 +40,7 @@ export function sseResponse(
   produce: (stream: SseStream) => Promise<void>,
   options: SseOptions = {},
 ): Response {
+  const framing = { contentType: "text/event-stream; charset=utf-8", ...(options.framing ?? openaiFraming) };
   return textStreamResponse(context, framing, (stream) => produce(new EventWriter(stream)), options);
 }
 
