@@ -1,6 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
+import { Derivation } from "../../worker/cache/derivations.ts";
 import { KvEventLog } from "../../worker/cache/kv-events.ts";
 import { type BlockContent, PrefixCache } from "../../worker/cache/prefix-cache.ts";
 import type { BlockId, BlockKey } from "../../worker/contract/units.ts";
@@ -121,5 +122,30 @@ describe("PrefixCache", () => {
     const blockId = cache.allocate() as BlockId;
     pool.release(blockId, false);
     expect(() => cache.store(blockId, key("a"), key("before a"), content([1]))).toThrow("is free");
+  });
+});
+
+describe("what blocks were computed from", () => {
+  test("is forgotten with the blocks, so that it takes no room", () => {
+    const { cache } = makeCache(2);
+    const derivation = new Derivation([key("x"), key("y")]);
+    const store = (name: string): BlockId => {
+      const blockId = cache.allocate();
+      if (blockId === undefined) throw new Error("no block is free");
+      cache.store(blockId, key(name), key(`before ${name}`), content([1]), derivation);
+      cache.release(blockId);
+      return blockId;
+    };
+    store("a");
+    store("b");
+    expect(cache.sourceCount).toBe(2);
+    // Both blocks' memory is used for something else.
+    for (const name of ["c", "d"]) cache.release(storeNew(cache, name, [9]));
+    expect(cache.sourceCount).toBe(0);
+    store("e");
+    cache.evict([key("y")]);
+    expect(cache.find(key("e"), content([1]))).toBeUndefined();
+    expect(cache.find(key("d"), content([9]))).toBeDefined();
+    expect(cache.sourceCount).toBe(0);
   });
 });

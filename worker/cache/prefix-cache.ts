@@ -5,6 +5,7 @@
  */
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { BlockPool } from "./block-pool.ts";
+import { type Derivation, Derivations } from "./derivations.ts";
 import type { KvEventLog } from "./kv-events.ts";
 
 /**
@@ -28,6 +29,7 @@ export class PrefixCache {
   protected readonly pool: BlockPool;
   protected readonly blockTokens: number;
   private readonly events: KvEventLog;
+  private readonly derivations = new Derivations();
   private evicted = 0;
   private freeWithKey = 0;
 
@@ -53,6 +55,11 @@ export class PrefixCache {
 
   keyOf(blockId: BlockId): BlockKey | undefined {
     return this.keyOfBlock[blockId];
+  }
+
+  /** Keys that resident blocks were computed from, for checks: none without such blocks. */
+  get sourceCount(): number {
+    return this.derivations.sourceCount;
   }
 
   resident(): IterableIterator<[BlockKey, BlockId]> {
@@ -89,20 +96,30 @@ export class PrefixCache {
   /**
    * Makes a live, fully computed block findable. false: the key is taken, the block stays private.
    * @param previousKey what `key` was chained from
+   * @param derivation what the block was computed from
    */
-  store(blockId: BlockId, key: BlockKey, previousKey: BlockKey, content: BlockContent): boolean {
+  store(
+    blockId: BlockId,
+    key: BlockKey,
+    previousKey: BlockKey,
+    content: BlockContent,
+    derivation?: Derivation,
+  ): boolean {
     if (this.blockOfKey.has(key)) return false;
     this.link(blockId, key, content);
     this.blockOfKey.set(key, blockId);
     this.events.stored(key, previousKey, content.end - content.start);
+    if (derivation !== undefined) this.derivations.add(key, derivation);
     return true;
   }
 
-  /** Forgets these keys at once; those not resident are passed over. */
+  /** Forgets these keys at once, and what was computed from them; those not resident are passed over. */
   evict(keys: readonly BlockKey[]): void {
     for (const key of keys) {
-      const blockId = this.blockOfKey.get(key);
-      if (blockId !== undefined) this.forget(blockId);
+      for (const gone of [key, ...this.derivations.from(key)]) {
+        const blockId = this.blockOfKey.get(gone);
+        if (blockId !== undefined) this.forget(blockId);
+      }
     }
   }
 
@@ -128,6 +145,7 @@ export class PrefixCache {
     this.blockOfKey.delete(key);
     this.keyOfBlock[blockId] = undefined;
     this.events.removed(key);
+    this.derivations.remove(key);
     return true;
   }
 

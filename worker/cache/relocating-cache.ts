@@ -10,6 +10,7 @@
  */
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { BlockPool } from "./block-pool.ts";
+import type { Derivation } from "./derivations.ts";
 import type { KvEventLog } from "./kv-events.ts";
 import { type BlockContent, PrefixCache } from "./prefix-cache.ts";
 
@@ -57,12 +58,18 @@ export class RelocatingCache extends PrefixCache {
   }
 
   /** The key may be taken by the same content at other places. */
-  override store(blockId: BlockId, key: BlockKey, previousKey: BlockKey, content: BlockContent): boolean {
+  override store(
+    blockId: BlockId,
+    key: BlockKey,
+    previousKey: BlockKey,
+    content: BlockContent,
+    derivation?: Derivation,
+  ): boolean {
     const others = [...this.blocksOf(key)];
     const same = others.filter((other) => this.holds(other, content));
     if (others.length > 0 && same.length === 0) return false;
     if (same.some((other) => this.places[other] === content.place)) return false;
-    if (others.length === 0) super.store(blockId, key, previousKey, content);
+    if (others.length === 0) super.store(blockId, key, previousKey, content, derivation);
     else {
       this.link(blockId, key, content);
       this.addCopy(key, blockId);

@@ -32,6 +32,11 @@ export interface PlanRun {
   readonly rootKey: BlockKey;
   /** The span's name in the answer's `spangate.spans`; runs of one span share it. */
   readonly spanId?: string;
+  /**
+   * Last keys of spans whose text this run has as its own tokens: who evicts such a span evicts this run as well. What
+   * a run sees or copies needs no such note.
+   */
+  readonly quotes?: readonly BlockKey[];
   /** Most of the run's KV is copied from runs that were computed alone, and only partly computed again. */
   readonly blend?: BlendPlan;
 }
@@ -142,7 +147,10 @@ export type FinishReason = "stop" | "length" | "abort" | "prepared";
 export type GatewayMessage =
   | SubmitMessage
   | { readonly type: "abort"; readonly requestId: string }
-  /** Forget the blocks with these keys at once (blocks in use lose their key and are freed when released). */
+  /**
+   * Forget the blocks with these keys at once (blocks in use lose their key and are freed when released), and all that
+   * was computed from the runs that end with these keys. A chain's root key stands for what is being computed of it.
+   */
   | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[] }
   | { readonly type: "stats"; readonly id: number }
   /** Finish what runs, take nothing new, then exit. */

@@ -110,8 +110,8 @@ export class Engine {
   }
 
   /**
-   * Forgets these keys at once. Blocks in use lose their key and are freed when released; requests in progress
-   * that would compute them go on without keeping them, so that what was evicted does not come back.
+   * Forgets these keys and what was computed from them at once. Blocks in use lose their key and are freed when
+   * released; requests in progress that would compute them go on without keeping them, so that nothing comes back.
    */
   evict(blockKeys: readonly BlockKey[]): void {
     this.cache.evict(blockKeys);

@@ -14,6 +14,7 @@ import type {
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 import { Run } from "./run.ts";
+import { sourcesOf } from "./sources.ts";
 
 export class Request {
   readonly requestId: string;
@@ -60,9 +61,10 @@ export class Request {
     this.arrivedAtMs = nowMs;
     this.contextTokens = shape.contextTokens;
     const lastIndex = plan.runs.length - 1;
+    const sources = sourcesOf(plan.runs);
     this.runs = plan.runs.map((run, index) => {
       const open = index === lastIndex && params.maxTokens > 0;
-      return new Run(run, open, reuse, shape.blockTokens, places?.[index]);
+      return new Run(run, open, reuse, shape.blockTokens, { place: places?.[index], sources: sources[index] });
     });
     this.openRun = params.maxTokens > 0 ? this.runs[lastIndex] : undefined;
     const eos = params.ignoreEos ? [] : eosTokenIds;

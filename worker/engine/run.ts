@@ -11,6 +11,7 @@
  * preemption are one thing: compute [computed, tokenCount).
  */
 
+import { Derivation } from "../cache/derivations.ts";
 import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import { nextBlockKey } from "../contract/block-key.ts";
 import type { BlendReport, PlanRun } from "../contract/messages.ts";
@@ -44,13 +45,22 @@ export class Run {
   private accountedTokens = 0;
   private writeAccountedTokens = 0;
 
+  private readonly derivation: Derivation;
   private readonly blockTokens: number;
   private readonly keys: BlockKey[];
   /** Blocks [0, keptBlocks) were found under their key or offered to the cache. */
   private keptBlocks = 0;
 
-  constructor(plan: PlanRun, open: boolean, keyed: boolean, blockTokens: number, place = 0) {
+  /** @param sources of the run (sources.ts) */
+  constructor(
+    plan: PlanRun,
+    open: boolean,
+    keyed: boolean,
+    blockTokens: number,
+    { place = 0, sources = [] }: { readonly place?: number | undefined; readonly sources?: readonly BlockKey[] } = {},
+  ) {
     this.plan = plan;
+    this.derivation = new Derivation(sources);
     this.place = place;
     this.open = open;
     this.keyed = keyed;
@@ -111,8 +121,10 @@ export class Run {
     return this.keyed ? this.keys[blockIndex] : undefined;
   }
 
+  /** Whether it has one of these keys, begins with one, or is computed from what one stands for. */
   mentions(keys: ReadonlySet<BlockKey>): boolean {
-    return this.keys.some((key) => keys.has(key));
+    const has = (key: BlockKey): boolean => keys.has(key);
+    return has(this.plan.rootKey) || this.keys.some(has) || this.derivation.sources.some(has);
   }
 
   /** Resident blocks that continue what is computed, in order; the next missing one ends the list. */
@@ -212,7 +224,7 @@ export class Run {
     }
     this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
     const key = this.keys[this.keptBlocks];
-    const stored = cache.store(this.blocks[this.keptBlocks], key, previous, content);
+    const stored = cache.store(this.blocks[this.keptBlocks], key, previous, content, this.derivation);
     // A collision: whatever is chained from this key is not this run's either.
     if (!stored && cache.find(key, content) === undefined) this.keyed = false;
     const written = Math.min(end, this.promptTokens) - Math.max(start, this.writeAccountedTokens);

@@ -128,7 +128,9 @@ function checkRun(run: PlanRun, name: string, open: boolean, shape: BackendShape
   listOf(blockKeys, limits.maxRequestTokens, `${name}.blockKeys`);
   const keyCount = (open ? fullBlockCount : blockCountForTokens)(tokenIds.length, blockTokens);
   check(blockKeys.length === keyCount, () => `${name} has ${blockKeys.length} block keys, not ${keyCount}`);
-  for (const key of [run.rootKey, ...blockKeys]) {
+  const { quotes = [] } = run;
+  listOf(quotes, limits.maxSegmentsPerRun, `${name}.quotes`);
+  for (const key of [run.rootKey, ...blockKeys, ...quotes]) {
     check(typeof key === "string" && key.length === blockKeyChars, () => `a block key of ${name} is malformed`);
   }
 }

@@ -1,0 +1,40 @@
+/**
+ * What the runs of a plan are computed from: the runs they see, those that these saw, and so on; runs they copy; and
+ * spans whose text they have as their own. As sets of bits, since a plan may have thousands of runs that see each other.
+ */
+import type { PlanRun } from "../contract/messages.ts";
+import type { BlockKey } from "../contract/units.ts";
+
+const bitsPerWord = 32;
+
+/** Of each run: last keys of what it was computed from, each once. */
+export function sourcesOf(runs: readonly PlanRun[]): readonly (readonly BlockKey[])[] {
+  const keys: BlockKey[] = [];
+  const numbers = new Map<BlockKey, number>();
+  const numberOf = (key: BlockKey): number => {
+    const known = numbers.get(key);
+    if (known !== undefined) return known;
+    numbers.set(key, keys.length);
+    return keys.push(key) - 1;
+  };
+  const lasts = runs.map(({ blockKeys }) => (blockKeys.length === 0 ? -1 : numberOf(blockKeys[blockKeys.length - 1])));
+  for (const { quotes = [] } of runs) for (const key of quotes) numberOf(key);
+  const words = Math.ceil(keys.length / bitsPerWord);
+  const sets: (Uint32Array | undefined)[] = [];
+  return runs.map(({ sees, blend, quotes = [] }, index) => {
+    const seen = new Set([...sees, ...(blend?.copies ?? [])].map(({ run }) => run));
+    if (seen.size === 0 && quotes.length === 0) return [];
+    const set = new Uint32Array(words);
+    const add = (number: number): void => {
+      set[number >>> 5] |= 1 << (number & 31);
+    };
+    for (const run of seen) {
+      const theirs = sets[run];
+      if (theirs !== undefined) for (let word = 0; word < words; word++) set[word] |= theirs[word];
+      if (lasts[run] >= 0) add(lasts[run]);
+    }
+    for (const key of quotes) add(numberOf(key));
+    sets[index] = set;
+    return keys.filter((_, number) => (set[number >>> 5] & (1 << (number & 31))) !== 0);
+  });
+}
