@@ -123,3 +123,19 @@ export const jobs = sqliteTable("jobs", {
   createdAt: createdAt(),
   finishedAt: integer("finished_at"),
 });
+
+const limitColumns = () => ({
+  requestsPerMinute: integer("requests_per_minute"),
+  tokensPerMinute: integer("tokens_per_minute"),
+  concurrency: integer("concurrency"),
+});
+
+export const tenantLimits = sqliteTable("tenant_limits", {
+  tenantId: text("tenant_id").$type<TenantId>().primaryKey(),
+  ...limitColumns(),
+});
+
+export const apiKeyLimits = sqliteTable("api_key_limits", {
+  keyId: text("key_id").$type<ApiKeyId>().primaryKey(),
+  ...limitColumns(),
+});

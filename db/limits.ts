@@ -1,0 +1,51 @@
+/** Limits of tenants and of API keys. */
+import { eq } from "drizzle-orm";
+import type { ApiKeyId, TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { apiKeyLimits, tenantLimits } from "./schema.ts";
+
+/** null: no limit. Tokens are those of prompts and of completions; concurrency is requests at the same time. */
+export interface RateLimits {
+  readonly requestsPerMinute: number | null;
+  readonly tokensPerMinute: number | null;
+  readonly concurrency: number | null;
+}
+
+const columns = <Table extends typeof tenantLimits | typeof apiKeyLimits>(table: Table) => ({
+  requestsPerMinute: table.requestsPerMinute,
+  tokensPerMinute: table.tokensPerMinute,
+  concurrency: table.concurrency,
+});
+
+/** undefined: none were ever set. */
+export function findTenantLimits(db: Db, id: TenantId): RateLimits | undefined {
+  return db.statement("findTenantLimits", (orm) =>
+    orm.select(columns(tenantLimits)).from(tenantLimits).where(eq(tenantLimits.tenantId, id)).get(),
+  );
+}
+
+export function findKeyLimits(db: Db, id: ApiKeyId): RateLimits | undefined {
+  return db.statement("findKeyLimits", (orm) =>
+    orm.select(columns(apiKeyLimits)).from(apiKeyLimits).where(eq(apiKeyLimits.keyId, id)).get(),
+  );
+}
+
+export function putTenantLimits(db: Db, tenantId: TenantId, limits: RateLimits): void {
+  db.statement("putTenantLimits", (orm) =>
+    orm
+      .insert(tenantLimits)
+      .values({ tenantId, ...limits })
+      .onConflictDoUpdate({ target: tenantLimits.tenantId, set: limits })
+      .run(),
+  );
+}
+
+export function putKeyLimits(db: Db, keyId: ApiKeyId, limits: RateLimits): void {
+  db.statement("putKeyLimits", (orm) =>
+    orm
+      .insert(apiKeyLimits)
+      .values({ keyId, ...limits })
+      .onConflictDoUpdate({ target: apiKeyLimits.keyId, set: limits })
+      .run(),
+  );
+}
