@@ -1,6 +1,7 @@
 /** (deps) -> Hono app. No state of its own, so that tests call `app.request`. */
 import { Hono } from "hono";
 import { ApiError, errorBody, toApiError } from "./errors.ts";
+import { anthropicErrorBody, speaksAnthropic } from "./http/anthropic-errors.ts";
 import { type AppEnv, authenticate } from "./http/auth.ts";
 import { logFailure } from "./http/failure.ts";
 import { declaredRoutes } from "./http/route.ts";
@@ -27,6 +28,8 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     context.set("requestId", requestId);
     await next();
     context.header("x-request-id", requestId);
+    // Anthropic's clients know it by another name.
+    if (speaksAnthropic(context.req.path)) context.header("request-id", requestId);
     // The route's pattern, never the path: paths hold ids, and their number has no bound.
     const route = context.req.routePath;
     const callerRequestId = context.req
@@ -59,8 +62,10 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     const error = deps.translateError?.(thrown) ?? toApiError(thrown);
     if (error.status >= 500) logFailure(deps.log, error, context.get("requestId"));
     if (error.retryAfterS !== undefined) context.header("retry-after", String(error.retryAfterS));
-    context.header("x-request-id", context.get("requestId"));
-    return context.json(errorBody(error), error.status);
+    const requestId = context.get("requestId");
+    context.header("x-request-id", requestId);
+    const body = speaksAnthropic(context.req.path) ? anthropicErrorBody(error, requestId) : errorBody(error);
+    return context.json(body, error.status);
   });
   return app;
 }

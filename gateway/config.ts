@@ -31,6 +31,8 @@ export const limits = {
   documents: 512,
   documentIdChars: 128,
   titleChars: 512,
+  /** Where a search result comes from: a URL, mostly. */
+  sourceChars: 2_048,
   stopStrings: 4,
   stopChars: 256,
   logitBiases: 1_024,

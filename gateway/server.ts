@@ -18,6 +18,7 @@ import { addChatRoutes } from "./http/chat.ts";
 import { addFileBatchRoutes } from "./http/file-batches.ts";
 import { addFileRoutes } from "./http/files.ts";
 import { ConcurrencyLimiter } from "./http/limits.ts";
+import { addMessagesRoutes } from "./http/messages.ts";
 import { addModelRoutes } from "./http/models.ts";
 import { addOpsRoutes } from "./http/ops.ts";
 import { addPrepareRoutes } from "./http/prepare.ts";
@@ -166,6 +167,7 @@ function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }:
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),
       (it) => addChatRoutes(it, chat),
+      (it) => addMessagesRoutes(it, chat),
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),

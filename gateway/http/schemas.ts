@@ -34,15 +34,15 @@ const message = z.strictObject({
   content,
 });
 
+/** One line: it stands in a line of its own in the prompt. */
+export const documentTitle = z
+  .string()
+  .max(limits.titleChars)
+  .transform((title) => title.replace(/\s+/g, " ").trim());
+
 const document = z.strictObject({
   id: z.string().min(1).max(limits.documentIdChars).optional(),
-  // A title is one line: it stands in a line of its own in the prompt.
-  title: optional(
-    z
-      .string()
-      .max(limits.titleChars)
-      .transform((title) => title.replace(/\s+/g, " ").trim()),
-  ),
+  title: optional(documentTitle),
   text: z.string().min(1),
 });
 

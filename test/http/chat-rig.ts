@@ -6,6 +6,7 @@ import type { OpenLink } from "../../gateway/dispatch/link.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import { addChatRoutes } from "../../gateway/http/chat.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
+import { addMessagesRoutes } from "../../gateway/http/messages.ts";
 import { addModelRoutes } from "../../gateway/http/models.ts";
 import { addOpsRoutes } from "../../gateway/http/ops.ts";
 import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
@@ -79,10 +80,12 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const metrics = new Metrics();
   const log = () => undefined;
   const state = { draining: false };
+  const chat = { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log };
   const app = createApp({
     authenticator: { authenticate: (apiKey) => principals[apiKey] },
     routes: [
-      (it) => addChatRoutes(it, { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log }),
+      (it) => addChatRoutes(it, chat),
+      (it) => addMessagesRoutes(it, chat),
       (it) => addModelRoutes(it, { card: () => workers.registry.card(), createdMs: 0 }),
       (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining }),
     ],
@@ -101,11 +104,15 @@ export const question = { model: "fake-model", messages: [{ role: "user", conten
 export function post(
   app: ChatRig["app"],
   body: unknown,
-  init: { key?: string; signal?: AbortSignal; type?: string } = {},
+  init: { key?: string; signal?: AbortSignal; type?: string; path?: string; headers?: Record<string, string> } = {},
 ) {
-  return app.request("/v1/chat/completions", {
+  return app.request(init.path ?? "/v1/chat/completions", {
     method: "POST",
-    headers: { authorization: `Bearer ${init.key ?? "key-a"}`, "content-type": init.type ?? "application/json" },
+    headers: {
+      authorization: `Bearer ${init.key ?? "key-a"}`,
+      "content-type": init.type ?? "application/json",
+      ...init.headers,
+    },
     body: typeof body === "string" || body instanceof Uint8Array ? (body as string) : JSON.stringify(body),
     ...(init.signal === undefined ? {} : { signal: init.signal }),
   });

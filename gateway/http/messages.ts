@@ -1,0 +1,78 @@
+/** POST /v1/messages and /v1/messages/count_tokens, for Anthropic's clients. */
+import type { Context, Hono } from "hono";
+import type { z } from "zod";
+import { ApiError } from "../errors.ts";
+import type { Log } from "../log.ts";
+import type { Pipeline } from "../pipeline.ts";
+import { anthropicErrorBody } from "./anthropic-errors.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { readJson } from "./body.ts";
+import { type ChatRunDeps, runChat } from "./chat-run.ts";
+import { answerInEvents, answerWhole } from "./completion.ts";
+import { logFailure } from "./failure.ts";
+import { wholeMessage, writeMessage } from "./messages-answer.ts";
+import { countTokensSchema, messagesSchema, unsupportedMessagesFields } from "./messages-schema.ts";
+import { declare } from "./route.ts";
+import type { SseFraming } from "./sse.ts";
+
+export interface MessagesDeps extends ChatRunDeps {
+  readonly pipeline: Pick<Pipeline, "chat" | "countTokens">;
+  /** Schema of file_search.filters. */
+  readonly filters: z.ZodType;
+  readonly log: Log;
+}
+
+const options = { unsupported: unsupportedMessagesFields };
+
+export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
+  const schema = messagesSchema(deps.filters);
+  const countSchema = countTokensSchema(deps.filters);
+  declare(app, "POST", "/v1/messages", "inference", async (context) => {
+    tenantIdOf(context);
+    checkVersion(context);
+    const body = await readJson(context, schema, options);
+    const requestId = context.get("requestId");
+    return await runChat(context, deps, body, async (run, completion) => {
+      const [choice] = completion.choices;
+      if (choice === undefined) throw new Error("a message is one choice");
+      const parts = { requestId, run, choice, ttl: body.ttl };
+      if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
+      return await answerInEvents(context, completion, (stream, events) => writeMessage(stream, events, parts), {
+        onError: (error) => logFailure(deps.log, error, requestId),
+        framing: framing(requestId),
+      });
+    });
+  });
+  declare(app, "POST", "/v1/messages/count_tokens", "inference", async (context) => {
+    const tenantId = tenantIdOf(context);
+    checkVersion(context);
+    const { request } = await readJson(context, countSchema, options);
+    const leave = deps.limiter.enter(tenantId);
+    try {
+      return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
+    } finally {
+      leave();
+    }
+  });
+}
+
+/**
+ * Versions of the API whose requests and answers fit. The later one took the sampling fields out: here they mean in both
+ * what they say, as a model of one's own needs them.
+ */
+const versions: readonly string[] = ["2023-06-01", "2026-10-21"];
+
+/** A caller that names no version gets the latest. */
+function checkVersion(context: Context<AppEnv>): void {
+  const asked = context.req.header("anthropic-version");
+  if (asked === undefined || versions.includes(asked)) return;
+  throw new ApiError("invalid_value", {
+    message: `The header 'anthropic-version' must be ${versions.join(" or ")}.`,
+    param: "anthropic-version",
+  });
+}
+
+const framing = (requestId: string): SseFraming => ({
+  ping: 'event: ping\ndata: {"type":"ping"}\n\n',
+  error: (error) => `event: error\ndata: ${JSON.stringify(anthropicErrorBody(error, requestId))}\n\n`,
+});
