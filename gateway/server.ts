@@ -5,6 +5,7 @@ import type { Hono } from "hono";
 import { DbError } from "../db/errors.ts";
 import { lockFolder } from "../db/lock.ts";
 import { openDb } from "../db/open.ts";
+import { version } from "../package.json";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
 import { type Config, limits } from "./config.ts";
@@ -15,6 +16,7 @@ import { BulkResults } from "./execute/bulk-results.ts";
 import type { AppEnv } from "./http/auth.ts";
 import { addCacheRoutes } from "./http/cache.ts";
 import { addChatRoutes } from "./http/chat.ts";
+import { addDocsRoutes, describedRoutes } from "./http/docs.ts";
 import { addFileBatchRoutes } from "./http/file-batches.ts";
 import { addFileRoutes } from "./http/files.ts";
 import { ConcurrencyLimiter } from "./http/limits.ts";
@@ -25,6 +27,7 @@ import { addPrepareRoutes } from "./http/prepare.ts";
 import { addQueryRoutes } from "./http/query.ts";
 import { addBulkRoutes } from "./http/query-bulk.ts";
 import { queryRunner } from "./http/query-runner.ts";
+import type { RouteDeclaration } from "./http/route.ts";
 import { addTenantRoutes } from "./http/tenants.ts";
 import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
@@ -49,6 +52,7 @@ export interface RunningServer {
   readonly generatedAdminKey: string | undefined;
   /** Resolves with the first worker that is ready; rejects when none ever will be. */
   readonly ready: Promise<void>;
+  readonly routes: readonly RouteDeclaration[];
   /** Drains and ends everything; safe to call twice. */
   stop(): Promise<void>;
 }
@@ -112,6 +116,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     url: `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`,
     generatedAdminKey: bootstrapped?.generated === true ? bootstrapped.apiKey : undefined,
     ready: supervisor.firstReady(),
+    routes: describedRoutes(app),
     stop: () => {
       stopped ??= stop();
       return stopped;
@@ -173,6 +178,7 @@ function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }:
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
       (it) => addCacheRoutes(it, { registry, residency }),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining }),
+      (it) => addDocsRoutes(it, { version }),
     ],
     translateError,
     metrics,

@@ -55,7 +55,7 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/dispatch": ["worker/contract", "gateway/errors.ts", "gateway/log.ts"],
   "gateway/client": ["gateway/query"],
   "gateway/cli": ["gateway/main.ts", "gateway/client", "gateway/query", "kernels"],
-  gateway: ["gateway", "db", "worker/contract"],
+  gateway: ["gateway", "db", "worker/contract", "package.json"],
   test: ["*"],
 };
 

@@ -29,7 +29,7 @@ const distinctFiles = z
     message: "must not name a file twice",
   });
 
-const createSchema = z.union([
+export const createSchema = z.union([
   z.strictObject({
     file_ids: fileIdsSchema.min(1),
     attributes: attributesSchema.nullish(),

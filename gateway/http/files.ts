@@ -14,8 +14,8 @@ import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
 import { declare } from "./route.ts";
 
 const purposes = ["assistants", "user_data"] as const;
-const listQuery = pageQuery.extend({ purpose: z.enum(purposes).optional() });
-const uploadFields = z.strictObject({
+export const listQuery = pageQuery.extend({ purpose: z.enum(purposes).optional() });
+export const uploadFields = z.strictObject({
   file: z.instanceof(File, { error: "must be a file" }),
   purpose: z.enum(purposes),
 });

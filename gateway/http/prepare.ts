@@ -11,7 +11,7 @@ import { listBody, pageQuery, readNoFields, readQuery, seconds } from "./paging.
 import { declare } from "./route.ts";
 import { sseResponse } from "./sse.ts";
 
-const fragmentsQuery = pageQuery
+export const fragmentsQuery = pageQuery
   .omit({ before: true })
   .extend({ order: z.enum(["asc", "desc"]).default("asc"), file_id: z.string().max(64).optional() });
 

@@ -16,12 +16,14 @@ const formats: Readonly<Record<string, "json" | "yaml">> = {
   "text/yaml": "yaml",
 };
 
+export const queryBodyTypes = Object.keys(formats);
+
 /** @throws ApiError 413, 415, 400 with the path in the query as `param` */
 export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
   const [mediaType = ""] = (context.req.header("content-type") ?? "").split(";");
   const format = formats[mediaType.trim().toLowerCase()];
   if (format === undefined) {
-    const message = `Send the query as one of ${Object.keys(formats).join(", ")}.`;
+    const message = `Send the query as one of ${queryBodyTypes.join(", ")}.`;
     throw new ApiError("unsupported_media_type", { message });
   }
   const bytes = await readBody(context.req.raw, limits.queryBodyBytes);

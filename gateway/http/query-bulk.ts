@@ -17,7 +17,7 @@ import { type Framing, type TextStreamOptions, textStreamResponse } from "./text
 
 const contentTypes = /^(application\/(x-ndjson|jsonl|json-lines)|text\/plain)\s*(;|$)/i;
 
-const bulkQuery = z.strictObject({
+export const bulkQuery = z.strictObject({
   order: z.enum(["planned", "ingestion"]).default("planned"),
   concurrency: z
     .string()

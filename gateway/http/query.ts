@@ -37,7 +37,7 @@ const flag = z
   .enum(["true", "false"])
   .transform((value) => value === "true")
   .optional();
-const executeParams = z.strictObject({ stream: flag, reuse: flag });
+export const executeParams = z.strictObject({ stream: flag, reuse: flag });
 const noParams = z.strictObject({});
 
 export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {

@@ -3,6 +3,7 @@
  * `declaredRoutes` refuses to start an app that has a handler added some other way.
  */
 import type { Context, Handler, Hono } from "hono";
+import type { z } from "zod";
 import { ApiError } from "../errors.ts";
 import type { Principal, Scope } from "../principal.ts";
 import type { AppEnv } from "./auth.ts";
@@ -12,10 +13,29 @@ export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 /** "public": no key needed. A list: any one of the scopes is enough. */
 export type RouteScope = Scope | readonly Scope[] | "public";
 
+/** What the route takes and gives, for its description in /openapi.json. Says nothing that the handler obeys. */
+export interface RouteAbout {
+  /** One line: what the route does. */
+  readonly summary: string;
+  /** Parameters of the query string: the schema that the handler reads them with. */
+  readonly query?: z.ZodObject;
+  /** The request body; the schema that the handler reads it with where it is JSON. */
+  readonly body?: z.ZodType;
+  /** Media types of the request body: application/json unless given. */
+  readonly bodyTypes?: readonly string[];
+  /** A JSON answer. */
+  readonly answer?: z.ZodType;
+  /** Media types of other answers, as streams are. */
+  readonly answerTypes?: readonly string[];
+  /** Status of success: 200 unless given. */
+  readonly status?: number;
+}
+
 export interface RouteDeclaration {
   readonly method: Method;
   readonly path: string;
   readonly scope: RouteScope;
+  readonly about?: RouteAbout | undefined;
 }
 
 const declaration = Symbol("spangate.route");
@@ -34,12 +54,16 @@ export function declare<Path extends string>(
   path: Path,
   scope: RouteScope,
   handler: (context: Context<AppEnv, Path>) => Response | Promise<Response>,
+  about?: RouteAbout,
 ): void {
+  const limited = isLimited(method, scope);
   const declared: DeclaredHandler = (context) => {
-    requireScope(context.get("principal"), context.get("apiKeyGiven"), scope);
+    const principal = context.get("principal");
+    requireScope(principal, context.get("apiKeyGiven"), scope);
+    if (limited && principal !== undefined) context.get("held")?.admit(principal);
     return handler(context as Context<AppEnv, Path>);
   };
-  declared[declaration] = { method, path, scope };
+  declared[declaration] = { method, path, scope, about };
   app.on(method, path, declared);
 }
 
@@ -54,6 +78,11 @@ export function declaredRoutes(app: Hono<AppEnv>): readonly RouteDeclaration[] {
     declarations.push(found);
   }
   return declarations;
+}
+
+/** What generates or computes counts against its caller's limits. */
+function isLimited(method: Method, scope: RouteScope): boolean {
+  return method === "POST" && (scope === "inference" || (Array.isArray(scope) && scope.includes("inference")));
 }
 
 function requireScope(principal: Principal | undefined, apiKeyGiven: boolean, scope: RouteScope): void {

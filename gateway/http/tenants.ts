@@ -14,9 +14,12 @@ import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "
 import { declare } from "./route.ts";
 
 const name = z.string().min(1).max(256);
-const createSchema = z.strictObject({ name });
-const updateSchema = z.strictObject({ name: name.optional(), status: z.enum(["active", "disabled"]).optional() });
-const mintSchema = z.strictObject({
+export const createSchema = z.strictObject({ name });
+export const updateSchema = z.strictObject({
+  name: name.optional(),
+  status: z.enum(["active", "disabled"]).optional(),
+});
+export const mintSchema = z.strictObject({
   scopes: z.array(z.enum(scopes)).min(1).max(scopes.length),
   name: z.string().max(256).default(""),
 });
@@ -99,7 +102,7 @@ function requireId(raw: string): TenantId {
 }
 
 /** A tenant the caller may manage; another one answers like one that does not exist. */
-function managedTenant(c: Context<AppEnv>, tenants: TenantService, raw: string): TenantRow {
+export function managedTenant(c: Context<AppEnv>, tenants: TenantService, raw: string): TenantRow {
   const principal = principalOf(c);
   const row = tenants.get(requireId(raw));
   if (principal.scopes.has("platform:admin") || row.id === principal.tenantId) return row;

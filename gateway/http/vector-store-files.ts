@@ -14,7 +14,7 @@ export const corpusFilesQuery = pageQuery.extend({
   filter: z.enum(["in_progress", "completed", "failed", "cancelled"]).optional(),
 });
 
-const updateSchema = z.strictObject({ attributes: attributesSchema.nullable() });
+export const updateSchema = z.strictObject({ attributes: attributesSchema.nullable() });
 const filesPath = "/v1/vector_stores/:vector_store_id/files";
 const filePath = "/v1/vector_stores/:vector_store_id/files/:file_id";
 

@@ -14,7 +14,7 @@ import { chunkingOf, chunkingSchema, fileIdsSchema, metadataSchema, vectorStoreB
 
 const unsupported = new Set(["expires_after", "expires_after.anchor", "expires_after.days"]);
 
-const createSchema = z.strictObject({
+export const createSchema = z.strictObject({
   name: z.string().max(corpusLimits.maxNameChars).default(""),
   description: z.string().max(corpusLimits.maxDescriptionChars).optional(),
   file_ids: fileIdsSchema.default([]),
@@ -22,13 +22,13 @@ const createSchema = z.strictObject({
   metadata: metadataSchema.nullish(),
 });
 
-const updateSchema = z.strictObject({
+export const updateSchema = z.strictObject({
   name: z.string().max(corpusLimits.maxNameChars).nullish(),
   metadata: metadataSchema.nullish(),
 });
 
 const queryText = z.string().min(1).max(corpusLimits.maxQueryChars);
-const searchSchema = z.strictObject({
+export const searchSchema = z.strictObject({
   query: z.union([queryText, z.array(queryText).min(1).max(corpusLimits.maxQueriesPerSearch)]),
   filters: attributeFilterSchema.optional(),
   max_num_results: z.int().min(1).max(corpusLimits.maxSearchResults).default(corpusLimits.defaultSearchResults),
