@@ -115,8 +115,9 @@ class PlanBuilder {
     const last = part.blockKeys.at(-1) ?? part.rootKey;
     const known = this.#indexes.get(last);
     if (known !== undefined) return known;
-    const { tokenIds, position, rootKey, blockKeys } = part;
-    const run = { tokenIds, position, sees, blockKeys, rootKey };
+    const { tokenIds, position, rootKey, blockKeys, quotes } = part;
+    const base = { tokenIds, position, sees, blockKeys, rootKey };
+    const run = quotes.length === 0 ? base : { ...base, quotes };
     const named = chain === this.#main ? { ...run, kind: "main" as const } : spanRun(run, chain.spanId);
     const copies = part.copies.map(({ chain: source, at }) => this.#copyOf(source, at));
     const blend = { recomputeRatio: chain.recomputeRatio, copies };

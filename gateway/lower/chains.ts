@@ -25,6 +25,8 @@ export interface ChainRun {
   readonly known: boolean;
   /** Chains of one run whose tokens stand at token `at` of this run, and whose KV is copied. */
   readonly copies: readonly ChainCopy[];
+  /** Last keys of spans whose text this run has as its own. */
+  readonly quotes: readonly BlockKey[];
 }
 
 export interface ChainCopy {
@@ -80,7 +82,7 @@ export function chainOfSpan(
   span: { readonly tokenIds: Int32Array; readonly blockKeys: readonly BlockKey[]; readonly rootKey: BlockKey },
   spanId: string,
 ): Chain {
-  const run: ChainRun = { kind: "run", ...span, position: 0, known: true, copies: [] };
+  const run: ChainRun = { kind: "run", ...span, position: 0, known: true, copies: [], quotes: [] };
   const end = span.tokenIds.length;
   const endKey = span.blockKeys.at(-1) ?? span.rootKey;
   const shown = { hiddenTokens: 0, known: true, recomputeRatio: 0, knownTokens: end };
@@ -89,6 +91,7 @@ export function chainOfSpan(
 
 export interface RunDetail {
   readonly copies?: readonly ChainCopy[];
+  readonly quotes?: readonly BlockKey[];
   /** Tokens that only stand in for an output that is not known. */
   readonly unknownTokens?: number;
   /** What keying the tokens from the builder's `key` gives, if that was done before. */
@@ -120,7 +123,10 @@ export class ChainBuilder {
   }
 
   /** Own tokens, closed. */
-  addRun(tokenIds: Int32Array, { copies = [], unknownTokens = 0, blockKeys: keyed }: RunDetail = {}): void {
+  addRun(
+    tokenIds: Int32Array,
+    { copies = [], quotes = [], unknownTokens = 0, blockKeys: keyed }: RunDetail = {},
+  ): void {
     if (tokenIds.length === 0) return;
     const root = copies.length === 0 ? this.#key : blendRoot(this.#key, tokenIds, copies);
     // A stand-in's blocks are never looked up: one key tells it from others, and 131,072 tokens cost one hash.
@@ -128,7 +134,7 @@ export class ChainBuilder {
     const blockKeys = keyed ?? runBlockKeys(root, tokenIds, keyedTokens, true);
     const last = blockKeys.at(-1) ?? root;
     this.#known &&= unknownTokens === 0;
-    const run = { tokenIds, position: this.#end, rootKey: root, blockKeys, known: this.#known, copies };
+    const run = { tokenIds, position: this.#end, rootKey: root, blockKeys, known: this.#known, copies, quotes };
     this.#parts.push({ kind: "run", ...run });
     this.#key = last;
     this.#end += tokenIds.length;

@@ -1,12 +1,12 @@
 /** Outlines to chains: encodes the text, puts outputs where they stand, keys the runs. */
-import type { CacheSalt } from "../../worker/contract/units.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import { type Chain, ChainBuilder, type ChainCard, type ChainCopy, chainOfSpan } from "./chains.ts";
 import type { ChatTemplate } from "./chat-template.ts";
 import { joined, type KeyedTexts, type Text } from "./keyed-texts.ts";
 import { documentPieces, type Lowerer } from "./plan.ts";
 import type { ChainOutline, ChainSource, FragmentOutline, OutputOutline } from "./prompt-outline.ts";
-import type { GeneratedOutput, QueryContext } from "./query-context.ts";
+import type { FragmentSource, GeneratedOutput, QueryContext } from "./query-context.ts";
 import type { Piece } from "./tokenizer.ts";
 
 /** Tokens around every output: the answer's opening (empty: the template has none), and the message's end. */
@@ -19,6 +19,8 @@ export interface AnswerFrame {
 export interface OwnStretch {
   readonly kind: "own";
   readonly items: readonly (Text | FragmentOutline | OutputOutline)[];
+  /** Fragments whose text is part of its texts. */
+  readonly fragments: readonly FragmentSource[];
 }
 
 export type Stretch = OwnStretch | { readonly kind: "nested"; readonly source: ChainSource };
@@ -68,7 +70,9 @@ export class ChainMaker {
     const { id: spanId, salt } = fragment;
     if (parent === undefined) return chainOfSpan(this.#options.spans.lowerSpan(fragment), spanId);
     const builder = this.#builder({ kind: "span", salt, spanId, parent: this.chain(parent) });
-    this.#addText(builder, textOf(documentPieces(this.#options.template, fragment)), salt);
+    // Keyed from its parent on, it has other keys than the span that it is alone.
+    const quotes = this.#options.spans.quotesOf([fragment], this.#context.salt);
+    this.#addText(builder, textOf(documentPieces(this.#options.template, fragment)), salt, quotes);
     return builder.finish();
   }
 
@@ -106,10 +110,12 @@ export class ChainMaker {
    * @param answered the prompt that this stretch ends, if its last token is to open the answer
    * @returns the tokens of the prompt's prefix among those added
    */
-  #addOwn(builder: ChainBuilder, { items }: OwnStretch, copies: boolean, answered?: ChainOutline): number {
+  #addOwn(builder: ChainBuilder, stretch: OwnStretch, copies: boolean, answered?: ChainOutline): number {
+    const { items } = stretch;
+    const quotes = this.#options.spans.quotesOf(stretch.fragments, this.#context.salt);
     const [first] = items;
     if (answered === undefined && first !== undefined && items.length === 1 && "pieces" in first) {
-      return this.#addText(builder, first, this.#context.salt);
+      return this.#addText(builder, first, this.#context.salt, quotes);
     }
     const tokens: Int32Array[] = [];
     const copied: ChainCopy[] = [];
@@ -136,13 +142,13 @@ export class ChainMaker {
     if (answered !== undefined && (all.length === 0 || isCopiedLast)) throw nothingOpens(answered.spanId);
     if (answered !== undefined) this.#heldBack.set(answered, all.slice(-1));
     const own = answered === undefined ? all : all.slice(0, -1);
-    builder.addRun(own, { copies: copied, unknownTokens: Math.min(unknownTokens, own.length) });
+    builder.addRun(own, { copies: copied, quotes, unknownTokens: Math.min(unknownTokens, own.length) });
     return Math.min(prefixTokens, own.length);
   }
 
-  #addText(builder: ChainBuilder, text: Text, owner: CacheSalt): number {
+  #addText(builder: ChainBuilder, text: Text, owner: CacheSalt, quotes: readonly BlockKey[]): number {
     const { tokenIds, blockKeys, prefixTokens } = this.#options.texts.keyed(builder.key, text, owner);
-    builder.addRun(tokenIds, { blockKeys });
+    builder.addRun(tokenIds, { blockKeys, quotes });
     return prefixTokens;
   }
 
@@ -167,6 +173,7 @@ export function stretchesOf(outline: ChainOutline): readonly Stretch[] {
   const isPrompt = outline.kind === "prompt";
   const stretches: Stretch[] = [];
   let items: OwnStretch["items"][number][] = [];
+  let fragments: FragmentSource[] = [];
   let pieces: Piece[] = [];
   let isStart = true;
   const endText = (): void => {
@@ -177,12 +184,14 @@ export function stretchesOf(outline: ChainOutline): readonly Stretch[] {
   };
   const endStretch = (): void => {
     endText();
-    if (items.length > 0) stretches.push({ kind: "own", items });
+    if (items.length > 0) stretches.push({ kind: "own", items, fragments });
     items = [];
+    fragments = [];
   };
   for (const part of outline.parts) {
     if (part.kind === "text") {
       pieces.push(...part.pieces);
+      if (part.fragment !== undefined) fragments.push(part.fragment);
       continue;
     }
     if (part.kind === "inline") {

@@ -72,8 +72,10 @@ export class Lowerer {
     this.#refuseHopeless(input);
     const turns = { chars: 0 };
     for (const document of input.documents) {
-      if (input.attention === "span") await this.warmSpan(document, turns);
-      else await tokenizer.warm(documentPieces(template, document), false, input.salt, turns);
+      // Another owner's span is named in the plan even where its text is part of the main chain.
+      if (input.attention === "span" || document.salt !== input.salt) await this.warmSpan(document, turns);
+      if (input.attention === "full")
+        await tokenizer.warm(documentPieces(template, document), false, input.salt, turns);
     }
     const { head, tail } = template.layout(input.messages.map((message) => message.role));
     await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, turns);
@@ -88,7 +90,9 @@ export class Lowerer {
       const documents = input.documents.flatMap((document) => documentPieces(template, document));
       const pieces = [...this.#pieces(head, input), ...documents, ...this.#pieces(tail, input)];
       const tokenIds = tokenizer.encode(pieces, true, input.salt);
-      return { runs: [this.#openRun(tokenIds, this.#mainRoot(input.salt), 0, [])] };
+      const run = this.#openRun(tokenIds, this.#mainRoot(input.salt), 0, []);
+      const quotes = this.quotesOf(input.documents, input.salt);
+      return { runs: [quotes.length === 0 ? run : { ...run, quotes }] };
     }
     const headIds = tokenizer.encode(this.#pieces(head, input), true, input.salt);
     const tailIds = tokenizer.encode(this.#pieces(tail, input), false, input.salt);
@@ -106,6 +110,12 @@ export class Lowerer {
     const span = { tokenIds, rootKey: root, blockKeys: runBlockKeys(root, tokenIds, card.blockTokens, true) };
     this.#spans.set(cacheKey, span);
     return span;
+  }
+
+  /** Last keys of the spans that other owners' documents are where they are not part of this owner's own chain. */
+  quotesOf(documents: readonly LowerDocument[], owner: CacheSalt): readonly BlockKey[] {
+    const theirs = documents.filter(({ salt }) => salt !== owner);
+    return [...new Set(theirs.map((document) => spanKeyOf(this.lowerSpan(document))))];
   }
 
   /** Encodes a long document ahead of `lowerSpan`, in turns with other work (see TextTokenizer.warm). */
@@ -138,7 +148,7 @@ export class Lowerer {
       const tokenCount = span.tokenIds.length;
       sees.push({ run: runs.length, firstToken: 0, tokenCount, offset: position });
       runs.push(spanRun(document, span));
-      mainKey = foldSpan(mainKey, span.blockKeys.at(-1) ?? span.rootKey);
+      mainKey = foldSpan(mainKey, spanKeyOf(span));
       position += tokenCount;
     }
     runs.push(this.#openRun(tailIds, mainKey, position, sees));
@@ -194,6 +204,10 @@ export function documentPieces(template: ChatTemplate, document: Omit<LowerDocum
 function spanCacheKey(document: LowerDocument): string {
   // Salts hold no space and titles no line break, so no two documents make the same string.
   return `${document.salt} ${document.title ?? ""}\n${document.text}`;
+}
+
+function spanKeyOf({ blockKeys, rootKey: root }: LoweredSpan): BlockKey {
+  return blockKeys.at(-1) ?? root;
 }
 
 function spanRun(document: LowerDocument, span: LoweredSpan): PlanRun {

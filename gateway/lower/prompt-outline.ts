@@ -10,6 +10,7 @@ import { documentPieces } from "./plan.ts";
 import type { FragmentSource, QueryContext } from "./query-context.ts";
 import type { MessageLayout } from "./template-probe.ts";
 import type { Piece } from "./tokenizer.ts";
+
 export interface FragmentOutline {
   readonly kind: "fragment";
   readonly fragment: FragmentSource;
@@ -40,7 +41,7 @@ export interface ChainOutline {
 export type ChainSource = FragmentOutline | OutputOutline | ChainOutline;
 
 export type OutlinePart =
-  | { readonly kind: "text"; readonly pieces: readonly Piece[] }
+  | { readonly kind: "text"; readonly pieces: readonly Piece[]; readonly fragment?: FragmentSource }
   | { readonly kind: "inline"; readonly source: FragmentOutline | OutputOutline }
   | { readonly kind: "nested"; readonly source: ChainSource };
 
@@ -97,7 +98,7 @@ export class OutlineBuilder {
         return draft.addText(this.#messagePieces(query.role, query.text, path, draft.first));
       case "fragment": {
         const fragment = this.#fragment(query, path);
-        if (draft.ratio === undefined) return draft.addText(documentPieces(this.#template, fragment));
+        if (draft.ratio === undefined) return draft.addText(documentPieces(this.#template, fragment), fragment);
         return draft.add({ kind: "inline", source: { kind: "fragment", fragment, parent: undefined } });
       }
       case "generate":
@@ -245,8 +246,9 @@ class Draft {
     this.parts.push(part);
   }
 
-  addText(pieces: readonly Piece[]): void {
-    this.parts.push({ kind: "text", pieces });
+  /** @param fragment whose text this is */
+  addText(pieces: readonly Piece[], fragment?: FragmentSource): void {
+    this.parts.push(fragment === undefined ? { kind: "text", pieces } : { kind: "text", pieces, fragment });
   }
 }
 

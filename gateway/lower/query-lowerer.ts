@@ -93,6 +93,7 @@ export class QueryLowerer {
     }
     for (const stretch of stretchesOf(source)) {
       if (stretch.kind === "nested") continue;
+      for (const fragment of stretch.fragments) if (fragment.salt !== salt) await spans.warmSpan(fragment, turns);
       for (const item of stretch.items) if ("pieces" in item) await this.#texts.warm(item, salt, turns);
     }
   }

@@ -197,7 +197,7 @@ test("each text is encoded under the salt of its owner, ahead of use and in use"
   const input = { messages: conversation, documents: [own, document("b", "the corpus's")], salt };
   for (const [attention, owners] of [
     ["span", [salt, corpusSalt, salt]],
-    ["full", [salt, salt, salt]],
+    ["full", [salt, corpusSalt, salt, salt]],
   ] as const) {
     warmed.mockClear();
     encoded.mockClear();
@@ -206,6 +206,6 @@ test("each text is encoded under the salt of its owner, ahead of use and in use"
     expect(warmed.mock.calls.map(([, , owner]) => owner)).toEqual([...owners]);
     prompt.lower({ ...input, attention });
     const used = encoded.mock.calls.map(([, , owner]) => owner);
-    expect(used).toEqual(attention === "full" ? [salt] : [salt, salt, salt, corpusSalt]);
+    expect(used).toEqual(attention === "full" ? [salt, corpusSalt] : [salt, salt, salt, corpusSalt]);
   }
 });

@@ -103,11 +103,13 @@ test("each text is encoded ahead of use under the salt of its owner, and not aga
       ["p", salt],
       ["the thing a in the user", corpusSalt],
       ["the thing c in the user", corpusSalt],
+      // Part of the caller's own chain, and a span that this quotes.
+      ["the thing b in the user", corpusSalt],
       ["inner", salt],
       ["u", salt],
     ]),
   );
-  expect(owners.length).toBe(6);
+  expect(owners.length).toBe(7);
   const turns = { chars: 0 };
   const encoded = spyOn(tokenizer, "encode");
   lowerer.lower(query, context);
