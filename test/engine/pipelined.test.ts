@@ -151,6 +151,18 @@ describe("the step waits", () => {
     }
   });
 
+  test("for nothing when all it would bring is the end of a request that outgrew the pool", async () => {
+    const outgrowing = { spans: [countUp(20, 12), countUp(20, 12)], question: countUp(60, 1) };
+    for (let maxTokens = 8; maxTokens < 14; maxTokens++) {
+      const { world } = worldOf({ blockCount: 8 });
+      world.engine.submit(submitPlan("a", { question: countUp(70, 1) }, { params: { maxTokens, ignoreEos: true } }));
+      world.engine.submit(submitPlan("b", outgrowing, { params: { maxTokens: 60, ignoreEos: true } }));
+      await world.settle();
+      expect(world.finishedOf("a").usage.completionTokens).toBe(maxTokens);
+      expect(world.finishedOf("b").reason).toBe("length");
+    }
+  });
+
   test("behind a long step, so that who comes meanwhile is in the next one", async () => {
     for (const [promptTokens, stepsAhead] of [
       [513, 0],

@@ -29,8 +29,9 @@ export interface StepPlan {
   readonly claimed: ReadonlySet<BlockKey>;
 }
 
-export function isEmpty({ pieces, copies, probes, moves }: StepPlan): boolean {
-  return pieces.length + copies.length + probes.length + moves.length === 0;
+/** Nothing is to be done, nobody is to be told of an end. */
+export function isEmpty({ pieces, copies, probes, moves, outgrown }: StepPlan): boolean {
+  return pieces.length + copies.length + probes.length + moves.length + outgrown.length === 0;
 }
 
 /** A step while it is planned. */
