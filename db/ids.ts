@@ -12,6 +12,7 @@ export const idPrefixes = {
   fileBatch: "vsfb_",
   fragment: "frag_",
   job: "job_",
+  response: "resp_",
 } as const;
 
 export type IdKind = keyof typeof idPrefixes;
@@ -23,6 +24,7 @@ export type FileId = Id<"file">;
 export type FileBatchId = Id<"fileBatch">;
 export type FragmentId = Id<"fragment">;
 export type JobId = Id<"job">;
+export type ResponseId = Id<"response">;
 
 const alphabet = "0123456789abcdefghijklmnopqrstuvwxyz";
 const randomChars = 24;

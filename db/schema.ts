@@ -1,6 +1,6 @@
 /** The tables of migrations/, as Drizzle sees them. test/db/open.test.ts holds the two together. */
 import { blob, integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
-import type { ApiKeyId, CorpusId, FileBatchId, FileId, FragmentId, JobId, TenantId } from "./ids.ts";
+import type { ApiKeyId, CorpusId, FileBatchId, FileId, FragmentId, JobId, ResponseId, TenantId } from "./ids.ts";
 
 export type AttributeValue = string | number | boolean;
 export type Attributes = Readonly<Record<string, AttributeValue>>;
@@ -138,4 +138,16 @@ export const tenantLimits = sqliteTable("tenant_limits", {
 export const apiKeyLimits = sqliteTable("api_key_limits", {
   keyId: text("key_id").$type<ApiKeyId>().primaryKey(),
   ...limitColumns(),
+});
+
+/** JSON as it is answered; whoever writes it knows what it is. */
+export type JsonObject = Readonly<Record<string, unknown>>;
+
+export const responses = sqliteTable("responses", {
+  seq: seq(),
+  id: text("id").$type<ResponseId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  body: text("body", { mode: "json" }).$type<JsonObject>().notNull(),
+  inputItems: text("input_items", { mode: "json" }).$type<readonly JsonObject[]>().notNull(),
+  createdAt: createdAt(),
 });
