@@ -78,6 +78,7 @@ export class Pipeline {
   /** @throws ApiError before anything runs; what fails later is thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
     const { requestId, tenantId, request, restartable } = job;
+    const readAtMs = performance.now();
     const { card, retrieved, plan } = await this.#lower(tenantId, request);
     const fields = { promptParam: "messages", wantedParam: "max_tokens" };
     const maxTokens = completionTokens(card, plan, { wanted: request.maxTokens, ...fields });
@@ -92,6 +93,7 @@ export class Pipeline {
         params: { ...forChoice(request.params, index), maxTokens },
         stops: request.stops,
         reuse: request.reuse,
+        readAtMs,
         deadlineMs: this.#deps.requestMs,
         signal,
         restartable,

@@ -9,7 +9,7 @@ import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { FragmentHomes, fragmentHolders } from "./dispatch/homes.ts";
 import { Placement } from "./dispatch/placement.ts";
 import type { Registry } from "./dispatch/registry.ts";
-import type { FinishedEvent } from "./dispatch/request.ts";
+import type { DispatchRequest, FinishedEvent } from "./dispatch/request.ts";
 import type { Residency } from "./dispatch/residency.ts";
 import type { UseCounts } from "./dispatch/use-counts.ts";
 import { ApiError } from "./errors.ts";
@@ -39,7 +39,11 @@ export class SpanService implements SpanPort {
   }
 
   /** Ends early when `signal` aborts, also while no model is known. @throws ApiError */
-  async *prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan, void> {
+  async *prepareSpans(
+    spans: readonly SpanText[],
+    signal: AbortSignal,
+    readAtMs = performance.now(),
+  ): AsyncGenerator<PreparedSpan, void> {
     try {
       await unlessAborted(this.#deps.modelReady(), signal);
     } catch (cause) {
@@ -53,14 +57,14 @@ export class SpanService implements SpanPort {
       const tokenCount = this.lowerSpan(span).tokenIds.length;
       const full = group.length >= limits.prepareSpans || groupTokens + tokenCount > limits.prepareTokens;
       if (group.length > 0 && full) {
-        yield* this.#prepare(group, signal);
+        yield* this.#prepare(group, signal, readAtMs);
         group = [];
         groupTokens = 0;
       }
       group.push(span);
       groupTokens += tokenCount;
     }
-    if (group.length > 0) yield* this.#prepare(group, signal);
+    if (group.length > 0) yield* this.#prepare(group, signal, readAtMs);
   }
 
   evict(blockKeys: readonly BlockKey[]): void {
@@ -71,7 +75,11 @@ export class SpanService implements SpanPort {
     return this.#deps.residency.holders(spanKey).map(workerNumber);
   }
 
-  async *#prepare(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan, void> {
+  async *#prepare(
+    spans: readonly SpanText[],
+    signal: AbortSignal,
+    readAtMs: number,
+  ): AsyncGenerator<PreparedSpan, void> {
     const homes = spans.map((span) => ({ span, workerIds: this.#homesOf(span) }));
     const workerIds = new Set(homes.flatMap((home) => home.workerIds));
     const ender = new AbortController();
@@ -79,7 +87,7 @@ export class SpanService implements SpanPort {
     const prepareOn = async (workerId: string | undefined) => {
       const there = homes.filter((home) => workerId === undefined || home.workerIds.includes(workerId));
       const plan = this.#lowerer().preparePlan(there.map(({ span }) => span));
-      return await this.#run(plan, new Placement(workerId), either);
+      return await this.#run(plan, { placement: new Placement(workerId), signal: either, readAtMs });
     };
     try {
       // With no worker ready there is one plan, which waits for the first.
@@ -109,7 +117,10 @@ export class SpanService implements SpanPort {
     return this.#homes.of(fragment, workers, residency.holders(spanKey));
   }
 
-  async #run(plan: TokenPlan, placement: Placement, signal: AbortSignal): Promise<FinishedEvent> {
+  async #run(
+    plan: TokenPlan,
+    how: Required<Pick<DispatchRequest, "placement" | "signal" | "readAtMs">>,
+  ): Promise<FinishedEvent> {
     const events = this.#deps.dispatcher.submit({
       requestId: `prepare_${crypto.randomUUID().replaceAll("-", "")}`,
       // All its chains are corpora's.
@@ -118,8 +129,7 @@ export class SpanService implements SpanPort {
       params: prepareOnly,
       reuse: true,
       deadlineMs: limits.requestMs,
-      signal,
-      placement,
+      ...how,
     });
     for await (const event of events) if (event.type === "finished") return event;
     throw new ApiError("internal", { cause: new Error("a prepare plan ended without a report") });

@@ -29,9 +29,14 @@ export interface SpanPort {
    * @throws ApiError not_ready while no model is known
    */
   lowerSpan(span: SpanText): { readonly tokenIds: Int32Array; readonly blockKeys: readonly BlockKey[] };
-  /** Computes and keeps spans, and reports each once it is resident. @throws ApiError */
-  prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncIterable<PreparedSpan>;
-  /** All workers forget these blocks. */
+  /**
+   * Computes and keeps spans, and reports each once it is resident; what was evicted since the texts were read is not
+   * kept.
+   * @param readAtMs by performance.now(); default: now
+   * @throws ApiError
+   */
+  prepareSpans(spans: readonly SpanText[], signal: AbortSignal, readAtMs?: number): AsyncIterable<PreparedSpan>;
+  /** All workers forget these blocks, and what was computed from the spans that end with them. */
   evict(blockKeys: readonly BlockKey[]): void;
   /** Workers that are thought to hold the span; a hint. */
   residentWorkers(spanKey: BlockKey): readonly number[];

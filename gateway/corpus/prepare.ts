@@ -153,11 +153,12 @@ export class PrepareService {
       // Looked up for every group: the salt may be rotated and files may come and go meanwhile.
       const corpus = findCorpusAnyState(this.#db, job.corpusId);
       if (corpus === undefined || corpus.deletedAt !== null) return;
+      const readAtMs = performance.now();
       const group = walkFragments(this.#db, corpus.id, afterSeq, fragmentsPerGroup);
       const last = group.at(-1);
       if (last === undefined) break;
       const salt = this.#corpora.saltOf(corpus);
-      const prepared = await this.#prepareGroup(group, salt, signal);
+      const prepared = await this.#prepareGroup({ group, salt, readAtMs }, signal);
       this.#note(group, prepared, salt);
       if (signal.aborted) return;
       afterSeq = last.seq;
@@ -168,11 +169,11 @@ export class PrepareService {
   }
 
   /** Tries again while the workers are overloaded, lost, or still loading. @throws ApiError */
-  async #prepareGroup(group: readonly FragmentRow[], salt: CacheSalt, signal: AbortSignal): Promise<PreparedById> {
+  async #prepareGroup({ group, salt, readAtMs }: Group, signal: AbortSignal): Promise<PreparedById> {
     const spans = group.map(({ id, text }) => ({ id, text, salt }));
     for (let attempt = 1; ; attempt++) {
       try {
-        const prepared = await collect(this.#spans.prepareSpans(spans, signal));
+        const prepared = await collect(this.#spans.prepareSpans(spans, signal, readAtMs));
         if (prepared.size === spans.length) return prepared;
         throw new ApiError("internal", { cause: new Error("the workers did not report every span") });
       } catch (error) {
@@ -208,6 +209,12 @@ export class PrepareService {
     if (job !== undefined) this.watchers.publish(job);
     return job;
   }
+}
+
+interface Group {
+  readonly group: readonly FragmentRow[];
+  readonly salt: CacheSalt;
+  readonly readAtMs: number;
 }
 
 type PreparedById = ReadonlyMap<string, PreparedSpan>;

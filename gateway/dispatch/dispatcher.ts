@@ -6,6 +6,7 @@ import type { WorkerErrorCode, WorkerMessage } from "../../worker/contract/messa
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError, type ErrorCode } from "../errors.ts";
 import type { Log } from "../log.ts";
+import { Evictions, type TenantPart } from "./evictions.ts";
 import { type InFlight, openEntry } from "./in-flight.ts";
 import { type Placed, Placer } from "./placement.ts";
 import type { Registry } from "./registry.ts";
@@ -41,6 +42,7 @@ const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
 export class Dispatcher implements WorkerEvents {
   readonly #options: DispatcherOptions;
   readonly #placer: Placer;
+  readonly #evictions: Evictions;
   /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
   readonly #byWorkerRequestId = new Map<string, InFlight>();
   readonly #unplaced = new Set<InFlight>();
@@ -49,6 +51,7 @@ export class Dispatcher implements WorkerEvents {
   constructor(options: DispatcherOptions) {
     this.#options = options;
     this.#placer = new Placer(options);
+    this.#evictions = new Evictions(options);
   }
 
   /**
@@ -66,12 +69,13 @@ export class Dispatcher implements WorkerEvents {
     return entry.queue;
   }
 
-  /** Every worker forgets the blocks with these keys. */
+  /** See Evictions. */
   evict(blockKeys: readonly BlockKey[]): void {
-    if (blockKeys.length === 0) return;
-    for (const worker of this.#options.registry.ready()) {
-      this.#options.supervisor.send(worker.id, { type: "evict", blockKeys });
-    }
+    this.#evictions.evict(blockKeys);
+  }
+
+  evictTenant(tenantId: string, part: TenantPart): number {
+    return this.#evictions.evictTenant(tenantId, part);
   }
 
   /** Takes nothing new; resolves when nothing runs or at the deadline, when the rest ends with `server_shutdown`. */
@@ -177,7 +181,8 @@ export class Dispatcher implements WorkerEvents {
 
   #send(entry: InFlight, { workerId, missingTokens, missing }: Placed): void {
     const { registry, underway, supervisor } = this.#options;
-    const { requestId, tenantId, plan, params, reuse, closeTokenIds } = entry.request;
+    const { requestId, tenantId, plan, params, closeTokenIds } = entry.request;
+    const reuse = entry.request.reuse && !this.#evictions.concern(entry.request, entry.readAtMs);
     entry.attempt += 1;
     entry.workerId = workerId;
     entry.workerRequestId = `${requestId}.${entry.attempt}`;
@@ -248,17 +253,18 @@ export class Dispatcher implements WorkerEvents {
   }
 
   #finish(entry: InFlight, event: FinishedEvent): void {
-    this.#settle(entry);
+    this.#settle(entry, event.usage.promptTokens + event.usage.completionTokens);
     entry.queue.push(event);
     entry.queue.end();
   }
 
   #fail(entry: InFlight, error: unknown): void {
-    this.#settle(entry);
+    this.#settle(entry, entry.streamedTokens === 0 ? 0 : entry.promptTokens + entry.streamedTokens);
     entry.queue.fail(error);
   }
 
-  #settle(entry: InFlight): void {
+  #settle(entry: InFlight, tokens: number): void {
+    entry.request.onEnd?.(tokens);
     clearTimeout(entry.timers.deadline);
     clearTimeout(entry.timers.abort);
     entry.request.signal?.removeEventListener("abort", entry.onAbort);

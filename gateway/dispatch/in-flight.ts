@@ -6,6 +6,7 @@ export interface InFlight {
   readonly request: DispatchRequest;
   readonly queue: EventQueue<GenerationEvent>;
   readonly promptTokens: number;
+  readonly readAtMs: number;
   readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
   readonly onAbort: () => void;
   /** Workers that had no room for it. */
@@ -25,6 +26,7 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
     request,
     queue: new EventQueue(onAbort),
     promptTokens: request.plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0),
+    readAtMs: request.readAtMs ?? performance.now(),
     timers: {},
     onAbort,
     refusedBy: new Set(),

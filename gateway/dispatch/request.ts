@@ -24,6 +24,8 @@ export interface DispatchRequest {
    * a `restarted` event says so. false: a request that has given tokens ends with worker_lost.
    */
   readonly restartable?: boolean;
+  /** When its texts were read, by performance.now(); default: when it is submitted. See Evictions. */
+  readonly readAtMs?: number | undefined;
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
   /** Requests with the same affinity prefer the same worker where the cost is equal. */
@@ -32,6 +34,8 @@ export interface DispatchRequest {
   readonly placement?: Placement | undefined;
   /** The chain will stand in other prompts: these tokens end it. */
   readonly closeTokenIds?: Int32Array | undefined;
+  /** Called once when it has ended, with the tokens it took: 0 when the server failed before the first. */
+  readonly onEnd?: (tokens: number) => void;
 }
 
 export type GenerationEvent =

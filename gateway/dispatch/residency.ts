@@ -66,6 +66,15 @@ export class Residency {
     return this.#workers.get(workerId)?.blocks.size ?? 0;
   }
 
+  /** Keys of what the worker holds of one tenant's. */
+  keysOf(workerId: string, tenantId: string, withoutFragments: boolean): BlockKey[] {
+    const keys: BlockKey[] = [];
+    for (const [key, { owner }] of this.#workers.get(workerId)?.blocks ?? []) {
+      if (owner.tenantId === tenantId && !(withoutFragments && owner.isFragment)) keys.push(key);
+    }
+    return keys;
+  }
+
   /** What the worker holds, by tenant. */
   byTenant(workerId: string): ReadonlyMap<string, HeldKv> {
     return this.#workers.get(workerId)?.byTenant ?? new Map<string, HeldKv>();

@@ -98,6 +98,13 @@ export class Underway {
     return this.#workers.get(workerId)?.roots.get(rootKey)?.owner;
   }
 
+  /** What the tenant's chains begin or go on from, of which requests on this worker compute something. */
+  rootsOf(workerId: string, tenantId: string, withoutFragments: boolean): BlockKey[] {
+    return [...(this.#workers.get(workerId)?.roots ?? [])]
+      .filter(([, { owner }]) => owner.tenantId === tenantId && !(withoutFragments && owner.isFragment))
+      .map(([rootKey]) => rootKey);
+  }
+
   #ownerOf(rootKey: BlockKey, tenantId: string): ChainOwner {
     const corpusOwner = this.#corpusOwner(rootKey);
     return { tenantId: corpusOwner ?? tenantId, isFragment: corpusOwner !== undefined };

@@ -142,6 +142,7 @@ export class QueryService {
       generated: (inner) => textsOf(tree, inner),
     };
     const signal = AbortSignal.any([job.signal, ender.signal]);
+    const startMs = performance.now();
     const resolver = new Resolver(sources, signal);
     const bounds = { concurrency: limits.queryConcurrency, defaultTokens: limits.queryDefaultTokens };
     const tree = new TreeRun(
@@ -154,7 +155,8 @@ export class QueryService {
         reuse,
         restartable,
         signal,
-        endMs: performance.now() + limits.requestMs,
+        startMs,
+        endMs: startMs + limits.requestMs,
         affinity: `${tenantId} `,
       },
     );

@@ -60,7 +60,8 @@ export interface TreeJob {
   readonly restartable: boolean;
   /** Aborts everything. */
   readonly signal: AbortSignal;
-  /** On the clock of performance.now(). */
+  /** On the clock of performance.now(), as is the end; no text was read before. */
+  readonly startMs: number;
   readonly endMs: number;
   readonly affinity: string;
 }
@@ -251,10 +252,10 @@ export class TreeRun {
   }
 
   #request(submission: Submission) {
-    const { requestId, tenantId, signal, endMs, affinity } = this.#job;
+    const { requestId, tenantId, signal, startMs, endMs, affinity } = this.#job;
     const deadlineMs = Math.max(1, endMs - performance.now());
     this.#requestCount += 1;
-    const shared = { tenantId, deadlineMs, signal, affinity, placement: this.#placement };
+    const shared = { tenantId, readAtMs: startMs, deadlineMs, signal, affinity, placement: this.#placement };
     const restartable = submission.restartable ?? true;
     return { ...submission, ...shared, restartable, requestId: `${requestId}.${this.#requestCount}` };
   }

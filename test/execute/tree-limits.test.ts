@@ -47,6 +47,7 @@ function treeOver(query: unknown, options: Options = {}) {
       reuse: options.reuse ?? true,
       restartable: true,
       signal: ender.signal,
+      startMs: performance.now(),
       endMs: options.endMs ?? performance.now() + 60_000,
       affinity: "a",
     },
