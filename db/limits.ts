@@ -49,3 +49,31 @@ export function putKeyLimits(db: Db, keyId: ApiKeyId, limits: RateLimits): void 
       .run(),
   );
 }
+
+interface CallerRow {
+  readonly kind: "tenant" | "key";
+  readonly requests_per_minute: number | null;
+  readonly tokens_per_minute: number | null;
+  readonly concurrency: number | null;
+}
+
+/** What was set for a tenant and for one of its keys. Runs on every request that is limited. */
+export function findCallerLimits(
+  db: Db,
+  tenantId: string,
+  keyId: string,
+): readonly (RateLimits & { readonly kind: "tenant" | "key" })[] {
+  const rows = db.statement("findCallerLimits", () =>
+    db.client
+      .query<CallerRow, [string, string]>(
+        `select 'tenant' as kind, requests_per_minute, tokens_per_minute, concurrency
+           from tenant_limits where tenant_id = ?
+         union all
+         select 'key', requests_per_minute, tokens_per_minute, concurrency from api_key_limits where key_id = ?`,
+      )
+      .all(tenantId, keyId),
+  );
+  return rows.map(({ kind, requests_per_minute, tokens_per_minute, concurrency }) => {
+    return { kind, requestsPerMinute: requests_per_minute, tokensPerMinute: tokens_per_minute, concurrency };
+  });
+}

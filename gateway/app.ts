@@ -4,6 +4,7 @@ import { ApiError, errorBody, toApiError } from "./errors.ts";
 import { anthropicErrorBody, speaksAnthropic } from "./http/anthropic-errors.ts";
 import { type AppEnv, authenticate } from "./http/auth.ts";
 import { logFailure } from "./http/failure.ts";
+import { type RateLimitDeps, rateLimits } from "./http/rate-limits.ts";
 import { declaredRoutes } from "./http/route.ts";
 import type { Log } from "./log.ts";
 import type { Metrics } from "./metrics.ts";
@@ -15,6 +16,8 @@ export interface AppDeps {
   readonly routes: readonly ((app: Hono<AppEnv>) => void)[];
   /** Errors of other layers that have a code of their own; undefined: not one of them. */
   readonly translateError?: (thrown: unknown) => ApiError | undefined;
+  /** undefined: callers have no limits of their own. */
+  readonly rateLimits?: RateLimitDeps;
   readonly metrics: Metrics;
   readonly log: Log;
 }
@@ -53,6 +56,7 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     });
   });
   app.use("*", authenticate(deps.authenticator));
+  if (deps.rateLimits !== undefined) app.use("*", rateLimits(deps.rateLimits));
   for (const addRoutes of deps.routes) addRoutes(app);
   declaredRoutes(app);
   app.notFound(() => {

@@ -50,6 +50,11 @@ export const limits = {
   /** Bytes that wait in us for a slow reader. */
   streamBufferBytes: 64 * kib,
   requestsPerTenant: 256,
+  /** Highest limits that may be set for a tenant or a key; tenants and keys whose spending is remembered. */
+  limitRequestsPerMinute: 1_000_000,
+  limitTokensPerMinute: 10_000_000_000,
+  limitConcurrency: 100_000,
+  limitedOwners: 65_536,
   /** Each upload is in memory whole while it is taken in. */
   uploadsPerTenant: 8,
   /** Streams of job events. */

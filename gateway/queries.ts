@@ -5,14 +5,20 @@ import type { PlanRun } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
+import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { QueryService } from "./execute/query-service.ts";
 import type { QueryLowering } from "./execute/run-tree.ts";
 import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { TenantService } from "./tenant/tenants.ts";
 import type { Workers } from "./workers.ts";
 
+/** Workers as a request reaches them: what it submits counts against its caller's limits. */
+export interface LimitedWorkers extends Pick<Workers, "registry" | "residency"> {
+  readonly dispatcher: Pick<Dispatcher, "submit">;
+}
+
 export interface QueryParts {
-  readonly workers: Pick<Workers, "dispatcher" | "registry" | "residency">;
+  readonly workers: LimitedWorkers;
   readonly text: {
     readonly tokenBytes: TokenBytes;
     readonly tokenizer: { countTokens(text: string): number };

@@ -28,6 +28,7 @@ import { addQueryRoutes } from "./http/query.ts";
 import { addBulkRoutes } from "./http/query-bulk.ts";
 import { queryRunner } from "./http/query-runner.ts";
 import type { RouteDeclaration } from "./http/route.ts";
+import { addLimitRoutes } from "./http/tenant-limits.ts";
 import { addTenantRoutes } from "./http/tenants.ts";
 import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
@@ -38,10 +39,12 @@ import { readModelText } from "./lower/model-text.ts";
 import { Lowerer } from "./lower/plan.ts";
 import { QueryLowerer } from "./lower/query-lowerer.ts";
 import { TextTokenizer } from "./lower/tokenizer.ts";
+import { metered, paced } from "./metered.ts";
 import { Metrics } from "./metrics.ts";
 import { Pipeline } from "./pipeline.ts";
-import { openQueries } from "./queries.ts";
+import { type LimitedWorkers, openQueries } from "./queries.ts";
 import { SpanService } from "./span-service.ts";
+import { RateLimiter } from "./tenant/rate-limiter.ts";
 import { loadServerSecret } from "./tenant/secret.ts";
 import { TenantService } from "./tenant/tenants.ts";
 import { openWorkers, type Workers, type WorkersOptions } from "./workers.ts";
@@ -137,8 +140,10 @@ interface AppParts {
 function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }: AppParts): Hono<AppEnv> {
   const { registry, residency, dispatcher } = workers;
   const metrics = new Metrics();
+  const rateLimiter = new RateLimiter(limits.limitedOwners);
+  const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter) };
   const chat = {
-    pipeline: openPipeline(workers, text, tenants, corpus),
+    pipeline: openPipeline(limited, text, tenants, corpus),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
     metrics,
@@ -147,7 +152,13 @@ function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }:
     log,
   };
   const { limiter, nowMs } = chat;
-  const query = { queries: openQueries({ workers, text, tenants, corpus, reduceArity }), limiter, metrics, nowMs, log };
+  const query = {
+    queries: openQueries({ workers: limited, text, tenants, corpus, reduceArity }),
+    limiter,
+    metrics,
+    nowMs,
+    log,
+  };
   const bulk = {
     results: new BulkResults({
       tenants: limits.bulkResultTenants,
@@ -156,7 +167,7 @@ function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }:
       keepMs: limits.bulkKeepMs,
       nowMs,
     }),
-    runnerFor: (tenantId: string) => queryRunner(query, tenantId),
+    runnerFor: (tenantId: string) => paced(queryRunner(query, tenantId), rateLimiter),
     capacityTokens: () => poolTokens(registry.card()),
     limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
     log,
@@ -164,8 +175,10 @@ function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }:
   const createdMs = Date.now();
   return createApp({
     authenticator: tenants.apiKeys,
+    rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus }),
+      (it) => addLimitRoutes(it, tenants),
       (it) => addFileRoutes(it, { corpus, uploads: new ConcurrencyLimiter(limits.uploadsPerTenant) }),
       (it) => addVectorStoreRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
@@ -192,7 +205,12 @@ function poolTokens(card: ModelCard | undefined): number {
   return card.blockCount * card.blockTokens;
 }
 
-function openPipeline(workers: Workers, text: TextSide, tenants: TenantService, corpus: Corpus): Pipeline {
+function openPipeline(
+  workers: Pick<LimitedWorkers, "dispatcher" | "registry">,
+  text: TextSide,
+  tenants: TenantService,
+  corpus: Corpus,
+): Pipeline {
   return new Pipeline({
     dispatcher: workers.dispatcher,
     tokenBytes: text.tokenBytes,

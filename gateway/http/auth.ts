@@ -3,6 +3,7 @@ import type { Context, MiddlewareHandler } from "hono";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Authenticator, Principal } from "../principal.ts";
+import type { Held } from "./rate-limits.ts";
 
 /** What middleware leaves on the context for handlers. */
 export interface AppEnv {
@@ -16,6 +17,8 @@ export interface AppEnv {
     /** undefined: no key, or not a valid one. A declared route's handler only sees it when its scope is met. */
     principal: Principal | undefined;
     apiKeyGiven: boolean;
+    /** undefined: the server has no limits for callers. */
+    held: Held | undefined;
   };
 }
 

@@ -42,7 +42,8 @@ export function textStreamResponse(
   context.header("content-type", framing.contentType);
   context.header("cache-control", "no-cache, no-transform");
   context.header("x-accel-buffering", "no");
-  const body = new StreamWriter(framing, options).start(produce);
+  const release = context.get("held")?.holdOpen();
+  const body = new StreamWriter(framing, options).start((stream) => produce(stream).finally(release));
   // HEAD is answered with the headers of a GET: the stream is dropped unread, and nothing would ever end it.
   if (context.req.method !== "HEAD") return context.body(body);
   void body.cancel();

@@ -14,11 +14,13 @@ import {
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import { ApiKeys } from "./api-keys.ts";
+import { CallerLimits } from "./limits.ts";
 import { Salts } from "./salts.ts";
 import type { ServerSecret } from "./secret.ts";
 
 export class TenantService {
   readonly apiKeys: ApiKeys;
+  readonly limits: CallerLimits;
   readonly #db: Db;
   readonly #salts: Salts;
 
@@ -26,6 +28,7 @@ export class TenantService {
     this.#db = db;
     this.#salts = new Salts(secret);
     this.apiKeys = new ApiKeys(db, secret);
+    this.limits = new CallerLimits(db);
   }
 
   create(name: string): TenantRow {

@@ -9,8 +9,10 @@ import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
 import { addMessagesRoutes } from "../../gateway/http/messages.ts";
 import { addModelRoutes } from "../../gateway/http/models.ts";
 import { addOpsRoutes } from "../../gateway/http/ops.ts";
+import type { RateLimitDeps } from "../../gateway/http/rate-limits.ts";
 import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
+import { metered } from "../../gateway/metered.ts";
 import { Metrics } from "../../gateway/metrics.ts";
 import { Pipeline } from "../../gateway/pipeline.ts";
 import type { Principal, Scope } from "../../gateway/principal.ts";
@@ -46,6 +48,7 @@ export interface ChatRigOptions {
   readonly ready?: boolean;
   /** Workers of another make; `ticking` and `ready` mean nothing to them. */
   readonly openLink?: OpenLink;
+  readonly rateLimits?: RateLimitDeps;
 }
 
 export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, ...other }: ChatRigOptions = {}) {
@@ -58,8 +61,9 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const used: string[] = [];
   const queries: string[] = [];
   const lowerers = new Map<string, Lowerer>();
+  const { rateLimits } = other;
   const pipeline = new Pipeline({
-    dispatcher: workers.dispatcher,
+    dispatcher: rateLimits === undefined ? workers.dispatcher : metered(workers.dispatcher, rateLimits.limiter),
     tokenBytes,
     card: () => workers.registry.card(),
     lowererFor: (card) => {
@@ -89,6 +93,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
       (it) => addModelRoutes(it, { card: () => workers.registry.card(), createdMs: 0 }),
       (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining }),
     ],
+    ...(rateLimits === undefined ? {} : { rateLimits }),
     metrics,
     log,
   });

@@ -1,0 +1,178 @@
+/**
+ * Holds callers to their limits. A request is admitted when its tenant and its key have a request, a place and any
+ * tokens left. Its first work reserves what it may take, or is refused; what the rest takes is only counted, and a
+ * debt is worked off before the next request. What was reserved is settled by what was used.
+ */
+import { LRUCache } from "lru-cache";
+import type { RateLimits } from "../../db/limits.ts";
+import { ApiError } from "../errors.ts";
+import { Allowance } from "./allowance.ts";
+
+/** Whose limits they are. */
+export interface LimitedOwner {
+  readonly id: string;
+  readonly kind: "tenant" | "API key";
+  readonly limits: RateLimits;
+}
+
+/** What remains of the tightest limit of a kind. */
+export interface Standing {
+  readonly limit: number;
+  readonly remaining: number;
+  /** Time until all of it is there again. */
+  readonly resetMs: number;
+}
+
+interface Spending {
+  readonly requests: Allowance;
+  readonly tokens: Allowance;
+}
+
+interface Account extends LimitedOwner, Spending {}
+
+/** Tokens that a piece of work may take. */
+export interface Reservation {
+  /** Called once, with the tokens it took. */
+  settle(tokens: number): void;
+}
+
+export class RateLimiter {
+  readonly #spending: LRUCache<string, Spending>;
+  readonly #running = new Map<string, number>();
+  readonly #admissions = new Map<string, Admission>();
+  readonly #nowMs: () => number;
+
+  /** @param maxOwners tenants and keys whose spending is remembered from their last use */
+  constructor(maxOwners: number, nowMs: () => number = () => performance.now()) {
+    this.#spending = new LRUCache({ max: maxOwners });
+    this.#nowMs = nowMs;
+  }
+
+  /** @throws ApiError concurrency_limited, rate_limited */
+  admit(requestId: string, owners: readonly LimitedOwner[]): Admission {
+    const accounts = owners.map((owner) => this.#account(owner));
+    const nowMs = this.#nowMs();
+    for (const { id, kind, limits } of accounts) {
+      if (limits.concurrency === null || this.running(id) < limits.concurrency) continue;
+      const message = `The ${kind} runs as many requests at the same time as it may: ${limits.concurrency}.`;
+      throw new ApiError("concurrency_limited", { message });
+    }
+    for (const account of accounts) {
+      requireRoom(account, "requests", 1, nowMs);
+      requireRoom(account, "tokens", 1, nowMs);
+    }
+    for (const { limits, requests } of accounts) {
+      if (limits.requestsPerMinute !== null) requests.take(1, limits.requestsPerMinute, nowMs);
+    }
+    for (const { id } of accounts) this.#running.set(id, this.running(id) + 1);
+    const admission = new Admission(accounts, this.#nowMs, () => {
+      this.#admissions.delete(requestId);
+      for (const { id } of accounts) this.#leave(id);
+    });
+    this.#admissions.set(requestId, admission);
+    return admission;
+  }
+
+  /** @param workId the admitted request's id, or that and more behind a point */
+  admissionOf(workId: string): Admission | undefined {
+    const [requestId = ""] = workId.split(".", 1);
+    return this.#admissions.get(requestId);
+  }
+
+  /** undefined: no such limit. */
+  standing(owners: readonly LimitedOwner[], kind: "requests" | "tokens"): Standing | undefined {
+    const nowMs = this.#nowMs();
+    let tightest: Standing | undefined;
+    for (const owner of owners) {
+      const limit = perMinute(owner.limits, kind);
+      if (limit === null) continue;
+      const allowance = this.#account(owner)[kind];
+      const remaining = Math.max(0, Math.floor(allowance.remaining(limit, nowMs)));
+      if (tightest !== undefined && tightest.remaining <= remaining) continue;
+      tightest = { limit, remaining, resetMs: allowance.waitMs(limit, limit, nowMs) };
+    }
+    return tightest;
+  }
+
+  running(ownerId: string): number {
+    return this.#running.get(ownerId) ?? 0;
+  }
+
+  #leave(ownerId: string): void {
+    const left = this.running(ownerId) - 1;
+    if (left > 0) this.#running.set(ownerId, left);
+    else this.#running.delete(ownerId);
+  }
+
+  #account(owner: LimitedOwner): Account {
+    let spending = this.#spending.get(owner.id);
+    if (spending === undefined) {
+      spending = { requests: new Allowance(), tokens: new Allowance() };
+      this.#spending.set(owner.id, spending);
+    }
+    return { ...owner, ...spending };
+  }
+}
+
+/** A request that runs. */
+export class Admission {
+  readonly #accounts: readonly Account[];
+  readonly #nowMs: () => number;
+  readonly #onEnd: () => void;
+  #begun = false;
+  #ended = false;
+
+  constructor(accounts: readonly Account[], nowMs: () => number, onEnd: () => void) {
+    this.#accounts = accounts;
+    this.#nowMs = nowMs;
+    this.#onEnd = onEnd;
+  }
+
+  /**
+   * A request larger than a limit waits for the whole of it, so that it can run at all.
+   * @throws ApiError rate_limited, for the first work of the request
+   */
+  reserve(tokens: number): Reservation {
+    const nowMs = this.#nowMs();
+    if (!this.#begun) for (const account of this.#accounts) requireRoom(account, "tokens", tokens, nowMs);
+    this.#begun = true;
+    this.#take((limit) => Math.min(tokens, limit));
+    return { settle: (used) => this.#take((limit) => used - Math.min(tokens, limit)) };
+  }
+
+  /** Time until the request's tenant and key have any tokens left. */
+  tokensWaitMs(): number {
+    const nowMs = this.#nowMs();
+    const waits = this.#accounts.map(({ limits: { tokensPerMinute }, tokens }) =>
+      tokensPerMinute === null ? 0 : tokens.waitMs(1, tokensPerMinute, nowMs),
+    );
+    return Math.max(0, ...waits);
+  }
+
+  end(): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#onEnd();
+  }
+
+  #take(amount: (limit: number) => number): void {
+    const nowMs = this.#nowMs();
+    for (const { limits, tokens } of this.#accounts) {
+      const { tokensPerMinute: limit } = limits;
+      if (limit !== null) tokens.take(amount(limit), limit, nowMs);
+    }
+  }
+}
+
+const perMinute = (limits: RateLimits, kind: "requests" | "tokens"): number | null =>
+  kind === "requests" ? limits.requestsPerMinute : limits.tokensPerMinute;
+
+function requireRoom(account: Account, kind: "requests" | "tokens", amount: number, nowMs: number): void {
+  const limit = perMinute(account.limits, kind);
+  if (limit === null) return;
+  const waitMs = account[kind].waitMs(Math.min(amount, limit), limit, nowMs);
+  if (waitMs <= 0) return;
+  const retryAfterS = Math.ceil(waitMs / 1000);
+  const message = `The ${account.kind} has reached its limit of ${limit} ${kind} a minute. Try again in ${retryAfterS} s.`;
+  throw new ApiError("rate_limited", { message, retryAfterS });
+}
