@@ -42,6 +42,9 @@ export const limits = {
   vectorStoresPerSearch: 16,
   shortStringChars: 512,
   metadataEntries: 16,
+  /** Stored responses: the newest of a tenant, and how long they stay. */
+  storedResponses: 1_000,
+  storedResponseMs: 30 * 86_400_000,
   /** What a request may take altogether, and how long it may wait for a reader of its stream. */
   requestMs: 600_000,
   streamStallMs: 30_000,
@@ -107,6 +110,17 @@ export const limits = {
   usedSpans: 65_536,
   devices: 16,
   apiKeyChars: 256,
+  /** Texts of one embeddings or rerank request, and their tokens (a token of text is a character at least). */
+  embeddingInputs: 2_048,
+  embeddingTokens: 300_000,
+  embeddingTextChars: 131_072,
+  /** Characters that are tokenized between two turns of the event loop. */
+  embeddingTurnChars: 8_192,
+  /** What the embedder may take for one run of texts; then it is started again. */
+  embedMs: 60_000,
+  /** Token sequences that wait for the embedder. */
+  embeddingQueue: 8_192,
+  rerankDocuments: 1_024,
 } as const;
 
 const relations: readonly (readonly [boolean, string])[] = [
@@ -132,6 +146,8 @@ export interface Config {
   readonly dataDir: string;
   readonly modelDir: string;
   readonly modelName: string | undefined;
+  /** Folder of a sentence-embedding model in ONNX; undefined: the model's own token embeddings. */
+  readonly embeddingModelDir: string | undefined;
   /** One worker for each. */
   readonly devices: readonly string[];
   /** Bytes of each worker's KV pool; undefined: the worker's default. */
@@ -177,6 +193,7 @@ const schema = z.object({
   SPANGATE_DATA: z.string().min(1).default(".spangate"),
   SPANGATE_MODEL: z.string().min(1).default(demoModelDir),
   SPANGATE_MODEL_NAME: z.string().min(1).max(200).optional(),
+  SPANGATE_EMBEDDING_MODEL: z.string().min(1).optional(),
   SPANGATE_DEVICES: z
     .string()
     .default("cpu")
@@ -216,6 +233,8 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     dataDir: absolute(values.SPANGATE_DATA),
     modelDir: absolute(values.SPANGATE_MODEL),
     modelName: values.SPANGATE_MODEL_NAME,
+    embeddingModelDir:
+      values.SPANGATE_EMBEDDING_MODEL === undefined ? undefined : absolute(values.SPANGATE_EMBEDDING_MODEL),
     devices: values.SPANGATE_DEVICES,
     kvBytes: values.SPANGATE_KV_BYTES,
     weights: values.SPANGATE_WEIGHTS,
@@ -240,6 +259,16 @@ const passedOn = [
   "SPANGATE_KV_POSITIONS",
 ];
 const passedOnPrefixes = ["SPANGATE_KV_TYPE", "SPANGATE_MAX_", "SPANGATE_ISA", "SPANGATE_KERNEL"];
+
+/** The whole environment of the embedder process. */
+export function embedderEnvironment(
+  config: Config,
+  env: Readonly<Record<string, string | undefined>>,
+): Record<string, string> {
+  const result = workerEnvironment(config, env, "cpu");
+  if (config.embeddingModelDir !== undefined) result.SPANGATE_EMBEDDING_MODEL = config.embeddingModelDir;
+  return result;
+}
 
 /** The whole environment of a worker process: nothing of ours that it does not need, no credential above all. */
 export function workerEnvironment(

@@ -11,12 +11,14 @@ import { createApp } from "./app.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
+import { type EmbeddingService, openEmbedding } from "./embedding.ts";
 import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
 import type { AppEnv } from "./http/auth.ts";
 import { addCacheRoutes } from "./http/cache.ts";
 import { addChatRoutes } from "./http/chat.ts";
 import { addDocsRoutes, describedRoutes } from "./http/docs.ts";
+import { addEmbeddingRoutes } from "./http/embeddings.ts";
 import { addFileBatchRoutes } from "./http/file-batches.ts";
 import { addFileRoutes } from "./http/files.ts";
 import { ConcurrencyLimiter } from "./http/limits.ts";
@@ -69,6 +71,9 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const log = options.log ?? createLog(config.logLevel);
   const text = openText(config);
   const workers = openWorkers(config, options, log);
+  const embedding = openEmbedding(config, options.env, text.tokenizer, log);
+  // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
+  if (config.embeddingModelDir !== undefined) await embedding.card();
   mkdirSync(config.dataDir, { recursive: true, mode: 0o700 });
   const unlockFolder = lockFolder(config.dataDir);
   const db = openDb(join(config.dataDir, "spangate.db"));
@@ -101,7 +106,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   });
   const state = { draining: false };
   const reduceArity = config.queryReduceArity;
-  const app = openApp({ workers, text, tenants, corpus, reduceArity, log, draining: () => state.draining });
+  const app = openApp({ workers, text, tenants, corpus, embedding, reduceArity, log, draining: () => state.draining });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   workers.start();
   await corpus.start();
@@ -111,7 +116,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     // Answers that are on their way out go out; what does not end by itself is cut.
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
-    await workers.stop();
+    await Promise.all([workers.stop(), embedding.stop()]);
     closeData();
   };
   let stopped: Promise<void> | undefined;
@@ -132,12 +137,13 @@ interface AppParts {
   readonly text: TextSide;
   readonly tenants: TenantService;
   readonly corpus: Corpus;
+  readonly embedding: EmbeddingService;
   readonly reduceArity: number | undefined;
   readonly log: Log;
   readonly draining: () => boolean;
 }
 
-function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }: AppParts): Hono<AppEnv> {
+function openApp({ workers, text, tenants, corpus, embedding, reduceArity, log, draining }: AppParts): Hono<AppEnv> {
   const { registry, residency, dispatcher } = workers;
   const metrics = new Metrics();
   const rateLimiter = new RateLimiter(limits.limitedOwners);
@@ -186,6 +192,7 @@ function openApp({ workers, text, tenants, corpus, reduceArity, log, draining }:
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),
       (it) => addChatRoutes(it, chat),
       (it) => addMessagesRoutes(it, chat),
+      (it) => addEmbeddingRoutes(it, { embedding, limiter }),
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),

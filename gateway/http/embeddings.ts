@@ -1,0 +1,202 @@
+/** POST /v1/embeddings and /v1/rerank: both by the embedder. Shapes of the `openai` package, and of vLLM's rerank. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { EmbedderCard } from "../../worker/contract/embedding.ts";
+import { limits } from "../config.ts";
+import type { EmbeddingService } from "../embedding.ts";
+import { ApiError } from "../errors.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { readJson } from "./body.ts";
+import type { ConcurrencyLimiter } from "./limits.ts";
+import { declare } from "./route.ts";
+import { optional, shortString } from "./schemas.ts";
+
+export interface EmbeddingDeps {
+  readonly embedding: Pick<EmbeddingService, "card" | "encode" | "embed" | "embedTokens">;
+  readonly limiter: ConcurrencyLimiter;
+}
+
+const text = z.string().min(1).max(limits.embeddingTextChars);
+const tokenIds = z
+  .array(
+    z
+      .int()
+      .min(0)
+      .max(2 ** 31 - 1),
+  )
+  .min(1)
+  .max(limits.embeddingTokens);
+const inputs = limits.embeddingInputs;
+
+const embeddingsSchema = z.strictObject({
+  model: z.string().min(1).max(limits.shortStringChars),
+  input: z.union([text, z.array(text).min(1).max(inputs), tokenIds, z.array(tokenIds).min(1).max(inputs)], {
+    error: `must be a text, a list of token ids, or a list of up to ${inputs} of either, none of them empty`,
+  }),
+  encoding_format: optional(z.enum(["float", "base64"])),
+  dimensions: optional(z.int().min(1)),
+  user: optional(shortString),
+});
+
+const rerankSchema = z.strictObject({
+  model: z.string().min(1).max(limits.shortStringChars),
+  query: text,
+  documents: z
+    .array(z.union([text, z.strictObject({ text }).transform((document) => document.text)]))
+    .min(1)
+    .max(limits.rerankDocuments),
+  top_n: optional(z.int().min(1)),
+  return_documents: optional(z.boolean()),
+  user: optional(shortString),
+});
+
+const unsupportedEmbeddingFields = new Set(["truncate_prompt_tokens", "add_special_tokens", "priority", "task"]);
+const unsupportedRerankFields = new Set([
+  ...["truncate_prompt_tokens", "max_tokens_per_doc", "max_chunks_per_doc", "priority", "rank_fields", "truncation"],
+  ...["return_embeddings", "mm_processor_kwargs", "score_template"],
+]);
+
+export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter }: EmbeddingDeps): void {
+  declare(
+    app,
+    "POST",
+    "/v1/embeddings",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      const body = await readJson(context, embeddingsSchema, { unsupported: unsupportedEmbeddingFields });
+      const leave = limiter.enter(tenantId);
+      try {
+        const card = requireModel(await embedding.card(), body.model);
+        if (body.dimensions !== undefined && body.dimensions !== card.dimensions) {
+          const message = `The model ${card.modelName} has ${card.dimensions} dimensions and cannot be cut to others.`;
+          throw new ApiError("invalid_value", { param: "dimensions", message });
+        }
+        const sequences = await encodeInput(embedding, card, body.input);
+        const vectors = await embedding.embedTokens(sequences, context.req.raw.signal);
+        const encode = body.encoding_format === "base64" ? base64Of : (vector: Float32Array) => [...vector];
+        const data = vectors.map((vector, index) => ({ object: "embedding", index, embedding: encode(vector) }));
+        const tokens = sequences.reduce((sum, { length }) => sum + length, 0);
+        const usage = { prompt_tokens: tokens, total_tokens: tokens };
+        return context.json({ object: "list", data, model: card.modelName, usage });
+      } finally {
+        leave();
+      }
+    },
+    { summary: "Vectors of texts.", body: embeddingsSchema },
+  );
+
+  declare(
+    app,
+    "POST",
+    "/v1/rerank",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      const body = await readJson(context, rerankSchema, { unsupported: unsupportedRerankFields });
+      const leave = limiter.enter(tenantId);
+      try {
+        const card = requireModel(await embedding.card(), body.model);
+        const tokens = await countTokens(embedding, [body.query, ...body.documents], "documents");
+        const { signal } = context.req.raw;
+        const [query] = await embedding.embed([body.query], "query", signal);
+        const found = await embedding.embed(body.documents, "document", signal);
+        const scored = found.map((vector, index) => ({ index, relevance_score: relevance(query, vector) }));
+        scored.sort((a, b) => b.relevance_score - a.relevance_score || a.index - b.index);
+        const results = scored.slice(0, body.top_n).map((result) => ({
+          ...result,
+          ...(body.return_documents === false ? {} : { document: { text: body.documents[result.index] } }),
+        }));
+        const id = `rerank-${context.get("requestId")}`;
+        return context.json({ id, model: card.modelName, usage: { total_tokens: tokens }, results });
+      } finally {
+        leave();
+      }
+    },
+    { summary: "Documents by how well they answer a query, best first.", body: rerankSchema },
+  );
+}
+
+/** @throws ApiError model_not_found */
+function requireModel(card: EmbedderCard, name: string): EmbedderCard {
+  if (card.modelName !== name) {
+    const message = `No such embedding model; this server has ${card.modelName}.`;
+    throw new ApiError("model_not_found", { param: "model", message });
+  }
+  return card;
+}
+
+type Input = z.output<typeof embeddingsSchema>["input"];
+
+/** Token ids of every input. @throws ApiError naming the input that is too long or has an id that is none */
+async function encodeInput(
+  embedding: EmbeddingDeps["embedding"],
+  card: EmbedderCard,
+  input: Input,
+): Promise<readonly Int32Array[]> {
+  const single = typeof input === "string" || typeof input[0] === "number";
+  const items = (single ? [input] : input) as readonly (string | readonly number[])[];
+  const sequences: Int32Array[] = [];
+  let tokens = 0;
+  let turnChars = 0;
+  for (const [index, item] of items.entries()) {
+    const param = single ? "input" : `input[${index}]`;
+    const sequence = typeof item === "string" ? embedding.encode(item) : checkedIds(item, card, param);
+    if (sequence.length > card.maxTokens) {
+      const message = `The text has ${sequence.length} tokens; the model takes ${card.maxTokens}.`;
+      throw new ApiError("context_length_exceeded", { param, message });
+    }
+    tokens += sequence.length;
+    refuseTooMany(tokens, "input");
+    sequences.push(sequence);
+    turnChars += item.length;
+    if (turnChars > limits.embeddingTurnChars) {
+      turnChars = 0;
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  }
+  return sequences;
+}
+
+function checkedIds(ids: readonly number[], card: EmbedderCard, param: string): Int32Array {
+  const wrong = ids.findIndex((id) => id >= card.vocabSize);
+  if (wrong < 0) return Int32Array.from(ids);
+  const message = `The model's token ids are below ${card.vocabSize}.`;
+  throw new ApiError("invalid_value", { param: `${param}[${wrong}]`, message });
+}
+
+async function countTokens(
+  embedding: EmbeddingDeps["embedding"],
+  texts: readonly string[],
+  param: string,
+): Promise<number> {
+  let tokens = 0;
+  let turnChars = 0;
+  for (const one of texts) {
+    tokens += embedding.encode(one).length;
+    refuseTooMany(tokens, param);
+    turnChars += one.length;
+    if (turnChars <= limits.embeddingTurnChars) continue;
+    turnChars = 0;
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  return tokens;
+}
+
+function refuseTooMany(tokens: number, param: string): void {
+  if (tokens <= limits.embeddingTokens) return;
+  const message = `The texts of a request may have ${limits.embeddingTokens} tokens together.`;
+  throw new ApiError("invalid_value", { param, message });
+}
+
+/** Little-endian float32, as the clients read it. */
+function base64Of(vector: Float32Array): string {
+  return Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString("base64");
+}
+
+/** Cosine similarity, moved to 0..1. */
+function relevance(query: Float32Array | undefined, document: Float32Array): number {
+  let cosine = 0;
+  for (const [at, value] of document.entries()) cosine += value * (query?.[at] ?? 0);
+  return Math.min(1, Math.max(0, (1 + cosine) / 2));
+}

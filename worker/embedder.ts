@@ -1,0 +1,40 @@
+/**
+ * The embedder process: token ids in, vectors out, so that neither the gateway's event loop nor a worker's steps wait
+ * for it. Speaks the messages of contract/embedding.ts and ends when the gateway that started it is gone.
+ */
+import { openOnnxEmbedder } from "./backend/onnx-embedder.ts";
+import type { EmbedderMessage, EmbedMessage } from "./contract/embedding.ts";
+import { ModelError } from "./model/model-error.ts";
+import { openTokenEmbedder } from "./model/token-embedder.ts";
+
+const emit = (message: EmbedderMessage): void => void process.send?.(message);
+
+async function main(): Promise<void> {
+  const { SPANGATE_EMBEDDING_MODEL: folder, SPANGATE_MODEL = "", SPANGATE_MODEL_NAME: name } = process.env;
+  const threadCount = Number(process.env.SPANGATE_THREADS ?? "1");
+  const embedder = folder ? await openOnnxEmbedder(folder, threadCount) : openTokenEmbedder(SPANGATE_MODEL, name);
+  // One after the other: a run takes all threads.
+  let last: Promise<void> = Promise.resolve();
+  process.on("message", ({ id, sequences }: EmbedMessage) => {
+    last = last.then(async () => {
+      try {
+        emit({ type: "vectors", id, vectors: await embedder.embed(sequences) });
+      } catch {
+        emit({ type: "failed", id });
+      }
+    });
+  });
+  emit({ type: "ready", card: embedder.card });
+}
+
+process.on("disconnect", () => process.exit(0));
+// The gateway ends us when it has drained; a signal to the whole group is not for us.
+process.on("SIGINT", () => undefined);
+try {
+  await main();
+} catch (error) {
+  const known = error instanceof ModelError;
+  emit({ type: "fatal", reason: known ? error.message : "the embedding model cannot be opened" });
+  // The message goes through a pipe that `exit` would cut.
+  setTimeout(() => process.exit(1), 100);
+}

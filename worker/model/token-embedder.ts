@@ -1,0 +1,101 @@
+/**
+ * Sentence vectors from the loaded model's token embeddings alone: no forward pass. Each token's row, less the mean
+ * row and of unit length, counts log(1 + id): byte-pair vocabularies stand in the order of frequency, so that is a
+ * word's rarity by Zipf's law (as in Model2Vec). Good for words that are alike; a sentence-embedding model is better.
+ */
+import { type Embedder, type EmbedderCard, normalise } from "../contract/embedding.ts";
+import { loadModel } from "./load.ts";
+import { ModelError } from "./model-error.ts";
+import type { TensorInfo } from "./safetensors.ts";
+
+/** Wider rows are folded to so many numbers, by signs that a counter decides. */
+const maxDimensions = 512;
+/** Rows that the mean is taken from, evenly over the vocabulary. */
+const meanRows = 4_096;
+const maxTokens = 8_192;
+
+const elementBytes: Readonly<Record<string, number>> = { F32: 4, F16: 2, BF16: 2 };
+
+/** @throws ModelError */
+export function openTokenEmbedder(folder: string, name?: string): Embedder {
+  const model = loadModel(folder, "embedding");
+  const rows = new Rows(model.weights.info("model.embed_tokens.weight"));
+  const { hiddenSize, vocabSize } = model.config;
+  const dimensions = Math.min(hiddenSize, maxDimensions);
+  const card: EmbedderCard = {
+    modelName: name ?? model.id,
+    modelId: `token-embeddings-1:${model.digest}`,
+    dimensions,
+    maxTokens,
+    vocabSize,
+  };
+  const mean = meanOf(rows, vocabSize, hiddenSize);
+  const embedOne = (tokenIds: Int32Array): Float32Array => {
+    const sum = new Float32Array(hiddenSize);
+    const row = new Float32Array(hiddenSize);
+    for (const id of tokenIds) {
+      rows.read(id, row);
+      for (let i = 0; i < hiddenSize; i++) row[i] -= mean[i];
+      normalise(row);
+      const weight = Math.log(1 + id);
+      for (let i = 0; i < hiddenSize; i++) sum[i] += weight * row[i];
+    }
+    return normalise(dimensions === hiddenSize ? sum : fold(sum, dimensions));
+  };
+  return { card, embed: (sequences) => Promise.resolve(sequences.map(embedOne)) };
+}
+
+/** Rows of a matrix in its file, widened one by one. */
+class Rows {
+  readonly #bytes: DataView;
+  readonly #dtype: string;
+  readonly #width: number;
+
+  constructor({ file, dtype, shape, start, end }: TensorInfo) {
+    if (elementBytes[dtype] === undefined) throw new ModelError(`${file}: token embeddings have type ${dtype}`);
+    const whole = Bun.mmap(file, { shared: true });
+    this.#bytes = new DataView(whole.buffer, whole.byteOffset + start, end - start);
+    this.#dtype = dtype;
+    this.#width = shape[1] ?? 0;
+  }
+
+  read(row: number, into: Float32Array): void {
+    const bytes = this.#bytes;
+    const size = elementBytes[this.#dtype] ?? 0;
+    const base = row * this.#width * size;
+    if (this.#dtype === "F32") for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat32(base + 4 * i, true);
+    else if (this.#dtype === "F16")
+      for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat16(base + 2 * i, true);
+    else for (let i = 0; i < into.length; i++) into[i] = bfloat16(bytes.getUint16(base + 2 * i, true));
+  }
+}
+
+const word = new DataView(new ArrayBuffer(4));
+/** bfloat16 is the upper half of a float32. */
+function bfloat16(half: number): number {
+  word.setUint32(0, half << 16);
+  return word.getFloat32(0);
+}
+
+function meanOf(rows: Rows, vocabSize: number, width: number): Float32Array {
+  const count = Math.min(vocabSize, meanRows);
+  const mean = new Float32Array(width);
+  const row = new Float32Array(width);
+  for (let n = 0; n < count; n++) {
+    rows.read(Math.floor((n * vocabSize) / count), row);
+    for (let i = 0; i < width; i++) mean[i] += row[i] / count;
+  }
+  return mean;
+}
+
+/** Sparse random projection: every number is added to one place, or taken from it. Angles stay nearly as they are. */
+function fold(vector: Float32Array, dimensions: number): Float32Array {
+  const folded = new Float32Array(dimensions);
+  for (let i = 0; i < vector.length; i++) {
+    let hash = Math.imul(i + 1, 0x9e3779b1);
+    hash = Math.imul(hash ^ (hash >>> 15), 0x85ebca6b);
+    hash ^= hash >>> 13;
+    folded[(hash >>> 1) % dimensions] += (hash & 1) === 1 ? vector[i] : -vector[i];
+  }
+  return folded;
+}
