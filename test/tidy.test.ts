@@ -50,7 +50,15 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/principal.ts": [],
   "gateway/config.ts": ["worker/contract", "gateway/log.ts"],
   "gateway/tenant": ["db", "worker/contract", "gateway/errors.ts", "gateway/log.ts", "gateway/principal.ts"],
-  "gateway/corpus": ["db", "worker/contract", "gateway/errors.ts", "gateway/log.ts", "gateway/principal.ts"],
+  "gateway/extract": [],
+  "gateway/corpus": [
+    "db",
+    "worker/contract",
+    "gateway/errors.ts",
+    "gateway/log.ts",
+    "gateway/principal.ts",
+    "gateway/extract/protocol.ts",
+  ],
   "gateway/lower": ["worker/contract", "gateway/errors.ts", "gateway/log.ts", "gateway/query"],
   "gateway/dispatch": ["worker/contract", "gateway/errors.ts", "gateway/log.ts"],
   "gateway/client": ["gateway/query"],
@@ -68,6 +76,10 @@ const ownedModules: Readonly<Record<string, readonly string[]>> = {
   "@huggingface/tokenizers": ["gateway/lower"],
   "@huggingface/jinja": ["gateway/lower"],
   hono: ["gateway"],
+  unpdf: ["gateway/extract"],
+  mammoth: ["gateway/extract"],
+  jszip: ["gateway/extract"],
+  htmlparser2: ["gateway/extract"],
 };
 
 interface Import {
@@ -99,7 +111,7 @@ function areaOf(file: string): string {
 }
 
 /** Nobody imports a program, the command line or a test unless the table names it. */
-const endPoints = ["gateway/main.ts", "worker/main.ts", "gateway/cli", "test"];
+const endPoints = ["gateway/main.ts", "gateway/extract/main.ts", "worker/main.ts", "gateway/cli", "test"];
 
 function isAllowed({ from, target }: Import): boolean {
   if (target === undefined) return true;

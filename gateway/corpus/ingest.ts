@@ -5,26 +5,39 @@
  */
 import { findCorpusAnyState } from "../../db/corpora.ts";
 import { type CorpusFileRow, completeFile, failFile, nextPendingFile } from "../../db/corpus-files.ts";
-import { findFile } from "../../db/files.ts";
+import { type FileRow, findFile } from "../../db/files.ts";
 import { insertFragments, type NewFragment, peekFragments, removeFragments } from "../../db/fragments.ts";
 import { newId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Log } from "../log.ts";
 import { chunkText } from "./chunk.ts";
 import type { ContentStore } from "./content-store.ts";
-import { decodeText, FileError, textKindOf } from "./decode.ts";
+import { checkedText, decodeText, FileError, fileKindOf } from "./decode.ts";
+import { Extractor } from "./extractor.ts";
+import { corpusLimits } from "./limits.ts";
 import { BackgroundLoop, isPassing, reasonOf } from "./loop.ts";
 import { Pace } from "./pace.ts";
 import type { Tokenizer } from "./ports.ts";
+import type { TextKind } from "./sentences.ts";
 
 /** Fragments in one transaction. */
 const fragmentsPerPiece = 32;
+
+const extractLimits = {
+  maxTextChars: corpusLimits.maxTextChars,
+  maxPages: corpusLimits.maxPages,
+  maxUnpackedBytes: corpusLimits.maxUnpackedBytes,
+  maxParts: corpusLimits.maxParts,
+  maxMs: corpusLimits.maxExtractMs,
+  maxMemoryBytes: corpusLimits.maxExtractBytes,
+};
 
 export class Ingestor {
   readonly #db: Db;
   readonly #content: ContentStore;
   readonly #tokenizer: Tokenizer;
   readonly #log: Log;
+  readonly #extractor = new Extractor(extractLimits);
   readonly #loop: BackgroundLoop;
 
   constructor(db: Db, content: ContentStore, tokenizer: Tokenizer, log: Log) {
@@ -63,6 +76,8 @@ export class Ingestor {
     try {
       await this.#ingest(file, signal);
     } catch (error) {
+      // The server stops: the file stays in progress and is begun anew.
+      if (signal.aborted) return;
       // The database refuses for now: the file stays in progress and is tried again.
       if (isPassing(error)) throw error;
       const known = error instanceof FileError;
@@ -80,8 +95,7 @@ export class Ingestor {
     if (corpus === undefined || source === undefined) throw new FileError("server_error", "The file is gone.");
     // What an attempt before this one left.
     await this.#removeAll(file);
-    const kind = textKindOf(source.filename, source.mediaType);
-    const text = decodeText(await this.#content.read(source.id));
+    const { text, kind } = await this.#textOf(source, signal);
     const chunking = { maxTokens: file.maxChunkTokens, overlapTokens: file.overlapTokens };
     const pace = new Pace();
     let piece: NewFragment[] = [];
@@ -102,6 +116,15 @@ export class Ingestor {
       return inserted && completeFile(this.#db, file, Buffer.byteLength(text));
     });
     if (!current) await this.#removeAll(file);
+  }
+
+  /** @throws FileError with the reason why there is none */
+  async #textOf(source: FileRow, signal: AbortSignal): Promise<{ readonly text: string; readonly kind: TextKind }> {
+    const bytes = await this.#content.read(source.id);
+    const kind = fileKindOf(source.filename, source.mediaType, bytes);
+    if (kind === "plain" || kind === "markdown") return { text: decodeText(bytes), kind };
+    const text = checkedText(await this.#extractor.extract(kind, bytes, signal));
+    return { text, kind: kind === "pdf" ? "plain" : "markdown" };
   }
 
   /** Takes out fragments that were stored and never became visible. */

@@ -6,6 +6,12 @@ export const corpusLimits = {
   maxFilenameChars: 255,
   /** Text of a file that is to be ingested, in UTF-16 units. */
   maxTextChars: 8 * 1024 * 1024,
+  /** Reading one PDF, DOCX or HTML document, in a process of its own. */
+  maxPages: 5_000,
+  maxUnpackedBytes: 256 * 1024 * 1024,
+  maxParts: 4_096,
+  maxExtractMs: 60_000,
+  maxExtractBytes: 768 * 1024 * 1024,
   minChunkTokens: 16,
   maxChunkTokens: 4096,
   defaultChunkTokens: 256,

@@ -1,9 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import JSZip from "jszip";
 import { DbError } from "../../db/errors.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { AttachRequest } from "../../gateway/corpus/corpus-files.ts";
+import { docxOf, paragraph, pdfOf, pdfPage } from "../extract/documents.ts";
 import { countTokens } from "./fixtures.ts";
 import { createWorld, ingestText, type World } from "./world.ts";
 
@@ -26,6 +28,8 @@ async function upload(filename: string, bytes: Uint8Array | string, mediaType = 
   const content = typeof bytes === "string" ? new TextEncoder().encode(bytes) : bytes;
   return world.corpus.files.upload(tenantId, { filename, purpose: "assistants", mediaType, bytes: content });
 }
+
+const zipOf = (name: string) => new JSZip().file(name, "x").generateAsync({ type: "uint8array" });
 
 async function attach(store: ReturnType<typeof newStore>, fileId: string, maxTokens = 32) {
   const chunking = { maxTokens, overlapTokens: 0 };
@@ -52,7 +56,11 @@ describe("ingestion", () => {
       ["empty.txt", "", "text/plain", "invalid_file", /no text/],
       ["blank.md", " \n\n ", "text/markdown", "invalid_file", /no text/],
       ["nul.txt", "a\0b", "text/plain", "invalid_file", /NUL/],
-      ["paper.pdf", "%PDF-1.7", "application/pdf", "unsupported_file", /\.pdf/],
+      ["paper.pdf", "%PDF-1.7", "application/pdf", "invalid_file", /damaged/],
+      ["words.pdf", "Some words.", "application/pdf", "invalid_file", /named \.pdf, but it is no PDF/],
+      ["words.docx", "Some words.", "", "invalid_file", /no DOCX/],
+      ["sheet.xlsx", await zipOf("xl/workbook.xml"), "", "invalid_file", /ZIP archive, but no DOCX/],
+      ["old.doc", new Uint8Array([0xd0, 0xcf, 0x11, 0xe0, 0xa1]), "", "unsupported_file", /Old Word/],
       ["noextension", "{}", "application/json", "unsupported_file", /application\/json/],
       ["big.txt", "x ".repeat(4 * 1024 * 1024 + 1), "text/plain", "invalid_file", /characters/],
     ];
@@ -69,6 +77,25 @@ describe("ingestion", () => {
     await attach(store, plain.id);
     await world.corpus.idle();
     expect(world.corpus.corpusFiles.get(store, plain.id).status).toBe("completed");
+  });
+
+  test("documents are told by their content, whatever their name", async () => {
+    const store = newStore();
+    const cases: readonly (readonly [string, Uint8Array | string, string])[] = [
+      ["a.pdf", pdfOf([pdfPage("Anna lives in Oslo.")]), "Anna lives in Oslo."],
+      ["b.txt", pdfOf([pdfPage("Tom lives in Rome.")]), "Tom lives in Rome."],
+      ["c", await docxOf(paragraph("Eve lives in Bonn.")), "Eve lives in Bonn."],
+      ["d.html", "<h1>Ada</h1><p>Ada lives<br>in Bern.", "# Ada\n\nAda lives\nin Bern."],
+      ["e", "<!doctype html><p>Ian lives in Cork.", "Ian lives in Cork."],
+      ["f.txt", "<html> is a tag.", "<html> is a tag."],
+    ];
+    for (const [name, bytes, text] of cases) {
+      const file = await upload(name, bytes);
+      await attach(store, file.id);
+      await world.corpus.idle();
+      expect([name, world.corpus.corpusFiles.get(store, file.id).errorMessage]).toEqual([name, null]);
+      expect(world.corpus.corpusFiles.texts(store, file.id).join("")).toBe(text);
+    }
   });
 
   test("the same upload is the same file, the same attachment is made once", async () => {

@@ -1,0 +1,152 @@
+/** HTML -> text with Markdown's headings, lists and table rows, so that it is cut where its sections begin. */
+import { Parser } from "htmlparser2";
+import { type ExtractJob, Refused, tooMuchText } from "./protocol.ts";
+
+const skipped = new Set(["title", "script", "style", "noscript", "template", "svg", "math", "iframe", "select"]);
+const headingLevel = /^h([1-6])$/;
+const blocks = new Set([
+  ...["address", "article", "aside", "blockquote", "body", "center", "dd", "details", "dialog", "div", "dl", "dt"],
+  ...["fieldset", "figcaption", "figure", "footer", "form", "header", "hr", "main", "nav", "ol", "p", "pre"],
+  ...["section", "summary", "table", "ul"],
+]);
+const cells = new Set(["td", "th"]);
+/** Begin a line of their own, not a paragraph. */
+const lines = new Set(["li", "tr", "br", "option"]);
+
+export function htmlDocumentText(bytes: Uint8Array, job: Pick<ExtractJob, "maxTextChars">): string {
+  return htmlText(decodeHtml(bytes), job);
+}
+
+/** One pass without a tree, so that elements may stand as deep as they like. @throws Refused */
+export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTextChars">): string {
+  const writer = new TextWriter(maxTextChars);
+  let title = "";
+  let inTitle = false;
+  let hasHeading = false;
+  let skipDepth = 0;
+  let preDepth = 0;
+  let cellDepth = 0;
+  // A row of a table stays one line, whatever its cells hold.
+  const breakOff = (): void => (cellDepth > 0 ? writer.blank() : writer.paragraph());
+  const parser = new Parser({
+    onopentagname: (name) => {
+      inTitle = name === "title" && skipDepth === 0;
+      if (skipped.has(name)) skipDepth += 1;
+      if (skipDepth > 0) return;
+      const level = headingLevel.exec(name)?.[1];
+      if (level !== undefined) {
+        hasHeading = true;
+        writer.paragraph(`${"#".repeat(Number(level))} `);
+      } else if (name === "li") writer.line("- ");
+      else if (cells.has(name)) {
+        writer.cell();
+        cellDepth += 1;
+      } else if (lines.has(name)) writer.line();
+      else if (blocks.has(name)) breakOff();
+      if (name === "pre") preDepth += 1;
+    },
+    ontext: (text) => {
+      if (inTitle && title.length < maxTitleChars) title += text;
+      if (skipDepth === 0) writer.text(text, preDepth > 0);
+    },
+    onclosetag: (name) => {
+      inTitle = false;
+      if (skipped.has(name)) skipDepth = Math.max(0, skipDepth - 1);
+      else if (skipDepth > 0) return;
+      if (name === "pre") preDepth = Math.max(0, preDepth - 1);
+      if (cells.has(name)) cellDepth = Math.max(0, cellDepth - 1);
+      else if (blocks.has(name) || headingLevel.test(name)) breakOff();
+    },
+  });
+  parser.end(html);
+  const text = writer.end();
+  const heading = title.replace(/\s+/g, " ").trim().slice(0, maxTitleChars);
+  return hasHeading || heading === "" || text === "" ? text : `# ${heading}\n\n${text}`;
+}
+
+const maxTitleChars = 512;
+
+/** Collapses blank space, and writes breaks only between texts. */
+class TextWriter {
+  readonly #maxChars: number;
+  readonly #parts: string[] = [];
+  #charCount = 0;
+  /** What is to stand before the next text. */
+  #pending: "" | " " | "\n" | "\n\n" = "";
+  #prefix = "";
+  #endsBlank = true;
+
+  constructor(maxChars: number) {
+    this.#maxChars = maxChars;
+  }
+
+  paragraph(prefix = ""): void {
+    this.#pending = "\n\n";
+    this.#prefix = prefix;
+  }
+
+  line(prefix = ""): void {
+    if (this.#pending !== "\n\n") this.#pending = "\n";
+    this.#prefix = prefix;
+  }
+
+  blank(): void {
+    this.#pending ||= " ";
+  }
+
+  cell(): void {
+    // The first cell of a row stands at the line's beginning.
+    if (this.#pending === "" || this.#pending === " ") this.#prefix = "| ";
+    this.#pending ||= " ";
+  }
+
+  text(text: string, isPreformatted: boolean): void {
+    const shown = isPreformatted ? text : text.replace(/[\s\u00a0]+/g, " ");
+    if (shown.trim() === "") {
+      if (shown !== "") this.#pending ||= " ";
+      return;
+    }
+    const own = isPreformatted ? shown : shown.trim();
+    if (shown.startsWith(" ")) this.#pending ||= " ";
+    const before = this.#parts.length === 0 ? this.#prefix : this.#pending + this.#prefix;
+    this.#write(this.#endsBlank ? before.trimStart() : before);
+    this.#write(own);
+    this.#prefix = "";
+    this.#pending = !isPreformatted && shown.endsWith(" ") ? " " : "";
+  }
+
+  end(): string {
+    return this.#parts.join("").trim();
+  }
+
+  #write(part: string): void {
+    if (part === "") return;
+    this.#charCount += part.length;
+    if (this.#charCount > this.#maxChars) throw tooMuchText(this.#maxChars);
+    this.#parts.push(part);
+    this.#endsBlank = part.endsWith("\n");
+  }
+}
+
+/** As it says of itself: a byte order mark, else a meta element, else UTF-8. @throws Refused */
+export function decodeHtml(bytes: Uint8Array): string {
+  const label = charsetOf(bytes);
+  try {
+    return new TextDecoder(label as Bun.Encoding, { fatal: label === "utf-8" }).decode(bytes);
+  } catch {
+    throw new Refused(
+      label === "utf-8"
+        ? "The file is not valid UTF-8, and names no other character set."
+        : "The file names a character set that this server does not know.",
+    );
+  }
+}
+
+function charsetOf(bytes: Uint8Array): string {
+  const [first, second] = bytes;
+  if (first === 0xff && second === 0xfe) return "utf-16le";
+  if (first === 0xfe && second === 0xff) return "utf-16be";
+  const head = Buffer.from(bytes.subarray(0, 4_096)).toString("latin1");
+  const named = /<meta\b[^>]{0,512}?charset\s*=\s*["']?\s*([\w.:-]{1,40})/i.exec(head)?.[1]?.toLowerCase();
+  return named === undefined || named === "utf8" ? "utf-8" : named;
+}

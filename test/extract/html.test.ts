@@ -1,0 +1,55 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { decodeHtml, htmlText } from "../../gateway/extract/html.ts";
+
+const text = (html: string, maxTextChars = 10_000_000) => htmlText(html, { maxTextChars });
+
+describe("HTML to text", () => {
+  test("keeps headings, lists, tables and breaks, and leaves out what is not shown", () => {
+    const html = `<!DOCTYPE html><head><title>My  page</title><style>p { color: red }</style>
+      <body><nav>Home</nav><h1>First</h1><p>One <b>bold</b>word,
+      two.</p><script>alert("no")</script><h2>Second</h2><ul><li>a<li>b</ul>
+      <table><tr><th>x<th>y<tr><td>1<td>2</table>last&nbsp;&amp; least<br>line<svg><title>no</title></svg>`;
+    expect(text(html)).toBe(
+      ["Home", "# First", "One boldword, two.", "## Second", "- a\n- b", "x | y\n1 | 2", "last & least\nline"].join(
+        "\n\n",
+      ),
+    );
+  });
+
+  test("the title is the heading of a page that has none, and code keeps its lines", () => {
+    expect(text("<title>A &lt;tag&gt;</title><p>x</p>")).toBe("# A <tag>\n\nx");
+    expect(text("<title>A</title>")).toBe("");
+    expect(text("<p>a</p><pre>if\n  b</pre><p>c")).toBe("a\n\nif\n  b\n\nc");
+  });
+
+  test("words of the text are the words of the HTML, in order, whatever the elements", () => {
+    const name = fc.constantFrom("p", "b", "li", "td", "h2", "div", "br", "span", "tr", "section");
+    const piece = fc.oneof(
+      fc.stringMatching(/^[a-z]{1,6}$/),
+      name.map((tag) => `<${tag}>`),
+      name.map((tag) => `</${tag}>`),
+    );
+    fc.assert(
+      fc.property(fc.array(piece, { maxLength: 60 }), (pieces) => {
+        const words = pieces.filter((part) => !part.startsWith("<"));
+        const found = text(pieces.join(" ")).split(/[\s|#-]+/);
+        expect(found.filter((part) => part !== "")).toEqual(words);
+      }),
+    );
+  });
+
+  test("a million open elements are one pass; too much text is refused", () => {
+    expect(text(`${"<div>".repeat(1_000_000)}deep`)).toBe("deep");
+    expect(() => text("<p>12345<p>67890", 10)).toThrow("more than 10 characters");
+  });
+
+  test("the character set is the document's own", () => {
+    const latin = Buffer.from('<meta charset="windows-1252"><p>caf\xe9 \x80', "latin1");
+    expect(text(decodeHtml(latin))).toBe("café €");
+    const utf16 = Buffer.from("\ufeff<p>né", "utf16le");
+    expect(text(decodeHtml(utf16))).toBe("né");
+    expect(() => decodeHtml(Buffer.from([0x3c, 0x70, 0x3e, 0xff]))).toThrow("not valid UTF-8");
+    expect(() => decodeHtml(Buffer.from('<meta charset="klingon">'))).toThrow("character set");
+  });
+});
