@@ -6,6 +6,7 @@ import type { BlockKey } from "../worker/contract/units.ts";
 import { limits } from "./config.ts";
 import type { PreparedSpan, SpanPort, SpanText } from "./corpus/ports.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
+import type { TenantPart } from "./dispatch/evictions.ts";
 import { FragmentHomes, fragmentHolders } from "./dispatch/homes.ts";
 import { Placement } from "./dispatch/placement.ts";
 import type { Registry } from "./dispatch/registry.ts";
@@ -16,7 +17,7 @@ import { ApiError } from "./errors.ts";
 import type { LoweredSpan, Lowerer } from "./lower/plan.ts";
 
 export interface SpanServiceDeps {
-  readonly dispatcher: Pick<Dispatcher, "submit" | "evict">;
+  readonly dispatcher: Pick<Dispatcher, "submit" | "evict" | "evictTenant">;
   readonly residency: Residency;
   readonly registry: Pick<Registry, "ready" | "card">;
   readonly uses: Pick<UseCounts, "of">;
@@ -69,6 +70,10 @@ export class SpanService implements SpanPort {
 
   evict(blockKeys: readonly BlockKey[]): void {
     this.#deps.dispatcher.evict(blockKeys);
+  }
+
+  evictTenant(tenantId: string, part: TenantPart): number {
+    return this.#deps.dispatcher.evictTenant(tenantId, part);
   }
 
   residentWorkers(spanKey: BlockKey): readonly number[] {

@@ -7,6 +7,7 @@ import { CorpusService } from "./corpora.ts";
 import { CorpusFileService } from "./corpus-files.ts";
 import { FileService } from "./files.ts";
 import { FragmentService } from "./fragments.ts";
+import { GrantService } from "./grants.ts";
 import { Ingestor } from "./ingest.ts";
 import type { CorpusDeps } from "./ports.ts";
 import { PrepareService } from "./prepare.ts";
@@ -18,6 +19,7 @@ export class Corpus {
   readonly corpora: CorpusService;
   readonly corpusFiles: CorpusFileService;
   readonly fragments: FragmentService;
+  readonly grants: GrantService;
   readonly prepare: PrepareService;
   readonly #deps: CorpusDeps;
   readonly #content: ContentStore;
@@ -44,6 +46,7 @@ export class Corpus {
       detached: () => this.#sweeper.wake(),
     });
     this.fragments = new FragmentService(db, this.corpora, spans);
+    this.grants = new GrantService(db, this.corpora);
     this.prepare = new PrepareService(db, this.corpora, spans, this.#sweeper, log);
   }
 
@@ -93,8 +96,19 @@ export class Corpus {
     }
   }
 
+  /** All workers forget the tenant's KV, its corpora's fragments included. @returns blocks that were held */
+  purgeCache(tenantId: TenantId): number {
+    return this.#deps.spans.evictTenant(tenantId, "all");
+  }
+
+  /** The salt of the tenant's own text was rotated: what was kept under the one before is dropped to free its memory. */
+  tenantSaltRetired(tenantId: TenantId): void {
+    this.#deps.spans.evictTenant(tenantId, "text");
+  }
+
   /** A tenant was deleted with all it owned. */
   tenantDeleted(tenantId: TenantId): void {
+    this.purgeCache(tenantId);
     this.prepare.abandon((job) => job.tenantId === tenantId);
     this.#sweeper.wake();
   }

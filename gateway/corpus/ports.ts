@@ -38,6 +38,11 @@ export interface SpanPort {
   prepareSpans(spans: readonly SpanText[], signal: AbortSignal, readAtMs?: number): AsyncIterable<PreparedSpan>;
   /** All workers forget these blocks, and what was computed from the spans that end with them. */
   evict(blockKeys: readonly BlockKey[]): void;
+  /**
+   * All workers forget what is counted for the tenant. "text": without its corpora's fragments.
+   * @returns blocks that were held, on all workers
+   */
+  evictTenant(tenantId: string, part: "text" | "all"): number;
   /** Workers that are thought to hold the span; a hint. */
   residentWorkers(spanKey: BlockKey): readonly number[];
 }

@@ -25,6 +25,15 @@ export const mintSchema = z.strictObject({
 });
 
 const platform: Scope = "platform:admin";
+const purgeAbout = {
+  summary: "Drops the tenant's KV, that of its vector stores included, from all workers; nothing else is changed.",
+  answer: z.strictObject({
+    id: z.string(),
+    object: z.literal("tenant_cache.deleted"),
+    deleted: z.literal(true),
+    blocks: z.int().min(0).describe("Blocks that were held, on all workers."),
+  }),
+};
 /** The platform's operators, and a tenant's own for that tenant. */
 const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
 
@@ -63,8 +72,16 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRo
   declare(app, "POST", "/admin/v1/tenants/:tenant_id/salt/rotate", either, async (c) => {
     await readNoFields(c);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-    return c.json({ id, object: "tenant.salt", epoch: tenants.rotateSalt(id) });
+    const epoch = tenants.rotateSalt(id);
+    corpus.tenantSaltRetired(id);
+    return c.json({ id, object: "tenant.salt", epoch });
   });
+
+  const purge = (c: Context<AppEnv, "/admin/v1/tenants/:tenant_id/cache">): Response => {
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    return c.json({ id, object: "tenant_cache.deleted", deleted: true, blocks: corpus.purgeCache(id) });
+  };
+  declare(app, "DELETE", "/admin/v1/tenants/:tenant_id/cache", either, purge, purgeAbout);
 
   addApiKeyRoutes(app, tenants);
 }

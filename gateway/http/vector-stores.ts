@@ -8,6 +8,7 @@ import { corpusLimits } from "../corpus/limits.ts";
 import type { RetrievedFragment } from "../corpus/retrieve.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
+import { addGrantRoutes } from "./grants.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery } from "./paging.ts";
 import { declare } from "./route.ts";
 import { chunkingOf, chunkingSchema, fileIdsSchema, metadataSchema, vectorStoreBody } from "./vector-store-schemas.ts";
@@ -108,6 +109,8 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     const epoch = corpus.corpora.rotateSalt(tenantIdOf(c) as TenantId, id);
     return c.json({ id, object: "vector_store.salt", epoch });
   });
+
+  addGrantRoutes(app, { corpus });
 }
 
 function searchResultBody(fragment: RetrievedFragment) {

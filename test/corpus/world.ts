@@ -48,6 +48,14 @@ export class FakeSpans implements SpanPort {
     for (const blockKey of blockKeys) this.resident.delete(blockKey);
   }
 
+  /** Tenants whose KV was evicted, and what of it. */
+  readonly evictedTenants: (readonly [tenantId: string, part: string])[] = [];
+
+  evictTenant(tenantId: string, part: "text" | "all"): number {
+    this.evictedTenants.push([tenantId, part]);
+    return this.resident.size;
+  }
+
   residentWorkers(spanKey: BlockKey): readonly number[] {
     return this.resident.has(spanKey) ? [0] : [];
   }

@@ -35,6 +35,7 @@ function bodyOf({ method, path }: RouteDeclaration, file: string): unknown {
     "POST /v1/vector_stores/:vector_store_id/files": { file_id: file },
     "POST /v1/vector_stores/:vector_store_id/files/:file_id": { attributes: { a: 1 } },
     "POST /v1/vector_stores/:vector_store_id/file_batches": { file_ids: [file] },
+    "POST /admin/v1/vector_stores/:vector_store_id/grants": { tenant_id: bob.id },
     "POST /admin/v1/tenants": { name: "n" },
     "PATCH /admin/v1/tenants/:tenant_id": { name: "n" },
     "POST /admin/v1/tenants/:tenant_id/keys": { scopes: ["inference"] },
