@@ -160,7 +160,7 @@ test("packages and built-in modules stay in the folders that own them", () => {
 });
 
 test("no file has more than 300 lines", () => {
-  const long = filesOf("**/*.{ts,cpp,h,cu}")
+  const long = filesOf("**/*.{ts,cpp,h,cu,cuh}")
     .map((file) => ({ file, lines: readText(file).trimEnd().split("\n").length }))
     .filter(({ lines }) => lines > 300);
   expect(long).toEqual([]);
@@ -182,7 +182,7 @@ const bannedTexts: readonly { readonly what: string; readonly pattern: RegExp }[
 ];
 
 test("nothing is written that must not be", () => {
-  const files = [...filesOf("**/*.{ts,cpp,h,cu}"), "README.md", "CHANGELOG.md", "package.json", ".ci/run"];
+  const files = [...filesOf("**/*.{ts,cpp,h,cu,cuh}"), "README.md", "CHANGELOG.md", "package.json", ".ci/run"];
   const found = files
     .filter((file) => normalize(file) !== normalize("test/tidy.test.ts"))
     .flatMap((file) => {

@@ -14,7 +14,7 @@
  * once for each (row, slice).
  *
  * SOFTMAX. Scores times scale / ln 2, so that weights are powers of 2; running maximum and sum in float32, weights
- * rounded to bf16 for the product with V.
+ * rounded to bf16 for the product with V (attention_softmax.cuh).
  *
  * PARTIAL RESULTS. A row that several items hold gets one from each: float32, normalised, with log2 of its sum of
  * weights. The unit that arrives last at a row's counter merges them, and sets the counter back to zero.
@@ -259,64 +259,5 @@ __device__ __forceinline__ void merge_head(const PlanArguments &a, int merge, in
   *reinterpret_cast<uint2 *>(to) =
       make_uint2(pack_bf16(out.x * inverse, out.y * inverse), pack_bf16(out.z * inverse, out.w * inverse));
 }
-
-/*
- * Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. Weights stand for
- * 2^(score - reference); the reference is some score of the row, and follows the greatest only when that is far above
- * it, so that earlier sums are seldom rescaled.
- */
-struct RunningSoftmax {
-  float reference[2], sum[2];
-
-  __device__ __forceinline__ void reset() {
-    reference[0] = reference[1] = -infinity();
-    sum[0] = sum[1] = 0;
-  }
-
-  /* Scores become weights; `rescale` gets what earlier sums must be multiplied with. @return whether that is not 1. */
-  template <int kTiles>
-  __device__ __forceinline__ bool update(float (&scores)[kTiles][4], float scaleLog2, float (&rescale)[2]) {
-    constexpr float kFar = 8; /* weights of up to 2^8 are as exact in bf16 as any */
-    bool changed = false;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      float top = scores[0][2 * r];
-#pragma unroll
-      for (int n = 0; n < kTiles; n++) top = fmaxf(top, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2)) * scaleLog2;
-      const bool isFar = top > reference[r] + kFar;
-      const float base = isFar ? top : reference[r] == -infinity() ? 0.0f : reference[r];
-      rescale[r] = isFar ? exp2_fast(reference[r] - top) : 1.0f;
-      reference[r] = isFar ? top : reference[r];
-      changed |= isFar;
-      float total = 0;
-#pragma unroll
-      for (int n = 0; n < kTiles; n++) {
-#pragma unroll
-        for (int i = 2 * r; i < 2 * r + 2; i++) {
-          scores[n][i] = exp2_fast(fmaf(scores[n][i], scaleLog2, -base));
-          total += scores[n][i];
-        }
-      }
-      sum[r] = sum[r] * rescale[r] + total;
-    }
-    return changed;
-  }
-
-  /* log2 of the sum of weights of row g + 8 r, after `finish`. */
-  __device__ __forceinline__ float log_sum(int r, float = 0) const {
-    return sum[r] > 0 ? reference[r] + log2f(sum[r]) : -infinity();
-  }
-
-  /* The sums of the four lanes of a row together. */
-  __device__ __forceinline__ void finish() {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 1);
-      sum[r] += __shfl_xor_sync(kAllLanes, sum[r], 2);
-    }
-  }
-};
 
 #endif

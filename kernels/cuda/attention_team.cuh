@@ -5,6 +5,7 @@
 #ifndef SPANGATE_ATTENTION_TEAM_CUH
 #define SPANGATE_ATTENTION_TEAM_CUH
 
+#include "attention_softmax.cuh"
 #include "attention_turn.cuh"
 
 struct TileState {

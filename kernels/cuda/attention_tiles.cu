@@ -11,11 +11,12 @@
  * chunks + chunk, longest items first. Floor: 4 * headDim FLOP for each pair of packed row and token seen.
  * Oracle: test/gpu/attention-oracle.ts.
  */
-#include "attention_plan.cuh"
+#include "attention_fragments.cuh"
+#include "attention_plan.cuh" /* and so HEAD_DIM */
+#include "attention_softmax.cuh"
 
 constexpr int kWarps = 4, kFragments = 2, kTiles = kWarps * kFragments;
-/* Rows in shared memory are 16 bytes longer: an odd number of 16-byte chunks, so eight rows lie in different banks. */
-constexpr int kStride = kHeadDim + 8, kChunks = kHeadDim / 8;
+constexpr int kChunks = kHeadDim / 8;
 
 /* A walk over the steps of an item; a step never crosses a slice's end. */
 template <int kTokens>
@@ -57,16 +58,6 @@ __device__ __forceinline__ void load_step(const PlanArguments &a, const Cursor<k
     copy_async(keys + row * kStride + chunk * 8, from, valid);
     copy_async(keys + (kTokens + row) * kStride + chunk * 8, from + (kHeadDim << shift), valid);
   }
-}
-
-/* Lane's place in the 16x16 corner of a matrix in shared memory for load_matrices. */
-__device__ __forceinline__ int row_fragment_offset() { /* A row-major; B of V, transposed */
-  const int lane = threadIdx.x & 31;
-  return ((lane & 7) + ((lane >> 3) & 1) * 8) * kStride + (lane >> 4) * 8;
-}
-__device__ __forceinline__ int key_fragment_offset() { /* B of K: tokens are its columns */
-  const int lane = threadIdx.x & 31;
-  return ((lane & 7) + (lane >> 4) * 8) * kStride + ((lane >> 3) & 1) * 8;
 }
 
 /* A warp's two tiles. */

@@ -10,16 +10,6 @@
 /* A operands of 16 dimensions each. */
 using Queries = uint32[kHeadDim / 16][4];
 
-/* Lane's place in the 16x16 corner of a matrix in shared memory for load_matrices. */
-__device__ __forceinline__ int row_fragment_offset() { /* A row-major; B of V, transposed */
-  const int lane = threadIdx.x & 31;
-  return ((lane & 7) + ((lane >> 3) & 1) * 8) * kStride + (lane >> 4) * 8;
-}
-__device__ __forceinline__ int key_fragment_offset() { /* B of K: tokens are its columns */
-  const int lane = threadIdx.x & 31;
-  return ((lane & 7) + (lane >> 4) * 8) * kStride + ((lane >> 3) & 1) * 8;
-}
-
 /* The packed rows g and g + 8 of a lane, g = lane / 4. */
 struct LaneRows {
   int tileRow[2]; /* which row of the tile, whose numbers the lane of that number has */

@@ -13,12 +13,10 @@
 #ifndef SPANGATE_ATTENTION_WALK_CUH
 #define SPANGATE_ATTENTION_WALK_CUH
 
-#include "attention_plan.cuh"
+#include "attention_fragments.cuh"
 
 constexpr int kWarps = 4;
 constexpr int kStepTokens = 16, kSharedTokens = kStepTokens * kWarps;
-/* Rows in shared memory are 16 bytes longer: an odd number of 16-byte chunks, so eight rows lie in different banks. */
-constexpr int kStride = kHeadDim + 8;
 constexpr int kPartSize = kStepTokens * kStride, kSlotSize = 2 * kPartSize; /* K, then V */
 constexpr int kMaxSlots = 4;
 

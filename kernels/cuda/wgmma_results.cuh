@@ -2,6 +2,7 @@
 #ifndef SPANGATE_WGMMA_RESULTS_CUH
 #define SPANGATE_WGMMA_RESULTS_CUH
 
+#include "attention_softmax.cuh"
 #include "wgmma_ring.cuh"
 
 /* 16 x 8 numbers of each warp's 16 rows, as the accumulators of wgmma hold them. */
