@@ -142,8 +142,8 @@ export class Pipeline {
 
   #retrieve(tenantId: string, request: PromptRequest): readonly RetrievedFragment[] {
     if (request.fileSearch === undefined) return [];
-    const question = request.messages.findLast((message) => message.role === "user")?.content.trim();
-    if (question === undefined || question === "") {
+    const question = questionOf(request.messages);
+    if (question === undefined) {
       throw new ApiError("invalid_value", {
         message: "file_search searches for the last user message, and there is none with text.",
         param: "messages",
@@ -170,6 +170,11 @@ export class Pipeline {
       if (retrieved.length > 0) this.#deps.fragmentsUsed(retrieved);
     }
   }
+}
+
+/** What file_search searches for: the last user message. undefined: there is none with text. */
+export function questionOf(messages: readonly LowerMessage[]): string | undefined {
+  return messages.findLast((message) => message.role === "user")?.content.trim() || undefined;
 }
 
 /** Documents of the request with the tenant's salt, then fragments with their corpora's, best first. */

@@ -16,13 +16,12 @@ import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
 import type { AppEnv } from "./http/auth.ts";
 import { addCacheRoutes } from "./http/cache.ts";
-import { addChatRoutes } from "./http/chat.ts";
 import { addDocsRoutes, describedRoutes } from "./http/docs.ts";
 import { addEmbeddingRoutes } from "./http/embeddings.ts";
 import { addFileBatchRoutes } from "./http/file-batches.ts";
 import { addFileRoutes } from "./http/files.ts";
+import { addGenerationRoutes } from "./http/generation-routes.ts";
 import { ConcurrencyLimiter } from "./http/limits.ts";
-import { addMessagesRoutes } from "./http/messages.ts";
 import { addModelRoutes } from "./http/models.ts";
 import { addOpsRoutes } from "./http/ops.ts";
 import { addPrepareRoutes } from "./http/prepare.ts";
@@ -34,6 +33,7 @@ import { addLimitRoutes } from "./http/tenant-limits.ts";
 import { addTenantRoutes } from "./http/tenants.ts";
 import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
+import { listen } from "./listen.ts";
 import { createLog, type Log } from "./log.ts";
 import { ChatTemplate } from "./lower/chat-template.ts";
 import { TokenBytes } from "./lower/detokenizer.ts";
@@ -46,6 +46,7 @@ import { Metrics } from "./metrics.ts";
 import { Pipeline } from "./pipeline.ts";
 import { type LimitedWorkers, openQueries } from "./queries.ts";
 import { SpanService } from "./span-service.ts";
+import { StoredResponses } from "./stored-responses.ts";
 import { RateLimiter } from "./tenant/rate-limiter.ts";
 import { loadServerSecret } from "./tenant/secret.ts";
 import { TenantService } from "./tenant/tenants.ts";
@@ -104,9 +105,24 @@ export async function startServer(config: Config, options: StartOptions): Promis
     spans,
     log,
   });
+  const stored = new StoredResponses(db, {
+    perTenant: limits.storedResponses,
+    keepMs: limits.storedResponseMs,
+    nowMs: Date.now,
+  });
   const state = { draining: false };
   const reduceArity = config.queryReduceArity;
-  const app = openApp({ workers, text, tenants, corpus, embedding, reduceArity, log, draining: () => state.draining });
+  const app = openApp({
+    workers,
+    text,
+    tenants,
+    corpus,
+    stored,
+    embedding,
+    reduceArity,
+    log,
+    draining: () => state.draining,
+  });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   workers.start();
   await corpus.start();
@@ -137,18 +153,30 @@ interface AppParts {
   readonly text: TextSide;
   readonly tenants: TenantService;
   readonly corpus: Corpus;
+  readonly stored: StoredResponses;
   readonly embedding: EmbeddingService;
   readonly reduceArity: number | undefined;
   readonly log: Log;
   readonly draining: () => boolean;
 }
 
-function openApp({ workers, text, tenants, corpus, embedding, reduceArity, log, draining }: AppParts): Hono<AppEnv> {
+function openApp({
+  workers,
+  text,
+  tenants,
+  corpus,
+  stored,
+  embedding,
+  reduceArity,
+  log,
+  draining,
+}: AppParts): Hono<AppEnv> {
   const { registry, residency, dispatcher } = workers;
   const metrics = new Metrics();
   const rateLimiter = new RateLimiter(limits.limitedOwners);
   const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter) };
   const chat = {
+    stored,
     pipeline: openPipeline(limited, text, tenants, corpus),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
@@ -190,8 +218,7 @@ function openApp({ workers, text, tenants, corpus, embedding, reduceArity, log, 
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),
-      (it) => addChatRoutes(it, chat),
-      (it) => addMessagesRoutes(it, chat),
+      (it) => addGenerationRoutes(it, chat),
       (it) => addEmbeddingRoutes(it, { embedding, limiter }),
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
@@ -251,31 +278,6 @@ function openText(config: Config) {
     return queryLowerer;
   };
   return { tokenizer, lowererFor, queryLowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
-}
-
-function listen(
-  config: Config,
-  fetch: (request: Request, env: AppEnv["Bindings"]) => Response | Promise<Response>,
-  onFailure: () => void,
-) {
-  try {
-    return Bun.serve({
-      hostname: config.host,
-      port: config.port,
-      idleTimeout: limits.socketIdleS,
-      maxRequestBodySize: limits.serverBodyBytes,
-      fetch: (request, server) => fetch(request, { keepOpen: () => server.timeout(request, 0) }),
-      error: () => new Response(null, { status: 500 }),
-    });
-  } catch (cause) {
-    onFailure();
-    const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
-    const where = `${config.host}:${config.port}`;
-    if (code === "EADDRINUSE") {
-      throw new Error(`${where} is in use; set SPANGATE_PORT to another port (0 takes any free one)`, { cause });
-    }
-    throw new Error(`cannot listen on ${where}`, { cause });
-  }
 }
 
 function translateError(thrown: unknown): ApiError | undefined {

@@ -68,25 +68,28 @@ export function chatSchema(filters: z.ZodType) {
 }
 
 /** @param filters the corpus side's schema of `filters` */
+export const fileSearchFields = (filters: z.ZodType) => ({
+  vector_store_ids: z.array(z.string().min(1).max(limits.shortStringChars)).min(1).max(limits.vectorStoresPerSearch),
+  max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
+  filters: filters.optional(),
+  ranking_options: z
+    .strictObject({ ranker: z.literal("auto").optional(), score_threshold: z.number().min(0).max(1).optional() })
+    .optional(),
+});
+
 export const fileSearchSchema = (filters: z.ZodType) =>
-  z
-    .strictObject({
-      vector_store_ids: z
-        .array(z.string().min(1).max(limits.shortStringChars))
-        .min(1)
-        .max(limits.vectorStoresPerSearch),
-      max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
-      filters: filters.optional(),
-      ranking_options: z
-        .strictObject({ ranker: z.literal("auto").optional(), score_threshold: z.number().min(0).max(1).optional() })
-        .optional(),
-    })
-    .transform(({ vector_store_ids, max_num_results, filters, ranking_options }) => ({
-      vectorStoreIds: vector_store_ids,
-      maxResults: max_num_results,
-      filters,
-      scoreThreshold: ranking_options?.score_threshold,
-    }));
+  z.strictObject(fileSearchFields(filters)).transform(fileSearchOf);
+
+export function fileSearchOf(
+  body: z.output<z.ZodObject<ReturnType<typeof fileSearchFields>>>,
+): NonNullable<ChatRequest["fileSearch"]> {
+  return {
+    vectorStoreIds: body.vector_store_ids,
+    maxResults: body.max_num_results,
+    filters: body.filters,
+    scoreThreshold: body.ranking_options?.score_threshold,
+  };
+}
 
 const penalty = optional(z.number().min(-2).max(2));
 /** Fields of the body; other APIs take those that they share. */

@@ -1,12 +1,13 @@
 /** The chat routes over workers in memory that answer with the tokens of the prompt's last run. */
 import { z } from "zod";
+import { openDb } from "../../db/open.ts";
+import { insertTenant } from "../../db/tenants.ts";
 import { createApp } from "../../gateway/app.ts";
 import type { RetrievedFragment } from "../../gateway/corpus/retrieve.ts";
 import type { OpenLink } from "../../gateway/dispatch/link.ts";
 import { ApiError } from "../../gateway/errors.ts";
-import { addChatRoutes } from "../../gateway/http/chat.ts";
+import { addGenerationRoutes } from "../../gateway/http/generation-routes.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
-import { addMessagesRoutes } from "../../gateway/http/messages.ts";
 import { addModelRoutes } from "../../gateway/http/models.ts";
 import { addOpsRoutes } from "../../gateway/http/ops.ts";
 import type { RateLimitDeps } from "../../gateway/http/rate-limits.ts";
@@ -16,6 +17,7 @@ import { metered } from "../../gateway/metered.ts";
 import { Metrics } from "../../gateway/metrics.ts";
 import { Pipeline } from "../../gateway/pipeline.ts";
 import type { Principal, Scope } from "../../gateway/principal.ts";
+import { StoredResponses } from "../../gateway/stored-responses.ts";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { type FakeProcess, fakeLinks } from "../dispatch/fake-link.ts";
@@ -40,6 +42,15 @@ const fragments = [
   attributes: {},
   salt: "Y29ycHVz",
 })) as unknown as readonly RetrievedFragment[];
+
+/** With the principals' tenants, for what is stored under them. */
+function tenantsDb() {
+  const db = openDb(":memory:");
+  for (const id of ["tenant_a", "tenant_b"] as const) {
+    insertTenant(db, { id, name: id, createdAt: 0 });
+  }
+  return db;
+}
 
 export interface ChatRigOptions {
   /** false: workers stand still until `processes[i].core.tick()`. */
@@ -83,13 +94,13 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const limiter = new ConcurrencyLimiter(requestsPerTenant);
   const metrics = new Metrics();
   const log = () => undefined;
-  const state = { draining: false };
-  const chat = { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log };
+  const state = { draining: false, nowMs: Date.now() };
+  const stored = new StoredResponses(tenantsDb(), { perTenant: 3, keepMs: 60_000, nowMs: () => state.nowMs });
+  const chat = { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log, stored };
   const app = createApp({
     authenticator: { authenticate: (apiKey) => principals[apiKey] },
     routes: [
-      (it) => addChatRoutes(it, chat),
-      (it) => addMessagesRoutes(it, chat),
+      (it) => addGenerationRoutes(it, chat),
       (it) => addModelRoutes(it, { card: () => workers.registry.card(), createdMs: 0 }),
       (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining }),
     ],

@@ -1,0 +1,106 @@
+/** The JSON of responses: the object as it is answered, stored and told in events, and its output items. */
+import type { ResponseId } from "../../db/ids.ts";
+import type { EndEvent } from "../generation.ts";
+import { type ChatRun, questionOf } from "../pipeline.ts";
+import { type Choice, spangateOf } from "./chat-answer.ts";
+import { fileCitations } from "./citations.ts";
+import type { Item, ResponsesBody } from "./responses-schema.ts";
+
+export interface ResponseParts {
+  readonly id: ResponseId;
+  readonly requestId: string;
+  readonly createdMs: number;
+  readonly parsed: ResponsesBody;
+  /** The conversation that is answered. */
+  readonly items: readonly Item[];
+  readonly run: ChatRun;
+  readonly choice: Choice;
+}
+
+/** Ids of a response's items are its own id's, under other prefixes. */
+export const messageId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "msg_");
+export const searchId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "fs_");
+
+export const searches = ({ parsed }: ResponseParts): boolean => parsed.fileSearch !== undefined;
+
+/** What the search was for. */
+export const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
+  questionOf(
+    items.flatMap((item) =>
+      item.type === "message" ? [{ role: item.role, content: item.content.map(({ text }) => text).join("") }] : [],
+    ),
+  ) ?? "";
+
+/** @param completedMs undefined: it runs */
+export function responseBody(parts: ResponseParts, completedMs: number | undefined) {
+  const { id, requestId, createdMs, parsed, run, choice } = parts;
+  const { body } = parsed;
+  const done = completedMs !== undefined;
+  const { temperature, topP } = { temperature: body.temperature ?? 1, topP: body.top_p ?? 1 };
+  return {
+    id,
+    object: "response",
+    created_at: Math.floor(createdMs / 1000),
+    completed_at: done && statusOf(choice.end) === "completed" ? Math.floor(completedMs / 1000) : null,
+    status: done ? statusOf(choice.end) : "in_progress",
+    error: null,
+    incomplete_details: done && statusOf(choice.end) === "incomplete" ? { reason: "max_output_tokens" } : null,
+    model: run.model,
+    output: done ? [...(searches(parts) ? [searchItem(parts, "completed")] : []), messageItem(parts)] : [],
+    instructions: body.instructions ?? null,
+    previous_response_id: body.previous_response_id ?? null,
+    metadata: body.metadata ?? {},
+    temperature,
+    top_p: topP,
+    max_output_tokens: body.max_output_tokens ?? null,
+    tools: body.tools ?? [],
+    tool_choice: body.tool_choice ?? "auto",
+    parallel_tool_calls: body.parallel_tool_calls ?? true,
+    background: false,
+    store: body.store ?? true,
+    text: { format: { type: "text" } },
+    truncation: "disabled",
+    service_tier: "default",
+    user: body.user ?? null,
+    usage: done ? usageOf(parts) : null,
+    ...(done && choice.end !== undefined ? { spangate: spangateOf(requestId, run, [choice.end]) } : {}),
+  };
+}
+
+export type ResponseBody = ReturnType<typeof responseBody>;
+
+export const statusOf = (end: EndEvent | undefined): "completed" | "incomplete" =>
+  end?.reason === "length" ? "incomplete" : "completed";
+
+export function searchItem(parts: ResponseParts, status: "in_progress" | "searching" | "completed") {
+  const { parsed, run } = parts;
+  const shown = status === "completed" && (parsed.body.include ?? []).length > 0;
+  const results = run.retrieved.map(({ fileId, filename, attributes, score, text }) => {
+    return { file_id: fileId, filename, attributes, score, text };
+  });
+  const queries = status === "completed" ? [questionIn(parts)] : [];
+  return { type: "file_search_call", id: searchId(parts), status, queries, results: shown ? results : null };
+}
+
+export function messageItem(parts: ResponseParts) {
+  const status = statusOf(parts.choice.end);
+  return { type: "message", id: messageId(parts), status, role: "assistant", content: [textPart(parts)] };
+}
+
+export function textPart(parts: ResponseParts) {
+  const { choice, run } = parts;
+  const annotations = fileCitations(choice.text, questionIn(parts), run.retrieved);
+  return { type: "output_text" as const, text: choice.text, annotations, logprobs: [] };
+}
+
+function usageOf({ run, choice }: ResponseParts) {
+  const { promptTokens = run.promptTokens, cachedTokens = 0, cacheWriteTokens = 0 } = choice.end?.report.usage ?? {};
+  const outputTokens = choice.end?.completionTokens ?? 0;
+  return {
+    input_tokens: promptTokens,
+    input_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens },
+    output_tokens: outputTokens,
+    output_tokens_details: { reasoning_tokens: 0 },
+    total_tokens: promptTokens + outputTokens,
+  };
+}

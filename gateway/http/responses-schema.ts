@@ -1,0 +1,146 @@
+/** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
+import { z } from "zod";
+import { limits } from "../config.ts";
+import type { ChatRequest } from "../pipeline.ts";
+import { chatFields, fileSearchFields, fileSearchOf, generateParams, optional, shortString } from "./schemas.ts";
+
+const textPart = z.strictObject({
+  type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
+  text: z.string(),
+  // An earlier answer comes back as it was given.
+  annotations: optional(z.array(z.unknown()).max(limits.documents)),
+  logprobs: optional(z.array(z.unknown()).max(0, "are not supported")),
+});
+const messageItem = z.strictObject({
+  type: z.literal("message"),
+  id: optional(shortString),
+  status: optional(z.enum(["in_progress", "completed", "incomplete"])),
+  role: z.enum(["user", "assistant", "system", "developer"], "must be user, assistant, system or developer"),
+  content: z.union([z.string(), z.array(textPart).min(1).max(limits.contentParts)]),
+});
+/** A search of an earlier turn, as it was answered: what it found is not searched for again, and not in the prompt. */
+const searchItem = z.strictObject({
+  type: z.literal("file_search_call"),
+  id: shortString,
+  queries: z.array(z.string()).max(limits.contentParts),
+  status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
+  results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
+});
+const itemTypes = "only items of type 'message' and 'file_search_call' are supported";
+/** The type of a message may be left out. */
+const withType = (value: unknown): unknown =>
+  typeof value === "object" && value !== null && !("type" in value) ? { ...value, type: "message" } : value;
+const item = z.preprocess(withType, z.discriminatedUnion("type", [messageItem, searchItem], itemTypes));
+type InputItem = z.output<typeof item>;
+
+const responseFields = {
+  model: chatFields.model,
+  input: z.union([z.string(), z.array(item).min(1).max(limits.messages)]),
+  instructions: optional(z.string()),
+  previous_response_id: optional(shortString),
+  documents: chatFields.documents,
+  max_output_tokens: optional(z.int().min(1)),
+  temperature: chatFields.temperature,
+  top_p: chatFields.top_p,
+  top_k: chatFields.top_k,
+  min_p: chatFields.min_p,
+  presence_penalty: chatFields.presence_penalty,
+  frequency_penalty: chatFields.frequency_penalty,
+  repetition_penalty: chatFields.repetition_penalty,
+  seed: chatFields.seed,
+  stop: chatFields.stop,
+  store: optional(z.boolean()),
+  stream: chatFields.stream,
+  include: optional(
+    z.array(z.literal("file_search_call.results", "only file_search_call.results is supported")).max(1),
+  ),
+  metadata: chatFields.metadata,
+  prompt_cache_key: chatFields.prompt_cache_key,
+  cache_salt: chatFields.cache_salt,
+  spangate: chatFields.spangate,
+  // Values that mean what this server does anyway.
+  background: optional(z.literal(false, "answers are not made in the background")),
+  text: optional(z.strictObject({ format: optional(z.strictObject({ type: z.literal("text", "must be text") })) })),
+  truncation: optional(z.literal("disabled", "prompts are never cut")),
+  parallel_tool_calls: optional(z.boolean()),
+  service_tier: chatFields.service_tier,
+  stream_options: optional(z.strictObject({ include_obfuscation: z.literal(false, "is not supported").optional() })),
+  user: chatFields.user,
+  safety_identifier: chatFields.safety_identifier,
+};
+
+/** Fields of the OpenAI client that are known and not supported, whatever their value. */
+export const unsupportedResponseFields: ReadonlySet<string> = new Set([
+  ...["access_programs", "context_management", "conversation", "image", "max_tool_calls", "moderation", "prompt"],
+  ...["prompt_cache_options", "prompt_cache_retention", "reasoning", "top_logprobs", "verbosity", "phase"],
+]);
+
+/** @param filters the corpus side's schema of `tools[0].filters` */
+export function responsesSchema(filters: z.ZodType) {
+  const tool = z.strictObject({
+    type: z.literal("file_search", "only the tool 'file_search' is supported"),
+    ...fileSearchFields(filters),
+  });
+  const fileSearchChoice = z.strictObject({ type: z.literal("file_search", "only file_search is supported") });
+  return z
+    .strictObject({
+      ...responseFields,
+      tools: optional(z.array(tool).max(1, "takes one file_search; it may name several vector stores")),
+      tool_choice: optional(z.union([z.enum(["none", "auto", "required"]), fileSearchChoice])),
+    })
+    .superRefine((body, context) => {
+      const needsTool = body.tool_choice === "required" || typeof body.tool_choice === "object";
+      if (!needsTool || (body.tools ?? []).length > 0) return;
+      context.addIssue({ code: "custom", path: ["tool_choice"], message: "needs a tool", input: body });
+    })
+    .transform((body) => {
+      const { tools: [search] = [], tool_choice: choice } = body;
+      // Who sends the tool wants the search: it runs before the model is asked, unless the choice forbids it.
+      const fileSearch = choice === "none" || search === undefined ? undefined : fileSearchOf(search);
+      return { body, fileSearch, items: itemsOf(body.input) };
+    });
+}
+
+export type ResponsesBody = z.output<ReturnType<typeof responsesSchema>>;
+/** A message as it is kept, listed and lowered. */
+export type Item = ReturnType<typeof itemsOf>[number];
+
+function itemsOf(input: string | readonly InputItem[]) {
+  const items =
+    typeof input === "string" ? [{ type: "message" as const, role: "user" as const, content: input }] : input;
+  return items.map((entry) => {
+    if (entry.type === "file_search_call") return { ...entry, results: null };
+    const type = entry.role === "assistant" ? "output_text" : "input_text";
+    const texts = typeof entry.content === "string" ? [entry.content] : entry.content.map((part) => part.text);
+    const content = texts.map((text) => ({ type, text, ...(type === "output_text" ? { annotations: [] } : {}) }));
+    return { type: entry.type, role: entry.role, status: "completed", content };
+  });
+}
+
+/** @param items the conversation so far and the new input, in order */
+export function requestOf({ body, fileSearch }: ResponsesBody, items: readonly Item[]): ChatRequest {
+  const system = body.instructions === undefined ? [] : [{ role: "system", content: body.instructions }];
+  const said = items.flatMap((entry) => {
+    if (entry.type !== "message") return [];
+    const role = entry.role === "developer" ? "system" : entry.role;
+    return [{ role, content: entry.content.map((part) => part.text).join("") }];
+  });
+  return {
+    model: body.model,
+    messages: [...system, ...said],
+    documents: (body.documents ?? []).map(({ id, title, text }, index) => ({
+      id: id ?? `document-${index}`,
+      title,
+      text,
+    })),
+    fileSearch,
+    maxTokens: body.max_output_tokens,
+    params: generateParams(body),
+    choiceCount: 1,
+    stops: body.stop ?? [],
+    cacheSalt: body.cache_salt,
+    cacheKey: body.prompt_cache_key,
+    reuse: body.spangate?.reuse ?? true,
+    attention: body.spangate?.attention ?? "span",
+  };
+}

@@ -1,0 +1,153 @@
+/** /v1/responses: answers to a conversation, with file search, stored when wanted. */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { JsonObject } from "../../db/schema.ts";
+import { limits } from "../config.ts";
+import { ApiError } from "../errors.ts";
+import type { Log } from "../log.ts";
+import type { StoredResponses } from "../stored-responses.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { readJson } from "./body.ts";
+import { type ChatRunDeps, runChat } from "./chat-run.ts";
+import { answerInEvents, answerWhole } from "./completion.ts";
+import { logFailure } from "./failure.ts";
+import { pageQuery, readNoFields, readQuery } from "./paging.ts";
+import { type ResponseParts, responseBody } from "./responses-answer.ts";
+import {
+  type Item,
+  type ResponsesBody,
+  requestOf,
+  responsesSchema,
+  unsupportedResponseFields,
+} from "./responses-schema.ts";
+import { ResponseEvents, writeResponse } from "./responses-stream.ts";
+import { declare } from "./route.ts";
+
+export interface ResponsesDeps extends ChatRunDeps {
+  readonly stored: StoredResponses;
+  /** Schema of a tool's filters. */
+  readonly filters: z.ZodType;
+  readonly nowMs: () => number;
+  readonly log: Log;
+}
+
+export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void {
+  const { stored } = deps;
+  const schema = responsesSchema(deps.filters);
+  declare(app, "POST", "/v1/responses", "inference", async (context) => {
+    const tenantId = tenantIdOf(context);
+    const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
+    const items = [...earlierItems(stored, tenantId, parsed), ...parsed.items];
+    if (items.length > limits.messages) {
+      throw new ApiError("invalid_value", {
+        message: `'input' has more than ${limits.messages} items.`,
+        param: "input",
+      });
+    }
+    try {
+      return await respond(context, deps, parsed, items);
+    } catch (error) {
+      throw inOwnWords(error);
+    }
+  });
+
+  declare(app, "GET", "/v1/responses/:response_id", "inference", (context) => {
+    readQuery(context, retrieveQuery);
+    return context.json(stored.get(tenantIdOf(context), context.req.param("response_id")).body);
+  });
+
+  declare(app, "DELETE", "/v1/responses/:response_id", "inference", (context) => {
+    const id = context.req.param("response_id");
+    stored.delete(tenantIdOf(context), id);
+    return context.json({ id, object: "response", deleted: true });
+  });
+
+  declare(app, "POST", "/v1/responses/:response_id/cancel", "inference", async (context) => {
+    await readNoFields(context);
+    stored.get(tenantIdOf(context), context.req.param("response_id"));
+    throw new ApiError("invalid_request", {
+      message: "Only a response that is made in the background can be cancelled, and this one has ended.",
+    });
+  });
+
+  declare(app, "GET", "/v1/responses/:response_id/input_items", "inference", (context) => {
+    const query = readQuery(context, itemsQuery);
+    const { inputItems } = stored.get(tenantIdOf(context), context.req.param("response_id"));
+    return context.json(itemPage(inputItems, query));
+  });
+}
+
+// Results are kept without their text, which belongs to the files: there is nothing more to include.
+const retrieveQuery = z.strictObject({ stream: z.literal("false", "a response is not streamed again").optional() });
+const itemsQuery = pageQuery.omit({ before: true });
+
+async function respond(
+  context: Context<AppEnv>,
+  deps: ResponsesDeps,
+  parsed: ResponsesBody,
+  items: readonly Item[],
+): Promise<Response> {
+  const stream = parsed.body.stream ?? false;
+  const requestId = context.get("requestId");
+  const tenantId = tenantIdOf(context);
+  return await runChat(context, deps, { request: requestOf(parsed, items), stream }, async (run, completion) => {
+    const [choice] = completion.choices;
+    if (choice === undefined) throw new Error("a response is one choice");
+    const parts = { id: deps.stored.newId(), requestId, createdMs: deps.nowMs(), parsed, items, run, choice };
+    const finish = () => {
+      const body = responseBody(parts, deps.nowMs());
+      if (body.store) deps.stored.add(tenantId, { id: parts.id, body: kept(body), inputItems: withIds(parts) });
+      return body;
+    };
+    if (!stream) return await answerWhole(context, completion, finish);
+    const numbered = new ResponseEvents();
+    const write: Parameters<typeof answerInEvents>[2] = (to, events) =>
+      writeResponse(to, events, parts, { numbered, finish });
+    return await answerInEvents(context, completion, write, {
+      onError: (error) => logFailure(deps.log, error, requestId),
+      framing: numbered.framing,
+    });
+  });
+}
+
+/** What was said before: the earlier response's own conversation, and its answer. */
+function earlierItems(stored: StoredResponses, tenantId: string, { body }: ResponsesBody): readonly Item[] {
+  if (body.previous_response_id === undefined) return [];
+  try {
+    const { body: earlier, inputItems } = stored.get(tenantId, body.previous_response_id);
+    // Both were written by `kept` and `withIds`.
+    return [...inputItems, ...(earlier.output as JsonObject[])] as unknown as readonly Item[];
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    throw new ApiError(error.code, { message: error.message, param: "previous_response_id", cause: error });
+  }
+}
+
+/** A found text is its file's: it is not kept where deleting the file would not reach it. */
+function kept(body: ReturnType<typeof responseBody>): JsonObject {
+  const output = body.output.map((item) => (item.type === "file_search_call" ? { ...item, results: null } : item));
+  return { ...body, output };
+}
+
+function withIds({ id, items }: Pick<ResponseParts, "id" | "items">): JsonObject[] {
+  const own = id.replace("resp_", "");
+  return items.map((item, index) => ({ id: `msg_${own}_${index}`, ...item }));
+}
+
+function itemPage(items: readonly JsonObject[], { limit, order, after }: z.output<typeof itemsQuery>) {
+  const ordered = order === "asc" ? items : items.toReversed();
+  const start = after === undefined ? 0 : ordered.findIndex(({ id }) => id === after) + 1;
+  if (after !== undefined && start === 0) throw new ApiError("not_found", { param: "after" });
+  const data = ordered.slice(start, start + limit);
+  const hasMore = start + limit < ordered.length;
+  return { object: "list", data, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null, has_more: hasMore };
+}
+
+/** The pipeline names fields as chat does. */
+function inOwnWords(error: unknown): unknown {
+  if (!(error instanceof ApiError) || error.param === undefined) return error;
+  const names: Readonly<Record<string, string>> = { messages: "input", max_tokens: "max_output_tokens" };
+  const param = names[error.param] ?? error.param.replace(/^file_search\./, "tools[0].");
+  const { code, message, retryAfterS, cause } = error;
+  return new ApiError(code, { message, param, cause, ...(retryAfterS === undefined ? {} : { retryAfterS }) });
+}
