@@ -13,6 +13,7 @@ export const idPrefixes = {
   fragment: "frag_",
   job: "job_",
   response: "resp_",
+  auditEvent: "audit_",
 } as const;
 
 export type IdKind = keyof typeof idPrefixes;
@@ -24,6 +25,7 @@ export type FileId = Id<"file">;
 export type FileBatchId = Id<"fileBatch">;
 export type FragmentId = Id<"fragment">;
 export type JobId = Id<"job">;
+export type AuditEventId = Id<"auditEvent">;
 export type ResponseId = Id<"response">;
 
 const alphabet = "0123456789abcdefghijklmnopqrstuvwxyz";

@@ -1,6 +1,16 @@
 /** The tables of migrations/, as Drizzle sees them. test/db/open.test.ts holds the two together. */
 import { blob, integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
-import type { ApiKeyId, CorpusId, FileBatchId, FileId, FragmentId, JobId, ResponseId, TenantId } from "./ids.ts";
+import type {
+  ApiKeyId,
+  AuditEventId,
+  CorpusId,
+  FileBatchId,
+  FileId,
+  FragmentId,
+  JobId,
+  ResponseId,
+  TenantId,
+} from "./ids.ts";
 
 export type AttributeValue = string | number | boolean;
 export type Attributes = Readonly<Record<string, AttributeValue>>;
@@ -150,4 +160,43 @@ export const responses = sqliteTable("responses", {
   body: text("body", { mode: "json" }).$type<JsonObject>().notNull(),
   inputItems: text("input_items", { mode: "json" }).$type<readonly JsonObject[]>().notNull(),
   createdAt: createdAt(),
+});
+
+export const auditEvents = sqliteTable("audit_events", {
+  seq: seq(),
+  id: text("id").$type<AuditEventId>().notNull(),
+  at: integer("at").notNull(),
+  requestId: text("request_id").notNull(),
+  keyId: text("key_id").notNull(),
+  actorTenantId: text("actor_tenant_id"),
+  tenantId: text("tenant_id"),
+  action: text("action").notNull(),
+  objectIds: text("object_ids", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),
+});
+
+export const usageDays = sqliteTable("usage_days", {
+  day: text("day").notNull(),
+  tenantId: text("tenant_id").notNull(),
+  requests: integer("requests").notNull(),
+  promptTokens: integer("prompt_tokens").notNull(),
+  cachedTokens: integer("cached_tokens").notNull(),
+  cacheWriteTokens: integer("cache_write_tokens").notNull(),
+  completionTokens: integer("completion_tokens").notNull(),
+});
+
+export const embeddingModels = sqliteTable("embedding_models", {
+  seq: seq(),
+  id: text("id").notNull(),
+  dimensions: integer("dimensions").notNull(),
+});
+
+export const fragmentVectors = sqliteTable("fragment_vectors", {
+  fragmentSeq: integer("fragment_seq").primaryKey(),
+  modelSeq: integer("model_seq").notNull(),
+  vector: blob("vector", { mode: "buffer" }).notNull(),
+});
+
+export const vectorIndexes = sqliteTable("vector_indexes", {
+  corpusSeq: integer("corpus_seq").primaryKey(),
+  modelSeq: integer("model_seq").notNull(),
 });

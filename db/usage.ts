@@ -1,0 +1,70 @@
+/** Tokens by day and tenant. */
+import { and, asc, desc, eq, gt, gte, lt, lte, or, sql } from "drizzle-orm";
+import type { SQLiteColumn } from "drizzle-orm/sqlite-core";
+import type { Db } from "./open.ts";
+import { type Page, pageOf } from "./page.ts";
+import { usageDays } from "./schema.ts";
+
+export type UsageDayRow = typeof usageDays.$inferSelect;
+
+/** Adds to what the days have, all rows or none. */
+export function addUsage(db: Db, rows: readonly UsageDayRow[]): void {
+  if (rows.length === 0) return;
+  const plus = (column: SQLiteColumn) => sql`${column} + excluded.${sql.identifier(column.name)}`;
+  db.transaction("addUsage", () => {
+    for (const row of rows) {
+      db.statement("addUsage", (orm) =>
+        orm
+          .insert(usageDays)
+          .values(row)
+          .onConflictDoUpdate({
+            target: [usageDays.day, usageDays.tenantId],
+            set: {
+              requests: plus(usageDays.requests),
+              promptTokens: plus(usageDays.promptTokens),
+              cachedTokens: plus(usageDays.cachedTokens),
+              cacheWriteTokens: plus(usageDays.cacheWriteTokens),
+              completionTokens: plus(usageDays.completionTokens),
+            },
+          })
+          .run(),
+      );
+    }
+  });
+}
+
+export interface UsageRange {
+  readonly tenantId: string | undefined;
+  /** YYYY-MM-DD, both included. */
+  readonly firstDay: string;
+  readonly lastDay: string;
+  /** The row that the page comes after. */
+  readonly after: Pick<UsageDayRow, "day" | "tenantId"> | undefined;
+  readonly limit: number;
+}
+
+/** Latest day first; within a day by tenant. */
+export function listUsage(db: Db, { tenantId, firstDay, lastDay, after, limit }: UsageRange): Page<UsageDayRow> {
+  const rows = db.statement("listUsage", (orm) =>
+    orm
+      .select()
+      .from(usageDays)
+      .where(
+        and(
+          gte(usageDays.day, firstDay),
+          lte(usageDays.day, lastDay),
+          tenantId === undefined ? undefined : eq(usageDays.tenantId, tenantId),
+          after === undefined
+            ? undefined
+            : or(
+                lt(usageDays.day, after.day),
+                and(eq(usageDays.day, after.day), gt(usageDays.tenantId, after.tenantId)),
+              ),
+        ),
+      )
+      .orderBy(desc(usageDays.day), asc(usageDays.tenantId))
+      .limit(limit + 1)
+      .all(),
+  );
+  return pageOf(rows, limit);
+}
