@@ -1,5 +1,6 @@
 /** The worker side of the gateway, wired: who starts workers, who knows of them, who gives them work. */
 import { join } from "node:path";
+import type { VocabularyBytes } from "../worker/contract/grammar.ts";
 import { type Config, limits, workerEnvironment } from "./config.ts";
 import { Dispatcher } from "./dispatch/dispatcher.ts";
 import { Heartbeat } from "./dispatch/heartbeat.ts";
@@ -17,6 +18,8 @@ export interface WorkersOptions {
   readonly env: Readonly<Record<string, string | undefined>>;
   /** Program and arguments of a worker; the project's own when absent. */
   readonly workerArgv?: readonly string[];
+  /** How the model's tokens are spelled: told to each worker before its first request. */
+  readonly vocabulary?: VocabularyBytes;
 }
 
 export interface Workers {
@@ -64,7 +67,11 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
   const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
   const events: WorkerEvents = {
-    onReady: () => dispatcher.onReady(),
+    onReady: (workerId) => {
+      const { vocabulary } = options;
+      if (vocabulary !== undefined) supervisor.send(workerId, { type: "vocabulary", vocabulary });
+      dispatcher.onReady();
+    },
     onMessage: (workerId, message) => {
       heartbeat.heard(workerId);
       dispatcher.onMessage(workerId, message);

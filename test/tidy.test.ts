@@ -60,6 +60,7 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/extract/protocol.ts",
   ],
   "gateway/lower": ["worker/contract", "gateway/errors.ts", "gateway/log.ts", "gateway/query"],
+  "gateway/grammar": ["worker/contract"],
   "gateway/dispatch": ["worker/contract", "gateway/errors.ts", "gateway/log.ts"],
   "gateway/client": ["gateway/query"],
   "gateway/cli": ["gateway/main.ts", "gateway/client", "gateway/query", "kernels"],

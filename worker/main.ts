@@ -36,6 +36,8 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
   switch (message.type) {
     case "submit":
       return engine.submit(message);
+    case "vocabulary":
+      return engine.constraints.setVocabulary(message.vocabulary);
     case "abort":
       return engine.abort(message.requestId);
     case "evict":

@@ -6,6 +6,7 @@ import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
+import { responseFormat } from "./response-format.ts";
 
 export const shortString = z.string().max(limits.shortStringChars);
 /** Clients send null for "not set". */
@@ -128,10 +129,8 @@ export const chatFields = {
   prompt_cache_key: optional(shortString),
   cache_salt: optional(z.string().min(1).max(limits.shortStringChars)),
   spangate: optional(z.strictObject({ reuse: z.boolean().optional(), attention: z.enum(["span", "full"]).optional() })),
+  response_format: optional(responseFormat),
   // Values that mean what this server does anyway.
-  response_format: optional(
-    z.strictObject({ type: z.literal("text", { error: "only the response format 'text' is supported" }) }),
-  ),
   modalities: optional(z.array(z.literal("text")).length(1)),
   store: optional(z.literal(false, { error: "completions are never stored; leave it out or send false" })),
   service_tier: optional(z.enum(["auto", "default"])),
@@ -188,6 +187,10 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   const minTokens = body.min_tokens ?? 0;
   const maxTokens = body.max_completion_tokens ?? body.max_tokens ?? Number.POSITIVE_INFINITY;
   if (minTokens > maxTokens) refuse(["min_tokens"], "is more than max_tokens");
+  if (body.response_format === undefined) return;
+  // The answer ends where the format says.
+  if (minTokens > 0) refuse(["min_tokens"], "cannot stand beside this response_format");
+  if (body.ignore_eos === true) refuse(["ignore_eos"], "cannot stand beside this response_format");
 }
 
 function documentIds(body: Pick<Body, "documents">): readonly string[] {
@@ -231,6 +234,7 @@ export type SamplingBody = Partial<
     | "logit_bias"
     | "logprobs"
     | "top_logprobs"
+    | "response_format"
   >
 >;
 
@@ -240,6 +244,7 @@ export function generateParams(body: SamplingBody): ChatRequest["params"] {
     minTokens: body.min_tokens ?? 0,
     ignoreEos: body.ignore_eos ?? false,
     stopTokenIds: body.stop_token_ids ?? [],
+    grammar: body.response_format,
     sampling: {
       temperature: body.temperature ?? 1,
       topP: body.top_p ?? 1,

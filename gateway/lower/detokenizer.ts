@@ -2,6 +2,7 @@
  * Token ids to text, one token at a time. A character of several bytes may be spread over tokens: bytes wait until
  * it is whole. Text that may begin a stop string waits too.
  */
+import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
 import type { TokenizerJson } from "./model-text.ts";
 
 /** Bytes of each token, made once for a model. */
@@ -39,6 +40,18 @@ export class TokenBytes {
   describe(tokenId: number): { readonly token: string; readonly bytes: readonly number[] } {
     const bytes = this.of(tokenId);
     return { token: this.#specials.get(tokenId) ?? new TextDecoder().decode(bytes), bytes: [...bytes] };
+  }
+
+  /** Bytes of all tokens for who knows no text. Tokens that steer the model have none, whatever they look like. */
+  vocabulary(): VocabularyBytes {
+    const spelled = Array.from(this.#bytes, (bytes) => bytes ?? noBytes);
+    const ends = new Int32Array(spelled.length);
+    let end = 0;
+    for (const [id, { length }] of spelled.entries()) {
+      end += length;
+      ends[id] = end;
+    }
+    return { bytes: Uint8Array.from(Buffer.concat(spelled)), ends };
   }
 
   /** Empty for special tokens and unknown ids: they have no text. */

@@ -7,6 +7,10 @@ import { chatRig, post, question } from "./chat-rig.ts";
 const rig = chatRig();
 const deep = (depth: number): string => `{"messages":${"[".repeat(depth)}${"]".repeat(depth)}}`;
 const withMessage = (message: unknown) => ({ ...question, messages: [message] });
+const withFormat = (format: unknown) => ({ ...question, response_format: format });
+const withSchema = (schema: unknown, fields: object = {}) =>
+  withFormat({ type: "json_schema", json_schema: { name: "answer", schema, ...fields } });
+const jsonMode = withFormat({ type: "json_object" });
 
 async function refusal(body: unknown, init: { type?: string } = {}) {
   const response = await post(rig.app, body, init);
@@ -87,7 +91,23 @@ describe("fields", () => {
     ["a name", withMessage({ role: "user", content: "x", name: "bob" }), "unsupported_field", "messages[0].name"],
     ["tools", { ...question, tools: [{ type: "function" }] }, "unsupported_field", "tools"],
     ["functions", { ...question, functions: [] }, "unsupported_field", "functions"],
-    ["JSON mode", { ...question, response_format: { type: "json_object" } }, "invalid_value", "response_format.type"],
+    ["a format of no kind", withFormat({ type: "xml" }), "invalid_value", "response_format.type"],
+    [
+      "a schema without a name",
+      withSchema({}, { name: undefined }),
+      "missing_field",
+      "response_format.json_schema.name",
+    ],
+    ["a name with a space", withSchema({}, { name: "a b" }), "invalid_value", "response_format.json_schema.name"],
+    [
+      "a keyword that no grammar holds",
+      withSchema({ properties: { a: { type: "string", pattern: "^x" } } }),
+      "invalid_value",
+      "response_format.json_schema.schema.properties.a.pattern",
+    ],
+    ["a schema that is none", withSchema("object"), "invalid_value", "response_format.json_schema.schema"],
+    ["JSON of at least 3 tokens", { ...jsonMode, min_tokens: 3 }, "invalid_value", "min_tokens"],
+    ["JSON without an end", { ...jsonMode, ignore_eos: true }, "invalid_value", "ignore_eos"],
     ["a typing error", { ...question, temprature: 1 }, "unknown_field", "temprature"],
     ["a hot temperature", { ...question, temperature: 2.1 }, "invalid_value", "temperature"],
     ["temperature in words", { ...question, temperature: "1" }, "invalid_value", "temperature"],

@@ -15,6 +15,9 @@ export const limits = {
   maxChoices: 16,
   /** Log-probabilities per token. */
   maxTopLogprobs: 20,
+  /** Rules of a grammar, and symbols of all its alternatives. */
+  maxGrammarRules: 16_384,
+  maxGrammarSymbols: 65_536,
   /** Characters of a request id made by the gateway. */
   maxRequestIdChars: 64,
 } as const;

@@ -2,6 +2,7 @@
  * Messages between gateway and worker, over Bun's IPC (structured clone, so typed arrays travel as they
  * are). Token ids and block keys only: no text, no tenant, no salt.
  */
+import type { ByteGrammar, VocabularyBytes } from "./grammar.ts";
 import type { ModelCard } from "./model-card.ts";
 import type { BlockKey } from "./units.ts";
 
@@ -96,6 +97,11 @@ export interface GenerateParams {
   readonly ignoreEos: boolean;
   readonly stopTokenIds: readonly number[];
   readonly sampling: SamplingParams;
+  /**
+   * What the completion spells; it may stop where the grammar is complete, and nowhere else. Needs the vocabulary, and
+   * neither minTokens nor ignoreEos.
+   */
+  readonly grammar?: ByteGrammar | undefined;
 }
 
 /** false in `reuse` recomputes everything into private blocks (the baseline of `bench rag`). */
@@ -146,6 +152,8 @@ export type FinishReason = "stop" | "length" | "abort" | "prepared";
 
 export type GatewayMessage =
   | SubmitMessage
+  /** How tokens are spelled; sent once, before the first request with a grammar. */
+  | { readonly type: "vocabulary"; readonly vocabulary: VocabularyBytes }
   | { readonly type: "abort"; readonly requestId: string }
   /**
    * Forget the blocks with these keys at once (blocks in use lose their key and are freed when released), and all that

@@ -10,6 +10,7 @@ import { KvEventLog } from "../cache/kv-events.ts";
 import { PrefixCache } from "../cache/prefix-cache.ts";
 import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
+import { Constraints } from "./constraints.ts";
 import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
 import { defaultEngineLimits, type EngineLimits } from "./limits.ts";
@@ -48,6 +49,7 @@ export class Engine {
   private readonly pool: BlockPool;
   private readonly events = new KvEventLog();
   private readonly cache: PrefixCache;
+  readonly constraints: Constraints;
   /** Undefined where K stays where its chain has it. */
   readonly relocation: Relocation | undefined;
   private readonly scheduler: Scheduler;
@@ -69,6 +71,7 @@ export class Engine {
     this.clock = clock;
     this.emit = emit;
     this.debug = debug;
+    this.constraints = new Constraints(backend.shape.vocabSize);
     this.pool = new BlockPool(blockCount);
     const relocates = options.positions === "relocate";
     this.relocation = relocates ? new Relocation(this.pool, backend.shape, this.events) : undefined;
@@ -82,7 +85,7 @@ export class Engine {
     const { requestId } = message;
     const refuse = (code: WorkerErrorCode, text: string): void =>
       this.emit({ type: "failed", requestId, code, message: text });
-    const fault = planFault(message, this.backend.shape);
+    const fault = planFault(message, this.backend.shape) ?? this.constraints.fault(message);
     if (fault !== undefined) return refuse("bad_plan", fault);
     if (this.requests.has(requestId)) return refuse("bad_plan", "a request with this requestId is in progress");
     if (this.draining) return refuse("overloaded", "the worker is shutting down");
@@ -91,7 +94,8 @@ export class Engine {
       return refuse("overloaded", `${maxWaitingRequests} requests are waiting, no more are taken`);
     }
     const places = this.relocation?.placesOf(message.plan.runs);
-    const request = new Request(message, this.backend.shape, this.eosTokenIds, this.clock(), places);
+    const constrain = (stopTokenIds: readonly number[]) => this.constraints.of(message, stopTokenIds);
+    const request = new Request(message, this.backend.shape, this.eosTokenIds, this.clock(), places, constrain);
     const { blockCount, blockTokens } = this.backend.shape;
     if (request.blockCount > blockCount) {
       const need = `the prompt's ${request.promptTokens} tokens take ${request.blockCount} blocks of ${blockTokens}`;

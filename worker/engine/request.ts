@@ -11,6 +11,7 @@ import type {
   SubmitMessage,
   WorkerMessage,
 } from "../contract/messages.ts";
+import type { TokenConstraint } from "../sample/constraint.ts";
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 import { Run } from "./run.ts";
@@ -42,17 +43,22 @@ export class Request {
   private prefilledAtMs: number | undefined;
   private firstTokenAtMs: number | undefined;
   private readonly history: TokenHistory | undefined;
+  private readonly constraint: TokenConstraint | undefined;
   private readonly stopTokenIds: ReadonlySet<number>;
   private readonly stopTokenList: readonly number[];
   private readonly contextTokens: number;
 
-  /** @param places of the plan's runs; default: all 0 */
+  /**
+   * @param places of the plan's runs; default: all 0
+   * @param constrain makes the constraint of a completion that may stop with these tokens
+   */
   constructor(
     message: SubmitMessage,
     shape: BackendShape,
     eosTokenIds: readonly number[],
     nowMs: number,
     places?: Int32Array,
+    constrain?: (stopTokenIds: readonly number[]) => TokenConstraint | undefined,
   ) {
     const { plan, params, reuse, closeTokenIds } = message;
     this.requestId = message.requestId;
@@ -70,6 +76,7 @@ export class Request {
     const eos = params.ignoreEos ? [] : eosTokenIds;
     this.stopTokenList = [...new Set([...eos, ...params.stopTokenIds])];
     this.stopTokenIds = new Set(this.stopTokenList);
+    this.constraint = constrain?.(this.stopTokenList);
     this.history = TokenHistory.forParams(params.sampling, () => plan.runs.map((run) => run.tokenIds));
   }
 
@@ -100,12 +107,13 @@ export class Request {
   get sampleRequest(): SampleRequest {
     const index = this.generatedTokens + this.pendingTokens;
     const banned = index < this.params.minTokens ? this.stopTokenList : [];
-    return { params: this.params.sampling, history: this.history, bannedTokenIds: banned, index };
+    const { params, history, constraint } = this;
+    return { params: params.sampling, history, constraint, bannedTokenIds: banned, index };
   }
 
   /** A draw depends on all tokens before it. */
   get drawsByHistory(): boolean {
-    return this.history !== undefined;
+    return this.history !== undefined || this.constraint !== undefined;
   }
 
   /** Whatever token is pending, generation ends with it. */
@@ -153,6 +161,7 @@ export class Request {
     run.tokenIds[place] = tokenId;
     this.pendingTokens -= 1;
     this.history?.add(tokenId);
+    this.constraint?.accept(tokenId);
     return { emit: true, reason: this.isLast(this.generatedTokens, place + 1) ? "length" : undefined };
   }
 

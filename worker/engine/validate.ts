@@ -3,6 +3,7 @@
  * process border is checked again before work begins. Answers the first fault as a sentence.
  */
 import type { BackendShape } from "../backend/backend.ts";
+import { type ByteGrammar, firstRuleSymbol } from "../contract/grammar.ts";
 import { limits } from "../contract/limits.ts";
 import type {
   BlendPlan,
@@ -164,6 +165,23 @@ function checkParams(params: GenerateParams, vocabSize: number): void {
   listOf(params.stopTokenIds, limits.maxStopTokens, "stopTokenIds");
   for (const tokenId of params.stopTokenIds) integerIn(tokenId, 0, vocabSize - 1, "a stop token id");
   checkSampling(params.sampling, vocabSize);
+  if (params.grammar !== undefined) checkGrammar(params, params.grammar);
+}
+
+function checkGrammar({ minTokens, ignoreEos }: GenerateParams, { rules }: ByteGrammar): void {
+  check(minTokens === 0 && !ignoreEos, () => "a grammar is given, and minTokens or ignoreEos too");
+  listOf(rules, limits.maxGrammarRules, "grammar.rules");
+  check(rules.length > 0, () => "grammar.rules is empty");
+  let symbolCount = 0;
+  for (const [index, alternatives] of rules.entries()) {
+    listOf(alternatives, limits.maxGrammarSymbols, `grammar.rules[${index}]`);
+    for (const alternative of alternatives) {
+      listOf(alternative, limits.maxGrammarSymbols, `an alternative of grammar.rules[${index}]`);
+      for (const symbol of alternative) integerIn(symbol, 0, firstRuleSymbol + rules.length - 1, "a symbol of grammar");
+      symbolCount += alternative.length + 1;
+    }
+  }
+  integerIn(symbolCount, 0, limits.maxGrammarSymbols, "the number of symbols of grammar");
 }
 
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {

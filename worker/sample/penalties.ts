@@ -4,7 +4,7 @@
  *   repetition  (Hugging Face): token in prompt or output: logit > 0 ? logit / p : logit * p
  *   frequency, presence (OpenAI): logit -= frequency * count + presence * (count > 0), of generated tokens
  *   bias        (OpenAI): logit += bias
- *   banned      (stop tokens before minTokens): logit = -Infinity
+ *   banned      (stop tokens before minTokens, and what a constraint does not allow): logit = -Infinity
  */
 import type { SamplingParams } from "../contract/messages.ts";
 

@@ -5,6 +5,7 @@
  */
 import type { SamplingParams, TokenLogprob } from "../contract/messages.ts";
 import { argmax } from "./argmax.ts";
+import { restrict, type TokenConstraint } from "./constraint.ts";
 import { tokenLogprob } from "./logprobs.ts";
 import { applyBias, ban, type TokenHistory } from "./penalties.ts";
 import { uniform } from "./rng.ts";
@@ -14,6 +15,8 @@ export interface SampleRequest {
   readonly params: SamplingParams;
   readonly history: TokenHistory | undefined;
   readonly bannedTokenIds: readonly number[];
+  /** undefined: any token may come. Read when the token is drawn. */
+  readonly constraint?: TokenConstraint | undefined;
   /** How many tokens the request sampled before: the index into its seed's stream. */
   readonly index: number;
 }
@@ -36,7 +39,7 @@ export class Sampler {
 
   /**
    * @param logits [vocabSize], not changed.
-   * @throws RangeError when a logit is NaN or no logit is finite.
+   * @throws RangeError when a logit is NaN, no logit is finite, or the constraint allows no token.
    */
   sample(logits: Float32Array, request: SampleRequest): SampledToken {
     const { params, index } = request;
@@ -46,12 +49,15 @@ export class Sampler {
     return { tokenId, logprob: params.topLogprobs < 0 ? undefined : tokenLogprob(logits, tokenId, params.topLogprobs) };
   }
 
-  private adjust(logits: Float32Array, { params, history, bannedTokenIds }: SampleRequest): Float32Array {
-    if (history === undefined && params.logitBias.length === 0 && bannedTokenIds.length === 0) return logits;
+  private adjust(logits: Float32Array, request: SampleRequest): Float32Array {
+    const { params, history, bannedTokenIds, constraint } = request;
+    const unchanged = history === undefined && constraint === undefined && params.logitBias.length === 0;
+    if (unchanged && bannedTokenIds.length === 0) return logits;
     this.adjusted.set(logits);
     history?.apply(this.adjusted, params);
     applyBias(this.adjusted, params.logitBias);
     ban(this.adjusted, bannedTokenIds);
+    if (constraint !== undefined) restrict(this.adjusted, constraint);
     return this.adjusted;
   }
 

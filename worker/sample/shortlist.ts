@@ -35,7 +35,8 @@ export class Shortlist {
     let mass = 0;
     while (count < maxCount && mass < enough) {
       const weight = weights[this.ranked(count)];
-      if (weight < minP) break;
+      // A token of no weight may be one that must not come.
+      if (weight < minP || weight === 0) break;
       mass += weight;
       count += 1;
     }

@@ -104,8 +104,10 @@ export class CudaBackend implements Backend {
   beginStep(batch: Batch, requests: readonly SampleRequest[]): BegunStep {
     const { device, workspace, answer, staging } = this.#parts;
     const samples = encodeSamples(requests);
-    // A step's lists take a part of the room; edits of more than half of it are as quick on the host.
-    const hasRoom = 2 * samples.edits.length < staging.roomFor(this.#forwardOf(batch.tokenIds.length).layout);
+    // Masks are the host's. Lists take a part of the room; edits of more than half of it are as quick on the host.
+    const constrained = requests.some(({ constraint }) => constraint !== undefined);
+    const hasRoom =
+      !constrained && 2 * samples.edits.length < staging.roomFor(this.#forwardOf(batch.tokenIds.length).layout);
     const { words, mark } = this.#answers.next();
     if (!hasRoom) {
       const logits = this.#startLogits(batch);

@@ -1,0 +1,99 @@
+/** Puts a byte grammar together, rule by rule. */
+import { type ByteGrammar, byteRange, firstRuleSymbol, type GrammarSymbol } from "../../worker/contract/grammar.ts";
+import { limits } from "../../worker/contract/limits.ts";
+
+export type Alternative = readonly GrammarSymbol[];
+
+/** More rules or symbols than a grammar may have. */
+export class GrammarTooLarge extends Error {}
+
+const encoder = new TextEncoder();
+
+/** The bytes of a text, one after the other. */
+export const literal = (text: string): Alternative => Array.from(encoder.encode(text), (byte) => byteRange(byte, byte));
+
+export const range = (low: string, high: string): GrammarSymbol => byteRange(low.charCodeAt(0), high.charCodeAt(0));
+
+export class GrammarBuilder {
+  readonly #rules: (readonly Alternative[])[] = [];
+  readonly #shared = new Map<string, GrammarSymbol>();
+  #symbolCount = 0;
+
+  /** A rule that is told later, so that others can name it now. */
+  declare(): GrammarSymbol {
+    if (this.#rules.length >= limits.maxGrammarRules) throw new GrammarTooLarge();
+    return firstRuleSymbol + this.#rules.push([]) - 1;
+  }
+
+  define(rule: GrammarSymbol, alternatives: readonly Alternative[]): void {
+    this.#symbolCount += alternatives.reduce((sum, { length }) => sum + length + 1, 0);
+    if (this.#symbolCount > limits.maxGrammarSymbols) throw new GrammarTooLarge();
+    this.#rules[rule - firstRuleSymbol] = alternatives;
+  }
+
+  rule(alternatives: readonly Alternative[]): GrammarSymbol {
+    const rule = this.declare();
+    this.define(rule, alternatives);
+    return rule;
+  }
+
+  /** A rule that is made once under its name. */
+  shared(name: string, make: () => readonly Alternative[]): GrammarSymbol {
+    const known = this.#shared.get(name);
+    if (known !== undefined) return known;
+    const rule = this.declare();
+    this.#shared.set(name, rule);
+    this.define(rule, make());
+    return rule;
+  }
+
+  /** `min` to `max` of the unit, which is never empty; Infinity: any number. */
+  repeat(name: string, unit: Alternative, min: number, max: number): Alternative {
+    const required = Array.from({ length: min }, () => unit).flat();
+    return [...required, ...this.#upTo(name, unit, max - min)];
+  }
+
+  /**
+   * The grammar, without alternatives that no finite text is of.
+   * @returns undefined when nothing is left of its first rule
+   */
+  build(): ByteGrammar | undefined {
+    const ends = this.#finiteRules();
+    const canEnd = (symbol: GrammarSymbol): boolean => symbol < firstRuleSymbol || ends.has(symbol - firstRuleSymbol);
+    if (!ends.has(0)) return undefined;
+    return { rules: this.#rules.map((alternatives) => alternatives.filter((each) => each.every(canEnd))) };
+  }
+
+  #upTo(name: string, unit: Alternative, count: number): Alternative {
+    if (count === 0) return [];
+    if (count === Number.POSITIVE_INFINITY) {
+      const rest = this.#shared.get(`${name}*`) ?? this.declare();
+      if (!this.#shared.has(`${name}*`)) this.define(rest, [[], [...unit, rest]]);
+      this.#shared.set(`${name}*`, rest);
+      return [rest];
+    }
+    // Short chains first, in a loop: a long one must not recur as deep as it is long.
+    for (let length = 1; length <= count; length++) {
+      const shorter = this.#shared.get(`${name}<${length - 1}`);
+      this.shared(`${name}<${length}`, () => [[], shorter === undefined ? unit : [...unit, shorter]]);
+    }
+    return [this.#shared.get(`${name}<${count}`) ?? 0];
+  }
+
+  /** Rules that some finite text is of. */
+  #finiteRules(): ReadonlySet<number> {
+    const finite = new Set<number>();
+    let before = -1;
+    while (finite.size > before) {
+      before = finite.size;
+      // A rule mostly names rules that were made before it.
+      for (const [rule, alternatives] of this.#rules.entries()) {
+        const ends = alternatives.some((alternative) =>
+          alternative.every((symbol) => symbol < firstRuleSymbol || finite.has(symbol - firstRuleSymbol)),
+        );
+        if (ends) finite.add(rule);
+      }
+    }
+    return finite;
+  }
+}

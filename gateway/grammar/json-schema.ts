@@ -1,0 +1,215 @@
+/**
+ * JSON schemas as byte grammars: every text of the grammar parses and validates. Of what a schema leaves open, the
+ * grammar keeps the usual: properties in the order that they are named, no others. A keyword that the grammar could not
+ * hold is refused with its path.
+ */
+import type { ByteGrammar, GrammarSymbol } from "../../worker/contract/grammar.ts";
+import { type Alternative, GrammarBuilder, GrammarTooLarge, literal } from "./builder.ts";
+import * as json from "./json-values.ts";
+import { annotations, countOf, keywordsOf, listAt, mapAt, SchemaFault, typesOf } from "./schema-parts.ts";
+
+/** Schemas inside schemas. */
+const maxDepth = 32;
+const maxAlternatives = 512;
+const maxProperties = 512;
+const maxChars = 4_096;
+const maxItems = 1_024;
+
+/** Any JSON object. */
+export function anyObjectGrammar(): ByteGrammar {
+  return grammarOf((it) => json.anyObject(it));
+}
+
+/** @throws SchemaFault with the path of what cannot be kept, from the schema on */
+export function schemaGrammar(schema: unknown): ByteGrammar {
+  return grammarOf((it) => new SchemaCompiler(it, schema).compile(schema, [], 0));
+}
+
+function grammarOf(make: (it: GrammarBuilder) => GrammarSymbol): ByteGrammar {
+  const it = new GrammarBuilder();
+  const whole = it.declare();
+  try {
+    it.define(whole, [[make(it)]]);
+  } catch (error) {
+    if (error instanceof GrammarTooLarge) throw new SchemaFault([], "is too large");
+    throw error;
+  }
+  const grammar = it.build();
+  if (grammar === undefined) throw new SchemaFault([], "has no finite value");
+  return grammar;
+}
+
+type Path = readonly (string | number)[];
+type Schema = Readonly<Record<string, unknown>>;
+
+class SchemaCompiler {
+  readonly #it: GrammarBuilder;
+  readonly #root: unknown;
+  readonly #referenced = new Map<string, GrammarSymbol>();
+  /** References that are followed now without a byte between them. */
+  readonly #open = new Set<string>();
+
+  constructor(it: GrammarBuilder, root: unknown) {
+    this.#it = it;
+    this.#root = root;
+  }
+
+  compile(schema: unknown, path: Path, depth: number): GrammarSymbol {
+    if (depth > maxDepth) throw new SchemaFault(path, `is nested deeper than ${maxDepth} schemas`);
+    if (schema === true) return json.anyValue(this.#it);
+    if (typeof schema !== "object" || schema === null || Array.isArray(schema)) {
+      throw new SchemaFault(path, "is not a schema that has a value");
+    }
+    const fields = schema as Schema;
+    if ("$ref" in fields) return this.#reference(fields, path, depth);
+    if ("anyOf" in fields) return this.#anyOf(fields, path, depth);
+    if ("const" in fields) return this.#values(fields, [fields.const], "const", path);
+    if ("enum" in fields) return this.#values(fields, listAt(fields, "enum", path, maxAlternatives), "enum", path);
+    const types = typesOf(fields, path);
+    keywordsOf(fields, types, path);
+    if (types.length === 0) return json.anyValue(this.#it);
+    // An integer is a number too: a value must not be spelled in two ways.
+    const wanted = types.includes("number") ? types.filter((type) => type !== "integer") : types;
+    return this.#it.rule(wanted.map((type) => [this.#ofType(type, fields, path, depth)]));
+  }
+
+  #ofType(type: string, fields: Schema, path: Path, depth: number): GrammarSymbol {
+    const it = this.#it;
+    switch (type) {
+      case "object":
+        return this.#object(fields, path, depth);
+      case "array":
+        return this.#array(fields, path, depth);
+      case "string": {
+        const [least, most] = countOf(fields, ["minLength", "maxLength"], path, maxChars);
+        return json.string(it, least, most);
+      }
+      case "number":
+        return json.number(it);
+      case "integer":
+        return json.integer(it);
+      case "boolean":
+        return json.boolean(it);
+      default:
+        return json.nothing(it);
+    }
+  }
+
+  #reference(fields: Schema, path: Path, depth: number): GrammarSymbol {
+    annotations(fields, ["$ref"], path);
+    const { $ref: target } = fields;
+    if (typeof target !== "string") throw new SchemaFault([...path, "$ref"], "is not a string");
+    if (this.#open.has(target)) throw new SchemaFault([...path, "$ref"], "refers to itself with nothing between");
+    const known = this.#referenced.get(target);
+    if (known !== undefined) return known;
+    const [schema, place] = this.#resolve(target, [...path, "$ref"]);
+    const rule = this.#it.declare();
+    this.#referenced.set(target, rule);
+    this.#open.add(target);
+    this.#it.define(rule, [[this.compile(schema, place, depth + 1)]]);
+    this.#open.delete(target);
+    return rule;
+  }
+
+  /** @returns the schema and its path */
+  #resolve(target: string, path: Path): readonly [unknown, Path] {
+    const match = /^#(?:\/(\$defs|definitions)\/([^/]+))?$/.exec(target);
+    if (match === null) throw new SchemaFault(path, "is neither '#' nor '#/$defs/…'");
+    const [, list, encoded] = match;
+    if (list === undefined || encoded === undefined) return [this.#root, []];
+    const name = encoded.replaceAll("~1", "/").replaceAll("~0", "~");
+    const definitions = mapAt(this.#root as Schema, list, []);
+    if (!Object.hasOwn(definitions, name)) throw new SchemaFault(path, "refers to a definition that is not there");
+    return [definitions[name], [list, name]];
+  }
+
+  #anyOf(fields: Schema, path: Path, depth: number): GrammarSymbol {
+    annotations(fields, ["anyOf"], path);
+    const schemas = listAt(fields, "anyOf", path, maxAlternatives);
+    return this.#it.rule(schemas.map((schema, i) => [this.compile(schema, [...path, "anyOf", i], depth + 1)]));
+  }
+
+  #values(fields: Schema, values: readonly unknown[], keyword: string, path: Path): GrammarSymbol {
+    annotations(fields, [keyword, "type"], path);
+    const types = typesOf(fields, path);
+    const fits = values.filter((value) => types.length === 0 || types.some((type) => isOfType(value, type)));
+    if (fits.length === 0) throw new SchemaFault([...path, keyword], "has no value of the type");
+    const texts = new Set(fits.map((value) => jsonText(value, [...path, keyword])));
+    return this.#it.rule([...texts].map(literal));
+  }
+
+  #array(fields: Schema, path: Path, depth: number): GrammarSymbol {
+    const [least, most] = countOf(fields, ["minItems", "maxItems"], path, maxItems);
+    const item = this.#inside(() => this.compile(fields.items ?? true, [...path, "items"], depth + 1));
+    return this.#it.rule(json.arrayOf(this.#it, `items of ${item}`, item, least, most));
+  }
+
+  #object(fields: Schema, path: Path, depth: number): GrammarSymbol {
+    const properties = mapAt(fields, "properties", path);
+    const names = Object.keys(properties);
+    if (names.length > maxProperties)
+      throw new SchemaFault([...path, "properties"], `has over ${maxProperties} entries`);
+    const required = fields.required === undefined ? [] : listAt(fields, "required", path, maxProperties, 0);
+    for (const [i, name] of required.entries()) {
+      if (typeof name === "string" && Object.hasOwn(properties, name)) continue;
+      throw new SchemaFault([...path, "required", i], "is not the name of one of the properties");
+    }
+    const { additionalProperties: others = true } = fields;
+    if (typeof others !== "boolean" && names.length > 0) {
+      throw new SchemaFault(
+        [...path, "additionalProperties"],
+        "is supported as true or false where there are properties",
+      );
+    }
+    return this.#inside(() => {
+      if (names.length > 0) return this.#members(properties, new Set(required), path, depth);
+      if (others === false) return this.#it.rule([literal("{}")]);
+      const value = this.compile(others, [...path, "additionalProperties"], depth + 1);
+      return this.#it.rule(json.mapOf(this.#it, `members of ${value}`, value));
+    });
+  }
+
+  /** Each of the properties in turn, or the next where it is not required; a comma where one came before. */
+  #members(properties: Schema, required: ReadonlySet<unknown>, path: Path, depth: number): GrammarSymbol {
+    const it = this.#it;
+    let rest: { readonly first: Alternative; readonly later: Alternative } = { first: [], later: [] };
+    for (const [name, schema] of Object.entries(properties).reverse()) {
+      const value = this.compile(schema, [...path, "properties", name], depth + 1);
+      const member = [...literal(`${JSON.stringify(name)}:`), json.space(it), value, ...rest.later];
+      const first = [json.space(it), ...member];
+      const later = [...literal(","), json.space(it), ...member];
+      const skip = !required.has(name);
+      rest = {
+        first: [it.rule(skip ? [first, rest.first] : [first])],
+        later: [it.rule(skip ? [later, rest.later] : [later])],
+      };
+    }
+    return it.rule([[...literal("{"), ...rest.first, json.space(it), ...literal("}")]]);
+  }
+
+  /** What is compiled now stands behind a byte, so it may refer to what it stands in. */
+  #inside(make: () => GrammarSymbol): GrammarSymbol {
+    const open = [...this.#open];
+    this.#open.clear();
+    const made = make();
+    for (const target of open) this.#open.add(target);
+    return made;
+  }
+}
+
+function jsonText(value: unknown, path: Path): string {
+  try {
+    return JSON.stringify(value);
+  } catch {
+    throw new SchemaFault(path, "is nested too deep");
+  }
+}
+
+function isOfType(value: unknown, type: string): boolean {
+  if (type === "null") return value === null;
+  if (type === "array") return Array.isArray(value);
+  if (type === "object") return typeof value === "object" && value !== null && !Array.isArray(value);
+  if (type === "integer") return Number.isInteger(value);
+  // The names of the others are JavaScript's own.
+  return typeof value === type;
+}

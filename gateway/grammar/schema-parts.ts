@@ -1,0 +1,85 @@
+/** The parts of a JSON schema: which keywords stand in it, and what they hold. */
+
+type Path = readonly (string | number)[];
+type Schema = Readonly<Record<string, unknown>>;
+
+/** What a schema asks for and a grammar does not hold. */
+export class SchemaFault extends Error {
+  readonly path: Path;
+
+  constructor(path: Path, message: string) {
+    super(message);
+    this.path = path;
+  }
+}
+
+/** Keywords that say nothing of the value. */
+const noted = ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"];
+/** Where definitions stand, which are compiled when they are referred to. */
+const held = ["$schema", "$defs", "definitions"];
+const keywordsOfType: Readonly<Record<string, readonly string[]>> = {
+  object: ["properties", "required", "additionalProperties"],
+  array: ["items", "minItems", "maxItems"],
+  string: ["minLength", "maxLength"],
+  number: [],
+  integer: [],
+  boolean: [],
+  null: [],
+};
+
+/** @throws SchemaFault for a keyword that is neither one of these nor a note */
+export function annotations(fields: Schema, keywords: readonly string[], path: Path): void {
+  const known = new Set([...noted, ...held, ...keywords]);
+  for (const keyword of Object.keys(fields)) {
+    if (!known.has(keyword)) throw new SchemaFault([...path, keyword], "is not supported here");
+  }
+}
+
+/** @throws SchemaFault for a keyword that the types do not have */
+export function keywordsOf(fields: Schema, types: readonly string[], path: Path): void {
+  annotations(fields, ["type", ...types.flatMap((type) => keywordsOfType[type] ?? [])], path);
+}
+
+/** The types that are named, or told by a keyword of theirs. None: any value. */
+export function typesOf(fields: Schema, path: Path): readonly string[] {
+  const { type } = fields;
+  if (type === undefined) {
+    return ["object", "array", "string"].filter((name) => keywordsOfType[name]?.some((keyword) => keyword in fields));
+  }
+  const named = typeof type === "string" ? [type] : listAt(fields, "type", path, 7);
+  const names = named.filter((name): name is string => typeof name === "string" && Object.hasOwn(keywordsOfType, name));
+  if (names.length < named.length) throw new SchemaFault([...path, "type"], "names a type that JSON does not have");
+  return [...new Set(names)];
+}
+
+/** A keyword's list. @throws SchemaFault when it is none, or of another length */
+export function listAt(fields: Schema, keyword: string, path: Path, most: number, least = 1): readonly unknown[] {
+  const value = fields[keyword];
+  if (Array.isArray(value) && value.length >= least && value.length <= most) return value;
+  throw new SchemaFault([...path, keyword], `is not a list of ${least} to ${most} entries`);
+}
+
+/** A keyword's object; an empty one when it is not there. */
+export function mapAt(fields: Schema, keyword: string, path: Path): Schema {
+  const value = fields[keyword] ?? {};
+  if (typeof value === "object" && !Array.isArray(value)) return value as Schema;
+  throw new SchemaFault([...path, keyword], "is not an object");
+}
+
+/** The least and the greatest count that two keywords give; 0 and Infinity when they are not there. */
+export function countOf(
+  fields: Schema,
+  [least, most]: readonly [string, string],
+  path: Path,
+  bound: number,
+): readonly [number, number] {
+  const at = (keyword: string, otherwise: number): number => {
+    const value = fields[keyword] ?? otherwise;
+    if (value === otherwise) return otherwise;
+    if (typeof value === "number" && Number.isInteger(value) && value >= 0 && value <= bound) return value;
+    throw new SchemaFault([...path, keyword], `is not an integer from 0 to ${bound}`);
+  };
+  const counts = [at(least, 0), at(most, Number.POSITIVE_INFINITY)] as const;
+  if (counts[0] <= counts[1]) return counts;
+  throw new SchemaFault([...path, most], `is less than ${least}`);
+}

@@ -1,0 +1,207 @@
+import { describe, expect, test } from "bun:test";
+import { Ajv } from "ajv";
+import fc from "fast-check";
+import { anyObjectGrammar, schemaGrammar } from "../../gateway/grammar/json-schema.ts";
+import { SchemaFault } from "../../gateway/grammar/schema-parts.ts";
+import { Choices } from "../sim/random.ts";
+import { Adversary, byteTokens, demoVocabulary, vocabularyOf } from "./adversary.ts";
+
+const bytes = new Adversary(vocabularyOf(byteTokens), 0);
+const demo = demoVocabulary();
+const model = new Adversary(demo.vocabulary, demo.endTokenId);
+
+/** Validators take no enum with a value twice; -0 is 0 there. */
+const sortedText = (value: unknown): string => Array.from(JSON.stringify(value)).sort().join();
+
+/** Schemas whose every completion is short, so that an adversary comes to an end. */
+const { schema: schemas } = fc.letrec<{ schema: object; leaf: object }>((tie) => ({
+  leaf: fc.oneof(
+    fc.constant({ type: "boolean" }),
+    fc.constant({ type: "null" }),
+    fc.constant({ type: "integer" }),
+    fc.constant({ type: "number" }),
+    fc.constant({ type: ["integer", "null", "number"] }),
+    fc.tuple(fc.nat(3), fc.nat(5)).map(([min, more]) => ({ type: "string", minLength: min, maxLength: min + more })),
+    fc
+      .uniqueArray(fc.jsonValue({ maxDepth: 1 }), { minLength: 1, maxLength: 4, selector: sortedText })
+      .map((values) => ({ enum: values })),
+    fc.jsonValue({ maxDepth: 2 }).map((value) => ({ const: value })),
+  ),
+  schema: fc.oneof(
+    { maxDepth: 3, depthIdentifier: "schema" },
+    tie("leaf"),
+    fc
+      .tuple(fc.dictionary(fc.string({ maxLength: 6 }), tie("schema"), { maxKeys: 4, noNullPrototype: true }), fc.nat())
+      .map(([properties, some]) => {
+        const required = Object.keys(properties).filter((_, i) => ((some >> i) & 1) === 0);
+        return { type: "object", properties, required, additionalProperties: false };
+      }),
+    fc
+      .tuple(tie("schema"), fc.nat(2), fc.nat(2))
+      .map(([items, min, more]) => ({ type: "array", items, minItems: min, maxItems: min + more })),
+    fc.array(tie("schema"), { minLength: 1, maxLength: 3 }).map((anyOf) => ({ anyOf })),
+  ),
+}));
+
+const validates = (schema: object, text: string): boolean => {
+  const ajv = new Ajv({ strict: false, logger: false });
+  return ajv.compile(schema)(JSON.parse(text));
+};
+
+describe("every completion parses and validates, whatever tokens are liked", () => {
+  test("of schemas by chance, in bytes and in the demo model's tokens", () => {
+    let ended = 0;
+    const property = fc.property(schemas, fc.nat(), (schema, seed) => {
+      const grammar = schemaGrammar(schema);
+      const choices = new Choices(seed);
+      const random = () => choices.next();
+      for (const adversary of [bytes, model]) {
+        const text = adversary.complete(grammar, random, 2_000);
+        if (text === undefined) continue;
+        ended += 1;
+        expect([text, validates(schema, text)]).toEqual([text, true]);
+      }
+    });
+    fc.assert(property, { numRuns: 120 });
+    expect(ended).toBeGreaterThan(200);
+  });
+
+  test("of any object", () => {
+    const grammar = anyObjectGrammar();
+    const choices = new Choices(5);
+    const random = () => choices.next();
+    const texts = Array.from({ length: 12 }, () => bytes.complete(grammar, random, 3_000)).filter(
+      (it) => it !== undefined,
+    );
+    expect(texts.length).toBeGreaterThan(3);
+    for (const text of texts) expect(typeof JSON.parse(text)).toBe("object");
+  });
+
+  test("of a schema that refers to itself", () => {
+    const tree = {
+      $ref: "#/$defs/node",
+      $defs: {
+        node: {
+          type: "object",
+          properties: { next: { anyOf: [{ type: "null" }, { $ref: "#/$defs/node" }] } },
+          required: ["next"],
+          additionalProperties: false,
+        },
+      },
+    };
+    const grammar = schemaGrammar(tree);
+    const choices = new Choices(3);
+    const random = () => choices.next();
+    for (let i = 0; i < 10; i++) {
+      const text = model.complete(grammar, random, 2_000);
+      expect(text).toBeDefined();
+      expect(validates(tree, text ?? "")).toBe(true);
+    }
+    expect(bytes.accepts(grammar, '{"next":{"next": {"next":null}}}')).toBe(true);
+  });
+});
+
+describe("what a model would write is allowed", () => {
+  test("values of schemas by chance, in their own order", () => {
+    const person = {
+      type: "object",
+      properties: {
+        name: { type: "string" },
+        age: { type: "integer" },
+        tags: { type: "array", items: { enum: ["a", "b"] } },
+        score: { type: ["number", "null"] },
+      },
+      required: ["name", "age"],
+      additionalProperties: false,
+    };
+    const grammar = schemaGrammar(person);
+    const yes = [
+      '{"name":"Jon","age":30}',
+      '{"name": "Jön \\"x\\" 世界 \\ud83d\\ude00", "age": -7, "tags": [], "score": 1.5e-3}',
+      '{\n  "name": "",\n  "age": 0,\n  "tags": [\n    "a",\n    "b"\n  ]\n}',
+    ];
+    for (const text of yes) expect([text, bytes.accepts(grammar, text)]).toEqual([text, true]);
+    const no = [
+      '{"name":"Jon"}',
+      '{"age":30,"name":"Jon"}',
+      '{"name":"Jon","age":30,}',
+      '{"name":"Jon","age":3.5}',
+      '{"name":"Jon","age":030}',
+      '{"name":"Jon","age":30,"tags":["c"]}',
+      '{"name":"Jon","age":30,"other":1}',
+      '{"name":"J\non","age":30}',
+      '{"name":"\\ud83d","age":30}',
+      '{"name":"Jon","age":30}}',
+      '{"name":"Jon","age":30',
+      "",
+    ];
+    for (const text of no) expect([text, bytes.accepts(grammar, text)]).toEqual([text, false]);
+  });
+
+  test("properties that are not required may be left out in every way", () => {
+    const all = { a: { type: "null" }, b: { type: "null" }, c: { type: "null" } };
+    const grammar = schemaGrammar({ properties: all, required: ["b"], additionalProperties: false });
+    for (const names of ["b", "ab", "bc", "abc", "a", "c", "ac", "", "ba"]) {
+      const text = `{${[...names].map((name) => `"${name}":null`).join(", ")}}`;
+      expect([text, bytes.accepts(grammar, text)]).toEqual([text, /^a?bc?$/.test(names)]);
+    }
+  });
+
+  test("lengths count characters, and arrays their items", () => {
+    const strings = schemaGrammar({ type: "string", minLength: 1, maxLength: 3 });
+    for (const text of ["", "a", "世界!", "\u{1f600}\u{1f600}\u{1f600}", "abcd"]) {
+      const fits = [...text].length >= 1 && [...text].length <= 3;
+      expect([text, bytes.accepts(strings, JSON.stringify(text))]).toEqual([text, fits]);
+    }
+    const arrays = schemaGrammar({ type: "array", items: { type: "boolean" }, minItems: 1, maxItems: 2 });
+    for (const count of [0, 1, 2, 3]) {
+      const text = JSON.stringify(Array.from({ length: count }, () => true));
+      expect(bytes.accepts(arrays, text)).toBe(count === 1 || count === 2);
+    }
+  });
+});
+
+describe("refused with its path", () => {
+  const nested = (schema: unknown) => ({ type: "object", properties: { a: { type: "array", items: schema } } });
+  let deep: object = { type: "null" };
+  for (let i = 0; i < 40; i++) deep = { type: "array", items: deep };
+  const cases: readonly (readonly [string, unknown, string])[] = [
+    ["a pattern", nested({ type: "string", pattern: "^a" }), "properties.a.items.pattern"],
+    ["a bound of a number", { type: "integer", minimum: 3 }, "minimum"],
+    ["all of", { allOf: [{}] }, "allOf"],
+    ["a type beside anyOf", { type: "object", anyOf: [{}] }, "type"],
+    ["a type that is none", nested({ type: "date" }), "properties.a.items.type"],
+    ["a schema that is none", nested("string"), "properties.a.items"],
+    ["no value at all", false, ""],
+    ["a required name that is no property", { type: "object", required: ["b"], properties: { a: {} } }, "required.0"],
+    [
+      "schemas of others beside properties",
+      { properties: { a: {} }, additionalProperties: {} },
+      "additionalProperties",
+    ],
+    ["an empty enum", { enum: [] }, "enum"],
+    ["an enum without a value of the type", { type: "string", enum: [1] }, "enum"],
+    ["another document", { $ref: "https://example.com/schema" }, "$ref"],
+    ["a definition that is not there", { $ref: "#/$defs/x", $defs: {} }, "$ref"],
+    ["a name of all objects", { $ref: "#/$defs/constructor", $defs: {} }, "$ref"],
+    ["itself", { anyOf: [{ type: "null" }, { $ref: "#" }] }, "anyOf.1.$ref"],
+    ["no end", { type: "object", properties: { a: { $ref: "#" } }, required: ["a"] }, ""],
+    ["too deep", deep, Array.from({ length: 33 }, () => "items").join(".")],
+    ["too long", { type: "string", maxLength: 5_000 }, "maxLength"],
+    ["fewer than least", { type: "array", minItems: 2, maxItems: 1 }, "maxItems"],
+    ["too large", { anyOf: Array.from({ length: 20 }, (_, i) => ({ type: "string", minLength: 4_096 - i })) }, ""],
+    ["too many values", { enum: Array.from({ length: 513 }, (_, i) => i) }, "enum"],
+  ];
+  test.each([...cases])("%s", (_what, schema, path) => {
+    const fault = (() => {
+      try {
+        schemaGrammar(schema);
+        return undefined;
+      } catch (error) {
+        return error instanceof SchemaFault ? error : undefined;
+      }
+    })();
+    expect(fault).toBeInstanceOf(SchemaFault);
+    expect(fault?.path.join(".")).toBe(path);
+  });
+});

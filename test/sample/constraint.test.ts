@@ -1,0 +1,83 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { type ByteGrammar, byteRange, firstRuleSymbol } from "../../worker/contract/grammar.ts";
+import { GrammarConstraint } from "../../worker/sample/constraint.ts";
+import { TokenTrie } from "../../worker/sample/token-trie.ts";
+import { vocabularyOf } from "../grammar/adversary.ts";
+
+const byte = (char: string): number => byteRange(char.charCodeAt(0), char.charCodeAt(0));
+const nested = firstRuleSymbol;
+/** (…(x)…) of any depth; or a, then any number of b. */
+const grammar: ByteGrammar = {
+  rules: [
+    [[nested + 1], [byte("a"), nested + 2]],
+    [[byte("("), nested + 1, byte(")")], [byte("x")]],
+    [[], [byte("b"), nested + 2]],
+  ],
+};
+const language = /^(?:ab*)$/;
+const isNested = (text: string): boolean =>
+  /^\(*x\)*$/.test(text) && text.indexOf("x") === text.length - 1 - text.indexOf("x");
+/** Beginnings of texts of the grammar. */
+const begins = (text: string): boolean =>
+  text === "" ||
+  language.test(text) ||
+  /^\(+$/.test(text) ||
+  (/^\(*x\)*$/.test(text) && text.lastIndexOf(")") - text.indexOf("x") <= text.indexOf("x"));
+
+const tokenTexts = fc.array(fc.string({ unit: fc.constantFrom(..."()xab"), maxLength: 5 }), {
+  minLength: 1,
+  maxLength: 40,
+});
+
+describe("a mask", () => {
+  test("allows what some text of the grammar goes on with, and the end where a text is whole", () => {
+    const property = fc.property(tokenTexts, fc.array(fc.nat(), { maxLength: 8 }), (texts, picks) => {
+      // Token 0 ends. One character at least leads on from everywhere.
+      const tokens = ["", ...texts, ..."()xab"];
+      const trie = new TokenTrie(vocabularyOf(tokens));
+      const constraint = new GrammarConstraint(grammar, trie, tokens.length, [0]);
+      let text = "";
+      for (const pick of picks) {
+        const mask = constraint.mask();
+        const allowed = tokens.map((_, id) => ((mask[id >> 5] >> (id & 31)) & 1) === 1);
+        const expected = tokens.map((token, id) =>
+          id === 0 ? language.test(text) || isNested(text) : token !== "" && begins(text + token),
+        );
+        expect([text, allowed]).toEqual([text, expected]);
+        const ids = tokens.map((_, id) => id).filter((id) => id > 0 && allowed[id]);
+        const next = ids[pick % ids.length];
+        if (next === undefined) return;
+        constraint.accept(next);
+        text += tokens[next];
+      }
+    });
+    fc.assert(property, { numRuns: 300 });
+  });
+
+  test("refuses a token that may not come", () => {
+    const constraint = new GrammarConstraint(grammar, new TokenTrie(vocabularyOf(["", "a", "x"])), 3, [0]);
+    constraint.accept(1);
+    expect(() => constraint.accept(2)).toThrow(RangeError);
+  });
+
+  test("gives up what is too ambiguous, and keeps what it keeps whole", () => {
+    // Each a is read in two ways, which both go on: 2^n readings of n of them.
+    const twice: ByteGrammar = {
+      rules: [
+        [[nested + 1, byte(".")]],
+        [[byte("x")], [byte("a"), nested + 1, byte("b")], [byte("a"), nested + 1, byte("c")]],
+      ],
+    };
+    const tokens = ["", ..."abcx."];
+    const constraint = new GrammarConstraint(twice, new TokenTrie(vocabularyOf(tokens)), tokens.length, [0]);
+    const depth = 40;
+    for (let i = 0; i < depth; i++) constraint.accept(1);
+    constraint.accept(4);
+    for (let i = 0; i < depth; i++) {
+      const mask = constraint.mask()[0];
+      constraint.accept((mask >> 2) & 1 ? 2 : 3);
+    }
+    expect(constraint.mask()[0]).toBe(1 << 5);
+  });
+});
