@@ -2,6 +2,7 @@
 import { Hono } from "hono";
 import { ApiError, errorBody, toApiError } from "./errors.ts";
 import { anthropicErrorBody, speaksAnthropic } from "./http/anthropic-errors.ts";
+import { auditTrail } from "./http/audit.ts";
 import { type AppEnv, authenticate } from "./http/auth.ts";
 import { logFailure } from "./http/failure.ts";
 import { type RateLimitDeps, rateLimits } from "./http/rate-limits.ts";
@@ -9,6 +10,7 @@ import { declaredRoutes } from "./http/route.ts";
 import type { Log } from "./log.ts";
 import type { Metrics } from "./metrics.ts";
 import type { Authenticator } from "./principal.ts";
+import type { AuditLog } from "./tenant/audit.ts";
 
 export interface AppDeps {
   readonly authenticator: Authenticator;
@@ -18,6 +20,8 @@ export interface AppDeps {
   readonly translateError?: (thrown: unknown) => ApiError | undefined;
   /** undefined: callers have no limits of their own. */
   readonly rateLimits?: RateLimitDeps;
+  /** undefined: changes are not written down. */
+  readonly audit?: AuditLog;
   readonly metrics: Metrics;
   readonly log: Log;
 }
@@ -57,6 +61,7 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
   });
   app.use("*", authenticate(deps.authenticator));
   if (deps.rateLimits !== undefined) app.use("*", rateLimits(deps.rateLimits));
+  if (deps.audit !== undefined) app.use("*", auditTrail(deps.audit, deps.log));
   for (const addRoutes of deps.routes) addRoutes(app);
   declaredRoutes(app);
   app.notFound(() => {

@@ -2,6 +2,8 @@
  * Counters and histograms in Prometheus' text form. Label values come from fixed sets (routes, status codes,
  * workers), never from what tenants send.
  */
+import type { UsageLedger } from "./tenant/usage.ts";
+
 export type Labels = Readonly<Record<string, string>>;
 
 const secondsBuckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
@@ -19,8 +21,17 @@ interface Metric {
   readonly series: Map<string, Series>;
 }
 
+/** Tokens of a run that ended. Tenants are no labels, since their number has no bound. */
+export type TenantUsage = Pick<UsageLedger, "add">;
+
 export class Metrics {
+  readonly tenantUsage: TenantUsage | undefined;
   readonly #metrics = new Map<string, Metric>();
+
+  /** @param tenantUsage told of what the token counters count, by tenant */
+  constructor(tenantUsage?: TenantUsage) {
+    this.tenantUsage = tenantUsage;
+  }
 
   count(name: string, help: string, labels: Labels = {}, amount = 1): void {
     const series = this.#series(name, "counter", help, labels);

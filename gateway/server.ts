@@ -35,21 +35,16 @@ import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
 import { listen } from "./listen.ts";
 import { createLog, type Log } from "./log.ts";
-import { ChatTemplate } from "./lower/chat-template.ts";
-import { TokenBytes } from "./lower/detokenizer.ts";
-import { readModelText } from "./lower/model-text.ts";
-import { Lowerer } from "./lower/plan.ts";
-import { QueryLowerer } from "./lower/query-lowerer.ts";
-import { TextTokenizer } from "./lower/tokenizer.ts";
 import { metered, paced } from "./metered.ts";
 import { Metrics } from "./metrics.ts";
 import { Pipeline } from "./pipeline.ts";
 import { type LimitedWorkers, openQueries } from "./queries.ts";
+import { openRecords, type Records } from "./records.ts";
 import { SpanService } from "./span-service.ts";
-import { StoredResponses } from "./stored-responses.ts";
 import { RateLimiter } from "./tenant/rate-limiter.ts";
 import { loadServerSecret } from "./tenant/secret.ts";
 import { TenantService } from "./tenant/tenants.ts";
+import { openText, type TextSide } from "./text-side.ts";
 import { openWorkers, type Workers, type WorkersOptions } from "./workers.ts";
 
 export interface RunningServer {
@@ -105,24 +100,9 @@ export async function startServer(config: Config, options: StartOptions): Promis
     spans,
     log,
   });
-  const stored = new StoredResponses(db, {
-    perTenant: limits.storedResponses,
-    keepMs: limits.storedResponseMs,
-    nowMs: Date.now,
-  });
+  const records = openRecords(db, log);
   const state = { draining: false };
-  const reduceArity = config.queryReduceArity;
-  const app = openApp({
-    workers,
-    text,
-    tenants,
-    corpus,
-    stored,
-    embedding,
-    reduceArity,
-    log,
-    draining: () => state.draining,
-  });
+  const app = openApp({ workers, text, tenants, corpus, embedding, records, config, log, state });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   workers.start();
   await corpus.start();
@@ -133,6 +113,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
     await Promise.all([workers.stop(), embedding.stop()]);
+    records.stop();
     closeData();
   };
   let stopped: Promise<void> | undefined;
@@ -153,30 +134,20 @@ interface AppParts {
   readonly text: TextSide;
   readonly tenants: TenantService;
   readonly corpus: Corpus;
-  readonly stored: StoredResponses;
   readonly embedding: EmbeddingService;
-  readonly reduceArity: number | undefined;
+  readonly records: Records;
+  readonly config: Config;
   readonly log: Log;
-  readonly draining: () => boolean;
+  readonly state: { readonly draining: boolean };
 }
 
-function openApp({
-  workers,
-  text,
-  tenants,
-  corpus,
-  stored,
-  embedding,
-  reduceArity,
-  log,
-  draining,
-}: AppParts): Hono<AppEnv> {
+function openApp({ workers, text, tenants, corpus, embedding, records, config, log, state }: AppParts): Hono<AppEnv> {
   const { registry, residency, dispatcher } = workers;
-  const metrics = new Metrics();
+  const metrics = new Metrics(records.usage);
   const rateLimiter = new RateLimiter(limits.limitedOwners);
   const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter) };
   const chat = {
-    stored,
+    stored: records.stored,
     pipeline: openPipeline(limited, text, tenants, corpus),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
@@ -187,7 +158,7 @@ function openApp({
   };
   const { limiter, nowMs } = chat;
   const query = {
-    queries: openQueries({ workers: limited, text, tenants, corpus, reduceArity }),
+    queries: openQueries({ workers: limited, text, tenants, corpus, reduceArity: config.queryReduceArity }),
     limiter,
     metrics,
     nowMs,
@@ -224,10 +195,12 @@ function openApp({
       (it) => addBulkRoutes(it, bulk),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
       (it) => addCacheRoutes(it, { registry, residency }),
-      (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining }),
+      (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
+      records.addRoutes,
       (it) => addDocsRoutes(it, { version }),
     ],
     translateError,
+    audit: records.audit,
     metrics,
     log,
   });
@@ -256,28 +229,6 @@ function openPipeline(
     fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
     requestMs: limits.requestMs,
   });
-}
-
-type TextSide = ReturnType<typeof openText>;
-
-/** Tokenizer, template and bytes of the model's folder; the lowerer when a worker has told the model's digest. */
-function openText(config: Config) {
-  const modelText = readModelText(config.modelDir);
-  const tokenizer = new TextTokenizer(modelText, { cacheChars: limits.encodedCacheChars });
-  const template = new ChatTemplate(modelText);
-  let lowerer: Lowerer | undefined;
-  let queryLowerer: QueryLowerer | undefined;
-  // All workers serve one model (the registry sees to it), so there is one lowerer of each kind.
-  const lowererFor = (card: ModelCard): Lowerer => {
-    lowerer ??= new Lowerer({ template, tokenizer, card, cacheChars: limits.spanCacheChars });
-    return lowerer;
-  };
-  const queryLowererFor = (card: ModelCard): QueryLowerer => {
-    const cacheChars = limits.encodedCacheChars;
-    queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheChars });
-    return queryLowerer;
-  };
-  return { tokenizer, lowererFor, queryLowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
 }
 
 function translateError(thrown: unknown): ApiError | undefined {

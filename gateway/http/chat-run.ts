@@ -34,7 +34,7 @@ export async function runChat(
     const choices = emptyChoices(request.choiceCount);
     const onEnd = (): void => {
       leave();
-      countRuns(metrics, endsOf(choices));
+      countRuns(metrics, tenantId, endsOf(choices));
     };
     return await answer(run, { events: run.events, choices, client, onEnd });
   } catch (error) {

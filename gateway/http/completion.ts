@@ -154,13 +154,18 @@ export function collect(choice: Choice | undefined, event: CompletionEvent): voi
 
 export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
 
-export function countRuns(metrics: Metrics, runs: readonly CountedRun[]): void {
+/** The token counters, and with the same numbers the tenant's usage. */
+export function countRuns(metrics: Metrics, tenantId: string, runs: readonly CountedRun[]): void {
   for (const { reason, completionTokens, report } of runs) {
     const { timings, usage, workerId: worker } = report;
     const seconds = (ms: number): number => ms / 1000;
     metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
     metrics.count("vllm:prompt_tokens_total", "Prompt tokens.", { worker }, usage.promptTokens);
     metrics.count("vllm:generation_tokens_total", "Generated tokens.", { worker }, completionTokens);
+    metrics.count("spangate_cached_tokens_total", "Prompt tokens that were cached.", { worker }, usage.cachedTokens);
+    metrics.count("spangate_cache_write_tokens_total", "Prompt tokens stored.", { worker }, usage.cacheWriteTokens);
+    const { promptTokens, cachedTokens, cacheWriteTokens } = usage;
+    metrics.tenantUsage?.add(tenantId, { requests: 1, promptTokens, cachedTokens, cacheWriteTokens, completionTokens });
     metrics.observe(
       "vllm:time_to_first_token_seconds",
       "Arrival in the worker to first token.",

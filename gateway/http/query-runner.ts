@@ -23,7 +23,7 @@ export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantI
         return { response: queryAnswer(kind, head, requestId, run.report, choices), usage: run.report.usage() };
       } finally {
         const ends = run.report.generates.map(({ end }) => end);
-        countRuns(metrics, ends);
+        countRuns(metrics, tenantId, ends);
       }
     },
   };

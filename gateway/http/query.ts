@@ -112,6 +112,7 @@ async function execute(
     leave();
     countRuns(
       deps.metrics,
+      tenantIdOf(context),
       run.report.generates.map(({ end }) => end),
     );
   };

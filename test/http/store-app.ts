@@ -13,12 +13,15 @@ import { addVectorStoreFileRoutes } from "../../gateway/http/vector-store-files.
 import { addVectorStoreRoutes } from "../../gateway/http/vector-stores.ts";
 import { Metrics } from "../../gateway/metrics.ts";
 import type { Scope } from "../../gateway/principal.ts";
+import { openRecords } from "../../gateway/records.ts";
+import type { UsageLedger } from "../../gateway/tenant/usage.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 
 export interface StoreApp {
   readonly world: World;
   readonly app: Hono<AppEnv>;
   readonly adminKey: string;
+  readonly usage: UsageLedger;
   /** A tenant and a key of it. */
   tenant(name: string, ...scopes: Scope[]): { readonly id: `tenant_${string}`; readonly key: string };
 }
@@ -36,6 +39,7 @@ export interface Answer {
 export function createStoreApp(): StoreApp {
   const world = createWorld();
   const { tenants, corpus } = world;
+  const records = openRecords(world.db, () => undefined);
   const app = createApp({
     authenticator: tenants.apiKeys,
     routes: [
@@ -45,9 +49,11 @@ export function createStoreApp(): StoreApp {
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(2) }),
       (it) => addTenantRoutes(it, { tenants, corpus }),
+      records.addRoutes,
     ],
     translateError: (thrown) =>
       thrown instanceof DbError && thrown.code === "full" ? new ApiError("storage_full", { cause: thrown }) : undefined,
+    audit: records.audit,
     metrics: new Metrics(),
     log: () => undefined,
   });
@@ -58,6 +64,7 @@ export function createStoreApp(): StoreApp {
     world,
     app,
     adminKey,
+    usage: records.usage,
     tenant: (name, ...scopes) => {
       const { id } = tenants.create(name);
       const all: Scope[] = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];

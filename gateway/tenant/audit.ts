@@ -1,0 +1,54 @@
+/** Who changed what, and when: ids and the route, never names, text, keys or salts. */
+import { type AuditEventRow, findAuditEvent, insertAuditEvent, listAuditEvents } from "../../db/audit.ts";
+import { newId, parseId } from "../../db/ids.ts";
+import type { Db } from "../../db/open.ts";
+import type { Page, PageRange } from "../../db/page.ts";
+import { ApiError } from "../errors.ts";
+import type { Principal } from "../principal.ts";
+
+export interface AuditedAction {
+  readonly requestId: string;
+  readonly principal: Principal;
+  /** Method and route, such as "DELETE /v1/files/{file_id}". */
+  readonly action: string;
+  /** Ids that the path names, and as `id` that of what was made. */
+  readonly objectIds: Readonly<Record<string, string>>;
+}
+
+/** The oldest go when there are more. */
+const maxEvents = 1_000_000;
+
+export class AuditLog {
+  readonly #db: Db;
+
+  constructor(db: Db) {
+    this.#db = db;
+  }
+
+  record({ requestId, principal, action, objectIds }: AuditedAction): void {
+    const { keyId, tenantId: actorTenantId = null } = principal;
+    const tenantId = objectIds.tenant_id ?? (action === "POST /admin/v1/tenants" ? objectIds.id : undefined);
+    const who = { requestId, keyId, actorTenantId, tenantId: tenantId ?? actorTenantId };
+    insertAuditEvent(this.#db, { id: newId("auditEvent"), at: Date.now(), ...who, action, objectIds }, maxEvents);
+  }
+
+  /** What the caller may see: all of it with platform:admin, else what its tenant did or had done to it. */
+  list(caller: Principal, range: PageRange): Page<AuditEventRow> {
+    return listAuditEvents(this.#db, visibleTenant(caller), range);
+  }
+
+  /** @throws ApiError not_found */
+  get(caller: Principal, rawId: string): AuditEventRow {
+    const id = parseId("auditEvent", rawId);
+    const row = id === undefined ? undefined : findAuditEvent(this.#db, id, visibleTenant(caller));
+    if (row === undefined) throw new ApiError("not_found");
+    return row;
+  }
+}
+
+/** undefined: every tenant. @throws ApiError no_tenant */
+export function visibleTenant({ scopes, tenantId }: Principal): string | undefined {
+  if (scopes.has("platform:admin")) return undefined;
+  if (tenantId === undefined) throw new ApiError("no_tenant");
+  return tenantId;
+}

@@ -1,0 +1,81 @@
+/**
+ * Usage by day and tenant. Runs are added up in memory and written together, so that no request waits for a disk;
+ * a crash loses what came in the last second.
+ */
+import type { Db } from "../../db/open.ts";
+import type { Page } from "../../db/page.ts";
+import { addUsage, listUsage, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
+import type { Log } from "../log.ts";
+
+/** Tokens of runs that ended. */
+export type UsageCounts = Omit<UsageDayRow, "day" | "tenantId">;
+
+export interface UsageLedgerOptions {
+  readonly nowMs?: () => number;
+  readonly flushMs?: number;
+}
+
+export class UsageLedger {
+  readonly #db: Db;
+  readonly #log: Log;
+  readonly #nowMs: () => number;
+  readonly #timer: NodeJS.Timeout;
+  #unwritten = new Map<string, UsageDayRow>();
+
+  constructor(db: Db, log: Log, { nowMs = Date.now, flushMs = 1_000 }: UsageLedgerOptions = {}) {
+    this.#db = db;
+    this.#log = log;
+    this.#nowMs = nowMs;
+    this.#timer = setInterval(() => this.#tryFlush(), flushMs);
+    this.#timer.unref();
+  }
+
+  add(tenantId: string, counts: UsageCounts): void {
+    const day = dayOf(this.#nowMs());
+    const key = `${day} ${tenantId}`;
+    const present = this.#unwritten.get(key);
+    this.#unwritten.set(key, present === undefined ? { day, tenantId, ...counts } : summed(present, counts));
+  }
+
+  /** With all that was added until now. */
+  list(range: UsageRange): Page<UsageDayRow> {
+    this.#flush();
+    return listUsage(this.#db, range);
+  }
+
+  stop(): void {
+    clearInterval(this.#timer);
+    this.#tryFlush();
+  }
+
+  #tryFlush(): void {
+    try {
+      this.#flush();
+    } catch {
+      // It stays in memory and is tried again.
+      this.#log("error", "usage could not be written");
+    }
+  }
+
+  #flush(): void {
+    if (this.#unwritten.size === 0) return;
+    addUsage(this.#db, [...this.#unwritten.values()]);
+    this.#unwritten = new Map();
+  }
+}
+
+/** UTC. */
+export function dayOf(unixMs: number): string {
+  return new Date(unixMs).toISOString().slice(0, 10);
+}
+
+function summed(row: UsageDayRow, counts: UsageCounts): UsageDayRow {
+  return {
+    ...row,
+    requests: row.requests + counts.requests,
+    promptTokens: row.promptTokens + counts.promptTokens,
+    cachedTokens: row.cachedTokens + counts.cachedTokens,
+    cacheWriteTokens: row.cacheWriteTokens + counts.cacheWriteTokens,
+    completionTokens: row.completionTokens + counts.completionTokens,
+  };
+}

@@ -1,0 +1,31 @@
+/** Between text and tokens: all that is made of the model's folder. */
+import type { ModelCard } from "../worker/contract/model-card.ts";
+import { type Config, limits } from "./config.ts";
+import { ChatTemplate } from "./lower/chat-template.ts";
+import { TokenBytes } from "./lower/detokenizer.ts";
+import { readModelText } from "./lower/model-text.ts";
+import { Lowerer } from "./lower/plan.ts";
+import { QueryLowerer } from "./lower/query-lowerer.ts";
+import { TextTokenizer } from "./lower/tokenizer.ts";
+
+export type TextSide = ReturnType<typeof openText>;
+
+/** Tokenizer, template and bytes of the model's folder; the lowerer when a worker has told the model's digest. */
+export function openText(config: Config) {
+  const modelText = readModelText(config.modelDir);
+  const tokenizer = new TextTokenizer(modelText, { cacheChars: limits.encodedCacheChars });
+  const template = new ChatTemplate(modelText);
+  let lowerer: Lowerer | undefined;
+  let queryLowerer: QueryLowerer | undefined;
+  // All workers serve one model (the registry sees to it), so there is one lowerer of each kind.
+  const lowererFor = (card: ModelCard): Lowerer => {
+    lowerer ??= new Lowerer({ template, tokenizer, card, cacheChars: limits.spanCacheChars });
+    return lowerer;
+  };
+  const queryLowererFor = (card: ModelCard): QueryLowerer => {
+    const cacheChars = limits.encodedCacheChars;
+    queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheChars });
+    return queryLowerer;
+  };
+  return { tokenizer, lowererFor, queryLowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
+}
