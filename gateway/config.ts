@@ -88,8 +88,9 @@ export const limits = {
   explainSteps: 200,
   explainRuns: 4_096,
   explainNodeChars: 4_096,
-  inFlightPerWorker: 1_024,
-  unplacedRequests: 1_024,
+  /** Requests that wait for a worker, and tokens of their prompts; a tenant may have a quarter of each. */
+  waitingRequests: 8_192,
+  waitingTokens: 2 ** 25,
   attempts: 3,
   abortGraceMs: 2_000,
   drainMs: 10_000,
@@ -128,7 +129,8 @@ const relations: readonly (readonly [boolean, string])[] = [
   [limits.bulkBodyBytes <= limits.serverBodyBytes, "a bulk body fits into what the server takes"],
   [limits.bulksPerTenant <= limits.bulkRecordsPerTenant, "a bulk request that runs can be looked at"],
   [limits.queryBodyBytes <= limits.serverBodyBytes, "a query fits into what the server takes"],
-  [limits.queryConcurrency <= limits.inFlightPerWorker, "one query does not fill a worker"],
+  [limits.queryConcurrency * 4 <= limits.waitingRequests, "one query does not fill its tenant's part of the queue"],
+  [contractLimits.maxRequestTokens * 4 <= limits.waitingTokens, "any prompt fits into its tenant's part of the queue"],
   [limits.queryDefaultTokens <= contractLimits.maxRequestTokens, "a default completion is one that a worker takes"],
   [limits.streamPingMs * 2 <= limits.streamStallMs, "a stream is pinged before it counts as stalled"],
   [limits.documents + 2 <= contractLimits.maxRuns, "a span each and the main runs fit into a plan"],
@@ -153,6 +155,8 @@ export interface Config {
   /** Bytes of each worker's KV pool; undefined: the worker's default. */
   readonly kvBytes: number | undefined;
   readonly weights: "float32" | "int8";
+  /** Requests that each worker runs at the same time. */
+  readonly maxRunning: number;
   /** Threads of each worker. */
   readonly threadCount: number;
   /** Arity of the trees that wide judges become; undefined: they stay as they are. */
@@ -202,6 +206,8 @@ const schema = z.object({
   SPANGATE_KV_BYTES: wholeNumber(mib, 2 ** 42).optional(),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"], { error: 'must be "float32" or "int8"' }).default("float32"),
   SPANGATE_THREADS: wholeNumber(1, 256).optional(),
+  /** The worker's own setting, and its default. */
+  SPANGATE_MAX_RUNNING: wholeNumber(1, 1_024).default(64),
   SPANGATE_QUERY_REDUCE_ARITY: wholeNumber(0, 1_024)
     .refine((arity) => arity !== 1, "must be 0 (off) or from 2 to 1024")
     .optional(),
@@ -238,6 +244,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     devices: values.SPANGATE_DEVICES,
     kvBytes: values.SPANGATE_KV_BYTES,
     weights: values.SPANGATE_WEIGHTS,
+    maxRunning: values.SPANGATE_MAX_RUNNING,
     threadCount:
       values.SPANGATE_THREADS ?? Math.max(1, Math.floor(availableParallelism() / values.SPANGATE_DEVICES.length)),
     // 0 is off, as unset is.

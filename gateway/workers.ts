@@ -60,8 +60,9 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     supervisor,
     log,
     maxAttempts: limits.attempts,
-    maxInFlightPerWorker: limits.inFlightPerWorker,
-    maxUnplaced: limits.unplacedRequests,
+    maxRunningPerWorker: config.maxRunning,
+    maxWaiting: limits.waitingRequests,
+    maxWaitingTokens: limits.waitingTokens,
     abortGraceMs: limits.abortGraceMs,
   });
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;

@@ -2,42 +2,17 @@
  * Owns the requests in flight: places each on a worker, hands its events on, retries silently while nothing
  * was streamed, ends it with an error otherwise. Every request ends: by its worker, its deadline or its abort.
  */
-import type { WorkerErrorCode, WorkerMessage } from "../../worker/contract/messages.ts";
+import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError, type ErrorCode } from "../errors.ts";
-import type { Log } from "../log.ts";
+import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
 import { Evictions, type TenantPart } from "./evictions.ts";
-import { type InFlight, openEntry } from "./in-flight.ts";
+import { FairQueue } from "./fair-queue.ts";
+import { abortedEnd, type InFlight, openEntry } from "./in-flight.ts";
 import { type Placed, Placer } from "./placement.ts";
-import type { Registry } from "./registry.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
-import type { Residency } from "./residency.ts";
-import type { Supervisor, WorkerEvents } from "./supervisor.ts";
-import type { Underway } from "./underway.ts";
-import type { UseCounts } from "./use-counts.ts";
-
-export interface DispatcherOptions {
-  readonly registry: Registry;
-  readonly residency: Residency;
-  readonly underway: Underway;
-  readonly uses: Pick<UseCounts, "note">;
-  readonly supervisor: Pick<Supervisor, "send">;
-  readonly log: Log;
-  /** Times a request is sent to a worker, the first time included. */
-  readonly maxAttempts: number;
-  readonly maxInFlightPerWorker: number;
-  /** Requests that wait for a worker to become ready. */
-  readonly maxUnplaced: number;
-  /** How long a worker may take to confirm an abort. */
-  readonly abortGraceMs: number;
-}
-
-const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
-  bad_plan: "internal",
-  prompt_too_long: "context_length_exceeded",
-  overloaded: "overloaded",
-  internal: "internal",
-};
+import type { WorkerEvents } from "./supervisor.ts";
+import { Windows } from "./windows.ts";
 
 export class Dispatcher implements WorkerEvents {
   readonly #options: DispatcherOptions;
@@ -45,22 +20,27 @@ export class Dispatcher implements WorkerEvents {
   readonly #evictions: Evictions;
   /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
   readonly #byWorkerRequestId = new Map<string, InFlight>();
-  readonly #unplaced = new Set<InFlight>();
+  readonly #windows: Windows;
+  readonly #waiting: FairQueue<InFlight>;
   #draining = false;
 
   constructor(options: DispatcherOptions) {
     this.#options = options;
-    this.#placer = new Placer(options);
+    const { maxRunningPerWorker, maxWaiting, maxWaitingTokens, nowMs = () => performance.now() } = options;
+    this.#windows = new Windows({ maxRunningPerWorker, nowMs });
+    this.#waiting = new FairQueue({ maxItems: maxWaiting, maxTokens: maxWaitingTokens });
+    this.#placer = new Placer({ ...options, windows: this.#windows });
     this.#evictions = new Evictions(options);
   }
 
   /**
    * Runs a plan. The events end after `finished`; leaving the loop early aborts the request.
-   * @throws ApiError (while iterating, or at once) overloaded, not_ready, worker_lost, deadline_exceeded, …
+   * @throws ApiError (while iterating, or at once) overloaded, concurrency_limited, not_ready, worker_lost, …
    */
   submit(request: DispatchRequest): AsyncIterableIterator<GenerationEvent> {
     if (this.#draining) throw new ApiError("server_shutdown");
     const entry = openEntry(request, (aborted) => this.#abort(aborted));
+    this.#windows.note(request.tenantId);
     this.#place(entry);
     if (request.params.maxTokens > 0) this.#options.uses.note(request.plan);
     entry.timers.deadline = setTimeout(() => this.#cutOff(entry, "deadline_exceeded"), request.deadlineMs);
@@ -82,36 +62,34 @@ export class Dispatcher implements WorkerEvents {
   async drain(deadlineMs: number): Promise<void> {
     this.#draining = true;
     const endMs = performance.now() + deadlineMs;
-    for (const entry of [...this.#unplaced]) this.#fail(entry, new ApiError("server_shutdown"));
+    for (const entry of this.#waiting.items()) this.#fail(entry, new ApiError("server_shutdown"));
     while (this.#byWorkerRequestId.size > 0 && performance.now() < endMs) await Bun.sleep(10);
     for (const entry of [...this.#byWorkerRequestId.values()]) this.#cutOff(entry, "server_shutdown");
   }
 
   /** Requests that run on a worker, and those that wait for one. */
   stats(): { readonly running: number; readonly unplaced: number } {
-    return { running: this.#byWorkerRequestId.size, unplaced: this.#unplaced.size };
+    return { running: this.#byWorkerRequestId.size, unplaced: this.#waiting.size };
   }
 
   onReady(): void {
-    for (const entry of [...this.#unplaced]) {
-      this.#unplaced.delete(entry);
-      this.#placeOrFail(entry);
-    }
+    this.#sendWaiting();
   }
 
   onLost(workerId: string): void {
     this.#options.residency.forget(workerId);
     this.#options.underway.forget(workerId);
+    this.#windows.forget(workerId);
     for (const entry of [...this.#byWorkerRequestId.values()]) {
       if (entry.workerId !== workerId) continue;
       this.#detach(entry);
       const seen = entry.streamedTokens > 0 && entry.request.restartable !== true;
       if (!seen && !entry.aborted && entry.attempt < this.#options.maxAttempts) this.#restart(entry);
-      else if (entry.aborted) this.#finishAborted(entry);
+      else if (entry.aborted) this.#finish(entry, abortedEnd(entry));
       else this.#fail(entry, new ApiError("worker_lost"));
     }
     // The last worker failed for good: what waits for one would wait until its deadline.
-    if (this.#isHopeless()) for (const entry of [...this.#unplaced]) this.#fail(entry, new ApiError("not_ready"));
+    if (this.#isHopeless()) for (const entry of this.#waiting.items()) this.#fail(entry, new ApiError("not_ready"));
   }
 
   onMessage(workerId: string, message: WorkerMessage): void {
@@ -142,6 +120,7 @@ export class Dispatcher implements WorkerEvents {
       case "tokens": {
         if (entry.streamedTokens === 0) this.#releasePending(entry);
         entry.streamedTokens += message.tokenIds.length;
+        this.#waiting.charge(entry.tenantId, message.tokenIds.length);
         const { tokenIds, logprobs } = message;
         entry.queue.push(
           logprobs === undefined ? { type: "tokens", tokenIds } : { type: "tokens", tokenIds, logprobs },
@@ -164,19 +143,37 @@ export class Dispatcher implements WorkerEvents {
     }
   }
 
+  /** Sends it to a worker that has room, or lets it wait for one. */
   #place(entry: InFlight): void {
-    const { registry, maxUnplaced } = this.#options;
-    const ready = registry.ready();
-    if (ready.length === 0) {
-      if (this.#isHopeless()) throw new ApiError("not_ready");
-      if (this.#unplaced.size >= maxUnplaced) throw new ApiError("overloaded", { retryAfterS: 2 });
-      this.#unplaced.add(entry);
+    const isNext = !this.#waiting.isWaiting(entry.tenantId);
+    const placed = isNext ? this.#fit(entry) : undefined;
+    if (placed !== undefined) {
+      this.#send(entry, placed);
       return;
     }
-    const open = ready.filter(({ id }) => !entry.refusedBy.has(id));
-    const placed = this.#placer.choose(open, entry.request, entry.promptTokens);
-    if (placed === undefined) throw new ApiError("overloaded", { retryAfterS: 2 });
-    this.#send(entry, placed);
+    if (this.#isHopeless()) throw new ApiError("not_ready");
+    const refusal = this.#waiting.refusal(entry);
+    if (refusal === "full") throw new ApiError("overloaded", { retryAfterS: 2 });
+    if (refusal === "tenant full") {
+      const message = "The tenant has too many requests that wait to be run.";
+      throw new ApiError("concurrency_limited", { message, retryAfterS: 2 });
+    }
+    this.#waiting.push(entry);
+    // Those before it may wait for a worker that it does not need.
+    if (!isNext) this.#sendWaiting();
+  }
+
+  #fit(entry: InFlight): Placed | undefined {
+    const open = this.#options.registry.ready().filter(({ id }) => !entry.refusedBy.has(id));
+    return this.#placer.choose(open, entry.request, entry.promptTokens);
+  }
+
+  #sendWaiting(): void {
+    while (!this.#draining) {
+      const next = this.#waiting.take((entry) => this.#fit(entry));
+      if (next === undefined) return;
+      this.#send(next.item, next.fit);
+    }
   }
 
   #send(entry: InFlight, { workerId, missingTokens, missing }: Placed): void {
@@ -189,6 +186,8 @@ export class Dispatcher implements WorkerEvents {
     entry.pendingTokens = missingTokens;
     this.#byWorkerRequestId.set(entry.workerRequestId, entry);
     registry.addLoad(workerId, 1, missingTokens);
+    this.#windows.enter(workerId, tenantId);
+    this.#waiting.charge(tenantId, missingTokens);
     underway.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
     const submit = { type: "submit", requestId: entry.workerRequestId, plan, params, reuse } as const;
@@ -198,8 +197,10 @@ export class Dispatcher implements WorkerEvents {
   /** The worker's queue is full: another may have room. */
   #placeElsewhere(entry: InFlight): void {
     if (entry.workerId !== undefined) entry.refusedBy.add(entry.workerId);
+    const elsewhere = this.#options.registry.ready().some(({ id }) => !entry.refusedBy.has(id));
     this.#leaveWorker(entry);
-    this.#placeOrFail(entry);
+    if (elsewhere) this.#tryAgain(entry);
+    else this.#fail(entry, new ApiError("overloaded", { retryAfterS: 2 }));
   }
 
   /** No worker will ever be ready. */
@@ -210,26 +211,24 @@ export class Dispatcher implements WorkerEvents {
   #restart(entry: InFlight): void {
     if (entry.streamedTokens > 0) entry.queue.push({ type: "restarted" });
     entry.streamedTokens = 0;
-    this.#placeOrFail(entry);
+    this.#tryAgain(entry);
   }
 
-  #placeOrFail(entry: InFlight): void {
-    try {
-      this.#place(entry);
-    } catch (error) {
-      this.#fail(entry, error);
-    }
+  /** It was taken once: it waits before its tenant's others, and is not refused for want of room. */
+  #tryAgain(entry: InFlight): void {
+    this.#waiting.putBack(entry);
+    this.#sendWaiting();
   }
 
   #abort(entry: InFlight): void {
     if (entry.aborted) return;
     entry.aborted = true;
     if (entry.workerRequestId === undefined) {
-      this.#finishAborted(entry);
+      this.#finish(entry, abortedEnd(entry));
       return;
     }
     this.#tellAbort(entry.workerId, entry.workerRequestId);
-    entry.timers.abort = setTimeout(() => this.#finishAborted(entry), this.#options.abortGraceMs);
+    entry.timers.abort = setTimeout(() => this.#finish(entry, abortedEnd(entry)), this.#options.abortGraceMs);
   }
 
   #tellAbort(workerId: string | undefined, requestId: string | undefined): void {
@@ -242,14 +241,6 @@ export class Dispatcher implements WorkerEvents {
     const { workerId, workerRequestId } = entry;
     this.#fail(entry, new ApiError(code));
     this.#tellAbort(workerId, workerRequestId);
-  }
-
-  /** The worker did not say how it ended: what is known here stands in for its report. */
-  #finishAborted(entry: InFlight): void {
-    const { promptTokens, streamedTokens: completionTokens, workerId = "" } = entry;
-    const usage = { promptTokens, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 };
-    const timings = { queueMs: 0, prefillMs: 0, ttftMs: 0 };
-    this.#finish(entry, { type: "finished", reason: "abort", usage, timings, spans: [], workerId });
   }
 
   #finish(entry: InFlight, event: FinishedEvent): void {
@@ -268,13 +259,17 @@ export class Dispatcher implements WorkerEvents {
     clearTimeout(entry.timers.deadline);
     clearTimeout(entry.timers.abort);
     entry.request.signal?.removeEventListener("abort", entry.onAbort);
-    this.#unplaced.delete(entry);
+    this.#waiting.remove(entry);
     this.#leaveWorker(entry);
+    this.#sendWaiting();
   }
 
   #leaveWorker(entry: InFlight): void {
     this.#releasePending(entry);
-    if (entry.workerId !== undefined) this.#options.registry.addLoad(entry.workerId, -1, 0);
+    if (entry.workerId !== undefined) {
+      this.#options.registry.addLoad(entry.workerId, -1, 0);
+      this.#windows.leave(entry.workerId, entry.tenantId);
+    }
     this.#detach(entry);
   }
 

@@ -1,11 +1,14 @@
 /** A request between its arrival here and its end: where it is, what it still costs there, what its reader has seen. */
 import { EventQueue } from "./event-queue.ts";
-import type { DispatchRequest, GenerationEvent } from "./request.ts";
+import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 
 export interface InFlight {
   readonly request: DispatchRequest;
+  readonly tenantId: string;
   readonly queue: EventQueue<GenerationEvent>;
   readonly promptTokens: number;
+  /** What it takes of a queue. */
+  readonly tokens: number;
   readonly readAtMs: number;
   readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
   readonly onAbort: () => void;
@@ -22,10 +25,13 @@ export interface InFlight {
 
 export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => void): InFlight {
   const onAbort = (): void => abort(entry);
+  const promptTokens = request.plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
   const entry: InFlight = {
     request,
+    tenantId: request.tenantId,
     queue: new EventQueue(onAbort),
-    promptTokens: request.plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0),
+    promptTokens,
+    tokens: promptTokens,
     readAtMs: request.readAtMs ?? performance.now(),
     timers: {},
     onAbort,
@@ -38,4 +44,11 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
     aborted: false,
   };
   return entry;
+}
+
+/** How an aborted request ended, of which its worker said nothing: what is known here stands in for its report. */
+export function abortedEnd({ promptTokens, streamedTokens: completionTokens, workerId = "" }: InFlight): FinishedEvent {
+  const usage = { promptTokens, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 };
+  const timings = { queueMs: 0, prefillMs: 0, ttftMs: 0 };
+  return { type: "finished", reason: "abort", usage, timings, spans: [], workerId };
 }

@@ -1,14 +1,15 @@
-/** Which of the ready workers takes a request: the one that it is to go to while that has room, or the cheapest. */
+/** Which of the ready workers takes a request: the one that it is to go to, or the cheapest of those with room. */
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { Registry, WorkerRecord } from "./registry.ts";
 import type { DispatchRequest } from "./request.ts";
 import { firstBlocks, type Residency, tokensBefore } from "./residency.ts";
 import { type Candidate, chooseWorker, missingTokens } from "./route.ts";
 import type { Underway } from "./underway.ts";
+import type { Windows } from "./windows.ts";
 
 /**
  * Shared by the requests of one tree: outputs of some are segments of others, so they run where the blocks are. The
- * first that is placed decides by cost, or whoever made it; the others follow while that worker has room.
+ * first that is placed decides by cost, or whoever made it; the others follow, and wait while that worker is full.
  */
 export class Placement {
   #workerId: string | undefined;
@@ -31,7 +32,7 @@ export interface PlacerOptions {
   readonly registry: Registry;
   readonly residency: Residency;
   readonly underway: Underway;
-  readonly maxInFlightPerWorker: number;
+  readonly windows: Pick<Windows, "isOpen">;
 }
 
 export interface Placed {
@@ -49,13 +50,15 @@ export class Placer {
     this.#options = options;
   }
 
-  /** Of these workers, those with room count. @returns undefined when none has room */
+  /** Of these workers, those with room for the tenant count. @returns undefined when none has room */
   choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Placed | undefined {
-    const open = ready.filter((worker) => worker.inFlight < this.#options.maxInFlightPerWorker);
+    const { affinity = "", placement, tenantId } = request;
+    const followed = ready.find(({ id }) => id === placement?.workerId);
+    const { windows } = this.#options;
+    const possible = followed === undefined ? ready : [followed];
+    const open = possible.filter(({ id, inFlight }) => windows.isOpen(id, inFlight, tenantId));
     const candidates = open.map((worker) => this.#candidate(worker, request));
-    const { affinity = "", placement } = request;
-    const followed = candidates.find(({ id }) => id === placement?.workerId)?.id;
-    const workerId = followed ?? chooseWorker(candidates, promptTokens, affinity);
+    const workerId = chooseWorker(candidates, promptTokens, affinity);
     const chosen = candidates.find(({ id }) => id === workerId);
     if (chosen === undefined) return undefined;
     placement?.moveTo(chosen.id);

@@ -171,21 +171,39 @@ describe("a request", () => {
 });
 
 describe("limits", () => {
-  test("a worker at its limit refuses with overloaded and Retry-After", () => {
-    const { dispatcher, processes } = started(["cpu"], { maxInFlightPerWorker: 1 });
-    at(processes, 0).ready();
-    dispatcher.submit(request("a"));
-    let thrown: unknown;
+  const refusalOf = (submit: () => unknown): unknown => {
     try {
-      dispatcher.submit(request("b"));
+      return submit();
     } catch (error) {
-      thrown = error;
+      return error;
     }
-    expect(thrown).toMatchObject({ code: "overloaded", status: 503, retryAfterS: 2 });
+  };
+
+  test("a tenant with a quarter of the queue is refused with Retry-After, others are not until it is full", () => {
+    const { dispatcher, processes } = started(["cpu"], { maxRunningPerWorker: 1, maxWaiting: 8 });
+    at(processes, 0).ready();
+    const submit = (id: string, tenantId: string) => refusalOf(() => dispatcher.submit(request(id, { tenantId })));
+    for (const id of ["a", "b", "c"]) submit(id, "tenant-a");
+    expect(dispatcher.stats()).toEqual({ running: 1, unplaced: 2 });
+    expect(submit("d", "tenant-a")).toMatchObject({ code: "concurrency_limited", status: 429, retryAfterS: 2 });
+    for (const tenantId of ["tenant-b", "tenant-c", "tenant-d"]) {
+      for (const id of ["x", "y"]) expect(submit(`${tenantId}-${id}`, tenantId)).not.toBeInstanceOf(Error);
+    }
+    expect(submit("e", "tenant-e")).toMatchObject({ code: "overloaded", status: 503, retryAfterS: 2 });
+    expect(dispatcher.stats()).toEqual({ running: 1, unplaced: 8 });
+  });
+
+  test("the tokens that wait are bounded too, but for a single request", () => {
+    const { dispatcher, processes } = started(["cpu"], { maxRunningPerWorker: 1, maxWaitingTokens: 8 });
+    at(processes, 0).ready();
+    const large = { plan: plan(Array.from({ length: 20 }, () => 7)) };
+    dispatcher.submit(request("a", large));
+    dispatcher.submit(request("b", large));
+    expect(refusalOf(() => dispatcher.submit(request("c")))).toMatchObject({ code: "overloaded" });
   });
 
   test("few wait for a worker to start", () => {
-    const { dispatcher } = started(["cpu"], { maxUnplaced: 1 });
+    const { dispatcher } = started(["cpu"], { maxWaiting: 1 });
     dispatcher.submit(request("a"));
     expect(() => dispatcher.submit(request("b"))).toThrow(ApiError);
   });
@@ -236,7 +254,7 @@ describe("routing", () => {
   });
 
   test("never a full worker while another has room, whatever it holds", async () => {
-    const rig = started(["cpu", "cpu"], { maxInFlightPerWorker: 2 });
+    const rig = started(["cpu", "cpu"], { maxRunningPerWorker: 2 });
     for (const process of rig.processes) process.ready();
     const span = spanRun("fragment", 1_000);
     await prepareOn(rig, 0, span);
@@ -245,7 +263,8 @@ describe("routing", () => {
       ["p-fragment.1", "a.1", "b.1"],
       ["c.1", "d.1"],
     ]);
-    expect(() => rig.dispatcher.submit(request("e"))).toThrow(ApiError);
+    rig.dispatcher.submit(request("e"));
+    expect(rig.dispatcher.stats()).toEqual({ running: 4, unplaced: 1 });
   });
 
   test("uses of fragments are counted where they are asked about, not where they are prepared", () => {

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { Placement } from "../../gateway/dispatch/placement.ts";
 import type { GatewayMessage } from "../../worker/contract/messages.ts";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";
-import { makeRig, request } from "./rig.ts";
+import { greedy, makeRig, request } from "./rig.ts";
 
 function started(options = {}) {
   const { openLink, processes } = fakeLinks();
@@ -29,14 +29,14 @@ describe("the requests of one tree", () => {
     expect(Math.min(...submitted().map((ids) => ids.length))).toBeGreaterThanOrEqual(3);
   });
 
-  test("go elsewhere when their worker has no room, and stay there", () => {
-    const { dispatcher, submitted } = started({ maxInFlightPerWorker: 2 });
-    const placement = new Placement();
-    for (const id of ["a", "b", "c", "d"]) dispatcher.submit(request(id, { placement }));
-    expect(submitted().toSorted()).toEqual([
-      ["a.1", "b.1"],
-      ["c.1", "d.1"],
-    ]);
+  test("wait for their worker when it has no room, and keep nobody else from another", () => {
+    const { dispatcher, processes, submitted } = started({ maxRunningPerWorker: 2 });
+    const placement = new Placement("worker-1");
+    for (const id of ["a", "b", "c", "d"]) dispatcher.submit(request(id, { placement, params: greedy(1) }));
+    dispatcher.submit(request("e"));
+    expect(submitted()).toEqual([["e.1"], ["a.1", "b.1"]]);
+    processes[1]?.core.tick();
+    expect(submitted()).toEqual([["e.1"], ["a.1", "b.1", "c.1", "d.1"]]);
   });
 
   test("move together when their worker is lost", () => {

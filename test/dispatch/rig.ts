@@ -1,5 +1,6 @@
 /** Registry, residency, supervisor and dispatcher wired as main.ts wires them, over any kind of link. */
-import { Dispatcher, type DispatcherOptions } from "../../gateway/dispatch/dispatcher.ts";
+import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
+import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
 import type { OpenLink, WorkerCommand } from "../../gateway/dispatch/link.ts";
 import { Registry } from "../../gateway/dispatch/registry.ts";
 import type { DispatchRequest } from "../../gateway/dispatch/request.ts";
@@ -47,8 +48,9 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
     supervisor,
     log,
     maxAttempts: 3,
-    maxInFlightPerWorker: 64,
-    maxUnplaced: 64,
+    maxRunningPerWorker: 64,
+    maxWaiting: 256,
+    maxWaitingTokens: 1_000_000,
     abortGraceMs: 50,
     ...options,
   });

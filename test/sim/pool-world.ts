@@ -5,10 +5,11 @@
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
 import { FragmentHomes, fragmentHolders } from "../../gateway/dispatch/homes.ts";
 import { Placement } from "../../gateway/dispatch/placement.ts";
-import { Registry, type WorkerRecord } from "../../gateway/dispatch/registry.ts";
+import { Registry } from "../../gateway/dispatch/registry.ts";
 import { Residency } from "../../gateway/dispatch/residency.ts";
 import { Underway } from "../../gateway/dispatch/underway.ts";
 import { UseCounts } from "../../gateway/dispatch/use-counts.ts";
+import { ApiError } from "../../gateway/errors.ts";
 import { FakeBackend, fakeShape } from "../../worker/backend/fake.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { GatewayMessage, PlanRun, SegmentRef, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
@@ -16,6 +17,9 @@ import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { greedy } from "../dispatch/rig.ts";
+import type { PoolAnswer, PoolOptions, PoolReport, PoolRequest } from "./pool-types.ts";
+
+export type { Policy, PoolOptions, PoolReport, PoolRequest } from "./pool-types.ts";
 
 const blockTokens = 8;
 const digest = "pool";
@@ -25,26 +29,6 @@ const stepMs = (rows: number): number => 4 + 0.1 * rows;
 
 export const corpusSaltOf = (corpus: number): CacheSalt => `corpus-${corpus}` as CacheSalt;
 
-export interface PoolRequest {
-  readonly atMs: number;
-  readonly tenant: number;
-  readonly corpus: number;
-  readonly fragments: readonly number[];
-  readonly questionTokens: number;
-  readonly answerTokens: number;
-}
-
-/** Which worker takes a request; undefined: the router decides. */
-export type Policy = (workers: readonly WorkerRecord[], request: PoolRequest, index: number) => string | undefined;
-
-export interface PoolOptions {
-  readonly workerCount: number;
-  readonly fragmentTokens: number;
-  /** Blocks of each worker. */
-  readonly blockCount: number;
-  readonly policy?: Policy;
-}
-
 interface SimWorker {
   readonly id: string;
   readonly engine: Engine;
@@ -52,16 +36,6 @@ interface SimWorker {
   outbox: WorkerMessage[];
   endsAtMs: number | undefined;
   busyMs: number;
-}
-
-export interface PoolReport {
-  readonly computedTokens: number;
-  readonly hitShare: number;
-  readonly ttftMs: readonly number[];
-  readonly makespanMs: number;
-  /** Time of the busiest worker over the mean: 1 is perfect balance. */
-  readonly imbalance: number;
-  readonly failures: number;
 }
 
 export class PoolWorld {
@@ -74,8 +48,11 @@ export class PoolWorld {
   readonly #options: PoolOptions;
   readonly #dispatcher: Dispatcher;
   readonly #workers: SimWorker[] = [];
-  readonly #arrivedAtMs = new Map<string, number>();
-  readonly #ttftMs: number[] = [];
+  readonly #arrived = new Map<string, PoolRequest>();
+  readonly #ttftMs = new Map<string, number>();
+  /** In the order of their ends. */
+  readonly answers: PoolAnswer[] = [];
+  readonly refusals: { readonly tenant: number; readonly code: string }[] = [];
   #onEnd: () => void = () => undefined;
   #nowMs = 0;
   #failures = 0;
@@ -91,8 +68,10 @@ export class PoolWorld {
       supervisor: { send: (workerId, message) => this.#receive(workerId, message) },
       log: () => undefined,
       maxAttempts: 3,
-      maxInFlightPerWorker: 1_000,
-      maxUnplaced: 1,
+      maxRunningPerWorker: options.maxRunningPerWorker ?? 1_000,
+      maxWaiting: 10_000,
+      maxWaitingTokens: 100_000_000,
+      nowMs: () => this.#nowMs,
       abortGraceMs: 1,
     });
     for (let index = 0; index < options.workerCount; index++) this.#addWorker(`worker-${index}`);
@@ -157,7 +136,7 @@ export class PoolWorld {
     return {
       computedTokens: sum(stats.map(({ computedTokens }) => computedTokens)),
       hitShare: sum(stats.map(({ hitTokens }) => hitTokens)) / sum(stats.map(({ queriedTokens }) => queriedTokens)),
-      ttftMs: this.#ttftMs,
+      ttftMs: [...this.#ttftMs.values()],
       makespanMs: this.#nowMs,
       imbalance: Math.max(...busyMs) / (sum(busyMs) / busyMs.length),
       failures: this.#failures,
@@ -230,8 +209,8 @@ export class PoolWorld {
 
   #submit(plan: TokenPlan, request: PoolRequest, workerId: string | undefined): void {
     const requestId = `r${this.#sent++}`;
-    this.#arrivedAtMs.set(`${requestId}.1`, request.atMs);
-    const events = this.#dispatcher.submit({
+    this.#arrived.set(`${requestId}.1`, request);
+    const job = {
       requestId,
       tenantId: `tenant-${request.tenant}`,
       plan,
@@ -240,9 +219,14 @@ export class PoolWorld {
       deadlineMs: 600_000,
       affinity: `tenant-${request.tenant}`,
       placement: workerId === undefined ? undefined : new Placement(workerId),
-    });
-    // Read by nobody here: what the worker says is counted as it is delivered.
-    void events;
+    };
+    try {
+      // Read by nobody here: what the worker says is counted as it is delivered.
+      void this.#dispatcher.submit(job);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.refusals.push({ tenant: request.tenant, code: error.code });
+    }
   }
 
   #receive(workerId: string, message: GatewayMessage): boolean {
@@ -281,13 +265,21 @@ export class PoolWorld {
     worker.outbox = [];
     for (const message of messages) {
       if (message.type === "failed") this.#failures += 1;
-      const arrivedAtMs = message.type === "tokens" ? this.#arrivedAtMs.get(message.requestId) : undefined;
-      if (message.type === "tokens" && arrivedAtMs !== undefined) {
-        this.#ttftMs.push(this.#nowMs - arrivedAtMs);
-        this.#arrivedAtMs.delete(message.requestId);
-      }
+      if (message.type === "tokens") this.#noteToken(message.requestId);
+      if (message.type === "finished") this.#noteEnd(message);
       this.#dispatcher.onMessage(worker.id, message);
       if (message.type === "finished") this.#onEnd();
     }
+  }
+
+  #noteToken(requestId: string): void {
+    const request = this.#arrived.get(requestId);
+    if (request !== undefined && !this.#ttftMs.has(requestId)) this.#ttftMs.set(requestId, this.#nowMs - request.atMs);
+  }
+
+  #noteEnd({ requestId, usage }: Extract<WorkerMessage, { type: "finished" }>): void {
+    const ttftMs = this.#ttftMs.get(requestId);
+    const tenant = this.#arrived.get(requestId)?.tenant;
+    if (tenant !== undefined && ttftMs !== undefined) this.answers.push({ tenant, ttftMs, ...usage });
   }
 }

@@ -1,0 +1,36 @@
+/** What the dispatcher stands on, and its bounds. */
+import type { WorkerErrorCode } from "../../worker/contract/messages.ts";
+import type { ErrorCode } from "../errors.ts";
+import type { Log } from "../log.ts";
+import type { Registry } from "./registry.ts";
+import type { Residency } from "./residency.ts";
+import type { Supervisor } from "./supervisor.ts";
+import type { Underway } from "./underway.ts";
+import type { UseCounts } from "./use-counts.ts";
+
+export interface DispatcherOptions {
+  readonly registry: Registry;
+  readonly residency: Residency;
+  readonly underway: Underway;
+  readonly uses: Pick<UseCounts, "note">;
+  readonly supervisor: Pick<Supervisor, "send">;
+  readonly log: Log;
+  /** Times a request is sent to a worker, the first time included. */
+  readonly maxAttempts: number;
+  /** Requests that a worker runs at the same time. */
+  readonly maxRunningPerWorker: number;
+  /** Requests that wait for a worker, and tokens of their prompts. */
+  readonly maxWaiting: number;
+  readonly maxWaitingTokens: number;
+  /** How long a worker may take to confirm an abort. */
+  readonly abortGraceMs: number;
+  readonly nowMs?: () => number;
+}
+
+/** What the client is told of a worker's refusal. */
+export const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
+  bad_plan: "internal",
+  prompt_too_long: "context_length_exceeded",
+  overloaded: "overloaded",
+  internal: "internal",
+};

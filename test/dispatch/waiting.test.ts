@@ -1,0 +1,114 @@
+import { describe, expect, test } from "bun:test";
+import { type FakeProcess, fakeLinks } from "./fake-link.ts";
+import { greedy, makeRig, request } from "./rig.ts";
+
+function started(options = {}) {
+  const { openLink, processes } = fakeLinks();
+  const rig = makeRig(openLink, ["cpu"], options);
+  rig.supervisor.start(rig.dispatcher);
+  const [process] = processes;
+  if (process === undefined) throw new Error("no process");
+  process.ready();
+  const submit = (id: string, tenantId: string, changes = {}) =>
+    rig.dispatcher.submit(request(id, { tenantId, params: greedy(1), ...changes }));
+  return { ...rig, processes, process, submit, sent: () => sentTo(process) };
+}
+
+const sentTo = (process: FakeProcess): string[] =>
+  process.core.received.flatMap((message) => (message.type === "submit" ? [message.requestId] : []));
+
+describe("what waits for a worker", () => {
+  test("is sent when another has ended, tenants in turn, each in its own order", () => {
+    const { submit, process, sent, dispatcher } = started({ maxRunningPerWorker: 1 });
+    for (const id of ["a1", "a2", "a3"]) submit(id, "tenant-a");
+    for (const id of ["b1", "b2"]) submit(id, "tenant-b");
+    expect(sent()).toEqual(["a1.1"]);
+    for (let tick = 0; tick < 5; tick++) process.core.tick();
+    expect(sent()).toEqual(["a1.1", "a2.1", "b1.1", "a3.1", "b2.1"]);
+    expect(dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
+  });
+
+  test("is sent when what ran is aborted, and is not sent when it is aborted itself", () => {
+    const { submit, sent, dispatcher } = started({ maxRunningPerWorker: 1 });
+    const running = new AbortController();
+    const waiting = new AbortController();
+    submit("a", "tenant-a", { signal: running.signal });
+    submit("b", "tenant-a", { signal: waiting.signal });
+    submit("c", "tenant-a");
+    waiting.abort();
+    expect(dispatcher.stats()).toEqual({ running: 1, unplaced: 1 });
+    running.abort();
+    expect(sent()).toEqual(["a.1", "c.1"]);
+  });
+
+  test("ends at its deadline", async () => {
+    const { submit, dispatcher } = started({ maxRunningPerWorker: 1 });
+    submit("a", "tenant-a");
+    await expect(submit("b", "tenant-a", { deadlineMs: 1 }).next()).rejects.toMatchObject({
+      code: "deadline_exceeded",
+    });
+    expect(dispatcher.stats()).toEqual({ running: 1, unplaced: 0 });
+  });
+
+  test("comes after what was lost with a worker and is sent again", async () => {
+    const { submit, process, processes } = started({ maxRunningPerWorker: 2 });
+    for (const id of ["a", "b", "c"]) submit(id, "tenant-a");
+    process.die();
+    while (processes.length < 2) await Bun.sleep(1);
+    const [, next] = processes;
+    next?.ready();
+    next?.core.tick();
+    expect(next === undefined ? [] : sentTo(next).toSorted()).toEqual(["a.2", "b.2", "c.1"]);
+    expect(next === undefined ? [] : sentTo(next).at(-1)).toBe("c.1");
+  });
+
+  test("is failed, not sent, when the server shuts down", async () => {
+    const { submit, sent, dispatcher } = started({ maxRunningPerWorker: 1 });
+    submit("a", "tenant-a")
+      .next()
+      .catch(() => undefined);
+    const waiting = ["b", "c"].map((id) => submit(id, "tenant-a").next());
+    const ends = Promise.allSettled(waiting);
+    await dispatcher.drain(1);
+    expect((await ends).map(({ status }) => status)).toEqual(["rejected", "rejected"]);
+    expect(sent()).toEqual(["a.1"]);
+  });
+});
+
+describe("places of a worker", () => {
+  const nowMs = { value: 0 };
+  const options = { maxRunningPerWorker: 16, nowMs: () => nowMs.value };
+  const ids = (count: number, name: string) => Array.from({ length: count }, (_, index) => `${name}${index}`);
+
+  test("are all a tenant's that is alone, and some wait there for the next", () => {
+    const { submit, sent, dispatcher } = started(options);
+    for (const id of ids(20, "a")) submit(id, "tenant-a");
+    expect(sent()).toHaveLength(18);
+    expect(dispatcher.stats()).toEqual({ running: 18, unplaced: 2 });
+  });
+
+  test("are kept for a tenant with few requests while others have been there lately", () => {
+    const { submit, sent, process, dispatcher } = started(options);
+    submit("b0", "tenant-b");
+    process.core.tick();
+    for (const id of ids(20, "a")) submit(id, "tenant-a", { params: greedy(100) });
+    expect(dispatcher.stats()).toEqual({ running: 14, unplaced: 6 });
+    for (const id of ids(3, "c")) submit(id, "tenant-c", { params: greedy(100) });
+    expect(sent().slice(-2)).toEqual(["c0.1", "c1.1"]);
+    expect(dispatcher.stats()).toEqual({ running: 16, unplaced: 7 });
+  });
+
+  test("are a tenant's again when the others have not come for a minute", () => {
+    const { submit, process, dispatcher } = started(options);
+    submit("b0", "tenant-b");
+    process.core.tick();
+    for (const id of ids(16, "a")) submit(id, "tenant-a", { params: greedy(100) });
+    expect(dispatcher.stats().running).toBe(14);
+    nowMs.value += 61_000;
+    submit("a16", "tenant-a", { params: greedy(1) });
+    for (let tick = 0; tick < 250; tick++) process.core.tick();
+    expect(dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
+    for (const id of ids(20, "d")) submit(id, "tenant-a");
+    expect(dispatcher.stats().running).toBe(18);
+  });
+});
