@@ -17,6 +17,7 @@
 
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
+import { limits as planLimits } from "../contract/limits.ts";
 import type { BlockId } from "../contract/units.ts";
 import { canScheduleAhead } from "./in-flight.ts";
 import type { EngineLimits } from "./limits.ts";
@@ -54,6 +55,9 @@ export class Scheduler {
         `stepTokens (${limits.stepTokens}) is below maxRunningRequests (${limits.maxRunningRequests})`,
       );
     }
+    if (!(limits.stepReads > planLimits.maxSegmentsPerRun)) {
+      throw new RangeError(`stepReads is ${limits.stepReads}, not more than a run's segments`);
+    }
     if (!(limits.prefillTokensBesideDecodes >= 1)) {
       throw new RangeError(`prefillTokensBesideDecodes is ${limits.prefillTokensBesideDecodes}, not 1 or more`);
     }
@@ -67,7 +71,7 @@ export class Scheduler {
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
   schedule(before?: StepPlan): StepPlan {
-    const step = new StepDraft(this.limits.stepTokens, before?.claimed);
+    const step = new StepDraft(this.limits, before?.claimed);
     const preempted = this.scheduleDecodes(step);
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.limits;
@@ -163,13 +167,14 @@ export class Scheduler {
       }
       const rowsBefore = step.pieces.get(run)?.rowCount ?? 0;
       const start = run.computedTokens + rowsBefore;
-      const end = this.claim(run, step, start, Math.min(run.tokenCount, start + rowsLeft));
+      const rows = step.rowsFor(run, Math.min(run.tokenCount - start, rowsLeft));
+      const end = this.claim(run, step, start, start + rows);
       if (end === start) continue;
       request.reservedBlocks -= this.coverWithBlocks(run, end);
       const wantsLogits = run.open && end === run.tokenCount;
       const { computedTokens: firstToken } = run;
       step.pieces.set(run, { request, run, firstToken, rowCount: end - firstToken, wantsLogits });
-      step.budget -= end - start;
+      step.takeRows(run, end - start);
       rowsLeft -= end - start;
     }
   }
@@ -185,17 +190,18 @@ export class Scheduler {
     }
     if (blending.unprobedTokens > 0) {
       const probe = step.probes.get(run) ?? { rowCount: 0 };
-      const more = Math.min(blending.unprobedTokens - probe.rowCount, step.probeBudget);
+      const more = step.probesFor(run, blending.unprobedTokens - probe.rowCount);
       const rowCount = probe.rowCount + more;
-      step.probeBudget -= more;
+      step.takeProbes(run, more);
       if (more > 0)
         step.probes.set(run, { request, run, firstToken: blending.nextProbe, rowCount, wantsLogits: false });
       return 0;
     }
     const before = step.recomputed.get(run)?.rowCount ?? 0;
-    const rows = Math.min(blending.missingTokens - before, maxRows);
+    const rows = step.rowsFor(run, Math.min(blending.missingTokens - before, maxRows));
+    if (rows === 0) return 0;
     step.recomputed.set(run, { request, rowCount: before + rows });
-    step.budget -= rows;
+    step.takeRows(run, rows);
     return rows;
   }
 

@@ -1,5 +1,6 @@
 /** What a step is made of: pieces for all layers, probes and copies of blended runs (blend.ts). */
 import type { BlockKey } from "../contract/units.ts";
+import type { EngineLimits } from "./limits.ts";
 import type { BlockMove } from "./relocate-plan.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
@@ -34,6 +35,11 @@ export function isEmpty({ pieces, copies, probes, moves, outgrown }: StepPlan): 
   return pieces.length + copies.length + probes.length + moves.length + outgrown.length === 0;
 }
 
+/** What a row of the run reads: all that the run sees, and the run itself. */
+function segmentsOf({ plan }: Run): number {
+  return plan.sees.length + 1;
+}
+
 /** A step while it is planned. */
 export class StepDraft {
   /** One piece a run, a run after those it sees. */
@@ -48,12 +54,36 @@ export class StepDraft {
   private readonly claimedBefore: ReadonlySet<BlockKey> | undefined;
   /** Prefill rows left. A probe runs one layer and not all, so probes have rows of their own. */
   budget = 0;
-  probeBudget: number;
+  private probeBudget: number;
+  /** Segments that rows may still read (EngineLimits.stepReads), and probes. */
+  private reads: number;
+  private probeReads: number;
 
   /** @param claimedBefore keys that the step before this one claims, when it is still in flight */
-  constructor(probeBudget: number, claimedBefore?: ReadonlySet<BlockKey>) {
-    this.probeBudget = probeBudget;
+  constructor({ stepTokens, stepReads }: EngineLimits, claimedBefore?: ReadonlySet<BlockKey>) {
+    this.probeBudget = stepTokens;
+    this.reads = stepReads;
+    this.probeReads = stepReads;
     this.claimedBefore = claimedBefore;
+  }
+
+  /** How many of these rows of a run there is room for, by what they read. */
+  rowsFor(run: Run, rowCount: number): number {
+    return Math.min(rowCount, Math.floor(this.reads / segmentsOf(run)));
+  }
+
+  probesFor(run: Run, rowCount: number): number {
+    return Math.min(rowCount, this.probeBudget, Math.floor(this.probeReads / segmentsOf(run)));
+  }
+
+  takeRows(run: Run, rowCount: number): void {
+    this.budget -= rowCount;
+    this.reads -= rowCount * segmentsOf(run);
+  }
+
+  takeProbes(run: Run, rowCount: number): void {
+    this.probeBudget -= rowCount;
+    this.probeReads -= rowCount * segmentsOf(run);
   }
 
   isClaimed(key: BlockKey): boolean {

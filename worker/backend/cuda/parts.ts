@@ -31,8 +31,8 @@ export interface CudaBackendOptions {
 }
 
 const defaultReserveBytes = 2 ** 30;
-/** Words for slices and block ids, however small the model's context: 16 MiB. */
-const minListWords = 4 << 20;
+/** Words for slices, offsets and block ids, however small the model's context (EngineLimits.stepReads): 16 MiB. */
+export const minListWords = 4 << 20;
 
 export interface CudaModel {
   readonly config: ModelConfig;
