@@ -17,6 +17,8 @@ export const range = (low: string, high: string): GrammarSymbol => byteRange(low
 export class GrammarBuilder {
   readonly #rules: (readonly Alternative[])[] = [];
   readonly #shared = new Map<string, GrammarSymbol>();
+  /** Of each unit: rules of up to 1, 2, … of it. */
+  readonly #chains = new Map<string, GrammarSymbol[]>();
   #symbolCount = 0;
 
   /** A rule that is told later, so that others can name it now. */
@@ -72,12 +74,10 @@ export class GrammarBuilder {
       this.#shared.set(`${name}*`, rest);
       return [rest];
     }
-    // Short chains first, in a loop: a long one must not recur as deep as it is long.
-    for (let length = 1; length <= count; length++) {
-      const shorter = this.#shared.get(`${name}<${length - 1}`);
-      this.shared(`${name}<${length}`, () => [[], shorter === undefined ? unit : [...unit, shorter]]);
-    }
-    return [this.#shared.get(`${name}<${count}`) ?? 0];
+    const chain = this.#chains.get(name) ?? [];
+    this.#chains.set(name, chain);
+    while (chain.length < count) chain.push(this.rule([[], [...unit, ...chain.slice(-1)]]));
+    return chain.slice(count - 1, count);
   }
 
   /** Rules that some finite text is of. */

@@ -69,10 +69,11 @@ export class Adversary {
 
   /** What may come next. */
   allowed(constraint: GrammarConstraint): number[] {
-    const mask = constraint.mask();
-    return Array.from({ length: this.#vocabSize }, (_, id) => id).filter(
-      (id) => ((mask[id >> 5] ?? 0) >> (id & 31)) & 1,
-    );
+    const ids: number[] = [];
+    for (const [word, bits] of constraint.mask().entries()) {
+      for (let rest = bits; rest !== 0; rest &= rest - 1) ids.push(word * 32 + 31 - Math.clz32(rest & -rest));
+    }
+    return ids;
   }
 
   /** @param random in [0, 1) @returns undefined when it is not at its end after so many tokens */

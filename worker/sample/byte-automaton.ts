@@ -7,6 +7,7 @@ import { type ByteGrammar, firstRuleSymbol } from "../contract/grammar.ts";
 
 /** No byte leads here. */
 export const deadState = -1;
+const unknownState = -2;
 
 const endOfAlternative = -1;
 /** Nothing is left to be read. */
@@ -28,7 +29,8 @@ export class ByteAutomaton {
   /** Of each state: its stacks. Each has a byte range on top, or is empty. */
   private readonly states: (readonly number[])[] = [];
   private readonly stateIds = new Map<string, number>();
-  private readonly steps = new Map<number, number>();
+  /** Of each state: [256] where a byte leads. */
+  private readonly steps: Int32Array[] = [];
 
   constructor({ rules }: ByteGrammar) {
     const symbols: number[] = [];
@@ -49,17 +51,26 @@ export class ByteAutomaton {
 
   /** @throws RangeError as `start` does */
   next(state: number, byte: number): number {
-    const key = state * 256 + byte;
-    const known = this.steps.get(key);
-    if (known !== undefined) return known;
+    const row = this.steps[state];
+    const known = row[byte];
+    if (known !== unknownState) return known;
     const taken: number[] = [];
+    // Bytes around this one that the same stacks take lead where it leads.
+    let [low, high] = [0, 255];
     for (const stack of this.states[state]) {
       if (stack === emptyStack) continue;
       const range = this.symbols[this.items[stack]];
-      if (byte >= range >> 8 && byte <= (range & 255)) taken.push(this.after(stack));
+      const [first, last] = [range >> 8, range & 255];
+      if (byte < first) high = Math.min(high, first - 1);
+      else if (byte > last) low = Math.max(low, last + 1);
+      else {
+        taken.push(this.after(stack));
+        low = Math.max(low, first);
+        high = Math.min(high, last);
+      }
     }
     const next = this.stateOf(taken);
-    this.steps.set(key, next);
+    row.fill(next, low, high + 1);
     return next;
   }
 
@@ -89,6 +100,7 @@ export class ByteAutomaton {
     const known = this.stateIds.get(key);
     if (known !== undefined) return known;
     this.stateIds.set(key, this.states.length);
+    this.steps.push(new Int32Array(256).fill(unknownState));
     return this.states.push(kept) - 1;
   }
 
