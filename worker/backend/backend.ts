@@ -76,7 +76,8 @@ export interface Backend {
   readonly shape: BackendShape;
   /**
    * Runs one step: in each layer writes K and V of every row into its slot and only then attends, so that a
-   * piece may see a run that the same step completes. Answers the logits of `logitRows` as float32 [N, vocabSize]. The array is the backend's own and valid until the next call.
+   * piece may see a run that the same step completes. Answers the logits of `logitRows` as float32 [N, vocabSize]; the
+   * array is the backend's own and valid until the next call.
    */
   forward(batch: Batch): Promise<Float32Array>;
   /**

@@ -4,8 +4,11 @@ import type { Signature } from "../../native/cuda/arguments.ts";
 /** `double`, by value. */
 const float64 = { structBytes: 8 } as const;
 
-/** All attention kernels (attention_plan.cuh): qkv, pool (of attention_wgmma its tensor map), turns, positions, rows, items, slices, offsets, blockIds,
- * merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out, partialOut, partialSums, arrivals */
+/**
+ * All attention kernels (attention_plan.cuh): qkv, pool (of attention_wgmma its tensor map), turns, positions, rows,
+ * items, slices, offsets, blockIds, merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,
+ * partialOut, partialSums, arrivals
+ */
 const attention = [
   ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
   ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
