@@ -36,6 +36,7 @@ export const limits = {
   stopStrings: 4,
   stopChars: 256,
   logitBiases: 1_024,
+  completionChoices: 32,
   /** A larger top_k keeps every token of any vocabulary, like this one. */
   topK: 2 ** 20,
   retrievedFragments: 50,

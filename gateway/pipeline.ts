@@ -1,5 +1,5 @@
 /** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
-import type { GenerateParams } from "../worker/contract/messages.ts";
+import type { GenerateParams, TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { CacheSalt } from "../worker/contract/units.ts";
 import type { RetrievedFragment } from "./corpus/retrieve.ts";
@@ -38,10 +38,29 @@ export interface ChatRequest extends PromptRequest {
   readonly reuse: boolean;
 }
 
-export interface ChatJob {
+/** A text-completion request, checked and with its defaults filled in. */
+export interface TextRequest extends Omit<ChatRequest, Exclude<keyof PromptRequest, "model" | "cacheSalt">> {
+  readonly prompts: readonly (string | readonly number[])[];
+}
+
+export interface ChatJob extends Job {
+  readonly request: ChatRequest;
+}
+
+export interface TextJob extends Job {
+  readonly request: TextRequest;
+}
+
+interface SubmitFacts {
+  readonly readAtMs: number;
+  /** What an error names. */
+  readonly promptParam: string;
+  readonly retrieved: readonly RetrievedFragment[];
+}
+
+interface Job {
   readonly requestId: string;
   readonly tenantId: string;
-  readonly request: ChatRequest;
   readonly signal: AbortSignal;
   /** The caller shows nothing before the end, so a lost worker's part of the answer can be made again. */
   readonly restartable: boolean;
@@ -77,20 +96,64 @@ export class Pipeline {
 
   /** @throws ApiError before anything runs; what fails later is thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
-    const { requestId, tenantId, request, restartable } = job;
     const readAtMs = performance.now();
-    const { card, retrieved, plan } = await this.#lower(tenantId, request);
-    const fields = { promptParam: "messages", wantedParam: "max_tokens" };
-    const maxTokens = completionTokens(card, plan, { wanted: request.maxTokens, ...fields });
+    const { card, retrieved, plan } = await this.#lower(job.tenantId, job.request);
+    const events = this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved });
+    return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
+  }
+
+  /** Completions of texts; choice `i` is of prompt `i / choiceCount`. @throws ApiError as `chat` does */
+  async complete(job: TextJob): Promise<ChatRun> {
+    const readAtMs = performance.now();
+    const { model, prompts, cacheSalt } = job.request;
+    const card = this.modelCard(model);
+    const salt = this.#deps.cacheSalt(job.tenantId, cacheSalt);
+    const lowerer = this.#deps.lowererFor(card);
+    const plans: TokenPlan[] = [];
+    for (const prompt of prompts) {
+      if (typeof prompt !== "string") checkPromptIds(card, prompt);
+      const plan = await lowerer.lowerText(prompt, salt);
+      if (tokenCount(plan.runs) === 0) {
+        throw new ApiError("invalid_value", { message: "A prompt needs at least one token.", param: "prompt" });
+      }
+      plans.push(plan);
+    }
+    const events = this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", retrieved: [] });
+    const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
+    return { model: card.id, retrieved: [], promptTokens, events };
+  }
+
+  /** Ids of a text as `complete` takes it. @throws ApiError */
+  async encodeText(tenantId: string, text: string, withOpening: boolean): Promise<Int32Array> {
+    const card = this.modelCard(undefined);
+    const salt = this.#deps.cacheSalt(tenantId, undefined);
+    return await this.#deps.lowererFor(card).encodeText(text, salt, withOpening);
+  }
+
+  /** Ids of the whole prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
+  async promptTokenIds(tenantId: string, request: PromptRequest): Promise<readonly number[]> {
+    const { plan } = await this.#lower(tenantId, request);
+    return plan.runs.flatMap((run) => [...run.tokenIds]);
+  }
+
+  /** Runs each plan `choiceCount` times. @throws ApiError when one of them is refused; none of the others goes on */
+  #submit(
+    { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
+    card: ModelCard,
+    plans: readonly TokenPlan[],
+    { readAtMs, promptParam, retrieved }: SubmitFacts,
+  ): ChatRun["events"] {
+    const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
+    const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
     checkTokenIds(card, request.params);
     const ender = new AbortController();
-    const signal = AbortSignal.any([job.signal, ender.signal]);
-    const submit = (index: number) =>
+    const signal = AbortSignal.any([outer, ender.signal]);
+    const submit = ({ plan, maxTokens }: (typeof runs)[number], index: number) =>
       generate(this.#deps.dispatcher, this.#deps.tokenBytes, {
         requestId: `${requestId}.${index}`,
         tenantId,
         plan,
-        params: { ...forChoice(request.params, index), maxTokens },
+        params: { ...forChoice(request.params, index % request.choiceCount), maxTokens },
         stops: request.stops,
         reuse: request.reuse,
         readAtMs,
@@ -101,14 +164,14 @@ export class Pipeline {
       });
     let completions: readonly ReturnType<typeof generate>[];
     try {
-      completions = Array.from({ length: request.choiceCount }, (_, index) => submit(index));
+      const all = runs.flatMap((run) => Array.from({ length: request.choiceCount }, () => run));
+      completions = all.map(submit);
     } catch (error) {
       // The choices before the one that was refused run already.
       ender.abort();
       throw error;
     }
-    const events = this.#untilEnd(mergeCompletions(completions), ender, retrieved);
-    return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
+    return this.#untilEnd(mergeCompletions(completions), ender, retrieved);
   }
 
   /** Tokens of the prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
@@ -117,11 +180,11 @@ export class Pipeline {
     return tokenCount(plan.runs);
   }
 
-  /** Card of the model that is served under this name. @throws ApiError not_ready, model_not_found */
-  modelCard(name: string): ModelCard {
+  /** Card of the model that is served under this name, or under any. @throws ApiError not_ready, model_not_found */
+  modelCard(name: string | undefined): ModelCard {
     const card = this.#deps.card();
     if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
-    if (card.id === name) return card;
+    if (name === undefined || card.id === name) return card;
     throw new ApiError("model_not_found", {
       message: `The model '${name.slice(0, 64)}' does not exist.`,
       param: "model",
@@ -185,6 +248,12 @@ function planDocuments(
 ): readonly LowerDocument[] {
   const own = request.documents.map((document) => ({ ...document, salt }));
   return [...own, ...retrieved.map(({ id, text, salt: corpusSalt }) => ({ id, text, salt: corpusSalt }))];
+}
+
+function checkPromptIds(card: ModelCard, tokenIds: readonly number[]): void {
+  if (tokenIds.every((tokenId) => tokenId < card.vocabSize)) return;
+  const message = "prompt has a token that the model does not have.";
+  throw new ApiError("invalid_value", { message, param: "prompt" });
 }
 
 function checkTokenIds(card: ModelCard, params: Omit<GenerateParams, "maxTokens">): void {

@@ -1,9 +1,10 @@
 /** What every API that answers a conversation has in common: a place for the tenant, a run of the pipeline, an end. */
 import type { Context } from "hono";
 import type { Metrics } from "../metrics.ts";
-import type { ChatRequest, ChatRun, Pipeline } from "../pipeline.ts";
+import type { ChatJob, ChatRequest, ChatRun, Pipeline } from "../pipeline.ts";
 import type { AppEnv } from "./auth.ts";
 import { tenantIdOf } from "./auth.ts";
+import type { Choice } from "./chat-answer.ts";
 import { type Completion, countRuns, emptyChoices, endsOf } from "./completion.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 
@@ -13,25 +14,46 @@ export interface ChatRunDeps {
   readonly metrics: Metrics;
 }
 
-/**
- * Runs the request and answers with what `answer` makes of it. The tenant's place is taken from now until the
- * completion's `onEnd`, or until something throws before.
- * @throws ApiError concurrency_limited, and what Pipeline.chat throws
- */
-export async function runChat(
+/** What a run is asked with, whatever it is asked for. */
+type RunJob = Omit<ChatJob, "request">;
+
+/** Runs a conversation: see `runJob`. */
+export const runChat = (
   context: Context<AppEnv>,
-  { pipeline, limiter, metrics }: ChatRunDeps,
+  deps: ChatRunDeps,
   { request, stream }: { readonly request: ChatRequest; readonly stream: boolean },
   answer: (run: ChatRun, completion: Completion) => Promise<Response>,
+): Promise<Response> =>
+  runJob(context, deps, {
+    choices: emptyChoices(request.choiceCount),
+    stream,
+    start: (job) => deps.pipeline.chat({ ...job, request }),
+    answer,
+  });
+
+export interface RunParts {
+  readonly choices: readonly Choice[];
+  readonly stream: boolean;
+  readonly start: (job: RunJob) => Promise<ChatRun>;
+  readonly answer: (run: ChatRun, completion: Completion) => Promise<Response>;
+}
+
+/**
+ * Starts a run and answers with what `answer` makes of it. The tenant's place is taken from now until the
+ * completion's `onEnd`, or until something throws before.
+ * @throws ApiError concurrency_limited, and what `start` throws
+ */
+export async function runJob(
+  context: Context<AppEnv>,
+  { limiter, metrics }: Pick<ChatRunDeps, "limiter" | "metrics">,
+  { choices, stream, start, answer }: RunParts,
 ): Promise<Response> {
   const tenantId = tenantIdOf(context);
   const leave = limiter.enter(tenantId);
   try {
     const client = new AbortController();
     const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
-    const requestId = context.get("requestId");
-    const run = await pipeline.chat({ requestId, tenantId, request, signal, restartable: !stream });
-    const choices = emptyChoices(request.choiceCount);
+    const run = await start({ requestId: context.get("requestId"), tenantId, signal, restartable: !stream });
     const onEnd = (): void => {
       leave();
       countRuns(metrics, tenantId, endsOf(choices));

@@ -99,6 +99,25 @@ export class Lowerer {
     return this.#assemble(input, headIds, tailIds);
   }
 
+  /**
+   * A text as it is, without a template, after the tokenizer's own opening; or token ids as they are.
+   * @throws ApiError context_length_exceeded (when that is plain before encoding), invalid_value
+   */
+  async lowerText(prompt: string | readonly number[], salt: CacheSalt): Promise<TokenPlan> {
+    const tokenIds = typeof prompt === "string" ? await this.encodeText(prompt, salt) : Int32Array.from(prompt);
+    return { runs: [this.#openRun(tokenIds, this.#mainRoot(salt), 0, [])] };
+  }
+
+  /** Ids of a text on its own. @throws ApiError as `lowerText` does */
+  async encodeText(text: string, salt: CacheSalt, withOpening = true): Promise<Int32Array> {
+    const { tokenizer } = this.#options;
+    this.#refuseHopelessChars(text.length, "text has", "prompt");
+    const pieces: readonly Piece[] = [{ kind: "content", text }];
+    await tokenizer.warm(pieces, true, salt, { chars: 0 });
+    const tokenIds = tokenizer.encode(pieces, true, salt);
+    return withOpening ? Int32Array.from([...tokenizer.openingTokenIds, ...tokenIds]) : tokenIds;
+  }
+
   /** The span of one document: the same tokens and keys in every prompt, and when it is prepared. */
   lowerSpan(document: LowerDocument): LoweredSpan {
     const { template, tokenizer, card } = this.#options;
@@ -175,17 +194,21 @@ export class Lowerer {
 
   /** Refuses a prompt that cannot fit before any of it is encoded. */
   #refuseHopeless(input: LowerInput): void {
-    const { tokenizer, card } = this.#options;
     let chars = 0;
     for (const message of input.messages) chars += message.content.length;
     for (const document of input.documents) chars += document.text.length + (document.title?.length ?? 0);
+    this.#refuseHopelessChars(chars, "messages and documents have");
+  }
+
+  #refuseHopelessChars(chars: number, what: string, param = "messages"): void {
+    const { tokenizer, card } = this.#options;
     const least = tokenizer.leastTokens(chars);
     if (least <= card.contextTokens) return;
     throw new ApiError("context_length_exceeded", {
       message:
         `This model's maximum context length is ${card.contextTokens} tokens. ` +
-        `However, the messages and documents have ${chars} characters, which are at least ${least} tokens.`,
-      param: "messages",
+        `However, the ${what} ${chars} characters, which are at least ${least} tokens.`,
+      param,
     });
   }
 }

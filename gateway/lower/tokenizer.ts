@@ -8,6 +8,7 @@ import { LRUCache } from "lru-cache";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
+import { openingTokenIds } from "./opening-tokens.ts";
 import { sliceText } from "./text-slices.ts";
 
 export interface Piece {
@@ -38,6 +39,8 @@ export class TextTokenizer {
   readonly #slices: boolean;
   /** Longest token, in characters of text at most: a text of n characters has at least n / this tokens. */
   readonly maxTokenChars: number;
+  /** What a text on its own begins with, where no template says it. */
+  readonly openingTokenIds: readonly number[];
 
   constructor(text: ModelText, options: TextTokenizerOptions) {
     const { tokenizer, config } = text;
@@ -51,6 +54,7 @@ export class TextTokenizer {
       sizeCalculation: (ids, key) => key.length + ids.length,
     });
     this.maxTokenChars = longestToken(tokenizer);
+    this.openingTokenIds = openingTokenIds(text);
     this.#slices = this.#canSlice(tokenizer);
   }
 

@@ -1,0 +1,213 @@
+/** POST /v1/completions: texts and token ids go on as they are, without a chat template. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import { limits as contractLimits } from "../../worker/contract/limits.ts";
+import type { TokenLogprob } from "../../worker/contract/messages.ts";
+import { limits } from "../config.ts";
+import type { ApiError } from "../errors.ts";
+import type { EndEvent } from "../generation.ts";
+import type { Log } from "../log.ts";
+import type { TokenBytes } from "../lower/detokenizer.ts";
+import type { ChatRun, Pipeline, TextRequest } from "../pipeline.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { readJson } from "./body.ts";
+import { type AnswerHead, type Choice, spangateOf } from "./chat-answer.ts";
+import { type ChatRunDeps, runJob } from "./chat-run.ts";
+import { answerStreamed, answerWhole, type ChunkShape, emptyChoices, endsOf, finishReasonOf } from "./completion.ts";
+import { logFailure } from "./failure.ts";
+import { declare } from "./route.ts";
+import { chatFields, generateParams, optional, unsupportedChatFields } from "./schemas.ts";
+
+export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter" | "metrics"> {
+  readonly pipeline: Pick<Pipeline, "complete">;
+  readonly tokenBytes: TokenBytes;
+  readonly nowMs: () => number;
+  readonly log: Log;
+}
+
+export const tokenIdList = z
+  .array(
+    z
+      .int()
+      .min(0)
+      .max(2 ** 31 - 1),
+  )
+  .min(1)
+  .max(contractLimits.maxRequestTokens);
+const several = limits.completionChoices;
+const prompt = z.union([z.string(), z.array(z.string()).min(1), tokenIdList, z.array(tokenIdList).min(1)], {
+  error: "must be a text, a list of token ids, or a list of either",
+});
+
+const schema = z
+  .strictObject({
+    model: chatFields.model,
+    prompt,
+    // As the clients know it.
+    max_tokens: optional(z.int().min(1)).transform((count) => count ?? 16),
+    min_tokens: chatFields.min_tokens,
+    ignore_eos: chatFields.ignore_eos,
+    temperature: chatFields.temperature,
+    top_p: chatFields.top_p,
+    top_k: chatFields.top_k,
+    min_p: chatFields.min_p,
+    presence_penalty: chatFields.presence_penalty,
+    frequency_penalty: chatFields.frequency_penalty,
+    repetition_penalty: chatFields.repetition_penalty,
+    seed: chatFields.seed,
+    stop: chatFields.stop,
+    stop_token_ids: chatFields.stop_token_ids,
+    n: chatFields.n,
+    logprobs: optional(z.int().min(0).max(contractLimits.maxTopLogprobs)),
+    logit_bias: chatFields.logit_bias,
+    stream: chatFields.stream,
+    stream_options: chatFields.stream_options,
+    prompt_cache_key: chatFields.prompt_cache_key,
+    cache_salt: chatFields.cache_salt,
+    spangate: optional(z.strictObject({ reuse: z.boolean().optional() })),
+    // Values that mean what this server does anyway.
+    echo: optional(z.literal(false, "prompts are not sent back")),
+    best_of: optional(z.literal(1, "every completion is answered; ask for n")),
+    user: chatFields.user,
+  })
+  .superRefine((body, context) => {
+    const refuse = (path: string, message: string): void => {
+      context.addIssue({ code: "custom", path: [path], message, input: body });
+    };
+    if (body.stream_options !== undefined && body.stream !== true) refuse("stream_options", "needs stream: true");
+    if ((body.min_tokens ?? 0) > body.max_tokens) refuse("min_tokens", "is more than max_tokens");
+    const promptCount = promptsOf(body.prompt).length;
+    if (promptCount > several) refuse("prompt", `has more than ${several} prompts`);
+    else if (promptCount * (body.n ?? 1) > several) refuse("n", `makes more than ${several} completions`);
+  });
+type Body = z.output<typeof schema>;
+
+const unsupportedFields: ReadonlySet<string> = new Set([...unsupportedChatFields, "suffix", "response_format"]);
+
+export function addTextCompletionRoutes(app: Hono<AppEnv>, deps: TextCompletionDeps): void {
+  declare(app, "POST", "/v1/completions", "inference", async (context) => {
+    tenantIdOf(context);
+    const body = await readJson(context, schema, { unsupported: unsupportedFields });
+    const request = requestOf(body);
+    const choices = emptyChoices(request.prompts.length * request.choiceCount);
+    const requestId = context.get("requestId");
+    return await runJob(context, deps, {
+      choices,
+      stream: body.stream ?? false,
+      start: (job) => deps.pipeline.complete({ ...job, request }),
+      answer: async (run, completion) => {
+        const head = { id: `cmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
+        const logprobsOf = body.logprobs === undefined ? () => () => null : logprobsFormatter(deps.tokenBytes);
+        const facts = () => factsOf(requestId, run, choices, request.choiceCount);
+        if (body.stream !== true) {
+          return await answerWhole(context, completion, () => wholeAnswer(head, choices, logprobsOf, facts));
+        }
+        const summary = body.stream_options?.include_usage === true ? facts : undefined;
+        const shape = chunkShape(head, choices, logprobsOf, summary);
+        const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
+        return await answerStreamed(context, completion, shape, { onError });
+      },
+    });
+  });
+}
+
+function promptsOf(given: Body["prompt"]): TextRequest["prompts"] {
+  if (typeof given === "string") return [given];
+  const ids = tokenIdList.safeParse(given);
+  return ids.success ? [ids.data] : (given as readonly (string | readonly number[])[]);
+}
+
+function requestOf(body: Body): TextRequest {
+  const { logprobs, ...sampling } = body;
+  return {
+    model: body.model,
+    prompts: promptsOf(body.prompt),
+    maxTokens: body.max_tokens,
+    params: generateParams({ ...sampling, logprobs: logprobs !== undefined, top_logprobs: logprobs }),
+    choiceCount: body.n ?? 1,
+    stops: body.stop ?? [],
+    cacheSalt: body.cache_salt,
+    cacheKey: body.prompt_cache_key,
+    reuse: body.spangate?.reuse ?? true,
+  };
+}
+
+/** Log-probabilities of the next tokens of one choice; offsets go on from those before. */
+type FormatLogprobs = (logprobs: readonly TokenLogprob[]) => object | null;
+
+const logprobsFormatter = (tokenBytes: TokenBytes) => (): FormatLogprobs => {
+  let offset = 0;
+  const nameOf = (tokenId: number): string => tokenBytes.describe(tokenId).token;
+  return (logprobs) => {
+    const tokens = logprobs.map(({ tokenId }) => nameOf(tokenId));
+    return {
+      tokens,
+      token_logprobs: logprobs.map(({ logprob }) => logprob),
+      top_logprobs: logprobs.map(({ top }) => Object.fromEntries(top.map(([id, value]) => [nameOf(id), value]))),
+      text_offset: tokens.map((token) => {
+        offset += token.length;
+        return offset - token.length;
+      }),
+    };
+  };
+};
+
+const choiceOf = (index: number, text: string, logprobs: object | null, finishReason: string | null) => {
+  return { index, text, logprobs, finish_reason: finishReason };
+};
+
+function wholeAnswer(
+  head: AnswerHead,
+  choices: readonly Choice[],
+  logprobsOf: () => FormatLogprobs,
+  facts: () => object,
+) {
+  return {
+    ...head,
+    object: "text_completion",
+    choices: choices.map(({ text, logprobs, end }, index) =>
+      choiceOf(index, text, logprobsOf()(logprobs), finishReasonOf(end?.reason)),
+    ),
+    ...facts(),
+  };
+}
+
+function chunkShape(
+  head: AnswerHead,
+  choices: readonly Choice[],
+  logprobsOf: () => FormatLogprobs,
+  summary: (() => object) | undefined,
+): ChunkShape {
+  const formats = choices.map(logprobsOf);
+  return {
+    shared: { ...head, object: "text_completion" },
+    text: (index, { text, logprobs }) => choiceOf(index, text, formats[index]?.(logprobs) ?? null, null),
+    end: (index, finishReason) => choiceOf(index, "", null, finishReason),
+    summary,
+  };
+}
+
+/** Each prompt counts once, as the first of its choices found it. */
+function factsOf(requestId: string, run: ChatRun, choices: readonly Choice[], choiceCount: number) {
+  const ends = endsOf(choices);
+  const firsts = endsOf(choices.filter((_, index) => index % choiceCount === 0));
+  const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0);
+  const sumOf = (read: (usage: EndEvent["report"]["usage"]) => number): number =>
+    sum(firsts.map(({ report }) => read(report.usage)));
+  const promptTokens = sumOf((usage) => usage.promptTokens);
+  const completionTokens = sum(ends.map((end) => end.completionTokens));
+  return {
+    usage: {
+      prompt_tokens: promptTokens,
+      completion_tokens: completionTokens,
+      total_tokens: promptTokens + completionTokens,
+      prompt_tokens_details: {
+        cached_tokens: sumOf((usage) => usage.cachedTokens),
+        cache_write_tokens: sumOf((usage) => usage.cacheWriteTokens),
+        audio_tokens: 0,
+      },
+      completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
+    },
+    spangate: spangateOf(requestId, run, ends),
+  };
+}

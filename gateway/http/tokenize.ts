@@ -1,0 +1,98 @@
+/** POST /tokenize and /detokenize, as vLLM has them. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import { ApiError } from "../errors.ts";
+import type { TokenBytes } from "../lower/detokenizer.ts";
+import type { Pipeline } from "../pipeline.ts";
+import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { readJson } from "./body.ts";
+import type { ConcurrencyLimiter } from "./limits.ts";
+import { declare } from "./route.ts";
+import { chatFields, optional } from "./schemas.ts";
+import { tokenIdList } from "./text-completions.ts";
+
+export interface TokenizeDeps {
+  readonly pipeline: Pick<Pipeline, "encodeText" | "promptTokenIds" | "modelCard">;
+  readonly tokenBytes: TokenBytes;
+  readonly limiter: ConcurrencyLimiter;
+}
+
+const tokenizeSchema = z
+  .strictObject({
+    model: optional(chatFields.model),
+    prompt: optional(z.string()),
+    messages: optional(chatFields.messages),
+    add_special_tokens: optional(z.boolean()),
+    add_generation_prompt: optional(z.literal(true, "the start of the answer is a part of every prompt")),
+    return_token_strs: optional(z.boolean()),
+  })
+  .superRefine((body, context) => {
+    const refuse = (path: string, message: string): void => {
+      context.addIssue({ code: "custom", path: [path], message, input: body });
+    };
+    if (body.prompt === undefined && body.messages === undefined) refuse("prompt", "is missing, and so is messages");
+    if (body.prompt !== undefined && body.messages !== undefined) refuse("prompt", "cannot stand beside messages");
+    if (body.messages === undefined) return;
+    if (body.add_special_tokens !== undefined) refuse("add_special_tokens", "is the template's affair with messages");
+  });
+type TokenizeBody = z.output<typeof tokenizeSchema>;
+
+const detokenizeSchema = z.strictObject({
+  model: optional(chatFields.model),
+  tokens: z.union([z.array(z.never()).length(0), tokenIdList]),
+});
+
+const unsupportedFields: ReadonlySet<string> = new Set([
+  ...["continue_final_message", "chat_template", "chat_template_kwargs", "mm_processor_kwargs", "tools"],
+]);
+
+export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
+  const { pipeline, tokenBytes, limiter } = deps;
+  declare(app, "POST", "/tokenize", "inference", async (context) => {
+    const tenantId = tenantIdOf(context);
+    const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
+    const card = pipeline.modelCard(body.model);
+    const leave = limiter.enter(tenantId);
+    try {
+      const tokens = await tokensOf(pipeline, tenantId, card.id, body);
+      const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
+      return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
+    } finally {
+      leave();
+    }
+  });
+
+  declare(app, "POST", "/detokenize", "inference", async (context) => {
+    tenantIdOf(context);
+    const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });
+    const { vocabSize } = pipeline.modelCard(body.model);
+    const unknown = body.tokens.findIndex((id) => id >= vocabSize);
+    if (unknown >= 0) {
+      const param = `tokens[${unknown}]`;
+      throw new ApiError("invalid_value", { message: `'${param}' is a token that the model does not have.`, param });
+    }
+    return context.json({ prompt: textOf(tokenBytes, body.tokens) });
+  });
+}
+
+async function tokensOf(
+  pipeline: TokenizeDeps["pipeline"],
+  tenantId: string,
+  model: string,
+  { prompt, messages, add_special_tokens: opening = true }: TokenizeBody,
+): Promise<readonly number[]> {
+  if (messages === undefined) return [...(await pipeline.encodeText(tenantId, prompt ?? "", opening))];
+  const nothingElse = { documents: [], fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
+  return await pipeline.promptTokenIds(tenantId, { model, messages, ...nothingElse });
+}
+
+/** Special tokens by their names, all others by their bytes: a character may be spread over several. */
+function textOf(tokenBytes: TokenBytes, tokens: readonly number[]): string {
+  const encoder = new TextEncoder();
+  const bytes = tokens.map((id) => {
+    const own = tokenBytes.of(id);
+    return own.length > 0 ? own : encoder.encode(tokenBytes.describe(id).token);
+  });
+  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(Buffer.concat(bytes));
+  return tokenBytes.stripsLeadingSpace && text.startsWith(" ") ? text.slice(1) : text;
+}
