@@ -63,7 +63,7 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/grammar": ["worker/contract"],
   "gateway/dispatch": ["worker/contract", "gateway/errors.ts", "gateway/log.ts"],
   "gateway/client": ["gateway/query"],
-  "gateway/cli": ["gateway/main.ts", "gateway/client", "gateway/query", "kernels"],
+  "gateway/cli": ["db/backup.ts", "gateway/main.ts", "gateway/client", "gateway/query", "kernels"],
   gateway: ["gateway", "db", "worker/contract", "package.json"],
   test: ["*"],
 };
@@ -72,6 +72,7 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
 const ownedModules: Readonly<Record<string, readonly string[]>> = {
   "bun:ffi": ["worker/native"],
   "bun:sqlite": ["db"],
+  "sqlite-vec": ["db"],
   "onnxruntime-node": ["worker/backend"],
   "drizzle-orm": ["db"],
   "@huggingface/tokenizers": ["gateway/lower"],

@@ -2,6 +2,7 @@
 /** `spangate`: the table of commands, help, and one place where failures become a sentence and an exit code. */
 import { type Command, CommandError, helpText, parseInput, UsageError } from "./command.ts";
 import { askCommand } from "./commands/ask.ts";
+import { backupCommand, restoreCommand } from "./commands/backup.ts";
 import { benchCommand } from "./commands/bench.ts";
 import { explainCommand } from "./commands/explain.ts";
 import { ingestCommand } from "./commands/ingest.ts";
@@ -20,6 +21,8 @@ const commands: readonly Command[] = [
   askCommand,
   queryCommand,
   explainCommand,
+  backupCommand,
+  restoreCommand,
   benchCommand,
 ];
 
