@@ -5,6 +5,7 @@ import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
 import { type CorpusFileStatus, corpora, corpusFiles, corpusGrants, jobs } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
+import { dropVectors } from "./vectors.ts";
 
 export type CorpusRow = typeof corpora.$inferSelect;
 type NewCorpus = Pick<CorpusRow, "id" | "tenantId" | "name" | "description" | "metadata" | "createdAt">;
@@ -176,6 +177,7 @@ export function removeSweptCorpora(db: Db): void {
     });
     for (const { seq } of swept) {
       dropFullText(db, seq);
+      dropVectors(db, seq);
       db.statement("removeCorpus", (orm) => orm.delete(corpora).where(eq(corpora.seq, seq)).run());
     }
   });

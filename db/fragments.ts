@@ -5,6 +5,7 @@ import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
 import { corpusFiles, files, fragments } from "./schema.ts";
+import { unindexVectors } from "./vectors.ts";
 
 export type FragmentRow = typeof fragments.$inferSelect;
 export type NewFragment = Pick<FragmentRow, "id" | "ordinal" | "text" | "firstChar" | "endChar" | "tokenCount">;
@@ -58,6 +59,7 @@ export function removeFragments(db: Db, corpusSeq: number, piece: readonly Pick<
   db.transaction("removeFragments", () => {
     for (const fragment of piece) unindexFragment(db, corpusSeq, fragment);
     const seqs = piece.map((fragment) => fragment.seq);
+    unindexVectors(db, corpusSeq, seqs);
     db.statement("removeFragments", (orm) => orm.delete(fragments).where(inArray(fragments.seq, seqs)).run());
   });
 }

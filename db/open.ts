@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { type BunSQLiteDatabase, drizzle } from "drizzle-orm/bun-sqlite";
 import { DbError, sqliteCode, toDbError } from "./errors.ts";
 import { migrate, readMigrations } from "./migrate.ts";
+import { loadVectorExtension } from "./vectors.ts";
 
 export type Orm = BunSQLiteDatabase<Record<string, never>>;
 
@@ -14,10 +15,17 @@ type Synchronous<T> = T extends PromiseLike<unknown> ? never : T;
 export class Db {
   readonly client: Database;
   private readonly orm: Orm;
+  /** Why vectors cannot be searched: the extension that does it cannot be loaded. undefined: they can. */
+  readonly vectorsMissing: string | undefined;
 
-  constructor(client: Database) {
+  constructor(client: Database, vectorsMissing?: string) {
     this.client = client;
     this.orm = drizzle(client);
+    this.vectorsMissing = vectorsMissing;
+  }
+
+  get hasVectors(): boolean {
+    return this.vectorsMissing === undefined;
   }
 
   /** Runs one named statement; a failure is a DbError that carries the name and no parameters. */
@@ -74,6 +82,8 @@ export interface OpenOptions {
   readonly migrationsDir?: string;
   /** How long a statement waits for another process's lock. It blocks the event loop, so it is short. */
   readonly busyTimeoutMs?: number;
+  /** Where sqlite-vec is; the package's own when absent. */
+  readonly vectorExtension?: () => string;
 }
 
 const shippedMigrations = join(import.meta.dir, "..", "migrations");
@@ -96,8 +106,9 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
     client.run("pragma synchronous = full");
     client.run("pragma foreign_keys = on");
     client.run("pragma secure_delete = on");
+    const vectorsMissing = loadVectorExtension({ client }, options.vectorExtension);
     migrate(client, migrations);
-    return new Db(client);
+    return new Db(client, vectorsMissing);
   } catch (error) {
     client?.close();
     if (error instanceof DbError) throw error;

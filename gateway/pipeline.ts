@@ -2,7 +2,7 @@
 import type { GenerateParams, TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { CacheSalt } from "../worker/contract/units.ts";
-import type { RetrievedFragment } from "./corpus/retrieve.ts";
+import type { Awaitable, HybridWeights, RetrievedFragment } from "./corpus/retrieve.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { ApiError } from "./errors.ts";
 import { type CompletionEvent, generate, mergeCompletions } from "./generation.ts";
@@ -15,6 +15,7 @@ export interface FileSearch {
   readonly maxResults: number;
   readonly filters?: unknown;
   readonly scoreThreshold?: number | undefined;
+  readonly weights?: HybridWeights | undefined;
 }
 
 /** What a prompt is made of. */
@@ -81,7 +82,7 @@ export interface PipelineDeps {
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => Lowerer;
   readonly cacheSalt: (tenantId: string, subdivision: string | undefined) => CacheSalt;
-  readonly retrieve: (tenantId: string, query: string, search: FileSearch) => readonly RetrievedFragment[];
+  readonly retrieve: (tenantId: string, query: string, search: FileSearch) => Awaitable<readonly RetrievedFragment[]>;
   /** Called when a request that used retrieved fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
   readonly requestMs: number;
@@ -193,7 +194,7 @@ export class Pipeline {
 
   async #lower(tenantId: string, request: PromptRequest) {
     const card = this.modelCard(request.model);
-    const retrieved = this.#retrieve(tenantId, request);
+    const retrieved = await this.#retrieve(tenantId, request);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
     const documents = planDocuments(request, retrieved, salt);
     const { messages, attention } = request;
@@ -203,7 +204,7 @@ export class Pipeline {
     return { card, retrieved, plan: lowerer.lower(prompt) };
   }
 
-  #retrieve(tenantId: string, request: PromptRequest): readonly RetrievedFragment[] {
+  async #retrieve(tenantId: string, request: PromptRequest): Promise<readonly RetrievedFragment[]> {
     if (request.fileSearch === undefined) return [];
     const question = questionOf(request.messages);
     if (question === undefined) {
@@ -213,7 +214,7 @@ export class Pipeline {
       });
     }
     try {
-      return this.#deps.retrieve(tenantId, question, request.fileSearch);
+      return await this.#deps.retrieve(tenantId, question, request.fileSearch);
     } catch (error) {
       // The corpus side names its own argument; here that is a part of file_search.
       if (!(error instanceof ApiError) || error.param === undefined) throw error;

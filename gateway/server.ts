@@ -77,6 +77,10 @@ export async function startServer(config: Config, options: StartOptions): Promis
     db.close();
     unlockFolder();
   };
+  if (db.vectorsMissing !== undefined) {
+    const message = "searches go by words alone: the extension sqlite-vec cannot be loaded into this SQLite";
+    log("warn", message, { reason: db.vectorsMissing });
+  }
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
   const { registry, residency, corpusOwners, uses, supervisor, dispatcher } = workers;
@@ -98,6 +102,9 @@ export async function startServer(config: Config, options: StartOptions): Promis
       return salt;
     },
     spans,
+    embedder: embedding,
+    // A model that was trained for it finds what other words say; token embeddings alone add little to words.
+    hybridByDefault: config.embeddingModelDir !== undefined,
     log,
   });
   const records = openRecords(db, log);

@@ -13,6 +13,7 @@ import type { CorpusDeps } from "./ports.ts";
 import { PrepareService } from "./prepare.ts";
 import { type RetrievedFragment, type RetrieveRequest, readFragments, retrieve } from "./retrieve.ts";
 import { Sweeper } from "./sweep.ts";
+import { Vectorizer } from "./vectorize.ts";
 
 export class Corpus {
   readonly files: FileService;
@@ -25,13 +26,15 @@ export class Corpus {
   readonly #content: ContentStore;
   readonly #ingestor: Ingestor;
   readonly #sweeper: Sweeper;
+  readonly #vectorizer: Vectorizer | undefined;
 
   /** Starts nothing; see `start`. Construct before the server takes requests: orphaned bytes are listed here. */
   constructor(deps: CorpusDeps) {
     const { db, corpusSalt, spans, tokenizer, log } = deps;
     this.#deps = deps;
     this.#content = new ContentStore(deps.contentDir);
-    this.#ingestor = new Ingestor(db, this.#content, tokenizer, log);
+    this.#vectorizer = deps.embedder === undefined ? undefined : new Vectorizer(db, deps.embedder, log);
+    this.#ingestor = new Ingestor(db, this.#content, tokenizer, log, () => this.#vectorizer?.wake());
     this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log);
     this.files = new FileService(db, this.#content, () => this.#sweeper.wake());
     this.corpora = new CorpusService(db, corpusSalt, {
@@ -58,24 +61,28 @@ export class Corpus {
       this.#deps.log("info", "removed bytes of uploads that were never acknowledged", { files: removed });
     this.#sweeper.wake();
     this.#ingestor.wake();
+    this.#vectorizer?.wake();
     this.prepare.start();
   }
 
   /** Ends background work after the piece at hand; the next start goes on. */
   async stop(): Promise<void> {
-    await Promise.all([this.prepare.stop(), this.#ingestor.stop(), this.#sweeper.stop()]);
+    const { prepare } = this;
+    await Promise.all([prepare.stop(), this.#ingestor.stop(), this.#vectorizer?.stop(), this.#sweeper.stop()]);
   }
 
   /** Resolves when no background work is left; for tests and for draining. */
   async idle(): Promise<void> {
     await this.#ingestor.idle();
+    await this.#vectorizer?.idle();
     await this.prepare.idle();
     await this.#sweeper.idle();
   }
 
-  /** Best fragments for a question. @throws ApiError not_found with param `vector_store_ids` */
-  retrieve(request: RetrieveRequest): readonly RetrievedFragment[] {
-    return retrieve(this.#deps.db, this.corpora, request);
+  /** Best fragments for a question. @throws ApiError, with param `vector_store_ids` where one is unknown */
+  retrieve(request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
+    const { db, hybridByDefault = false } = this.#deps;
+    return retrieve({ db, corpora: this.corpora, vectors: this.#vectorizer, hybridByDefault }, request);
   }
 
   /** In the order of the ids; undefined where the tenant may see no such fragment. */

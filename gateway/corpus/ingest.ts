@@ -37,14 +37,17 @@ export class Ingestor {
   readonly #content: ContentStore;
   readonly #tokenizer: Tokenizer;
   readonly #log: Log;
+  readonly #onCompleted: () => void;
   readonly #extractor = new Extractor(extractLimits);
   readonly #loop: BackgroundLoop;
 
-  constructor(db: Db, content: ContentStore, tokenizer: Tokenizer, log: Log) {
+  /** @param onCompleted called when a file's fragments have become visible */
+  constructor(db: Db, content: ContentStore, tokenizer: Tokenizer, log: Log, onCompleted: () => void) {
     this.#db = db;
     this.#content = content;
     this.#tokenizer = tokenizer;
     this.#log = log;
+    this.#onCompleted = onCompleted;
     this.#loop = new BackgroundLoop("ingestion", log, (signal) => this.#ingestAll(signal));
   }
 
@@ -115,7 +118,8 @@ export class Ingestor {
       const inserted = insertFragments(this.#db, corpus.seq, file, piece);
       return inserted && completeFile(this.#db, file, Buffer.byteLength(text));
     });
-    if (!current) await this.#removeAll(file);
+    if (current) this.#onCompleted();
+    else await this.#removeAll(file);
   }
 
   /** @throws FileError with the reason why there is none */

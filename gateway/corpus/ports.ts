@@ -50,6 +50,14 @@ export interface SpanPort {
 /** Salt of a corpus's fragments. It is told whose the corpus is, since its KV is counted for its owner. */
 export type CorpusSaltOf = (corpusId: string, epoch: number, tenantId: string) => CacheSalt;
 
+/** Makes vectors of texts, of unit length. Vectors of another `modelId` are never compared with them. */
+export interface Embedder {
+  /** @throws ApiError while there is none; another Error when there never will be */
+  card(): Promise<{ readonly modelId: string; readonly dimensions: number }>;
+  /** @throws ApiError */
+  embed(texts: readonly string[], role: "query" | "document"): Promise<readonly Float32Array[]>;
+}
+
 export interface CorpusDeps {
   readonly db: Db;
   /** Folder of uploaded files' bytes. */
@@ -57,5 +65,9 @@ export interface CorpusDeps {
   readonly tokenizer: Tokenizer;
   readonly corpusSalt: CorpusSaltOf;
   readonly spans: SpanPort;
+  /** Absent: fragments are found by their words alone. */
+  readonly embedder?: Embedder;
+  /** Searches that say nothing of their ranking use words and vectors alike; else words alone. */
+  readonly hybridByDefault?: boolean;
   readonly log: Log;
 }

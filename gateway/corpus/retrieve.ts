@@ -1,16 +1,21 @@
-/** Finds the fragments that answer a question: bm25 over each corpus' own full-text index. */
+/**
+ * Finds the fragments that answer a question: by its words (bm25), or by words and vectors, whose rankings are fused.
+ */
 import { type CorpusRow, findCorpus } from "../../db/corpora.ts";
 import { listFileAttributes } from "../../db/corpus-files.ts";
 import { findFragments } from "../../db/fragments.ts";
-import { searchFullText } from "../../db/fts.ts";
+import { type SearchHit, searchFullText } from "../../db/fts.ts";
 import { type CorpusId, type FileId, type FragmentId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Attributes } from "../../db/schema.ts";
+import { searchVectors } from "../../db/vectors.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { CorpusService } from "./corpora.ts";
 import { type AttributeFilter, passesFilter } from "./filters.ts";
+import { fuse } from "./fuse.ts";
 import { corpusLimits } from "./limits.ts";
+import type { QueryVector, Vectorizer } from "./vectorize.ts";
 
 export interface RetrieveRequest {
   readonly tenantId: string;
@@ -21,7 +26,24 @@ export interface RetrieveRequest {
   readonly filters?: AttributeFilter | undefined;
   /** 0..1; lower scores are left out. */
   readonly scoreThreshold?: number | undefined;
+  /** Weights of the two rankings, 0 or more, not both 0; absent: the server's own. */
+  readonly weights?: HybridWeights | undefined;
 }
+
+export interface HybridWeights {
+  readonly embedding: number;
+  readonly text: number;
+}
+
+export interface RetrieveDeps {
+  readonly db: Db;
+  readonly corpora: CorpusService;
+  readonly vectors: Pick<Vectorizer, "queryVector"> | undefined;
+  readonly hybridByDefault: boolean;
+}
+
+/** What is there at once, or comes. */
+export type Awaitable<T> = T | Promise<T>;
 
 export interface RetrievedFragment {
   readonly id: FragmentId;
@@ -30,34 +52,83 @@ export interface RetrievedFragment {
   readonly filename: string;
   readonly attributes: Attributes;
   readonly text: string;
-  /** bm25 / (1 + bm25): in 0..1, the order of bm25. */
+  /** In 0..1: bm25 / (1 + bm25) where words alone are searched, the fused rank (fuse.ts) where vectors are too. */
   readonly score: number;
   /** Of the corpus: the fragment's span is keyed with it. */
   readonly salt: CacheSalt;
 }
 
+const byWords: HybridWeights = { embedding: 0, text: 1 };
+const hybrid: HybridWeights = { embedding: 1, text: 1 };
+/** Hits of each ranking that are fused: a fragment that is further down in both is not among the best. */
+const hitsPerResult = 2;
+const minHits = 20;
+
+type Hit = Omit<SearchHit, "bm25"> & { readonly corpus: CorpusRow; readonly rank: number };
+
 /**
  * Best first; ties by age, so that the same question over the same corpora has the same answer.
- * @throws ApiError not_found, with param, when the tenant may not see one of the corpora
+ * @throws ApiError not_found, with param, when the tenant may not see one of the corpora; invalid_value when vectors
+ *   are asked for that there are not
  */
-export function retrieve(db: Db, corpora: CorpusService, request: RetrieveRequest): readonly RetrievedFragment[] {
-  const rows = requireAll(corpora, request);
-  const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
+export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
+  requireAll(deps.corpora, request);
   const query = request.query.slice(0, corpusLimits.maxQueryChars);
-  const found = rows.flatMap((corpus) => {
-    const hits = searchFullText(db, corpus.seq, query, limit, passingFiles(db, corpus, request.filters));
-    const salt = corpora.saltOf(corpus);
-    return hits.map(({ bm25, seq, ...hit }) => ({
-      seq,
-      fragment: { ...hit, corpusId: corpus.id, salt, score: bm25 / (1 + bm25) },
-    }));
-  });
-  found.sort((a, b) => b.fragment.score - a.fragment.score || a.seq - b.seq);
+  const weights = request.weights ?? (deps.hybridByDefault ? hybrid : byWords);
+  const question = weights.embedding > 0 ? await deps.vectors?.queryVector(query) : undefined;
+  if (question === undefined && request.weights !== undefined && weights.embedding > 0) {
+    const message = "This server cannot search by vectors.";
+    throw new ApiError("unsupported_field", { param: "ranking_options.hybrid_search", message });
+  }
+  // What was deleted while the question was embedded is not found.
+  const rows = requireAll(deps.corpora, request);
+  const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
+  const search = {
+    ...request,
+    query,
+    limit: question === undefined ? limit : Math.max(minHits, limit * hitsPerResult),
+  };
+  const words = weights.text > 0 ? rows.flatMap((corpus) => wordHits(deps.db, corpus, search)) : [];
+  words.sort(byRank);
+  const near = question === undefined ? [] : rows.flatMap((corpus) => vectorHits(deps.db, corpus, search, question));
+  near.sort(byRank);
+  const found =
+    question === undefined
+      ? words.map((hit) => ({ hit, score: hit.rank / (1 + hit.rank) }))
+      : fuse([
+          { weight: weights.text, hits: words },
+          { weight: weights.embedding, hits: near },
+        ]);
   const threshold = request.scoreThreshold ?? 0;
   return found
-    .map(({ fragment }) => fragment)
-    .filter((fragment) => fragment.score >= threshold)
-    .slice(0, limit);
+    .filter(({ score }) => score >= threshold)
+    .slice(0, limit)
+    .map(({ hit: { corpus, rank, seq, ...hit }, score }) => {
+      return { ...hit, corpusId: corpus.id, salt: deps.corpora.saltOf(corpus), score };
+    });
+}
+
+const byRank = (a: Hit, b: Hit): number => b.rank - a.rank || a.seq - b.seq;
+
+interface CorpusSearch {
+  readonly query: string;
+  readonly limit: number;
+  readonly filters?: AttributeFilter | undefined;
+}
+
+function wordHits(db: Db, corpus: CorpusRow, { query, limit, filters }: CorpusSearch): readonly Hit[] {
+  const hits = searchFullText(db, corpus.seq, query, limit, passingFiles(db, corpus, filters));
+  return hits.map(({ bm25, ...hit }) => ({ ...hit, corpus, rank: bm25 }));
+}
+
+function vectorHits(
+  db: Db,
+  corpus: CorpusRow,
+  { limit, filters }: CorpusSearch,
+  question: QueryVector,
+): readonly Hit[] {
+  const hits = searchVectors(db, corpus.seq, { ...question, limit }, passingFiles(db, corpus, filters));
+  return hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine }));
 }
 
 function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly CorpusRow[] {

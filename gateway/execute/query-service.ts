@@ -3,6 +3,7 @@ import type { z } from "zod";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { limits } from "../config.ts";
+import type { Awaitable } from "../corpus/retrieve.ts";
 import { ApiError } from "../errors.ts";
 import { type CompletionEvent, mergeCompletions } from "../generation.ts";
 import { textOfTokens } from "../lower/detokenizer.ts";
@@ -43,7 +44,7 @@ export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBy
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => QueryLowering;
   readonly cacheSalt: (tenantId: string) => CacheSalt;
-  readonly retrieve: (tenantId: string, search: Search) => readonly FoundFragment[];
+  readonly retrieve: (tenantId: string, search: Search) => Awaitable<readonly FoundFragment[]>;
   readonly fragments: (tenantId: string, ids: readonly string[]) => readonly (FoundFragment | undefined)[];
   /** Called when a query that used fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly FoundFragment[]) => void;

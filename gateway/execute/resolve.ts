@@ -2,7 +2,7 @@
  * Retrieval of a query, before anything is rewritten: `retrieve` and `augment` become what they found, and fragments
  * that are named by id get their text. Reading happens here and only here; the rules that follow are pure.
  */
-import type { RetrievedFragment, RetrieveRequest } from "../corpus/retrieve.ts";
+import type { Awaitable, RetrievedFragment, RetrieveRequest } from "../corpus/retrieve.ts";
 import { ApiError } from "../errors.ts";
 import type { FragmentSource } from "../lower/query-context.ts";
 import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
@@ -19,7 +19,7 @@ export type Search = Pick<RetrieveRequest, "vectorStoreIds" | "query" | "maxResu
 
 /** What may be read, for one tenant. Both throw ApiError; what belongs to others is unknown. */
 export interface Sources {
-  readonly retrieve: (search: Search) => readonly FoundFragment[];
+  readonly retrieve: (search: Search) => Awaitable<readonly FoundFragment[]>;
   /** In the order of the ids. */
   readonly fragments: (ids: readonly string[]) => readonly (FoundFragment | undefined)[];
   readonly augment: AugmentOptions;
@@ -81,7 +81,7 @@ export class Resolver {
     const query = searchText(asked, `${path}.retrieve.query`);
     return await this.#search(async () => {
       try {
-        const found = this.#sources.retrieve({ vectorStoreIds, query, maxResults, filters });
+        const found = await this.#sources.retrieve({ vectorStoreIds, query, maxResults, filters });
         for (const fragment of found) this.#add(fragment);
         return { kind: "retrieved", fragments: found.map(({ id }) => ({ kind: "fragment", id })) };
       } catch (error) {

@@ -6,6 +6,7 @@ import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
+import { hybridSearchSchema, rankerSchema } from "./ranking.ts";
 import { responseFormat } from "./response-format.ts";
 
 export const shortString = z.string().max(limits.shortStringChars);
@@ -74,7 +75,11 @@ export const fileSearchFields = (filters: z.ZodType) => ({
   max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
   filters: filters.optional(),
   ranking_options: z
-    .strictObject({ ranker: z.literal("auto").optional(), score_threshold: z.number().min(0).max(1).optional() })
+    .strictObject({
+      ranker: rankerSchema.optional(),
+      score_threshold: z.number().min(0).max(1).optional(),
+      hybrid_search: hybridSearchSchema.optional(),
+    })
     .optional(),
 });
 
@@ -89,6 +94,7 @@ export function fileSearchOf(
     maxResults: body.max_num_results,
     filters: body.filters,
     scoreThreshold: body.ranking_options?.score_threshold,
+    weights: body.ranking_options?.hybrid_search,
   };
 }
 

@@ -10,6 +10,7 @@ import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { addGrantRoutes } from "./grants.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery } from "./paging.ts";
+import { hybridSearchSchema, rankerSchema } from "./ranking.ts";
 import { declare } from "./route.ts";
 import { chunkingOf, chunkingSchema, fileIdsSchema, metadataSchema, vectorStoreBody } from "./vector-store-schemas.ts";
 
@@ -35,8 +36,9 @@ export const searchSchema = z.strictObject({
   max_num_results: z.int().min(1).max(corpusLimits.maxSearchResults).default(corpusLimits.defaultSearchResults),
   ranking_options: z
     .strictObject({
-      ranker: z.enum(["none", "auto"], { error: "only 'none' and 'auto' are supported" }).optional(),
+      ranker: rankerSchema.optional(),
       score_threshold: z.number().min(0).max(1).optional(),
+      hybrid_search: hybridSearchSchema.optional(),
     })
     .optional(),
   rewrite_query: z.literal(false, { error: "query rewriting is not supported" }).optional(),
@@ -91,13 +93,14 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     const fields = await readJson(c, searchSchema);
     const row = corpus.corpora.require(tenantId, c.req.param("vector_store_id"), "read");
     const queries = typeof fields.query === "string" ? [fields.query] : fields.query;
-    const found = corpus.retrieve({
+    const found = await corpus.retrieve({
       tenantId,
       vectorStoreIds: [row.id],
       query: queries.join("\n"),
       maxResults: fields.max_num_results,
       filters: fields.filters,
       scoreThreshold: fields.ranking_options?.score_threshold,
+      weights: fields.ranking_options?.hybrid_search,
     });
     const page = { object: "vector_store.search_results.page", search_query: queries };
     return c.json({ ...page, data: found.map(searchResultBody), has_more: false, next_page: null });

@@ -17,6 +17,7 @@ import { packBench } from "./pack.ts";
 import { poolBench } from "./pool.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
+import { retrievalBench } from "./retrieval.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
 import { zipfBench } from "./zipf.ts";
@@ -34,6 +35,7 @@ const benches: readonly Bench[] = [
   nestedBench,
   bulkBench,
   needleBench,
+  retrievalBench,
   packBench,
   poolBench,
   zipfBench,

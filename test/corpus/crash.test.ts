@@ -59,7 +59,7 @@ function expectSound(world: World): void {
 }
 
 /** Every visible file is whole, in its fragments and in search. */
-function expectWhole(world: World, heard: Acknowledged, mustBeComplete: boolean): void {
+async function expectWhole(world: World, heard: Acknowledged, mustBeComplete: boolean): Promise<void> {
   const [tenant] = listTenants(world.db, { limit: 1, order: "asc" }).rows;
   const [store] = tenant === undefined ? [] : listCorpora(world.db, tenant.id, { limit: 1, order: "asc" }).rows;
   if (tenant === undefined || store === undefined) throw new Error("the writer's tenant or store is lost");
@@ -77,7 +77,7 @@ function expectWhole(world: World, heard: Acknowledged, mustBeComplete: boolean)
     expect(world.corpus.corpusFiles.texts(store, id).join("")).toBe(whole);
   }
   const request = { tenantId: tenant.id, vectorStoreIds: [store.id], query: "words", maxResults: 50 };
-  for (const hit of world.corpus.retrieve(request)) {
+  for (const hit of await world.corpus.retrieve(request)) {
     expect(heard.deleted.has(hit.fileId)).toBe(false);
     expect(world.corpus.corpusFiles.get(store, hit.fileId).status).toBe("completed");
   }
@@ -93,13 +93,13 @@ test(
         await runAndKill(dir, heard, Math.random() * 120);
         const world = createWorld(dir);
         expectSound(world);
-        expectWhole(world, heard, false);
+        await expectWhole(world, heard, false);
         // Every other time the next writer recovers, and may be killed while it does.
         if (kill % 2 === 1 || kill === kills - 1) {
           await world.corpus.start();
           await world.corpus.idle();
           expectSound(world);
-          expectWhole(world, heard, true);
+          await expectWhole(world, heard, true);
           const rows = world.db.client.query<{ n: number }, []>("select count(*) as n from files").get()?.n;
           expect(readdirSync(join(dir, "files"))).toHaveLength(rows ?? -1);
         }

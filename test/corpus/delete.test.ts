@@ -59,29 +59,29 @@ describe("deleting", () => {
     // "canary" occurs in the index only as a stemmed term; look for what both share.
     expect(traces("xylophonecanar").length).toBeGreaterThan(0);
     world.corpus.files.delete(tenantId, doomed.id);
-    expect(search(store.id).map((hit) => hit.fileId)).toEqual([kept.id]);
+    expect((await search(store.id)).map((hit) => hit.fileId)).toEqual([kept.id]);
     expect(() => world.corpus.files.get(tenantId, doomed.id)).toThrow("No such object.");
     await world.corpus.idle();
     expect(traces("xylophonecanar")).toEqual([]);
     expect(world.spans.resident.size).toBeGreaterThan(0);
     expect(world.spans.resident.size).toBeLessThan(before);
-    expect(search(store.id).map((hit) => hit.fileId)).toEqual([kept.id]);
+    expect((await search(store.id)).map((hit) => hit.fileId)).toEqual([kept.id]);
   });
 
   test("a file from one corpus: the upload stays and can be attached again", async () => {
     const { store, doomed } = await populated();
     world.corpus.corpusFiles.detach(store, doomed.id);
     await world.corpus.idle();
-    expect(search(store.id).some((hit) => hit.fileId === doomed.id)).toBe(false);
+    expect((await search(store.id)).some((hit) => hit.fileId === doomed.id)).toBe(false);
     expect(world.corpus.files.get(tenantId, doomed.id).id).toBe(doomed.id);
     await ingestText(world, store, "secret.txt", secretText);
-    expect(search(store.id).some((hit) => hit.fileId === doomed.id)).toBe(true);
+    expect((await search(store.id)).some((hit) => hit.fileId === doomed.id)).toBe(true);
   });
 
   test("a corpus and a tenant: all rows, indexes and KV go", async () => {
     const { store } = await populated();
     world.corpus.corpora.delete(tenantId, store.id);
-    expect(() => search(store.id)).toThrow("No such vector store.");
+    await expect(search(store.id)).rejects.toThrow("No such vector store.");
     await world.corpus.idle();
     expect(world.spans.resident.size).toBe(0);
     const tables = world.db.client
@@ -107,7 +107,7 @@ describe("deleting", () => {
     world.corpus.files.delete(tenantId, doomed.id);
     await world.close();
     world = createWorld(world.dir);
-    expect(search(store.id).some((hit) => hit.fileId === doomed.id)).toBe(false);
+    expect((await search(store.id)).some((hit) => hit.fileId === doomed.id)).toBe(false);
     await world.corpus.start();
     await world.corpus.idle();
     expect(traces("xylophonecanar")).toEqual([]);
@@ -115,7 +115,7 @@ describe("deleting", () => {
 
   test("a request that ran during the delete leaves no KV behind", async () => {
     const { store, doomed } = await populated();
-    const used = search(store.id).filter((hit) => hit.fileId === doomed.id);
+    const used = (await search(store.id)).filter((hit) => hit.fileId === doomed.id);
     expect(used.length).toBeGreaterThan(0);
     world.corpus.files.delete(tenantId, doomed.id);
     await world.corpus.idle();
@@ -124,7 +124,7 @@ describe("deleting", () => {
     for (const key of keys) world.spans.resident.add(key);
     world.corpus.evictDeleted(used);
     expect(keys.filter((key) => world.spans.resident.has(key))).toEqual([]);
-    const kept = search(store.id);
+    const kept = await search(store.id);
     const residentBefore = world.spans.resident.size;
     world.corpus.evictDeleted(kept);
     expect(world.spans.resident.size).toBe(residentBefore);
@@ -132,11 +132,11 @@ describe("deleting", () => {
 
   test("rotating a corpus' salt: other keys, and the old KV is dropped", async () => {
     const { store } = await populated();
-    const [hit] = search(store.id);
+    const [hit] = await search(store.id);
     const old = hit === undefined ? [] : world.spans.lowerSpan(hit).blockKeys;
     expect(old.every((key) => world.spans.resident.has(key))).toBe(true);
     expect(world.corpus.corpora.rotateSalt(tenantId, store.id)).toBe(1);
-    const [after] = search(store.id);
+    const [after] = await search(store.id);
     expect(after?.salt).not.toBe(hit?.salt as string);
     await world.corpus.idle();
     expect(world.spans.resident.size).toBe(0);

@@ -44,7 +44,12 @@ describe("ingestion", () => {
     const row = world.corpus.corpusFiles.get(store, file.id);
     expect(row).toMatchObject({ status: "completed", usageBytes: text.length, errorCode: null });
     expect(world.corpus.corpusFiles.texts(store, file.id).join("")).toBe(text);
-    const found = world.corpus.retrieve({ tenantId, vectorStoreIds: [store.id], query: "zanzibar?", maxResults: 5 });
+    const found = await world.corpus.retrieve({
+      tenantId,
+      vectorStoreIds: [store.id],
+      query: "zanzibar?",
+      maxResults: 5,
+    });
     expect(found.map((hit) => [hit.fileId, hit.text.includes("Zanzibar")])).toEqual([[file.id, true]]);
   });
 
@@ -119,17 +124,17 @@ describe("ingestion", () => {
     const search = () => world.corpus.retrieve({ tenantId, vectorStoreIds: [store.id], query: "kiwi", maxResults: 5 });
     while (fragmentCount() === 0) await new Promise((resolve) => setImmediate(resolve));
     expect(world.corpus.corpusFiles.get(store, file.id).status).toBe("in_progress");
-    expect(search()).toEqual([]);
+    expect(await search()).toEqual([]);
     expect(world.corpus.fragments.list(tenantId, store.id, { limit: 5, order: "asc" }).rows).toEqual([]);
     await world.close();
 
     world = createWorld(world.dir);
     expect(fragmentCount()).toBeGreaterThan(0);
-    expect(search()).toEqual([]);
+    expect(await search()).toEqual([]);
     await world.corpus.start();
     await world.corpus.idle();
     expect(world.corpus.corpusFiles.texts(store, file.id).join("")).toBe(sentences(4_000, "Kiwi"));
-    expect(search()).toHaveLength(5);
+    expect(await search()).toHaveLength(5);
     expect(fragmentCount()).toBe(world.corpus.corpusFiles.texts(store, file.id).length);
   });
 
@@ -201,7 +206,7 @@ describe("ingestion", () => {
     while (!world.logged.some((line) => line.includes("SQLITE_FULL")))
       await new Promise((resolve) => setTimeout(resolve, 1));
     expect(world.corpus.corpusFiles.get(store, late.id).status).toBe("in_progress");
-    const found = world.corpus.retrieve({ tenantId, vectorStoreIds: [store.id], query: "mango", maxResults: 5 });
+    const found = await world.corpus.retrieve({ tenantId, vectorStoreIds: [store.id], query: "mango", maxResults: 5 });
     expect(found).toHaveLength(1);
     let refused: unknown;
     try {

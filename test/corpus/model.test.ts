@@ -139,7 +139,7 @@ const restart = fc.constant<Step>(async (_, run) => {
 });
 
 /** After everything has settled the two agree, and nothing but what is visible holds memory. */
-function expectAgreement(model: Model, { world, tenants }: Run): void {
+async function expectAgreement(model: Model, { world, tenants }: Run): Promise<void> {
   const all = { limit: 1_000, order: "asc" } as const;
   const visibleKeys = new Set<string>();
   for (const [tenant, tenantId] of tenants.entries()) {
@@ -168,7 +168,7 @@ function expectAgreement(model: Model, { world, tenants }: Run): void {
       for (const id of attached)
         expect(world.corpus.corpusFiles.texts(row, id).join("")).toBe(model.files.get(id)?.text ?? "");
       for (const word of words) {
-        const found = world.corpus.retrieve({ tenantId, vectorStoreIds: [storeId], query: word, maxResults: 50 });
+        const found = await world.corpus.retrieve({ tenantId, vectorStoreIds: [storeId], query: word, maxResults: 50 });
         const expected = [...attached].filter((id) => model.files.get(id)?.text.includes(word));
         expect([...new Set(found.map((hit) => hit.fileId))].sort()).toEqual(expected.sort());
       }
@@ -216,7 +216,7 @@ test("any sequence of calls agrees with the model", async () => {
       try {
         for (const step of sequence) await step(model, run);
         await run.world.corpus.idle();
-        expectAgreement(model, run);
+        await expectAgreement(model, run);
       } finally {
         await run.world.remove();
       }

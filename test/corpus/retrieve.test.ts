@@ -26,11 +26,11 @@ afterAll(() => world.remove());
 
 const ask = (change: Partial<RetrieveRequest> = {}) =>
   world.corpus.retrieve({ tenantId, vectorStoreIds: [first.id], query: "whale", maxResults: 10, ...change });
-const names = (change?: Partial<RetrieveRequest>) => ask(change).map((hit) => hit.filename);
+const names = async (change?: Partial<RetrieveRequest>) => (await ask(change)).map((hit) => hit.filename);
 
 describe("retrieve", () => {
-  test("over several corpora: best first, each with its own corpus' salt", () => {
-    const hits = ask({ vectorStoreIds: [first.id, second.id, first.id] });
+  test("over several corpora: best first, each with its own corpus' salt", async () => {
+    const hits = await ask({ vectorStoreIds: [first.id, second.id, first.id] });
     expect(hits).toHaveLength(3);
     expect(hits.map((hit) => hit.score)).toEqual(hits.map((hit) => hit.score).sort((a, b) => b - a));
     for (const hit of hits) {
@@ -38,35 +38,37 @@ describe("retrieve", () => {
       expect(hit.score > 0 && hit.score < 1).toBe(true);
     }
     expect(new Set(hits.map((hit) => hit.salt)).size).toBe(2);
-    expect(ask({ vectorStoreIds: [first.id, second.id] })).toEqual(hits);
+    expect(await ask({ vectorStoreIds: [first.id, second.id] })).toEqual(hits);
   });
 
-  test("filters, threshold and the number of results are kept", () => {
-    expect(names({ query: "swims" }).sort()).toEqual(["shark.txt", "whale.txt"]);
-    expect(names({ query: "swims", filters: { type: "lt", key: "year", value: 2005 } })).toEqual(["whale.txt"]);
-    expect(names({ query: "here", filters: { type: "eq", key: "lang", value: "en" } })).toEqual([]);
-    expect(names({ maxResults: 1 })).toHaveLength(1);
-    expect(names({ maxResults: 0 })).toHaveLength(1);
-    const [best, next] = ask({ query: "shark whale" });
+  test("filters, threshold and the number of results are kept", async () => {
+    expect((await names({ query: "swims" })).sort()).toEqual(["shark.txt", "whale.txt"]);
+    expect(await names({ query: "swims", filters: { type: "lt", key: "year", value: 2005 } })).toEqual(["whale.txt"]);
+    expect(await names({ query: "here", filters: { type: "eq", key: "lang", value: "en" } })).toEqual([]);
+    expect(await names({ maxResults: 1 })).toHaveLength(1);
+    expect(await names({ maxResults: 0 })).toHaveLength(1);
+    const [best, next] = await ask({ query: "shark whale" });
     expect(best?.filename).toBe("shark.txt");
-    expect(names({ query: "shark whale", scoreThreshold: ((best?.score ?? 0) + (next?.score ?? 0)) / 2 })).toEqual([
-      "shark.txt",
-    ]);
+    expect(
+      await names({ query: "shark whale", scoreThreshold: ((best?.score ?? 0) + (next?.score ?? 0)) / 2 }),
+    ).toEqual(["shark.txt"]);
   });
 
-  test("a corpus that is not the tenant's is unknown, one that was granted is not", () => {
+  test("a corpus that is not the tenant's is unknown, one that was granted is not", async () => {
     const friend = world.tenants.create("friend").id;
     const asFriend = () => names({ tenantId: friend });
-    expect(asFriend).toThrow("No such vector store.");
+    await expect(asFriend()).rejects.toThrow("No such vector store.");
     insertGrant(world.db, first.id, friend, 1);
-    expect(asFriend().length).toBeGreaterThan(0);
-    expect(() => names({ vectorStoreIds: [first.id, "vs_unknown"] })).toThrow("No such vector store.");
-    expect(() => names({ vectorStoreIds: Array.from({ length: 17 }, (_, i) => `vs_${i}`) })).toThrow("At most 16");
+    expect((await asFriend()).length).toBeGreaterThan(0);
+    await expect(names({ vectorStoreIds: [first.id, "vs_unknown"] })).rejects.toThrow("No such vector store.");
+    await expect(names({ vectorStoreIds: Array.from({ length: 17 }, (_, i) => `vs_${i}`) })).rejects.toThrow(
+      "At most 16",
+    );
   });
 
-  test("no words, or none that occur, is an empty answer", () => {
-    for (const query of ["", "???", "unheard", "the \0 \ud800"]) expect(() => names({ query })).not.toThrow();
-    expect(names({ query: "unheard" })).toEqual([]);
+  test("no words, or none that occur, is an empty answer", async () => {
+    for (const query of ["", "???", "unheard", "the \0 \ud800"]) expect(names({ query })).resolves.toBeArray();
+    expect(await names({ query: "unheard" })).toEqual([]);
   });
 });
 
@@ -144,8 +146,8 @@ describe("passesFilter", () => {
 describe("fragments by id", () => {
   const read = (who: TenantId, ...ids: string[]) => world.corpus.readFragments(who, ids).map((found) => found?.text);
 
-  test("come in the order of the ids, with their corpora's salts", () => {
-    const hits = ask({ vectorStoreIds: [first.id, second.id] }).toReversed();
+  test("come in the order of the ids, with their corpora's salts", async () => {
+    const hits = (await ask({ vectorStoreIds: [first.id, second.id] })).toReversed();
     const found = world.corpus.readFragments(
       tenantId,
       hits.map(({ id }) => id),
@@ -153,8 +155,8 @@ describe("fragments by id", () => {
     expect(found).toEqual(hits.map(({ id, text, salt }) => ({ id, text, salt })));
   });
 
-  test("of others, unknown ones, and what is no id are all the same: none; a grant shows them", () => {
-    const [hit] = ask();
+  test("of others, unknown ones, and what is no id are all the same: none; a grant shows them", async () => {
+    const [hit] = await ask();
     if (hit === undefined) throw new Error("nothing is found");
     const stranger = world.tenants.create("stranger").id;
     const unknown = "frag_000000000000000000000000";

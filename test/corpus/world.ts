@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Db, openDb } from "../../db/open.ts";
 import { Corpus } from "../../gateway/corpus/corpus.ts";
-import type { PreparedSpan, SpanPort, SpanText } from "../../gateway/corpus/ports.ts";
+import type { CorpusDeps, PreparedSpan, SpanPort, SpanText } from "../../gateway/corpus/ports.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import { ServerSecret } from "../../gateway/tenant/secret.ts";
 import { TenantService } from "../../gateway/tenant/tenants.ts";
@@ -74,7 +74,11 @@ export interface World {
   remove(): Promise<void>;
 }
 
-export function createWorld(dir: string = mkdtempSync(join(tmpdir(), "spangate-corpus-"))): World {
+/** @param vectors what makes vectors; absent: words alone are searched */
+export function createWorld(
+  dir: string = mkdtempSync(join(tmpdir(), "spangate-corpus-")),
+  vectors: Pick<CorpusDeps, "embedder" | "hybridByDefault"> = {},
+): World {
   const db = openDb(join(dir, "spangate.db"));
   const secret = new ServerSecret(new Uint8Array(32).fill(7));
   const tenants = new TenantService(db, secret);
@@ -86,6 +90,7 @@ export function createWorld(dir: string = mkdtempSync(join(tmpdir(), "spangate-c
     tokenizer: { countTokens },
     corpusSalt: (id, epoch) => tenants.corpusSalt(id, epoch),
     spans,
+    ...vectors,
     log: (level, message, fields) => void logged.push(`${level} ${message} ${JSON.stringify(fields ?? {})}`),
   });
   const close = async () => {

@@ -32,8 +32,8 @@ describe("a grant", () => {
     expect((await search(friend.key)).body).toMatchObject({ data: [{ file_id: file }] });
     const read = (tenantId: string) =>
       it.world.corpus.retrieve({ tenantId, vectorStoreIds: [store], query: "heron", maxResults: 1 });
-    expect(read(friend.id)).toEqual(read(owner.id));
-    const fragment = read(owner.id)[0]?.id ?? "";
+    expect(await read(friend.id)).toEqual(await read(owner.id));
+    const fragment = (await read(owner.id))[0]?.id ?? "";
     expect(it.world.corpus.readFragments(friend.id, [fragment])[0]).toBeDefined();
 
     expect((await grants(owner.key, "DELETE", `/${friend.id}`)).body).toMatchObject({ id: friend.id, deleted: true });

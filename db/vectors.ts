@@ -1,0 +1,263 @@
+/**
+ * Vectors by sqlite-vec, one index a corpus. The index has one bit a dimension, the sign, and finds candidates by
+ * Hamming distance; what it finds is ranked by the cosine of the vectors themselves, kept with a byte a dimension.
+ * Only completed files' fragments are given vectors.
+ */
+import { getLoadablePath } from "sqlite-vec";
+import type { SearchHit } from "./fts.ts";
+import type { FileId, FragmentId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import type { Attributes } from "./schema.ts";
+
+/** Signs of these first dimensions are indexed; the rest counts in the ranking alone. */
+const maxIndexedDimensions = 512;
+/** Candidates of a search: enough that ranking them finds nearly what ranking all would. */
+const minCandidates = 64;
+const candidatesPerResult = 2;
+
+export interface VectorModel {
+  readonly seq: number;
+  readonly dimensions: number;
+}
+
+export interface VectorHit extends Omit<SearchHit, "bm25"> {
+  /** -1..1. */
+  readonly cosine: number;
+}
+
+/** A fragment that has no vector of the model yet. */
+export interface UnembeddedFragment {
+  readonly seq: number;
+  readonly text: string;
+  readonly corpusSeq: number;
+}
+
+/** @returns why vectors cannot be searched in this database; undefined: they can */
+export function loadVectorExtension(db: Pick<Db, "client">, path: () => string = getLoadablePath): string | undefined {
+  try {
+    db.client.loadExtension(path());
+    return undefined;
+  } catch (error) {
+    return error instanceof Error ? error.message : "unknown failure";
+  }
+}
+
+function tableOf(corpusSeq: number): string {
+  if (!Number.isSafeInteger(corpusSeq) || corpusSeq < 1) throw new RangeError("corpusSeq is not a row number");
+  return `vectors_${corpusSeq}`;
+}
+
+/** The model by its id; new ones are added. */
+export function vectorModel(db: Db, id: string, dimensions: number): VectorModel {
+  return db.statement("vectorModel", () => {
+    const insert = "insert into embedding_models (id, dimensions) values (?, ?) on conflict do nothing";
+    db.client.query(insert).run(id, dimensions);
+    const select = "select seq, dimensions from embedding_models where id = ?";
+    const row = db.client.query<VectorModel, [string]>(select).get(id);
+    if (row === null || row.dimensions !== dimensions) throw new RangeError("a model's dimensions have changed");
+    return row;
+  });
+}
+
+/**
+ * Drops indexes of other models and of corpora that are gone, and takes out entries of fragments that were removed
+ * while the extension was missing. Call at the start.
+ */
+export function repairVectorIndexes(db: Db, model: VectorModel): void {
+  if (!db.hasVectors) return;
+  db.transaction("repairVectorIndexes", () => {
+    const sql = `select i.corpus_seq, i.model_seq, c.seq is not null as kept
+      from vector_indexes i left join corpora c on c.seq = i.corpus_seq`;
+    const rows = db.client.query<{ corpus_seq: number; model_seq: number; kept: number }, []>(sql).all();
+    for (const { corpus_seq: corpusSeq, model_seq: modelSeq, kept } of rows) {
+      if (modelSeq !== model.seq || kept === 0) dropVectors(db, corpusSeq);
+      else
+        db.client.run(`delete from ${tableOf(corpusSeq)} where seq not in (select fragment_seq from fragment_vectors)`);
+    }
+    // A vector whose index was dropped is not found any more, so its fragment is to be embedded again.
+    db.client.query("delete from fragment_vectors where model_seq <> ?").run(model.seq);
+  });
+}
+
+/** Visible fragments with `afterSeq` < seq <= `lastSeq` that have no vector of the model, oldest first. */
+export function listUnembedded(
+  db: Db,
+  model: VectorModel,
+  range: { readonly afterSeq: number; readonly lastSeq: number; readonly limit: number },
+): readonly UnembeddedFragment[] {
+  const sql = `
+    select f.seq, f.text, c.seq as corpusSeq
+    from fragments f
+    join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+    join corpora c on c.id = cf.corpus_id and c.deleted_at is null
+    where f.seq > ? and f.seq <= ?
+      and not exists (select 1 from fragment_vectors v where v.fragment_seq = f.seq and v.model_seq = ?)
+    order by f.seq limit ?`;
+  return db.statement("listUnembedded", () =>
+    db.client.query<UnembeddedFragment, number[]>(sql).all(range.afterSeq, range.lastSeq, model.seq, range.limit),
+  );
+}
+
+/** The newest visible fragment; those of files that are being ingested come after it. */
+export function lastVisibleSeq(db: Db): number {
+  const sql = `select f.seq from fragments f
+    cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+    order by f.seq desc limit 1`;
+  return db.statement("lastVisibleSeq", () => db.client.query<{ seq: number }, []>(sql).get())?.seq ?? 0;
+}
+
+/** Stores vectors and indexes them. A fragment that is gone, or not visible any more, is left out. */
+export function insertVectors(
+  db: Db,
+  model: VectorModel,
+  piece: readonly { readonly seq: number; readonly corpusSeq: number; readonly vector: Float32Array }[],
+): void {
+  if (!db.hasVectors) return;
+  db.transaction("insertVectors", () => {
+    const insert = `insert into fragment_vectors (fragment_seq, model_seq, vector)
+      select f.seq, ?, ? from fragments f
+      join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed' where f.seq = ?
+      on conflict do nothing`;
+    for (const { seq, corpusSeq, vector } of piece) {
+      const { changes } = db.client.query(insert).run(model.seq, signedBytes(vector), seq);
+      if (changes === 0) continue;
+      const table = createIndex(db, corpusSeq, model);
+      db.client.query(`insert into ${table} (seq, code) values (?, vec_bit(?))`).run(seq, signBits(vector));
+    }
+  });
+}
+
+/** Of fragments that are removed; their vectors go with their rows. */
+export function unindexVectors(db: Db, corpusSeq: number, fragmentSeqs: readonly number[]): void {
+  if (!db.hasVectors || indexModel(db, corpusSeq) === undefined) return;
+  const sql = `delete from ${tableOf(corpusSeq)} where seq = ?`;
+  db.statement("unindexVectors", () => {
+    const statement = db.client.query(sql);
+    for (const seq of fragmentSeqs) statement.run(seq);
+  });
+}
+
+/** Without the extension the index stays, for the next start that has it. */
+export function dropVectors(db: Db, corpusSeq: number): void {
+  if (!db.hasVectors) return;
+  const table = tableOf(corpusSeq);
+  db.statement("dropVectors", () => {
+    db.client.run(`drop table if exists ${table}`);
+    db.client.query("delete from vector_indexes where corpus_seq = ?").run(corpusSeq);
+  });
+}
+
+interface HitRow {
+  readonly id: FragmentId;
+  readonly seq: number;
+  readonly file_id: FileId;
+  readonly filename: string;
+  readonly attributes: string;
+  readonly text: string;
+  readonly distance: number;
+}
+
+/**
+ * Fragments of a corpus that are nearest to the vector, nearest first; ties by age. Only completed files' are seen.
+ * @param corpusFileSeqs when given, only fragments of these files
+ */
+export function searchVectors(
+  db: Db,
+  corpusSeq: number,
+  query: { readonly model: VectorModel; readonly vector: Float32Array; readonly limit: number },
+  corpusFileSeqs?: readonly number[],
+): readonly VectorHit[] {
+  if (!db.hasVectors || query.limit < 1 || indexModel(db, corpusSeq) !== query.model.seq) return [];
+  const hits = nearest(db, corpusSeq, query, corpusFileSeqs);
+  if (hits.length >= query.limit || corpusFileSeqs !== undefined) return hits;
+  // Files that are being deleted may have taken all candidates' places.
+  const seqs = db.statement("listCompletedFiles", () =>
+    db.client
+      .query<{ seq: number }, [number]>(
+        `select cf.seq from corpus_files cf join corpora c on c.id = cf.corpus_id
+         where c.seq = ? and cf.status = 'completed'
+           and exists (select 1 from corpus_files d where d.corpus_id = c.id and d.status = 'deleting')`,
+      )
+      .all(corpusSeq),
+  );
+  if (seqs.length === 0) return hits;
+  return nearest(
+    db,
+    corpusSeq,
+    query,
+    seqs.map(({ seq }) => seq),
+  );
+}
+
+function nearest(
+  db: Db,
+  corpusSeq: number,
+  { model, vector, limit }: Parameters<typeof searchVectors>[2],
+  corpusFileSeqs: readonly number[] | undefined,
+): readonly VectorHit[] {
+  const filter =
+    corpusFileSeqs === undefined
+      ? ""
+      : "and seq in (select seq from fragments where corpus_file_seq in (select value from json_each(?)))";
+  const sql = `
+    with candidates as materialized (
+      select seq from ${tableOf(corpusSeq)} where code match vec_bit(?) and k = ? ${filter}
+    )
+    select f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text,
+      vec_distance_cosine(vec_int8(v.vector), vec_int8(?)) as distance
+    from candidates
+    join fragment_vectors v on v.fragment_seq = candidates.seq and v.model_seq = ?
+    join fragments f on f.seq = candidates.seq
+    join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+    join files fi on fi.id = cf.file_id
+    order by distance, f.seq limit ?`;
+  const candidates = Math.max(minCandidates, limit * candidatesPerResult);
+  const files = corpusFileSeqs === undefined ? [] : [JSON.stringify(corpusFileSeqs)];
+  const parameters = [signBits(vector), candidates, ...files, signedBytes(vector), model.seq, limit];
+  const rows = db.statement("searchVectors", () =>
+    db.client.query<HitRow, (Uint8Array | number | string)[]>(sql).all(...parameters),
+  );
+  return rows.map((row) => ({
+    id: row.id,
+    seq: row.seq,
+    fileId: row.file_id,
+    filename: row.filename,
+    attributes: JSON.parse(row.attributes) as Attributes,
+    text: row.text,
+    cosine: 1 - row.distance,
+  }));
+}
+
+function indexModel(db: Db, corpusSeq: number): number | undefined {
+  const sql = "select model_seq from vector_indexes where corpus_seq = ?";
+  return db.statement("indexModel", () => db.client.query<{ model_seq: number }, [number]>(sql).get(corpusSeq))
+    ?.model_seq;
+}
+
+/** @returns the index's table */
+function createIndex(db: Db, corpusSeq: number, model: VectorModel): string {
+  const table = tableOf(corpusSeq);
+  const present = indexModel(db, corpusSeq);
+  if (present === model.seq) return table;
+  if (present !== undefined) dropVectors(db, corpusSeq);
+  const bits = codeBytes(model.dimensions) * 8;
+  db.client.run(`create virtual table ${table} using vec0(seq integer primary key, code bit[${bits}])`);
+  db.client.query("insert into vector_indexes (corpus_seq, model_seq) values (?, ?)").run(corpusSeq, model.seq);
+  return table;
+}
+
+const codeBytes = (dimensions: number): number => Math.ceil(Math.min(dimensions, maxIndexedDimensions) / 8);
+
+function signBits(vector: Float32Array): Uint8Array {
+  const code = new Uint8Array(codeBytes(vector.length));
+  const dimensions = Math.min(vector.length, maxIndexedDimensions);
+  for (let i = 0; i < dimensions; i++) if (vector[i] > 0) code[i >> 3] |= 1 << (i & 7);
+  return code;
+}
+
+/** Scaled so that the largest number is 127: the cosine does not see the scale. */
+function signedBytes(vector: Float32Array): Uint8Array {
+  const largest = vector.reduce((max, value) => Math.max(max, Math.abs(value)), 0);
+  const scale = largest > 0 ? 127 / largest : 0;
+  return new Uint8Array(Int8Array.from(vector, (value) => Math.round(value * scale)).buffer);
+}

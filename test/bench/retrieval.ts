@@ -1,0 +1,124 @@
+/**
+ * Search of one large corpus: words alone, vectors alone, both fused. The texts are drawn from a Zipf vocabulary, the
+ * vectors are random, of a common sentence model's width; a question is some words of one fragment and a vector near
+ * that fragment's, so that what is found can be checked.
+ */
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Embedder } from "../../gateway/corpus/ports.ts";
+import { createWorld, ingestText } from "../corpus/world.ts";
+import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+
+const dimensions = 384;
+const vocabulary = 50_000;
+const wordsPerFragment = 24;
+const questionCount = 60;
+const bound = 20;
+
+/** Mulberry32: the same numbers on every machine. */
+function generator(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+const random = generator(1);
+/** Log-uniform ranks: Zipf's law with exponent 1. */
+const word = () => `w${Math.floor(vocabulary ** random())}`;
+
+function numberOf(text: string): number {
+  return Number(/n(\d+)x/.exec(text)?.[1] ?? 0);
+}
+
+/** By the number that a text carries; a question's vector is off by noise as large as the vector itself. */
+const embedder: Embedder = {
+  card: () => Promise.resolve({ modelId: "bench", dimensions }),
+  embed: (texts, role) =>
+    Promise.resolve(
+      texts.map((text) => {
+        const own = generator(numberOf(text) + 7);
+        return Float32Array.from({ length: dimensions }, () => {
+          const value = own() + own() + own() - 1.5;
+          return role === "document" ? value : value + random() + random() + random() - 1.5;
+        });
+      }),
+    ),
+};
+
+const searches = {
+  words: { embedding: 0, text: 1 },
+  vectors: { embedding: 1, text: 0 },
+  hybrid: { embedding: 1, text: 1 },
+} as const;
+
+async function run({ option, say }: BenchContext): Promise<BenchReport> {
+  const fragmentCount = Number(option("fragments") ?? 100_000);
+  const dir = mkdtempSync(join(tmpdir(), "spangate-retrieval-"));
+  const world = createWorld(dir, { embedder });
+  try {
+    const tenantId = world.tenants.create("bench").id;
+    const store = world.corpus.corpora.create(tenantId, { name: "bench", metadata: {} });
+    const texts = Array.from({ length: fragmentCount }, (_, i) => {
+      const words = Array.from({ length: wordsPerFragment }, word).join(" ");
+      return `Fragment n${i}x ${words}.`;
+    });
+    const perFile = 5_000;
+    for (let at = 0; at < texts.length; at += perFile) {
+      say(`ingesting: ${at} of ${texts.length} fragments`);
+      await ingestText(world, store, `${at}.txt`, texts.slice(at, at + perFile).join("\n\n"));
+    }
+    const count = world.db.client.query<{ n: number }, []>("select count(*) n from fragment_vectors").get()?.n ?? 0;
+    const results: { name: string; p50Ms: number; p95Ms: number; recall: number }[] = [];
+    for (const [name, weights] of Object.entries(searches)) {
+      const times: number[] = [];
+      let right = 0;
+      for (let i = 0; i < questionCount; i++) {
+        const target = Math.floor((i * texts.length) / questionCount);
+        // Two of the fragment's own words among common ones.
+        const own = (texts[target] ?? "").split(/[ .]+/).slice(2);
+        const query = `Where is ${own[3]} and ${own[11]} w1 w2? n${target}xx`;
+        const startMs = performance.now();
+        const request = { tenantId, vectorStoreIds: [store.id], query, maxResults: 10, weights };
+        const found = await world.corpus.retrieve(request);
+        times.push(performance.now() - startMs);
+        if (found.some(({ text }) => text.includes(`n${target}x `))) right++;
+      }
+      times.sort((a, b) => a - b);
+      const at = (share: number) => times[Math.floor(share * (times.length - 1))] ?? Number.NaN;
+      results.push({ name, p50Ms: at(0.5), p95Ms: at(0.95), recall: right / questionCount });
+    }
+    const hybrid = results.find(({ name }) => name === "hybrid");
+    return {
+      model: `random vectors of ${dimensions} dimensions`,
+      header: ["search", "fragments", "p50 ms", "p95 ms", "found among 10"],
+      rows: results.map(({ name, p50Ms, p95Ms, recall }) => [
+        name,
+        String(count),
+        p50Ms.toFixed(1),
+        p95Ms.toFixed(1),
+        `${(100 * recall).toFixed(0)} %`,
+      ]),
+      bars: [
+        atLeast("fragments with a vector", count, fragmentCount),
+        atMost("hybrid search, p50 ms", hybrid?.p50Ms ?? Number.NaN, bound),
+        atLeast("hybrid search, found among 10", hybrid?.recall ?? Number.NaN, 0.9),
+      ],
+      details: { fragmentCount: count, results },
+    };
+  } finally {
+    await world.remove();
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+export const retrievalBench: Bench = {
+  name: "retrieval",
+  summary: "Search of one corpus of 100,000 fragments: words, vectors, and both fused",
+  options: { fragments: "N  fragments of the corpus (100000)" },
+  run,
+};
