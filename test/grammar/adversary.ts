@@ -91,11 +91,11 @@ export class Adversary {
   }
 
   /** Whether the text, byte by byte, is one of the grammar's. */
-  accepts(grammar: ByteGrammar, text: string): boolean {
+  accepts(grammar: ByteGrammar, text: string | Uint8Array): boolean {
     const constraint = this.constraint(grammar);
     try {
       // Tokens 1 to 256 are the bytes.
-      for (const byte of encoder.encode(text)) {
+      for (const byte of typeof text === "string" ? encoder.encode(text) : text) {
         if (!this.allowed(constraint).includes(byte + 1)) return false;
         constraint.accept(byte + 1);
       }

@@ -150,6 +150,28 @@ describe("what a model would write is allowed", () => {
     }
   });
 
+  test("strings are UTF-8", () => {
+    const grammar = schemaGrammar({ type: "string" });
+    const quoted = (...inner: number[]) => Uint8Array.of(0x22, ...inner, 0x22);
+    const whole = [
+      [0xc2, 0x80],
+      [0xe0, 0xa0, 0x80],
+      [0xed, 0x9f, 0xbf],
+      [0xef, 0xbf, 0xbf],
+      [0xf4, 0x8f, 0xbf, 0xbf],
+    ];
+    for (const inner of whole) expect([inner, bytes.accepts(grammar, quoted(...inner))]).toEqual([inner, true]);
+    const overlong = [
+      [0xc0, 0xaf],
+      [0xe0, 0x80, 0xaf],
+      [0xf0, 0x80, 0x80, 0xaf],
+    ];
+    const broken = [[0x80], [0xc3], [0xe2, 0x82], [0xed, 0xa0, 0x80], [0xf4, 0x90, 0x80, 0x80], [0xff], [0x1f]];
+    for (const inner of [...overlong, ...broken]) {
+      expect([inner, bytes.accepts(grammar, quoted(...inner))]).toEqual([inner, false]);
+    }
+  });
+
   test("lengths count characters, and arrays their items", () => {
     const strings = schemaGrammar({ type: "string", minLength: 1, maxLength: 3 });
     for (const text of ["", "a", "世界!", "\u{1f600}\u{1f600}\u{1f600}", "abcd"]) {

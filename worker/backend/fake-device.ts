@@ -3,7 +3,7 @@
  * computed when its answer is waited for, so late that whatever the host does too early shows:
  *
  *   a block that is given to a run while a step in flight has it for another one is a fault (`faults`)
- *   a name of a token that the step before does not draw is one too
+ *   a name of a token that the step before does not draw is one too, and one in a row whose draw depends on that token
  */
 import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
 import type { BackendShape, Batch, BegunStep } from "./backend.ts";
@@ -51,6 +51,10 @@ export class FakeDevice extends FakeBackend {
     if (this.inFlight.length > 1) this.fault("three steps are in flight");
     const named = batch.tokenIds.filter((tokenId) => tokenId < 0);
     for (const name of named) if (-1 - name >= this.namedDraws) this.fault(`token ${name} is of no draw`);
+    for (const [at, row] of batch.logitRows.entries()) {
+      const dependent = requests[at]?.constraint !== undefined || requests[at]?.history !== undefined;
+      if (dependent && batch.tokenIds[row] < 0) this.fault("a draw depends on a token that is not known");
+    }
     for (const before of this.inFlight) this.checkBlocks(before.batch, batch);
     this.stepsAhead += this.inFlight.length;
     this.namedRows += named.length;
