@@ -73,7 +73,6 @@ const ownedModules: Readonly<Record<string, readonly string[]>> = {
   "bun:ffi": ["worker/native"],
   "bun:sqlite": ["db"],
   "sqlite-vec": ["db"],
-  "sqlite-vec": ["db"],
   "onnxruntime-node": ["worker/backend"],
   "drizzle-orm": ["db"],
   "@huggingface/tokenizers": ["gateway/lower"],
