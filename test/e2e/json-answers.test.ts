@@ -99,6 +99,15 @@ describe("answers in JSON", () => {
     expect(beside.choices[0]?.message.content).toBe(alone.choices[0]?.message.content ?? "");
   });
 
+  test("are kept to by a worker that was started again", async () => {
+    const { data } = await server.admin.json<{ data: { pid: number | null }[] }>("GET", "/admin/v1/workers");
+    const pid = data[0]?.pid;
+    if (pid == null) throw new Error("no worker runs");
+    process.kill(pid, "SIGKILL");
+    const [content = ""] = contentsOf(await client.chat.completions.create(paramsOf()));
+    expect(validate(JSON.parse(content))).toBe(true);
+  });
+
   test("a schema that cannot be kept is the client's error, by its path", async () => {
     const schema = { type: "object", properties: { code: { type: "string", pattern: "^[A-Z]+$" } } };
     const wrong = paramsOf({ response_format: { type: "json_schema", json_schema: { name: "code", schema } } });
