@@ -62,9 +62,11 @@ export class Dispatcher implements WorkerEvents {
   async drain(deadlineMs: number): Promise<void> {
     this.#draining = true;
     const endMs = performance.now() + deadlineMs;
-    for (const entry of this.#waiting.items()) this.#fail(entry, new ApiError("server_shutdown"));
-    while (this.#byWorkerRequestId.size > 0 && performance.now() < endMs) await Bun.sleep(10);
-    for (const entry of [...this.#byWorkerRequestId.values()]) this.#cutOff(entry, "server_shutdown");
+    for (const entry of this.#waiting.items()) this.#cutOff(entry, "server_shutdown");
+    // What a lost worker had waits for another one meanwhile.
+    const left = (): readonly InFlight[] => [...this.#byWorkerRequestId.values(), ...this.#waiting.items()];
+    while (left().length > 0 && performance.now() < endMs) await Bun.sleep(10);
+    for (const entry of left()) this.#cutOff(entry, "server_shutdown");
   }
 
   /** Requests that run on a worker, and those that wait for one. */
@@ -169,7 +171,7 @@ export class Dispatcher implements WorkerEvents {
   }
 
   #sendWaiting(): void {
-    while (!this.#draining) {
+    for (;;) {
       const next = this.#waiting.take((entry) => this.#fit(entry));
       if (next === undefined) return;
       this.#send(next.item, next.fit);

@@ -75,6 +75,16 @@ describe("FairQueue", () => {
     expect(serve(queue, 1)[0]?.tenantId).toBe("b");
   });
 
+  test("what others were served before one came is not held against them", () => {
+    const queue = new FairQueue<Job>(bounds);
+    for (const tenantId of ["a", "b"])
+      for (let number = 0; number < 200; number++) queue.push(job(tenantId, number, 1_000));
+    serve(queue, 200);
+    for (let number = 0; number < 100; number++) queue.push(job("c", number, 1_000));
+    const next = serve(queue, 30).filter(({ tenantId }) => tenantId === "c");
+    expect(next.length).toBeWithin(9, 13);
+  });
+
   test("what cannot run now keeps nobody else waiting", () => {
     const queue = new FairQueue<Job>(bounds);
     for (const number of [0, 1]) queue.push(job("a", number));

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";
-import { greedy, makeRig, request } from "./rig.ts";
+import { greedy, makeRig, plan, request } from "./rig.ts";
 
 function started(options = {}) {
   const { openLink, processes } = fakeLinks();
@@ -62,6 +62,26 @@ describe("what waits for a worker", () => {
     expect(next === undefined ? [] : sentTo(next).at(-1)).toBe("c.1");
   });
 
+  test("has its turn the later, the longer the prompts that were computed for its tenant", () => {
+    const { submit, process, sent } = started({ maxRunningPerWorker: 1 });
+    const long = (token: number) => ({ plan: plan(Array.from({ length: 2_000 }, () => token)) });
+    for (const token of [1, 2, 3]) submit(`a${token}`, "tenant-a", long(token));
+    for (let index = 0; index < 8; index++) submit(`b${index}`, "tenant-b");
+    for (let tick = 0; tick < 12; tick++) process.core.tick();
+    const order = sent().map((id) => id.charAt(0));
+    expect(order.join("")).toBe("aabbbbbbbba");
+  });
+
+  test("ends with the shutdown when its worker is lost meanwhile", async () => {
+    const { submit, process, dispatcher } = started();
+    const end = submit("a", "tenant-a", { params: greedy(100) }).next();
+    const drained = dispatcher.drain(30);
+    process.die();
+    await expect(end).rejects.toMatchObject({ code: "server_shutdown" });
+    await drained;
+    expect(dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
+  });
+
   test("is failed, not sent, when the server shuts down", async () => {
     const { submit, sent, dispatcher } = started({ maxRunningPerWorker: 1 });
     submit("a", "tenant-a")
@@ -96,6 +116,8 @@ describe("places of a worker", () => {
     for (const id of ids(3, "c")) submit(id, "tenant-c", { params: greedy(100) });
     expect(sent().slice(-2)).toEqual(["c0.1", "c1.1"]);
     expect(dispatcher.stats()).toEqual({ running: 16, unplaced: 7 });
+    process.core.receive({ type: "abort", requestId: "c0.1" });
+    expect(sent().at(-1)).toBe("c2.1");
   });
 
   test("are a tenant's again when the others have not come for a minute", () => {

@@ -1,6 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import type { RateLimits } from "../../db/limits.ts";
+import { createApp } from "../../gateway/app.ts";
 import { durationText } from "../../gateway/http/rate-limits.ts";
+import { declare } from "../../gateway/http/route.ts";
+import { Metrics } from "../../gateway/metrics.ts";
+import type { Scope } from "../../gateway/principal.ts";
 import { RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 import { chatRig, post, question } from "./chat-rig.ts";
 
@@ -117,6 +121,30 @@ describe("requests at the same time", () => {
     expect((await whole).status).toBe(200);
     expect(limiter.running("tenant_a")).toBe(0);
   });
+});
+
+test("whatever takes a key that may run inference counts, where it computes", async () => {
+  const limiter = new RateLimiter(10, () => 1_000);
+  const limits = { ...none, requestsPerMinute: 1 };
+  const app = createApp({
+    authenticator: { authenticate: () => ({ keyId: "k", tenantId: "t", scopes: new Set<Scope>(["inference"]) }) },
+    rateLimits: { limiter, ownersOf: () => [{ id: "t", kind: "tenant", limits }] },
+    routes: [
+      (it) => declare(it, "POST", "/either", ["inference", "corpus:prepare"], (context) => context.text("ok")),
+      (it) => declare(it, "GET", "/look", "inference", (context) => context.text("ok")),
+      (it) => declare(it, "POST", "/open", "public", (context) => context.text("ok")),
+    ],
+    metrics: new Metrics(),
+    log: () => undefined,
+  });
+  const call = async (method: string, path: string) =>
+    (await app.request(path, { method, headers: { authorization: "Bearer k" } })).status;
+  expect([await call("POST", "/open"), await call("GET", "/look"), await call("POST", "/either")]).toEqual([
+    ...[200, 200, 200],
+  ]);
+  expect([await call("POST", "/either"), await call("GET", "/look"), await call("POST", "/open")]).toEqual([
+    ...[429, 200, 200],
+  ]);
 });
 
 test("durations as OpenAI's servers write them", () => {
