@@ -54,6 +54,12 @@ FAMILIES = {
     "phi3": ("phi3", dict(head_dim=96, tie_word_embeddings=False, sliding_window=None, rope_parameters=DEFAULT)),
     "phi3-partial": ("phi3", dict(tie_word_embeddings=False, sliding_window=None,
                                   rope_parameters=dict(DEFAULT, partial_rotary_factor=0.75))),
+    # Pairs that RoPE turns stand side by side.
+    "glm": ("glm", dict(head_dim=128, tie_word_embeddings=False, attention_bias=True,
+                        rope_parameters=dict(DEFAULT, partial_rotary_factor=0.5))),
+    "ernie": ("ernie4_5", dict(num_attention_heads=4, num_key_value_heads=2, rope_parameters=YARN)),
+    "helium": ("helium", dict(hidden_size=128, tie_word_embeddings=False, rope_parameters=DEFAULT)),
+    "llama-dynamic": ("llama", dict(rope_parameters=dict(DEFAULT, rope_type="dynamic", factor=4.0))),
 }
 # Greedy tokens must not hang on rounding: with a smaller lead of the best over the second, other weights are drawn.
 LEAST_MARGIN = 0.003

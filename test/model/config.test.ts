@@ -26,15 +26,33 @@ describe("parseModelConfig", () => {
   });
 
   test("what only the architecture says: biases, head norms, fused projections, tied embeddings", () => {
-    const plain = { qkvBias: false, qkNorm: false, fusedProjections: false, tiedEmbeddings: false };
+    const plain = { qkvBias: false, qkNorm: false, fusedQkv: false, fusedGateUp: false, tiedEmbeddings: false };
     const untied = { tie_word_embeddings: undefined };
     expect(named("Llama", untied)).toMatchObject(plain);
     expect(named("Mistral", { ...untied, sliding_window: null })).toMatchObject(plain);
     expect(named("Granite", untied)).toMatchObject(plain);
     expect(named("Qwen2", untied)).toMatchObject({ ...plain, qkvBias: true });
     expect(named("Qwen3", untied)).toMatchObject({ ...plain, qkNorm: true });
-    expect(named("Phi3", untied)).toMatchObject({ ...plain, fusedProjections: true });
+    expect(named("Phi3", untied)).toMatchObject({ ...plain, fusedQkv: true, fusedGateUp: true });
     expect(named("SmolLM3", untied)).toMatchObject({ ...plain, tiedEmbeddings: true });
+    expect(named("Glm", untied)).toMatchObject({ ...plain, qkvBias: true, fusedGateUp: true });
+    expect(named("Ernie4_5", untied)).toMatchObject({ ...plain, tiedEmbeddings: true });
+    expect(named("Helium", untied)).toMatchObject(plain);
+  });
+
+  test("GLM has the biases of q, k and v that its configuration says", () => {
+    expect(named("Glm", { attention_bias: true }).qkvBias).toBe(true);
+    expect(named("Glm", { attention_bias: false }).qkvBias).toBe(false);
+  });
+
+  test("the architecture says which dimensions RoPE pairs; a field may repeat it", () => {
+    for (const architecture of ["Glm", "Ernie4_5", "Helium"]) {
+      expect(named(architecture).interleavedRope).toBe(true);
+      expect(named(architecture, { rope_interleave: true, rope_interleaved: true }).interleavedRope).toBe(true);
+      expect(() => named(architecture, { rope_interleave: false })).toThrow(/"rope_interleave" false is not supported/);
+    }
+    expect(named("Llama", { rope_interleaved: false }).interleavedRope).toBe(false);
+    expect(named("Phi3").interleavedRope).toBe(false);
   });
 
   const refusals: [string, Record<string, unknown>, RegExp][] = [
@@ -48,6 +66,7 @@ describe("parseModelConfig", () => {
     ["an odd head size", { head_dim: 12 }, /head size 12/],
     ["biases", { attention_bias: true }, /attention_bias/],
     ["biases of the MLP", { mlp_bias: true }, /mlp_bias/],
+    ["biases of everything", { use_bias: true }, /use_bias/],
     ["another kind of layer", { layer_types: ["full_attention", "linear_attention"] }, /linear_attention/],
     ["another activation", { hidden_act: "gelu" }, /hidden_act/],
     ["quantised weights", { quantization_config: { quant_method: "fp8" } }, /quantization_config/],

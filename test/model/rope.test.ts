@@ -38,6 +38,23 @@ test("linear: every frequency by the factor", () => {
   expectFrequencies(rope.inverseFrequencies, [0.25, 0.025, 0.0025, 0.00025]);
 });
 
+test("ntk: the highest frequency kept, the lowest by the factor, those between by powers of it", () => {
+  const rope = scaled({ rope_type: "ntk", factor: 8 });
+  // theta 8^(8/6) = 10,000 x 16, so pair i is divided by 16^(2i/8).
+  expectFrequencies(rope.inverseFrequencies, [1, 0.1 / 2, 0.01 / 4, 0.001 / 8]);
+  expect(rope).toMatchObject({ rotaryDim: 8, attentionFactor: 1 });
+  expect(scaled({ rope_type: "ntk", factor: 1 })).toEqual(scaled({}));
+  // Of a head of which 4 dimensions are turned, d is 4: theta times factor squared.
+  const partial = scaled({ rope_type: "ntk", factor: 8, partial_rotary_factor: 0.5 }, "GlmForCausalLM");
+  expectFrequencies(partial.inverseFrequencies, [1, 0.01 / 8]);
+});
+
+test("dynamic is plain within the trained context, past which no prompt is taken", () => {
+  const fields = { rope_type: "dynamic", factor: 8 };
+  expect(scaled(fields)).toEqual(scaled({}));
+  expect(scaled({ ...fields, original_max_position_embeddings: 512 })).toEqual(scaled({}));
+});
+
 test("llama3: short wavelengths kept, long ones stretched, between them by the share of turns", () => {
   // 2 pi / 0.01 = 628 tokens a turn: 1,257 make 2 turns, a third of the way from 1 to 4.
   const fields = { rope_type: "llama3", factor: 8, low_freq_factor: 1, high_freq_factor: 4 };
@@ -80,11 +97,13 @@ describe("yarn", () => {
   });
 });
 
-test("partial rotation in Phi-3 alone", () => {
+test("partial rotation in Phi-3 and GLM alone", () => {
   const rope = scaled({ partial_rotary_factor: 0.5 }, "Phi3ForCausalLM");
   expect(rope.rotaryDim).toBe(4);
   expectFrequencies(rope.inverseFrequencies, [1, 0.01]);
   expect(parse({ partial_rotary_factor: 0.5 }, "Phi3ForCausalLM").rotaryDim).toBe(4);
+  expect(scaled({}, "GlmForCausalLM").rotaryDim).toBe(4);
+  expect(scaled({ partial_rotary_factor: 1 }, "GlmForCausalLM").rotaryDim).toBe(8);
   expect(() => scaled({ partial_rotary_factor: 0.5 })).toThrow(/"partial_rotary_factor" 0.5/);
   expect(() => scaled({ partial_rotary_factor: 0.4 }, "Phi3ForCausalLM")).toThrow(/"partial_rotary_factor" 0.4/);
 });
@@ -103,9 +122,23 @@ test("layers without RoPE: listed, or one in so many", () => {
 const llama3 = { rope_type: "llama3", factor: 8, low_freq_factor: 1, high_freq_factor: 4 };
 const refusals: [string, Record<string, unknown>, RegExp][] = [
   ["another type, in the newer place", { rope_parameters: { rope_type: "longrope" } }, /rope_parameters.*longrope/],
-  ["another type, in the older place", { rope_scaling: { type: "dynamic", factor: 2 } }, /rope_scaling.*dynamic/],
+  ["another type, in the older place", { rope_scaling: { type: "mrope", factor: 2 } }, /rope_scaling.*mrope/],
   ["parameters for each kind of layer", { rope_parameters: { full_attention: {} } }, /full_attention/],
   ["a scaling without its factor", { rope_scaling: { type: "linear" } }, /"rope_scaling.factor"/],
+  ["ntk without its factor", { rope_scaling: { type: "ntk" } }, /"rope_scaling.factor"/],
+  [
+    "a base that would grow with the prompt",
+    { rope_scaling: { type: "dynamic", factor: 2, original_max_position_embeddings: 256 } },
+    /"rope_scaling.original_max_position_embeddings": must not be below max_position_embeddings: .* K is stored once/,
+  ],
+  [
+    "dynamic with an alpha, which some read as another formula",
+    { rope_scaling: { type: "dynamic", factor: 1, alpha: 1_000 } },
+    /"rope_scaling.alpha": is not supported; rope_type "ntk"/,
+  ],
+  ["pairs that its architecture does not have", { rope_interleaved: true }, /"rope_interleaved" true .*Qwen3/],
+  ["the same by its other name", { rope_interleave: true }, /"rope_interleave" true .*Qwen3/],
+  ["a pairing that is neither", { rope_interleaved: 1 }, /"rope_interleaved"/],
   ["a factor below 1", { rope_scaling: { type: "linear", factor: 0.5 } }, /"rope_scaling.factor"/],
   ["llama3 without its context", { rope_parameters: llama3 }, /original_max_position_embeddings/],
   [

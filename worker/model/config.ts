@@ -19,12 +19,15 @@ export interface ModelConfig {
   readonly vocabSize: number;
   readonly rmsNormEps: number;
   readonly tiedEmbeddings: boolean;
-  /** Qwen2: q, k and v have a bias. */
+  /** Qwen2, GLM: q, k and v have a bias. */
   readonly qkvBias: boolean;
   /** Qwen3: RMSNorm over each head of q and k before RoPE. */
   readonly qkNorm: boolean;
-  /** Phi-3: how the tensors are stored; logical tensors (tensor-layout.ts) are the same for all. */
-  readonly fusedProjections: boolean;
+  /** How the tensors are stored (Phi-3, GLM); logical tensors (tensor-layout.ts) are the same for all. */
+  readonly fusedQkv: boolean;
+  readonly fusedGateUp: boolean;
+  /** GLM, ERNIE, Helium: pairs that RoPE turns stand side by side in what is stored of q and k. */
+  readonly interleavedRope: boolean;
   readonly rope: RopeConfig;
   /** Of the scores: 1 / sqrt(headDim), or Granite's attention_multiplier. */
   readonly softmaxScale: number;
@@ -55,6 +58,7 @@ const schema = z.looseObject({
   hidden_act: z.string().default("silu"),
   attention_bias: z.boolean().nullish(),
   mlp_bias: z.boolean().nullish(),
+  use_bias: z.boolean().nullish(),
   use_sliding_window: z.boolean().nullish(),
   sliding_window: dimension(16_777_216).nullish(),
   max_window_layers: z.number().int().min(0).max(65_536).default(28),
@@ -65,6 +69,8 @@ const schema = z.looseObject({
   rope_scaling: rope.nullish(),
   rope_parameters: rope.nullish(),
   partial_rotary_factor: z.number().positive().max(1).nullish(),
+  rope_interleave: z.boolean().nullish(),
+  rope_interleaved: z.boolean().nullish(),
   no_rope_layers: z.array(z.union([z.literal(0), z.literal(1)])).nullish(),
   no_rope_layer_interval: dimension(512).default(4),
   embedding_multiplier: multiplier.default(1),
@@ -108,9 +114,11 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
     vocabSize: raw.vocab_size,
     rmsNormEps: raw.rms_norm_eps,
     tiedEmbeddings: raw.tie_word_embeddings ?? family.defaultTied,
-    qkvBias: family.qkvBias ?? false,
+    qkvBias: family.qkvBias === "always" || (family.qkvBias === "attention_bias" && raw.attention_bias !== false),
     qkNorm: family.qkNorm ?? false,
-    fusedProjections: family.fusedProjections ?? false,
+    fusedQkv: family.fusedQkv ?? false,
+    fusedGateUp: family.fusedGateUp ?? false,
+    interleavedRope: family.interleavedRope ?? false,
     rope: parseRope(raw, family, headDim, file, refuse),
     softmaxScale: family.multipliers ? raw.attention_multiplier : 1 / Math.sqrt(headDim),
     embeddingMultiplier: family.multipliers ? raw.embedding_multiplier : 1,
@@ -139,6 +147,12 @@ function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void
   if (raw.hidden_act !== "silu") refuse("hidden_act", raw.hidden_act);
   if (raw.attention_bias && !family.qkvBias) refuse("attention_bias", true);
   if (raw.mlp_bias) refuse("mlp_bias", true);
+  if (raw.use_bias) refuse("use_bias", true);
+  // The architecture alone decides, in transformers; converters leave these behind whatever they did to the weights.
+  for (const field of ["rope_interleave", "rope_interleaved"] as const) {
+    const isInterleaved = raw[field];
+    if (isInterleaved != null && isInterleaved !== (family.interleavedRope ?? false)) refuse(field, isInterleaved);
+  }
   if (raw.quantization_config != null) refuse("quantization_config", raw.quantization_config);
   const otherLayer = raw.layer_types?.find((type) => type !== "full_attention" && type !== "sliding_attention");
   if (otherLayer !== undefined) refuse("layer_types", otherLayer);
@@ -169,15 +183,17 @@ function parseRope(raw: RawConfig, family: Family, headDim: number, file: string
     .number()
     .positive()
     .max(1)
-    .safeParse(given.partial_rotary_factor ?? raw.partial_rotary_factor ?? 1);
+    .safeParse(given.partial_rotary_factor ?? raw.partial_rotary_factor ?? family.partialRope ?? 1);
   if (!partial.success) throw fieldError(partial.error, file, `${place}.partial_rotary_factor`);
   const rotaryDim = Math.trunc(headDim * partial.data);
   const isPartial = partial.data !== 1;
-  if (isPartial && (!family.partialRope || rotaryDim % 2 !== 0)) refuse("partial_rotary_factor", partial.data);
+  if (isPartial && (family.partialRope === undefined || rotaryDim % 2 !== 0))
+    refuse("partial_rotary_factor", partial.data);
   const fields = {
     rope_theta: raw.rope_theta ?? family.defaultTheta,
-    ...(type === "yarn" ? { original_max_position_embeddings: raw.max_position_embeddings } : {}),
+    ...(type === "yarn" || type === "dynamic" ? { original_max_position_embeddings: raw.max_position_embeddings } : {}),
     ...given,
+    max_position_embeddings: raw.max_position_embeddings,
   };
   try {
     const layers = ropeLayers(raw, family, file);

@@ -6,18 +6,21 @@
 import type { RopeType } from "./rope.ts";
 
 export interface Family {
-  /** q, k and v have a bias, which no field of the configuration says. */
-  readonly qkvBias?: boolean;
+  /** q, k and v have a bias: always, or where `attention_bias` says so and where it is left out. */
+  readonly qkvBias?: "always" | "attention_bias";
   /** RMSNorm over each head of q and k before RoPE. */
   readonly qkNorm?: boolean;
-  /** q, k and v are stored as one tensor, gate and up as another. */
-  readonly fusedProjections?: boolean;
+  /** q, k and v are stored as one tensor; gate and up are. */
+  readonly fusedQkv?: boolean;
+  readonly fusedGateUp?: boolean;
   /** Reads the fields embedding_, attention_ and residual_multiplier and logits_scaling. */
   readonly multipliers?: boolean;
   /** Reads no_rope_layers and no_rope_layer_interval. */
   readonly layersWithoutRope?: boolean;
-  /** Reads partial_rotary_factor. */
-  readonly partialRope?: boolean;
+  /** Reads partial_rotary_factor; what it is where it is left out. */
+  readonly partialRope?: number;
+  /** RoPE turns dimensions (2i, 2i + 1) together, not (i, i + rotaryDim / 2): so the checkpoint's q and k are ordered. */
+  readonly interleavedRope?: boolean;
   readonly ropeTypes: readonly RopeType[];
   /** Where the configuration leaves them out. */
   readonly defaultTheta: number;
@@ -27,7 +30,7 @@ export interface Family {
 }
 
 const llama: Family = {
-  ropeTypes: ["default", "linear", "llama3", "yarn"],
+  ropeTypes: ["default", "linear", "ntk", "dynamic", "llama3", "yarn"],
   defaultTheta: 10_000,
   defaultTied: false,
   window: { always: false, defaultTokens: null },
@@ -35,19 +38,29 @@ const llama: Family = {
 
 export const families = {
   LlamaForCausalLM: llama,
-  Qwen2ForCausalLM: { ...llama, qkvBias: true, window: { always: false, defaultTokens: 4_096 } },
+  Qwen2ForCausalLM: { ...llama, qkvBias: "always", window: { always: false, defaultTokens: 4_096 } },
   Qwen3ForCausalLM: { ...llama, qkNorm: true, window: { always: false, defaultTokens: 4_096 } },
   MistralForCausalLM: { ...llama, window: { always: true, defaultTokens: 4_096 } },
   GraniteForCausalLM: { ...llama, multipliers: true },
   SmolLM3ForCausalLM: { ...llama, layersWithoutRope: true, defaultTheta: 2_000_000, defaultTied: true },
   Phi3ForCausalLM: {
     ...llama,
-    fusedProjections: true,
-    partialRope: true,
+    fusedQkv: true,
+    fusedGateUp: true,
+    partialRope: 1,
     // transformers reads "yarn" and "su" in a Phi-3 as LongRoPE.
     ropeTypes: ["default"],
     window: { always: true, defaultTokens: null },
   },
+  GlmForCausalLM: {
+    ...llama,
+    qkvBias: "attention_bias",
+    fusedGateUp: true,
+    partialRope: 0.5,
+    interleavedRope: true,
+  },
+  Ernie4_5ForCausalLM: { ...llama, interleavedRope: true, defaultTheta: 500_000, defaultTied: true },
+  HeliumForCausalLM: { ...llama, interleavedRope: true, defaultTheta: 100_000 },
 } as const satisfies Readonly<Record<string, Family>>;
 
 export type Architecture = keyof typeof families;

@@ -5,7 +5,10 @@
 import { z } from "zod";
 
 export interface RopeConfig {
-  /** Leading dimensions of a head that are rotated, even; pairs are (i, i + rotaryDim / 2). */
+  /**
+   * Leading dimensions of a head that are rotated, even; pairs are (i, i + rotaryDim / 2). Weights that are stored for
+   * pairs (2i, 2i + 1) are put into this order as they are read (tensor-layout.ts).
+   */
   readonly rotaryDim: number;
   /** [rotaryDim / 2] radians per position, after scaling; float32, as the models were trained with. */
   readonly inverseFrequencies: Float32Array;
@@ -15,7 +18,7 @@ export interface RopeConfig {
   readonly layers: readonly boolean[];
 }
 
-export const ropeTypes = ["default", "linear", "llama3", "yarn"] as const;
+export const ropeTypes = ["default", "linear", "ntk", "dynamic", "llama3", "yarn"] as const;
 export type RopeType = (typeof ropeTypes)[number];
 
 const theta = z.number().gt(1).max(1e12);
@@ -26,6 +29,21 @@ const positions = z.number().int().min(1).max(16_777_216);
 const schemas = {
   default: z.object({ rope_theta: theta }),
   linear: z.object({ rope_theta: theta, factor }),
+  ntk: z.object({ rope_theta: theta, factor }),
+  dynamic: z
+    .object({
+      rope_theta: theta,
+      factor,
+      original_max_position_embeddings: positions,
+      max_position_embeddings: positions,
+      alpha: z.null({ error: 'is not supported; rope_type "ntk" with it as factor is the same' }).optional(),
+    })
+    .refine((fields) => fields.original_max_position_embeddings >= fields.max_position_embeddings, {
+      path: ["original_max_position_embeddings"],
+      error:
+        "must not be below max_position_embeddings: past it the base grows with the prompt, and K is stored once; " +
+        'rope_type "ntk" has a base that stays',
+    }),
   llama3: z
     .object({
       rope_theta: theta,
@@ -67,6 +85,13 @@ export function rotation(type: RopeType, parameters: Readonly<Record<string, unk
       const fields = schemas.linear.parse(parameters);
       return rounded(plain(fields).map((frequency) => frequency / fields.factor));
     }
+    case "ntk": {
+      const fields = schemas.ntk.parse(parameters);
+      return rounded(plain({ rope_theta: ntkTheta(fields, rotaryDim) }));
+    }
+    case "dynamic":
+      // Up to the trained context, past which no prompt is taken, its base is the plain one.
+      return rounded(plain(schemas.dynamic.parse(parameters)));
     case "llama3": {
       const fields = schemas.llama3.parse(parameters);
       return rounded(plain(fields).map((frequency) => llama3Frequency(frequency, fields)));
@@ -85,6 +110,11 @@ function rounded(frequencies: readonly number[], attentionFactor = 1): Rotation 
 /** theta^(-2i/rotaryDim), i < rotaryDim/2 (RoFormer, equation 15). */
 function plainFrequencies(thetaValue: number, rotaryDim: number): number[] {
   return Array.from({ length: rotaryDim / 2 }, (_, i) => thetaValue ** ((-2 * i) / rotaryDim));
+}
+
+/** NTK-aware scaling: the lowest frequency is divided by `factor`, the highest stays (YaRN, section 3.1). */
+function ntkTheta(fields: Fields<"ntk">, rotaryDim: number): number {
+  return fields.rope_theta * fields.factor ** (rotaryDim / (rotaryDim - 2));
 }
 
 /** Llama 3.1: short wavelengths are kept, long ones stretched by `factor`, those between blended. */

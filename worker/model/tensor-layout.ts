@@ -16,6 +16,18 @@ export interface TensorPlace {
   /** Name in the files; the logical tensor is its rows from `firstRow` on. */
   readonly stored: string;
   readonly firstRow: number;
+  /** Given: the rows of each head are stored in another order. */
+  readonly pairedRows?: PairedRows;
+}
+
+/**
+ * Rows are heads of `headDim`. Of the first `rotaryDim` rows of a head, those that RoPE turns together are stored side
+ * by side, (2i, 2i + 1); the logical tensor has them at (i, i + rotaryDim / 2). Scores are sums over a head's
+ * dimensions, so q and k in another order that both share give the same.
+ */
+export interface PairedRows {
+  readonly headDim: number;
+  readonly rotaryDim: number;
 }
 
 /** By logical name. */
@@ -37,14 +49,14 @@ export function tensorLayout(config: ModelConfig): TensorLayout {
 }
 
 function layerLayout(config: ModelConfig): TensorLayout {
-  const { hiddenSize, ffnSize, headDim, fusedProjections } = config;
+  const { hiddenSize, ffnSize, headDim, fusedQkv, fusedGateUp } = config;
   const layout = new Map<string, TensorPlace>();
   const add = (name: string, ...shape: number[]) => layout.set(name, { shape, stored: name, firstRow: 0 });
   /** Linear layers over one input; stored as one tensor, in this order, where the architecture fuses them. */
-  const addGroup = (fused: string, members: readonly (readonly [name: string, rows: number])[]) => {
+  const addGroup = (fused: string | undefined, members: readonly (readonly [name: string, rows: number])[]) => {
     let firstRow = 0;
     for (const [name, rows] of members) {
-      const place = fusedProjections ? { stored: fused, firstRow } : { stored: name, firstRow: 0 };
+      const place = fused === undefined ? { stored: name, firstRow: 0 } : { stored: fused, firstRow };
       layout.set(name, { shape: [rows, hiddenSize], ...place });
       firstRow += rows;
     }
@@ -52,7 +64,7 @@ function layerLayout(config: ModelConfig): TensorLayout {
   const qSize = config.headCount * headDim;
   const kvSize = config.kvHeadCount * headDim;
   add("input_layernorm.weight", hiddenSize);
-  addGroup("self_attn.qkv_proj.weight", [
+  addGroup(fusedQkv ? "self_attn.qkv_proj.weight" : undefined, [
     ["self_attn.q_proj.weight", qSize],
     ["self_attn.k_proj.weight", kvSize],
     ["self_attn.v_proj.weight", kvSize],
@@ -68,12 +80,41 @@ function layerLayout(config: ModelConfig): TensorLayout {
   }
   add("self_attn.o_proj.weight", hiddenSize, qSize);
   add("post_attention_layernorm.weight", hiddenSize);
-  addGroup("mlp.gate_up_proj.weight", [
+  addGroup(fusedGateUp ? "mlp.gate_up_proj.weight" : undefined, [
     ["mlp.gate_proj.weight", ffnSize],
     ["mlp.up_proj.weight", ffnSize],
   ]);
   add("mlp.down_proj.weight", hiddenSize, ffnSize);
-  return layout;
+  return config.interleavedRope ? withPairedRows(layout, { headDim, rotaryDim: config.rope.rotaryDim }) : layout;
+}
+
+/** What makes q and k: their projections, biases and norms. */
+const queryOrKey = /^self_attn\.[qk]_(proj|norm)\./;
+
+function withPairedRows(layout: TensorLayout, pairedRows: PairedRows): TensorLayout {
+  return new Map([...layout].map(([name, place]) => [name, queryOrKey.test(name) ? { ...place, pairedRows } : place]));
+}
+
+/** Row of what is stored that is row `row` of the logical tensor. */
+export function storedRow(row: number, { headDim, rotaryDim }: PairedRows): number {
+  const half = rotaryDim / 2;
+  const dimension = row % headDim;
+  if (dimension >= rotaryDim) return row;
+  return row - dimension + (dimension < half ? 2 * dimension : 2 * (dimension - half) + 1);
+}
+
+/** Whole heads as they are stored -> as the logical tensor has them. @param out of the same length, not the same memory */
+export function unpairRows<T extends Float32Array | Uint16Array>(
+  stored: T,
+  width: number,
+  rows: PairedRows,
+  out: T,
+): T {
+  for (let row = 0; row * width < stored.length; row++) {
+    const from = storedRow(row, rows) * width;
+    out.set(stored.subarray(from, from + width), row * width);
+  }
+  return out;
 }
 
 /** Names and shapes in the files. */

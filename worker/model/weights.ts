@@ -8,7 +8,7 @@ import { z } from "zod";
 import type { ModelConfig } from "./config.ts";
 import { ModelError } from "./model-error.ts";
 import { readSafetensorsHeader, readTensorBytes, type TensorInfo } from "./safetensors.ts";
-import { storedShapes, tensorLayout } from "./tensor-layout.ts";
+import { type PairedRows, storedShapes, tensorLayout, unpairRows } from "./tensor-layout.ts";
 
 const maxShards = 1_024;
 
@@ -53,9 +53,14 @@ export function readJson(file: string): unknown {
 /** Tables that older files carry along and that follow from the configuration. */
 const derivedTensor = /\.rotary_emb\.inv_freq$/;
 
+/** A logical tensor's bytes in its file, which may have the rows of each head in another order. */
+export interface StoredTensor extends TensorInfo {
+  readonly pairedRows?: PairedRows;
+}
+
 export class Weights {
   /** By logical name. */
-  readonly #tensors = new Map<string, TensorInfo>();
+  readonly #tensors = new Map<string, StoredTensor>();
 
   /** @throws ModelError for a gap, a leftover or a wrong shape. */
   constructor(folder: string, config: ModelConfig) {
@@ -74,9 +79,9 @@ export class Weights {
     const isKnown = (name: string) => expected.has(name) || allowed.has(name) || derivedTensor.test(name);
     const leftover = [...found.keys()].find((name) => !isKnown(name));
     if (leftover) throw new ModelError(`${folder}: tensor "${leftover}" does not belong to ${config.architecture}`);
-    for (const [name, { stored, firstRow, shape }] of layout) {
+    for (const [name, { stored, firstRow, shape, pairedRows }] of layout) {
       const whole = found.get(stored);
-      if (whole) this.#tensors.set(name, rowsOf(whole, firstRow, shape));
+      if (whole) this.#tensors.set(name, { ...rowsOf(whole, firstRow, shape), pairedRows });
     }
   }
 
@@ -86,15 +91,18 @@ export class Weights {
   }
 
   /** The logical tensor's type, shape, and bytes in its file. @throws ModelError when the architecture has none such. */
-  info(name: string): TensorInfo {
+  info(name: string): StoredTensor {
     const tensor = this.#tensors.get(name);
     if (!tensor) throw new ModelError(`tensor "${name}" is missing`);
     return tensor;
   }
 
-  /** The tensor widened to float32, row-major as stored. @throws ModelError for a type that is no float. */
+  /** The logical tensor widened to float32, row-major. @throws ModelError for a type that is no float. */
   float32(name: string): Float32Array {
-    return Weights.widen(this.info(name));
+    const { pairedRows, ...tensor } = this.info(name);
+    const stored = Weights.widen(tensor);
+    if (pairedRows === undefined) return stored;
+    return unpairRows(stored, stored.length / tensor.shape[0], pairedRows, new Float32Array(stored.length));
   }
 
   static widen(tensor: TensorInfo): Float32Array {

@@ -51,6 +51,31 @@ describe("weights from files", () => {
     }
   });
 
+  test("have the rows of a head put in order, in chunks of whole heads", async () => {
+    const device = new EmulatedDevice(16, 1 << 16);
+    // A head of 6 rows of 2 is more than a chunk; of a bias, whose rows are of 1, two heads of 4 are one.
+    const wanted = [
+      { dtype: "BF16", shape: [24, 2], pairedRows: { headDim: 6, rotaryDim: 4 }, order: [0, 2, 1, 3, 4, 5], scale: 1 },
+      { dtype: "F16", shape: [24], pairedRows: { headDim: 4, rotaryDim: 4 }, order: [0, 2, 1, 3], scale: 0.5 },
+    ] as const;
+    const uploads = wanted.map(({ dtype, shape, pairedRows, scale }) => {
+      const count = shape.reduce<number>((product, extent) => product * extent, 1);
+      const upload = uploadOf(device.allocate(dtype, count * 2), dtype, scale);
+      const end = 24 + count * 2;
+      return { ...upload, tensor: { ...upload.tensor, shape, end, pairedRows } };
+    });
+    await reader.upload(device, uploads);
+    for (const [index, { shape, order, scale }] of wanted.entries()) {
+      const [rows, width = 1] = shape;
+      const expected = Array.from({ length: rows * width }, (_, at) => {
+        const row = Math.floor(at / width);
+        const from = row - (row % order.length) + order[row % order.length];
+        return Math.fround(exactValue(from * width + (at % width)) * scale);
+      });
+      expect([...device.memory.bfloat16(uploads[index].target).row(0, rows * width)]).toEqual(expected);
+    }
+  });
+
   test("are refused when the file ends early, or a type is no float", async () => {
     const device = new EmulatedDevice(16, 1 << 16);
     const short = uploadOf(device.allocate("weights", 240 * 2), "BF16");

@@ -5,6 +5,8 @@
 import { type FileHandle, open } from "node:fs/promises";
 import { ModelError } from "../../model/model-error.ts";
 import { type Dtype, dtypeBytes, type TensorInfo } from "../../model/safetensors.ts";
+import { unpairRows } from "../../model/tensor-layout.ts";
+import type { StoredTensor } from "../../model/weights.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
 import type { TensorUpload } from "./weights.ts";
 
@@ -14,7 +16,7 @@ export interface TensorReader {
 }
 
 interface Chunk {
-  readonly tensor: TensorInfo;
+  readonly tensor: StoredTensor;
   /** First element, and how many. */
   readonly first: number;
   readonly count: number;
@@ -23,7 +25,7 @@ interface Chunk {
 }
 
 export interface FileReaderOptions {
-  /** Elements of a chunk at most. */
+  /** Elements of a chunk at most; a head whose rows change their order is read whole. */
   readonly chunkElements?: number;
   /** Chunks that are read at once. */
   readonly laneCount?: number;
@@ -57,12 +59,13 @@ export class FileReader implements TensorReader {
   async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, chunks: Chunk[]): Promise<void> {
     const queue = chunks.values();
     const lanes = Math.min(this.laneCount, chunks.length);
-    const slotBytes = this.chunkElements * 2;
+    const slotElements = Math.max(this.chunkElements, ...chunks.map(({ count }) => count));
+    const slotBytes = slotElements * 2;
     const pinned = device.allocateHost("weights on their way", lanes * slotsOfLane * slotBytes);
     const run = async (lane: number): Promise<void> => {
       const slots = Array.from({ length: slotsOfLane }, (_, slot) => {
         const first = (lane * slotsOfLane + slot) * slotBytes;
-        return { staging: new Uint16Array(pinned.buffer, first, this.chunkElements), copied: device.mark() };
+        return { staging: new Uint16Array(pinned.buffer, first, slotElements), copied: device.mark() };
       });
       let turn = 0;
       for (const chunk of queue) {
@@ -86,12 +89,24 @@ export class FileReader implements TensorReader {
   *#chunks(uploads: readonly TensorUpload[]): Generator<Chunk> {
     for (const { tensor, target, scale } of uploads) {
       const total = target.byteLength / 2;
-      for (let first = 0; first < total; first += this.chunkElements) {
-        const count = Math.min(this.chunkElements, total - first);
+      const most = elementsAtOnce(tensor, this.chunkElements);
+      for (let first = 0; first < total; first += most) {
+        const count = Math.min(most, total - first);
         yield { tensor, first, count, target: target.slice(first * 2, count * 2), scale };
       }
     }
   }
+}
+
+/** Rows change places within their head alone, so whole heads are read. */
+function elementsAtOnce({ shape, pairedRows }: StoredTensor, most: number): number {
+  if (pairedRows === undefined) return most;
+  const headElements = pairedRows.headDim * rowElements(shape);
+  return Math.max(Math.floor(most / headElements), 1) * headElements;
+}
+
+function rowElements(shape: readonly number[]): number {
+  return shape.slice(1).reduce((product, extent) => product * extent, 1);
 }
 
 function assertFloat({ file, dtype }: TensorInfo): void {
@@ -113,6 +128,8 @@ async function readBfloat16(file: FileHandle, chunk: Chunk, out: Uint16Array<Arr
     done += bytesRead;
   }
   if (!isDirect) roundToBfloat16(widen(tensor.dtype, bytes), scale, out);
+  const { pairedRows, shape } = tensor;
+  if (pairedRows) unpairRows(out.slice(0, count), rowElements(shape), pairedRows, out);
 }
 
 function widen(dtype: Dtype, bytes: Uint8Array<ArrayBuffer>): Float32Array {

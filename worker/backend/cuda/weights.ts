@@ -3,7 +3,7 @@
  * another, so that a layer is four matrix products.
  */
 import type { ModelConfig } from "../../model/config.ts";
-import type { TensorInfo } from "../../model/safetensors.ts";
+import type { StoredTensor } from "../../model/weights.ts";
 import { type ComputeDevice, DeviceBuffer } from "./device.ts";
 import type { TensorReader } from "./tensor-reader.ts";
 
@@ -37,12 +37,12 @@ export interface DeviceWeights {
 
 /** What the model's folder holds, by logical name (worker/model/tensor-layout.ts). */
 export interface WeightInfo {
-  info(name: string): TensorInfo;
+  info(name: string): StoredTensor;
 }
 
-/** One tensor on its way: its elements go to `target` from its first byte on, each times `scale`. */
+/** One tensor on its way: its elements, in the logical order, go to `target` from its first byte on, each times `scale`. */
 export interface TensorUpload {
-  readonly tensor: TensorInfo;
+  readonly tensor: StoredTensor;
   readonly target: DeviceBuffer;
   readonly scale: number;
 }
