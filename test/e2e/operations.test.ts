@@ -1,0 +1,160 @@
+/** What an operator relies on: nothing of tenants in logs and metrics, usage that adds up, an orderly end. */
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Salts } from "../../gateway/tenant/salts.ts";
+import { ServerSecret } from "../../gateway/tenant/secret.ts";
+import { pdfOf, pdfPage } from "../extract/documents.ts";
+import { createStore, openaiClient } from "../support/openai.ts";
+import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+
+// A server starts in each of these tests.
+setDefaultTimeout(90_000);
+
+const send = async (server: TestServer, key: string, path: string, body: unknown, headers = {}): Promise<string> => {
+  const response = await fetch(server.url + path, {
+    method: "POST",
+    headers: { authorization: `Bearer ${key}`, "content-type": "application/json", ...headers },
+    body: typeof body === "string" ? body : JSON.stringify(body),
+  });
+  return await response.text();
+};
+
+describe("a server that logs all there is to log", () => {
+  const dataDir = mkdtempSync(join(tmpdir(), "spangate-operations-"));
+  const logged: string[] = [];
+  let server: TestServer;
+  let tenant: TestTenant;
+
+  beforeAll(async () => {
+    server = await startTestServer({
+      dataDir,
+      env: { SPANGATE_LOG: "debug" },
+      onLog: (text) => void logged.push(text),
+    });
+    tenant = await server.tenant("canary-tenant-name");
+  });
+  afterAll(async () => {
+    await server[Symbol.asyncDispose]();
+    rmSync(dataDir, { recursive: true, force: true });
+  });
+
+  const chat = { max_tokens: 3, temperature: 0 };
+  const operatorsSee = async (): Promise<string> => {
+    const paths = ["/metrics", "/admin/v1/audit?limit=100", "/admin/v1/usage", "/admin/v1/workers", "/admin/v1/cache"];
+    const headers = { authorization: `Bearer ${server.adminKey}` };
+    const texts = await Promise.all(
+      [...paths, "/ready", "/openapi.json"].map(async (path) => (await fetch(server.url + path, { headers })).text()),
+    );
+    return [...logged, ...texts].join("\n");
+  };
+
+  test("no text, name, key, secret or salt is in a log line, a metric, the audit log or the usage", async () => {
+    const { apiKey, id } = tenant;
+    const client = openaiClient(server.url, apiKey);
+    const messages = [{ role: "user", content: "canary-prompt" }];
+    const documents = [{ id: "canary-document-id", title: "canary-title", text: "canary-document" }];
+    const whole = { model: server.model, messages, documents, ...chat };
+    await send(server, apiKey, "/v1/chat/completions", { ...whole, user: "canary-user", cache_salt: "canary-salt" });
+    await send(server, apiKey, "/v1/chat/completions", { ...whole, stream: true, prompt_cache_key: "canary-key" });
+    // What goes wrong is logged too.
+    await send(server, apiKey, "/v1/chat/completions", { ...whole, "canary-field": 1 });
+    await send(server, apiKey, "/v1/chat/completions", '{"canary-json');
+    await send(server, apiKey, "/v1/chat/completions?canary-query=1", { ...whole, model: "canary-model" });
+    await send(server, "sk-canary-wrong-key", "/v1/chat/completions", whole, { "x-api-key": "canary-other-key" });
+    await send(server, apiKey, "/canary-path/canary", {});
+    await send(server, apiKey, "/v1/query/execute", {
+      g: { model: server.model, max_tokens: 2, input: { user: "canary-g" } },
+    });
+    const storeId = await createStore(client, "canary-store", { "canary-name.md": "canary-file text" });
+    const damaged = new File(["%PDF-1.7 canary-damaged"], "canary-bad.pdf");
+    const bad = await client.files.create({ file: damaged, purpose: "assistants" });
+    const failed = await client.vectorStores.files.createAndPoll(storeId, { file_id: bad.id });
+    expect(failed.last_error?.code).toBe("invalid_file");
+    const pdf = new File([pdfOf([pdfPage("canary-pdf text")]) as Uint8Array<ArrayBuffer>], "canary.pdf");
+    const file = await client.files.create({ file: pdf, purpose: "assistants" });
+    await client.vectorStores.files.createAndPoll(storeId, {
+      file_id: file.id,
+      attributes: { canary: "canary-value" },
+    });
+    await client.vectorStores.search(storeId, { query: "canary-search" });
+    await client.files.delete(file.id);
+    await send(server, server.adminKey, `/admin/v1/tenants/${id}/salt/rotate`, {});
+
+    const seen = await operatorsSee();
+    expect(seen).toContain('"message":"request"');
+    expect(seen).toContain("DELETE /v1/files/{file_id}");
+    expect(seen.match(/.{0,60}canary.{0,20}/g) ?? []).toEqual([]);
+    const secret = readFileSync(join(dataDir, "secret"));
+    const salts = new Salts(new ServerSecret(secret));
+    const secrets = [apiKey, server.adminKey, apiKey.slice(3), secret.toString("hex"), secret.toString("base64")];
+    for (const epoch of [0, 1]) secrets.push(salts.ofTenant(id, epoch), salts.ofCorpus(storeId, epoch));
+    for (const [index, text] of secrets.entries()) expect([index, seen.includes(text)]).toEqual([index, false]);
+  });
+
+  test("usage is what the metrics counted", async () => {
+    const other = await server.tenant("other");
+    const messages = [{ role: "user", content: "Who is Anna?" }];
+    await send(server, other.apiKey, "/v1/chat/completions", { model: server.model, messages, ...chat, n: 2 });
+    const headers = { authorization: `Bearer ${server.adminKey}` };
+    const metrics = await (await fetch(`${server.url}/metrics`, { headers })).text();
+    const counted = (name: string): number =>
+      [...metrics.matchAll(new RegExp(`^${name}\\{[^}]*\\} (\\d+)$`, "gm"))].reduce((sum, [, n]) => sum + Number(n), 0);
+    const { data } = (await (await fetch(`${server.url}/admin/v1/usage`, { headers })).json()) as {
+      data: readonly Record<string, string | number>[];
+    };
+    const sum = (field: string): number => data.reduce((total, row) => total + Number(row[field]), 0);
+    expect(new Set(data.map((row) => row.tenant_id))).toEqual(new Set([tenant.id, other.id]));
+    expect(sum("prompt_tokens")).toBeGreaterThan(0);
+    expect([sum("requests"), sum("prompt_tokens"), sum("completion_tokens")]).toEqual([
+      counted("vllm:request_success_total"),
+      counted("vllm:prompt_tokens_total"),
+      counted("vllm:generation_tokens_total"),
+    ]);
+    expect([sum("cached_tokens"), sum("cache_write_tokens")]).toEqual([
+      counted("spangate_cached_tokens_total"),
+      counted("spangate_cache_write_tokens_total"),
+    ]);
+  });
+});
+
+test("SIGTERM: the server is not ready any more, streams that are open end whole, and the process ends with 0", async () => {
+  await using server = await startTestServer();
+  const { apiKey } = await server.tenant("drained");
+  const body = {
+    model: server.model,
+    messages: [{ role: "user", content: "Tell me a story." }],
+    max_tokens: 48,
+    ignore_eos: true,
+    stream: true,
+  };
+  /** Resolves with the first piece of the stream, to what reads the rest. */
+  const open = async () => {
+    const response = await fetch(`${server.url}/v1/chat/completions`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${apiKey}`, "content-type": "application/json" },
+      body: JSON.stringify(body),
+    });
+    const reader = (response.body as ReadableStream<Uint8Array>).getReader();
+    const pieces = [(await reader.read()).value ?? new Uint8Array(0)];
+    return async (): Promise<string> => {
+      for (let next = await reader.read(); !next.done; next = await reader.read()) pieces.push(next.value);
+      return Buffer.concat(pieces).toString();
+    };
+  };
+  const streams = await Promise.all(Array.from({ length: 6 }, open));
+  server.process.kill("SIGTERM");
+  const texts = streams.map((read) => read());
+  const isReady = async (): Promise<boolean> =>
+    await fetch(`${server.url}/ready`).then(
+      ({ ok }) => ok,
+      () => false,
+    );
+  while (await isReady()) await Bun.sleep(5);
+  for (const text of await Promise.all(texts)) {
+    expect(text).toEndWith("data: [DONE]\n\n");
+    expect(text).toContain('"finish_reason":"length"');
+  }
+  expect(await server.process.exited).toBe(0);
+});
