@@ -12,7 +12,7 @@ import { answerInEvents, answerWhole } from "./completion.ts";
 import { logFailure } from "./failure.ts";
 import { wholeMessage, writeMessage } from "./messages-answer.ts";
 import { countTokensSchema, messagesSchema, unsupportedMessagesFields } from "./messages-schema.ts";
-import { declare } from "./route.ts";
+import { declare, type RouteAbout } from "./route.ts";
 import type { SseFraming } from "./sse.ts";
 
 export interface MessagesDeps extends ChatRunDeps {
@@ -22,38 +22,61 @@ export interface MessagesDeps extends ChatRunDeps {
   readonly log: Log;
 }
 
+const about = {
+  create: (body: z.ZodType): RouteAbout => ({
+    summary: "A message for Anthropic's clients; documents and search results are spans of its prompt.",
+    body,
+    answerTypes: ["application/json", "text/event-stream"],
+  }),
+  count: (body: z.ZodType): RouteAbout => ({ summary: "Tokens of the prompt that a message would have.", body }),
+};
+
 const options = { unsupported: unsupportedMessagesFields };
 
 export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
   const schema = messagesSchema(deps.filters);
   const countSchema = countTokensSchema(deps.filters);
-  declare(app, "POST", "/v1/messages", "inference", async (context) => {
-    tenantIdOf(context);
-    checkVersion(context);
-    const body = await readJson(context, schema, options);
-    const requestId = context.get("requestId");
-    return await runChat(context, deps, body, async (run, completion) => {
-      const [choice] = completion.choices;
-      if (choice === undefined) throw new Error("a message is one choice");
-      const parts = { requestId, run, choice, ttl: body.ttl };
-      if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
-      return await answerInEvents(context, completion, (stream, events) => writeMessage(stream, events, parts), {
-        onError: (error) => logFailure(deps.log, error, requestId),
-        framing: framing(requestId),
+  declare(
+    app,
+    "POST",
+    "/v1/messages",
+    "inference",
+    async (context) => {
+      tenantIdOf(context);
+      checkVersion(context);
+      const body = await readJson(context, schema, options);
+      const requestId = context.get("requestId");
+      return await runChat(context, deps, body, async (run, completion) => {
+        const [choice] = completion.choices;
+        if (choice === undefined) throw new Error("a message is one choice");
+        const parts = { requestId, run, choice, ttl: body.ttl };
+        if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
+        return await answerInEvents(context, completion, (stream, events) => writeMessage(stream, events, parts), {
+          onError: (error) => logFailure(deps.log, error, requestId),
+          framing: framing(requestId),
+        });
       });
-    });
-  });
-  declare(app, "POST", "/v1/messages/count_tokens", "inference", async (context) => {
-    const tenantId = tenantIdOf(context);
-    checkVersion(context);
-    const { request } = await readJson(context, countSchema, options);
-    const leave = deps.limiter.enter(tenantId);
-    try {
-      return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
-    } finally {
-      leave();
-    }
-  });
+    },
+    about.create(schema),
+  );
+  declare(
+    app,
+    "POST",
+    "/v1/messages/count_tokens",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      checkVersion(context);
+      const { request } = await readJson(context, countSchema, options);
+      const leave = deps.limiter.enter(tenantId);
+      try {
+        return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
+      } finally {
+        leave();
+      }
+    },
+    about.count(countSchema),
+  );
 }
 
 /**

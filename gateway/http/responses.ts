@@ -21,7 +21,7 @@ import {
   unsupportedResponseFields,
 } from "./responses-schema.ts";
 import { ResponseEvents, writeResponse } from "./responses-stream.ts";
-import { declare } from "./route.ts";
+import { declare, type RouteAbout } from "./route.ts";
 
 export interface ResponsesDeps extends ChatRunDeps {
   readonly stored: StoredResponses;
@@ -31,55 +31,102 @@ export interface ResponsesDeps extends ChatRunDeps {
   readonly log: Log;
 }
 
-export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void {
-  const { stored } = deps;
-  const schema = responsesSchema(deps.filters);
-  declare(app, "POST", "/v1/responses", "inference", async (context) => {
-    const tenantId = tenantIdOf(context);
-    const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
-    const items = [...earlierItems(stored, tenantId, parsed), ...parsed.items];
-    if (items.length > limits.messages) {
-      throw new ApiError("invalid_value", {
-        message: `'input' has more than ${limits.messages} items.`,
-        param: "input",
-      });
-    }
-    try {
-      return await respond(context, deps, parsed, items);
-    } catch (error) {
-      throw inOwnWords(error);
-    }
-  });
-
-  declare(app, "GET", "/v1/responses/:response_id", "inference", (context) => {
-    readQuery(context, retrieveQuery);
-    return context.json(stored.get(tenantIdOf(context), context.req.param("response_id")).body);
-  });
-
-  declare(app, "DELETE", "/v1/responses/:response_id", "inference", (context) => {
-    const id = context.req.param("response_id");
-    stored.delete(tenantIdOf(context), id);
-    return context.json({ id, object: "response", deleted: true });
-  });
-
-  declare(app, "POST", "/v1/responses/:response_id/cancel", "inference", async (context) => {
-    await readNoFields(context);
-    stored.get(tenantIdOf(context), context.req.param("response_id"));
-    throw new ApiError("invalid_request", {
-      message: "Only a response that is made in the background can be cancelled, and this one has ended.",
-    });
-  });
-
-  declare(app, "GET", "/v1/responses/:response_id/input_items", "inference", (context) => {
-    const query = readQuery(context, itemsQuery);
-    const { inputItems } = stored.get(tenantIdOf(context), context.req.param("response_id"));
-    return context.json(itemPage(inputItems, query));
-  });
-}
-
 // Results are kept without their text, which belongs to the files: there is nothing more to include.
 const retrieveQuery = z.strictObject({ stream: z.literal("false", "a response is not streamed again").optional() });
 const itemsQuery = pageQuery.omit({ before: true });
+
+const about = {
+  create: (body: z.ZodType): RouteAbout => ({
+    summary: "Answers a conversation, with file search and citations; kept unless store is false.",
+    body,
+    answerTypes: ["application/json", "text/event-stream"],
+  }),
+  get: { summary: "A response that was kept.", query: retrieveQuery },
+  delete: { summary: "Deletes a response that was kept." },
+  cancel: { summary: "Refuses: no response is made in the background." },
+  items: { summary: "The conversation that a response was given to.", query: itemsQuery },
+};
+
+export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void {
+  const { stored } = deps;
+  const schema = responsesSchema(deps.filters);
+  declare(
+    app,
+    "POST",
+    "/v1/responses",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
+      const items = [...earlierItems(stored, tenantId, parsed), ...parsed.items];
+      if (items.length > limits.messages) {
+        throw new ApiError("invalid_value", {
+          message: `'input' has more than ${limits.messages} items.`,
+          param: "input",
+        });
+      }
+      try {
+        return await respond(context, deps, parsed, items);
+      } catch (error) {
+        throw inOwnWords(error);
+      }
+    },
+    about.create(schema),
+  );
+
+  declare(
+    app,
+    "GET",
+    "/v1/responses/:response_id",
+    "inference",
+    (context) => {
+      readQuery(context, retrieveQuery);
+      return context.json(stored.get(tenantIdOf(context), context.req.param("response_id")).body);
+    },
+    about.get,
+  );
+
+  declare(
+    app,
+    "DELETE",
+    "/v1/responses/:response_id",
+    "inference",
+    (context) => {
+      const id = context.req.param("response_id");
+      stored.delete(tenantIdOf(context), id);
+      return context.json({ id, object: "response", deleted: true });
+    },
+    about.delete,
+  );
+
+  declare(
+    app,
+    "POST",
+    "/v1/responses/:response_id/cancel",
+    "inference",
+    async (context) => {
+      await readNoFields(context);
+      stored.get(tenantIdOf(context), context.req.param("response_id"));
+      throw new ApiError("invalid_request", {
+        message: "Only a response that is made in the background can be cancelled, and this one has ended.",
+      });
+    },
+    about.cancel,
+  );
+
+  declare(
+    app,
+    "GET",
+    "/v1/responses/:response_id/input_items",
+    "inference",
+    (context) => {
+      const query = readQuery(context, itemsQuery);
+      const { inputItems } = stored.get(tenantIdOf(context), context.req.param("response_id"));
+      return context.json(itemPage(inputItems, query));
+    },
+    about.items,
+  );
+}
 
 async function respond(
   context: Context<AppEnv>,

@@ -15,7 +15,7 @@ import { type AnswerHead, type Choice, spangateOf } from "./chat-answer.ts";
 import { type ChatRunDeps, runJob } from "./chat-run.ts";
 import { answerStreamed, answerWhole, type ChunkShape, emptyChoices, endsOf, finishReasonOf } from "./completion.ts";
 import { logFailure } from "./failure.ts";
-import { declare } from "./route.ts";
+import { declare, type RouteAbout } from "./route.ts";
 import { chatFields, generateParams, optional, unsupportedChatFields } from "./schemas.ts";
 
 export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter" | "metrics"> {
@@ -84,31 +84,44 @@ type Body = z.output<typeof schema>;
 
 const unsupportedFields: ReadonlySet<string> = new Set([...unsupportedChatFields, "suffix", "response_format"]);
 
+const about: RouteAbout = {
+  summary: "Completions of texts or token ids, without a chat template.",
+  body: schema,
+  answerTypes: ["application/json", "text/event-stream"],
+};
+
 export function addTextCompletionRoutes(app: Hono<AppEnv>, deps: TextCompletionDeps): void {
-  declare(app, "POST", "/v1/completions", "inference", async (context) => {
-    tenantIdOf(context);
-    const body = await readJson(context, schema, { unsupported: unsupportedFields });
-    const request = requestOf(body);
-    const choices = emptyChoices(request.prompts.length * request.choiceCount);
-    const requestId = context.get("requestId");
-    return await runJob(context, deps, {
-      choices,
-      stream: body.stream ?? false,
-      start: (job) => deps.pipeline.complete({ ...job, request }),
-      answer: async (run, completion) => {
-        const head = { id: `cmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
-        const logprobsOf = body.logprobs === undefined ? () => () => null : logprobsFormatter(deps.tokenBytes);
-        const facts = () => factsOf(requestId, run, choices, request.choiceCount);
-        if (body.stream !== true) {
-          return await answerWhole(context, completion, () => wholeAnswer(head, choices, logprobsOf, facts));
-        }
-        const summary = body.stream_options?.include_usage === true ? facts : undefined;
-        const shape = chunkShape(head, choices, logprobsOf, summary);
-        const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
-        return await answerStreamed(context, completion, shape, { onError });
-      },
-    });
-  });
+  declare(
+    app,
+    "POST",
+    "/v1/completions",
+    "inference",
+    async (context) => {
+      tenantIdOf(context);
+      const body = await readJson(context, schema, { unsupported: unsupportedFields });
+      const request = requestOf(body);
+      const choices = emptyChoices(request.prompts.length * request.choiceCount);
+      const requestId = context.get("requestId");
+      return await runJob(context, deps, {
+        choices,
+        stream: body.stream ?? false,
+        start: (job) => deps.pipeline.complete({ ...job, request }),
+        answer: async (run, completion) => {
+          const head = { id: `cmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
+          const logprobsOf = body.logprobs === undefined ? () => () => null : logprobsFormatter(deps.tokenBytes);
+          const facts = () => factsOf(requestId, run, choices, request.choiceCount);
+          if (body.stream !== true) {
+            return await answerWhole(context, completion, () => wholeAnswer(head, choices, logprobsOf, facts));
+          }
+          const summary = body.stream_options?.include_usage === true ? facts : undefined;
+          const shape = chunkShape(head, choices, logprobsOf, summary);
+          const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
+          return await answerStreamed(context, completion, shape, { onError });
+        },
+      });
+    },
+    about,
+  );
 }
 
 function promptsOf(given: Body["prompt"]): TextRequest["prompts"] {

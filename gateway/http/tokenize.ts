@@ -48,31 +48,45 @@ const unsupportedFields: ReadonlySet<string> = new Set([
 
 export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
   const { pipeline, tokenBytes, limiter } = deps;
-  declare(app, "POST", "/tokenize", "inference", async (context) => {
-    const tenantId = tenantIdOf(context);
-    const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
-    const card = pipeline.modelCard(body.model);
-    const leave = limiter.enter(tenantId);
-    try {
-      const tokens = await tokensOf(pipeline, tenantId, card.id, body);
-      const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
-      return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
-    } finally {
-      leave();
-    }
-  });
+  declare(
+    app,
+    "POST",
+    "/tokenize",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
+      const card = pipeline.modelCard(body.model);
+      const leave = limiter.enter(tenantId);
+      try {
+        const tokens = await tokensOf(pipeline, tenantId, card.id, body);
+        const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
+        return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
+      } finally {
+        leave();
+      }
+    },
+    { summary: "Token ids of a text, or of a conversation's whole prompt.", body: tokenizeSchema },
+  );
 
-  declare(app, "POST", "/detokenize", "inference", async (context) => {
-    tenantIdOf(context);
-    const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });
-    const { vocabSize } = pipeline.modelCard(body.model);
-    const unknown = body.tokens.findIndex((id) => id >= vocabSize);
-    if (unknown >= 0) {
-      const param = `tokens[${unknown}]`;
-      throw new ApiError("invalid_value", { message: `'${param}' is a token that the model does not have.`, param });
-    }
-    return context.json({ prompt: textOf(tokenBytes, body.tokens) });
-  });
+  declare(
+    app,
+    "POST",
+    "/detokenize",
+    "inference",
+    async (context) => {
+      tenantIdOf(context);
+      const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });
+      const { vocabSize } = pipeline.modelCard(body.model);
+      const unknown = body.tokens.findIndex((id) => id >= vocabSize);
+      if (unknown >= 0) {
+        const param = `tokens[${unknown}]`;
+        throw new ApiError("invalid_value", { message: `'${param}' is a token that the model does not have.`, param });
+      }
+      return context.json({ prompt: textOf(tokenBytes, body.tokens) });
+    },
+    { summary: "The text of token ids.", body: detokenizeSchema },
+  );
 }
 
 async function tokensOf(
