@@ -62,6 +62,12 @@ describe("the whole server's description", () => {
     }
   });
 
+  test("every route says what it does", () => {
+    const undescribed = routes().filter(({ about }) => about === undefined);
+    // A new route brings a description: the last argument of `declare`, or an entry of http/descriptions.ts.
+    expect(undescribed.map(({ method, path }) => `${method} ${path}`)).toEqual([]);
+  });
+
   test("no description is of a route that is not there", () => {
     const present = new Set(routes().map(({ method, path }) => `${method} ${path}`));
     expect(Object.keys(descriptions).filter((key) => !present.has(key))).toEqual([]);
