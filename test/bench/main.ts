@@ -20,6 +20,7 @@ import { ragBench } from "./rag.ts";
 import { retrievalBench } from "./retrieval.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
+import { timingBench } from "./timing.ts";
 import { zipfBench } from "./zipf.ts";
 
 const benches: readonly Bench[] = [
@@ -39,6 +40,7 @@ const benches: readonly Bench[] = [
   packBench,
   poolBench,
   zipfBench,
+  timingBench,
 ];
 
 function listText(): string {

@@ -57,6 +57,10 @@ const ways: Readonly<Record<string, (tenant: TestTenant) => { readonly path: str
   "a document of the request": () => chat({ documents: [{ text }] }),
   "a document in the main chain": () => chat({ documents: [{ text: `1 ${text}` }], spangate: { attention: "full" } }),
   "a corpus's fragments": (tenant) => chat({ file_search: { vector_store_ids: [storeOf(tenant, 0)] } }),
+  "a completion's prompt": () => ({
+    path: "/v1/completions",
+    body: { model: server.model, prompt: `13 ${text}`, max_tokens: 4 },
+  }),
   "a query's message": () => query({ seq: [{ user: `2 ${text}` }, user] }),
   "a query's fragment in a plus": () => query({ seq: [{ plus: [{ fragment: { text: `3 ${text}` } }] }, user] }),
   "a query's message in a plus": () => query({ seq: [{ plus: [{ user: `4 ${text}` }] }, user] }),

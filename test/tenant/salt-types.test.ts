@@ -3,28 +3,31 @@ import { expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import type { ChainBuilder } from "../../gateway/lower/chains.ts";
 import { Salts } from "../../gateway/tenant/salts.ts";
 import { ServerSecret } from "../../gateway/tenant/secret.ts";
 import { rootKey } from "../../worker/contract/block-key.ts";
-import type { CacheSalt } from "../../worker/contract/units.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 
 const repository = join(import.meta.dir, "..", "..");
 
-test("a chain's root takes a salt, not a string and not nothing", () => {
+/** `true` where the compiler would take the value for the parameter; the wrong literal below does not compile. */
+type Takes<Parameter, Value> = [Value] extends [Parameter] ? true : false;
+type RootSalt = Parameters<typeof rootKey>[1];
+type ChainSalt = ConstructorParameters<typeof ChainBuilder>[1]["salt"];
+
+test("a chain's root takes a salt: not a string, not another chain's key, and not nothing", () => {
   const salt: CacheSalt = new Salts(new ServerSecret(randomBytes(32))).ofTenant("tenant_a", 0);
   expect(rootKey("digest", salt, "span")).toMatch(/^[0-9a-f]{32}$/);
-  // Never run: the compiler reads it, and a directive without an error below it is an error.
-  const refused = (): unknown => [
-    // @ts-expect-error a tenant's id is no salt
-    rootKey("digest", "tenant_a", "span"),
-    // @ts-expect-error nothing is no salt
-    rootKey("digest", undefined, "span"),
-    // @ts-expect-error a salt is not left out
-    rootKey("digest", "span"),
-    // @ts-expect-error nor is a key of another chain a salt
-    rootKey("digest", rootKey("digest", salt, "span"), "span"),
-  ];
-  expect(refused).toBeFunction();
+  const taken: readonly [Takes<RootSalt, CacheSalt>, Takes<ChainSalt, CacheSalt>] = [true, true];
+  const refused: readonly [
+    Takes<RootSalt, string>,
+    Takes<RootSalt, BlockKey>,
+    Takes<RootSalt, undefined>,
+    Takes<ChainSalt, string>,
+    Takes<ChainSalt, undefined>,
+  ] = [false, false, false, false, false];
+  expect([...taken, ...refused].filter((isTaken) => isTaken)).toHaveLength(2);
 });
 
 test("salts are made by gateway/tenant/salts.ts alone", () => {

@@ -1,0 +1,105 @@
+/**
+ * What the time of an answer tells of others' texts. A victim has had a text computed; a prober asks for that text and
+ * for a fresh one of equal length, in random order, and times both. Another tenant's times must tell nothing; those of
+ * the victim itself must tell all, or the probe would be too weak to find a leak.
+ */
+import type { HttpClient } from "../../gateway/cli/client.ts";
+import { askChat } from "../../gateway/cli/operations.ts";
+import { startTestServer } from "../support/server.ts";
+import { atLeast, atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { type Auc, aucOf } from "./support/auc.ts";
+import { SpanTexts } from "./support/prompts.ts";
+import { figure, median } from "./support/stats.ts";
+
+const textTokens = 256;
+const defaultSamples = 2_000;
+const warmUpSamples = 20;
+const question = "What is it about?";
+
+/** Where the text stands: at the begin of the prompt, or in a span. */
+type Path = "prefix" | "span";
+
+interface Arm {
+  readonly path: Path;
+  readonly prober: "another tenant" | "the same tenant";
+  readonly cachedMs: number[];
+  readonly freshMs: number[];
+}
+
+async function run({ option, say }: BenchContext): Promise<BenchReport> {
+  const samples = Number(option("samples") ?? defaultSamples);
+  if (!Number.isInteger(samples) || samples < 2) throw new Error("--samples is a whole number, 2 or more");
+  await using server = await startTestServer();
+  const victim = (await server.tenant("victim")).client;
+  const other = (await server.tenant("other")).client;
+  const texts = new SpanTexts();
+  let textCount = 0;
+  const nextText = (): string => texts.textOf(textTokens, ++textCount);
+  const arms = (["prefix", "span"] as const).flatMap((path): Arm[] => [
+    { path, prober: "another tenant", cachedMs: [], freshMs: [] },
+    { path, prober: "the same tenant", cachedMs: [], freshMs: [] },
+  ]);
+  for (let index = -warmUpSamples; index < samples; index++) {
+    if (index % 100 === 0) say(`sample ${index} of ${samples}`);
+    for (const arm of arms) {
+      const cached = nextText();
+      const fresh = nextText();
+      await timeOf(victim, server.model, arm.path, cached);
+      const prober = arm.prober === "another tenant" ? other : victim;
+      const cachedFirst = Math.random() < 0.5;
+      for (const isCached of [cachedFirst, !cachedFirst]) {
+        const ms = await timeOf(prober, server.model, arm.path, isCached ? cached : fresh);
+        if (index >= 0) (isCached ? arm.cachedMs : arm.freshMs).push(ms);
+      }
+    }
+  }
+  return reportOf(arms, samples, server.model);
+}
+
+/** Milliseconds to the first token, as a client sees it. */
+async function timeOf(client: HttpClient, model: string, path: Path, text: string): Promise<number> {
+  const content = path === "prefix" ? `${text} ${question}` : question;
+  const { clientTtftMs } = await askChat(client, {
+    model,
+    messages: [{ role: "user", content }],
+    ...(path === "span" ? { documents: [{ text }] } : {}),
+    temperature: 0,
+    max_tokens: 1,
+    min_tokens: 1,
+    ignore_eos: true,
+  });
+  return clientTtftMs;
+}
+
+function reportOf(arms: readonly Arm[], samples: number, model: string): BenchReport {
+  const measured = arms.map((arm) => ({ ...arm, auc: aucOf(arm.cachedMs, arm.freshMs) }));
+  return {
+    model,
+    header: ["text is a", "asked by", "cached p50 ms", "fresh p50 ms", "AUC", "95% interval"],
+    rows: measured.map(({ path, prober, cachedMs, freshMs, auc }) => [
+      path,
+      prober,
+      figure(median(cachedMs)),
+      figure(median(freshMs)),
+      auc.auc.toFixed(3),
+      `${auc.from.toFixed(3)} to ${auc.to.toFixed(3)}`,
+    ]),
+    notes: [
+      `${samples} samples an arm of ${textTokens} tokens each, arms interleaved, cached and fresh in random order.`,
+    ],
+    bars: measured.flatMap(({ path, prober, auc }) => barsOf(path, prober, auc)),
+  };
+}
+
+function barsOf(path: Path, prober: Arm["prober"], { auc, from, to }: Auc): Bar[] {
+  const name = `AUC of ${prober}, ${path}`;
+  if (prober === "the same tenant") return [atLeast(name, auc, 0.95)];
+  return [atLeast(`${name}, lower end`, from, 0.46), atMost(`${name}, upper end`, to, 0.54)];
+}
+
+export const timingBench: Bench = {
+  name: "timing",
+  summary: "What the time of an answer tells of texts that another tenant had computed",
+  options: { samples: `texts an arm (default ${defaultSamples})` },
+  run,
+};
