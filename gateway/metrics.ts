@@ -7,6 +7,8 @@ import type { UsageLedger } from "./tenant/usage.ts";
 export type Labels = Readonly<Record<string, string>>;
 
 const secondsBuckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
+/** 1, 2, 5, 10, … as vLLM has them. */
+const tokensBuckets = [1, 10, 100, 1_000, 10_000, 100_000].flatMap((unit) => [unit, 2 * unit, 5 * unit]);
 const seriesPerMetric = 1_000;
 
 interface Series {
@@ -18,6 +20,8 @@ interface Series {
 interface Metric {
   readonly type: "counter" | "histogram";
   readonly help: string;
+  /** Upper bounds of a histogram's buckets. */
+  readonly bounds: readonly number[];
   readonly series: Map<string, Series>;
 }
 
@@ -34,17 +38,26 @@ export class Metrics {
   }
 
   count(name: string, help: string, labels: Labels = {}, amount = 1): void {
-    const series = this.#series(name, "counter", help, labels);
+    const series = this.#series(name, { type: "counter", help, bounds: [] }, labels);
     if (series !== undefined) series.value += amount;
   }
 
   /** Adds an observation, in seconds, to a histogram. */
   observe(name: string, help: string, seconds: number, labels: Labels = {}): void {
-    const series = this.#series(name, "histogram", help, labels);
+    this.#observe(name, { type: "histogram", help, bounds: secondsBuckets }, seconds, labels);
+  }
+
+  /** The same, in tokens. */
+  observeTokens(name: string, help: string, tokens: number, labels: Labels = {}): void {
+    this.#observe(name, { type: "histogram", help, bounds: tokensBuckets }, tokens, labels);
+  }
+
+  #observe(name: string, kind: Omit<Metric, "series">, value: number, labels: Labels): void {
+    const series = this.#series(name, kind, labels);
     if (series === undefined) return;
-    series.value += seconds;
-    const bucket = secondsBuckets.findIndex((bound) => seconds <= bound);
-    const index = bucket < 0 ? secondsBuckets.length : bucket;
+    series.value += value;
+    const bucket = kind.bounds.findIndex((bound) => value <= bound);
+    const index = bucket < 0 ? kind.bounds.length : bucket;
     series.buckets[index] = (series.buckets[index] ?? 0) + 1;
   }
 
@@ -52,17 +65,17 @@ export class Metrics {
     return [...this.#metrics].map(([name, metric]) => renderMetric(name, metric)).join("");
   }
 
-  #series(name: string, type: Metric["type"], help: string, labels: Labels): Series | undefined {
+  #series(name: string, kind: Omit<Metric, "series">, labels: Labels): Series | undefined {
     let metric = this.#metrics.get(name);
     if (metric === undefined) {
-      metric = { type, help, series: new Map() };
+      metric = { ...kind, series: new Map() };
       this.#metrics.set(name, metric);
     }
     const text = labelText(labels);
     const found = metric.series.get(text);
     if (found !== undefined) return found;
     if (metric.series.size >= seriesPerMetric) return undefined;
-    const made = { labels: text, value: 0, buckets: new Array<number>(secondsBuckets.length + 1).fill(0) };
+    const made = { labels: text, value: 0, buckets: new Array<number>(kind.bounds.length + 1).fill(0) };
     metric.series.set(text, made);
     return made;
   }
@@ -83,14 +96,14 @@ function renderMetric(name: string, metric: Metric): string {
   const lines = [`# HELP ${name} ${metric.help}\n# TYPE ${name} ${metric.type}\n`];
   for (const series of metric.series.values()) {
     if (metric.type === "counter") lines.push(`${name}${braces(series.labels)} ${series.value}\n`);
-    else lines.push(renderHistogram(name, series));
+    else lines.push(renderHistogram(name, metric.bounds, series));
   }
   return lines.join("");
 }
 
-function renderHistogram(name: string, series: Series): string {
+function renderHistogram(name: string, bounds: readonly number[], series: Series): string {
   let count = 0;
-  const lines = [...secondsBuckets.map(String), "+Inf"].map((bound, index) => {
+  const lines = [...bounds.map(String), "+Inf"].map((bound, index) => {
     count += series.buckets[index] ?? 0;
     const le = `le="${bound}"`;
     return `${name}_bucket${braces(series.labels === "" ? le : `${series.labels},${le}`)} ${count}\n`;

@@ -166,6 +166,8 @@ export function countRuns(metrics: Metrics, tenantId: string, runs: readonly Cou
     metrics.count("spangate_cache_write_tokens_total", "Prompt tokens stored.", { worker }, usage.cacheWriteTokens);
     const { promptTokens, cachedTokens, cacheWriteTokens } = usage;
     metrics.tenantUsage?.add(tenantId, { requests: 1, promptTokens, cachedTokens, cacheWriteTokens, completionTokens });
+    metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", promptTokens);
+    metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
     metrics.observe(
       "vllm:time_to_first_token_seconds",
       "Arrival in the worker to first token.",

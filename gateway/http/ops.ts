@@ -92,10 +92,16 @@ function workerMetrics({ registry, dispatcher }: OpsDeps): string {
     });
     return renderSamples(name, type, help, samples);
   });
+  const pools = workers.flatMap(({ id, card }) => {
+    if (card === undefined) return [];
+    const labels = { worker: id, block_size: String(card.blockTokens), num_gpu_blocks: String(card.blockCount) };
+    return [{ labels, value: 1 }];
+  });
   const { running, unplaced } = dispatcher.stats();
   const one = (value: number) => [{ labels: {}, value }];
   return [
     ...ofWorkers,
+    renderSamples("vllm:cache_config_info", "gauge", "The KV pools, in labels: tokens a block, and blocks.", pools),
     renderSamples("spangate_requests_in_flight", "gauge", "Requests placed on workers.", one(running)),
     renderSamples("spangate_requests_unplaced", "gauge", "Requests that wait for a worker.", one(unplaced)),
   ].join("");

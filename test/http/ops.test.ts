@@ -23,6 +23,10 @@ describe("operators' routes", () => {
     expect(text).toContain('vllm:generation_tokens_total{worker="worker-0"} 4\n');
     expect(text).toContain('route="/v1/chat/completions",status="404"} 1\n');
     expect(text).toContain('vllm:time_to_first_token_seconds_bucket{le="+Inf"} 1\n');
+    expect(text).toContain('vllm:request_generation_tokens_bucket{le="2"} 0\n');
+    expect(text).toContain('vllm:request_generation_tokens_bucket{le="5"} 1\n');
+    expect(text).toContain("vllm:request_generation_tokens_sum 4\n");
+    expect(text).toMatch(/^vllm:cache_config_info\{worker="worker-0",block_size="\d+",num_gpu_blocks="\d+"\} 1$/m);
     expect(text).not.toContain("canary");
     expect((await get(rig, "/metrics", "key-a")).status).toBe(403);
   });
