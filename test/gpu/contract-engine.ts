@@ -28,7 +28,7 @@ interface Ran {
 
 /** Rows of a step, and of those that want logits, that the sides must take. */
 export const contractRows = { maxRows: 256, maxLogitRows: 8 } as const;
-const limits: EngineLimits = {
+const limits: Partial<EngineLimits> = {
   stepTokens: 64,
   prefillTokensBesideDecodes: 16,
   maxRunningRequests: contractRows.maxLogitRows,
