@@ -12,7 +12,7 @@ import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from
 
 const dimensions = 384;
 const vocabulary = 50_000;
-const wordsPerFragment = 24;
+const wordsPerFragment = 10;
 const questionCount = 60;
 const bound = 20;
 
@@ -81,7 +81,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
         const target = Math.floor((i * texts.length) / questionCount);
         // Two of the fragment's own words among common ones.
         const own = (texts[target] ?? "").split(/[ .]+/).slice(2);
-        const query = `Where is ${own[3]} and ${own[11]} w1 w2? n${target}xx`;
+        const query = `Where is ${own[3]} and ${own[9]} w1 w2? n${target}xx`;
         const startMs = performance.now();
         const request = { tenantId, vectorStoreIds: [store.id], query, maxResults: 10, weights };
         const found = await world.corpus.retrieve(request);
