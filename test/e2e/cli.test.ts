@@ -98,7 +98,8 @@ describe("the command line", () => {
   test("every command explains itself", async () => {
     const { output } = await spangate(["--help"]);
     const names = [...output.matchAll(/^ {2}([a-z]+) /gm)].map(([, name]) => name ?? "");
-    expect(names).toEqual(["serve", "tenant", "key", "ingest", "prepare", "ask", "query", "explain", "bench"]);
+    const data = ["backup", "restore"];
+    expect(names).toEqual(["serve", "tenant", "key", "ingest", "prepare", "ask", "query", "explain", ...data, "bench"]);
     for (const name of names) {
       const help = await spangate([name, "--help"]);
       expect(help).toMatchObject({ code: 0, errors: "" });
