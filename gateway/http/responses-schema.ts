@@ -2,7 +2,15 @@
 import { z } from "zod";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
-import { chatFields, fileSearchFields, fileSearchOf, generateParams, optional, shortString } from "./schemas.ts";
+import {
+  chatFields,
+  fileSearchFields,
+  fileSearchOf,
+  generateParams,
+  optional,
+  samplingFields,
+  shortString,
+} from "./schemas.ts";
 
 const textPart = z.strictObject({
   type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
@@ -40,15 +48,7 @@ const responseFields = {
   previous_response_id: optional(shortString),
   documents: chatFields.documents,
   max_output_tokens: optional(z.int().min(1)),
-  temperature: chatFields.temperature,
-  top_p: chatFields.top_p,
-  top_k: chatFields.top_k,
-  min_p: chatFields.min_p,
-  presence_penalty: chatFields.presence_penalty,
-  frequency_penalty: chatFields.frequency_penalty,
-  repetition_penalty: chatFields.repetition_penalty,
-  seed: chatFields.seed,
-  stop: chatFields.stop,
+  ...samplingFields,
   store: optional(z.boolean()),
   stream: chatFields.stream,
   include: optional(

@@ -99,15 +99,8 @@ export function fileSearchOf(
 }
 
 const penalty = optional(z.number().min(-2).max(2));
-/** Fields of the body; other APIs take those that they share. */
-export const chatFields = {
-  model: z.string().min(1).max(limits.shortStringChars),
-  messages: z.array(message).min(1).max(limits.messages),
-  documents: optional(z.array(document).max(limits.documents)),
-  max_tokens: optional(z.int().min(1)),
-  max_completion_tokens: optional(z.int().min(1)),
-  min_tokens: optional(z.int().min(0)),
-  ignore_eos: optional(z.boolean()),
+/** How tokens are drawn: the same in every API that generates text. */
+export const samplingFields = {
   temperature: optional(z.number().min(0).max(2)),
   top_p: optional(z.number().gt(0).max(1)),
   top_k: optional(
@@ -123,6 +116,18 @@ export const chatFields = {
   // Each choice takes a seed of its own, counted on from this one.
   seed: optional(z.int().max(Number.MAX_SAFE_INTEGER - contractLimits.maxChoices)),
   stop: optional(stop),
+};
+
+/** Fields of the body; other APIs take those that they share. */
+export const chatFields = {
+  model: z.string().min(1).max(limits.shortStringChars),
+  messages: z.array(message).min(1).max(limits.messages),
+  documents: optional(z.array(document).max(limits.documents)),
+  max_tokens: optional(z.int().min(1)),
+  max_completion_tokens: optional(z.int().min(1)),
+  min_tokens: optional(z.int().min(0)),
+  ignore_eos: optional(z.boolean()),
+  ...samplingFields,
   stop_token_ids: optional(z.array(tokenId).max(contractLimits.maxStopTokens)),
   n: optional(z.int().min(1).max(contractLimits.maxChoices)),
   logprobs: optional(z.boolean()),

@@ -16,7 +16,7 @@ import { type ChatRunDeps, runJob } from "./chat-run.ts";
 import { answerStreamed, answerWhole, type ChunkShape, emptyChoices, endsOf, finishReasonOf } from "./completion.ts";
 import { logFailure } from "./failure.ts";
 import { declare, type RouteAbout } from "./route.ts";
-import { chatFields, generateParams, optional, unsupportedChatFields } from "./schemas.ts";
+import { chatFields, generateParams, optional, samplingFields, unsupportedChatFields } from "./schemas.ts";
 
 export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter" | "metrics"> {
   readonly pipeline: Pick<Pipeline, "complete">;
@@ -47,15 +47,7 @@ const schema = z
     max_tokens: optional(z.int().min(1)).transform((count) => count ?? 16),
     min_tokens: chatFields.min_tokens,
     ignore_eos: chatFields.ignore_eos,
-    temperature: chatFields.temperature,
-    top_p: chatFields.top_p,
-    top_k: chatFields.top_k,
-    min_p: chatFields.min_p,
-    presence_penalty: chatFields.presence_penalty,
-    frequency_penalty: chatFields.frequency_penalty,
-    repetition_penalty: chatFields.repetition_penalty,
-    seed: chatFields.seed,
-    stop: chatFields.stop,
+    ...samplingFields,
     stop_token_ids: chatFields.stop_token_ids,
     n: chatFields.n,
     logprobs: optional(z.int().min(0).max(contractLimits.maxTopLogprobs)),
