@@ -1,15 +1,12 @@
 /** Computes and keeps what the prompts of a query hold besides the outputs of its generates. */
-import type { SpanSource } from "../../worker/contract/messages.ts";
+import type { SpanReport } from "../../worker/contract/messages.ts";
 import type { FinishedEvent } from "../dispatch/request.ts";
 import type { Query } from "../query/ir.ts";
 import { outermostOf } from "./check-query.ts";
 import { allRuns, generateOf } from "./prompt-parts.ts";
 import type { TreeRun } from "./run-tree.ts";
 
-export interface PreparedSpan {
-  readonly id: string;
-  readonly tokens: number;
-  readonly source: SpanSource;
+export interface PreparedSpan extends SpanReport {
   readonly worker: string;
 }
 

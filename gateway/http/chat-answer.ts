@@ -1,5 +1,5 @@
 /** The JSON of chat completions: whole answers, chunks, usage, and the `spangate` object. */
-import type { TokenLogprob } from "../../worker/contract/messages.ts";
+import type { SpanReport, TokenLogprob } from "../../worker/contract/messages.ts";
 import type { EndEvent } from "../generation.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { ChatRun } from "../pipeline.ts";
@@ -44,7 +44,7 @@ export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEv
     queue_ms: rounded(queueMs),
     prefill_ms: rounded(prefillMs),
     ttft_ms: rounded(ttftMs),
-    spans: report?.spans ?? [],
+    spans: (report?.spans ?? []).map(spanBody),
     ...(run.retrieved.length === 0 ? {} : { retrieved: retrievedOf(run) }),
   };
 }
@@ -99,6 +99,10 @@ export function logprobsFormatter(tokenBytes: TokenBytes): (logprobs: readonly T
     })),
     refusal: null,
   });
+}
+
+export function spanBody({ id, tokens, source, cachedTokens, cacheWriteTokens }: SpanReport) {
+  return { id, tokens, source, cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens };
 }
 
 function retrievedOf(run: ChatRun) {

@@ -4,7 +4,7 @@ import type { Explanation } from "../execute/explain.ts";
 import type { PreparedSpans } from "../execute/prepare-tree.ts";
 import type { GenerateReport, TreeReport } from "../execute/report.ts";
 import type { Query } from "../query/ir.ts";
-import { type AnswerHead, type Choice, chatChunks, rounded } from "./chat-answer.ts";
+import { type AnswerHead, type Choice, chatChunks, rounded, spanBody } from "./chat-answer.ts";
 import { type ChunkShape, finishReasonOf } from "./completion.ts";
 
 /** A map's answer is a text completion with one choice for each input; all others are chat completions. */
@@ -57,7 +57,7 @@ export function queryFacts(requestId: string, report: TreeReport) {
       queue_ms: rounded(queueMs),
       prefill_ms: rounded(prefillMs),
       ttft_ms: rounded(ttftMs),
-      spans: outer?.spans ?? [],
+      spans: (outer?.spans ?? []).map(spanBody),
       generates: report.generates.map(generateFacts),
       prepared: { tokens: report.preparedTokens.all, computed_tokens: report.preparedTokens.computed },
       ...(blend === undefined ? {} : { blend }),
@@ -107,7 +107,14 @@ export function queryChunks(kind: AnswerKind, head: AnswerHead, summary: () => o
 
 export function preparedBody(requestId: string, prepared: PreparedSpans) {
   const { spans, tokens, cachedTokens } = prepared;
-  return { object: "query.prepared", request_id: requestId, spans, tokens, computed_tokens: tokens - cachedTokens };
+  const shown = spans.map((span) => ({ ...spanBody(span), worker: span.worker }));
+  return {
+    object: "query.prepared",
+    request_id: requestId,
+    spans: shown,
+    tokens,
+    computed_tokens: tokens - cachedTokens,
+  };
 }
 
 export function explanationBody(explanation: Explanation) {

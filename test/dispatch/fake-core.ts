@@ -72,8 +72,11 @@ export class FakeCore {
         const lastKey = run.blockKeys.at(-1);
         const held = reuse && lastKey !== undefined && this.#resident.has(lastKey);
         const source = held ? ("device" as const) : ("computed" as const);
-        return { id: run.spanId ?? "", tokens: run.tokenIds.length, source };
+        const tokens = run.tokenIds.length;
+        const [cachedTokens, cacheWriteTokens] = held ? [tokens, 0] : [0, reuse ? tokens : 0];
+        return { id: run.spanId ?? "", tokens, source, cachedTokens, cacheWriteTokens };
       });
+    const foundTokens = plan.runs.map((run) => (run.kind === "span" && reuse ? this.#foundTokens(run) : 0));
     const promptTokens = plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
     const cachedTokens = spans.reduce((sum, span) => sum + (span.source === "device" ? span.tokens : 0), 0);
     if (reuse) for (const run of plan.runs) this.#store(run);
@@ -89,7 +92,13 @@ export class FakeCore {
       },
       timings: { queueMs: 1, prefillMs: 2, ttftMs: 3 },
       spans,
+      ...(state.submit.tellFound === true ? { foundTokens } : {}),
     });
+  }
+
+  #foundTokens({ blockKeys, tokenIds }: PlanRun): number {
+    const lastKey = blockKeys.at(-1);
+    return lastKey !== undefined && this.#resident.has(lastKey) ? tokenIds.length : 0;
   }
 
   #store({ blockKeys, rootKey, tokenIds }: PlanRun): void {

@@ -33,8 +33,28 @@ describe("answers", () => {
       { id: "span-0", tokens: 6 },
       { id: "span-1", tokens: 4 },
     ];
-    expect(world.finishedOf("cold").spans).toEqual(spans.map((span) => ({ ...span, source: "computed" as const })));
-    expect(world.finishedOf("warm").spans).toEqual(spans.map((span) => ({ ...span, source: "device" as const })));
+    const computed = spans.map((span) => {
+      return { ...span, source: "computed" as const, cachedTokens: 0, cacheWriteTokens: span.tokens };
+    });
+    expect(world.finishedOf("cold").spans).toEqual(computed);
+    const found = spans.map((span) => {
+      return { ...span, source: "device" as const, cachedTokens: span.tokens, cacheWriteTokens: 0 };
+    });
+    expect(world.finishedOf("warm").spans).toEqual(found);
+    expect(world.finishedOf("warm").foundTokens).toBeUndefined();
+  });
+
+  test("who asks is told what was found of each run", async () => {
+    const world = new TinyWorld();
+    for (const name of ["cold", "warm"]) {
+      world.engine.submit({ ...submitPlan(name, parts), tellFound: true });
+      await world.settle();
+    }
+    const { runs } = submitPlan("again", parts).plan;
+    expect(world.finishedOf("cold").foundTokens).toEqual(runs.map(() => 0));
+    const warm = world.finishedOf("warm").foundTokens ?? [];
+    expect(warm.reduce((sum, tokens) => sum + tokens, 0)).toBe(15);
+    for (const [index, run] of runs.slice(0, -1).entries()) expect(warm[index]).toBe(run.tokenIds.length);
   });
 
   test("without reuse nothing is found and nothing is kept", async () => {

@@ -254,13 +254,16 @@ test("runs of one span are one report; it was found only if all of them were", a
       kind: "span",
       spanId: "s",
     }));
-  for (const [name, count, source] of [
-    ["cold", 5, "computed"],
-    ["warm", 5, "device"],
-    ["half", 7, "computed"],
+  for (const [name, count, source, cachedTokens, cacheWriteTokens] of [
+    ["cold", 5, "computed", 0, 11],
+    ["warm", 5, "device", 11, 0],
+    // The first block of the second run is the same; the one that was partly filled is another.
+    ["half", 7, "computed", 10, 3],
   ] as const) {
     world.engine.submit(submitRuns(name, spanRuns(count), preparing));
     await world.settle();
-    expect(world.finishedOf(name).spans).toEqual([{ id: "s", tokens: 6 + count, source }]);
+    expect(world.finishedOf(name).spans).toEqual([
+      { id: "s", tokens: 6 + count, source, cachedTokens, cacheWriteTokens },
+    ]);
   }
 });

@@ -116,6 +116,8 @@ export interface SubmitMessage {
    * filled last block is kept too. At most one block's worth. Absent: the chain stays open, as for a chat.
    */
   readonly closeTokenIds?: Int32Array;
+  /** The end is to tell what was found of each run. */
+  readonly tellFound?: boolean;
 }
 
 export type SpanSource = "device" | "host" | "disk" | "computed";
@@ -124,7 +126,11 @@ export type SpanSource = "device" | "host" | "disk" | "computed";
 export interface SpanReport {
   readonly id: string;
   readonly tokens: number;
+  /** "computed" when any of it was. */
   readonly source: SpanSource;
+  /** Tokens whose KV was found, and whose KV was computed and kept under a key. */
+  readonly cachedTokens: number;
+  readonly cacheWriteTokens: number;
 }
 
 export interface RequestTimings {
@@ -221,6 +227,8 @@ export type WorkerMessage =
       readonly spans: readonly SpanReport[];
       /** Only of a plan with blended runs. */
       readonly blend?: BlendReport;
+      /** Tokens that were found of each run of the plan; only when `tellFound` asked for it. */
+      readonly foundTokens?: readonly number[];
     }
   | { readonly type: "failed"; readonly requestId: string; readonly code: WorkerErrorCode; readonly message: string }
   | { readonly type: "kv"; readonly events: readonly KvEvent[] }

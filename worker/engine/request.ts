@@ -38,6 +38,7 @@ export class Request {
   closingReason: FinishReason | undefined;
 
   private readonly closeTokenIds: Int32Array | undefined;
+  private readonly tellFound: boolean;
   private readonly arrivedAtMs: number;
   private admittedAtMs: number | undefined;
   private prefilledAtMs: number | undefined;
@@ -60,10 +61,11 @@ export class Request {
     places?: Int32Array,
     constrain?: (stopTokenIds: readonly number[]) => TokenConstraint | undefined,
   ) {
-    const { plan, params, reuse, closeTokenIds } = message;
+    const { plan, params, reuse, closeTokenIds, tellFound = false } = message;
     this.requestId = message.requestId;
     this.params = params;
     this.closeTokenIds = closeTokenIds;
+    this.tellFound = tellFound;
     this.arrivedAtMs = nowMs;
     this.contextTokens = shape.contextTokens;
     const lastIndex = plan.runs.length - 1;
@@ -195,6 +197,7 @@ export class Request {
       usage: this.usage(),
       timings: this.timings(nowMs),
       spans,
+      ...(this.tellFound ? { foundTokens: this.runs.map((run) => run.cachedTokens) } : {}),
     };
     return this.runs.some((run) => run.plan.blend !== undefined) ? { ...message, blend: this.blendReport() } : message;
   }
@@ -234,9 +237,14 @@ export class Request {
     this.runs.forEach((run, index) => {
       if (run.plan.kind !== "span") return;
       const id = run.plan.spanId ?? String(index);
-      const before = reports.get(id) ?? { id, tokens: 0, source: "device" };
-      const source = run.cachedTokens === run.promptTokens ? before.source : "computed";
-      reports.set(id, { id, tokens: before.tokens + run.promptTokens, source });
+      const before = reports.get(id) ?? { id, tokens: 0, source: "device", cachedTokens: 0, cacheWriteTokens: 0 };
+      reports.set(id, {
+        id,
+        tokens: before.tokens + run.promptTokens,
+        source: run.cachedTokens === run.promptTokens ? before.source : "computed",
+        cachedTokens: before.cachedTokens + run.cachedTokens,
+        cacheWriteTokens: before.cacheWriteTokens + run.cacheWriteTokens,
+      });
     });
     return [...reports.values()];
   }
