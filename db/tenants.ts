@@ -28,6 +28,16 @@ export function findTenant(db: Db, id: TenantId): TenantRow | undefined {
   );
 }
 
+/** undefined: no such tenant. Runs on every request that has text of its own. */
+export function findTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
+  const row = db.statement("findTenantSaltEpoch", () =>
+    db.client
+      .query<{ salt_epoch: number }, [string]>("select salt_epoch from tenants where id = ? and status <> 'deleting'")
+      .get(id),
+  );
+  return row?.salt_epoch;
+}
+
 export function listTenants(db: Db, range: PageRange): Page<TenantRow> {
   const page = pageClause(tenants.seq, range);
   const rows = db.statement("listTenants", (orm) =>

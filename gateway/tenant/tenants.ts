@@ -4,6 +4,7 @@ import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import {
   findTenant,
+  findTenantSaltEpoch,
   insertTenant,
   listTenants,
   markTenantDeleting,
@@ -59,7 +60,8 @@ export class TenantService {
    * @param subdivision the request's cache_salt
    */
   cacheSalt(tenantId: string, subdivision?: string): CacheSalt {
-    const { saltEpoch } = this.get(tenantId as TenantId);
+    const saltEpoch = findTenantSaltEpoch(this.#db, tenantId as TenantId);
+    if (saltEpoch === undefined) throw new ApiError("not_found");
     return this.#salts.ofTenant(tenantId, saltEpoch, subdivision);
   }
 
