@@ -78,7 +78,8 @@ async function readUpload(request: Request): Promise<Upload> {
   if (!result.success) throw schemaError(result.error, unsupportedFields);
   const { file, purpose } = result.data;
   const content = new Uint8Array(await file.arrayBuffer());
-  return { filename: file.name, purpose, mediaType: file.type.slice(0, 128), bytes: content };
+  // A part with an empty name is a file without one, whatever the type says.
+  return { filename: file.name ?? "", purpose, mediaType: file.type.slice(0, 128), bytes: content };
 }
 
 /** Each field once; ends at the first that is too many, since a form of 32 MiB can hold half a million. */

@@ -142,6 +142,17 @@ test("uploads: what is wrong with the form is said", async () => {
   expect(broken.status).toBe(400);
 });
 
+test("a file with an empty name is refused by name", async () => {
+  const part = 'content-disposition: form-data; name="file"; filename=""\r\n\r\nA.';
+  const purpose = 'content-disposition: form-data; name="purpose"\r\n\r\nassistants';
+  const answer = await it.app.request("/v1/files", {
+    method: "POST",
+    headers: { authorization: `Bearer ${key}`, "content-type": "multipart/form-data; boundary=x" },
+    body: `--x\r\n${part}\r\n--x\r\n${purpose}\r\n--x--\r\n`,
+  });
+  expect([answer.status, await answer.json()]).toMatchObject([400, { error: { param: "file" } }]);
+});
+
 test("names and contents of files come back harmless", async () => {
   const name = "we'ird;\u202e (name) * <b>é.txt";
   const id = await upload(it.app, key, name, "<script>alert(1)</script>");
