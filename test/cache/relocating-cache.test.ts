@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
 import { KvEventLog } from "../../worker/cache/kv-events.ts";
 import type { BlockContent } from "../../worker/cache/prefix-cache.ts";
-import { maxMoves, RelocatingCache } from "../../worker/cache/relocating-cache.ts";
+import { maxMoves, RelocatingCache, type RelocatingCacheOptions } from "../../worker/cache/relocating-cache.ts";
 import type { BlockId, BlockKey } from "../../worker/contract/units.ts";
 
 const key = "a" as BlockKey;
@@ -19,10 +19,10 @@ function taken(cache: RelocatingCache): BlockId {
 }
 
 /** A block at place 0, in use, and a copy of it at place 7, in use. */
-function twoCopies(blockCount = 4) {
+function twoCopies(blockCount = 4, options?: RelocatingCacheOptions) {
   const pool = new BlockPool(blockCount);
   const events = new KvEventLog();
-  const cache = new RelocatingCache(pool, 4, events);
+  const cache = new RelocatingCache(pool, 4, events, options);
   const [first, second] = [taken(cache), taken(cache)];
   cache.store(first, key, root, content(0));
   cache.copy(first, second, 7, 1);
@@ -52,6 +52,23 @@ describe("RelocatingCache", () => {
     for (let i = 0; i < 3; i++) taken(cache);
     expect(cache.find(key, content(7))).toBeUndefined();
     expect(events.take().map(({ type }) => type)).toEqual(["removed"]);
+  });
+
+  test("keeps unused copies, as they were left, when told to", () => {
+    const published = { keepsCopies: true, maxMoves: Number.POSITIVE_INFINITY };
+    const { cache, events, pool, first, second } = twoCopies(4, published);
+    cache.move(second, 7, 1_000);
+    cache.release(second);
+    cache.release(first);
+    expect([pool.freeBlocks().slice(-2), cache.cachedFreeCount]).toEqual([[second, first], 2]);
+    expect(cache.find(key, content(7))).toBe(second);
+    const third = taken(cache);
+    taken(cache);
+    cache.store(third, key, root, content(9));
+    expect(cache.find(key, content(7))).toBe(second);
+    expect([taken(cache), taken(cache)]).toEqual([second, first]);
+    expect([cache.find(key, content(7)), cache.cachedFreeCount]).toEqual([third, 0]);
+    expect(events.take().map(({ type }) => type)).toEqual(["stored"]);
   });
 
   test("forgets all copies at once", () => {

@@ -9,6 +9,7 @@ import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { KvEvent, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
+import type { KvPositions } from "../../worker/engine/relocate.ts";
 import { blockTokens, countUp, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
 import { closedChain, randomBlendRuns, randomRuns, runsOver, withForcedCollision } from "./plans.ts";
@@ -47,8 +48,8 @@ export interface SimulationCounts {
 export interface SimulationMode {
   /** A backend that takes a step while one is in flight. */
   readonly pipelined?: boolean;
-  /** K is stored at absolute positions and moved. */
-  readonly relocating?: boolean;
+  /** Default: deferred. */
+  readonly positions?: KvPositions;
 }
 
 export class Simulation {
@@ -73,8 +74,8 @@ export class Simulation {
   private nowMs = 0;
   private failNextStep = false;
 
-  constructor(seed: number, { pipelined = false, relocating = false }: SimulationMode = {}) {
-    this.relocating = relocating;
+  constructor(seed: number, { pipelined = false, positions = "deferred" }: SimulationMode = {}) {
+    this.relocating = positions !== "deferred";
     this.choices = new Choices(seed);
     const blockCount = this.choices.pick([8, 12, 24]);
     const contextTokens = this.choices.pick([40, 256]);
@@ -82,7 +83,7 @@ export class Simulation {
     const shape = { blockCount, contextTokens };
     const onForward = (batch: Batch) => this.whileComputing(batch);
     const onBegin = () => this.whenBeginning();
-    const relative = relocating;
+    const relative = this.relocating;
     this.backend = pipelined
       ? new FakeDevice({ shape, onForward, onBegin, relative })
       : new FakeBackend(shape, onForward, { relative });
@@ -96,7 +97,7 @@ export class Simulation {
       clock: () => this.nowMs,
       emit: (message) => this.receive(message),
       debug: true,
-      positions: relocating ? "relocate" : "deferred",
+      positions,
     });
   }
 

@@ -1,6 +1,6 @@
 /**
  * Deterministic simulation of the engine, with steps one after the other and with two in flight, with K where its chain
- * has it and moved to where it is used. A failure names its seed; `SIM_SEED=n` replays it, `SIM_SEEDS=n` makes the run longer.
+ * has it and moved to where it is used, copies dropped or kept. A failure names its seed; `SIM_SEED=n` replays it, `SIM_SEEDS=n` makes the run longer.
  */
 import { expect, test } from "bun:test";
 import { Simulation, type SimulationMode } from "./engine-world.ts";
@@ -39,8 +39,9 @@ async function simulate(mode: SimulationMode): Promise<void> {
 const modes: Readonly<Record<string, SimulationMode>> = {
   plain: {},
   pipelined: { pipelined: true },
-  relocating: { relocating: true },
-  "relocating, pipelined": { relocating: true, pipelined: true },
+  relocating: { positions: "relocate" },
+  "relocating, pipelined": { positions: "relocate", pipelined: true },
+  duplicating: { positions: "duplicate" },
 };
 
 for (const [name, mode] of Object.entries(modes)) {

@@ -17,14 +17,29 @@ import { type BlockContent, PrefixCache } from "./prefix-cache.ts";
 /** Moves that a K is still taken for what it was. */
 export const maxMoves = 16;
 
+/** How published systems keep copies, for comparison. */
+export interface RelocatingCacheOptions {
+  /** A copy that nobody uses any more stays until its memory is needed, as any block does. */
+  readonly keepsCopies: boolean;
+  /** Moves after which K is taken as lost at other places; less than 255, or Infinity. */
+  readonly maxMoves: number;
+}
+
 export class RelocatingCache extends PrefixCache {
   /** All blocks of a key that has more than one. */
   private readonly copies = new Map<BlockKey, BlockId[]>();
   private readonly places: Int32Array;
   private readonly moveCounts: Uint8Array;
+  private readonly options: RelocatingCacheOptions;
 
-  constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
+  constructor(
+    pool: BlockPool,
+    blockTokens: number,
+    events: KvEventLog,
+    options: RelocatingCacheOptions = { keepsCopies: false, maxMoves },
+  ) {
     super(pool, blockTokens, events);
+    this.options = options;
     this.places = new Int32Array(pool.blockCount);
     this.moveCounts = new Uint8Array(pool.blockCount);
   }
@@ -52,7 +67,8 @@ export class RelocatingCache extends PrefixCache {
       if (!this.holds(blockId, content)) continue;
       if (this.places[blockId] === content.place) return blockId;
       const moveCount = this.moveCounts[blockId];
-      if (moveCount < maxMoves && (best === undefined || moveCount < this.moveCounts[best])) best = blockId;
+      if (moveCount < this.options.maxMoves && (best === undefined || moveCount < this.moveCounts[best]))
+        best = blockId;
     }
     return best;
   }
@@ -76,14 +92,16 @@ export class RelocatingCache extends PrefixCache {
     }
     this.places[blockId] = content.place;
     this.moveCounts[blockId] = 0;
-    for (const other of others) if (!this.pool.isLive(other)) super.forget(other);
+    if (!this.options.keepsCopies) {
+      for (const other of others) if (!this.pool.isLive(other)) super.forget(other);
+    }
     return true;
   }
 
   /** The block's K is turned to stand at another place. */
   move(blockId: BlockId, place: number, moveCount: number): void {
     this.places[blockId] = place;
-    this.moveCounts[blockId] = moveCount;
+    this.moveCounts[blockId] = Math.min(moveCount, 255);
   }
 
   /** `target`, live and without content, holds what `source` does, at a place of its own. */
@@ -100,7 +118,7 @@ export class RelocatingCache extends PrefixCache {
   override release(blockId: BlockId): void {
     const key = this.keyOf(blockId);
     const isLast = key !== undefined && this.copies.has(key) && this.pool.referenceCount(blockId) === 1;
-    if (isLast) this.unlink(blockId);
+    if (isLast && !this.options.keepsCopies) this.unlink(blockId);
     super.release(blockId);
   }
 

@@ -14,7 +14,7 @@ import { Constraints } from "./constraints.ts";
 import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
 import { defaultEngineLimits, type EngineLimits } from "./limits.ts";
-import { Relocation } from "./relocate.ts";
+import { type KvPositions, type Relocation, relocationOf } from "./relocate.ts";
 import { Request } from "./request.ts";
 import { Scheduler } from "./scheduler.ts";
 import { isEmpty, type StepPlan } from "./step.ts";
@@ -35,8 +35,8 @@ export interface EngineOptions {
   readonly hostSampling?: boolean;
   /** Begins a step while the one before it runs, where the backend can; default true. */
   readonly pipelined?: boolean;
-  /** Where K stands in the pool: at its chain's positions (the default), or at those of who uses it (relocate.ts). */
-  readonly positions?: "deferred" | "relocate";
+  /** Default: deferred. */
+  readonly positions?: KvPositions;
 }
 
 export class Engine {
@@ -73,8 +73,7 @@ export class Engine {
     this.debug = debug;
     this.constraints = new Constraints(backend.shape.vocabSize);
     this.pool = new BlockPool(blockCount);
-    const relocates = options.positions === "relocate";
-    this.relocation = relocates ? new Relocation(this.pool, backend.shape, this.events) : undefined;
+    this.relocation = relocationOf(options.positions ?? "deferred", this.pool, backend.shape, this.events);
     this.cache = this.relocation?.cache ?? new PrefixCache(this.pool, blockTokens, this.events);
     this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock, this.relocation);
     this.runner = new StepRunner(backend, options);

@@ -13,7 +13,7 @@
 import type { BackendShape } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { KvEventLog } from "../cache/kv-events.ts";
-import { RelocatingCache } from "../cache/relocating-cache.ts";
+import { RelocatingCache, type RelocatingCacheOptions } from "../cache/relocating-cache.ts";
 import type { PlanRun } from "../contract/messages.ts";
 import type { BlockId } from "../contract/units.ts";
 import type { BlockMove } from "./relocate-plan.ts";
@@ -27,6 +27,25 @@ interface Origin {
   readonly moveCount: number;
 }
 
+/**
+ * Where K stands in the pool: at its chain's positions (deferred), at those of who uses it (relocate), or there with a
+ * copy for each place that stays in the cache as any block does, as published systems have it (duplicate): there a key's
+ * copies push other keys out, and how often a K is moved is not counted.
+ */
+export type KvPositions = "deferred" | "relocate" | "duplicate";
+
+/** @returns undefined where K stays where its chain has it */
+export function relocationOf(
+  positions: KvPositions,
+  pool: BlockPool,
+  shape: BackendShape,
+  events: KvEventLog,
+): Relocation | undefined {
+  if (positions === "deferred") return undefined;
+  const published = { keepsCopies: true, maxMoves: Number.POSITIVE_INFINITY };
+  return new Relocation(pool, shape, events, positions === "duplicate" ? published : undefined);
+}
+
 export class Relocation {
   readonly cache: RelocatingCache;
   /** Blocks whose K was turned in place, and blocks that were copied to be at two places. */
@@ -37,10 +56,15 @@ export class Relocation {
   private readonly origins = new Map<BlockId, Origin>();
   private moves: BlockMove[] = [];
 
-  constructor(pool: BlockPool, { blockTokens, contextTokens }: BackendShape, events: KvEventLog) {
+  constructor(
+    pool: BlockPool,
+    { blockTokens, contextTokens }: BackendShape,
+    events: KvEventLog,
+    options?: RelocatingCacheOptions,
+  ) {
     this.pool = pool;
     this.contextTokens = contextTokens;
-    this.cache = new RelocatingCache(pool, blockTokens, events);
+    this.cache = new RelocatingCache(pool, blockTokens, events, options);
   }
 
   /** Blocks in the cache for each that holds something different. */

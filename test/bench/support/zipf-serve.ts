@@ -2,6 +2,7 @@
 import type { Backend, Batch } from "../../../worker/backend/backend.ts";
 import type { SubmitMessage, WorkerMessage } from "../../../worker/contract/messages.ts";
 import { Engine } from "../../../worker/engine/loop.ts";
+import type { KvPositions } from "../../../worker/engine/relocate.ts";
 import type { Arm, Trace } from "./zipf-trace.ts";
 
 /** Computes nothing: what is found and what is not depends on scheduler and cache alone. */
@@ -56,10 +57,18 @@ export interface Served {
 
 const stepsPerSample = 20;
 
+const positionsOf: Readonly<Record<Arm, KvPositions>> = {
+  "prefix only": "deferred",
+  "a copy a place": "deferred",
+  "copies kept": "duplicate",
+  relocation: "relocate",
+  deferred: "deferred",
+};
+
 export async function serve(trace: Trace, backend: Backend, options: ServeOptions): Promise<Served> {
   const { arm, concurrency, warmUp, stepTokens } = options;
   const { requestCount, blockTokens } = trace.options;
-  let [next, foundTokens, allFoundTokens] = [0, 0, 0];
+  let [next, askedTokens, foundTokens, allFoundTokens] = [0, 0, 0, 0];
   const ttftMs: number[] = [];
   const startMs = performance.now();
   let countedFromMs = startMs;
@@ -70,14 +79,17 @@ export async function serve(trace: Trace, backend: Backend, options: ServeOption
     eosTokenIds: [],
     limits: { ...limits, prefillTokensBesideDecodes: stepTokens },
     clock: () => performance.now(),
-    positions: arm === "relocation" ? "relocate" : "deferred",
+    positions: positionsOf[arm],
     emit: (message: WorkerMessage) => {
       if (message.type === "failed") throw new Error(message.message);
       if (message.type !== "finished") return;
       const { cachedTokens } = message.usage;
       allFoundTokens += cachedTokens;
-      if (Number(message.requestId) >= warmUp) {
-        foundTokens += cachedTokens;
+      const index = Number(message.requestId);
+      if (index >= warmUp) {
+        const repeatedTokens = trace.repeatedTokens(index, arm);
+        askedTokens += trace.documentTokens - repeatedTokens;
+        foundTokens += cachedTokens - repeatedTokens;
         ttftMs.push(message.timings.ttftMs);
       } else countedFromMs = performance.now();
       if (next < requestCount) engine.submit(take());
@@ -93,7 +105,7 @@ export async function serve(trace: Trace, backend: Backend, options: ServeOption
   }
   const { movedBlocks = 0, copiedBlocks = 0 } = engine.relocation ?? {};
   return {
-    hitRatio: foundTokens / (ttftMs.length * trace.sharedTokens),
+    hitRatio: foundTokens / askedTokens,
     ttftMs,
     requestsPerSecond: (1000 * ttftMs.length) / (performance.now() - countedFromMs),
     runningRequests: running / samples,

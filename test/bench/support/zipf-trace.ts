@@ -10,10 +10,16 @@ import { drawQueries, randomNumbers } from "./reuse-order.ts";
  *
  *   prefix only      as part of the prompt that they were computed in
  *   a copy a place   for each place that they stood at, as a cache of absolute positions has them
- *   relocation       where they were used last, moved or copied to where they are wanted (worker/engine/relocate.ts)
+ *   copies kept      as published relocation does: found wherever it stands; turned in place when nobody uses it, copied
+ *                    when somebody does; the copies stay until the least recently used memory is needed
+ *   relocation       the same, but a copy goes when nobody uses it (worker/engine/relocate.ts)
  *   deferred         once
+ *
+ * "copies kept" is the Block-Attention that LazyAttention compares itself with (block_attn_vllm/scheduler.py of its code:
+ * copies are blocks of vLLM's cache like others, several to a hash). vLLM's span fork is near it (IBM/vllm: no
+ * deduplication, the nearest copy is found; its pull request 92 copies what nobody uses too).
  */
-export const arms = ["prefix only", "a copy a place", "relocation", "deferred"] as const;
+export const arms = ["prefix only", "a copy a place", "copies kept", "relocation", "deferred"] as const;
 export type Arm = (typeof arms)[number];
 
 export interface TraceOptions {
@@ -25,6 +31,13 @@ export interface TraceOptions {
   readonly questionTokens: number;
   readonly answerTokens: number;
   readonly zipf: number;
+  /**
+   * all: different documents of all, the r-th most popular with a weight of r^-zipf.
+   * window: as the sweep that LazyAttention released draws them: as many neighbours as a prompt has documents, from
+   * anywhere in the pool, and of these the prompt's documents, by Zipf's law and with repetition: one document stands at
+   * several places of one prompt, and all documents of the pool are as popular.
+   */
+  readonly drawnFrom: "all" | "window";
   readonly vocabSize: number;
   readonly blockTokens: number;
   readonly seed: number;
@@ -49,19 +62,12 @@ export class Trace {
 
   constructor(options: TraceOptions) {
     this.options = options;
-    const { requestCount, documentCount, documentsPerPrompt, zipf, vocabSize, seed } = options;
+    const { documentCount, vocabSize, seed } = options;
     const random = randomNumbers(seed);
     const text = (count: number) =>
       Int32Array.from({ length: count }, () => firstTextToken + Math.floor(random() * (vocabSize - firstTextToken)));
     this.documents = Array.from({ length: documentCount }, () => text(options.documentTokens));
-    const queries = drawQueries({
-      queryCount: requestCount,
-      fragmentsPerQuery: documentsPerPrompt,
-      fragmentCount: documentCount,
-      zipf,
-      seed: seed + 1,
-    });
-    this.prompts = queries.map((drawn) => ({
+    this.prompts = drawDocuments(options).map((drawn) => ({
       documents: drawn
         .map((id) => ({ id, at: random() }))
         .sort((a, b) => a.at - b.at)
@@ -70,23 +76,40 @@ export class Trace {
     }));
   }
 
-  /** Tokens of a prompt that others may have computed. */
-  get sharedTokens(): number {
+  /** Tokens of a prompt's documents. */
+  get documentTokens(): number {
     return this.options.documentsPerPrompt * this.options.documentTokens;
+  }
+
+  /**
+   * Those of them that stand in the prompt a second time. Who finds a document wherever it stands finds them in any case,
+   * in the prompt itself; for who does not they are as any others.
+   */
+  repeatedTokens(index: number, arm: Arm): number {
+    if (arm === "prefix only" || arm === "a copy a place") return 0;
+    const { documents } = this.prompts[index];
+    return (documents.length - new Set(documents).size) * this.options.documentTokens;
+  }
+
+  /** Share of all uses that the so many most popular documents of this trace have. */
+  shareOf(documentCount: number): number {
+    const uses = this.sortedUses();
+    const sum = (counts: readonly number[]) => counts.reduce((total, count) => total + count, 0);
+    return sum(uses.slice(0, documentCount)) / sum(uses);
   }
 
   /** How many documents, the most popular of this trace, make up such a share of all uses. */
   documentsOfShare(share: number): number {
+    const counts = Array.from({ length: this.options.documentCount }, (_, i) => i);
+    return counts.find((count) => this.shareOf(count) >= share) ?? this.options.documentCount;
+  }
+
+  private sortedUses(): number[] {
     const uses = new Map<number, number>();
-    for (const { documents } of this.prompts) for (const id of documents) uses.set(id, (uses.get(id) ?? 0) + 1);
-    const wanted = share * this.prompts.length * this.options.documentsPerPrompt;
-    let [sum, count] = [0, 0];
-    for (const use of [...uses.values()].sort((a, b) => b - a)) {
-      if (sum >= wanted) break;
-      sum += use;
-      count += 1;
+    for (const { documents } of this.prompts) {
+      for (const id of new Set(documents)) uses.set(id, (uses.get(id) ?? 0) + 1);
     }
-    return count;
+    return [...uses.values()].sort((a, b) => b - a);
   }
 
   message(index: number, arm: Arm): SubmitMessage {
@@ -132,4 +155,21 @@ export class Trace {
     this.spans.set(name, made);
     return made;
   }
+}
+
+/** Documents of each prompt, in no order. */
+function drawDocuments(options: TraceOptions): number[][] {
+  const { requestCount, documentCount, documentsPerPrompt, zipf, seed, drawnFrom } = options;
+  const drawing = { queryCount: requestCount, fragmentsPerQuery: documentsPerPrompt, zipf, seed: seed + 1 };
+  if (drawnFrom === "all") return drawQueries({ ...drawing, fragmentCount: documentCount });
+  const random = randomNumbers(seed + 2);
+  // One draw at a time is one with repetition.
+  const single = { queryCount: requestCount * documentsPerPrompt, fragmentsPerQuery: 1 };
+  const ranks = drawQueries({ ...drawing, ...single, fragmentCount: documentsPerPrompt }).flat();
+  return Array.from({ length: requestCount }, (_, index) => {
+    const first = Math.floor(random() * documentCount);
+    const shift = Math.floor(random() * documentsPerPrompt);
+    const drawn = ranks.slice(index * documentsPerPrompt, (index + 1) * documentsPerPrompt);
+    return drawn.map((rank) => (first + ((rank + shift) % documentsPerPrompt)) % documentCount);
+  });
 }
