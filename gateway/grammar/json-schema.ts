@@ -6,7 +6,8 @@
 import type { ByteGrammar, GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { type Alternative, GrammarBuilder, GrammarTooLarge, literal } from "./builder.ts";
 import * as json from "./json-values.ts";
-import { annotations, countOf, keywordsOf, listAt, mapAt, SchemaFault, typesOf } from "./schema-parts.ts";
+import { integerBetween, numberBetween } from "./number-range.ts";
+import { annotations, countOf, keywordsOf, listAt, mapAt, rangeOf, SchemaFault, typesOf } from "./schema-parts.ts";
 
 /** Schemas inside schemas. */
 const maxDepth = 32;
@@ -85,14 +86,26 @@ class SchemaCompiler {
         return json.string(it, least, most);
       }
       case "number":
-        return json.number(it);
       case "integer":
-        return json.integer(it);
+        return this.#number(type, fields, path);
       case "boolean":
         return json.boolean(it);
       default:
         return json.nothing(it);
     }
+  }
+
+  #number(type: "number" | "integer", fields: Schema, path: Path): GrammarSymbol {
+    const it = this.#it;
+    const bounds = rangeOf(fields, path);
+    if (bounds === undefined) return type === "number" ? json.number(it) : json.integer(it);
+    const ends = [bounds.least, bounds.greatest];
+    if (type === "number" && ends.some((end) => end !== undefined && !Number.isInteger(end.value))) {
+      throw new SchemaFault(path, "has a bound that is no integer, which is supported for integers alone");
+    }
+    const between = type === "number" ? numberBetween(it, bounds) : integerBetween(it, bounds);
+    if (between === undefined) throw new SchemaFault(path, "has no number between its bounds");
+    return between;
   }
 
   #reference(fields: Schema, path: Path, depth: number): GrammarSymbol {

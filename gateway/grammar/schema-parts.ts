@@ -1,4 +1,5 @@
 /** The parts of a JSON schema: which keywords stand in it, and what they hold. */
+import type { Bound, NumberRange } from "./number-range.ts";
 
 type Path = readonly (string | number)[];
 type Schema = Readonly<Record<string, unknown>>;
@@ -17,12 +18,13 @@ export class SchemaFault extends Error {
 const noted = ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"];
 /** Where definitions stand, which are compiled when they are referred to. */
 const held = ["$schema", "$defs", "definitions"];
+const rangeKeywords = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 const keywordsOfType: Readonly<Record<string, readonly string[]>> = {
   object: ["properties", "required", "additionalProperties"],
   array: ["items", "minItems", "maxItems"],
   string: ["minLength", "maxLength"],
-  number: [],
-  integer: [],
+  number: rangeKeywords,
+  integer: rangeKeywords,
   boolean: [],
   null: [],
 };
@@ -82,4 +84,21 @@ export function countOf(
   const counts = [at(least, 0), at(most, Number.POSITIVE_INFINITY)] as const;
   if (counts[0] <= counts[1]) return counts;
   throw new SchemaFault([...path, most], `is less than ${least}`);
+}
+
+/** The narrower of two keywords on each side; undefined when no bound is there. @throws SchemaFault */
+export function rangeOf(fields: Schema, path: Path): NumberRange | undefined {
+  if (!rangeKeywords.some((keyword) => keyword in fields)) return undefined;
+  const at = (keyword: string, exclusive: boolean): readonly Bound[] => {
+    const value = fields[keyword];
+    if (value === undefined) return [];
+    if (typeof value === "number" && Number.isFinite(value)) return [{ value, exclusive }];
+    throw new SchemaFault([...path, keyword], "is not a number");
+  };
+  const narrowest = (bounds: readonly Bound[], sign: number): Bound | undefined =>
+    bounds.toSorted((a, b) => sign * (b.value - a.value) || Number(b.exclusive) - Number(a.exclusive))[0];
+  return {
+    least: narrowest([...at("minimum", false), ...at("exclusiveMinimum", true)], 1),
+    greatest: narrowest([...at("maximum", false), ...at("exclusiveMaximum", true)], -1),
+  };
 }

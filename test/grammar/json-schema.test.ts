@@ -16,6 +16,22 @@ const model = new Adversary(demo.vocabulary, demo.endTokenId);
 /** Validators take no enum with a value twice; -0 is 0 there. */
 const sortedText = (value: unknown): string => Array.from(JSON.stringify(value)).sort().join();
 
+const bound = fc.oneof(fc.integer({ min: -12, max: 12 }), fc.integer({ min: -(10 ** 15), max: 10 ** 15 }));
+const ranges = fc
+  .record({
+    from: bound,
+    to: bound,
+    below: fc.boolean(),
+    above: fc.boolean(),
+    type: fc.constantFrom("integer", "number"),
+  })
+  .filter(({ from, to }) => Math.abs(to - from) > 1)
+  .map(({ from, to, below, above, type }) => ({
+    type,
+    [above ? "exclusiveMinimum" : "minimum"]: Math.min(from, to),
+    [below ? "exclusiveMaximum" : "maximum"]: Math.max(from, to),
+  }));
+
 /** Schemas whose every completion is short, so that an adversary comes to an end. */
 const { schema: schemas } = fc.letrec<{ schema: object; leaf: object }>((tie) => ({
   leaf: fc.oneof(
@@ -24,6 +40,7 @@ const { schema: schemas } = fc.letrec<{ schema: object; leaf: object }>((tie) =>
     fc.constant({ type: "integer" }),
     fc.constant({ type: "number" }),
     fc.constant({ type: ["integer", "null", "number"] }),
+    ranges,
     fc.tuple(fc.nat(3), fc.nat(5)).map(([min, more]) => ({ type: "string", minLength: min, maxLength: min + more })),
     fc
       .uniqueArray(fc.jsonValue({ maxDepth: 1 }), { minLength: 1, maxLength: 4, selector: sortedText })
@@ -172,6 +189,24 @@ describe("what a model would write is allowed", () => {
     }
   });
 
+  test("numbers keep to their bounds, and reach them", () => {
+    const property = fc.property(ranges, fc.oneof(bound, fc.integer({ min: -150, max: 150 })), (range, value) => {
+      const grammar = schemaGrammar(range);
+      const isValid = new Ajv({ strict: false, logger: false }).compile(range);
+      const near = Object.values(range).filter((end) => typeof end === "number");
+      for (const number of [value, ...near.flatMap((end) => [end - 1, end, end + 1])]) {
+        if (Math.abs(number) >= 10 ** 15) continue;
+        const text = JSON.stringify(number);
+        expect([text, bytes.accepts(grammar, text)]).toEqual([text, isValid(number)]);
+        // Great numbers have fewer places, so that none is rounded beyond its bound.
+        if (range.type === "integer" || near.some((end) => Math.abs(end) > 10 ** 12)) continue;
+        const decimal = `${text === "0" && value < 0 ? "-0" : text}.25`;
+        expect([decimal, bytes.accepts(grammar, decimal)]).toEqual([decimal, isValid(Number(decimal))]);
+      }
+    });
+    fc.assert(property, { numRuns: 100 });
+  });
+
   test("lengths count characters, and arrays their items", () => {
     const strings = schemaGrammar({ type: "string", minLength: 1, maxLength: 3 });
     for (const text of ["", "a", "世界!", "\u{1f600}\u{1f600}\u{1f600}", "abcd"]) {
@@ -192,7 +227,12 @@ describe("refused with its path", () => {
   for (let i = 0; i < 40; i++) deep = { type: "array", items: deep };
   const cases: readonly (readonly [string, unknown, string])[] = [
     ["a pattern", nested({ type: "string", pattern: "^a" }), "properties.a.items.pattern"],
-    ["a bound of a number", { type: "integer", minimum: 3 }, "minimum"],
+    ["a multiple", { type: "integer", multipleOf: 3 }, "multipleOf"],
+    ["a bound that is no number", { type: "integer", minimum: "3" }, "minimum"],
+    ["a bound between integers", { type: "number", minimum: 0.5 }, ""],
+    ["a bound of a text", nested({ type: "string", minimum: 3 }), "properties.a.items.minimum"],
+    ["no number between", { type: "integer", minimum: 4, maximum: 3 }, ""],
+    ["no integer between", { type: "integer", exclusiveMinimum: 4, exclusiveMaximum: 5 }, ""],
     ["all of", { allOf: [{}] }, "allOf"],
     ["a type beside anyOf", { type: "object", anyOf: [{}] }, "type"],
     ["a type that is none", nested({ type: "date" }), "properties.a.items.type"],

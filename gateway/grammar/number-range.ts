@@ -1,0 +1,104 @@
+/** Numbers between bounds as a byte grammar: plain decimals, each digit held to the bounds as it is written. */
+import type { GrammarSymbol } from "../../worker/contract/grammar.ts";
+import { type Alternative, type GrammarBuilder, literal, range } from "./builder.ts";
+
+/** What a double holds exactly; more digits could be rounded beyond a bound. */
+const maxDigits = 15;
+const greatest = 10 ** maxDigits - 1;
+
+export interface Bound {
+  readonly value: number;
+  /** The value itself is not in the range. */
+  readonly exclusive: boolean;
+}
+
+/** undefined: no bound on that side. */
+export interface NumberRange {
+  readonly least: Bound | undefined;
+  readonly greatest: Bound | undefined;
+}
+
+/** @returns undefined when there is no such integer */
+export function integerBetween(it: GrammarBuilder, bounds: NumberRange): GrammarSymbol | undefined {
+  const { least: low, greatest: high } = bounds;
+  const least = low === undefined ? -greatest : low.exclusive ? Math.floor(low.value) + 1 : Math.ceil(low.value);
+  const most = high === undefined ? greatest : high.exclusive ? Math.ceil(high.value) - 1 : Math.floor(high.value);
+  const from = Math.max(least, -greatest);
+  const to = Math.min(most, greatest);
+  if (from > to) return undefined;
+  const alternatives: Alternative[] = [];
+  if (from < 0) alternatives.push([...literal("-"), wholes(it, Math.max(1, -to), -from)]);
+  if (to >= 0) alternatives.push([wholes(it, Math.max(0, from), to)]);
+  return it.rule(alternatives);
+}
+
+/**
+ * @param bounds integers
+ * @returns undefined when there is no such number
+ */
+export function numberBetween(it: GrammarBuilder, bounds: NumberRange): GrammarSymbol | undefined {
+  const least = within(bounds.least ?? { value: -greatest, exclusive: false });
+  const most = within(bounds.greatest ?? { value: greatest, exclusive: false });
+  if (least.value > most.value) return undefined;
+  if (least.value === most.value && (least.exclusive || most.exclusive)) return undefined;
+  const zero = { value: 0, exclusive: false };
+  const alternatives: Alternative[] = [];
+  if (least.value < 0) {
+    const nearest = most.value < 0 ? { ...most, value: -most.value } : { value: 0, exclusive: true };
+    alternatives.push([...literal("-"), decimals(it, nearest, { ...least, value: -least.value })]);
+  }
+  if (most.value > 0) alternatives.push([decimals(it, least.value < 0 ? zero : least, most)]);
+  else if (most.value === 0 && !most.exclusive) alternatives.push(literal("0"));
+  return it.rule(alternatives);
+}
+
+/** The bound among the numbers of at most 15 digits. */
+const within = ({ value, exclusive }: Bound): Bound =>
+  Math.abs(value) > greatest ? { value: Math.sign(value) * greatest, exclusive: false } : { value, exclusive };
+
+/** Decimals from one bound of 0 or more to a greater one, or both the same number. */
+function decimals(it: GrammarBuilder, least: Bound, most: Bound): GrammarSymbol {
+  const places = Math.max(1, maxDigits - String(most.value).length);
+  const digit = range("0", "9");
+  const point = literal(".");
+  const fraction = it.rule([[], [...point, ...it.repeat("digit", [digit], 1, places)]]);
+  const alternatives: Alternative[] = [];
+  if (least.value < most.value) {
+    const above = it.rule([
+      [
+        ...[...point, ...it.repeat("zero", literal("0"), 0, places - 1), range("1", "9")],
+        ...it.repeat("digit", [digit], 0, 1),
+      ],
+    ]);
+    alternatives.push([...literal(String(least.value)), least.exclusive ? above : fraction]);
+  }
+  if (least.value + 1 < most.value) alternatives.push([wholes(it, least.value + 1, most.value - 1), fraction]);
+  if (!most.exclusive) alternatives.push(literal(String(most.value)));
+  return it.rule(alternatives);
+}
+
+/** Integers from 0 up, without leading zeros. */
+function wholes(it: GrammarBuilder, from: number, to: number): GrammarSymbol {
+  const alternatives: Alternative[] = [];
+  for (let digits = String(from).length; digits <= String(to).length; digits++) {
+    const least = Math.max(from, digits === 1 ? 0 : 10 ** (digits - 1));
+    alternatives.push(...sameLength(it, String(least), String(Math.min(to, 10 ** digits - 1))));
+  }
+  return it.rule(alternatives);
+}
+
+/** Texts of digits from one to another of the same length. */
+function sameLength(it: GrammarBuilder, from: string, to: string): readonly Alternative[] {
+  if (/^0*$/.test(from) && /^9*$/.test(to)) return [it.repeat("digit", [range("0", "9")], from.length, from.length)];
+  const [low = "", high = ""] = [from[0], to[0]];
+  const [lowRest, highRest] = [from.slice(1), to.slice(1)];
+  if (low === high) return [[...literal(low), it.rule(sameLength(it, lowRest, highRest))]];
+  const [zeros, nines] = ["0".repeat(lowRest.length), "9".repeat(lowRest.length)];
+  const next = (sign: string, step: number): string => String(Number(sign) + step);
+  const alternatives: Alternative[] = [[...literal(low), it.rule(sameLength(it, lowRest, nines))]];
+  if (Number(high) - Number(low) > 1) {
+    const between = range(next(low, 1), next(high, -1));
+    alternatives.push([between, ...it.repeat("digit", [range("0", "9")], lowRest.length, lowRest.length)]);
+  }
+  return [...alternatives, [...literal(high), it.rule(sameLength(it, zeros, highRest))]];
+}
