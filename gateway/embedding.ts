@@ -1,7 +1,8 @@
 /** Vectors of texts: tokenized here, computed by the embedder process, which is started anew when it is lost. */
 import { join } from "node:path";
 import type { EmbedderCard, EmbedderMessage, EmbedMessage } from "../worker/contract/embedding.ts";
-import { type Config, embedderEnvironment, limits } from "./config.ts";
+import { embedderEnvironment } from "./child-environment.ts";
+import { type Config, limits } from "./config.ts";
 import { ApiError } from "./errors.ts";
 import type { Log } from "./log.ts";
 import {

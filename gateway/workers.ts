@@ -1,10 +1,13 @@
 /** The worker side of the gateway, wired: who starts workers, who knows of them, who gives them work. */
 import { join } from "node:path";
 import type { VocabularyBytes } from "../worker/contract/grammar.ts";
-import { type Config, limits, workerEnvironment } from "./config.ts";
+import { workerEnvironment } from "./child-environment.ts";
+import { type Config, limits } from "./config.ts";
 import { Dispatcher } from "./dispatch/dispatcher.ts";
 import { Heartbeat } from "./dispatch/heartbeat.ts";
+import { KvHistory } from "./dispatch/kv-history.ts";
 import { spawnLink } from "./dispatch/link.ts";
+import { Misses } from "./dispatch/misses.ts";
 import { Registry } from "./dispatch/registry.ts";
 import { Residency } from "./dispatch/residency.ts";
 import { Supervisor, type WorkerEvents } from "./dispatch/supervisor.ts";
@@ -52,11 +55,15 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     backoffMaxMs: limits.restartMaxMs,
     stableMs: limits.workerStableMs,
   });
+  const history = new KvHistory({ maxGone: limits.goneBlocks, maxTexts: limits.notedTexts });
+  const misses = new Misses({ history, residency, blockTokens: () => registry.card()?.blockTokens });
   const dispatcher = new Dispatcher({
     registry,
     residency,
     underway,
     uses,
+    misses,
+    history,
     supervisor,
     log,
     maxAttempts: limits.attempts,

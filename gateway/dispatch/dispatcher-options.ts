@@ -2,6 +2,8 @@
 import type { WorkerErrorCode } from "../../worker/contract/messages.ts";
 import type { ErrorCode } from "../errors.ts";
 import type { Log } from "../log.ts";
+import type { KvHistory } from "./kv-history.ts";
+import type { Misses } from "./misses.ts";
 import type { Registry } from "./registry.ts";
 import type { Residency } from "./residency.ts";
 import type { Supervisor } from "./supervisor.ts";
@@ -13,6 +15,9 @@ export interface DispatcherOptions {
   readonly residency: Residency;
   readonly underway: Underway;
   readonly uses: Pick<UseCounts, "note">;
+  /** undefined: nobody is told why KV was not found. */
+  readonly misses?: Misses;
+  readonly history?: KvHistory;
   readonly supervisor: Pick<Supervisor, "send">;
   readonly log: Log;
   /** Times a request is sent to a worker, the first time included. */

@@ -9,6 +9,7 @@ import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
 import { Evictions, type TenantPart } from "./evictions.ts";
 import { FairQueue } from "./fair-queue.ts";
 import { abortedEnd, type InFlight, openEntry } from "./in-flight.ts";
+import { missReports } from "./misses.ts";
 import { type Placed, Placer } from "./placement.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 import type { WorkerEvents } from "./supervisor.ts";
@@ -79,6 +80,7 @@ export class Dispatcher implements WorkerEvents {
   }
 
   onLost(workerId: string): void {
+    this.#options.history?.lost(this.#options.residency.keys(workerId));
     this.#options.residency.forget(workerId);
     this.#options.underway.forget(workerId);
     this.#windows.forget(workerId);
@@ -98,6 +100,7 @@ export class Dispatcher implements WorkerEvents {
     switch (message.type) {
       case "kv":
         this.#options.residency.apply(workerId, message.events);
+        this.#options.history?.apply(message.events);
         return;
       case "stats":
         this.#options.registry.setStats(workerId, message.stats);
@@ -130,9 +133,10 @@ export class Dispatcher implements WorkerEvents {
         return;
       }
       case "finished": {
-        const { reason, usage, timings, spans, blend } = message;
-        const workerId = entry.workerId ?? "";
-        this.#finish(entry, { type: "finished", reason, usage, timings, spans, blend, workerId });
+        const { reason, usage, timings, spans, blend, foundTokens = [] } = message;
+        const { workerId = "", lookUp } = entry;
+        const misses = lookUp && missReports(entry.request.plan.runs, lookUp, foundTokens);
+        this.#finish(entry, { type: "finished", reason, usage, timings, spans, blend, misses, workerId });
         return;
       }
       case "failed": {
@@ -182,6 +186,7 @@ export class Dispatcher implements WorkerEvents {
     const { registry, underway, supervisor } = this.#options;
     const { requestId, tenantId, plan, params, closeTokenIds } = entry.request;
     const reuse = entry.request.reuse && !this.#evictions.concern(entry.request, entry.readAtMs);
+    entry.lookUp = this.#options.misses?.lookUp(workerId, reuse, entry.request);
     entry.attempt += 1;
     entry.workerId = workerId;
     entry.workerRequestId = `${requestId}.${entry.attempt}`;
@@ -192,7 +197,8 @@ export class Dispatcher implements WorkerEvents {
     this.#waiting.charge(tenantId, missingTokens);
     underway.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
-    const submit = { type: "submit", requestId: entry.workerRequestId, plan, params, reuse } as const;
+    const told = entry.lookUp === undefined ? {} : { tellFound: true };
+    const submit = { type: "submit", requestId: entry.workerRequestId, plan, params, reuse, ...told } as const;
     supervisor.send(workerId, closeTokenIds === undefined ? submit : { ...submit, closeTokenIds });
   }
 

@@ -4,6 +4,7 @@
  * without keeping anything.
  */
 import type { BlockKey } from "../../worker/contract/units.ts";
+import type { KvHistory } from "./kv-history.ts";
 import type { Registry } from "./registry.ts";
 import type { DispatchRequest } from "./request.ts";
 import type { Residency } from "./residency.ts";
@@ -15,6 +16,7 @@ export interface EvictionsOptions {
   readonly residency: Residency;
   readonly underway: Underway;
   readonly supervisor: Pick<Supervisor, "send">;
+  readonly history?: Pick<KvHistory, "removed">;
   /** How long after it read its texts a request may still be sent. */
   readonly rememberMs?: number;
   /** With more to remember, whatever was read before is not kept. */
@@ -41,18 +43,21 @@ export class Evictions {
   /** Every worker forgets the blocks with these keys, and what was computed from them. */
   evict(blockKeys: readonly BlockKey[]): void {
     if (blockKeys.length === 0) return;
+    const { residency, history } = this.#options;
     this.#remember(this.#keys, blockKeys);
+    history?.removed(blockKeys.filter((key) => residency.holders(key).length > 0));
     for (const { id } of this.#options.registry.ready()) this.#send(id, blockKeys);
   }
 
   /** Every worker forgets what is counted for the tenant. @returns blocks that were held, on all workers */
   evictTenant(tenantId: string, part: TenantPart): number {
-    const { registry, residency, underway } = this.#options;
+    const { registry, residency, underway, history } = this.#options;
     this.#remember(this.#tenants, [tenantId]);
     let blockCount = 0;
     for (const { id } of registry.ready()) {
       const held = residency.keysOf(id, tenantId, part === "text");
       blockCount += held.length;
+      history?.removed(held);
       this.#send(id, [...held, ...underway.rootsOf(id, tenantId, part === "text")]);
     }
     return blockCount;

@@ -1,5 +1,6 @@
 /** A request between its arrival here and its end: where it is, what it still costs there, what its reader has seen. */
 import { EventQueue } from "./event-queue.ts";
+import type { LookUp } from "./misses.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 
 export interface InFlight {
@@ -21,6 +22,8 @@ export interface InFlight {
   pendingTokens: number;
   streamedTokens: number;
   aborted: boolean;
+  /** Of a request that asks why KV was not found: what was known when it was sent. */
+  lookUp: LookUp | undefined;
 }
 
 export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => void): InFlight {
@@ -42,6 +45,7 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
     pendingTokens: 0,
     streamedTokens: 0,
     aborted: false,
+    lookUp: undefined,
   };
   return entry;
 }

@@ -8,6 +8,7 @@ import type {
   TokenLogprob,
   TokenPlan,
 } from "../../worker/contract/messages.ts";
+import type { MissReport } from "./misses.ts";
 import type { Placement } from "./placement.ts";
 
 export interface DispatchRequest {
@@ -34,6 +35,8 @@ export interface DispatchRequest {
   readonly placement?: Placement | undefined;
   /** The chain will stand in other prompts: these tokens end it. */
   readonly closeTokenIds?: Int32Array | undefined;
+  /** Its end is to tell why KV was not found. */
+  readonly diagnose?: boolean | undefined;
   /** Called once when it has ended, with the tokens it took: 0 when the server failed before the first. */
   readonly onEnd?: (tokens: number) => void;
 }
@@ -53,4 +56,6 @@ export interface FinishedEvent {
   readonly workerId: string;
   /** Only of a plan with blended runs. */
   readonly blend?: BlendReport | undefined;
+  /** Only of a request that asked to be diagnosed. */
+  readonly misses?: readonly MissReport[] | undefined;
 }

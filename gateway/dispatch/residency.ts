@@ -66,6 +66,11 @@ export class Residency {
     return this.#workers.get(workerId)?.blocks.size ?? 0;
   }
 
+  /** Keys of all that the worker holds. */
+  keys(workerId: string): Iterable<BlockKey> {
+    return this.#workers.get(workerId)?.blocks.keys() ?? [];
+  }
+
   /** Keys of what the worker holds of one tenant's. */
   keysOf(workerId: string, tenantId: string, withoutFragments: boolean): BlockKey[] {
     const keys: BlockKey[] = [];

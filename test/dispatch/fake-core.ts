@@ -112,9 +112,10 @@ export class FakeCore {
   }
 
   #remove(blockKeys: readonly BlockKey[]): void {
-    for (const key of blockKeys) this.#resident.delete(key);
+    const gone = blockKeys.filter((key) => this.#resident.delete(key));
+    if (gone.length === 0) return;
     this.#sequence += 1;
-    this.#send({ type: "kv", events: [{ sequence: this.#sequence, type: "removed", blockKeys }] });
+    this.#send({ type: "kv", events: [{ sequence: this.#sequence, type: "removed", blockKeys: gone }] });
   }
 
   #stats() {

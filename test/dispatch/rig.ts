@@ -1,7 +1,9 @@
 /** Registry, residency, supervisor and dispatcher wired as main.ts wires them, over any kind of link. */
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
 import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
+import { KvHistory } from "../../gateway/dispatch/kv-history.ts";
 import type { OpenLink, WorkerCommand } from "../../gateway/dispatch/link.ts";
+import { Misses } from "../../gateway/dispatch/misses.ts";
 import { Registry } from "../../gateway/dispatch/registry.ts";
 import type { DispatchRequest } from "../../gateway/dispatch/request.ts";
 import { Residency } from "../../gateway/dispatch/residency.ts";
@@ -40,11 +42,14 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
     backoffMaxMs: 4,
     stableMs: 10_000,
   });
+  const history = new KvHistory({ maxGone: 1_000, maxTexts: 1_000 });
   const dispatcher = new Dispatcher({
     registry,
     residency,
     underway,
     uses,
+    history,
+    misses: new Misses({ history, residency, blockTokens: () => registry.card()?.blockTokens }),
     supervisor,
     log,
     maxAttempts: 3,

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { parseConfig, workerEnvironment } from "../../gateway/config.ts";
+import { workerEnvironment } from "../../gateway/child-environment.ts";
+import { parseConfig } from "../../gateway/config.ts";
 
 describe("configuration", () => {
   test("has a default for everything, and an empty variable counts as unset", () => {

@@ -1,0 +1,71 @@
+/**
+ * What became of KV that a request did not find: which blocks workers had and lost, and under which key a tenant's
+ * prompts had the same text before. Bounded: what went longest ago is forgotten, and then looks as if it never was.
+ * Nobody learns of another tenant's text: a key is made with its owner's salt, and texts are kept by tenant.
+ */
+import { LRUCache } from "lru-cache";
+import type { KvEvent, PlanRun } from "../../worker/contract/messages.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
+import type { MissReason } from "./misses.ts";
+
+type GoneReason = Extract<MissReason, "evicted" | "removed" | "worker_lost">;
+
+export interface KvHistoryOptions {
+  /** Blocks that are gone, and texts of prompts. */
+  readonly maxGone: number;
+  readonly maxTexts: number;
+}
+
+export class KvHistory {
+  readonly #gone: LRUCache<BlockKey, GoneReason>;
+  /** Key of the first block that a tenant's run of this text had. */
+  readonly #texts: LRUCache<string, BlockKey>;
+
+  constructor({ maxGone, maxTexts }: KvHistoryOptions) {
+    this.#gone = new LRUCache({ max: maxGone });
+    this.#texts = new LRUCache({ max: maxTexts });
+  }
+
+  /** What a worker tells of its blocks. */
+  apply(events: readonly KvEvent[]): void {
+    for (const event of events) {
+      if (event.type === "stored") for (const key of event.blockKeys) this.#gone.delete(key);
+      if (event.type !== "removed") continue;
+      for (const key of event.blockKeys) if (!this.#gone.has(key)) this.#gone.set(key, "evicted");
+    }
+  }
+
+  /** Workers that hold these blocks are told to forget them. */
+  removed(blockKeys: Iterable<BlockKey>): void {
+    for (const key of blockKeys) this.#gone.set(key, "removed");
+  }
+
+  /** A worker that held these blocks has ended. */
+  lost(blockKeys: Iterable<BlockKey>): void {
+    for (const key of blockKeys) this.#gone.set(key, "worker_lost");
+  }
+
+  goneFor(key: BlockKey): GoneReason | undefined {
+    return this.#gone.peek(key);
+  }
+
+  /** A tenant's prompt has these runs. */
+  noteTexts(tenantId: string, runs: readonly PlanRun[], blockTokens: number): void {
+    for (const run of runs) {
+      const [key] = run.blockKeys;
+      if (key !== undefined) this.#texts.set(textName(tenantId, run, blockTokens), key);
+    }
+  }
+
+  /** The other key that a run of this tenant with the same first block of text had the last time. */
+  formerKey(tenantId: string, run: PlanRun, blockTokens: number): BlockKey | undefined {
+    const former = this.#texts.peek(textName(tenantId, run, blockTokens));
+    return former === run.blockKeys[0] ? undefined : former;
+  }
+}
+
+function textName(tenantId: string, { kind, tokenIds }: PlanRun, blockTokens: number): string {
+  const { buffer, byteOffset, BYTES_PER_ELEMENT } = tokenIds;
+  const tokenCount = Math.min(blockTokens, tokenIds.length);
+  return `${tenantId} ${kind} ${Bun.hash(new Uint8Array(buffer, byteOffset, tokenCount * BYTES_PER_ELEMENT))}`;
+}
