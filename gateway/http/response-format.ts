@@ -1,4 +1,4 @@
-/** `response_format`: what the answer has to be, as a grammar. */
+/** `response_format`, and `text.format` of responses: what the answer has to be, as a grammar. */
 import { z } from "zod";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import { limits } from "../config.ts";
@@ -8,15 +8,14 @@ import { SchemaFault } from "../grammar/schema-parts.ts";
 /** As the OpenAI client's. */
 const formatName = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, "must be 1 to 64 letters, digits, _ or -");
 
-const jsonSchema = z
-  .strictObject({
-    name: formatName,
-    description: z.string().max(limits.shortStringChars).optional(),
-    schema: z.unknown().optional(),
-    // An answer keeps to the schema in either case.
-    strict: z.boolean().nullish(),
-  })
-  .transform(({ schema }, context) => compiled(schema ?? {}, context));
+const jsonSchemaFields = {
+  name: formatName,
+  description: z.string().max(limits.shortStringChars).optional(),
+  schema: z.unknown().optional(),
+  // An answer keeps to the schema in either case.
+  strict: z.boolean().nullish(),
+};
+const jsonSchema = z.strictObject(jsonSchemaFields).transform(({ schema }, context) => compiled(schema ?? {}, context));
 
 function compiled(schema: unknown, context: z.RefinementCtx): ByteGrammar {
   try {
@@ -38,4 +37,19 @@ export const responseFormat = z
   .transform((format): ByteGrammar | undefined => {
     if (format.type === "text") return undefined;
     return format.type === "json_object" ? anyObjectGrammar() : format.json_schema;
+  });
+
+/** As responses have it: the schema stands beside the type. `shown` is what the response tells of it. */
+export const responseTextFormat = z
+  .discriminatedUnion("type", [
+    z.strictObject({ type: z.literal("text") }),
+    z.strictObject({ type: z.literal("json_object") }),
+    z.strictObject({ type: z.literal("json_schema"), ...jsonSchemaFields }),
+  ])
+  .transform((shown, context): { readonly shown: object; readonly grammar: ByteGrammar | undefined } => {
+    if (shown.type === "text") return { shown, grammar: undefined };
+    return {
+      shown,
+      grammar: shown.type === "json_object" ? anyObjectGrammar() : compiled(shown.schema ?? {}, context),
+    };
   });

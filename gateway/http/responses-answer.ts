@@ -58,7 +58,7 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     parallel_tool_calls: body.parallel_tool_calls ?? true,
     background: false,
     store: body.store ?? true,
-    text: { format: { type: "text" } },
+    text: { format: body.text?.format?.shown ?? { type: "text" } },
     truncation: "disabled",
     service_tier: "default",
     user: body.user ?? null,

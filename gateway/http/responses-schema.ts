@@ -2,6 +2,7 @@
 import { z } from "zod";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
+import { responseTextFormat } from "./response-format.ts";
 import {
   chatFields,
   fileSearchFields,
@@ -34,11 +35,13 @@ const searchItem = z.strictObject({
   status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
   results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
 });
-const itemTypes = "only items of type 'message' and 'file_search_call' are supported";
+/** What a response that is kept has already, named by the id that it had there. */
+const referenceItem = z.strictObject({ type: z.literal("item_reference"), id: shortString });
+const itemTypes = "only items of type 'message', 'file_search_call' and 'item_reference' are supported";
 /** The type of a message may be left out. */
 const withType = (value: unknown): unknown =>
   typeof value === "object" && value !== null && !("type" in value) ? { ...value, type: "message" } : value;
-const item = z.preprocess(withType, z.discriminatedUnion("type", [messageItem, searchItem], itemTypes));
+const item = z.preprocess(withType, z.discriminatedUnion("type", [messageItem, searchItem, referenceItem], itemTypes));
 type InputItem = z.output<typeof item>;
 
 const responseFields = {
@@ -54,13 +57,20 @@ const responseFields = {
   include: optional(
     z.array(z.literal("file_search_call.results", "only file_search_call.results is supported")).max(1),
   ),
+  text: optional(z.strictObject({ format: optional(responseTextFormat) })),
   metadata: chatFields.metadata,
   prompt_cache_key: chatFields.prompt_cache_key,
+  prompt_cache_options: optional(z.strictObject({ comparison_response_id: optional(shortString) })),
   cache_salt: chatFields.cache_salt,
   spangate: chatFields.spangate,
   // Values that mean what this server does anyway.
   background: optional(z.literal(false, "answers are not made in the background")),
-  text: optional(z.strictObject({ format: optional(z.strictObject({ type: z.literal("text", "must be text") })) })),
+  reasoning: optional(
+    z.strictObject({
+      effort: optional(z.literal("none", "is not supported: the answer is all that is generated")),
+      summary: z.null("is not supported").optional(),
+    }),
+  ),
   truncation: optional(z.literal("disabled", "prompts are never cut")),
   parallel_tool_calls: optional(z.boolean()),
   service_tier: chatFields.service_tier,
@@ -72,7 +82,7 @@ const responseFields = {
 /** Fields of the OpenAI client that are known and not supported, whatever their value. */
 export const unsupportedResponseFields: ReadonlySet<string> = new Set([
   ...["access_programs", "context_management", "conversation", "image", "max_tool_calls", "moderation", "prompt"],
-  ...["prompt_cache_options", "prompt_cache_retention", "reasoning", "top_logprobs", "verbosity", "phase"],
+  ...["prompt_cache_retention", "top_logprobs", "verbosity", "phase"],
 ]);
 
 /** @param filters the corpus side's schema of `tools[0].filters` */
@@ -102,13 +112,15 @@ export function responsesSchema(filters: z.ZodType) {
 }
 
 export type ResponsesBody = z.output<ReturnType<typeof responsesSchema>>;
+export type ItemReference = z.output<typeof referenceItem>;
 /** A message as it is kept, listed and lowered. */
-export type Item = ReturnType<typeof itemsOf>[number];
+export type Item = Exclude<ReturnType<typeof itemsOf>[number], ItemReference>;
 
 function itemsOf(input: string | readonly InputItem[]) {
   const items =
     typeof input === "string" ? [{ type: "message" as const, role: "user" as const, content: input }] : input;
   return items.map((entry) => {
+    if (entry.type === "item_reference") return entry;
     if (entry.type === "file_search_call") return { ...entry, results: null };
     const type = entry.role === "assistant" ? "output_text" : "input_text";
     const texts = typeof entry.content === "string" ? [entry.content] : entry.content.map((part) => part.text);
@@ -116,6 +128,10 @@ function itemsOf(input: string | readonly InputItem[]) {
     return { type: entry.type, role: entry.role, status: "completed", content };
   });
 }
+
+/** Response that the prompt is to be compared with. */
+export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
+  body.prompt_cache_options?.comparison_response_id;
 
 /** @param items the conversation so far and the new input, in order */
 export function requestOf({ body, fileSearch }: ResponsesBody, items: readonly Item[]): ChatRequest {
@@ -135,12 +151,13 @@ export function requestOf({ body, fileSearch }: ResponsesBody, items: readonly I
     })),
     fileSearch,
     maxTokens: body.max_output_tokens,
-    params: generateParams(body),
+    params: generateParams({ ...body, response_format: body.text?.format?.grammar }),
     choiceCount: 1,
     stops: body.stop ?? [],
     cacheSalt: body.cache_salt,
     cacheKey: body.prompt_cache_key,
     reuse: body.spangate?.reuse ?? true,
+    diagnose: comparedWith(body) !== undefined || body.spangate?.prompt_cache_diagnostics === true,
     attention: body.spangate?.attention ?? "span",
   };
 }

@@ -13,6 +13,7 @@ import { answerInEvents, answerWhole } from "./completion.ts";
 import { logFailure } from "./failure.ts";
 import { pageQuery, readNoFields, readQuery } from "./paging.ts";
 import { type ResponseParts, responseBody } from "./responses-answer.ts";
+import { conversationOf } from "./responses-items.ts";
 import {
   type Item,
   type ResponsesBody,
@@ -58,7 +59,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     async (context) => {
       const tenantId = tenantIdOf(context);
       const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
-      const items = [...earlierItems(stored, tenantId, parsed), ...parsed.items];
+      const items = conversationOf(stored, tenantId, parsed);
       if (items.length > limits.messages) {
         throw new ApiError("invalid_value", {
           message: `'input' has more than ${limits.messages} items.`,
@@ -155,19 +156,6 @@ async function respond(
       framing: numbered.framing,
     });
   });
-}
-
-/** What was said before: the earlier response's own conversation, and its answer. */
-function earlierItems(stored: StoredResponses, tenantId: string, { body }: ResponsesBody): readonly Item[] {
-  if (body.previous_response_id === undefined) return [];
-  try {
-    const { body: earlier, inputItems } = stored.get(tenantId, body.previous_response_id);
-    // Both were written by `kept` and `withIds`.
-    return [...inputItems, ...(earlier.output as JsonObject[])] as unknown as readonly Item[];
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    throw new ApiError(error.code, { message: error.message, param: "previous_response_id", cause: error });
-  }
 }
 
 /** A found text is its file's: it is not kept where deleting the file would not reach it. */

@@ -1,0 +1,44 @@
+/** What clients send back of earlier responses by its id, and the format that they ask for. */
+import { expect, test } from "bun:test";
+import { type ChatRig, chatRig, post } from "./chat-rig.ts";
+
+const question = { model: "fake-model", max_output_tokens: 4, input: "the thing" };
+const path = "/v1/responses";
+
+interface ResponseAnswer {
+  readonly output: readonly { readonly id: string; readonly content?: readonly { readonly text: string }[] }[];
+}
+const send = async (app: ChatRig["app"], body: object): Promise<ResponseAnswer> => {
+  const response = await post(app, body, { path });
+  expect(response.status).toBe(200);
+  return (await response.json()) as ResponseAnswer;
+};
+
+test("items of kept ones are referred to by their ids, by their own tenant", async () => {
+  const { app, submits } = chatRig();
+  const first = await send(app, question);
+  const [answer] = first.output.slice(-1);
+  const more = { role: "user", content: "more" };
+  const input = [{ role: "user", content: "the thing" }, { type: "item_reference", id: answer?.id }, more];
+  await send(app, { ...question, input });
+  const said = answer?.content?.[0]?.text ?? "";
+  await send(app, {
+    ...question,
+    input: [{ role: "user", content: "the thing" }, { role: "assistant", content: said }, more],
+  });
+  const [, referred, whole] = submits();
+  expect(referred?.plan.runs[0]?.blockKeys).toEqual(whole?.plan.runs[0]?.blockKeys ?? []);
+  const theirs = await post(app, { ...question, input }, { path, key: "key-b" });
+  expect(theirs.status).toBe(404);
+  expect(await theirs.json()).toMatchObject({ error: { code: "not_found", param: "input[1].id" } });
+});
+
+test("a format is a grammar for the worker, and told as it was asked for", async () => {
+  const { app, submits } = chatRig();
+  const format = { type: "json_schema", name: "answer", schema: { enum: ["yes", "no"] }, strict: true };
+  const answer = (await send(app, { ...question, text: { format } })) as unknown as { text: object };
+  expect(answer.text).toEqual({ format });
+  await send(app, { ...question, text: { format: { type: "json_object" } }, reasoning: {} });
+  await send(app, { ...question, text: { format: { type: "text" } } });
+  expect(submits().map(({ params }) => params.grammar !== undefined)).toEqual([true, true, false]);
+});
