@@ -6,6 +6,7 @@ const question = { model: "fake-model", max_output_tokens: 4, input: "the thing"
 const path = "/v1/responses";
 
 interface ResponseAnswer {
+  readonly id: string;
   readonly output: readonly { readonly id: string; readonly content?: readonly { readonly text: string }[] }[];
 }
 const send = async (app: ChatRig["app"], body: object): Promise<ResponseAnswer> => {
@@ -41,4 +42,11 @@ test("a format is a grammar for the worker, and told as it was asked for", async
   await send(app, { ...question, text: { format: { type: "json_object" } }, reasoning: {} });
   await send(app, { ...question, text: { format: { type: "text" } } });
   expect(submits().map(({ params }) => params.grammar !== undefined)).toEqual([true, true, false]);
+});
+
+test("store: false leaves nothing", async () => {
+  const { app } = chatRig();
+  const { id } = await send(app, { ...question, store: false });
+  const headers = { authorization: "Bearer key-a" };
+  expect((await app.request(`${path}/${id}`, { headers })).status).toBe(404);
 });

@@ -190,12 +190,6 @@ describe("stored responses", () => {
     expect((await get(app, id)).status).toBe(200);
   });
 
-  test("store: false leaves nothing", async () => {
-    const { app } = chatRig();
-    const { id } = await send(app, { ...question, store: false });
-    expect((await get(app, id)).status).toBe(404);
-  });
-
   test("the newest stay, for a time", async () => {
     const { app, state } = chatRig();
     const ids: string[] = [];
