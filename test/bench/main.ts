@@ -7,6 +7,7 @@ import { bulkBench } from "./bulk.ts";
 import { decodeBench } from "./decode.ts";
 import { determinismBench } from "./determinism.ts";
 import { kernelsBench } from "./kernels.ts";
+import { killWorkerBench } from "./kill-worker.ts";
 import { llamaBench } from "./llama.ts";
 import { loweringBench } from "./lowering.ts";
 import { memoryBench } from "./memory.ts";
@@ -41,6 +42,7 @@ const benches: readonly Bench[] = [
   poolBench,
   zipfBench,
   timingBench,
+  killWorkerBench,
 ];
 
 function listText(): string {
