@@ -1,16 +1,33 @@
 /**
  * The model's own chat template, rendered without content: each content is a stand-in that no user can know, so
  * what users write never reaches the template engine. A layout depends on the roles (and the day), so it is remembered.
+ * Tools and calls are data that templates look into: of these, what could be read as a control token is a stand-in.
  */
 import { Template } from "@huggingface/jinja";
 import { LRUCache } from "lru-cache";
 import { ApiError } from "../errors.ts";
+import { type CallSyntax, findCallSyntax } from "./call-syntax.ts";
 import { MessageLayouts } from "./message-layouts.ts";
+import { hasCalls, type LowerMessage, type ToolDefinition } from "./messages.ts";
 import type { ModelText } from "./model-text.ts";
-import { documentLayout, type MessageLayout, messageLayout, type Render, trimRule } from "./template-probe.ts";
+import { StandIns } from "./stand-ins.ts";
+import {
+  documentLayout,
+  type MessageLayout,
+  messageLayout,
+  type Render,
+  type TemplateMessage,
+  type TemplateTool,
+  trimRule,
+} from "./template-probe.ts";
+import { controlsOf } from "./tokenizer.ts";
+import { templateData } from "./tool-data.ts";
 
-/** The template's own text, or the place of a message's content. */
-export type LayoutPart = { readonly text: string } | { readonly contentOf: number };
+/** The template's own text, the place of a message's content, or a text of a tool or a call. */
+export type LayoutPart =
+  | { readonly text: string }
+  | { readonly contentOf: number; readonly jsonDepth: number }
+  | { readonly literal: string; readonly jsonDepth: number };
 
 export interface PromptLayout {
   /** From the start to the end of the system messages: what stands before the documents. */
@@ -19,22 +36,35 @@ export interface PromptLayout {
   readonly tail: readonly LayoutPart[];
 }
 
+/** What a layout is rendered from. */
+interface Rendered {
+  readonly messages: readonly TemplateMessage[];
+  readonly tools: readonly TemplateTool[] | undefined;
+  /** Stand-ins beyond those of the messages' contents. */
+  readonly literals: readonly string[];
+}
+
 const rememberedLayouts = 256;
 
 export class ChatTemplate {
   readonly #template: Template;
+  readonly #toolTemplate: Template;
   readonly #variables: Readonly<Record<string, unknown>>;
-  readonly #nonce = crypto.randomUUID();
+  readonly #standIns = new StandIns();
+  readonly #controls: readonly string[];
   readonly #layouts = new LRUCache<string, PromptLayout>({ max: rememberedLayouts });
   readonly #openings = new Map<string, MessageLayout | undefined>();
   readonly #trims = new Map<string, (content: string) => string>();
   readonly #messages = new LRUCache<string, MessageLayouts>({ max: 2 });
   /** How one document stands in the prompt, wherever it stands. */
   readonly document: MessageLayout;
+  /** How calls are written. undefined: the template knows no tools, or writes calls in a way that cannot be read. */
+  readonly calls: CallSyntax | undefined;
 
   /** @throws Error when the template cannot be parsed or places no document */
   constructor(text: ModelText) {
     this.#template = new Template(text.chatTemplate);
+    this.#toolTemplate = text.toolTemplate === undefined ? this.#template : new Template(text.toolTemplate);
     const { bos_token, eos_token, pad_token, unk_token } = text.config;
     this.#variables = {
       bos_token: bos_token ?? "",
@@ -42,16 +72,21 @@ export class ChatTemplate {
       pad_token: pad_token ?? "",
       unk_token: unk_token ?? "",
     };
+    const controls = controlsOf(text.tokenizer);
+    this.#controls = controls.map(({ content }) => content);
     this.document = documentLayout(this.#render);
+    this.calls = findCallSyntax(this.#render, controls);
   }
 
-  /** @throws ApiError chat_template_error when the template refuses such a row of roles */
-  layout(roles: readonly string[]): PromptLayout {
+  /** @throws ApiError chat_template_error when the template refuses such a row of messages */
+  layout(messages: readonly LowerMessage[], tools: readonly ToolDefinition[] = []): PromptLayout {
+    if (tools.length > 0 || hasCalls(messages)) return this.#makeLayout(this.#toolData(messages, tools));
     // Some templates write today's date.
-    const cacheKey = `${new Date().toDateString()} ${roles.join(" ")}`;
+    const cacheKey = `${new Date().toDateString()} ${messages.map(({ role }) => role).join(" ")}`;
     const cached = this.#layouts.get(cacheKey);
     if (cached !== undefined) return cached;
-    const made = this.#makeLayout(roles);
+    const plain = messages.map(({ role }, index) => ({ role, content: this.#standIns.of(index) }));
+    const made = this.#makeLayout({ messages: plain, tools: undefined, literals: [] });
     this.#layouts.set(cacheKey, made);
     return made;
   }
@@ -79,11 +114,13 @@ export class ChatTemplate {
   }
 
   /** The template over messages whose contents are given as they are. undefined: it refuses them. */
-  readonly #render: Render = (messages, addGenerationPrompt) => {
+  readonly #render: Render = (messages, addGenerationPrompt, tools) => {
+    const hasTools = tools !== undefined || messages.some((message) => "tool_calls" in message);
     try {
-      return this.#template.render({
+      return (hasTools ? this.#toolTemplate : this.#template).render({
         ...this.#variables,
-        messages: messages.map(({ role, content }) => ({ role, content })),
+        messages,
+        ...(tools === undefined ? {} : { tools }),
         add_generation_prompt: addGenerationPrompt,
       });
     } catch {
@@ -92,34 +129,53 @@ export class ChatTemplate {
     }
   };
 
-  #makeLayout(roles: readonly string[]): PromptLayout {
-    const messages = roles.map((role, index) => ({ role, content: this.#standIn(index) }));
-    const rendered = this.#render(messages, true);
-    if (rendered === undefined) throw refusal(roles);
-    const cut = this.#headEnd(rendered, messages);
-    const head = this.#parts(rendered.slice(0, cut));
-    const tail = this.#parts(rendered.slice(cut));
+  #toolData(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): Rendered {
+    const literals: string[] = [];
+    const standIns = {
+      content: (index: number): string => this.#standIns.of(index),
+      literal: (text: string): string => this.#standIns.of(messages.length + literals.push(text) - 1),
+    };
+    return { ...templateData(messages, tools, this.#controls, standIns), literals };
+  }
+
+  #makeLayout(from: Rendered): PromptLayout {
+    const { messages, tools } = from;
+    const rendered = this.#render(messages, true, tools);
+    if (rendered === undefined) throw refusal(messages);
+    const cut = this.#headEnd(rendered, from);
+    const head = this.#parts(rendered.slice(0, cut), from);
+    const tail = this.#parts(rendered.slice(cut), from);
     const placed = new Set([...head, ...tail].map((part) => ("contentOf" in part ? part.contentOf : -1)));
-    if (roles.some((_, index) => !placed.has(index))) throw refusal(roles);
+    // What is said beside a call is left out by some templates.
+    const mustStand = messages.filter((message, index) => message.tool_calls === undefined && !placed.has(index));
+    if (mustStand.length > 0) throw refusal(messages);
     return { head, tail };
   }
 
   /** Where the first message that is not a system message begins. */
-  #headEnd(rendered: string, messages: readonly { role: string; content: string }[]): number {
+  #headEnd(rendered: string, { messages, tools }: Rendered): number {
     const first = messages.findIndex((message) => message.role !== "system");
     const message = messages[first];
     if (message === undefined) return this.#prefixEnd(rendered, messages, 0);
-    const beforeContent = rendered.slice(0, rendered.indexOf(message.content));
+    const beforeContent = rendered.slice(0, Math.max(0, this.#standIns.find(rendered, first)));
     const opening = this.#opening(message.role)?.before;
     if (opening !== undefined && beforeContent.endsWith(opening)) return beforeContent.length - opening.length;
+    // Some templates show the tools in the first user's message.
+    const toolsStart = tools === undefined || opening?.trim() === "" ? -1 : beforeContent.lastIndexOf(opening ?? "\n");
+    if (opening !== undefined && toolsStart > 0) return toolsStart;
     const { bos_token: bos } = this.#variables;
     const start = typeof bos === "string" && rendered.startsWith(bos) ? bos.length : 0;
-    return this.#prefixEnd(rendered, messages.slice(0, first), start);
+    return this.#prefixEnd(rendered, messages.slice(0, first), start, tools);
   }
 
   /** The rendering of the first messages is a prefix of the whole one, unless the template looks ahead. */
-  #prefixEnd(rendered: string, first: readonly { role: string; content: string }[], otherwise: number): number {
-    const before = this.#render(first, false);
+  #prefixEnd(
+    rendered: string,
+    first: readonly TemplateMessage[],
+    otherwise: number,
+    tools?: readonly TemplateTool[],
+  ): number {
+    const before = this.#render(first, false, tools);
     const isPrefix = before !== undefined && before.length < rendered.length && rendered.startsWith(before);
     return isPrefix ? before.length : otherwise;
   }
@@ -129,20 +185,18 @@ export class ChatTemplate {
     return this.#openings.get(role);
   }
 
-  #standIn(index: number): string {
-    return `\uE000${this.#nonce}:${index}\uE001`;
-  }
-
-  #parts(rendered: string): readonly LayoutPart[] {
-    const pattern = new RegExp(`\uE000${this.#nonce}:(\\d+)\uE001`);
-    return rendered
-      .split(pattern)
-      .map((part, index): LayoutPart => (index % 2 === 1 ? { contentOf: Number(part) } : { text: part }))
-      .filter((part) => !("text" in part) || part.text !== "");
+  #parts(rendered: string, { messages, literals }: Rendered): readonly LayoutPart[] {
+    return this.#standIns.split(rendered).map((part): LayoutPart => {
+      if (typeof part === "string") return { text: part };
+      const { index, jsonDepth } = part;
+      if (index < messages.length) return { contentOf: index, jsonDepth };
+      return { literal: literals[index - messages.length] ?? "", jsonDepth };
+    });
   }
 }
 
-function refusal(roles: readonly string[]): ApiError {
+function refusal(messages: readonly TemplateMessage[]): ApiError {
+  const roles = messages.map(({ role }) => role);
   const shown = roles.length <= 16 ? roles.join(", ") : `${roles.slice(0, 16).join(", ")}, …`;
   return new ApiError("chat_template_error", {
     message: `The model's chat template refuses messages with these roles in this order: ${shown}.`,

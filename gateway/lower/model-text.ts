@@ -39,6 +39,8 @@ export interface ModelText {
   readonly tokenizer: TokenizerJson;
   readonly config: z.infer<typeof tokenizerConfigSchema>;
   readonly chatTemplate: string;
+  /** The template of conversations with tools, where it is another one. */
+  readonly toolTemplate?: string | undefined;
 }
 
 /**
@@ -50,12 +52,15 @@ export function readModelText(modelDir: string): ModelText {
   const config = readJson(modelDir, "tokenizer_config.json", tokenizerConfigSchema);
   const ownFile = readOptional(modelDir, "chat_template.jinja");
   const inConfig = config.chat_template;
-  const named = Array.isArray(inConfig) ? inConfig.find((entry) => entry.name === "default")?.template : inConfig;
-  const chatTemplate = ownFile ?? named;
+  const namedOf = (name: string) =>
+    Array.isArray(inConfig) ? inConfig.find((entry) => entry.name === name)?.template : undefined;
+  const chatTemplate = ownFile ?? (Array.isArray(inConfig) ? namedOf("default") : inConfig);
+  const toolTemplate =
+    readOptional(modelDir, join("additional_chat_templates", "tool_use.jinja")) ?? namedOf("tool_use");
   if (chatTemplate === undefined || chatTemplate === null) {
     throw new Error(`${modelDir}: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)`);
   }
-  return { tokenizer, config, chatTemplate };
+  return { tokenizer, config, chatTemplate, toolTemplate };
 }
 
 function readJson<Schema extends z.ZodType>(modelDir: string, name: string, schema: Schema): z.infer<Schema> {

@@ -12,13 +12,13 @@ import type { PlanRun, SegmentRef, TokenPlan } from "../../worker/contract/messa
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
-import type { ChatTemplate, LayoutPart } from "./chat-template.ts";
+import type { CallSyntax } from "./call-syntax.ts";
+import type { ChatTemplate, LayoutPart, PromptLayout } from "./chat-template.ts";
+import { type LowerMessage, type ToolDefinition, toolChars } from "./messages.ts";
+import { asJson } from "./stand-ins.ts";
 import type { Piece, TextTokenizer } from "./tokenizer.ts";
 
-export interface LowerMessage {
-  readonly role: string;
-  readonly content: string;
-}
+export type { LowerMessage } from "./messages.ts";
 
 /** A document or fragment. Its KV belongs to whoever owns its text: `salt` is the tenant's or the corpus's. */
 export interface LowerDocument {
@@ -30,6 +30,8 @@ export interface LowerDocument {
 
 export interface LowerInput {
   readonly messages: readonly LowerMessage[];
+  /** Tools that the template shows. Absent: none. */
+  readonly tools?: readonly ToolDefinition[] | undefined;
   readonly documents: readonly LowerDocument[];
   /** Salt of the main chain. */
   readonly salt: CacheSalt;
@@ -54,6 +56,8 @@ export interface LowererOptions {
 export class Lowerer {
   readonly #options: LowererOptions;
   readonly #spans: LRUCache<string, LoweredSpan>;
+  /** Of prompts that are being lowered. */
+  readonly #layouts = new WeakMap<LowerInput, PromptLayout>();
 
   constructor(options: LowererOptions) {
     this.#options = options;
@@ -61,6 +65,11 @@ export class Lowerer {
       maxSize: options.cacheChars,
       sizeCalculation: (span, key) => key.length + span.tokenIds.length + 40 * span.blockKeys.length,
     });
+  }
+
+  /** How the model's template writes calls. undefined: it knows no tools. */
+  get calls(): CallSyntax | undefined {
+    return this.#options.template.calls;
   }
 
   /**
@@ -77,7 +86,7 @@ export class Lowerer {
       if (input.attention === "full")
         await tokenizer.warm(documentPieces(template, document), false, input.salt, turns);
     }
-    const { head, tail } = template.layout(input.messages.map((message) => message.role));
+    const { head, tail } = this.#layout(input);
     await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, turns);
   }
 
@@ -85,7 +94,7 @@ export class Lowerer {
   lower(input: LowerInput): TokenPlan {
     const { template, tokenizer } = this.#options;
     this.#refuseHopeless(input);
-    const { head, tail } = template.layout(input.messages.map((message) => message.role));
+    const { head, tail } = this.#layout(input);
     if (input.documents.length === 0 || input.attention === "full") {
       const documents = input.documents.flatMap((document) => documentPieces(template, document));
       const pieces = [...this.#pieces(head, input), ...documents, ...this.#pieces(tail, input)];
@@ -186,15 +195,29 @@ export class Lowerer {
   #pieces(parts: readonly LayoutPart[], input: LowerInput): readonly Piece[] {
     return parts.map((part): Piece => {
       if ("text" in part) return { kind: "template", text: part.text };
+      if ("literal" in part) return { kind: "content", text: asJson(part.literal, part.jsonDepth) };
       const message = input.messages[part.contentOf];
       if (message === undefined) throw new Error(`layout names message ${part.contentOf}`);
-      return { kind: "content", text: this.#options.template.contentFor(message.role, message.content) };
+      const { role, content } = message;
+      const isJson = part.jsonDepth > 0;
+      return {
+        kind: "content",
+        text: isJson ? asJson(content, part.jsonDepth) : this.#options.template.contentFor(role, content),
+      };
     });
+  }
+
+  #layout(input: LowerInput): PromptLayout {
+    const known = this.#layouts.get(input);
+    if (known !== undefined) return known;
+    const made = this.#options.template.layout(input.messages, input.tools);
+    this.#layouts.set(input, made);
+    return made;
   }
 
   /** Refuses a prompt that cannot fit before any of it is encoded. */
   #refuseHopeless(input: LowerInput): void {
-    let chars = 0;
+    let chars = toolChars(input.messages, input.tools ?? []);
     for (const message of input.messages) chars += message.content.length;
     for (const document of input.documents) chars += document.text.length + (document.title?.length ?? 0);
     this.#refuseHopelessChars(chars, "messages and documents have");

@@ -2,10 +2,33 @@
  * Finds out how a chat template writes one message, by rendering probes and comparing: templates are programs, and
  * what they do to a message is nowhere declared.
  */
+import type { JsonObject } from "./messages.ts";
+
 export type Render = (
-  messages: readonly { readonly role: string; readonly content: string }[],
+  messages: readonly TemplateMessage[],
   addGenerationPrompt: boolean,
+  tools?: readonly TemplateTool[],
 ) => string | undefined;
+
+/** A message as templates read it. */
+export interface TemplateMessage {
+  readonly role: string;
+  readonly content: string;
+  readonly tool_calls?: readonly TemplateCall[];
+  readonly tool_call_id?: string;
+  readonly name?: string;
+}
+
+export interface TemplateCall {
+  readonly id: string;
+  readonly type: "function";
+  readonly function: { readonly name: string; readonly arguments: JsonObject };
+}
+
+export interface TemplateTool {
+  readonly type: "function";
+  readonly function: JsonObject;
+}
 
 /** What the template writes around a message's content. */
 export interface MessageLayout {

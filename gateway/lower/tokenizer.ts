@@ -44,7 +44,7 @@ export class TextTokenizer {
 
   constructor(text: ModelText, options: TextTokenizerOptions) {
     const { tokenizer, config } = text;
-    const controls = tokenizer.added_tokens.filter(isControl);
+    const controls = controlsOf(tokenizer);
     this.#controls = new Map(controls.map((token) => [token.content, token]));
     this.#controlPattern = patternOf(controls);
     this.#notFirst = `\uE000${crypto.randomUUID()}\uE001`;
@@ -195,8 +195,10 @@ function isControl(token: AddedToken): boolean {
   return token.special || token.content.trim() !== "";
 }
 
+export const controlsOf = (tokenizer: TokenizerJson): readonly AddedToken[] => tokenizer.added_tokens.filter(isControl);
+
 /** Matches the longest control token; the group makes `split` keep it. */
-function patternOf(controls: readonly AddedToken[]): RegExp | undefined {
+export function patternOf(controls: readonly AddedToken[]): RegExp | undefined {
   if (controls.length === 0) return undefined;
   const contents = controls.map((token) => token.content).sort((a, b) => b.length - a.length);
   return new RegExp(`(${contents.map((content) => content.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&")).join("|")})`);

@@ -1,0 +1,63 @@
+/** Tools and calls as chat templates read them: in the shapes of Hugging Face's transformers. */
+import type { Json, JsonObject, LowerMessage, ToolDefinition } from "./messages.ts";
+import type { TemplateMessage, TemplateTool } from "./template-probe.ts";
+
+export interface StandInMaker {
+  /** For the content of the message of this index. */
+  readonly content: (index: number) => string;
+  readonly literal: (text: string) => string;
+}
+
+/** @param controls contents of the tokenizer's control tokens */
+export function templateData(
+  messages: readonly LowerMessage[],
+  tools: readonly ToolDefinition[],
+  controls: readonly string[],
+  { content, literal }: StandInMaker,
+): { readonly messages: readonly TemplateMessage[]; readonly tools: readonly TemplateTool[] | undefined } {
+  // A control token in a text, or one that a text and the template's own would come to, has an end of it in the text.
+  const ends = new Set(controls.flatMap((control) => [control.charAt(0), control.charAt(control.length - 1)]));
+  const shield = (text: string): string => ([...text].some((char) => ends.has(char)) ? literal(text) : text);
+  return {
+    messages: messages.map((message, index) => templateMessage(message, content(index), shield)),
+    tools: tools.length === 0 ? undefined : tools.map((tool) => templateTool(tool, shield)),
+  };
+}
+
+type Shield = (text: string) => string;
+
+function templateMessage(message: LowerMessage, standIn: string, shield: Shield): TemplateMessage {
+  const { role, content, calls, answers } = message;
+  if (answers !== undefined) return { role, content: standIn, tool_call_id: callId(answers.id), name: answers.name };
+  if (calls === undefined) return { role, content: standIn };
+  const toolCalls = calls.map(({ id, name, arguments: given }) => {
+    return { id: callId(id), type: "function" as const, function: { name, arguments: shieldedObject(given, shield) } };
+  });
+  // Templates ask whether there is a text beside the calls.
+  return { role, content: content === "" ? "" : standIn, tool_calls: toolCalls };
+}
+
+function templateTool({ name, description, parameters }: ToolDefinition, shield: Shield): TemplateTool {
+  const told: JsonObject = description === undefined ? {} : { description: shield(description) };
+  return { type: "function", function: { name, ...told, parameters: shieldedObject(parameters, shield) } };
+}
+
+/** Some templates refuse ids that are not of 9 letters and digits (Mistral's). */
+export function callId(id: string): string {
+  if (/^[a-zA-Z0-9]{9}$/.test(id)) return id;
+  return new Bun.CryptoHasher("sha256").update(id).digest("hex").slice(0, 9);
+}
+
+function shielded(value: Json, shield: Shield): Json {
+  if (typeof value === "string") return shield(value);
+  if (typeof value !== "object" || value === null) return value;
+  if (isList(value)) return value.map((entry) => shielded(entry, shield));
+  return shieldedObject(value, shield);
+}
+
+const isList = (value: Json): value is readonly Json[] => Array.isArray(value);
+
+function shieldedObject(value: JsonObject, shield: Shield): JsonObject {
+  // Object.fromEntries makes a property of any name, __proto__ too.
+  return Object.fromEntries(Object.entries(value).map(([key, entry]) => [shield(key), shielded(entry, shield)]));
+}
