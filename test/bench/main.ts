@@ -7,6 +7,7 @@ import { bulkBench } from "./bulk.ts";
 import { decodeBench } from "./decode.ts";
 import { determinismBench } from "./determinism.ts";
 import { kernelsBench } from "./kernels.ts";
+import { killGatewayBench } from "./kill-gateway.ts";
 import { killWorkerBench } from "./kill-worker.ts";
 import { llamaBench } from "./llama.ts";
 import { loweringBench } from "./lowering.ts";
@@ -43,6 +44,7 @@ const benches: readonly Bench[] = [
   zipfBench,
   timingBench,
   killWorkerBench,
+  killGatewayBench,
 ];
 
 function listText(): string {
