@@ -113,6 +113,8 @@ export const limits = {
   /** Blocks that are gone and texts of prompts that are remembered, to tell why KV was not found. */
   goneBlocks: 32_768,
   notedTexts: 16_384,
+  /** Turns of prompts that later ones may be compared with. */
+  comparedTurns: 65_536,
   devices: 16,
   apiKeyChars: 256,
   /** Texts of one embeddings or rerank request, and their tokens (a token of text is a character at least). */

@@ -15,6 +15,7 @@ export interface GenerationInput {
   readonly params: GenerateParams;
   readonly stops: readonly string[];
   readonly reuse: boolean;
+  readonly diagnose?: boolean;
   readonly readAtMs?: number | undefined;
   readonly deadlineMs: number;
   readonly signal: AbortSignal;

@@ -37,6 +37,8 @@ export interface ChatRequest extends PromptRequest {
   readonly stops: readonly string[];
   readonly cacheKey: string | undefined;
   readonly reuse: boolean;
+  /** The answer is to tell why KV was not found. */
+  readonly diagnose: boolean;
 }
 
 /** A text-completion request, checked and with its defaults filled in. */
@@ -157,6 +159,8 @@ export class Pipeline {
         params: { ...forChoice(request.params, index % request.choiceCount), maxTokens },
         stops: request.stops,
         reuse: request.reuse,
+        // Choices share the prompt: the first tells what became of it.
+        diagnose: request.diagnose && index % request.choiceCount === 0,
         readAtMs,
         deadlineMs: this.#deps.requestMs,
         signal,

@@ -8,6 +8,7 @@ import { openDb } from "../db/open.ts";
 import { version } from "../package.json";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
+import { ComparedPrompts } from "./compared-prompts.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
@@ -155,6 +156,7 @@ function openApp({ workers, text, tenants, corpus, embedding, records, config, l
   const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter) };
   const chat = {
     stored: records.stored,
+    compared: new ComparedPrompts(limits.comparedTurns),
     pipeline: openPipeline(limited, text, tenants, corpus),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),

@@ -1,5 +1,6 @@
 /** The JSON of chat completions: whole answers, chunks, usage, and the `spangate` object. */
 import type { SpanReport, TokenLogprob } from "../../worker/contract/messages.ts";
+import type { MissReport } from "../dispatch/misses.ts";
 import type { EndEvent } from "../generation.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { ChatRun } from "../pipeline.ts";
@@ -45,6 +46,7 @@ export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEv
     prefill_ms: rounded(prefillMs),
     ttft_ms: rounded(ttftMs),
     spans: (report?.spans ?? []).map(spanBody),
+    ...diagnosticsOf(ends.flatMap((end) => end.report.misses ?? [])),
     ...(run.retrieved.length === 0 ? {} : { retrieved: retrievedOf(run) }),
   };
 }
@@ -103,6 +105,15 @@ export function logprobsFormatter(tokenBytes: TokenBytes): (logprobs: readonly T
 
 export function spanBody({ id, tokens, source, cachedTokens, cacheWriteTokens }: SpanReport) {
   return { id, tokens, source, cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens };
+}
+
+/** Only of a request that asked for it. */
+export function diagnosticsOf(misses: readonly MissReport[]) {
+  if (misses.length === 0) return {};
+  const rows = misses.map(({ id = null, tokens, cachedTokens, reason = null }) => {
+    return { id, tokens, cached_tokens: cachedTokens, reason };
+  });
+  return { prompt_cache_diagnostics: rows };
 }
 
 function retrievedOf(run: ChatRun) {

@@ -3,6 +3,7 @@ import type { EndEvent } from "../generation.ts";
 import type { ChatRun } from "../pipeline.ts";
 import { type Choice, spangateOf } from "./chat-answer.ts";
 import type { Completion } from "./completion.ts";
+import { type ComparedPrompt, comparePrompt, messageDiagnostics } from "./prompt-diagnostics.ts";
 import type { SseStream } from "./sse.ts";
 
 export interface MessageParts {
@@ -11,12 +12,15 @@ export interface MessageParts {
   readonly choice: Choice;
   /** What the request asked of what is written; undefined: nothing. */
   readonly ttl: "5m" | "1h" | undefined;
+  /** undefined: it is not asked for. */
+  readonly comparing: ComparedPrompt | undefined;
 }
 
 export function wholeMessage(parts: MessageParts) {
   const { requestId, run, choice } = parts;
   return {
     ...messageOf(parts),
+    diagnostics: diagnosticsOf(parts),
     content: [{ type: "text", text: choice.text, citations: null }],
     ...stopOf(choice.end),
     usage: { ...finalUsage(parts), ...fixedUsage },
@@ -47,14 +51,24 @@ export async function writeMessage(
   await write("message_delta", {
     delta: { ...stopOf(choice.end), container: null },
     usage: finalUsage(parts),
+    diagnostics: diagnosticsOf(parts),
     spangate: spangateOf(requestId, run, endsOf(choice)),
   });
   await write("message_stop");
 }
 
-function messageOf({ requestId, run }: MessageParts) {
+export const messageIdOf = (requestId: string): string => `msg_${requestId}`;
+
+function messageOf({ requestId, run, comparing }: MessageParts) {
   const { model } = run;
-  return { id: `msg_${requestId}`, type: "message", role: "assistant", model, container: null, diagnostics: null };
+  // A stream begins before it is known what will be found: pending, as their clients know it.
+  const diagnostics = comparing?.earlierId === undefined ? null : { cache_miss_reason: null };
+  const id = messageIdOf(requestId);
+  return { id, type: "message", role: "assistant", model, container: null, diagnostics };
+}
+
+function diagnosticsOf({ comparing, run, choice }: MessageParts) {
+  return comparing === undefined ? null : messageDiagnostics(comparePrompt(comparing, run, choice));
 }
 
 function stopOf(end: EndEvent | undefined) {

@@ -92,6 +92,8 @@ export interface MessagesBody {
   readonly stream: boolean;
   /** How long the caller hopes that what is written stays; undefined: it does not say. */
   readonly ttl: "5m" | "1h" | undefined;
+  /** Asked why KV was not found, against an earlier message if there was one. */
+  readonly diagnostics: { readonly previous_message_id?: string | undefined } | undefined;
 }
 
 /** @param filters the corpus side's schema of `filters` */
@@ -115,6 +117,7 @@ export function messagesSchema(filters: z.ZodType) {
       stream: chatFields.stream,
       service_tier: optional(z.enum(["auto", "standard_only"])),
       metadata: optional(z.strictObject({ user_id: optional(shortString) })),
+      diagnostics: optional(z.strictObject({ previous_message_id: optional(shortString) })),
     })
     .superRefine(checkPrompt)
     .transform(
@@ -127,16 +130,18 @@ export function messagesSchema(filters: z.ZodType) {
           stops: body.stop_sequences ?? [],
           cacheKey: undefined,
           reuse: body.spangate?.reuse ?? true,
+          diagnose: body.diagnostics !== undefined || body.spangate?.prompt_cache_diagnostics === true,
         },
         stream: body.stream ?? false,
         ttl: ttlOf(body),
+        diagnostics: body.diagnostics,
       }),
     );
 }
 
 /** Fields of Anthropic's client that are known and not supported, whatever their value. */
 export const unsupportedMessagesFields: ReadonlySet<string> = new Set([
-  ...["container", "context_management", "diagnostics", "fallbacks", "inference_geo", "mcp_servers", "output_config"],
+  ...["container", "context_management", "fallbacks", "inference_geo", "mcp_servers", "output_config"],
   ...["output_format", "speed", "user_profile_id", "workspace_id", "thinking", "tools", "tool_choice"],
 ]);
 

@@ -1,6 +1,7 @@
 /** POST /v1/messages and /v1/messages/count_tokens, for Anthropic's clients. */
 import type { Context, Hono } from "hono";
 import type { z } from "zod";
+import type { ComparedPrompts } from "../compared-prompts.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import type { Pipeline } from "../pipeline.ts";
@@ -10,8 +11,9 @@ import { readJson } from "./body.ts";
 import { type ChatRunDeps, runChat } from "./chat-run.ts";
 import { answerInEvents, answerWhole } from "./completion.ts";
 import { logFailure } from "./failure.ts";
-import { wholeMessage, writeMessage } from "./messages-answer.ts";
-import { countTokensSchema, messagesSchema, unsupportedMessagesFields } from "./messages-schema.ts";
+import { messageIdOf, wholeMessage, writeMessage } from "./messages-answer.ts";
+import { countTokensSchema, type MessagesBody, messagesSchema, unsupportedMessagesFields } from "./messages-schema.ts";
+import type { ComparedPrompt } from "./prompt-diagnostics.ts";
 import { declare, type RouteAbout } from "./route.ts";
 import type { SseFraming } from "./sse.ts";
 
@@ -20,6 +22,7 @@ export interface MessagesDeps extends ChatRunDeps {
   /** Schema of file_search.filters. */
   readonly filters: z.ZodType;
   readonly log: Log;
+  readonly compared: ComparedPrompts;
 }
 
 const about = {
@@ -49,7 +52,7 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
       return await runChat(context, deps, body, async (run, completion) => {
         const [choice] = completion.choices;
         if (choice === undefined) throw new Error("a message is one choice");
-        const parts = { requestId, run, choice, ttl: body.ttl };
+        const parts = { requestId, run, choice, ttl: body.ttl, comparing: comparingOf(context, deps, body) };
         if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
         return await answerInEvents(context, completion, (stream, events) => writeMessage(stream, events, parts), {
           onError: (error) => logFailure(deps.log, error, requestId),
@@ -77,6 +80,16 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
     },
     about.count(countSchema),
   );
+}
+
+function comparingOf(
+  context: Context<AppEnv>,
+  { compared }: MessagesDeps,
+  { request, diagnostics }: MessagesBody,
+): ComparedPrompt | undefined {
+  if (diagnostics === undefined) return undefined;
+  const id = messageIdOf(context.get("requestId"));
+  return { compared, tenantId: tenantIdOf(context), id, earlierId: diagnostics.previous_message_id, request };
 }
 
 /**

@@ -4,6 +4,7 @@ import type { EndEvent } from "../generation.ts";
 import { type ChatRun, questionOf } from "../pipeline.ts";
 import { type Choice, spangateOf } from "./chat-answer.ts";
 import { fileCitations } from "./citations.ts";
+import { type comparePrompt, responseDiagnostics } from "./prompt-diagnostics.ts";
 import type { Item, ResponsesBody } from "./responses-schema.ts";
 
 export interface ResponseParts {
@@ -15,6 +16,8 @@ export interface ResponseParts {
   readonly items: readonly Item[];
   readonly run: ChatRun;
   readonly choice: Choice;
+  /** With the prompt that the request named; undefined: it named none, or the response is not whole yet. */
+  readonly comparison?: ReturnType<typeof comparePrompt>;
 }
 
 /** Ids of a response's items are its own id's, under other prefixes. */
@@ -33,7 +36,7 @@ export const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
 
 /** @param completedMs undefined: it runs */
 export function responseBody(parts: ResponseParts, completedMs: number | undefined) {
-  const { id, requestId, createdMs, parsed, run, choice } = parts;
+  const { id, requestId, createdMs, parsed, run, choice, comparison } = parts;
   const { body } = parsed;
   const done = completedMs !== undefined;
   const { temperature, topP } = { temperature: body.temperature ?? 1, topP: body.top_p ?? 1 };
@@ -62,6 +65,8 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     truncation: "disabled",
     service_tier: "default",
     user: body.user ?? null,
+    prompt_cache_key: body.prompt_cache_key ?? null,
+    ...(comparison === undefined ? {} : { prompt_cache_diagnostics: responseDiagnostics(comparison) }),
     usage: done ? usageOf(parts) : null,
     ...(done && choice.end !== undefined ? { spangate: spangateOf(requestId, run, [choice.end]) } : {}),
   };

@@ -2,6 +2,7 @@
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { JsonObject } from "../../db/schema.ts";
+import type { ComparedPrompts } from "../compared-prompts.ts";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
@@ -12,9 +13,11 @@ import { type ChatRunDeps, runChat } from "./chat-run.ts";
 import { answerInEvents, answerWhole } from "./completion.ts";
 import { logFailure } from "./failure.ts";
 import { pageQuery, readNoFields, readQuery } from "./paging.ts";
+import { comparePrompt } from "./prompt-diagnostics.ts";
 import { type ResponseParts, responseBody } from "./responses-answer.ts";
 import { conversationOf } from "./responses-items.ts";
 import {
+  comparedWith,
   type Item,
   type ResponsesBody,
   requestOf,
@@ -30,6 +33,7 @@ export interface ResponsesDeps extends ChatRunDeps {
   readonly filters: z.ZodType;
   readonly nowMs: () => number;
   readonly log: Log;
+  readonly compared: ComparedPrompts;
 }
 
 // Results are kept without their text, which belongs to the files: there is nothing more to include.
@@ -138,12 +142,16 @@ async function respond(
   const stream = parsed.body.stream ?? false;
   const requestId = context.get("requestId");
   const tenantId = tenantIdOf(context);
-  return await runChat(context, deps, { request: requestOf(parsed, items), stream }, async (run, completion) => {
+  const request = requestOf(parsed, items);
+  return await runChat(context, deps, { request, stream }, async (run, completion) => {
     const [choice] = completion.choices;
     if (choice === undefined) throw new Error("a response is one choice");
-    const parts = { id: deps.stored.newId(), requestId, createdMs: deps.nowMs(), parsed, items, run, choice };
+    const id = deps.stored.newId();
+    const parts = { id, requestId, createdMs: deps.nowMs(), parsed, items, run, choice };
+    const earlierId = comparedWith(parsed.body);
     const finish = () => {
-      const body = responseBody(parts, deps.nowMs());
+      const comparison = comparePrompt({ compared: deps.compared, tenantId, id, earlierId, request }, run, choice);
+      const body = responseBody({ ...parts, comparison }, deps.nowMs());
       if (body.store) deps.stored.add(tenantId, { id: parts.id, body: kept(body), inputItems: withIds(parts) });
       return body;
     };

@@ -139,7 +139,13 @@ export const chatFields = {
   ),
   prompt_cache_key: optional(shortString),
   cache_salt: optional(z.string().min(1).max(limits.shortStringChars)),
-  spangate: optional(z.strictObject({ reuse: z.boolean().optional(), attention: z.enum(["span", "full"]).optional() })),
+  spangate: optional(
+    z.strictObject({
+      reuse: z.boolean().optional(),
+      attention: z.enum(["span", "full"]).optional(),
+      prompt_cache_diagnostics: z.boolean().optional(),
+    }),
+  ),
   response_format: optional(responseFormat),
   // Values that mean what this server does anyway.
   modalities: optional(z.array(z.literal("text")).length(1)),
@@ -224,6 +230,7 @@ function toRequest(body: Body): ChatBody {
     cacheKey: body.prompt_cache_key,
     reuse: body.spangate?.reuse ?? true,
     attention: body.spangate?.attention ?? "span",
+    diagnose: body.spangate?.prompt_cache_diagnostics ?? false,
   };
   return { request, stream: body.stream ?? false, includeUsage: body.stream_options?.include_usage ?? false };
 }

@@ -56,7 +56,9 @@ const schema = z
     stream_options: chatFields.stream_options,
     prompt_cache_key: chatFields.prompt_cache_key,
     cache_salt: chatFields.cache_salt,
-    spangate: optional(z.strictObject({ reuse: z.boolean().optional() })),
+    spangate: optional(
+      z.strictObject({ reuse: z.boolean().optional(), prompt_cache_diagnostics: z.boolean().optional() }),
+    ),
     // Values that mean what this server does anyway.
     echo: optional(z.literal(false, "prompts are not sent back")),
     best_of: optional(z.literal(1, "every completion is answered; ask for n")),
@@ -134,6 +136,7 @@ function requestOf(body: Body): TextRequest {
     cacheSalt: body.cache_salt,
     cacheKey: body.prompt_cache_key,
     reuse: body.spangate?.reuse ?? true,
+    diagnose: body.spangate?.prompt_cache_diagnostics ?? false,
   };
 }
 

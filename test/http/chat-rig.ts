@@ -1,8 +1,10 @@
 /** The chat routes over workers in memory that answer with the tokens of the prompt's last run. */
+
 import { z } from "zod";
 import { openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
 import { createApp } from "../../gateway/app.ts";
+import { ComparedPrompts } from "../../gateway/compared-prompts.ts";
 import type { RetrievedFragment } from "../../gateway/corpus/retrieve.ts";
 import type { OpenLink } from "../../gateway/dispatch/link.ts";
 import { ApiError } from "../../gateway/errors.ts";
@@ -95,8 +97,9 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const metrics = new Metrics();
   const log = () => undefined;
   const state = { draining: false, nowMs: Date.now() };
+  const compared = new ComparedPrompts(1_000);
   const stored = new StoredResponses(tenantsDb(), { perTenant: 3, keepMs: 60_000, nowMs: () => state.nowMs });
-  const chat = { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log, stored };
+  const chat = { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log, stored, compared };
   const app = createApp({
     authenticator: { authenticate: (apiKey) => principals[apiKey] },
     routes: [
