@@ -1,14 +1,14 @@
 /**
- * What a KV budget finds of documents that stand anywhere in the prompts: with prefixes only, with a copy for each place
- * (what the published formula is of), with K moved (relocation, with copies kept as published and with copies dropped),
- * and with q turned instead (deferred). Two kinds of trace (support/zipf-trace.ts):
+ * What a KV budget finds of documents that stand anywhere in the prompts: with prefixes only, with a copy for each
+ * place (what the published formula is of), with K moved (relocation, with copies kept as published and with copies
+ * dropped), and with q turned instead (deferred). Two kinds of trace (support/zipf-trace.ts):
  *
  *   all      documents of all, by Zipf's law, at the budgets of an 8B model's KV
  *   window   as the sweep that LazyAttention released draws them: 5 of 100 documents of 2,048 tokens, 16 requests at a
  *            time, KV of Llama-3.2-1B. Its paper (arXiv 2606.04302) has 13.6% against 7.3% at 1 GB and zipf 2.1
  *
- * Hit ratios are of the real scheduler and cache; times to the first token are of the demo model on a shorter trace, with
- * as many tokens of KV as the least budget holds.
+ * Hit ratios are of the real scheduler and cache; times to the first token are of the demo model on a shorter trace,
+ * with as many tokens of KV as the least budget holds.
  */
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";

@@ -175,6 +175,14 @@ describe("prefill", () => {
     expect(plan.manyItems.length / 8).toBe(4);
   });
 
+  test("offsets are written once for all items of a piece, and once for neighbours that have the same", () => {
+    const batch = batchOf(question(300, 50));
+    const { offsets, manyItems } = new PackPlanner(h200).plan(batch);
+    expect(manyItems.length / 8).toBe(10);
+    // Three fragments at one offset, then the piece's own run: for 32 rows of an item each.
+    expect([...offsets]).toEqual([...new Array(32).fill(100), ...new Array(32).fill(0)]);
+  });
+
   test("a few rows see each other as they should, and so do rows of a split tile", () => {
     for (const [rows, before] of [
       [2, 0],

@@ -1,6 +1,7 @@
 /**
  * Deterministic simulation of the engine, with steps one after the other and with two in flight, with K where its chain
- * has it and moved to where it is used, copies dropped or kept. A failure names its seed; `SIM_SEED=n` replays it, `SIM_SEEDS=n` makes the run longer.
+ * has it and moved to where it is used, copies dropped or kept. A failure names its seed; `SIM_SEED=n` replays it,
+ * `SIM_SEEDS=n` makes the run longer.
  */
 import { expect, test } from "bun:test";
 import { Simulation, type SimulationMode } from "./engine-world.ts";

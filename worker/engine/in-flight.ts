@@ -94,7 +94,10 @@ export function settleRuns(step: StepInFlight, deviations: Float32Array, cache: 
   }
 }
 
-/** Whether a step can be planned while one is in flight. @param admissible waiting requests that may be admitted in it */
+/**
+ * Whether a step can be planned while one is in flight.
+ * @param admissible waiting requests that may be admitted in it
+ */
 export function canScheduleAhead(
   running: readonly Request[],
   admissible: readonly Request[],

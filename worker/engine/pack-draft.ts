@@ -96,10 +96,10 @@ export class PackDraft {
   write(batch: Batch, stretches: Stretches, choice: PackChoice, relax: number): void {
     const { kind, leafOrder, hubOrder, packs } = choice.arrangement;
     this.splitLeaves(choice.arrangement, choice.leafChunk * relax);
-    this.items.addLeaves(batch, stretches, leafOrder, this.leafParts);
+    this.items.addLeaves({ batch, stretches, order: leafOrder }, this.leafParts);
     if (kind === "none" || hubOrder === undefined || packs === undefined) return;
     this.splitHubs(kind, packs, choice.hubChunk * relax);
-    this.items.addHubs(batch, stretches, hubOrder, packs, this.hubParts, kind);
+    this.items.addHubs({ batch, stretches, order: hubOrder }, packs, this.hubParts, kind);
   }
 
   /** @param plainPaid what stretches cost without hubs @returns 1: a leaf; undefined if no hub pays */

@@ -4,7 +4,10 @@ import type { KernelCosts, PackCosts } from "./pack-shape.ts";
 /** Above so many rounds of items, their order evens everything out. */
 const manyRounds = 6;
 
-/** What an item costs a multiprocessor that works at full rate. @param tileTokens tokens times m-tiles that read them */
+/**
+ * What an item costs a multiprocessor that works at full rate.
+ * @param tileTokens tokens times m-tiles that read them
+ */
 export function itemCost(
   loads: number,
   tileTokens: number,

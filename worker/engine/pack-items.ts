@@ -3,9 +3,29 @@ import type { Batch } from "../backend/backend.ts";
 import { type HubPacks, readerOf } from "./pack-hubs.ts";
 import { type PartList, partField, partWords } from "./pack-parts.ts";
 import type { RowOrder } from "./pack-rows.ts";
-import type { PackShape } from "./pack-shape.ts";
 import type { Stretches } from "./pack-sharing.ts";
 import type { ItemKind, PlanWriter } from "./pack-writer.ts";
+
+/** What parts are of. */
+export interface PartSource {
+  readonly batch: Batch;
+  readonly stretches: Stretches;
+  readonly order: RowOrder;
+}
+
+/** Places in the order of rows: those of an item, and stretches of theirs from `depth` on. */
+interface LeafPart {
+  readonly first: number;
+  readonly end: number;
+  readonly depth: number;
+}
+
+/** Tokens of the stretches `depth` to `endDepth` that all rows read, one after the other. */
+interface LeafRange extends LeafPart {
+  readonly endDepth: number;
+  readonly from: number;
+  readonly to: number;
+}
 
 export class ItemWriter {
   private readonly writer: PlanWriter;
@@ -16,7 +36,7 @@ export class ItemWriter {
     this.rowsPerTile = rowsPerTile;
   }
 
-  addLeaves(batch: Batch, stretches: Stretches, order: RowOrder, parts: PartList): void {
+  addLeaves(source: PartSource, parts: PartList): void {
     const words = parts.words.memory;
     for (let at = 0; at < parts.words.length; at += partWords) {
       const first = words[at + partField.firstRow];
@@ -24,16 +44,16 @@ export class ItemWriter {
       const depth = words[at + partField.depth];
       const endDepth = words[at + partField.endDepth];
       this.writer.beginItem();
-      for (let i = first; i < end; i++) this.writer.addRow(order.rows[i]);
+      for (let i = first; i < end; i++) this.writer.addRow(source.order.rows[i]);
       if (endDepth >= 0) {
         const [from, to] = [words[at + partField.firstToken], words[at + partField.endToken]];
-        this.addRange(batch, stretches, order, first, end, depth, endDepth, from, to);
-      } else this.addWhole(batch, stretches, order, first, end, depth);
+        this.addRange(source, { first, end, depth, endDepth, from, to });
+      } else this.addWhole(source, { first, end, depth });
       this.writer.endItem("few", words[at + partField.loads]);
     }
   }
 
-  addHubs(batch: Batch, stretches: Stretches, order: RowOrder, packs: HubPacks, parts: PartList, kind: ItemKind): void {
+  addHubs({ batch, stretches, order }: PartSource, packs: HubPacks, parts: PartList, kind: ItemKind): void {
     const words = parts.words.memory;
     for (let at = 0; at < parts.words.length; at += partWords) {
       const first = words[at + partField.firstRow];
@@ -50,48 +70,35 @@ export class ItemWriter {
         for (let i = first; i < end; i++) {
           this.writer.addOffset(stretches.offsets[readerOf(order, packs.rows[i], stretch)]);
         }
-        this.writer.addStretch(batch, stretches, stretch, begin, stop, 0, end - first, packs.rows[first]);
+        const rows = { firstRow: 0, rowCount: end - first, row: packs.rows[first] };
+        this.writer.addStretch(batch, stretches, { stretch, from: begin, to: stop, ...rows });
       }
       this.writer.endItem(kind, words[at + partField.loads]);
     }
   }
 
-  /** Tokens `from` to `to` of stretches that all rows read. */
-  private addRange(
-    batch: Batch,
-    stretches: Stretches,
-    order: RowOrder,
-    first: number,
-    end: number,
-    depth: number,
-    endDepth: number,
-    from: number,
-    to: number,
-  ): void {
-    const { starts, rows } = order;
+  private addRange(source: PartSource, { first, end, depth, endDepth, from, to }: LeafRange): void {
+    const { order, stretches } = source;
+    const stretchesBefore = order.starts[order.rows[first]];
     for (let start = 0, d = depth; d < endDepth && start < to; d++) {
-      const stretch = order.stretches[starts[rows[first]] + d];
+      const stretch = order.stretches[stretchesBefore + d];
       const room = stretches.room[stretch];
       const [begin, stop] = [Math.max(0, from - start), Math.min(room, to - start)];
-      if (begin < Math.min(stop, stretches.tokens[stretch]))
-        this.addSlice(batch, stretches, order, first, first, end, d, begin, stop);
+      if (begin < Math.min(stop, stretches.tokens[stretch])) {
+        this.addOffsets(source, first, end, d);
+        const rows = { firstRow: 0, rowCount: end - first, row: order.rows[first] };
+        this.writer.addStretch(source.batch, stretches, { stretch, from: begin, to: stop, ...rows });
+      }
       start += room;
     }
   }
 
-  /** All that the rows read from `depth` on: what they share, then what rows of one m-tile share, down to each row's own. */
-  private addWhole(
-    batch: Batch,
-    stretches: Stretches,
-    order: RowOrder,
-    first: number,
-    end: number,
-    depth: number,
-  ): void {
-    const { starts, rows, sharedDepth } = order;
+  /** All that the rows read: what they share, then what rows of one m-tile share, down to each row's own. */
+  private addWhole(source: PartSource, { first, end, depth }: LeafPart): void {
+    const { starts, rows, sharedDepth } = source.order;
     let shared = starts[rows[first] + 1] - starts[rows[first]];
     for (let i = first + 1; i < end; i++) shared = Math.min(shared, sharedDepth[i]);
-    for (let d = depth; d < shared; d++) this.addSlice(batch, stretches, order, first, first, end, d, 0, -1);
+    for (let d = depth; d < shared; d++) this.addWholeStretch(source, first, first, end, d);
     this.writer.endShared();
     for (let tile = first; tile < end; tile += this.rowsPerTile) {
       const tileEnd = Math.min(end, tile + this.rowsPerTile);
@@ -101,92 +108,24 @@ export class ItemWriter {
         for (let d = i === tile ? shared : sharedDepth[i]; d < depths; d++) {
           let next = i + 1;
           while (next < tileEnd && sharedDepth[next] > d) next += 1;
-          this.addSlice(batch, stretches, order, first, i, next, d, 0, -1);
+          this.addWholeStretch(source, first, i, next, d);
         }
       }
     }
   }
 
-  /** A stretch for rows `from` to `to` of the order, in the item that begins with `first`. @param stop -1: its end */
-  private addSlice(
-    batch: Batch,
-    stretches: Stretches,
-    order: RowOrder,
-    first: number,
-    from: number,
-    to: number,
-    depth: number,
-    begin: number,
-    stop: number,
-  ): void {
+  /** For rows `from` to `to` of the order, in the item that begins with `first`. */
+  private addWholeStretch(source: PartSource, first: number, from: number, to: number, depth: number): void {
+    const { batch, stretches, order } = source;
+    const row = order.rows[from];
+    const stretch = order.stretches[order.starts[row] + depth];
+    this.addOffsets(source, from, to, depth);
+    const tokens = { from: 0, to: stretches.room[stretch] };
+    this.writer.addStretch(batch, stretches, { stretch, ...tokens, firstRow: from - first, rowCount: to - from, row });
+  }
+
+  private addOffsets({ stretches, order }: PartSource, from: number, to: number, depth: number): void {
     const { starts, rows, readers } = order;
-    const stretch = order.stretches[starts[rows[from]] + depth];
     for (let i = from; i < to; i++) this.writer.addOffset(stretches.offsets[readers[starts[rows[i]] + depth]]);
-    const end = stop < 0 ? stretches.room[stretch] : stop;
-    this.writer.addStretch(batch, stretches, stretch, begin, end, from - first, to - from, rows[from]);
-  }
-}
-
-/** Rows of long pieces (prefill): items of many rows, split over their tokens where they do not fill the chip. */
-export class PieceWriter {
-  private readonly writer: PlanWriter;
-  private readonly shape: PackShape;
-  private readonly itemRows: number;
-
-  constructor(writer: PlanWriter, shape: PackShape, itemRows: number) {
-    this.writer = writer;
-    this.shape = shape;
-    this.itemRows = itemRows;
-  }
-
-  /** Tokens that the last row of a tile sees, over all tiles of a piece. */
-  tokensOf(batch: Batch, piece: number): number {
-    let sum = 0;
-    const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    for (let row = 0; row < rows; row += this.itemRows) sum += this.tileTokens(batch, piece, row);
-    return sum;
-  }
-
-  /** @param chunk tokens that an item should have at most */
-  add(batch: Batch, piece: number, chunk: number): void {
-    const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    for (let row = 0; row < rows; row += this.itemRows) {
-      const tokens = this.tileTokens(batch, piece, row);
-      // Rounded down: one item more than the chip takes at a time costs as much as a whole round of them.
-      const count = Math.max(1, Math.floor(tokens / chunk));
-      const step = Math.ceil(tokens / count / this.shape.blockTokens) * this.shape.blockTokens;
-      for (let from = 0; from < tokens; from += step) {
-        this.addItem(batch, piece, row, from, Math.min(tokens, from + step));
-      }
-    }
-  }
-
-  private tileTokens(batch: Batch, piece: number, row: number): number {
-    const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    const count = Math.min(this.itemRows, rows - row);
-    const last = batch.pieceSegments[piece + 1] - 1;
-    let tokens = batch.segmentTokenCounts[last] - (rows - row - count);
-    for (let s = batch.pieceSegments[piece]; s < last; s++) tokens += batch.segmentTokenCounts[s];
-    return tokens;
-  }
-
-  /** Tokens `from` to `to` of a tile, counted over all segments one after the other. */
-  private addItem(batch: Batch, piece: number, row: number, from: number, to: number): void {
-    const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    const count = Math.min(this.itemRows, rows - row);
-    const last = batch.pieceSegments[piece + 1] - 1;
-    this.writer.beginItem();
-    for (let i = 0; i < count; i++) this.writer.addRow(batch.pieceRows[piece] + row + i);
-    for (let s = batch.pieceSegments[piece], start = 0; s <= last && start < to; s++) {
-      const tokens = batch.segmentTokenCounts[s];
-      const begin = Math.max(0, from - start);
-      const slice = Math.min(tokens, to - start) - begin;
-      start += tokens;
-      if (slice <= 0) continue;
-      for (let i = 0; i < count; i++) this.writer.addOffset(batch.segmentOffsets[s]);
-      const visible = s < last ? slice : tokens - (rows - 1 - row) - begin;
-      this.writer.addSlice(batch, s, batch.segmentFirstTokens[s] + begin, slice, 0, count, visible);
-    }
-    this.writer.endItem("many", to - from);
   }
 }

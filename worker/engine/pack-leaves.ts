@@ -103,7 +103,7 @@ export class LeafCutter {
   }
 }
 
-/** [stretches] what the items pay for each token of a stretch: how often it is loaded, or multiplied if that is more. */
+/** [stretches] what the items pay for each token of it: how often it is loaded, or multiplied if that is more. */
 export function leafCosts(order: RowOrder, leaves: LeafItems, stretchCount: number, costs: PackCosts): Float64Array {
   const { rows, starts, stretches, sharedDepth } = order;
   const { rowsPerTile, few } = costs;

@@ -16,7 +16,7 @@ export const partField = {
   /** Leaf items: places in the order of rows. Hubs: places in the rows of packs. */
   firstRow: 0,
   endRow: 1,
-  /** Leaf items: the row's stretches from `depth` on; up to `endDepth`, which all rows share, or -1: to each row's end. */
+  /** Leaf items: stretches from `depth` on; up to `endDepth`, which all rows share, or -1: to each row's end. */
   depth: 2,
   endDepth: 3,
   /** Tokens of those stretches, one after the other; of a hub's. */

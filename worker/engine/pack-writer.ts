@@ -2,6 +2,7 @@
 import type { Batch } from "../backend/backend.ts";
 import {
   type AttentionPlan,
+  planItem,
   planItemWords,
   planMergeWords,
   planRow,
@@ -13,6 +14,31 @@ import { IntList } from "./int-list.ts";
 import type { Stretches } from "./pack-sharing.ts";
 
 export type ItemKind = "few" | "many";
+
+/** Rows of an item, and what of a stretch they read: tokens `from` to `to`, as far as it has them. */
+export interface StretchSlice {
+  readonly stretch: number;
+  readonly from: number;
+  readonly to: number;
+  /** Place of the first row in the item, and how many rows there are. */
+  readonly firstRow: number;
+  readonly rowCount: number;
+  /** Which row of the step the first one is. */
+  readonly row: number;
+}
+
+/** Tokens of a segment, from `begin` on, counted from the first token of the segment's first block. */
+export interface SegmentSlice {
+  readonly segment: number;
+  readonly begin: number;
+  readonly tokens: number;
+  readonly firstRow: number;
+  readonly rowCount: number;
+  /** Tokens that the first row sees. */
+  readonly visible: number;
+  /** Place of the first row's Δ. */
+  readonly firstOffset: number;
+}
 
 export class PlanWriter {
   private readonly blockTokens: number;
@@ -66,51 +92,39 @@ export class PlanWriter {
     this.sharedSlices = this.slices.length / planSliceWords - this.firstSlice;
   }
 
-  /** Δ of the next row of the slice that is added next. */
+  /** Δ of the next row of the stretch that is added next. */
   addOffset(offset: number): void {
     this.offsets.push(offset);
   }
 
-  /**
-   * Tokens `from` to `to` of a stretch, as far as it has them, for the rows whose offsets were added.
-   * @param firstRow place of the first of these rows in the item @param row which row of the step it is
-   */
-  addStretch(
-    batch: Batch,
-    stretches: Stretches,
-    stretch: number,
-    from: number,
-    to: number,
-    firstRow: number,
-    rowCount: number,
-    row: number,
-  ): void {
+  /** One Δ for as many rows, of any slices. @returns its place */
+  addEqualOffsets(offset: number, rowCount: number): number {
+    const place = this.offsets.length;
+    this.offsets.resize(place + rowCount, offset);
+    return place;
+  }
+
+  /** For rows whose offsets were added last. */
+  addStretch(batch: Batch, stretches: Stretches, slice: StretchSlice): void {
     const { firstBlock, firstToken, tokens, room, causalRow, readers } = stretches;
+    const { stretch, from, to, firstRow, rowCount, row } = slice;
     const segment = stretches.segment[stretch];
     const count = Math.min(to, tokens[stretch]) - from;
     const readerCount = readers[stretch + 1] - readers[stretch];
     const hidden = readerCount - 1 - (row - causalRow[stretch]);
     const visible = causalRow[stretch] < 0 ? count : tokens[stretch] - hidden - from;
     const begin = firstBlock[stretch] * this.blockTokens + firstToken[stretch] + from;
-    this.addSlice(batch, segment, begin, count, firstRow, rowCount, visible);
+    const firstOffset = this.offsets.length - rowCount;
+    this.addSlice(batch, { segment, begin, tokens: count, firstRow, rowCount, visible, firstOffset });
     const end = batch.segmentFirstTokens[segment] + batch.segmentTokenCounts[segment];
     const isTail = to >= room[stretch] && begin + count === end && stretch < stretches.originals;
     if (isTail && readerCount === 1) this.tails.memory[segment] = this.slices.length / planSliceWords - 1;
   }
 
-  /** Tokens from `begin` on, counted from the first token of the segment's first block. */
-  addSlice(
-    batch: Batch,
-    segment: number,
-    begin: number,
-    tokens: number,
-    firstRow: number,
-    rowCount: number,
-    visible: number,
-  ): void {
+  addSlice(batch: Batch, { segment, begin, tokens, firstRow, rowCount, visible, firstOffset }: SegmentSlice): void {
     const block = Math.floor(begin / this.blockTokens);
     const place = batch.segmentBlockStarts[segment] + block;
-    this.slices.push4(place, begin % this.blockTokens, tokens, this.offsets.length - rowCount);
+    this.slices.push4(place, begin % this.blockTokens, tokens, firstOffset);
     this.slices.push4(firstRow, rowCount, visible, 0);
     this.sliceSegments.push(segment);
     this.sliceBlocks.push(block);
@@ -182,17 +196,20 @@ export class PlanWriter {
   }
 }
 
-/** The longest first, so that no long one begins when all others end. */
+/** Places below each length in one number: a step has far fewer items (attention.ts: rows, partial rows and slots). */
+const maxItems = 2 ** 20;
+
+/** The longest first, so that no long one begins when all others end. @throws RangeError for more than `maxItems` */
 function sortItems(items: IntList, sorted: IntList): void {
   const count = items.length / planItemWords;
+  if (count > maxItems) throw new RangeError(`a plan of ${count} items`);
   const keys = new Float64Array(count);
-  // One number holds the length and, below it, the place.
-  for (let i = 0; i < count; i++) keys[i] = -items.memory[i * planItemWords + 5] * 2 ** 20 + i;
+  for (let i = 0; i < count; i++) keys[i] = -items.memory[i * planItemWords + planItem.tokenCount] * maxItems + i;
   keys.sort();
   sorted.clear();
   sorted.resize(items.length, 0);
   for (let i = 0; i < count; i++) {
-    const from = (keys[i] & (2 ** 20 - 1)) * planItemWords;
+    const from = (keys[i] & (maxItems - 1)) * planItemWords;
     for (let word = 0; word < planItemWords; word++) {
       sorted.memory[i * planItemWords + word] = items.memory[from + word];
     }

@@ -1,6 +1,6 @@
 /**
- * The pack scheduler: from the segments of a step to a plan of its attention (attention-plan.ts) in which rows that read
- * the same KV do so together. Memory is the measure: KV that s rows share is loaded once for as many of them as fit
+ * The pack scheduler: from the segments of a step to a plan of its attention (attention-plan.ts) in which rows that
+ * read the same KV do so together. Memory is the measure: KV that s rows share is loaded once for as many of them as fit
  * into an item. The plan is a choice of three, by estimated time (pack-estimate.ts):
  *
  *   1. leaf items alone: rows in the order of what they share, nobody has partial results
@@ -13,7 +13,7 @@ import type { Batch } from "../backend/backend.ts";
 import type { AttentionPlan } from "./attention-plan.ts";
 import { BatchCopy } from "./pack-copy.ts";
 import { type PackChoice, PackDraft } from "./pack-draft.ts";
-import { PieceWriter } from "./pack-items.ts";
+import { PieceWriter } from "./pack-pieces.ts";
 import { type PackCosts, type PackShape, packCosts } from "./pack-shape.ts";
 import { SharingFinder, type Stretches } from "./pack-sharing.ts";
 import { PlanWriter } from "./pack-writer.ts";

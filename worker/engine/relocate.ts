@@ -1,7 +1,7 @@
 /**
  * Relocation, the other way to have a span at any place of a prompt: K is stored turned by absolute positions, of the
- * request that uses it, and moved when another request wants it elsewhere. All segments of a batch then have an offset of
- * 0 and q is turned once, by its own position, as kernels that know nothing of spans do.
+ * request that uses it, and moved when another request wants it elsewhere. All segments of a batch then have an offset
+ * of 0 and q is turned once, by its own position, as kernels that know nothing of spans do.
  *
  *   found where it is wanted     used as it is, beside whoever else uses it there
  *   found elsewhere, not in use  turned in place
@@ -29,8 +29,8 @@ interface Origin {
 
 /**
  * Where K stands in the pool: at its chain's positions (deferred), at those of who uses it (relocate), or there with a
- * copy for each place that stays in the cache as any block does, as published systems have it (duplicate): there a key's
- * copies push other keys out, and how often a K is moved is not counted.
+ * copy for each place that stays in the cache as any block does, as published systems have it (duplicate): a key's copies
+ * push other keys out, and how often a K is moved is not counted.
  */
 export type KvPositions = "deferred" | "relocate" | "duplicate";
 
@@ -137,7 +137,7 @@ export class Relocation {
     return target;
   }
 
-  /** All moves of a step read what was there before it, so the content of a block that is moved itself is its origin's. */
+  /** All moves of a step read what was there before it, so what a block that is moved itself holds is its origin's. */
   private move(blockId: BlockId, target: BlockId, place: number): Origin {
     const { cache } = this;
     const found = this.origins.get(blockId);

@@ -10,13 +10,13 @@ import { drawQueries, randomNumbers } from "./reuse-order.ts";
  *
  *   prefix only      as part of the prompt that they were computed in
  *   a copy a place   for each place that they stood at, as a cache of absolute positions has them
- *   copies kept      as published relocation does: found wherever it stands; turned in place when nobody uses it, copied
- *                    when somebody does; the copies stay until the least recently used memory is needed
+ *   copies kept      as published relocation does: found wherever it stands; turned in place when nobody uses it,
+ *                    copied when somebody does; the copies stay until the least recently used memory is needed
  *   relocation       the same, but a copy goes when nobody uses it (worker/engine/relocate.ts)
  *   deferred         once
  *
- * "copies kept" is the Block-Attention that LazyAttention compares itself with (block_attn_vllm/scheduler.py of its code:
- * copies are blocks of vLLM's cache like others, several to a hash). vLLM's span fork is near it (IBM/vllm: no
+ * "copies kept" is the Block-Attention that LazyAttention compares itself with (block_attn_vllm/scheduler.py of its
+ * code: copies are blocks of vLLM's cache like others, several to a hash). vLLM's span fork is near it (IBM/vllm: no
  * deduplication, the nearest copy is found; its pull request 92 copies what nobody uses too).
  */
 export const arms = ["prefix only", "a copy a place", "copies kept", "relocation", "deferred"] as const;
@@ -34,8 +34,8 @@ export interface TraceOptions {
   /**
    * all: different documents of all, the r-th most popular with a weight of r^-zipf.
    * window: as the sweep that LazyAttention released draws them: as many neighbours as a prompt has documents, from
-   * anywhere in the pool, and of these the prompt's documents, by Zipf's law and with repetition: one document stands at
-   * several places of one prompt, and all documents of the pool are as popular.
+   * anywhere in the pool, and of these the prompt's documents, by Zipf's law and with repetition: one document stands
+   * at several places of one prompt, and all documents of the pool are as popular.
    */
   readonly drawnFrom: "all" | "window";
   readonly vocabSize: number;
@@ -82,8 +82,8 @@ export class Trace {
   }
 
   /**
-   * Those of them that stand in the prompt a second time. Who finds a document wherever it stands finds them in any case,
-   * in the prompt itself; for who does not they are as any others.
+   * Those of them that stand in the prompt a second time. Who finds a document wherever it stands finds them in any
+   * case, in the prompt itself; for who does not they are as any others.
    */
   repeatedTokens(index: number, arm: Arm): number {
     if (arm === "prefix only" || arm === "a copy a place") return 0;
