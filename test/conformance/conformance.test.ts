@@ -1,0 +1,17 @@
+/** Clients that applications use, from npm as they are, against the server as it is started: one server for them all. */
+import { afterAll, beforeAll, setDefaultTimeout } from "bun:test";
+import { openaiChat } from "./openai-chat.ts";
+import { openaiFiles } from "./openai-files.ts";
+import { openaiResponses } from "./openai-responses.ts";
+import { Suite } from "./suite.ts";
+
+// For a machine that has other things to do as well.
+setDefaultTimeout(60_000);
+
+const suite = new Suite();
+beforeAll(async () => await suite.start({}));
+afterAll(async () => await suite.stop());
+
+openaiChat(suite);
+openaiResponses(suite);
+openaiFiles(suite);

@@ -1,0 +1,93 @@
+/** What the clients of the suite share: one server with the demo model, tenants of their own, and a count of what they send. */
+import { startTestServer, type TestServer, type TestServerOptions, type TestTenant } from "../support/server.ts";
+
+export class Suite {
+  #server: TestServer | undefined;
+
+  async start(options: TestServerOptions): Promise<void> {
+    this.#server = await startTestServer(options);
+  }
+
+  async stop(): Promise<void> {
+    await this.#server?.[Symbol.asyncDispose]();
+    this.#server = undefined;
+  }
+
+  get server(): TestServer {
+    if (this.#server === undefined) throw new Error("the server does not run");
+    return this.#server;
+  }
+
+  get url(): string {
+    return this.server.url;
+  }
+
+  get model(): string {
+    return this.server.model;
+  }
+
+  tenant(name: string): Promise<TestTenant> {
+    return this.server.tenant(name);
+  }
+
+  /** Limits of a tenant, as an operator sets them. */
+  async limit(tenant: TestTenant, limits: Readonly<Record<string, number | null>>): Promise<void> {
+    await this.server.admin.json("PUT", `/admin/v1/tenants/${tenant.id}/limits`, limits);
+  }
+
+  /** Requests that workers have at the moment, of all tenants. */
+  async inFlight(): Promise<number> {
+    const headers = { authorization: `Bearer ${this.server.adminKey}` };
+    const metrics = await (await fetch(`${this.url}/metrics`, { headers })).text();
+    return Number(/^spangate_requests_in_flight(?:\{[^}]*\})? (\d+)/m.exec(metrics)?.[1] ?? Number.NaN);
+  }
+
+  /** @throws Error when something still runs after some seconds: a client that went away was not noticed */
+  async untilNothingRuns(): Promise<void> {
+    const deadlineMs = performance.now() + 20_000;
+    while ((await this.inFlight()) > 0) {
+      if (performance.now() > deadlineMs) throw new Error("requests of clients that went away still run");
+      await Bun.sleep(20);
+    }
+  }
+}
+
+/** What the demo model can read, and what it is asked. */
+export const texts = {
+  "holt.md": "- Mira Holt works as a baker.\n- The extension of Mira Holt is 4821.",
+  "vale.md": "- Jon Vale lives in Fairhaven.\n- The extension of Jon Vale is 3057.",
+  "quill.md": "- Ada Quill is in the research team.\n- The extension of Ada Quill is 7719.",
+} as const;
+export const documents = Object.values(texts).map((text) => ({ text }));
+export const question = "What is the extension of Jon Vale?";
+export const answer = "3057";
+/** The documents in the words of a client that knows no others than those of the conversation. */
+export const prompt = `${Object.values(texts).join("\n")}\n\n${question}`;
+
+/** JSON that any model writes, since the format leaves it nothing else. */
+export const choiceSchema = {
+  type: "object",
+  properties: { answer: { type: "string", enum: ["yes", "no"] }, count: { type: "integer", minimum: 0, maximum: 9 } },
+  required: ["answer", "count"],
+  additionalProperties: false,
+} as const;
+
+export async function thrownBy(call: PromiseLike<unknown>): Promise<unknown> {
+  try {
+    await call;
+  } catch (error) {
+    return error;
+  }
+  throw new Error("the call succeeded");
+}
+
+/** Counts what a client sends, so that its retries can be seen. */
+export function countingFetch(): { readonly fetch: typeof fetch; readonly statuses: number[] } {
+  const statuses: number[] = [];
+  const counted = async (input: string | URL | Request, init?: RequestInit): Promise<Response> => {
+    const response = await fetch(input, init);
+    statuses.push(response.status);
+    return response;
+  };
+  return { fetch: Object.assign(counted, { preconnect: fetch.preconnect }), statuses };
+}
