@@ -1,5 +1,8 @@
 /** Clients that applications use, from npm as they are, against the server as it is started: one server for them all. */
 import { afterAll, beforeAll, setDefaultTimeout } from "bun:test";
+import { aiSdk } from "./ai-sdk.ts";
+import { langchain } from "./langchain.ts";
+import { llamaindex } from "./llamaindex.ts";
 import { openaiChat } from "./openai-chat.ts";
 import { openaiFiles } from "./openai-files.ts";
 import { openaiResponses } from "./openai-responses.ts";
@@ -15,3 +18,6 @@ afterAll(async () => await suite.stop());
 openaiChat(suite);
 openaiResponses(suite);
 openaiFiles(suite);
+aiSdk(suite);
+langchain(suite);
+llamaindex(suite);
