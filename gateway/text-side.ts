@@ -27,5 +27,6 @@ export function openText(config: Config) {
     queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheChars });
     return queryLowerer;
   };
-  return { tokenizer, lowererFor, queryLowererFor, tokenBytes: new TokenBytes(modelText.tokenizer) };
+  const tokenBytes = new TokenBytes(modelText.tokenizer, template.calls?.signs);
+  return { tokenizer, lowererFor, queryLowererFor, tokenBytes };
 }

@@ -49,6 +49,24 @@ export class GrammarBuilder {
     return rule;
   }
 
+  /** A whole grammar as a part of this one. @returns its first rule */
+  embed({ rules }: ByteGrammar): GrammarSymbol {
+    const own = rules.map(() => this.declare());
+    const moved = (symbol: GrammarSymbol): GrammarSymbol =>
+      symbol < firstRuleSymbol ? symbol : (own[symbol - firstRuleSymbol] ?? symbol);
+    for (const [index, alternatives] of rules.entries()) {
+      const rule = own[index];
+      if (rule !== undefined)
+        this.define(
+          rule,
+          alternatives.map((alternative) => alternative.map(moved)),
+        );
+    }
+    const [first] = own;
+    if (first === undefined) throw new Error("a grammar has a first rule");
+    return first;
+  }
+
   /** `min` to `max` of the unit, which is never empty; Infinity: any number. */
   repeat(name: string, unit: Alternative, min: number, max: number): Alternative {
     const required = Array.from({ length: min }, () => unit).flat();

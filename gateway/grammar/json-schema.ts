@@ -23,8 +23,12 @@ export function anyObjectGrammar(): ByteGrammar {
 
 /** @throws SchemaFault with the path of what cannot be kept, from the schema on */
 export function schemaGrammar(schema: unknown): ByteGrammar {
-  return grammarOf((it) => new SchemaCompiler(it, schema).compile(schema, [], 0));
+  return grammarOf((it) => schemaRule(it, schema));
 }
+
+/** A value of the schema, as a part of a grammar. @throws SchemaFault, GrammarTooLarge */
+export const schemaRule = (it: GrammarBuilder, schema: unknown): GrammarSymbol =>
+  new SchemaCompiler(it, schema).compile(schema, [], 0);
 
 function grammarOf(make: (it: GrammarBuilder) => GrammarSymbol): ByteGrammar {
   const it = new GrammarBuilder();

@@ -2,8 +2,8 @@
  * Finds out how a chat template writes an assistant's calls, by rendering probes: so a model's calls are read, and
  * where they must come are spelled, in the way that its template shows them to it.
  *
- * Control tokens (`[TOOL_CALLS]`, Qwen's `<tool_call>`) stand in a syntax as signs: lone surrogates, which no decoded text
- * holds. So what a model merely quotes, spelled in ordinary tokens, is never taken for one.
+ * Control tokens (`[TOOL_CALLS]`, Qwen's `<tool_call>`) stand in a syntax as signs: characters that Unicode keeps out of
+ * texts, and the detokenizer out of decoded ones. So what a model merely quotes is never taken for one.
  */
 import type { AddedToken } from "./model-text.ts";
 import { probe, type Render, type TemplateCall, type TemplateTool } from "./template-probe.ts";
@@ -36,14 +36,18 @@ export interface CallSyntax {
 
 /** As many as `signByte` has bytes for. */
 const maxSigns = 8;
-export const signChar = (index: number): string => String.fromCharCode(0xdc00 + index);
+/** The first of the noncharacters U+FDD0 … U+FDEF (Unicode 15, section 23.7). */
+const firstSign = 0xfdd0;
+export const signChar = (index: number): string => String.fromCharCode(firstSign + index);
 /** How a sign is spelled for a grammar: these bytes are part of no text. */
 export const signByte = (index: number): number => 0xf8 + index;
 /** Index of the sign that a character is; below 0: it is none. */
 export function signIndex(char: string): number {
-  const code = char.charCodeAt(0);
-  return char.length === 1 && code >= 0xdc00 && code < 0xdc00 + maxSigns ? code - 0xdc00 : -1;
+  const index = char.charCodeAt(0) - firstSign;
+  return index >= 0 && index < maxSigns ? index : -1;
 }
+/** Decoded text without what could be taken for a sign. */
+export const withoutSigns = (text: string): string => text.replace(/[\uFDD0-\uFDD7]/g, "\uFFFD");
 
 const names = ["probe_tool_a", "probe_tool_b"] as const;
 const ids = ["probe0000", "probe0001"] as const;

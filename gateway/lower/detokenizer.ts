@@ -3,6 +3,7 @@
  * it is whole. Text that may begin a stop string waits too.
  */
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
+import { type CallSign, signByte, signChar, withoutSigns } from "./call-syntax.ts";
 import type { TokenizerJson } from "./model-text.ts";
 
 /** Bytes of each token, made once for a model. */
@@ -11,8 +12,10 @@ export class TokenBytes {
   readonly #specials: ReadonlyMap<number, string>;
   /** The decoder drops the space that the first word of a text carries. */
   readonly stripsLeadingSpace: boolean;
+  /** Tokens that stand for more than text where tools are called, each with its sign's index. */
+  readonly signs: ReadonlyMap<number, number>;
 
-  constructor(tokenizer: TokenizerJson) {
+  constructor(tokenizer: TokenizerJson, signs: readonly CallSign[] = []) {
     const decoders = decoderTypes(tokenizer.decoder);
     const isByteLevel = decoders.includes("ByteLevel");
     const isSentencePiece = decoders.some((type) => type === "ByteFallback" || type === "Metaspace");
@@ -34,6 +37,13 @@ export class TokenBytes {
     this.#bytes = table;
     const specials = tokenizer.added_tokens.filter((token) => token.special);
     this.#specials = new Map(specials.map((token) => [token.id, token.content]));
+    const indexOf = new Map(signs.map(({ content }, index) => [content, index]));
+    this.signs = new Map(
+      tokenizer.added_tokens.flatMap(({ id, content }) => {
+        const index = indexOf.get(content);
+        return index === undefined ? [] : [[id, index] as const];
+      }),
+    );
   }
 
   /** A token for a report of log-probabilities: special tokens by their name, broken characters as U+FFFD. */
@@ -42,9 +52,16 @@ export class TokenBytes {
     return { token: this.#specials.get(tokenId) ?? new TextDecoder().decode(bytes), bytes: [...bytes] };
   }
 
-  /** Bytes of all tokens for who knows no text. Tokens that steer the model have none, whatever they look like. */
+  /**
+   * Bytes of all tokens for who knows no text. Tokens that steer the model have none, whatever they look like, but those
+   * that are signs have the sign's byte, which no other token has.
+   */
   vocabulary(): VocabularyBytes {
-    const spelled = Array.from(this.#bytes, (bytes) => bytes ?? noBytes);
+    const spelled = Array.from(this.#bytes, (bytes = noBytes, id) => {
+      const sign = this.signs.get(id);
+      if (sign !== undefined) return Uint8Array.of(signByte(sign));
+      return bytes.some((byte) => byte >= signByte(0)) ? noBytes : bytes;
+    });
     const ends = new Int32Array(spelled.length);
     let end = 0;
     for (const [id, { length }] of spelled.entries()) {
@@ -73,6 +90,7 @@ export interface DetokenizedText {
 export class Detokenizer {
   readonly #tokenBytes: TokenBytes;
   readonly #stops: readonly string[];
+  readonly #showsSigns: boolean;
   // A byte order mark is a character like any other here.
   readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   /** Decoded text not given out yet, because a stop string may begin in it. */
@@ -80,25 +98,37 @@ export class Detokenizer {
   #atStart: boolean;
   #stoppedBy: string | undefined;
 
-  constructor(tokenBytes: TokenBytes, stops: readonly string[]) {
+  /** @param showsSigns tokens that are signs come as these, for who reads calls */
+  constructor(tokenBytes: TokenBytes, stops: readonly string[], showsSigns = false) {
     this.#tokenBytes = tokenBytes;
     this.#stops = stops;
+    this.#showsSigns = showsSigns;
     this.#atStart = tokenBytes.stripsLeadingSpace;
   }
 
   push(tokenIds: readonly number[]): DetokenizedText {
     for (const tokenId of tokenIds) {
       if (this.#stoppedBy !== undefined) break;
-      const decoded = this.#decoder.decode(this.#tokenBytes.of(tokenId), { stream: true });
-      this.#hold(decoded);
+      const sign = this.#showsSigns ? this.#tokenBytes.signs.get(tokenId) : undefined;
+      if (sign !== undefined) {
+        this.#hold(this.#decode(noBytes, false) + signChar(sign));
+        continue;
+      }
+      this.#hold(this.#decode(this.#tokenBytes.of(tokenId), true));
     }
     return this.#release(false);
   }
 
   /** The last text: what was held, and U+FFFD for a character that never became whole. */
   end(): DetokenizedText {
-    if (this.#stoppedBy === undefined) this.#hold(this.#decoder.decode());
+    if (this.#stoppedBy === undefined) this.#hold(this.#decode(noBytes, false));
     return this.#release(true);
+  }
+
+  /** @param stream a character may go on in the next bytes */
+  #decode(bytes: Uint8Array, stream: boolean): string {
+    const decoded = this.#decoder.decode(bytes, { stream });
+    return this.#showsSigns ? withoutSigns(decoded) : decoded;
   }
 
   #hold(decoded: string): void {
