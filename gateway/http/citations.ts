@@ -16,19 +16,26 @@ export type CitedFragment = Pick<RetrievedFragment, "fileId" | "filename" | "tex
  * least half as many of the answer's own words as the fragment that holds most. None holds any: nothing is cited.
  */
 export function fileCitations(answer: string, question: string, fragments: readonly CitedFragment[]): FileCitation[] {
-  const asked = wordsOf(question);
-  const own = [...wordsOf(answer)].filter((word) => !asked.has(word));
+  const heldIn = heldWords(answer, question);
   const files = new Map<string, { filename: string; held: number }>();
   for (const { fileId, filename, text } of fragments) {
-    const words = wordsOf(text);
-    const held = own.filter((word) => words.has(word)).length;
-    files.set(fileId, { filename, held: Math.max(held, files.get(fileId)?.held ?? 0) });
+    files.set(fileId, { filename, held: Math.max(heldIn(text), files.get(fileId)?.held ?? 0) });
   }
   const most = Math.max(0, ...[...files.values()].map(({ held }) => held));
   if (most === 0) return [];
   return [...files].flatMap(([fileId, { filename, held }], index): FileCitation[] =>
     held * 2 >= most ? [{ type: "file_citation", file_id: fileId, filename, index }] : [],
   );
+}
+
+/** Counts in a text the words that the answer adds to the question. */
+export function heldWords(answer: string, question: string): (text: string) => number {
+  const asked = wordsOf(question);
+  const own = [...wordsOf(answer)].filter((word) => !asked.has(word));
+  return (text) => {
+    const words = wordsOf(text);
+    return own.filter((word) => words.has(word)).length;
+  };
 }
 
 const leastChars = 4;

@@ -3,6 +3,7 @@ import type { EndEvent } from "../generation.ts";
 import type { ChatRun } from "../pipeline.ts";
 import { type Choice, spangateOf } from "./chat-answer.ts";
 import type { Completion } from "./completion.ts";
+import { type CitableSource, messageCitations } from "./messages-citations.ts";
 import { type ComparedPrompt, comparePrompt, messageDiagnostics } from "./prompt-diagnostics.ts";
 import type { SseStream } from "./sse.ts";
 
@@ -12,6 +13,9 @@ export interface MessageParts {
   readonly choice: Choice;
   /** What the request asked of what is written; undefined: nothing. */
   readonly ttl: "5m" | "1h" | undefined;
+  readonly question: string;
+  /** What the answer may cite. */
+  readonly citable: readonly CitableSource[];
   /** undefined: it is not asked for. */
   readonly comparing: ComparedPrompt | undefined;
 }
@@ -21,7 +25,7 @@ export function wholeMessage(parts: MessageParts) {
   return {
     ...messageOf(parts),
     diagnostics: diagnosticsOf(parts),
-    content: [{ type: "text", text: choice.text, citations: null }],
+    content: [{ type: "text", text: choice.text, citations: parts.citable.length === 0 ? null : citationsOf(parts) }],
     ...stopOf(choice.end),
     usage: { ...finalUsage(parts), ...fixedUsage },
     spangate: spangateOf(requestId, run, endsOf(choice)),
@@ -40,13 +44,17 @@ export async function writeMessage(
   await write("message_start", {
     message: { ...messageOf(parts), content: [], ...stopOf(undefined), usage: usageBeforeEnd(run) },
   });
-  await write("content_block_start", { index: 0, content_block: { type: "text", text: "", citations: null } });
+  const citations = parts.citable.length === 0 ? null : [];
+  await write("content_block_start", { index: 0, content_block: { type: "text", text: "", citations } });
   await write("ping");
   for await (const [, event] of events) {
     if (event.type !== "text" || event.text === "") continue;
     await write("content_block_delta", { index: 0, delta: { type: "text_delta", text: event.text } });
   }
   if (stream.closed) return;
+  for (const citation of citationsOf(parts)) {
+    await write("content_block_delta", { index: 0, delta: { type: "citations_delta", citation } });
+  }
   await write("content_block_stop", { index: 0 });
   await write("message_delta", {
     delta: { ...stopOf(choice.end), container: null },
@@ -70,6 +78,9 @@ function messageOf({ requestId, run, comparing }: MessageParts) {
 function diagnosticsOf({ comparing, run, choice }: MessageParts) {
   return comparing === undefined ? null : messageDiagnostics(comparePrompt(comparing, run, choice));
 }
+
+const citationsOf = ({ choice, question, citable }: MessageParts): readonly object[] =>
+  citable.length === 0 ? [] : messageCitations(choice.text, question, citable);
 
 function stopOf(end: EndEvent | undefined) {
   return { stop_reason: stopReasonOf(end), stop_sequence: end?.stoppedBy ?? null, stop_details: null };

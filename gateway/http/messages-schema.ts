@@ -5,6 +5,7 @@
 import { z } from "zod";
 import { limits } from "../config.ts";
 import type { ChatRequest, PromptRequest } from "../pipeline.ts";
+import type { CitableSource } from "./messages-citations.ts";
 import {
   chatFields,
   documentTitle,
@@ -16,14 +17,14 @@ import {
 } from "./schemas.ts";
 
 const cacheControl = optional(z.strictObject({ type: z.literal("ephemeral"), ttl: z.enum(["5m", "1h"]).optional() }));
-const citations = optional(z.strictObject({ enabled: z.literal(false, "citations are not supported").optional() }));
+const citations = optional(z.strictObject({ enabled: z.boolean().optional() }));
 
 const textBlock = z.strictObject({
   type: z.literal("text", "only blocks of type 'text' are supported here"),
   text: z.string(),
   cache_control: cacheControl,
-  // Our own answers have null here, and come back in the next request.
-  citations: optional(z.array(z.unknown()).max(0, "citations are not supported")),
+  // Our own answers have them, and come back in the next request.
+  citations: optional(z.array(z.unknown()).max(limits.contentParts)),
 });
 const textBlocks = z.array(textBlock).min(1).max(limits.contentParts);
 const sourceTypes = "only sources of type 'text' and 'content' are supported";
@@ -92,6 +93,8 @@ export interface MessagesBody {
   readonly stream: boolean;
   /** How long the caller hopes that what is written stays; undefined: it does not say. */
   readonly ttl: "5m" | "1h" | undefined;
+  /** What the answer may cite. */
+  readonly citable: readonly CitableSource[];
   /** Asked why KV was not found, against an earlier message if there was one. */
   readonly diagnostics: { readonly previous_message_id?: string | undefined } | undefined;
 }
@@ -134,6 +137,7 @@ export function messagesSchema(filters: z.ZodType) {
         },
         stream: body.stream ?? false,
         ttl: ttlOf(body),
+        citable: citableOf(body.messages),
         diagnostics: body.diagnostics,
       }),
     );
@@ -205,6 +209,24 @@ function documentsOf(messages: readonly Message[]) {
     const text = block.source.type === "text" ? block.source.data : textOf(block.source.content);
     return [{ title, text: block.context === undefined ? text : `Context: ${block.context}\n${text}` }];
   });
+}
+
+/** Blocks whose citations are asked for, each with its place among all blocks of its kind. */
+function citableOf(messages: readonly Message[]): readonly CitableSource[] {
+  const blocks = messages.flatMap(blocksOf);
+  const partsOf = (content: string | readonly UserBlock[]): readonly string[] =>
+    typeof content === "string" ? [content] : content.map((block) => textOf([block]));
+  const results = blocks.filter((block) => block.type === "search_result");
+  const documents = blocks.filter((block) => block.type === "document");
+  const sources: CitableSource[] = [
+    ...documents.map(({ title, source }, index) => ({
+      ...{ title, source: undefined, index },
+      content: source.type === "text" ? source.data : partsOf(source.content),
+    })),
+    ...results.map(({ title, source, content }, index) => ({ title, source, index, content: partsOf(content) })),
+  ];
+  const enabled = [...documents, ...results].map((block) => block.citations?.enabled === true);
+  return sources.filter((_, i) => enabled[i]);
 }
 
 function cacheControlsOf(body: PromptBody): readonly { readonly ttl?: "5m" | "1h" | undefined }[] {

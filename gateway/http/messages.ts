@@ -4,7 +4,7 @@ import type { z } from "zod";
 import type { ComparedPrompts } from "../compared-prompts.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
-import type { Pipeline } from "../pipeline.ts";
+import { type Pipeline, questionOf } from "../pipeline.ts";
 import { anthropicErrorBody } from "./anthropic-errors.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
@@ -52,7 +52,9 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
       return await runChat(context, deps, body, async (run, completion) => {
         const [choice] = completion.choices;
         if (choice === undefined) throw new Error("a message is one choice");
-        const parts = { requestId, run, choice, ttl: body.ttl, comparing: comparingOf(context, deps, body) };
+        const { ttl, citable } = body;
+        const question = questionOf(body.request.messages) ?? "";
+        const parts = { requestId, run, choice, ttl, question, citable, comparing: comparingOf(context, deps, body) };
         if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
         return await answerInEvents(context, completion, (stream, events) => writeMessage(stream, events, parts), {
           onError: (error) => logFailure(deps.log, error, requestId),

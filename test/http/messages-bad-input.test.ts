@@ -44,7 +44,7 @@ describe("fields", () => {
     ],
     [
       "citations",
-      document({ source: plain, citations: { enabled: true } }),
+      document({ source: plain, citations: { enabled: "yes" } }),
       "invalid_value",
       "messages[0].content[0].citations.enabled",
     ],
