@@ -20,6 +20,7 @@ import { poolBench } from "./pool.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
 import { retrievalBench } from "./retrieval.ts";
+import { streamsBench } from "./streams.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
 import { timingBench } from "./timing.ts";
@@ -45,6 +46,7 @@ const benches: readonly Bench[] = [
   timingBench,
   killWorkerBench,
   killGatewayBench,
+  streamsBench,
 ];
 
 function listText(): string {

@@ -42,11 +42,12 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   for (let index = -warmUpSamples; index < samples; index++) {
     if (index % 100 === 0) say(`sample ${index} of ${samples}`);
     for (const arm of arms) {
-      const cached = nextText();
-      const fresh = nextText();
+      const pair = [nextText(), nextText()];
+      // Whatever sets one text of a pair apart from the other must not tell which of them is cached.
+      const [cached = "", fresh = ""] = isHeads() ? pair : pair.toReversed();
       await timeOf(victim, server.model, arm.path, cached);
       const prober = arm.prober === "another tenant" ? other : victim;
-      const cachedFirst = Math.random() < 0.5;
+      const cachedFirst = isHeads();
       for (const isCached of [cachedFirst, !cachedFirst]) {
         const ms = await timeOf(prober, server.model, arm.path, isCached ? cached : fresh);
         if (index >= 0) (isCached ? arm.cachedMs : arm.freshMs).push(ms);
@@ -55,6 +56,8 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   }
   return reportOf(arms, samples, server.model);
 }
+
+const isHeads = (): boolean => Math.random() < 0.5;
 
 /** Milliseconds to the first token, as a client sees it. */
 async function timeOf(client: HttpClient, model: string, path: Path, text: string): Promise<number> {

@@ -10,7 +10,7 @@ export interface KillPlan {
   readonly times: number;
   /** Requests that are open at the same time. */
   readonly open: number;
-  /** Longest time that a worker is left alone for, between `calmMs` and twice that. */
+  /** How long a worker is left alone, and up to a quarter more. */
   readonly calmMs: number;
   readonly say: (line: string) => void;
 }
@@ -64,7 +64,7 @@ export async function killWorkers(server: TestServer, plan: KillPlan): Promise<K
   const [kills, backMs]: [number[], number[]] = [[], []];
   let openAtKills = 0;
   for (let kill = 0; kill < plan.times; kill++) {
-    await Bun.sleep(plan.calmMs * (1 + Math.random()));
+    await Bun.sleep(plan.calmMs * (1 + Math.random() / 4));
     const victim = await busyWorker(server);
     openAtKills += open.size;
     const killMs = performance.now();
