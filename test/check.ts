@@ -26,7 +26,9 @@ const tidyTest = "./test/tidy.test.ts";
 /** For a machine that has other things to do as well; nothing waits that long. */
 const testTimeout = ["--timeout", "60000"];
 const [contractTests, endToEndTests] = [testsIn("contract"), testsIn("e2e")];
-const unitTests = tests.filter((path) => ![tidyTest, ...contractTests, ...endToEndTests].includes(path));
+const conformanceTests = testsIn("conformance");
+const inOtherStages = [tidyTest, ...contractTests, ...endToEndTests, ...conformanceTests];
+const unitTests = tests.filter((path) => !inOtherStages.includes(path));
 
 /** Without a path, `bun test` would run everything. */
 function testStage(name: string, paths: readonly string[]): Stage {
@@ -41,6 +43,7 @@ const stages: readonly Stage[] = [
   testStage("unit", unitTests),
   testStage("contract", contractTests),
   testStage("end to end", endToEndTests),
+  testStage("conformance", conformanceTests),
 ];
 
 /** Shows a stream while it comes, and keeps it. */

@@ -1,6 +1,7 @@
 /** Clients that applications use, from npm as they are, against the server as it is started: one server for them all. */
 import { afterAll, beforeAll, setDefaultTimeout } from "bun:test";
 import { aiSdk } from "./ai-sdk.ts";
+import { anthropic } from "./anthropic.ts";
 import { langchain } from "./langchain.ts";
 import { llamaindex } from "./llamaindex.ts";
 import { openaiChat } from "./openai-chat.ts";
@@ -19,5 +20,6 @@ openaiChat(suite);
 openaiResponses(suite);
 openaiFiles(suite);
 aiSdk(suite);
+anthropic(suite);
 langchain(suite);
 llamaindex(suite);

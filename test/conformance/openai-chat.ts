@@ -143,14 +143,13 @@ export function openaiChat(suite: Suite): void {
       await suite.limit(tenant, { concurrency: 1 });
       const { fetch, statuses } = countingFetch();
       const client = new OpenAI({ baseURL: `${suite.url}/v1`, apiKey: tenant.apiKey, maxRetries: 5, fetch });
-      const running = await client.chat.completions.create(endless());
-      await running[Symbol.asyncIterator]().next();
+      const release = await suite.occupy(tenant);
       const refused = await thrownBy(client.chat.completions.create(params(), { maxRetries: 0 }));
       expect(refused).toBeInstanceOf(OpenAI.RateLimitError);
       expect((refused as ApiFailure).headers?.get("retry-after")).toMatch(/^\d+$/);
       const waiting = client.chat.completions.create(params());
       while (statuses.filter((status) => status === 429).length < 2) await Bun.sleep(5);
-      running.controller.abort();
+      release();
       expect((await waiting).choices[0]?.message.content).toContain(answer);
       expect(statuses.at(-1)).toBe(200);
       await suite.untilNothingRuns();

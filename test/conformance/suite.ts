@@ -35,6 +35,21 @@ export class Suite {
     await this.server.admin.json("PUT", `/admin/v1/tenants/${tenant.id}/limits`, limits);
   }
 
+  /** A request that runs until what this gives is called. */
+  async occupy({ apiKey }: TestTenant): Promise<() => void> {
+    const controller = new AbortController();
+    const messages = [{ role: "user", content: "Names:" }];
+    const body = { model: this.model, messages, max_tokens: 20_000, ignore_eos: true, stream: true };
+    const response = await fetch(`${this.url}/v1/chat/completions`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${apiKey}`, "content-type": "application/json" },
+      body: JSON.stringify(body),
+      signal: controller.signal,
+    });
+    if (response.status !== 200) throw new Error(`a request that should run was answered ${response.status}`);
+    return () => controller.abort();
+  }
+
   /** Requests that workers have at the moment, of all tenants. */
   async inFlight(): Promise<number> {
     const headers = { authorization: `Bearer ${this.server.adminKey}` };
