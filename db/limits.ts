@@ -11,6 +11,11 @@ export interface RateLimits {
   readonly concurrency: number | null;
 }
 
+export interface TenantLimits extends RateLimits {
+  /** Of KV that is kept on each worker. */
+  readonly kvBytes: number | null;
+}
+
 const columns = <Table extends typeof tenantLimits | typeof apiKeyLimits>(table: Table) => ({
   requestsPerMinute: table.requestsPerMinute,
   tokensPerMinute: table.tokensPerMinute,
@@ -18,9 +23,13 @@ const columns = <Table extends typeof tenantLimits | typeof apiKeyLimits>(table:
 });
 
 /** undefined: none were ever set. */
-export function findTenantLimits(db: Db, id: TenantId): RateLimits | undefined {
+export function findTenantLimits(db: Db, id: TenantId): TenantLimits | undefined {
   return db.statement("findTenantLimits", (orm) =>
-    orm.select(columns(tenantLimits)).from(tenantLimits).where(eq(tenantLimits.tenantId, id)).get(),
+    orm
+      .select({ ...columns(tenantLimits), kvBytes: tenantLimits.kvBytes })
+      .from(tenantLimits)
+      .where(eq(tenantLimits.tenantId, id))
+      .get(),
   );
 }
 
@@ -30,7 +39,7 @@ export function findKeyLimits(db: Db, id: ApiKeyId): RateLimits | undefined {
   );
 }
 
-export function putTenantLimits(db: Db, tenantId: TenantId, limits: RateLimits): void {
+export function putTenantLimits(db: Db, tenantId: TenantId, limits: TenantLimits): void {
   db.statement("putTenantLimits", (orm) =>
     orm
       .insert(tenantLimits)

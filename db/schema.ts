@@ -143,6 +143,7 @@ const limitColumns = () => ({
 export const tenantLimits = sqliteTable("tenant_limits", {
   tenantId: text("tenant_id").$type<TenantId>().primaryKey(),
   ...limitColumns(),
+  kvBytes: integer("kv_bytes"),
 });
 
 export const apiKeyLimits = sqliteTable("api_key_limits", {

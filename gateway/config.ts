@@ -58,6 +58,7 @@ export const limits = {
   limitRequestsPerMinute: 1_000_000,
   limitTokensPerMinute: 10_000_000_000,
   limitConcurrency: 100_000,
+  limitKvBytes: 2 ** 42,
   limitedOwners: 65_536,
   /** Each upload is in memory whole while it is taken in. */
   uploadsPerTenant: 8,

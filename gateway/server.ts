@@ -67,7 +67,16 @@ export interface StartOptions extends WorkersOptions {
 export async function startServer(config: Config, options: StartOptions): Promise<RunningServer> {
   const log = options.log ?? createLog(config.logLevel);
   const text = openText(config);
-  const workers = openWorkers(config, { ...options, vocabulary: text.tokenBytes.vocabulary() }, log);
+  const workers = openWorkers(
+    config,
+    {
+      ...options,
+      vocabulary: text.tokenBytes.vocabulary(),
+      // Asked for with each request that is sent to a worker.
+      kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
+    },
+    log,
+  );
   const embedding = openEmbedding(config, options.env, text.tokenizer, log);
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if (config.embeddingModelDir !== undefined) await embedding.card();

@@ -23,6 +23,8 @@ export interface WorkersOptions {
   readonly workerArgv?: readonly string[];
   /** How the model's tokens are spelled: told to each worker before its first request. */
   readonly vocabulary?: VocabularyBytes;
+  /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
+  readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
 }
 
 export interface Workers {
@@ -71,6 +73,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     maxWaiting: limits.waitingRequests,
     maxWaitingTokens: limits.waitingTokens,
     abortGraceMs: limits.abortGraceMs,
+    ...(options.kvQuotaBytesOf && { kvQuotaBytesOf: options.kvQuotaBytesOf }),
   });
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
   const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });

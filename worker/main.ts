@@ -42,6 +42,8 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
       return engine.abort(message.requestId);
     case "evict":
       return engine.evict(message.blockKeys);
+    case "pin":
+      return engine.cache.pin(message.blockKeys, message.pinned);
     case "stats":
       return emit({ type: "stats", id: message.id, stats: statsOf(engine, opened) });
     case "drain":

@@ -29,6 +29,8 @@ export interface DispatcherOptions {
   readonly maxWaitingTokens: number;
   /** How long a worker may take to confirm an abort. */
   readonly abortGraceMs: number;
+  /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
+  readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
   readonly nowMs?: () => number;
 }
 

@@ -9,9 +9,11 @@ import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
 import { Evictions, type TenantPart } from "./evictions.ts";
 import { FairQueue } from "./fair-queue.ts";
 import { abortedEnd, type InFlight, openEntry } from "./in-flight.ts";
+import { KvOwners } from "./kv-owners.ts";
 import { missReports } from "./misses.ts";
 import { type Placed, Placer } from "./placement.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
+import { submitMessage } from "./submit-message.ts";
 import type { WorkerEvents } from "./supervisor.ts";
 import { Windows } from "./windows.ts";
 
@@ -22,6 +24,7 @@ export class Dispatcher implements WorkerEvents {
   /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
   readonly #byWorkerRequestId = new Map<string, InFlight>();
   readonly #windows: Windows;
+  readonly #owners: KvOwners;
   readonly #waiting: FairQueue<InFlight>;
   #draining = false;
 
@@ -32,6 +35,7 @@ export class Dispatcher implements WorkerEvents {
     this.#waiting = new FairQueue({ maxItems: maxWaiting, maxTokens: maxWaitingTokens });
     this.#placer = new Placer({ ...options, windows: this.#windows });
     this.#evictions = new Evictions(options);
+    this.#owners = new KvOwners(options.kvQuotaBytesOf);
   }
 
   /**
@@ -106,8 +110,7 @@ export class Dispatcher implements WorkerEvents {
         this.#options.registry.setStats(workerId, message.stats);
         return;
       case "tokens":
-        this.#onRequestMessage(message);
-        return;
+        return this.#onRequestMessage(message);
       case "finished":
       case "failed":
         this.#onRequestMessage(message);
@@ -184,7 +187,7 @@ export class Dispatcher implements WorkerEvents {
 
   #send(entry: InFlight, { workerId, missingTokens, missing }: Placed): void {
     const { registry, underway, supervisor } = this.#options;
-    const { requestId, tenantId, plan, params, closeTokenIds } = entry.request;
+    const { requestId, tenantId, plan } = entry.request;
     const reuse = entry.request.reuse && !this.#evictions.concern(entry.request, entry.readAtMs);
     entry.lookUp = this.#options.misses?.lookUp(workerId, reuse, entry.request);
     entry.attempt += 1;
@@ -197,9 +200,8 @@ export class Dispatcher implements WorkerEvents {
     this.#waiting.charge(tenantId, missingTokens);
     underway.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
-    const told = entry.lookUp === undefined ? {} : { tellFound: true };
-    const submit = { type: "submit", requestId: entry.workerRequestId, plan, params, reuse, ...told } as const;
-    supervisor.send(workerId, closeTokenIds === undefined ? submit : { ...submit, closeTokenIds });
+    const owners = this.#owners.ofPlan(underway.tenantsOf(plan, tenantId), registry.card()?.kvBytesPerBlock ?? 1);
+    supervisor.send(workerId, submitMessage(entry, reuse, owners));
   }
 
   /** The worker's queue is full: another may have room. */

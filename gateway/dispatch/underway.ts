@@ -98,6 +98,11 @@ export class Underway {
     return this.#workers.get(workerId)?.roots.get(rootKey)?.owner;
   }
 
+  /** Whose each run of a plan is. @param tenantId owner of all chains that are no corpus's */
+  tenantsOf({ runs }: TokenPlan, tenantId: string): string[] {
+    return runs.map(({ rootKey }) => this.#ownerOf(rootKey, tenantId).tenantId);
+  }
+
   /** What the tenant's chains begin or go on from, of which requests on this worker compute something. */
   rootsOf(workerId: string, tenantId: string, withoutFragments: boolean): BlockKey[] {
     return [...(this.#workers.get(workerId)?.roots ?? [])]

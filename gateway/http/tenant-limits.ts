@@ -1,7 +1,7 @@
 /** /admin/v1: what a tenant and an API key may take. */
 import type { Hono } from "hono";
 import { z } from "zod";
-import type { RateLimits } from "../../db/limits.ts";
+import type { RateLimits, TenantLimits } from "../../db/limits.ts";
 import { limits as bounds } from "../config.ts";
 import type { Scope } from "../principal.ts";
 import type { TenantService } from "../tenant/tenants.ts";
@@ -18,24 +18,32 @@ const limit = (max: number) =>
     .nullish()
     .transform((value) => value ?? null);
 
+const rateFields = {
+  requests_per_minute: limit(bounds.limitRequestsPerMinute),
+  tokens_per_minute: limit(bounds.limitTokensPerMinute),
+  concurrency: limit(bounds.limitConcurrency),
+};
+
+type RateBody = Readonly<Record<keyof typeof rateFields, number | null>>;
+
+const ratesOf = ({ requests_per_minute, tokens_per_minute, concurrency }: RateBody): RateLimits => {
+  return { requestsPerMinute: requests_per_minute, tokensPerMinute: tokens_per_minute, concurrency };
+};
+
 /** A field that is left out, or null, is no limit. */
-const limitsSchema = z
-  .strictObject({
-    requests_per_minute: limit(bounds.limitRequestsPerMinute),
-    tokens_per_minute: limit(bounds.limitTokensPerMinute),
-    concurrency: limit(bounds.limitConcurrency),
-  })
-  .transform(({ requests_per_minute, tokens_per_minute, concurrency }): RateLimits => {
-    return { requestsPerMinute: requests_per_minute, tokensPerMinute: tokens_per_minute, concurrency };
-  });
+const keyLimitsSchema = z.strictObject(rateFields).transform(ratesOf);
+const tenantLimitsSchema = z
+  .strictObject({ ...rateFields, kv_bytes: limit(bounds.limitKvBytes) })
+  .transform(({ kv_bytes: kvBytes, ...rates }): TenantLimits => ({ ...ratesOf(rates), kvBytes }));
 
 const count = z.int().nullable();
-const limitsAnswer = z.object({
+const rateAnswer = { requests_per_minute: count, tokens_per_minute: count, concurrency: count };
+const keyLimitsAnswer = z.object({ id: z.string(), object: z.literal("api_key.limits"), ...rateAnswer });
+const tenantLimitsAnswer = z.object({
   id: z.string(),
-  object: z.enum(["tenant.limits", "api_key.limits"]),
-  requests_per_minute: count,
-  tokens_per_minute: count,
-  concurrency: count,
+  object: z.literal("tenant.limits"),
+  ...rateAnswer,
+  kv_bytes: count,
 });
 
 const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
@@ -48,9 +56,9 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
     either,
     (c) => {
       const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-      return c.json(limitsBody("tenant", id, tenants.limits.ofTenant(id)));
+      return c.json(tenantLimitsBody(id, tenants.limits.ofTenant(id)));
     },
-    { summary: "What the tenant may take.", answer: limitsAnswer },
+    { summary: "What the tenant may take.", answer: tenantLimitsAnswer },
   );
 
   // A tenant's own administrators cannot raise what the platform gives it.
@@ -60,12 +68,16 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
     "/admin/v1/tenants/:tenant_id/limits",
     "platform:admin",
     async (c) => {
-      const wanted = await readJson(c, limitsSchema);
+      const wanted = await readJson(c, tenantLimitsSchema);
       const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
       tenants.limits.setTenant(id, wanted);
-      return c.json(limitsBody("tenant", id, wanted));
+      return c.json(tenantLimitsBody(id, wanted));
     },
-    { summary: "Sets what the tenant may take.", body: limitsSchema, answer: limitsAnswer },
+    {
+      summary: "Sets what the tenant may take, and how much KV it may keep on each worker.",
+      body: tenantLimitsSchema,
+      answer: tenantLimitsAnswer,
+    },
   );
 
   declare(
@@ -75,9 +87,9 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
     either,
     (c) => {
       const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
-      return c.json(limitsBody("api_key", id, tenants.limits.ofKey(id)));
+      return c.json(keyLimitsBody(id, tenants.limits.ofKey(id)));
     },
-    { summary: "What the API key may take.", answer: limitsAnswer },
+    { summary: "What the API key may take.", answer: keyLimitsAnswer },
   );
 
   declare(
@@ -86,25 +98,25 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
     "/admin/v1/keys/:key_id/limits",
     either,
     async (c) => {
-      const wanted = await readJson(c, limitsSchema);
+      const wanted = await readJson(c, keyLimitsSchema);
       const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
       tenants.limits.setKey(id, wanted);
-      return c.json(limitsBody("api_key", id, wanted));
+      return c.json(keyLimitsBody(id, wanted));
     },
     {
       summary: "Sets what the API key may take, within its tenant's limits.",
-      body: limitsSchema,
-      answer: limitsAnswer,
+      body: keyLimitsSchema,
+      answer: keyLimitsAnswer,
     },
   );
 }
 
-function limitsBody(kind: "tenant" | "api_key", id: string, limits: RateLimits) {
-  return {
-    id,
-    object: `${kind}.limits`,
-    requests_per_minute: limits.requestsPerMinute,
-    tokens_per_minute: limits.tokensPerMinute,
-    concurrency: limits.concurrency,
-  };
+const ratesBody = ({ requestsPerMinute, tokensPerMinute, concurrency }: RateLimits) => {
+  return { requests_per_minute: requestsPerMinute, tokens_per_minute: tokensPerMinute, concurrency };
+};
+
+const keyLimitsBody = (id: string, limits: RateLimits) => ({ id, object: "api_key.limits", ...ratesBody(limits) });
+
+function tenantLimitsBody(id: string, limits: TenantLimits) {
+  return { id, object: "tenant.limits", ...ratesBody(limits), kv_bytes: limits.kvBytes };
 }

@@ -1,5 +1,6 @@
 /** What tenants and API keys may take: kept in the database, read anew for every request. */
 
+import { LRUCache } from "lru-cache";
 import type { ApiKeyId, TenantId } from "../../db/ids.ts";
 import {
   findCallerLimits,
@@ -8,22 +9,36 @@ import {
   putKeyLimits,
   putTenantLimits,
   type RateLimits,
+  type TenantLimits,
 } from "../../db/limits.ts";
 import type { Db } from "../../db/open.ts";
 import type { Principal } from "../principal.ts";
 import type { LimitedOwner } from "./rate-limiter.ts";
 
 const unlimited: RateLimits = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null };
+/** Tenants whose quota is in memory: it is asked for with every request that is sent to a worker. */
+const rememberedQuotas = 4_096;
 
 export class CallerLimits {
   readonly #db: Db;
+  readonly #kvBytes = new LRUCache<string, { readonly kvBytes: number | null }>({ max: rememberedQuotas });
 
   constructor(db: Db) {
     this.#db = db;
   }
 
-  ofTenant(id: TenantId): RateLimits {
-    return findTenantLimits(this.#db, id) ?? unlimited;
+  ofTenant(id: TenantId): TenantLimits {
+    return findTenantLimits(this.#db, id) ?? { ...unlimited, kvBytes: null };
+  }
+
+  /** Bytes of KV that the tenant may keep on each worker; undefined: no quota. */
+  kvBytesOf(tenantId: string): number | undefined {
+    let known = this.#kvBytes.get(tenantId);
+    if (known === undefined) {
+      known = this.ofTenant(tenantId as TenantId);
+      this.#kvBytes.set(tenantId, known);
+    }
+    return known.kvBytes ?? undefined;
   }
 
   ofKey(id: ApiKeyId): RateLimits {
@@ -31,8 +46,9 @@ export class CallerLimits {
   }
 
   /** Takes effect on the next request. What was spent so far counts against the new limit. */
-  setTenant(id: TenantId, limits: RateLimits): void {
+  setTenant(id: TenantId, limits: TenantLimits): void {
     putTenantLimits(this.#db, id, limits);
+    this.#kvBytes.delete(id);
   }
 
   setKey(id: ApiKeyId, limits: RateLimits): void {

@@ -36,12 +36,14 @@ describe("BlockPool", () => {
     expect(() => pool.release(block, true)).toThrow("released more often");
   });
 
-  test("a retained free block leaves the free list, a demoted one goes to its front", () => {
-    const pool = new BlockPool(3);
-    pool.retain(1 as BlockId);
-    pool.demote(2 as BlockId);
-    pool.demote(1 as BlockId);
-    expect(pool.freeBlocks()).toEqual([2, 0] as BlockId[]);
+  test("a retained free block leaves the free ones, a demoted one is used next", () => {
+    const pool = new BlockPool(4);
+    const [a, b, c] = [pool.take(), pool.take(), pool.take()] as BlockId[];
+    for (const block of [a, b, c]) pool.release(block, true);
+    pool.retain(b);
+    pool.demote(c);
+    pool.demote(b);
+    expect(pool.freeBlocks()).toEqual([c, 3 as BlockId, a]);
   });
 
   test("refuses a pool without blocks", () => {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { FreeList } from "../../worker/cache/free-list.ts";
+import { FreeLinks, FreeList } from "../../worker/cache/free-list.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
 
 const blockCount = 6;
@@ -13,11 +13,12 @@ describe("FreeList", () => {
       fc.integer({ min: 0, max: blockCount - 1 }),
     );
     const property = fc.property(fc.array(operation, { maxLength: 60 }), (operations) => {
-      const list = new FreeList(blockCount);
+      const links = new FreeLinks(blockCount);
+      const list = new FreeList(links);
       const model: number[] = [];
       for (const [name, block] of operations) {
         const at = model.indexOf(block);
-        expect(list.has(id(block))).toBe(at >= 0);
+        expect(links.has(id(block))).toBe(at >= 0);
         if (name === "popFront") {
           const expected = model.shift();
           expect(list.popFront()).toBe(expected === undefined ? undefined : id(expected));
@@ -27,7 +28,7 @@ describe("FreeList", () => {
             list.remove(id(block));
             model.splice(at, 1);
           }
-        } else if (at >= 0) expect(() => list[name](id(block))).toThrow("is in the free list already");
+        } else if (at >= 0) expect(() => list[name](id(block))).toThrow("is in a free list already");
         else {
           list[name](id(block));
           if (name === "pushFront") model.unshift(block);
@@ -35,6 +36,7 @@ describe("FreeList", () => {
         }
         expect([...list]).toEqual(model.map(id));
         expect(list.length).toBe(model.length);
+        expect(list.front).toBe(model[0] as BlockId | undefined);
       }
     });
     fc.assert(property, { numRuns: 200 });

@@ -41,8 +41,10 @@ describe("limits of a tenant and of a key", () => {
     const { id, keyId } = await tenantWithKey("a", "inference");
     const path = `/admin/v1/tenants/${id}/limits`;
     const unset = { requests_per_minute: null, tokens_per_minute: null, concurrency: null };
-    expect(await call("GET", path)).toEqual({ status: 200, body: { id, object: "tenant.limits", ...unset } });
-    const wanted = { requests_per_minute: 60, tokens_per_minute: 100_000, concurrency: 4 };
+    const none = { status: 200, body: { id, object: "tenant.limits", ...unset, kv_bytes: null } };
+    expect(await call("GET", path)).toEqual(none);
+    expect(world.tenants.limits.kvBytesOf(id)).toBeUndefined();
+    const wanted = { requests_per_minute: 60, tokens_per_minute: 100_000, concurrency: 4, kv_bytes: 1_048_576 };
     const answer = { status: 200, body: { id, object: "tenant.limits", ...wanted } };
     expect(await call("PUT", path, wanted)).toEqual(answer);
     expect(await call("GET", path)).toEqual(answer);
@@ -56,7 +58,16 @@ describe("limits of a tenant and of a key", () => {
       { id: keyId, kind: "API key", limits: { requestsPerMinute: null, tokensPerMinute: null, concurrency: 2 } },
     ]);
     expect(limits.owners({ tenantId: undefined, keyId })).toEqual([]);
-    expect(await call("PUT", path, {})).toEqual({ status: 200, body: { id, object: "tenant.limits", ...unset } });
+    expect(limits.kvBytesOf(id)).toBe(1_048_576);
+    expect(await call("PUT", path, {})).toEqual(none);
+    expect(limits.kvBytesOf(id)).toBeUndefined();
+  });
+
+  test("a key has no KV of its own", async () => {
+    const { keyId } = await tenantWithKey("a", "inference");
+    const { status, body } = await call("PUT", `/admin/v1/keys/${keyId}/limits`, { kv_bytes: 1 });
+    expect(status).toBe(400);
+    expect(body.error).toMatchObject({ param: "kv_bytes" });
   });
 
   test("go with their tenant", async () => {
@@ -70,7 +81,7 @@ describe("limits of a tenant and of a key", () => {
 
   test("what is no limit is refused by name", async () => {
     const { id } = await tenantWithKey("a", "inference");
-    for (const field of ["requests_per_minute", "tokens_per_minute", "concurrency"]) {
+    for (const field of ["requests_per_minute", "tokens_per_minute", "concurrency", "kv_bytes"]) {
       for (const value of [0, -1, 1.5, "10", 1e15, true]) {
         const { status, body } = await call("PUT", `/admin/v1/tenants/${id}/limits`, { [field]: value });
         expect({ status, error: body.error }).toMatchObject({ status: 400, error: { param: field } });

@@ -137,9 +137,19 @@ export class Simulation {
       },
     });
     const closing = maxTokens > 0 && choices.chance(0.5) ? countUp(90, choices.int(0, blockTokens)) : undefined;
-    const message = closing === undefined ? answer : { ...answer, closeTokenIds: closing };
+    const message = this.owned(closing === undefined ? answer : { ...answer, closeTokenIds: closing });
     this.tracks.set(requestId, { message, tokenIds: [], end: undefined });
     this.engine.submit(message);
+  }
+
+  /** Some requests are of tenants, some of them with a quota, over texts of their own or of another's. */
+  private owned(message: SubmitMessage): SubmitMessage {
+    const { choices } = this;
+    if (choices.chance(0.2)) return message;
+    const quota = () => (choices.chance(0.2) ? { quotaBlocks: choices.int(0, 6) } : {});
+    const owners = [1, 2].map(() => ({ number: choices.int(0, 3), ...quota() }));
+    const ofRun = Uint16Array.from(message.plan.runs, () => choices.int(0, 1));
+    return { ...message, owners: { owners, ofRun }, retention: choices.pick([0, 0, 1, 4]) };
   }
 
   private pickClosedChain(): PlanRun[] | undefined {
@@ -155,12 +165,12 @@ export class Simulation {
   private disturb(): void {
     const { choices } = this;
     if (choices.chance(0.05)) this.engine.abort(`r${choices.int(0, this.counts.requests)}`);
-    if (choices.chance(0.05)) {
-      const keys = this.engine.residentKeys().filter(() => choices.chance(0.3));
-      this.engine.evict(keys);
-      const resident = new Set(this.engine.residentKeys());
-      expect(keys.filter((key) => resident.has(key))).toEqual([]);
-    }
+    if (!choices.chance(0.1)) return;
+    const keys = this.engine.residentKeys().filter(() => choices.chance(0.3));
+    if (choices.chance(0.5)) return this.engine.cache.pin(keys, choices.chance(0.7));
+    this.engine.evict(keys);
+    const resident = new Set(this.engine.residentKeys());
+    expect(keys.filter((key) => resident.has(key))).toEqual([]);
   }
 
   private async whileComputing(batch: Batch): Promise<void> {

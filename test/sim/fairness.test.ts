@@ -72,6 +72,24 @@ describe("a tenant with a request a second beside one with a hundred times as ma
   }, 30_000);
 });
 
+describe("a tenant with a corpus beside one with ever new text, in a pool that this fills again and again", () => {
+  const blockCount = 1_500;
+  const quiet: Load = { tenant: light, perSecond: 1, seconds: 40 };
+  const flood: Load = { tenant: heavy, perSecond: 30, seconds: 40, fragmentCount: 1_000_000, answerTokens: 16 };
+
+  test("finds its blocks as it does alone", async () => {
+    const alone = of((await life([quiet], { blockCount })).world.answers, light);
+    const { world } = await life([quiet, flood], { blockCount });
+    const beside = of(world.answers, light);
+    expect(beside).toHaveLength(40);
+    expect(hitShare(beside)).toBeGreaterThan(hitShare(alone) - 0.05);
+    // What it stands beside: text that is computed once and pushes out what was computed before, many times the pool.
+    expect(hitShare(of(world.answers, heavy))).toBeLessThan(0.05);
+    const evicted = world.engines().map(([, engine]) => engine.stats().evictedBlocks);
+    expect(sum(evicted)).toBeGreaterThan(5 * blockCount);
+  }, 30_000);
+});
+
 describe("one tenant alone", () => {
   test("loses nothing by the window: its requests take as long as if a worker had them all", async () => {
     const load: Load = { tenant: heavy, perSecond: 100, seconds: 6 };

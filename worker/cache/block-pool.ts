@@ -1,27 +1,35 @@
 /**
- * Reference counts and the free list. A block is *live* while its count is above zero, otherwise it is in
- * the free list: live + free = blockCount. What a block holds is not known here.
+ * Reference counts and free blocks. A block is *live* while its count is above zero, otherwise it is free:
+ * live + free = blockCount. What a block holds is not known here, only whether it holds something: a free block that
+ * does is its owner's (shares.ts), and the others are used before it.
  */
+import { type KvOwner, nobody } from "../contract/owners.ts";
 import type { BlockId } from "../contract/units.ts";
-import { FreeList } from "./free-list.ts";
+import { FreeLinks, FreeList } from "./free-list.ts";
+import { Shares } from "./shares.ts";
 
 export class BlockPool {
   readonly blockCount: number;
+  readonly shares: Shares;
   private readonly referenceCounts: Int32Array;
-  private readonly freeList: FreeList;
+  /** Free blocks that hold nothing. */
+  private readonly empty: FreeList;
 
-  constructor(blockCount: number) {
+  /** @param clock milliseconds from any fixed point, never falling */
+  constructor(blockCount: number, clock: () => number = () => 0) {
     if (!Number.isInteger(blockCount) || blockCount < 1)
       throw new RangeError(`blockCount is ${blockCount}, not 1 or more`);
     this.blockCount = blockCount;
     this.referenceCounts = new Int32Array(blockCount);
-    this.freeList = new FreeList(blockCount);
-    for (let blockId = 0; blockId < blockCount; blockId++) this.freeList.pushBack(blockId as BlockId);
+    const links = new FreeLinks(blockCount);
+    this.shares = new Shares(blockCount, links, clock);
+    this.empty = new FreeList(links);
+    for (let blockId = 0; blockId < blockCount; blockId++) this.empty.pushBack(blockId as BlockId);
   }
 
   /** Blocks that can be taken, those with cached content among them. */
   get availableCount(): number {
-    return this.freeList.length;
+    return this.empty.length + this.shares.freeCount;
   }
 
   referenceCount(blockId: BlockId): number {
@@ -33,14 +41,23 @@ export class BlockPool {
   }
 
   /** The block whose memory is used next, with one reference; undefined when every block is live. */
-  take(): BlockId | undefined {
-    const blockId = this.freeList.popFront();
-    if (blockId !== undefined) this.referenceCounts[blockId] = 1;
+  take(owner: KvOwner = nobody): BlockId | undefined {
+    const blockId = this.empty.front ?? this.shares.next(owner);
+    if (blockId === undefined) return undefined;
+    this.withdraw(blockId);
+    this.referenceCounts[blockId] = 1;
+    this.shares.give(blockId, owner);
     return blockId;
   }
 
   retain(blockId: BlockId): void {
-    if (this.referenceCounts[blockId] === 0) this.freeList.remove(blockId);
+    if (this.referenceCounts[blockId] === 0) {
+      if (this.shares.ownerOf(blockId) !== undefined) this.shares.use(blockId);
+      else {
+        this.empty.remove(blockId);
+        this.shares.give(blockId, nobody);
+      }
+    }
     this.referenceCounts[blockId] += 1;
   }
 
@@ -49,19 +66,29 @@ export class BlockPool {
     if (this.referenceCounts[blockId] === 0) throw new Error(`block ${blockId} was released more often than retained`);
     this.referenceCounts[blockId] -= 1;
     if (this.referenceCounts[blockId] > 0) return;
-    if (cached) this.freeList.pushBack(blockId);
-    else this.freeList.pushFront(blockId);
+    if (cached) {
+      this.shares.free(blockId);
+      return;
+    }
+    this.shares.disown(blockId, true);
+    this.empty.pushFront(blockId);
   }
 
   /** The content of this block was forgotten: if it is free, its memory is used next. */
   demote(blockId: BlockId): void {
     if (this.isLive(blockId)) return;
-    this.freeList.remove(blockId);
-    this.freeList.pushFront(blockId);
+    this.withdraw(blockId);
+    this.empty.pushFront(blockId);
   }
 
-  /** Free blocks from the one used next to the one used last: all of them, for tests and for checks. */
+  /** Free blocks, those that hold nothing first; of one owner in the order of their use. For tests and for checks. */
   freeBlocks(): BlockId[] {
-    return [...this.freeList];
+    return [...this.empty, ...this.shares.freeInOrder()];
+  }
+
+  /** Takes a free block from among the free ones. */
+  private withdraw(blockId: BlockId): void {
+    if (this.shares.ownerOf(blockId) === undefined) this.empty.remove(blockId);
+    else this.shares.disown(blockId, false);
   }
 }

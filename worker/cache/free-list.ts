@@ -1,72 +1,93 @@
 /**
- * The free list: blocks nobody refers to, in the order their memory will be used again. A doubly linked
- * list over two Int32Arrays, so that taking a block out of the middle (a hit on a free block) is O(1).
- * Index `blockCount` is the sentinel; `unlinked` in `next` says that a block is not in the list.
+ * A free list: blocks nobody refers to, in the order their memory will be used again. A doubly linked list over two
+ * Int32Arrays, so that taking a block out of the middle (a hit on a free block) is O(1). Lists of one pool share the
+ * arrays, since a block is in one list at most: so many lists as there are tenants take no memory for it.
  */
 import type { BlockId } from "../contract/units.ts";
 
-const unlinked = -1;
+const none = -1;
+/** Says in `next` that a block is in no list. */
+const unlinked = -2;
 
-export class FreeList {
-  private readonly next: Int32Array;
-  private readonly previous: Int32Array;
-  private readonly sentinel: number;
-  private count = 0;
+/** What the lists of one pool share. */
+export class FreeLinks {
+  readonly next: Int32Array;
+  readonly previous: Int32Array;
 
   constructor(blockCount: number) {
-    this.sentinel = blockCount;
-    this.next = new Int32Array(blockCount + 1).fill(unlinked);
-    this.previous = new Int32Array(blockCount + 1).fill(unlinked);
-    this.next[this.sentinel] = this.sentinel;
-    this.previous[this.sentinel] = this.sentinel;
+    this.next = new Int32Array(blockCount).fill(unlinked);
+    this.previous = new Int32Array(blockCount).fill(unlinked);
+  }
+
+  /** Whether the block is in a list. */
+  has(blockId: BlockId): boolean {
+    return this.next[blockId] !== unlinked;
+  }
+}
+
+export class FreeList {
+  private readonly links: FreeLinks;
+  private first = none;
+  private last = none;
+  private count = 0;
+
+  constructor(links: FreeLinks) {
+    this.links = links;
   }
 
   get length(): number {
     return this.count;
   }
 
-  has(blockId: BlockId): boolean {
-    return this.next[blockId] !== unlinked;
+  /** The block used next. */
+  get front(): BlockId | undefined {
+    return this.first === none ? undefined : (this.first as BlockId);
   }
 
   /** To be used next. */
   pushFront(blockId: BlockId): void {
-    this.linkAfter(this.sentinel, blockId);
+    this.link(none, blockId, this.first);
   }
 
   /** To be used last. */
   pushBack(blockId: BlockId): void {
-    this.linkAfter(this.previous[this.sentinel], blockId);
+    this.link(this.last, blockId, none);
   }
 
   popFront(): BlockId | undefined {
-    if (this.count === 0) return undefined;
-    const blockId = this.next[this.sentinel] as BlockId;
-    this.remove(blockId);
+    const blockId = this.front;
+    if (blockId !== undefined) this.remove(blockId);
     return blockId;
   }
 
+  /** A block of this list. */
   remove(blockId: BlockId): void {
-    if (!this.has(blockId)) throw new Error(`block ${blockId} is not in the free list`);
-    this.next[this.previous[blockId]] = this.next[blockId];
-    this.previous[this.next[blockId]] = this.previous[blockId];
-    this.next[blockId] = unlinked;
-    this.previous[blockId] = unlinked;
+    if (!this.links.has(blockId)) throw new Error(`block ${blockId} is not in the free list`);
+    const { next, previous } = this.links;
+    const [before, after] = [previous[blockId], next[blockId]];
+    if (before === none) this.first = after;
+    else next[before] = after;
+    if (after === none) this.last = before;
+    else previous[after] = before;
+    next[blockId] = unlinked;
+    previous[blockId] = unlinked;
     this.count -= 1;
   }
 
   /** Block ids from the one used next to the one used last. */
   *[Symbol.iterator](): IterableIterator<BlockId> {
-    for (let at = this.next[this.sentinel]; at !== this.sentinel; at = this.next[at]) yield at as BlockId;
+    for (let at = this.first; at !== none; at = this.links.next[at]) yield at as BlockId;
   }
 
-  private linkAfter(before: number, blockId: BlockId): void {
-    if (this.has(blockId)) throw new Error(`block ${blockId} is in the free list already`);
-    const after = this.next[before];
-    this.next[before] = blockId;
-    this.previous[blockId] = before;
-    this.next[blockId] = after;
-    this.previous[after] = blockId;
+  private link(before: number, blockId: BlockId, after: number): void {
+    if (this.links.has(blockId)) throw new Error(`block ${blockId} is in a free list already`);
+    const { next, previous } = this.links;
+    next[blockId] = after;
+    previous[blockId] = before;
+    if (before === none) this.first = blockId;
+    else next[before] = blockId;
+    if (after === none) this.last = blockId;
+    else previous[after] = blockId;
     this.count += 1;
   }
 }

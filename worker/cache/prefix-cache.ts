@@ -3,10 +3,12 @@
  * every store and every removal is an event. A key decides alone whose KV it is, so on a hit the tokens are
  * compared all the same: a collision costs a recomputation, never another tenant's KV.
  */
+import type { KvOwner } from "../contract/owners.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 import type { BlockPool } from "./block-pool.ts";
 import { type Derivation, Derivations } from "./derivations.ts";
 import type { KvEventLog } from "./kv-events.ts";
+import type { OwnerAccount } from "./shares.ts";
 
 /**
  * What one block holds: tokens start..end-1 of `tokenIds`, the first of them at chain position `position`. The chain's
@@ -30,8 +32,8 @@ export class PrefixCache {
   protected readonly blockTokens: number;
   private readonly events: KvEventLog;
   private readonly derivations = new Derivations();
+  private readonly pinnedKeys = new Set<BlockKey>();
   private evicted = 0;
-  private freeWithKey = 0;
 
   constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
     this.pool = pool;
@@ -50,7 +52,7 @@ export class PrefixCache {
 
   /** Free blocks whose content can still be found. */
   get cachedFreeCount(): number {
-    return this.freeWithKey;
+    return this.pool.shares.freeCount;
   }
 
   keyOf(blockId: BlockId): BlockKey | undefined {
@@ -73,24 +75,27 @@ export class PrefixCache {
   }
 
   /** A block for new content, with one reference; what it held is forgotten. undefined: all are live. */
-  allocate(): BlockId | undefined {
-    const blockId = this.pool.take();
-    if (blockId === undefined || !this.unlink(blockId)) return blockId;
-    this.evicted += 1;
-    this.freeWithKey -= 1;
+  allocate(owner?: KvOwner): BlockId | undefined {
+    const blockId = this.pool.take(owner);
+    if (blockId === undefined) return undefined;
+    if (this.unlink(blockId)) this.evicted += 1;
+    this.dropSurplus(this.pool.shares.ownerOf(blockId));
     return blockId;
   }
 
   retain(blockId: BlockId): void {
-    const hasKey = this.keyOfBlock[blockId] !== undefined;
-    if (hasKey && !this.pool.isLive(blockId)) this.freeWithKey -= 1;
     this.pool.retain(blockId);
   }
 
+  /** A block in use is to be kept so long after its last use. @param retention index in retentionTimesMs */
+  prolong(blockId: BlockId, retention: number): void {
+    this.pool.shares.prolong(blockId, retention);
+  }
+
   release(blockId: BlockId): void {
-    const hasKey = this.keyOfBlock[blockId] !== undefined;
-    this.pool.release(blockId, hasKey);
-    if (hasKey && !this.pool.isLive(blockId)) this.freeWithKey += 1;
+    const owner = this.pool.shares.ownerOf(blockId);
+    this.pool.release(blockId, this.keyOfBlock[blockId] !== undefined);
+    this.dropSurplus(owner);
   }
 
   /**
@@ -116,6 +121,7 @@ export class PrefixCache {
   /** Forgets these keys at once, and what was computed from them; those not resident are passed over. */
   evict(keys: readonly BlockKey[]): void {
     for (const key of keys) {
+      this.pinnedKeys.delete(key);
       for (const gone of [key, ...this.derivations.from(key)]) {
         const blockId = this.blockOfKey.get(gone);
         if (blockId !== undefined) this.forget(blockId);
@@ -125,9 +131,23 @@ export class PrefixCache {
 
   /** Forgets what a block holds: a free block is used next, a live one is freed when released. */
   forget(blockId: BlockId): void {
-    if (!this.unlink(blockId) || this.pool.isLive(blockId)) return;
-    this.freeWithKey -= 1;
-    this.pool.demote(blockId);
+    if (this.unlink(blockId)) this.pool.demote(blockId);
+  }
+
+  /** Blocks with these keys are used last of their owner's, those that are stored later too; or no longer so. */
+  pin(keys: readonly BlockKey[], pinned: boolean): void {
+    for (const key of keys) {
+      // More keys than blocks pin nothing more, and take memory.
+      if (pinned && this.pinnedKeys.size < this.pool.blockCount) this.pinnedKeys.add(key);
+      if (!pinned) this.pinnedKeys.delete(key);
+      for (const blockId of this.blocksOf(key)) this.pool.shares.pin(blockId, this.pinnedKeys.has(key));
+    }
+  }
+
+  /** All blocks of a key. */
+  protected blocksOf(key: BlockKey): readonly BlockId[] {
+    const blockId = this.blockOfKey.get(key);
+    return blockId === undefined ? [] : [blockId];
   }
 
   protected link(blockId: BlockId, key: BlockKey, { tokenIds, start, end, position }: BlockContent): void {
@@ -137,6 +157,7 @@ export class PrefixCache {
     for (let i = start; i < end; i++) this.tokenIds[blockId * this.blockTokens + i - start] = tokenIds[i];
     this.tokenCounts[blockId] = end - start;
     this.positions[blockId] = position;
+    if (this.pinnedKeys.has(key)) this.pool.shares.pin(blockId, true);
   }
 
   protected unlink(blockId: BlockId): boolean {
@@ -154,5 +175,15 @@ export class PrefixCache {
     const base = blockId * this.blockTokens - start;
     for (let i = start; i < end; i++) if (this.tokenIds[base + i] !== tokenIds[i]) return false;
     return true;
+  }
+
+  /** What an owner keeps beyond its quota goes, the oldest first; what is in use is left. */
+  private dropSurplus(owner: OwnerAccount | undefined): void {
+    if (owner === undefined || !owner.isOverQuota) return;
+    for (let blockId = this.pool.shares.surplusOf(owner); blockId !== undefined; ) {
+      this.forget(blockId);
+      this.evicted += 1;
+      blockId = this.pool.shares.surplusOf(owner);
+    }
   }
 }

@@ -140,11 +140,8 @@ export class RelocatingCache extends PrefixCache {
     return true;
   }
 
-  private blocksOf(key: BlockKey): readonly BlockId[] {
-    const copies = this.copies.get(key);
-    if (copies !== undefined) return copies;
-    const only = this.blockOfKey.get(key);
-    return only === undefined ? [] : [only];
+  protected override blocksOf(key: BlockKey): readonly BlockId[] {
+    return this.copies.get(key) ?? super.blocksOf(key);
   }
 
   private addCopy(key: BlockKey, blockId: BlockId): void {

@@ -4,6 +4,7 @@
  */
 import type { ByteGrammar, VocabularyBytes } from "./grammar.ts";
 import type { ModelCard } from "./model-card.ts";
+import type { PlanOwners } from "./owners.ts";
 import type { BlockKey } from "./units.ts";
 
 /** Part of an earlier run that a run sees. Draws on chain positions: q at position p reads it at p - offset. */
@@ -118,6 +119,10 @@ export interface SubmitMessage {
   readonly closeTokenIds?: Int32Array;
   /** The end is to tell what was found of each run. */
   readonly tellFound?: boolean;
+  /** Whom the runs' blocks are counted for; absent: nobody in particular. */
+  readonly owners?: PlanOwners;
+  /** How long what the asking owner's runs use is to be retained: an index in retentionTimesMs. Absent: 0, no time. */
+  readonly retention?: number;
 }
 
 export type SpanSource = "device" | "host" | "disk" | "computed";
@@ -166,6 +171,8 @@ export type GatewayMessage =
    * was computed from the runs that end with these keys. A chain's root key stands for what is being computed of it.
    */
   | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[] }
+  /** Blocks with these keys are evicted last of their owner's, those that are stored later too; or no longer so. */
+  | { readonly type: "pin"; readonly blockKeys: readonly BlockKey[]; readonly pinned: boolean }
   | { readonly type: "stats"; readonly id: number }
   /** Finish what runs, take nothing new, then exit. */
   | { readonly type: "drain" };

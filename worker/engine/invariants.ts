@@ -18,6 +18,7 @@ export function assertInvariants(
 ): void {
   assertReferences(pool, [...requests, ...leaving]);
   assertKeys(pool, cache);
+  assertOwners(pool, cache);
   assertReservations(pool, scheduler);
   for (const request of requests) {
     assertBlending(request);
@@ -64,6 +65,31 @@ function assertKeys(pool: BlockPool, cache: PrefixCache): void {
     if (cached) cachedCount += 1;
   }
   assert(cachedCount === cache.cachedFreeCount, `${cachedCount} free blocks are cached, not ${cache.cachedFreeCount}`);
+}
+
+/** What each owner holds: blocks in use, and free ones with content. Nobody owns a free block without. */
+function assertOwners(pool: BlockPool, cache: PrefixCache): void {
+  const counted = new Map<number, { live: number; held: number }>();
+  for (let id = 0; id < pool.blockCount; id++) {
+    const blockId = id as BlockId;
+    const [owner, live] = [pool.shares.ownerOf(blockId), pool.isLive(blockId)];
+    const holds = live || cache.keyOf(blockId) !== undefined;
+    assert((owner !== undefined) === holds, `block ${blockId} is owned, or has content, and not both`);
+    if (owner === undefined) continue;
+    const count = counted.get(owner.number) ?? { live: 0, held: 0 };
+    count.held += 1;
+    if (live) count.live += 1;
+    counted.set(owner.number, count);
+  }
+  const accounts = [...pool.shares.accounts()];
+  assert(accounts.length === counted.size, `${accounts.length} owners have an account, ${counted.size} hold blocks`);
+  for (const { number, liveBlocks, heldBlocks, quotaBlocks } of accounts) {
+    const { live = 0, held = 0 } = counted.get(number) ?? {};
+    const isRight = live === liveBlocks && held === heldBlocks;
+    assert(isRight, `owner ${number} counts ${liveBlocks} live of ${heldBlocks} blocks, it has ${live} of ${held}`);
+    const within = heldBlocks <= quotaBlocks || heldBlocks === liveBlocks;
+    assert(within, `owner ${number} keeps ${heldBlocks - liveBlocks} blocks beyond its quota of ${quotaBlocks}`);
+  }
 }
 
 /** Ranges of runs.ts, and names of pending tokens where such are, and nowhere else. */

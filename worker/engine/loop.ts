@@ -48,7 +48,7 @@ export class Engine {
   private readonly debug: boolean;
   private readonly pool: BlockPool;
   private readonly events = new KvEventLog();
-  private readonly cache: PrefixCache;
+  readonly cache: PrefixCache;
   readonly constraints: Constraints;
   /** Undefined where K stays where its chain has it. */
   readonly relocation: Relocation | undefined;
@@ -72,7 +72,7 @@ export class Engine {
     this.emit = emit;
     this.debug = debug;
     this.constraints = new Constraints(backend.shape.vocabSize);
-    this.pool = new BlockPool(blockCount);
+    this.pool = new BlockPool(blockCount, clock);
     this.relocation = relocationOf(options.positions ?? "deferred", this.pool, backend.shape, this.events);
     this.cache = this.relocation?.cache ?? new PrefixCache(this.pool, blockTokens, this.events);
     this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock, this.relocation);

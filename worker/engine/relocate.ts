@@ -128,7 +128,7 @@ export class Relocation {
   }
 
   private copy(source: BlockId, place: number): BlockId {
-    const target = this.cache.allocate();
+    const target = this.cache.allocate(this.pool.shares.ownerOf(source));
     if (target === undefined) throw new Error("no block is free although one was reserved");
     const origin = this.move(source, target, place);
     this.cache.copy(source, target, place, origin.moveCount + 1);

@@ -11,6 +11,7 @@ import type {
   SubmitMessage,
   WorkerMessage,
 } from "../contract/messages.ts";
+import { type KvOwner, nobody } from "../contract/owners.ts";
 import type { TokenConstraint } from "../sample/constraint.ts";
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
@@ -22,6 +23,8 @@ export class Request {
   readonly runs: readonly Run[];
   /** Run that generated tokens go on from; undefined when only preparing. */
   readonly openRun: Run | undefined;
+  /** Who asks. */
+  readonly owner: KvOwner;
   readonly params: SubmitMessage["params"];
   /** Blocks promised at admission that the runs have not taken yet. */
   reservedBlocks = 0;
@@ -70,9 +73,14 @@ export class Request {
     this.contextTokens = shape.contextTokens;
     const lastIndex = plan.runs.length - 1;
     const sources = sourcesOf(plan.runs);
+    this.owner = ownerOfRun(message, lastIndex);
     this.runs = plan.runs.map((run, index) => {
       const open = index === lastIndex && params.maxTokens > 0;
-      return new Run(run, open, reuse, shape.blockTokens, { place: places?.[index], sources: sources[index] });
+      const owner = ownerOfRun(message, index);
+      // A time that one tenant asks for is not kept at another's cost.
+      const retention = owner.number === this.owner.number ? message.retention : 0;
+      const detail = { place: places?.[index], sources: sources[index], owner, retention };
+      return new Run(run, open, reuse, shape.blockTokens, detail);
     });
     this.openRun = params.maxTokens > 0 ? this.runs[lastIndex] : undefined;
     const eos = params.ignoreEos ? [] : eosTokenIds;
@@ -248,4 +256,8 @@ export class Request {
     });
     return [...reports.values()];
   }
+}
+
+function ownerOfRun({ owners }: SubmitMessage, run: number): KvOwner {
+  return owners === undefined ? nobody : owners.owners[owners.ofRun[run]];
 }

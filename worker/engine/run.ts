@@ -15,14 +15,27 @@ import { Derivation } from "../cache/derivations.ts";
 import type { BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import { nextBlockKey } from "../contract/block-key.ts";
 import type { BlendReport, PlanRun } from "../contract/messages.ts";
+import { type KvOwner, nobody } from "../contract/owners.ts";
 import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
 import type { SeenSegments } from "./batch.ts";
 import { Blending } from "./blend.ts";
+
+export interface RunDetail {
+  readonly place?: number | undefined;
+  /** Of the run (sources.ts). */
+  readonly sources?: readonly BlockKey[];
+  readonly owner?: KvOwner | undefined;
+  readonly retention?: number;
+}
 
 export class Run {
   readonly plan: PlanRun;
   /** Where the chain's position 0 stands in the positions that K is stored at (relocate.ts); 0 unless K is moved. */
   readonly place: number;
+  /** Whom its blocks are counted for. */
+  readonly owner: KvOwner;
+  /** Index in retentionTimesMs. */
+  private readonly retention: number;
   /** Goes on with generated tokens; false from `close` on. */
   open: boolean;
   /** Prompt tokens, then (open run) generated ones; only the first `tokenCount` count. */
@@ -51,15 +64,16 @@ export class Run {
   /** Blocks [0, keptBlocks) were found under their key or offered to the cache. */
   private keptBlocks = 0;
 
-  /** @param sources of the run (sources.ts) */
   constructor(
     plan: PlanRun,
     open: boolean,
     keyed: boolean,
     blockTokens: number,
-    { place = 0, sources = [] }: { readonly place?: number | undefined; readonly sources?: readonly BlockKey[] } = {},
+    { place = 0, sources = [], owner = nobody, retention = 0 }: RunDetail = {},
   ) {
     this.plan = plan;
+    this.owner = owner;
+    this.retention = retention;
     this.derivation = new Derivation(sources);
     this.place = place;
     this.open = open;
@@ -147,6 +161,7 @@ export class Run {
   adopt(found: readonly BlockId[], cache: PrefixCache): number {
     for (const blockId of found) {
       cache.retain(blockId);
+      if (this.retention > 0) cache.prolong(blockId, this.retention);
       this.blocks.push(blockId);
     }
     this.keptBlocks = this.blocks.length;
@@ -225,6 +240,7 @@ export class Run {
     this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
     const key = this.keys[this.keptBlocks];
     const stored = cache.store(this.blocks[this.keptBlocks], key, previous, content, this.derivation);
+    if (stored && this.retention > 0) cache.prolong(this.blocks[this.keptBlocks], this.retention);
     // A collision: whatever is chained from this key is not this run's either.
     if (!stored && cache.find(key, content) === undefined) this.keyed = false;
     const written = Math.min(end, this.promptTokens) - Math.max(start, this.writeAccountedTokens);

@@ -289,7 +289,7 @@ export class Scheduler {
   private coverWithBlocks(run: Run, end: number): number {
     const before = run.blocks.length;
     while (run.blocks.length * this.blockTokens < end) {
-      const blockId = this.cache.allocate();
+      const blockId = this.cache.allocate(run.owner);
       if (blockId === undefined) throw new Error("no block is free although one was reserved");
       run.blocks.push(blockId);
     }

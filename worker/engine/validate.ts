@@ -13,6 +13,7 @@ import type {
   SegmentRef,
   SubmitMessage,
 } from "../contract/messages.ts";
+import { retentionTimesMs } from "../contract/owners.ts";
 import { blockCountForTokens, fullBlockCount } from "../contract/units.ts";
 
 const maxLogitBiases = 1_024;
@@ -48,6 +49,7 @@ export function planFault(message: SubmitMessage, shape: BackendShape): string |
     checkParams(message.params, shape.vocabSize);
     checkRuns(message, shape);
     checkClosing(message, shape);
+    checkOwners(message);
     return undefined;
   } catch (error) {
     if (error instanceof Fault) return error.message;
@@ -98,6 +100,20 @@ function checkBlend(run: PlanRun, index: number, open: boolean, runs: readonly P
       check(same, () => `${field} copies another token than stands at ${copy.at + token}`);
     }
   }
+}
+
+function checkOwners({ owners: named, retention = 0, plan }: SubmitMessage): void {
+  integerIn(retention, 0, retentionTimesMs.length - 1, "retention");
+  if (named === undefined) return;
+  const { owners, ofRun } = named;
+  listOf(owners, limits.maxRuns, "owners.owners");
+  for (const [index, { number, quotaBlocks = 0 }] of owners.entries()) {
+    integerIn(number, 0, Number.MAX_SAFE_INTEGER, `owners.owners[${index}].number`);
+    integerIn(quotaBlocks, 0, Number.MAX_SAFE_INTEGER, `owners.owners[${index}].quotaBlocks`);
+  }
+  check(ofRun instanceof Uint16Array, () => "owners.ofRun is not a Uint16Array");
+  check(ofRun.length === plan.runs.length, () => `owners.ofRun has ${ofRun.length} entries, not one for each run`);
+  for (const index of ofRun) integerIn(index, 0, owners.length - 1, "an index of owners.ofRun");
 }
 
 /** The closing tokens, and one generated token before them, have room in the context. */

@@ -1,0 +1,286 @@
+/**
+ * Whose blocks are whose, and whose memory is used first. An owner is a tenant, known by a small number; a block is the
+ * owner's from when it is taken until its content is forgotten.
+ *
+ *   share   every owner may hold as much as the others do: the level at which what they hold, each cut there, is 7/8 of
+ *           the pool. Who holds less is not asked for more, so that many small owners leave the large ones their room
+ *   floor   the same with half of the pool: what an owner keeps whatever the others ask for
+ *
+ * Memory is taken from who is over its share, then from who is over its floor, each time what was used longest ago; then
+ * pinned blocks of these; then the taker's own. An owner below its floor loses to others only what a single request
+ * needs that fits nowhere else (see Room). An owner with a quota keeps no more than that.
+ *
+ * Of one owner's blocks those that nobody asked to retain go first, and those whose time is over; then retained ones,
+ * then pinned ones. Bounded: an owner without blocks is forgotten.
+ */
+import type { KvOwner } from "../contract/owners.ts";
+import { retentionTimesMs } from "../contract/owners.ts";
+import type { BlockId } from "../contract/units.ts";
+import { type FreeLinks, FreeList } from "./free-list.ts";
+
+const sharePart = 7 / 8;
+const floorPart = 1 / 2;
+/** Blocks that are taken between two looks at what everybody holds: this part of the pool, at most so many. */
+const lookPart = 1 / 256;
+const maxTakesBetweenLooks = 16;
+/** Lists of an owner's free blocks: one for each time of retention, 0 first, and pinned ones. */
+const pinnedList = retentionTimesMs.length;
+/** Ranks of victims: over the share, over the floor, pinned, the taker's own, others' below their floor. */
+const [overShare, overFloor, pinnedOnly, own, protectedRank, nothing] = [0, 1, 2, 3, 4, 5];
+
+export interface OwnerAccount {
+  readonly number: number;
+  /** Blocks in use, and all: those in use and those that are free with content. */
+  readonly liveBlocks: number;
+  readonly heldBlocks: number;
+  readonly quotaBlocks: number;
+  readonly isOverQuota: boolean;
+}
+
+class Account implements OwnerAccount {
+  readonly number: number;
+  readonly lists: readonly FreeList[];
+  quotaBlocks = Number.POSITIVE_INFINITY;
+  liveBlocks = 0;
+  heldBlocks = 0;
+
+  constructor(number: number, links: FreeLinks) {
+    this.number = number;
+    this.lists = Array.from({ length: pinnedList + 1 }, () => new FreeList(links));
+  }
+
+  get freeBlocks(): number {
+    return this.heldBlocks - this.liveBlocks;
+  }
+
+  get isOverQuota(): boolean {
+    return this.heldBlocks > this.quotaBlocks;
+  }
+
+  get onlyPinnedFree(): boolean {
+    return this.lists[pinnedList].length === this.freeBlocks;
+  }
+}
+
+interface Victim {
+  readonly account: Account;
+  readonly rank: number;
+}
+
+export class Shares {
+  private readonly blockCount: number;
+  private readonly clock: () => number;
+  private readonly takesBetweenLooks: number;
+  private readonly links: FreeLinks;
+  private readonly byNumber = new Map<number, Account>();
+  private readonly ofBlock: (Account | undefined)[];
+  /** Index in retentionTimesMs, and 1 for a pin. */
+  private readonly retention: Uint8Array;
+  private readonly pinned: Uint8Array;
+  private readonly freedAtMs: Float64Array;
+  private shareBlocks = Number.POSITIVE_INFINITY;
+  private floorBlocks = Number.POSITIVE_INFINITY;
+  private takesUntilLook = 0;
+  private victim: Victim | undefined;
+  private freeBlocks = 0;
+
+  constructor(blockCount: number, links: FreeLinks, clock: () => number) {
+    this.blockCount = blockCount;
+    this.clock = clock;
+    this.links = links;
+    this.takesBetweenLooks = Math.min(maxTakesBetweenLooks, Math.ceil(blockCount * lookPart));
+    this.ofBlock = new Array(blockCount).fill(undefined);
+    this.retention = new Uint8Array(blockCount);
+    this.pinned = new Uint8Array(blockCount);
+    this.freedAtMs = new Float64Array(blockCount);
+  }
+
+  /** Free blocks that somebody owns. */
+  get freeCount(): number {
+    return this.freeBlocks;
+  }
+
+  ownerOf(blockId: BlockId): OwnerAccount | undefined {
+    return this.ofBlock[blockId];
+  }
+
+  accounts(): IterableIterator<OwnerAccount> {
+    return this.byNumber.values();
+  }
+
+  /** A block in use that nobody owns is this owner's. */
+  give(blockId: BlockId, { number, quotaBlocks = Number.POSITIVE_INFINITY }: KvOwner): void {
+    let account = this.byNumber.get(number);
+    if (account === undefined) {
+      account = new Account(number, this.links);
+      this.byNumber.set(number, account);
+    }
+    account.quotaBlocks = quotaBlocks;
+    account.heldBlocks += 1;
+    account.liveBlocks += 1;
+    this.ofBlock[blockId] = account;
+    this.retention[blockId] = 0;
+    this.pinned[blockId] = 0;
+    this.takesUntilLook -= 1;
+  }
+
+  /** Nobody owns the block any more. @param live it is in use, or was until now */
+  disown(blockId: BlockId, live: boolean): void {
+    const account = this.accountOf(blockId);
+    if (live) account.liveBlocks -= 1;
+    else this.removeFree(blockId, account);
+    account.heldBlocks -= 1;
+    this.ofBlock[blockId] = undefined;
+    if (account.heldBlocks > 0) return;
+    this.byNumber.delete(account.number);
+    if (this.victim?.account === account) this.victim = undefined;
+  }
+
+  /** A free block is in use again. */
+  use(blockId: BlockId): void {
+    const account = this.accountOf(blockId);
+    this.removeFree(blockId, account);
+    account.liveBlocks += 1;
+    if (this.expiresAtMs(blockId) <= this.clock()) this.retention[blockId] = 0;
+  }
+
+  /** A block that was in use is free, with content. Its time of retention begins anew. */
+  free(blockId: BlockId): void {
+    const account = this.accountOf(blockId);
+    account.liveBlocks -= 1;
+    this.freedAtMs[blockId] = this.clock();
+    this.addFree(blockId, account);
+  }
+
+  /** Asks for the block, in use, to be retained when it is free; the longest time that was asked for counts. */
+  prolong(blockId: BlockId, retention: number): void {
+    this.retention[blockId] = Math.max(this.retention[blockId], retention);
+  }
+
+  pin(blockId: BlockId, pinned: boolean): void {
+    const account = this.accountOf(blockId);
+    const isFree = this.links.has(blockId);
+    if (isFree) this.removeFree(blockId, account);
+    this.pinned[blockId] = pinned ? 1 : 0;
+    // Behind what was freed since: a list is in the order of time, and this is hardly ever off.
+    if (isFree) this.addFree(blockId, account);
+  }
+
+  /** The free block whose memory is used next, of those with an owner; it stays where it is. */
+  next({ number, quotaBlocks = Number.POSITIVE_INFINITY }: KvOwner): BlockId | undefined {
+    const taker = this.byNumber.get(number);
+    const isFull = taker !== undefined && taker.freeBlocks > 0 && taker.heldBlocks >= quotaBlocks;
+    const victim = isFull ? taker : this.victimFor(number);
+    return victim && this.frontOf(victim);
+  }
+
+  /** A free block that the owner keeps beyond its quota. */
+  surplusOf({ number, isOverQuota }: OwnerAccount): BlockId | undefined {
+    const account = isOverQuota ? this.byNumber.get(number) : undefined;
+    return account && this.frontOf(account);
+  }
+
+  /** Free blocks that the others' floors hold; undefined: everybody's. */
+  protectedFrom(number: number | undefined): number {
+    this.look();
+    let blocks = 0;
+    for (const account of this.byNumber.values()) {
+      if (account.number === number) continue;
+      blocks += Math.max(0, Math.min(account.heldBlocks, Math.floor(this.floorBlocks)) - account.liveBlocks);
+    }
+    return blocks;
+  }
+
+  /** What `protectedFrom` is at most. */
+  get mostProtected(): number {
+    return Math.floor(this.blockCount * floorPart);
+  }
+
+  /** Owners one after the other, of each the free blocks in order. For tests and for checks. */
+  *freeInOrder(): IterableIterator<BlockId> {
+    for (const { lists } of this.byNumber.values()) for (const list of lists) yield* list;
+  }
+
+  private accountOf(blockId: BlockId): Account {
+    const account = this.ofBlock[blockId];
+    if (account === undefined) throw new Error(`block ${blockId} has no owner`);
+    return account;
+  }
+
+  private listOf(blockId: BlockId, { lists }: Account): FreeList {
+    return lists[this.pinned[blockId] === 1 ? pinnedList : this.retention[blockId]];
+  }
+
+  private addFree(blockId: BlockId, account: Account): void {
+    this.listOf(blockId, account).pushBack(blockId);
+    this.freeBlocks += 1;
+  }
+
+  private removeFree(blockId: BlockId, account: Account): void {
+    this.listOf(blockId, account).remove(blockId);
+    this.freeBlocks -= 1;
+  }
+
+  private expiresAtMs(blockId: BlockId): number {
+    return this.freedAtMs[blockId] + retentionTimesMs[this.retention[blockId]];
+  }
+
+  /** Of an owner's free blocks the one to go first. Each list is in the order of time, so its first is its oldest. */
+  private frontOf({ lists }: Account): BlockId | undefined {
+    const nowMs = this.clock();
+    let oldest: BlockId | undefined;
+    let soonest: BlockId | undefined;
+    for (let list = 0; list < pinnedList; list++) {
+      const front = lists[list].front;
+      if (front === undefined) continue;
+      if (list === 0 || this.expiresAtMs(front) <= nowMs) {
+        if (oldest === undefined || this.freedAtMs[front] < this.freedAtMs[oldest]) oldest = front;
+      } else if (soonest === undefined || this.expiresAtMs(front) < this.expiresAtMs(soonest)) soonest = front;
+    }
+    return oldest ?? soonest ?? lists[pinnedList].front;
+  }
+
+  private victimFor(taker: number): Account | undefined {
+    const { victim } = this;
+    const isFresh = this.takesUntilLook > 0 && victim !== undefined && victim.rank < own;
+    if (isFresh && this.rankOf(victim.account, taker) === victim.rank) return victim.account;
+    this.look();
+    let best: (Victim & { readonly freedAtMs: number }) | undefined;
+    for (const account of this.byNumber.values()) {
+      const rank = this.rankOf(account, taker);
+      if (rank === nothing || (best !== undefined && rank > best.rank)) continue;
+      const front = this.frontOf(account);
+      const freedAtMs = front === undefined ? 0 : this.freedAtMs[front];
+      if (best === undefined || rank < best.rank || freedAtMs < best.freedAtMs) best = { account, rank, freedAtMs };
+    }
+    this.victim = best;
+    return best?.account;
+  }
+
+  private rankOf(account: Account, taker: number): number {
+    if (account.freeBlocks === 0) return nothing;
+    if (account.heldBlocks <= this.floorBlocks) return account.number === taker ? own : protectedRank;
+    if (account.onlyPinnedFree) return pinnedOnly;
+    return account.heldBlocks > this.shareBlocks ? overShare : overFloor;
+  }
+
+  /** What everybody may hold, from what everybody holds. */
+  private look(): void {
+    if (this.takesUntilLook > 0) return;
+    this.takesUntilLook = this.takesBetweenLooks;
+    const held = Float64Array.from(this.byNumber.values(), ({ heldBlocks }) => heldBlocks).sort();
+    this.shareBlocks = levelOf(held, this.blockCount * sharePart);
+    this.floorBlocks = levelOf(held, this.blockCount * floorPart);
+  }
+}
+
+/** Where to cut amounts, in rising order, so that they sum up to `total`; Infinity: they do not come to more. */
+export function levelOf(rising: Float64Array, total: number): number {
+  let rest = total;
+  for (let index = 0; index < rising.length; index++) {
+    const level = rest / (rising.length - index);
+    if (rising[index] > level) return level;
+    rest -= rising[index];
+  }
+  return Number.POSITIVE_INFINITY;
+}
