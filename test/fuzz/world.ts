@@ -138,11 +138,22 @@ class Objects {
       vector_store_id: store,
       batch_id: batch,
       job_id: job,
+      fragment_id: await this.#fragmentOf(apiKey, store),
       response_id: response,
       tenant_id: spoilt.id,
       key_id: key.id,
       id: model,
     };
+  }
+
+  /** Of a store that is being ingested. */
+  async #fragmentOf(apiKey: string, store: string): Promise<string> {
+    for (;;) {
+      const answer = await this.call(apiKey, "GET", `/admin/v1/vector_stores/${store}/fragments`);
+      const { data = [] } = (await answer.json()) as { readonly data?: readonly { readonly id: string }[] };
+      if (data[0] !== undefined) return data[0].id;
+      await Bun.sleep(2);
+    }
   }
 
   async #bulk(apiKey: string): Promise<ObjectIds> {
