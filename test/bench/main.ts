@@ -20,6 +20,7 @@ import { poolBench } from "./pool.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
 import { retrievalBench } from "./retrieval.ts";
+import { reuseDecayBench } from "./reuse-decay.ts";
 import { streamsBench } from "./streams.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
@@ -47,6 +48,7 @@ const benches: readonly Bench[] = [
   killWorkerBench,
   killGatewayBench,
   streamsBench,
+  reuseDecayBench,
 ];
 
 function listText(): string {
