@@ -22,6 +22,8 @@ export interface GenerationInput {
   readonly affinity: string;
   /** Nothing is shown before the end: see DispatchRequest. */
   readonly restartable: boolean;
+  /** Called once when it has ended, also when its reader has gone; not when it has failed. */
+  readonly onRunEnd?: ((end: EndEvent) => void) | undefined;
 }
 
 export interface TextEvent {
@@ -54,16 +56,17 @@ export function generate(
   input: GenerationInput,
 ): AsyncGenerator<CompletionEvent, void> {
   const stopper = new AbortController();
-  const { stops, signal, ...request } = input;
+  const { stops, signal, onRunEnd, ...request } = input;
+  const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, false, event.usage.completionTokens));
   // Submitted now, not at the first read: several completions run side by side, and a refusal is thrown here.
-  const events = dispatcher.submit({ ...request, signal: AbortSignal.any([signal, stopper.signal]) });
-  return textOf(events, () => new Detokenizer(tokenBytes, stops), stopper);
+  const events = dispatcher.submit({ ...request, onAbandoned, signal: AbortSignal.any([signal, stopper.signal]) });
+  return textOf(events, () => new Detokenizer(tokenBytes, stops), { stopper, onRunEnd });
 }
 
 async function* textOf(
   events: ReturnType<Dispatcher["submit"]>,
   open: () => Detokenizer,
-  stopper: AbortController,
+  { stopper, onRunEnd }: { readonly stopper: AbortController } & Pick<GenerationInput, "onRunEnd">,
 ): AsyncGenerator<CompletionEvent, void> {
   let detokenizer = open();
   let receivedTokens = 0;
@@ -85,9 +88,12 @@ async function* textOf(
       yield { type: "restart" };
       continue;
     }
+    const end = { ...endOf(event, stop !== undefined, receivedTokens), stoppedBy: stop };
+    // Before anything is shown: the reader may leave at any text.
+    onRunEnd?.(end);
     const { text } = detokenizer.end();
     if (text !== "") yield { type: "text", text, logprobs: [] };
-    yield { ...endOf(event, stop !== undefined, receivedTokens), stoppedBy: stop };
+    yield end;
   }
 }
 

@@ -5,7 +5,7 @@ import type { CacheSalt } from "../worker/contract/units.ts";
 import type { Awaitable, HybridWeights, RetrievedFragment } from "./corpus/retrieve.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { ApiError } from "./errors.ts";
-import { type CompletionEvent, generate, mergeCompletions } from "./generation.ts";
+import { type CompletionEvent, type EndEvent, generate, mergeCompletions } from "./generation.ts";
 import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
 import { completionTokens, tokenCount } from "./room.ts";
@@ -88,6 +88,8 @@ export interface PipelineDeps {
   /** Called when a request that used retrieved fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
   readonly requestMs: number;
+  /** Told of every run that has ended, read or not; `isFirst` of the first choice of its prompt. */
+  readonly onRunEnd?: (tenantId: string, end: EndEvent, isFirst: boolean) => void;
 }
 
 export class Pipeline {
@@ -166,6 +168,7 @@ export class Pipeline {
         signal,
         restartable,
         affinity: `${tenantId} ${request.cacheKey ?? ""}`,
+        onRunEnd: (end) => this.#deps.onRunEnd?.(tenantId, end, index % request.choiceCount === 0),
       });
     let completions: readonly ReturnType<typeof generate>[];
     try {

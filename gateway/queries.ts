@@ -6,7 +6,7 @@ import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
-import { QueryService } from "./execute/query-service.ts";
+import { QueryService, type QueryServiceDeps } from "./execute/query-service.ts";
 import type { QueryLowering } from "./execute/run-tree.ts";
 import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { TenantService } from "./tenant/tenants.ts";
@@ -27,10 +27,11 @@ export interface QueryParts {
   readonly tenants: Pick<TenantService, "cacheSalt">;
   readonly corpus: Pick<Corpus, "retrieve" | "readFragments" | "evictDeleted">;
   readonly reduceArity: number | undefined;
+  readonly onLateEnd: QueryServiceDeps["onLateEnd"];
 }
 
 export function openQueries(parts: QueryParts): QueryService {
-  const { workers, text, tenants, corpus, reduceArity } = parts;
+  const { workers, text, tenants, corpus, reduceArity, onLateEnd } = parts;
   const { dispatcher, registry, residency } = workers;
   const residents = (run: PlanRun, blockTokens: number) => {
     let best = { worker: "", cachedTokens: 0 };
@@ -54,5 +55,6 @@ export function openQueries(parts: QueryParts): QueryService {
     filters: attributeFilterSchema,
     residents,
     reduceArity,
+    onLateEnd,
   });
 }

@@ -12,9 +12,11 @@ import { ComparedPrompts } from "./compared-prompts.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
+import { countChoice } from "./counted.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding.ts";
 import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
+import type { EndEvent } from "./generation.ts";
 import type { AppEnv } from "./http/auth.ts";
 import { addCacheRoutes } from "./http/cache.ts";
 import { addDocsRoutes, describedRoutes } from "./http/docs.ts";
@@ -38,7 +40,7 @@ import { listen } from "./listen.ts";
 import { createLog, type Log } from "./log.ts";
 import { metered, paced } from "./metered.ts";
 import { Metrics } from "./metrics.ts";
-import { Pipeline } from "./pipeline.ts";
+import { Pipeline, type PipelineDeps } from "./pipeline.ts";
 import { type LimitedWorkers, openQueries } from "./queries.ts";
 import { openRecords, type Records } from "./records.ts";
 import { SpanService } from "./span-service.ts";
@@ -163,10 +165,13 @@ function openApp({ workers, text, tenants, corpus, embedding, records, config, l
   const metrics = new Metrics(records.usage);
   const rateLimiter = new RateLimiter(limits.limitedOwners);
   const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter) };
+  const onRunEnd = (tenantId: string, end: EndEvent, isFirst: boolean): void =>
+    countChoice(metrics, tenantId, end, isFirst);
+  const onLateEnd = (tenantId: string, end: EndEvent): void => countChoice(metrics, tenantId, end, true);
   const chat = {
     stored: records.stored,
     compared: new ComparedPrompts(limits.comparedTurns),
-    pipeline: openPipeline(limited, text, tenants, corpus),
+    pipeline: openPipeline({ workers: limited, text, tenants, corpus, onRunEnd }),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
     metrics,
@@ -176,7 +181,14 @@ function openApp({ workers, text, tenants, corpus, embedding, records, config, l
   };
   const { limiter, nowMs } = chat;
   const query = {
-    queries: openQueries({ workers: limited, text, tenants, corpus, reduceArity: config.queryReduceArity }),
+    queries: openQueries({
+      workers: limited,
+      text,
+      tenants,
+      corpus,
+      reduceArity: config.queryReduceArity,
+      onLateEnd,
+    }),
     limiter,
     metrics,
     nowMs,
@@ -230,12 +242,12 @@ function poolTokens(card: ModelCard | undefined): number {
   return card.blockCount * card.blockTokens;
 }
 
-function openPipeline(
-  workers: Pick<LimitedWorkers, "dispatcher" | "registry">,
-  text: TextSide,
-  tenants: TenantService,
-  corpus: Corpus,
-): Pipeline {
+interface PipelineParts extends Pick<AppParts, "text" | "tenants" | "corpus"> {
+  readonly workers: Pick<LimitedWorkers, "dispatcher" | "registry">;
+  readonly onRunEnd: NonNullable<PipelineDeps["onRunEnd"]>;
+}
+
+function openPipeline({ workers, text, tenants, corpus, onRunEnd }: PipelineParts): Pipeline {
   return new Pipeline({
     dispatcher: workers.dispatcher,
     tokenBytes: text.tokenBytes,
@@ -246,6 +258,7 @@ function openPipeline(
       corpus.retrieve({ tenantId, query, ...search, filters: search.filters as AttributeFilter | undefined }),
     fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
     requestMs: limits.requestMs,
+    onRunEnd,
   });
 }
 

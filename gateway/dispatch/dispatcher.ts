@@ -255,6 +255,7 @@ export class Dispatcher implements WorkerEvents {
 
   #finish(entry: InFlight, event: FinishedEvent): void {
     this.#settle(entry, event.usage.promptTokens + event.usage.completionTokens);
+    if (entry.abandoned) entry.request.onAbandoned?.(event);
     entry.queue.push(event);
     entry.queue.end();
   }

@@ -1,12 +1,12 @@
 /** A queue between one producer and one consumer that reads it as an async iterator. */
 export class EventQueue<T> implements AsyncIterableIterator<T> {
   readonly #items: T[] = [];
-  readonly #onReturn: () => void;
+  readonly #onReturn: (unread: readonly T[], open: boolean) => void;
   #waiting: { resolve(result: IteratorResult<T>): void; reject(reason: unknown): void } | undefined;
   #end: { readonly error: unknown } | "done" | undefined;
 
-  /** @param onReturn called when the consumer stops reading before the end */
-  constructor(onReturn: () => void) {
+  /** @param onReturn called when the consumer stops reading; `open` while nothing has ended the queue */
+  constructor(onReturn: (unread: readonly T[], open: boolean) => void) {
     this.#onReturn = onReturn;
   }
 
@@ -53,8 +53,7 @@ export class EventQueue<T> implements AsyncIterableIterator<T> {
   return(): Promise<IteratorResult<T>> {
     const open = this.#end === undefined;
     this.end();
-    this.#items.length = 0;
-    if (open) this.#onReturn();
+    this.#onReturn(this.#items.splice(0), open);
     return Promise.resolve({ value: undefined, done: true });
   }
 

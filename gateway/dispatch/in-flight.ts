@@ -22,6 +22,8 @@ export interface InFlight {
   pendingTokens: number;
   streamedTokens: number;
   aborted: boolean;
+  /** Its reader has gone. */
+  abandoned: boolean;
   /** Of a request that asks why KV was not found: what was known when it was sent. */
   lookUp: LookUp | undefined;
 }
@@ -32,7 +34,12 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
   const entry: InFlight = {
     request,
     tenantId: request.tenantId,
-    queue: new EventQueue(onAbort),
+    queue: new EventQueue((unread, open) => {
+      const end = unread.find((event) => event.type === "finished");
+      if (end !== undefined) request.onAbandoned?.(end);
+      entry.abandoned = open;
+      if (open) onAbort();
+    }),
     promptTokens,
     tokens: promptTokens,
     readAtMs: request.readAtMs ?? performance.now(),
@@ -45,6 +52,7 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
     pendingTokens: 0,
     streamedTokens: 0,
     aborted: false,
+    abandoned: false,
     lookUp: undefined,
   };
   return entry;

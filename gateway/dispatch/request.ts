@@ -39,6 +39,8 @@ export interface DispatchRequest {
   readonly diagnose?: boolean | undefined;
   /** Called once when it has ended, with the tokens it took: 0 when the server failed before the first. */
   readonly onEnd?: (tokens: number) => void;
+  /** Called with the end when its reader had gone before it. */
+  readonly onAbandoned?: ((end: FinishedEvent) => void) | undefined;
 }
 
 export type GenerationEvent =

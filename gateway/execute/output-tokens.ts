@@ -8,6 +8,8 @@ import { Detokenizer, type TokenBytes, textOfTokens } from "../lower/detokenizer
 export interface OutputRequest extends DispatchRequest {
   readonly signal: AbortSignal;
   readonly stops: readonly string[];
+  /** Called when it has ended, aborted or not; not when it has failed. */
+  readonly onRunEnd?: ((end: EndEvent) => void) | undefined;
 }
 
 export interface OutputTokens {
@@ -19,7 +21,7 @@ export interface OutputTokens {
 export async function outputTokens(
   dispatcher: Pick<Dispatcher, "submit">,
   tokenBytes: TokenBytes,
-  { stops, signal, ...request }: OutputRequest,
+  { stops, signal, onRunEnd, ...request }: OutputRequest,
 ): Promise<OutputTokens> {
   const stopper = new AbortController();
   const events = dispatcher.submit({ ...request, signal: AbortSignal.any([signal, stopper.signal]) });
@@ -32,8 +34,10 @@ export async function outputTokens(
   let reading = open();
   for await (const event of events) {
     if (event.type === "restarted") reading = open();
-    else if (event.type === "finished") return outputOf(event, reading, tokenBytes, signal);
-    else if (!reading.stopped) {
+    else if (event.type === "finished") {
+      onRunEnd?.(endOf(event, reading.stopped, reading.tokenIds.length));
+      return outputOf(event, reading, tokenBytes, signal);
+    } else if (!reading.stopped) {
       read(reading, event.tokenIds, stops.length > 0);
       if (reading.stopped) stopper.abort();
     }

@@ -26,6 +26,8 @@ export interface QueryJob {
   readonly query: Query;
   /** false: the outermost generates compute their whole prompts. */
   readonly reuse: boolean;
+  /** The report is to tell why KV was not found. */
+  readonly diagnose?: boolean | undefined;
   /** The caller shows nothing before the end. */
   readonly restartable: boolean;
   readonly signal: AbortSignal;
@@ -39,7 +41,7 @@ export interface QueryRun {
   readonly report: TreeReport;
 }
 
-export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBytes"> {
+export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBytes" | "onLateEnd"> {
   /** undefined while no worker was ever ready. */
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => QueryLowering;
@@ -132,8 +134,8 @@ export class QueryService {
   }
 
   #open(card: ModelCard, job: QueryJob, textsOf: (tree: TreeRun, inner: Inner) => Promise<readonly string[]>): Opened {
-    const { dispatcher, tokenBytes, lowererFor, cacheSalt, retrieve, fragments, countTokens } = this.#deps;
-    const { requestId, tenantId, reuse, restartable } = job;
+    const { dispatcher, tokenBytes, lowererFor, cacheSalt, retrieve, fragments, countTokens, onLateEnd } = this.#deps;
+    const { requestId, tenantId, reuse, diagnose, restartable } = job;
     const ender = new AbortController();
     const sources: Sources = {
       retrieve: (search) => retrieve(tenantId, search),
@@ -147,13 +149,14 @@ export class QueryService {
     const resolver = new Resolver(sources, signal);
     const bounds = { concurrency: limits.queryConcurrency, defaultTokens: limits.queryDefaultTokens };
     const tree = new TreeRun(
-      { dispatcher, tokenBytes, card, lowerer: lowererFor(card), ...bounds },
+      { dispatcher, tokenBytes, card, lowerer: lowererFor(card), onLateEnd, ...bounds },
       {
         requestId,
         tenantId,
         salt: cacheSalt(tenantId),
         fragments: resolver.fragments,
         reuse,
+        diagnose,
         restartable,
         signal,
         startMs,

@@ -1,4 +1,5 @@
 /** What ran of a tree, in the tree's order: inner generates before those that read them. */
+import type { MissReport } from "../dispatch/misses.ts";
 import type { FinishedEvent } from "../dispatch/request.ts";
 import type { EndEvent } from "../generation.ts";
 
@@ -26,9 +27,23 @@ export function asShown(end: EndEvent, promptTokens: number): EndEvent {
 export class TreeReport {
   readonly #generates: (GenerateReport | undefined)[] = [];
   readonly #outerSlots: number[] = [];
+  readonly #onLate: (end: EndEvent) => void;
+  #counted = false;
+  readonly #preparedMisses: MissReport[] = [];
   #preparedTokens = 0;
   #preparedCachedTokens = 0;
   #preparedWriteTokens = 0;
+
+  /** @param onLate told of a run that ends after all was counted: nobody waited for it */
+  constructor(onLate: (end: EndEvent) => void = () => undefined) {
+    this.#onLate = onLate;
+  }
+
+  /** What has ended by now; called once. */
+  count(): { readonly ends: readonly EndEvent[]; readonly usage: ReturnType<TreeReport["usage"]> } {
+    this.#counted = true;
+    return { ends: this.generates.map(({ end }) => end), usage: this.usage() };
+  }
 
   /** Slots for the samples of one generate. */
   reserve(count: number): readonly number[] {
@@ -39,6 +54,7 @@ export class TreeReport {
 
   ended(slot: number, report: GenerateReport): void {
     this.#generates[slot] = report;
+    if (this.#counted) this.#onLate(report.end);
   }
 
   /** An outermost generate: its runs are the answer's choices. */
@@ -47,10 +63,24 @@ export class TreeReport {
     this.#outerSlots.push(slot);
   }
 
-  prepared({ usage }: FinishedEvent): void {
+  prepared({ usage, misses = [] }: FinishedEvent): void {
+    this.#preparedMisses.push(...misses);
     this.#preparedTokens += usage.promptTokens;
     this.#preparedCachedTokens += usage.cachedTokens;
     this.#preparedWriteTokens += usage.cacheWriteTokens;
+  }
+
+  /**
+   * Why KV of the outermost generate's prompt was not found, when that was asked for. What the tree itself computed
+   * ahead of it was not found either: the reason is the one that was met then.
+   */
+  get misses(): readonly MissReport[] {
+    const before = new Map<string, MissReport>();
+    for (const miss of this.#preparedMisses) {
+      if (miss.id !== undefined && miss.reason !== undefined && !before.has(miss.id)) before.set(miss.id, miss);
+    }
+    const misses = this.outer[0]?.end.report.misses ?? [];
+    return misses.map((miss) => (miss.reason === undefined ? (before.get(miss.id ?? "") ?? miss) : miss));
   }
 
   /** Those that have ended. */

@@ -10,7 +10,7 @@ import { Pace } from "../corpus/pace.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import { Placement } from "../dispatch/placement.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request.ts";
-import { type CompletionEvent, generate } from "../generation.ts";
+import { type CompletionEvent, type EndEvent, generate } from "../generation.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { FragmentSource, GeneratedOutput, LoweredGenerate, QueryContext } from "../lower/query-context.ts";
 import type { Generate, Repeat } from "../query/ir.ts";
@@ -47,6 +47,8 @@ export interface TreeDeps {
   readonly concurrency: number;
   /** What `max_tokens: 0` stands for, where the context has the room. */
   readonly defaultTokens: number;
+  /** Told of a run that ended when nobody waited for it any more. */
+  readonly onLateEnd?: ((tenantId: string, end: EndEvent) => void) | undefined;
 }
 
 export interface TreeJob {
@@ -57,6 +59,7 @@ export interface TreeJob {
   readonly fragments: ReadonlyMap<string, FragmentSource>;
   /** false: the outermost generates compute their whole prompts (the baseline of measurements). */
   readonly reuse: boolean;
+  readonly diagnose?: boolean | undefined;
   readonly restartable: boolean;
   /** Aborts everything. */
   readonly signal: AbortSignal;
@@ -76,7 +79,7 @@ interface Ready {
 type Submission = Pick<DispatchRequest, "plan" | "params" | "reuse" | "restartable" | "closeTokenIds">;
 
 export class TreeRun {
-  readonly report = new TreeReport();
+  readonly report: TreeReport;
   readonly #deps: TreeDeps;
   readonly #job: TreeJob;
   readonly #slots: Slots;
@@ -91,6 +94,7 @@ export class TreeRun {
     this.#deps = deps;
     this.#job = job;
     this.#slots = new Slots(deps.concurrency);
+    this.report = new TreeReport((end) => deps.onLateEnd?.(job.tenantId, end));
   }
 
   /**
@@ -137,18 +141,18 @@ export class TreeRun {
   }
 
   async #generate(inner: Inner): Promise<readonly GeneratedOutput[]> {
-    const { node } = inner;
+    const { node, path, place } = inner;
     const starting = this.#ready(inner, true);
     const order = this.report.reserve(sampleCount(node));
     const { lowered, maxTokens, seed } = await starting;
     const { plan, closeTokenIds } = lowered;
     const { options } = generateOf(node);
     const sample = async (slot: number, index: number): Promise<GeneratedOutput> => {
-      const params = generateParams(options, maxTokens, seed, index, inner.path);
+      const params = generateParams(options, maxTokens, seed, index, path);
       const submission = { plan, params, reuse: true, restartable: true, closeTokenIds };
-      const { tokenIds, end } = await this.#submitOutput(submission, options.stop ?? []);
-      const shown = asShown(end, lowered.promptTokens);
-      this.report.ended(slot, { path: inner.path, place: inner.place, index, end: shown });
+      const onRunEnd = (end: EndEvent): void =>
+        this.report.ended(slot, { path, place, index, end: asShown(end, lowered.promptTokens) });
+      const { tokenIds } = await this.#submitOutput(submission, options.stop ?? [], onRunEnd);
       return { tokenIds, known: true };
     };
     const outputs = await Promise.all(order.map(sample));
@@ -225,14 +229,11 @@ export class TreeRun {
     try {
       const params = generateParams(options, ready.maxTokens, ready.seed, index, outer.path);
       const request = this.#request({ plan: ready.lowered.plan, params, reuse, restartable });
-      for await (const event of generate(dispatcher, tokenBytes, { ...request, stops: options.stop ?? [] })) {
-        if (event.type !== "end") {
-          yield event;
-          continue;
-        }
-        const end = asShown(event, ready.lowered.promptTokens);
-        this.report.outerEnded(slot, { path: outer.path, place: outer.place, index, end });
-        yield end;
+      const shown = (end: EndEvent): EndEvent => asShown(end, ready.lowered.promptTokens);
+      const onRunEnd = (end: EndEvent): void =>
+        this.report.outerEnded(slot, { path: outer.path, place: outer.place, index, end: shown(end) });
+      for await (const event of generate(dispatcher, tokenBytes, { ...request, stops: options.stop ?? [], onRunEnd })) {
+        yield event.type === "end" ? shown(event) : event;
       }
     } catch (error) {
       throw atPath(error, outer.path);
@@ -241,21 +242,21 @@ export class TreeRun {
     }
   }
 
-  async #submitOutput(submission: Submission, stops: readonly string[]) {
+  async #submitOutput(submission: Submission, stops: readonly string[], onRunEnd?: (end: EndEvent) => void) {
     const leave = await this.#slots.enter(this.#job.signal);
     try {
       const { dispatcher, tokenBytes } = this.#deps;
-      return await outputTokens(dispatcher, tokenBytes, { ...this.#request(submission), stops });
+      return await outputTokens(dispatcher, tokenBytes, { ...this.#request(submission), stops, onRunEnd });
     } finally {
       leave();
     }
   }
 
   #request(submission: Submission) {
-    const { requestId, tenantId, signal, startMs, endMs, affinity } = this.#job;
+    const { requestId, tenantId, signal, startMs, endMs, affinity, diagnose } = this.#job;
     const deadlineMs = Math.max(1, endMs - performance.now());
     this.#requestCount += 1;
-    const shared = { tenantId, readAtMs: startMs, deadlineMs, signal, affinity, placement: this.#placement };
+    const shared = { tenantId, readAtMs: startMs, deadlineMs, signal, affinity, diagnose, placement: this.#placement };
     const restartable = submission.restartable ?? true;
     return { ...submission, ...shared, restartable, requestId: `${requestId}.${this.#requestCount}` };
   }

@@ -1,5 +1,6 @@
 /** The JSON of chat completions: whole answers, chunks, usage, and the `spangate` object. */
 import type { SpanReport, TokenLogprob } from "../../worker/contract/messages.ts";
+import { shareOf, sumOf } from "../counted.ts";
 import type { MissReport } from "../dispatch/misses.ts";
 import type { EndEvent } from "../generation.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
@@ -19,17 +20,15 @@ export interface Choice {
 }
 
 export function usageOf(ends: readonly EndEvent[]) {
-  // Choices share the prompt: it is counted once, as the first choice found it.
-  const usage = ends[0]?.report.usage;
-  const promptTokens = usage?.promptTokens ?? 0;
-  const completionTokens = ends.reduce((sum, end) => sum + end.completionTokens, 0);
+  const shares = ends.map((end, index) => shareOf(end, index === 0));
+  const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = sumOf(shares);
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completionTokens,
     total_tokens: promptTokens + completionTokens,
     prompt_tokens_details: {
-      cached_tokens: usage?.cachedTokens ?? 0,
-      cache_write_tokens: usage?.cacheWriteTokens ?? 0,
+      cached_tokens: cachedTokens,
+      cache_write_tokens: cacheWriteTokens,
       audio_tokens: 0,
     },
     completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },

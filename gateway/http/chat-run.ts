@@ -1,17 +1,15 @@
 /** What every API that answers a conversation has in common: a place for the tenant, a run of the pipeline, an end. */
 import type { Context } from "hono";
-import type { Metrics } from "../metrics.ts";
 import type { ChatJob, ChatRequest, ChatRun, Pipeline } from "../pipeline.ts";
 import type { AppEnv } from "./auth.ts";
 import { tenantIdOf } from "./auth.ts";
 import type { Choice } from "./chat-answer.ts";
-import { type Completion, countRuns, emptyChoices, endsOf } from "./completion.ts";
+import { type Completion, emptyChoices } from "./completion.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 
 export interface ChatRunDeps {
   readonly pipeline: Pick<Pipeline, "chat">;
   readonly limiter: ConcurrencyLimiter;
-  readonly metrics: Metrics;
 }
 
 /** What a run is asked with, whatever it is asked for. */
@@ -45,7 +43,7 @@ export interface RunParts {
  */
 export async function runJob(
   context: Context<AppEnv>,
-  { limiter, metrics }: Pick<ChatRunDeps, "limiter" | "metrics">,
+  { limiter }: Pick<ChatRunDeps, "limiter">,
   { choices, stream, start, answer }: RunParts,
 ): Promise<Response> {
   const tenantId = tenantIdOf(context);
@@ -54,11 +52,7 @@ export async function runJob(
     const client = new AbortController();
     const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
     const run = await start({ requestId: context.get("requestId"), tenantId, signal, restartable: !stream });
-    const onEnd = (): void => {
-      leave();
-      countRuns(metrics, tenantId, endsOf(choices));
-    };
-    return await answer(run, { events: run.events, choices, client, onEnd });
+    return await answer(run, { events: run.events, choices, client, onEnd: leave });
   } catch (error) {
     leave();
     throw error;

@@ -1,8 +1,7 @@
-/** What every route that generates has in common: choices are collected, answered whole or streamed, and counted. */
+/** What every route that generates has in common: choices are collected, and answered whole or streamed. */
 import type { Context } from "hono";
 import type { ApiError } from "../errors.ts";
 import type { CompletionEvent, EndEvent, TextEvent } from "../generation.ts";
-import type { Metrics } from "../metrics.ts";
 import type { AppEnv } from "./auth.ts";
 import type { Choice } from "./chat-answer.ts";
 import { type SseFraming, type SseStream, sseResponse } from "./sse.ts";
@@ -150,30 +149,4 @@ export function collect(choice: Choice | undefined, event: CompletionEvent): voi
   }
   choice.text += event.text;
   choice.logprobs.push(...event.logprobs);
-}
-
-export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
-
-/** The token counters, and with the same numbers the tenant's usage. */
-export function countRuns(metrics: Metrics, tenantId: string, runs: readonly CountedRun[]): void {
-  for (const { reason, completionTokens, report } of runs) {
-    const { timings, usage, workerId: worker } = report;
-    const seconds = (ms: number): number => ms / 1000;
-    metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
-    metrics.count("vllm:prompt_tokens_total", "Prompt tokens.", { worker }, usage.promptTokens);
-    metrics.count("vllm:generation_tokens_total", "Generated tokens.", { worker }, completionTokens);
-    metrics.count("spangate_cached_tokens_total", "Prompt tokens that were cached.", { worker }, usage.cachedTokens);
-    metrics.count("spangate_cache_write_tokens_total", "Prompt tokens stored.", { worker }, usage.cacheWriteTokens);
-    const { promptTokens, cachedTokens, cacheWriteTokens } = usage;
-    metrics.tenantUsage?.add(tenantId, { requests: 1, promptTokens, cachedTokens, cacheWriteTokens, completionTokens });
-    metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", promptTokens);
-    metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
-    metrics.observe(
-      "vllm:time_to_first_token_seconds",
-      "Arrival in the worker to first token.",
-      seconds(timings.ttftMs),
-    );
-    metrics.observe("vllm:request_queue_time_seconds", "Arrival in the worker to admission.", seconds(timings.queueMs));
-    metrics.observe("vllm:request_prefill_time_seconds", "Admission to last prompt token.", seconds(timings.prefillMs));
-  }
 }

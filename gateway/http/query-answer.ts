@@ -1,10 +1,12 @@
 /** The JSON of span queries' answers. */
 
+import { countAnswer } from "../counted.ts";
 import type { Explanation } from "../execute/explain.ts";
 import type { PreparedSpans } from "../execute/prepare-tree.ts";
 import type { GenerateReport, TreeReport } from "../execute/report.ts";
+import type { Metrics } from "../metrics.ts";
 import type { Query } from "../query/ir.ts";
-import { type AnswerHead, type Choice, chatChunks, rounded, spanBody } from "./chat-answer.ts";
+import { type AnswerHead, type Choice, chatChunks, diagnosticsOf, rounded, spanBody } from "./chat-answer.ts";
 import { type ChunkShape, finishReasonOf } from "./completion.ts";
 
 /** A map's answer is a text completion with one choice for each input; all others are chat completions. */
@@ -37,6 +39,12 @@ export function queryAnswer(
   };
 }
 
+/** The numbers that `queryFacts` answers; called once. */
+export function countTree(metrics: Metrics, tenantId: string, report: TreeReport): void {
+  const { ends, usage } = report.count();
+  countAnswer(metrics, tenantId, ends, usage);
+}
+
 /** Usage of the whole tree, and what became of each run. */
 export function queryFacts(requestId: string, report: TreeReport) {
   const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = report.usage();
@@ -58,6 +66,7 @@ export function queryFacts(requestId: string, report: TreeReport) {
       prefill_ms: rounded(prefillMs),
       ttft_ms: rounded(ttftMs),
       spans: (outer?.spans ?? []).map(spanBody),
+      ...diagnosticsOf(report.misses),
       generates: report.generates.map(generateFacts),
       prepared: { tokens: report.preparedTokens.all, computed_tokens: report.preparedTokens.computed },
       ...(blend === undefined ? {} : { blend }),

@@ -1,9 +1,9 @@
 /** Runs a query to its whole answer: for /v1/query/execute's callers that are no HTTP request of their own. */
 import type { BulkRunner } from "../execute/bulk.ts";
 import type { Query } from "../query/ir.ts";
-import { collect, countRuns, emptyChoices } from "./completion.ts";
+import { collect, emptyChoices } from "./completion.ts";
 import type { QueryRouteDeps } from "./query.ts";
-import { answerKindOf, headOf, queryAnswer } from "./query-answer.ts";
+import { answerKindOf, countTree, headOf, queryAnswer } from "./query-answer.ts";
 
 export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantId: string): BulkRunner {
   const jobOf = (query: Query, requestId: string, signal: AbortSignal) => {
@@ -22,8 +22,7 @@ export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantI
         const head = headOf(kind, requestId, run.model, nowMs());
         return { response: queryAnswer(kind, head, requestId, run.report, choices), usage: run.report.usage() };
       } finally {
-        const ends = run.report.generates.map(({ end }) => end);
-        countRuns(metrics, tenantId, ends);
+        countTree(metrics, tenantId, run.report);
       }
     },
   };

@@ -7,12 +7,13 @@ import type { Log } from "../log.ts";
 import type { Metrics } from "../metrics.ts";
 import type { Query } from "../query/ir.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
-import { answerStreamed, answerWhole, countRuns, emptyChoices } from "./completion.ts";
+import { answerStreamed, answerWhole, emptyChoices } from "./completion.ts";
 import { logFailure } from "./failure.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { readQuery } from "./paging.ts";
 import {
   answerKindOf,
+  countTree,
   explanationBody,
   headOf,
   preparedBody,
@@ -37,14 +38,14 @@ const flag = z
   .enum(["true", "false"])
   .transform((value) => value === "true")
   .optional();
-export const executeParams = z.strictObject({ stream: flag, reuse: flag });
+export const executeParams = z.strictObject({ stream: flag, reuse: flag, prompt_cache_diagnostics: flag });
 const noParams = z.strictObject({});
 
 export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
   declare(app, "POST", "/v1/query/execute", "inference", async (context) => {
-    const { stream = false, reuse = true } = readQuery(context, executeParams);
+    const { stream = false, reuse = true, prompt_cache_diagnostics: diagnose } = readQuery(context, executeParams);
     const query = await readQueryBody(context);
-    return await limited(context, deps, (leave) => execute(context, deps, { query, stream, reuse, leave }));
+    return await limited(context, deps, (leave) => execute(context, deps, { query, stream, reuse, diagnose, leave }));
   });
 
   // It computes what an execute would, and answers with no text: whoever may run queries may, and whoever prepares corpora.
@@ -91,7 +92,7 @@ function jobOf(context: Context<AppEnv>, query: Query, signal: AbortSignal): Que
   return { requestId, tenantId: tenantIdOf(context), query, reuse: true, restartable: true, signal };
 }
 
-interface ExecuteOptions extends Pick<QueryJob, "query" | "reuse"> {
+interface ExecuteOptions extends Pick<QueryJob, "query" | "reuse" | "diagnose"> {
   readonly stream: boolean;
   readonly leave: () => void;
 }
@@ -99,22 +100,18 @@ interface ExecuteOptions extends Pick<QueryJob, "query" | "reuse"> {
 async function execute(
   context: Context<AppEnv>,
   deps: QueryRouteDeps,
-  { query, reuse, stream, leave }: ExecuteOptions,
+  { query, reuse, diagnose, stream, leave }: ExecuteOptions,
 ): Promise<Response> {
   const requestId = context.get("requestId");
   const client = new AbortController();
   const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
-  const run = deps.queries.execute({ ...jobOf(context, query, signal), reuse, restartable: !stream });
+  const run = deps.queries.execute({ ...jobOf(context, query, signal), reuse, diagnose, restartable: !stream });
   const kind = answerKindOf(query);
   const head = headOf(kind, requestId, run.model, deps.nowMs());
   const choices = emptyChoices(run.choiceCount);
   const onEnd = (): void => {
     leave();
-    countRuns(
-      deps.metrics,
-      tenantIdOf(context),
-      run.report.generates.map(({ end }) => end),
-    );
+    countTree(deps.metrics, tenantIdOf(context), run.report);
   };
   const completion = { events: run.events, choices, client, onEnd };
   if (!stream)

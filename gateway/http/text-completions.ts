@@ -4,8 +4,8 @@ import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import { limits } from "../config.ts";
+import { shareOf, sumOf } from "../counted.ts";
 import type { ApiError } from "../errors.ts";
-import type { EndEvent } from "../generation.ts";
 import type { Log } from "../log.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { ChatRun, Pipeline, TextRequest } from "../pipeline.ts";
@@ -18,7 +18,7 @@ import { logFailure } from "./failure.ts";
 import { declare, type RouteAbout } from "./route.ts";
 import { chatFields, generateParams, optional, samplingFields, unsupportedChatFields } from "./schemas.ts";
 
-export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter" | "metrics"> {
+export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter"> {
   readonly pipeline: Pick<Pipeline, "complete">;
   readonly tokenBytes: TokenBytes;
   readonly nowMs: () => number;
@@ -198,20 +198,18 @@ function chunkShape(
 /** Each prompt counts once, as the first of its choices found it. */
 function factsOf(requestId: string, run: ChatRun, choices: readonly Choice[], choiceCount: number) {
   const ends = endsOf(choices);
-  const firsts = endsOf(choices.filter((_, index) => index % choiceCount === 0));
-  const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0);
-  const sumOf = (read: (usage: EndEvent["report"]["usage"]) => number): number =>
-    sum(firsts.map(({ report }) => read(report.usage)));
-  const promptTokens = sumOf((usage) => usage.promptTokens);
-  const completionTokens = sum(ends.map((end) => end.completionTokens));
+  const shares = choices.flatMap(({ end }, index) =>
+    end === undefined ? [] : shareOf(end, index % choiceCount === 0),
+  );
+  const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = sumOf(shares);
   return {
     usage: {
       prompt_tokens: promptTokens,
       completion_tokens: completionTokens,
       total_tokens: promptTokens + completionTokens,
       prompt_tokens_details: {
-        cached_tokens: sumOf((usage) => usage.cachedTokens),
-        cache_write_tokens: sumOf((usage) => usage.cacheWriteTokens),
+        cached_tokens: cachedTokens,
+        cache_write_tokens: cacheWriteTokens,
         audio_tokens: 0,
       },
       completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },

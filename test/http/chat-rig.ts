@@ -6,6 +6,7 @@ import { insertTenant } from "../../db/tenants.ts";
 import { createApp } from "../../gateway/app.ts";
 import { ComparedPrompts } from "../../gateway/compared-prompts.ts";
 import type { RetrievedFragment } from "../../gateway/corpus/retrieve.ts";
+import { countChoice } from "../../gateway/counted.ts";
 import type { OpenLink } from "../../gateway/dispatch/link.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import { addGenerationRoutes } from "../../gateway/http/generation-routes.ts";
@@ -75,6 +76,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const queries: string[] = [];
   const lowerers = new Map<string, Lowerer>();
   const { rateLimits } = other;
+  const metrics = new Metrics();
   const pipeline = new Pipeline({
     dispatcher: rateLimits === undefined ? workers.dispatcher : metered(workers.dispatcher, rateLimits.limiter),
     tokenBytes,
@@ -92,9 +94,9 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     },
     fragmentsUsed: (ended) => used.push(...ended.map((fragment) => fragment.id)),
     requestMs: 5_000,
+    onRunEnd: (tenantId, end, isFirst) => countChoice(metrics, tenantId, end, isFirst),
   });
   const limiter = new ConcurrencyLimiter(requestsPerTenant);
-  const metrics = new Metrics();
   const log = () => undefined;
   const state = { draining: false, nowMs: Date.now() };
   const compared = new ComparedPrompts(1_000);

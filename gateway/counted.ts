@@ -1,0 +1,62 @@
+/** What is counted of runs that have ended: the operators' counters and, with the same numbers, the tenant's usage. */
+import type { EndEvent } from "./generation.ts";
+import type { Metrics } from "./metrics.ts";
+
+export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
+
+/** As an answer tells it. */
+export interface AnswerUsage {
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  readonly cacheWriteTokens: number;
+  readonly completionTokens: number;
+}
+
+/** One choice's part of its answer's usage: choices share their prompt, which counts once, as the first found it. */
+export function shareOf({ completionTokens, report }: CountedRun, isFirst: boolean): AnswerUsage {
+  if (!isFirst) return { promptTokens: 0, cachedTokens: 0, cacheWriteTokens: 0, completionTokens };
+  const { promptTokens, cachedTokens, cacheWriteTokens } = report.usage;
+  return { promptTokens, cachedTokens, cacheWriteTokens, completionTokens };
+}
+
+export function sumOf(shares: readonly AnswerUsage[]): AnswerUsage {
+  const sum = (read: (share: AnswerUsage) => number): number => shares.reduce((total, share) => total + read(share), 0);
+  return {
+    promptTokens: sum((share) => share.promptTokens),
+    cachedTokens: sum((share) => share.cachedTokens),
+    cacheWriteTokens: sum((share) => share.cacheWriteTokens),
+    completionTokens: sum((share) => share.completionTokens),
+  };
+}
+
+/** @param isFirst whether it is the first choice of its prompt */
+export function countChoice(metrics: Metrics, tenantId: string, end: CountedRun, isFirst: boolean): void {
+  countAnswer(metrics, tenantId, [end], shareOf(end, isFirst));
+}
+
+/** @param usage of all the runs together */
+export function countAnswer(
+  metrics: Metrics,
+  tenantId: string,
+  runs: readonly CountedRun[],
+  { promptTokens, cachedTokens, cacheWriteTokens, completionTokens }: AnswerUsage,
+): void {
+  for (const run of runs) countRun(metrics, run);
+  const worker = runs[0]?.report.workerId ?? "";
+  metrics.count("vllm:prompt_tokens_total", "Prompt tokens.", { worker }, promptTokens);
+  metrics.count("vllm:generation_tokens_total", "Generated tokens.", { worker }, completionTokens);
+  metrics.count("spangate_cached_tokens_total", "Prompt tokens that were cached.", { worker }, cachedTokens);
+  metrics.count("spangate_cache_write_tokens_total", "Prompt tokens stored.", { worker }, cacheWriteTokens);
+  const requests = runs.length;
+  metrics.tenantUsage?.add(tenantId, { requests, promptTokens, cachedTokens, cacheWriteTokens, completionTokens });
+}
+
+function countRun(metrics: Metrics, { reason, completionTokens, report: { timings, usage } }: CountedRun): void {
+  const seconds = (ms: number): number => ms / 1000;
+  metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
+  metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", usage.promptTokens);
+  metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
+  metrics.observe("vllm:time_to_first_token_seconds", "Arrival in the worker to first token.", seconds(timings.ttftMs));
+  metrics.observe("vllm:request_queue_time_seconds", "Arrival in the worker to admission.", seconds(timings.queueMs));
+  metrics.observe("vllm:request_prefill_time_seconds", "Admission to last prompt token.", seconds(timings.prefillMs));
+}
