@@ -110,6 +110,25 @@ export function bodySchema({ about }: RouteDeclaration): JsonSchema | undefined 
   return z.toJSONSchema(about.body, { io: "input", unrepresentable: "any" }) as JsonSchema;
 }
 
+/** Bodies with the required fields and one of the others, for each of those: less can stand in each other's way. */
+export function plainBodies(route: RouteDeclaration): readonly fc.Arbitrary<unknown>[] {
+  const schema = bodySchema(route);
+  const { properties, required = [] } = schema ?? {};
+  if (schema === undefined || properties === undefined) {
+    const kind = bodyOf(route);
+    return kind === undefined ? [] : [kind.value];
+  }
+  return Object.keys(properties)
+    .filter((name) => !required.includes(name))
+    .map((name) => {
+      const kept = Object.entries(properties).filter(([key]) => key === name || required.includes(key));
+      return allowedValue(
+        { ...schema, properties: Object.fromEntries(kept), required: [...required, name] },
+        overrides,
+      );
+    });
+}
+
 export interface BodyKind {
   readonly contentType: string;
   readonly value: fc.Arbitrary<unknown>;

@@ -157,10 +157,11 @@ class Objects {
   }
 
   async #bulk(apiKey: string): Promise<ObjectIds> {
+    const line = { id: crypto.randomUUID(), query: { g: { model, max_tokens: 2, input: { user: "Hello" } } } };
     const answer = await fetch(`${this.#url}/v1/query/bulk`, {
       method: "POST",
       headers: { authorization: `Bearer ${apiKey}`, "content-type": "application/x-ndjson" },
-      body: JSON.stringify({ id: "one", query: { g: { model, max_tokens: 2, input: { user: "Hello" } } } }),
+      body: JSON.stringify(line),
     });
     const lines = (await answer.text()).trim().split("\n");
     const id = answer.headers.get("x-bulk-id");
