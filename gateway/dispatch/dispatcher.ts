@@ -8,9 +8,8 @@ import { ApiError, type ErrorCode } from "../errors.ts";
 import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
 import { Evictions, type TenantPart } from "./evictions.ts";
 import { FairQueue } from "./fair-queue.ts";
-import { abortedEnd, type InFlight, openEntry } from "./in-flight.ts";
+import { abortedEnd, type InFlight, openEntry, reportedEnd } from "./in-flight.ts";
 import { KvOwners } from "./kv-owners.ts";
-import { missReports } from "./misses.ts";
 import { type Placed, Placer } from "./placement.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 import { submitMessage } from "./submit-message.ts";
@@ -135,13 +134,9 @@ export class Dispatcher implements WorkerEvents {
         );
         return;
       }
-      case "finished": {
-        const { reason, usage, timings, spans, blend, foundTokens = [] } = message;
-        const { workerId = "", lookUp } = entry;
-        const misses = lookUp && missReports(entry.request.plan.runs, lookUp, foundTokens);
-        this.#finish(entry, { type: "finished", reason, usage, timings, spans, blend, misses, workerId });
+      case "finished":
+        this.#finish(entry, reportedEnd(entry, message));
         return;
-      }
       case "failed": {
         const { code, message: reason } = message;
         if (code === "overloaded" && !entry.aborted) return this.#placeElsewhere(entry);

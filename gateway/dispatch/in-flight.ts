@@ -1,6 +1,7 @@
 /** A request between its arrival here and its end: where it is, what it still costs there, what its reader has seen. */
+import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import { EventQueue } from "./event-queue.ts";
-import type { LookUp } from "./misses.ts";
+import { type LookUp, missReports } from "./misses.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
 
 export interface InFlight {
@@ -56,6 +57,15 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
     lookUp: undefined,
   };
   return entry;
+}
+
+/** How a request ended, as its worker tells it. */
+export function reportedEnd(
+  { request, workerId = "", lookUp }: InFlight,
+  { reason, usage, timings, spans, blend, foundTokens = [] }: Extract<WorkerMessage, { readonly type: "finished" }>,
+): FinishedEvent {
+  const misses = lookUp && missReports(request.plan.runs, lookUp, foundTokens);
+  return { type: "finished", reason, usage, timings, spans, blend, misses, workerId };
 }
 
 /** How an aborted request ended, of which its worker said nothing: what is known here stands in for its report. */
