@@ -13,6 +13,8 @@ export const idPrefixes = {
   fragment: "frag_",
   job: "job_",
   response: "resp_",
+  batch: "batch_",
+  batchRequest: "batch_req_",
   auditEvent: "audit_",
 } as const;
 
@@ -27,6 +29,7 @@ export type FragmentId = Id<"fragment">;
 export type JobId = Id<"job">;
 export type AuditEventId = Id<"auditEvent">;
 export type ResponseId = Id<"response">;
+export type BatchId = Id<"batch">;
 
 const alphabet = "0123456789abcdefghijklmnopqrstuvwxyz";
 const randomChars = 24;

@@ -3,6 +3,7 @@ import { blob, integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
 import type {
   ApiKeyId,
   AuditEventId,
+  BatchId,
   CorpusId,
   FileBatchId,
   FileId,
@@ -200,4 +201,59 @@ export const fragmentVectors = sqliteTable("fragment_vectors", {
 export const vectorIndexes = sqliteTable("vector_indexes", {
   corpusSeq: integer("corpus_seq").primaryKey(),
   modelSeq: integer("model_seq").notNull(),
+});
+
+export type BatchStatus =
+  | "validating"
+  | "failed"
+  | "in_progress"
+  | "finalizing"
+  | "completed"
+  | "expired"
+  | "cancelling"
+  | "cancelled";
+
+export interface BatchFault {
+  readonly code: string;
+  readonly message: string;
+  /** Counted from 1; null: of the batch as a whole. */
+  readonly line: number | null;
+  readonly param: string | null;
+}
+
+export const batches = sqliteTable("batches", {
+  seq: seq(),
+  id: text("id").$type<BatchId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  keyId: text("key_id").$type<ApiKeyId>().notNull(),
+  endpoint: text("endpoint").notNull(),
+  inputFileId: text("input_file_id").$type<FileId>().notNull(),
+  metadata: text("metadata", { mode: "json" }).$type<Readonly<Record<string, string>>>(),
+  status: text("status").$type<BatchStatus>().notNull(),
+  errors: text("errors", { mode: "json" }).$type<readonly BatchFault[]>(),
+  outputFileId: text("output_file_id").$type<FileId>(),
+  errorFileId: text("error_file_id").$type<FileId>(),
+  total: integer("total").notNull().default(0),
+  completed: integer("completed").notNull().default(0),
+  failed: integer("failed").notNull().default(0),
+  outputBytes: integer("output_bytes").notNull().default(0),
+  inputTokens: integer("input_tokens").notNull().default(0),
+  cachedTokens: integer("cached_tokens").notNull().default(0),
+  outputTokens: integer("output_tokens").notNull().default(0),
+  createdAt: createdAt(),
+  expiresAt: integer("expires_at").notNull(),
+  inProgressAt: integer("in_progress_at"),
+  finalizingAt: integer("finalizing_at"),
+  completedAt: integer("completed_at"),
+  failedAt: integer("failed_at"),
+  expiredAt: integer("expired_at"),
+  cancellingAt: integer("cancelling_at"),
+  cancelledAt: integer("cancelled_at"),
+});
+
+export const batchResults = sqliteTable("batch_results", {
+  batchSeq: integer("batch_seq").notNull(),
+  line: integer("line").notNull(),
+  isError: integer("is_error", { mode: "boolean" }).notNull(),
+  body: text("body").notNull(),
 });

@@ -2,7 +2,7 @@ import { and, count, eq, isNull, ne, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
-import { apiKeys, corpora, corpusFiles, corpusGrants, files, jobs, responses, tenants } from "./schema.ts";
+import { apiKeys, batches, corpora, corpusFiles, corpusGrants, files, jobs, responses, tenants } from "./schema.ts";
 
 export type TenantRow = typeof tenants.$inferSelect;
 
@@ -99,6 +99,7 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
       orm.delete(apiKeys).where(eq(apiKeys.tenantId, id)).run();
       orm.delete(corpusGrants).where(eq(corpusGrants.tenantId, id)).run();
       orm.delete(responses).where(eq(responses.tenantId, id)).run();
+      orm.delete(batches).where(eq(batches.tenantId, id)).run();
       orm
         .update(jobs)
         .set({ status: "cancelled", finishedAt: now })

@@ -1,0 +1,184 @@
+import { and, asc, count, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
+import type { SQLiteColumn } from "drizzle-orm/sqlite-core";
+import type { BatchId, TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { type BatchStatus, batches, batchResults } from "./schema.ts";
+import { findTenant } from "./tenants.ts";
+
+export type BatchRow = typeof batches.$inferSelect;
+export type BatchResultRow = typeof batchResults.$inferSelect;
+type NewBatch = Pick<
+  BatchRow,
+  "id" | "tenantId" | "keyId" | "endpoint" | "inputFileId" | "metadata" | "createdAt" | "expiresAt"
+>;
+
+const openStates: readonly BatchStatus[] = ["validating", "in_progress", "finalizing", "cancelling"];
+const isOpen = inArray(batches.status, [...openStates]);
+
+/**
+ * Of those that have ended the newest stay.
+ * @returns undefined when the tenant is gone
+ */
+export function insertBatch(db: Db, row: NewBatch, keptPerTenant: number): BatchRow | undefined {
+  return db.transaction("insertBatch", () => {
+    if (findTenant(db, row.tenantId) === undefined) return undefined;
+    return db.statement("insertBatch", (orm) => {
+      const inserted = orm
+        .insert(batches)
+        .values({ ...row, status: "validating" })
+        .returning()
+        .get();
+      orm.run(sql`delete from batches where tenant_id = ${row.tenantId}
+        and status in ('failed', 'completed', 'expired', 'cancelled') and seq <= coalesce(
+          (select seq from batches where tenant_id = ${row.tenantId} order by seq desc limit 1 offset ${keptPerTenant}),
+          0)`);
+      return inserted;
+    });
+  });
+}
+
+export function findBatch(db: Db, tenantId: TenantId, id: BatchId): BatchRow | undefined {
+  return db.statement("findBatch", (orm) =>
+    orm
+      .select()
+      .from(batches)
+      .where(and(eq(batches.id, id), eq(batches.tenantId, tenantId)))
+      .get(),
+  );
+}
+
+/** As it is now, whoever asks; for its runner. */
+export function readBatch(db: Db, seq: number): BatchRow | undefined {
+  return db.statement("readBatch", (orm) => orm.select().from(batches).where(eq(batches.seq, seq)).get());
+}
+
+export function listBatches(db: Db, tenantId: TenantId, range: PageRange): Page<BatchRow> {
+  const page = pageClause(batches.seq, range);
+  const rows = db.statement("listBatches", (orm) =>
+    orm
+      .select()
+      .from(batches)
+      .where(and(eq(batches.tenantId, tenantId), page.where))
+      .orderBy(page.orderBy)
+      .limit(range.limit + 1)
+      .all(),
+  );
+  return pageOf(rows, range.limit);
+}
+
+export function countOpenBatches(db: Db, tenantId: TenantId): number {
+  const row = db.statement("countOpenBatches", (orm) =>
+    orm
+      .select({ n: count() })
+      .from(batches)
+      .where(and(eq(batches.tenantId, tenantId), isOpen))
+      .get(),
+  );
+  return row?.n ?? 0;
+}
+
+/** The oldest in one of these states, of a tenant that is not among `busyTenantIds`. */
+export function nextBatch(
+  db: Db,
+  states: readonly BatchStatus[],
+  busyTenantIds: readonly TenantId[] = [],
+): BatchRow | undefined {
+  const waiting = and(inArray(batches.status, [...states]), notInArray(batches.tenantId, [...busyTenantIds]));
+  return db.statement("nextBatch", (orm) =>
+    orm.select().from(batches).where(waiting).orderBy(asc(batches.seq)).limit(1).get(),
+  );
+}
+
+/** @returns the batch as it is now; undefined when it was in none of the states */
+export function updateBatch(
+  db: Db,
+  seq: number,
+  states: readonly BatchStatus[],
+  change: Partial<Omit<BatchRow, "seq" | "id" | "tenantId">>,
+): BatchRow | undefined {
+  return db.statement("updateBatch", (orm) =>
+    orm
+      .update(batches)
+      .set(change)
+      .where(and(eq(batches.seq, seq), inArray(batches.status, [...states])))
+      .returning()
+      .get(),
+  );
+}
+
+export interface NewBatchResult extends Pick<BatchResultRow, "line" | "isError" | "body"> {
+  readonly inputTokens?: number;
+  readonly cachedTokens?: number;
+  readonly outputTokens?: number;
+}
+
+/** Keeps the line's first result, and counts it. @returns false when the line has one, or its batch does not run any more */
+export function recordResult(db: Db, seq: number, result: NewBatchResult): boolean {
+  const { line, isError, body, inputTokens = 0, cachedTokens = 0, outputTokens = 0 } = result;
+  return db.transaction("recordResult", () =>
+    db.statement("recordResult", (orm) => {
+      const more = (column: SQLiteColumn, by: number): SQL => sql`${column} + ${by}`;
+      const counted = orm
+        .update(batches)
+        .set({
+          completed: more(batches.completed, isError ? 0 : 1),
+          failed: more(batches.failed, isError ? 1 : 0),
+          outputBytes: more(batches.outputBytes, Buffer.byteLength(body)),
+          inputTokens: more(batches.inputTokens, inputTokens),
+          cachedTokens: more(batches.cachedTokens, cachedTokens),
+          outputTokens: more(batches.outputTokens, outputTokens),
+        })
+        .where(
+          and(
+            eq(batches.seq, seq),
+            inArray(batches.status, ["in_progress", "cancelling"]),
+            sql`not exists (select 1 from batch_results where batch_seq = ${seq} and line = ${line})`,
+          ),
+        )
+        .returning({ seq: batches.seq })
+        .get();
+      if (counted === undefined) return false;
+      orm.insert(batchResults).values({ batchSeq: seq, line, isError, body }).run();
+      return true;
+    }),
+  );
+}
+
+/** Numbers of the lines that have a result. */
+export function listDoneLines(db: Db, seq: number): readonly number[] {
+  const rows = db.statement("listDoneLines", (orm) =>
+    orm.select({ line: batchResults.line }).from(batchResults).where(eq(batchResults.batchSeq, seq)).all(),
+  );
+  return rows.map(({ line }) => line);
+}
+
+/** Results in the order of their lines. */
+export function walkResults(
+  db: Db,
+  seq: number,
+  { isError, afterLine, limit }: { readonly isError: boolean; readonly afterLine: number; readonly limit: number },
+): readonly BatchResultRow[] {
+  return db.statement("walkResults", (orm) =>
+    orm
+      .select()
+      .from(batchResults)
+      .where(and(eq(batchResults.batchSeq, seq), eq(batchResults.isError, isError), gt(batchResults.line, afterLine)))
+      .orderBy(asc(batchResults.line))
+      .limit(limit)
+      .all(),
+  );
+}
+
+/** The batch's last state; its results stand in files now. @returns false when it is gone */
+export function endBatch(
+  db: Db,
+  seq: number,
+  change: Partial<Pick<BatchRow, "status" | "outputFileId" | "errorFileId" | "completedAt" | "cancelledAt">>,
+): boolean {
+  return db.transaction("endBatch", () => {
+    const ended = updateBatch(db, seq, openStates, change);
+    db.statement("removeResults", (orm) => orm.delete(batchResults).where(eq(batchResults.batchSeq, seq)).run());
+    return ended !== undefined;
+  });
+}
