@@ -3,10 +3,12 @@
  * request are merged into one row of events.
  */
 import type { GenerateParams, TokenLogprob, TokenPlan } from "../worker/contract/messages.ts";
+import { AnswerReader } from "./answer-reader.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { EventQueue } from "./dispatch/event-queue.ts";
 import type { FinishedEvent } from "./dispatch/request.ts";
-import { Detokenizer, type TokenBytes } from "./lower/detokenizer.ts";
+import type { TokenBytes } from "./lower/detokenizer.ts";
+import type { CallReaderOptions } from "./tools/call-reader.ts";
 
 export interface GenerationInput {
   readonly requestId: string;
@@ -14,6 +16,8 @@ export interface GenerationInput {
   readonly plan: TokenPlan;
   readonly params: GenerateParams;
   readonly stops: readonly string[];
+  /** How calls of tools are read. Absent: there are none. */
+  readonly calls?: CallReaderOptions | undefined;
   readonly reuse: boolean;
   readonly diagnose?: boolean;
   readonly readAtMs?: number | undefined;
@@ -32,6 +36,24 @@ export interface TextEvent {
   readonly logprobs: readonly TokenLogprob[];
 }
 
+/** A call begins: calls of a completion are counted from 0. */
+export interface CallEvent {
+  readonly type: "call";
+  readonly call: number;
+  /** Letters and digits; no other call has it. */
+  readonly id: string;
+  readonly name: string;
+}
+
+/** More of a call's arguments, which are JSON in the end. */
+export interface ArgumentsEvent {
+  readonly type: "arguments";
+  readonly call: number;
+  readonly text: string;
+}
+
+export type AnswerEvent = TextEvent | CallEvent | ArgumentsEvent;
+
 export interface EndEvent {
   readonly type: "end";
   readonly reason: "stop" | "length" | "abort";
@@ -47,7 +69,7 @@ export interface RestartEvent {
   readonly type: "restart";
 }
 
-export type CompletionEvent = TextEvent | RestartEvent | EndEvent;
+export type CompletionEvent = AnswerEvent | RestartEvent | EndEvent;
 
 /** @throws ApiError as Dispatcher.submit does */
 export function generate(
@@ -56,19 +78,19 @@ export function generate(
   input: GenerationInput,
 ): AsyncGenerator<CompletionEvent, void> {
   const stopper = new AbortController();
-  const { stops, signal, onRunEnd, ...request } = input;
+  const { stops, calls, signal, onRunEnd, ...request } = input;
   const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, false, event.usage.completionTokens));
   // Submitted now, not at the first read: several completions run side by side, and a refusal is thrown here.
   const events = dispatcher.submit({ ...request, onAbandoned, signal: AbortSignal.any([signal, stopper.signal]) });
-  return textOf(events, () => new Detokenizer(tokenBytes, stops), { stopper, onRunEnd });
+  return textOf(events, () => new AnswerReader(tokenBytes, stops, calls), { stopper, onRunEnd });
 }
 
 async function* textOf(
   events: ReturnType<Dispatcher["submit"]>,
-  open: () => Detokenizer,
+  open: () => AnswerReader,
   { stopper, onRunEnd }: { readonly stopper: AbortController } & Pick<GenerationInput, "onRunEnd">,
 ): AsyncGenerator<CompletionEvent, void> {
-  let detokenizer = open();
+  let answer = open();
   let receivedTokens = 0;
   let stop: string | undefined;
   for await (const event of events) {
@@ -76,14 +98,14 @@ async function* textOf(
       // Tokens that were on their way when the stop string came are no part of the answer.
       if (stop !== undefined) continue;
       receivedTokens += event.tokenIds.length;
-      const { text, stoppedBy } = detokenizer.push(event.tokenIds);
-      if (text !== "" || event.logprobs !== undefined) yield { type: "text", text, logprobs: event.logprobs ?? [] };
+      const { events: read, stoppedBy } = answer.push(event.tokenIds, event.logprobs);
+      yield* read;
       stop = stoppedBy;
       if (stop !== undefined) stopper.abort();
       continue;
     }
     if (event.type === "restarted") {
-      detokenizer = open();
+      answer = open();
       receivedTokens = 0;
       yield { type: "restart" };
       continue;
@@ -91,8 +113,7 @@ async function* textOf(
     const end = { ...endOf(event, stop !== undefined, receivedTokens), stoppedBy: stop };
     // Before anything is shown: the reader may leave at any text.
     onRunEnd?.(end);
-    const { text } = detokenizer.end();
-    if (text !== "") yield { type: "text", text, logprobs: [] };
+    yield* answer.end();
     yield end;
   }
 }

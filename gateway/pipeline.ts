@@ -1,4 +1,5 @@
 /** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
+import type { ByteGrammar } from "../worker/contract/grammar.ts";
 import type { GenerateParams, TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { CacheSalt } from "../worker/contract/units.ts";
@@ -9,6 +10,9 @@ import { type CompletionEvent, type EndEvent, generate, mergeCompletions } from 
 import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
 import { completionTokens, tokenCount } from "./room.ts";
+import type { CallReaderOptions } from "./tools/call-reader.ts";
+import { openTools } from "./tools/open-tools.ts";
+import type { ToolUse } from "./tools/tool-use.ts";
 
 export interface FileSearch {
   readonly vectorStoreIds: readonly string[];
@@ -22,6 +26,8 @@ export interface FileSearch {
 export interface PromptRequest {
   readonly model: string;
   readonly messages: readonly LowerMessage[];
+  /** undefined: none is shown, and none is called. */
+  readonly tools?: ToolUse | undefined;
   readonly documents: readonly { readonly id: string; readonly text: string; readonly title?: string | undefined }[];
   readonly fileSearch: FileSearch | undefined;
   readonly cacheSalt: string | undefined;
@@ -59,6 +65,7 @@ interface SubmitFacts {
   /** What an error names. */
   readonly promptParam: string;
   readonly retrieved: readonly RetrievedFragment[];
+  readonly calls?: CallReaderOptions | undefined;
 }
 
 interface Job {
@@ -102,8 +109,11 @@ export class Pipeline {
   /** @throws ApiError before anything runs; what fails later is thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
     const readAtMs = performance.now();
-    const { card, retrieved, plan } = await this.#lower(job.tenantId, job.request);
-    const events = this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved });
+    const { card, retrieved, plan, opened } = await this.#lower(job.tenantId, job.request, job.request.params.grammar);
+    const { reading: calls, grammar } = opened;
+    const request = { ...job.request, params: { ...job.request.params, grammar } };
+    const facts = { readAtMs, promptParam: "messages", retrieved, calls };
+    const events = this.#submit({ ...job, request }, card, [plan], facts);
     return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
   }
 
@@ -146,7 +156,7 @@ export class Pipeline {
     { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
     card: ModelCard,
     plans: readonly TokenPlan[],
-    { readAtMs, promptParam, retrieved }: SubmitFacts,
+    { readAtMs, promptParam, retrieved, calls }: SubmitFacts,
   ): ChatRun["events"] {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
@@ -160,6 +170,7 @@ export class Pipeline {
         plan,
         params: { ...forChoice(request.params, index % request.choiceCount), maxTokens },
         stops: request.stops,
+        calls,
         reuse: request.reuse,
         // Choices share the prompt: the first tells what became of it.
         diagnose: request.diagnose && index % request.choiceCount === 0,
@@ -199,16 +210,18 @@ export class Pipeline {
     });
   }
 
-  async #lower(tenantId: string, request: PromptRequest) {
+  async #lower(tenantId: string, request: PromptRequest, format?: ByteGrammar) {
     const card = this.modelCard(request.model);
-    const retrieved = await this.#retrieve(tenantId, request);
-    const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
-    const documents = planDocuments(request, retrieved, salt);
-    const { messages, attention } = request;
-    const prompt = { messages, documents, salt, attention };
     const lowerer = this.#deps.lowererFor(card);
+    const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
+    // What cannot be kept of a tool is refused before anything is searched for.
+    const opened = openTools(request, lowerer.templateFacts, salt, format);
+    const retrieved = await this.#retrieve(tenantId, request);
+    const documents = planDocuments(request, retrieved, salt);
+    const { messages, tools } = opened;
+    const prompt = { messages, tools, documents, salt, attention: request.attention };
     await lowerer.warm(prompt);
-    return { card, retrieved, plan: lowerer.lower(prompt) };
+    return { card, retrieved, opened, plan: lowerer.lower(prompt) };
   }
 
   async #retrieve(tenantId: string, request: PromptRequest): Promise<readonly RetrievedFragment[]> {

@@ -2,7 +2,7 @@
 import type { SpanReport, TokenLogprob } from "../../worker/contract/messages.ts";
 import { shareOf, sumOf } from "../counted.ts";
 import type { MissReport } from "../dispatch/misses.ts";
-import type { EndEvent } from "../generation.ts";
+import type { ArgumentsEvent, CallEvent, EndEvent } from "../generation.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { ChatRun } from "../pipeline.ts";
 import { type ChunkShape, endsOf, finishReasonOf } from "./completion.ts";
@@ -13,8 +13,17 @@ export interface AnswerHead {
   readonly model: string;
 }
 
+export interface MadeCall {
+  /** Letters and digits; APIs put their own prefixes before it. */
+  readonly id: string;
+  readonly name: string;
+  /** JSON, where the answer was not cut off. */
+  arguments: string;
+}
+
 export interface Choice {
   text: string;
+  readonly calls: MadeCall[];
   readonly logprobs: TokenLogprob[];
   end: EndEvent | undefined;
 }
@@ -63,14 +72,24 @@ export function wholeAnswer(
     object: "chat.completion",
     choices: choices.map((choice, index) => ({
       index,
-      message: { role: "assistant", content: choice.text, refusal: null },
+      message: messageOf(choice),
       logprobs: logprobsOf?.(choice.logprobs) ?? null,
-      finish_reason: finishReasonOf(choice.end?.reason),
+      finish_reason: finishReasonOf(choice.end?.reason, choice.calls.length),
     })),
     usage: usageOf(ends),
     spangate: spangateOf(requestId, run, ends),
   };
 }
+
+function messageOf({ text, calls }: Choice) {
+  if (calls.length === 0) return { role: "assistant", content: text, refusal: null };
+  const toolCalls = calls.map(({ id, name, arguments: given }) => {
+    return { id: chatCallId(id), type: "function", function: { name, arguments: given } };
+  });
+  return { role: "assistant", content: text === "" ? null : text, refusal: null, tool_calls: toolCalls };
+}
+
+export const chatCallId = (id: string): string => `call_${id}`;
 
 /** Chunks of a streamed answer. */
 export function chatChunks(
@@ -85,9 +104,16 @@ export function chatChunks(
     shared: { ...head, object: "chat.completion.chunk" },
     begin: (index) => delta(index, { role: "assistant", content: "" }, null),
     text: (index, { text, logprobs }) => delta(index, { content: text }, null, logprobsOf?.(logprobs) ?? null),
+    call: (index, event) => delta(index, { tool_calls: [callDelta(event)] }, null),
     end: (index, finishReason) => delta(index, {}, finishReason),
     summary,
   };
+}
+
+function callDelta(event: CallEvent | ArgumentsEvent) {
+  if (event.type === "arguments") return { index: event.call, function: { arguments: event.text } };
+  const { call, id, name } = event;
+  return { index: call, id: chatCallId(id), type: "function", function: { name, arguments: "" } };
 }
 
 /** `{content: [{token, logprob, bytes, top_logprobs}]}` */

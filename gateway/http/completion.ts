@@ -1,7 +1,7 @@
 /** What every route that generates has in common: choices are collected, and answered whole or streamed. */
 import type { Context } from "hono";
 import type { ApiError } from "../errors.ts";
-import type { CompletionEvent, EndEvent, TextEvent } from "../generation.ts";
+import type { ArgumentsEvent, CallEvent, CompletionEvent, EndEvent, TextEvent } from "../generation.ts";
 import type { AppEnv } from "./auth.ts";
 import type { Choice } from "./chat-answer.ts";
 import { type SseFraming, type SseStream, sseResponse } from "./sse.ts";
@@ -23,20 +23,24 @@ export interface ChunkShape {
   /** One entry of `choices` each. */
   readonly begin?: (index: number) => object;
   readonly text: (index: number, event: TextEvent) => object;
+  /** Where tools may be called. */
+  readonly call?: (index: number, event: CallEvent | ArgumentsEvent) => object;
   readonly end: (index: number, finishReason: string) => object;
   /** Fields of a last chunk without choices; every other chunk has `usage: null` then. */
   readonly summary: (() => object) | undefined;
 }
 
 export function emptyChoices(count: number): readonly Choice[] {
-  return Array.from({ length: count }, (): Choice => ({ text: "", logprobs: [], end: undefined }));
+  return Array.from({ length: count }, (): Choice => ({ text: "", calls: [], logprobs: [], end: undefined }));
 }
 
 export const endsOf = (choices: readonly Choice[]): readonly EndEvent[] =>
   choices.flatMap((choice) => (choice.end === undefined ? [] : [choice.end]));
 
-export const finishReasonOf = (reason: EndEvent["reason"] | undefined): string =>
-  reason === "length" ? "length" : "stop";
+export function finishReasonOf(reason: EndEvent["reason"] | undefined, callCount = 0): string {
+  if (reason === "length") return "length";
+  return callCount > 0 ? "tool_calls" : "stop";
+}
 
 /** @param answer made when every choice has ended */
 export async function answerWhole(
@@ -121,7 +125,7 @@ async function* collectedEvents(
 async function writeStream(
   stream: SseStream,
   { choices }: Completion,
-  { shared, begin, text, end, summary }: ChunkShape,
+  { shared, begin, text, call, end, summary }: ChunkShape,
   events: Completion["events"],
 ): Promise<void> {
   const common = summary === undefined ? shared : { ...shared, usage: null };
@@ -129,7 +133,9 @@ async function writeStream(
   if (begin !== undefined) for (const index of choices.keys()) await write({ choices: [begin(index)] });
   for await (const [index, event] of events) {
     if (event.type === "text") await write({ choices: [text(index, event)] });
-    else if (event.type === "end") await write({ choices: [end(index, finishReasonOf(event.reason))] });
+    else if (event.type === "end") {
+      await write({ choices: [end(index, finishReasonOf(event.reason, choices[index]?.calls.length))] });
+    } else if (event.type !== "restart" && call !== undefined) await write({ choices: [call(index, event)] });
   }
   if (stream.closed) return;
   if (summary !== undefined) await write({ choices: [], ...summary() });
@@ -144,7 +150,18 @@ export function collect(choice: Choice | undefined, event: CompletionEvent): voi
   }
   if (event.type === "restart") {
     choice.text = "";
+    choice.calls.length = 0;
     choice.logprobs.length = 0;
+    return;
+  }
+  if (event.type === "call") {
+    choice.calls.push({ id: event.id, name: event.name, arguments: "" });
+    return;
+  }
+  if (event.type === "arguments") {
+    const call = choice.calls[event.call];
+    if (call === undefined) throw new Error("arguments of a call that has not begun");
+    call.arguments += event.text;
     return;
   }
   choice.text += event.text;

@@ -6,35 +6,14 @@ import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
+import { chatMessages } from "./chat-messages.ts";
+import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
+import { optional, shortString } from "./fields.ts";
 import { hybridSearchSchema, rankerSchema } from "./ranking.ts";
 import { responseFormat } from "./response-format.ts";
+import { checkTools, toolUseOf } from "./tool-schemas.ts";
 
-export const shortString = z.string().max(limits.shortStringChars);
-/** Clients send null for "not set". */
-export const optional = <Schema extends z.ZodType>(schema: Schema) =>
-  schema.nullish().transform((value): z.output<Schema> | undefined => value ?? undefined);
-
-const textPart = z.strictObject({
-  type: z.literal("text", { error: "only parts of type 'text' are supported" }),
-  text: z.string(),
-});
-const content = z.union([
-  z.string(),
-  z
-    .array(textPart)
-    .min(1)
-    .max(limits.contentParts)
-    .transform((parts) => parts.map((part) => part.text).join("")),
-]);
-
-const message = z.strictObject({
-  role: z
-    .enum(["system", "developer", "user", "assistant"], {
-      error: "only the roles system, developer, user and assistant are supported",
-    })
-    .transform((role) => (role === "developer" ? "system" : role)),
-  content,
-});
+export { optional, shortString } from "./fields.ts";
 
 /** One line: it stands in a line of its own in the prompt. */
 export const documentTitle = z
@@ -121,7 +100,7 @@ export const samplingFields = {
 /** Fields of the body; other APIs take those that they share. */
 export const chatFields = {
   model: z.string().min(1).max(limits.shortStringChars),
-  messages: z.array(message).min(1).max(limits.messages),
+  messages: chatMessages,
   documents: optional(z.array(document).max(limits.documents)),
   max_tokens: optional(z.int().min(1)),
   max_completion_tokens: optional(z.int().min(1)),
@@ -151,8 +130,7 @@ export const chatFields = {
   modalities: optional(z.array(z.literal("text")).length(1)),
   store: optional(z.literal(false, { error: "completions are never stored; leave it out or send false" })),
   service_tier: optional(z.enum(["auto", "default"])),
-  tools: optional(z.array(z.unknown()).max(0, "tools are not supported")),
-  tool_choice: optional(z.literal("none", { error: "tools are not supported" })),
+  ...chatToolFields,
   // Facts for the caller's own bookkeeping.
   user: optional(shortString),
   safety_identifier: optional(shortString),
@@ -165,9 +143,9 @@ export const chatFields = {
 
 /** Fields of the OpenAI client and of vLLM that are known and not supported, whatever their value. */
 export const unsupportedChatFields: ReadonlySet<string> = new Set([
-  ...["audio", "function_call", "functions", "moderation", "parallel_tool_calls", "prediction", "prompt_cache_options"],
-  ...["prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options", "tools", "tool_choice"],
-  ...["name", "tool_calls", "tool_call_id", "refusal", "best_of", "use_beam_search", "length_penalty", "echo"],
+  ...["audio", "function_call", "functions", "moderation", "prediction", "prompt_cache_options"],
+  ...["prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options"],
+  ...["name", "best_of", "use_beam_search", "length_penalty", "echo"],
   ...["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template"],
   ...["chat_template_kwargs", "add_generation_prompt", "continue_final_message", "skip_special_tokens"],
   ...[
@@ -204,10 +182,13 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   const minTokens = body.min_tokens ?? 0;
   const maxTokens = body.max_completion_tokens ?? body.max_tokens ?? Number.POSITIVE_INFINITY;
   if (minTokens > maxTokens) refuse(["min_tokens"], "is more than max_tokens");
-  if (body.response_format === undefined) return;
-  // The answer ends where the format says.
-  if (minTokens > 0) refuse(["min_tokens"], "cannot stand beside this response_format");
-  if (body.ignore_eos === true) refuse(["ignore_eos"], "cannot stand beside this response_format");
+  const tools = chatToolsAsked(body);
+  checkTools(tools, (path, text) => refuse([...path], text));
+  if (body.response_format === undefined && toolUseOf(tools) === undefined) return;
+  // The answer ends where the format says, or where its calls do.
+  const other = body.response_format === undefined ? "tools" : "this response_format";
+  if (minTokens > 0) refuse(["min_tokens"], `cannot stand beside ${other}`);
+  if (body.ignore_eos === true) refuse(["ignore_eos"], `cannot stand beside ${other}`);
 }
 
 function documentIds(body: Pick<Body, "documents">): readonly string[] {
@@ -220,6 +201,7 @@ function toRequest(body: Body): ChatBody {
   const request: ChatRequest = {
     model: body.model,
     messages: body.messages,
+    tools: toolUseOf(chatToolsAsked(body)),
     documents,
     fileSearch: body.file_search,
     maxTokens: body.max_completion_tokens ?? body.max_tokens,

@@ -15,6 +15,7 @@ import {
   documentLayout,
   type MessageLayout,
   messageLayout,
+  probe,
   type Render,
   type TemplateMessage,
   type TemplateTool,
@@ -60,6 +61,8 @@ export class ChatTemplate {
   readonly document: MessageLayout;
   /** How calls are written. undefined: the template knows no tools, or writes calls in a way that cannot be read. */
   readonly calls: CallSyntax | undefined;
+  /** It has a place for a system message before a question. */
+  readonly takesSystem: boolean;
 
   /** @throws Error when the template cannot be parsed or places no document */
   constructor(text: ModelText) {
@@ -76,6 +79,7 @@ export class ChatTemplate {
     this.#controls = controls.map(({ content }) => content);
     this.document = documentLayout(this.#render);
     this.calls = findCallSyntax(this.#render, controls);
+    this.takesSystem = this.#render([probe.system, probe.question], true)?.includes(probe.system.content) === true;
   }
 
   /** @throws ApiError chat_template_error when the template refuses such a row of messages */

@@ -12,7 +12,6 @@ import type { PlanRun, SegmentRef, TokenPlan } from "../../worker/contract/messa
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
-import type { CallSyntax } from "./call-syntax.ts";
 import type { ChatTemplate, LayoutPart, PromptLayout } from "./chat-template.ts";
 import { type LowerMessage, type ToolDefinition, toolChars } from "./messages.ts";
 import { asJson } from "./stand-ins.ts";
@@ -67,9 +66,9 @@ export class Lowerer {
     });
   }
 
-  /** How the model's template writes calls. undefined: it knows no tools. */
-  get calls(): CallSyntax | undefined {
-    return this.#options.template.calls;
+  /** How calls are written, undefined: the template knows no tools; and whether it takes a system message. */
+  get templateFacts(): Pick<ChatTemplate, "calls" | "takesSystem"> {
+    return this.#options.template;
   }
 
   /**

@@ -21,6 +21,8 @@ export const fakeCard: ModelCard = {
 
 export class FakeCore {
   readonly received: GatewayMessage[] = [];
+  /** Tokens of whole answers, instead of the last run's: such an answer ends by itself. */
+  answer: ((submit: SubmitMessage) => readonly number[]) | undefined;
   readonly #send: (message: WorkerMessage) => void;
   readonly #resident = new Set<BlockKey>();
   readonly #running = new Map<string, { submit: SubmitMessage; emitted: number }>();
@@ -48,7 +50,8 @@ export class FakeCore {
   tick(): boolean {
     for (const [requestId, state] of this.#running) {
       const { params, plan } = state.submit;
-      const source = plan.runs.at(-1)?.tokenIds ?? new Int32Array(0);
+      const answer = this.answer?.(state.submit);
+      const source = answer ?? plan.runs.at(-1)?.tokenIds ?? new Int32Array(0);
       if (state.emitted >= params.maxTokens) {
         this.#finish(requestId, params.maxTokens === 0 ? "prepared" : "length");
         continue;
@@ -56,12 +59,13 @@ export class FakeCore {
       const tokenId = source[state.emitted % Math.max(1, source.length)] ?? 0;
       state.emitted += 1;
       this.#send({ type: "tokens", requestId, tokenIds: [tokenId] });
-      if (state.emitted >= params.maxTokens) this.#finish(requestId, "length");
+      if (state.emitted === answer?.length) this.#finish(requestId, "stop");
+      else if (state.emitted >= params.maxTokens) this.#finish(requestId, "length");
     }
     return !(this.#draining && this.#running.size === 0);
   }
 
-  #finish(requestId: string, reason: "length" | "abort" | "prepared"): void {
+  #finish(requestId: string, reason: "stop" | "length" | "abort" | "prepared"): void {
     const state = this.#running.get(requestId);
     if (state === undefined) return;
     this.#running.delete(requestId);

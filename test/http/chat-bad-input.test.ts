@@ -87,9 +87,8 @@ describe("fields", () => {
       "invalid_value",
       "messages[0].content[0].type",
     ],
-    ["a tool's message", withMessage({ role: "tool", content: "x" }), "invalid_value", "messages[0].role"],
+    ["an unknown role", withMessage({ role: "function", content: "x" }), "invalid_value", "messages[0].role"],
     ["a name", withMessage({ role: "user", content: "x", name: "bob" }), "unsupported_field", "messages[0].name"],
-    ["tools", { ...question, tools: [{ type: "function" }] }, "unsupported_field", "tools"],
     ["functions", { ...question, functions: [] }, "unsupported_field", "functions"],
     ["a format of no kind", withFormat({ type: "xml" }), "invalid_value", "response_format.type"],
     [

@@ -15,6 +15,7 @@ import { addModelRoutes } from "../../gateway/http/models.ts";
 import { addOpsRoutes } from "../../gateway/http/ops.ts";
 import type { RateLimitDeps } from "../../gateway/http/rate-limits.ts";
 import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { metered } from "../../gateway/metered.ts";
 import { Metrics } from "../../gateway/metrics.ts";
@@ -63,6 +64,10 @@ export interface ChatRigOptions {
   /** Workers of another make; `ticking` and `ready` mean nothing to them. */
   readonly openLink?: OpenLink;
   readonly rateLimits?: RateLimitDeps;
+  /** Another than the plain ChatML one. */
+  readonly model?: ModelText;
+  /** What the model answers, control tokens in it as such; absent: the prompt's last run. */
+  readonly answer?: () => string;
 }
 
 export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, ...other }: ChatRigOptions = {}) {
@@ -70,8 +75,14 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const workers = makeRig(other.openLink ?? (ticking ? tickingLinks(openLink, processes) : openLink), ["cpu"]);
   workers.supervisor.start(workers.dispatcher);
   if (ready) processes[0]?.ready();
-  const text = textSide(models.chatml);
-  const tokenBytes = new TokenBytes(models.chatml.tokenizer);
+  const model = other.model ?? models.chatml;
+  const text = textSide(model);
+  const tokenBytes = new TokenBytes(model.tokenizer, text.template.calls?.signs);
+  const { answer } = other;
+  if (answer !== undefined) {
+    const encode = (): number[] => [...text.tokenizer.encode([{ kind: "template", text: answer() }], false)];
+    for (const process of processes) process.core.answer = encode;
+  }
   const used: string[] = [];
   const queries: string[] = [];
   const lowerers = new Map<string, Lowerer>();
@@ -115,7 +126,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   });
   const submits = (): readonly SubmitMessage[] =>
     processes.flatMap((process) => process.core.received.filter((message) => message.type === "submit"));
-  return { app, processes, limiter, used, queries, submits, state, text, ...workers };
+  return { app, processes, limiter, used, queries, submits, state, text: { ...text, tokenBytes }, ...workers };
 }
 
 export type ChatRig = ReturnType<typeof chatRig>;

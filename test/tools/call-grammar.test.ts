@@ -3,6 +3,7 @@ import { Ajv } from "ajv";
 import { anyObjectGrammar } from "../../gateway/grammar/json-schema.ts";
 import { ChatTemplate } from "../../gateway/lower/chat-template.ts";
 import { Detokenizer, TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import type { JsonObject } from "../../gateway/lower/messages.ts";
 import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { callGrammar } from "../../gateway/tools/call-grammar.ts";
 import { CallReader } from "../../gateway/tools/call-reader.ts";
@@ -220,7 +221,7 @@ describe("what cannot be kept", () => {
     use({ mode: "required", tools: [clock, { ...weather, parameters }], callable: new Set(["get_weather"]) });
 
   test("is refused with its path in the request", () => {
-    const properties = { a: { anyOf: [{ type: "string" }, { type: "array", uniqueItems: true }] } };
+    const properties: JsonObject = { a: { anyOf: [{ type: "string" }, { type: "array", uniqueItems: true }] } };
     expect(() => callGrammar(syntax, withParameters({ type: "object", properties }), undefined)).toThrow(
       expect.objectContaining({
         code: "invalid_value",

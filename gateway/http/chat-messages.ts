@@ -1,0 +1,98 @@
+/** Messages of chat completions. */
+import { z } from "zod";
+import { limits } from "../config.ts";
+import type { LowerMessage } from "../lower/messages.ts";
+import { toolLimits } from "../tools/limits.ts";
+import { optional } from "./fields.ts";
+import { argumentsJson, callId, type Path, toolName } from "./tool-schemas.ts";
+
+const textPart = z.strictObject({
+  type: z.literal("text", { error: "only parts of type 'text' are supported" }),
+  text: z.string(),
+});
+const content = z.union([
+  z.string(),
+  z
+    .array(textPart)
+    .min(1)
+    .max(limits.contentParts)
+    .transform((parts) => parts.map((part) => part.text).join("")),
+]);
+
+const call = z.strictObject({
+  id: callId,
+  type: z.literal("function", "only calls of type 'function' are supported"),
+  function: z.strictObject({ name: toolName, arguments: argumentsJson }),
+});
+const notSupported = "is not supported";
+const message = z.discriminatedUnion(
+  "role",
+  [
+    z.strictObject({ role: z.enum(["system", "developer", "user"]), content }),
+    z.strictObject({
+      role: z.literal("assistant"),
+      content: optional(content),
+      tool_calls: optional(z.array(call).min(1).max(toolLimits.callsPerMessage)),
+      // Answers come back as clients got them, with what was not in them as null.
+      refusal: z.null(notSupported).optional(),
+      function_call: z.null(notSupported).optional(),
+      audio: z.null(notSupported).optional(),
+      annotations: z.array(z.unknown()).max(0, notSupported).nullish(),
+    }),
+    z.strictObject({ role: z.literal("tool"), content, tool_call_id: callId, name: optional(toolName) }),
+  ],
+  { error: "only the roles system, developer, user, assistant and tool are supported" },
+);
+type Message = z.output<typeof message>;
+
+/** Calls of the last message that made any, and have no answer yet: their names, and where they stand. */
+type OpenCalls = Map<string, { readonly name: string; readonly path: Path }>;
+
+export const chatMessages = z
+  .array(message)
+  .min(1)
+  .max(limits.messages)
+  .transform((messages, context): readonly LowerMessage[] => {
+    const refuse = (path: Path, text: string): void => {
+      context.addIssue({ code: "custom", path: [...path], message: text, input: messages });
+    };
+    const open: OpenCalls = new Map();
+    const refuseOpen = (): void => {
+      for (const { path } of open.values())
+        refuse(path, "has no answer: a message of role 'tool' for each must follow");
+      open.clear();
+    };
+    const lowered = messages.map((each, index): LowerMessage => {
+      if (each.role === "tool") {
+        const called = open.get(each.tool_call_id);
+        if (called === undefined) refuse([index, "tool_call_id"], "is the id of no call that waits for an answer");
+        open.delete(each.tool_call_id);
+        const name = each.name ?? called?.name ?? "";
+        return { role: "tool", content: each.content, answers: { id: each.tool_call_id, name } };
+      }
+      refuseOpen();
+      if (each.role === "assistant") return assistantMessage(each, index, open, refuse);
+      return { role: each.role === "developer" ? "system" : each.role, content: each.content };
+    });
+    refuseOpen();
+    return lowered;
+  });
+
+function assistantMessage(
+  { content: text, tool_calls: made }: Message & { readonly role: "assistant" },
+  index: number,
+  open: OpenCalls,
+  refuse: (path: Path, text: string) => void,
+): LowerMessage {
+  if (made === undefined) {
+    if (text === undefined) refuse([index, "content"], "is missing, and so are tool_calls");
+    return { role: "assistant", content: text ?? "" };
+  }
+  const calls = made.map(({ id, function: { name, arguments: given } }, at) => {
+    const path = [index, "tool_calls", at];
+    if (open.has(id)) refuse([...path, "id"], "another call has this id");
+    open.set(id, { name, path });
+    return { id, name, arguments: given };
+  });
+  return { role: "assistant", content: text ?? "", calls };
+}

@@ -1,0 +1,50 @@
+/** A request's tools in the words of the model that is asked. */
+import type { ByteGrammar } from "../../worker/contract/grammar.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import type { CallSyntax } from "../lower/call-syntax.ts";
+import { hasCalls, type LowerMessage, type ToolDefinition } from "../lower/messages.ts";
+import { callGrammar } from "./call-grammar.ts";
+import type { CallReaderOptions } from "./call-reader.ts";
+import { plainProtocol } from "./plain-protocol.ts";
+import type { ToolUse } from "./tool-use.ts";
+
+/** What the model's template knows. */
+export interface TemplateFacts {
+  readonly calls: CallSyntax | undefined;
+  readonly takesSystem: boolean;
+}
+
+export interface OpenedTools {
+  readonly messages: readonly LowerMessage[];
+  /** What the template is given. */
+  readonly tools: readonly ToolDefinition[];
+  /** How calls are read out of the answer. undefined: there are none. */
+  readonly reading: CallReaderOptions | undefined;
+  readonly grammar: ByteGrammar | undefined;
+}
+
+/**
+ * @param format what the answer has to be where it is no call
+ * @throws ApiError invalid_value for a schema that cannot be kept, where it must be
+ */
+export function openTools(
+  { messages, tools: use }: { readonly messages: readonly LowerMessage[]; readonly tools?: ToolUse | undefined },
+  { calls, takesSystem }: TemplateFacts,
+  salt: CacheSalt,
+  format: ByteGrammar | undefined,
+): OpenedTools {
+  if (use === undefined && !hasCalls(messages)) return { messages, tools: [], reading: undefined, grammar: format };
+  const protocol = calls === undefined ? plainProtocol(salt, takesSystem) : undefined;
+  const shown = use?.tools ?? [];
+  const prompt =
+    protocol === undefined ? { messages, tools: shown } : { messages: protocol.write(messages, shown), tools: [] };
+  const syntax = calls ?? protocol?.syntax;
+  if (use === undefined || syntax === undefined) return { ...prompt, reading: undefined, grammar: format };
+  const reading = {
+    syntax,
+    names: use.callable,
+    several: use.parallel && syntax.separator !== undefined,
+    callsOnly: use.mode === "required",
+  };
+  return { ...prompt, reading, grammar: callGrammar(syntax, use, format) };
+}

@@ -1,0 +1,87 @@
+/**
+ * Tools for models whose chat template knows none: the system message describes them, and says between which marks a call
+ * is written. The marks end in digits that come from the salt of whoever asks: no document, user or tool can know them, so
+ * none can hold a call.
+ */
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import type { CallSyntax } from "../lower/call-syntax.ts";
+import type { LowerMessage, MessageCall, ToolDefinition } from "../lower/messages.ts";
+
+export interface PlainProtocol {
+  readonly syntax: CallSyntax;
+  /** The messages as plain ones, with the tools in the first of them. */
+  write(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): readonly LowerMessage[];
+}
+
+/** @param takesSystem the template has a place for a system message; otherwise the first user's tells of the tools */
+export function plainProtocol(salt: CacheSalt, takesSystem: boolean): PlainProtocol {
+  const digits = new Bun.CryptoHasher("sha256").update(`tool calls ${salt}`).digest("hex").slice(0, 8);
+  const [marker, closer] = [`<tool_call_${digits}>`, `</tool_call_${digits}>`];
+  const [before, after] = [`${marker}\n{"name": "`, `}\n${closer}`];
+  const syntax: CallSyntax = {
+    kind: "object",
+    marker,
+    closer,
+    argumentsKey: "arguments",
+    before,
+    between: '", "arguments": ',
+    after,
+    separator: `${after}\n${before}`,
+    signs: [],
+  };
+  const write: PlainProtocol["write"] = (messages, tools) => {
+    const plain = turns(
+      messages,
+      (call) => before + call.name + syntax.between + JSON.stringify(call.arguments) + after,
+    );
+    return tools.length === 0 ? plain : withIntroduction(plain, introduction(tools, marker, closer), takesSystem);
+  };
+  return { syntax, write };
+}
+
+function introduction(tools: readonly ToolDefinition[], marker: string, closer: string): string {
+  const described = tools.map(({ name, description, parameters }) => {
+    return JSON.stringify({ type: "function", function: { name, description, parameters } });
+  });
+  return [
+    "# Tools\n\nYou may call functions to help with the user's query. They are, one in each line:",
+    ...described,
+    "\nTo call a function, write its name and its arguments as a JSON object between these two lines:",
+    marker,
+    '{"name": "name-of-the-function", "arguments": {"name-of-an-argument": "its value"}}',
+    closer,
+  ].join("\n");
+}
+
+function withIntroduction(
+  messages: readonly LowerMessage[],
+  text: string,
+  takesSystem: boolean,
+): readonly LowerMessage[] {
+  const role = takesSystem ? "system" : "user";
+  const [first, ...rest] = messages;
+  if (first?.role !== role) return [{ role, content: text }, ...messages];
+  const content = takesSystem ? `${first.content}\n\n${text}` : `${text}\n\n${first.content}`;
+  return [{ role, content }, ...rest];
+}
+
+/** Results are the user's, and neighbours of the same role one message. */
+function turns(messages: readonly LowerMessage[], writeCall: (call: MessageCall) => string): readonly LowerMessage[] {
+  const plain: { role: string; content: string; hasResult: boolean }[] = [];
+  for (const { role, content, calls, answers } of messages) {
+    const last = plain.at(-1);
+    if (answers !== undefined || (role === "user" && last?.hasResult === true)) {
+      const text = answers === undefined ? content : response(content);
+      if (last?.hasResult === true) last.content = `${last.content}\n${text}`;
+      else plain.push({ role: "user", content: text, hasResult: true });
+      continue;
+    }
+    const texts = [...(content === "" ? [] : [content]), ...(calls ?? []).map(writeCall)];
+    plain.push({ role, content: calls === undefined ? content : texts.join("\n"), hasResult: false });
+  }
+  return plain.map(({ role, content }) => ({ role, content }));
+}
+
+/** What a tool says cannot end its own frame. */
+const response = (content: string): string =>
+  `<tool_response>\n${content.replaceAll("</tool_response", "<\\/tool_response")}\n</tool_response>`;
