@@ -184,6 +184,7 @@ export const usageDays = sqliteTable("usage_days", {
   cachedTokens: integer("cached_tokens").notNull(),
   cacheWriteTokens: integer("cache_write_tokens").notNull(),
   completionTokens: integer("completion_tokens").notNull(),
+  embeddingTokens: integer("embedding_tokens").notNull(),
 });
 
 export const embeddingModels = sqliteTable("embedding_models", {

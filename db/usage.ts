@@ -25,6 +25,7 @@ export function addUsage(db: Db, rows: readonly UsageDayRow[]): void {
               cachedTokens: plus(usageDays.cachedTokens),
               cacheWriteTokens: plus(usageDays.cacheWriteTokens),
               completionTokens: plus(usageDays.completionTokens),
+              embeddingTokens: plus(usageDays.embeddingTokens),
             },
           })
           .run(),

@@ -60,3 +60,10 @@ function countRun(metrics: Metrics, { reason, completionTokens, report: { timing
   metrics.observe("vllm:request_queue_time_seconds", "Arrival in the worker to admission.", seconds(timings.queueMs));
   metrics.observe("vllm:request_prefill_time_seconds", "Admission to last prompt token.", seconds(timings.prefillMs));
 }
+
+/** A request for embeddings or a ranking has ended. */
+export function countEmbedding(metrics: Metrics, tenantId: string, tokens: number): void {
+  metrics.count("spangate_embedding_requests_total", "Requests of embeddings and rankings that ended.");
+  metrics.count("spangate_embedding_tokens_total", "Tokens of embeddings and rankings.", {}, tokens);
+  metrics.tenantUsage?.add(tenantId, { requests: 1, embeddingTokens: tokens });
+}

@@ -73,9 +73,9 @@ export class EmbeddingService {
     return (await this.#open()).card;
   }
 
-  /** Tokens of a text as the model reads it, however many they are. */
-  encode(text: string): Int32Array {
-    return this.#deps.text.encode(text, "plain");
+  /** Tokens of a text as the model reads it; the end of a longer one is left out when `maxTokens` is given. */
+  encode(text: string, role: EmbeddingRole = "plain", maxTokens?: number): Int32Array {
+    return this.#deps.text.encode(text, role, maxTokens);
   }
 
   /** Texts of any length; of what is too long for the model the end is left out. @throws as embedTokens */

@@ -1,6 +1,8 @@
 /** Work that is sent to workers for a caller with limits: reserved before, settled after. */
+import { countEmbedding } from "./counted.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import type { BulkRunner } from "./execute/bulk.ts";
+import type { Metrics } from "./metrics.ts";
 import { tokenCount } from "./room.ts";
 import type { RateLimiter } from "./tenant/rate-limiter.ts";
 
@@ -18,6 +20,31 @@ export function metered(dispatcher: Pick<Dispatcher, "submit">, limiter: RateLim
         throw error;
       }
     },
+  };
+}
+
+/** Work of the embedder that a request waits for. */
+export interface EmbedderWork {
+  readonly requestId: string;
+  readonly tenantId: string;
+  readonly tokens: number;
+}
+
+/** Runs it with its tokens reserved, and counts it when it has succeeded. @throws ApiError rate_limited */
+export type EmbedderMeter = <Result>(work: EmbedderWork, run: () => Promise<Result>) => Promise<Result>;
+
+export function embedderMeter(limiter: RateLimiter, metrics: Metrics): EmbedderMeter {
+  return async ({ requestId, tenantId, tokens }, run) => {
+    const reservation = limiter.admissionOf(requestId)?.reserve(tokens);
+    try {
+      const result = await run();
+      reservation?.settle(tokens);
+      countEmbedding(metrics, tenantId, tokens);
+      return result;
+    } catch (error) {
+      reservation?.settle(0);
+      throw error;
+    }
   };
 }
 

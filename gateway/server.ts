@@ -38,7 +38,7 @@ import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
 import { listen } from "./listen.ts";
 import { createLog, type Log } from "./log.ts";
-import { metered, paced } from "./metered.ts";
+import { embedderMeter, metered, paced } from "./metered.ts";
 import { Metrics } from "./metrics.ts";
 import { Pipeline, type PipelineDeps } from "./pipeline.ts";
 import { type LimitedWorkers, openQueries } from "./queries.ts";
@@ -220,7 +220,7 @@ function openApp({ workers, text, tenants, corpus, embedding, records, config, l
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),
       (it) => addGenerationRoutes(it, chat),
-      (it) => addEmbeddingRoutes(it, { embedding, limiter }),
+      (it) => addEmbeddingRoutes(it, { embedding, limiter, meter: embedderMeter(rateLimiter, metrics) }),
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),

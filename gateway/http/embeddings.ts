@@ -5,6 +5,7 @@ import type { EmbedderCard } from "../../worker/contract/embedding.ts";
 import { limits } from "../config.ts";
 import type { EmbeddingService } from "../embedding.ts";
 import { ApiError } from "../errors.ts";
+import type { EmbedderMeter } from "../metered.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
@@ -12,8 +13,9 @@ import { declare } from "./route.ts";
 import { optional, shortString } from "./schemas.ts";
 
 export interface EmbeddingDeps {
-  readonly embedding: Pick<EmbeddingService, "card" | "encode" | "embed" | "embedTokens">;
+  readonly embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens">;
   readonly limiter: ConcurrencyLimiter;
+  readonly meter: EmbedderMeter;
 }
 
 const text = z.string().min(1).max(limits.embeddingTextChars);
@@ -56,7 +58,7 @@ const unsupportedRerankFields = new Set([
   ...["return_embeddings", "mm_processor_kwargs", "score_template"],
 ]);
 
-export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter }: EmbeddingDeps): void {
+export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, meter }: EmbeddingDeps): void {
   declare(
     app,
     "POST",
@@ -73,10 +75,11 @@ export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter }: Em
           throw new ApiError("invalid_value", { param: "dimensions", message });
         }
         const sequences = await encodeInput(embedding, card, body.input);
-        const vectors = await embedding.embedTokens(sequences, context.req.raw.signal);
+        const tokens = tokensOf(sequences);
+        const work = { requestId: context.get("requestId"), tenantId, tokens };
+        const vectors = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
         const encode = body.encoding_format === "base64" ? base64Of : (vector: Float32Array) => [...vector];
         const data = vectors.map((vector, index) => ({ object: "embedding", index, embedding: encode(vector) }));
-        const tokens = sequences.reduce((sum, { length }) => sum + length, 0);
         const usage = { prompt_tokens: tokens, total_tokens: tokens };
         return context.json({ object: "list", data, model: card.modelName, usage });
       } finally {
@@ -97,10 +100,10 @@ export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter }: Em
       const leave = limiter.enter(tenantId);
       try {
         const card = requireModel(await embedding.card(), body.model);
-        const tokens = await countTokens(embedding, [body.query, ...body.documents], "documents");
-        const { signal } = context.req.raw;
-        const [query] = await embedding.embed([body.query], "query", signal);
-        const found = await embedding.embed(body.documents, "document", signal);
+        const sequences = await encodeRanked(embedding, card, body.query, body.documents);
+        const tokens = tokensOf(sequences);
+        const work = { requestId: context.get("requestId"), tenantId, tokens };
+        const [query, ...found] = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
         const scored = found.map((vector, index) => ({ index, relevance_score: relevance(query, vector) }));
         scored.sort((a, b) => b.relevance_score - a.relevance_score || a.index - b.index);
         const results = scored.slice(0, body.top_n).map((result) => ({
@@ -165,23 +168,30 @@ function checkedIds(ids: readonly number[], card: EmbedderCard, param: string): 
   throw new ApiError("invalid_value", { param: `${param}[${wrong}]`, message });
 }
 
-async function countTokens(
+/** The query, then the documents; what is too long for the model loses its end. @throws ApiError */
+async function encodeRanked(
   embedding: EmbeddingDeps["embedding"],
-  texts: readonly string[],
-  param: string,
-): Promise<number> {
-  let tokens = 0;
+  card: EmbedderCard,
+  query: string,
+  documents: readonly string[],
+): Promise<readonly Int32Array[]> {
+  const sequences = [embedding.encode(query, "query", card.maxTokens)];
+  let tokens = tokensOf(sequences);
   let turnChars = 0;
-  for (const one of texts) {
-    tokens += embedding.encode(one).length;
-    refuseTooMany(tokens, param);
-    turnChars += one.length;
+  for (const document of documents) {
+    const sequence = embedding.encode(document, "document", card.maxTokens);
+    tokens += sequence.length;
+    refuseTooMany(tokens, "documents");
+    sequences.push(sequence);
+    turnChars += document.length;
     if (turnChars <= limits.embeddingTurnChars) continue;
     turnChars = 0;
     await new Promise((resolve) => setImmediate(resolve));
   }
-  return tokens;
+  return sequences;
 }
+
+const tokensOf = (sequences: readonly Int32Array[]): number => sequences.reduce((sum, { length }) => sum + length, 0);
 
 function refuseTooMany(tokens: number, param: string): void {
   if (tokens <= limits.embeddingTokens) return;

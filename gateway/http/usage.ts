@@ -27,11 +27,14 @@ const dayAnswer = z.strictObject({
   object: z.literal("usage"),
   day: z.string().describe("UTC."),
   tenant_id: z.string(),
-  requests: count.describe("Runs that ended: one for each choice of an answer and each generate of a query."),
+  requests: count.describe(
+    "Runs that ended: one for each choice of an answer, each generate of a query, and each request of embeddings or of a ranking.",
+  ),
   prompt_tokens: count,
   cached_tokens: count,
   cache_write_tokens: count,
   completion_tokens: count,
+  embedding_tokens: count.describe("Of embeddings and rankings; in no other number."),
 });
 export const usageAnswer = z.strictObject({
   object: z.literal("list"),
@@ -84,6 +87,7 @@ function listOfDays(rows: readonly UsageDayRow[], hasMore: boolean): z.infer<typ
     cached_tokens: row.cachedTokens,
     cache_write_tokens: row.cacheWriteTokens,
     completion_tokens: row.completionTokens,
+    embedding_tokens: row.embeddingTokens,
   }));
   const firstId = data[0]?.id ?? null;
   return { object: "list", data, first_id: firstId, last_id: data.at(-1)?.id ?? null, has_more: hasMore };

@@ -7,8 +7,17 @@ import type { Page } from "../../db/page.ts";
 import { addUsage, listUsage, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
 import type { Log } from "../log.ts";
 
-/** Tokens of runs that ended. */
+/** Requests and tokens of what has ended. */
 export type UsageCounts = Omit<UsageDayRow, "day" | "tenantId">;
+
+const noUsage: UsageCounts = {
+  requests: 0,
+  promptTokens: 0,
+  cachedTokens: 0,
+  cacheWriteTokens: 0,
+  completionTokens: 0,
+  embeddingTokens: 0,
+};
 
 export interface UsageLedgerOptions {
   readonly nowMs?: () => number;
@@ -30,7 +39,9 @@ export class UsageLedger {
     this.#timer.unref();
   }
 
-  add(tenantId: string, counts: UsageCounts): void {
+  /** What is not named is 0. */
+  add(tenantId: string, given: Partial<UsageCounts>): void {
+    const counts = { ...noUsage, ...given };
     const day = dayOf(this.#nowMs());
     const key = `${day} ${tenantId}`;
     const present = this.#unwritten.get(key);
@@ -77,5 +88,6 @@ function summed(row: UsageDayRow, counts: UsageCounts): UsageDayRow {
     cachedTokens: row.cachedTokens + counts.cachedTokens,
     cacheWriteTokens: row.cacheWriteTokens + counts.cacheWriteTokens,
     completionTokens: row.completionTokens + counts.completionTokens,
+    embeddingTokens: row.embeddingTokens + counts.embeddingTokens,
   };
 }

@@ -1,11 +1,16 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { Hono } from "hono";
+import type { TenantId } from "../../db/ids.ts";
 import { createApp } from "../../gateway/app.ts";
 import type { EmbeddingService } from "../../gateway/embedding.ts";
+import { ApiError } from "../../gateway/errors.ts";
 import type { AppEnv } from "../../gateway/http/auth.ts";
 import { addEmbeddingRoutes } from "../../gateway/http/embeddings.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
+import { embedderMeter } from "../../gateway/metered.ts";
 import { Metrics } from "../../gateway/metrics.ts";
+import type { Principal } from "../../gateway/principal.ts";
+import { RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 import { call } from "./store-app.ts";
 
@@ -20,11 +25,24 @@ function vectorOf(text: string): Float32Array {
   return Float32Array.from(counts, (count) => count / norm);
 }
 
-const embedding: Pick<EmbeddingService, "card" | "encode" | "embed" | "embedTokens"> = {
+/** What was encoded to be ranked. */
+const ranked = new Map<Int32Array, string>();
+let failing = false;
+
+const embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens"> = {
   card: () => Promise.resolve(card),
-  encode: words,
-  embed: (texts) => Promise.resolve(texts.map(vectorOf)),
-  embedTokens: (sequences) => Promise.resolve(sequences.map((ids) => Float32Array.of(ids[0] ?? 0, ids.length, 0.1))),
+  encode: (text, role, maxTokens) => {
+    const sequence = words(text).slice(0, maxTokens);
+    if (role !== undefined) ranked.set(sequence, text);
+    return sequence;
+  },
+  embedTokens: async (sequences) => {
+    if (failing) throw new ApiError("worker_lost");
+    return sequences.map((ids) => {
+      const text = ranked.get(ids);
+      return text === undefined ? Float32Array.of(ids[0] ?? 0, ids.length, 0.1) : vectorOf(text);
+    });
+  },
 };
 
 let world: World;
@@ -32,12 +50,17 @@ let app: Hono<AppEnv>;
 let key = "";
 let tenantId = "";
 const limiter = new ConcurrencyLimiter(1);
+const usage: [string, object][] = [];
+const metrics = new Metrics({ add: (id, counts) => void usage.push([id, counts]) });
 
 beforeAll(() => {
   world = createWorld();
   const { tenants } = world;
-  const routes = [(it: Hono<AppEnv>) => addEmbeddingRoutes(it, { embedding, limiter })];
-  app = createApp({ authenticator: tenants.apiKeys, routes, metrics: new Metrics(), log: () => undefined });
+  const rateLimiter = new RateLimiter(8, () => 0);
+  const meter = embedderMeter(rateLimiter, metrics);
+  const routes = [(it: Hono<AppEnv>) => addEmbeddingRoutes(it, { embedding, limiter, meter })];
+  const rateLimits = { limiter: rateLimiter, ownersOf: (caller: Principal) => tenants.limits.owners(caller) };
+  app = createApp({ authenticator: tenants.apiKeys, routes, rateLimits, metrics, log: () => undefined });
   const admin = tenants.apiKeys.authenticate(tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "");
   if (admin === undefined) throw new Error("no admin key");
   const { id } = tenants.create("t");
@@ -138,5 +161,47 @@ describe("rerank", () => {
     expect(errorOf(await rerank({ query: "" }))).toMatchObject({ status: 400, param: "query" });
     expect(errorOf(await rerank({ max_tokens_per_doc: 5 }))).toMatchObject({ code: "unsupported_field" });
     expect(errorOf(await rerank({ model: "other" }))).toMatchObject({ status: 404, param: "model" });
+  });
+});
+
+describe("tokens", () => {
+  const unlimited = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null, kvBytes: null };
+  const counted = (name: string): number =>
+    Number(new RegExp(`^${name} (\\d+)$`, "m").exec(metrics.render())?.[1] ?? 0);
+
+  test("of a ranking are those that the model reads: the end of a long document is left out", async () => {
+    const { body } = await rerank({ documents: ["b ".repeat(20).trim()] });
+    expect((body as { usage: unknown }).usage).toEqual({ total_tokens: 1 + card.maxTokens });
+  });
+
+  test("are counted for the tenant and for the operator, when the request succeeds", async () => {
+    usage.length = 0;
+    const before = [counted("spangate_embedding_requests_total"), counted("spangate_embedding_tokens_total")];
+    await embed({});
+    await rerank({});
+    failing = true;
+    expect((await embed({})).status).toBe(503);
+    expect((await rerank({})).status).toBe(503);
+    failing = false;
+    await embed({ input: "" });
+    expect(usage).toEqual([
+      [tenantId, { requests: 1, embeddingTokens: 2 }],
+      [tenantId, { requests: 1, embeddingTokens: 4 }],
+    ]);
+    const after = [counted("spangate_embedding_requests_total"), counted("spangate_embedding_tokens_total")];
+    expect(after).toEqual([(before[0] ?? 0) + 2, (before[1] ?? 0) + 6]);
+  });
+
+  test("count against the tenant's limit, reserved before and given back when it fails", async () => {
+    world.tenants.limits.setTenant(tenantId as TenantId, { ...unlimited, tokensPerMinute: 6 });
+    failing = true;
+    for (let times = 0; times < 4; times++) expect((await embed({})).status).toBe(503);
+    failing = false;
+    expect((await embed({})).status).toBe(200);
+    expect((await rerank({})).status).toBe(200);
+    const refused = await embed({});
+    expect(errorOf(refused)).toMatchObject({ status: 429, code: "rate_limited" });
+    world.tenants.limits.setTenant(tenantId as TenantId, unlimited);
+    expect((await embed({})).status).toBe(200);
   });
 });
