@@ -157,10 +157,11 @@ function unsupportedField(param: string): ApiError {
 
 type Issue = z.core.$ZodIssue;
 
-/** A union's issue says only "invalid input"; the branch that got furthest says what is wrong. */
+/** A union's issue says only "invalid input"; the branch that got furthest, with the fewest faults, says what is wrong. */
 function deepest(issue: Issue | undefined): Issue | undefined {
   if (issue?.code !== "invalid_union") return issue;
-  const branches = issue.errors.map((branch) => deepest(branch[0])).filter((found) => found !== undefined);
+  const byFaults = issue.errors.toSorted((a, b) => a.length - b.length);
+  const branches = byFaults.map((branch) => deepest(branch[0])).filter((found) => found !== undefined);
   const best = branches.sort((a, b) => b.path.length - a.path.length)[0];
   if (best === undefined || best.path.length === 0) return issue;
   return { ...best, path: [...issue.path, ...best.path] };

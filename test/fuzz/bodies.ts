@@ -15,7 +15,7 @@ const text = fc.oneof(
 );
 
 /** So that most requests get past the first checks, and none generates for long. */
-const overrides: Overrides = {
+export const overrides: Overrides = {
   model: fc.oneof({ weight: 9, arbitrary: fc.constant(model) }, { weight: 1, arbitrary: strangeText }),
   vector_store_ids: own("vector_store_id").map((id) => [id]),
   file_ids: own("file_id").map((id) => [id]),

@@ -58,6 +58,7 @@ test("fields out of bounds or unknown are named", async () => {
     [files, { file_id: file, chunking_strategy: chunking(100, 51) }, "chunking_strategy.static.chunk_overlap_tokens"],
     [files, { file_id: file, chunking_strategy: chunking(100, -1) }, "chunking_strategy.static.chunk_overlap_tokens"],
     [batches, { file_ids: [] }, "file_ids"],
+    [batches, { files: [] }, "files"],
     [batches, { file_ids: [file], files: [{ file_id: file }] }, null],
     [search, {}, "query"],
     [search, { query: "" }, "query"],
