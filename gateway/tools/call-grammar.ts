@@ -65,10 +65,12 @@ function callsRule(
 }
 
 function argumentsRule(it: GrammarBuilder, { parameters, param }: OfferedTool): GrammarSymbol {
-  // Arguments are an object, whatever else a schema without a type would allow.
+  // Arguments are an object, whatever else a schema without a type would allow; one of no properties is empty.
   const isOpen = !("type" in parameters || "$ref" in parameters || "anyOf" in parameters);
+  const typed = isOpen ? { ...parameters, type: "object" } : parameters;
+  const hasNone = JSON.stringify(typed.properties) === "{}" && !("additionalProperties" in typed);
   try {
-    return schemaRule(it, isOpen ? { ...parameters, type: "object" } : parameters);
+    return schemaRule(it, hasNone ? { ...typed, additionalProperties: false } : typed);
   } catch (error) {
     if (!(error instanceof SchemaFault)) throw error;
     const path = error.path.reduce<string>(

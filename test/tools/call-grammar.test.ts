@@ -140,6 +140,14 @@ describe("where a call must come", () => {
   });
 });
 
+test("a tool without properties is called without arguments", () => {
+  const { syntax, answer, complete } = world(toolModels.qwen);
+  const none: OfferedTool = { ...clock, parameters: { type: "object", properties: {} } };
+  const grammar = callGrammar(syntax, use({ mode: "required", tools: [none], parallel: false }), undefined);
+  const drawn = grammar && complete(grammar, () => 0.5);
+  expect(answer(drawn ?? [], true).calls).toEqual([{ name: "clock", arguments: "{}" }]);
+});
+
 describe("where the answer is free", () => {
   test("nothing is asked of it, unless a tool is strict, or only one call is wanted, or a format", () => {
     const { syntax } = world(toolModels.qwen);
