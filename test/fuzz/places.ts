@@ -63,6 +63,8 @@ export function bodyWith(schema: JsonSchema, [step, ...rest]: readonly Step[], v
 const questions: Readonly<Record<string, unknown>> = {
   messages: [{ role: "user", content: "Who is Anna?" }],
   input: "Who is Anna?",
+  text: "Anna works for Tom.",
+  content: "Anna works for Tom.",
 };
 
 const overrideOr = (name: string, schema: JsonSchema): unknown => {

@@ -1,4 +1,8 @@
-/** A worker process without a model that answers as fast as it can: cases are many, and none is about its speed. */
+/**
+ * A worker process without a model that answers as fast as it can: cases are many, and none is about its speed. An
+ * argument names a file to which the tokens of each request are appended, as a line of JSON.
+ */
+import { appendFileSync } from "node:fs";
 import type { GatewayMessage } from "../../worker/contract/messages.ts";
 import { FakeCore, fakeCard } from "../dispatch/fake-core.ts";
 
@@ -11,7 +15,13 @@ function turn(): void {
 }
 
 process.on("disconnect", () => process.exit(0));
+const [requestsFile] = process.argv.slice(2);
+
 process.on("message", (message: GatewayMessage) => {
+  if (message.type === "submit" && requestsFile !== undefined) {
+    const tokenIds = message.plan.runs.flatMap((run) => [...run.tokenIds]);
+    appendFileSync(requestsFile, `${JSON.stringify({ requestId: message.requestId, tokenIds })}\n`);
+  }
   const wasIdle = core.runningCount === 0;
   core.receive(message);
   if ((wasIdle && core.runningCount > 0) || message.type === "drain") setImmediate(turn);

@@ -43,7 +43,14 @@ export interface FuzzWorld extends AsyncDisposable {
 
 const adminKey = "sk-admin-key-of-a-server-that-only-this-test-talks-to";
 
-export async function openWorld(settings: Readonly<Record<string, string>> = {}): Promise<FuzzWorld> {
+export interface WorldOptions {
+  /** Of the server. */
+  readonly settings?: Readonly<Record<string, string>>;
+  /** To which the worker appends the tokens of each request. */
+  readonly requestsFile?: string;
+}
+
+export async function openWorld({ settings = {}, requestsFile }: WorldOptions = {}): Promise<FuzzWorld> {
   const dataDir = mkdtempSync(join(tmpdir(), "spangate-fuzz-"));
   const names = { SPANGATE_ADMIN_KEY: adminKey, SPANGATE_MODEL_NAME: model };
   const own = { ...names, SPANGATE_PORT: "0", SPANGATE_DATA: dataDir };
@@ -52,7 +59,11 @@ export async function openWorld(settings: Readonly<Record<string, string>> = {})
   const log = (level: string, message: string, fields: object = {}): void => {
     if (level === "error" || message === "request failed") faults.push(`${level} ${message} ${JSON.stringify(fields)}`);
   };
-  const workerArgv = [process.execPath, join(import.meta.dir, "worker.ts")];
+  const workerArgv = [
+    process.execPath,
+    join(import.meta.dir, "worker.ts"),
+    ...(requestsFile === undefined ? [] : [requestsFile]),
+  ];
   const server = await startServer(parseConfig(env), { env, workerArgv, log });
   await server.ready;
   const onRejection = (reason: unknown): void => void faults.push(`unhandled rejection: ${String(reason)}`);
