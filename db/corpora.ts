@@ -66,6 +66,13 @@ export function findCorpusAnyState(db: Db, id: CorpusId): CorpusRow | undefined 
   return db.statement("findCorpusAnyState", (orm) => orm.select().from(corpora).where(eq(corpora.id, id)).get());
 }
 
+/** All that the tenant owns, deleted ones that are not swept yet too. */
+export function corporaOfTenant(db: Db, tenantId: TenantId): readonly CorpusRow[] {
+  return db.statement("corporaOfTenant", (orm) =>
+    orm.select().from(corpora).where(eq(corpora.tenantId, tenantId)).all(),
+  );
+}
+
 export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<CorpusRow> {
   const page = pageClause(corpora.seq, range);
   const rows = db.statement("listCorpora", (orm) =>

@@ -1,4 +1,4 @@
-import { and, count, eq, inArray, ne, sql } from "drizzle-orm";
+import { and, count, eq, gt, inArray, ne, sql } from "drizzle-orm";
 import { type FileCounts, fileCountsOf } from "./corpora.ts";
 import type { CorpusId, FileBatchId, FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -186,9 +186,15 @@ export function markCorpusFileDeleting(db: Db, seq: number): void {
   );
 }
 
-export function nextDeletingFile(db: Db): CorpusFileRow | undefined {
+export function nextDeletingFile(db: Db, afterSeq = 0): CorpusFileRow | undefined {
   return db.statement("nextDeletingFile", (orm) =>
-    orm.select().from(corpusFiles).where(eq(corpusFiles.status, "deleting")).orderBy(corpusFiles.seq).limit(1).get(),
+    orm
+      .select()
+      .from(corpusFiles)
+      .where(and(eq(corpusFiles.status, "deleting"), gt(corpusFiles.seq, afterSeq)))
+      .orderBy(corpusFiles.seq)
+      .limit(1)
+      .get(),
   );
 }
 

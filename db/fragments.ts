@@ -42,13 +42,13 @@ export function insertFragments(
   });
 }
 
-/** Up to `limit` fragments of one file, in any state, oldest first. */
-export function peekFragments(db: Db, corpusFileSeq: number, limit: number): readonly FragmentRow[] {
+/** Up to `limit` fragments of one file after an ordinal, in any state, oldest first. */
+export function peekFragments(db: Db, corpusFileSeq: number, limit: number, afterOrdinal = -1): readonly FragmentRow[] {
   return db.statement("peekFragments", (orm) =>
     orm
       .select()
       .from(fragments)
-      .where(eq(fragments.corpusFileSeq, corpusFileSeq))
+      .where(and(eq(fragments.corpusFileSeq, corpusFileSeq), gt(fragments.ordinal, afterOrdinal)))
       .orderBy(asc(fragments.ordinal))
       .limit(limit)
       .all(),

@@ -2,7 +2,7 @@
 import { prepareOnly } from "../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
-import type { BlockKey } from "../worker/contract/units.ts";
+import type { BlockKey, CacheSalt } from "../worker/contract/units.ts";
 import { limits } from "./config.ts";
 import type { PreparedSpan, SpanPort, SpanText } from "./corpus/ports.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
@@ -70,6 +70,12 @@ export class SpanService implements SpanPort {
 
   evict(blockKeys: readonly BlockKey[]): void {
     this.#deps.dispatcher.evict(blockKeys);
+  }
+
+  evictCorpus(salt: CacheSalt): void {
+    // No model was ever ready: no KV exists.
+    if (this.#deps.registry.card() === undefined) return;
+    this.#deps.dispatcher.evict([this.#lowerer().spanRoot(salt)]);
   }
 
   evictTenant(tenantId: string, part: TenantPart): number {

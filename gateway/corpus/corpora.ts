@@ -27,10 +27,10 @@ export interface CorpusWithUsage {
 }
 
 export interface CorpusEvents {
-  /** A corpus and its open jobs are invisible and can be swept. */
-  deleted(corpusId: CorpusId): void;
+  /** A corpus, whose KV is under this salt, and its open jobs are invisible and can be swept. */
+  deleted(corpusId: CorpusId, salt: CacheSalt): void;
   /** KV under this salt is unreachable and can be dropped. */
-  saltRetired(corpusId: CorpusId, salt: CacheSalt): void;
+  saltRetired(salt: CacheSalt): void;
 }
 
 const noFiles: CorpusUsage = {
@@ -104,10 +104,10 @@ export class CorpusService {
 
   /** Unknown from here on; text, index and KV follow with the sweep. @throws ApiError not_found */
   delete(tenantId: TenantId, rawId: string): CorpusId {
-    const { id } = this.require(tenantId, rawId, "own");
-    markCorpusDeleted(this.#db, id, Date.now());
-    this.#events.deleted(id);
-    return id;
+    const row = this.require(tenantId, rawId, "own");
+    markCorpusDeleted(this.#db, row.id, Date.now());
+    this.#events.deleted(row.id, this.saltOf(row));
+    return row.id;
   }
 
   saltOf(row: Pick<CorpusRow, "id" | "saltEpoch" | "tenantId">): CacheSalt {
@@ -119,7 +119,7 @@ export class CorpusService {
     const row = this.require(tenantId, rawId, "own");
     const epoch = raiseCorpusSaltEpoch(this.#db, row.id);
     if (epoch === undefined) throw new ApiError("not_found");
-    this.#events.saltRetired(row.id, this.saltOf(row));
+    this.#events.saltRetired(this.saltOf(row));
     return epoch;
   }
 }

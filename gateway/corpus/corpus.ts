@@ -1,4 +1,5 @@
 /** The corpus side as a whole: its services, wired, and their background work. */
+import { corporaOfTenant } from "../../db/corpora.ts";
 import { listAllFileIds } from "../../db/files.ts";
 import { visibleFragmentIds } from "../../db/fragments.ts";
 import type { FragmentId, TenantId } from "../../db/ids.ts";
@@ -38,11 +39,13 @@ export class Corpus {
     this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log);
     this.files = new FileService(db, this.#content, () => this.#sweeper.wake());
     this.corpora = new CorpusService(db, corpusSalt, {
-      deleted: (corpusId) => {
+      deleted: (corpusId, salt) => {
+        // At once: the workers hear of it before anything else of what the deletion brings.
+        spans.evictCorpus(salt);
         this.prepare.abandon((job) => job.corpusId === corpusId);
         this.#sweeper.wake();
       },
-      saltRetired: (corpusId, salt) => this.#sweeper.retireSalt(corpusId, salt),
+      saltRetired: (salt) => spans.evictCorpus(salt),
     });
     this.corpusFiles = new CorpusFileService(db, {
       attached: () => this.#ingestor.wake(),
@@ -116,6 +119,9 @@ export class Corpus {
   /** A tenant was deleted with all it owned. */
   tenantDeleted(tenantId: TenantId): void {
     this.purgeCache(tenantId);
+    for (const corpus of corporaOfTenant(this.#deps.db, tenantId)) {
+      this.#deps.spans.evictCorpus(this.corpora.saltOf(corpus));
+    }
     this.prepare.abandon((job) => job.tenantId === tenantId);
     this.#sweeper.wake();
   }

@@ -38,6 +38,8 @@ export interface SpanPort {
   prepareSpans(spans: readonly SpanText[], signal: AbortSignal, readAtMs?: number): AsyncIterable<PreparedSpan>;
   /** All workers forget these blocks, and what was computed from the spans that end with them. */
   evict(blockKeys: readonly BlockKey[]): void;
+  /** All workers forget the spans with this salt, and what was computed from them: as much work as there are blocks. */
+  evictCorpus(salt: CacheSalt): void;
   /**
    * All workers forget what is counted for the tenant. "text": without its corpora's fragments.
    * @returns blocks that were held, on all workers

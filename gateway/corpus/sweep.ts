@@ -2,11 +2,10 @@
  * Takes away what was deleted: KV in the workers, index entries, text, bytes, rows. Deleting itself only marks
  * rows, which makes them invisible at once; what is marked and not yet swept is found again after a crash.
  */
-import { findCorpusAnyState, removeSweptCorpora } from "../../db/corpora.ts";
+import { type CorpusRow, findCorpusAnyState, removeSweptCorpora } from "../../db/corpora.ts";
 import { type CorpusFileRow, nextDeletingFile, removeCorpusFile } from "../../db/corpus-files.ts";
 import { listDeletedFileIds, removeFile } from "../../db/files.ts";
-import { type FragmentRow, peekFragments, removeFragments, walkFragments } from "../../db/fragments.ts";
-import type { CorpusId } from "../../db/ids.ts";
+import { type FragmentRow, peekFragments, removeFragments } from "../../db/fragments.ts";
 import type { Db } from "../../db/open.ts";
 import { removeSweptTenants } from "../../db/tenants.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
@@ -21,10 +20,8 @@ const fragmentsPerPiece = 32;
 const filesPerPiece = 100;
 const filesFreedFirst = 1_000;
 
-interface RetiredSalt {
-  readonly corpusId: CorpusId;
-  readonly salt: CacheSalt;
-}
+/** A file with more has all its corpus's KV evicted, which costs no more than that KV has blocks. */
+const mostEvictedByKey = 2_048;
 
 export class Sweeper {
   readonly #db: Db;
@@ -33,8 +30,8 @@ export class Sweeper {
   readonly #saltOf: CorpusSaltOf;
   readonly #log: Log;
   readonly #loop: BackgroundLoop;
-  /** In memory only: a restart loses the workers' KV as well. */
-  readonly #retired: RetiredSalt[] = [];
+  /** Files whose KV is evicted and whose rows are left. In memory only: a restart loses the workers' KV as well. */
+  readonly #evicted = new Set<number>();
 
   constructor(db: Db, content: ContentStore, spans: SpanPort, saltOf: CorpusSaltOf, log: Log) {
     this.#db = db;
@@ -57,12 +54,6 @@ export class Sweeper {
     return this.#loop.stop();
   }
 
-  /** KV of a corpus under a salt it had before: unreachable, and dropped here to free its memory. */
-  retireSalt(corpusId: CorpusId, salt: CacheSalt): void {
-    this.#retired.push({ corpusId, salt });
-    this.wake();
-  }
-
   /** All workers forget these fragments' spans. */
   evict(fragments: readonly Pick<FragmentRow, "id" | "text">[], salt: CacheSalt): void {
     try {
@@ -78,6 +69,7 @@ export class Sweeper {
   async #sweep(signal: AbortSignal): Promise<void> {
     // Before any row: this alone needs no room, and a full disk has none for the rest.
     for (const id of listDeletedFileIds(this.#db, filesFreedFirst)) await this.#content.remove(id);
+    if (!(await this.#evictFiles(signal))) return;
     let swept = false;
     for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db)) {
       if (!(await this.#sweepCorpusFile(file, signal))) return;
@@ -88,8 +80,35 @@ export class Sweeper {
     removeSweptTenants(this.#db);
     // The log still has what was deleted.
     if (swept) this.#db.truncateLog();
-    for (let next = this.#retired.shift(); next !== undefined; next = this.#retired.shift()) {
-      await this.#evictCorpus(next, signal);
+  }
+
+  /** KV of all files that are deleted, before any row: it is gone soon, however many rows there are. */
+  async #evictFiles(signal: AbortSignal): Promise<boolean> {
+    const pace = new Pace();
+    for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db, file.seq)) {
+      if (this.#evicted.has(file.seq)) continue;
+      const corpus = findCorpusAnyState(this.#db, file.corpusId);
+      // With a corpus all its KV was evicted when it was deleted.
+      if (corpus !== undefined && corpus.deletedAt === null && !(await this.#evictFile(file, corpus, pace, signal))) {
+        return false;
+      }
+      this.#evicted.add(file.seq);
+    }
+    return true;
+  }
+
+  async #evictFile(file: CorpusFileRow, corpus: CorpusRow, pace: Pace, signal: AbortSignal): Promise<boolean> {
+    const salt = this.#saltOf(corpus.id, corpus.saltEpoch, corpus.tenantId);
+    let last = -1;
+    for (let count = 0; ; ) {
+      const piece = peekFragments(this.#db, file.seq, fragmentsPerPiece, last);
+      count += piece.length;
+      if (count > mostEvictedByKey) this.#spans.evictCorpus(salt);
+      else this.evict(piece, salt);
+      last = piece.at(-1)?.ordinal ?? last;
+      if (piece.length < fragmentsPerPiece || count > mostEvictedByKey) return true;
+      await pace.breathe();
+      if (signal.aborted) return false;
     }
   }
 
@@ -100,12 +119,12 @@ export class Sweeper {
     while (corpus !== undefined) {
       const piece = peekFragments(this.#db, file.seq, fragmentsPerPiece);
       if (piece.length === 0) break;
-      this.evict(piece, this.#saltOf(corpus.id, corpus.saltEpoch, corpus.tenantId));
       this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, piece));
       await pace.breathe();
       if (signal.aborted) return false;
     }
     removeCorpusFile(this.#db, file.seq);
+    this.#evicted.delete(file.seq);
     return true;
   }
 
@@ -121,17 +140,5 @@ export class Sweeper {
       swept = true;
     }
     return swept;
-  }
-
-  async #evictCorpus({ corpusId, salt }: RetiredSalt, signal: AbortSignal): Promise<void> {
-    const pace = new Pace();
-    for (let afterSeq = 0; !signal.aborted; ) {
-      const piece = walkFragments(this.#db, corpusId, afterSeq, fragmentsPerPiece);
-      const last = piece.at(-1);
-      if (last === undefined) return;
-      this.evict(piece, salt);
-      afterSeq = last.seq;
-      await pace.breathe();
-    }
   }
 }

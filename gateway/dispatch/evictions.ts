@@ -70,7 +70,9 @@ export class Evictions {
     if (isSince(this.#tenants.get(tenantId))) return true;
     if (this.#keys.size === 0) return false;
     const isGone = (key: BlockKey | undefined): boolean => key !== undefined && isSince(this.#keys.get(key));
-    return plan.runs.some(({ blockKeys, quotes = [] }) => isGone(blockKeys.at(-1)) || quotes.some(isGone));
+    return plan.runs.some(({ rootKey, blockKeys, quotes = [] }) => {
+      return isGone(rootKey) || isGone(blockKeys.at(-1)) || quotes.some(isGone);
+    });
   }
 
   #send(workerId: string, blockKeys: readonly BlockKey[]): void {

@@ -133,16 +133,25 @@ export class Lowerer {
     const cached = this.#spans.get(cacheKey);
     if (cached !== undefined) return cached;
     const tokenIds = tokenizer.encode(documentPieces(template, document), false, document.salt);
-    const root = rootKey(card.digest, document.salt, "span");
+    const root = this.spanRoot(document.salt);
     const span = { tokenIds, rootKey: root, blockKeys: runBlockKeys(root, tokenIds, card.blockTokens, true) };
     this.#spans.set(cacheKey, span);
     return span;
   }
 
-  /** Last keys of the spans that other owners' documents are where they are not part of this owner's own chain. */
+  /**
+   * Last keys of the spans that other owners' documents are where they are not part of this owner's own chain, and the
+   * keys that these begin with.
+   */
   quotesOf(documents: readonly LowerDocument[], owner: CacheSalt): readonly BlockKey[] {
     const theirs = documents.filter(({ salt }) => salt !== owner);
-    return [...new Set(theirs.map((document) => spanKeyOf(this.lowerSpan(document))))];
+    const spans = theirs.map((document) => this.lowerSpan(document));
+    return [...new Set(spans.flatMap((span) => [spanKeyOf(span), span.rootKey]))];
+  }
+
+  /** What the spans of all documents with this salt begin with. */
+  spanRoot(salt: CacheSalt): BlockKey {
+    return rootKey(this.#options.card.digest, salt, "span");
   }
 
   /** Encodes a long document ahead of `lowerSpan`, in turns with other work (see TextTokenizer.warm). */

@@ -125,6 +125,43 @@ describe("PrefixCache", () => {
   });
 });
 
+/** Counts what is forgotten and which keys are looked up for it. */
+class CountedCache extends PrefixCache {
+  forgotten = 0;
+  lookedUp = 0;
+
+  override forget(blockId: BlockId): void {
+    this.forgotten += 1;
+    super.forget(blockId);
+  }
+
+  protected override blocksOf(key: BlockKey): readonly BlockId[] {
+    this.lookedUp += 1;
+    return super.blocksOf(key);
+  }
+}
+
+test("a corpus of 100,000 fragments is evicted by one key: as much work as it has blocks, none for others'", () => {
+  const blockCount = 110_000;
+  const cache = new CountedCache(new BlockPool(blockCount), 1, new KvEventLog());
+  const store = (name: string, sources: readonly string[]): void => {
+    const blockId = cache.allocate();
+    if (blockId === undefined) throw new Error("no block is free");
+    cache.store(blockId, key(name), key("root"), content([1]), new Derivation(sources.map(key)));
+    cache.release(blockId);
+  };
+  for (let i = 0; i < 100_000; i++) store(`fragment ${i}`, ["corpus"]);
+  for (let i = 0; i < 5_000; i++) store(`other ${i}`, ["other corpus"]);
+  // Answers over some of them, with what they were computed from.
+  for (let i = 0; i < 5_000; i++) store(`answer ${i}`, [`fragment ${i}`, "corpus"]);
+  expect(cache.sourceCount).toBe(5_002);
+  cache.evict([key("corpus")]);
+  expect(cache.forgotten).toBe(105_000);
+  expect(cache.lookedUp).toBeLessThanOrEqual(105_001);
+  expect([...cache.resident()].every(([name]) => name.startsWith("other "))).toBe(true);
+  expect([cache.cachedFreeCount, cache.sourceCount]).toEqual([5_000, 1]);
+});
+
 describe("what blocks were computed from", () => {
   test("is forgotten with the blocks, so that it takes no room", () => {
     const { cache } = makeCache(2);

@@ -102,6 +102,47 @@ describe("deleting", () => {
     expect(world.spans.resident.size).toBe(0);
   });
 
+  test("KV costs what it has, not what the corpus has: of a corpus and of a large file nothing is keyed again", async () => {
+    const { store, kept } = await populated();
+    const text = Array.from({ length: 2_100 }, (_, i) => `Line ${i} of many. `.repeat(8)).join("\n\n");
+    const large = await ingestText(world, store, "large.txt", text);
+    const { n } = world.db.client.query<{ n: number }, []>("select count(*) n from fragments").get() ?? { n: 0 };
+    expect(n).toBeGreaterThan(2_100);
+    const { spans } = world;
+    const salt = (await search(store.id))[0]?.salt;
+    spans.lowered = 0;
+    world.corpus.files.delete(tenantId, kept.id);
+    await world.corpus.idle();
+    expect([spans.lowered > 0, spans.evictedSalts.length]).toEqual([true, 0]);
+    spans.lowered = 0;
+    world.corpus.files.delete(tenantId, large.id);
+    await world.corpus.idle();
+    // As many as are evicted by key before it turns out to be large.
+    expect(spans.lowered).toBeLessThanOrEqual(2_048);
+    expect(spans.evictedSalts).toEqual([salt]);
+    spans.lowered = 0;
+    world.corpus.corpora.delete(tenantId, store.id);
+    // At once, before anything is swept.
+    expect([spans.evictedSalts.length, spans.resident.size]).toEqual([2, 0]);
+    await world.corpus.idle();
+    expect([spans.lowered, spans.evictedSalts.length]).toEqual([0, 2]);
+  });
+
+  test("the KV of files that are deleted goes before any of their rows", async () => {
+    const { store, doomed, kept } = await populated();
+    const transaction = world.db.transaction.bind(world.db);
+    const residents: number[] = [];
+    spyOn(world.db, "transaction").mockImplementation((name, work) => {
+      if (name === "removeFragments") residents.push(world.spans.resident.size);
+      return transaction(name, work);
+    });
+    world.corpus.corpusFiles.detach(store, doomed.id);
+    world.corpus.corpusFiles.detach(store, kept.id);
+    await world.corpus.idle();
+    expect(residents.length).toBeGreaterThan(0);
+    expect(new Set(residents)).toEqual(new Set([0]));
+  });
+
   test("a sweep that was cut off goes on at the next start; nothing comes back", async () => {
     const { store, doomed } = await populated();
     world.corpus.files.delete(tenantId, doomed.id);

@@ -9,7 +9,7 @@ import { ApiError } from "../../gateway/errors.ts";
 import { ServerSecret } from "../../gateway/tenant/secret.ts";
 import { TenantService } from "../../gateway/tenant/tenants.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
-import type { BlockKey } from "../../worker/contract/units.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { countTokens } from "./fixtures.ts";
 
 const blockTokens = 4;
@@ -17,6 +17,10 @@ const blockTokens = 4;
 /** Workers' memory as a set of keys. `hold` lets a test stop preparing in the middle. */
 export class FakeSpans implements SpanPort {
   readonly resident = new Set<BlockKey>();
+  readonly #salts = new Map<BlockKey, CacheSalt>();
+  /** Spans that were keyed. */
+  lowered = 0;
+  readonly evictedSalts: CacheSalt[] = [];
   readonly prepared: string[] = [];
   ready = true;
   /** Errors that the next calls of prepareSpans throw, first one first. */
@@ -26,6 +30,7 @@ export class FakeSpans implements SpanPort {
 
   lowerSpan({ text, salt }: SpanText) {
     if (!this.ready) throw new ApiError("not_ready");
+    this.lowered += 1;
     const tokenIds = Int32Array.from({ length: countTokens(text) + 2 }, (_, i) => text.charCodeAt(i % text.length));
     const root = rootKey("digest", salt, "span");
     return { tokenIds, blockKeys: runBlockKeys(root, tokenIds, blockTokens, true) };
@@ -38,7 +43,10 @@ export class FakeSpans implements SpanPort {
       await this.gate();
       signal.throwIfAborted();
       const { tokenIds, blockKeys } = this.lowerSpan(span);
-      for (const blockKey of blockKeys) this.resident.add(blockKey);
+      for (const blockKey of blockKeys) {
+        this.resident.add(blockKey);
+        this.#salts.set(blockKey, span.salt);
+      }
       this.prepared.push(span.id);
       yield { id: span.id, tokens: tokenIds.length, source: "computed", worker: 0 };
     }
@@ -46,6 +54,11 @@ export class FakeSpans implements SpanPort {
 
   evict(blockKeys: readonly BlockKey[]): void {
     for (const blockKey of blockKeys) this.resident.delete(blockKey);
+  }
+
+  evictCorpus(salt: CacheSalt): void {
+    this.evictedSalts.push(salt);
+    for (const blockKey of this.resident) if (this.#salts.get(blockKey) === salt) this.resident.delete(blockKey);
   }
 
   /** Tenants whose KV was evicted, and what of it. */

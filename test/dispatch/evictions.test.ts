@@ -36,6 +36,15 @@ describe("by key", () => {
     expect(sent(processes[0], "evict")).toHaveLength(1);
   });
 
+  test("the key that a corpus's spans begin with stands for all of them", () => {
+    const { dispatcher, processes } = started();
+    const readAtMs = performance.now() - 1;
+    dispatcher.evict([span.rootKey]);
+    dispatcher.submit(request("before", { plan: plan([7, 8, 9], [span]), readAtMs }));
+    dispatcher.submit(request("other", { plan: plan([7, 8, 9]), readAtMs }));
+    expect(reuses(processes[0])).toEqual([false, true]);
+  });
+
   test("a request that read its texts before and is sent after keeps nothing; one that read them after does", () => {
     const { dispatcher, processes } = started();
     const before = performance.now();

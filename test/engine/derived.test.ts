@@ -102,6 +102,29 @@ describe("evicting a span", () => {
     });
   }
 
+  test("the key that spans begin with stands for all of them, and for all that has something of them", async () => {
+    const world = new TinyWorld({ shape });
+    const [corpus, own] = ["Y29ycHVz", "b3duZXI="] as CacheSalt[];
+    const runs = makeRuns({ ...parts, salt: corpus }, true);
+    const root = runs[1]?.rootKey as BlockKey;
+    const others = makeRuns({ spans: [countUp(20, 6)], question: countUp(70, 5), salt: own }, true);
+    const [quoting] = makeRuns({ question: countUp(3, 12), salt: own }, true);
+    if (quoting === undefined) throw new Error("no run");
+    world.engine.submit(submitRuns("r", runs, long));
+    world.engine.submit(submitRuns("others", others, long));
+    world.engine.submit(submitRuns("quotes", [{ ...quoting, quotes: [root] }], long));
+    await world.settle();
+    const before = new Set(world.engine.residentKeys());
+    expect(keysOf(runs, [0, 1, 2, 3]).every((key) => before.has(key))).toBe(true);
+    world.engine.evict([root]);
+    // The system text has nothing of the corpus.
+    const left = new Set(world.engine.residentKeys());
+    for (const key of [...keysOf(runs, [0]), ...keysOf(others, [0, 1])]) expect(left.has(key)).toBe(true);
+    for (const key of [...keysOf(runs, [1, 2, 3]), ...quoting.blockKeys]) expect(left.has(key)).toBe(false);
+    world.engine.evict([root]);
+    expect(new Set(world.engine.residentKeys())).toEqual(left);
+  });
+
   test("a root key stands for what is being computed of its chains", async () => {
     const world = new TinyWorld({ shape, limits: { stepTokens: 6 } });
     const runs = makeRuns({ question: countUp(1, 3) }, true);
@@ -113,13 +136,13 @@ describe("evicting a span", () => {
   });
 });
 
-test("sources are what can be reached over what is seen, copied and quoted", () => {
+test("sources are what can be reached over what is seen, copied and quoted, and what its spans begin with", () => {
   const run = (index: number, seen: readonly number[], quotes: readonly number[]): PlanRun => ({
-    kind: "span",
+    kind: index % 3 === 0 ? "main" : "span",
     tokenIds: countUp(index, 1),
     position: 0,
     sees: seen.map((at) => ({ run: at, firstToken: 0, tokenCount: 1, offset: 0 })),
-    rootKey: "root" as BlockKey,
+    rootKey: `root ${index % 5}` as BlockKey,
     blockKeys: [`key ${index}` as BlockKey],
     quotes: quotes.map((quote) => `quote ${quote}` as BlockKey),
   });
@@ -132,8 +155,9 @@ test("sources are what can be reached over what is seen, copied and quoted", () 
         run(index, index === 0 ? [] : [...new Set(seen.map((at) => at % index))], quotes),
       );
       const expected: Set<string>[] = [];
-      for (const { sees, quotes = [] } of runs) {
+      for (const { kind, rootKey, sees, quotes = [] } of runs) {
         const reached = new Set<string>(quotes);
+        if (kind === "span") reached.add(rootKey);
         for (const { run: at } of sees) for (const key of [`key ${at}`, ...(expected[at] ?? [])]) reached.add(key);
         expected.push(reached);
       }

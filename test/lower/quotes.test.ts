@@ -12,18 +12,23 @@ const keyOf = (id: string): string => {
   if (found === undefined) throw new Error(`no fragment ${id}`);
   return rig.spans.lowerSpan({ ...found, salt: corpusSalt }).blockKeys.at(-1) ?? "";
 };
+/** What the corpus's spans begin with: it stands for all of them. */
+const root = rig.spans.spanRoot(corpusSalt);
 const runsOf = (query: Generate): readonly PlanRun[] => rig.lowerer.lower(query, context).plan.runs;
 const quotesOf = (run: PlanRun): readonly string[] => run.quotes ?? [];
 
 test("fragments in an ordered join are quoted by the run that they stand in, and by no other", () => {
   const query = g(seq(system("s"), fragment("a"), fragment("b"), fragment("a"), plus(fragment("c")), user("q")));
-  expect(runsOf(query).map(quotesOf)).toEqual([[keyOf("a"), keyOf("b")], [], [], []]);
+  expect(runsOf(query).map(quotesOf)).toEqual([[keyOf("a"), root, keyOf("b")], [], [], []]);
 });
 
 test("fragments behind a preamble have keys of their own there, and are quoted", () => {
   const runs = runsOf(g(seq(behind(user("preamble"), fragment("a"), fragment("b")), user("q"))));
   const quoting = runs.filter((run) => quotesOf(run).length > 0);
-  expect(quoting.map(quotesOf)).toEqual([[keyOf("a")], [keyOf("b")]]);
+  expect(quoting.map(quotesOf)).toEqual([
+    [keyOf("a"), root],
+    [keyOf("b"), root],
+  ]);
   for (const run of quoting) expect(quotesOf(run)).not.toContain(run.blockKeys.at(-1) ?? "");
 });
 
@@ -40,7 +45,7 @@ test("what is in spans or copied is not quoted; nor is the caller's own text", (
 
 test("a plan for preparing keeps them", () => {
   const lowered = rig.lowerer.lower(g(seq(fragment("a"), user("q"))), context);
-  expect(rig.lowerer.preparable(lowered)?.runs.map(quotesOf)).toEqual([[keyOf("a")]]);
+  expect(rig.lowerer.preparable(lowered)?.runs.map(quotesOf)).toEqual([[keyOf("a"), root]]);
 });
 
 test("a chat whose documents are part of the main chain quotes the corpus's, once each", () => {
@@ -51,6 +56,6 @@ test("a chat whose documents are part of the main chain quotes the corpus's, onc
   ];
   const input = { messages: [{ role: "user", content: "q" }], documents, salt };
   const theirs = rig.spans.lowerSpan({ id: "a", text: "theirs", salt: corpusSalt }).blockKeys.at(-1) ?? "";
-  expect(rig.spans.lower({ ...input, attention: "full" }).runs.map(quotesOf)).toEqual([[theirs]]);
+  expect(rig.spans.lower({ ...input, attention: "full" }).runs.map(quotesOf)).toEqual([[theirs, root]]);
   expect(rig.spans.lower({ ...input, attention: "span" }).runs.flatMap(quotesOf)).toEqual([]);
 });

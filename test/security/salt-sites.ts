@@ -67,8 +67,11 @@ export const saltMutants: readonly Mutant[] = [
     "a chat's fragments have no salt": `({ id, text, salt: ${none} }))`,
     "a chat's fragments have the tenant's salt": "({ id, text, salt }))",
   }),
-  ...site("gateway/lower/plan.ts", `rootKey(card.digest, document.salt, "span")`, {
-    "a span's root": `rootKey(card.digest, ${none}, "span")`,
+  ...site("gateway/lower/plan.ts", `rootKey(this.#options.card.digest, salt, "span")`, {
+    "the root of spans": `rootKey(this.#options.card.digest, ${none}, "span")`,
+  }),
+  ...site("gateway/lower/plan.ts", "this.spanRoot(document.salt)", {
+    "a span's root": `this.spanRoot(${none})`,
   }),
   ...site("gateway/lower/plan.ts", `rootKey(this.#options.card.digest, salt, "main")`, {
     "a main chain's root": `rootKey(this.#options.card.digest, ${none}, "main")`,

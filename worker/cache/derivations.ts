@@ -7,7 +7,10 @@ import type { BlockKey } from "../contract/units.ts";
 
 /** Blocks with the same sources: those that one run stored. */
 export class Derivation {
-  /** Last keys of the runs that it was computed from, at first and at second hand. */
+  /**
+   * Last keys of the runs that it was computed from, at first and at second hand, and the keys that the spans among
+   * these begin with; of a span the one that it begins with itself.
+   */
   readonly sources: readonly BlockKey[];
   readonly blockKeys = new Set<BlockKey>();
 
@@ -19,14 +22,16 @@ export class Derivation {
 export class Derivations {
   private readonly ofBlock = new Map<BlockKey, Derivation>();
   private readonly bySource = new Map<BlockKey, Set<Derivation>>();
+  /** Those with one source, each once: a corpus's spans, which all begin with one key, take no more room than one. */
+  private readonly ofOne = new Map<BlockKey, Derivation>();
 
   /** A block was stored. */
   add(key: BlockKey, derivation: Derivation): void {
-    const { sources, blockKeys } = derivation;
-    if (sources.length === 0) return;
-    if (blockKeys.size === 0) for (const source of sources) this.link(source, derivation);
-    blockKeys.add(key);
-    this.ofBlock.set(key, derivation);
+    if (derivation.sources.length === 0) return;
+    const shared = this.shared(derivation);
+    if (shared.blockKeys.size === 0) for (const source of shared.sources) this.link(source, shared);
+    shared.blockKeys.add(key);
+    this.ofBlock.set(key, shared);
   }
 
   /** The block is not resident any more. */
@@ -35,10 +40,12 @@ export class Derivations {
     if (derivation === undefined) return;
     this.ofBlock.delete(key);
     derivation.blockKeys.delete(key);
-    if (derivation.blockKeys.size === 0) for (const source of derivation.sources) this.unlink(source, derivation);
+    if (derivation.blockKeys.size > 0) return;
+    for (const source of derivation.sources) this.unlink(source, derivation);
+    if (derivation.sources.length === 1) this.ofOne.delete(derivation.sources[0]);
   }
 
-  /** Resident blocks that were computed from what the key stands for. */
+  /** Resident blocks that were computed from what the key stands for, or are of spans that begin with it. */
   from(source: BlockKey): BlockKey[] {
     return [...(this.bySource.get(source) ?? [])].flatMap(({ blockKeys }) => [...blockKeys]);
   }
@@ -46,6 +53,15 @@ export class Derivations {
   /** Sources that are remembered, for checks. */
   get sourceCount(): number {
     return this.bySource.size;
+  }
+
+  private shared(derivation: Derivation): Derivation {
+    if (derivation.sources.length > 1) return derivation;
+    const [source] = derivation.sources;
+    const known = this.ofOne.get(source);
+    if (known !== undefined) return known;
+    this.ofOne.set(source, derivation);
+    return derivation;
   }
 
   private link(source: BlockKey, derivation: Derivation): void {

@@ -123,7 +123,7 @@ export class PrefixCache {
     for (const key of keys) {
       this.pinnedKeys.delete(key);
       for (const gone of [key, ...this.derivations.from(key)]) {
-        const blockId = this.blockOfKey.get(gone);
+        const [blockId] = this.blocksOf(gone);
         if (blockId !== undefined) this.forget(blockId);
       }
     }

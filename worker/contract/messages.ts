@@ -35,8 +35,8 @@ export interface PlanRun {
   /** The span's name in the answer's `spangate.spans`; runs of one span share it. */
   readonly spanId?: string;
   /**
-   * Last keys of spans whose text this run has as its own tokens: who evicts such a span evicts this run as well. What
-   * a run sees or copies needs no such note.
+   * Last keys of spans whose text this run has as its own tokens, and the keys that these spans begin with: who evicts
+   * such a span evicts this run as well. What a run sees or copies needs no such note.
    */
   readonly quotes?: readonly BlockKey[];
   /** Most of the run's KV is copied from runs that were computed alone, and only partly computed again. */
@@ -168,7 +168,8 @@ export type GatewayMessage =
   | { readonly type: "abort"; readonly requestId: string }
   /**
    * Forget the blocks with these keys at once (blocks in use lose their key and are freed when released), and all that
-   * was computed from the runs that end with these keys. A chain's root key stands for what is being computed of it.
+   * was computed from the runs that end with these keys. The key that spans begin with stands for all of them; any
+   * chain's root key stands for what is being computed of it.
    */
   | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[] }
   /** Blocks with these keys are evicted last of their owner's, those that are stored later too; or no longer so. */

@@ -7,7 +7,10 @@ import type { BlockKey } from "../contract/units.ts";
 
 const bitsPerWord = 32;
 
-/** Of each run: last keys of what it was computed from, each once. */
+/**
+ * Of each run: last keys of what it was computed from, each once, and the keys that the spans among these begin with; of
+ * a span the one that it begins with itself. So a corpus, whose spans all begin with one key, is found by that key.
+ */
 export function sourcesOf(runs: readonly PlanRun[]): readonly (readonly BlockKey[])[] {
   const keys: BlockKey[] = [];
   const numbers = new Map<BlockKey, number>();
@@ -18,12 +21,13 @@ export function sourcesOf(runs: readonly PlanRun[]): readonly (readonly BlockKey
     return keys.push(key) - 1;
   };
   const lasts = runs.map(({ blockKeys }) => (blockKeys.length === 0 ? -1 : numberOf(blockKeys[blockKeys.length - 1])));
+  const roots = runs.map(({ kind, rootKey }) => (kind === "span" ? numberOf(rootKey) : -1));
   for (const { quotes = [] } of runs) for (const key of quotes) numberOf(key);
   const words = Math.ceil(keys.length / bitsPerWord);
   const sets: (Uint32Array | undefined)[] = [];
   return runs.map(({ sees, blend, quotes = [] }, index) => {
     const seen = new Set([...sees, ...(blend?.copies ?? [])].map(({ run }) => run));
-    if (seen.size === 0 && quotes.length === 0) return [];
+    if (seen.size === 0 && quotes.length === 0) return roots[index] < 0 ? [] : [runs[index].rootKey];
     const set = new Uint32Array(words);
     const add = (number: number): void => {
       set[number >>> 5] |= 1 << (number & 31);
@@ -32,9 +36,11 @@ export function sourcesOf(runs: readonly PlanRun[]): readonly (readonly BlockKey
       const theirs = sets[run];
       if (theirs !== undefined) for (let word = 0; word < words; word++) set[word] |= theirs[word];
       if (lasts[run] >= 0) add(lasts[run]);
+      if (roots[run] >= 0) add(roots[run]);
     }
     for (const key of quotes) add(numberOf(key));
     sets[index] = set;
+    if (roots[index] >= 0) add(roots[index]);
     return keys.filter((_, number) => (set[number >>> 5] & (1 << (number & 31))) !== 0);
   });
 }
