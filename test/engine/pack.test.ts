@@ -1,7 +1,7 @@
 /** Every token that a batch shows to a row is read for it once, whatever is shared. */
 import { describe, expect, test } from "bun:test";
 import type { Batch } from "../../worker/backend/backend.ts";
-import { type AttentionPlan, planItemWords, planRowWords } from "../../worker/engine/attention-plan.ts";
+import { type AttentionPlan, mostPieceWords, planItemWords, planRowWords } from "../../worker/engine/attention-plan.ts";
 import { PackPlanner } from "../../worker/engine/pack.ts";
 import { planCost } from "../../worker/engine/pack-cost.ts";
 import type { PackShape } from "../../worker/engine/pack-shape.ts";
@@ -118,6 +118,23 @@ test("where the first rows of a segment stand in a request makes no difference t
     });
     expect(costs[0]).toBe(costs[1]);
   }
+});
+
+test("chains that part at every block have no more words than if they shared nothing", () => {
+  const source = new BlockSource(new Choices(4));
+  const chain = source.take(60);
+  const pieces = Array.from({ length: 60 }, (_, i): PieceSpec => {
+    const seen = { blockIds: chain.slice(0, i + 1), firstToken: 0, tokens: 16 * (i + 1), offset: i % 7 };
+    return { rowCount: 1, segments: [seen, { blockIds: source.take(1), firstToken: 0, tokens: 3, offset: 0 }] };
+  });
+  const batch = batchOf(pieces);
+  const wordsOf = ({ slices, offsets }: AttentionPlan) => slices.length + offsets.length;
+  const mostWords = 60 * mostPieceWords(2, 1);
+  const free = new PackPlanner(h200).plan(batch);
+  expect(wordsOf(free)).toBeGreaterThan(1.5 * mostWords);
+  const bound = new PackPlanner(h200, 1).plan(batch);
+  expect(wordsOf(bound)).toBeLessThanOrEqual(mostWords);
+  for (const plan of [free, bound]) checkPlan(batch, plan, h200);
 });
 
 describe("long contexts", () => {

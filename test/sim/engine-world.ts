@@ -83,17 +83,18 @@ export class Simulation {
     const shape = { blockCount, contextTokens };
     const onForward = (batch: Batch) => this.whileComputing(batch);
     const onBegin = () => this.whenBeginning();
-    const relative = this.relocating;
     this.backend = pipelined
-      ? new FakeDevice({ shape, onForward, onBegin, relative })
-      : new FakeBackend(shape, onForward, { relative });
-    const maxRunningRequests = this.choices.int(1, 6);
+      ? new FakeDevice({ shape, onForward, onBegin, relative: this.relocating })
+      : new FakeBackend(shape, onForward, { relative: this.relocating });
     this.stepTokens = this.choices.pick([6, 7, 16, 64]);
+    const requests = { maxRunningRequests: this.choices.int(1, 6), maxWaitingRequests: 6 };
     const prefillTokensBesideDecodes = this.choices.pick([1, 5, 128]);
+    const stepListWords = this.choices.pick([1, 100, 1 << 20]);
+    const limits = { ...requests, stepTokens: this.stepTokens, prefillTokensBesideDecodes, stepListWords };
     this.engine = new Engine({
       backend: this.backend,
       eosTokenIds,
-      limits: { maxRunningRequests, maxWaitingRequests: 6, stepTokens: this.stepTokens, prefillTokensBesideDecodes },
+      limits,
       clock: () => this.nowMs,
       emit: (message) => this.receive(message),
       debug: true,

@@ -7,10 +7,10 @@ export interface EngineLimits {
   /** Prefill rows of a step that also decodes, at most: they lengthen the time between two tokens of a stream. */
   readonly prefillTokensBesideDecodes: number;
   /**
-   * Segments that all prefill rows of a step read, each row its own: what a backend must know of a step grows with them,
-   * so a prompt of thousands of fragments goes on in smaller pieces. More than a plan may have runs.
+   * Words of what a backend is told of a step beside its rows (list-room.ts), on top of the blocks of a whole context for
+   * each running request: rows that read thousands of segments are fewer in a step.
    */
-  readonly stepReads: number;
+  readonly stepListWords: number;
 }
 
 export const defaultEngineLimits: EngineLimits = {
@@ -18,5 +18,5 @@ export const defaultEngineLimits: EngineLimits = {
   maxWaitingRequests: 1_024,
   stepTokens: 512,
   prefillTokensBesideDecodes: 128,
-  stepReads: 2 ** 20,
+  stepListWords: 15 * 2 ** 17,
 };

@@ -1,17 +1,18 @@
 /**
  * The engine of one worker. A step is: schedule, begin, collect what it answers. Where the backend takes a step while
- * one runs, the next is scheduled and begun before this one is waited for (in-flight.ts); otherwise, or with `pipelined`
- * off, one follows the other. Messages come in between steps and while one is waited for: a request that is gone by then
- * is passed over in collect, and its blocks are given back when no step in flight has them.
+ * one runs, the next is scheduled and begun before this one is waited for (in-flight.ts); otherwise, or with
+ * `pipelined` off, one follows the other. Messages come in between steps and while one is waited for: a request that is
+ * gone by then is passed over in collect.
  */
 import { type Backend, DeviceLost } from "../backend/backend.ts";
 import { BlockPool } from "../cache/block-pool.ts";
 import { KvEventLog } from "../cache/kv-events.ts";
 import { PrefixCache } from "../cache/prefix-cache.ts";
-import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
+import type { SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
 import { Constraints } from "./constraints.ts";
 import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
+import { RequestsInProgress } from "./in-progress.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
 import { defaultEngineLimits, type EngineLimits } from "./limits.ts";
 import { type KvPositions, type Relocation, relocationOf } from "./relocate.ts";
@@ -54,28 +55,29 @@ export class Engine {
   readonly relocation: Relocation | undefined;
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
-  private readonly requests = new Map<string, Request>();
+  private readonly requests: RequestsInProgress;
   /** In order; two at most. */
   private readonly inFlight: StepInFlight[] = [];
   private generatedTokens = 0;
   private draining = false;
   private stopped = false;
   private wake: (() => void) | undefined;
-  private readonly whenIdle: (() => void)[] = [];
 
   constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, ...options }: EngineOptions) {
-    const { blockCount, blockTokens } = backend.shape;
+    const { shape } = backend;
     this.backend = backend;
     this.eosTokenIds = eosTokenIds;
     this.limits = { ...defaultEngineLimits, ...limits };
     this.clock = clock;
     this.emit = emit;
     this.debug = debug;
-    this.constraints = new Constraints(backend.shape.vocabSize);
-    this.pool = new BlockPool(blockCount, clock);
-    this.relocation = relocationOf(options.positions ?? "deferred", this.pool, backend.shape, this.events);
-    this.cache = this.relocation?.cache ?? new PrefixCache(this.pool, blockTokens, this.events);
-    this.scheduler = new Scheduler(this.pool, this.cache, this.limits, blockTokens, clock, this.relocation);
+    this.constraints = new Constraints(shape.vocabSize);
+    this.pool = new BlockPool(shape.blockCount, clock);
+    this.relocation = relocationOf(options.positions ?? "deferred", this.pool, shape, this.events);
+    this.cache = this.relocation?.cache ?? new PrefixCache(this.pool, shape.blockTokens, this.events);
+    const { pool, cache, relocation, inFlight } = this;
+    this.scheduler = new Scheduler({ pool, cache, limits: this.limits, shape, clock, relocation });
+    this.requests = new RequestsInProgress({ scheduler: this.scheduler, inFlight, clock, emit });
     this.runner = new StepRunner(backend, options);
   }
 
@@ -100,15 +102,14 @@ export class Engine {
       const need = `the prompt's ${request.promptTokens} tokens take ${request.blockCount} blocks of ${blockTokens}`;
       return refuse("prompt_too_long", `${need}, the KV pool has ${blockCount}`);
     }
-    this.requests.set(requestId, request);
-    this.scheduler.waiting.push(request);
+    this.requests.add(request);
     this.wake?.();
   }
 
   /** Ends a request at once; an unknown one (finished meanwhile) is passed over. */
   abort(requestId: string): void {
     const request = this.requests.get(requestId);
-    if (request !== undefined) this.finish(request, "abort");
+    if (request !== undefined) this.requests.finish(request, "abort");
     this.wake?.();
   }
 
@@ -119,7 +120,7 @@ export class Engine {
   evict(blockKeys: readonly BlockKey[]): void {
     this.cache.evict(blockKeys);
     const evicted = new Set(blockKeys);
-    for (const request of this.requests.values()) {
+    for (const request of this.requests.all()) {
       for (const run of request.runs) if (run.keyed && run.mentions(evicted)) run.keyed = false;
     }
     this.flushEvents();
@@ -150,13 +151,12 @@ export class Engine {
   /** Takes nothing new; resolves when all requests in progress have ended. */
   async drain(): Promise<void> {
     this.draining = true;
-    if (this.requests.size === 0) return;
-    await new Promise<void>((resolve) => this.whenIdle.push(resolve));
+    await this.requests.none();
   }
 
   /**
-   * Steps until `stop()`, then waits for what has begun. Yields to the event loop after each step and sleeps while there
-   * is nothing to do.
+   * Steps until `stop()`, then waits for what has begun. Yields to the event loop after each step and sleeps while
+   * there is nothing to do.
    * @throws DeviceLost
    */
   async run(): Promise<void> {
@@ -174,7 +174,7 @@ export class Engine {
 
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
-    if (this.inFlight.length === 0 && this.requests.size === 0) return false;
+    if (this.inFlight.length === 0 && this.requests.count === 0) return false;
     const step = this.inFlight[0] ?? this.begin(this.scheduler.schedule());
     if (step.allowsNext && this.scheduler.canScheduleAhead()) {
       const next = this.scheduler.schedule(step.plan);
@@ -192,8 +192,8 @@ export class Engine {
   /** @throws Error when the bookkeeping contradicts itself. For tests and for debugging. */
   checkInvariants(): void {
     const leaving = this.inFlight.flatMap((step) => step.leaving);
-    assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.values()], leaving);
-    if (this.inFlight.length === 0) for (const request of this.requests.values()) assertSettled(request);
+    assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.all()], leaving);
+    if (this.inFlight.length === 0) for (const request of this.requests.all()) assertSettled(request);
     this.relocation?.assertPlaces(this.scheduler.running);
   }
 
@@ -203,7 +203,7 @@ export class Engine {
   }
 
   private begin(plan: StepPlan): StepInFlight {
-    for (const request of plan.outgrown) this.finish(request, request.closingReason ?? "length");
+    for (const request of plan.outgrown) this.requests.finish(request, request.closingReason ?? "length");
     const step = this.runner.begin(plan);
     expectResults(plan);
     this.inFlight.push(step);
@@ -218,7 +218,7 @@ export class Engine {
       if (error instanceof DeviceLost) throw error;
       // Blocks of this step have no key yet, so nothing half-written stays findable.
       const text = `a step failed: ${error instanceof Error ? error.message : String(error)}`;
-      for (const request of [...this.scheduler.running]) this.fail(request, text);
+      for (const request of [...this.scheduler.running]) this.requests.fail(request, text);
       // What was to be moved may be where it was; so may what the step after this one moves on from there.
       for (const { plan } of this.inFlight) for (const { target } of plan.moves) this.cache.forget(target);
       return undefined;
@@ -237,7 +237,7 @@ export class Engine {
     this.flushEvents();
     for (const request of [...this.scheduler.running]) {
       const reason = request.reasonWhenComplete;
-      if (reason !== undefined && request.allRunsComplete) this.finish(request, reason);
+      if (reason !== undefined && request.allRunsComplete) this.requests.finish(request, reason);
     }
   }
 
@@ -245,7 +245,7 @@ export class Engine {
     if (sampled instanceof Error) {
       // Whatever made the logits unusable may sit in a cached block: forget all that this request read.
       for (const run of request.runs) for (const blockId of run.blocks) this.cache.forget(blockId);
-      return this.fail(request, `sampling failed: ${sampled.message}`);
+      return this.requests.fail(request, `sampling failed: ${sampled.message}`);
     }
     this.generatedTokens += 1;
     const { emit, reason } = request.accept(sampled.tokenId, this.clock());
@@ -253,34 +253,7 @@ export class Engine {
     if (reason === undefined) return;
     // A step that began meanwhile took this token for one to go on from.
     for (const step of this.inFlight.slice(1)) step.drop(request);
-    if (request.endsAt(reason, this.cache)) this.finish(request, reason);
-  }
-
-  private finish(request: Request, reason: FinishReason): void {
-    this.forgetRequest(request);
-    if (reason === "prepared") request.markPrefilled(this.clock());
-    this.emit(request.finished(reason, this.clock()));
-    this.settleIdle();
-  }
-
-  private fail(request: Request, message: string): void {
-    this.forgetRequest(request);
-    this.emit({ type: "failed", requestId: request.requestId, code: "internal", message });
-    this.settleIdle();
-  }
-
-  private forgetRequest(request: Request): void {
-    this.scheduler.remove(request);
-    this.requests.delete(request.requestId);
-    const holder = this.inFlight.findLast((step) => step.holds(request));
-    if (holder === undefined) this.scheduler.releaseBlocks(request);
-    else holder.leaving.push(request);
-    for (const step of this.inFlight) step.drop(request);
-  }
-
-  private settleIdle(): void {
-    if (this.requests.size > 0) return;
-    for (const resolve of this.whenIdle.splice(0)) resolve();
+    if (request.endsAt(reason, this.cache)) this.requests.finish(request, reason);
   }
 
   private flushEvents(): void {
@@ -289,7 +262,7 @@ export class Engine {
   }
 
   private async nextMessage(): Promise<void> {
-    if (this.requests.size > 0 || this.stopped) return;
+    if (this.requests.count > 0 || this.stopped) return;
     await new Promise<void>((resolve) => {
       this.wake = resolve;
     });

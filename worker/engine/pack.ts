@@ -10,7 +10,7 @@
  * Each is cut so that the chip is filled. A plan is kept while only the ends of runs grow: then its words are patched.
  */
 import type { Batch } from "../backend/backend.ts";
-import type { AttentionPlan } from "./attention-plan.ts";
+import { type AttentionPlan, mostPieceWords } from "./attention-plan.ts";
 import { BatchCopy } from "./pack-copy.ts";
 import { type PackChoice, PackDraft } from "./pack-draft.ts";
 import { PieceWriter } from "./pack-pieces.ts";
@@ -20,6 +20,8 @@ import { PlanWriter } from "./pack-writer.ts";
 
 /** Prefill items are not split into parts of fewer tokens. */
 const minPieceTokens = 512;
+/** Of slices and offsets: plans of fewer are taken whatever they share. */
+const freeWords = 2 ** 20;
 
 export class PackPlanner {
   readonly shape: PackShape;
@@ -29,9 +31,12 @@ export class PackPlanner {
   private readonly pieces: PieceWriter;
   private readonly draft: PackDraft;
   private readonly kept: BatchCopy;
+  private readonly freeListWords: number;
 
-  constructor(shape: PackShape) {
+  /** @param freeListWords for tests */
+  constructor(shape: PackShape, freeListWords = freeWords) {
     this.shape = shape;
+    this.freeListWords = freeListWords;
     this.costs = packCosts(shape);
     this.finder = new SharingFinder(shape.blockTokens);
     this.writer = new PlanWriter(shape.blockTokens);
@@ -51,17 +56,28 @@ export class PackPlanner {
     return plan;
   }
 
+  /**
+   * Chains that part at ever other blocks cut each other into stretches, of which a row then has more than it has
+   * segments: a plan has no more words than one that shares nothing may have, which steps are measured by (list-room.ts).
+   */
   private planAnew(batch: Batch): AttentionPlan {
+    const { packing } = this.shape;
+    const mostWords = Math.max(this.freeListWords, mostWordsOf(batch));
+    const plan = this.planSharing(batch, packing);
+    return packing && plan.slices.length + plan.offsets.length > mostWords ? this.planSharing(batch, false) : plan;
+  }
+
+  private planSharing(batch: Batch, sharing: boolean): AttentionPlan {
     const { costs, shape } = this;
     const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.few.rows;
-    const stretches = this.finder.find(batch, (piece) => !isLong(piece), shape.packing);
+    const stretches = this.finder.find(batch, (piece) => !isLong(piece), sharing);
     let longTokens = 0;
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
       if (isLong(piece)) longTokens += this.pieces.tokensOf(batch, piece);
     }
     const rowCount = batch.tokenIds.length;
     const chunk = Math.max(minPieceTokens, Math.ceil(longTokens / costs.itemSlots));
-    const choice = this.draft.choose(stretches, rowCount, longTokens > 0, shape.packing);
+    const choice = this.draft.choose(stretches, rowCount, longTokens > 0, sharing);
     for (const relax of [1, 4, Number.POSITIVE_INFINITY]) {
       const plan = this.write(batch, stretches, choice, isLong, chunk, relax);
       if (plan.partialCount <= shape.maxPartialRows) return plan;
@@ -87,4 +103,13 @@ export class PackPlanner {
     }
     return this.writer.finish();
   }
+}
+
+function mostWordsOf({ pieceRows, pieceSegments }: Batch): number {
+  let sum = 0;
+  for (let piece = 0; piece + 1 < pieceRows.length; piece++) {
+    const rowCount = pieceRows[piece + 1] - pieceRows[piece];
+    sum += mostPieceWords(pieceSegments[piece + 1] - pieceSegments[piece], rowCount);
+  }
+  return sum;
 }

@@ -42,6 +42,8 @@ export class Run {
   tokenIds: Int32Array;
   tokenCount: number;
   readonly blocks: BlockId[] = [];
+  /** Blocks of what the plan sees, each segment's its own. */
+  readonly seenBlockCount: number;
   computedTokens = 0;
   settledTokens = 0;
   /** What `plan.sees` comes to in blocks; made when first needed, dropped with the blocks. */
@@ -82,6 +84,9 @@ export class Run {
     this.tokenIds = plan.tokenIds;
     this.tokenCount = plan.tokenIds.length;
     this.keys = [...plan.blockKeys];
+    this.seenBlockCount = plan.sees.reduce((sum, { firstToken, tokenCount }) => {
+      return sum + blockCountForTokens((firstToken % blockTokens) + tokenCount, blockTokens);
+    }, 0);
   }
 
   get promptTokens(): number {
@@ -100,6 +105,17 @@ export class Run {
   /** Tokens whose KV is neither found nor computed yet; of a blended run those that will be computed. */
   get missingTokens(): number {
     return this.blending?.missingTokens ?? this.tokenCount - this.computedTokens;
+  }
+
+  /** Takes blocks until tokens [0, end) have one; they are reserved or there is room. @returns how many. */
+  coverWithBlocks(end: number, cache: PrefixCache): number {
+    const before = this.blocks.length;
+    while (this.blocks.length * this.blockTokens < end) {
+      const blockId = cache.allocate(this.owner);
+      if (blockId === undefined) throw new Error("no block is free although one was reserved");
+      this.blocks.push(blockId);
+    }
+    return this.blocks.length - before;
   }
 
   slotOf(token: number): number {

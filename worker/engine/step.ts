@@ -1,6 +1,6 @@
 /** What a step is made of: pieces for all layers, probes and copies of blended runs (blend.ts). */
 import type { BlockKey } from "../contract/units.ts";
-import type { EngineLimits } from "./limits.ts";
+import { ListRoom } from "./list-room.ts";
 import type { BlockMove } from "./relocate-plan.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
@@ -35,9 +35,11 @@ export function isEmpty({ pieces, copies, probes, moves, outgrown }: StepPlan): 
   return pieces.length + copies.length + probes.length + moves.length + outgrown.length === 0;
 }
 
-/** What a row of the run reads: all that the run sees, and the run itself. */
-function segmentsOf({ plan }: Run): number {
-  return plan.sees.length + 1;
+/** What a step has room for. */
+export interface StepSizes {
+  readonly stepTokens: number;
+  /** Words of its lists (list-room.ts). */
+  readonly listWords: number;
 }
 
 /** A step while it is planned. */
@@ -52,38 +54,59 @@ export class StepDraft {
   /** Keys of blocks that are computed in this step, or by a run that is being blended. */
   readonly claimed = new Set<BlockKey>();
   private readonly claimedBefore: ReadonlySet<BlockKey> | undefined;
-  /** Prefill rows left. A probe runs one layer and not all, so probes have rows of their own. */
+  /** Prefill rows left. A probe runs one layer and not all, so probes have rows and lists of their own. */
   budget = 0;
   private probeBudget: number;
-  /** Segments that rows may still read (EngineLimits.stepReads), and probes. */
-  private reads: number;
-  private probeReads: number;
+  readonly room: ListRoom;
+  private readonly probeRoom: ListRoom;
 
   /** @param claimedBefore keys that the step before this one claims, when it is still in flight */
-  constructor({ stepTokens, stepReads }: EngineLimits, claimedBefore?: ReadonlySet<BlockKey>) {
+  constructor({ stepTokens, listWords }: StepSizes, claimedBefore?: ReadonlySet<BlockKey>) {
     this.probeBudget = stepTokens;
-    this.reads = stepReads;
-    this.probeReads = stepReads;
+    this.room = new ListRoom(listWords);
+    this.probeRoom = new ListRoom(listWords);
     this.claimedBefore = claimedBefore;
   }
 
-  /** How many of these rows of a run there is room for, by what they read. */
-  rowsFor(run: Run, rowCount: number): number {
-    return Math.min(rowCount, Math.floor(this.reads / segmentsOf(run)));
+  /** A request that decodes computes its newest token. */
+  addDecode(request: Request, run: Run): void {
+    this.room.take(run, 1);
+    this.pieces.set(run, { request, run, firstToken: run.computedTokens, rowCount: 1, wantsLogits: true });
   }
 
-  probesFor(run: Run, rowCount: number): number {
-    return Math.min(rowCount, this.probeBudget, Math.floor(this.probeReads / segmentsOf(run)));
+  /** The request has lost its blocks. */
+  dropDecode({ openRun }: Request): void {
+    if (openRun !== undefined && this.pieces.delete(openRun)) this.room.giveBack(openRun, 1);
   }
 
-  takeRows(run: Run, rowCount: number): void {
+  /** The run's piece has `rowCount` rows more. */
+  addRows(request: Request, run: Run, rowCount: number): void {
+    const { firstToken, rowCount: before } = this.pieces.get(run) ?? { firstToken: run.computedTokens, rowCount: 0 };
+    const wantsLogits = run.open && firstToken + before + rowCount === run.tokenCount;
+    this.pieces.set(run, { request, run, firstToken, rowCount: before + rowCount, wantsLogits });
+    this.room.take(run, rowCount, before);
     this.budget -= rowCount;
-    this.reads -= rowCount * segmentsOf(run);
   }
 
-  takeProbes(run: Run, rowCount: number): void {
-    this.probeBudget -= rowCount;
-    this.probeReads -= rowCount * segmentsOf(run);
+  /** Up to `rowCount` more of the tokens of a blended run that are computed again. @returns how many */
+  addRecomputed(request: Request, run: Run, rowCount: number): number {
+    const before = this.recomputed.get(run)?.rowCount ?? 0;
+    const rows = this.room.rowsFor(run, rowCount - before, before, "scattered");
+    if (rows === 0) return 0;
+    this.recomputed.set(run, { request, rowCount: before + rows });
+    this.room.take(run, rows, before, "scattered");
+    this.budget -= rows;
+    return rows;
+  }
+
+  /** Up to `rowCount` probes of a blended run, as far as there is room. */
+  addProbes(request: Request, run: Run, firstToken: number, rowCount: number): void {
+    const before = this.probes.get(run)?.rowCount ?? 0;
+    const more = this.probeRoom.rowsFor(run, Math.min(rowCount - before, this.probeBudget), before);
+    if (more <= 0) return;
+    this.probes.set(run, { request, run, firstToken, rowCount: before + more, wantsLogits: false });
+    this.probeRoom.take(run, more, before);
+    this.probeBudget -= more;
   }
 
   isClaimed(key: BlockKey): boolean {

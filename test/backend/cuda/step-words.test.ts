@@ -1,9 +1,13 @@
-/** What the device is told of the largest prefill steps that the engine makes fits into the room that is made for it. */
+/** What the device is told of the largest steps that the engine makes fits into the room that is made for it. */
 import { expect, test } from "bun:test";
 import type { Batch } from "../../../worker/backend/backend.ts";
 import { minListWords } from "../../../worker/backend/cuda/parts.ts";
+import type { PlanRun } from "../../../worker/contract/messages.ts";
+import type { BlockKey } from "../../../worker/contract/units.ts";
 import { defaultEngineLimits } from "../../../worker/engine/limits.ts";
+import { ListRoom } from "../../../worker/engine/list-room.ts";
 import { PackPlanner } from "../../../worker/engine/pack.ts";
+import { Run } from "../../../worker/engine/run.ts";
 
 const blockTokens = 16;
 
@@ -29,17 +33,56 @@ function batchOf(pieces: number, rows: number, fragments: number): Batch {
   };
 }
 
+/** Rows of each of so many pieces that the engine takes into one step, at most. */
+function rowsOf(pieces: number, fragments: number): number {
+  const room = new ListRoom(defaultEngineLimits.stepListWords / pieces);
+  return room.rowsFor(makeRun(fragments), 8_192 / pieces);
+}
+
+/** Rows of as many requests that decode. */
+function decodesOf(fragments: number): number {
+  const run = makeRun(fragments);
+  const room = new ListRoom(defaultEngineLimits.stepListWords);
+  let count = 0;
+  for (; room.rowsFor(run, 1) > 0; count++) room.take(run, 1);
+  return count;
+}
+
+/** A long run over so many fragments of one block each. */
+function makeRun(fragments: number): Run {
+  const sees = Array.from({ length: fragments }, (_, run) => ({ run, firstToken: 0, tokenCount: 16, offset: run }));
+  const plan = {
+    kind: "main",
+    tokenIds: new Int32Array(8_192),
+    position: 0,
+    sees,
+    blockKeys: [],
+    rootKey: "" as BlockKey,
+  };
+  return new Run(plan as PlanRun, true, true, blockTokens);
+}
+
+/** The rest is for tokens that penalties have seen. */
+const roomWords = minListWords / 2;
+
 for (const group of [1, 4, 16, 24]) {
   test(`groups of ${group} query heads`, () => {
     const shape = { group, kvHeads: 8, headDim: 128, blockTokens, multiprocessorCount: 132, hasWarpgroups: true };
     const planner = new PackPlanner({ ...shape, packing: true, maxPartialRows: 4_096 });
+    const wordsOf = (pieces: number, rows: number, fragments: number): number => {
+      const batch = batchOf(pieces, rows, fragments);
+      const { slices, offsets, rows: planRows } = planner.plan(batch);
+      return slices.length + offsets.length + planRows.length + batch.blockIds.length;
+    };
     for (const fragments of [127, 1_023, 4_095]) {
       for (const pieces of [1, 4]) {
-        const rows = Math.floor(Math.min(8_192, defaultEngineLimits.stepReads / (fragments + 1)) / pieces);
-        const batch = batchOf(pieces, rows, fragments);
-        const { slices, offsets, rows: planRows } = planner.plan(batch);
-        expect(slices.length + offsets.length + planRows.length + batch.blockIds.length).toBeLessThan(minListWords);
+        const rows = rowsOf(pieces, fragments);
+        expect(rows).toBeGreaterThan(10);
+        expect(wordsOf(pieces, rows, fragments)).toBeLessThan(roomWords);
       }
+      const decodes = decodesOf(fragments);
+      expect(decodes).toBeGreaterThan(30);
+      expect(wordsOf(decodes, 1, fragments)).toBeLessThan(roomWords);
     }
   });
 }
