@@ -1,4 +1,5 @@
 /** What is counted of runs that have ended: the operators' counters and, with the same numbers, the tenant's usage. */
+import type { FinishedEvent } from "./dispatch/request.ts";
 import type { EndEvent } from "./generation.ts";
 import type { Metrics } from "./metrics.ts";
 
@@ -35,25 +36,37 @@ export function countChoice(metrics: Metrics, tenantId: string, end: CountedRun,
 }
 
 /** @param usage of all the runs together */
-export function countAnswer(
+export function countAnswer(metrics: Metrics, tenantId: string, runs: readonly CountedRun[], usage: AnswerUsage): void {
+  for (const run of runs) countRun(metrics, run);
+  countTokens(metrics, tenantId, usage, { worker: runs[0]?.report.workerId ?? "", requests: runs.length });
+}
+
+/** A plan was computed for prompts that are to come. */
+export function countPrepared(metrics: Metrics, tenantId: string, { usage, workerId: worker }: FinishedEvent): void {
+  countEnd(metrics, "prepared");
+  countTokens(metrics, tenantId, usage, { worker, requests: 1 });
+}
+
+function countTokens(
   metrics: Metrics,
   tenantId: string,
-  runs: readonly CountedRun[],
   { promptTokens, cachedTokens, cacheWriteTokens, completionTokens }: AnswerUsage,
+  { worker, requests }: { readonly worker: string; readonly requests: number },
 ): void {
-  for (const run of runs) countRun(metrics, run);
-  const worker = runs[0]?.report.workerId ?? "";
   metrics.count("vllm:prompt_tokens_total", "Prompt tokens.", { worker }, promptTokens);
   metrics.count("vllm:generation_tokens_total", "Generated tokens.", { worker }, completionTokens);
   metrics.count("spangate_cached_tokens_total", "Prompt tokens that were cached.", { worker }, cachedTokens);
   metrics.count("spangate_cache_write_tokens_total", "Prompt tokens stored.", { worker }, cacheWriteTokens);
-  const requests = runs.length;
   metrics.tenantUsage?.add(tenantId, { requests, promptTokens, cachedTokens, cacheWriteTokens, completionTokens });
+}
+
+function countEnd(metrics: Metrics, reason: string): void {
+  metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
 }
 
 function countRun(metrics: Metrics, { reason, completionTokens, report: { timings, usage } }: CountedRun): void {
   const seconds = (ms: number): number => ms / 1000;
-  metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
+  countEnd(metrics, reason);
   metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", usage.promptTokens);
   metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
   metrics.observe("vllm:time_to_first_token_seconds", "Arrival in the worker to first token.", seconds(timings.ttftMs));

@@ -1,4 +1,4 @@
-/** What is kept of what tenants did: stored responses, usage and changes, and the routes that show the last two. */
+/** What is kept of what tenants did: stored responses, usage, counters and changes, and routes that show them. */
 import type { Hono } from "hono";
 import type { Db } from "../db/open.ts";
 import { limits } from "./config.ts";
@@ -6,6 +6,7 @@ import { addAuditRoutes } from "./http/audit.ts";
 import type { AppEnv } from "./http/auth.ts";
 import { addUsageRoutes } from "./http/usage.ts";
 import type { Log } from "./log.ts";
+import { Metrics } from "./metrics.ts";
 import { StoredResponses } from "./stored-responses.ts";
 import { AuditLog } from "./tenant/audit.ts";
 import { UsageLedger } from "./tenant/usage.ts";
@@ -25,5 +26,6 @@ export function openRecords(db: Db, log: Log) {
     addAuditRoutes(app, { audit });
     addUsageRoutes(app, { usage });
   };
-  return { stored, audit, usage, addRoutes, stop: () => usage.stop() };
+  const metrics = new Metrics(usage);
+  return { stored, audit, usage, metrics, addRoutes, stop: () => usage.stop() };
 }

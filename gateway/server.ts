@@ -12,7 +12,7 @@ import { ComparedPrompts } from "./compared-prompts.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
-import { countChoice } from "./counted.ts";
+import { countChoice, countPrepared } from "./counted.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding.ts";
 import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
@@ -39,7 +39,6 @@ import { addVectorStoreRoutes } from "./http/vector-stores.ts";
 import { listen } from "./listen.ts";
 import { createLog, type Log } from "./log.ts";
 import { embedderMeter, metered, paced } from "./metered.ts";
-import { Metrics } from "./metrics.ts";
 import { Pipeline, type PipelineDeps } from "./pipeline.ts";
 import { type LimitedWorkers, openQueries } from "./queries.ts";
 import { openRecords, type Records } from "./records.ts";
@@ -95,14 +94,12 @@ export async function startServer(config: Config, options: StartOptions): Promis
   }
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
-  const { registry, residency, corpusOwners, uses, supervisor, dispatcher } = workers;
+  const { corpusOwners, supervisor, dispatcher } = workers;
   const spans = new SpanService({
-    dispatcher,
-    residency,
-    registry,
-    uses,
+    ...workers,
     modelReady: () => supervisor.firstReady(),
     lowererFor: text.lowererFor,
+    onPrepared: (tenantId, report) => countPrepared(records.metrics, tenantId, report),
   });
   const corpus = new Corpus({
     db,
@@ -162,7 +159,7 @@ interface AppParts {
 
 function openApp({ workers, text, tenants, corpus, embedding, records, config, log, state }: AppParts): Hono<AppEnv> {
   const { registry, residency, dispatcher } = workers;
-  const metrics = new Metrics(records.usage);
+  const { metrics } = records;
   const rateLimiter = new RateLimiter(limits.limitedOwners);
   const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter) };
   const onRunEnd = (tenantId: string, end: EndEvent, isFirst: boolean): void =>

@@ -4,7 +4,7 @@ import type { TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import type { BlockKey, CacheSalt } from "../worker/contract/units.ts";
 import { limits } from "./config.ts";
-import type { PreparedSpan, SpanPort, SpanText } from "./corpus/ports.ts";
+import type { PreparedSpan, PrepareFacts, SpanPort, SpanText } from "./corpus/ports.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import type { TenantPart } from "./dispatch/evictions.ts";
 import { FragmentHomes, fragmentHolders } from "./dispatch/homes.ts";
@@ -24,6 +24,12 @@ export interface SpanServiceDeps {
   /** Resolves once a model is known. */
   readonly modelReady: () => Promise<void>;
   readonly lowererFor: (card: ModelCard) => Lowerer;
+  /** Told of each plan that was prepared for a tenant. */
+  readonly onPrepared?: (tenantId: string, report: FinishedEvent) => void;
+}
+
+interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs">>, Pick<PrepareFacts, "tenantId"> {
+  readonly signal: AbortSignal;
 }
 
 export class SpanService implements SpanPort {
@@ -43,8 +49,9 @@ export class SpanService implements SpanPort {
   async *prepareSpans(
     spans: readonly SpanText[],
     signal: AbortSignal,
-    readAtMs = performance.now(),
+    { readAtMs = performance.now(), tenantId }: PrepareFacts = {},
   ): AsyncGenerator<PreparedSpan, void> {
+    const work = { signal, readAtMs, tenantId };
     try {
       await unlessAborted(this.#deps.modelReady(), signal);
     } catch (cause) {
@@ -58,14 +65,14 @@ export class SpanService implements SpanPort {
       const tokenCount = this.lowerSpan(span).tokenIds.length;
       const full = group.length >= limits.prepareSpans || groupTokens + tokenCount > limits.prepareTokens;
       if (group.length > 0 && full) {
-        yield* this.#prepare(group, signal, readAtMs);
+        yield* this.#prepare(group, work);
         group = [];
         groupTokens = 0;
       }
       group.push(span);
       groupTokens += tokenCount;
     }
-    if (group.length > 0) yield* this.#prepare(group, signal, readAtMs);
+    if (group.length > 0) yield* this.#prepare(group, work);
   }
 
   evict(blockKeys: readonly BlockKey[]): void {
@@ -88,8 +95,7 @@ export class SpanService implements SpanPort {
 
   async *#prepare(
     spans: readonly SpanText[],
-    signal: AbortSignal,
-    readAtMs: number,
+    { signal, readAtMs, tenantId }: PrepareWork,
   ): AsyncGenerator<PreparedSpan, void> {
     const homes = spans.map((span) => ({ span, workerIds: this.#homesOf(span) }));
     const workerIds = new Set(homes.flatMap((home) => home.workerIds));
@@ -98,7 +104,9 @@ export class SpanService implements SpanPort {
     const prepareOn = async (workerId: string | undefined) => {
       const there = homes.filter((home) => workerId === undefined || home.workerIds.includes(workerId));
       const plan = this.#lowerer().preparePlan(there.map(({ span }) => span));
-      return await this.#run(plan, { placement: new Placement(workerId), signal: either, readAtMs });
+      const report = await this.#run(plan, { placement: new Placement(workerId), signal: either, readAtMs });
+      if (tenantId !== undefined) this.#deps.onPrepared?.(tenantId, report);
+      return report;
     };
     try {
       // With no worker ready there is one plan, which waits for the first.

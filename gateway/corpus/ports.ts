@@ -23,6 +23,13 @@ export interface PreparedSpan {
   readonly worker: number;
 }
 
+export interface PrepareFacts {
+  /** When the texts were read, by performance.now(); default: now. */
+  readonly readAtMs?: number;
+  /** Whose usage the tokens are; undefined: nobody's. */
+  readonly tenantId?: string;
+}
+
 export interface SpanPort {
   /**
    * The span as a prompt would hold it: templated, tokenized, keyed. The last block key is the span's key.
@@ -32,10 +39,9 @@ export interface SpanPort {
   /**
    * Computes and keeps spans, and reports each once it is resident; what was evicted since the texts were read is not
    * kept.
-   * @param readAtMs by performance.now(); default: now
    * @throws ApiError
    */
-  prepareSpans(spans: readonly SpanText[], signal: AbortSignal, readAtMs?: number): AsyncIterable<PreparedSpan>;
+  prepareSpans(spans: readonly SpanText[], signal: AbortSignal, facts?: PrepareFacts): AsyncIterable<PreparedSpan>;
   /** All workers forget these blocks, and what was computed from the spans that end with them. */
   evict(blockKeys: readonly BlockKey[]): void;
   /** All workers forget the spans with this salt, and what was computed from them: as much work as there are blocks. */

@@ -30,7 +30,7 @@ import { type JobOwner, JobWatchers } from "./job-watchers.ts";
 import { corpusLimits } from "./limits.ts";
 import { BackgroundLoop, isPassing, reasonOf } from "./loop.ts";
 import { delay } from "./pace.ts";
-import type { PreparedSpan, SpanPort } from "./ports.ts";
+import type { PreparedSpan, PrepareFacts, SpanPort } from "./ports.ts";
 import type { Sweeper } from "./sweep.ts";
 
 /** Fragments given to the workers at once: enough to fill a step, few enough to show progress. */
@@ -158,7 +158,7 @@ export class PrepareService {
       const last = group.at(-1);
       if (last === undefined) break;
       const salt = this.#corpora.saltOf(corpus);
-      const prepared = await this.#prepareGroup({ group, salt, readAtMs }, signal);
+      const prepared = await this.#prepareGroup({ group, salt, facts: { readAtMs, tenantId: job.tenantId } }, signal);
       this.#note(group, prepared, salt);
       if (signal.aborted) return;
       afterSeq = last.seq;
@@ -169,11 +169,11 @@ export class PrepareService {
   }
 
   /** Tries again while the workers are overloaded, lost, or still loading. @throws ApiError */
-  async #prepareGroup({ group, salt, readAtMs }: Group, signal: AbortSignal): Promise<PreparedById> {
+  async #prepareGroup({ group, salt, facts }: Group, signal: AbortSignal): Promise<PreparedById> {
     const spans = group.map(({ id, text }) => ({ id, text, salt }));
     for (let attempt = 1; ; attempt++) {
       try {
-        const prepared = await collect(this.#spans.prepareSpans(spans, signal, readAtMs));
+        const prepared = await collect(this.#spans.prepareSpans(spans, signal, facts));
         if (prepared.size === spans.length) return prepared;
         throw new ApiError("internal", { cause: new Error("the workers did not report every span") });
       } catch (error) {
@@ -214,7 +214,7 @@ export class PrepareService {
 interface Group {
   readonly group: readonly FragmentRow[];
   readonly salt: CacheSalt;
-  readonly readAtMs: number;
+  readonly facts: PrepareFacts;
 }
 
 type PreparedById = ReadonlyMap<string, PreparedSpan>;

@@ -12,6 +12,7 @@ export interface BulkUsage {
   readonly completionTokens: number;
   /** Prompt tokens whose KV was found. */
   readonly cachedTokens: number;
+  readonly cacheWriteTokens: number;
 }
 
 export interface BulkResultsOptions {
@@ -90,7 +91,7 @@ export class BulkRecord {
   #order: QueryOrder | undefined;
   #completed = 0;
   #failed = 0;
-  #usage: BulkUsage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0 };
+  #usage: BulkUsage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0, cacheWriteTokens: 0 };
   #endedMs: number | undefined;
 
   constructor(options: BulkRecordOptions) {
@@ -117,6 +118,7 @@ export class BulkRecord {
       promptTokens: this.#usage.promptTokens + usage.promptTokens,
       completionTokens: this.#usage.completionTokens + usage.completionTokens,
       cachedTokens: this.#usage.cachedTokens + usage.cachedTokens,
+      cacheWriteTokens: this.#usage.cacheWriteTokens + usage.cacheWriteTokens,
     };
   }
 

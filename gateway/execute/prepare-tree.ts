@@ -16,6 +16,9 @@ export interface PreparedSpans {
   /** Tokens of all prompts' known parts, text outside spans included; those of them that were found. */
   readonly tokens: number;
   readonly cachedTokens: number;
+  readonly cacheWriteTokens: number;
+  /** One for each plan that was run. */
+  readonly reports: readonly FinishedEvent[];
 }
 
 /** @throws ApiError naming a node by its path */
@@ -38,5 +41,7 @@ export async function prepareTree(tree: TreeRun, root: Query): Promise<PreparedS
     spans: [...spans.values()],
     tokens: sum(({ usage }) => usage.promptTokens),
     cachedTokens: sum(({ usage }) => usage.cachedTokens),
+    cacheWriteTokens: sum(({ usage }) => usage.cacheWriteTokens),
+    reports,
   };
 }

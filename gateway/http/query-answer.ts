@@ -1,6 +1,6 @@
 /** The JSON of span queries' answers. */
 
-import { countAnswer } from "../counted.ts";
+import { type AnswerUsage, countAnswer } from "../counted.ts";
 import type { Explanation } from "../execute/explain.ts";
 import type { PreparedSpans } from "../execute/prepare-tree.ts";
 import type { GenerateReport, TreeReport } from "../execute/report.ts";
@@ -47,18 +47,11 @@ export function countTree(metrics: Metrics, tenantId: string, report: TreeReport
 
 /** Usage of the whole tree, and what became of each run. */
 export function queryFacts(requestId: string, report: TreeReport) {
-  const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = report.usage();
   const outer = report.outer[0]?.end.report;
   const { queueMs = 0, prefillMs = 0, ttftMs = 0 } = outer?.timings ?? {};
   const blend = blendOf(report);
   return {
-    usage: {
-      prompt_tokens: promptTokens,
-      completion_tokens: completionTokens,
-      total_tokens: promptTokens + completionTokens,
-      prompt_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens, audio_tokens: 0 },
-      completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
-    },
+    usage: usageBody(report.usage()),
     spangate: {
       request_id: requestId,
       worker: outer?.workerId ?? "",
@@ -71,6 +64,16 @@ export function queryFacts(requestId: string, report: TreeReport) {
       prepared: { tokens: report.preparedTokens.all, computed_tokens: report.preparedTokens.computed },
       ...(blend === undefined ? {} : { blend }),
     },
+  };
+}
+
+function usageBody({ promptTokens, completionTokens, cachedTokens, cacheWriteTokens }: AnswerUsage) {
+  return {
+    prompt_tokens: promptTokens,
+    completion_tokens: completionTokens,
+    total_tokens: promptTokens + completionTokens,
+    prompt_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens, audio_tokens: 0 },
+    completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
   };
 }
 
@@ -115,7 +118,8 @@ export function queryChunks(kind: AnswerKind, head: AnswerHead, summary: () => o
 }
 
 export function preparedBody(requestId: string, prepared: PreparedSpans) {
-  const { spans, tokens, cachedTokens } = prepared;
+  const { spans, tokens, cachedTokens, cacheWriteTokens } = prepared;
+  const usage = usageBody({ promptTokens: tokens, completionTokens: 0, cachedTokens, cacheWriteTokens });
   const shown = spans.map((span) => ({ ...spanBody(span), worker: span.worker }));
   return {
     object: "query.prepared",
@@ -123,6 +127,7 @@ export function preparedBody(requestId: string, prepared: PreparedSpans) {
     spans: shown,
     tokens,
     computed_tokens: tokens - cachedTokens,
+    usage,
   };
 }
 

@@ -140,7 +140,7 @@ function bulkBody(record: BulkRecord) {
       prompt_tokens: usage.promptTokens,
       completion_tokens: usage.completionTokens,
       total_tokens: usage.promptTokens + usage.completionTokens,
-      prompt_tokens_details: { cached_tokens: usage.cachedTokens },
+      prompt_tokens_details: { cached_tokens: usage.cachedTokens, cache_write_tokens: usage.cacheWriteTokens },
     },
     created_at: seconds(record.createdMs),
     finished_at: endedMs === undefined ? null : seconds(endedMs),

@@ -1,6 +1,7 @@
 /** Span queries: POST /v1/query/execute, /v1/query/prepare, /v1/query/explain */
 import type { Context, Hono } from "hono";
 import { z } from "zod";
+import { countPrepared } from "../counted.ts";
 import type { ApiError } from "../errors.ts";
 import type { QueryJob, QueryService } from "../execute/query-service.ts";
 import type { Log } from "../log.ts";
@@ -55,6 +56,7 @@ export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
     return await limited(context, deps, async (leave) => {
       const prepared = await deps.queries.prepare(jobOf(context, query, context.req.raw.signal));
       leave();
+      for (const report of prepared.reports) countPrepared(deps.metrics, tenantIdOf(context), report);
       return context.json(preparedBody(context.get("requestId"), prepared));
     });
   });

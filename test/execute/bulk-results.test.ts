@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { BulkResults } from "../../gateway/execute/bulk-results.ts";
 
-const usage = { promptTokens: 10, completionTokens: 2, cachedTokens: 4 };
+const usage = { promptTokens: 10, completionTokens: 2, cachedTokens: 4, cacheWriteTokens: 3 };
 
 function openResults(fields: { tenants?: number; bulksPerTenant?: number; bytesPerTenant?: number } = {}) {
   const clock = { nowMs: 1_000 };
@@ -46,7 +46,7 @@ test("counts what is done, and adds up the tokens of what went well", () => {
     order: "planned",
     completed: 2,
     failed: 1,
-    usage: { promptTokens: 20, completionTokens: 4, cachedTokens: 8 },
+    usage: { promptTokens: 20, completionTokens: 4, cachedTokens: 8, cacheWriteTokens: 6 },
     endedMs: 1_005,
   });
 });

@@ -6,7 +6,7 @@ import { BulkResults } from "../../gateway/execute/bulk-results.ts";
 import type { Query } from "../../gateway/query/ir.ts";
 
 const textOf = (query: Query): string => (query.kind === "message" ? query.text : "");
-const usage = { promptTokens: 10, completionTokens: 2, cachedTokens: 4 };
+const usage = { promptTokens: 10, completionTokens: 2, cachedTokens: 4, cacheWriteTokens: 0 };
 const answer = (text: string): BulkAnswer => ({ response: { text }, usage });
 
 /** A text's letters are its fragments, of a token each; upper case fails. */

@@ -63,7 +63,10 @@ test("a query of a bulk request waits until its tenant has tokens again", async 
   const { limiter } = started();
   limiter.admissionOf("req_a")?.reserve(1_000);
   const runs: string[] = [];
-  const answer = { response: {}, usage: { promptTokens: 0, completionTokens: 0, cachedTokens: 0 } };
+  const answer = {
+    response: {},
+    usage: { promptTokens: 0, completionTokens: 0, cachedTokens: 0, cacheWriteTokens: 0 },
+  };
   const runner = paced(
     {
       fragments: () => Promise.resolve([]),

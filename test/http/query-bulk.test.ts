@@ -25,7 +25,7 @@ interface RigOptions {
 const echo: BulkRunner["run"] = async (query) => {
   const text = query.kind === "message" ? query.text : "";
   if (text === "bad") throw new ApiError("worker_lost");
-  return { response: { text }, usage: { promptTokens: 8, completionTokens: 1, cachedTokens: 6 } };
+  return { response: { text }, usage: { promptTokens: 8, completionTokens: 1, cachedTokens: 6, cacheWriteTokens: 0 } };
 };
 
 function bulkRig({ run = echo, capacityTokens = () => 100, pingMs }: RigOptions = {}) {
@@ -110,7 +110,7 @@ describe("a bulk request", () => {
           prompt_tokens: 16,
           completion_tokens: 2,
           total_tokens: 18,
-          prompt_tokens_details: { cached_tokens: 12 },
+          prompt_tokens_details: { cached_tokens: 12, cache_write_tokens: 0 },
         },
         created_at: 5,
         finished_at: 5,
