@@ -171,11 +171,7 @@ export function walkResults(
 }
 
 /** The batch's last state; its results stand in files now. @returns false when it is gone */
-export function endBatch(
-  db: Db,
-  seq: number,
-  change: Partial<Pick<BatchRow, "status" | "outputFileId" | "errorFileId" | "completedAt" | "cancelledAt">>,
-): boolean {
+export function endBatch(db: Db, seq: number, change: Parameters<typeof updateBatch>[3]): boolean {
   return db.transaction("endBatch", () => {
     const ended = updateBatch(db, seq, openStates, change);
     db.statement("removeResults", (orm) => orm.delete(batchResults).where(eq(batchResults.batchSeq, seq)).run());

@@ -31,7 +31,7 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
   const app = new Hono<AppEnv>();
   app.use("*", async (context, next) => {
     const startMs = performance.now();
-    const requestId = `req_${crypto.randomUUID().replaceAll("-", "")}`;
+    const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;
     context.set("requestId", requestId);
     await next();
     context.header("x-request-id", requestId);

@@ -6,10 +6,18 @@ import type { Metrics } from "./metrics.ts";
 import { tokenCount } from "./room.ts";
 import type { RateLimiter } from "./tenant/rate-limiter.ts";
 
-/** The dispatcher, for work of requests that came over HTTP. */
-export function metered(dispatcher: Pick<Dispatcher, "submit">, limiter: RateLimiter): Pick<Dispatcher, "submit"> {
+/**
+ * The dispatcher, for work of requests that came over HTTP, and of lines of batches.
+ * @param isBackground of a request's id, or of that and more behind a point
+ */
+export function metered(
+  dispatcher: Pick<Dispatcher, "submit">,
+  limiter: RateLimiter,
+  isBackground: (workId: string) => boolean = () => false,
+): Pick<Dispatcher, "submit"> {
   return {
-    submit: (request) => {
+    submit: (given) => {
+      const request = isBackground(given.requestId) ? { ...given, background: true } : given;
       const admission = limiter.admissionOf(request.requestId);
       if (admission === undefined) return dispatcher.submit(request);
       const reservation = admission.reserve(tokenCount(request.plan.runs) + request.params.maxTokens);

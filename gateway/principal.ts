@@ -17,6 +17,12 @@ export interface Principal {
   readonly scopes: ReadonlySet<Scope>;
 }
 
+/** Whose a line of a batch is, which comes from within. */
+export interface BatchCaller {
+  readonly principal: Principal;
+  readonly requestId: string;
+}
+
 /** Looks a key up by its hash. undefined: no such key, revoked, expired, or its tenant is disabled. */
 export interface Authenticator {
   authenticate(apiKey: string): Principal | undefined;

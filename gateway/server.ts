@@ -8,6 +8,7 @@ import { openDb } from "../db/open.ts";
 import { version } from "../package.json";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
+import { BatchService } from "./batches/service.ts";
 import { ComparedPrompts } from "./compared-prompts.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
@@ -18,6 +19,7 @@ import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
 import type { EndEvent } from "./generation.ts";
 import type { AppEnv } from "./http/auth.ts";
+import { addBatchRoutes } from "./http/batches.ts";
 import { addCacheRoutes } from "./http/cache.ts";
 import { addDocsRoutes, describedRoutes } from "./http/docs.ts";
 import { addEmbeddingRoutes } from "./http/embeddings.ts";
@@ -64,6 +66,8 @@ export interface StartOptions extends WorkersOptions {
   readonly log?: Log;
 }
 
+const withoutVectors = "searches go by words alone: the extension sqlite-vec cannot be loaded into this SQLite";
+
 /** @throws Error in one sentence for the operator: a bad model folder, a port in use, a damaged database */
 export async function startServer(config: Config, options: StartOptions): Promise<RunningServer> {
   const log = options.log ?? createLog(config.logLevel);
@@ -88,10 +92,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     db.close();
     unlockFolder();
   };
-  if (db.vectorsMissing !== undefined) {
-    const message = "searches go by words alone: the extension sqlite-vec cannot be loaded into this SQLite";
-    log("warn", message, { reason: db.vectorsMissing });
-  }
+  if (db.vectorsMissing !== undefined) log("warn", withoutVectors, { reason: db.vectorsMissing });
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
   const { corpusOwners, supervisor, dispatcher } = workers;
@@ -118,13 +119,15 @@ export async function startServer(config: Config, options: StartOptions): Promis
   });
   const records = openRecords(db, log);
   const state = { draining: false };
-  const app = openApp({ workers, text, tenants, corpus, embedding, records, config, log, state });
+  const batches = new BatchService({ db, files: corpus.files, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
+  const app = openApp({ workers, text, tenants, corpus, batches, embedding, records, config, log, state });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   workers.start();
   await corpus.start();
+  batches.start(async (request, batch) => await app.fetch(request, { batch }));
   const stop = async (): Promise<void> => {
     state.draining = true;
-    await Promise.all([dispatcher.drain(limits.drainMs), corpus.stop()]);
+    await Promise.all([batches.stop(), dispatcher.drain(limits.drainMs), corpus.stop()]);
     // Answers that are on their way out go out; what does not end by itself is cut.
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
@@ -150,6 +153,7 @@ interface AppParts {
   readonly text: TextSide;
   readonly tenants: TenantService;
   readonly corpus: Corpus;
+  readonly batches: BatchService;
   readonly embedding: EmbeddingService;
   readonly records: Records;
   readonly config: Config;
@@ -157,11 +161,12 @@ interface AppParts {
   readonly state: { readonly draining: boolean };
 }
 
-function openApp({ workers, text, tenants, corpus, embedding, records, config, log, state }: AppParts): Hono<AppEnv> {
+function openApp(parts: AppParts): Hono<AppEnv> {
+  const { workers, text, tenants, corpus, batches, embedding, records, config, log, state } = parts;
   const { registry, residency, dispatcher } = workers;
   const { metrics } = records;
   const rateLimiter = new RateLimiter(limits.limitedOwners);
-  const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter) };
+  const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter, (id) => batches.isLine(id)) };
   const onRunEnd = (tenantId: string, end: EndEvent, isFirst: boolean): void =>
     countChoice(metrics, tenantId, end, isFirst);
   const onLateEnd = (tenantId: string, end: EndEvent): void => countChoice(metrics, tenantId, end, true);
@@ -220,6 +225,7 @@ function openApp({ workers, text, tenants, corpus, embedding, records, config, l
       (it) => addEmbeddingRoutes(it, { embedding, limiter, meter: embedderMeter(rateLimiter, metrics) }),
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
+      (it) => addBatchRoutes(it, batches),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
       (it) => addCacheRoutes(it, { registry, residency }),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),

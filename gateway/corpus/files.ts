@@ -40,11 +40,15 @@ export class FileService {
    * @throws ApiError body_too_large, invalid_value, storage_full
    */
   async upload(tenantId: TenantId, upload: Upload): Promise<FileRow> {
-    const { filename, purpose, mediaType, bytes } = upload;
-    if (bytes.byteLength > corpusLimits.maxUploadBytes) {
+    if (upload.bytes.byteLength > corpusLimits.maxUploadBytes) {
       throw new ApiError("body_too_large", { param: "file", message: "A file must be at most 32 MiB." });
     }
-    checkFilename(filename);
+    checkFilename(upload.filename);
+    return await this.store(tenantId, upload);
+  }
+
+  /** As `upload`, for files of the server's own making. @throws ApiError storage_full; not_found: the tenant is gone */
+  async store(tenantId: TenantId, { filename, purpose, mediaType, bytes }: Upload): Promise<FileRow> {
     const sha256 = await sha256Of(bytes);
     const present = findFileByContent(this.#db, { tenantId, sha256, filename, purpose });
     if (present !== undefined) return present;
@@ -62,10 +66,15 @@ export class FileService {
     return row;
   }
 
+  /** undefined: the tenant has no such file. */
+  find(tenantId: TenantId, rawId: string): FileRow | undefined {
+    const id = parseId("file", rawId);
+    return id === undefined ? undefined : findFile(this.#db, tenantId, id);
+  }
+
   /** @throws ApiError not_found */
   get(tenantId: TenantId, rawId: string): FileRow {
-    const id = parseId("file", rawId);
-    const row = id === undefined ? undefined : findFile(this.#db, tenantId, id);
+    const row = this.find(tenantId, rawId);
     if (row === undefined) throw new ApiError("not_found");
     return row;
   }

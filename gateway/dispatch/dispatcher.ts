@@ -44,7 +44,7 @@ export class Dispatcher implements WorkerEvents {
   submit(request: DispatchRequest): AsyncIterableIterator<GenerationEvent> {
     if (this.#draining) throw new ApiError("server_shutdown");
     const entry = openEntry(request, (aborted) => this.#abort(aborted));
-    this.#windows.note(request.tenantId);
+    if (!entry.background) this.#windows.note(request.tenantId);
     this.#place(entry);
     if (request.params.maxTokens > 0) this.#options.uses.note(request.plan);
     entry.timers.deadline = setTimeout(() => this.#cutOff(entry, "deadline_exceeded"), request.deadlineMs);
@@ -127,7 +127,7 @@ export class Dispatcher implements WorkerEvents {
       case "tokens": {
         if (entry.streamedTokens === 0) this.#releasePending(entry);
         entry.streamedTokens += message.tokenIds.length;
-        this.#waiting.charge(entry.tenantId, message.tokenIds.length);
+        this.#waiting.charge(entry, message.tokenIds.length);
         const { tokenIds, logprobs } = message;
         entry.queue.push(
           logprobs === undefined ? { type: "tokens", tokenIds } : { type: "tokens", tokenIds, logprobs },
@@ -149,7 +149,7 @@ export class Dispatcher implements WorkerEvents {
 
   /** Sends it to a worker that has room, or lets it wait for one. */
   #place(entry: InFlight): void {
-    const isNext = !this.#waiting.isWaiting(entry.tenantId);
+    const isNext = entry.background ? this.#waiting.size === 0 : !this.#waiting.isWaiting(entry);
     const placed = isNext ? this.#fit(entry) : undefined;
     if (placed !== undefined) {
       this.#send(entry, placed);
@@ -192,7 +192,7 @@ export class Dispatcher implements WorkerEvents {
     this.#byWorkerRequestId.set(entry.workerRequestId, entry);
     registry.addLoad(workerId, 1, missingTokens);
     this.#windows.enter(workerId, tenantId);
-    this.#waiting.charge(tenantId, missingTokens);
+    this.#waiting.charge(entry, missingTokens);
     underway.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
     const owners = this.#owners.ofPlan(underway.tenantsOf(plan, tenantId), registry.card()?.kvBytesPerBlock ?? 1);

@@ -2,7 +2,8 @@
  * What waits for a worker: a line for each tenant, first come first served within it, and deficit round robin by
  * tokens between them. What an item costs is known only while it runs, so a tenant is served while it has credit and
  * pays afterwards; when nobody has credit that can be served, everybody gets another round's. Credit and debt end with
- * the line: who waits for nothing takes from nobody.
+ * the line: who waits for nothing takes from nobody. Background work has lines of its own, which are served when nothing
+ * of the others can run.
  */
 export interface FairQueueBounds {
   /** Items of all tenants, and their tokens. */
@@ -18,15 +19,23 @@ const quantumTokens = 512;
 const lookAhead = 16;
 
 interface Line<Item> {
+  readonly background: boolean;
   items: Item[];
   tokens: number;
   creditTokens: number;
 }
 
-export interface Waiting {
+/** Whose line it is. */
+export interface LineOwner {
   readonly tenantId: string;
+  readonly background?: boolean | undefined;
+}
+
+export interface Waiting extends LineOwner {
   readonly tokens: number;
 }
+
+const lineName = ({ tenantId, background }: LineOwner): string => (background ? `${tenantId} background` : tenantId);
 
 export class FairQueue<Item extends Waiting> {
   /** In the order in which they were served last. */
@@ -43,16 +52,17 @@ export class FairQueue<Item extends Waiting> {
     return this.#size;
   }
 
-  isWaiting(tenantId: string): boolean {
-    return this.#lines.has(tenantId);
+  isWaiting(owner: LineOwner): boolean {
+    return this.#lines.has(lineName(owner));
   }
 
   /** Why there is no room for it; undefined: there is. */
-  refusal({ tenantId, tokens }: Waiting): "full" | "tenant full" | undefined {
+  refusal(item: Waiting): "full" | "tenant full" | undefined {
+    const { tokens } = item;
     const { maxItems, maxTokens } = this.#bounds;
     // Any one item is taken, however large, by a queue with nothing in it.
     if (this.#size >= maxItems || (this.#size > 0 && this.#tokens + tokens > maxTokens)) return "full";
-    const line = this.#lines.get(tenantId);
+    const line = this.#lines.get(lineName(item));
     if (line === undefined) return undefined;
     const full = line.items.length >= maxItems * tenantShare || line.tokens + tokens > maxTokens * tenantShare;
     return full ? "tenant full" : undefined;
@@ -68,7 +78,7 @@ export class FairQueue<Item extends Waiting> {
   }
 
   remove(item: Item): void {
-    const line = this.#lines.get(item.tenantId);
+    const line = this.#lines.get(lineName(item));
     const at = line?.items.indexOf(item) ?? -1;
     if (line !== undefined && at >= 0) this.#removeAt(line, at, item);
   }
@@ -84,14 +94,16 @@ export class FairQueue<Item extends Waiting> {
    */
   take<Fit>(fit: (item: Item) => Fit | undefined): { readonly item: Item; readonly fit: Fit } | undefined {
     // Stable: with equal credit whoever was served longest ago comes first.
-    const lines = [...this.#lines.values()].sort((a, b) => roundsToCredit(a) - roundsToCredit(b));
+    const lines = [...this.#lines.values()].sort(
+      (a, b) => Number(a.background) - Number(b.background) || roundsToCredit(a) - roundsToCredit(b),
+    );
     for (const line of lines) {
       for (const [at, item] of line.items.slice(0, lookAhead).entries()) {
         const found = fit(item);
         if (found === undefined) continue;
         this.#giveRounds(roundsToCredit(line));
-        this.#lines.delete(item.tenantId);
-        this.#lines.set(item.tenantId, line);
+        this.#lines.delete(lineName(item));
+        this.#lines.set(lineName(item), line);
         this.#removeAt(line, at, item);
         return { item, fit: found };
       }
@@ -100,8 +112,8 @@ export class FairQueue<Item extends Waiting> {
   }
 
   /** Tokens that were computed or generated for a tenant. */
-  charge(tenantId: string, tokens: number): void {
-    const line = this.#lines.get(tenantId);
+  charge(owner: LineOwner, tokens: number): void {
+    const line = this.#lines.get(lineName(owner));
     if (line !== undefined) line.creditTokens -= tokens;
   }
 
@@ -113,10 +125,10 @@ export class FairQueue<Item extends Waiting> {
   }
 
   #lineOf(item: Item): Line<Item> {
-    let line = this.#lines.get(item.tenantId);
+    let line = this.#lines.get(lineName(item));
     if (line === undefined) {
-      line = { items: [], tokens: 0, creditTokens: quantumTokens };
-      this.#lines.set(item.tenantId, line);
+      line = { background: item.background === true, items: [], tokens: 0, creditTokens: quantumTokens };
+      this.#lines.set(lineName(item), line);
     }
     line.tokens += item.tokens;
     this.#tokens += item.tokens;
@@ -129,7 +141,7 @@ export class FairQueue<Item extends Waiting> {
     line.tokens -= item.tokens;
     this.#tokens -= item.tokens;
     this.#size -= 1;
-    if (line.items.length === 0) this.#lines.delete(item.tenantId);
+    if (line.items.length === 0) this.#lines.delete(lineName(item));
   }
 }
 

@@ -7,6 +7,7 @@ import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.
 export interface InFlight {
   readonly request: DispatchRequest;
   readonly tenantId: string;
+  readonly background: boolean;
   readonly queue: EventQueue<GenerationEvent>;
   readonly promptTokens: number;
   /** What it takes of a queue. */
@@ -35,6 +36,7 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
   const entry: InFlight = {
     request,
     tenantId: request.tenantId,
+    background: request.background === true,
     queue: new EventQueue((unread, open) => {
       const end = unread.find((event) => event.type === "finished");
       if (end !== undefined) request.onAbandoned?.(end);

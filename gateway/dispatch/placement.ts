@@ -52,11 +52,11 @@ export class Placer {
 
   /** Of these workers, those with room for the tenant count. @returns undefined when none has room */
   choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Placed | undefined {
-    const { affinity = "", placement, tenantId } = request;
+    const { affinity = "", placement, tenantId, background } = request;
     const followed = ready.find(({ id }) => id === placement?.workerId);
     const { windows } = this.#options;
     const possible = followed === undefined ? ready : [followed];
-    const open = possible.filter(({ id, inFlight }) => windows.isOpen(id, inFlight, tenantId));
+    const open = possible.filter(({ id, inFlight }) => windows.isOpen(id, inFlight, tenantId, background));
     const candidates = open.map((worker) => this.#candidate(worker, request));
     const workerId = chooseWorker(candidates, promptTokens, affinity);
     const chosen = candidates.find(({ id }) => id === workerId);

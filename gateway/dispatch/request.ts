@@ -37,6 +37,8 @@ export interface DispatchRequest {
   readonly closeTokenIds?: Int32Array | undefined;
   /** Its end is to tell why KV was not found. */
   readonly diagnose?: boolean | undefined;
+  /** It waits for everything else: see FairQueue. */
+  readonly background?: boolean | undefined;
   /** Called once when it has ended, with the tokens it took: 0 when the server failed before the first. */
   readonly onEnd?: (tokens: number) => void;
   /** Called with the end when its reader had gone before it. */

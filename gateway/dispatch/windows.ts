@@ -2,7 +2,7 @@
  * How many requests each worker gets at a time. A tenant that is alone fills the worker's batch, and a little more that
  * waits there, so that no place of it is empty while a request is on its way. While others have been there lately
  * nothing waits at a worker, and the last places are kept for tenants that have few requests there: whoever comes with
- * one finds room.
+ * one finds room. Background work fills a part of the batch only, and nothing while others fill that.
  */
 export interface WindowOptions {
   /** Requests that a worker runs at the same time. */
@@ -12,6 +12,8 @@ export interface WindowOptions {
 
 /** Part of the batch that waits at the worker besides, or is kept free. */
 const share = 1 / 8;
+/** Part of the batch up to which background work is added. */
+const backgroundShare = 1 / 4;
 /** A tenant counts as there so long after its last request. */
 const lateMs = 60_000;
 
@@ -37,7 +39,8 @@ export class Windows {
     this.#latest = { tenantId, atMs: this.#nowMs() };
   }
 
-  isOpen(workerId: string, inFlight: number, tenantId: string): boolean {
+  isOpen(workerId: string, inFlight: number, tenantId: string, background = false): boolean {
+    if (background) return inFlight < Math.max(1, Math.floor(this.#maxRunning * backgroundShare));
     if (this.#isAlone(tenantId)) return inFlight < this.#maxRunning + this.#reserve;
     const own = this.#counts.get(workerId)?.get(tenantId) ?? 0;
     return inFlight < this.#maxRunning - (own < this.#reserve ? 0 : this.#reserve);

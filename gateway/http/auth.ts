@@ -2,7 +2,7 @@
 import type { Context, MiddlewareHandler } from "hono";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
-import type { Authenticator, Principal } from "../principal.ts";
+import type { Authenticator, BatchCaller, Principal } from "../principal.ts";
 import type { Held } from "./rate-limits.ts";
 
 /** What middleware leaves on the context for handlers. */
@@ -10,6 +10,8 @@ export interface AppEnv {
   Bindings: {
     /** Lifts the socket's idle time-out for this request, once its body is read. Absent in tests without a socket. */
     keepOpen?: () => void;
+    /** A line of a batch. Nobody outside can set it. */
+    batch?: BatchCaller;
   };
   Variables: {
     /** Ours, on every answer as `x-request-id`. */
@@ -25,9 +27,10 @@ export interface AppEnv {
 export function authenticate(authenticator: Authenticator): MiddlewareHandler<AppEnv> {
   return async (context, next) => {
     const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
-    context.set("apiKeyGiven", apiKey !== undefined);
+    const within = context.env?.batch?.principal;
+    context.set("apiKeyGiven", apiKey !== undefined || within !== undefined);
     const usable = apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
-    context.set("principal", usable ? authenticator.authenticate(apiKey) : undefined);
+    context.set("principal", within ?? (usable ? authenticator.authenticate(apiKey) : undefined));
     await next();
   };
 }

@@ -13,8 +13,9 @@ import type { ConcurrencyLimiter } from "./limits.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
 import { declare } from "./route.ts";
 
-const purposes = ["assistants", "user_data"] as const;
-export const listQuery = pageQuery.extend({ purpose: z.enum(purposes).optional() });
+const purposes = ["assistants", "user_data", "batch"] as const;
+/** Results of batches are files of the server's own making. */
+export const listQuery = pageQuery.extend({ purpose: z.enum([...purposes, "batch_output"]).optional() });
 export const uploadFields = z.strictObject({
   file: z.instanceof(File, { error: "must be a file" }),
   purpose: z.enum(purposes),

@@ -56,7 +56,8 @@ export function declare<Path extends string>(
   handler: (context: Context<AppEnv, Path>) => Response | Promise<Response>,
   about?: RouteAbout,
 ): void {
-  const limited = isLimited(method, scope);
+  // Who has reached a limit must be able to end what he runs.
+  const limited = isLimited(method, scope) && !path.endsWith("/cancel");
   const declared: DeclaredHandler = (context) => {
     const principal = context.get("principal");
     requireScope(principal, context.get("apiKeyGiven"), scope);

@@ -1,6 +1,7 @@
 /** API keys: 256 random bits, shown once, stored as an HMAC under the server's secret, looked up by hash. */
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import {
+  type ApiKeyIdentity,
   type ApiKeyRow,
   countOtherAdminKeys,
   countPlatformKeys,
@@ -10,7 +11,7 @@ import {
   listApiKeys,
   revokeApiKey,
 } from "../../db/api-keys.ts";
-import { newId, parseId, type TenantId } from "../../db/ids.ts";
+import { type ApiKeyId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../errors.ts";
@@ -21,6 +22,11 @@ export interface MintedApiKey {
   readonly row: ApiKeyRow;
   /** The secret itself; this is the only time it exists outside its owner's hands. */
   readonly apiKey: string;
+}
+
+function principalOf({ id, tenantId, scopes: names }: ApiKeyIdentity): Principal {
+  const known = names.filter((name): name is Scope => (scopes as readonly string[]).includes(name));
+  return { keyId: id, tenantId: tenantId ?? undefined, scopes: new Set(known) };
 }
 
 /** Characters of a key that lists show. */
@@ -39,8 +45,14 @@ export class ApiKeys implements Authenticator {
     const hash = this.#hash(apiKey);
     const found = findApiKeyByHash(this.#db, hash);
     if (found === undefined || !timingSafeEqual(found.hash, hash)) return undefined;
-    const known = found.scopes.filter((name): name is Scope => (scopes as readonly string[]).includes(name));
-    return { keyId: found.id, tenantId: found.tenantId ?? undefined, scopes: new Set(known) };
+    return principalOf(found);
+  }
+
+  /** Who a key stands for that was known before: undefined when it does not any more. */
+  principalOf(id: ApiKeyId): Principal | undefined {
+    const row = findApiKey(this.#db, id);
+    const found = row === undefined ? undefined : findApiKeyByHash(this.#db, row.hash);
+    return found === undefined ? undefined : principalOf(found);
   }
 
   /**

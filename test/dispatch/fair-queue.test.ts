@@ -18,7 +18,7 @@ function serve(queue: FairQueue<Job>, count: number): Job[] {
   while (served.length < count) {
     const next = queue.take((item) => item);
     if (next === undefined) break;
-    queue.charge(next.item.tenantId, next.item.cost);
+    queue.charge(next.item, next.item.cost);
     served.push(next.item);
   }
   return served;

@@ -96,7 +96,7 @@ test("query strings are bounded too", async () => {
     "aftre=x",
     "limit=1&order=desc&x=",
     `after=${"x".repeat(65)}`,
-    "purpose=batch",
+    "purpose=vision",
   ];
   for (const query of cases) {
     const { status, body } = await call(it.app, key, "GET", `/v1/files?${query}`);

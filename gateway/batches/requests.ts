@@ -1,0 +1,91 @@
+/** One line as a request to the server's own routes: everything that holds for a caller holds for it. */
+import type { Id } from "../../db/ids.ts";
+import { delay } from "../corpus/pace.ts";
+import type { BatchCaller, Principal } from "../principal.ts";
+import { batchLimits } from "./limits.ts";
+import type { BatchLine } from "./lines.ts";
+
+/** The app, from within. */
+export type SendRequest = (request: Request, caller: BatchCaller) => Promise<Response>;
+
+export interface LineResult {
+  readonly isError: boolean;
+  /** The line of the output file, or of the error file. */
+  readonly body: string;
+  readonly inputTokens: number;
+  readonly cachedTokens: number;
+  readonly outputTokens: number;
+}
+
+export interface LineJob {
+  readonly line: BatchLine;
+  readonly endpoint: string;
+  readonly principal: Principal;
+  readonly resultId: Id<"batchRequest">;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Tries again while the server, or a limit of the caller, refuses for now.
+ * @returns undefined when it was aborted
+ */
+export async function runLine(send: SendRequest, job: LineJob): Promise<LineResult | undefined> {
+  const { line, endpoint, principal, signal } = job;
+  let failures = 0;
+  for (let attempt = 0; !signal.aborted; attempt++) {
+    const headers = { "content-type": "application/json" };
+    const request = new Request(`http://batch${endpoint}`, { method: "POST", headers, body: line.body, signal });
+    const requestId = `req_${crypto.randomUUID().replaceAll("-", "")}`;
+    const response = await send(request, { principal, requestId });
+    const answer: unknown = await response.json();
+    if (signal.aborted) return undefined;
+    const refused = response.status === 429 || response.status === 503;
+    if (!refused && response.status >= 500) failures += 1;
+    const again = refused || (response.status >= 500 && failures < batchLimits.attempts);
+    if (!again) return resultOf(job, response, answer);
+    const askedMs = Number(response.headers.get("retry-after") ?? 0) * 1000;
+    await delay(Math.min(batchLimits.retryMaxMs, Math.max(askedMs, batchLimits.retryMinMs * 2 ** attempt)), signal);
+  }
+  return undefined;
+}
+
+/** A line that was not run. */
+export function unrunResult(
+  { line, resultId }: Pick<LineJob, "line" | "resultId">,
+  code: string,
+  message: string,
+): LineResult {
+  const body = JSON.stringify({ id: resultId, custom_id: line.customId, response: null, error: { code, message } });
+  return { isError: true, body, inputTokens: 0, cachedTokens: 0, outputTokens: 0 };
+}
+
+function resultOf({ line, resultId }: LineJob, response: Response, answer: unknown): LineResult {
+  const isError = !response.ok;
+  const requestId = response.headers.get("x-request-id");
+  const body = JSON.stringify({
+    id: resultId,
+    custom_id: line.customId,
+    response: { status_code: response.status, request_id: requestId, body: answer },
+    error: null,
+  });
+  return { isError, body, ...usageOf(answer) };
+}
+
+interface Usage {
+  readonly prompt_tokens?: number;
+  readonly completion_tokens?: number;
+  readonly prompt_tokens_details?: { readonly cached_tokens?: number };
+  readonly input_tokens?: number;
+  readonly output_tokens?: number;
+  readonly input_tokens_details?: { readonly cached_tokens?: number };
+}
+
+/** Responses have other words for it. */
+function usageOf(answer: unknown): Pick<LineResult, "inputTokens" | "cachedTokens" | "outputTokens"> {
+  const { usage = {} } = answer as { readonly usage?: Usage };
+  return {
+    inputTokens: usage.prompt_tokens ?? usage.input_tokens ?? 0,
+    cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? usage.input_tokens_details?.cached_tokens ?? 0,
+    outputTokens: usage.completion_tokens ?? usage.output_tokens ?? 0,
+  };
+}
