@@ -14,6 +14,8 @@ export interface MessageParts {
   /** What the request asked of what is written; undefined: nothing. */
   readonly ttl: "5m" | "1h" | undefined;
   readonly question: string;
+  /** The answer may have calls of tools. */
+  readonly callsTools: boolean;
   /** What the answer may cite. */
   readonly citable: readonly CitableSource[];
   /** undefined: it is not asked for. */
@@ -22,11 +24,13 @@ export interface MessageParts {
 
 export function wholeMessage(parts: MessageParts) {
   const { requestId, run, choice } = parts;
+  const text = { type: "text", text: choice.text, citations: parts.citable.length === 0 ? null : citationsOf(parts) };
+  const uses = choice.calls.map((call) => ({ ...useOf(call.id, call.name), input: inputOf(call.arguments) }));
   return {
     ...messageOf(parts),
     diagnostics: diagnosticsOf(parts),
-    content: [{ type: "text", text: choice.text, citations: parts.citable.length === 0 ? null : citationsOf(parts) }],
-    ...stopOf(choice.end),
+    content: uses.length > 0 && choice.text === "" ? uses : [text, ...uses],
+    ...stopOf(choice),
     usage: { ...finalUsage(parts), ...fixedUsage },
     spangate: spangateOf(requestId, run, endsOf(choice)),
   };
@@ -39,30 +43,98 @@ export async function writeMessage(
   parts: MessageParts,
 ): Promise<void> {
   const { requestId, run, choice } = parts;
-  const write = (type: string, fields: object = {}): Promise<void> =>
+  const write: WriteEvent = (type, fields = {}) =>
     stream.event({ event: type, data: JSON.stringify({ type, ...fields }) });
   await write("message_start", {
     message: { ...messageOf(parts), content: [], ...stopOf(undefined), usage: usageBeforeEnd(run) },
   });
-  const citations = parts.citable.length === 0 ? null : [];
-  await write("content_block_start", { index: 0, content_block: { type: "text", text: "", citations } });
+  const blocks = new BlockWriter(write, parts);
+  // Where tools may be called, an answer may have no text.
+  if (!parts.callsTools) await blocks.openText();
   await write("ping");
   for await (const [, event] of events) {
-    if (event.type !== "text" || event.text === "") continue;
-    await write("content_block_delta", { index: 0, delta: { type: "text_delta", text: event.text } });
+    if (event.type === "text" && event.text !== "") await blocks.text(event.text);
+    else if (event.type === "call") await blocks.open(useOf(event.id, event.name));
+    else if (event.type === "arguments") {
+      await blocks.delta({ type: "input_json_delta", partial_json: event.text });
+    }
   }
   if (stream.closed) return;
-  for (const citation of citationsOf(parts)) {
-    await write("content_block_delta", { index: 0, delta: { type: "citations_delta", citation } });
-  }
-  await write("content_block_stop", { index: 0 });
+  await blocks.end();
   await write("message_delta", {
-    delta: { ...stopOf(choice.end), container: null },
+    delta: { ...stopOf(choice), container: null },
     usage: finalUsage(parts),
     diagnostics: diagnosticsOf(parts),
     spangate: spangateOf(requestId, run, endsOf(choice)),
   });
   await write("message_stop");
+}
+
+type WriteEvent = (type: string, fields?: object) => Promise<void>;
+
+/** Blocks one after the other. */
+class BlockWriter {
+  readonly #write: WriteEvent;
+  readonly #parts: MessageParts;
+  #index = -1;
+  #type: string | undefined;
+  #cites: boolean;
+
+  constructor(write: WriteEvent, parts: MessageParts) {
+    this.#write = write;
+    this.#parts = parts;
+    this.#cites = parts.citable.length > 0;
+  }
+
+  async open(block: { readonly type: string }): Promise<void> {
+    await this.#close();
+    this.#index += 1;
+    this.#type = block.type;
+    await this.#write("content_block_start", { index: this.#index, content_block: block });
+  }
+
+  async openText(): Promise<void> {
+    const citations = this.#parts.citable.length === 0 ? null : [];
+    await this.open({ type: "text", ...{ text: "", citations } });
+  }
+
+  async text(text: string): Promise<void> {
+    if (this.#type !== "text") await this.openText();
+    await this.delta({ type: "text_delta", text });
+  }
+
+  async delta(delta: object): Promise<void> {
+    await this.#write("content_block_delta", { index: this.#index, delta });
+  }
+
+  /** An answer has one block at least. */
+  async end(): Promise<void> {
+    if (this.#type === undefined) await this.openText();
+    await this.#close();
+  }
+
+  async #close(): Promise<void> {
+    if (this.#type === undefined) return;
+    if (this.#type === "text" && this.#cites) {
+      // The first text has them all.
+      this.#cites = false;
+      for (const citation of citationsOf(this.#parts)) await this.delta({ type: "citations_delta", citation });
+    }
+    await this.#write("content_block_stop", { index: this.#index });
+  }
+}
+
+const useOf = (id: string, name: string) => {
+  return { type: "tool_use", id: `toolu_${id}`, name, input: {}, caller: { type: "direct" } };
+};
+
+/** Of a call that was cut off, nothing is sure. */
+function inputOf(json: string): unknown {
+  try {
+    return JSON.parse(json);
+  } catch {
+    return {};
+  }
 }
 
 export const messageIdOf = (requestId: string): string => `msg_${requestId}`;
@@ -82,14 +154,16 @@ function diagnosticsOf({ comparing, run, choice }: MessageParts) {
 const citationsOf = ({ choice, question, citable }: MessageParts): readonly object[] =>
   citable.length === 0 ? [] : messageCitations(choice.text, question, citable);
 
-function stopOf(end: EndEvent | undefined) {
-  return { stop_reason: stopReasonOf(end), stop_sequence: end?.stoppedBy ?? null, stop_details: null };
+/** @param choice undefined: it runs */
+function stopOf(choice: Choice | undefined) {
+  return { stop_reason: stopReasonOf(choice), stop_sequence: choice?.end?.stoppedBy ?? null, stop_details: null };
 }
 
-function stopReasonOf(end: EndEvent | undefined): string | null {
-  if (end === undefined) return null;
-  if (end.reason === "length") return "max_tokens";
-  return end.stoppedBy === undefined ? "end_turn" : "stop_sequence";
+function stopReasonOf(choice: Choice | undefined): string | null {
+  if (choice?.end === undefined) return null;
+  if (choice.end.reason === "length") return "max_tokens";
+  if (choice.end.stoppedBy !== undefined) return "stop_sequence";
+  return choice.calls.length > 0 ? "tool_use" : "end_turn";
 }
 
 const endsOf = ({ end }: Choice): readonly EndEvent[] => (end === undefined ? [] : [end]);

@@ -54,7 +54,8 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
         if (choice === undefined) throw new Error("a message is one choice");
         const { ttl, citable } = body;
         const question = questionOf(body.request.messages) ?? "";
-        const parts = { requestId, run, choice, ttl, question, citable, comparing: comparingOf(context, deps, body) };
+        const asked = { ttl, question, citable, callsTools: body.request.tools !== undefined };
+        const parts = { requestId, run, choice, ...asked, comparing: comparingOf(context, deps, body) };
         if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
         return await answerInEvents(context, completion, (stream, events) => writeMessage(stream, events, parts), {
           onError: (error) => logFailure(deps.log, error, requestId),

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import Anthropic from "@anthropic-ai/sdk";
 import { Ajv } from "ajv";
 import type OpenAI from "openai";
 import { parseConfig } from "../../gateway/config.ts";
@@ -49,11 +50,14 @@ const templates = {
 describe.each(Object.entries(templates))("tools: %s", (_name, chatTemplate) => {
   let server: TestServer;
   let client: OpenAI;
+  let anthropic: Anthropic;
   const folder = chatTemplate === undefined ? undefined : folderWith(chatTemplate);
 
   beforeAll(async () => {
     server = await startTestServer(folder === undefined ? {} : { env: { SPANGATE_MODEL: folder } });
-    client = openaiClient(server.url, (await server.tenant("tools")).apiKey);
+    const { apiKey } = await server.tenant("tools");
+    client = openaiClient(server.url, apiKey);
+    anthropic = new Anthropic({ baseURL: server.url, apiKey, maxRetries: 0, timeout: 60_000 });
   });
   afterAll(async () => {
     await server[Symbol.asyncDispose]();
@@ -128,5 +132,40 @@ describe.each(Object.entries(templates))("tools: %s", (_name, chatTemplate) => {
     ];
     const { choices } = await client.chat.completions.create(paramsOf({ documents }));
     expect([choices[0]?.message.tool_calls, choices[0]?.finish_reason]).toEqual([undefined, "stop"]);
+  });
+
+  test("Anthropic's client gets the same whole and streamed, and goes on with a result", async () => {
+    const params: Anthropic.MessageCreateParamsNonStreaming & { readonly temperature: number } = {
+      model: server.model,
+      max_tokens: 400,
+      temperature: 0,
+      messages: [{ role: "user", content: "What is the extension of Jon Vale?" }],
+      tools: [{ name: "look_up", input_schema: parameters as unknown as Anthropic.Tool.InputSchema, strict: true }],
+      tool_choice: { type: "tool", name: "look_up", disable_parallel_tool_use: true },
+    };
+    const whole = await anthropic.messages.create(params);
+    const [use] = whole.content;
+    if (use?.type !== "tool_use") throw new Error("a use of a tool");
+    expect([whole.stop_reason, whole.content.length, use.name]).toEqual(["tool_use", 1, "look_up"]);
+    expect([use.input, validate(use.input)]).toEqual([use.input, true]);
+    let pieces = 0;
+    const stream = anthropic.messages.stream(params).on("inputJson", () => {
+      pieces += 1;
+    });
+    const streamed = await stream.finalMessage();
+    expect(streamed.content).toMatchObject([{ type: "tool_use", name: "look_up", input: use.input }]);
+    expect([streamed.stop_reason, pieces > 3]).toEqual(["tool_use", true]);
+    const result: Anthropic.ToolResultBlockParam = { type: "tool_result", tool_use_id: use.id, content: "3057" };
+    const after = await anthropic.messages.create({
+      ...params,
+      max_tokens: 12,
+      tool_choice: { type: "none" },
+      messages: [
+        ...params.messages,
+        { role: "assistant", content: whole.content },
+        { role: "user", content: [result] },
+      ],
+    });
+    expect(after.content.map(({ type }) => type)).toEqual(["text"]);
   });
 });

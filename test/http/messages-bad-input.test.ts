@@ -31,10 +31,10 @@ describe("fields", () => {
     ["no tokens", { ...question, max_tokens: 0 }, "invalid_value", "max_tokens"],
     ["an image", block(image), "invalid_value", "messages[0].content[0].type"],
     [
-      "a tool's result",
+      "a tool's result that nobody asked for",
       block({ type: "tool_result", tool_use_id: "x" }),
       "invalid_value",
-      "messages[0].content[0].type",
+      "messages[0].content[0].tool_use_id",
     ],
     [
       "a PDF",
@@ -80,7 +80,12 @@ describe("fields", () => {
       "invalid_value",
       "messages[0].content[0].type",
     ],
-    ["tools", { ...question, tools: [{ name: "x" }] }, "unsupported_field", "tools"],
+    [
+      "a server's tool",
+      { ...question, tools: [{ type: "bash_20250124", name: "bash" }] },
+      "invalid_value",
+      "tools[0].type",
+    ],
     ["thinking", { ...question, thinking: { type: "enabled", budget_tokens: 1024 } }, "invalid_value", "thinking.type"],
     ["a container", { ...question, container: null }, "unsupported_field", "container"],
     ["a field of nobody", { ...question, tempreature: 1 }, "unknown_field", "tempreature"],
