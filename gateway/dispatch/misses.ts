@@ -1,5 +1,6 @@
 /** Why a request's KV was not found, span by span: what was known when it was sent, and what its worker then found. */
 import type { PlanRun } from "../../worker/contract/messages.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
 import type { KvHistory } from "./kv-history.ts";
 import type { DispatchRequest } from "./request.ts";
 import { firstBlocks, type Residency } from "./residency.ts";
@@ -79,12 +80,14 @@ export class Misses {
   ): MissReason | undefined {
     const { history, residency } = this.#options;
     const { blockKeys, tokenIds } = run;
-    const held = firstBlocks(blockKeys, (key) => residency.holds(workerId, key));
+    // A worker that was told to forget a block has not yet told that it did.
+    const isThere = (id: string, key: BlockKey) => residency.holds(id, key) && history.goneFor(key) !== "removed";
+    const held = firstBlocks(blockKeys, (key) => isThere(workerId, key));
     const reusable = open ? Math.floor((tokenIds.length - 1) / blockTokens) : blockKeys.length;
     if (held >= reusable) return open ? "below_block" : undefined;
     const key = blockKeys[held];
     if (key === undefined) return "below_block";
-    if (residency.holders(key).length > 0) return "other_worker";
+    if (residency.holders(key).some((id) => isThere(id, key))) return "other_worker";
     const gone = history.goneFor(key);
     if (gone !== undefined) return gone;
     if (held > 0 || history.formerKey(tenantId, run, blockTokens) === undefined) return "never_computed";
