@@ -17,6 +17,7 @@ import type { Db } from "../../db/open.ts";
 import type { BatchFault } from "../../db/schema.ts";
 import type { FileService } from "../corpus/files.ts";
 import { BackgroundLoop, isPassing, reasonOf } from "../corpus/loop.ts";
+import { Pace } from "../corpus/pace.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import type { Principal } from "../principal.ts";
@@ -117,8 +118,11 @@ export class BatchRunner {
     if (typeof text !== "string") return this.#fail(batch, text.faults[0]);
     const done = new Set(listDoneLines(db, batch.seq));
     const lines = readLines(text);
-    const leftMs = Math.max(0, batch.expiresAt - nowMs());
-    const signal = AbortSignal.any([cancelled, AbortSignal.timeout(leftMs)]);
+    const leftMs = batch.expiresAt - nowMs();
+    if (leftMs <= 0) return await this.#expire(batch, text);
+    const expired = AbortSignal.timeout(leftMs);
+    const failed = new AbortController();
+    const signal = AbortSignal.any([cancelled, expired, failed.signal]);
     const runNext = async (): Promise<void> => {
       // Several take from one row of lines, so none may close it as a loop over it would.
       for (let next = lines.next(); next.done !== true; next = lines.next()) {
@@ -129,9 +133,13 @@ export class BatchRunner {
         await this.#runOne(batch, line, principal, signal);
       }
     };
-    await Promise.all(Array.from({ length: batchLimits.linesAtOnce }, runNext));
-    if (cancelled.aborted || nowMs() < batch.expiresAt) return;
-    this.#expire(batch, text);
+    const running = Array.from({ length: batchLimits.linesAtOnce }, () =>
+      runNext().catch((error: unknown) => failed.abort(error)),
+    );
+    await Promise.all(running);
+    // Nothing of it runs any more, so it may be gone on with.
+    if (failed.signal.aborted) throw failed.signal.reason;
+    if (expired.aborted && !cancelled.aborted) await this.#expire(batch, text);
   }
 
   async #runOne(batch: BatchRow, line: BatchLine, principal: Principal, signal: AbortSignal): Promise<void> {
@@ -143,6 +151,7 @@ export class BatchRunner {
     const full = () =>
       unrunResult({ line, resultId }, "batch_output_limit", "The results of the batch have as many bytes as they may.");
     if (isFull(0)) {
+      await new Promise(setImmediate);
       recordResult(db, batch.seq, { line: line.number, ...full() });
       return;
     }
@@ -170,14 +179,17 @@ export class BatchRunner {
   }
 
   /** Lines without a result get one that says so. */
-  #expire(batch: BatchRow, text: string): void {
+  async #expire(batch: BatchRow, text: string): Promise<void> {
     const { db, nowMs } = this.#deps;
     const done = new Set(listDoneLines(db, batch.seq));
+    const pace = new Pace();
     for (const line of readLines(text)) {
+      await pace.breathe();
       if (done.has(line.number)) continue;
       const message = "The line could not be run before the batch expired.";
       const result = unrunResult({ line, resultId: newId("batchRequest") }, "batch_expired", message);
-      recordResult(db, batch.seq, { line: line.number, ...result });
+      // Told anew by the next start if this one is lost.
+      db.unsynced(() => recordResult(db, batch.seq, { line: line.number, ...result }));
     }
     updateBatch(db, batch.seq, ["in_progress"], { expiredAt: nowMs() });
   }
@@ -209,19 +221,18 @@ export class BatchRunner {
   /** @returns null when there is nothing to write */
   async #writeFile(batch: BatchRow, isError: boolean): Promise<FileId | null> {
     const { db, files } = this.#deps;
-    const pieces: string[] = [];
+    const pieces: Buffer[] = [];
     for (let afterLine = 0; ; ) {
       const rows = walkResults(db, batch.seq, { isError, afterLine, limit: 500 });
       const last = rows.at(-1);
       if (last === undefined) break;
-      pieces.push(...rows.map(({ body }) => `${body}\n`));
+      pieces.push(...rows.map(({ body }) => Buffer.from(`${body}\n`)));
       afterLine = last.line;
       await new Promise(setImmediate);
     }
     if (pieces.length === 0) return null;
     const filename = `${batch.id}_${isError ? "error" : "output"}.jsonl`;
-    const bytes = await new Blob(pieces).bytes();
-    const made = { filename, purpose: "batch_output", mediaType: "application/jsonl", bytes };
+    const made = { filename, purpose: "batch_output", mediaType: "application/jsonl", bytes: Buffer.concat(pieces) };
     return (await files.store(batch.tenantId, made)).id;
   }
 
