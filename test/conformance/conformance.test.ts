@@ -4,6 +4,7 @@ import { aiSdk } from "./ai-sdk.ts";
 import { anthropic } from "./anthropic.ts";
 import { langchain } from "./langchain.ts";
 import { llamaindex } from "./llamaindex.ts";
+import { openaiBatches } from "./openai-batches.ts";
 import { openaiChat } from "./openai-chat.ts";
 import { openaiFiles } from "./openai-files.ts";
 import { openaiResponses } from "./openai-responses.ts";
@@ -13,12 +14,13 @@ import { Suite } from "./suite.ts";
 setDefaultTimeout(60_000);
 
 const suite = new Suite();
-beforeAll(async () => await suite.start({}));
+beforeAll(async () => await suite.start());
 afterAll(async () => await suite.stop());
 
 openaiChat(suite);
 openaiResponses(suite);
 openaiFiles(suite);
+openaiBatches(suite);
 aiSdk(suite);
 anthropic(suite);
 langchain(suite);

@@ -1,16 +1,32 @@
 /** What the clients of the suite share: one server with the demo model, tenants of their own, and a count of what they send. */
-import { startTestServer, type TestServer, type TestServerOptions, type TestTenant } from "../support/server.ts";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 
 export class Suite {
   #server: TestServer | undefined;
 
-  async start(options: TestServerOptions): Promise<void> {
-    this.#server = await startTestServer(options);
+  readonly #dataDir = mkdtempSync(join(tmpdir(), "spangate-conformance-"));
+
+  async start(): Promise<void> {
+    this.#server = await startTestServer({ dataDir: this.#dataDir });
   }
 
   async stop(): Promise<void> {
     await this.#server?.[Symbol.asyncDispose]();
-    this.#server = undefined;
+    rmSync(this.#dataDir, { recursive: true, force: true });
+  }
+
+  /** As an operator stops it; resolves when it has ended. */
+  async stopServer(): Promise<void> {
+    await this.server.process.stop();
+  }
+
+  /** At the same place, with what it has kept. */
+  async startAgain(): Promise<void> {
+    const env = { SPANGATE_PORT: new URL(this.url).port };
+    this.#server = await startTestServer({ dataDir: this.#dataDir, env });
   }
 
   get server(): TestServer {
@@ -36,7 +52,7 @@ export class Suite {
   }
 
   /** A request that runs until what this gives is called. */
-  async occupy({ apiKey }: TestTenant): Promise<() => void> {
+  async occupy({ apiKey }: Pick<TestTenant, "apiKey">): Promise<() => void> {
     const controller = new AbortController();
     const messages = [{ role: "user", content: "Names:" }];
     const body = { model: this.model, messages, max_tokens: 20_000, ignore_eos: true, stream: true };
