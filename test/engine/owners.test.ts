@@ -75,6 +75,55 @@ describe("a tenant that computes ever new text", () => {
   });
 });
 
+describe("room", () => {
+  const answer = (maxTokens: number): Extra => ({ params: { maxTokens, ignoreEos: true } });
+  const ask = (owner: number, from: number, tokens: number): PlanParts => ({
+    question: countUp(from, tokens),
+    salt: saltOf(owner),
+  });
+
+  function running(world: TinyWorld): number {
+    return world.engine.stats().runningRequests;
+  }
+
+  test("a second request of a tenant waits where only others' floors would make room, and others pass it", async () => {
+    const world = worldOf(16);
+    const corpus = text(1, 1, 6);
+    await run(world, 1, corpus);
+    world.engine.submit(of(2, "first", ask(2, 30, 24), answer(4)));
+    world.engine.submit(of(2, "second", ask(2, 60, 24), answer(4)));
+    world.engine.submit(of(3, "third", ask(3, 80, 4), answer(2)));
+    await world.step();
+    // 6 kept and below its floor, 7 for the first one and 1 for the third: the second would need 6.
+    expect([running(world), world.engine.stats().waitingRequests]).toEqual([2, 1]);
+    await world.settle();
+    for (const name of ["first", "second", "third"]) expect(world.finishedOf(name).reason).toBe("length");
+    expect(residentOf(world, corpus)).toBe(6);
+  });
+
+  test("the only request of a tenant gets what there is", async () => {
+    const world = worldOf(16);
+    await run(world, 1, text(1, 1, 6));
+    world.engine.submit(of(2, "large", ask(2, 30, 52), answer(4)));
+    await world.settle();
+    expect(world.finishedOf("large").reason).toBe("length");
+    expect(residentOf(world, text(1, 1, 6))).toBeLessThan(6);
+  });
+
+  test("answers that grow into others' floors end one after the other instead", async () => {
+    const world = worldOf(16);
+    const corpus = text(1, 1, 4);
+    await run(world, 1, corpus);
+    for (const [index, name] of ["a", "b"].entries()) {
+      world.engine.submit(of(2, name, ask(2, 30 + 20 * index, 12), answer(24)));
+    }
+    await world.settle();
+    expect(world.engine.stats().preemptions).toBeGreaterThan(0);
+    expect(residentOf(world, corpus)).toBe(4);
+    for (const name of ["a", "b"]) expect(world.tokensOf(name)).toHaveLength(24);
+  });
+});
+
 describe("a quota", () => {
   test("bounds what stays, in a pool with room for more; the oldest goes", async () => {
     const world = worldOf(16);

@@ -148,7 +148,8 @@ export class Simulation {
     const { choices } = this;
     if (choices.chance(0.2)) return message;
     const quota = () => (choices.chance(0.2) ? { quotaBlocks: choices.int(0, 6) } : {});
-    const owners = [1, 2].map(() => ({ number: choices.int(0, 3), ...quota() }));
+    // One of them has many requests at a time.
+    const owners = [1, 2].map(() => ({ number: choices.chance(0.6) ? 1 : choices.int(0, 3), ...quota() }));
     const ofRun = Uint16Array.from(message.plan.runs, () => choices.int(0, 1));
     return { ...message, owners: { owners, ofRun }, retention: choices.pick([0, 0, 1, 4]) };
   }

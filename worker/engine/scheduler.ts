@@ -8,17 +8,20 @@
  * A chain that is closed after its last token is a prompt again: its end reserves what it lacks.
  * Decode blocks are taken on demand; when none is left the request admitted last is preempted: it gives all
  * back, keeps its tokens and waits in front. The oldest request is never preempted for another, so it ends.
+ * What belongs to other tenants up to their floors counts as not there for who has other requests (room.ts).
  */
 
 import type { BackendShape } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
+import { Express } from "./express.ts";
 import { canScheduleAhead } from "./in-flight.ts";
 import type { EngineLimits } from "./limits.ts";
 import { PrefillScheduler } from "./prefill.ts";
 import type { Relocation } from "./relocate.ts";
 import type { Request } from "./request.ts";
+import { Room } from "./room.ts";
 import type { Run } from "./run.ts";
 import { StepDraft, type StepPlan, type StepSizes } from "./step.ts";
 
@@ -30,6 +33,9 @@ export interface SchedulerParts {
   readonly clock: () => number;
   readonly relocation: Relocation | undefined;
 }
+
+/** Requests that wait for others' floors and are passed in one step. */
+const maxPassed = 16;
 
 export class Scheduler {
   readonly waiting: Request[] = [];
@@ -47,6 +53,8 @@ export class Scheduler {
   private readonly clock: () => number;
   private readonly relocation: Relocation | undefined;
   private readonly prefill: PrefillScheduler;
+  private readonly room: Room;
+  private readonly express: Express;
   /** Requests whose tokens the last step had no room for, who waited longest first. */
   private leftOut: readonly Request[] = [];
 
@@ -66,6 +74,8 @@ export class Scheduler {
     this.clock = clock;
     this.relocation = relocation;
     this.prefill = new PrefillScheduler(cache, shape.blockTokens);
+    this.room = new Room(pool, this.running);
+    this.express = new Express(limits, clock);
   }
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
@@ -77,7 +87,11 @@ export class Scheduler {
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
     this.adoptResident();
     if (!preempted || this.running.length === 0) this.admit(step);
-    this.prefill.schedule(this.running, step);
+    const leftOut = this.express.leftOut(this.running);
+    for (const request of leftOut) step.dropDecode(request);
+    step.budget = this.express.promptRows(this.running, step.budget);
+    const prefilling = leftOut.size === 0 ? this.running : this.running.filter((request) => !leftOut.has(request));
+    this.prefill.schedule(prefilling, step);
     return step.plan(this.relocation?.takeMoves());
   }
 
@@ -85,7 +99,7 @@ export class Scheduler {
   canScheduleAhead(): boolean {
     const admissible = this.waiting.slice(0, this.limits.maxRunningRequests - this.running.length);
     if (this.relocation?.mayMove(this.running, admissible) === true) return false;
-    return canScheduleAhead(this.running, admissible, this.pool.availableCount - this.reservedBlocks);
+    return canScheduleAhead(this.running, admissible, this.room.openBlocks);
   }
 
   /** Takes the request out, wherever it is. Its blocks stay its own until `releaseBlocks`. */
@@ -103,7 +117,7 @@ export class Scheduler {
 
   /** Blocks promised to running requests and not taken yet. */
   get reservedBlocks(): number {
-    return this.running.reduce((sum, request) => sum + request.reservedBlocks, 0);
+    return this.room.reservedBlocks;
   }
 
   /** @returns whether a request was preempted. */
@@ -145,8 +159,10 @@ export class Scheduler {
 
   /** Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. */
   private makeRoom(request: Request, blockCount: number, step: StepDraft): boolean {
-    while (blockCount > 0 && this.pool.availableCount - this.reservedBlocks < blockCount) {
-      const victim = this.running.at(-1) ?? request;
+    while (blockCount > 0) {
+      const refusal = this.room.refusal(request, blockCount);
+      if (refusal === undefined) return true;
+      const victim = this.room.victimFor(request, refusal);
       this.remove(victim);
       this.releaseBlocks(victim);
       step.dropDecode(victim);
@@ -158,21 +174,23 @@ export class Scheduler {
     return true;
   }
 
+  /** First come first served; who waits for others' floors alone lets those behind it pass. */
   private admit(step: StepDraft): void {
-    while (this.running.length < this.limits.maxRunningRequests) {
-      const request = this.waiting[0];
+    for (let passed = 0; this.running.length < this.limits.maxRunningRequests && passed <= maxPassed; ) {
+      const request = this.waiting[passed];
       if (request === undefined) return;
-      if (request.blockCount > this.pool.blockCount) {
-        this.waiting.shift();
-        step.outgrown.push(request);
+      const refusal = request.blockCount > this.pool.blockCount ? "never" : this.tryAdmit(request);
+      if (refusal === "full") return;
+      if (refusal === "floors") {
+        passed += 1;
         continue;
       }
-      if (!this.tryAdmit(request)) return;
-      this.waiting.shift();
+      if (refusal === "never") step.outgrown.push(request);
+      this.waiting.splice(passed, 1);
     }
   }
 
-  private tryAdmit(request: Request): boolean {
+  private tryAdmit(request: Request): "full" | "floors" | undefined {
     const required = request.blockCount;
     const found = request.runs.map((run) => run.residentBlocks(this.cache));
     let foundLive = 0;
@@ -180,7 +198,8 @@ export class Scheduler {
       for (const blockId of found[index]) if (this.isShared(blockId, run)) foundLive += 1;
     }
     // Free blocks that are hit leave the free list too, so only live ones lower what is needed.
-    if (required - foundLive > this.pool.availableCount - this.reservedBlocks) return false;
+    const refusal = this.room.refusal(request, required - foundLive);
+    if (refusal !== undefined) return refusal;
     if (request.markAdmitted(this.clock())) {
       for (const run of request.runs) if (run.keyed) this.queriedTokens += run.promptTokens;
     }
@@ -188,7 +207,7 @@ export class Scheduler {
     for (const [index, run] of request.runs.entries()) this.adopt(run, request, found[index]);
     this.relocation?.settleAll(request, found);
     this.running.push(request);
-    return true;
+    return undefined;
   }
 
   /** What others computed since the last step: before admission, since it frees what was reserved for it. */
