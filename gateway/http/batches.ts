@@ -86,20 +86,20 @@ export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
   declare(
     app,
     "GET",
-    "/v1/batches/:batch_id",
+    "/v1/batches/:request_batch_id",
     "inference",
-    (c) => c.json(batchBody(batches.get(tenantIdOf(c) as TenantId, c.req.param("batch_id")))),
+    (c) => c.json(batchBody(batches.get(tenantIdOf(c) as TenantId, c.req.param("request_batch_id")))),
     { summary: "How far a batch is, and its files.", answer: batchAnswer },
   );
 
   declare(
     app,
     "POST",
-    "/v1/batches/:batch_id/cancel",
+    "/v1/batches/:request_batch_id/cancel",
     "inference",
     async (c) => {
       await readNoFields(c);
-      return c.json(batchBody(batches.cancel(tenantIdOf(c) as TenantId, c.req.param("batch_id"))));
+      return c.json(batchBody(batches.cancel(tenantIdOf(c) as TenantId, c.req.param("request_batch_id"))));
     },
     { summary: "Ends a batch; what has a result stays in its files.", answer: batchAnswer },
   );

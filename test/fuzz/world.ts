@@ -148,6 +148,7 @@ class Objects {
       file_id: file,
       vector_store_id: store,
       batch_id: batch,
+      request_batch_id: earlier.request_batch_id ?? (await this.#requestBatch(apiKey)),
       job_id: job,
       fragment_id: await this.#fragmentOf(apiKey, store),
       response_id: response,
@@ -165,6 +166,16 @@ class Objects {
       if (data[0] !== undefined) return data[0].id;
       await Bun.sleep(2);
     }
+  }
+
+  async #requestBatch(apiKey: string): Promise<string> {
+    const endpoint = "/v1/completions";
+    const line = { custom_id: crypto.randomUUID(), method: "POST", url: endpoint, body: { model, prompt: "Anna" } };
+    const form = new FormData();
+    form.set("file", new File([JSON.stringify(line)], "lines.jsonl"));
+    form.set("purpose", "batch");
+    const { id } = await this.#made(apiKey, "/v1/files", form);
+    return (await this.#made(apiKey, "/v1/batches", { input_file_id: id, endpoint, completion_window: "24h" })).id;
   }
 
   async #bulk(apiKey: string): Promise<ObjectIds> {
