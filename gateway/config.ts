@@ -16,6 +16,8 @@ export const limits = {
   serverBodyBytes: 256 * mib,
   /** A socket that is silent this long while its request is still to come is closed. */
   socketIdleS: 30,
+  /** What a whole answer may take to go out. Bun counts from when it was given to it, however fast it is read. */
+  answerSendS: 120,
   /** Spans and tokens of one prepare plan: small enough to show progress, large enough to fill the worker's steps. */
   prepareSpans: 16,
   prepareTokens: 4_096,

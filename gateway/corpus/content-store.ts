@@ -4,7 +4,7 @@
  * collected at start.
  */
 import { mkdirSync, readdirSync } from "node:fs";
-import { open, readFile, rename, rm } from "node:fs/promises";
+import { type FileHandle, open, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type FileId, parseId } from "../../db/ids.ts";
 import { ApiError } from "../errors.ts";
@@ -44,6 +44,18 @@ export class ContentStore {
     return readFile(join(this.#dir, id));
   }
 
+  /** The file is open when this resolves, and closed when the generator ends. @throws ApiError not_found */
+  async pieces(id: FileId): Promise<AsyncGenerator<Uint8Array>> {
+    const file = await open(join(this.#dir, id), "r").catch((cause: unknown) => {
+      // Deleted a moment ago, after its row was read.
+      throw (cause as { code?: unknown }).code === "ENOENT" ? new ApiError("not_found", { cause }) : cause;
+    });
+    const pieces = readPieces(file);
+    // Begun, so that `return` closes the file.
+    await pieces.next();
+    return pieces;
+  }
+
   async remove(id: FileId): Promise<void> {
     await rm(join(this.#dir, id), { force: true });
   }
@@ -68,6 +80,22 @@ export class ContentStore {
     } finally {
       await folder.close();
     }
+  }
+}
+
+const pieceBytes = 64 * 1024;
+
+/** Gives an empty piece first. */
+async function* readPieces(file: FileHandle): AsyncGenerator<Uint8Array> {
+  try {
+    yield new Uint8Array(0);
+    for (;;) {
+      const { bytesRead, buffer } = await file.read(new Uint8Array(pieceBytes), 0, pieceBytes);
+      if (bytesRead === 0) return;
+      yield buffer.subarray(0, bytesRead);
+    }
+  } finally {
+    await file.close();
   }
 }
 

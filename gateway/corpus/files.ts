@@ -89,6 +89,12 @@ export class FileService {
     return { row, bytes: await this.#content.read(row.id) };
   }
 
+  /** As `content`, some bytes at a time. `return` it when not all are read. @throws ApiError not_found */
+  async pieces(tenantId: TenantId, rawId: string): Promise<{ row: FileRow; pieces: AsyncGenerator<Uint8Array> }> {
+    const row = this.get(tenantId, rawId);
+    return { row, pieces: await this.#content.pieces(row.id) };
+  }
+
   /** Gone from every corpus at once; text, index, bytes and KV follow with the sweep. @throws ApiError not_found */
   delete(tenantId: TenantId, rawId: string): FileId {
     const { id } = this.get(tenantId, rawId);

@@ -8,8 +8,10 @@ import type { Held } from "./rate-limits.ts";
 /** What middleware leaves on the context for handlers. */
 export interface AppEnv {
   Bindings: {
-    /** Lifts the socket's idle time-out for this request, once its body is read. Absent in tests without a socket. */
+    /** Lifts the socket's idle time-out until the answer is there. Absent in tests without a socket, as the next. */
     keepOpen?: () => void;
+    /** The answer is a stream: lifts the time-out until what this gives is called. */
+    holdStream?: () => () => void;
     /** A line of a batch. Nobody outside can set it. */
     batch?: BatchCaller;
   };

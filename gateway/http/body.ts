@@ -21,9 +21,7 @@ export async function readJson<Schema extends z.ZodType>(
   if (!/^application\/([a-z0-9.+-]+\+)?json\s*(;|$)/i.test(contentType)) {
     throw new ApiError("unsupported_media_type", { message: "Send the body as application/json." });
   }
-  const text = decode(await readBody(context.req.raw, options.maxBytes ?? limits.bodyBytes));
-  // The body is here: from now on the request's own deadline counts, not the socket's.
-  context.env?.keepOpen?.();
+  const text = decode(await readBody(context, options.maxBytes ?? limits.bodyBytes));
   refuseCostlyJson(text, limits.jsonDepth, limits.jsonCommas);
   let parsed: unknown;
   try {
@@ -41,12 +39,15 @@ export async function readJson<Schema extends z.ZodType>(
  * @param readMs what the body may take, beside the time that its bytes take at `limits.bodyBytesPerMs`
  */
 export async function readBody(
-  request: Request,
+  context: Pick<Context<AppEnv>, "env"> & { readonly req: { readonly raw: Request } },
   maxBytes: number,
   readMs: number = limits.bodyReadMs,
 ): Promise<Uint8Array> {
+  const request = context.req.raw;
   const tooLarge = new ApiError("body_too_large", { message: `The body may have at most ${maxBytes} bytes.` });
   if (Number(request.headers.get("content-length") ?? "0") > maxBytes) throw tooLarge;
+  // From here the body's own time counts, and then the request's deadline.
+  context.env?.keepOpen?.();
   if (request.body === null) return new Uint8Array(0);
   const reader = request.body.getReader();
   const chunks: Uint8Array[] = [];

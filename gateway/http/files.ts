@@ -1,5 +1,5 @@
 /** /v1/files */
-import type { Hono } from "hono";
+import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { FileRow } from "../../db/files.ts";
 import type { TenantId } from "../../db/ids.ts";
@@ -9,6 +9,7 @@ import { corpusLimits } from "../corpus/limits.ts";
 import { ApiError } from "../errors.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readBody, schemaError } from "./body.ts";
+import { byteStreamResponse } from "./byte-stream.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
 import { declare } from "./route.ts";
@@ -35,7 +36,7 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads }: FileRouteD
     const tenantId = tenantIdOf(c) as TenantId;
     const leave = uploads.enter(tenantId);
     try {
-      return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c.req.raw))));
+      return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c))));
     } finally {
       leave();
     }
@@ -58,22 +59,22 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads }: FileRouteD
   });
 
   declare(app, "GET", "/v1/files/:file_id/content", "corpus:read", async (c) => {
-    const { row, bytes } = await corpus.files.content(tenantIdOf(c) as TenantId, c.req.param("file_id"));
+    const { row, pieces } = await corpus.files.pieces(tenantIdOf(c) as TenantId, c.req.param("file_id"));
     // Whatever it claims to be, a browser must neither render nor sniff it.
     c.header("content-type", "application/octet-stream");
     c.header("content-disposition", `attachment; filename*=UTF-8''${extValue(row.filename)}`);
     c.header("x-content-type-options", "nosniff");
-    return c.body(bytes as Uint8Array<ArrayBuffer>);
+    return byteStreamResponse(c, pieces);
   });
 }
 
 /** @throws ApiError 413, 415, 400 with `param` */
-async function readUpload(request: Request): Promise<Upload> {
-  const contentType = request.headers.get("content-type") ?? "";
+async function readUpload(c: Context<AppEnv>): Promise<Upload> {
+  const contentType = c.req.header("content-type") ?? "";
   if (!/^multipart\/form-data\s*;/i.test(contentType)) {
     throw new ApiError("unsupported_media_type", { message: "Send the file as multipart/form-data." });
   }
-  const bytes = await readBody(request, corpusLimits.maxUploadBytes + corpusLimits.maxUploadOverheadBytes);
+  const bytes = await readBody(c, corpusLimits.maxUploadBytes + corpusLimits.maxUploadOverheadBytes);
   const fields = await parseForm(bytes, contentType);
   const result = uploadFields.safeParse(Object.fromEntries(entriesOnce(fields)));
   if (!result.success) throw schemaError(result.error, unsupportedFields);

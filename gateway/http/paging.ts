@@ -30,7 +30,7 @@ export function readQuery<Schema extends z.ZodType>(context: Context<AppEnv>, sc
 
 /** For routes that take no fields: an empty body or an empty object. @throws ApiError */
 export async function readNoFields(context: Context<AppEnv>): Promise<void> {
-  const bytes = await readBody(context.req.raw, 1024);
+  const bytes = await readBody(context, 1024);
   if (/^\s*(\{\s*\})?\s*$/.test(Buffer.from(bytes).toString("latin1"))) return;
   throw new ApiError("unknown_field", { message: "This route takes no fields." });
 }

@@ -26,8 +26,7 @@ export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
     const message = `Send the query as one of ${queryBodyTypes.join(", ")}.`;
     throw new ApiError("unsupported_media_type", { message });
   }
-  const bytes = await readBody(context.req.raw, limits.queryBodyBytes);
-  context.env?.keepOpen?.();
+  const bytes = await readBody(context, limits.queryBodyBytes);
   return parse(decode(bytes), format);
 }
 

@@ -116,8 +116,7 @@ async function readText(c: Context<AppEnv>): Promise<string> {
   if (!contentTypes.test(c.req.header("content-type") ?? "")) {
     throw new ApiError("unsupported_media_type", { message: "Send JSON lines as application/x-ndjson." });
   }
-  const bytes = await readBody(c.req.raw, limits.bulkBodyBytes);
-  c.env?.keepOpen?.();
+  const bytes = await readBody(c, limits.bulkBodyBytes);
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {

@@ -38,12 +38,16 @@ export function textStreamResponse(
   produce: (stream: TextStream) => Promise<void>,
   options: TextStreamOptions = {},
 ): Response {
-  context.env?.keepOpen?.();
+  const letIdle = context.env?.holdStream?.();
   context.header("content-type", framing.contentType);
   context.header("cache-control", "no-cache, no-transform");
   context.header("x-accel-buffering", "no");
   const release = context.get("held")?.holdOpen();
-  const body = new StreamWriter(framing, options).start((stream) => produce(stream).finally(release));
+  const ended = (): void => {
+    release?.();
+    letIdle?.();
+  };
+  const body = new StreamWriter(framing, options).start((stream) => produce(stream).finally(ended));
   // HEAD is answered with the headers of a GET: the stream is dropped unread, and nothing would ever end it.
   if (context.req.method !== "HEAD") return context.body(body);
   void body.cancel();

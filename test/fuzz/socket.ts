@@ -42,7 +42,7 @@ export async function exchange(url: string, bytes: Uint8Array, { quietMs, end }:
       if (end) socket.end(bytes);
       else socket.write(bytes);
     });
-    socket.on("data", (piece) => {
+    socket.on("data", (piece: Buffer) => {
       pieces.push(piece);
       // Whole: a moment longer, in case the server took the bytes for more than one request.
       wait(isWhole(Buffer.concat(pieces).toString("latin1")) ? settleMs : quietMs);

@@ -19,12 +19,14 @@ function slowRequest(chunkCount: number, gapMs: number, hangs: boolean): Request
   return new Request("http://localhost/", { method: "POST", body });
 }
 
+const contextOf = (raw: Request) => ({ env: {}, req: { raw } });
+
 test("a body that comes slowly and steadily is read to its end, however long it takes altogether", async () => {
-  const bytes = await readBody(slowRequest(8, 10, false), 100 * chunkBytes, readMs);
+  const bytes = await readBody(contextOf(slowRequest(8, 10, false)), 100 * chunkBytes, readMs);
   expect(bytes.byteLength).toBe(8 * chunkBytes);
 });
 
 test("a body that stops coming is given up", async () => {
-  const reading = readBody(slowRequest(0, 0, true), 100 * chunkBytes, readMs);
+  const reading = readBody(contextOf(slowRequest(0, 0, true)), 100 * chunkBytes, readMs);
   await expect(reading).rejects.toMatchObject({ code: "request_timeout" });
 });
