@@ -23,6 +23,8 @@ export interface MadeCall {
 
 export interface Choice {
   text: string;
+  /** Calls that came before the text began. */
+  textAt: number;
   readonly calls: MadeCall[];
   readonly logprobs: TokenLogprob[];
   end: EndEvent | undefined;

@@ -31,7 +31,10 @@ export interface ChunkShape {
 }
 
 export function emptyChoices(count: number): readonly Choice[] {
-  return Array.from({ length: count }, (): Choice => ({ text: "", calls: [], logprobs: [], end: undefined }));
+  return Array.from(
+    { length: count },
+    (): Choice => ({ text: "", textAt: 0, calls: [], logprobs: [], end: undefined }),
+  );
 }
 
 export const endsOf = (choices: readonly Choice[]): readonly EndEvent[] =>
@@ -164,6 +167,7 @@ export function collect(choice: Choice | undefined, event: CompletionEvent): voi
     call.arguments += event.text;
     return;
   }
+  if (choice.text === "" && event.text !== "") choice.textAt = choice.calls.length;
   choice.text += event.text;
   choice.logprobs.push(...event.logprobs);
 }

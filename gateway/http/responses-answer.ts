@@ -2,10 +2,11 @@
 import type { ResponseId } from "../../db/ids.ts";
 import type { EndEvent } from "../generation.ts";
 import { type ChatRun, questionOf } from "../pipeline.ts";
-import { type Choice, spangateOf } from "./chat-answer.ts";
+import { type Choice, chatCallId, spangateOf } from "./chat-answer.ts";
 import { fileCitations } from "./citations.ts";
 import { type comparePrompt, responseDiagnostics } from "./prompt-diagnostics.ts";
 import type { Item, ResponsesBody } from "./responses-schema.ts";
+import { toolUseOf } from "./tool-schemas.ts";
 
 export interface ResponseParts {
   readonly id: ResponseId;
@@ -24,7 +25,13 @@ export interface ResponseParts {
 export const messageId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "msg_");
 export const searchId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "fs_");
 
+export const callItemId = ({ id }: Pick<ResponseParts, "id">, index: number): string =>
+  `${id.replace("resp_", "fc_")}_${index}`;
+
 export const searches = ({ parsed }: ResponseParts): boolean => parsed.fileSearch !== undefined;
+
+/** Functions may be called: an answer may have no message. */
+export const callsFunctions = ({ parsed }: ResponseParts): boolean => toolUseOf(parsed.functions) !== undefined;
 
 /** What the search was for. */
 export const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
@@ -49,7 +56,7 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     error: null,
     incomplete_details: done && statusOf(choice.end) === "incomplete" ? { reason: "max_output_tokens" } : null,
     model: run.model,
-    output: done ? [...(searches(parts) ? [searchItem(parts, "completed")] : []), messageItem(parts)] : [],
+    output: done ? outputOf(parts) : [],
     instructions: body.instructions ?? null,
     previous_response_id: body.previous_response_id ?? null,
     metadata: body.metadata ?? {},
@@ -72,6 +79,15 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
   };
 }
 
+/** In the order in which they began. */
+function outputOf(parts: ResponseParts) {
+  const { text, textAt, calls } = parts.choice;
+  const made = calls.map((_, index) => callItem(parts, index, "completed"));
+  const message = text === "" && calls.length > 0 ? [] : [messageItem(parts)];
+  const search = searches(parts) ? [searchItem(parts, "completed")] : [];
+  return [...search, ...made.slice(0, textAt), ...message, ...made.slice(textAt)];
+}
+
 export type ResponseBody = ReturnType<typeof responseBody>;
 
 export const statusOf = (end: EndEvent | undefined): "completed" | "incomplete" =>
@@ -85,6 +101,21 @@ export function searchItem(parts: ResponseParts, status: "in_progress" | "search
   });
   const queries = status === "completed" ? [questionIn(parts)] : [];
   return { type: "file_search_call", id: searchId(parts), status, queries, results: shown ? results : null };
+}
+
+/** @param status "completed": as the answer ended */
+export function callItem({ id, choice }: ResponseParts, index: number, status: "in_progress" | "completed") {
+  const call = choice.calls[index];
+  if (call === undefined) throw new Error(`there is no call ${index}`);
+  const isCutOff = statusOf(choice.end) === "incomplete" && index === choice.calls.length - 1;
+  const fields = { id: callItemId({ id }, index), call_id: chatCallId(call.id), name: call.name };
+  const given = status === "completed" ? call.arguments : "";
+  return {
+    type: "function_call" as const,
+    status: status === "completed" && isCutOff ? ("incomplete" as const) : status,
+    arguments: given,
+    ...fields,
+  };
 }
 
 export function messageItem(parts: ResponseParts) {

@@ -3,15 +3,10 @@ import { z } from "zod";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
 import { responseTextFormat } from "./response-format.ts";
-import {
-  chatFields,
-  fileSearchFields,
-  fileSearchOf,
-  generateParams,
-  optional,
-  samplingFields,
-  shortString,
-} from "./schemas.ts";
+import { callItem, callOutputItem, messagesOf } from "./responses-calls.ts";
+import { checkResponseTools, responseToolFields, responseTools } from "./responses-tools.ts";
+import { chatFields, generateParams, optional, samplingFields, shortString } from "./schemas.ts";
+import { toolUseOf } from "./tool-schemas.ts";
 
 const textPart = z.strictObject({
   type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
@@ -37,11 +32,13 @@ const searchItem = z.strictObject({
 });
 /** What a response that is kept has already, named by the id that it had there. */
 const referenceItem = z.strictObject({ type: z.literal("item_reference"), id: shortString });
-const itemTypes = "only items of type 'message', 'file_search_call' and 'item_reference' are supported";
+const itemTypes =
+  "only items of type 'message', 'function_call', 'function_call_output', 'file_search_call' and 'item_reference' are supported";
 /** The type of a message may be left out. */
 const withType = (value: unknown): unknown =>
   typeof value === "object" && value !== null && !("type" in value) ? { ...value, type: "message" } : value;
-const item = z.preprocess(withType, z.discriminatedUnion("type", [messageItem, searchItem, referenceItem], itemTypes));
+const itemKinds = [messageItem, searchItem, referenceItem, callItem, callOutputItem] as const;
+const item = z.preprocess(withType, z.discriminatedUnion("type", itemKinds, itemTypes));
 type InputItem = z.output<typeof item>;
 
 const responseFields = {
@@ -72,7 +69,6 @@ const responseFields = {
     }),
   ),
   truncation: optional(z.literal("disabled", "prompts are never cut")),
-  parallel_tool_calls: optional(z.boolean()),
   service_tier: chatFields.service_tier,
   stream_options: optional(z.strictObject({ include_obfuscation: z.literal(false, "is not supported").optional() })),
   user: chatFields.user,
@@ -85,35 +81,21 @@ export const unsupportedResponseFields: ReadonlySet<string> = new Set([
   ...["prompt_cache_retention", "top_logprobs", "verbosity", "phase"],
 ]);
 
-/** @param filters the corpus side's schema of `tools[0].filters` */
+/** @param filters the corpus side's schema of a search's filters */
 export function responsesSchema(filters: z.ZodType) {
-  const tool = z.strictObject({
-    type: z.literal("file_search", "only the tool 'file_search' is supported"),
-    ...fileSearchFields(filters),
-  });
-  const fileSearchChoice = z.strictObject({ type: z.literal("file_search", "only file_search is supported") });
   return z
-    .strictObject({
-      ...responseFields,
-      tools: optional(z.array(tool).max(1, "takes one file_search; it may name several vector stores")),
-      tool_choice: optional(z.union([z.enum(["none", "auto", "required"]), fileSearchChoice])),
-    })
+    .strictObject({ ...responseFields, ...responseToolFields(filters) })
     .superRefine((body, context) => {
-      const needsTool = body.tool_choice === "required" || typeof body.tool_choice === "object";
-      if (!needsTool || (body.tools ?? []).length > 0) return;
-      context.addIssue({ code: "custom", path: ["tool_choice"], message: "needs a tool", input: body });
+      checkResponseTools(body, (path, message) => {
+        context.addIssue({ code: "custom", path: [...path], message, input: body });
+      });
     })
-    .transform((body) => {
-      const { tools: [search] = [], tool_choice: choice } = body;
-      // Who sends the tool wants the search: it runs before the model is asked, unless the choice forbids it.
-      const fileSearch = choice === "none" || search === undefined ? undefined : fileSearchOf(search);
-      return { body, fileSearch, items: itemsOf(body.input) };
-    });
+    .transform((body) => ({ body, ...responseTools(body), items: itemsOf(body.input) }));
 }
 
 export type ResponsesBody = z.output<ReturnType<typeof responsesSchema>>;
 export type ItemReference = z.output<typeof referenceItem>;
-/** A message as it is kept, listed and lowered. */
+/** A message, a call or its output as it is kept, listed and lowered. */
 export type Item = Exclude<ReturnType<typeof itemsOf>[number], ItemReference>;
 
 function itemsOf(input: string | readonly InputItem[]) {
@@ -122,6 +104,13 @@ function itemsOf(input: string | readonly InputItem[]) {
   return items.map((entry) => {
     if (entry.type === "item_reference") return entry;
     if (entry.type === "file_search_call") return { ...entry, results: null };
+    if (entry.type === "function_call") {
+      const { type, call_id, name } = entry;
+      return { type, call_id, name, arguments: entry.arguments, status: "completed" };
+    }
+    if (entry.type === "function_call_output") {
+      return { type: entry.type, call_id: entry.call_id, output: entry.output, status: "completed" };
+    }
     const type = entry.role === "assistant" ? "output_text" : "input_text";
     const texts = typeof entry.content === "string" ? [entry.content] : entry.content.map((part) => part.text);
     const content = texts.map((text) => ({ type, text, ...(type === "output_text" ? { annotations: [] } : {}) }));
@@ -134,16 +123,13 @@ export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
   body.prompt_cache_options?.comparison_response_id;
 
 /** @param items the conversation so far and the new input, in order */
-export function requestOf({ body, fileSearch }: ResponsesBody, items: readonly Item[]): ChatRequest {
+export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRequest {
+  const { body, fileSearch, functions } = parsed;
   const system = body.instructions === undefined ? [] : [{ role: "system", content: body.instructions }];
-  const said = items.flatMap((entry) => {
-    if (entry.type !== "message") return [];
-    const role = entry.role === "developer" ? "system" : entry.role;
-    return [{ role, content: entry.content.map((part) => part.text).join("") }];
-  });
   return {
     model: body.model,
-    messages: [...system, ...said],
+    messages: [...system, ...messagesOf(items, parsed.items.length)],
+    tools: toolUseOf(functions),
     documents: (body.documents ?? []).map(({ id, title, text }, index) => ({
       id: id ?? `document-${index}`,
       title,

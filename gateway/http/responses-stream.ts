@@ -2,6 +2,9 @@
 import type { ApiError } from "../errors.ts";
 import type { Completion } from "./completion.ts";
 import {
+  callItem,
+  callItemId,
+  callsFunctions,
   messageId,
   messageItem,
   type ResponseBody,
@@ -41,36 +44,99 @@ export async function writeResponse(
   parts: ResponseParts,
   { numbered, finish }: { readonly numbered: ResponseEvents; readonly finish: () => ResponseBody },
 ): Promise<void> {
-  const write = (type: string, fields: object): Promise<void> => numbered.write(stream, `response.${type}`, fields);
+  const write: WriteEvent = (type, fields) => numbered.write(stream, `response.${type}`, fields);
   const begun = { response: responseBody(parts, undefined) };
   await write("created", begun);
   await write("in_progress", begun);
   if (searches(parts)) await writeSearch(write, parts);
-  const place = { output_index: searches(parts) ? 1 : 0 };
-  const item = { ...messageItem(parts), status: "in_progress", content: [] };
-  await write("output_item.added", { ...place, item });
-  const at = { item_id: messageId(parts), ...place, content_index: 0 };
-  await write("content_part.added", { ...at, part: { type: "output_text", text: "", annotations: [], logprobs: [] } });
+  const items = new ItemWriter(write, parts);
+  if (!callsFunctions(parts)) await items.openMessage();
   for await (const [, event] of events) {
-    if (event.type !== "text" || event.text === "") continue;
-    await write("output_text.delta", { ...at, delta: event.text, logprobs: [] });
+    if (event.type === "text" && event.text !== "") await items.text(event.text);
+    else if (event.type === "call") await items.openCall(event.call);
+    else if (event.type === "arguments") await items.arguments(event.text);
   }
   if (stream.closed) return;
-  const part = textPart(parts);
-  for (const [index, annotation] of part.annotations.entries()) {
-    await write("output_text.annotation.added", { ...at, annotation_index: index, annotation });
-  }
-  await write("output_text.done", { ...at, text: part.text, logprobs: [] });
-  await write("content_part.done", { ...at, part });
-  await write("output_item.done", { ...place, item: messageItem(parts) });
+  await items.end();
   const response = finish();
   await write(response.status, { response });
 }
 
-async function writeSearch(
-  write: (type: string, fields: object) => Promise<void>,
-  parts: ResponseParts,
-): Promise<void> {
+type WriteEvent = (type: string, fields: object) => Promise<void>;
+
+/** Items of an answer. The message stays open to the end: its citations are known then. */
+class ItemWriter {
+  readonly #write: WriteEvent;
+  readonly #parts: ResponseParts;
+  #nextIndex: number;
+  #messageIndex: number | undefined;
+  #call: { readonly index: number; readonly output_index: number } | undefined;
+
+  constructor(write: WriteEvent, parts: ResponseParts) {
+    this.#write = write;
+    this.#parts = parts;
+    this.#nextIndex = searches(parts) ? 1 : 0;
+  }
+
+  async openMessage(): Promise<void> {
+    this.#messageIndex = this.#nextIndex++;
+    const item = { ...messageItem(this.#parts), status: "in_progress", content: [] };
+    await this.#write("output_item.added", { output_index: this.#messageIndex, item });
+    const part = { type: "output_text", text: "", annotations: [], logprobs: [] };
+    await this.#write("content_part.added", { ...this.#place(), part });
+  }
+
+  async text(delta: string): Promise<void> {
+    if (this.#messageIndex === undefined) await this.openMessage();
+    await this.#write("output_text.delta", { ...this.#place(), delta, logprobs: [] });
+  }
+
+  async openCall(index: number): Promise<void> {
+    await this.#closeCall();
+    this.#call = { index, output_index: this.#nextIndex++ };
+    const item = callItem(this.#parts, index, "in_progress");
+    await this.#write("output_item.added", { output_index: this.#call.output_index, item });
+  }
+
+  async arguments(delta: string): Promise<void> {
+    if (this.#call === undefined) throw new Error("arguments of a call that has not begun");
+    await this.#write("function_call_arguments.delta", { ...this.#callPlace(this.#call), delta });
+  }
+
+  /** An answer has one item at least. */
+  async end(): Promise<void> {
+    await this.#closeCall();
+    if (this.#messageIndex === undefined && this.#parts.choice.calls.length > 0) return;
+    if (this.#messageIndex === undefined) await this.openMessage();
+    const part = textPart(this.#parts);
+    for (const [index, annotation] of part.annotations.entries()) {
+      await this.#write("output_text.annotation.added", { ...this.#place(), annotation_index: index, annotation });
+    }
+    await this.#write("output_text.done", { ...this.#place(), text: part.text, logprobs: [] });
+    await this.#write("content_part.done", { ...this.#place(), part });
+    await this.#write("output_item.done", { output_index: this.#messageIndex, item: messageItem(this.#parts) });
+  }
+
+  async #closeCall(): Promise<void> {
+    const call = this.#call;
+    if (call === undefined) return;
+    this.#call = undefined;
+    const item = callItem(this.#parts, call.index, "completed");
+    const { name, arguments: given } = item;
+    await this.#write("function_call_arguments.done", { ...this.#callPlace(call), name, arguments: given });
+    await this.#write("output_item.done", { output_index: call.output_index, item });
+  }
+
+  #place() {
+    return { item_id: messageId(this.#parts), output_index: this.#messageIndex, content_index: 0 };
+  }
+
+  #callPlace({ index, output_index }: { readonly index: number; readonly output_index: number }) {
+    return { item_id: callItemId(this.#parts, index), output_index };
+  }
+}
+
+async function writeSearch(write: WriteEvent, parts: ResponseParts): Promise<void> {
   const at = { item_id: searchId(parts), output_index: 0 };
   await write("output_item.added", { output_index: 0, item: searchItem(parts, "in_progress") });
   for (const state of ["in_progress", "searching", "completed"]) await write(`file_search_call.${state}`, at);

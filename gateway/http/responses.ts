@@ -73,7 +73,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
       try {
         return await respond(context, deps, parsed, items);
       } catch (error) {
-        throw inOwnWords(error);
+        throw inOwnWords(error, parsed.searchIndex);
       }
     },
     about.create(schema),
@@ -172,9 +172,17 @@ function kept(body: ReturnType<typeof responseBody>): JsonObject {
   return { ...body, output };
 }
 
+const inputPrefixes: Readonly<Record<Item["type"], string>> = {
+  message: "msg",
+  file_search_call: "fs",
+  // Calls that are answered have the usual prefix.
+  function_call: "fci",
+  function_call_output: "fco",
+};
+
 function withIds({ id, items }: Pick<ResponseParts, "id" | "items">): JsonObject[] {
   const own = id.replace("resp_", "");
-  return items.map((item, index) => ({ id: `msg_${own}_${index}`, ...item }));
+  return items.map((item, index) => ({ id: `${inputPrefixes[item.type]}_${own}_${index}`, ...item }));
 }
 
 function itemPage(items: readonly JsonObject[], { limit, order, after }: z.output<typeof itemsQuery>) {
@@ -187,10 +195,10 @@ function itemPage(items: readonly JsonObject[], { limit, order, after }: z.outpu
 }
 
 /** The pipeline names fields as chat does. */
-function inOwnWords(error: unknown): unknown {
+function inOwnWords(error: unknown, searchIndex: number): unknown {
   if (!(error instanceof ApiError) || error.param === undefined) return error;
   const names: Readonly<Record<string, string>> = { messages: "input", max_tokens: "max_output_tokens" };
-  const param = names[error.param] ?? error.param.replace(/^file_search\./, "tools[0].");
+  const param = names[error.param] ?? error.param.replace(/^file_search\./, `tools[${searchIndex}].`);
   const { code, message, retryAfterS, cause } = error;
   return new ApiError(code, { message, param, cause, ...(retryAfterS === undefined ? {} : { retryAfterS }) });
 }

@@ -168,4 +168,35 @@ describe.each(Object.entries(templates))("tools: %s", (_name, chatTemplate) => {
     });
     expect(after.content.map(({ type }) => type)).toEqual(["text"]);
   });
+
+  test("responses call functions, whole and streamed, and take their outputs", async () => {
+    const params: OpenAI.Responses.ResponseCreateParamsNonStreaming = {
+      model: server.model,
+      max_output_tokens: 400,
+      temperature: 0,
+      input: "What is the extension of Jon Vale?",
+      tools: [{ type: "function", name: "look_up", parameters, strict: true }],
+      tool_choice: { type: "function", name: "look_up" },
+      parallel_tool_calls: false,
+    };
+    const whole = await client.responses.create(params);
+    const [call] = whole.output;
+    if (call?.type !== "function_call") throw new Error("a call of a function");
+    expect([call.name, validate(JSON.parse(call.arguments)), whole.output.length]).toEqual(["look_up", true, 1]);
+    const stream = client.responses.stream({ ...params, stream: true });
+    let pieces = "";
+    stream.on("response.function_call_arguments.delta", ({ delta }) => {
+      pieces += delta;
+    });
+    expect((await stream.finalResponse()).output).toMatchObject([{ type: "function_call", arguments: call.arguments }]);
+    expect(pieces).toBe(call.arguments);
+    const after = await client.responses.create({
+      ...params,
+      max_output_tokens: 12,
+      tool_choice: "none",
+      previous_response_id: whole.id,
+      input: [{ type: "function_call_output", call_id: call.call_id, output: "3057" }],
+    });
+    expect(after.output.map(({ type }) => type)).toEqual(["message"]);
+  });
 });

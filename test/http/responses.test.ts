@@ -253,10 +253,10 @@ describe("bad input", () => {
       "invalid_value",
       "input[0].content[0].type",
     ],
-    ["a function's output", item({ type: "function_call_output", output: "" }), "invalid_value", "input[0].type"],
+    ["an item of no kind", item({ type: "computer_call_output", output: "" }), "invalid_value", "input[0].type"],
     ["a role", item({ role: "tool", content: "x" }), "invalid_value", "input[0].role"],
     ["another tool", { ...question, tools: [{ type: "web_search" }] }, "invalid_value", "tools[0].type"],
-    ["two searches", { ...question, tools: [search, search] }, "invalid_value", "tools"],
+    ["two searches", { ...question, tools: [search, search] }, "invalid_value", "tools[1]"],
     ["a choice without a tool", { ...question, tool_choice: "required" }, "invalid_value", "tool_choice"],
     [
       "no stores",
