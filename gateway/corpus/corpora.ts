@@ -6,6 +6,7 @@ import {
   corpusUsage,
   countCorpora,
   findCorpus,
+  findCorpusAnyState,
   insertCorpus,
   listCorpora,
   markCorpusDeleted,
@@ -114,13 +115,26 @@ export class CorpusService {
     return this.#saltOf(row.id, row.saltEpoch, row.tenantId);
   }
 
-  /** The corpus' KV is unreachable from here on. @returns the new epoch. @throws ApiError not_found */
-  rotateSalt(tenantId: TenantId, rawId: string): number {
-    const row = this.require(tenantId, rawId, "own");
+  /**
+   * The corpus' KV is unreachable from here on.
+   * @param tenantId its owner; undefined: any tenant's corpus
+   * @returns the new epoch
+   * @throws ApiError not_found
+   */
+  rotateSalt(tenantId: TenantId | undefined, rawId: string): number {
+    const row = this.require(tenantId ?? this.#ownerOf(rawId), rawId, "own");
     const epoch = raiseCorpusSaltEpoch(this.#db, row.id);
     if (epoch === undefined) throw new ApiError("not_found");
     this.#events.saltRetired(this.saltOf(row));
     return epoch;
+  }
+
+  /** @throws ApiError not_found */
+  #ownerOf(rawId: string): TenantId {
+    const id = parseId("corpus", rawId);
+    const row = id === undefined ? undefined : findCorpusAnyState(this.#db, id);
+    if (row === undefined) throw new ApiError("not_found");
+    return row.tenantId;
   }
 }
 

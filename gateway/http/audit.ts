@@ -3,7 +3,7 @@ import type { Context, Hono, MiddlewareHandler } from "hono";
 import { z } from "zod";
 import type { AuditEventRow } from "../../db/audit.ts";
 import type { Log } from "../log.ts";
-import type { AuditLog } from "../tenant/audit.ts";
+import type { AuditedAction, AuditLog } from "../tenant/audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
 import { declare } from "./route.ts";
@@ -13,36 +13,58 @@ function isAudited(method: string, route: string): boolean {
   return method === "DELETE" || (route.startsWith("/admin/v1/") && method !== "GET" && method !== "HEAD");
 }
 
-/** Writes down each change that was made; one that was refused changed nothing. */
+/** Gives the handlers of audited routes what `changed` takes. */
 export function auditTrail(audit: AuditLog, log: Log): MiddlewareHandler<AppEnv> {
   return async (context, next) => {
+    let written = false;
+    context.set("audited", (change, made) => {
+      const result = audit.withEvent(eventOf(context), change, made);
+      written = true;
+      return result;
+    });
     await next();
     const { method, routePath } = context.req;
-    const principal = context.get("principal");
-    if (principal === undefined || context.res.status >= 400 || !isAudited(method, routePath)) return;
-    const requestId = context.get("requestId");
-    const action = `${method} ${routePath.replace(/:(\w+)(?:\{[^}]*\})?/g, "{$1}")}`;
-    try {
-      audit.record({ requestId, principal, action, objectIds: await objectIdsOf(context) });
-    } catch {
-      // The change is made: its caller must learn that, and the operator that it is not on record.
-      log("error", "audit event could not be written", { requestId, action });
-    }
+    if (written || context.res.status >= 400 || !isAudited(method, routePath)) return;
+    // The change is made: its caller must learn that, and the operator that it is not on record.
+    log("error", "a change was made without an audit event", {
+      requestId: context.get("requestId"),
+      method,
+      routePath,
+    });
+  };
+}
+
+/**
+ * Makes a change and writes down that it was made: both or neither. A change that is refused throws, and is not written
+ * down.
+ * @param made ids beside those of the path; default: the result's `id`, or the result that is one
+ */
+export function changed<Result>(
+  context: Context<AppEnv>,
+  change: () => Result,
+  made: (result: Result) => Readonly<Record<string, string>> = idOf,
+): Result {
+  const audited = context.get("audited");
+  return audited === undefined ? change() : audited(change, made);
+}
+
+function idOf(result: unknown): Record<string, string> {
+  const id: unknown = typeof result === "object" && result !== null && "id" in result ? result.id : result;
+  return typeof id === "string" && idPattern.test(id) ? { id } : {};
+}
+
+function eventOf(context: Context<AppEnv>): AuditedAction {
+  const { method, routePath } = context.req;
+  return {
+    requestId: context.get("requestId"),
+    principal: principalOf(context),
+    action: `${method} ${routePath.replace(/:(\w+)(?:\{[^}]*\})?/g, "{$1}")}`,
+    objectIds: Object.fromEntries(Object.entries(context.req.param() as Record<string, string>).filter(isId)),
   };
 }
 
 const idPattern = /^[a-z]{2,12}[_-][0-9a-z]{24}$/;
-
-/** Ids of the path, and of the answer. */
-async function objectIdsOf(context: Context<AppEnv>): Promise<Record<string, string>> {
-  const named = Object.entries(context.req.param() as Record<string, string>);
-  const isJson = context.res.headers.get("content-type")?.startsWith("application/json") === true;
-  const answer: unknown = isJson ? await context.res.clone().json() : undefined;
-  const made = typeof answer === "object" && answer !== null && "id" in answer ? [["id", answer.id] as const] : [];
-  const isId = (entry: readonly [string, unknown]): entry is [string, string] =>
-    typeof entry[1] === "string" && idPattern.test(entry[1]);
-  return Object.fromEntries([...named, ...made].filter(isId));
-}
+const isId = ([, value]: readonly [string, string]): boolean => idPattern.test(value);
 
 const eventAnswer = z.strictObject({
   id: z.string(),

@@ -5,6 +5,12 @@ import { ApiError } from "../errors.ts";
 import type { Authenticator, BatchCaller, Principal } from "../principal.ts";
 import type { Held } from "./rate-limits.ts";
 
+/** Makes a change and writes it down with the ids that are known then. */
+type AuditLogWriter = <Result>(
+  change: () => Result,
+  made: (result: Result) => Readonly<Record<string, string>>,
+) => Result;
+
 /** What middleware leaves on the context for handlers. */
 export interface AppEnv {
   Bindings: {
@@ -23,6 +29,8 @@ export interface AppEnv {
     apiKeyGiven: boolean;
     /** undefined: the server has no limits for callers. */
     held: Held | undefined;
+    /** See `changed`; undefined: changes are not written down. */
+    audited: AuditLogWriter | undefined;
   };
 }
 

@@ -7,6 +7,7 @@ import type { Corpus } from "../corpus/corpus.ts";
 import type { Upload } from "../corpus/files.ts";
 import { corpusLimits } from "../corpus/limits.ts";
 import { ApiError } from "../errors.ts";
+import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readBody, schemaError } from "./body.ts";
 import { byteStreamResponse } from "./byte-stream.ts";
@@ -54,7 +55,7 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads }: FileRouteD
   );
 
   declare(app, "DELETE", "/v1/files/:file_id", "corpus:write", (c) => {
-    const id = corpus.files.delete(tenantIdOf(c) as TenantId, c.req.param("file_id"));
+    const id = changed(c, () => corpus.files.delete(tenantIdOf(c) as TenantId, c.req.param("file_id")));
     return c.json({ id, object: "file", deleted: true });
   });
 

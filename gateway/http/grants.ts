@@ -4,6 +4,7 @@ import { z } from "zod";
 import type { GrantRow } from "../../db/grants.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { Corpus } from "../corpus/corpus.ts";
+import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { seconds } from "./paging.ts";
@@ -35,9 +36,11 @@ const listAbout = { summary: "Lists whom a vector store is shared with, the olde
 const revokeAbout = { summary: "Ends the sharing: to that tenant the vector store is unknown.", answer: deleted };
 
 export function addGrantRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
-  const create = async (c: Context<AppEnv, typeof path>): Promise<Response> => {
+  const share = async (c: Context<AppEnv, typeof path>): Promise<Response> => {
     const { tenant_id: grantee } = await readJson(c, createSchema);
-    const row = corpus.grants.create(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), grantee);
+    const owner = tenantIdOf(c) as TenantId;
+    const create = () => corpus.grants.create(owner, c.req.param("vector_store_id"), grantee);
+    const row = changed(c, create, ({ tenantId }) => ({ tenant_id: tenantId }));
     return c.json(grantBody(row), 201);
   };
   const list = (c: Context<AppEnv, typeof path>): Response => {
@@ -46,10 +49,10 @@ export function addGrantRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus:
   };
   const revoke = (c: Context<AppEnv, `${typeof path}/:tenant_id`>): Response => {
     const { vector_store_id: id, tenant_id: grantee } = c.req.param();
-    const revoked = corpus.grants.revoke(tenantIdOf(c) as TenantId, id, grantee);
+    const revoked = changed(c, () => corpus.grants.revoke(tenantIdOf(c) as TenantId, id, grantee));
     return c.json({ id: revoked, object: "vector_store.grant.deleted", deleted: true });
   };
-  declare(app, "POST", path, "tenant:admin", create, createAbout);
+  declare(app, "POST", path, "tenant:admin", share, createAbout);
   declare(app, "GET", path, "tenant:admin", list, listAbout);
   declare(app, "DELETE", `${path}/:tenant_id`, "tenant:admin", revoke, revokeAbout);
 }

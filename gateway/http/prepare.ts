@@ -5,6 +5,7 @@ import type { TenantId } from "../../db/ids.ts";
 import type { JobRow } from "../../db/jobs.ts";
 import type { Corpus } from "../corpus/corpus.ts";
 import type { FragmentFacts } from "../corpus/fragments.ts";
+import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { listBody, pageQuery, readNoFields, readQuery, seconds } from "./paging.ts";
@@ -24,7 +25,8 @@ export interface PrepareRouteDeps {
 export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: PrepareRouteDeps): void {
   declare(app, "POST", "/admin/v1/vector_stores/:vector_store_id/prepare", "corpus:prepare", async (c) => {
     await readNoFields(c);
-    const job = corpus.prepare.create(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"));
+    const owner = tenantIdOf(c) as TenantId;
+    const job = changed(c, () => corpus.prepare.create(owner, c.req.param("vector_store_id")));
     return c.json(jobBody(job), 202);
   });
 
@@ -50,7 +52,8 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
 
   declare(app, "POST", "/admin/v1/jobs/:job_id/cancel", "corpus:prepare", async (c) => {
     await readNoFields(c);
-    return c.json(jobBody(corpus.prepare.cancel(tenantIdOf(c) as TenantId, c.req.param("job_id"))));
+    const owner = tenantIdOf(c) as TenantId;
+    return c.json(jobBody(changed(c, () => corpus.prepare.cancel(owner, c.req.param("job_id")))));
   });
 
   declare(app, "GET", "/admin/v1/vector_stores/:vector_store_id/fragments", "corpus:read", (c) => {

@@ -7,6 +7,7 @@ import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import type { StoredResponses } from "../stored-responses.ts";
+import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { type ChatRunDeps, runChat } from "./chat-run.ts";
@@ -98,7 +99,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     "inference",
     (context) => {
       const id = context.req.param("response_id");
-      stored.delete(tenantIdOf(context), id);
+      changed(context, () => stored.delete(tenantIdOf(context), id));
       return context.json({ id, object: "response", deleted: true });
     },
     about.delete,

@@ -5,6 +5,7 @@ import type { RateLimits, TenantLimits } from "../../db/limits.ts";
 import { limits as bounds } from "../config.ts";
 import type { Scope } from "../principal.ts";
 import type { TenantService } from "../tenant/tenants.ts";
+import { changed } from "./audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { declare } from "./route.ts";
@@ -70,7 +71,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
     async (c) => {
       const wanted = await readJson(c, tenantLimitsSchema);
       const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-      tenants.limits.setTenant(id, wanted);
+      changed(c, () => tenants.limits.setTenant(id, wanted));
       return c.json(tenantLimitsBody(id, wanted));
     },
     {
@@ -100,7 +101,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
     async (c) => {
       const wanted = await readJson(c, keyLimitsSchema);
       const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
-      tenants.limits.setKey(id, wanted);
+      changed(c, () => tenants.limits.setKey(id, wanted));
       return c.json(keyLimitsBody(id, wanted));
     },
     {

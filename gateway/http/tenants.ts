@@ -8,6 +8,7 @@ import type { Corpus } from "../corpus/corpus.ts";
 import { ApiError } from "../errors.ts";
 import { type Scope, scopes } from "../principal.ts";
 import type { TenantService } from "../tenant/tenants.ts";
+import { changed } from "./audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "./paging.ts";
@@ -45,7 +46,7 @@ export interface TenantRouteDeps {
 export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRouteDeps): void {
   declare(app, "POST", "/admin/v1/tenants", platform, async (c) => {
     const fields = await readJson(c, createSchema);
-    return c.json(tenantBody(tenants.create(fields.name)), 201);
+    return c.json(tenantBody(changed(c, () => tenants.create(fields.name))), 201);
   });
 
   declare(app, "GET", "/admin/v1/tenants", platform, (c) => {
@@ -59,12 +60,13 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRo
 
   declare(app, "PATCH", "/admin/v1/tenants/:tenant_id", platform, async (c) => {
     const change = await readJson(c, updateSchema);
-    return c.json(tenantBody(tenants.update(requireId(c.req.param("tenant_id")), change)));
+    const id = requireId(c.req.param("tenant_id"));
+    return c.json(tenantBody(changed(c, () => tenants.update(id, change))));
   });
 
   declare(app, "DELETE", "/admin/v1/tenants/:tenant_id", platform, (c) => {
     const id = requireId(c.req.param("tenant_id"));
-    tenants.delete(id);
+    changed(c, () => tenants.delete(id));
     corpus.tenantDeleted(id);
     return c.json({ id, object: "tenant.deleted", deleted: true });
   });
@@ -72,14 +74,19 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRo
   declare(app, "POST", "/admin/v1/tenants/:tenant_id/salt/rotate", either, async (c) => {
     await readNoFields(c);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-    const epoch = tenants.rotateSalt(id);
+    const epoch = changed(c, () => tenants.rotateSalt(id));
     corpus.tenantSaltRetired(id);
     return c.json({ id, object: "tenant.salt", epoch });
   });
 
   const purge = (c: Context<AppEnv, "/admin/v1/tenants/:tenant_id/cache">): Response => {
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-    return c.json({ id, object: "tenant_cache.deleted", deleted: true, blocks: corpus.purgeCache(id) });
+    return c.json({
+      id,
+      object: "tenant_cache.deleted",
+      deleted: true,
+      blocks: changed(c, () => corpus.purgeCache(id)),
+    });
   };
   declare(app, "DELETE", "/admin/v1/tenants/:tenant_id/cache", either, purge, purgeAbout);
 
@@ -90,7 +97,8 @@ function addApiKeyRoutes(app: Hono<AppEnv>, tenants: TenantService): void {
   declare(app, "POST", "/admin/v1/tenants/:tenant_id/keys", either, async (c) => {
     const fields = await readJson(c, mintSchema);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-    const { row, apiKey } = tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes);
+    const mint = () => tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes);
+    const { row, apiKey } = changed(c, mint, (minted) => ({ id: minted.row.id }));
     // The only answer that ever holds a key: no cache may keep it.
     c.header("cache-control", "no-store");
     return c.json({ ...apiKeyBody(row), key: apiKey }, 201);
@@ -107,7 +115,7 @@ function addApiKeyRoutes(app: Hono<AppEnv>, tenants: TenantService): void {
   });
 
   declare(app, "DELETE", "/admin/v1/keys/:key_id", either, (c) => {
-    const { id } = tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id"));
+    const { id } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")));
     return c.json({ id, object: "api_key.deleted", deleted: true });
   });
 }

@@ -4,6 +4,7 @@ import { z } from "zod";
 import type { CorpusAccess, CorpusRow } from "../../db/corpora.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { Corpus } from "../corpus/corpus.ts";
+import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { listBody, pageQuery, rangeOf, readQuery } from "./paging.ts";
@@ -50,7 +51,7 @@ export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readon
 
   declare(app, "DELETE", filePath, "corpus:write", (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
-    const id = corpus.corpusFiles.detach(store, c.req.param("file_id"));
+    const id = changed(c, () => corpus.corpusFiles.detach(store, c.req.param("file_id")));
     return c.json({ id, object: "vector_store.file.deleted", deleted: true });
   });
 

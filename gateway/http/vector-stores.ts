@@ -6,7 +6,8 @@ import type { Corpus } from "../corpus/corpus.ts";
 import { attributeFilterSchema } from "../corpus/filters.ts";
 import { corpusLimits } from "../corpus/limits.ts";
 import type { RetrievedFragment } from "../corpus/retrieve.ts";
-import { type AppEnv, tenantIdOf } from "./auth.ts";
+import { changed } from "./audit.ts";
+import { type AppEnv, principalOf, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { addGrantRoutes } from "./grants.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery } from "./paging.ts";
@@ -84,7 +85,7 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
   });
 
   declare(app, "DELETE", "/v1/vector_stores/:vector_store_id", "corpus:write", (c) => {
-    const id = corpus.corpora.delete(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"));
+    const id = changed(c, () => corpus.corpora.delete(tenantIdOf(c) as TenantId, c.req.param("vector_store_id")));
     return c.json({ id, object: "vector_store.deleted", deleted: true });
   });
 
@@ -106,12 +107,20 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     return c.json({ ...page, data: found.map(searchResultBody), has_more: false, next_page: null });
   });
 
-  declare(app, "POST", "/admin/v1/vector_stores/:vector_store_id/salt/rotate", "tenant:admin", async (c) => {
-    await readNoFields(c);
-    const id = c.req.param("vector_store_id");
-    const epoch = corpus.corpora.rotateSalt(tenantIdOf(c) as TenantId, id);
-    return c.json({ id, object: "vector_store.salt", epoch });
-  });
+  declare(
+    app,
+    "POST",
+    "/admin/v1/vector_stores/:vector_store_id/salt/rotate",
+    ["platform:admin", "tenant:admin"],
+    async (c) => {
+      await readNoFields(c);
+      const id = c.req.param("vector_store_id");
+      // The platform's operators may rotate any corpus's.
+      const owner = principalOf(c).scopes.has("platform:admin") ? undefined : (tenantIdOf(c) as TenantId);
+      const epoch = changed(c, () => corpus.corpora.rotateSalt(owner, id));
+      return c.json({ id, object: "vector_store.salt", epoch });
+    },
+  );
 
   addGrantRoutes(app, { corpus });
 }

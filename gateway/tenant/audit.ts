@@ -11,7 +11,7 @@ export interface AuditedAction {
   readonly principal: Principal;
   /** Method and route, such as "DELETE /v1/files/{file_id}". */
   readonly action: string;
-  /** Ids that the path names, and as `id` that of what was made. */
+  /** Ids that the path names; as `id` that of what was made. */
   readonly objectIds: Readonly<Record<string, string>>;
 }
 
@@ -25,7 +25,27 @@ export class AuditLog {
     this.#db = db;
   }
 
-  record({ requestId, principal, action, objectIds }: AuditedAction): void {
+  /**
+   * Makes a change and writes it down, in one transaction.
+   * @param change synchronous
+   * @param made ids that are known only then
+   */
+  withEvent<Result>(
+    event: AuditedAction,
+    change: () => Result,
+    made: (result: Result) => Readonly<Record<string, string>>,
+  ): Result {
+    let result: { readonly value: Result } | undefined;
+    this.#db.transaction("withEvent", () => {
+      const value = change();
+      this.#record({ ...event, objectIds: { ...event.objectIds, ...made(value) } });
+      result = { value };
+    });
+    if (result === undefined) throw new Error("a transaction ended without its work");
+    return result.value;
+  }
+
+  #record({ requestId, principal, action, objectIds }: AuditedAction): void {
     const { keyId, tenantId: actorTenantId = null } = principal;
     const tenantId = objectIds.tenant_id ?? (action === "POST /admin/v1/tenants" ? objectIds.id : undefined);
     const who = { requestId, keyId, actorTenantId, tenantId: tenantId ?? actorTenantId };

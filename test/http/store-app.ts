@@ -8,6 +8,7 @@ import { addFileBatchRoutes } from "../../gateway/http/file-batches.ts";
 import { addFileRoutes } from "../../gateway/http/files.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
 import { addPrepareRoutes } from "../../gateway/http/prepare.ts";
+import { addLimitRoutes } from "../../gateway/http/tenant-limits.ts";
 import { addTenantRoutes } from "../../gateway/http/tenants.ts";
 import { addVectorStoreFileRoutes } from "../../gateway/http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "../../gateway/http/vector-stores.ts";
@@ -22,6 +23,8 @@ export interface StoreApp {
   readonly app: Hono<AppEnv>;
   readonly adminKey: string;
   readonly usage: UsageLedger;
+  /** Level and message of each line. */
+  readonly logged: readonly string[];
   /** A tenant and a key of it. */
   tenant(name: string, ...scopes: Scope[]): { readonly id: `tenant_${string}`; readonly key: string };
 }
@@ -39,6 +42,7 @@ export interface Answer {
 export function createStoreApp(): StoreApp {
   const world = createWorld();
   const { tenants, corpus } = world;
+  const logged: string[] = [];
   const records = openRecords(world.db, () => undefined);
   const app = createApp({
     authenticator: tenants.apiKeys,
@@ -49,13 +53,14 @@ export function createStoreApp(): StoreApp {
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(2) }),
       (it) => addTenantRoutes(it, { tenants, corpus }),
+      (it) => addLimitRoutes(it, tenants),
       records.addRoutes,
     ],
     translateError: (thrown) =>
       thrown instanceof DbError && thrown.code === "full" ? new ApiError("storage_full", { cause: thrown }) : undefined,
     audit: records.audit,
     metrics: new Metrics(),
-    log: () => undefined,
+    log: (level, message) => void logged.push(`${level} ${message}`),
   });
   const adminKey = tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "";
   const admin = tenants.apiKeys.authenticate(adminKey);
@@ -65,6 +70,7 @@ export function createStoreApp(): StoreApp {
     app,
     adminKey,
     usage: records.usage,
+    logged,
     tenant: (name, ...scopes) => {
       const { id } = tenants.create(name);
       const all: Scope[] = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];
