@@ -39,6 +39,8 @@ function bodyOf({ method, path }: RouteDeclaration, file: string): unknown {
     "POST /admin/v1/tenants": { name: "n" },
     "PATCH /admin/v1/tenants/:tenant_id": { name: "n" },
     "POST /admin/v1/tenants/:tenant_id/keys": { scopes: ["inference"] },
+    "PUT /admin/v1/tenants/:tenant_id/limits": { concurrency: 1 },
+    "PUT /admin/v1/keys/:key_id/limits": { concurrency: 1 },
   };
   return bodies[`${method} ${path}`];
 }
