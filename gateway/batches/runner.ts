@@ -166,7 +166,7 @@ export class BatchRunner {
     const { db, files, apiKeys } = this.#deps;
     if (readBatch(db, batch.seq)?.status !== "in_progress") return undefined;
     const principal = apiKeys.principalOf(batch.keyId);
-    if (principal?.tenantId !== batch.tenantId || !principal.scopes.has("inference")) {
+    if (principal?.tenantId !== batch.tenantId) {
       const message = "The API key that made the batch is not valid any more.";
       this.#fail(batch, { code: "invalid_api_key", message, line: null, param: null });
       return undefined;

@@ -94,7 +94,16 @@ describe("a batch", () => {
     answer = (id) => (id === "line-3" ? Response.json({ error: {} }, { status: 400 }) : ok(id));
     const service = started();
     const { id } = await create(service, linesOf(40));
+    const { files } = world.corpus;
+    const store = files.store.bind(files);
+    const states: string[] = [];
+    files.store = (tenantId, made) => {
+      states.push(get(service, { id }).status);
+      expect(() => service.cancel(owner.tenantId, id)).toThrow(expect.objectContaining({ code: "conflict" }));
+      return store(tenantId, made);
+    };
     await service.idle();
+    expect(states).toEqual(["finalizing", "finalizing"]);
     const batch = get(service, { id });
     expect(batch).toMatchObject({ status: "completed", total: 40, completed: 39, failed: 1 });
     expect(batch).toMatchObject({ inputTokens: 195, outputTokens: 78 });
