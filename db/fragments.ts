@@ -4,7 +4,7 @@ import { indexFragment, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
-import { corpusFiles, files, fragments } from "./schema.ts";
+import { corpusFiles, files, fragmentPins, fragments } from "./schema.ts";
 import { unindexVectors } from "./vectors.ts";
 
 export type FragmentRow = typeof fragments.$inferSelect;
@@ -13,6 +13,7 @@ export type NewFragment = Pick<FragmentRow, "id" | "ordinal" | "text" | "firstCh
 export interface ListedFragment extends FragmentRow {
   readonly fileId: FileId;
   readonly filename: string;
+  readonly pinned: boolean;
 }
 
 /**
@@ -101,10 +102,11 @@ export function listFragments(
   const page = pageClause(fragments.seq, range);
   const rows = db.statement("listFragments", (orm) =>
     orm
-      .select({ fragment: fragments, fileId: corpusFiles.fileId, filename: files.filename })
+      .select(listed)
       .from(fragments)
       .innerJoin(corpusFiles, ofCompletedFile)
       .innerJoin(files, eq(files.id, corpusFiles.fileId))
+      .leftJoin(fragmentPins, eq(fragmentPins.fragmentSeq, fragments.seq))
       .where(
         and(
           eq(corpusFiles.corpusId, corpusId),
@@ -116,8 +118,42 @@ export function listFragments(
       .limit(range.limit + 1)
       .all(),
   );
-  const listed = rows.map(({ fragment, fileId, filename }) => ({ ...fragment, fileId, filename }));
-  return pageOf(listed, range.limit);
+  return pageOf(rows.map(toListed), range.limit);
+}
+
+/** A visible fragment of any corpus: who asks is checked by the caller. */
+export function corpusFragment(
+  db: Db,
+  id: FragmentId,
+): { readonly corpusId: CorpusId; readonly row: ListedFragment } | undefined {
+  const row = db.statement("corpusFragment", (orm) =>
+    orm
+      .select({ ...listed, corpusId: corpusFiles.corpusId })
+      .from(fragments)
+      .innerJoin(corpusFiles, ofCompletedFile)
+      .innerJoin(files, eq(files.id, corpusFiles.fileId))
+      .leftJoin(fragmentPins, eq(fragmentPins.fragmentSeq, fragments.seq))
+      .where(eq(fragments.id, id))
+      .get(),
+  );
+  return row && { corpusId: row.corpusId, row: toListed(row) };
+}
+
+const listed = {
+  fragment: fragments,
+  fileId: corpusFiles.fileId,
+  filename: files.filename,
+  pin: fragmentPins.fragmentSeq,
+};
+
+function toListed(row: {
+  readonly fragment: FragmentRow;
+  readonly fileId: FileId;
+  readonly filename: string;
+  readonly pin: number | null;
+}): ListedFragment {
+  const { fragment, fileId, filename, pin } = row;
+  return { ...fragment, fileId, filename, pinned: pin !== null };
 }
 
 export function findFragmentSeq(db: Db, corpusId: CorpusId, id: FragmentId): number | undefined {

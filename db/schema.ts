@@ -199,6 +199,12 @@ export const fragmentVectors = sqliteTable("fragment_vectors", {
   vector: blob("vector", { mode: "buffer" }).notNull(),
 });
 
+export const fragmentPins = sqliteTable("fragment_pins", {
+  fragmentSeq: integer("fragment_seq").primaryKey(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  blocks: integer("blocks").notNull(),
+});
+
 export const vectorIndexes = sqliteTable("vector_indexes", {
   corpusSeq: integer("corpus_seq").primaryKey(),
   modelSeq: integer("model_seq").notNull(),

@@ -79,6 +79,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
       vocabulary: text.tokenBytes.vocabulary(),
       // Asked for with each request that is sent to a worker.
       kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
+      onReady: () => corpus.pins.wake(),
     },
     log,
   );
@@ -99,6 +100,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const spans = new SpanService({
     ...workers,
     modelReady: () => supervisor.firstReady(),
+    kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
     lowererFor: text.lowererFor,
     onPrepared: (tenantId, report) => countPrepared(records.metrics, tenantId, report),
   });
@@ -227,7 +229,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addBulkRoutes(it, bulk),
       (it) => addBatchRoutes(it, batches),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
-      (it) => addCacheRoutes(it, { registry, residency }),
+      (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins }),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
       records.addRoutes,
       (it) => addDocsRoutes(it, { version }),

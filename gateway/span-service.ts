@@ -8,6 +8,7 @@ import type { PreparedSpan, PrepareFacts, SpanPort, SpanText } from "./corpus/po
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import type { TenantPart } from "./dispatch/evictions.ts";
 import { FragmentHomes, fragmentHolders } from "./dispatch/homes.ts";
+import type { Pins } from "./dispatch/pins.ts";
 import { Placement } from "./dispatch/placement.ts";
 import type { Registry } from "./dispatch/registry.ts";
 import type { DispatchRequest, FinishedEvent } from "./dispatch/request.ts";
@@ -21,6 +22,9 @@ export interface SpanServiceDeps {
   readonly residency: Residency;
   readonly registry: Pick<Registry, "ready" | "card">;
   readonly uses: Pick<UseCounts, "of">;
+  readonly pins: Pick<Pins, "set">;
+  /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
+  readonly kvQuotaBytesOf: (tenantId: string) => number | undefined;
   /** Resolves once a model is known. */
   readonly modelReady: () => Promise<void>;
   readonly lowererFor: (card: ModelCard) => Lowerer;
@@ -31,6 +35,9 @@ export interface SpanServiceDeps {
 interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs">>, Pick<PrepareFacts, "tenantId"> {
   readonly signal: AbortSignal;
 }
+
+/** Part of a pool that a tenant without a quota may pin. */
+const pinnedPoolPart = 1 / 8;
 
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
@@ -87,6 +94,22 @@ export class SpanService implements SpanPort {
 
   evictTenant(tenantId: string, part: TenantPart): number {
     return this.#deps.dispatcher.evictTenant(tenantId, part);
+  }
+
+  get isReady(): boolean {
+    return this.#deps.registry.card() !== undefined;
+  }
+
+  setPinned(tenants: ReadonlyMap<BlockKey, string>): void {
+    this.#deps.pins.set(tenants);
+  }
+
+  mostPinnedBlocks(tenantId: string): number {
+    const card = this.#deps.registry.card();
+    if (card === undefined) return 0;
+    const quotaBytes = this.#deps.kvQuotaBytesOf(tenantId);
+    const allowed = quotaBytes === undefined ? card.blockCount * pinnedPoolPart : quotaBytes / card.kvBytesPerBlock;
+    return Math.floor(Math.min(allowed, card.blockCount));
   }
 
   residentWorkers(spanKey: BlockKey): readonly number[] {

@@ -8,6 +8,7 @@ import { Heartbeat } from "./dispatch/heartbeat.ts";
 import { KvHistory } from "./dispatch/kv-history.ts";
 import { spawnLink } from "./dispatch/link.ts";
 import { Misses } from "./dispatch/misses.ts";
+import { Pins } from "./dispatch/pins.ts";
 import { Registry } from "./dispatch/registry.ts";
 import { Residency } from "./dispatch/residency.ts";
 import { Supervisor, type WorkerEvents } from "./dispatch/supervisor.ts";
@@ -25,6 +26,8 @@ export interface WorkersOptions {
   readonly vocabulary?: VocabularyBytes;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
+  /** A worker begins, with nothing in its memory. */
+  readonly onReady?: () => void;
 }
 
 export interface Workers {
@@ -35,6 +38,7 @@ export interface Workers {
   readonly uses: UseCounts;
   readonly supervisor: Supervisor;
   readonly dispatcher: Dispatcher;
+  readonly pins: Pins;
   start(): void;
   stop(): Promise<void>;
 }
@@ -75,13 +79,16 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     abortGraceMs: limits.abortGraceMs,
     ...(options.kvQuotaBytesOf && { kvQuotaBytesOf: options.kvQuotaBytesOf }),
   });
+  const pins = new Pins({ registry, residency, supervisor });
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
   const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
   const events: WorkerEvents = {
     onReady: (workerId) => {
       const { vocabulary } = options;
       if (vocabulary !== undefined) supervisor.send(workerId, { type: "vocabulary", vocabulary });
+      pins.onReady(workerId);
       dispatcher.onReady();
+      options.onReady?.();
     },
     onMessage: (workerId, message) => {
       heartbeat.heard(workerId);
@@ -100,5 +107,5 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     heartbeat.stop();
     await supervisor.stop(limits.workerStopMs);
   };
-  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, start, stop };
+  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, start, stop };
 }

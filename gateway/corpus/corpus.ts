@@ -10,6 +10,7 @@ import { FileService } from "./files.ts";
 import { FragmentService } from "./fragments.ts";
 import { GrantService } from "./grants.ts";
 import { Ingestor } from "./ingest.ts";
+import { PinService } from "./pins.ts";
 import type { CorpusDeps } from "./ports.ts";
 import { PrepareService } from "./prepare.ts";
 import { type RetrievedFragment, type RetrieveRequest, readFragments, retrieve } from "./retrieve.ts";
@@ -23,6 +24,7 @@ export class Corpus {
   readonly fragments: FragmentService;
   readonly grants: GrantService;
   readonly prepare: PrepareService;
+  readonly pins: PinService;
   readonly #deps: CorpusDeps;
   readonly #content: ContentStore;
   readonly #ingestor: Ingestor;
@@ -36,7 +38,7 @@ export class Corpus {
     this.#content = new ContentStore(deps.contentDir);
     this.#vectorizer = deps.embedder === undefined ? undefined : new Vectorizer(db, deps.embedder, log);
     this.#ingestor = new Ingestor(db, this.#content, tokenizer, log, () => this.#vectorizer?.wake());
-    this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log);
+    this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log, () => this.pins.wake());
     this.files = new FileService(db, this.#content, () => this.#sweeper.wake());
     this.corpora = new CorpusService(db, corpusSalt, {
       deleted: (corpusId, salt) => {
@@ -45,7 +47,10 @@ export class Corpus {
         this.prepare.abandon((job) => job.corpusId === corpusId);
         this.#sweeper.wake();
       },
-      saltRetired: (salt) => spans.evictCorpus(salt),
+      saltRetired: (salt) => {
+        spans.evictCorpus(salt);
+        this.pins.wake();
+      },
     });
     this.corpusFiles = new CorpusFileService(db, {
       attached: () => this.#ingestor.wake(),
@@ -54,6 +59,7 @@ export class Corpus {
     this.fragments = new FragmentService(db, this.corpora, spans);
     this.grants = new GrantService(db, this.corpora);
     this.prepare = new PrepareService(db, this.corpora, spans, this.#sweeper, log);
+    this.pins = new PinService({ db, corpora: this.corpora, fragments: this.fragments, spans, corpusSalt, log });
   }
 
   /** Collects orphaned bytes and goes on with what a stopped server left: ingestion, sweeping, prepare jobs. */
@@ -70,8 +76,14 @@ export class Corpus {
 
   /** Ends background work after the piece at hand; the next start goes on. */
   async stop(): Promise<void> {
-    const { prepare } = this;
-    await Promise.all([prepare.stop(), this.#ingestor.stop(), this.#vectorizer?.stop(), this.#sweeper.stop()]);
+    const { prepare, pins } = this;
+    await Promise.all([
+      prepare.stop(),
+      pins.stop(),
+      this.#ingestor.stop(),
+      this.#vectorizer?.stop(),
+      this.#sweeper.stop(),
+    ]);
   }
 
   /** Resolves when no background work is left; for tests and for draining. */
@@ -80,6 +92,7 @@ export class Corpus {
     await this.#vectorizer?.idle();
     await this.prepare.idle();
     await this.#sweeper.idle();
+    await this.pins.idle();
   }
 
   /** Best fragments for a question. @throws ApiError, with param `vector_store_ids` where one is unknown */

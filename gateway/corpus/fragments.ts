@@ -1,4 +1,5 @@
 /** What is known of a corpus' fragments: metadata, never their text. */
+import type { CorpusRow } from "../../db/corpora.ts";
 import { findFragmentSeq, type ListedFragment, listFragments } from "../../db/fragments.ts";
 import { type FileId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
@@ -50,8 +51,12 @@ export class FragmentService {
     const afterSeq = afterId === undefined ? undefined : findFragmentSeq(this.#db, corpus.id, afterId);
     if (after !== undefined && afterSeq === undefined) throw new ApiError("not_found", { param: "after" });
     const page = listFragments(this.#db, corpus.id, { limit, order, afterSeq, fileId: fileIdOf(range.fileId) });
-    const salt = this.#corpora.saltOf(corpus);
-    return { ...page, rows: page.rows.map((row) => ({ row, span: this.#spanOf(row, salt) })) };
+    return { ...page, rows: page.rows.map((row) => this.factsOf(corpus, row)) };
+  }
+
+  /** @param corpus the fragment's own */
+  factsOf(corpus: CorpusRow, row: ListedFragment): FragmentFacts {
+    return { row, span: this.#spanOf(row, this.#corpora.saltOf(corpus)) };
   }
 
   #spanOf(row: ListedFragment, salt: Parameters<SpanPort["lowerSpan"]>[0]["salt"]): SpanFacts | undefined {

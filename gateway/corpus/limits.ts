@@ -19,6 +19,7 @@ export const corpusLimits = {
   /** Files of one tenant that wait for ingestion. */
   maxPendingFilesPerTenant: 10_000,
   maxOpenJobsPerTenant: 100,
+  maxPinsPerTenant: 10_000,
   /** Files named in one call. */
   maxFilesPerBatch: 2_000,
   maxNameChars: 256,

@@ -51,6 +51,12 @@ export interface SpanPort {
    * @returns blocks that were held, on all workers
    */
   evictTenant(tenantId: string, part: "text" | "all"): number;
+  /** A model is known: spans can be lowered. */
+  readonly isReady: boolean;
+  /** All workers evict these blocks last, and no others; each is counted for a tenant. */
+  setPinned(tenants: ReadonlyMap<BlockKey, string>): void;
+  /** Blocks that the tenant may have pinned: what its quota allows, or a part of the smallest pool. */
+  mostPinnedBlocks(tenantId: string): number;
   /** Workers that are thought to hold the span; a hint. */
   residentWorkers(spanKey: BlockKey): readonly number[];
 }

@@ -33,7 +33,18 @@ export class Sweeper {
   /** Files whose KV is evicted and whose rows are left. In memory only: a restart loses the workers' KV as well. */
   readonly #evicted = new Set<number>();
 
-  constructor(db: Db, content: ContentStore, spans: SpanPort, saltOf: CorpusSaltOf, log: Log) {
+  readonly #onEvicted: () => void;
+
+  /** @param onEvicted KV of deleted files is gone, or of a whole corpus for it */
+  constructor(
+    db: Db,
+    content: ContentStore,
+    spans: SpanPort,
+    saltOf: CorpusSaltOf,
+    log: Log,
+    onEvicted: () => void = () => undefined,
+  ) {
+    this.#onEvicted = onEvicted;
     this.#db = db;
     this.#content = content;
     this.#spans = spans;
@@ -85,6 +96,7 @@ export class Sweeper {
   /** KV of all files that are deleted, before any row: it is gone soon, however many rows there are. */
   async #evictFiles(signal: AbortSignal): Promise<boolean> {
     const pace = new Pace();
+    let evicted = false;
     for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db, file.seq)) {
       if (this.#evicted.has(file.seq)) continue;
       const corpus = findCorpusAnyState(this.#db, file.corpusId);
@@ -93,7 +105,9 @@ export class Sweeper {
         return false;
       }
       this.#evicted.add(file.seq);
+      evicted = true;
     }
+    if (evicted) this.#onEvicted();
     return true;
   }
 

@@ -56,12 +56,41 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
     return c.json(jobBody(changed(c, () => corpus.prepare.cancel(owner, c.req.param("job_id")))));
   });
 
+  const { pins } = corpus;
+  addFragmentAction(app, "pin", (tenantId, id) => pins.pin(tenantId, id));
+  addFragmentAction(app, "unpin", (tenantId, id) => pins.unpin(tenantId, id));
+  addFragmentAction(app, "evict", (tenantId, id) => pins.evict(tenantId, id));
+
   declare(app, "GET", "/admin/v1/vector_stores/:vector_store_id/fragments", "corpus:read", (c) => {
     const { file_id: fileId, limit, order, after } = readQuery(c, fragmentsQuery);
     const range = { limit, order, after, fileId };
     const page = corpus.fragments.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), range);
     return c.json(listBody(page, fragmentBody));
   });
+}
+
+const fragmentActions = {
+  pin: "Computes the fragment's KV if it is not there, and evicts it last; stays over restarts, within the tenant's quota.",
+  unpin: "Lets the fragment's KV be evicted as any other.",
+  evict: "All workers forget the fragment's KV and what was computed from it; a pin ends.",
+} as const;
+
+function addFragmentAction(
+  app: Hono<AppEnv>,
+  action: keyof typeof fragmentActions,
+  run: (tenantId: TenantId, fragmentId: string) => FragmentFacts,
+): void {
+  declare(
+    app,
+    "POST",
+    `/admin/v1/fragments/:fragment_id/${action}` as const,
+    "corpus:prepare",
+    async (c) => {
+      await readNoFields(c);
+      return c.json(fragmentBody(run(tenantIdOf(c) as TenantId, c.req.param("fragment_id"))));
+    },
+    { summary: fragmentActions[action], answer: fragmentAnswer },
+  );
 }
 
 export function jobBody(job: JobRow) {
@@ -78,7 +107,24 @@ export function jobBody(job: JobRow) {
   };
 }
 
-function fragmentBody({ row, span }: FragmentFacts) {
+const fragmentAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("fragment"),
+  file_id: z.string(),
+  filename: z.string(),
+  index: z.int(),
+  first_char: z.int(),
+  end_char: z.int(),
+  text_tokens: z.int(),
+  span_tokens: z.int().nullable(),
+  blocks: z.int().nullable(),
+  span_key: z.string().nullable(),
+  prepared: z.strictObject({ worker: z.int().nullable(), at: z.int() }).nullable(),
+  pinned: z.boolean(),
+  resident: z.array(z.strictObject({ worker: z.int(), tier: z.literal("device") })),
+});
+
+function fragmentBody({ row, span }: FragmentFacts): z.infer<typeof fragmentAnswer> {
   // What a job noted under another salt or model says nothing of the span as it is now.
   const current = span !== undefined && row.preparedSpanKey === span.spanKey;
   return {
@@ -94,6 +140,7 @@ function fragmentBody({ row, span }: FragmentFacts) {
     blocks: span?.blockCount ?? null,
     span_key: span?.spanKey ?? null,
     prepared: current && row.preparedAt !== null ? { worker: row.preparedWorker, at: seconds(row.preparedAt) } : null,
-    resident: (span?.residentWorkers ?? []).map((worker) => ({ worker, tier: "device" })),
+    pinned: row.pinned,
+    resident: (span?.residentWorkers ?? []).map((worker) => ({ worker, tier: "device" as const })),
   };
 }

@@ -61,6 +61,21 @@ export class FakeSpans implements SpanPort {
     for (const blockKey of this.resident) if (this.#salts.get(blockKey) === salt) this.resident.delete(blockKey);
   }
 
+  pinned: ReadonlyMap<BlockKey, string> = new Map();
+  mostPinned = 1_000;
+
+  get isReady(): boolean {
+    return this.ready;
+  }
+
+  setPinned(tenants: ReadonlyMap<BlockKey, string>): void {
+    this.pinned = tenants;
+  }
+
+  mostPinnedBlocks(): number {
+    return this.mostPinned;
+  }
+
   /** Tenants whose KV was evicted, and what of it. */
   readonly evictedTenants: (readonly [tenantId: string, part: string])[] = [];
 

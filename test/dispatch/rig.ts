@@ -4,6 +4,7 @@ import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-option
 import { KvHistory } from "../../gateway/dispatch/kv-history.ts";
 import type { OpenLink, WorkerCommand } from "../../gateway/dispatch/link.ts";
 import { Misses } from "../../gateway/dispatch/misses.ts";
+import { Pins } from "../../gateway/dispatch/pins.ts";
 import { Registry } from "../../gateway/dispatch/registry.ts";
 import type { DispatchRequest } from "../../gateway/dispatch/request.ts";
 import { Residency } from "../../gateway/dispatch/residency.ts";
@@ -59,7 +60,8 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
     abortGraceMs: 50,
     ...options,
   });
-  return { registry, residency, underway, uses, supervisor, dispatcher };
+  const pins = new Pins({ registry, residency, supervisor });
+  return { registry, residency, underway, uses, supervisor, dispatcher, pins };
 }
 
 export function spanRun(name: string, tokenCount: number, spanSalt = salt): PlanRun {

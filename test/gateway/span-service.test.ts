@@ -17,6 +17,7 @@ function service(devices = ["cpu", "cpu"]) {
   const spans = new SpanService({
     ...rig,
     modelReady: () => rig.supervisor.firstReady(),
+    kvQuotaBytesOf: (tenantId) => (tenantId === "bounded" ? 10 * fakeCard.kvBytesPerBlock : undefined),
     lowererFor: () => lowerer,
   });
   const tick = () => links.processes.forEach((process) => void process.core.tick());

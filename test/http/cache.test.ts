@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { addCacheRoutes } from "../../gateway/http/cache.ts";
+import type { BlockKey } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { chatRig, post, question } from "./chat-rig.ts";
 
@@ -40,10 +41,18 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
           tenant_id: "tenant_a",
           blocks,
           fragment_blocks: 0,
+          pinned_blocks: 0,
           tokens,
           bytes: blocks * fakeCard.kvBytesPerBlock,
           workers: [
-            { worker: "worker-0", blocks, fragment_blocks: 0, tokens, bytes: blocks * fakeCard.kvBytesPerBlock },
+            {
+              worker: "worker-0",
+              blocks,
+              fragment_blocks: 0,
+              pinned_blocks: 0,
+              tokens,
+              bytes: blocks * fakeCard.kvBytesPerBlock,
+            },
           ],
         },
       ],
@@ -55,6 +64,13 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
   const spanBlocks = searched.filter(({ kind }) => kind === "span").flatMap(({ blockKeys }) => blockKeys).length;
   const after = await cache();
   expect(after.get("tenant-corpus")).toMatchObject({ blocks: spanBlocks, fragment_blocks: spanBlocks });
+  const [first] = searched.filter(({ kind }) => kind === "span");
+  const keys = first?.blockKeys ?? [];
+  rig.pins.set(new Map([...keys, "0".repeat(32) as BlockKey].map((key) => [key, "tenant-corpus"])));
+  expect((await cache()).get("tenant-corpus")).toMatchObject({
+    pinned_blocks: keys.length,
+    workers: [{ worker: "worker-0", pinned_blocks: keys.length }],
+  });
   expect(after.get("tenant_a")?.blocks).toBe(blocks);
   expect(after.get("tenant_b")?.fragment_blocks).toBe(0);
 

@@ -1,0 +1,80 @@
+/** Pinned fragments. */
+import { and, asc, eq, gt, sql } from "drizzle-orm";
+import type { CorpusId, FragmentId, TenantId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { corpora, corpusFiles, fragmentPins, fragments } from "./schema.ts";
+
+export interface PinnedFragment {
+  readonly seq: number;
+  readonly id: FragmentId;
+  readonly text: string;
+  readonly corpusId: CorpusId;
+  readonly tenantId: TenantId;
+  readonly saltEpoch: number;
+}
+
+/** What a tenant has pinned. */
+export interface PinnedSum {
+  readonly fragments: number;
+  readonly blocks: number;
+}
+
+/** May be repeated: the number of blocks is the last call's. */
+export function putPin(db: Db, fragmentSeq: number, tenantId: TenantId, blocks: number): void {
+  db.statement("putPin", (orm) =>
+    orm
+      .insert(fragmentPins)
+      .values({ fragmentSeq, tenantId, blocks })
+      .onConflictDoUpdate({ target: fragmentPins.fragmentSeq, set: { blocks } })
+      .run(),
+  );
+}
+
+export function removePin(db: Db, fragmentSeq: number): void {
+  db.statement("removePin", (orm) => orm.delete(fragmentPins).where(eq(fragmentPins.fragmentSeq, fragmentSeq)).run());
+}
+
+export function isPinned(db: Db, fragmentSeq: number): boolean {
+  const row = db.statement("isPinned", (orm) =>
+    orm
+      .select({ seq: fragmentPins.fragmentSeq })
+      .from(fragmentPins)
+      .where(eq(fragmentPins.fragmentSeq, fragmentSeq))
+      .get(),
+  );
+  return row !== undefined;
+}
+
+export function sumPins(db: Db, tenantId: TenantId): PinnedSum {
+  const row = db.statement("sumPins", (orm) =>
+    orm
+      .select({ fragments: sql<number>`count(*)`, blocks: sql<number>`coalesce(sum(${fragmentPins.blocks}), 0)` })
+      .from(fragmentPins)
+      .where(eq(fragmentPins.tenantId, tenantId))
+      .get(),
+  );
+  return row ?? { fragments: 0, blocks: 0 };
+}
+
+/** Pinned fragments that are visible, after `afterSeq`, in order. */
+export function walkPins(db: Db, afterSeq: number, limit: number): readonly PinnedFragment[] {
+  return db.statement("walkPins", (orm) =>
+    orm
+      .select({
+        seq: fragments.seq,
+        id: fragments.id,
+        text: fragments.text,
+        corpusId: corpora.id,
+        tenantId: corpora.tenantId,
+        saltEpoch: corpora.saltEpoch,
+      })
+      .from(fragmentPins)
+      .innerJoin(fragments, eq(fragments.seq, fragmentPins.fragmentSeq))
+      .innerJoin(corpusFiles, and(eq(corpusFiles.seq, fragments.corpusFileSeq), eq(corpusFiles.status, "completed")))
+      .innerJoin(corpora, and(eq(corpora.id, corpusFiles.corpusId), sql`${corpora.deletedAt} is null`))
+      .where(gt(fragments.seq, afterSeq))
+      .orderBy(asc(fragments.seq))
+      .limit(limit)
+      .all(),
+  );
+}
