@@ -7,9 +7,11 @@ import { type AppEnv, authenticate } from "./http/auth.ts";
 import { logFailure } from "./http/failure.ts";
 import { type RateLimitDeps, rateLimits } from "./http/rate-limits.ts";
 import { declaredRoutes } from "./http/route.ts";
+import { traceRequests } from "./http/trace.ts";
 import type { Log } from "./log.ts";
 import type { Metrics } from "./metrics.ts";
 import type { Authenticator } from "./principal.ts";
+import type { Tracer } from "./telemetry/tracer.ts";
 import type { AuditLog } from "./tenant/audit.ts";
 
 export interface AppDeps {
@@ -22,6 +24,8 @@ export interface AppDeps {
   readonly rateLimits?: RateLimitDeps;
   /** undefined: changes are not written down. */
   readonly audit?: AuditLog;
+  /** undefined: nothing is traced. */
+  readonly tracer?: Tracer | undefined;
   readonly metrics: Metrics;
   readonly log: Log;
 }
@@ -59,6 +63,7 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
       ms: Math.round(performance.now() - startMs),
     });
   });
+  if (deps.tracer !== undefined) app.use("*", traceRequests(deps.tracer, knownMethod));
   app.use("*", authenticate(deps.authenticator));
   if (deps.rateLimits !== undefined) app.use("*", rateLimits(deps.rateLimits));
   if (deps.audit !== undefined) app.use("*", auditTrail(deps.audit, deps.log));

@@ -10,6 +10,7 @@ import { type CompletionEvent, type EndEvent, generate, mergeCompletions } from 
 import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
 import { completionTokens, tokenCount } from "./room.ts";
+import { traced } from "./telemetry/tracer.ts";
 import type { CallReaderOptions } from "./tools/call-reader.ts";
 import { openTools } from "./tools/open-tools.ts";
 import type { ToolUse } from "./tools/tool-use.ts";
@@ -220,8 +221,11 @@ export class Pipeline {
     const documents = planDocuments(request, retrieved, salt);
     const { messages, tools } = opened;
     const prompt = { messages, tools, documents, salt, attention: request.attention };
-    await lowerer.warm(prompt);
-    return { card, retrieved, opened, plan: lowerer.lower(prompt) };
+    const lower = async (): Promise<TokenPlan> => {
+      await lowerer.warm(prompt);
+      return lowerer.lower(prompt);
+    };
+    return { card, retrieved, opened, plan: await traced("lowering", lower) };
   }
 
   async #retrieve(tenantId: string, request: PromptRequest): Promise<readonly RetrievedFragment[]> {
@@ -234,7 +238,8 @@ export class Pipeline {
       });
     }
     try {
-      return await this.#deps.retrieve(tenantId, question, request.fileSearch);
+      const { fileSearch } = request;
+      return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch), countOf);
     } catch (error) {
       // The corpus side names its own argument; here that is a part of file_search.
       if (!(error instanceof ApiError) || error.param === undefined) throw error;
@@ -255,6 +260,8 @@ export class Pipeline {
     }
   }
 }
+
+const countOf = (found: readonly RetrievedFragment[]) => ({ "spangate.fragments": found.length });
 
 /** What file_search searches for: the last user message. undefined: there is none with text. */
 export function questionOf(messages: readonly LowerMessage[]): string | undefined {

@@ -1,6 +1,7 @@
 /** What is kept of what tenants did: stored responses, usage, counters and changes, and routes that show them. */
 import type { Hono } from "hono";
 import type { Db } from "../db/open.ts";
+import { version } from "../package.json";
 import { limits } from "./config.ts";
 import { addAuditRoutes } from "./http/audit.ts";
 import type { AppEnv } from "./http/auth.ts";
@@ -8,13 +9,20 @@ import { addUsageRoutes } from "./http/usage.ts";
 import type { Log } from "./log.ts";
 import { Metrics } from "./metrics.ts";
 import { StoredResponses } from "./stored-responses.ts";
+import { SpanExporter } from "./telemetry/exporter.ts";
+import { traceSettings } from "./telemetry/settings.ts";
+import { Tracer } from "./telemetry/tracer.ts";
 import { AuditLog } from "./tenant/audit.ts";
 import { UsageLedger } from "./tenant/usage.ts";
 
 export type Records = ReturnType<typeof openRecords>;
 
-/** `stop` before the database is closed: it writes what is left. */
-export function openRecords(db: Db, log: Log) {
+/**
+ * `stop` before the database is closed: it writes what is left.
+ * @param env where traces go, in the variables of OpenTelemetry
+ * @throws Error naming a variable that says what cannot be
+ */
+export function openRecords(db: Db, log: Log, env: Readonly<Record<string, string | undefined>> = {}) {
   const stored = new StoredResponses(db, {
     perTenant: limits.storedResponses,
     keepMs: limits.storedResponseMs,
@@ -27,5 +35,17 @@ export function openRecords(db: Db, log: Log) {
     addUsageRoutes(app, { usage });
   };
   const metrics = new Metrics(usage);
-  return { stored, audit, usage, metrics, addRoutes, stop: () => usage.stop() };
+  const tracer = openTracer(env, log);
+  const stop = async (): Promise<void> => {
+    usage.stop();
+    await tracer?.stop();
+  };
+  return { stored, audit, usage, metrics, tracer, addRoutes, stop };
+}
+
+function openTracer(env: Readonly<Record<string, string | undefined>>, log: Log): Tracer | undefined {
+  const settings = traceSettings(env);
+  if (settings === undefined) return undefined;
+  const { ratio, ...target } = settings;
+  return new Tracer(new SpanExporter({ ...target, serviceVersion: version, log }), ratio);
 }

@@ -30,8 +30,8 @@ import { ConcurrencyLimiter } from "./http/limits.ts";
 import { addModelRoutes } from "./http/models.ts";
 import { addOpsRoutes } from "./http/ops.ts";
 import { addPrepareRoutes } from "./http/prepare.ts";
-import { addQueryRoutes } from "./http/query.ts";
-import { addBulkRoutes } from "./http/query-bulk.ts";
+import { addQueryRoutes, type QueryRouteDeps } from "./http/query.ts";
+import { addBulkRoutes, type BulkRouteDeps } from "./http/query-bulk.ts";
 import { queryRunner } from "./http/query-runner.ts";
 import type { RouteDeclaration } from "./http/route.ts";
 import { addLimitRoutes } from "./http/tenant-limits.ts";
@@ -45,6 +45,7 @@ import { Pipeline, type PipelineDeps } from "./pipeline.ts";
 import { type LimitedWorkers, openQueries } from "./queries.ts";
 import { openRecords, type Records } from "./records.ts";
 import { SpanService } from "./span-service.ts";
+import { tracedDispatcher } from "./telemetry/traced-dispatcher.ts";
 import { RateLimiter } from "./tenant/rate-limiter.ts";
 import { loadServerSecret } from "./tenant/secret.ts";
 import { TenantService } from "./tenant/tenants.ts";
@@ -119,7 +120,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     hybridByDefault: config.embeddingModelDir !== undefined,
     log,
   });
-  const records = openRecords(db, log);
+  const records = openRecords(db, log, options.env);
   const state = { draining: false };
   const batches = new BatchService({ db, files: corpus.files, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
   const app = openApp({ workers, text, tenants, corpus, batches, embedding, records, config, log, state });
@@ -134,7 +135,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
     await Promise.all([workers.stop(), embedding.stop()]);
-    records.stop();
+    await records.stop();
     closeData();
   };
   let stopped: Promise<void> | undefined;
@@ -168,7 +169,11 @@ function openApp(parts: AppParts): Hono<AppEnv> {
   const { registry, residency, dispatcher } = workers;
   const { metrics } = records;
   const rateLimiter = new RateLimiter(limits.limitedOwners);
-  const limited = { registry, residency, dispatcher: metered(dispatcher, rateLimiter, (id) => batches.isLine(id)) };
+  const limited = {
+    registry,
+    residency,
+    dispatcher: metered(tracedDispatcher(dispatcher), rateLimiter, (id) => batches.isLine(id)),
+  };
   const onRunEnd = (tenantId: string, end: EndEvent, isFirst: boolean): void =>
     countChoice(metrics, tenantId, end, isFirst);
   const onLateEnd = (tenantId: string, end: EndEvent): void => countChoice(metrics, tenantId, end, true);
@@ -198,19 +203,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
     nowMs,
     log,
   };
-  const bulk = {
-    results: new BulkResults({
-      tenants: limits.bulkResultTenants,
-      bulksPerTenant: limits.bulkRecordsPerTenant,
-      bytesPerTenant: limits.bulkResultBytesPerTenant,
-      keepMs: limits.bulkKeepMs,
-      nowMs,
-    }),
-    runnerFor: (tenantId: string) => paced(queryRunner(query, tenantId), rateLimiter),
-    capacityTokens: () => poolTokens(registry.card()),
-    limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
-    log,
-  };
+  const bulk = openBulk(query, rateLimiter, () => poolTokens(registry.card()));
   const createdMs = Date.now();
   return createApp({
     authenticator: tenants.apiKeys,
@@ -236,9 +229,26 @@ function openApp(parts: AppParts): Hono<AppEnv> {
     ],
     translateError,
     audit: records.audit,
+    tracer: records.tracer,
     metrics,
     log,
   });
+}
+
+function openBulk(query: QueryRouteDeps, rateLimiter: RateLimiter, capacityTokens: () => number): BulkRouteDeps {
+  return {
+    results: new BulkResults({
+      tenants: limits.bulkResultTenants,
+      bulksPerTenant: limits.bulkRecordsPerTenant,
+      bytesPerTenant: limits.bulkResultBytesPerTenant,
+      keepMs: limits.bulkKeepMs,
+      nowMs: query.nowMs,
+    }),
+    runnerFor: (tenantId: string) => paced(queryRunner(query, tenantId), rateLimiter),
+    capacityTokens,
+    limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
+    log: query.log,
+  };
 }
 
 /** @throws ApiError not_ready while no model is known */

@@ -10,6 +10,7 @@ import { textOfTokens } from "../lower/detokenizer.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
 import { type Rewritten, rewrite } from "../query/rewrite.ts";
+import { traced } from "../telemetry/tracer.ts";
 import { checkQuery, choiceCount, outermostOf } from "./check-query.ts";
 import { type Explanation, explain, type Residents } from "./explain.ts";
 import { markOrigins } from "./origins.ts";
@@ -167,7 +168,7 @@ export class QueryService {
     return {
       tree,
       resolver,
-      rewritten: async () => this.#rewrite(await resolver.resolve(markOrigins(job.query))),
+      rewritten: async () => this.#rewrite(await traced("retrieval", () => resolver.resolve(markOrigins(job.query)))),
       close: () => {
         ender.abort();
         if (resolver.found.length > 0) this.#deps.fragmentsUsed(resolver.found);

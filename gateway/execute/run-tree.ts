@@ -15,6 +15,7 @@ import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { FragmentSource, GeneratedOutput, LoweredGenerate, QueryContext } from "../lower/query-context.ts";
 import type { Generate, Repeat } from "../query/ir.ts";
 import { completionTokens } from "../room.ts";
+import { traced } from "../telemetry/tracer.ts";
 import { atPath } from "./located.ts";
 import { outputTokens } from "./output-tokens.ts";
 import { generateParams, randomSeed } from "./params.ts";
@@ -183,8 +184,10 @@ export class TreeRun {
     try {
       await this.#pace.breathe();
       const context = this.context();
-      await lowerer.warm(node, context, path);
-      return lowerer.lower(node, context, path);
+      return await traced("lowering", async () => {
+        await lowerer.warm(node, context, path);
+        return lowerer.lower(node, context, path);
+      });
     } finally {
       leave();
     }

@@ -1,0 +1,140 @@
+/**
+ * Sends spans in batches: OTLP over HTTP, in its JSON form. What cannot be sent is dropped, and what is too much to keep;
+ * no request waits for it. The packages of OpenTelemetry do the same with 24 MiB of memory and 0.2 s of the start.
+ */
+import type { Log } from "../log.ts";
+import type { TraceSettings } from "./settings.ts";
+
+export type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;
+
+export interface FinishedSpan {
+  /** Hexadecimal: 32 and 16 digits. */
+  readonly traceId: string;
+  readonly spanId: string;
+  readonly parentSpanId: string | undefined;
+  readonly name: string;
+  readonly kind: "server" | "internal";
+  /** Unix time. */
+  readonly startMs: number;
+  readonly endMs: number;
+  readonly attributes: Attributes;
+  readonly failed: boolean;
+}
+
+export interface ExporterOptions extends Pick<TraceSettings, "url" | "headers" | "serviceName"> {
+  readonly serviceVersion: string;
+  readonly log: Log;
+  readonly send?: (url: string, init: RequestInit) => Promise<Pick<Response, "ok" | "status">>;
+  readonly flushMs?: number;
+  readonly maxBatch?: number;
+  readonly maxQueue?: number;
+  readonly timeoutMs?: number;
+}
+
+export class SpanExporter {
+  readonly #options: ExporterOptions;
+  readonly #timer: NodeJS.Timeout;
+  readonly #queue: FinishedSpan[] = [];
+  #sending: Promise<void> | undefined;
+  #dropped = 0;
+
+  constructor(options: ExporterOptions) {
+    this.#options = options;
+    this.#timer = setInterval(() => void this.flush(), options.flushMs ?? 5_000);
+    this.#timer.unref();
+  }
+
+  add(span: FinishedSpan): void {
+    const { maxQueue = 8_192, maxBatch = 512 } = this.#options;
+    if (this.#queue.length >= maxQueue) {
+      this.#dropped += 1;
+      return;
+    }
+    this.#queue.push(span);
+    if (this.#queue.length >= maxBatch) void this.flush();
+  }
+
+  /** Sends what is there by now; never throws. */
+  async flush(): Promise<void> {
+    this.#sending ??= this.#sendAll().finally(() => {
+      this.#sending = undefined;
+    });
+    await this.#sending;
+  }
+
+  /** Sends the rest. */
+  async stop(): Promise<void> {
+    clearInterval(this.#timer);
+    await this.flush();
+    await this.flush();
+  }
+
+  async #sendAll(): Promise<void> {
+    while (this.#queue.length > 0) {
+      const batch = this.#queue.splice(0, this.#options.maxBatch ?? 512);
+      const refusal = await this.#post(batch);
+      if (refusal !== undefined) {
+        const dropped = this.#dropped + batch.length;
+        this.#options.log("warn", "traces could not be sent", { reason: refusal, dropped });
+        this.#dropped = 0;
+        return;
+      }
+    }
+  }
+
+  async #post(batch: readonly FinishedSpan[]): Promise<string | undefined> {
+    const { url, headers, send = fetch, timeoutMs = 10_000 } = this.#options;
+    try {
+      const { ok, status } = await send(url, {
+        method: "POST",
+        headers: { ...headers, "content-type": "application/json" },
+        body: JSON.stringify(this.#body(batch)),
+        signal: AbortSignal.timeout(timeoutMs),
+        redirect: "error",
+      });
+      return ok ? undefined : `status ${status}`;
+    } catch (error) {
+      return error instanceof Error ? error.name : "unknown";
+    }
+  }
+
+  #body(batch: readonly FinishedSpan[]) {
+    const { serviceName, serviceVersion } = this.#options;
+    const resource = attributesOf({ "service.name": serviceName, "service.version": serviceVersion });
+    const scope = { name: "spangate", version: serviceVersion };
+    return {
+      resourceSpans: [{ resource: { attributes: resource }, scopeSpans: [{ scope, spans: batch.map(spanOf) }] }],
+    };
+  }
+}
+
+const kinds = { internal: 1, server: 2 } as const;
+const failedStatus = 2;
+
+function spanOf({ traceId, spanId, parentSpanId, name, kind, startMs, endMs, attributes, failed }: FinishedSpan) {
+  return {
+    traceId,
+    spanId,
+    ...(parentSpanId === undefined ? {} : { parentSpanId }),
+    name,
+    kind: kinds[kind],
+    startTimeUnixNano: nanos(startMs),
+    endTimeUnixNano: nanos(endMs),
+    attributes: attributesOf(attributes),
+    ...(failed ? { status: { code: failedStatus } } : {}),
+  };
+}
+
+const nanos = (unixMs: number): string => String(BigInt(Math.round(unixMs * 1000)) * 1000n);
+
+function attributesOf(attributes: Attributes) {
+  return Object.entries(attributes).flatMap(([key, value]) =>
+    value === undefined ? [] : [{ key, value: anyValue(value) }],
+  );
+}
+
+function anyValue(value: string | number | boolean) {
+  if (typeof value === "string") return { stringValue: value };
+  if (typeof value === "boolean") return { boolValue: value };
+  return Number.isInteger(value) ? { intValue: String(value) } : { doubleValue: value };
+}

@@ -1,0 +1,62 @@
+/** Where traces go: the standard variables of OpenTelemetry, of which tracing by OTLP over HTTP in JSON is supported. */
+export interface TraceSettings {
+  /** Traces are posted here. */
+  readonly url: string;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly serviceName: string;
+  /** Of the requests whose caller does not say whether it traces: the share that is traced, 0 to 1. */
+  readonly ratio: number;
+}
+
+type Env = Readonly<Record<string, string | undefined>>;
+
+/** @returns undefined: nothing is traced. @throws Error naming the variable and what is wrong with it */
+export function traceSettings(env: Env): TraceSettings | undefined {
+  const of = (name: string): string | undefined => env[name]?.trim() || undefined;
+  const base = of("OTEL_EXPORTER_OTLP_ENDPOINT");
+  const given = of("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+  const endpoint = given ?? (base === undefined ? undefined : `${base.replace(/\/+$/, "")}/v1/traces`);
+  const off = of("OTEL_SDK_DISABLED")?.toLowerCase() === "true" || of("OTEL_TRACES_EXPORTER") === "none";
+  if (endpoint === undefined || off) return undefined;
+  const name = given === undefined ? "OTEL_EXPORTER_OTLP_ENDPOINT" : "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+  if (!/^https?:$/.test(URL.parse(endpoint)?.protocol ?? "")) throw new Error(`${name} must be an http or https URL`);
+  for (const protocol of ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]) {
+    if ((of(protocol) ?? "http/json") !== "http/json") throw new Error(`${protocol} must be http/json`);
+  }
+  const headers = of("OTEL_EXPORTER_OTLP_TRACES_HEADERS") ?? of("OTEL_EXPORTER_OTLP_HEADERS") ?? "";
+  return {
+    url: endpoint,
+    headers: headersOf(headers),
+    serviceName: of("OTEL_SERVICE_NAME") ?? "spangate",
+    ratio: ratioOf(of("OTEL_TRACES_SAMPLER") ?? "parentbased_always_on", of("OTEL_TRACES_SAMPLER_ARG") ?? "1"),
+  };
+}
+
+/** name=value,name=value, with values as in a URL. */
+function headersOf(list: string): Record<string, string> {
+  const entries = list.split(",").filter((entry) => entry.trim() !== "");
+  return Object.fromEntries(
+    entries.map((entry) => {
+      const [name = "", ...value] = entry.split("=");
+      try {
+        new Headers().set(name.trim(), decodeURIComponent(value.join("=").trim()));
+        return [name.trim(), decodeURIComponent(value.join("=").trim())];
+      } catch {
+        throw new Error("OTEL_EXPORTER_OTLP_HEADERS must be name=value pairs with commas between");
+      }
+    }),
+  );
+}
+
+function ratioOf(sampler: string, argument: string): number {
+  if (sampler === "parentbased_always_on") return 1;
+  if (sampler === "parentbased_always_off") return 0;
+  if (sampler !== "parentbased_traceidratio") {
+    throw new Error(
+      "OTEL_TRACES_SAMPLER must be parentbased_always_on, parentbased_always_off or parentbased_traceidratio",
+    );
+  }
+  const ratio = Number(argument);
+  if (!(ratio >= 0 && ratio <= 1)) throw new Error("OTEL_TRACES_SAMPLER_ARG must be from 0 to 1");
+  return ratio;
+}
