@@ -62,6 +62,7 @@ function modelCard(config: WorkerConfig, { backend, model, numericMode }: OpenBa
     id: config.modelName || model.id,
     digest: model.digest,
     ...backend.shape,
+    stepPromptTokens: config.prefillTokensBesideDecodes,
     eosTokenIds: model.eosTokenIds,
     numericMode,
     backend: backend.name,

@@ -29,8 +29,8 @@ export class Dispatcher implements WorkerEvents {
 
   constructor(options: DispatcherOptions) {
     this.#options = options;
-    const { maxRunningPerWorker, maxWaiting, maxWaitingTokens, nowMs = () => performance.now() } = options;
-    this.#windows = new Windows({ maxRunningPerWorker, nowMs });
+    const { maxWaiting, maxWaitingTokens, nowMs = () => performance.now() } = options;
+    this.#windows = new Windows({ ...options, nowMs });
     this.#waiting = new FairQueue({ maxItems: maxWaiting, maxTokens: maxWaitingTokens });
     this.#placer = new Placer({ ...options, windows: this.#windows });
     this.#evictions = new Evictions(options);
@@ -125,7 +125,10 @@ export class Dispatcher implements WorkerEvents {
     if (entry === undefined) return;
     switch (message.type) {
       case "tokens": {
-        if (entry.streamedTokens === 0) this.#releasePending(entry);
+        if (entry.streamedTokens === 0) {
+          this.#releasePending(entry);
+          this.#sendWaiting();
+        }
         entry.streamedTokens += message.tokenIds.length;
         this.#waiting.charge(entry, message.tokenIds.length);
         const { tokenIds, logprobs } = message;
@@ -191,7 +194,7 @@ export class Dispatcher implements WorkerEvents {
     entry.pendingTokens = missingTokens;
     this.#byWorkerRequestId.set(entry.workerRequestId, entry);
     registry.addLoad(workerId, 1, missingTokens);
-    this.#windows.enter(workerId, tenantId);
+    this.#windows.enter(workerId, tenantId, entry.pendingTokens);
     this.#waiting.charge(entry, missingTokens);
     underway.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
@@ -283,6 +286,7 @@ export class Dispatcher implements WorkerEvents {
     if (entry.workerId === undefined || entry.workerRequestId === undefined) return;
     this.#options.underway.prompted(entry.workerRequestId);
     this.#options.registry.addLoad(entry.workerId, 0, -entry.pendingTokens);
+    this.#windows.prompted(entry.workerId, entry.tenantId, entry.pendingTokens);
     entry.pendingTokens = 0;
   }
 

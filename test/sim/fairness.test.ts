@@ -2,11 +2,13 @@
 import { describe, expect, test } from "bun:test";
 import type { PoolAnswer, PoolRequest } from "./pool-types.ts";
 import { drawRequests } from "./pool-workloads.ts";
-import { PoolWorld } from "./pool-world.ts";
+import { PoolWorld, stepMs, stepTokens } from "./pool-world.ts";
 
 /** As many as the simulated workers run. */
 const maxRunningPerWorker = 32;
 const [heavy, light] = [0, 1];
+/** Of the simulated workers, with all the rows it may have. */
+const fullStepMs = stepMs(stepTokens);
 
 interface Load {
   readonly tenant: number;
@@ -89,6 +91,16 @@ describe("a tenant with a corpus beside one with ever new text, in a pool that t
     expect(sum(evicted)).toBeGreaterThan(5 * blockCount);
   }, 30_000);
 });
+
+test("a light tenant waits for a few steps, not for all the questions that a worker has of a heavy one", async () => {
+  const blockCount = 40_000;
+  const quiet: Load = { tenant: light, perSecond: 10, seconds: 6 };
+  // Found text and short answers: what there is to compute are questions, more than the worker can.
+  const flood: Load = { tenant: heavy, perSecond: 1_500, seconds: 6, answerTokens: 2 };
+  const { world } = await life([quiet, flood], { blockCount });
+  expect(percentile(ttftOf(of(world.answers, light)), 0.5)).toBeLessThan(3 * fullStepMs);
+  expect(percentile(ttftOf(of(world.answers, heavy)), 0.5)).toBeGreaterThan(20 * fullStepMs);
+}, 30_000);
 
 describe("one tenant alone", () => {
   test("loses nothing by the window: its requests take as long as if a worker had them all", async () => {

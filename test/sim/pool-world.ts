@@ -23,9 +23,10 @@ export type { Policy, PoolOptions, PoolReport, PoolRequest } from "./pool-types.
 
 const blockTokens = 8;
 const digest = "pool";
-const stepTokens = 128;
+export const stepTokens = 128;
+const stepPromptTokens = 64;
 /** Time of a step: reading the weights, then its rows. */
-const stepMs = (rows: number): number => 4 + 0.1 * rows;
+export const stepMs = (rows: number): number => 4 + 0.1 * rows;
 
 export const corpusSaltOf = (corpus: number): CacheSalt => `corpus-${corpus}` as CacheSalt;
 
@@ -180,7 +181,12 @@ export class PoolWorld {
       engine: new Engine({
         backend,
         eosTokenIds: [],
-        limits: { maxRunningRequests: 32, maxWaitingRequests: 10_000, stepTokens, prefillTokensBesideDecodes: 64 },
+        limits: {
+          maxRunningRequests: 32,
+          maxWaitingRequests: 10_000,
+          stepTokens,
+          prefillTokensBesideDecodes: stepPromptTokens,
+        },
         clock: () => this.#nowMs,
         emit: (message) => worker.outbox.push(message),
       }),
@@ -190,7 +196,7 @@ export class PoolWorld {
     };
     this.#workers.push(worker);
     this.registry.add(id, "cpu");
-    this.registry.becameReady(id, { ...fakeCard, digest, blockTokens, blockCount });
+    this.registry.becameReady(id, { ...fakeCard, digest, blockTokens, blockCount, stepPromptTokens });
   }
 
   #homes(run: PlanRun, corpus: number, homes: "placed" | "one" | "all"): readonly string[] {

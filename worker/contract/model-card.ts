@@ -12,6 +12,8 @@ export interface ModelCard {
   /** Blocks in the pool. */
   readonly blockCount: number;
   readonly kvBytesPerBlock: number;
+  /** Rows of prompts that a step has at most when it decodes as well; undefined: not told. */
+  readonly stepPromptTokens?: number;
   /** Ids that end a generation. */
   readonly eosTokenIds: readonly number[];
   /** "float32", "int8" … and the backend's name, for reports. */
