@@ -9,6 +9,7 @@ import { determinismBench } from "./determinism.ts";
 import { kernelsBench } from "./kernels.ts";
 import { killGatewayBench } from "./kill-gateway.ts";
 import { killWorkerBench } from "./kill-worker.ts";
+import { lightTenantBench } from "./light-tenant.ts";
 import { llamaBench } from "./llama.ts";
 import { loweringBench } from "./lowering.ts";
 import { memoryBench } from "./memory.ts";
@@ -49,6 +50,7 @@ const benches: readonly Bench[] = [
   killGatewayBench,
   streamsBench,
   reuseDecayBench,
+  lightTenantBench,
 ];
 
 function listText(): string {

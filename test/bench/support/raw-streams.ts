@@ -35,7 +35,8 @@ export function openStream(url: string, request: RawRequest, onOpen: (change: 1 
   ];
   const { promise, resolve } = Promise.withResolvers<RawStream>();
   const pieces: Buffer[] = [];
-  let tail = Buffer.alloc(0);
+  let lengths: Lengths | undefined;
+  let [byteCount, tail] = [0, Buffer.alloc(0)];
   let [firstMs, lastMs, gapMs, over] = [0, 0, 0, false];
   const end = (error: string | undefined): void => {
     if (over) return;
@@ -58,8 +59,15 @@ export function openStream(url: string, request: RawRequest, onOpen: (change: 1 
         } else gapMs = Math.max(gapMs, nowMs - lastMs);
         lastMs = nowMs;
         pieces.push(Buffer.from(data));
+        byteCount += data.byteLength;
+        lengths ??= lengthsOf(pieces);
         tail = Buffer.concat([tail, data]).subarray(-lastChunk.length);
-        if (tail.toString("latin1") !== lastChunk) return;
+        // What was whole before its head went out comes with its length, not in chunks.
+        const isWhole =
+          lengths?.body === undefined
+            ? tail.toString("latin1") === lastChunk
+            : byteCount >= lengths.head + lengths.body;
+        if (!isWhole) return;
         end(undefined);
         socket.end();
       },
@@ -70,15 +78,30 @@ export function openStream(url: string, request: RawRequest, onOpen: (change: 1 
   return promise;
 }
 
+interface Lengths {
+  readonly head: number;
+  /** undefined: it comes in chunks. */
+  readonly body: number | undefined;
+}
+
+/** undefined while the head is on its way. */
+function lengthsOf(pieces: readonly Buffer[]): Lengths | undefined {
+  const start = Buffer.concat(pieces);
+  const end = start.indexOf("\r\n\r\n");
+  if (end < 0) return undefined;
+  const [, length] = /^content-length: (\d+)\r?$/im.exec(start.toString("latin1", 0, end)) ?? [];
+  return { head: end + 4, body: length === undefined ? undefined : Number(length) };
+}
+
 /** Without head and chunk sizes, which count bytes. */
 function bodyOf(whole: Buffer): string {
-  const head = whole.indexOf("\r\n\r\n");
-  if (head < 0) return "";
+  const { head, body } = lengthsOf([whole]) ?? { head: whole.byteLength, body: undefined };
+  if (body !== undefined) return whole.subarray(head).toString();
   const chunks: Buffer[] = [];
-  for (let at = head + 4; ; ) {
+  for (let at = head; ; ) {
     const line = whole.indexOf("\r\n", at);
     const size = Number.parseInt(whole.toString("latin1", at, line), 16);
-    if (line < 0 || !(size > 0)) return (chunks.length === 0 ? whole.subarray(at) : Buffer.concat(chunks)).toString();
+    if (line < 0 || !(size > 0)) return Buffer.concat(chunks).toString();
     chunks.push(whole.subarray(line + 2, line + 2 + size));
     at = line + 4 + size;
   }
