@@ -53,7 +53,7 @@ class RunTrace {
     // The worker's clock is another one: its stages are told back from what came here.
     const firstTokenMs = this.#firstTokenMs ?? nowMs;
     const arrivedMs = Math.max(this.#startMs, firstTokenMs - Math.max(ttftMs, queueMs + prefillMs));
-    const admittedMs = arrivedMs + queueMs;
+    const admittedMs = Math.min(arrivedMs + queueMs, firstTokenMs);
     const prefilledMs = Math.min(admittedMs + prefillMs, firstTokenMs);
     const { promptTokens, cachedTokens, cacheWriteTokens, completionTokens } = usage;
     const worker = { "spangate.worker": workerId };

@@ -257,7 +257,7 @@ describe("a run", () => {
     expect(names(spans)).toEqual(["queue", "prefill", "first_token", "decode", "request"]);
     for (const [index, span] of spans.slice(0, 4).entries()) {
       expect(span.endMs).toBeGreaterThanOrEqual(span.startMs);
-      if (index > 0) expect(span.startMs).toBeCloseTo(spans[index - 1]?.endMs ?? 0, 3);
+      if (index > 0) expect(span.startMs).toBeCloseTo(spans[index - 1]?.endMs ?? 0, 2);
     }
     expect(spans[1]?.attributes).toMatchObject({ "gen_ai.usage.input_tokens": 3, "spangate.worker": "worker-0" });
     expect(spans[3]?.attributes).toMatchObject({ "gen_ai.usage.output_tokens": 2 });
