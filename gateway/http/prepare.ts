@@ -87,7 +87,8 @@ function addFragmentAction(
     "corpus:prepare",
     async (c) => {
       await readNoFields(c);
-      return c.json(fragmentBody(run(tenantIdOf(c) as TenantId, c.req.param("fragment_id"))));
+      const tenantId = tenantIdOf(c) as TenantId;
+      return c.json(fragmentBody(changed(c, () => run(tenantId, c.req.param("fragment_id")))));
     },
     { summary: fragmentActions[action], answer: fragmentAnswer },
   );

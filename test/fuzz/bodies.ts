@@ -48,6 +48,14 @@ export const overrides: Overrides = {
   ),
 };
 
+/** What a search has something to look for in, and an answer something to be about. */
+export const questions: Readonly<Record<string, unknown>> = {
+  messages: [{ role: "user", content: "Who is Anna?" }],
+  input: "Who is Anna?",
+  text: "Anna works for Tom.",
+  content: "Anna works for Tom.",
+};
+
 const querySamples: readonly unknown[] = [
   { g: { model, max_tokens: 2, input: { user: "Hello" } } },
   {
@@ -122,10 +130,10 @@ export function plainBodies(route: RouteDeclaration): readonly fc.Arbitrary<unkn
     .filter((name) => !required.includes(name))
     .map((name) => {
       const kept = Object.entries(properties).filter(([key]) => key === name || required.includes(key));
-      return allowedValue(
-        { ...schema, properties: Object.fromEntries(kept), required: [...required, name] },
-        overrides,
-      );
+      const plain = Object.entries(questions).filter(([key]) => key !== name && required.includes(key));
+      const fixed = Object.fromEntries(plain.map(([key, value]) => [key, fc.constant(value)]));
+      const narrow = { ...schema, properties: Object.fromEntries(kept), required: [...required, name] };
+      return allowedValue(narrow, { ...overrides, ...fixed });
     });
 }
 

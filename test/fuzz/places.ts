@@ -1,6 +1,6 @@
 /** Places of a schema that have bounds, and bodies that are right in all else. */
 import fc from "fast-check";
-import { overrides } from "./bodies.ts";
+import { overrides, questions } from "./bodies.ts";
 import { allowedValue, type JsonSchema } from "./schema-values.ts";
 
 /** A way down: a property, an item of an array, a value of a record, or a branch of a union. */
@@ -58,14 +58,6 @@ export function bodyWith(schema: JsonSchema, [step, ...rest]: readonly Step[], v
     [step.property]: bodyWith(properties[step.property] ?? {}, rest, value),
   };
 }
-
-/** What a search has something to look for in. */
-const questions: Readonly<Record<string, unknown>> = {
-  messages: [{ role: "user", content: "Who is Anna?" }],
-  input: "Who is Anna?",
-  text: "Anna works for Tom.",
-  content: "Anna works for Tom.",
-};
 
 const overrideOr = (name: string, schema: JsonSchema): unknown => {
   const override = overrides[name];

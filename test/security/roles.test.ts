@@ -49,7 +49,7 @@ const expected: Readonly<Record<string, readonly string[]>> = {
   "POST /v1/vector_stores/:vector_store_id": writer,
   "DELETE /v1/vector_stores/:vector_store_id": writer,
   "POST /v1/vector_stores/:vector_store_id/search": reader,
-  "POST /admin/v1/vector_stores/:vector_store_id/salt/rotate": owner,
+  "POST /admin/v1/vector_stores/:vector_store_id/salt/rotate": administrators,
   "POST /admin/v1/vector_stores/:vector_store_id/grants": owner,
   "GET /admin/v1/vector_stores/:vector_store_id/grants": owner,
   "DELETE /admin/v1/vector_stores/:vector_store_id/grants/:tenant_id": owner,
