@@ -4,6 +4,7 @@
  * hold is refused with its path.
  */
 import type { ByteGrammar, GrammarSymbol } from "../../worker/contract/grammar.ts";
+import { areApart } from "./apart.ts";
 import { type Alternative, GrammarBuilder, GrammarTooLarge, literal } from "./builder.ts";
 import * as json from "./json-values.ts";
 import { integerBetween, numberBetween } from "./number-range.ts";
@@ -67,7 +68,8 @@ class SchemaCompiler {
     }
     const fields = schema as Schema;
     if ("$ref" in fields) return this.#reference(fields, path, depth);
-    if ("anyOf" in fields) return this.#anyOf(fields, path, depth);
+    if ("anyOf" in fields) return this.#anyOf(fields, "anyOf", path, depth);
+    if ("oneOf" in fields) return this.#anyOf(fields, "oneOf", path, depth);
     if ("const" in fields) return this.#values(fields, [fields.const], "const", path);
     if ("enum" in fields) return this.#values(fields, listAt(fields, "enum", path, maxAlternatives), "enum", path);
     const types = typesOf(fields, path);
@@ -140,10 +142,20 @@ class SchemaCompiler {
     return [definitions[name], [list, name]];
   }
 
-  #anyOf(fields: Schema, path: Path, depth: number): GrammarSymbol {
-    annotations(fields, ["anyOf"], path);
-    const schemas = listAt(fields, "anyOf", path, maxAlternatives);
-    return this.#it.rule(schemas.map((schema, i) => [this.compile(schema, [...path, "anyOf", i], depth + 1)]));
+  #anyOf(fields: Schema, keyword: "anyOf" | "oneOf", path: Path, depth: number): GrammarSymbol {
+    annotations(fields, [keyword], path);
+    const schemas = listAt(fields, keyword, path, maxAlternatives);
+    if (keyword === "oneOf" && !areApart(schemas.map((schema) => this.#followed(schema)))) {
+      const message = "has alternatives that one value may be of both; tell them apart by a required property's const";
+      throw new SchemaFault([...path, keyword], message);
+    }
+    return this.#it.rule(schemas.map((schema, i) => [this.compile(schema, [...path, keyword, i], depth + 1)]));
+  }
+
+  /** What a reference names; itself when it is none, or leads nowhere. */
+  #followed(schema: unknown): unknown {
+    const target = (schema as { readonly $ref?: unknown } | null)?.$ref;
+    return typeof target === "string" ? this.#resolve(target, [])[0] : schema;
   }
 
   #values(fields: Schema, values: readonly unknown[], keyword: string, path: Path): GrammarSymbol {
@@ -156,9 +168,34 @@ class SchemaCompiler {
   }
 
   #array(fields: Schema, path: Path, depth: number): GrammarSymbol {
+    // Earlier drafts have the list in `items`.
+    const keyword = Array.isArray(fields.items) ? "items" : "prefixItems";
+    if (fields[keyword] !== undefined && Array.isArray(fields[keyword])) {
+      return this.#tuple(fields, keyword, path, depth);
+    }
+    annotations(fields, ["type", "items", "minItems", "maxItems"], path);
     const [least, most] = countOf(fields, ["minItems", "maxItems"], path, maxItems);
     const item = this.#inside(() => this.compile(fields.items ?? true, [...path, "items"], depth + 1));
     return this.#it.rule(json.arrayOf(this.#it, `items of ${item}`, item, least, most));
+  }
+
+  /** Its length is fixed: what may be left out of it could not be told from what may follow. */
+  #tuple(fields: Schema, keyword: "items" | "prefixItems", path: Path, depth: number): GrammarSymbol {
+    const schemas = listAt(fields, keyword, path, maxItems);
+    const rest = keyword === "items" ? "additionalItems" : "items";
+    const [least, most] = countOf(fields, ["minItems", "maxItems"], path, maxItems);
+    const isClosed = fields[rest] === false || most === schemas.length;
+    if (!isClosed || least !== schemas.length || most < schemas.length) {
+      throw new SchemaFault([...path, keyword], "is supported for arrays of just so many items: say so by minItems");
+    }
+    const it = this.#it;
+    return this.#inside(() => {
+      const items = schemas.flatMap((schema, i): Alternative => {
+        const item = this.compile(schema, [...path, keyword, i], depth + 1);
+        return [...(i === 0 ? [] : literal(",")), json.space(it), item];
+      });
+      return it.rule([[...literal("["), ...items, json.space(it), ...literal("]")]]);
+    });
   }
 
   #object(fields: Schema, path: Path, depth: number): GrammarSymbol {
@@ -171,7 +208,11 @@ class SchemaCompiler {
       if (typeof name === "string" && Object.hasOwn(properties, name)) continue;
       throw new SchemaFault([...path, "required", i], "is not the name of one of the properties");
     }
-    const { additionalProperties: others = true } = fields;
+    const { additionalProperties: open = true, propertyNames = true } = fields;
+    if (!isAnyName(propertyNames))
+      throw new SchemaFault([...path, "propertyNames"], "is supported for names of any kind");
+    // The empty schema is any value.
+    const others = typeof open === "object" && open !== null && Object.keys(open).length === 0 ? true : open;
     if (typeof others !== "boolean" && names.length > 0) {
       throw new SchemaFault(
         [...path, "additionalProperties"],
@@ -213,6 +254,13 @@ class SchemaCompiler {
     return made;
   }
 }
+
+/** Names are strings whatever a schema says of them. */
+const isAnyName = (names: unknown): boolean => {
+  if (names === true) return true;
+  if (typeof names !== "object" || names === null) return false;
+  return Object.entries(names).every(([keyword, value]) => keyword === "type" && value === "string");
+};
 
 function jsonText(value: unknown, path: Path): string {
   try {

@@ -20,8 +20,8 @@ const noted = ["title", "description", "default", "examples", "deprecated", "rea
 const held = ["$schema", "$defs", "definitions"];
 const rangeKeywords = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 const keywordsOfType: Readonly<Record<string, readonly string[]>> = {
-  object: ["properties", "required", "additionalProperties"],
-  array: ["items", "minItems", "maxItems"],
+  object: ["properties", "required", "additionalProperties", "propertyNames"],
+  array: ["items", "prefixItems", "additionalItems", "minItems", "maxItems"],
   string: ["minLength", "maxLength"],
   number: rangeKeywords,
   integer: rangeKeywords,

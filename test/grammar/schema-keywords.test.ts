@@ -1,0 +1,71 @@
+/** Keywords of schemas, each against a validator: what the grammar takes and what it does not. */
+import { expect, setDefaultTimeout, test } from "bun:test";
+import { Ajv } from "ajv";
+import fc from "fast-check";
+import { schemaGrammar } from "../../gateway/grammar/json-schema.ts";
+import { Adversary, byteTokens, vocabularyOf } from "./adversary.ts";
+import { bound, ranges } from "./ranges.ts";
+
+setDefaultTimeout(60_000);
+
+const bytes = new Adversary(vocabularyOf(byteTokens), 0);
+const validates = (schema: object, text: string): boolean =>
+  new Ajv({ strict: false, logger: false }).compile(schema)(JSON.parse(text));
+
+test("numbers keep to their bounds, and reach them", () => {
+  const property = fc.property(ranges, fc.oneof(bound, fc.integer({ min: -150, max: 150 })), (range, value) => {
+    const grammar = schemaGrammar(range);
+    const isValid = new Ajv({ strict: false, logger: false }).compile(range);
+    const near = Object.values(range).filter((end) => typeof end === "number");
+    for (const number of [value, ...near.flatMap((end) => [end - 1, end, end + 1])]) {
+      if (Math.abs(number) >= 10 ** 15) continue;
+      const text = JSON.stringify(number);
+      expect([text, bytes.accepts(grammar, text)]).toEqual([text, isValid(number)]);
+      // Great numbers have fewer places, so that none is rounded beyond its bound.
+      if (range.type === "integer" || near.some((end) => Math.abs(end) > 10 ** 12)) continue;
+      const decimal = `${text === "0" && value < 0 ? "-0" : text}.25`;
+      expect([decimal, bytes.accepts(grammar, decimal)]).toEqual([decimal, isValid(Number(decimal))]);
+    }
+  });
+  fc.assert(property, { numRuns: 100 });
+});
+
+test("alternatives of which a value is one, by their types and by the kind that they name", () => {
+  const kind = (name: string, fields: object) => ({
+    type: "object",
+    properties: { kind: { const: name }, ...fields },
+    required: ["kind", ...Object.keys(fields)],
+    additionalProperties: false,
+  });
+  const schema = {
+    $defs: { other: kind("b", { count: { type: "integer" } }) },
+    oneOf: [kind("a", { name: { type: "string" } }), { $ref: "#/$defs/other" }, { type: "null" }, { const: "text" }],
+  };
+  const grammar = schemaGrammar(schema);
+  const fits = [{ kind: "a", name: "x" }, { kind: "b", count: 1 }, null, "text"];
+  const wrong = [{ kind: "b", name: "x" }, { kind: "a" }, "other", 1];
+  for (const value of [...fits, ...wrong]) {
+    const text = JSON.stringify(value);
+    expect([text, bytes.accepts(grammar, text)]).toEqual([text, validates(schema, text)]);
+    expect([text, bytes.accepts(grammar, text)]).toEqual([text, fits.includes(value as never)]);
+  }
+});
+
+test("lists of items of their own, as each draft has them, and maps", () => {
+  const items = [{ type: "string" }, { type: "number" }];
+  for (const schema of [
+    { type: "array", prefixItems: items, items: false, minItems: 2 },
+    { type: "array", items, additionalItems: false, minItems: 2, maxItems: 2 },
+  ]) {
+    const grammar = schemaGrammar(schema);
+    for (const value of [["a", 1], ["a"], [1, "a"], ["a", 1, 2], []]) {
+      const text = JSON.stringify(value);
+      expect([text, bytes.accepts(grammar, text)]).toEqual([text, text === '["a",1]']);
+    }
+  }
+  const map = { type: "object", propertyNames: { type: "string" }, additionalProperties: { type: "integer" } };
+  expect(bytes.accepts(schemaGrammar(map), '{"a":1,"b":2}')).toBe(true);
+  expect(bytes.accepts(schemaGrammar(map), '{"a":"b"}')).toBe(false);
+  const open = { type: "object", properties: { a: { type: "null" } }, required: ["a"], additionalProperties: {} };
+  expect(bytes.accepts(schemaGrammar(open), '{"a":null}')).toBe(true);
+});
