@@ -90,8 +90,8 @@ inline int end_panel(const Window &window) {
 template <class T>
 struct Panels {
   const T *keys[kChunkPanels], *values[kChunkPanels];
-  /* What to fetch into the cache while a panel is read: the one some steps later in memory order. */
-  const T *keysAhead[kChunkPanels], *valuesAhead[kChunkPanels];
+  /* What to fetch into the cache while a panel is read. */
+  const char *keysAhead[kChunkPanels], *valuesAhead[kChunkPanels];
   size_t keyStride;
 };
 
@@ -113,24 +113,55 @@ void point_at_pool(const PoolView &pool, const StepView &step, const Chunk &chun
   }
 }
 
-/* The order of reading is: keys of the chunk, its values, keys of the next chunk (`next`, or null at the end). */
+template <class T>
+inline const char *bytes_of(const T *p) {
+  return reinterpret_cast<const char *>(p);
+}
+
+/* The keys (or values) of panel p of a chunk, in the pool. */
+template <class T>
+inline const char *panel_in_pool(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead,
+                                 int p, bool values) {
+  const int panelsPerBlock = pool.blockTokens / kPanelTokens;
+  const int block = step.blockIds[chunk.blockStart + p / panelsPerBlock], token = p % panelsPerBlock * kPanelTokens;
+  const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
+  return bytes_of(values ? head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + token) : head + token);
+}
+
+/*
+ * One micro panel of queries reads no faster than memory: while a panel is read, the one some steps later is fetched.
+ * The order of reading is: keys of the chunk, its values, keys of the next chunk (`next`, or null at the end).
+ */
 template <class T>
 void look_ahead(const PoolView &pool, const StepView &step, const Chunk *next, int layer, int kvHead, int firstPanel,
                 int endPanel, Panels<T> &panels) {
   const int count = endPanel - firstPanel;
   const int nextPanels = next ? panels_of(next->endToken) : 0;
-  const int panelsPerBlock = pool.blockTokens / kPanelTokens;
   for (int p = firstPanel; p < endPanel; p++) {
     const int later = p + kPanelsAhead, wrapped = later - endPanel;
-    panels.keysAhead[p] = wrapped < 0 ? panels.keys[later] : panels.values[firstPanel + (wrapped < count ? wrapped : count - 1)];
+    const int value = firstPanel + (wrapped < count ? wrapped : count - 1);
+    panels.keysAhead[p] = bytes_of(wrapped < 0 ? panels.keys[later] : panels.values[value]);
     if (wrapped < 0) {
-      panels.valuesAhead[p] = panels.values[later];
+      panels.valuesAhead[p] = bytes_of(panels.values[later]);
     } else if (wrapped < nextPanels) {
-      const int block = step.blockIds[next->blockStart + wrapped / panelsPerBlock];
-      panels.valuesAhead[p] = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead)) + wrapped % panelsPerBlock * kPanelTokens;
+      panels.valuesAhead[p] = panel_in_pool<T>(pool, step, *next, layer, kvHead, wrapped, false);
     } else {
-      panels.valuesAhead[p] = panels.values[p];
+      panels.valuesAhead[p] = bytes_of(panels.values[p]);
     }
+  }
+}
+
+/* Many queries compute longer than memory takes: while they read a chunk, all of the next one is fetched. */
+template <class InPool, class T>
+void look_to_next(const PoolView &pool, const StepView &step, const Chunk *next, int layer, int kvHead, int firstPanel,
+                  int endPanel, Panels<T> &panels) {
+  const int nextPanels = next ? panels_of(next->endToken < kChunkTokens ? next->endToken : kChunkTokens) : 0;
+  for (int p = firstPanel; p < endPanel; p++) {
+    const bool there = p < nextPanels;
+    panels.keysAhead[p] = there ? panel_in_pool<InPool>(pool, step, *next, layer, kvHead, p, false)
+                                : bytes_of(panels.keys[p]);
+    panels.valuesAhead[p] = there ? panel_in_pool<InPool>(pool, step, *next, layer, kvHead, p, true)
+                                  : bytes_of(panels.values[p]);
   }
 }
 
@@ -186,34 +217,63 @@ inline void soften(float *scores, int firstPanel, int endPanel, int first, int e
   *sum = reduce<false>(total);
 }
 
-/* Scores, softmax and weighted values of one chunk into scratch.chunk. */
-template <bool kAhead, class T>
+/*
+ * Scores, softmax and weighted values of one chunk into scratch.chunk. Micro panels of queries read it in turn; with
+ * kStages the first leaves `panels` as float32 to the others, none of which sees more than it does.
+ */
+template <class How, class T>
 void attend_chunk(const PoolView &pool, const Window &window, const Panels<T> &panels, const Scratch &scratch) {
+  typedef Reading<How::kAhead, How::kInTurn, false> Plain;
   const int queries = query_count(window), endPanel = end_panel(window), padded = spg::padded_dim(pool);
-  const KeyPanels<T> keys{panels.keys, panels.keysAhead, panels.keyStride, pool.headDim};
-  const ValuePanels<T> values{panels.values, panels.valuesAhead, pool.headDim};
-  auto micro_rows = [&](int i) { return queries - i < kMicroQueries ? queries - i : kMicroQueries; };
-  auto micro_end = [&](int i) { return query_end(window, i + micro_rows(i) - 1); };
+  const int micros = (queries + kMicroQueries - 1) / kMicroQueries;
+  const float *stagedKeys[kChunkPanels], *stagedValues[kChunkPanels];
+  for (int p = window.firstPanel; How::kStages && p < endPanel; p++) {
+    stagedKeys[p] = scratch.keys + static_cast<size_t>(p) * pool.headDim * kPanelTokens;
+    stagedValues[p] = scratch.values + static_cast<size_t>(p) * pool.headDim * kPanelTokens;
+  }
+  auto micro_rows = [&](int m) {
+    const int left = queries - m * kMicroQueries;
+    return left < kMicroQueries ? left : kMicroQueries;
+  };
+  auto micro_end = [&](int m) { return query_end(window, m * kMicroQueries + micro_rows(m) - 1); };
+  auto score = [&](auto how, int m, int p, const auto &keys) {
+    const int i = m * kMicroQueries, end = panels_of(micro_end(m));
+    with_rows(micro_rows(m), [&](auto rows) {
+      score_rows<decltype(how), rows.count>(scratch.turned + i * pool.headDim, keys, p, end < p + 4 ? end : p + 4,
+                                            scratch.scores + i * kScoreStride, kScoreStride);
+    });
+  };
+  auto weigh = [&](auto how, int m, const auto &values) {
+    const int i = m * kMicroQueries;
+    with_rows(micro_rows(m), [&](auto rows) {
+      value_rows<decltype(how), rows.count>(scratch.scores + i * kScoreStride, kScoreStride, values, window.firstToken,
+                                            micro_end(m), padded,
+                                            scratch.chunk.values + static_cast<size_t>(i) * padded, padded);
+    });
+  };
   for (int p = window.firstPanel; p < endPanel; p += 4) {
-    for (int i = 0; i < queries; i += kMicroQueries) {
-      const int end = panels_of(micro_end(i)), stop = end < p + 4 ? end : p + 4;
-      with_rows(micro_rows(i), [&](auto rows) {
-        score_rows<kAhead, rows.count>(scratch.turned + i * pool.headDim, keys, p, stop,
-                                       scratch.scores + i * kScoreStride, kScoreStride);
-      });
+    for (int m = 0; m < micros; m++) {
+      const Ahead ahead{panels.keysAhead, m, micros};
+      if (m == 0 || !How::kStages) {
+        score(How(), m, p, KeyPanels<T>{panels.keys, ahead, panels.keyStride, pool.headDim, scratch.keys});
+      } else {
+        score(Plain(), m, p, KeyPanels<float>{stagedKeys, ahead, kPanelTokens, pool.headDim, nullptr});
+      }
     }
   }
-  for (int i = 0; i < queries; i += kMicroQueries) {
-    const int end = micro_end(i);
+  for (int m = 0; m < micros; m++) {
+    const int end = micro_end(m), first = m * kMicroQueries;
     if (end <= window.firstToken) continue;
-    for (int r = i; r < i + micro_rows(i); r++) {
+    for (int r = first; r < first + micro_rows(m); r++) {
       soften(scratch.scores + r * kScoreStride, window.firstPanel, panels_of(end), window.firstToken,
              query_end(window, r), scratch.chunk.maximum + r, scratch.chunk.sum + r);
     }
-    with_rows(micro_rows(i), [&](auto rows) {
-      value_rows<kAhead, rows.count>(scratch.scores + i * kScoreStride, kScoreStride, values, window.firstToken, end,
-                                     padded, scratch.chunk.values + static_cast<size_t>(i) * padded, padded);
-    });
+    const Ahead ahead{panels.valuesAhead, m, micros};
+    if (m == 0 || !How::kStages) {
+      weigh(How(), m, ValuePanels<T>{panels.values, ahead, pool.headDim, scratch.values});
+    } else {
+      weigh(Plain(), m, ValuePanels<float>{stagedValues, ahead, pool.headDim, nullptr});
+    }
   }
 }
 

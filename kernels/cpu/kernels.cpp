@@ -72,27 +72,29 @@ int ready_queries(const Task &task, int c) {
   return rows;
 }
 
-/* One micro panel of queries reads K and V from memory but once: there the next panels are fetched ahead. */
+/* Reads K and V where they are. */
 template <class T>
 void run_in_pool(const Task &task, const Chunk &chunk, const Chunk *next, const Window &window) {
   Panels<T> panels;
   const int endPanel = end_panel(window), layer = task.call.layer;
+  constexpr bool kIsHalf = sizeof(T) == sizeof(Half);
   point_at_pool(task.pool, task.step, chunk, layer, task.kvHead, endPanel, panels);
   if (query_count(window) <= kMicroQueries) {
     look_ahead(task.pool, task.step, next, layer, task.kvHead, window.firstPanel, endPanel, panels);
-    attend_chunk<true>(task.pool, window, panels, task.scratch);
-  } else {
-    attend_chunk<false>(task.pool, window, panels, task.scratch);
+    return attend_chunk<Reading<sizeof(T), false, false>>(task.pool, window, panels, task.scratch);
   }
+  look_to_next<T>(task.pool, task.step, next, layer, task.kvHead, window.firstPanel, endPanel, panels);
+  attend_chunk<Reading<sizeof(T), true, kIsHalf>>(task.pool, window, panels, task.scratch);
 }
 
+/* Reads a copy in float32. */
 template <class T>
 void run_staged(const Task &task, const Chunk &chunk, const Window &window) {
   Panels<float> panels;
   const int end = query_end(window, query_count(window) - 1);
   const int staged = task.pool.blockTokens < kPanelTokens ? end : panels_of(end) * kPanelTokens;
   stage<T>(task.pool, task.step, chunk, task.call.layer, task.kvHead, staged, task.scratch, panels);
-  attend_chunk<false>(task.pool, window, panels, task.scratch);
+  attend_chunk<Reading<0, false, false>>(task.pool, window, panels, task.scratch);
 }
 
 void run_chunk(const Task &task, const Chunk &chunk, const Chunk *next, const Window &window) {
@@ -100,7 +102,10 @@ void run_chunk(const Task &task, const Chunk &chunk, const Chunk *next, const Wi
   if (task.pool.elementBytes == 4) {
     tiny ? run_staged<float>(task, chunk, window) : run_in_pool<float>(task, chunk, next, window);
   } else {
-    tiny || shared ? run_staged<Half>(task, chunk, window) : run_in_pool<Half>(task, chunk, next, window);
+    /* The first queries cannot copy for all where later ones see more, nor where vectors reach into the next token. */
+    const bool reaches = task.pool.headDim != spg::padded_dim(task.pool);
+    const bool copies = tiny || (shared && (window.causal || reaches));
+    copies ? run_staged<Half>(task, chunk, window) : run_in_pool<Half>(task, chunk, next, window);
   }
 }
 

@@ -20,52 +20,78 @@ namespace {
 constexpr int kMicroQueries = 6;
 
 /*
- * Panel p holds token t of dimension d at panels[p][d * stride + t]. While panel p is read, ahead[p] is fetched
- * into the cache (only where the kernel is told to).
+ * How panels are read. While panel p is read, Ahead::panels[p], of elements of kAhead bytes, is fetched into the cache
+ * (0: nothing is). kInTurn: who reads is one of `turns` that read the same panels, and fetches each `turns`-th row of
+ * them, from row `turn` on: all at once would wait for memory. kStages: what is read is left as float32 for others.
  */
+template <int aheadBytes, bool inTurn, bool stages>
+struct Reading {
+  static constexpr int kAhead = aheadBytes;
+  static constexpr bool kInTurn = inTurn, kStages = stages;
+};
+
+struct Ahead {
+  const char *const *panels;
+  int turn, turns;
+};
+
+/* Panel p holds token t of dimension d at panels[p][d * stride + t]. */
 template <class T>
 struct KeyPanels {
-  const T *const *panels, *const *ahead;
+  const T *const *panels;
+  Ahead ahead;
   size_t stride;
   int headDim;
+  float *staged; /* [panel][headDim][16] */
 };
 
 /* Token t of panel p begins at panels[p] + t * headDim. */
 template <class T>
 struct ValuePanels {
-  const T *const *panels, *const *ahead;
+  const T *const *panels;
+  Ahead ahead;
   int headDim;
+  float *staged; /* [token][headDim] */
 };
 
-/* Fetches the lines of `kElements` elements from p on into the second-level cache (the first is too small for it). */
-template <int kElements, class T>
-inline void fetch(const T *p) {
-  constexpr int kLine = 64 / sizeof(T);
-  for (int i = 0; i < kElements; i += kLine) __builtin_prefetch(p + i, 0, 2);
+constexpr int kLineBytes = 64;
+
+/* Fetches the lines of `kBytes` bytes from p on into the second-level cache (the first is too small for it). */
+template <int kBytes>
+inline void fetch(const char *p) {
+  for (int i = 0; i < kBytes; i += kLineBytes) __builtin_prefetch(p + i, 0, 2);
 }
 
-template <bool kAhead, int R, int P, class T>
+template <class How, int R, int P, class T>
 __attribute__((noinline)) void score_panels(const float *q, const KeyPanels<T> &k, int firstPanel, float *scores,
                                             size_t scoreStride) {
   constexpr int kVectors = P * kPanelVectors;
   const int headDim = k.headDim;
   const size_t stride = k.stride;
-  const T *panel[P], *ahead[P];
+  constexpr int kRowBytes = spg::kPanelTokens * How::kAhead;
+  const T *panel[P];
+  const char *ahead[P];
   for (int p = 0; p < P; p++) {
     panel[p] = k.panels[firstPanel + p];
-    ahead[p] = kAhead ? k.ahead[firstPanel + p] : nullptr;
+    ahead[p] = How::kAhead ? k.ahead.panels[firstPanel + p] : nullptr;
   }
   Vec sum[R][kVectors];
   for (int r = 0; r < R; r++) {
     for (int v = 0; v < kVectors; v++) sum[r][v] = zero();
   }
+  int wait = k.ahead.turn;
   for (int d = 0; d < headDim; d++) {
-    if (kAhead && d * sizeof(T) % 4 == 0) {
-      for (int p = 0; p < P; p++) fetch<16>(ahead[p] + d * spg::kPanelTokens);
+    if (How::kAhead && d * kRowBytes % kLineBytes == 0 && (!How::kInTurn || wait-- == 0)) {
+      for (int p = 0; p < P; p++) fetch<kLineBytes>(ahead[p] + d * kRowBytes);
+      wait = k.ahead.turns - 1;
     }
     Vec key[kVectors];
     for (int v = 0; v < kVectors; v++) {
       key[v] = load(panel[v / kPanelVectors] + d * stride + (v % kPanelVectors) * kLanes);
+      if (How::kStages) {
+        const size_t at = static_cast<size_t>(firstPanel + v / kPanelVectors) * headDim + d;
+        store(k.staged + at * spg::kPanelTokens + (v % kPanelVectors) * kLanes, key[v]);
+      }
     }
     for (int r = 0; r < R; r++) {
       const Vec x = broadcast(q[r * headDim + d]);
@@ -80,20 +106,20 @@ __attribute__((noinline)) void score_panels(const float *q, const KeyPanels<T> &
 }
 
 /* Scores of R queries against panels [firstPanel, endPanel). */
-template <bool kAhead, int R, class T>
+template <class How, int R, class T>
 void score_rows(const float *q, const KeyPanels<T> &k, int firstPanel, int endPanel, float *scores,
                 size_t scoreStride) {
   int p = firstPanel;
   if constexpr (R * 4 * kPanelVectors <= kAccumulators) {
-    for (; p + 4 <= endPanel; p += 4) score_panels<kAhead, R, 4>(q, k, p, scores, scoreStride);
+    for (; p + 4 <= endPanel; p += 4) score_panels<How, R, 4>(q, k, p, scores, scoreStride);
   }
   if constexpr (R * 2 * kPanelVectors <= kAccumulators) {
-    for (; p + 2 <= endPanel; p += 2) score_panels<kAhead, R, 2>(q, k, p, scores, scoreStride);
+    for (; p + 2 <= endPanel; p += 2) score_panels<How, R, 2>(q, k, p, scores, scoreStride);
   }
-  for (; p < endPanel; p++) score_panels<kAhead, R, 1>(q, k, p, scores, scoreStride);
+  for (; p < endPanel; p++) score_panels<How, R, 1>(q, k, p, scores, scoreStride);
 }
 
-template <bool kAhead, int R, int N, class T>
+template <class How, int R, int N, class T>
 __attribute__((noinline)) void value_vectors(const float *weights, size_t weightStride, const ValuePanels<T> &v,
                                              int firstToken, int endToken, int dim, float *out, size_t outStride) {
   const size_t headDim = v.headDim;
@@ -101,17 +127,24 @@ __attribute__((noinline)) void value_vectors(const float *weights, size_t weight
   for (int r = 0; r < R; r++) {
     for (int n = 0; n < N; n++) sum[r][n] = zero();
   }
-  int t = firstToken;
+  int t = firstToken, wait = v.ahead.turn;
   while (t < endToken) {
     const int panel = t / spg::kPanelTokens;
     const int panelEnd = (panel + 1) * spg::kPanelTokens;
     const int stop = panelEnd < endToken ? panelEnd : endToken;
-    const T *row = v.panels[panel] + (t % spg::kPanelTokens) * headDim + dim;
-    const T *ahead = kAhead ? v.ahead[panel] + (t % spg::kPanelTokens) * headDim + dim : row;
-    for (; t < stop; t++, row += headDim, ahead += headDim) {
-      if (kAhead) fetch<N * kLanes>(ahead);
+    const size_t skipped = (t % spg::kPanelTokens) * headDim + dim;
+    const T *row = v.panels[panel] + skipped;
+    const char *ahead = How::kAhead ? v.ahead.panels[panel] + skipped * How::kAhead : nullptr;
+    for (; t < stop; t++, row += headDim, ahead += headDim * How::kAhead) {
+      if (How::kAhead && (!How::kInTurn || wait-- == 0)) {
+        fetch<N * kLanes * How::kAhead>(ahead);
+        wait = v.ahead.turns - 1;
+      }
       Vec value[N];
-      for (int n = 0; n < N; n++) value[n] = load(row + n * kLanes);
+      for (int n = 0; n < N; n++) {
+        value[n] = load(row + n * kLanes);
+        if (How::kStages) store(v.staged + t * headDim + dim + n * kLanes, value[n]);
+      }
       for (int r = 0; r < R; r++) {
         const Vec x = broadcast(weights[r * weightStride + t]);
         for (int n = 0; n < N; n++) sum[r][n] = fma(x, value[n], sum[r][n]);
@@ -124,25 +157,25 @@ __attribute__((noinline)) void value_vectors(const float *weights, size_t weight
 }
 
 /* out[R][paddedDim] of R queries over tokens [firstToken, endToken). */
-template <bool kAhead, int R, class T>
+template <class How, int R, class T>
 void value_rows(const float *weights, size_t weightStride, const ValuePanels<T> &v, int firstToken, int endToken,
                 int paddedDim, float *out, size_t outStride) {
   int dim = 0;
   if constexpr (R * 8 <= kAccumulators) {
     for (; dim + 8 * kLanes <= paddedDim; dim += 8 * kLanes) {
-      value_vectors<kAhead, R, 8>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+      value_vectors<How, R, 8>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
     }
   }
   if constexpr (R * 4 <= kAccumulators) {
     for (; dim + 4 * kLanes <= paddedDim; dim += 4 * kLanes) {
-      value_vectors<kAhead, R, 4>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+      value_vectors<How, R, 4>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
     }
   }
   for (; dim + 2 * kLanes <= paddedDim; dim += 2 * kLanes) {
-    value_vectors<kAhead, R, 2>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+    value_vectors<How, R, 2>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
   }
   for (; dim < paddedDim; dim += kLanes) {
-    value_vectors<kAhead, R, 1>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
+    value_vectors<How, R, 1>(weights, weightStride, v, firstToken, endToken, dim, out, outStride);
   }
 }
 

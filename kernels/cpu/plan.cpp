@@ -6,7 +6,7 @@
  *   segment tokens   first ........................ first + count        counted from the segment's first block
  *   chunks           [0, 256) [256, 512) …                               each clipped to the seen tokens
  *   tile             up to 48 query vectors: rows of one piece x heads of one KV head
- *   item             a run of chunks of one tile, or of several tiles that see the same blocks (a pack): whole segments,
+ *   item             a run of chunks of one tile, or of several that see the same blocks (a pack): whole segments,
  *                    or their beginnings where chains part later
  */
 #include <string.h>
