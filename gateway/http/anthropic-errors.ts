@@ -12,10 +12,13 @@ const typesByStatus: Readonly<Partial<Record<ApiError["status"], string>>> = {
   507: "api_error",
 };
 
+/** Their client's tool runner asks for a conversation that the server holds, and goes on without one when told so. */
+const noThreads = { error_code: "thread_unsupported_request", param: "thread", unsupported: ["thread"] };
+
 /** `details` says what `code` and `param` say elsewhere; the message names the field too. */
 export function anthropicErrorBody(error: ApiError, requestId: string) {
   const { message, type, code, param } = errorBody(error).error;
   const itsType = typesByStatus[error.status] ?? (type === "server_error" ? "api_error" : type);
-  const details = { error_code: code, param };
+  const details = code === "unsupported_field" && param === "thread" ? noThreads : { error_code: code, param };
   return { type: "error", error: { type: itsType, message, details }, request_id: requestId };
 }

@@ -93,18 +93,23 @@ function messageOf({ text, calls }: Choice) {
 
 export const chatCallId = (id: string): string => `call_${id}`;
 
-/** Chunks of a streamed answer. */
+/**
+ * Chunks of a streamed answer.
+ * @param callsTools it may have calls
+ */
 export function chatChunks(
   head: AnswerHead,
   logprobsOf: ((logprobs: readonly TokenLogprob[]) => object) | undefined,
   summary: (() => object) | undefined,
+  callsTools = false,
 ): ChunkShape {
   const delta = (index: number, fields: object, finishReason: string | null, logprobs: object | null = null) => {
     return { index, delta: fields, logprobs, finish_reason: finishReason };
   };
   return {
     shared: { ...head, object: "chat.completion.chunk" },
-    begin: (index) => delta(index, { role: "assistant", content: "" }, null),
+    // An answer of calls alone has no text, not even an empty one.
+    begin: (index) => delta(index, { role: "assistant", content: callsTools ? null : "" }, null),
     text: (index, { text, logprobs }) => delta(index, { content: text }, null, logprobsOf?.(logprobs) ?? null),
     call: (index, event) => delta(index, { tool_calls: [callDelta(event)] }, null),
     end: (index, finishReason) => delta(index, {}, finishReason),

@@ -54,7 +54,8 @@ function choiceOf(choice: Body["tool_choice"]): ToolChoice {
   if (choice === undefined) return { mode: "auto" };
   if (typeof choice === "string") return { mode: choice };
   if (choice.type === "function") {
-    return { mode: "required", names: [{ name: choice.function.name, path: ["tool_choice", "function", "name"] }] };
+    const { name } = choice.function;
+    return { mode: "required", isNamed: true, names: [{ name, path: ["tool_choice", "function", "name"] }] };
   }
   const { mode, tools } = choice.allowed_tools;
   const at = (index: number) => ["tool_choice", "allowed_tools", "tools", index, "function", "name"];

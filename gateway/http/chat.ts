@@ -40,7 +40,7 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
         usage: usageOf(endsOf(choices)),
         spangate: spangateOf(requestId, run, endsOf(choices)),
       });
-      const shape = chatChunks(head, logprobsOf, includeUsage ? summary : undefined);
+      const shape = chatChunks(head, logprobsOf, includeUsage ? summary : undefined, request.tools !== undefined);
       const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
       return await answerStreamed(context, completion, shape, { onError });
     });

@@ -86,7 +86,7 @@ export function messagesSchema(filters: z.ZodType) {
 /** Fields of Anthropic's client that are known and not supported, whatever their value. */
 export const unsupportedMessagesFields: ReadonlySet<string> = new Set([
   ...["container", "context_management", "fallbacks", "inference_geo", "mcp_servers", "output_config"],
-  ...["output_format", "speed", "user_profile_id", "workspace_id", "thinking"],
+  ...["output_format", "speed", "user_profile_id", "workspace_id", "thinking", "thread"],
 ]);
 
 const maxCacheControls = 4;

@@ -52,5 +52,5 @@ function choiceOf(choice: Body["tool_choice"]): ToolChoice {
   if (choice === undefined) return { mode: "auto" };
   if (choice.type === "any") return { mode: "required" };
   if (choice.type !== "tool") return { mode: choice.type };
-  return { mode: "required", names: [{ name: choice.name, path: ["tool_choice", "name"] }] };
+  return { mode: "required", isNamed: true, names: [{ name: choice.name, path: ["tool_choice", "name"] }] };
 }

@@ -119,7 +119,7 @@ function choiceOf(choice: Body["tool_choice"], isSearched: boolean): ToolChoice 
   if (typeof choice === "string") return { mode: choice === "required" && isSearched ? "auto" : choice };
   if (choice.type === "file_search") return { mode: "none" };
   if (choice.type === "function")
-    return { mode: "required", names: [{ name: choice.name, path: ["tool_choice", "name"] }] };
+    return { mode: "required", isNamed: true, names: [{ name: choice.name, path: ["tool_choice", "name"] }] };
   const names = choice.tools.flatMap((tool, index) =>
     tool.type === "function" ? [{ name: tool.name, path: ["tool_choice", "tools", index, "name"] }] : [],
   );

@@ -53,6 +53,8 @@ export interface ToolChoice {
   readonly mode: "none" | "auto" | "required";
   /** undefined: all of them. */
   readonly names?: readonly { readonly name: string; readonly path: Path }[] | undefined;
+  /** The tool is named: it is called once. */
+  readonly isNamed?: boolean;
 }
 
 export interface ToolsAsked {
@@ -81,5 +83,5 @@ export function checkTools({ tools, namePath, choice }: ToolsAsked, refuse: Refu
 export function toolUseOf({ tools, choice, parallel }: ToolsAsked): ToolUse | undefined {
   if (tools.length === 0 || choice.mode === "none") return undefined;
   const names = choice.names?.map(({ name }) => name) ?? tools.map(({ name }) => name);
-  return { tools, callable: new Set(names), mode: choice.mode, parallel };
+  return { tools, callable: new Set(names), mode: choice.mode, parallel: parallel && choice.isNamed !== true };
 }

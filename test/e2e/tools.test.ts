@@ -83,7 +83,7 @@ describe.each(Object.entries(templates))("tools: %s", (_name, chatTemplate) => {
   test("the named tool is called, with arguments that fit, at every temperature", async () => {
     const named = { type: "function", function: { name: "look_up" } } as const;
     for (const sampling of [{}, { temperature: 1.5, seed: 3, n: 3 }]) {
-      const fields = { tool_choice: named, parallel_tool_calls: false, ...sampling };
+      const fields = { tool_choice: named, ...sampling };
       const { choices } = await client.chat.completions.create(paramsOf(fields));
       for (const { message, finish_reason: reason } of choices) {
         expect([reason, message.content, message.tool_calls?.length]).toEqual(["tool_calls", null, 1]);
@@ -141,7 +141,7 @@ describe.each(Object.entries(templates))("tools: %s", (_name, chatTemplate) => {
       temperature: 0,
       messages: [{ role: "user", content: "What is the extension of Jon Vale?" }],
       tools: [{ name: "look_up", input_schema: parameters as unknown as Anthropic.Tool.InputSchema, strict: true }],
-      tool_choice: { type: "tool", name: "look_up", disable_parallel_tool_use: true },
+      tool_choice: { type: "tool", name: "look_up" },
     };
     const whole = await anthropic.messages.create(params);
     const [use] = whole.content;
@@ -177,7 +177,6 @@ describe.each(Object.entries(templates))("tools: %s", (_name, chatTemplate) => {
       input: "What is the extension of Jon Vale?",
       tools: [{ type: "function", name: "look_up", parameters, strict: true }],
       tool_choice: { type: "function", name: "look_up" },
-      parallel_tool_calls: false,
     };
     const whole = await client.responses.create(params);
     const [call] = whole.output;

@@ -5,7 +5,7 @@ import { chatRig, post, question } from "./chat-rig.ts";
 
 interface Delta {
   readonly role?: string;
-  readonly content?: string;
+  readonly content?: string | null;
   readonly tool_calls?: {
     index: number;
     id?: string;
@@ -52,6 +52,16 @@ describe("an answer with calls", () => {
     for (const { id } of calls) expect(id).toMatch(/^call_[0-9a-f]{24}$/);
   });
 
+  test("has one where one alone is wanted", async () => {
+    const named = { tool_choice: { type: "function", function: { name: "get_weather" } } };
+    for (const fields of [named, { parallel_tool_calls: false }]) {
+      const { choices } = await read(post(rig(`${made("Oslo")}\n${made("Rome")}`).app, { ...asked, ...fields }));
+      expect(choices[0]?.message.tool_calls?.map((call) => call.function)).toEqual([
+        { name: "get_weather", arguments: '{"city": "Oslo"}' },
+      ]);
+    }
+  });
+
   test("comes in pieces: the call with its id, then its arguments", async () => {
     const { app } = rig(`Let me look.\n${made("Oslo")}\n${made("Rome")}`);
     const body = await (await post(app, { ...asked, stream: true })).text();
@@ -60,7 +70,7 @@ describe("an answer with calls", () => {
       .filter((frame) => frame.startsWith("data: {"))
       .map((frame) => JSON.parse(frame.slice(6)) as Answer);
     const choices = chunks.flatMap((chunk) => chunk.choices);
-    expect(choices[0]?.delta).toEqual({ role: "assistant", content: "" });
+    expect(choices[0]?.delta).toEqual({ role: "assistant", content: null });
     expect(choices.map(({ delta }) => delta.content ?? "").join("")).toBe("Let me look.");
     const deltas = choices.flatMap(({ delta }) => delta.tool_calls ?? []);
     const begun = deltas.filter(({ id }) => id !== undefined);

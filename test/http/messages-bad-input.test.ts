@@ -86,6 +86,7 @@ describe("fields", () => {
       "invalid_value",
       "tools[0].type",
     ],
+    ["a thread", { ...question, thread: { type: "create" } }, "thread_unsupported_request", "thread"],
     ["thinking", { ...question, thinking: { type: "enabled", budget_tokens: 1024 } }, "invalid_value", "thinking.type"],
     ["a container", { ...question, container: null }, "unsupported_field", "container"],
     ["a field of nobody", { ...question, tempreature: 1 }, "unknown_field", "tempreature"],
