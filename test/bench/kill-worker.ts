@@ -8,7 +8,7 @@ import { figure, quantile } from "./support/stats.ts";
 const defaultTimes = 100;
 /** A worker that stayed for 5 s starts again at once; one that falls sooner waits longer each time. */
 const calmMs = 5_200;
-const openRequests = 12;
+const openRequests = 8;
 
 async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const [times, workers] = [Number(option("times") ?? defaultTimes), Number(option("workers") ?? 1)];
@@ -16,7 +16,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   if (!Number.isInteger(workers) || workers < 1) throw new CommandError("--workers is a whole number, 1 or more");
   const devices = Array.from({ length: workers }, () => "cpu").join(",");
   // Fewer places than requests, so that some wait at the gateway.
-  await using server = await startTestServer({ env: { SPANGATE_DEVICES: devices, SPANGATE_MAX_RUNNING: "8" } });
+  await using server = await startTestServer({ env: { SPANGATE_DEVICES: devices, SPANGATE_MAX_RUNNING: "6" } });
   const report = await killWorkers(server, { times, open: openRequests, calmMs, say });
   const { outcomes, toldMs, backMs } = report;
   const wrong = wrongEnds(report);

@@ -37,6 +37,8 @@ const documentTokens = 128;
 const documentsPerRequest = 2;
 const answerTokens = 16;
 const [lightDocuments, heavyDocuments] = [40, 400];
+/** The heavy tenant's texts begin here. */
+const heavySeed = 1_000;
 /** In tokens of the light tenant's documents. */
 const poolShare = 5;
 const heavyAtOnce = 250;
@@ -48,7 +50,7 @@ export async function lightBesideHeavy(plan: LightTenantPlan): Promise<LightTena
   const asker = new Asker(server);
   const [light, heavy] = [await server.tenant("light"), await server.tenant("heavy")];
   // Everything it has is in the pool before it counts.
-  for (let index = 0; index < 2 * lightDocuments; index++) await asker.ask(light);
+  for (let index = 0; index < 2 * lightDocuments; index++) await asker.ask(light, [index % lightDocuments]);
   plan.say(`${plan.requests} requests alone`);
   const alone = await atPace(plan, () => asker.ask(light));
   const load = new HeavyLoad(asker, heavy, plan.requestMs / plan.times);
@@ -80,26 +82,33 @@ class Asker {
     this.#server = server;
   }
 
-  async ask({ client }: TestTenant): Promise<LightAnswer> {
-    const { usage, clientTtftMs: ttftMs } = await askChat(client, this.#body(0, lightDocuments));
+  async ask({ client }: TestTenant, ids = this.#draw(lightDocuments)): Promise<LightAnswer> {
+    const { usage, clientTtftMs: ttftMs } = await askChat(client, this.#body(ids));
     const { prompt_tokens: promptTokens, prompt_tokens_details: details } = usage;
     return { ttftMs, promptTokens, cachedTokens: details.cached_tokens };
   }
 
   /** @returns the status */
   async askRaw({ apiKey }: TestTenant): Promise<number> {
-    const body = { ...this.#body(1_000, heavyDocuments), stream: true };
+    const ids = this.#draw(heavyDocuments).map((id) => heavySeed + id);
+    const body = { ...this.#body(ids), stream: true };
     const request = { apiKey, path: "/v1/chat/completions", body };
     return (await openStream(this.#server.url, request, () => undefined)).status;
   }
 
-  /** Some of the documents by chance, and a question that was never asked. */
-  #body(firstSeed: number, count: number) {
+  /** Different documents by chance. */
+  #draw(count: number): readonly number[] {
+    const drawn = new Set<number>();
+    while (drawn.size < documentsPerRequest) drawn.add(Math.floor(this.#random() * count));
+    return [...drawn];
+  }
+
+  /** A question that was never asked, over these documents. */
+  #body(ids: readonly number[]) {
     this.#asked += 1;
-    const documents = Array.from({ length: documentsPerRequest }, () => {
-      const seed = firstSeed + Math.floor(this.#random() * count);
-      const text = this.#documents.get(seed) ?? this.#texts.textOf(documentTokens, 60_000 + seed);
-      this.#documents.set(seed, text);
+    const documents = ids.map((id) => {
+      const text = this.#documents.get(id) ?? this.#texts.textOf(documentTokens, 60_000 + id);
+      this.#documents.set(id, text);
       return { text };
     });
     return {
