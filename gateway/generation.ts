@@ -3,6 +3,7 @@
  * request are merged into one row of events.
  */
 import type { GenerateParams, TokenLogprob, TokenPlan } from "../worker/contract/messages.ts";
+import type { RetentionTime } from "../worker/contract/owners.ts";
 import { AnswerReader } from "./answer-reader.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { EventQueue } from "./dispatch/event-queue.ts";
@@ -19,6 +20,7 @@ export interface GenerationInput {
   /** How calls of tools are read. Absent: there are none. */
   readonly calls?: CallReaderOptions | undefined;
   readonly reuse: boolean;
+  readonly retention?: RetentionTime | undefined;
   readonly diagnose?: boolean;
   readonly readAtMs?: number | undefined;
   readonly deadlineMs: number;

@@ -2,6 +2,7 @@
 import type { ByteGrammar } from "../worker/contract/grammar.ts";
 import type { GenerateParams, TokenPlan } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
+import type { RetentionTime } from "../worker/contract/owners.ts";
 import type { CacheSalt } from "../worker/contract/units.ts";
 import type { Awaitable, HybridWeights, RetrievedFragment } from "./corpus/retrieve.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
@@ -44,6 +45,8 @@ export interface ChatRequest extends PromptRequest {
   readonly stops: readonly string[];
   readonly cacheKey: string | undefined;
   readonly reuse: boolean;
+  /** How long its KV is to be kept after this use; absent: as long as there is room. */
+  readonly retention?: RetentionTime | undefined;
   /** The answer is to tell why KV was not found. */
   readonly diagnose: boolean;
 }
@@ -173,6 +176,7 @@ export class Pipeline {
         stops: request.stops,
         calls,
         reuse: request.reuse,
+        retention: request.retention,
         // Choices share the prompt: the first tells what became of it.
         diagnose: request.diagnose && index % request.choiceCount === 0,
         readAtMs,

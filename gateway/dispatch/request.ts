@@ -8,6 +8,7 @@ import type {
   TokenLogprob,
   TokenPlan,
 } from "../../worker/contract/messages.ts";
+import type { RetentionTime } from "../../worker/contract/owners.ts";
 import type { MissReport } from "./misses.ts";
 import type { Placement } from "./placement.ts";
 
@@ -25,6 +26,8 @@ export interface DispatchRequest {
    * a `restarted` event says so. false: a request that has given tokens ends with worker_lost.
    */
   readonly restartable?: boolean;
+  /** How long what it uses of its tenant's KV is to be kept after this use; absent: as long as there is room. */
+  readonly retention?: RetentionTime | undefined;
   /** When its texts were read, by performance.now(); default: when it is submitted. See Evictions. */
   readonly readAtMs?: number | undefined;
   readonly deadlineMs: number;

@@ -1,6 +1,6 @@
 /** What a worker is told of a request. */
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
-import type { PlanOwners } from "../../worker/contract/owners.ts";
+import { type PlanOwners, retentionOf } from "../../worker/contract/owners.ts";
 import type { InFlight } from "./in-flight.ts";
 
 export function submitMessage(
@@ -8,7 +8,7 @@ export function submitMessage(
   reuse: boolean,
   owners: PlanOwners,
 ): SubmitMessage {
-  const { plan, params, closeTokenIds } = request;
+  const { plan, params, closeTokenIds, retention } = request;
   return {
     type: "submit",
     requestId: workerRequestId,
@@ -16,6 +16,7 @@ export function submitMessage(
     params,
     reuse,
     owners,
+    ...(retention !== undefined && { retention: retentionOf[retention] }),
     ...(closeTokenIds !== undefined && { closeTokenIds }),
     ...(lookUp !== undefined && { tellFound: true }),
   };

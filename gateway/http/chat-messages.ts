@@ -4,19 +4,24 @@ import { limits } from "../config.ts";
 import type { LowerMessage } from "../lower/messages.ts";
 import { toolLimits } from "../tools/limits.ts";
 import { optional } from "./fields.ts";
+import { type CacheBreakpoint, cacheBreakpoint } from "./prompt-cache.ts";
 import { argumentsJson, callId, type Path, toolName } from "./tool-schemas.ts";
 
 const textPart = z.strictObject({
   type: z.literal("text", { error: "only parts of type 'text' are supported" }),
   text: z.string(),
+  prompt_cache_breakpoint: cacheBreakpoint,
 });
 const content = z.union([
-  z.string(),
+  z.string().transform((text) => ({ text, breakpoints: [] })),
   z
     .array(textPart)
     .min(1)
     .max(limits.contentParts)
-    .transform((parts) => parts.map((part) => part.text).join("")),
+    .transform((parts) => ({
+      text: parts.map((part) => part.text).join(""),
+      breakpoints: parts.flatMap(({ prompt_cache_breakpoint: breakpoint }) => breakpoint ?? []),
+    })),
 ]);
 
 const call = z.strictObject({
@@ -48,11 +53,17 @@ type Message = z.output<typeof message>;
 /** Calls of the last message that made any, and have no answer yet: their names, and where they stand. */
 type OpenCalls = Map<string, { readonly name: string; readonly path: Path }>;
 
+export interface ChatMessages {
+  readonly lowered: readonly LowerMessage[];
+  /** In order. */
+  readonly breakpoints: readonly CacheBreakpoint[];
+}
+
 export const chatMessages = z
   .array(message)
   .min(1)
   .max(limits.messages)
-  .transform((messages, context): readonly LowerMessage[] => {
+  .transform((messages, context): ChatMessages => {
     const refuse = (path: Path, text: string): void => {
       context.addIssue({ code: "custom", path: [...path], message: text, input: messages });
     };
@@ -68,22 +79,23 @@ export const chatMessages = z
         if (called === undefined) refuse([index, "tool_call_id"], "is the id of no call that waits for an answer");
         open.delete(each.tool_call_id);
         const name = each.name ?? called?.name ?? "";
-        return { role: "tool", content: each.content, answers: { id: each.tool_call_id, name } };
+        return { role: "tool", content: each.content.text, answers: { id: each.tool_call_id, name } };
       }
       refuseOpen();
       if (each.role === "assistant") return assistantMessage(each, index, open, refuse);
-      return { role: each.role === "developer" ? "system" : each.role, content: each.content };
+      return { role: each.role === "developer" ? "system" : each.role, content: each.content.text };
     });
     refuseOpen();
-    return lowered;
+    return { lowered, breakpoints: messages.flatMap(({ content: each }) => each?.breakpoints ?? []) };
   });
 
 function assistantMessage(
-  { content: text, tool_calls: made }: Message & { readonly role: "assistant" },
+  { content: said, tool_calls: made }: Message & { readonly role: "assistant" },
   index: number,
   open: OpenCalls,
   refuse: (path: Path, text: string) => void,
 ): LowerMessage {
+  const text = said?.text;
   if (made === undefined) {
     if (text === undefined) refuse([index, "content"], "is missing, and so are tool_calls");
     return { role: "assistant", content: text ?? "" };

@@ -73,10 +73,18 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     service_tier: "default",
     user: body.user ?? null,
     prompt_cache_key: body.prompt_cache_key ?? null,
+    prompt_cache_retention: body.prompt_cache_retention ?? null,
+    ...(body.prompt_cache_options === undefined ? {} : cacheOptionsShown(body.prompt_cache_options)),
     ...(comparison === undefined ? {} : { prompt_cache_diagnostics: responseDiagnostics(comparison) }),
     usage: done ? usageOf(parts) : null,
     ...(done && choice.end !== undefined ? { spangate: spangateOf(requestId, run, [choice.end]) } : {}),
   };
+}
+
+/** As the request has them, with their defaults. */
+function cacheOptionsShown(options: NonNullable<ResponsesBody["body"]["prompt_cache_options"]>) {
+  const { mode = "implicit", ttl = "30m", comparison_response_id = null } = options;
+  return { prompt_cache_options: { mode, ttl, comparison_response_id } };
 }
 
 /** In the order in which they began. */

@@ -2,6 +2,13 @@
 import { z } from "zod";
 import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
+import {
+  type CacheBreakpoint,
+  cacheBreakpoint,
+  cacheUse,
+  promptCacheFields,
+  promptCacheOptions,
+} from "./prompt-cache.ts";
 import { responseTextFormat } from "./response-format.ts";
 import { callItem, callOutputItem, messagesOf } from "./responses-calls.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./responses-tools.ts";
@@ -11,6 +18,7 @@ import { toolUseOf } from "./tool-schemas.ts";
 const textPart = z.strictObject({
   type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
   text: z.string(),
+  prompt_cache_breakpoint: cacheBreakpoint,
   // An earlier answer comes back as it was given.
   annotations: optional(z.array(z.unknown()).max(limits.documents)),
   logprobs: optional(z.array(z.unknown()).max(0, "are not supported")),
@@ -56,8 +64,10 @@ const responseFields = {
   ),
   text: optional(z.strictObject({ format: optional(responseTextFormat) })),
   metadata: chatFields.metadata,
-  prompt_cache_key: chatFields.prompt_cache_key,
-  prompt_cache_options: optional(z.strictObject({ comparison_response_id: optional(shortString) })),
+  ...promptCacheFields,
+  prompt_cache_options: optional(
+    z.strictObject({ ...promptCacheOptions, comparison_response_id: optional(shortString) }),
+  ),
   cache_salt: chatFields.cache_salt,
   spangate: chatFields.spangate,
   // Values that mean what this server does anyway.
@@ -78,7 +88,7 @@ const responseFields = {
 /** Fields of the OpenAI client that are known and not supported, whatever their value. */
 export const unsupportedResponseFields: ReadonlySet<string> = new Set([
   ...["access_programs", "context_management", "conversation", "image", "max_tool_calls", "moderation", "prompt"],
-  ...["prompt_cache_retention", "top_logprobs", "verbosity", "phase"],
+  ...["top_logprobs", "verbosity", "phase"],
 ]);
 
 /** @param filters the corpus side's schema of a search's filters */
@@ -118,6 +128,14 @@ function itemsOf(input: string | readonly InputItem[]) {
   });
 }
 
+function breakpointsOf(input: string | readonly InputItem[]): readonly CacheBreakpoint[] {
+  if (typeof input === "string") return [];
+  const parts = input.flatMap((entry) =>
+    entry.type === "message" && typeof entry.content !== "string" ? entry.content : [],
+  );
+  return parts.flatMap(({ prompt_cache_breakpoint: breakpoint }) => breakpoint ?? []);
+}
+
 /** Response that the prompt is to be compared with. */
 export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
   body.prompt_cache_options?.comparison_response_id;
@@ -125,6 +143,7 @@ export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
 /** @param items the conversation so far and the new input, in order */
 export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRequest {
   const { body, fileSearch, functions } = parsed;
+  const { caches, retention } = cacheUse(body, breakpointsOf(body.input));
   const system = body.instructions === undefined ? [] : [{ role: "system", content: body.instructions }];
   return {
     model: body.model,
@@ -142,7 +161,8 @@ export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRe
     stops: body.stop ?? [],
     cacheSalt: body.cache_salt,
     cacheKey: body.prompt_cache_key,
-    reuse: body.spangate?.reuse ?? true,
+    reuse: caches && (body.spangate?.reuse ?? true),
+    retention,
     diagnose: comparedWith(body) !== undefined || body.spangate?.prompt_cache_diagnostics === true,
     attention: body.spangate?.attention ?? "span",
   };

@@ -9,6 +9,7 @@ import type { ChatRequest } from "../pipeline.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
 import { optional, shortString } from "./fields.ts";
+import { cacheUse, promptCacheFields } from "./prompt-cache.ts";
 import { hybridSearchSchema, rankerSchema } from "./ranking.ts";
 import { responseFormat } from "./response-format.ts";
 import { checkTools, toolUseOf } from "./tool-schemas.ts";
@@ -116,7 +117,7 @@ export const chatFields = {
   stream_options: optional(
     z.strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() }),
   ),
-  prompt_cache_key: optional(shortString),
+  ...promptCacheFields,
   cache_salt: optional(z.string().min(1).max(limits.shortStringChars)),
   spangate: optional(
     z.strictObject({
@@ -143,8 +144,8 @@ export const chatFields = {
 
 /** Fields of the OpenAI client and of vLLM that are known and not supported, whatever their value. */
 export const unsupportedChatFields: ReadonlySet<string> = new Set([
-  ...["audio", "function_call", "functions", "moderation", "prediction", "prompt_cache_options"],
-  ...["prompt_cache_retention", "reasoning_effort", "verbosity", "web_search_options"],
+  ...["audio", "function_call", "functions", "moderation", "prediction"],
+  ...["reasoning_effort", "verbosity", "web_search_options"],
   ...["name", "best_of", "use_beam_search", "length_penalty", "echo"],
   ...["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template"],
   ...["chat_template_kwargs", "add_generation_prompt", "continue_final_message", "skip_special_tokens"],
@@ -197,10 +198,12 @@ function documentIds(body: Pick<Body, "documents">): readonly string[] {
 
 function toRequest(body: Body): ChatBody {
   const ids = documentIds(body);
+  const { lowered, breakpoints } = body.messages;
+  const { caches, retention } = cacheUse(body, breakpoints);
   const documents = (body.documents ?? []).map(({ title, text }, index) => ({ id: ids[index] ?? "", title, text }));
   const request: ChatRequest = {
     model: body.model,
-    messages: body.messages,
+    messages: lowered,
     tools: toolUseOf(chatToolsAsked(body)),
     documents,
     fileSearch: body.file_search,
@@ -210,7 +213,8 @@ function toRequest(body: Body): ChatBody {
     stops: body.stop ?? [],
     cacheSalt: body.cache_salt,
     cacheKey: body.prompt_cache_key,
-    reuse: body.spangate?.reuse ?? true,
+    reuse: caches && (body.spangate?.reuse ?? true),
+    retention,
     attention: body.spangate?.attention ?? "span",
     diagnose: body.spangate?.prompt_cache_diagnostics ?? false,
   };

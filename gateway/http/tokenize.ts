@@ -97,7 +97,7 @@ async function tokensOf(
 ): Promise<readonly number[]> {
   if (messages === undefined) return [...(await pipeline.encodeText(tenantId, prompt ?? "", opening))];
   const nothingElse = { documents: [], fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
-  return await pipeline.promptTokenIds(tenantId, { model, messages, ...nothingElse });
+  return await pipeline.promptTokenIds(tenantId, { model, messages: messages.lowered, ...nothingElse });
 }
 
 /** Special tokens by their names, all others by their bytes: a character may be spread over several. */

@@ -236,7 +236,7 @@ test("owners that contradict the plan are refused by name", () => {
     [{ owners: { owners: [{ number: 1 }], ofRun: Uint16Array.of(1) } }, "an index of owners.ofRun"],
     [{ owners: { owners: [{ number: 1 }], ofRun: Uint16Array.of(0, 0) } }, "owners.ofRun has 2 entries"],
     [{ owners: { owners: [], ofRun: Uint16Array.of(0) } }, "an index of owners.ofRun"],
-    [{ retention: 5 }, "retention"],
+    [{ retention: 6 }, "retention"],
     [{ retention: -1 }, "retention"],
   ];
   for (const [change, name] of broken) {

@@ -16,5 +16,10 @@ export interface PlanOwners {
   readonly ofRun: Uint16Array;
 }
 
+const minuteMs = 60_000;
+
 /** How long blocks can be asked to be retained after they were used last; an index names one. */
-export const retentionTimesMs = [0, 5 * 60_000, 30 * 60_000, 60 * 60_000, 24 * 60 * 60_000] as const;
+export const retentionTimesMs = [0, 5, 30, 60, 12 * 60, 24 * 60].map((minutes) => minutes * minuteMs);
+
+export const retentionOf = { "5m": 1, "30m": 2, "1h": 3, "12h": 4, "24h": 5 } as const;
+export type RetentionTime = keyof typeof retentionOf;
