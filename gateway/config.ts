@@ -28,6 +28,8 @@ export const limits = {
   bodyBytesPerMs: 32,
   /** Commas in a body: JSON of many small values costs far more than its bytes. */
   jsonCommas: 500_000,
+  /** Fields of one object in a body. */
+  jsonFields: 2_048,
   messages: 1_024,
   contentParts: 256,
   documents: 512,

@@ -30,9 +30,11 @@ const setComparison = z.strictObject({
   value: z.array(z.union([text, z.number()])).max(corpusLimits.maxFilterValues),
 });
 
+const unknownType = "must be eq, ne, gt, gte, lt, lte, in, nin, and or or";
+
 /** Levels are spelled out, so that a filter of any depth cannot exhaust the parser's stack. */
 function filterSchema(depth: number): z.ZodType<AttributeFilter> {
-  if (depth === 1) return z.union([singleComparison, setComparison]);
+  if (depth === 1) return z.discriminatedUnion("type", [singleComparison, setComparison], unknownType);
   const compound = z.strictObject({
     type: z.enum(["and", "or"]),
     filters: z
@@ -40,13 +42,13 @@ function filterSchema(depth: number): z.ZodType<AttributeFilter> {
       .min(1)
       .max(corpusLimits.maxFilterNodes),
   });
-  return z.union([singleComparison, setComparison, compound]);
+  return z.discriminatedUnion("type", [singleComparison, setComparison, compound], unknownType);
 }
 
 /** Bounded in depth and in the number of comparisons. */
 export const attributeFilterSchema = filterSchema(corpusLimits.maxFilterDepth).refine(
   (filter) => nodeCount(filter) <= corpusLimits.maxFilterNodes,
-  { message: `A filter can have at most ${corpusLimits.maxFilterNodes} parts.` },
+  { message: `a filter can have at most ${corpusLimits.maxFilterNodes} parts` },
 );
 
 function nodeCount(filter: AttributeFilter): number {

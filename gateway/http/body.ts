@@ -22,7 +22,7 @@ export async function readJson<Schema extends z.ZodType>(
     throw new ApiError("unsupported_media_type", { message: "Send the body as application/json." });
   }
   const text = decode(await readBody(context, options.maxBytes ?? limits.bodyBytes));
-  refuseCostlyJson(text, limits.jsonDepth, limits.jsonCommas);
+  refuseCostlyJson(text, limits.jsonDepth, limits.jsonCommas, limits.jsonFields);
   let parsed: unknown;
   try {
     parsed = JSON.parse(text);
@@ -98,18 +98,29 @@ const closeBracket = 0x5d;
 const comma = 0x2c;
 
 /**
- * Counts brackets and commas outside strings, so that nothing recursive ever meets a deep value and no parser builds
- * millions of small ones.
+ * Counts brackets and commas outside strings, so that nothing recursive ever meets a deep value, no parser builds
+ * millions of small ones, and no schema looks at each of a hundred thousand names.
  */
-export function refuseCostlyJson(text: string, maxDepth: number, maxCommas: number): void {
+export function refuseCostlyJson(text: string, maxDepth: number, maxCommas: number, maxFields = maxCommas): void {
   let depth = 0;
   let commas = 0;
+  /** Commas of the value that is open at each depth; of an array, none. */
+  const fieldCommas: number[] = [];
   for (let index = 0; index < text.length; index++) {
     const code = text.charCodeAt(index);
     if (code === quote) index = endOfString(text, index + 1);
-    else if (code === openBrace || code === openBracket) depth += 1;
-    else if (code === closeBrace || code === closeBracket) depth -= 1;
-    else if (code === comma) commas += 1;
+    else if (code === openBrace || code === openBracket) {
+      depth += 1;
+      fieldCommas[depth] = code === openBrace ? 0 : Number.NEGATIVE_INFINITY;
+    } else if (code === closeBrace || code === closeBracket) depth = Math.max(0, depth - 1);
+    else if (code === comma) {
+      commas += 1;
+      const fields = (fieldCommas[depth] ?? 0) + 1;
+      fieldCommas[depth] = fields;
+      if (fields >= maxFields) {
+        throw new ApiError("invalid_request", { message: `An object may have at most ${maxFields} fields.` });
+      }
+    }
     if (depth > maxDepth) {
       throw new ApiError("nesting_too_deep", { message: `The body may be nested ${maxDepth} deep at most.` });
     }

@@ -85,6 +85,23 @@ test("fields out of bounds or unknown are named", async () => {
   expect((await call(it.app, key, "POST", search, { query: "a", filters: nodes(63) })).status).toBe(200);
 });
 
+test("an object of many fields is refused before anything looks at them", async () => {
+  const entries = (count: number) =>
+    Object.fromEntries(Array.from({ length: count }, (_, index) => [`k${index}`, "v"]));
+  const answer = async (body: unknown) => {
+    const { body: said } = await call(it.app, key, "POST", "/v1/vector_stores", body);
+    return (said as { error: { message: string; param: string | null } }).error;
+  };
+  expect(await answer({ metadata: entries(2_048) })).toMatchObject({ param: "metadata" });
+  const refused = { message: "An object may have at most 2048 fields.", param: null };
+  expect(await answer({ metadata: entries(2_049) })).toMatchObject(refused);
+  // Counted for each object, and not for arrays; what is within a text does not count.
+  expect(await answer({ metadata: { a: entries(1_500), b: entries(1_500) } })).toMatchObject({ param: "metadata.a" });
+  expect(await answer({ file_ids: Array.from({ length: 3_000 }, () => 1) })).toMatchObject({ param: "file_ids[0]" });
+  expect(await answer({ name: ",".repeat(3_000) })).toMatchObject({ param: "name" });
+  expect(await answer({ a: [entries(3), entries(2_049)] })).toMatchObject(refused);
+});
+
 test("query strings are bounded too", async () => {
   const cases = [
     "limit=0",
