@@ -7,6 +7,7 @@ import { createApp } from "../../gateway/app.ts";
 import { ComparedPrompts } from "../../gateway/compared-prompts.ts";
 import type { RetrievedFragment } from "../../gateway/corpus/retrieve.ts";
 import { countChoice } from "../../gateway/counted.ts";
+import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
 import type { OpenLink } from "../../gateway/dispatch/link.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import { addGenerationRoutes } from "../../gateway/http/generation-routes.ts";
@@ -64,6 +65,8 @@ export interface ChatRigOptions {
   /** Workers of another make; `ticking` and `ready` mean nothing to them. */
   readonly openLink?: OpenLink;
   readonly rateLimits?: RateLimitDeps;
+  /** Bounds of the dispatcher that are other than the rig's. */
+  readonly dispatch?: Partial<DispatcherOptions>;
   /** Another than the plain ChatML one. */
   readonly model?: ModelText;
   /** What the model answers, control tokens in it as such; absent: the prompt's last run. */
@@ -72,7 +75,11 @@ export interface ChatRigOptions {
 
 export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, ...other }: ChatRigOptions = {}) {
   const { processes, openLink } = fakeLinks();
-  const workers = makeRig(other.openLink ?? (ticking ? tickingLinks(openLink, processes) : openLink), ["cpu"]);
+  const workers = makeRig(
+    other.openLink ?? (ticking ? tickingLinks(openLink, processes) : openLink),
+    ["cpu"],
+    other.dispatch,
+  );
   workers.supervisor.start(workers.dispatcher);
   if (ready) processes[0]?.ready();
   const model = other.model ?? models.chatml;
