@@ -93,6 +93,67 @@ describe("a server that logs all there is to log", () => {
     for (const [index, text] of secrets.entries()) expect([index, seen.includes(text)]).toEqual([index, false]);
   });
 
+  test("nor of a request that fails, on any route, whatever is wrong with it", async () => {
+    const text = await (await fetch(`${server.url}/openapi.json`)).text();
+    const { paths } = JSON.parse(text) as { paths: Record<string, Record<string, unknown>> };
+    const routes = Object.entries(paths).flatMap(([path, methods]) =>
+      Object.keys(methods).map((method) => [path, method]),
+    );
+    expect(routes.length).toBeGreaterThan(40);
+    const form = new FormData();
+    form.set("canary-field", "canary-value");
+    form.set("file", new File(["canary"], "canary.bin"), "canary.bin");
+    const json = { "content-type": "application/json" };
+    const bodies: readonly (readonly [Record<string, string>, NonNullable<RequestInit["body"]>])[] = [
+      [json, '{"canary-json'],
+      [
+        json,
+        JSON.stringify({ model: "canary-model", input: "canary", messages: "canary", "canary-field": ["canary"] }),
+      ],
+      [json, JSON.stringify({ g: { model: "canary", input: { canary: ["canary"] } } })],
+      [{ "content-type": "application/x-ndjson" }, '{"custom_id": "canary", "query": {"user": "canary"}}\ncanary'],
+      [{ "content-type": "canary/type" }, "canary"],
+      [{}, form],
+    ];
+    const headers = {
+      "user-agent": "canary-agent",
+      cookie: "canary=1",
+      referer: "http://canary/",
+    };
+    const statuses = new Set<number>();
+    for (const [path = "", method = ""] of routes) {
+      const url = `${server.url}${path.replace(/\{\w+\}/g, "canary-id")}?canary=canary&after=canary`;
+      for (const key of [tenant.apiKey, server.adminKey, "sk-canary"]) {
+        const authorization = `Bearer ${key}`;
+        for (const [type, body] of method === "get" ? [[{}, null] as const] : bodies) {
+          const response = await fetch(url, {
+            method: method.toUpperCase(),
+            headers: { ...headers, ...type, authorization },
+            body,
+          });
+          await response.body?.cancel();
+          statuses.add(response.status);
+        }
+      }
+    }
+    expect([...statuses].filter((status) => status >= 500)).toEqual([]);
+    for (const status of [400, 401, 403, 404, 415]) expect([status, statuses.has(status)]).toEqual([status, true]);
+    // What the server itself gets wrong is logged with more: its worker is lost under an open stream.
+    const workers = await server.admin.json<{ data: { pid: number }[] }>("GET", "/admin/v1/workers");
+    const body = { model: server.model, messages: [{ role: "user", content: "canary-lost" }], stream: true };
+    const lost = send(server, tenant.apiKey, "/v1/chat/completions", { ...body, max_tokens: 200, ignore_eos: true });
+    const inFlight = async (): Promise<boolean> =>
+      (
+        await (await fetch(`${server.url}/metrics`, { headers: { authorization: `Bearer ${server.adminKey}` } })).text()
+      ).includes("spangate_requests_in_flight 1");
+    while (!(await inFlight())) await Bun.sleep(1);
+    for (const { pid } of workers.data) process.kill(pid, "SIGKILL");
+    await lost;
+    const seen = await operatorsSee();
+    expect(seen).toContain("worker");
+    expect(seen.match(/.{0,60}canary.{0,20}/g) ?? []).toEqual([]);
+  });
+
   test("usage is what the metrics counted", async () => {
     const other = await server.tenant("other");
     const messages = [{ role: "user", content: "Who is Anna?" }];
