@@ -12,6 +12,7 @@ import type { TokenBytes } from "./lower/detokenizer.ts";
 import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
 import { completionTokens, tokenCount } from "./room.ts";
 import { traced } from "./telemetry/tracer.ts";
+import { checkPromptIds, checkTokenIds } from "./token-checks.ts";
 import type { CallReaderOptions } from "./tools/call-reader.ts";
 import { openTools } from "./tools/open-tools.ts";
 import type { ToolUse } from "./tools/tool-use.ts";
@@ -280,20 +281,6 @@ function planDocuments(
 ): readonly LowerDocument[] {
   const own = request.documents.map((document) => ({ ...document, salt }));
   return [...own, ...retrieved.map(({ id, text, salt: corpusSalt }) => ({ id, text, salt: corpusSalt }))];
-}
-
-function checkPromptIds(card: ModelCard, tokenIds: readonly number[]): void {
-  if (tokenIds.every((tokenId) => tokenId < card.vocabSize)) return;
-  const message = "prompt has a token that the model does not have.";
-  throw new ApiError("invalid_value", { message, param: "prompt" });
-}
-
-function checkTokenIds(card: ModelCard, params: Omit<GenerateParams, "maxTokens">): void {
-  const refuse = (param: string): never => {
-    throw new ApiError("invalid_value", { message: `${param} names a token that the model does not have.`, param });
-  };
-  if (params.sampling.logitBias.some(([tokenId]) => tokenId >= card.vocabSize)) refuse("logit_bias");
-  if (params.stopTokenIds.some((tokenId) => tokenId >= card.vocabSize)) refuse("stop_token_ids");
 }
 
 /** Choices of one request draw from different streams of random numbers. */

@@ -13,6 +13,7 @@ interface Objects {
   readonly storeId: string;
   readonly sharedId: string;
   readonly jobId: string;
+  readonly fragmentId: string;
 }
 
 type By = "admin" | "tenant";
@@ -32,6 +33,9 @@ const changes: readonly (readonly [route: string, by: By, body?: object])[] = [
   ["DELETE /admin/v1/vector_stores/:shared_id/grants/:other_id", "tenant"],
   ["POST /admin/v1/vector_stores/:vector_store_id/prepare", "tenant", {}],
   ["POST /admin/v1/jobs/:job_id/cancel", "tenant", {}],
+  ["POST /admin/v1/fragments/:fragment_id/pin", "tenant", {}],
+  ["POST /admin/v1/fragments/:fragment_id/unpin", "tenant", {}],
+  ["POST /admin/v1/fragments/:fragment_id/evict", "tenant", {}],
   ["DELETE /v1/vector_stores/:vector_store_id/files/:file_id", "tenant"],
   ["DELETE /v1/vector_stores/:vector_store_id", "tenant"],
   ["DELETE /v1/files/:file_id", "tenant"],
@@ -52,15 +56,27 @@ describe("audited changes", () => {
     const [storeId, sharedId] = [await create([fileId]), await create([])];
     await call(app, key, "POST", `/admin/v1/vector_stores/${sharedId}/grants`, { tenant_id: otherId });
     const job = await call(app, key, "POST", `/admin/v1/vector_stores/${sharedId}/prepare`, {});
-    objects = { tenantId, otherId, key, keyId: keys.ids[0] ?? "", fileId, storeId, sharedId, jobId: job.id };
+    await store.world.corpus.idle();
+    const [fragmentId = ""] = (await call(app, key, "GET", `/admin/v1/vector_stores/${storeId}/fragments`)).ids;
+    objects = {
+      tenantId,
+      otherId,
+      key,
+      keyId: keys.ids[0] ?? "",
+      fileId,
+      storeId,
+      sharedId,
+      jobId: job.id,
+      fragmentId,
+    };
   });
   afterEach(() => store.world.remove());
 
   const make = ([route, by, body]: (typeof changes)[number]): Promise<Answer> => {
-    const { tenantId, otherId, key, keyId, fileId, storeId, sharedId, jobId } = objects;
+    const { tenantId, otherId, key, keyId, fileId, storeId, sharedId, jobId, fragmentId } = objects;
     const ids: Record<string, string> = {
       ...{ tenant_id: tenantId, other_id: otherId, key_id: keyId, file_id: fileId },
-      ...{ vector_store_id: storeId, shared_id: sharedId, job_id: jobId },
+      ...{ vector_store_id: storeId, shared_id: sharedId, job_id: jobId, fragment_id: fragmentId },
     };
     const [method = "", path = ""] = route.split(" ");
     const url = path.replace(/:(\w+)/g, (_, name) => ids[name] ?? "");
@@ -68,7 +84,16 @@ describe("audited changes", () => {
     return call(store.app, by === "admin" ? store.adminKey : key, method, url, sent);
   };
   const rowsOf = (table: string) => store.world.db.client.query(`select * from ${table}`).all();
-  const tables = ["tenants", "api_keys", "corpora", "corpus_grants", "files", "tenant_limits", "api_key_limits"];
+  const tables = [
+    "tenants",
+    "api_keys",
+    "corpora",
+    "corpus_grants",
+    "files",
+    "tenant_limits",
+    "api_key_limits",
+    "fragment_pins",
+  ];
   const state = () => JSON.stringify([...tables, "corpus_files"].map((table) => [table, rowsOf(table)]));
   const events = () => rowsOf("audit_events") as { action: string; object_ids: string }[];
 
