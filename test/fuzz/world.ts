@@ -24,6 +24,7 @@ export type ObjectIds = Readonly<Record<string, string>>;
 
 export interface FuzzWorld extends AsyncDisposable {
   readonly url: string;
+  readonly dataDir: string;
   readonly routes: readonly RouteDeclaration[];
   readonly adminKey: string;
   /** Of the caller's own objects; those of `tenant_id` and `key_id` belong to a tenant that may be spoilt. */
@@ -75,6 +76,7 @@ export async function openWorld({ settings = {}, requestsFile }: WorldOptions = 
   const state = { ids: await objects.of(caller), renewing: undefined as Promise<void> | undefined };
   return {
     url: server.url,
+    dataDir,
     routes: server.routes,
     adminKey,
     caller,
