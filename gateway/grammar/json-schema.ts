@@ -6,8 +6,11 @@
 import type { ByteGrammar, GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { areApart } from "./apart.ts";
 import { type Alternative, GrammarBuilder, GrammarTooLarge, literal } from "./builder.ts";
+import { formats } from "./formats.ts";
 import * as json from "./json-values.ts";
 import { integerBetween, numberBetween } from "./number-range.ts";
+import { PatternFault, patternAutomaton } from "./pattern.ts";
+import { patternString } from "./pattern-string.ts";
 import { annotations, countOf, keywordsOf, listAt, mapAt, rangeOf, SchemaFault, typesOf } from "./schema-parts.ts";
 
 /** Schemas inside schemas. */
@@ -87,10 +90,8 @@ class SchemaCompiler {
         return this.#object(fields, path, depth);
       case "array":
         return this.#array(fields, path, depth);
-      case "string": {
-        const [least, most] = countOf(fields, ["minLength", "maxLength"], path, maxChars);
-        return json.string(it, least, most);
-      }
+      case "string":
+        return this.#string(fields, path);
       case "number":
       case "integer":
         return this.#number(type, fields, path);
@@ -98,6 +99,22 @@ class SchemaCompiler {
         return json.boolean(it);
       default:
         return json.nothing(it);
+    }
+  }
+
+  #string(fields: Schema, path: Path): GrammarSymbol {
+    const [least, most] = countOf(fields, ["minLength", "maxLength"], path, maxChars);
+    const { pattern, format } = fields;
+    // A pattern beside a format says what the format is.
+    const keyword = pattern === undefined ? "format" : "pattern";
+    const wanted = pattern ?? (typeof format === "string" ? formats[format] : undefined);
+    if (wanted === undefined && format === undefined) return json.string(this.#it, least, most);
+    const at = [...path, keyword];
+    if (typeof wanted !== "string") throw new SchemaFault(at, "is not supported here");
+    try {
+      return patternString(this.#it, patternAutomaton(wanted), least, most);
+    } catch (error) {
+      throw error instanceof PatternFault ? new SchemaFault(at, error.message) : error;
     }
   }
 

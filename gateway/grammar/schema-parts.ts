@@ -22,7 +22,7 @@ const rangeKeywords = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaxim
 const keywordsOfType: Readonly<Record<string, readonly string[]>> = {
   object: ["properties", "required", "additionalProperties", "propertyNames"],
   array: ["items", "prefixItems", "additionalItems", "minItems", "maxItems"],
-  string: ["minLength", "maxLength"],
+  string: ["minLength", "maxLength", "pattern", "format"],
   number: rangeKeywords,
   integer: rangeKeywords,
   boolean: [],

@@ -11,6 +11,12 @@ const choice = z.object({
   answer: z.enum(["yes", "no"]),
   count: z.int().min(0).max(9),
   rating: z.number().min(0).max(1),
+  day: z.iso.date(),
+  code: z.string().regex(/^[A-Z]{2}\d{2}$/),
+  place: z.discriminatedUnion("kind", [
+    z.object({ kind: z.literal("room"), floor: z.int().positive().max(40) }),
+    z.object({ kind: z.literal("home"), remote: z.boolean().nullable() }),
+  ]),
 });
 const settings = { temperature: 0, maxOutputTokens: 40, maxRetries: 0 };
 

@@ -1,6 +1,8 @@
 /** `openai`: chat and text completions, whole and streamed, aborted, refused and tried again. */
 import { describe, expect, test } from "bun:test";
 import OpenAI from "openai";
+import { zodResponseFormat } from "openai/helpers/zod";
+import { z } from "zod";
 import type { ChatParams, ChatStreamParams } from "../support/openai.ts";
 import { answer, choiceSchema, countingFetch, documents, question, type Suite, thrownBy } from "./suite.ts";
 
@@ -90,6 +92,16 @@ export function openaiChat(suite: Suite): void {
       } as const;
       const parsed = await client.chat.completions.parse(params({ response_format: { ...format }, max_tokens: 400 }));
       expect(["yes", "no"]).toContain((parsed.choices[0]?.message.parsed as { answer: string } | null)?.answer ?? "");
+      const schema = z.object({
+        answer: z.enum(["yes", "no"]),
+        day: z.iso.date(),
+        count: z.int().min(0).max(9).nullable(),
+      });
+      const typed = await client.chat.completions.parse({
+        ...params({ max_tokens: 400 }),
+        response_format: zodResponseFormat(schema, "choice"),
+      });
+      expect(schema.parse(typed.choices[0]?.message.parsed)).toBeDefined();
       const object = await client.chat.completions.create(
         params({ response_format: { type: "json_object" }, max_tokens: 5, logit_bias: {} }),
       );

@@ -26,6 +26,7 @@ const { schema: schemas } = fc.letrec<{ schema: object; leaf: object }>((tie) =>
     fc.constant({ type: "number" }),
     fc.constant({ type: ["integer", "null", "number"] }),
     ranges,
+    fc.constantFrom("^(?:ab|世){1,2}$", "^\\d{2}:[0-5]$", '^["a]?$').map((pattern) => ({ type: "string", pattern })),
     fc.tuple(fc.nat(3), fc.nat(5)).map(([min, more]) => ({ type: "string", minLength: min, maxLength: min + more })),
     fc
       .uniqueArray(fc.jsonValue({ maxDepth: 1 }), { minLength: 1, maxLength: 4, selector: sortedText })
@@ -193,7 +194,11 @@ describe("refused with its path", () => {
   let deep: object = { type: "null" };
   for (let i = 0; i < 40; i++) deep = { type: "array", items: deep };
   const cases: readonly (readonly [string, unknown, string])[] = [
-    ["a pattern", nested({ type: "string", pattern: "^a" }), "properties.a.items.pattern"],
+    ["a pattern that looks ahead", nested({ type: "string", pattern: "^(?=a)" }), "properties.a.items.pattern"],
+    ["a pattern that is none", { type: "string", pattern: "(a" }, "pattern"],
+    ["a pattern that is too large", { type: "string", pattern: "(?:a{1000}){1000}" }, "pattern"],
+    ["a pattern of too many states", { type: "string", pattern: "(?:a|b)*a(?:a|b){20}" }, "pattern"],
+    ["a format that is not known", { type: "string", format: "iri" }, "format"],
     ["a multiple", { type: "integer", multipleOf: 3 }, "multipleOf"],
     ["a bound that is no number", { type: "integer", minimum: "3" }, "minimum"],
     ["a bound between integers", { type: "number", minimum: 0.5 }, ""],
