@@ -180,23 +180,30 @@ describe("a server that logs all there is to log", () => {
   });
 });
 
-test("SIGTERM: the server is not ready any more, streams that are open end whole, and the process ends with 0", async () => {
+test("SIGTERM: open streams end whole, nothing new is taken, and the process ends with 0", async () => {
   await using server = await startTestServer();
   const { apiKey } = await server.tenant("drained");
-  const body = {
-    model: server.model,
-    messages: [{ role: "user", content: "Tell me a story." }],
-    max_tokens: 48,
-    ignore_eos: true,
-    stream: true,
-  };
-  /** Resolves with the first piece of the stream, to what reads the rest. */
-  const open = async () => {
-    const response = await fetch(`${server.url}/v1/chat/completions`, {
+  const { model } = server;
+  const messages = [{ role: "user", content: "Tell me a story." }];
+  const long = { max_tokens: 400, ignore_eos: true };
+  const g = { model, max_tokens: 200, input: { user: "Tell me a story." } };
+  /** What each route's stream ends with. */
+  const kinds: readonly (readonly [path: string, body: object, end: string])[] = [
+    ["/v1/chat/completions", { model, messages, stream: true, ...long }, "data: [DONE]\n\n"],
+    ["/v1/completions", { model, prompt: "Once", stream: true, ...long }, "data: [DONE]\n\n"],
+    ["/v1/responses", { model, input: "Tell me.", stream: true, max_output_tokens: 200 }, "response."],
+    ["/v1/messages", { model, messages, stream: true, max_tokens: 200 }, "message_stop"],
+    ["/v1/query/execute?stream=true", { g }, "data: [DONE]\n\n"],
+  ];
+  const post = (path: string, body: object) =>
+    fetch(server.url + path, {
       method: "POST",
       headers: { authorization: `Bearer ${apiKey}`, "content-type": "application/json" },
       body: JSON.stringify(body),
     });
+  /** Resolves with the first piece of the stream, to what reads the rest. */
+  const open = async ([path, body]: (typeof kinds)[number]) => {
+    const response = await post(path, body);
     const reader = (response.body as ReadableStream<Uint8Array>).getReader();
     const pieces = [(await reader.read()).value ?? new Uint8Array(0)];
     return async (): Promise<string> => {
@@ -204,18 +211,24 @@ test("SIGTERM: the server is not ready any more, streams that are open end whole
       return Buffer.concat(pieces).toString();
     };
   };
-  const streams = await Promise.all(Array.from({ length: 6 }, open));
+  const streams = await Promise.all(kinds.map(open));
   server.process.kill("SIGTERM");
-  const texts = streams.map((read) => read());
-  const isReady = async (): Promise<boolean> =>
-    await fetch(`${server.url}/ready`).then(
-      ({ ok }) => ok,
-      () => false,
-    );
-  while (await isReady()) await Bun.sleep(5);
-  for (const text of await Promise.all(texts)) {
-    expect(text).toEndWith("data: [DONE]\n\n");
-    expect(text).toContain('"finish_reason":"length"');
+  const ready = async () => {
+    const response = await fetch(`${server.url}/ready`);
+    return { status: response.status, body: (await response.json()) as { status: string } };
+  };
+  let state = await ready();
+  while (state.status === 200) state = await ready();
+  expect(state).toMatchObject({ status: 503, body: { status: "draining" } });
+  expect((await fetch(`${server.url}/health`)).status).toBe(200);
+  for (const [path, body] of kinds) {
+    const refused = await post(path, body);
+    expect([path, refused.status, refused.headers.get("retry-after")]).toEqual([path, 503, "1"]);
+    expect(await refused.text()).toContain("The server is shutting down.");
+  }
+  for (const [index, text] of (await Promise.all(streams.map((read) => read()))).entries()) {
+    const [path, , end = ""] = kinds[index] ?? [];
+    expect([path, text.includes(end), /"error":\s*\{/.test(text)]).toEqual([path, true, false]);
   }
   expect(await server.process.exited).toBe(0);
 });
