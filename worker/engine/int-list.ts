@@ -17,7 +17,7 @@ export class IntList {
   }
 
   push4(a: number, b: number, c: number, d: number): void {
-    this.reserve(4);
+    if (this.length + 4 > this.memory.length) this.reserve(4);
     const { memory, length } = this;
     memory[length] = a;
     memory[length + 1] = b;

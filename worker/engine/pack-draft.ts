@@ -19,10 +19,24 @@ const itemsPerSlot = [1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4] as const;
 /** A step that takes at most so much longer than one of equal items is not cut. */
 const evenEnough = 1.05;
 
+/** How hubs are served: by leaf items alone, by items of few rows, or by items of many. */
+type HubKind = ItemKind | "none";
+
+/** m-tiles of the largest leaf items, as tried. */
+const tileCounts = [4, 2, 1] as const satisfies readonly [typeof fewTiles, ...number[]];
+
+/** Memory of one kind of arrangement, so that trying another leaves it as it is. */
+class Workspace {
+  readonly leafArranger = new RowArranger();
+  readonly hubArranger = new RowArranger();
+  readonly grouper = new HubGrouper();
+  /** One for each of `tileCounts`. */
+  readonly cutters = tileCounts.map(() => new LeafCutter());
+}
+
 /** What items are made of. */
 interface Arrangement {
-  /** How hubs are served: by leaf items alone, by items of few rows, or by items of many. */
-  readonly kind: ItemKind | "none";
+  readonly kind: HubKind;
   readonly leafOrder: RowOrder;
   readonly leaves: LeafItems;
   readonly hubOrder: RowOrder | undefined;
@@ -44,10 +58,7 @@ export interface PackChoice extends Cut {
 export class PackDraft {
   private readonly shape: PackShape;
   private readonly costs: PackCosts;
-  private readonly leafArranger = new RowArranger();
-  private readonly hubArranger = new RowArranger();
-  private readonly cutter = new LeafCutter();
-  private readonly grouper = new HubGrouper();
+  private readonly workspaces = { none: new Workspace(), few: new Workspace(), many: new Workspace() } as const;
   private readonly splitter: LeafSplitter;
   private readonly items: ItemWriter;
   /** Costs of one kernel's items. */
@@ -71,25 +82,18 @@ export class PackDraft {
   choose(stretches: Stretches, rowCount: number, hasMany: boolean, withHubs: boolean): PackChoice {
     const ranked = rankStretches(stretches);
     const allLeaves = new Uint8Array(stretches.count).fill(1);
-    const tryHubs = (mask: Uint8Array, kind: ItemKind | "none") =>
-      this.tryItems(stretches, mask, this.arrange(stretches, ranked, mask, rowCount, kind), hasMany);
     const plain = this.arrange(stretches, ranked, allLeaves, rowCount, "none");
     const plainPaid = leafCosts(plain.leafOrder, plain.leaves, stretches.count, this.costs);
-    let last = this.tryItems(stretches, allLeaves, plain, hasMany);
-    let best: { mask: Uint8Array; kind: ItemKind | "none"; time: number } = {
-      mask: allLeaves,
-      kind: plain.kind,
-      time: last.time,
-    };
+    let best = this.tryItems(stretches, allLeaves, plain, hasMany);
     const isShared = ranked.length > 0 && stretches.readers[ranked[0] + 1] - stretches.readers[ranked[0]] > 1;
     for (const kind of isShared && withHubs ? (["few", "many"] as const) : []) {
       const mask = this.hubsOf(stretches, ranked, rowCount, kind, plainPaid);
       if (mask === undefined) continue;
-      last = tryHubs(mask, kind);
-      if (last.time < best.time) best = { mask, kind, time: last.time };
+      const arrangement = this.arrange(stretches, ranked, mask, rowCount, kind);
+      const choice = this.tryItems(stretches, mask, arrangement, hasMany);
+      if (choice.time < best.time) best = choice;
     }
-    // All choices are made in the same memory.
-    return last.arrangement.kind === best.kind ? last : tryHubs(best.mask, best.kind);
+    return best;
   }
 
   /** @param relax parts are so many times longer */
@@ -117,8 +121,9 @@ export class PackDraft {
     const room = Math.floor(0.75 * this.shape.maxPartialRows);
     let chosen = chooseHubs(stretches, ranked, plainPaid, this.costs, kernel, room, isLeaf, hasHub);
     for (let round = 1, more = chosen; more > 0 && round < maxRounds; round++) {
-      const order = this.leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
-      const leaves = this.cutter.cut(order, this.costs, fewTiles, this.endsOf(order));
+      const { leafArranger, cutters } = this.workspaces[kind];
+      const order = leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
+      const leaves = cutters[0].cut(order, this.costs, fewTiles, this.endsOf(order));
       const paid = leafCosts(order, leaves, stretches.count, this.costs);
       more = chooseHubs(stretches, ranked, paid, this.costs, kernel, room, isLeaf, hasHub);
       chosen += more;
@@ -131,33 +136,32 @@ export class PackDraft {
     ranked: Int32Array,
     isLeaf: Uint8Array,
     rowCount: number,
-    kind: ItemKind | "none",
+    kind: HubKind,
   ): Arrangement {
-    const leafOrder = this.leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
-    const leaves = this.cutter.cut(leafOrder, this.costs, fewTiles, this.endsOf(leafOrder));
+    const { leafArranger, hubArranger, grouper, cutters } = this.workspaces[kind];
+    const leafOrder = leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
+    const leaves = cutters[0].cut(leafOrder, this.costs, fewTiles, this.endsOf(leafOrder));
     if (kind === "none") return { kind, leafOrder, leaves, hubOrder: undefined, packs: undefined };
     const isHub = Uint8Array.from(isLeaf, (leaf) => 1 - leaf);
-    const hubOrder = this.hubArranger.arrange(stretches, ranked, isHub, rowCount);
-    const packs = this.grouper.group(stretches, ranked, isLeaf, hubOrder, this.costs[kind]);
+    const hubOrder = hubArranger.arrange(stretches, ranked, isHub, rowCount);
+    const packs = grouper.group(stretches, ranked, isLeaf, hubOrder, this.costs[kind]);
     return { kind, leafOrder, leaves, hubOrder, packs };
   }
 
   /** Items of fewer m-tiles load more, but may fill the chip without partial results. */
   private tryItems(stretches: Stretches, mask: Uint8Array, arrangement: Arrangement, hasMany: boolean): PackChoice {
-    const { leafOrder } = arrangement;
+    const { kind, leafOrder } = arrangement;
+    const { cutters } = this.workspaces[kind];
     const ends = this.endsOf(leafOrder);
-    let tiles: number = fewTiles;
-    let best = this.cutOf(stretches, mask, arrangement, hasMany);
-    const isFull = arrangement.leaves.count > (2 * this.costs.itemSlots) / this.costs.few.loneRate;
-    for (let fewer = fewTiles / 2; fewer >= 1 && !isFull; fewer /= 2) {
-      const leaves = this.cutter.cut(leafOrder, this.costs, fewer, ends);
-      const cut = this.cutOf(stretches, mask, { ...arrangement, leaves }, hasMany);
-      if (cut.time >= best.time) continue;
-      best = cut;
-      tiles = fewer;
+    let best: PackChoice = { ...this.cutOf(stretches, mask, arrangement, hasMany), arrangement };
+    if (arrangement.leaves.count > (2 * this.costs.itemSlots) / this.costs.few.loneRate) return best;
+    for (let i = 1; i < tileCounts.length; i++) {
+      const leaves = cutters[i].cut(leafOrder, this.costs, tileCounts[i], ends);
+      const other = { ...arrangement, leaves };
+      const cut = this.cutOf(stretches, mask, other, hasMany);
+      if (cut.time < best.time) best = { ...cut, arrangement: other };
     }
-    const leaves = this.cutter.cut(leafOrder, this.costs, tiles, ends);
-    return { ...best, arrangement: { ...arrangement, leaves } };
+    return best;
   }
 
   /** Without packing, where rows of different pieces meet. */

@@ -37,9 +37,9 @@ export function kernelTime(
   if (items.length === 0) return 0;
   let total = 0;
   let longest = 0;
-  for (const cost of items) {
-    total += cost;
-    if (cost > longest) longest = cost;
+  for (let i = 0; i < items.length; i++) {
+    total += items[i];
+    if (items[i] > longest) longest = items[i];
   }
   const memory = (memoryTokens * memoryToken) / itemSlots;
   const slots = Math.floor(itemSlots / loneRate);

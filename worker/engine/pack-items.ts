@@ -64,14 +64,16 @@ export class ItemWriter {
       for (let i = first; i < end; i++) this.writer.addRow(packs.rows[i]);
       for (let start = 0, k = packs.firstStretch[pack]; k < packs.firstStretch[pack + 1]; k++) {
         const stretch = packs.stretches[k];
-        const [begin, stop] = [Math.max(0, from - start), Math.min(stretches.room[stretch], to - start)];
+        const begin = Math.max(0, from - start);
+        const stop = Math.min(stretches.room[stretch], to - start);
         start += stretches.room[stretch];
         if (Math.min(stop, stretches.tokens[stretch]) <= begin) continue;
         for (let i = first; i < end; i++) {
           this.writer.addOffset(stretches.offsets[readerOf(order, packs.rows[i], stretch)]);
         }
-        const rows = { firstRow: 0, rowCount: end - first, row: packs.rows[first] };
-        this.writer.addStretch(batch, stretches, { stretch, from: begin, to: stop, ...rows });
+        const rowCount = end - first;
+        const row = packs.rows[first];
+        this.writer.addStretch(batch, stretches, { stretch, from: begin, to: stop, firstRow: 0, rowCount, row });
       }
       this.writer.endItem(kind, words[at + partField.loads]);
     }
@@ -83,11 +85,13 @@ export class ItemWriter {
     for (let start = 0, d = depth; d < endDepth && start < to; d++) {
       const stretch = order.stretches[stretchesBefore + d];
       const room = stretches.room[stretch];
-      const [begin, stop] = [Math.max(0, from - start), Math.min(room, to - start)];
+      const begin = Math.max(0, from - start);
+      const stop = Math.min(room, to - start);
       if (begin < Math.min(stop, stretches.tokens[stretch])) {
         this.addOffsets(source, first, end, d);
-        const rows = { firstRow: 0, rowCount: end - first, row: order.rows[first] };
-        this.writer.addStretch(source.batch, stretches, { stretch, from: begin, to: stop, ...rows });
+        const rowCount = end - first;
+        const row = order.rows[first];
+        this.writer.addStretch(source.batch, stretches, { stretch, from: begin, to: stop, firstRow: 0, rowCount, row });
       }
       start += room;
     }
@@ -120,8 +124,10 @@ export class ItemWriter {
     const row = order.rows[from];
     const stretch = order.stretches[order.starts[row] + depth];
     this.addOffsets(source, from, to, depth);
-    const tokens = { from: 0, to: stretches.room[stretch] };
-    this.writer.addStretch(batch, stretches, { stretch, ...tokens, firstRow: from - first, rowCount: to - from, row });
+    const firstRow = from - first;
+    const rowCount = to - from;
+    const end = stretches.room[stretch];
+    this.writer.addStretch(batch, stretches, { stretch, from: 0, to: end, firstRow, rowCount, row });
   }
 
   private addOffsets({ stretches, order }: PartSource, from: number, to: number, depth: number): void {

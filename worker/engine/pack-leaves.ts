@@ -65,18 +65,26 @@ export class LeafCutter {
     const { rowsPerTile, few, item } = costs;
     const { tokens, sharedTokens } = order;
     const end = Math.min(order.count, start + maxRows);
+    const before = cost[start] + item;
+    const { tile } = few;
     let shared = tokens[start];
     let inTiles = 0;
+    let tilesBefore = -1;
+    let leftInTile = 0;
     for (let i = start; i < end; i++) {
+      const own = sharedTokens[i];
       if (i > start) {
         if (isEnd !== undefined && isEnd[i] === 1) return;
-        if (sharedTokens[i] < shared) shared = sharedTokens[i];
+        if (own < shared) shared = own;
       }
-      const isNewTile = (i - start) % rowsPerTile === 0;
-      inTiles += isNewTile ? tokens[i] : tokens[i] - sharedTokens[i];
-      const tileCount = Math.floor((i - start) / rowsPerTile) + 1;
-      const loads = inTiles - (tileCount - 1) * shared;
-      const price = cost[start] + item + Math.max(loads, few.tile * inTiles);
+      inTiles += tokens[i];
+      if (leftInTile === 0) {
+        leftInTile = rowsPerTile;
+        tilesBefore += 1;
+      } else inTiles -= own;
+      leftInTile -= 1;
+      const loads = inTiles - tilesBefore * shared;
+      const price = before + Math.max(loads, tile * inTiles);
       if (price < cost[i + 1]) {
         cost[i + 1] = price;
         from[i + 1] = start;
