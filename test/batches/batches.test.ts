@@ -214,8 +214,11 @@ describe("a batch", () => {
     const ended = get(service, batch);
     expect(ended).toMatchObject({ status: "expired", completed: 0, failed: 3, outputFileId: null });
     expect(sent).toEqual([]);
-    const lines = await readFile(ended.errorFileId);
-    expect(lines).toMatchObject([{}, {}, { custom_id: "line-2", response: null, error: { code: "batch_expired" } }]);
+    expect(await readFile(ended.errorFileId)).toMatchObject([
+      {},
+      {},
+      { custom_id: "line-2", response: null, error: { code: "batch_expired" } },
+    ]);
   });
 
   test("ends when its key is revoked, and when its file is deleted", async () => {
@@ -249,8 +252,8 @@ describe("a batch", () => {
     await service.idle();
     const ended = get(service, batch);
     expect(ended).toMatchObject({ status: "completed", completed: 3, failed: 3 });
-    const errors = await readFile(ended.errorFileId);
-    for (const { error } of errors) expect(error).toMatchObject({ code: "batch_output_limit" });
+    for (const { error } of await readFile(ended.errorFileId))
+      expect(error).toMatchObject({ code: "batch_output_limit" });
   });
 
   test("goes with its tenant", async () => {
