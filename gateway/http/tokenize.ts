@@ -6,10 +6,12 @@ import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { Pipeline } from "../pipeline.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
+import { chatToolsAsked } from "./chat-tools.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { declare } from "./route.ts";
 import { chatFields, optional } from "./schemas.ts";
 import { tokenIdList } from "./text-completions.ts";
+import { checkTools, toolUseOf } from "./tool-schemas.ts";
 
 export interface TokenizeDeps {
   readonly pipeline: Pick<Pipeline, "encodeText" | "promptTokenIds" | "modelCard">;
@@ -22,6 +24,7 @@ const tokenizeSchema = z
     model: optional(chatFields.model),
     prompt: optional(z.string()),
     messages: optional(chatFields.messages),
+    tools: chatFields.tools,
     add_special_tokens: optional(z.boolean()),
     add_generation_prompt: optional(z.literal(true, "the start of the answer is a part of every prompt")),
     return_token_strs: optional(z.boolean()),
@@ -32,6 +35,10 @@ const tokenizeSchema = z
     };
     if (body.prompt === undefined && body.messages === undefined) refuse("prompt", "is missing, and so is messages");
     if (body.prompt !== undefined && body.messages !== undefined) refuse("prompt", "cannot stand beside messages");
+    checkTools(chatToolsAsked(toolsIn(body)), (path, text) => {
+      context.addIssue({ code: "custom", path: [...path], message: text, input: body });
+    });
+    if (body.messages === undefined && body.tools !== undefined) refuse("tools", "are shown beside messages only");
     if (body.messages === undefined) return;
     if (body.add_special_tokens !== undefined) refuse("add_special_tokens", "is the template's affair with messages");
   });
@@ -43,7 +50,7 @@ const detokenizeSchema = z.strictObject({
 });
 
 const unsupportedFields: ReadonlySet<string> = new Set([
-  ...["continue_final_message", "chat_template", "chat_template_kwargs", "mm_processor_kwargs", "tools"],
+  ...["continue_final_message", "chat_template", "chat_template_kwargs", "mm_processor_kwargs"],
 ]);
 
 export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
@@ -93,12 +100,17 @@ async function tokensOf(
   pipeline: TokenizeDeps["pipeline"],
   tenantId: string,
   model: string,
-  { prompt, messages, add_special_tokens: opening = true }: TokenizeBody,
+  { prompt, messages, tools, add_special_tokens: opening = true }: TokenizeBody,
 ): Promise<readonly number[]> {
   if (messages === undefined) return [...(await pipeline.encodeText(tenantId, prompt ?? "", opening))];
   const nothingElse = { documents: [], fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
-  return await pipeline.promptTokenIds(tenantId, { model, messages: messages.lowered, ...nothingElse });
+  const shown = toolUseOf(chatToolsAsked(toolsIn({ tools })));
+  return await pipeline.promptTokenIds(tenantId, { model, messages: messages.lowered, tools: shown, ...nothingElse });
 }
+
+const toolsIn = ({ tools }: Pick<TokenizeBody, "tools">) => {
+  return { tools, tool_choice: undefined, parallel_tool_calls: undefined };
+};
 
 /** Special tokens by their names, all others by their bytes: a character may be spread over several. */
 function textOf(tokenBytes: TokenBytes, tokens: readonly number[]): string {

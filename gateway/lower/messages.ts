@@ -29,6 +29,20 @@ export interface ToolDefinition {
 export const hasCalls = (messages: readonly LowerMessage[]): boolean =>
   messages.some(({ calls, answers }) => calls !== undefined || answers !== undefined);
 
+/** Values in what templates look into: keys and all that stands in objects and lists. */
+export function dataValues(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): number {
+  const calls = messages.flatMap((message) => message.calls ?? []);
+  const open: Json[] = [...calls.map((call) => call.arguments), ...tools.map((tool) => tool.parameters)];
+  let count = 0;
+  for (let value = open.pop(); value !== undefined; value = open.pop()) {
+    count += 1;
+    if (typeof value !== "object" || value === null) continue;
+    // Not spread: there may be more than a call takes.
+    for (const entry of Object.values(value)) open.push(entry);
+  }
+  return count;
+}
+
 /** Characters that calls and tools add to a prompt, at the least. */
 export function toolChars(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): number {
   const calls = messages.flatMap((message) => message.calls ?? []);

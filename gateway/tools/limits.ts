@@ -5,10 +5,12 @@ export const toolLimits = {
   /** Of one tool's schema, and of all that is said of all tools, as JSON. */
   schemaChars: 65_536,
   toolsChars: 524_288,
+  /** In the schemas and the arguments of a prompt: each may cost its template a step. */
+  promptValues: 16_384,
   callsPerMessage: 128,
   callIdChars: 128,
   /** Of one call, as JSON. */
   argumentsChars: 1_048_576,
   argumentsDepth: 32,
-  argumentsCommas: 100_000,
+  argumentsCommas: 16_384,
 } as const;

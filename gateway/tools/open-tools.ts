@@ -1,10 +1,12 @@
 /** A request's tools in the words of the model that is asked. */
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { ApiError } from "../errors.ts";
 import type { CallSyntax } from "../lower/call-syntax.ts";
-import { hasCalls, type LowerMessage, type ToolDefinition } from "../lower/messages.ts";
+import { dataValues, hasCalls, type LowerMessage, type ToolDefinition } from "../lower/messages.ts";
 import { callGrammar } from "./call-grammar.ts";
 import type { CallReaderOptions } from "./call-reader.ts";
+import { toolLimits } from "./limits.ts";
 import { plainProtocol } from "./plain-protocol.ts";
 import type { ToolUse } from "./tool-use.ts";
 
@@ -34,6 +36,12 @@ export function openTools(
   format: ByteGrammar | undefined,
 ): OpenedTools {
   if (use === undefined && !hasCalls(messages)) return { messages, tools: [], reading: undefined, grammar: format };
+  if (dataValues(messages, use?.tools ?? []) > toolLimits.promptValues) {
+    throw new ApiError("invalid_value", {
+      message: `Schemas of tools and arguments of calls have more than ${toolLimits.promptValues} values.`,
+      param: hasCalls(messages) ? "messages" : "tools",
+    });
+  }
   const protocol = calls === undefined ? plainProtocol(salt, takesSystem) : undefined;
   const shown = use?.tools ?? [];
   const prompt =

@@ -108,6 +108,11 @@ describe("what is wrong is named", () => {
       said(calling(call()), { role: "user", content: "x" }),
       "messages[1].tool_calls[0]",
     ],
+    [
+      "more values than a template should look at",
+      said(calling(call({}, { arguments: JSON.stringify({ a: Array.from({ length: 16_380 }, () => 1) }) })), result()),
+      "messages",
+    ],
     ["a result of nothing", said(result()), "messages[1].tool_call_id"],
     ["a result of another call", said(calling(call()), result("c")), "messages[2].tool_call_id"],
     ["a second result", said(calling(call()), result(), result()), "messages[3].tool_call_id"],

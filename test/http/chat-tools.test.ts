@@ -156,6 +156,16 @@ describe("what the worker is asked for", () => {
   });
 });
 
+test("the prompt of a chat with tools is counted and listed as it is sent", async () => {
+  const { app, submits } = rig("x");
+  const body = { model: question.model, messages: asked.messages, tools: asked.tools };
+  const response = await post(app, body, { path: "/tokenize" });
+  const { tokens } = (await response.json()) as { tokens: number[] };
+  await post(app, asked);
+  expect(tokens).toEqual(submits()[0]?.plan.runs.flatMap((run) => [...run.tokenIds]) ?? []);
+  expect((await post(app, { prompt: "x", tools: asked.tools }, { path: "/tokenize" })).status).toBe(400);
+});
+
 test("a conversation goes on with an answer as it was given, and with the tools' results", async () => {
   const { app } = rig(made("Oslo"));
   const message = (await read(post(app, asked))).choices[0]?.message;
