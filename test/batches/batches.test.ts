@@ -7,8 +7,7 @@ import { BatchService } from "../../gateway/batches/service.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import type { Principal } from "../../gateway/principal.ts";
 import { createWorld, type World } from "../corpus/world.ts";
-
-const endpoint = "/v1/chat/completions";
+import { endpoint, linesOf, until } from "./batch-file.ts";
 
 let world: World;
 let owner: Principal & { readonly tenantId: `tenant_${string}` };
@@ -62,10 +61,6 @@ afterEach(async () => {
   await world.remove();
 });
 
-const linesOf = (count: number) =>
-  Array.from({ length: count }, (_, i) =>
-    JSON.stringify({ custom_id: `line-${i}`, method: "POST", url: endpoint, body: { id: `line-${i}` } }),
-  ).join("\n");
 async function upload(text: string | Uint8Array, purpose = "batch") {
   const bytes = typeof text === "string" ? new TextEncoder().encode(text) : text;
   return await world.corpus.files.upload(owner.tenantId, { filename: "b.jsonl", purpose, mediaType: "", bytes });
@@ -84,9 +79,6 @@ async function readFile(id: string | null) {
     .split("\n")
     .map((line) => JSON.parse(line) as { custom_id: string; response: { status_code: number } | null; error: unknown });
 }
-const until = async (isSo: () => boolean): Promise<void> => {
-  while (!isSo()) await Bun.sleep(1);
-};
 const results = () => world.db.client.query("select line from batch_results").all();
 
 describe("a batch", () => {
