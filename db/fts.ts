@@ -6,33 +6,20 @@
  * index physically when a fragment goes.
  */
 
-import type { FileId, FragmentId } from "./ids.ts";
+import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
-import type { Attributes } from "./schema.ts";
 
 /** Words of a query that are looked up; further ones are ignored. */
 export const maxSearchTerms = 64;
 /** Fragments that one search ranks: ranking takes some 3 µs each, and it holds the event loop. */
 const maxCandidates = 10_000;
 
-export interface SearchHit {
-  readonly id: FragmentId;
-  readonly seq: number;
-  readonly fileId: FileId;
-  readonly filename: string;
-  readonly attributes: Attributes;
-  readonly text: string;
+export interface SearchHit extends Hit {
   /** FTS5's bm25 with its sign turned: higher is better, more than 0. */
   readonly bm25: number;
 }
 
-interface HitRow {
-  readonly id: FragmentId;
-  readonly seq: number;
-  readonly file_id: FileId;
-  readonly filename: string;
-  readonly attributes: string;
-  readonly text: string;
+interface RankedRow extends HitRow {
   readonly rank: number;
 }
 
@@ -95,7 +82,7 @@ export function searchFullText(
   // From the index to the rows (cross join keeps that order): what is invisible or filtered out is not ranked and
   // takes no candidate's place. Texts are fetched for the best only.
   const sql = `
-    select f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text, best.rank
+    select ${hitColumns}, best.rank
     from (
       select seq, rank from (
         select ${table}.rowid as seq, bm25(${table}) as rank
@@ -111,17 +98,9 @@ export function searchFullText(
   const match = matchExpression(terms);
   const parameters = corpusFileSeqs === undefined ? [match, limit] : [match, JSON.stringify(corpusFileSeqs), limit];
   const rows = db.statement("searchFullText", () =>
-    db.client.query<HitRow, (string | number)[]>(sql).all(...parameters),
+    db.client.query<RankedRow, (string | number)[]>(sql).all(...parameters),
   );
-  return rows.map((row) => ({
-    id: row.id,
-    seq: row.seq,
-    fileId: row.file_id,
-    filename: row.filename,
-    attributes: JSON.parse(row.attributes) as Attributes,
-    text: row.text,
-    bm25: -row.rank,
-  }));
+  return rows.map((row) => ({ ...hitOf(row), bm25: -row.rank }));
 }
 
 /**

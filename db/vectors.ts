@@ -4,10 +4,8 @@
  * Only completed files' fragments are given vectors.
  */
 import { getLoadablePath } from "sqlite-vec";
-import type { SearchHit } from "./fts.ts";
-import type { FileId, FragmentId } from "./ids.ts";
+import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
-import type { Attributes } from "./schema.ts";
 
 /** Signs of these first dimensions are indexed; the rest counts in the ranking alone. */
 const maxIndexedDimensions = 512;
@@ -20,7 +18,7 @@ export interface VectorModel {
   readonly dimensions: number;
 }
 
-export interface VectorHit extends Omit<SearchHit, "bm25"> {
+export interface VectorHit extends Hit {
   /** -1..1. */
   readonly cosine: number;
 }
@@ -147,13 +145,7 @@ export function dropVectors(db: Db, corpusSeq: number): void {
   });
 }
 
-interface HitRow {
-  readonly id: FragmentId;
-  readonly seq: number;
-  readonly file_id: FileId;
-  readonly filename: string;
-  readonly attributes: string;
-  readonly text: string;
+interface NearRow extends HitRow {
   readonly distance: number;
 }
 
@@ -203,8 +195,7 @@ function nearest(
     with candidates as materialized (
       select seq from ${tableOf(corpusSeq)} where code match vec_bit(?) and k = ? ${filter}
     )
-    select f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text,
-      vec_distance_cosine(vec_int8(v.vector), vec_int8(?)) as distance
+    select ${hitColumns}, vec_distance_cosine(vec_int8(v.vector), vec_int8(?)) as distance
     from candidates
     join fragment_vectors v on v.fragment_seq = candidates.seq and v.model_seq = ?
     join fragments f on f.seq = candidates.seq
@@ -215,17 +206,9 @@ function nearest(
   const files = corpusFileSeqs === undefined ? [] : [JSON.stringify(corpusFileSeqs)];
   const parameters = [signBits(vector), candidates, ...files, signedBytes(vector), model.seq, limit];
   const rows = db.statement("searchVectors", () =>
-    db.client.query<HitRow, (Uint8Array | number | string)[]>(sql).all(...parameters),
+    db.client.query<NearRow, (Uint8Array | number | string)[]>(sql).all(...parameters),
   );
-  return rows.map((row) => ({
-    id: row.id,
-    seq: row.seq,
-    fileId: row.file_id,
-    filename: row.filename,
-    attributes: JSON.parse(row.attributes) as Attributes,
-    text: row.text,
-    cosine: 1 - row.distance,
-  }));
+  return rows.map((row) => ({ ...hitOf(row), cosine: 1 - row.distance }));
 }
 
 function indexModel(db: Db, corpusSeq: number): number | undefined {

@@ -4,7 +4,8 @@
 import { type CorpusRow, findCorpus } from "../../db/corpora.ts";
 import { listFileAttributes } from "../../db/corpus-files.ts";
 import { findFragments } from "../../db/fragments.ts";
-import { type SearchHit, searchFullText } from "../../db/fts.ts";
+import { searchFullText } from "../../db/fts.ts";
+import type { Hit } from "../../db/hits.ts";
 import { type CorpusId, type FileId, type FragmentId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Attributes } from "../../db/schema.ts";
@@ -64,7 +65,7 @@ const hybrid: HybridWeights = { embedding: 1, text: 1 };
 const hitsPerResult = 2;
 const minHits = 20;
 
-type Hit = Omit<SearchHit, "bm25"> & { readonly corpus: CorpusRow; readonly rank: number };
+type RankedHit = Hit & { readonly corpus: CorpusRow; readonly rank: number };
 
 /**
  * Best first; ties by age, so that the same question over the same corpora has the same answer.
@@ -108,7 +109,7 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
     });
 }
 
-const byRank = (a: Hit, b: Hit): number => b.rank - a.rank || a.seq - b.seq;
+const byRank = (a: RankedHit, b: RankedHit): number => b.rank - a.rank || a.seq - b.seq;
 
 interface CorpusSearch {
   readonly query: string;
@@ -116,7 +117,7 @@ interface CorpusSearch {
   readonly filters?: AttributeFilter | undefined;
 }
 
-function wordHits(db: Db, corpus: CorpusRow, { query, limit, filters }: CorpusSearch): readonly Hit[] {
+function wordHits(db: Db, corpus: CorpusRow, { query, limit, filters }: CorpusSearch): readonly RankedHit[] {
   const hits = searchFullText(db, corpus.seq, query, limit, passingFiles(db, corpus, filters));
   return hits.map(({ bm25, ...hit }) => ({ ...hit, corpus, rank: bm25 }));
 }
@@ -126,7 +127,7 @@ function vectorHits(
   corpus: CorpusRow,
   { limit, filters }: CorpusSearch,
   question: QueryVector,
-): readonly Hit[] {
+): readonly RankedHit[] {
   const hits = searchVectors(db, corpus.seq, { ...question, limit }, passingFiles(db, corpus, filters));
   return hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine }));
 }

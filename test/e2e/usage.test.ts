@@ -16,25 +16,19 @@ const nothing: Tokens = { prompt: 0, completion: 0, cached: 0, write: 0, embeddi
 const plus = (a: Tokens, b: Tokens): Tokens =>
   Object.fromEntries(names.map((name) => [name, a[name] + b[name]])) as Tokens;
 
-interface OpenAiUsage {
-  readonly prompt_tokens: number;
-  readonly completion_tokens: number;
-  readonly prompt_tokens_details: { readonly cached_tokens: number; readonly cache_write_tokens: number };
+interface Details {
+  readonly cached_tokens: number;
+  readonly cache_write_tokens: number;
 }
-const ofOpenAi = ({ prompt_tokens, completion_tokens, prompt_tokens_details: details }: OpenAiUsage): Tokens => {
-  const { cached_tokens: cached, cache_write_tokens: write } = details;
-  return { prompt: prompt_tokens, completion: completion_tokens, cached, write, embedding: 0 };
+const tokensOf = (prompt: number, completion: number, found: Details): Tokens => {
+  return { prompt, completion, cached: found.cached_tokens, write: found.cache_write_tokens, embedding: 0 };
 };
-
-interface ResponsesUsage {
-  readonly input_tokens: number;
-  readonly output_tokens: number;
-  readonly input_tokens_details: { readonly cached_tokens: number; readonly cache_write_tokens: number };
-}
-const ofResponses = ({ input_tokens, output_tokens, input_tokens_details: details }: ResponsesUsage): Tokens => {
-  const { cached_tokens: cached, cache_write_tokens: write } = details;
-  return { prompt: input_tokens, completion: output_tokens, cached, write, embedding: 0 };
-};
+type OpenAiUsage = Record<"prompt_tokens" | "completion_tokens", number> & { readonly prompt_tokens_details: Details };
+const ofOpenAi = (usage: OpenAiUsage): Tokens =>
+  tokensOf(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details);
+type ResponsesUsage = Record<"input_tokens" | "output_tokens", number> & { readonly input_tokens_details: Details };
+const ofResponses = (usage: ResponsesUsage): Tokens =>
+  tokensOf(usage.input_tokens, usage.output_tokens, usage.input_tokens_details);
 
 interface MessagesUsage {
   readonly input_tokens: number;

@@ -1,0 +1,28 @@
+/** A fragment as a search finds it, whatever it is ranked by. */
+import type { FileId, FragmentId } from "./ids.ts";
+import type { Attributes } from "./schema.ts";
+
+export interface Hit {
+  readonly id: FragmentId;
+  readonly seq: number;
+  readonly fileId: FileId;
+  readonly filename: string;
+  readonly attributes: Attributes;
+  readonly text: string;
+}
+
+/** What a search selects of a fragment `f`, its corpus' file `cf` and that file `fi`. */
+export const hitColumns = "f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text";
+
+export interface HitRow {
+  readonly id: FragmentId;
+  readonly seq: number;
+  readonly file_id: FileId;
+  readonly filename: string;
+  readonly attributes: string;
+  readonly text: string;
+}
+
+export function hitOf({ id, seq, file_id: fileId, filename, attributes, text }: HitRow): Hit {
+  return { id, seq, fileId, filename, attributes: JSON.parse(attributes) as Attributes, text };
+}
