@@ -142,9 +142,7 @@ function requestTo(route: RouteDeclaration): fc.Arbitrary<HostileRequest> {
     ? form
     : kind === undefined
       ? fc.option(strangeValue, { nil: undefined, freq: 3 })
-      : fc
-          .tuple(kind.value, fc.array(change, { maxLength: 2 }))
-          .map(([value, changes]) => changes.reduce(changed, treeOf(value)));
+      : hostileJson(kind.value);
   const usual = isForm ? `multipart/form-data; boundary=${boundary}` : (kind?.contentType ?? "application/json");
   const names = Object.keys(route.about?.query?.shape ?? {});
   const queryName = fc.constantFrom(...names, "limit", "__proto__", "x");
@@ -176,6 +174,13 @@ const queryValue = fc.oneof(
 
 function keyFor({ scope }: RouteDeclaration): "caller" | "admin" {
   return scope === "platform:admin" || (Array.isArray(scope) && scope[0] === "platform:admin") ? "admin" : "caller";
+}
+
+/** Values with up to two things wrong. */
+export function hostileJson(values: fc.Arbitrary<unknown>): fc.Arbitrary<Tree> {
+  return fc
+    .tuple(values, fc.array(change, { maxLength: 2 }))
+    .map(([value, changes]) => changes.reduce(changed, treeOf(value)));
 }
 
 function changed(tree: Tree, { kind, at, value, name }: Change): Tree {
