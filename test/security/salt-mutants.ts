@@ -4,7 +4,7 @@
  *
  *   bun test/security/salt-mutants.ts [words of a mutant's name]
  */
-import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Mutant, saltMutants } from "./salt-sites.ts";
@@ -44,7 +44,9 @@ async function main(): Promise<number> {
   try {
     const checkedOut = await run(["sh", "-c", `git archive HEAD | tar -x -C '${copy}'`], repository);
     if (!checkedOut) throw new Error("the last commit could not be copied");
-    symlinkSync(join(repository, "node_modules"), join(copy, "node_modules"));
+    // Compiled kernels are kept by their contents: no mutant changes them.
+    mkdirSync(join(repository, ".build"), { recursive: true });
+    for (const name of ["node_modules", ".build"]) symlinkSync(join(repository, name), join(copy, name));
     const mutants = saltMutants.filter(({ name }) => name.includes(wanted));
     const texts = new Map(mutants.map(({ file }) => [file, readFileSync(join(copy, file), "utf8")]));
     // All of them can be made, before any test runs.
