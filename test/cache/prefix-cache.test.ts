@@ -155,6 +155,8 @@ test("a corpus of 100,000 fragments is evicted by one key: as much work as it ha
   // Answers over some of them, with what they were computed from.
   for (let i = 0; i < 5_000; i++) store(`answer ${i}`, [`fragment ${i}`, "corpus"]);
   expect(cache.sourceCount).toBe(5_002);
+  // One for each corpus, whatever it has, and one for each answer.
+  expect(cache.derivationCount).toBe(5_002);
   cache.evict([key("corpus")]);
   expect(cache.forgotten).toBe(105_000);
   expect(cache.lookedUp).toBeLessThanOrEqual(105_001);

@@ -55,6 +55,15 @@ describe("between owners", () => {
     expect(pool.freeBlocks().slice(0, 3)).toEqual(light);
   });
 
+  test("who is within its share keeps what is older than what another has beyond its own", () => {
+    const clock = new Clock();
+    const pool = new BlockPool(16, clock.read);
+    const [older, heavy] = [fill(pool, clock, 1, 5), fill(pool, clock, 2, 11)];
+    // Floors are 4 + 4, shares 5 + 9: only what is in use could make the first one lose.
+    expect([taken(pool, owner(3)), taken(pool, owner(1))]).toEqual(heavy.slice(0, 2));
+    expect(pool.freeBlocks().slice(0, 5)).toEqual(older);
+  });
+
   test("two that hold as much lose what is older", () => {
     const clock = new Clock();
     const pool = new BlockPool(16, clock.read);
@@ -203,11 +212,19 @@ test("agrees with a model that works everything out each time, under any sequenc
     owner: fc.integer({ min: 1, max: 4 }),
     pick: fc.nat(20),
   });
-  const property = fc.property(fc.array(operation, { maxLength: 150 }), (operations) => {
+  const property = fc.property(fc.array(operation, { minLength: 12, maxLength: 150 }), (operations) => {
     const clock = new Clock();
     const pool = new BlockPool(12, clock.read);
     const model = new SharesModel(12);
     const live: BlockId[] = [];
+    // A pool that is in use: who has how much of it differs.
+    for (const { owner: number } of operations.slice(0, 12)) {
+      const blockId = taken(pool, owner(number === 4 ? 1 : number));
+      model.take(blockId, number === 4 ? 1 : number);
+      clock.nowMs += 1;
+      pool.release(blockId, true);
+      model.change(blockId, { freedAtMs: clock.nowMs });
+    }
     for (const { what, owner: number, pick } of operations) {
       clock.nowMs += 1;
       const free = [...pool.shares.freeInOrder()].sort((a, b) => a - b);

@@ -101,6 +101,17 @@ describe("room", () => {
     expect(residentOf(world, corpus)).toBe(6);
   });
 
+  test("a tenant's own kept text is in nobody's way, its own least of all", async () => {
+    const world = worldOf(16);
+    await run(world, 1, text(1, 1, 4));
+    await run(world, 2, text(2, 20, 8));
+    for (const name of ["a", "b"]) world.engine.submit(of(2, name, ask(2, name.charCodeAt(0), 20), answer(1)));
+    await world.step();
+    expect([running(world), world.engine.stats().waitingRequests]).toEqual([2, 0]);
+    await world.settle();
+    expect(residentOf(world, text(1, 1, 4))).toBe(4);
+  });
+
   test("the only request of a tenant gets what there is", async () => {
     const world = worldOf(16);
     await run(world, 1, text(1, 1, 6));

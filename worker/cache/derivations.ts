@@ -50,6 +50,11 @@ export class Derivations {
     return [...(this.bySource.get(source) ?? [])].flatMap(({ blockKeys }) => [...blockKeys]);
   }
 
+  /** What is remembered for the blocks, each once, for checks. */
+  get count(): number {
+    return new Set(this.ofBlock.values()).size;
+  }
+
   /** Sources that are remembered, for checks. */
   get sourceCount(): number {
     return this.bySource.size;

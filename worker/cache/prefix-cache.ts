@@ -64,6 +64,11 @@ export class PrefixCache {
     return this.derivations.sourceCount;
   }
 
+  /** What is remembered of which blocks were computed from what, for checks. */
+  get derivationCount(): number {
+    return this.derivations.count;
+  }
+
   resident(): IterableIterator<[BlockKey, BlockId]> {
     return this.blockOfKey.entries();
   }
