@@ -25,12 +25,16 @@ export function auditTrail(audit: AuditLog, log: Log): MiddlewareHandler<AppEnv>
     await next();
     const { method, routePath } = context.req;
     if (written || context.res.status >= 400 || !isAudited(method, routePath)) return;
-    // The change is made: its caller must learn that, and the operator that it is not on record.
-    log("error", "a change was made without an audit event", {
-      requestId: context.get("requestId"),
-      method,
-      routePath,
-    });
+    // A handler that made its change without `changed`: it is to be mended, and the change is on record all the same.
+    const fields = { requestId: context.get("requestId"), method, routePath };
+    log("error", "a change was made before its audit event", fields);
+    try {
+      const nothing = (): undefined => undefined;
+      audit.withEvent(eventOf(context), nothing, () => ({}));
+    } catch {
+      // The change is made: its caller must learn that, and the operator that it is not on record.
+      log("error", "audit event could not be written", fields);
+    }
   };
 }
 

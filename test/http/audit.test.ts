@@ -1,6 +1,10 @@
 /** Every change that the audit log tells of is made together with its row: both, or neither. */
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { declaredRoutes } from "../../gateway/http/route.ts";
+import { createApp } from "../../gateway/app.ts";
+import { declare, declaredRoutes } from "../../gateway/http/route.ts";
+import { Metrics } from "../../gateway/metrics.ts";
+import { AuditLog } from "../../gateway/tenant/audit.ts";
+import { createWorld } from "../corpus/world.ts";
 import { type Answer, call, createStoreApp, type StoreApp, upload } from "./store-app.ts";
 
 /** What the routes are called on. */
@@ -154,4 +158,25 @@ describe("audited changes", () => {
     await call(store.app, objects.key, "DELETE", `/v1/vector_stores/${objects.storeId}`);
     expect((await rotate(store.adminKey, objects.storeId)).status).toBe(404);
   });
+});
+
+test("a handler that makes its change without its row is told of, and its change is on record all the same", async () => {
+  const world = createWorld();
+  const { tenants, db } = world;
+  const lines: string[] = [];
+  const app = createApp({
+    authenticator: tenants.apiKeys,
+    routes: [(it) => declare(it, "DELETE", "/v1/things/:thing_id", "platform:admin", (c) => c.json({}))],
+    audit: new AuditLog(db),
+    metrics: new Metrics(),
+    log: (level, message) => void lines.push(`${level} ${message}`),
+  });
+  const { apiKey = "" } = tenants.apiKeys.bootstrap(undefined) ?? {};
+  const headers = { authorization: `Bearer ${apiKey}` };
+  await app.request("/v1/things/file-000000000000000000000000", { method: "DELETE", headers });
+  expect(lines.filter((line) => line.startsWith("error"))).toEqual(["error a change was made before its audit event"]);
+  const rows = db.client.query("select action, object_ids from audit_events").all();
+  const objectIds = JSON.stringify({ thing_id: "file-000000000000000000000000" });
+  expect(rows).toEqual([{ action: "DELETE /v1/things/{thing_id}", object_ids: objectIds }]);
+  world.remove();
 });
