@@ -100,6 +100,15 @@ describe("between owners", () => {
     expect(pool.take(owner(2))).toBeUndefined();
   });
 
+  test("where only floors are left, the taker's own goes before what is older", () => {
+    const clock = new Clock();
+    const pool = new BlockPool(16, clock.read);
+    fill(pool, clock, 1, 2);
+    fill(pool, clock, 2, 2);
+    for (let i = 0; i < 12; i++) taken(pool, owner(3));
+    expect(losers(pool, 2, 4)).toEqual([2, 2, 1, 1]);
+  });
+
   test("many that hold little leave the others their room", () => {
     const clock = new Clock();
     const pool = new BlockPool(64, clock.read);
