@@ -56,6 +56,7 @@ export function cpuLibrary(arch: string): KernelLibrary {
     "internal",
     "memory",
     "micro",
+    "panels",
     "pool",
     "rope_table",
     "step",

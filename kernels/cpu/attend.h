@@ -13,15 +13,12 @@
 #include "heads.h"
 #include "internal.h"
 #include "micro.h"
+#include "panels.h"
 #include "vector.h"
 
 namespace {
 
-using spg::Chunk;
 using spg::Item;
-using spg::kChunkPanels;
-using spg::kChunkTokens;
-using spg::kPanelTokens;
 using spg::Tile;
 
 constexpr int kScoreStride = spg::kScoreStride;
@@ -79,90 +76,8 @@ inline int query_count(const Window &window) {
   return window.rowCount * window.group;
 }
 
-inline int panels_of(int tokens) {
-  return (tokens + kPanelTokens - 1) / kPanelTokens;
-}
-
 inline int end_panel(const Window &window) {
   return panels_of(query_end(window, query_count(window) - 1));
-}
-
-template <class T>
-struct Panels {
-  const T *keys[kChunkPanels], *values[kChunkPanels];
-  /* What to fetch into the cache while a panel is read. */
-  const char *keysAhead[kChunkPanels], *valuesAhead[kChunkPanels];
-  size_t keyStride;
-};
-
-/* Measured: of 2, 4 and 8 panels, 4 read memory fastest. */
-constexpr int kPanelsAhead = 4;
-
-/* Panels as they lie in the pool; blockTokens is a multiple of 16. */
-template <class T>
-void point_at_pool(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead, int endPanel,
-                   Panels<T> &panels) {
-  const int panelsPerBlock = pool.blockTokens / kPanelTokens;
-  panels.keyStride = pool.blockTokens;
-  for (int p = 0; p < endPanel; p++) {
-    const int block = step.blockIds[chunk.blockStart + p / panelsPerBlock];
-    const int token = p % panelsPerBlock * kPanelTokens;
-    const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
-    panels.keys[p] = head + token;
-    panels.values[p] = head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + token);
-  }
-}
-
-template <class T>
-inline const char *bytes_of(const T *p) {
-  return reinterpret_cast<const char *>(p);
-}
-
-/* The keys (or values) of panel p of a chunk, in the pool. */
-template <class T>
-inline const char *panel_in_pool(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead,
-                                 int p, bool values) {
-  const int panelsPerBlock = pool.blockTokens / kPanelTokens;
-  const int block = step.blockIds[chunk.blockStart + p / panelsPerBlock], token = p % panelsPerBlock * kPanelTokens;
-  const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
-  return bytes_of(values ? head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + token) : head + token);
-}
-
-/*
- * One micro panel of queries reads no faster than memory: while a panel is read, the one some steps later is fetched.
- * The order of reading is: keys of the chunk, its values, keys of the next chunk (`next`, or null at the end).
- */
-template <class T>
-void look_ahead(const PoolView &pool, const StepView &step, const Chunk *next, int layer, int kvHead, int firstPanel,
-                int endPanel, Panels<T> &panels) {
-  const int count = endPanel - firstPanel;
-  const int nextPanels = next ? panels_of(next->endToken) : 0;
-  for (int p = firstPanel; p < endPanel; p++) {
-    const int later = p + kPanelsAhead, wrapped = later - endPanel;
-    const int value = firstPanel + (wrapped < count ? wrapped : count - 1);
-    panels.keysAhead[p] = bytes_of(wrapped < 0 ? panels.keys[later] : panels.values[value]);
-    if (wrapped < 0) {
-      panels.valuesAhead[p] = bytes_of(panels.values[later]);
-    } else if (wrapped < nextPanels) {
-      panels.valuesAhead[p] = panel_in_pool<T>(pool, step, *next, layer, kvHead, wrapped, false);
-    } else {
-      panels.valuesAhead[p] = bytes_of(panels.values[p]);
-    }
-  }
-}
-
-/* Many queries compute longer than memory takes: while they read a chunk, all of the next one is fetched. */
-template <class InPool, class T>
-void look_to_next(const PoolView &pool, const StepView &step, const Chunk *next, int layer, int kvHead, int firstPanel,
-                  int endPanel, Panels<T> &panels) {
-  const int nextPanels = next ? panels_of(next->endToken < kChunkTokens ? next->endToken : kChunkTokens) : 0;
-  for (int p = firstPanel; p < endPanel; p++) {
-    const bool there = p < nextPanels;
-    panels.keysAhead[p] = there ? panel_in_pool<InPool>(pool, step, *next, layer, kvHead, p, false)
-                                : bytes_of(panels.keys[p]);
-    panels.valuesAhead[p] = there ? panel_in_pool<InPool>(pool, step, *next, layer, kvHead, p, true)
-                                  : bytes_of(panels.values[p]);
-  }
 }
 
 /* Converts `count` elements to float32. */

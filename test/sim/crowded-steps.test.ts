@@ -73,15 +73,18 @@ function expectAnswers({ tokens }: Crowd, blockCount: number): void {
   }
 }
 
-for (const pipelined of [false, true]) {
-  test(`rows that do not fit go first in the next step, ${pipelined ? "two steps in flight" : "one by one"}`, async () => {
+for (const [steps, pipelined] of [
+  ["one by one", false],
+  ["two in flight", true],
+] as const) {
+  test(`rows that do not fit go first in the next step, ${steps}`, async () => {
     const crowd = await life(400, pipelined);
     expectAnswers(crowd, 400);
     // Five rows a step: each request has its turn within three steps.
     expect(crowd.longestGap).toBeWithin(2, 5);
   });
 
-  test(`so they do where blocks are taken from requests, ${pipelined ? "two steps in flight" : "one by one"}`, async () => {
+  test(`so they do where blocks are taken from requests, ${steps}`, async () => {
     const crowd = await life(150, pipelined);
     expectAnswers(crowd, 150);
     expect(crowd.preemptions).toBeGreaterThan(0);

@@ -7,8 +7,8 @@ export interface EngineLimits {
   /** Prefill rows of a step that also decodes, at most: they lengthen the time between two tokens of a stream. */
   readonly prefillTokensBesideDecodes: number;
   /**
-   * Words of what a backend is told of a step beside its rows (list-room.ts), on top of the blocks of a whole context for
-   * each running request: rows that read thousands of segments are fewer in a step.
+   * Words of what a backend is told of a step beside its rows (list-room.ts), on top of the blocks of a whole context
+   * for each running request: rows that read thousands of segments are fewer in a step.
    */
   readonly stepListWords: number;
 }

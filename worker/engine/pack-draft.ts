@@ -115,17 +115,16 @@ export class PackDraft {
     plainPaid: Float64Array,
   ): Uint8Array | undefined {
     const isLeaf = new Uint8Array(stretches.count).fill(1);
-    const hasHub = new Uint8Array(rowCount);
-    const kernel = this.costs[kind];
+    const marks = { isLeaf, hasHub: new Uint8Array(rowCount) };
     // Some room is left for hubs and leaves that are split.
-    const room = Math.floor(0.75 * this.shape.maxPartialRows);
-    let chosen = chooseHubs(stretches, ranked, plainPaid, this.costs, kernel, room, isLeaf, hasHub);
+    const maxPartialRows = Math.floor(0.75 * this.shape.maxPartialRows);
+    const search = { stretches, ranked, costs: this.costs, kernel: this.costs[kind], maxPartialRows };
+    let chosen = chooseHubs(search, plainPaid, marks);
     for (let round = 1, more = chosen; more > 0 && round < maxRounds; round++) {
       const { leafArranger, cutters } = this.workspaces[kind];
       const order = leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
       const leaves = cutters[0].cut(order, this.costs, fewTiles, this.endsOf(order));
-      const paid = leafCosts(order, leaves, stretches.count, this.costs);
-      more = chooseHubs(stretches, ranked, paid, this.costs, kernel, room, isLeaf, hasHub);
+      more = chooseHubs(search, leafCosts(order, leaves, stretches.count, this.costs), marks);
       chosen += more;
     }
     return chosen > 0 ? isLeaf : undefined;

@@ -21,24 +21,35 @@ export interface HubPacks {
   readonly tokens: Int32Array;
 }
 
+/** Which stretches are hubs: changed as more are chosen. */
+export interface HubMarks {
+  /** [stretches] 0: a hub. */
+  readonly isLeaf: Uint8Array;
+  /** [rows] 1: the row has a partial result of a hub. */
+  readonly hasHub: Uint8Array;
+}
+
+export interface HubSearch {
+  readonly stretches: Stretches;
+  /** Most readers first. */
+  readonly ranked: Int32Array;
+  readonly costs: PackCosts;
+  /** Serves the hubs. */
+  readonly kernel: KernelCosts;
+  /** Of all hubs and the leaf items of their rows, each in one part. */
+  readonly maxPartialRows: number;
+}
+
 /**
  * Marks further stretches as hubs: those that leaf items load oftener than items of their own would, by more than the
  * partial results cost. Most readers first.
- * @param paid what leaf items pay for each token of a stretch @param kernel that serves the hubs
- * @param maxPartialRows of all hubs and the leaf items of their rows, each in one part
- * @param isLeaf [stretches] 0: a hub already; changed in place
- * @param hasHub [rows] 1: the row has a partial result already; changed in place
+ * @param paid what leaf items pay for each token of a stretch
  * @returns how many stretches became hubs
  */
 export function chooseHubs(
-  stretches: Stretches,
-  ranked: Int32Array,
+  { stretches, ranked, costs, kernel, maxPartialRows }: HubSearch,
   paid: Float64Array,
-  costs: PackCosts,
-  kernel: KernelCosts,
-  maxPartialRows: number,
-  isLeaf: Uint8Array,
-  hasHub: Uint8Array,
+  { isLeaf, hasHub }: HubMarks,
 ): number {
   const { readers, rows, room, causalRow } = stretches;
   const hubItem = Math.max(1, (kernel.tile * kernel.rows) / costs.rowsPerTile);

@@ -1,7 +1,7 @@
 /**
  * The pack scheduler: from the segments of a step to a plan of its attention (attention-plan.ts) in which rows that
- * read the same KV do so together. Memory is the measure: KV that s rows share is loaded once for as many of them as fit
- * into an item. The plan is a choice of three, by estimated time (pack-estimate.ts):
+ * read the same KV do so together. Memory is the measure: KV that s rows share is loaded once for as many of them as
+ * fit into an item. The plan is a choice of three, by estimated time (pack-estimate.ts):
  *
  *   1. leaf items alone: rows in the order of what they share, nobody has partial results
  *   2. hubs too, as items of few rows
@@ -20,6 +20,16 @@ import { PlanWriter } from "./pack-writer.ts";
 
 /** Prefill items are not split into parts of fewer tokens. */
 const minPieceTokens = 512;
+/** What a step is planned from. */
+interface StepParts {
+  readonly batch: Batch;
+  readonly stretches: Stretches;
+  /** Pieces that have items of their own. */
+  readonly isLong: (piece: number) => boolean;
+  /** Tokens of such an item, at most. */
+  readonly chunk: number;
+}
+
 /** Of slices and offsets: plans of fewer are taken whatever they share. */
 const freeWords = 2 ** 20;
 
@@ -58,7 +68,8 @@ export class PackPlanner {
 
   /**
    * Chains that part at ever other blocks cut each other into stretches, of which a row then has more than it has
-   * segments: a plan has no more words than one that shares nothing may have, which steps are measured by (list-room.ts).
+   * segments. A plan has no more words than one that shares nothing may have, which steps are measured by
+   * (list-room.ts).
    */
   private planAnew(batch: Batch): AttentionPlan {
     const { packing } = this.shape;
@@ -77,25 +88,19 @@ export class PackPlanner {
     }
     const rowCount = batch.tokenIds.length;
     const chunk = Math.max(minPieceTokens, Math.ceil(longTokens / costs.itemSlots));
+    const parts = { batch, stretches, isLong, chunk };
     const choice = this.draft.choose(stretches, rowCount, longTokens > 0, sharing);
     for (const relax of [1, 4, Number.POSITIVE_INFINITY]) {
-      const plan = this.write(batch, stretches, choice, isLong, chunk, relax);
+      const plan = this.write(parts, choice, relax);
       if (plan.partialCount <= shape.maxPartialRows) return plan;
     }
     // Without hubs and with items as long as they are, no row is in two.
     const plain = this.draft.choose(stretches, rowCount, longTokens > 0, false);
-    return this.write(batch, stretches, plain, isLong, chunk, Number.POSITIVE_INFINITY);
+    return this.write(parts, plain, Number.POSITIVE_INFINITY);
   }
 
   /** @param relax parts are so many times longer than is best, for want of room for partial results */
-  private write(
-    batch: Batch,
-    stretches: Stretches,
-    choice: PackChoice,
-    isLong: (piece: number) => boolean,
-    chunk: number,
-    relax: number,
-  ): AttentionPlan {
+  private write({ batch, stretches, isLong, chunk }: StepParts, choice: PackChoice, relax: number): AttentionPlan {
     this.writer.begin(batch);
     this.draft.write(batch, stretches, choice, relax);
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {

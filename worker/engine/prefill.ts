@@ -1,6 +1,7 @@
 /**
- * Pieces of prompts for a step, under its budget. Half of it is for the prompt admitted first, so it ends; the rest goes
- * to the prompt with the fewest missing tokens, so that a question over prepared text does not wait behind a long cold one.
+ * Pieces of prompts for a step, under its budget. Half of it is for the prompt admitted first, so it ends; the rest
+ * goes to the prompt with the fewest missing tokens, so that a question over prepared text does not wait behind a long
+ * cold one.
  *
  * Sharing: a block is computed once. A key that is being computed in this step is *claimed*; a run that needs
  * it too waits a step and finds it, whoever computed it and whatever became of that request. A blended run is

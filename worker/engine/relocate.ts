@@ -29,8 +29,8 @@ interface Origin {
 
 /**
  * Where K stands in the pool: at its chain's positions (deferred), at those of who uses it (relocate), or there with a
- * copy for each place that stays in the cache as any block does, as published systems have it (duplicate): a key's copies
- * push other keys out, and how often a K is moved is not counted.
+ * copy for each place that stays in the cache as any block does, as published systems have it (duplicate): a key's
+ * copies push other keys out, and how often a K is moved is not counted.
  */
 export type KvPositions = "deferred" | "relocate" | "duplicate";
 
