@@ -66,6 +66,8 @@ export const limits = {
   limitedOwners: 65_536,
   /** Each upload is in memory whole while it is taken in. */
   uploadsPerTenant: 8,
+  /** Each has a file open while its client reads. */
+  downloadsPerTenant: 64,
   /** Streams of job events. */
   jobStreamsPerTenant: 64,
   /** Queries of one bulk request, what they may be sent in, and how many run at the same time (if not asked for, at most). */

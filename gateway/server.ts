@@ -211,7 +211,12 @@ function openApp(parts: AppParts): Hono<AppEnv> {
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus }),
       (it) => addLimitRoutes(it, tenants),
-      (it) => addFileRoutes(it, { corpus, uploads: new ConcurrencyLimiter(limits.uploadsPerTenant) }),
+      (it) =>
+        addFileRoutes(it, {
+          corpus,
+          uploads: new ConcurrencyLimiter(limits.uploadsPerTenant),
+          downloads: new ConcurrencyLimiter(limits.downloadsPerTenant),
+        }),
       (it) => addVectorStoreRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),

@@ -44,13 +44,17 @@ export class ContentStore {
     return readFile(join(this.#dir, id));
   }
 
-  /** The file is open when this resolves, and closed when the generator ends. @throws ApiError not_found */
-  async pieces(id: FileId): Promise<AsyncGenerator<Uint8Array>> {
+  /**
+   * The file is open when this resolves, and closed when the generator ends.
+   * @param closed called then
+   * @throws ApiError not_found
+   */
+  async pieces(id: FileId, closed: () => void): Promise<AsyncGenerator<Uint8Array>> {
     const file = await open(join(this.#dir, id), "r").catch((cause: unknown) => {
       // Deleted a moment ago, after its row was read.
       throw (cause as { code?: unknown }).code === "ENOENT" ? new ApiError("not_found", { cause }) : cause;
     });
-    const pieces = readPieces(file);
+    const pieces = readPieces(file, closed);
     // Begun, so that `return` closes the file.
     await pieces.next();
     return pieces;
@@ -86,7 +90,7 @@ export class ContentStore {
 const pieceBytes = 64 * 1024;
 
 /** Gives an empty piece first. */
-async function* readPieces(file: FileHandle): AsyncGenerator<Uint8Array> {
+async function* readPieces(file: FileHandle, closed: () => void): AsyncGenerator<Uint8Array> {
   try {
     yield new Uint8Array(0);
     for (;;) {
@@ -95,7 +99,7 @@ async function* readPieces(file: FileHandle): AsyncGenerator<Uint8Array> {
       yield buffer.subarray(0, bytesRead);
     }
   } finally {
-    await file.close();
+    await file.close().finally(closed);
   }
 }
 

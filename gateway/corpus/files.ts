@@ -89,10 +89,24 @@ export class FileService {
     return { row, bytes: await this.#content.read(row.id) };
   }
 
-  /** As `content`, some bytes at a time. `return` it when not all are read. @throws ApiError not_found */
-  async pieces(tenantId: TenantId, rawId: string): Promise<{ row: FileRow; pieces: AsyncGenerator<Uint8Array> }> {
+  /**
+   * As `content`, some bytes at a time. `return` it when not all are read.
+   * @param enter called when the file is there, before it is opened; what it gives, when it has been closed
+   * @throws ApiError not_found, and what `enter` throws
+   */
+  async pieces(
+    tenantId: TenantId,
+    rawId: string,
+    enter: () => () => void,
+  ): Promise<{ row: FileRow; pieces: AsyncGenerator<Uint8Array> }> {
     const row = this.get(tenantId, rawId);
-    return { row, pieces: await this.#content.pieces(row.id) };
+    const leave = enter();
+    try {
+      return { row, pieces: await this.#content.pieces(row.id, leave) };
+    } catch (error) {
+      leave();
+      throw error;
+    }
   }
 
   /** Gone from every corpus at once; text, index, bytes and KV follow with the sweep. @throws ApiError not_found */

@@ -30,9 +30,11 @@ export interface FileRouteDeps {
   readonly corpus: Corpus;
   /** Of uploads that are taken in at the same time. */
   readonly uploads: ConcurrencyLimiter;
+  /** Of files that are being read. */
+  readonly downloads: ConcurrencyLimiter;
 }
 
-export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads }: FileRouteDeps): void {
+export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }: FileRouteDeps): void {
   declare(app, "POST", "/v1/files", "corpus:write", async (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const leave = uploads.enter(tenantId);
@@ -60,7 +62,10 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads }: FileRouteD
   });
 
   declare(app, "GET", "/v1/files/:file_id/content", "corpus:read", async (c) => {
-    const { row, pieces } = await corpus.files.pieces(tenantIdOf(c) as TenantId, c.req.param("file_id"));
+    const tenantId = tenantIdOf(c) as TenantId;
+    const { row, pieces } = await corpus.files.pieces(tenantId, c.req.param("file_id"), () =>
+      downloads.enter(tenantId),
+    );
     // Whatever it claims to be, a browser must neither render nor sniff it.
     c.header("content-type", "application/octet-stream");
     c.header("content-disposition", `attachment; filename*=UTF-8''${extValue(row.filename)}`);

@@ -47,7 +47,7 @@ export function createStoreApp(): StoreApp {
   const app = createApp({
     authenticator: tenants.apiKeys,
     routes: [
-      (it) => addFileRoutes(it, { corpus, uploads: new ConcurrencyLimiter(2) }),
+      (it) => addFileRoutes(it, { corpus, uploads: new ConcurrencyLimiter(2), downloads: new ConcurrencyLimiter(2) }),
       (it) => addVectorStoreRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),

@@ -28,6 +28,29 @@ test("uploads that are still coming", async () => {
   expect((await upload(acme)).status).toBe(200);
 });
 
+test("files that are being read", async () => {
+  const [acme, globex] = [it.tenant("acme").key, it.tenant("globex").key];
+  // More than is read ahead of the client.
+  const text = "Some words. ".repeat(100_000);
+  const upload = async (key: string) => (await call(it.app, key, "POST", "/v1/files", form("a.txt", text))).id;
+  const [file, other] = [await upload(acme), await upload(globex)];
+  const read = (key: string, id: string, method = "GET") =>
+    it.app.request(`/v1/files/${id}/content`, { method, headers: { authorization: `Bearer ${key}` } });
+  // What nobody reads holds no place, and neither does what is not there.
+  for (let index = 0; index < 3; index++) expect((await read(acme, file, "HEAD")).status).toBe(200);
+  for (let index = 0; index < 3; index++) expect((await read(acme, other)).status).toBe(404);
+  const [first, second] = [await read(acme, file), await read(acme, file)];
+  const refused = await read(acme, file);
+  expect([first.status, second.status, refused.status]).toEqual([200, 200, 429]);
+  expect((await read(acme, other)).status).toBe(404);
+  expect(await (await read(globex, other)).text()).toBe(text);
+  await first.body?.cancel();
+  let third = await read(acme, file);
+  for (; third.status === 429; third = await read(acme, file)) await Bun.sleep(0);
+  expect(await third.text()).toBe(text);
+  expect(await second.text()).toBe(text);
+});
+
 test("streams of job events", async () => {
   const { id: tenantId, key } = it.tenant("acme");
   const store = it.world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
