@@ -15,9 +15,14 @@ export interface KillPlan {
   readonly say: (line: string) => void;
 }
 
+/** How a request ended, and whether it was open at a kill. */
+export interface KillOutcome extends Outcome {
+  readonly metKill: boolean;
+}
+
 export interface KillReport {
   readonly kills: number;
-  readonly outcomes: readonly Outcome[];
+  readonly outcomes: readonly KillOutcome[];
   /** Requests that were open at a kill, in all. */
   readonly openAtKills: number;
   /** From a kill to the error of each stream that it cut. */
@@ -78,7 +83,9 @@ export async function killWorkers(server: TestServer, plan: KillPlan): Promise<K
   await Promise.all(asking);
   const lost = outcomes.filter(({ end }) => end === "worker_lost");
   const toldMs = lost.map(({ endMs }) => endMs - Math.max(...kills.filter((killMs) => killMs <= endMs)));
-  return { kills: kills.length, outcomes, openAtKills, toldMs, backMs };
+  const met = ({ startMs, endMs }: Outcome): boolean => kills.some((killMs) => killMs >= startMs && killMs <= endMs);
+  const withKills = outcomes.map((outcome) => ({ ...outcome, metKill: met(outcome) }));
+  return { kills: kills.length, outcomes: withKills, openAtKills, toldMs, backMs };
 }
 
 async function workersOf(server: TestServer): Promise<readonly WorkerRow[]> {
