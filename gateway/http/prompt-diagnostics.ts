@@ -66,7 +66,8 @@ function factsOf(request: ChatRequest, run: ChatRun): PromptFacts<Part> {
   const firstTurn = messages.findIndex(({ role }) => role !== "system");
   const turns = firstTurn < 0 ? [] : messages.slice(firstTurn);
   const system = messages.slice(0, messages.length - turns.length);
-  const tools = "tools" in request ? request.tools : undefined;
+  // As the prompt shows them: which of them may be called is no part of it.
+  const tools = request.tools?.tools.map(({ name, description, parameters }) => [name, description, parameters]);
   const shown = [...documents.map(({ title, text }) => [title, text]), ...run.retrieved.map(({ id }) => id)];
   return { parts: { tools, system, documents: shown }, turns };
 }

@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { ComparedPrompts, type Comparison } from "../../gateway/compared-prompts.ts";
 import { messageDiagnostics, responseDiagnostics } from "../../gateway/http/prompt-diagnostics.ts";
 import { type ChatRig, chatRig, post } from "./chat-rig.ts";
+import { ask, readyRig } from "./query-rig.ts";
 
 type Part = "tools" | "system" | "documents";
 type Fields = Record<string, unknown>;
@@ -81,43 +82,75 @@ describe("by span", () => {
   });
 });
 
+describe("of a query", () => {
+  const g = (input: unknown) => ({ g: { model: "", max_tokens: 4, temperature: 0, input } });
+  const asks = "?prompt_cache_diagnostics=true";
+  const rowsOf = ({ spangate }: object & { spangate: object }) =>
+    "prompt_cache_diagnostics" in spangate ? (spangate.prompt_cache_diagnostics as readonly Row[]) : undefined;
+  const fragments = { plus: [{ fragment: { id: "frag_1" } }, { fragment: { id: "frag_2" } }] };
+
+  test("only when it is asked for, of the outermost prompt", async () => {
+    const rig = await readyRig();
+    const query = g({ seq: [fragments, { user: "Who?" }] });
+    expect(rowsOf(await ask(rig, query))).toBeUndefined();
+    const found = rowsOf(await ask(rig, query, asks)) ?? [];
+    expect(Object.fromEntries(found.map(({ id, reason }) => [id ?? "prompt", reason]))).toEqual({
+      frag_1: null,
+      frag_2: null,
+      prompt: "below_block",
+    });
+  });
+
+  test("what the query itself computed ahead was not found either", async () => {
+    const rig = await readyRig();
+    const inner = g({ seq: [{ user: "one" }] });
+    const query = g({ seq: [fragments, { plus: [inner] }, { user: "Who?" }] });
+    const rows = rowsOf(await ask(rig, query, asks)) ?? [];
+    for (const id of ["frag_1", "frag_2"]) {
+      expect(rows.find((row) => row.id === id)).toMatchObject({ cached_tokens: 0, reason: "never_computed" });
+    }
+    const again = rowsOf(await ask(rig, query, asks)) ?? [];
+    for (const id of ["frag_1", "frag_2"]) expect(again.find((row) => row.id === id)?.reason).toBeNull();
+  });
+});
+
 describe("a message compared with an earlier one", () => {
   const message = { max_tokens: 2, system: "Be short.", messages: [user("who?")] };
-  const ask = (app: ChatRig["app"], body: Fields, key = "key-a") =>
+  const compare = (app: ChatRig["app"], body: Fields, key = "key-a") =>
     send(app, "/v1/messages", { ...message, ...body }, key);
 
   test("is told what changed first", async () => {
     const { app } = chatRig();
-    const first = await ask(app, { diagnostics: { previous_message_id: null } });
+    const first = await compare(app, { diagnostics: { previous_message_id: null } });
     expect(first.diagnostics).toBeNull();
     expect(first.spangate).toHaveProperty("prompt_cache_diagnostics");
     const against = { diagnostics: { previous_message_id: first.id } };
     const reason = (type: string) => ({ cache_miss_reason: { type, cache_missed_input_tokens: expect.any(Number) } });
-    expect((await ask(app, { ...against, system: "Be long." })).diagnostics).toEqual(reason("system_changed"));
-    expect((await ask(app, { ...against, messages: [user("where?")] })).diagnostics).toEqual(
+    expect((await compare(app, { ...against, system: "Be long." })).diagnostics).toEqual(reason("system_changed"));
+    expect((await compare(app, { ...against, messages: [user("where?")] })).diagnostics).toEqual(
       reason("messages_changed"),
     );
     const goesOn = [...message.messages, { role: "assistant", content: "He." }, user("why?")];
     // The worker of this test finds spans alone, so the same prompt is missed too, and nothing changed.
-    expect((await ask(app, { ...against, messages: goesOn })).diagnostics).toEqual({
+    expect((await compare(app, { ...against, messages: goesOn })).diagnostics).toEqual({
       cache_miss_reason: { type: "unavailable" },
     });
   });
 
   test("that is another tenant's is as unknown as none", async () => {
     const { app } = chatRig();
-    const theirs = await ask(app, { diagnostics: {} }, "key-b");
+    const theirs = await compare(app, { diagnostics: {} }, "key-b");
     for (const id of [theirs.id, "msg_never"]) {
-      const { diagnostics } = await ask(app, { diagnostics: { previous_message_id: id } });
+      const { diagnostics } = await compare(app, { diagnostics: { previous_message_id: id } });
       expect(diagnostics).toEqual({ cache_miss_reason: { type: "previous_message_not_found" } });
     }
   });
 
   test("who did not ask is told null, and is not compared with later", async () => {
     const { app } = chatRig();
-    const { id, diagnostics } = await ask(app, {});
+    const { id, diagnostics } = await compare(app, {});
     expect(diagnostics).toBeNull();
-    const later = await ask(app, { diagnostics: { previous_message_id: id } });
+    const later = await compare(app, { diagnostics: { previous_message_id: id } });
     expect(later.diagnostics).toEqual({ cache_miss_reason: { type: "previous_message_not_found" } });
   });
 
@@ -132,24 +165,24 @@ describe("a message compared with an earlier one", () => {
 });
 
 describe("a response compared with an earlier one", () => {
-  const ask = (app: ChatRig["app"], body: Fields, key = "key-a") =>
+  const compare = (app: ChatRig["app"], body: Fields, key = "key-a") =>
     send(app, "/v1/responses", { input: "who?", max_output_tokens: 2, ...body }, key);
   const with_ = (id: string) => ({ prompt_cache_options: { comparison_response_id: id } });
 
   test("is told in the words of OpenAI's package", async () => {
     const { app } = chatRig();
-    const first = await ask(app, { store: false });
+    const first = await compare(app, { store: false });
     expect(first).not.toHaveProperty("prompt_cache_diagnostics");
-    const changed = await ask(app, { ...with_(first.id), input: "where?" });
+    const changed = await compare(app, { ...with_(first.id), input: "where?" });
     expect(changed.prompt_cache_diagnostics).toEqual({
       type: "cache_miss",
       reason: "input_changed",
       cache_missed_tokens: expect.any(Number),
       comparison_reusable_tokens: expect.any(Number),
     });
-    expect((await ask(app, with_(first.id))).prompt_cache_diagnostics).toEqual({ type: "unavailable" });
-    for (const id of [(await ask(app, {}, "key-b")).id, "resp_never"]) {
-      const { prompt_cache_diagnostics } = await ask(app, with_(id));
+    expect((await compare(app, with_(first.id))).prompt_cache_diagnostics).toEqual({ type: "unavailable" });
+    for (const id of [(await compare(app, {}, "key-b")).id, "resp_never"]) {
+      const { prompt_cache_diagnostics } = await compare(app, with_(id));
       expect(prompt_cache_diagnostics).toEqual({ type: "comparison_response_not_found" });
     }
   });
