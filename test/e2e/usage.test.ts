@@ -262,6 +262,24 @@ describe("over random mixed work", () => {
     }
   });
 
+  test("a batch's lines count as the requests that they are", async () => {
+    const owner = await server.tenant("batches");
+    const client = openaiClient(server.url, owner.apiKey);
+    const body = { model: server.model, messages: [user("who?")], max_tokens: 2, n: 2 };
+    const lines = ["1", "2"].map((id) => ({ custom_id: id, method: "POST", url: "/v1/chat/completions", body }));
+    const file = new File([lines.map((line) => JSON.stringify(line)).join("\n")], "lines.jsonl");
+    const { id } = await client.files.create({ file, purpose: "batch" });
+    const wanted = { input_file_id: id, endpoint: "/v1/chat/completions", completion_window: "24h" } as const;
+    let batch = await client.batches.create(wanted);
+    while (!batch.output_file_id) {
+      await Bun.sleep(5);
+      batch = await client.batches.retrieve(batch.id);
+    }
+    const answers = (await (await client.files.content(batch.output_file_id)).text()).trim().split("\n");
+    const all = answers.map((line) => ofOpenAi(JSON.parse(line).response.body.usage)).reduce(plus, nothing);
+    expect(ofDays((await usage()).filter(({ tenant_id }) => tenant_id === owner.id))).toEqual(all);
+  });
+
   test("a job that prepares a corpus counts its spans for its tenant", async () => {
     const owner = await server.tenant("owner");
     const storeId = await createStore(openaiClient(server.url, owner.apiKey), "facts", {
