@@ -3,6 +3,7 @@ import type { LowerMessage, ToolDefinition } from "../../gateway/lower/messages.
 import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { asJson, StandIns } from "../../gateway/lower/stand-ins.ts";
+import { callId } from "../../gateway/lower/tool-data.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { models, textSide } from "./models.ts";
 import { clock, ownToolTokens, toolModels, weather } from "./tool-models.ts";
@@ -125,6 +126,25 @@ describe("text stays text", () => {
     ]);
     expect(JSON.parse(`"${JSON.parse(`"${asJson('a"\\\n\u2028', 2)}"`)}"`)).toBe('a"\\\n\u2028');
   });
+});
+
+test("a template that writes each call as a message of its own takes one, and one that hides them none", () => {
+  const callLoop = "{%- for tool_call in message.tool_calls %}";
+  const { chatTemplate } = toolModels.hermes;
+  const own = chatTemplate.replace(
+    callLoop,
+    `${callLoop}{%- if loop.index0 > 0 %}{{ '<|im_end|>\n<|im_start|>assistant' }}{%- endif %}`,
+  );
+  const written = textSide({ ...toolModels.hermes, chatTemplate: own }).template.calls;
+  expect([written?.marker, written?.separator]).toEqual(["<tool_call>", undefined]);
+  const hiding = chatTemplate.replace("{{- tool_call.arguments | tojson }}", "{{- '{}' }}");
+  expect(textSide({ ...toolModels.hermes, chatTemplate: hiding }).template.calls).toBeUndefined();
+});
+
+test("ids that every template takes are kept, others become such", () => {
+  expect(callId("abcDEF123")).toBe("abcDEF123");
+  for (const id of ["call_1", "abcdefgh!", "a".repeat(40)]) expect(callId(id)).toMatch(/^[a-z0-9]{9}$/);
+  expect(callId("call_1")).not.toBe(callId("call_2"));
 });
 
 test("documents stand behind the system message, and behind tools that stand there", () => {

@@ -150,6 +150,7 @@ describe("what is no call stays text", () => {
     ["hermes", ' <tool_call>{"name": "unknown", "arguments": {"a": "<tool_call>"}} and on'],
     ["hermes", '<tool_call>{"name": "get_weather", "arguments": "Oslo"}</tool_call>'],
     ["hermes", '<tool_call>{"name": "get_weather", "name": "clock", "arguments": {}}'],
+    ["hermes", '<tool_call>{"arguments": {}, "arguments": {}, "name": "get_weather"}'],
     ["hermes", '<tool_call>{"name": "get_weather", "argum'],
     ["hermes", "<tool_call"],
     ["hermes", "a <tool_ca"],
