@@ -118,6 +118,21 @@ describe("between owners", () => {
     expect(new Set(losers(pool, 2, 20))).toEqual(new Set([2]));
   });
 
+  test("looking at all owners is done once for 16 blocks of a large pool, and changes little of who loses", () => {
+    let reads = 0;
+    const pool = new BlockPool(16_384, () => ++reads);
+    const owners = 200;
+    const held = Array.from({ length: 16_384 }, (_, index) => taken(pool, owner(index % owners)));
+    for (const blockId of held) pool.release(blockId, true);
+    reads = 0;
+    const before = new Map([...pool.shares.accounts()].map(({ number, heldBlocks }) => [number, heldBlocks]));
+    for (let i = 0; i < 1_600; i++) taken(pool, owner(owners));
+    // One look at an owner reads the clock once; so does each block that is chosen.
+    expect(reads).toBeLessThan((1_600 / 16 + 2) * owners + 2 * 1_600);
+    const lost = [...pool.shares.accounts()].map(({ number, heldBlocks }) => (before.get(number) ?? 0) - heldBlocks);
+    expect(Math.max(...lost)).toBeLessThanOrEqual(1_600 / owners + 16);
+  });
+
   test("an owner without blocks is forgotten, with its quota", () => {
     const pool = new BlockPool(4);
     const block = taken(pool, owner(7, 2));

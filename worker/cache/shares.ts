@@ -20,9 +20,10 @@ import { type FreeLinks, FreeList } from "./free-list.ts";
 
 const sharePart = 7 / 8;
 const floorPart = 1 / 2;
-/** Blocks that are taken between two looks at what everybody holds: this part of the pool, at most so many. */
+/** Part of the pool that is taken between two looks at what everybody holds. */
 const lookPart = 1 / 256;
-const maxTakesBetweenLooks = 16;
+/** Blocks that one owner loses in a row, at most: who is to lose next is found by looking at all. */
+const mostInRow = 16;
 /** Lists of an owner's free blocks: one for each time of retention, 0 first, and pinned ones. */
 const pinnedList = retentionTimesMs.length;
 /** Ranks of victims: over the share, over the floor, pinned, the taker's own, others' below their floor. */
@@ -62,11 +63,6 @@ class Account implements OwnerAccount {
   }
 }
 
-interface Victim {
-  readonly account: Account;
-  readonly rank: number;
-}
-
 export class Shares {
   private readonly blockCount: number;
   private readonly clock: () => number;
@@ -81,14 +77,15 @@ export class Shares {
   private shareBlocks = Number.POSITIVE_INFINITY;
   private floorBlocks = Number.POSITIVE_INFINITY;
   private takesUntilLook = 0;
-  private victim: Victim | undefined;
+  private takesOfVictim = 0;
+  private victim: Account | undefined;
   private freeBlocks = 0;
 
   constructor(blockCount: number, links: FreeLinks, clock: () => number) {
     this.blockCount = blockCount;
     this.clock = clock;
     this.links = links;
-    this.takesBetweenLooks = Math.min(maxTakesBetweenLooks, Math.ceil(blockCount * lookPart));
+    this.takesBetweenLooks = Math.ceil(blockCount * lookPart);
     this.ofBlock = new Array(blockCount).fill(undefined);
     this.retention = new Uint8Array(blockCount);
     this.pinned = new Uint8Array(blockCount);
@@ -122,6 +119,7 @@ export class Shares {
     this.retention[blockId] = 0;
     this.pinned[blockId] = 0;
     this.takesUntilLook -= 1;
+    this.takesOfVictim -= 1;
   }
 
   /** Nobody owns the block any more. @param live it is in use, or was until now */
@@ -133,7 +131,7 @@ export class Shares {
     this.ofBlock[blockId] = undefined;
     if (account.heldBlocks > 0) return;
     this.byNumber.delete(account.number);
-    if (this.victim?.account === account) this.victim = undefined;
+    if (this.victim === account) this.victim = undefined;
   }
 
   /** A free block is in use again. */
@@ -242,10 +240,10 @@ export class Shares {
 
   private victimFor(taker: number): Account | undefined {
     const { victim } = this;
-    const isFresh = this.takesUntilLook > 0 && victim !== undefined && victim.rank < own;
-    if (isFresh && this.rankOf(victim.account, taker) === victim.rank) return victim.account;
+    if (victim !== undefined && this.takesOfVictim > 0 && this.rankOf(victim, taker) < pinnedOnly) return victim;
     this.look();
-    let best: (Victim & { readonly freedAtMs: number }) | undefined;
+    this.takesOfVictim = Math.min(mostInRow, this.takesBetweenLooks);
+    let best: { readonly account: Account; readonly rank: number; readonly freedAtMs: number } | undefined;
     for (const account of this.byNumber.values()) {
       const rank = this.rankOf(account, taker);
       if (rank === nothing || (best !== undefined && rank > best.rank)) continue;
@@ -253,8 +251,8 @@ export class Shares {
       const freedAtMs = front === undefined ? 0 : this.freedAtMs[front];
       if (best === undefined || rank < best.rank || freedAtMs < best.freedAtMs) best = { account, rank, freedAtMs };
     }
-    this.victim = best;
-    return best?.account;
+    this.victim = best?.account;
+    return this.victim;
   }
 
   private rankOf(account: Account, taker: number): number {
