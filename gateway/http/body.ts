@@ -29,9 +29,25 @@ export async function readJson<Schema extends z.ZodType>(
   } catch {
     throw new ApiError("invalid_json");
   }
+  // Schemas leave this name out without a word; its letters may be escaped.
+  if (text.includes("proto__") || text.includes("\\u")) refuseProto(parsed, []);
   const result = schema.safeParse(parsed);
   if (!result.success) throw schemaError(result.error, options.unsupported);
   return result.data;
+}
+
+/** No field is called `__proto__`, whoever made the object. @throws ApiError unknown_field */
+function refuseProto(value: unknown, path: readonly PropertyKey[]): void {
+  if (typeof value !== "object" || value === null) return;
+  const isList = Array.isArray(value);
+  for (const [name, inner] of Object.entries(value)) {
+    const innerPath = [...path, isList ? Number(name) : name];
+    if (name === "__proto__") {
+      const param = paramOf(innerPath);
+      throw new ApiError("unknown_field", { message: `Unknown field '${param}'.`, param });
+    }
+    refuseProto(inner, innerPath);
+  }
 }
 
 /**

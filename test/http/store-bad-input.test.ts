@@ -102,6 +102,21 @@ test("an object of many fields is refused before anything looks at them", async 
   expect(await answer({ a: [entries(3), entries(2_049)] })).toMatchObject(refused);
 });
 
+test("the name that objects know otherwise is refused wherever it stands, and nothing else of that kind", async () => {
+  const answer = async (body: string) => {
+    const { status, body: said } = await call(it.app, key, "POST", "/v1/vector_stores", body);
+    return [status, (said as { error?: { param: string | null } }).error?.param];
+  };
+  expect(await answer('{"metadata":{"__proto__":"x"}}')).toEqual([400, "metadata.__proto__"]);
+  expect(await answer('{"metadata":{"\\u005f_proto__":"x"}}')).toEqual([400, "metadata.__proto__"]);
+  expect(await answer('{"__proto__":{"name":"x"}}')).toEqual([400, "__proto__"]);
+  expect(await answer('{"file_ids":[{"__proto__":1}]}')).toEqual([400, "file_ids[0].__proto__"]);
+  expect(await answer('{"name":"__proto__","metadata":{"proto":"__proto__","constructor":"\\u005f"}}')).toEqual([
+    200,
+    undefined,
+  ]);
+});
+
 test("query strings are bounded too", async () => {
   const cases = [
     "limit=0",
