@@ -67,13 +67,17 @@ describe("why a span was not found", () => {
   });
 
   test("removed by a deletion or a purge; what was never there is not removed", async () => {
-    const { ask, dispatcher } = started();
+    const { ask, dispatcher, processes } = started();
     dispatcher.evict(span.blockKeys);
     expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", "never_computed"]);
     dispatcher.evict(span.blockKeys);
     expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", "removed"]);
     dispatcher.evictTenant("tenant-a", "text");
     expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", "removed"]);
+    expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", undefined]);
+    // It was there again, so what it was removed for once is not why it is gone.
+    processes[0]?.core.receive({ type: "evict", blockKeys: span.blockKeys });
+    expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", "evicted"]);
   });
 
   test("its worker has ended", async () => {
@@ -138,6 +142,21 @@ describe("why a prompt's own text was not found", () => {
     expect(reasonsOf(await ask(asked("b")))).toEqual([
       ["b", "never_computed"],
       [undefined, "text_before_changed"],
+    ]);
+  });
+
+  test("the same text elsewhere says nothing of a prompt whose beginning is there", async () => {
+    const { ask } = started();
+    await ask(asked("a"));
+    await ask(asked("b"));
+    const span = spanRun("a", 20);
+    const main = mainAfter(span.blockKeys.at(-1) as BlockKey);
+    const tokenIds = Int32Array.from([...prompt, ...prompt]);
+    const blockKeys = runBlockKeys(main.rootKey, tokenIds, fakeCard.blockTokens, false);
+    const longer = { plan: { runs: [span, { ...main, tokenIds, blockKeys }] } };
+    expect(reasonsOf(await ask(longer))).toEqual([
+      ["a", undefined],
+      [undefined, "never_computed"],
     ]);
   });
 

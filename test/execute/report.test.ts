@@ -1,6 +1,6 @@
 /** Usage as the caller is told it: of the prompt that was read, whatever else the plan held. */
 import { expect, test } from "bun:test";
-import { asShown } from "../../gateway/execute/report.ts";
+import { asShown, TreeReport } from "../../gateway/execute/report.ts";
 import type { EndEvent } from "../../gateway/generation.ts";
 
 function endOf(promptTokens: number, cachedTokens: number, blend?: { copiedTokens: number; recomputedTokens: number }) {
@@ -34,4 +34,18 @@ test("an input that is not shown counts only where it had to be computed", () =>
 
 test("an output that is shown twice is found twice", () => {
   expect(shown(endOf(80, 60), 110)).toMatchObject({ promptTokens: 110, cachedTokens: 90 });
+});
+
+test("a run that ends after all was counted is told of, and no other", () => {
+  const late: EndEvent[] = [];
+  const report = new TreeReport((end) => void late.push(end));
+  const [first = 0, second = 0] = report.reserve(2);
+  const generate = { path: "$", place: "$", index: 0 };
+  report.outerEnded(first, { ...generate, end: endOf(90, 62) });
+  const { ends, usage } = report.count();
+  expect(ends).toHaveLength(1);
+  expect(usage).toEqual({ promptTokens: 90, completionTokens: 5, cachedTokens: 62, cacheWriteTokens: 3 });
+  expect(late).toEqual([]);
+  report.outerEnded(second, { ...generate, end: endOf(40, 0) });
+  expect(late.map(({ report: { usage: told } }) => told.promptTokens)).toEqual([40]);
 });
