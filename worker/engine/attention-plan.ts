@@ -54,13 +54,16 @@ export interface AttentionPlan {
   readonly partialCount: number;
 }
 
+/** Of an item of 128 rows, the most there are: a slice, and offsets. */
+const mostItemWords = planSliceWords + 128;
+
 /**
  * Words of slices and offsets that a piece takes at most while its rows share nothing with other pieces: a slice and an
- * offset for each row and segment, or, of long pieces, a slice for 8 rows or more and offsets for one item's rows. What
- * is split over tokens takes a little more, and never more than there are partial rows.
+ * offset for each row and segment, or, for items of 8 rows and more, a slice for each item and offsets for one. What is
+ * split over tokens takes a little more, and never more than there are partial rows.
  */
 export function mostPieceWords(segmentCount: number, rowCount: number): number {
-  return segmentCount * Math.min(rowCount * (planSliceWords + 1), rowCount + 512);
+  return segmentCount * Math.min(rowCount * (planSliceWords + 1), rowCount + mostItemWords);
 }
 
 /** m-tiles of 16 packed rows (row, query head) in an item. */

@@ -20,6 +20,9 @@ import { PlanWriter } from "./pack-writer.ts";
 
 /** Prefill items are not split into parts of fewer tokens. */
 const minPieceTokens = 512;
+/** Parts are so many times longer than is best, until there is room for their partial results. */
+const relaxations: readonly number[] = [1, 4, Number.POSITIVE_INFINITY];
+
 /** What a step is planned from. */
 interface StepParts {
   readonly batch: Batch;
@@ -74,11 +77,15 @@ export class PackPlanner {
   private planAnew(batch: Batch): AttentionPlan {
     const { packing } = this.shape;
     const mostWords = Math.max(this.freeListWords, mostWordsOf(batch));
-    const plan = this.planSharing(batch, packing);
-    return packing && plan.slices.length + plan.offsets.length > mostWords ? this.planSharing(batch, false) : plan;
+    const fits = ({ slices, offsets }: AttentionPlan) => slices.length + offsets.length <= mostWords;
+    const plan = this.planSharing(batch, packing, relaxations);
+    if (fits(plan)) return plan;
+    const apart = this.planSharing(batch, false, relaxations);
+    // Rows of a piece that were split from each other have slices of their own.
+    return fits(apart) ? apart : this.planSharing(batch, false, [Number.POSITIVE_INFINITY]);
   }
 
-  private planSharing(batch: Batch, sharing: boolean): AttentionPlan {
+  private planSharing(batch: Batch, sharing: boolean, relaxed: readonly number[]): AttentionPlan {
     const { costs, shape } = this;
     const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.few.rows;
     const stretches = this.finder.find(batch, (piece) => !isLong(piece), sharing);
@@ -90,7 +97,7 @@ export class PackPlanner {
     const chunk = Math.max(minPieceTokens, Math.ceil(longTokens / costs.itemSlots));
     const parts = { batch, stretches, isLong, chunk };
     const choice = this.draft.choose(stretches, rowCount, longTokens > 0, sharing);
-    for (const relax of [1, 4, Number.POSITIVE_INFINITY]) {
+    for (const relax of relaxed) {
       const plan = this.write(parts, choice, relax);
       if (plan.partialCount <= shape.maxPartialRows) return plan;
     }
