@@ -10,6 +10,7 @@ import { openaiChat } from "./openai-chat.ts";
 import { openaiFiles } from "./openai-files.ts";
 import { openaiResponses } from "./openai-responses.ts";
 import { Suite } from "./suite.ts";
+import { tools } from "./tools.ts";
 
 // For a machine that has other things to do as well.
 setDefaultTimeout(60_000);
@@ -26,4 +27,5 @@ aiSdk(suite);
 anthropic(suite);
 langchain(suite);
 llamaindex(suite);
+tools(suite);
 lostWorker(suite);
