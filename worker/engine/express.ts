@@ -54,9 +54,9 @@ export class Express {
     this.latest = { owner, atMs: this.clock() };
   }
 
-  /** The only request of its tenant, with a prompt that one step ends. */
-  private isShort({ decoding, missingTokens, owner }: Request, counts: ReadonlyMap<number, number>): boolean {
-    return !decoding && counts.get(owner.number) === 1 && missingTokens <= this.maxRows;
+  /** Of a tenant that asks for little, with a prompt that one step ends. */
+  private isShort(request: Request, counts: ReadonlyMap<number, number>): boolean {
+    return !request.decoding && request.missingTokens <= this.maxRows && !isBusy(request, counts);
   }
 }
 
