@@ -19,7 +19,7 @@ export interface KvHistoryOptions {
 export class KvHistory {
   readonly #gone: LRUCache<BlockKey, GoneReason>;
   /** Key of the first block that a tenant's run of this text had. */
-  readonly #texts: LRUCache<string, BlockKey>;
+  readonly #texts: LRUCache<number, BlockKey>;
 
   constructor({ maxGone, maxTexts }: KvHistoryOptions) {
     this.#gone = new LRUCache({ max: maxGone });
@@ -49,7 +49,7 @@ export class KvHistory {
     return this.#gone.peek(key);
   }
 
-  /** A tenant's prompt has these runs. */
+  /** A tenant's prompt has these runs, which are about to be computed. */
   noteTexts(tenantId: string, runs: readonly PlanRun[], blockTokens: number): void {
     for (const run of runs) {
       const [key] = run.blockKeys;
@@ -64,8 +64,11 @@ export class KvHistory {
   }
 }
 
-function textName(tenantId: string, { kind, tokenIds }: PlanRun, blockTokens: number): string {
+/** 53 bits of a hash: two texts of one name would cost a reason, no more. */
+function textName(tenantId: string, { kind, tokenIds }: PlanRun, blockTokens: number): number {
   const { buffer, byteOffset, BYTES_PER_ELEMENT } = tokenIds;
   const tokenCount = Math.min(blockTokens, tokenIds.length);
-  return `${tenantId} ${kind} ${Bun.hash(new Uint8Array(buffer, byteOffset, tokenCount * BYTES_PER_ELEMENT))}`;
+  const bytes = new Uint8Array(buffer, byteOffset, tokenCount * BYTES_PER_ELEMENT);
+  const seed = Bun.hash.crc32(`${tenantId} ${kind}`);
+  return Bun.hash.murmur32v3(bytes, seed) * 2 ** 21 + ((Bun.hash.cityHash32(bytes) ^ seed) >>> 11);
 }

@@ -55,7 +55,7 @@ export class Misses {
 
   /** Called as the request is sent. @returns undefined unless the request asks for it */
   lookUp(workerId: string, reuse: boolean, request: DispatchRequest): LookUp | undefined {
-    const { history } = this.#options;
+    const { history, residency } = this.#options;
     const blockTokens = this.#options.blockTokens();
     if (blockTokens === undefined) return undefined;
     const { tenantId, plan, params } = request;
@@ -67,8 +67,11 @@ export class Misses {
           return this.#reasonOf(workerId, tenantId, run, { open, blockTokens });
         })
       : undefined;
-    // The corpora's own work has no tenant.
-    if (reuse && tenantId !== "") history.noteTexts(tenantId, plan.runs, blockTokens);
+    // The corpora's own work has no tenant. What the worker holds was noted when it was computed.
+    if (reuse && tenantId !== "") {
+      const fresh = plan.runs.filter(({ blockKeys: [key] }) => key !== undefined && !residency.holds(workerId, key));
+      history.noteTexts(tenantId, fresh, blockTokens);
+    }
     return reasons;
   }
 
