@@ -46,7 +46,8 @@ struct PlanItem {
   int firstRow, rowCount; /* in `rows` */
   int firstSlice, sharedSlices, sliceCount;
   int tokenCount; /* its work, for the order of items */
-  int unused[2];
+  int isFewAlone; /* 1: all items of the plan are "few" */
+  int unused;
 };
 
 struct PlanSlice {
@@ -55,8 +56,12 @@ struct PlanSlice {
   int firstOffset;            /* in `offsets`: one for each row of the slice */
   int firstRow, rowCount;     /* in the item */
   int firstVisible;
-  int unused;
+  int turns; /* of "few" items, not 0: by what q is turned for this slice and those that follow, up to the next one with
+                `turns`. Positive: 1 + place in `offsets` of the offsets of all rows of the item, kNotRead for a row that
+                none of the slices has. Negative: -1 - place of firstRow + endRow * 65536 and then these rows' offsets. */
 };
+
+constexpr int kNotRead = 1 << 31;
 
 struct PlanMerge {
   int row, firstPartial, partCount, unused;
@@ -209,55 +214,6 @@ __device__ __forceinline__ void write_result(const PlanArguments &a, int row, in
 
 __device__ __forceinline__ void write_log_sum(const PlanArguments &a, int partial, int head, float logSum) {
   if (partial >= 0) a.partialSums[size_t(partial) * a.queryHeads + head] = logSum;
-}
-
-/*
- * Says that this unit has written its partial result of a row. By one thread, after a __threadfence of those that wrote
- * and a barrier. @return whether the row's parts are all there: the caller merges them, after a __threadfence
- */
-__device__ __forceinline__ bool arrive_at_merge(const PlanArguments &a, const PlanUnit &unit, int merge) {
-  int *counter = a.arrivals + size_t(merge) * (a.kvHeads * chunks_of_group(a)) + unit.counter;
-  if (atomicAdd(counter, 1) != a.merges[merge].partCount - 1) return false;
-  *counter = 0;
-  return true;
-}
-
-/* A warp merges the parts of one head of a row: weights 2^(log sum - greatest log sum). */
-__device__ __forceinline__ void merge_head(const PlanArguments &a, int merge, int head) {
-  const int lane = threadIdx.x & 31;
-  const PlanMerge at = a.merges[merge];
-  const float *sums = a.partialSums + size_t(at.firstPartial) * a.queryHeads + head;
-  const float *parts = partial_at(a, at.firstPartial, head) + min(lane * 4, kHeadDim - 4);
-  const bool used = lane * 4 < kHeadDim;
-  float top = -infinity();
-#pragma unroll 1
-  for (int k = lane; k < at.partCount; k += 32) top = fmaxf(top, __ldcg(sums + size_t(k) * a.queryHeads));
-  top = warp_max(top);
-  if (top == -infinity()) top = 0;
-  float total = 0;
-  float4 out = make_float4(0, 0, 0, 0);
-#pragma unroll 1
-  for (int start = 0; start < at.partCount; start += 32) {
-    const int count = min(32, at.partCount - start);
-    float weight = lane < count ? exp2_fast(__ldcg(sums + size_t(start + lane) * a.queryHeads) - top) : 0.0f;
-    total += warp_sum(weight);
-    /* Eight loads at a time; those past the end are of the last part and weigh nothing. */
-#pragma unroll 1
-    for (int k = 0; k < count; k += 8) {
-#pragma unroll
-      for (int i = k; i < k + 8; i++) {
-        const float w = __shfl_sync(kAllLanes, weight, i);
-        const float *from = parts + size_t(start + min(i, count - 1)) * a.queryHeads * kHeadDim;
-        const float4 x = __ldcg(reinterpret_cast<const float4 *>(from));
-        out.x += w * x.x, out.y += w * x.y, out.z += w * x.z, out.w += w * x.w;
-      }
-    }
-  }
-  const float inverse = total > 0 ? 1.0f / total : 0.0f;
-  if (!used) return;
-  bf16 *to = a.out + (size_t(at.row) * a.queryHeads + head) * kHeadDim + lane * 4;
-  *reinterpret_cast<uint2 *>(to) =
-      make_uint2(pack_bf16(out.x * inverse, out.y * inverse), pack_bf16(out.z * inverse, out.w * inverse));
 }
 
 #endif

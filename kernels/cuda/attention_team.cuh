@@ -5,6 +5,7 @@
 #ifndef SPANGATE_ATTENTION_TEAM_CUH
 #define SPANGATE_ATTENTION_TEAM_CUH
 
+#include "attention_merge.cuh"
 #include "attention_softmax.cuh"
 #include "attention_turn.cuh"
 
@@ -20,7 +21,7 @@ struct Exchange {
   int sharedSlots[2][kWarps]; /* where each warp's part of a shared step lies; two steps in turn */
   const float *results[kWarps];
   float logSums[kWarps][kTileRows];
-  uint32 complete[kWarps]; /* rows of a team's tile whose parts are all there */
+  uint32 complete[3]; /* rows of a team's tile whose parts are all there: of the team of four, of the two of two */
 };
 
 /* A warp's results wait for the merge in the slot that it holds. */
@@ -119,29 +120,27 @@ __device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUni
   }
 }
 
-/* Of the tile's rows, those whose last part this was. */
-__device__ __forceinline__ void merge_rows(const PlanArguments &a, const PlanUnit &unit, const Team &team,
-                                           const TileRow &tileRow, Exchange &x) {
-  const int lane = threadIdx.x & 31;
+/* Of the tile's rows, those whose last part this was; the team's warps take them in turn. */
+__device__ __forceinline__ void finish_team(const PlanArguments &a, const PlanUnit &unit, const Team &team,
+                                            const TileRow &tileRow, const PlanMerge &merge, Exchange &x) {
   uint32 complete = 0;
+  /* A place for each team that a warp may be of, so that none is written while another team's warp still reads. */
+  uint32 &told = x.complete[team.size == kWarps ? 0 : 1 + team.tile];
   if (team.part == 0) {
-    const bool isLast = tileRow.merge >= 0 && arrive_at_merge(a, unit, tileRow.merge);
+    const bool isLast = tileRow.merge >= 0 && arrive_at_merge(a, unit, tileRow.merge, merge.partCount);
     complete = __ballot_sync(kAllLanes, isLast);
-    if (lane == 0) x.complete[team.tile] = complete;
+    if (team.size > 1 && (threadIdx.x & 31) == 0) told = complete;
   }
   if (team.size > 1) {
     join(team);
-    complete = x.complete[team.tile];
+    complete = told;
+    for (int i = 0, r = 0; r < unit.rowsPerTile; r++) {
+      if (complete >> r & 1 && i++ % team.size != team.part) complete &= ~(1u << r);
+    }
   }
-  if (complete == 0) return;
-  __threadfence();
-#pragma unroll 1
-  for (; complete != 0; complete &= complete - 1) {
-    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(complete) - 1);
-#pragma unroll 1
-    for (int h = team.part; h < unit.headCount; h += team.size) merge_head(a, merge, unit.firstHead + h);
-  }
+  merge_rows(a, unit, merge, complete);
 }
+
 /* `scratch`: the slot that the warp holds. */
 __device__ __forceinline__ void finish_tile(const PlanArguments &a, const PlanUnit &unit, const Team &team,
                                             const TileRow &tileRow, const LaneRows &rows, TileState &s, bf16 *scratch,
@@ -155,9 +154,11 @@ __device__ __forceinline__ void finish_tile(const PlanArguments &a, const PlanUn
     write_team(a, unit, team, tileRow, x);
   }
   const bool isPart = __any_sync(kAllLanes, tileRow.merge >= 0);
+  PlanMerge merge = {};
+  if (tileRow.merge >= 0) merge = a.merges[tileRow.merge];
   if (isPart) __threadfence();
   join(team); /* all have written, and have done with the others' results */
-  if (isPart) merge_rows(a, unit, team, tileRow, x);
+  if (isPart) finish_team(a, unit, team, tileRow, merge, x);
 }
 
 #endif

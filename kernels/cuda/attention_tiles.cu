@@ -12,6 +12,7 @@
  * Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_fragments.cuh"
+#include "attention_merge.cuh"
 #include "attention_plan.cuh" /* and so HEAD_DIM */
 #include "attention_softmax.cuh"
 
@@ -193,21 +194,6 @@ __device__ __forceinline__ void write_results(const PlanArguments &a, const Plan
   }
 }
 
-/* Of a tile's rows, those whose last part this was; a tile is one warp's own. */
-__device__ __forceinline__ void merge_rows(const PlanArguments &a, const PlanUnit &unit, int tile) {
-  const TileRow tileRow = tile_row_at(a, unit, tile);
-  if (!__any_sync(kAllLanes, tileRow.merge >= 0)) return;
-  __threadfence();
-  __syncwarp();
-  const bool isLast = tileRow.merge >= 0 && arrive_at_merge(a, unit, tileRow.merge);
-  uint32 complete = __ballot_sync(kAllLanes, isLast);
-  if (complete != 0) __threadfence();
-  for (; complete != 0; complete &= complete - 1) {
-    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(complete) - 1);
-    for (int h = 0; h < unit.headCount; h++) merge_head(a, merge, unit.firstHead + h);
-  }
-}
-
 template <int kTokens>
 __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUnit &unit, bf16 *shared) {
   constexpr int kStepSize = 2 * kTokens * kStride;
@@ -240,7 +226,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
     if (hasRows) attend_step(a, unit, at, firstTile, queries, ring + stage * kStepSize, s);
   }
   write_results(a, unit, firstTile, s);
-  for (int f = 0; f < kFragments; f++) merge_rows(a, unit, firstTile + f);
+  for (int f = 0; f < kFragments; f++) finish_rows(a, unit, tile_row_at(a, unit, firstTile + f));
 }
 
 /* Bytes of shared memory for steps of so many tokens. */

@@ -99,7 +99,7 @@ class UnitReader {
   /* To be asked for 0, 1, 2 ... */
   __device__ __forceinline__ PlanUnit read(const PlanArguments &a, int turn) {
     const auto of = [&](int i) { return __shfl_sync(kAllLanes, word, i); };
-    const PlanItem item = {of(0), of(1), of(2), of(3), of(4), of(5), {0, 0}};
+    const PlanItem item = {of(0), of(1), of(2), of(3), of(4), of(5), 0, 0};
     if (has(turn + 1)) fetch(a, turn + 1);
     return plan_unit(a, item, unit_index(turn) % parts);
   }

@@ -20,6 +20,8 @@
 #include "wgmma_queries.cuh"
 #include "wgmma_results.cuh"
 
+using Scores = float[kTokens / 8][4];
+
 /* What a product warpgroup keeps from unit to unit. */
 struct Consumer {
   uint32 shared;
@@ -177,7 +179,8 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
   products_wait<0>();
   pin(out);
   consumer.release_slot(value);
-  write_tile(a, unit, tileRow, softmax, out);
+  write_results(a, unit, tileRow, softmax, out);
+  finish_rows(a, unit, tileRow);
 }
 
 __device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, int warp) {

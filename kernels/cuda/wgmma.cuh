@@ -60,6 +60,15 @@ __device__ __forceinline__ void multiply_rows(float (&d)[16][4], uint64 a, uint6
       : "l"(a), "l"(b), "r"(int(adds)));
 }
 
+/* The same for b [64][16]. */
+__device__ __forceinline__ void multiply_rows(float (&d)[8][4], uint64 a, uint64 b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGISTERS_32 "}, %32, %33, adds, 1, 1, 0, 0;\n}"
+      : D32(d)
+      : "l"(a), "l"(b), "r"(int(adds)));
+}
+
 /* d [64][N] += a [64][16] in registers, b [16][N] in shared memory; N is 128 or 64. */
 __device__ __forceinline__ void multiply_columns(float (&d)[16][4], const uint32 *a, uint64 b) {
   asm volatile(
@@ -96,6 +105,14 @@ __device__ __forceinline__ uint4 load_shared4(uint32 from) {
 __device__ __forceinline__ void store_shared4(uint32 to, const uint4 &x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
+}
+__device__ __forceinline__ uint32 load_shared1(uint32 from) {
+  uint32 x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
+__device__ __forceinline__ void store_shared1(uint32 to, uint32 x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 /* Registers of a warpgroup's threads from here on; all of its warps call it. */
 template <int kRegisters>

@@ -2,11 +2,11 @@
 #ifndef SPANGATE_WGMMA_RESULTS_CUH
 #define SPANGATE_WGMMA_RESULTS_CUH
 
+#include "attention_merge.cuh"
 #include "attention_softmax.cuh"
-#include "wgmma_ring.cuh"
+#include "wgmma.cuh"
 
 /* 16 x 8 numbers of each warp's 16 rows, as the accumulators of wgmma hold them. */
-using Scores = float[kTokens / 8][4];
 using Sums = float[kHeadDim / 8][4];
 
 /* Four lanes with one word of each of four groups: lane q gets all words of group q. */
@@ -41,9 +41,9 @@ __device__ __forceinline__ void write_row(const PlanArguments &a, bool exists, i
   }
 }
 
-/* The warp's results, and those rows merged whose parts are all there. */
-__device__ __forceinline__ void write_tile(const PlanArguments &a, const PlanUnit &unit, const TileRow &tileRow,
-                                           RunningSoftmax &softmax, const Sums &out) {
+/* The results of a warp's tile. */
+__device__ __forceinline__ void write_results(const PlanArguments &a, const PlanUnit &unit, const TileRow &tileRow,
+                                              RunningSoftmax &softmax, const Sums &out) {
   const int lane = threadIdx.x & 31;
   softmax.finish();
 #pragma unroll
@@ -56,15 +56,6 @@ __device__ __forceinline__ void write_tile(const PlanArguments &a, const PlanUni
     const float inverse = softmax.sum[r] > 0 ? 1.0f / softmax.sum[r] : 0.0f;
     write_row(a, exists, row, partial, head, r, inverse, out);
     if (exists && (lane & 3) == 0) write_log_sum(a, partial, head, softmax.log_sum(r));
-  }
-  if (!__any_sync(kAllLanes, tileRow.partial >= 0)) return;
-  __threadfence();
-  __syncwarp();
-  const bool isLast = tileRow.partial >= 0 && arrive_at_merge(a, unit, tileRow.merge);
-  __threadfence();
-  for (uint32 left = __ballot_sync(kAllLanes, isLast); left != 0; left &= left - 1) {
-    const int merge = __shfl_sync(kAllLanes, tileRow.merge, __ffs(left) - 1);
-    for (int h = 0; h < unit.headCount; h++) merge_head(a, merge, unit.firstHead + h);
   }
 }
 

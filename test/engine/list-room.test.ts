@@ -81,10 +81,10 @@ describe("ListRoom", () => {
   test("has room for whole rows, a piece's blocks and what its rows read", () => {
     const run = runOver(9);
     const blocks = 9 + 75;
-    const room = new ListRoom(blocks + 10 * 90 + 89);
+    const room = new ListRoom(blocks + 10 * 120 + 119);
     expect(room.rowsFor(run, 100)).toBe(10);
     expect(room.rowsFor(run, 100, 0, "scattered")).toBe(10);
-    expect(room.rowsFor(run, 100, 0, "together", 90)).toBe(9);
+    expect(room.rowsFor(run, 100, 0, "together", 120)).toBe(9);
     room.take(run, 4);
     expect(room.rowsFor(run, 100, 4)).toBe(6);
     expect(room.rowsFor(runOver(9), 100)).toBe(6);
@@ -96,7 +96,7 @@ describe("ListRoom", () => {
     const run = runOver(9);
     const room = new ListRoom(84 + 10 * (136 + 150));
     expect(room.rowsFor(run, 300)).toBe(150);
-    expect(room.rowsFor(run, 300, 0, "scattered")).toBe(31);
+    expect(room.rowsFor(run, 300, 0, "scattered")).toBe(23);
   });
 
   test("has room for one row in any case, and for no second one", () => {

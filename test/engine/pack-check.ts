@@ -5,6 +5,7 @@ import {
   type AttentionPlan,
   fewTiles,
   manyTiles,
+  notRead,
   planItemWords,
   planMergeWords,
   planRowWords,
@@ -44,6 +45,25 @@ function seenByContract(batch: Batch, blockTokens: number): string[][] {
   return seen;
 }
 
+/** By `turns`, q of each row of an item of few rows is turned by its own offset for every slice. */
+function checkTurns(plan: AttentionPlan): void {
+  const slices = wordsOf(plan.slices, planSliceWords);
+  for (const [, itemRows, firstSlice, , sliceCount] of wordsOf(plan.fewItems, planItemWords)) {
+    let turned: number[] = [];
+    for (const [, , , firstOffset, firstRow, rowCount, , turns] of slices.slice(firstSlice, firstSlice + sliceCount)) {
+      if (turns > 0) turned = [...plan.offsets.subarray(turns - 1, turns - 1 + itemRows)];
+      if (turns < 0) {
+        const ends = plan.offsets[-turns - 1];
+        const [from, end] = [ends & 0xffff, ends >> 16];
+        turned = new Array(itemRows).fill(notRead);
+        for (let row = from; row < end; row++) turned[row] = plan.offsets[-turns + row - from];
+      }
+      const offsets = [...plan.offsets.subarray(firstOffset, firstOffset + rowCount)];
+      expect(turned.slice(firstRow, firstRow + rowCount)).toEqual(offsets);
+    }
+  }
+}
+
 /** [rows] what the plan's items show to each row, sorted; slices are checked on the way. */
 function seenByPlan(batch: Batch, plan: AttentionPlan, { blockTokens, group }: PackShape): string[][] {
   const seen: string[][] = Array.from({ length: batch.tokenIds.length }, () => []);
@@ -81,7 +101,8 @@ function checkItems(plan: AttentionPlan, group: number): void {
   const limits = { fewItems: fewTiles * rowsPerTile(group), manyItems: manyTiles * rowsPerTile(group) };
   for (const name of ["fewItems", "manyItems"] as const) {
     const items = wordsOf(plan[name], planItemWords);
-    for (const [, rowCount, , sharedSlices, sliceCount] of items) {
+    for (const [, rowCount, , sharedSlices, sliceCount, , isFewAlone] of items) {
+      expect(isFewAlone).toBe(plan.manyItems.length === 0 ? 1 : 0);
       expect(rowCount).toBeGreaterThan(0);
       expect(rowCount).toBeLessThanOrEqual(limits[name]);
       if (name === "manyItems") expect(sharedSlices).toBe(sliceCount);
@@ -128,6 +149,7 @@ function checkMerges(batch: Batch, plan: AttentionPlan): void {
 export function checkPlan(batch: Batch, plan: AttentionPlan, shape: PackShape): void {
   checkItems(plan, shape.group);
   checkMerges(batch, plan);
+  checkTurns(plan);
   const [expected, seen] = [seenByContract(batch, shape.blockTokens), seenByPlan(batch, plan, shape)];
   for (let row = 0; row < expected.length; row++) expect(seen[row]).toEqual(expected[row]);
 }

@@ -71,9 +71,9 @@ describe("hubs", () => {
   });
 
   test("a hub of whole items takes in the one above it: one partial result a row for both, one for the rest", () => {
-    const thirds = [0, 32, 64].map((from) => ({ from, to: from + 32, blocks: 256 }));
-    const batch = hubBatch([{ from: 0, to: 96, blocks: 256 }, ...thirds], new Choices(1));
-    const shape = { ...h200, multiprocessorCount: 8 };
+    const thirds = [0, 32, 64].map((from) => ({ from, to: from + 32, blocks: 700 }));
+    const batch = hubBatch([{ from: 0, to: 96, blocks: 700 }, ...thirds], new Choices(1));
+    const shape = { ...h200, multiprocessorCount: 8, group: 8 };
     const plan = new PackPlanner(shape).plan(batch);
     checkPlan(batch, plan, shape);
     expect(plan.manyItems.length).toBeGreaterThan(0);

@@ -1,5 +1,7 @@
 /** Attention plans from lists of items: what the planner would write, where a test wants items of its own choice. */
-import type { AttentionPlan } from "../../worker/engine/attention-plan.ts";
+import { type AttentionPlan, planItem, planItemWords } from "../../worker/engine/attention-plan.ts";
+import { IntList } from "../../worker/engine/int-list.ts";
+import { TurnWriter } from "../../worker/engine/pack-turns.ts";
 
 export interface BuiltSlice {
   readonly block: number;
@@ -47,12 +49,19 @@ export function buildPlan(rowCount: number, few: readonly BuiltItem[], many: rea
     return [firstRow, rows.length, firstSlice, shared.length, shared.length + own.length, tokens, 0, 0];
   };
   const [fewItems, manyItems] = [few, many].map((items) => Int32Array.from(items.flatMap(add)));
+  const [sliceWords, offsetWords, turns] = [Int32Array.from(slices), new IntList(1_024), new TurnWriter()];
+  offsetWords.append(Int32Array.from(offsets));
+  for (let at = 0; at < fewItems.length; at += planItemWords) {
+    const [first, count] = [fewItems[at + planItem.firstSlice], fewItems[at + planItem.sliceCount]];
+    turns.write(sliceWords, offsetWords, first, count, fewItems[at + planItem.rowCount]);
+    fewItems[at + planItem.isFewAlone] = many.length === 0 ? 1 : 0;
+  }
   return {
     rows: Int32Array.from(rowWords),
     fewItems,
     manyItems,
-    slices: Int32Array.from(slices),
-    offsets: Int32Array.from(offsets),
+    slices: sliceWords,
+    offsets: offsetWords.view(),
     merges: Int32Array.from(merges),
     partialCount,
   };

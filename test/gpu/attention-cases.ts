@@ -31,6 +31,11 @@ function caseOf(
   };
 }
 
+/** With more slices than a warp holds at a time. */
+function longItems(check: AttentionCheck): AttentionCheck {
+  return { ...check, plan: { ...check.plan, sharedSlices: 40, maxTokens: 60 } };
+}
+
 /** @param isSmall some few, for a memory checker */
 export function attentionCases(random: Random, isSmall: boolean): AttentionCheck[] {
   const small = [
@@ -38,6 +43,7 @@ export function attentionCases(random: Random, isSmall: boolean): AttentionCheck
     caseOf(random, [128, 8, 1], [21, 2, 0], { slots: 3 }),
     caseOf(random, [64, 7, 1], [13, 2, 1], { slots: 4, rotaryDim: 32 }),
     caseOf(random, [96, 32, 1], [9, 1, 1], { slots: 3, blockTokens: 32 }),
+    longItems(caseOf(random, [128, 4, 2], [50, 2, 1])),
   ];
   if (isSmall) return small;
   const sizes = [64, 80, 96, 128].flatMap((headDim) => [
@@ -49,8 +55,18 @@ export function attentionCases(random: Random, isSmall: boolean): AttentionCheck
     caseOf(random, [128, group, random.integer(1, 2)], [random.integer(1, 30), 2, 1]),
   );
   const rows = [1, 2, 3, 17, 120, 300].map((count) => caseOf(random, [128, 4, 1], [count, 2, 1]));
+  const long = [1, 3, 4, 8, 32].flatMap((group) =>
+    [64, 128].map((headDim) =>
+      longItems(
+        caseOf(random, [headDim, group, 1], [random.integer(1, 200), 2, 1], {
+          blockTokens: random.pick([16, 32, 128]),
+        }),
+      ),
+    ),
+  );
   return [
     ...small,
+    ...long,
     ...sizes,
     ...groups,
     ...rows,

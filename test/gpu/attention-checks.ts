@@ -2,15 +2,17 @@
 import type { Random } from "../native/random.ts";
 import {
   type AttentionDevice,
+  type FewKernelName,
   type Heads,
+  type ManyKernelName,
   type PlanBuffers,
-  type PlanKernelName,
   packedSharedBytes,
   packedThreads,
   tilesSharedBytes,
 } from "./attention-device.ts";
 import { attentionOracle, type OracleOutput } from "./attention-oracle.ts";
 import { type PlanShape, randomPlan } from "./attention-random.ts";
+import { packedWgmmaSharedBytes, packedWgmmaThreads, putPoolMap } from "./wgmma-cases.ts";
 
 export interface AttentionCheck {
   readonly heads: Heads;
@@ -20,7 +22,7 @@ export interface AttentionCheck {
   readonly slots: number;
   readonly stepTokens: number;
   /** Which kernel takes the items of many tiles. */
-  readonly many: Exclude<PlanKernelName, "attention_packed">;
+  readonly many: ManyKernelName;
 }
 
 const poison = 0xff;
@@ -77,7 +79,6 @@ export function checkAttention(device: AttentionDevice, random: Random, check: A
   };
   device.fill(buffers.arrivals, 0);
   const wrong = { ...plan, offsets: plan.offsets.map((offset) => offset + turn) };
-  const launches = launchesOf(device, check, buffers, wrong);
   const oracle = attentionOracle(
     {
       ...heads,
@@ -92,7 +93,9 @@ export function checkAttention(device: AttentionDevice, random: Random, check: A
   );
   let words = "";
   // The second round shows that the first left the counters as they must be.
-  for (let round = 0; round < 2; round++) {
+  const rounds = fewKernelsOf(device, check).flatMap((kernel) => [kernel, kernel]);
+  for (const kernel of rounds) {
+    const launches = launchesOf(device, check, kernel, buffers, wrong);
     for (const buffer of [buffers.out, buffers.partialOut, buffers.partialSums]) device.fill(buffer, poison);
     for (const launch of launches) launch();
     const out = fromBfloat16(device.read(buffers.out, new Uint16Array(oracle.out.length)));
@@ -104,9 +107,18 @@ export function checkAttention(device: AttentionDevice, random: Random, check: A
   return `${rowCount} rows, ${plan.merges.length / 4} merged: ${words}`;
 }
 
+/** Those that take heads of this shape. */
+function fewKernelsOf(device: AttentionDevice, { heads }: AttentionCheck): FewKernelName[] {
+  const { headDim, rotaryDim, blockTokens } = heads;
+  const takes =
+    device.hasWarpgroups && (headDim === 64 || headDim === 128) && rotaryDim % 16 === 0 && blockTokens >= 16;
+  return takes ? ["attention_packed", "attention_packed_wgmma"] : ["attention_packed"];
+}
+
 function launchesOf(
   device: AttentionDevice,
   check: AttentionCheck,
+  few: FewKernelName,
   buffers: PlanBuffers,
   plan: ReturnType<typeof randomPlan>["plan"],
 ): (() => void)[] {
@@ -117,10 +129,11 @@ function launchesOf(
     launches.push(device.prepare(many, heads, buffers, plan, { grid, sharedBytes: sharedOf[many] }));
   }
   if (plan.fewItems.length > 0) {
-    const sharedBytes = packedSharedBytes(heads.headDim, slots);
-    launches.push(
-      device.prepare("attention_packed", heads, buffers, plan, { grid, sharedBytes, threads: packedThreads }),
-    );
+    const isPlain = few === "attention_packed";
+    const sharedBytes = isPlain ? packedSharedBytes(heads.headDim, slots) : packedWgmmaSharedBytes(heads.headDim);
+    const pool = isPlain ? buffers.pool : putPoolMap(device, heads, buffers.pool, 16);
+    const threads = isPlain ? packedThreads : packedWgmmaThreads;
+    launches.push(device.prepare(few, heads, { ...buffers, pool }, plan, { grid, sharedBytes, threads }));
   }
   return launches;
 }

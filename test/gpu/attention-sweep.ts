@@ -19,7 +19,8 @@ export function packVariant(heads: Heads, multiprocessorCount: number, hasWarpgr
   const group = heads.queryHeads / heads.kvHeads;
   const shape = { group, ...heads, multiprocessorCount, hasWarpgroups, packing: true, maxPartialRows: 16_384 };
   const manyKernel = hasWarpgroups ? "attention_wgmma" : "attention_tiles";
-  return { name: "pack", plan: (batch) => new PackPlanner(shape).plan(batch), manyKernel };
+  const fewKernel = hasWarpgroups ? "attention_packed_wgmma" : "attention_packed";
+  return { name: "pack", plan: (batch) => new PackPlanner(shape).plan(batch), manyKernel, fewKernel };
 }
 
 function itemTokens(plan: AttentionPlan): number {
@@ -37,7 +38,7 @@ function variantsOf(heads: Heads, batch: Batch, slots: number): PlanVariant[] {
   const add = (name: string, shape: Partial<TreePlanShape> & { rows: number }) => {
     const whole = { group, blockTokens, hotReaders: none, hotTiles: 4, hotTokens: none, hotIsMany: false };
     const full = { ...whole, partTokens: none, ...shape };
-    variants.push({ name, plan: (of) => planTree(of, full) });
+    variants.push({ name, plan: (of) => planTree(of, full), fewKernel: "attention_packed_wgmma" });
     return planTree(batch, full);
   };
   const perTile = rowsPerTile(group);
@@ -75,7 +76,7 @@ export function sweepTrees(
     const floor = floorMicroseconds(setup, rates);
     const timer = new TreeTimer(device, inputs, setup);
     const slots = (2 * device.multiprocessorCount) / heads.kvHeads;
-    const variants = [...variantsOf(heads, timer.batch, slots), packVariant(heads, device.multiprocessorCount)];
+    const variants = [...variantsOf(heads, timer.batch, slots), packVariant(heads, device.multiprocessorCount, true)];
     const timings = variants.flatMap((variant) => {
       try {
         const { microseconds, plan, planMilliseconds } = timer.time(variant);

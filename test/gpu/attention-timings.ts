@@ -10,7 +10,9 @@ import { type AttentionTree, type TreeBatch, treeBatch } from "../support/attent
 import { fromBfloat16, toBfloat16 } from "./attention-checks.ts";
 import {
   type AttentionDevice,
+  type FewKernelName,
   type Heads,
+  type ManyKernelName,
   median,
   type PlanBuffers,
   type PlanKernelName,
@@ -19,7 +21,13 @@ import {
   packedThreads,
   tilesSharedBytes,
 } from "./attention-device.ts";
-import { putPoolMap, wgmmaSharedBytes, wgmmaThreads } from "./wgmma-cases.ts";
+import {
+  packedWgmmaSharedBytes,
+  packedWgmmaThreads,
+  putPoolMap,
+  wgmmaSharedBytes,
+  wgmmaThreads,
+} from "./wgmma-cases.ts";
 
 export interface TreeSetup {
   readonly tree: AttentionTree;
@@ -33,7 +41,8 @@ export interface PlanVariant {
   readonly plan: (batch: Batch) => AttentionPlan;
   readonly slots?: number;
   readonly blocksPerMultiprocessor?: number;
-  readonly manyKernel?: Exclude<PlanKernelName, "attention_packed">;
+  readonly manyKernel?: ManyKernelName;
+  readonly fewKernel?: FewKernelName;
 }
 
 export interface TreeTiming {
@@ -193,7 +202,9 @@ export class TreeTimer {
   private launches(variant: PlanVariant, plan: AttentionPlan): (() => void)[] {
     const { device, heads, buffers } = this;
     const of = (name: PlanKernelName, size: PlanLaunch) => {
-      const pool = name === "attention_wgmma" ? putPoolMap(device, heads, buffers.pool) : buffers.pool;
+      const boxRows = { attention_wgmma: undefined, attention_packed_wgmma: 16 }[name as string];
+      const hasMap = name.endsWith("wgmma");
+      const pool = hasMap ? putPoolMap(device, heads, buffers.pool, boxRows) : buffers.pool;
       return device.prepare(name, heads, { ...buffers, pool }, plan, size);
     };
     const perMultiprocessor = variant.blocksPerMultiprocessor ?? 2;
@@ -204,8 +215,14 @@ export class TreeTimer {
     }
     if (plan.fewItems.length > 0) {
       const grid = perMultiprocessor * device.multiprocessorCount;
-      const sharedBytes = packedSharedBytes(heads.headDim, variant.slots ?? 3);
-      launches.push(of("attention_packed", { grid, sharedBytes, threads: packedThreads }));
+      const name = variant.fewKernel ?? "attention_packed";
+      const sharedBytes =
+        name === "attention_packed"
+          ? packedSharedBytes(heads.headDim, variant.slots ?? 3)
+          : packedWgmmaSharedBytes(heads.headDim);
+      const isPlain = name === "attention_packed";
+      const size = { grid, sharedBytes, threads: isPlain ? packedThreads : packedWgmmaThreads };
+      launches.push(of(name, size));
     }
     return launches;
   }

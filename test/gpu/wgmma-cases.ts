@@ -1,5 +1,5 @@
 /** Random plans of "many" items, and what they stand on: rows, pool, blocks, offsets. */
-import { warpgroupLaunch } from "../../worker/backend/cuda/attention.ts";
+import { packedWarpgroupLaunch, warpgroupLaunch } from "../../worker/backend/cuda/attention.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/tensor-reader.ts";
 import { type AttentionPlan, manyTiles, rowsPerTile } from "../../worker/engine/attention-plan.ts";
 import type { DeviceBuffer } from "../../worker/native/cuda/memory.ts";
@@ -50,9 +50,18 @@ export const wgmmaThreads = warpgroupLaunch(1, 128).blockThreads;
 export const wgmmaSharedBytes = (headDim: number): number => warpgroupLaunch(1, headDim).sharedBytes;
 
 /** The tensor map that the kernel takes in place of the pool. */
-export function putPoolMap(device: AttentionDevice, { headDim, blockTokens }: Heads, pool: DeviceBuffer): DeviceBuffer {
-  return device.put("pool map", encodeTensorMap(device.context, pool, headDim, Math.min(blockTokens, 128)));
+export function putPoolMap(
+  device: AttentionDevice,
+  { headDim, blockTokens }: Heads,
+  pool: DeviceBuffer,
+  boxRows = Math.min(blockTokens, 128),
+): DeviceBuffer {
+  return device.put("pool map", encodeTensorMap(device.context, pool, headDim, boxRows));
 }
+
+/** The same of attention_packed_wgmma. */
+export const packedWgmmaThreads = packedWarpgroupLaunch(1, 128).blockThreads;
+export const packedWgmmaSharedBytes = (headDim: number): number => packedWarpgroupLaunch(1, headDim).sharedBytes;
 
 /** Slices begin anywhere in their first block, blocks stand anywhere in the pool, offsets have both signs. */
 export function buildPlan(random: Random, { heads, rows: specs, isAligned = false }: PlanCase): PlanInputs {

@@ -16,6 +16,7 @@ const targets = architectures.map((name) => `--generate-code=arch=compute_${name
 const headDims: Readonly<Record<string, readonly number[]>> = {
   "attention_packed.cu": [128, 80],
   "attention_tiles.cu": [128, 80],
+  "attention_packed_wgmma.cu": [128, 80, 64],
   "attention_wgmma.cu": [128, 80, 64],
 };
 

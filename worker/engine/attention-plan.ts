@@ -3,9 +3,10 @@
  * that it reads for them; a row that stands in several items gets a partial result of each, merged at the end.
  *
  *   rows    row of the step, partial row that this item writes for it (-1: it writes the output), merge (-1: none), 0
- *   items   firstRow (in `rows`), rowCount, firstSlice, sharedSlices, sliceCount, tokenCount (its work), 0, 0
+ *   items   firstRow (in `rows`), rowCount, firstSlice, sharedSlices, sliceCount, tokenCount (its work),
+ *           isFewAlone (1: all items of the plan are "few"), 0
  *   slices  block (place in blockIds), firstToken (of that block), tokenCount, firstOffset (place in `offsets`),
- *           firstSliceRow (in the item), sliceRowCount, firstVisible, 0
+ *           firstSliceRow (in the item), sliceRowCount, firstVisible, turns
  *   offsets Δ of each row of a slice
  *   merges  row, firstPartial, partCount, 0: the row's partial rows stand one after the other
  *
@@ -14,6 +15,12 @@
  *
  * Row i of an item stands in m-tile floor(i / rowsPerTile). Its first `sharedSlices` slices are read by all rows of the
  * item; each of the others by rows of one m-tile only. Only "few" items have such others.
+ *
+ * `turns`, of "few" items: not 0 for the first slice that has tokens and for each one in which a row needs another offset
+ * than since the last such slice. So q is turned once, each row by its own offset, for all slices up to the next one with
+ * `turns`. Positive: these offsets stand at offsets[turns - 1 + row of the item]. Negative: offsets[-turns - 1] is
+ * firstRow + endRow * 65536, and the offsets of these rows of the item follow. `notRead` for a row that none of the slices
+ * has.
  */
 
 export const planRowWords = 4;
@@ -30,6 +37,7 @@ export const planItem = {
   sharedSlices: 3,
   sliceCount: 4,
   tokenCount: 5,
+  isFewAlone: 6,
 } as const;
 export const planSlice = {
   block: 0,
@@ -39,7 +47,9 @@ export const planSlice = {
   firstRow: 4,
   rowCount: 5,
   firstVisible: 6,
+  turns: 7,
 } as const;
+export const notRead = -(2 ** 31);
 export const planMerge = { row: 0, firstPartial: 1, partCount: 2 } as const;
 
 export interface AttentionPlan {
@@ -58,12 +68,12 @@ export interface AttentionPlan {
 const mostItemWords = planSliceWords + 128;
 
 /**
- * Words of slices and offsets that a piece takes at most while its rows share nothing with other pieces: a slice and an
- * offset for each row and segment, or, for items of 8 rows and more, a slice for each item and offsets for one. What is
- * split over tokens takes a little more, and never more than there are partial rows.
+ * Words of slices and offsets that a piece takes at most while its rows share nothing with other pieces: a slice, an
+ * offset and three words for `turns` for each row and segment, or, for items of many rows, a slice for each item and
+ * offsets for one. What is split over tokens takes a little more, and never more than there are partial rows.
  */
 export function mostPieceWords(segmentCount: number, rowCount: number): number {
-  return segmentCount * Math.min(rowCount * (planSliceWords + 1), rowCount + mostItemWords);
+  return segmentCount * Math.min(rowCount * (planSliceWords + 4), rowCount + mostItemWords);
 }
 
 /** m-tiles of 16 packed rows (row, query head) in an item. */

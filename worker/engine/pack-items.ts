@@ -104,16 +104,16 @@ export class ItemWriter {
     for (let i = first + 1; i < end; i++) shared = Math.min(shared, sharedDepth[i]);
     for (let d = depth; d < shared; d++) this.addWholeStretch(source, first, first, end, d);
     this.writer.endShared();
-    for (let tile = first; tile < end; tile += this.rowsPerTile) {
-      const tileEnd = Math.min(end, tile + this.rowsPerTile);
-      for (let i = tile; i < tileEnd; i++) {
-        const depths = starts[rows[i] + 1] - starts[rows[i]];
-        // The row before has written what this one shares with it.
-        for (let d = i === tile ? shared : sharedDepth[i]; d < depths; d++) {
-          let next = i + 1;
-          while (next < tileEnd && sharedDepth[next] > d) next += 1;
-          this.addWholeStretch(source, first, i, next, d);
-        }
+    let deepest = 0;
+    for (let i = first; i < end; i++) deepest = Math.max(deepest, starts[rows[i] + 1] - starts[rows[i]]);
+    // Depth by depth: slices that follow each other are of different rows, so q is turned for all of them at once.
+    for (let d = shared; d < deepest; d++) {
+      for (let i = first, next = first; i < end; i = next) {
+        next = i + 1;
+        if (d >= starts[rows[i] + 1] - starts[rows[i]]) continue;
+        const tileEnd = Math.min(end, i - ((i - first) % this.rowsPerTile) + this.rowsPerTile);
+        while (next < tileEnd && sharedDepth[next] > d) next += 1;
+        this.addWholeStretch(source, first, i, next, d);
       }
     }
   }

@@ -59,7 +59,7 @@ const memoryRate = 4.3e12;
 const cacheRate = 5.5e12;
 const syncRate = 165e12;
 const warpgroupRate = 550e12;
-const launchSeconds = 8e-6;
+const launchSeconds = 12e-6;
 
 export function packCosts(shape: PackShape): PackCosts {
   const { group, kvHeads, headDim, multiprocessorCount, hasWarpgroups } = shape;
@@ -72,8 +72,8 @@ export function packCosts(shape: PackShape): PackCosts {
   return {
     rowsPerTile: rows,
     few: {
-      tile: tileFlops / syncRate / tokenSeconds,
-      partialRow: 6 * heads,
+      tile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
+      partialRow: (hasWarpgroups ? 5 : 6) * heads,
       loneRate: 0.5,
       rows: fewTiles * rows,
     },
@@ -86,7 +86,7 @@ export function packCosts(shape: PackShape): PackCosts {
     unitsPerItem,
     itemSlots: multiprocessorCount / unitsPerItem,
     memoryToken: cacheRate / memoryRate,
-    merge: 360,
+    merge: hasWarpgroups ? 160 : 360,
     item: 190,
     launch: launchSeconds / tokenSeconds,
     minPartTokens: 128,

@@ -12,6 +12,7 @@ import {
 } from "./attention-plan.ts";
 import { IntList } from "./int-list.ts";
 import type { Stretches } from "./pack-sharing.ts";
+import { TurnWriter } from "./pack-turns.ts";
 
 export type ItemKind = "few" | "many";
 
@@ -48,6 +49,7 @@ export class PlanWriter {
   private readonly slices = new IntList(4_096);
   private readonly offsets = new IntList(4_096);
   private readonly merges = new IntList(1_024);
+  private readonly turns = new TurnWriter();
   /** [slices] segment that the slice is of, and the place of its first block among the segment's. */
   private readonly sliceSegments = new IntList(1_024);
   private readonly sliceBlocks = new IntList(1_024);
@@ -136,6 +138,7 @@ export class PlanWriter {
     const shared = this.sharedSlices < 0 ? sliceCount : this.sharedSlices;
     this.items[kind].push4(this.firstRow, rowCount, this.firstSlice, shared);
     this.items[kind].push4(sliceCount, loads, 0, 0);
+    if (kind === "few") this.turns.write(this.slices.memory, this.offsets, this.firstSlice, sliceCount, rowCount);
   }
 
   /** Valid until the next `begin`. */
@@ -179,6 +182,10 @@ export class PlanWriter {
   /** Rows of several items get partial rows one after the other, in the order of the items. */
   private placePartials(): void {
     for (const kind of ["few", "many"] as const) sortItems(this.items[kind], this.sorted[kind]);
+    const { few, many } = this.sorted;
+    for (let at = 0; at < few.length; at += planItemWords) {
+      few.memory[at + planItem.isFewAlone] = many.length === 0 ? 1 : 0;
+    }
     const rows = this.rows.memory;
     const parts = this.parts.memory;
     for (let at = 0; at < this.rows.length; at += planRowWords) {

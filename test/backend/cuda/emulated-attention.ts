@@ -18,8 +18,11 @@ interface Part {
   readonly logSum: number;
 }
 
-/** @param maxTiles m-tiles that the kernel's items have room for; more than four: shared slices only */
-export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTiles: number): void {
+/**
+ * @param maxTiles m-tiles that the kernel's items have room for; more than four: shared slices only
+ * @param byTurns q is turned by what `turns` of slices names, not by the slices' own offsets
+ */
+export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTiles: number, byTurns = false): void {
   const ints = (value: unknown, size: number, index: number) =>
     memory.int32(buffer(value)).subarray(index * size, (index + 1) * size);
   const [items, itemCount] = [values[5], memory.int32(buffer(values[10]))[0]];
@@ -31,7 +34,7 @@ export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTil
     for (let r = 0; r < rowCount; r++) {
       const [row, partial, merge] = ints(values[4], planRowWords, firstRow + r);
       for (let head = 0; head < attend.queryHeads; head++) {
-        const part = attend.part(row, head, r, firstSlice, sliceCount);
+        const part = attend.part(row, head, r, firstSlice, sliceCount, byTurns);
         if (partial < 0) attend.write(row, head, part.out);
         else attend.keep(row, head, partial, merge, part);
       }
@@ -56,24 +59,28 @@ class ItemReader {
   }
 
   /** What row `index` of an item gets of its slices. */
-  part(row: number, head: number, index: number, firstSlice: number, sliceCount: number): Part {
+  part(row: number, head: number, index: number, firstSlice: number, sliceCount: number, byTurns: boolean): Part {
     const { memory, values } = this;
     const { headDim } = memory;
-    const [qkv, pool, turns, positions] = values;
+    const [qkv, pool, table, positions] = values;
     const [rotaryDim, blockTokens, scale] = values.slice(13, 16).map(Number);
     const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(pool))];
     const place = { kvHeads: this.kvHeads, headDim, blockTokens };
     const width = (this.queryHeads + 2 * this.kvHeads) * headDim;
     const scores: number[] = [];
     const seen: Float32Array[] = [];
+    const offsets = memory.int32(buffer(values[7]));
+    let turned = Number.NaN;
     for (let s = firstSlice; s < firstSlice + sliceCount; s++) {
       const slice = memory.int32(buffer(values[6])).subarray(s * planSliceWords, (s + 1) * planSliceWords);
-      const [block, first, tokens, firstOffset, sliceRow, sliceRows, visible] = slice;
+      const [block, first, tokens, firstOffset, sliceRow, sliceRows, visible, turns] = slice;
+      if (turns !== 0) turned = turnedBy(offsets, turns, index);
       const i = index - sliceRow;
       if (i < 0 || i >= sliceRows) continue;
       const q = data.row(row * width + head * headDim, headDim);
-      const position = memory.int32(buffer(positions))[row] - memory.int32(buffer(values[7]))[firstOffset + i];
-      if (rotaryDim > 0) new Turns(memory, buffer(turns)).rotate(q, position, rotaryDim);
+      const offset = byTurns ? turned : offsets[firstOffset + i];
+      const position = memory.int32(buffer(positions))[row] - offset;
+      if (rotaryDim > 0) new Turns(memory, buffer(table)).rotate(q, position, rotaryDim);
       for (let token = 0; token < Math.min(tokens, visible + i); token++) {
         const at = first + token;
         const id = memory.int32(buffer(values[8]))[block + Math.floor(at / blockTokens)];
@@ -126,6 +133,14 @@ class ItemReader {
       );
     }
   }
+}
+
+/** What `turns` of a slice says for a row of the item (attention-plan.ts). */
+function turnedBy(offsets: Int32Array, turns: number, row: number): number {
+  if (turns > 0) return offsets[turns - 1 + row];
+  const ends = offsets[-turns - 1];
+  const [from, end] = [ends & 0xffff, ends >> 16];
+  return row >= from && row < end ? offsets[-turns + row - from] : Number.NaN;
 }
 
 /** Softmax of base-2 scores over rows; of none the neutral element. */

@@ -19,6 +19,12 @@ function activeCount(memory: EmulatedMemory, count: unknown, grid: number): numb
   return active;
 }
 
+/** The pool itself in place of its tensor map, which names it. */
+function onMap(memory: EmulatedMemory, [qkv, map, ...rest]: Values): Values {
+  const [pointer, byteLength] = memory.int32(buffer(map));
+  return [qkv, new DeviceBuffer("pool", pointer, byteLength), ...rest];
+}
+
 function normalise(values: Float32Array, weight: Float32Array, epsilon: number): void {
   const mean = values.reduce((sum, x) => sum + x * x, 0) / values.length;
   const factor = 1 / Math.sqrt(mean + epsilon);
@@ -107,10 +113,8 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
   },
   attention_packed: (memory, values) => emulatedAttention(memory, values, 4),
   attention_tiles: (memory, values) => emulatedAttention(memory, values, 8),
-  attention_wgmma: (memory, [qkv, map, ...rest]) => {
-    const [pointer, byteLength] = memory.int32(buffer(map));
-    emulatedAttention(memory, [qkv, new DeviceBuffer("pool", pointer, byteLength), ...rest], 8);
-  },
+  attention_packed_wgmma: (memory, values) => emulatedAttention(memory, onMap(memory, values), 4, true),
+  attention_wgmma: (memory, values) => emulatedAttention(memory, onMap(memory, values), 8),
   silu_mul(memory, [gateUp, rowCount, ffn, out], [gridX, grid]) {
     const width = number(ffn);
     if (gridX * 256 * 8 < width) throw new RangeError(`a grid of ${gridX} for ${width} values`);

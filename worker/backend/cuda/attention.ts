@@ -1,5 +1,5 @@
 /** The launches of one layer's attention: the plan's items of many rows, then those of few (worker/engine/pack.ts). */
-import { manyTiles, tileHeads } from "../../engine/attention-plan.ts";
+import { fewTiles, manyTiles, tileHeads } from "../../engine/attention-plan.ts";
 import type { PackShape } from "../../engine/pack-shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device.ts";
@@ -31,14 +31,17 @@ export function packShapeOf(
   };
 }
 
-/** Can attention_wgmma run the items of many rows? What it takes stands in kernels/cuda/attention_wgmma.cu. */
+/** Can the kernels of warpgroups run the items? What they take stands in kernels/cuda/attention{,_packed}_wgmma.cu. */
 function usesWarpgroups(
   device: ComputeDevice,
   { headDim, rope }: Pick<ModelConfig, "headDim" | "rope">,
   blockTokens: number,
 ): boolean {
-  return device.hasWarpgroups && isWarpgroupHead(headDim) && rope.rotaryDim % 16 === 0 && blockTokens >= 8;
+  return device.hasWarpgroups && isWarpgroupHead(headDim) && rope.rotaryDim % 16 === 0 && blockTokens >= partTokens;
 }
+
+/** Tokens of a box of attention_packed_wgmma. */
+const partTokens = 16;
 
 function isWarpgroupHead(headDim: number): boolean {
   return headDim === 64 || headDim === 128;
@@ -71,6 +74,7 @@ const tilesBlocks = 2;
 
 /** How the kernels are launched: persistent blocks that take units of work in turn, the same for every step. */
 export interface AttentionLaunches {
+  readonly fewKernel: "attention_packed" | "attention_packed_wgmma";
   readonly few: LaunchSize;
   readonly manyKernel: "attention_tiles" | "attention_wgmma";
   readonly many: LaunchSize;
@@ -91,6 +95,14 @@ const staticSharedBytes = 2_304;
 
 export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups = false): AttentionLaunches {
   const { multiprocessorCount } = device;
+  if (hasWarpgroups) {
+    return {
+      fewKernel: "attention_packed_wgmma",
+      few: packedWarpgroupLaunch(multiprocessorCount, headDim),
+      manyKernel: "attention_wgmma",
+      many: warpgroupLaunch(multiprocessorCount, headDim),
+    };
+  }
   const packed = [4, 3, 2].map((slots) => packedShared(headDim, slots));
   const few = {
     grid: [packedBlocks * multiprocessorCount],
@@ -98,9 +110,6 @@ export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups
     sharedBytes: sharedBytes(device, packed, packedBlocks),
     overlapsPrevious: true,
   } as const;
-  if (hasWarpgroups) {
-    return { few, manyKernel: "attention_wgmma", many: warpgroupLaunch(multiprocessorCount, headDim) };
-  }
   const tiles = [64, 32].map((tokens) => tilesShared(headDim, tokens));
   const many = {
     grid: [tilesBlocks * multiprocessorCount],
@@ -108,7 +117,7 @@ export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups
     sharedBytes: sharedBytes(device, tiles, tilesBlocks),
     overlapsPrevious: true,
   } as const;
-  return { few, manyKernel: "attention_tiles", many };
+  return { fewKernel: "attention_packed", few, manyKernel: "attention_tiles", many };
 }
 
 /** Of kernels/cuda/attention_packed.cu: slots of 16 rows of K and of V for each warp that computes. */
@@ -129,31 +138,58 @@ export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
   return { grid: [multiprocessorCount], blockThreads: 512, sharedBytes, overlapsPrevious: true } as const;
 }
 
+/** Of kernels/cuda/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in packed_ring.cuh. */
+export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: number) {
+  const slots = headDim === 128 ? 5 : 10;
+  const tileBytes = fewTiles * 16 * 2 * headDim;
+  const sharedBytes = (2 + slots) * tileBytes + slots * (80 + 16) + 32 + fewTiles * 16 * 4;
+  return {
+    grid: [packedBlocks * multiprocessorCount],
+    blockThreads: 256,
+    sharedBytes,
+    overlapsPrevious: true,
+  } as const;
+}
+
 export function allowAttention(device: ComputeDevice, headDim: number): void {
   for (const hasWarpgroups of [false, device.hasWarpgroups && isWarpgroupHead(headDim)]) {
-    const { few, manyKernel, many } = launchesOf(device, headDim, hasWarpgroups);
-    device.allowSharedBytes("attention_packed", few.sharedBytes ?? 0);
+    const { fewKernel, few, manyKernel, many } = launchesOf(device, headDim, hasWarpgroups);
+    device.allowSharedBytes(fewKernel, few.sharedBytes ?? 0);
     device.allowSharedBytes(manyKernel, many.sharedBytes ?? 0);
   }
 }
 
+/** Tensor maps of a layer's part of the pool. */
+export interface LayerMaps {
+  readonly few: DeviceBuffer;
+  readonly many: DeviceBuffer;
+}
+
 /**
- * What attention_wgmma takes instead of each layer's part of the pool, by its address; empty where that is not used. Made
- * once, since nothing is allocated in service.
+ * What the kernels of warpgroups take instead of each layer's part of the pool, by its address; empty where they are not
+ * used. Made once, since nothing is allocated in service.
  */
-export function putLayerMaps(device: ComputeDevice, shape: PackShape, layers: readonly DeviceBuffer[]) {
-  const boxRows = Math.min(shape.blockTokens, manyTiles * 16);
-  const mapOf = (kv: DeviceBuffer) => device.putTensorMap(kv, shape.headDim, boxRows);
-  return new Map((shape.hasWarpgroups ? layers : []).map((kv) => [kv.pointer, mapOf(kv)]));
+export function putLayerMaps(
+  device: ComputeDevice,
+  { headDim, blockTokens, hasWarpgroups }: PackShape,
+  layers: readonly DeviceBuffer[],
+): ReadonlyMap<number, LayerMaps> {
+  const boxRows = Math.min(blockTokens, manyTiles * 16);
+  const mapsOf = (kv: DeviceBuffer): LayerMaps => {
+    const few = device.putTensorMap(kv, headDim, partTokens);
+    return { few, many: boxRows === partTokens ? few : device.putTensorMap(kv, headDim, boxRows) };
+  };
+  return new Map((hasWarpgroups ? layers : []).map((kv) => [kv.pointer, mapsOf(kv)]));
 }
 
 export function attentionLaunches(parts: ForwardParts, layout: StepLayout): AttentionOps {
   const { device, config, packShape, layerMaps } = parts;
-  const { few, manyKernel, many } = launchesOf(device, config.headDim, packShape.hasWarpgroups);
+  const { fewKernel, few, manyKernel, many } = launchesOf(device, config.headDim, packShape.hasWarpgroups);
   return {
     ofLayer(kv, turns) {
-      const ofMany = prepareAttention(parts, layout, manyKernel, layerMaps.get(kv.pointer) ?? kv, turns);
-      const ofFew = prepareAttention(parts, layout, "attention_packed", kv, turns);
+      const maps = layerMaps.get(kv.pointer);
+      const ofMany = prepareAttention(parts, layout, manyKernel, maps?.many ?? kv, turns);
+      const ofFew = prepareAttention(parts, layout, fewKernel, maps?.few ?? kv, turns);
       return [
         ({ manyItems }) => {
           if (manyItems > 0) ofMany(many);
@@ -169,13 +205,13 @@ export function attentionLaunches(parts: ForwardParts, layout: StepLayout): Atte
 function prepareAttention(
   parts: ForwardParts,
   layout: StepLayout,
-  kernel: "attention_packed" | AttentionLaunches["manyKernel"],
+  kernel: AttentionLaunches["fewKernel" | "manyKernel"],
   kv: DeviceBuffer,
   turns: DeviceBuffer | null,
 ) {
   const { device, config, workspace, staging, blockTokens } = parts;
   const { headCount, kvHeadCount, rope, softmaxScale } = config;
-  const isFew = kernel === "attention_packed";
+  const isFew = kernel === "attention_packed" || kernel === "attention_packed_wgmma";
   return device.prepare(
     kernel,
     workspace.qkv,

@@ -15,7 +15,7 @@
 import type { PackShape } from "../../engine/pack-shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
-import { type AttentionOps, attentionLaunches } from "./attention.ts";
+import { type AttentionOps, attentionLaunches, type LayerMaps } from "./attention.ts";
 import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device.ts";
 import type { DevicePool } from "./pool.ts";
 import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
@@ -39,7 +39,7 @@ export interface ForwardParts {
   readonly answer: SampleAnswer;
   readonly packShape: PackShape;
   /** By the address of a layer's part of the pool (putLayerMaps). */
-  readonly layerMaps: ReadonlyMap<number, DeviceBuffer>;
+  readonly layerMaps: ReadonlyMap<number, LayerMaps>;
   readonly blockTokens: number;
   /** Steps of one row run with sums and norms inside their products; false: as any other step. */
   readonly fusesRows: boolean;

@@ -5,7 +5,7 @@ import type { Signature } from "../../native/cuda/arguments.ts";
 const float64 = { structBytes: 8 } as const;
 
 /**
- * All attention kernels (attention_plan.cuh): qkv, pool (of attention_wgmma its tensor map), turns, positions, rows,
+ * All attention kernels (attention_plan.cuh): qkv, pool (of attention{,_packed}_wgmma a tensor map of it), turns, positions, rows,
  * items, slices, offsets, blockIds, merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,
  * partialOut, partialSums, arrivals
  */
@@ -28,6 +28,7 @@ export const kernelSignatures = {
   // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool
   qkv_finish: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
   attention_packed: attention,
+  attention_packed_wgmma: attention,
   attention_tiles: attention,
   attention_wgmma: attention,
   matvec: productOfRow,

@@ -31,7 +31,7 @@ export interface CudaBackendOptions {
 }
 
 const defaultReserveBytes = 2 ** 30;
-/** Words for slices, offsets and block ids, however small the model's context (EngineLimits.stepReads): 16 MiB. */
+/** Words for slices, offsets and block ids, however small the model's context (EngineLimits.stepListWords): 16 MiB. */
 export const minListWords = 4 << 20;
 
 export interface CudaModel {

@@ -138,6 +138,7 @@ export class StepStaging {
     words.set(plan.slices, slices);
     move(words, slices + planSlice.block, plan.slices.length, planSliceWords, blockIds);
     move(words, slices + planSlice.firstOffset, plan.slices.length, planSliceWords, offsets);
+    moveTurns(words, slices, plan.slices.length, offsets);
     this.device.copyIn(this.buffer, words.subarray(0, end));
   }
 
@@ -167,6 +168,13 @@ function alignedWords(count: number): number {
 /** Adds `by` to every `size`-th of `length` words from `at` on. */
 function move(words: Int32Array, at: number, length: number, size: number, by: number): void {
   for (let word = at; word < at + length; word += size) words[word] += by;
+}
+
+/** `turns` of slices (attention-plan.ts) name a place by their distance from 0, on either side. */
+function moveTurns(words: Int32Array, slices: number, length: number, by: number): void {
+  for (let word = slices + planSlice.turns; word < slices + length; word += planSliceWords) {
+    words[word] += Math.sign(words[word]) * by;
+  }
 }
 
 export function stepCounts(batch: Batch, plan: AttentionPlan): StepCounts {

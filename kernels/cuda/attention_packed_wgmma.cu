@@ -1,0 +1,261 @@
+/*
+ * Attention for items of up to four tiles ("few") on Hopper: bound by reading K and V (attention_plan.cuh has plan,
+ * rotation and softmax). What attention_packed.cu does elsewhere; with products of warpgroups and the bulk copy engine a
+ * step of 64 tokens takes less time than its copy from memory.
+ *
+ * Tile: 64 packed rows (four tiles of 16) by 64 tokens. One warpgroup computes S = Q K^T from shared memory and
+ * O += P V with P in registers (wgmma.cuh), and starts the scores of the next step before the product with V of this one.
+ * Of the other one warp keeps K and V in a ring (packed_ring.cuh) and three turn q for slices to come
+ * (packed_queries.cuh). Private slices are like shared ones: rows that take no part are masked.
+ *
+ * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Instead of the pool it takes the
+ * pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of 16 of them; blockTokens is 16 or more.
+ * rotaryDim is a multiple of 16.
+ *
+ * Grid: any number of blocks of 256 threads, two a multiprocessor; they share the units. Floor: K and V of a unit's
+ * tokens once. Oracle: test/gpu/attention-oracle.ts.
+ */
+#include "attention_plan.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && (HEAD_DIM == 64 || HEAD_DIM == 128)
+#define HAS_PRODUCTS
+#include "packed_queries.cuh"
+#include "packed_scores.cuh"
+
+/* The warpgroup that computes; what it keeps from unit to unit. */
+class Attender {
+ public:
+  __device__ __forceinline__ Attender(const PlanArguments &a, uint32 shared, int warp)
+      : a(a), shared(shared), warp(warp), queries(-1) {}
+
+  __device__ __forceinline__ void attend_all() {
+    const int parts = a.kvHeads * chunks_of_group(a);
+    UnitWalk units(a);
+    isTogether = units.count <= gridDim.x;
+    int index = units.index();
+    PlanItem item;
+    if (!units.done()) item = a.items[index / parts];
+    bool isFirst = true;
+#pragma unroll 1
+    while (!units.done()) {
+      const PlanUnit unit = plan_unit(a, item, index % parts);
+      units.round++;
+      index = units.index();
+      if (!units.done()) item = a.items[index / parts]; /* comes while this unit is at work */
+      const TileRow tileRow = tile_row_at(a, unit, warp);
+      if (isFirst) wait_for_previous();
+      isFirst = false;
+      attend_unit(unit, tileRow);
+    }
+  }
+
+ private:
+  const PlanArguments &a;
+  uint32 shared;
+  int warp; /* whose tile is its own */
+  RingPlace<kSlots> ring;
+  int queries;     /* tiles of q so far, less 1 */
+  bool isTogether; /* no block has a second unit */
+
+  /* A filled slot. */
+  struct Place {
+    int slot;
+    uint32 parity;
+  };
+  struct Info {
+    int flags;
+    uint32 valid; /* a byte for each part */
+  };
+
+  __device__ __forceinline__ Place next_slot() {
+    const Place place = {ring.slot, ring.parity};
+    ring.advance();
+    return place;
+  }
+  __device__ __forceinline__ void wait_filled(const Place &place) const {
+    barrier_wait(shared + kFullAt + place.slot * 8, place.parity);
+  }
+  __device__ __forceinline__ void release(uint32 barrier) const {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
+  }
+  __device__ __forceinline__ void release(const Place &place) const { release(shared + kEmptyAt + place.slot * 8); }
+  __device__ __forceinline__ uint32 record_at(const Place &key) const {
+    return shared + kRecordsAt + key.slot * kRecordBytes;
+  }
+
+  /* What a step is; its K and its q are there. */
+  __device__ __forceinline__ Info enter_step(const Place &key) {
+    wait_filled(key);
+    const uint4 words = load_shared4(record_at(key) + kParts * 16);
+    if (words.x & kNewQueries) {
+      if (queries >= 0) release(shared + kQueryEmptyAt + (queries & 1) * 8);
+      queries++;
+      barrier_wait(shared + kQueryFullAt + (queries & 1) * 8, queries >> 1 & 1);
+    }
+    return {int(words.x), words.y};
+  }
+
+  __device__ __forceinline__ void start_scores(Scores &scores, const Place &key) const {
+    const uint64 q = matrix_descriptor(shared + (queries & 1) * kTileBytes, 0);
+    const uint64 k = matrix_descriptor(shared + kRingAt + key.slot * kTileBytes, 0);
+#pragma unroll
+    for (int d = 0; d < kHeadDim; d += 16) {
+      const int at = (d / 64 * kHalfBytes + d % 64 * 2) >> 4;
+      multiply_rows(scores, q + at, k + at, d > 0);
+    }
+    products_commit();
+  }
+
+  __device__ __forceinline__ void start_values(Sums &out, const uint32 (&weights)[kTokens / 4],
+                                               const Place &value) const {
+    const uint64 v = matrix_descriptor(shared + kRingAt + value.slot * kTileBytes, kHalfBytes);
+#pragma unroll
+    for (int t = 0; t < kTokens; t += 16) multiply_columns(out, weights + t / 4, v + (t * 128 >> 4));
+    products_commit();
+  }
+
+  __device__ __forceinline__ void wait_values(const Place &value, const Info &info) const {
+    wait_filled(value);
+    if (info.flags & kClears) clear_values(shared + kRingAt + value.slot * kTileBytes, info.valid);
+  }
+
+  /* Scores become weights. @return whether earlier sums must be multiplied with `rescale` */
+  __device__ __forceinline__ bool weigh(Scores &scores, const Place &key, const Info &info, const int (&rows)[2],
+                                        RunningSoftmax &softmax, float (&rescale)[2]) const {
+    if (info.flags & kMasked) mask_scores(scores, record_at(key), rows);
+    release(key);
+    return softmax.update(scores, a.scaleLog2, rescale);
+  }
+
+  __device__ __forceinline__ void attend_unit(const PlanUnit &unit, const TileRow &tileRow) {
+    const int lane = threadIdx.x & 31;
+    int rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) rows[r] = warp * unit.rowsPerTile + (lane / 4 + 8 * r) / unit.headCount;
+    Scores scores;
+    Sums out = {};
+    uint32 weights[kTokens / 4];
+    RunningSoftmax softmax;
+    softmax.reset();
+    float rescale[2];
+
+    Place key = next_slot(), value = next_slot();
+    Info info = enter_step(key);
+    products_begin();
+    start_scores(scores, key);
+    products_wait<0>();
+    pin(scores);
+    bool changed = weigh(scores, key, info, rows, softmax, rescale);
+    take_weights(scores, changed, rescale, out, weights);
+#pragma unroll 1
+    while ((info.flags & kLastOfUnit) == 0) {
+      key = next_slot();
+      const Place nextValue = next_slot();
+      const Info next = enter_step(key);
+      wait_values(value, info);
+      pin(out);
+      products_begin();
+      start_scores(scores, key);
+      start_values(out, weights, value);
+      products_wait<1>();
+      pin(scores);
+      changed = weigh(scores, key, next, rows, softmax, rescale);
+      products_wait<0>();
+      pin(out);
+      release(value);
+      take_weights(scores, changed, rescale, out, weights);
+      value = nextValue, info = next;
+    }
+    wait_values(value, info);
+    pin(out);
+    products_begin();
+    start_values(out, weights, value);
+    products_wait<0>();
+    pin(out);
+    release(value);
+    write_results(a, unit, tileRow, softmax, out);
+    finish_unit(unit, tileRow);
+  }
+
+  /* The rows whose last part this was are merged, by all warps in turn. */
+  __device__ __forceinline__ void finish_unit(const PlanUnit &unit, const TileRow &tileRow) {
+    const int lane = threadIdx.x & 31;
+    if (isTogether && unit.item.isFewAlone) {
+      PlanMerge merge = {};
+      if (tileRow.merge >= 0) merge = a.merges[tileRow.merge];
+      if (__any_sync(kAllLanes, tileRow.merge >= 0)) finish_rows_together(a, unit, tileRow, merge);
+      return;
+    }
+    bool isLast = false;
+    if (__any_sync(kAllLanes, tileRow.merge >= 0)) {
+      int partCount = 0;
+      if (tileRow.merge >= 0) partCount = a.merges[tileRow.merge].partCount;
+      __threadfence();
+      __syncwarp();
+      isLast = tileRow.merge >= 0 && arrive_at_merge(a, unit, tileRow.merge, partCount);
+    }
+    const uint32 told = shared + kMergesAt;
+    if (lane < kTileRows) store_shared1(told + (warp * kTileRows + lane) * 4, isLast ? tileRow.merge : -1);
+    meet(1, kProductWarps * 32);
+    PlanMerge merge[2] = {};
+    uint32 complete[2];
+    int turn = warp;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int at = int(load_shared1(told + (i * 32 + lane) * 4));
+      complete[i] = __ballot_sync(kAllLanes, at >= 0);
+      const int place = turn + __popc(complete[i] & ((1u << lane) - 1));
+      turn += __popc(complete[i]);
+      const bool isOurs = at >= 0 && place % kProductWarps == 0;
+      if (isOurs) merge[i] = a.merges[at];
+      complete[i] = __ballot_sync(kAllLanes, isOurs);
+    }
+    meet(1, kProductWarps * 32);
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) merge_rows(a, unit, i == 0 ? merge[0] : merge[1], i == 0 ? complete[0] : complete[1]);
+  }
+};
+
+__device__ __forceinline__ void init_barriers(uint32 shared) {
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < kSlots; slot++) {
+      barrier_init(shared + kFullAt + slot * 8, 1);
+      barrier_init(shared + kEmptyAt + slot * 8, kProductWarps);
+    }
+    for (int tile = 0; tile < 2; tile++) {
+      barrier_init(shared + kQueryFullAt + tile * 8, kQueryWarps * 32);
+      barrier_init(shared + kQueryEmptyAt + tile * 8, kProductWarps);
+    }
+    order_before_products();
+  }
+  __syncthreads();
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(256, 2) attention_packed_wgmma(PLAN_PARAMETERS) {
+#ifdef HAS_PRODUCTS
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const PlanArguments a = PLAN_ARGUMENTS;
+  let_next_begin();
+  const uint32 shared = shared_address(memory);
+  require_shared_memory(kSharedBytes);
+  if (shared % 1024 != 0 || blockTokens < kPartTokens || rotaryDim % 16 != 0) __trap();
+  init_barriers(shared);
+  /* The same in all lanes, and seen to be. */
+  const int warp = __shfl_sync(kAllLanes, int(threadIdx.x >> 5), 0);
+  if (warp < kProductWarps) {
+    grow_registers<kProductRegisters>();
+    Attender(a, shared, warp).attend_all();
+  } else {
+    shrink_registers<kHelperRegisters>();
+    if (warp < kProductWarps + kQueryWarps) {
+      QueryWriter(a, shared, warp - kProductWarps).write_all();
+    } else {
+      copy_steps(a, shared);
+    }
+  }
+#else
+  __trap();
+#endif
+}

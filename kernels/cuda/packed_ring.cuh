@@ -1,0 +1,240 @@
+/*
+ * What stands in the shared memory of attention_packed_wgmma.cu, and the warp that keeps K and V in it.
+ *
+ * STEPS. 64 tokens in four parts of up to 16, each of one block and one slice: the parts of a step are of slices that
+ * q is turned for once (attention_plan.cuh, ROTATION). A record says what each part's rows see of it.
+ *
+ * RING. Slots of one tile each: K, V, K, V ... of a step. The bulk copy engine writes them, a box of 16 tokens and 64
+ * columns at a time, swizzled. Whatever stands in a part behind its last token is masked in K and cleared in V. A
+ * barrier per slot says that it is filled, another that the warps that compute have done with it.
+ */
+#ifndef SPANGATE_PACKED_RING_CUH
+#define SPANGATE_PACKED_RING_CUH
+
+#include "attention_plan.cuh"
+#include "wgmma.cuh"
+
+constexpr int kTokens = 64, kPartTokens = 16, kParts = kTokens / kPartTokens;
+constexpr int kItemTiles = 4;
+constexpr int kHalves = kHeadDim / 64, kChunks = kHeadDim / 8;
+/* Tiles of q, K and V are alike: [kHalves][64][64], swizzled (wgmma.cuh). */
+constexpr int kHalfBytes = 64 * 128, kTileBytes = kHalves * kHalfBytes;
+constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
+constexpr int kQueryWarps = 3, kProductWarps = 4; /* and one that copies */
+constexpr int kHelperRegisters = 96, kProductRegisters = 160;
+
+/* What the rows of an item see of a part: row firstRow + i, i < rowCount, its first min(valid, visible + i) tokens. */
+struct StepPart {
+  int firstRow, rowCount, visible, valid;
+};
+constexpr int kNewQueries = 1, kLastOfUnit = 2, kMasked = 4, kClears = 8;
+
+/* Byte offsets; the start is a multiple of 1,024. A record: four parts, flags, and a byte for each part's `valid`. */
+constexpr int kRecordBytes = (kParts + 1) * 16;
+constexpr int kRingAt = 2 * kTileBytes;
+constexpr int kRecordsAt = kRingAt + kSlots * kTileBytes;
+constexpr int kFullAt = kRecordsAt + kSlots * kRecordBytes;
+constexpr int kEmptyAt = kFullAt + kSlots * 8;
+constexpr int kQueryFullAt = kEmptyAt + kSlots * 8;
+constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
+constexpr int kMergesAt = kQueryEmptyAt + 2 * 8; /* [kItemTiles][16]: of rows whose parts are all there */
+constexpr int kSharedBytes = kMergesAt + kItemTiles * kTileRows * 4;
+
+/* A place in a ring of kCount slots and the parity of its round. */
+template <int kCount>
+struct RingPlace {
+  int slot = 0;
+  uint32 parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++slot == kCount) slot = 0, parity ^= 1;
+  }
+};
+
+/* Units of a block, taken in turn there and back: the longest units come first, so no block gets the longest twice. */
+struct UnitWalk {
+  int round = 0, count;
+
+  __device__ __forceinline__ explicit UnitWalk(const PlanArguments &a)
+      : count(*a.itemCount * a.kvHeads * chunks_of_group(a)) {}
+  __device__ __forceinline__ int index() const {
+    const int place = round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    return round * gridDim.x + place;
+  }
+  __device__ __forceinline__ bool done() const { return index() >= count; }
+};
+
+/* All steps of a block's units, one after the other; a unit without tokens has one. */
+class StepWalk {
+ public:
+  StepPart part; /* of the lane's box, as next_step left it */
+  int poolRow;   /* where its K begins in the pool, or -1: none */
+
+  __device__ __forceinline__ explicit StepWalk(const PlanArguments &a)
+      : units(a), shift(31 - __clz(a.blockTokens)) {
+    enter_unit(a);
+  }
+  __device__ __forceinline__ bool done() const { return units.done(); }
+
+  /* Fills `part` and `poolRow`. @return the step's flags */
+  __device__ __forceinline__ int next_step(const PlanArguments &a) {
+    const int box = int(threadIdx.x & 31) / kHalves;
+    int flags = isNew ? kNewQueries : 0, filled = 0;
+    isNew = false;
+    part = {0, 0, 0, 0}, poolRow = -1;
+    do {
+      const int count = min(kParts - filled, end - next), k = box - filled;
+      const bool isOurs = k >= 0 && k < count;
+      const int first = max((next + k) * kPartTokens, slice.firstToken);
+      const int last = min((next + k + 1) * kPartTokens, slice.firstToken + slice.tokenCount);
+      const int id = block_id(a, isOurs ? first >> shift : 0, (next + count - 1) * kPartTokens >> shift);
+      if (isOurs) {
+        part = {slice.firstRow, slice.rowCount, slice.firstVisible - (first - slice.firstToken), last - first};
+        poolRow = ((id * a.kvHeads + unit.kvHead) * 2 << shift) + (first & (a.blockTokens - 1));
+      }
+      filled += count, next += count;
+      if (next >= end) find_slice(a);
+    } while (filled < kParts && hasSlice && !isNew);
+    if (!hasSlice) flags |= kLastOfUnit;
+    const bool exists = box < kParts, isWhole = part.valid == kPartTokens;
+    const bool isSeen = isWhole && part.visible >= kPartTokens && part.rowCount >= unit.item.rowCount;
+    if (__any_sync(kAllLanes, exists && !isSeen)) flags |= kMasked;
+    if (__any_sync(kAllLanes, exists && !isWhole)) flags |= kClears;
+    return flags;
+  }
+
+  /* After the last step of a unit. */
+  __device__ __forceinline__ void next_unit(const PlanArguments &a) {
+    units.round++;
+    enter_unit(a);
+  }
+
+ private:
+  UnitWalk units;
+  PlanUnit unit;
+  int shift;       /* log2 of blockTokens */
+  int batch;       /* slices are held 32 at a time, one a lane */
+  int4 low, high;  /* the lane's slice */
+  int ids[kParts]; /* of its first blocks */
+  uint32 left;     /* slices of the batch that have tokens and were not walked, the current one first */
+  int current;     /* lane of: */
+  PlanSlice slice;
+  bool hasSlice, isNew; /* q is turned anew for it */
+  bool isFirst;         /* no slice of the unit was met so far */
+  int next, end;   /* its 16 tokens that come next, and where they end, counted from its first block on */
+  int window, id, idLater; /* ids of later blocks are held 64 at a time: place of the first, and the lane's two */
+
+  __device__ __forceinline__ void enter_unit(const PlanArguments &a) {
+    if (units.done()) return;
+    unit = plan_unit_at(a, units.index());
+    batch = 0, isFirst = true;
+    enter_batch(a);
+    find_first(a);
+  }
+
+  __device__ __forceinline__ void enter_batch(const PlanArguments &a) {
+    const int at = batch + int(threadIdx.x & 31);
+    low = high = make_int4(0, 0, 0, 0);
+    if (at < unit.item.sliceCount) {
+      const int4 *words = reinterpret_cast<const int4 *>(a.slices + unit.item.firstSlice + at);
+      low = words[0], high = words[1];
+    }
+    if (low.z > 0) {
+      const int last = low.y + low.z - 1 >> shift;
+#pragma unroll
+      for (int i = 0; i < kParts; i++) ids[i] = a.blockIds[low.x + min(i, last)];
+    }
+    left = __ballot_sync(kAllLanes, low.z > 0);
+  }
+
+  /* The slice after the current one. */
+  __device__ __forceinline__ void find_slice(const PlanArguments &a) {
+    left &= left - 1;
+    find_first(a);
+  }
+
+  __device__ __forceinline__ void find_first(const PlanArguments &a) {
+    while (left == 0 && batch + 32 < unit.item.sliceCount) {
+      batch += 32;
+      enter_batch(a);
+    }
+    hasSlice = left != 0, isNew = false, next = end = 0;
+    slice = {};
+    if (!hasSlice) return;
+    current = __ffs(left) - 1;
+    const auto of = [&](int word) { return __shfl_sync(kAllLanes, word, current); };
+    slice = {of(low.x), of(low.y), of(low.z), of(low.w), of(high.x), of(high.y), of(high.z), of(high.w)};
+    isNew = isFirst || (slice.turns != 0 && a.rotaryDim != 0);
+    isFirst = false;
+    next = slice.firstToken / kPartTokens;
+    end = (slice.firstToken + slice.tokenCount + kPartTokens - 1) / kPartTokens;
+    window = -1;
+    if (last_block() >= kParts) load_window(a, kParts);
+  }
+
+  __device__ __forceinline__ int last_block() const { return slice.firstToken + slice.tokenCount - 1 >> shift; }
+
+  __device__ __forceinline__ void load_window(const PlanArguments &a, int from) {
+    const int *at = a.blockIds + slice.block;
+    const int place = from + int(threadIdx.x & 31), last = last_block();
+    id = window >= 0 ? idLater : at[min(place, last)];
+    idLater = at[min(place + 32, last)];
+    window = from;
+  }
+
+  /* Id of the slice's block `place`, another one for each lane; `furthest`: the greatest of them. */
+  __device__ __forceinline__ int block_id(const PlanArguments &a, int place, int furthest) {
+    if (window >= 0 && furthest >= window + 64) load_window(a, window + 32);
+    int found = 0;
+#pragma unroll
+    for (int i = 0; i < kParts; i++) {
+      const int early = __shfl_sync(kAllLanes, ids[i], current);
+      if (place == i) found = early;
+    }
+    if (furthest < kParts) return found;
+    const int later = __shfl_sync(kAllLanes, id, (place - window) & 31);
+    const int latest = __shfl_sync(kAllLanes, idLater, (place - window) & 31);
+    return place < kParts ? found : place - window < 32 ? later : latest;
+  }
+};
+
+/* The warp that has K and V copied. `a.pool` is the tensor map of the pool: rows of headDim, boxes of 64 by 16. */
+__device__ __forceinline__ void copy_steps(const PlanArguments &a, uint32 shared) {
+  const int lane = threadIdx.x & 31, box = lane / kHalves, column = lane % kHalves;
+  RingPlace<kSlots> ring;
+  StepWalk walk(a);
+  wait_for_previous(); /* what the plan says is older */
+  acquire_tensor_map(a.pool);
+#pragma unroll 1
+  while (!walk.done()) {
+    const int flags = walk.next_step(a);
+    const StepPart part = walk.part;
+    const int row = walk.poolRow;
+    const int bytes = __popc(__ballot_sync(kAllLanes, row >= 0)) * kPartTokens * 128;
+    uint32 valid = box < kParts && column == 0 ? uint32(part.valid) << 8 * box : 0;
+    valid = __reduce_or_sync(kAllLanes, valid);
+#pragma unroll
+    for (int v = 0; v < 2; v++) {
+      const uint32 barrier = shared + kFullAt + ring.slot * 8;
+      barrier_wait(shared + kEmptyAt + ring.slot * 8, ring.parity ^ 1);
+      if (v == 0) {
+        const uint32 record = shared + kRecordsAt + ring.slot * kRecordBytes;
+        if (box < kParts && column == 0) {
+          store_shared4(record + box * 16, make_uint4(part.firstRow, part.rowCount, part.visible, part.valid));
+        }
+        if (lane == 0) store_shared4(record + kParts * 16, make_uint4(flags, valid, 0, 0));
+        __syncwarp();
+      }
+      if (lane == 0) barrier_arrive_expecting(barrier, bytes);
+      __syncwarp();
+      if (row >= 0) {
+        const uint32 to = shared + kRingAt + ring.slot * kTileBytes + column * kHalfBytes + box * kPartTokens * 128;
+        copy_box(to, a.pool, column * 64, row + v * a.blockTokens, barrier);
+      }
+      ring.advance();
+    }
+    if (flags & kLastOfUnit) walk.next_unit(a);
+  }
+}
+
+#endif

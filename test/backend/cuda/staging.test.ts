@@ -1,0 +1,49 @@
+/** What a step's lists name by place, they still name where the copy has them on the device. */
+import { expect, test } from "bun:test";
+import { StepLayout, StepStaging } from "../../../worker/backend/cuda/staging.ts";
+import { notRead, planItem, planItemWords, planSlice, planSliceWords } from "../../../worker/engine/attention-plan.ts";
+import { PackPlanner } from "../../../worker/engine/pack.ts";
+import { batchOf, randomPieces } from "../../engine/pack-world.ts";
+import { Choices } from "../../sim/random.ts";
+import { EmulatedDevice } from "./emulated-device.ts";
+
+const wordCount = 1 << 17;
+const layout = new StepLayout({ rows: 200, logitRows: 200, fewItems: 400, manyItems: 100, merges: 200 });
+
+test("offsets of slices, and those that q is turned by for them", async () => {
+  let [windows, rows] = [0, 0];
+  for (let seed = 0; seed < 20; seed++) {
+    const choices = new Choices(seed);
+    const shape = { group: choices.pick([1, 4, 8]), kvHeads: 8, headDim: 128, blockTokens: 16 };
+    const machine = { multiprocessorCount: 132, hasWarpgroups: true, packing: true, maxPartialRows: 4_096 };
+    const sizes = { blockTokens: 16, documents: 3, maxBlocks: 6, maxRows: 9, maxSegments: 4, pieces: 20 };
+    const batch = batchOf(randomPieces(choices, sizes));
+    const plan = new PackPlanner({ ...shape, ...machine }).plan(batch);
+    const device = new EmulatedDevice(128);
+    const staging = new StepStaging(device, wordCount);
+    staging.send(layout, batch, plan);
+    const words = new Int32Array(wordCount);
+    device.copyOut(words, staging.buffer);
+    await device.settled();
+    for (let item = layout.fewItems; item < layout.fewItems + plan.fewItems.length; item += planItemWords) {
+      const field = (name: keyof typeof planItem) => words[item + planItem[name]];
+      const turned = new Int32Array(field("rowCount"));
+      for (let s = field("firstSlice"); s < field("firstSlice") + field("sliceCount"); s++) {
+        const slice = words.subarray(s * planSliceWords, (s + 1) * planSliceWords);
+        const turns = slice[planSlice.turns];
+        if (turns > 0) turned.set(words.subarray(turns - 1, turns - 1 + turned.length));
+        if (turns < 0) {
+          const [from, end] = [words[-turns - 1] & 0xffff, words[-turns - 1] >> 16];
+          turned.fill(notRead).set(words.subarray(-turns, -turns + end - from), from);
+          windows += 1;
+        }
+        for (let i = 0; i < slice[planSlice.rowCount]; i++) {
+          expect(turned[slice[planSlice.firstRow] + i]).toBe(words[slice[planSlice.firstOffset] + i]);
+          rows += 1;
+        }
+      }
+    }
+  }
+  expect(rows).toBeGreaterThan(1_000);
+  expect(windows).toBeGreaterThan(10);
+});
