@@ -53,12 +53,13 @@ struct QueryPart {
     const int row = __shfl_sync(kAllLanes, own.row, from), turned = __shfl_sync(kAllLanes, own.turned, from);
     const bool exists = r < unit.rowsPerTile && turned != QueryRow::kAbsent;
     packed = exists ? (warp + tile * kQueryWarps) * kTileRows + inTile : -1;
-    if (!exists) return;
-    const bf16 *q = a.qkv + (size_t(row) * (a.queryHeads + 2 * a.kvHeads) + head) * kHeadDim;
+    /* Rows that do not exist read the first one: without conditions no load waits for another. */
+    const size_t place = exists ? size_t(row) * (a.queryHeads + 2 * a.kvHeads) + head : 0;
+    const bf16 *q = a.qkv + place * kHeadDim;
     x = *reinterpret_cast<const uint4 *>(q + first);
     y = *reinterpret_cast<const uint4 *>(q + second);
     if (!turns) return;
-    const float2 *from0 = a.turns + (long long)turned * (a.rotaryDim / 2) + first;
+    const float2 *from0 = a.turns + (long long)(exists ? turned : 0) * (a.rotaryDim / 2) + first;
 #pragma unroll
     for (int i = 0; i < 4; i++) turn[i] = *reinterpret_cast<const float4 *>(from0 + 2 * i);
   }

@@ -111,11 +111,26 @@ export class BenchEngine {
     return Int32Array.from({ length: count }, () => Math.floor(Math.random() * vocabSize));
   }
 
-  /** A prompt of documents as spans, then a question; without reuse everything is computed. */
-  submit(documents: readonly Int32Array[], question: Int32Array, maxTokens: number, reuse: boolean): void {
+  /**
+   * A prompt of documents as spans, then a question; without reuse everything is computed.
+   * @param turns false: all documents are read as if they stood at the same place, so q is turned once for all of them
+   */
+  submit(
+    documents: readonly Int32Array[],
+    question: Int32Array,
+    maxTokens: number,
+    reuse: boolean,
+    turns = true,
+  ): void {
     const requestId = `bench-${this.requestCount++}`;
     const params = { maxTokens, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
-    const message: SubmitMessage = { type: "submit", requestId, plan: planOf(documents, question), params, reuse };
+    const message: SubmitMessage = {
+      type: "submit",
+      requestId,
+      plan: planOf(documents, question, turns),
+      params,
+      reuse,
+    };
     this.engine.submit(message);
   }
 
@@ -139,7 +154,7 @@ export class BenchEngine {
   }
 }
 
-function planOf(documents: readonly Int32Array[], question: Int32Array): SubmitMessage["plan"] {
+function planOf(documents: readonly Int32Array[], question: Int32Array, turns: boolean): SubmitMessage["plan"] {
   const runs: PlanRun[] = [];
   const sees: PlanRun["sees"][number][] = [];
   const add = (kind: PlanRun["kind"], tokenIds: Int32Array, position: number, closed: boolean) => {
@@ -149,7 +164,7 @@ function planOf(documents: readonly Int32Array[], question: Int32Array): SubmitM
   };
   let position = 0;
   for (const tokenIds of documents) {
-    sees.push({ run: runs.length, firstToken: 0, tokenCount: tokenIds.length, offset: position });
+    sees.push({ run: runs.length, firstToken: 0, tokenCount: tokenIds.length, offset: turns ? position : 0 });
     add("span", tokenIds, 0, true);
     position += tokenIds.length;
   }
