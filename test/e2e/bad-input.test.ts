@@ -64,7 +64,7 @@ describe("bad input is a clear error", () => {
     [{ documents: [{ txt: "no" }] }, "documents[0]"],
     [{ file_search: { vector_store_ids: ["nobody"] } }, "file_search.vector_store_ids"],
     [{ magic: true }, "magic"],
-    [{ tools: [{ type: "function", function: { name: "f" } }] }, "tools"],
+    [{ functions: [{ name: "f" }] }, "functions"],
   ])("%j names %s", async (fields, param) => {
     const answer = await chat(fields);
     expect([400, 404]).toContain(answer.status);
