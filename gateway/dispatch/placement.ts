@@ -32,7 +32,7 @@ export interface PlacerOptions {
   readonly registry: Registry;
   readonly residency: Residency;
   readonly underway: Underway;
-  readonly windows: Pick<Windows, "isOpen">;
+  readonly windows: Pick<Windows, "isOpen" | "hasPromptRoom">;
 }
 
 export interface Placed {
@@ -50,7 +50,7 @@ export class Placer {
     this.#options = options;
   }
 
-  /** Of these workers, those with room for the tenant count. @returns undefined when none has room */
+  /** Of these workers, those with room for the tenant count. @returns undefined when none has room, or the best no room for more of the tenant's prompts */
   choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Placed | undefined {
     const { affinity = "", placement, tenantId, background } = request;
     const followed = ready.find(({ id }) => id === placement?.workerId);
@@ -61,6 +61,7 @@ export class Placer {
     const workerId = chooseWorker(candidates, promptTokens, affinity);
     const chosen = candidates.find(({ id }) => id === workerId);
     if (chosen === undefined) return undefined;
+    if (background !== true && !windows.hasPromptRoom(chosen.id, tenantId)) return undefined;
     placement?.moveTo(chosen.id);
     const missing = request.reuse ? this.#missingKeys(chosen.id, request) : [];
     return { workerId: chosen.id, missingTokens: missingTokens(chosen, promptTokens), missing };

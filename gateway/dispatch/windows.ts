@@ -57,10 +57,15 @@ export class Windows {
   isOpen(workerId: string, inFlight: number, tenantId: string, background = false): boolean {
     if (background) return inFlight < Math.max(1, Math.floor(this.#maxRunning * backgroundShare));
     if (this.#isAlone(tenantId)) return inFlight < this.#maxRunning + this.#reserve;
-    const { requests, promptTokens } = this.#held.get(workerId)?.get(tenantId) ?? { requests: 0, promptTokens: 0 };
-    const stepTokens = this.#registry.card()?.stepPromptTokens ?? Number.POSITIVE_INFINITY;
-    if (promptTokens >= stepsAhead * stepTokens) return false;
+    const requests = this.#held.get(workerId)?.get(tenantId)?.requests ?? 0;
     return inFlight < this.#maxRunning - (requests < this.#reserve ? 0 : this.#reserve);
+  }
+
+  /** Is there room for more of the tenant's prompts? Where there is none it waits for this worker, which has its text. */
+  hasPromptRoom(workerId: string, tenantId: string): boolean {
+    if (this.#isAlone(tenantId)) return true;
+    const promptTokens = this.#held.get(workerId)?.get(tenantId)?.promptTokens ?? 0;
+    return promptTokens < stepsAhead * (this.#registry.card()?.stepPromptTokens ?? Number.POSITIVE_INFINITY);
   }
 
   /** @param promptTokens that the worker is to compute */
