@@ -106,10 +106,12 @@ export function openaiBatches(suite: Suite): void {
       while (((await client.batches.retrieve(made.id)).request_counts?.completed ?? 0) < 5) await Bun.sleep(5);
       const release = await suite.occupy({ apiKey });
       const down = suite.stopServer();
-      const { fetch, statuses } = countingFetch();
-      const patient = client.withOptions({ maxRetries: 20, fetch });
+      // The signal takes its time: a request that comes before it is answered like any other.
+      while ((await fetch(`${suite.url}/ready`)).ok) await Bun.sleep(5);
+      const counting = countingFetch();
+      const patient = client.withOptions({ maxRetries: 20, fetch: counting.fetch });
       const waiting = patient.chat.completions.create(chat() as OpenAI.ChatCompletionCreateParamsNonStreaming);
-      while (!statuses.includes(503)) await Bun.sleep(5);
+      while (!counting.statuses.includes(503)) await Bun.sleep(5);
       const refused = await thrownBy(client.chat.completions.create(chat() as never));
       expect(refused).toBeInstanceOf(OpenAI.InternalServerError);
       expect(refused).toMatchObject({ status: 503, code: "server_shutdown" });
