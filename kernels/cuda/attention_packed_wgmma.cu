@@ -12,7 +12,8 @@
  * pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of 16 of them; blockTokens is 16 or more.
  * rotaryDim is a multiple of 16.
  *
- * Grid: any number of blocks of 256 threads, two a multiprocessor; they share the units. Floor: K and V of a unit's
+ * Grid: blocks of 256 threads, which share the units; no more than stand on the device at once, two a multiprocessor, as
+ * they wait for each other where each has one unit at most (attention_merge.cuh). Floor: K and V of a unit's
  * tokens once. Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_plan.cuh"

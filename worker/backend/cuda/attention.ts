@@ -138,7 +138,10 @@ export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
   return { grid: [multiprocessorCount], blockThreads: 512, sharedBytes, overlapsPrevious: true } as const;
 }
 
-/** Of kernels/cuda/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in packed_ring.cuh. */
+/**
+ * Of kernels/cuda/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in packed_ring.cuh. They
+ * may wait for each other, so there are never more than stand on the device at once.
+ */
 export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: number) {
   const slots = headDim === 128 ? 5 : 10;
   const tileBytes = fewTiles * 16 * 2 * headDim;
