@@ -17,7 +17,8 @@
  * rounded to bf16 for the product with V (attention_softmax.cuh).
  *
  * PARTIAL RESULTS. A row that several items hold gets one from each: float32, normalised, with log2 of its sum of
- * weights. The unit that arrives last at a row's counter merges them, and sets the counter back to zero.
+ * weights. The unit that arrives last at a row's counter merges them, and sets the counter back to zero; where all units
+ * run at the same time each merges its share (attention_merge.cuh).
  *
  * Compiled with HEAD_DIM, a multiple of 16 up to 128. Oracle: test/gpu/attention-oracle.ts.
  */
