@@ -82,6 +82,13 @@ __device__ __forceinline__ LaneTurns load_turns(const float2 *turns, const LaneP
   return t;
 }
 
+/* Two dimensions and those that are turned with them; t: (cos, sin) of both pairs. */
+__device__ __forceinline__ void turn_pairs(uint32 &x, uint32 &y, const float4 &t) {
+  const float x0 = low_float(x), x1 = high_float(x), y0 = low_float(y), y1 = high_float(y);
+  x = pack_bf16(x0 * t.x - y0 * t.y, x1 * t.z - y1 * t.w);
+  y = pack_bf16(y0 * t.x + x0 * t.y, y1 * t.z + x1 * t.w);
+}
+
 __device__ __forceinline__ void rotate_head(LaneValues &v, const LaneTurns &t, const LanePlace &place) {
   if (!place.used || !place.turns) return;
 #pragma unroll

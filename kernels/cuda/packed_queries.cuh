@@ -8,11 +8,6 @@
 
 #include "packed_ring.cuh"
 
-/* Byte of dimension d in a packed row of q. */
-__device__ __forceinline__ int query_byte(int row, int d) {
-  return d / 64 * kHalfBytes + row * 128 + ((d / 8 ^ row) & 7) * 16;
-}
-
 /* A number of each row of an item: of row `lane`, of row lane + 32. */
 struct RowValues {
   static constexpr int kCount = kItemTiles * kTileRows / 32;
@@ -31,12 +26,6 @@ struct RowValues {
     return found;
   }
 };
-
-__device__ __forceinline__ void turn_pairs(uint32 &x, uint32 &y, const float4 &t) {
-  const float x0 = low_float(x), x1 = high_float(x), y0 = low_float(y), y1 = high_float(y);
-  x = pack_bf16(x0 * t.x - y0 * t.y, x1 * t.z - y1 * t.w);
-  y = pack_bf16(y0 * t.x + x0 * t.y, y1 * t.z + x1 * t.w);
-}
 
 /*
  * A lane has sixteen dimensions, from `first` and from `second` on eight each, of kRows packed rows that follow each other:
@@ -177,8 +166,8 @@ class QueryWriter {
         turn_pairs(x[j].z, y[j].z, turn[2]);
         turn_pairs(x[j].w, y[j].w, turn[3]);
       }
-      store_shared4(to + query_byte(firstRow + j, first), x[j]);
-      store_shared4(to + query_byte(firstRow + j, second), y[j]);
+      store_shared4(to + tile_byte(firstRow + j, first, kHalfBytes), x[j]);
+      store_shared4(to + tile_byte(firstRow + j, second, kHalfBytes), y[j]);
     }
   }
 

@@ -11,7 +11,7 @@
 #ifndef SPANGATE_PACKED_RING_CUH
 #define SPANGATE_PACKED_RING_CUH
 
-#include "attention_plan.cuh"
+#include "unit_walk.cuh"
 #include "wgmma.cuh"
 
 constexpr int kTokens = 64, kPartTokens = 16, kParts = kTokens / kPartTokens;
@@ -39,30 +39,6 @@ constexpr int kQueryFullAt = kEmptyAt + kSlots * 8;
 constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
 constexpr int kMergesAt = kQueryEmptyAt + 2 * 8; /* [kItemTiles][16]: of rows whose parts are all there */
 constexpr int kSharedBytes = kMergesAt + kItemTiles * kTileRows * 4;
-
-/* A place in a ring of kCount slots and the parity of its round. */
-template <int kCount>
-struct RingPlace {
-  int slot = 0;
-  uint32 parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++slot == kCount) slot = 0, parity ^= 1;
-  }
-};
-
-/* Units of a block, taken in turn there and back: the longest units come first, so no block gets the longest twice. */
-struct UnitWalk {
-  int round = 0, count;
-
-  __device__ __forceinline__ explicit UnitWalk(const PlanArguments &a)
-      : count(*a.itemCount * a.kvHeads * chunks_of_group(a)) {}
-  __device__ __forceinline__ int index() const {
-    const int place = round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    return round * gridDim.x + place;
-  }
-  __device__ __forceinline__ bool done() const { return index() >= count; }
-};
 
 /* All steps of a block's units, one after the other; a unit without tokens has one. */
 class StepWalk {

@@ -21,6 +21,11 @@ __device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 leadi
   return uint64(1) << 62 | uint64(1024 >> 4) << 32 | uint64(leadingBytes >> 4) << 16 | (address >> 4);
 }
 
+/* Byte of column d of a row in a tile whose halves have so many bytes. */
+__device__ __forceinline__ int tile_byte(int row, int d, int halfBytes) {
+  return d / 64 * halfBytes + row * 128 + ((d / 8 ^ row) & 7) * 16;
+}
+
 /* Registers are ready for products; also before the first one after they were written otherwise. */
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -33,11 +33,6 @@ struct QueryRow {
 };
 static_assert(2 * kQueryWarps * kTileRows == kPackedRows, "a warp that writes q has two tiles");
 
-/* Byte of dimension d in a packed row of q. */
-__device__ __forceinline__ int query_byte(int row, int d) {
-  return d / 64 * kHalfBytes + row * 128 + ((d / 8 ^ row) & 7) * 16;
-}
-
 /* Sixteen dimensions of a packed row on their way through a lane: from `first` and from `second` on, eight each. */
 struct QueryPart {
   uint4 x, y;
@@ -64,12 +59,6 @@ struct QueryPart {
     for (int i = 0; i < 4; i++) turn[i] = *reinterpret_cast<const float4 *>(from0 + 2 * i);
   }
 
-  __device__ __forceinline__ static void turn_pairs(uint32 &x, uint32 &y, const float4 &t) {
-    const float x0 = low_float(x), x1 = high_float(x), y0 = low_float(y), y1 = high_float(y);
-    x = pack_bf16(x0 * t.x - y0 * t.y, x1 * t.z - y1 * t.w);
-    y = pack_bf16(y0 * t.x + x0 * t.y, y1 * t.z + x1 * t.w);
-  }
-
   __device__ __forceinline__ void store(uint32 tile, int first, int second, bool turns) {
     if (packed < 0) return;
     if (turns) {
@@ -78,8 +67,8 @@ struct QueryPart {
       turn_pairs(x.z, y.z, turn[2]);
       turn_pairs(x.w, y.w, turn[3]);
     }
-    store_shared4(tile + query_byte(packed, first), x);
-    store_shared4(tile + query_byte(packed, second), y);
+    store_shared4(tile + tile_byte(packed, first, kHalfBytes), x);
+    store_shared4(tile + tile_byte(packed, second, kHalfBytes), y);
   }
 
   /* Lanes of a packed row, packed rows at once, groups of these in a tile of 16. */

@@ -10,7 +10,7 @@
 #ifndef SPANGATE_WGMMA_RING_CUH
 #define SPANGATE_WGMMA_RING_CUH
 
-#include "attention_plan.cuh"
+#include "unit_walk.cuh"
 #include "wgmma.cuh"
 
 constexpr int kTokens = 128, kPackedRows = 128;
@@ -46,30 +46,6 @@ constexpr int kLandedAt = kEmptyAt + kSlots * 8;
 constexpr int kQueryFullAt = kLandedAt + kSlots * 8;
 constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
 constexpr int kSharedBytes = kQueryEmptyAt + 2 * 8;
-
-/* A place in a ring of kCount slots and the parity of its round. */
-template <int kCount>
-struct RingPlace {
-  int slot = 0;
-  uint32 parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++slot == kCount) slot = 0, parity ^= 1;
-  }
-};
-
-/* Units of a block, taken in turn there and back: the longest units come first, so no block gets the longest twice. */
-struct UnitWalk {
-  int round = 0, count;
-
-  __device__ __forceinline__ explicit UnitWalk(const PlanArguments &a)
-      : count(*a.itemCount * a.kvHeads * chunks_of_group(a)) {}
-  __device__ __forceinline__ int index() const {
-    const int place = round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    return round * gridDim.x + place;
-  }
-  __device__ __forceinline__ bool done() const { return index() >= count; }
-};
 
 /* The tiles of all units of a block, one after the other; each slice has one or more, and a unit without slices one. */
 struct TileWalk {
