@@ -31,7 +31,10 @@ export interface Choice {
 }
 
 export function usageOf(ends: readonly EndEvent[]) {
-  const shares = ends.map((end, index) => shareOf(end, index === 0));
+  return usageOfShares(ends.map((end, index) => shareOf(end, index === 0)));
+}
+
+export function usageOfShares(shares: Parameters<typeof sumOf>[0]) {
   const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = sumOf(shares);
   return {
     prompt_tokens: promptTokens,

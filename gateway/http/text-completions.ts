@@ -4,14 +4,14 @@ import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import { limits } from "../config.ts";
-import { shareOf, sumOf } from "../counted.ts";
+import { shareOf } from "../counted.ts";
 import type { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { ChatRun, Pipeline, TextRequest } from "../pipeline.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
-import { type AnswerHead, type Choice, spangateOf } from "./chat-answer.ts";
+import { type AnswerHead, type Choice, spangateOf, usageOfShares } from "./chat-answer.ts";
 import { type ChatRunDeps, runJob } from "./chat-run.ts";
 import { answerStreamed, answerWhole, type ChunkShape, emptyChoices, endsOf, finishReasonOf } from "./completion.ts";
 import { logFailure } from "./failure.ts";
@@ -201,19 +201,5 @@ function factsOf(requestId: string, run: ChatRun, choices: readonly Choice[], ch
   const shares = choices.flatMap(({ end }, index) =>
     end === undefined ? [] : shareOf(end, index % choiceCount === 0),
   );
-  const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = sumOf(shares);
-  return {
-    usage: {
-      prompt_tokens: promptTokens,
-      completion_tokens: completionTokens,
-      total_tokens: promptTokens + completionTokens,
-      prompt_tokens_details: {
-        cached_tokens: cachedTokens,
-        cache_write_tokens: cacheWriteTokens,
-        audio_tokens: 0,
-      },
-      completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
-    },
-    spangate: spangateOf(requestId, run, ends),
-  };
+  return { usage: usageOfShares(shares), spangate: spangateOf(requestId, run, ends) };
 }

@@ -2,18 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { toolModels } from "../lower/tool-models.ts";
 import { chatRig, post, question } from "./chat-rig.ts";
-
-const parameters = {
-  type: "object",
-  properties: { city: { type: "string" } },
-  required: ["city"],
-  additionalProperties: false,
-};
-const tool = (fields: object = {}) => ({
-  type: "function",
-  function: { name: "get_weather", description: "Weather", parameters, ...fields },
-});
-const asked = { ...question, max_tokens: 200, tools: [tool(), tool({ name: "clock", parameters: undefined })] };
+import { asked, parameters, tool } from "./chat-tools-request.ts";
 
 describe("what is wrong is named", () => {
   const call = (fields: object = {}, called: object = {}) => ({

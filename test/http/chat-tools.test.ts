@@ -2,6 +2,7 @@ import { describe, expect, test } from "bun:test";
 import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { toolModels } from "../lower/tool-models.ts";
 import { chatRig, post, question } from "./chat-rig.ts";
+import { asked, tool } from "./chat-tools-request.ts";
 
 interface Delta {
   readonly role?: string;
@@ -23,17 +24,6 @@ interface Answer {
 const read = async (response: Response | Promise<Response>): Promise<Answer> =>
   (await (await response).json()) as Answer;
 
-const parameters = {
-  type: "object",
-  properties: { city: { type: "string" } },
-  required: ["city"],
-  additionalProperties: false,
-};
-const tool = (fields: object = {}) => ({
-  type: "function",
-  function: { name: "get_weather", description: "Weather", parameters, ...fields },
-});
-const asked = { ...question, max_tokens: 200, tools: [tool(), tool({ name: "clock", parameters: undefined })] };
 const made = (city: string) => `<tool_call>\n{"name": "get_weather", "arguments": {"city": "${city}"}}\n</tool_call>`;
 const rig = (answer: string, model: ModelText = toolModels.qwen) => chatRig({ model, answer: () => answer });
 
