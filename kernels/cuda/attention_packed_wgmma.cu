@@ -90,7 +90,6 @@ class Attender {
     wait_filled(key);
     const uint4 words = load_shared4(record_at(key) + kParts * 16);
     if (words.x & kNewQueries) {
-      if (queries >= 0) release(shared + kQueryEmptyAt + (queries & 1) * 8);
       queries++;
       barrier_wait(shared + kQueryFullAt + (queries & 1) * 8, queries >> 1 & 1);
     }
@@ -124,6 +123,7 @@ class Attender {
   /* Scores become weights. @return whether earlier sums must be multiplied with `rescale` */
   __device__ __forceinline__ bool weigh(Scores &scores, const Place &key, const Info &info, const int (&rows)[2],
                                         RunningSoftmax &softmax, float (&rescale)[2]) const {
+    if (info.flags & kLastOfQueries) release(shared + kQueryEmptyAt + (queries & 1) * 8);
     if (info.flags & kMasked) mask_scores(scores, record_at(key), rows);
     release(key);
     return softmax.update(scores, a.scaleLog2, rescale);

@@ -40,13 +40,17 @@ struct Consumer {
     __syncwarp();
     if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
   }
+  /* Done with the scores of a tile of K, and of its q where it is the last. */
+  __device__ __forceinline__ void release_key(int slot, int flags) const {
+    if (flags & kLastOfQueries) release(shared + kQueryEmptyAt + (queries & 1) * 8);
+    release_slot(slot);
+  }
   __device__ __forceinline__ void release_slot(int slot) const { release(shared + kEmptyAt + slot * 8); }
 
   /* What the slot of K holds; q is there. */
   __device__ __forceinline__ TileInfo info(int slot) {
     const TileInfo info = load_info(shared + kInfosAt + slot * 16);
     if (info.flags & kNewQueries) {
-      if (queries >= 0) release(shared + kQueryEmptyAt + (queries & 1) * 8);
       queries++;
       barrier_wait(shared + kQueryFullAt + (queries & 1) * 8, queries >> 1 & 1);
     }
@@ -105,7 +109,7 @@ __device__ __forceinline__ void skip_unit(Consumer &consumer) {
       meet(1 + consumer.group, 256);
       signal(2 - consumer.group, 256);
     }
-    consumer.release_slot(key);
+    consumer.release_key(key, flags);
     consumer.release_slot(consumer.next_slot());
     if (flags & kLastOfUnit) return;
   }
@@ -135,7 +139,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
   consumer.start_scores(scores, key);
   products_wait<0>();
   pin(scores);
-  consumer.release_slot(key);
+  consumer.release_key(key, info.flags);
   if (isMasked(info)) mask_scores(scores, info, rows);
   softmax.update(scores, a.scaleLog2, rescale);
   pack_weights(scores, weights);
@@ -154,7 +158,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
     signal(2 - consumer.group, 256);
     products_wait<1>();
     pin(scores);
-    consumer.release_slot(key);
+    consumer.release_key(key, info.flags);
     if (isMasked(info)) mask_scores(scores, info, rows);
     const bool changed = softmax.update(scores, a.scaleLog2, rescale);
     products_wait<0>();
@@ -241,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_wgmma(PLAN_PARAME
     if (warp == 1) clear_tiles(a, shared);
   } else if (warp < kCopyWarps + kQueryWarps) {
     shrink_registers<kQueryRegisters>();
-    write_queries(a, shared, warp - kCopyWarps);
+    QueryWriter(a, shared, warp - kCopyWarps).write_all();
   } else {
     grow_registers<kProductRegisters>();
     attend(a, shared, warp - kCopyWarps - kQueryWarps);

@@ -7,6 +7,7 @@
 #define SPANGATE_PACKED_QUERIES_CUH
 
 #include "packed_ring.cuh"
+#include "query_tile.cuh"
 
 /* A number of each row of an item: of row `lane`, of row lane + 32. */
 struct RowValues {
@@ -27,20 +28,10 @@ struct RowValues {
   }
 };
 
-/*
- * A lane has sixteen dimensions, from `first` and from `second` on eight each, of kRows packed rows that follow each other:
- * most often these are heads of one row, and so turned alike.
- */
 class QueryWriter {
  public:
   __device__ __forceinline__ QueryWriter(const PlanArguments &a, uint32 shared, int warp)
-      : a(a), shared(shared), firstTile(warp) {
-    /* Pairs are (i, i + rotaryDim / 2); rotaryDim is a multiple of 16. */
-    const int part = int(threadIdx.x & 31) % kLanes, turning = a.rotaryDim / 16;
-    turns = part < turning;
-    first = turns ? part * 8 : turning * 16 + (part - turning) * 16;
-    second = first + (turns ? a.rotaryDim / 2 : 8);
-  }
+      : a(a), shared(shared), queries(a), firstTile(warp) {}
 
   __device__ __forceinline__ void write_all() {
     UnitWalk units(a);
@@ -61,12 +52,9 @@ class QueryWriter {
   }
 
  private:
-  static constexpr int kLanes = kHeadDim / 16, kRows = kTileRows * kLanes / 32;
-
   const PlanArguments &a;
   uint32 shared;
-  int first, second;
-  bool turns;
+  QueryTile queries;
   int firstTile; /* the warp has this tile and every kQueryWarps-th after it, other ones each time */
   RowValues rows, positions;
   RingPlace<2> ring;
@@ -133,48 +121,25 @@ class QueryWriter {
   }
 
   /* Warps whose tile does not exist wait as well, or they would run ahead of the others. */
-  __device__ __forceinline__ void write_tile(const PlanUnit &unit, const RowValues &allTurned, int tile) {
-    const int inverse = (65536 + unit.headCount - 1) / unit.headCount;
-    const int firstRow = int(threadIdx.x & 31) / kLanes * kRows;
-    int places[kRows], turned[kRows];
-#pragma unroll
-    for (int j = 0; j < kRows; j++) {
-      const int r = (firstRow + j) * inverse >> 16, head = unit.firstHead + firstRow + j - r * unit.headCount;
-      const int itemRow = (tile * unit.rowsPerTile + r) % (kItemTiles * kTileRows), row = rows.at(itemRow);
-      turned[j] = allTurned.at(itemRow);
-      if (r >= unit.rowsPerTile || tile >= unit.tileCount || row < 0) turned[j] = kNotRead;
-      places[j] = turned[j] == kNotRead ? 0 : row * (a.queryHeads + 2 * a.kvHeads) + head;
-    }
-    /* Without conditions, so that no load waits for another. */
-    uint4 x[kRows], y[kRows];
-#pragma unroll
-    for (int j = 0; j < kRows; j++) {
-      x[j] = *reinterpret_cast<const uint4 *>(a.qkv + size_t(places[j]) * kHeadDim + first);
-      y[j] = *reinterpret_cast<const uint4 *>(a.qkv + size_t(places[j]) * kHeadDim + second);
-    }
-    float4 turn[4] = {}; /* (cos, sin) of two pairs each */
-    if (turns) load_turn(turn, turned[0] == kNotRead ? 0 : turned[0]);
+  __device__ __forceinline__ void write_tile(const PlanUnit &unit, const RowValues &turned, int tile) {
     const uint32 to = shared + ring.slot * kTileBytes + tile * kTileRows * 128;
-    barrier_wait(shared + kQueryEmptyAt + ring.slot * 8, ring.parity ^ 1);
-#pragma unroll
-    for (int j = 0; j < kRows; j++) {
-      if (turned[j] == kNotRead) continue;
-      if (turns) {
-        if (j > 0 && turned[j] != turned[j - 1]) load_turn(turn, turned[j]);
-        turn_pairs(x[j].x, y[j].x, turn[0]);
-        turn_pairs(x[j].y, y[j].y, turn[1]);
-        turn_pairs(x[j].z, y[j].z, turn[2]);
-        turn_pairs(x[j].w, y[j].w, turn[3]);
-      }
-      store_shared4(to + tile_byte(firstRow + j, first, kHalfBytes), x[j]);
-      store_shared4(to + tile_byte(firstRow + j, second, kHalfBytes), y[j]);
+    const int first = tile * unit.rowsPerTile;
+    const bool exists = tile < unit.tileCount;
+    const auto ready = [&] { barrier_wait(shared + kQueryEmptyAt + ring.slot * 8, ring.parity ^ 1); };
+    if (QueryTile::is_alike(unit)) {
+      const auto rowAt = [&](int r) {
+        const int at = (first + r) & 31;
+        const int row = __shfl_sync(kAllLanes, rows.of[0], at);
+        return TurnedRow{exists ? row : -1, __shfl_sync(kAllLanes, turned.of[0], at)};
+      };
+      queries.write<1, kHalfBytes>(unit, to, rowAt, ready);
+    } else {
+      const auto rowAt = [&](int r) {
+        const int at = (first + r) % (kItemTiles * kTileRows), row = rows.at(at);
+        return TurnedRow{exists ? row : -1, turned.at(at)};
+      };
+      queries.write<QueryTile::kRows, kHalfBytes>(unit, to, rowAt, ready);
     }
-  }
-
-  __device__ __forceinline__ void load_turn(float4 (&turn)[4], int turned) const {
-    const float2 *from = a.turns + (long long)turned * (a.rotaryDim / 2) + first;
-#pragma unroll
-    for (int i = 0; i < 4; i++) turn[i] = *reinterpret_cast<const float4 *>(from + 2 * i);
   }
 };
 

@@ -27,7 +27,8 @@ constexpr int kHelperRegisters = 96, kProductRegisters = 160;
 struct StepPart {
   int firstRow, rowCount, visible, valid;
 };
-constexpr int kNewQueries = 1, kLastOfUnit = 2, kMasked = 4, kClears = 8;
+/* kLastOfQueries: q is turned anew for the step that follows, or there is none. */
+constexpr int kNewQueries = 1, kLastOfUnit = 2, kMasked = 4, kClears = 8, kLastOfQueries = 16;
 
 /* Byte offsets; the start is a multiple of 1,024. A record: four parts, flags, and a byte for each part's `valid`. */
 constexpr int kRecordBytes = (kParts + 1) * 16;
@@ -72,6 +73,7 @@ class StepWalk {
       if (next >= end) find_slice(a);
     } while (filled < kParts && hasSlice && !isNew);
     if (!hasSlice) flags |= kLastOfUnit;
+    if (hasSlice ? isNew : !isFirst) flags |= kLastOfQueries;
     const bool exists = box < kParts, isWhole = part.valid == kPartTokens;
     const bool isSeen = isWhole && part.visible >= kPartTokens && part.rowCount >= unit.item.rowCount;
     if (__any_sync(kAllLanes, exists && !isSeen)) flags |= kMasked;

@@ -19,7 +19,7 @@ constexpr int kHalves = kHeadDim / 64, kChunks = kHeadDim / 8;
 constexpr int kHalfBytes = 128 * 128, kTileBytes = kHalves * kHalfBytes;
 constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
 constexpr int kCopyWarps = 4, kQueryWarps = 4, kProductWarps = 8; /* of the first, two work */
-constexpr int kCopyRegisters = 32, kQueryRegisters = 80, kProductRegisters = 200; /* of a thread: 65,536 in all */
+constexpr int kCopyRegisters = 32, kQueryRegisters = 96, kProductRegisters = 192; /* of a thread: 65,536 in all */
 
 /* What a slot of K holds; numbers of tokens count from its first row. */
 struct TileInfo {
@@ -35,7 +35,7 @@ __device__ __forceinline__ TileInfo load_info(uint32 from) {
   const uint4 words = load_shared4(from);
   return {int(words.x), int(words.y), int(words.z), int(words.w)};
 }
-constexpr int kNewQueries = 1, kLastOfUnit = 2, kNotAllRows = 4, kStartShift = 8;
+constexpr int kNewQueries = 1, kLastOfUnit = 2, kNotAllRows = 4, kLastOfQueries = 8, kStartShift = 8;
 
 /* Byte offsets; the start is a multiple of 1,024. */
 constexpr int kRingAt = 2 * kTileBytes;
@@ -70,6 +70,10 @@ struct TileWalk {
   /* Without RoPE the first slice's q serve all. */
   __device__ __forceinline__ bool needs_queries(const PlanArguments &a) const {
     return row == (slice.firstToken & -box) && index < (a.rotaryDim == 0 ? 1 : unit.item.sharedSlices);
+  }
+  /* Are q that this tile is multiplied with needed no more afterwards? */
+  __device__ __forceinline__ bool is_last_of_queries(const PlanArguments &a) const {
+    return index < unit.item.sharedSlices && (a.rotaryDim == 0 ? is_last_of_unit() : is_last_of_slice());
   }
 
   __device__ __forceinline__ void enter_slice(const PlanArguments &a, int at) {
@@ -107,6 +111,7 @@ __device__ __forceinline__ TileInfo tile_info(const PlanArguments &a, const Tile
   info.flags = at.start() << kStartShift;
   if (at.needs_queries(a)) info.flags |= kNewQueries;
   if (at.is_last_of_unit()) info.flags |= kLastOfUnit;
+  if (at.is_last_of_queries(a)) info.flags |= kLastOfQueries;
   if (slice.rowCount < at.unit.item.rowCount) info.flags |= kNotAllRows;
   return info;
 }

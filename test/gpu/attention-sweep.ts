@@ -108,14 +108,21 @@ export function sweepTrees(
 const mean = (values: readonly number[]) =>
   Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length);
 
+export interface TreesAsked {
+  /** Of 8 KV heads. */
+  readonly queryHeads: number;
+  readonly hasWarpgroups: boolean;
+  /** Numbers of trees; empty: all. */
+  readonly only: readonly number[];
+}
+
 /** The planner's plan for each tree: over the floor, with equal offsets and with each row's own, and time of planning. */
 export function timeTrees(
   device: AttentionDevice,
   random: Random,
   rates: Rates,
   report: Report,
-  queryHeads: number,
-  hasWarpgroups: boolean,
+  { queryHeads, hasWarpgroups, only }: TreesAsked,
 ): string {
   const heads = headsOf(queryHeads);
   const inputs = treeInputs(random, heads.rotaryDim);
@@ -123,6 +130,7 @@ export function timeTrees(
   const lines = ["  # floor us  equal us  ratio    own us  own/equal  events us  plan ms"];
   const [ratios, shares]: number[][] = [[], []];
   attentionTrees.forEach((tree, index) => {
+    if (only.length > 0 && !only.includes(index + 1)) return;
     const floor = floorMicroseconds({ tree, heads, ownOffsets: false }, rates);
     const [equal, own] = [false, true].map((ownOffsets) => {
       const timer = new TreeTimer(device, inputs, { tree, heads, ownOffsets });

@@ -1,6 +1,6 @@
 /**
  * The kernels of attention plans on a device: against the float64 oracle, then the published trees of shared KV against
- * their floors. `attention.ts [check] [trees [32] [64] [tiles]] [sweep [#TREE]...] [library folder]...`, run from the
+ * their floors. `attention.ts [check] [trees [32] [64] [tiles]] [sweep] [#TREE]... [library folder]...`, run from the
  * project's root, without parts check and trees; writes $OUT/attention.json. SPANGATE_KERNEL_CHECKS=small: a few checks
  * alone, for a memory checker.
  */
@@ -18,6 +18,7 @@ const isSmall = process.env.SPANGATE_KERNEL_CHECKS === "small";
 const asks = (part: string) => (isSmall ? part === "check" : parts.length === 0 || parts.includes(part));
 const seed = freshSeed();
 const random = new Random(seed);
+const only = parts.filter((part) => /^#\d+$/.test(part)).map((part) => Number(part.slice(1)));
 const report = new Report();
 const device = new AttentionDevice(options.libraryFolders);
 console.log(`seed ${seed}`);
@@ -52,7 +53,6 @@ if (profiled !== undefined) {
 if (parts.includes("sweep") && !isSmall) {
   await report.check("sweep", () => {
     const rates = device.rates(toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)));
-    const only = parts.filter((part) => /^#\d+$/.test(part)).map((part) => Number(part.slice(1)));
     return sweepTrees(device, random, rates, report, parts.includes("64") ? 64 : 32, only);
   });
 }
@@ -61,7 +61,7 @@ if (asks("trees")) {
   const asked = [32, 64].filter((queryHeads) => parts.includes(String(queryHeads)));
   for (const queryHeads of asked.length > 0 ? asked : [32, 64]) {
     const hasWarpgroups = !parts.includes("tiles");
-    const run = () => timeTrees(device, random, rates, report, queryHeads, hasWarpgroups);
+    const run = () => timeTrees(device, random, rates, report, { queryHeads, hasWarpgroups, only });
     await report.check(`trees at ${queryHeads}/8`, run);
   }
 }
