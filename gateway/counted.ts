@@ -64,14 +64,23 @@ function countEnd(metrics: Metrics, reason: string): void {
   metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
 }
 
-function countRun(metrics: Metrics, { reason, completionTokens, report: { timings, usage } }: CountedRun): void {
-  const seconds = (ms: number): number => ms / 1000;
+function countRun(metrics: Metrics, { reason, completionTokens, report }: CountedRun): void {
+  const { times, timings, usage } = report;
+  const observe = (name: string, help: string, ms: number): void => metrics.observe(name, help, ms / 1000);
   countEnd(metrics, reason);
   metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", usage.promptTokens);
   metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
-  metrics.observe("vllm:time_to_first_token_seconds", "Arrival in the worker to first token.", seconds(timings.ttftMs));
-  metrics.observe("vllm:request_queue_time_seconds", "Arrival in the worker to admission.", seconds(timings.queueMs));
-  metrics.observe("vllm:request_prefill_time_seconds", "Admission to last prompt token.", seconds(timings.prefillMs));
+  observe("vllm:e2e_request_latency_seconds", "Submission to end.", times.totalMs);
+  // Who left before the first token had no time to it.
+  if (times.firstTokenMs === undefined) return;
+  const decodeMs = times.totalMs - times.firstTokenMs;
+  observe("vllm:time_to_first_token_seconds", "Submission to first token.", times.firstTokenMs);
+  observe("vllm:request_queue_time_seconds", "Submission to admission by a worker.", times.queueMs);
+  observe("vllm:request_prefill_time_seconds", "Admission to last prompt token.", timings.prefillMs);
+  observe("vllm:request_decode_time_seconds", "First token to end.", decodeMs);
+  if (usage.completionTokens < 2) return;
+  const tokenMs = decodeMs / (usage.completionTokens - 1);
+  observe("vllm:request_time_per_output_token_seconds", "Mean time of a token after the first.", tokenMs);
 }
 
 /** A request for embeddings or a ranking has ended. */

@@ -61,8 +61,9 @@ export class Metrics {
     series.buckets[index] = (series.buckets[index] ?? 0) + 1;
   }
 
-  render(): string {
-    return [...this.#metrics].map(([name, metric]) => renderMetric(name, metric)).join("");
+  /** @param shared labels that all series of a metric have besides their own */
+  render(shared: (name: string) => Labels = () => ({})): string {
+    return [...this.#metrics].map(([name, metric]) => renderMetric(name, metric, labelText(shared(name)))).join("");
   }
 
   #series(name: string, kind: Omit<Metric, "series">, labels: Labels): Series | undefined {
@@ -92,26 +93,29 @@ export function renderSamples(
   return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n${lines.join("")}`;
 }
 
-function renderMetric(name: string, metric: Metric): string {
+function renderMetric(name: string, metric: Metric, shared: string): string {
   const lines = [`# HELP ${name} ${metric.help}\n# TYPE ${name} ${metric.type}\n`];
   for (const series of metric.series.values()) {
-    if (metric.type === "counter") lines.push(`${name}${braces(series.labels)} ${series.value}\n`);
-    else lines.push(renderHistogram(name, metric.bounds, series));
+    const labels = [shared, series.labels];
+    if (metric.type === "counter") lines.push(`${name}${braces(...labels)} ${series.value}\n`);
+    else lines.push(renderHistogram(name, metric.bounds, series, labels));
   }
   return lines.join("");
 }
 
-function renderHistogram(name: string, bounds: readonly number[], series: Series): string {
+function renderHistogram(name: string, bounds: readonly number[], series: Series, labels: readonly string[]): string {
   let count = 0;
   const lines = [...bounds.map(String), "+Inf"].map((bound, index) => {
     count += series.buckets[index] ?? 0;
-    const le = `le="${bound}"`;
-    return `${name}_bucket${braces(series.labels === "" ? le : `${series.labels},${le}`)} ${count}\n`;
+    return `${name}_bucket${braces(...labels, `le="${bound}"`)} ${count}\n`;
   });
-  return `${lines.join("")}${name}_sum${braces(series.labels)} ${series.value}\n${name}_count${braces(series.labels)} ${count}\n`;
+  return `${lines.join("")}${name}_sum${braces(...labels)} ${series.value}\n${name}_count${braces(...labels)} ${count}\n`;
 }
 
-const braces = (labels: string): string => (labels === "" ? "" : `{${labels}}`);
+function braces(...labels: readonly string[]): string {
+  const given = labels.filter((text) => text !== "");
+  return given.length === 0 ? "" : `{${given.join(",")}}`;
+}
 
 function labelText(labels: Labels): string {
   const escaped = (value: string): string =>

@@ -8,7 +8,7 @@ import { ApiError, type ErrorCode } from "../errors.ts";
 import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
 import { Evictions, type TenantPart } from "./evictions.ts";
 import { FairQueue } from "./fair-queue.ts";
-import { abortedEnd, type InFlight, openEntry, reportedEnd } from "./in-flight.ts";
+import { abortedEnd, type InFlight, openEntry, reportedEnd, restarted, tokensEvent } from "./in-flight.ts";
 import { KvOwners } from "./kv-owners.ts";
 import { type Placed, Placer } from "./placement.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
@@ -43,7 +43,7 @@ export class Dispatcher implements WorkerEvents {
    */
   submit(request: DispatchRequest): AsyncIterableIterator<GenerationEvent> {
     if (this.#draining) throw new ApiError("server_shutdown");
-    const entry = openEntry(request, (aborted) => this.#abort(aborted));
+    const entry = openEntry(request, (aborted) => this.#abort(aborted), this.#options.nowMs);
     if (!entry.background) this.#windows.note(request.tenantId);
     this.#place(entry);
     if (request.params.maxTokens > 0) this.#options.uses.note(request.plan);
@@ -126,15 +126,13 @@ export class Dispatcher implements WorkerEvents {
     switch (message.type) {
       case "tokens": {
         if (entry.streamedTokens === 0) {
+          entry.clock.firstToken();
           this.#releasePending(entry);
           this.#sendWaiting();
         }
         entry.streamedTokens += message.tokenIds.length;
         this.#waiting.charge(entry, message.tokenIds.length);
-        const { tokenIds, logprobs } = message;
-        entry.queue.push(
-          logprobs === undefined ? { type: "tokens", tokenIds } : { type: "tokens", tokenIds, logprobs },
-        );
+        entry.queue.push(tokensEvent(message));
         return;
       }
       case "finished":
@@ -189,6 +187,7 @@ export class Dispatcher implements WorkerEvents {
     const reuse = entry.request.reuse && !this.#evictions.concern(entry.request, entry.readAtMs);
     entry.lookUp = this.#options.misses?.lookUp(workerId, reuse, entry.request);
     entry.attempt += 1;
+    entry.clock.sent();
     entry.workerId = workerId;
     entry.workerRequestId = `${requestId}.${entry.attempt}`;
     entry.pendingTokens = missingTokens;
@@ -217,8 +216,7 @@ export class Dispatcher implements WorkerEvents {
   }
 
   #restart(entry: InFlight): void {
-    if (entry.streamedTokens > 0) entry.queue.push({ type: "restarted" });
-    entry.streamedTokens = 0;
+    restarted(entry);
     this.#tryAgain(entry);
   }
 

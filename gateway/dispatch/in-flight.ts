@@ -2,7 +2,8 @@
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import { EventQueue } from "./event-queue.ts";
 import { type LookUp, missReports } from "./misses.ts";
-import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
+import type { DispatchRequest, FinishedEvent, GenerationEvent, TokensEvent } from "./request.ts";
+import { RunClock } from "./run-clock.ts";
 
 export interface InFlight {
   readonly request: DispatchRequest;
@@ -13,6 +14,7 @@ export interface InFlight {
   /** What it takes of a queue. */
   readonly tokens: number;
   readonly readAtMs: number;
+  readonly clock: RunClock;
   readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
   readonly onAbort: () => void;
   /** Workers that had no room for it. */
@@ -30,7 +32,11 @@ export interface InFlight {
   lookUp: LookUp | undefined;
 }
 
-export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => void): InFlight {
+export function openEntry(
+  request: DispatchRequest,
+  abort: (entry: InFlight) => void,
+  nowMs: () => number = () => performance.now(),
+): InFlight {
   const onAbort = (): void => abort(entry);
   const promptTokens = request.plan.runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
   const entry: InFlight = {
@@ -46,6 +52,7 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
     promptTokens,
     tokens: promptTokens,
     readAtMs: request.readAtMs ?? performance.now(),
+    clock: new RunClock(nowMs),
     timers: {},
     onAbort,
     refusedBy: new Set(),
@@ -61,18 +68,31 @@ export function openEntry(request: DispatchRequest, abort: (entry: InFlight) => 
   return entry;
 }
 
+export function tokensEvent({ tokenIds, logprobs }: Extract<WorkerMessage, { readonly type: "tokens" }>): TokensEvent {
+  return logprobs === undefined ? { type: "tokens", tokenIds } : { type: "tokens", tokenIds, logprobs };
+}
+
+/** Its worker is lost, and what it gave so far is void. */
+export function restarted(entry: InFlight): void {
+  if (entry.streamedTokens > 0) entry.queue.push({ type: "restarted" });
+  entry.streamedTokens = 0;
+  entry.clock.restarted();
+}
+
 /** How a request ended, as its worker tells it. */
 export function reportedEnd(
-  { request, workerId = "", lookUp }: InFlight,
+  { request, workerId = "", lookUp, clock }: InFlight,
   { reason, usage, timings, spans, blend, foundTokens = [] }: Extract<WorkerMessage, { readonly type: "finished" }>,
 ): FinishedEvent {
   const misses = lookUp && missReports(request.plan.runs, lookUp, foundTokens);
-  return { type: "finished", reason, usage, timings, spans, blend, misses, workerId };
+  const times = clock.ended(timings.queueMs);
+  return { type: "finished", reason, usage, timings, times, spans, blend, misses, workerId };
 }
 
 /** How an aborted request ended, of which its worker said nothing: what is known here stands in for its report. */
-export function abortedEnd({ promptTokens, streamedTokens: completionTokens, workerId = "" }: InFlight): FinishedEvent {
+export function abortedEnd(entry: InFlight): FinishedEvent {
+  const { promptTokens, streamedTokens: completionTokens, workerId = "", clock } = entry;
   const usage = { promptTokens, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 };
   const timings = { queueMs: 0, prefillMs: 0, ttftMs: 0 };
-  return { type: "finished", reason: "abort", usage, timings, spans: [], workerId };
+  return { type: "finished", reason: "abort", usage, timings, times: clock.ended(0), spans: [], workerId };
 }

@@ -11,6 +11,7 @@ import type {
 import type { RetentionTime } from "../../worker/contract/owners.ts";
 import type { MissReport } from "./misses.ts";
 import type { Placement } from "./placement.ts";
+import type { RunTimes } from "./run-clock.ts";
 
 export interface DispatchRequest {
   /** Unique among the requests in flight; becomes part of the worker's request id. */
@@ -48,8 +49,14 @@ export interface DispatchRequest {
   readonly onAbandoned?: ((end: FinishedEvent) => void) | undefined;
 }
 
+export interface TokensEvent {
+  readonly type: "tokens";
+  readonly tokenIds: readonly number[];
+  readonly logprobs?: readonly TokenLogprob[];
+}
+
 export type GenerationEvent =
-  | { readonly type: "tokens"; readonly tokenIds: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+  | TokensEvent
   /** What came so far is void; the tokens begin again. */
   | { readonly type: "restarted" }
   | FinishedEvent;
@@ -58,7 +65,10 @@ export interface FinishedEvent {
   readonly type: "finished";
   readonly reason: "stop" | "length" | "abort" | "prepared";
   readonly usage: RequestUsage;
+  /** As the worker measured them, from arrival there. */
   readonly timings: RequestTimings;
+  /** With the waiting for a worker, and with what a lost worker took. */
+  readonly times: RunTimes;
   readonly spans: readonly SpanReport[];
   readonly workerId: string;
   /** Only of a plan with blended runs. */

@@ -3,7 +3,7 @@ import type { Hono } from "hono";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { Registry, WorkerRecord } from "../dispatch/registry.ts";
 import type { Residency } from "../dispatch/residency.ts";
-import { type Metrics, renderSamples } from "../metrics.ts";
+import { type Labels, type Metrics, renderSamples } from "../metrics.ts";
 import type { AppEnv } from "./auth.ts";
 import { declare } from "./route.ts";
 
@@ -28,7 +28,7 @@ export function addOpsRoutes(app: Hono<AppEnv>, deps: OpsDeps): void {
     return context.json({ status, workers }, ready ? 200 : 503);
   });
   declare(app, "GET", "/metrics", "platform:admin", (context) =>
-    context.body(deps.metrics.render() + workerMetrics(deps), 200, {
+    context.body(deps.metrics.render((name) => sharedLabels(name, registry)) + workerMetrics(deps), 200, {
       "content-type": "text/plain; version=0.0.4; charset=utf-8",
     }),
   );
@@ -61,6 +61,12 @@ function describeWorker(worker: WorkerRecord, residency: Residency) {
   };
 }
 
+/** vLLM's series name the model that is served, and dashboards made for them ask for it. */
+function sharedLabels(name: string, registry: Registry): Labels {
+  const card = name.startsWith("vllm:") ? registry.card() : undefined;
+  return card === undefined ? {} : { model_name: card.id };
+}
+
 type WorkerMetric = readonly [
   name: string,
   type: "gauge" | "counter",
@@ -68,12 +74,14 @@ type WorkerMetric = readonly [
   value: (worker: WorkerRecord) => number | undefined,
 ];
 
+const waitingName = "vllm:num_requests_waiting";
+const poolName = "vllm:cache_config_info";
 const workerMetricTable: readonly WorkerMetric[] = [
   ["vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", (w) => w.stats?.queriedTokens],
   ["vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", (w) => w.stats?.hitTokens],
   ["vllm:kv_cache_usage_perc", "gauge", "Part of the KV blocks in use, 0 to 1.", usedPart],
   ["vllm:num_requests_running", "gauge", "Requests that run.", (w) => w.stats?.runningRequests],
-  ["vllm:num_requests_waiting", "gauge", "Requests that wait in the worker.", (w) => w.stats?.waitingRequests],
+  [waitingName, "gauge", "Requests that wait: for a worker, or at one.", (w) => w.stats?.waitingRequests],
   ["vllm:num_preemptions_total", "counter", "Requests put back to be computed again.", (w) => w.stats?.preemptions],
   ["spangate_computed_tokens_total", "counter", "Prompt tokens computed.", (w) => w.stats?.computedTokens],
   ["spangate_evicted_blocks_total", "counter", "KV blocks evicted.", (w) => w.stats?.evictedBlocks],
@@ -85,23 +93,26 @@ const workerMetricTable: readonly WorkerMetric[] = [
 
 function workerMetrics({ registry, dispatcher }: OpsDeps): string {
   const workers = registry.list();
+  const { running, unplaced } = dispatcher.stats();
   const ofWorkers = workerMetricTable.map(([name, type, help, read]) => {
+    const shared = sharedLabels(name, registry);
     const samples = workers.flatMap((worker) => {
       const value = read(worker);
-      return value === undefined ? [] : [{ labels: { worker: worker.id }, value }];
+      return value === undefined ? [] : [{ labels: { ...shared, worker: worker.id }, value }];
     });
-    return renderSamples(name, type, help, samples);
+    // What has no worker yet waits as well: a sum over the series is all that waits.
+    const elsewhere = name === waitingName ? [{ labels: shared, value: unplaced }] : [];
+    return renderSamples(name, type, help, [...elsewhere, ...samples]);
   });
   const pools = workers.flatMap(({ id, card }) => {
     if (card === undefined) return [];
-    const labels = { worker: id, block_size: String(card.blockTokens), num_gpu_blocks: String(card.blockCount) };
-    return [{ labels, value: 1 }];
+    const pool = { worker: id, block_size: String(card.blockTokens), num_gpu_blocks: String(card.blockCount) };
+    return [{ labels: { ...sharedLabels(poolName, registry), ...pool }, value: 1 }];
   });
-  const { running, unplaced } = dispatcher.stats();
   const one = (value: number) => [{ labels: {}, value }];
   return [
     ...ofWorkers,
-    renderSamples("vllm:cache_config_info", "gauge", "The KV pools, in labels: tokens a block, and blocks.", pools),
+    renderSamples(poolName, "gauge", "The KV pools, in labels: tokens a block, and blocks.", pools),
     renderSamples("spangate_requests_in_flight", "gauge", "Requests placed on workers.", one(running)),
     renderSamples("spangate_requests_unplaced", "gauge", "Requests that wait for a worker.", one(unplaced)),
   ].join("");

@@ -13,6 +13,7 @@ const finished = (reason: FinishedEvent["reason"], completionTokens: number): Fi
   reason,
   usage: { promptTokens: 3, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 },
   timings: { queueMs: 0, prefillMs: 0, ttftMs: 0 },
+  times: { queueMs: 0, firstTokenMs: 0, totalMs: 0 },
   spans: [],
   workerId: "worker-0",
 });

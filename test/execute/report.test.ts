@@ -6,7 +6,8 @@ import type { EndEvent } from "../../gateway/generation.ts";
 function endOf(promptTokens: number, cachedTokens: number, blend?: { copiedTokens: number; recomputedTokens: number }) {
   const usage = { promptTokens, completionTokens: 5, cachedTokens, cacheWriteTokens: 3 };
   const timings = { queueMs: 0, prefillMs: 0, ttftMs: 0 };
-  const report = { type: "finished", reason: "stop", usage, timings, spans: [], workerId: "worker-0" } as const;
+  const times = { queueMs: 0, firstTokenMs: 0, totalMs: 0 };
+  const report = { type: "finished", reason: "stop", usage, timings, times, spans: [], workerId: "worker-0" } as const;
   const end: EndEvent = {
     type: "end",
     reason: "stop",
