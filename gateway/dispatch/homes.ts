@@ -8,6 +8,7 @@ import { LRUCache } from "lru-cache";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import type { WorkerRecord } from "./registry.ts";
 import type { Residency } from "./residency.ts";
+import { rankOf } from "./route.ts";
 
 export interface FragmentHolder {
   readonly id: string;
@@ -78,14 +79,12 @@ function hasRoom(worker: FragmentHolder, { blockCount }: HomelessFragment, share
   return worker.fragmentBlockCount + blockCount <= worker.blockCount * share;
 }
 
-/** The best of the workers; of equals the one that the name falls on (rendezvous hashing). */
+/** The best of the workers; of equals the one that comes first for the name. */
 function preferred(
   workers: readonly FragmentHolder[],
   name: string,
   worth: (worker: FragmentHolder) => number,
 ): FragmentHolder | undefined {
-  const ranked = workers.map((worker) => ({ worker, worth: worth(worker), rank: hash(name, worker.id) }));
+  const ranked = workers.map((worker) => ({ worker, worth: worth(worker), rank: rankOf(name, worker.id) }));
   return ranked.toSorted((a, b) => b.worth - a.worth || (a.rank < b.rank ? -1 : 1))[0]?.worker;
 }
-
-const hash = (name: string, workerId: string): bigint => Bun.hash.wyhash(`${name}\0${workerId}`);

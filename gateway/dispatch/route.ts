@@ -48,6 +48,6 @@ export function missingTokens({ cachedTokens, underwayTokens }: Candidate, promp
 }
 
 /** A name's order of preference among workers: rendezvous hashing, so that one that goes moves only its own names. */
-function rankOf(name: string, workerId: string): bigint {
+export function rankOf(name: string, workerId: string): bigint {
   return Bun.hash.wyhash(`${name}\0${workerId}`);
 }
