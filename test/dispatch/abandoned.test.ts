@@ -4,19 +4,13 @@ import type { FinishedEvent } from "../../gateway/dispatch/request.ts";
 import { generate } from "../../gateway/generation.ts";
 import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
 import { models } from "../lower/models.ts";
-import { fakeLinks } from "./fake-link.ts";
-import { greedy, makeRig, request } from "./rig.ts";
+import { greedy, readyRig, request } from "./rig.ts";
 
 function started() {
-  const links = fakeLinks();
-  const rig = makeRig(links.openLink, ["cpu"]);
-  rig.supervisor.start(rig.dispatcher);
-  const [process] = links.processes;
-  if (process === undefined) throw new Error("no process");
-  process.ready();
+  const rig = readyRig();
   const abandoned: FinishedEvent[] = [];
   const asked = request("r", { params: greedy(3), onAbandoned: (end) => void abandoned.push(end) });
-  return { ...rig, process, abandoned, events: rig.dispatcher.submit(asked) };
+  return { ...rig, abandoned, events: rig.dispatcher.submit(asked) };
 }
 
 describe("the end of a request whose reader left", () => {
@@ -54,10 +48,7 @@ describe("the end of a request whose reader left", () => {
 
 test("a completion's end is told once: as it is read, or to nobody", async () => {
   for (const reads of [0, 1, 4]) {
-    const links = fakeLinks();
-    const { supervisor, dispatcher } = makeRig(links.openLink, ["cpu"]);
-    supervisor.start(dispatcher);
-    links.processes[0]?.ready();
+    const { dispatcher, process } = readyRig();
     const ends: number[] = [];
     const signal = new AbortController().signal;
     const input = { ...request("r", { params: greedy(3) }), affinity: "", restartable: false, stops: [], signal };
@@ -66,7 +57,7 @@ test("a completion's end is told once: as it is read, or to nobody", async () =>
       onEnd: undefined,
       onRunEnd: ({ completionTokens }) => void ends.push(completionTokens),
     } as Parameters<typeof generate>[2]);
-    for (let tick = 0; tick < 3; tick++) links.processes[0]?.core.tick();
+    for (let tick = 0; tick < 3; tick++) process.core.tick();
     for (let read = 0; read < reads; read++) await completion.next();
     await completion.return();
     // A generator that was never begun cannot leave its events: what it left is aborted with its request.

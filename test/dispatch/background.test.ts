@@ -3,20 +3,13 @@ import { expect, test } from "bun:test";
 import { FairQueue } from "../../gateway/dispatch/fair-queue.ts";
 import { metered } from "../../gateway/metered.ts";
 import { RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
-import { fakeLinks } from "./fake-link.ts";
-import { greedy, makeRig, request } from "./rig.ts";
+import { greedy, readyRig, request } from "./rig.ts";
 
 function started(maxRunningPerWorker: number) {
-  const { openLink, processes } = fakeLinks();
-  const rig = makeRig(openLink, ["cpu"], { maxRunningPerWorker });
-  rig.supervisor.start(rig.dispatcher);
-  const [process] = processes;
-  if (process === undefined) throw new Error("no process");
-  process.ready();
+  const rig = readyRig(1, { maxRunningPerWorker });
   const submit = (id: string, tenantId: string, { background = false, tokens = 1 } = {}) =>
     rig.dispatcher.submit(request(id, { tenantId, params: greedy(tokens), background }));
-  const sent = () => process.core.received.flatMap((message) => (message.type === "submit" ? [message.requestId] : []));
-  return { ...rig, process, submit, sent };
+  return { ...rig, submit, sent: () => rig.process.submittedIds };
 }
 
 test("is sent when nobody else's waits, whoever came first", () => {

@@ -230,7 +230,7 @@ describe("routing", () => {
     expect(residency.holders(span.blockKeys.at(-1) ?? span.rootKey)).toEqual([`worker-${home}`]);
     for (let count = 0; count < 3; count++) dispatcher.submit(request(`q${count}`, { plan: plan([1], [span]) }));
     expect(at(processes, home).core.runningCount).toBe(3 - at(processes, 1 - home).core.runningCount);
-    expect(at(processes, home).core.received.filter((message) => message.type === "submit").length).toBeGreaterThan(1);
+    expect(at(processes, home).submits.length).toBeGreaterThan(1);
   });
 
   async function prepareOn(rig: ReturnType<typeof started>, index: number, span: PlanRun): Promise<void> {
@@ -240,8 +240,6 @@ describe("routing", () => {
     at(rig.processes, index).core.tick();
     expect((await prepared).end).toBe("prepared");
   }
-  const submitsOf = (process: FakeProcess): string[] =>
-    process.core.received.flatMap((message) => (message.type === "submit" ? [message.requestId] : []));
 
   test("a request over fragments of two workers goes where most of its tokens are", async () => {
     const rig = started(["cpu", "cpu"]);
@@ -250,7 +248,7 @@ describe("routing", () => {
     await prepareOn(rig, 0, small);
     await prepareOn(rig, 1, large);
     rig.dispatcher.submit(request("q", { plan: plan([1], [small, large]) }));
-    expect(submitsOf(at(rig.processes, 1))).toContain("q.1");
+    expect(at(rig.processes, 1).submittedIds).toContain("q.1");
   });
 
   test("never a full worker while another has room, whatever it holds", async () => {
@@ -259,7 +257,7 @@ describe("routing", () => {
     const span = spanRun("fragment", 1_000);
     await prepareOn(rig, 0, span);
     for (const id of ["a", "b", "c", "d"]) rig.dispatcher.submit(request(id, { plan: plan([1], [span]) }));
-    expect(rig.processes.map(submitsOf)).toEqual([
+    expect(rig.processes.map(({ submittedIds }) => submittedIds)).toEqual([
       ["p-fragment.1", "a.1", "b.1"],
       ["c.1", "d.1"],
     ]);

@@ -3,33 +3,22 @@ import { describe, expect, test } from "bun:test";
 import { Evictions } from "../../gateway/dispatch/evictions.ts";
 import type { GatewayMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
-import { type FakeProcess, fakeLinks } from "./fake-link.ts";
-import { corpusSalt, greedy, makeRig, plan, request, spanRun } from "./rig.ts";
+import type { FakeProcess } from "./fake-link.ts";
+import { corpusSalt, greedy, plan, readyRig, request, spanRun } from "./rig.ts";
 
 const span = spanRun("fragment", 40, corpusSalt);
 const spanKey = span.blockKeys.at(-1) as BlockKey;
-
-function started(workerCount = 1) {
-  const links = fakeLinks();
-  const rig = makeRig(
-    links.openLink,
-    Array.from({ length: workerCount }, () => "cpu"),
-  );
-  rig.supervisor.start(rig.dispatcher);
-  for (const process of links.processes) process.ready();
-  return { ...rig, processes: links.processes };
-}
 
 function sent<Type extends GatewayMessage["type"]>(process: FakeProcess | undefined, type: Type) {
   return (process?.core.received ?? []).filter(
     (message): message is Extract<GatewayMessage, { type: Type }> => message.type === type,
   );
 }
-const reuses = (process: FakeProcess | undefined): boolean[] => sent(process, "submit").map(({ reuse }) => reuse);
+const reuses = (process: FakeProcess | undefined): boolean[] => (process?.submits ?? []).map(({ reuse }) => reuse);
 
 describe("by key", () => {
   test("all workers are told", () => {
-    const { dispatcher, processes } = started(2);
+    const { dispatcher, processes } = readyRig(2);
     dispatcher.evict([spanKey]);
     for (const process of processes) expect(sent(process, "evict")).toEqual([{ type: "evict", blockKeys: [spanKey] }]);
     dispatcher.evict([]);
@@ -37,7 +26,7 @@ describe("by key", () => {
   });
 
   test("the key that a corpus's spans begin with stands for all of them", () => {
-    const { dispatcher, processes } = started();
+    const { dispatcher, processes } = readyRig();
     const readAtMs = performance.now() - 1;
     dispatcher.evict([span.rootKey]);
     dispatcher.submit(request("before", { plan: plan([7, 8, 9], [span]), readAtMs }));
@@ -46,7 +35,7 @@ describe("by key", () => {
   });
 
   test("a request that read its texts before and is sent after keeps nothing; one that read them after does", () => {
-    const { dispatcher, processes } = started();
+    const { dispatcher, processes } = readyRig();
     const before = performance.now();
     dispatcher.evict([spanKey]);
     const over = { plan: plan([1], [span]) };
@@ -59,7 +48,7 @@ describe("by key", () => {
   });
 
   test("a request that is sent again after its worker was lost keeps nothing of what went meanwhile", () => {
-    const { dispatcher, processes } = started(2);
+    const { dispatcher, processes } = readyRig(2);
     dispatcher.submit(request("r", { plan: plan([1], [span]) }));
     dispatcher.evict([spanKey]);
     const first = processes.find((process) => reuses(process).length > 0);
@@ -71,7 +60,7 @@ describe("by key", () => {
 
 describe("of a tenant", () => {
   test("what it holds goes, and what is computed of its chains; corpora's fragments only when asked for", () => {
-    const { dispatcher, processes, residency } = started();
+    const { dispatcher, processes, residency } = readyRig();
     const [process] = processes;
     const own = spanRun("own", 40);
     const shared = request("r", { tenantId: "tenant-corpus", plan: plan([1, 2, 3], [own, span]) });
@@ -96,7 +85,7 @@ describe("of a tenant", () => {
   });
 
   test("its requests that read their texts before keep nothing", () => {
-    const { dispatcher, processes } = started();
+    const { dispatcher, processes } = readyRig();
     const readAtMs = performance.now();
     dispatcher.evictTenant("tenant-a", "text");
     dispatcher.submit(request("late", { readAtMs }));
@@ -107,7 +96,7 @@ describe("of a tenant", () => {
 });
 
 test("what is too much to remember stands for everything before it", () => {
-  const { registry, residency, underway, supervisor } = started();
+  const { registry, residency, underway, supervisor } = readyRig();
   const evictions = new Evictions({ registry, residency, underway, supervisor, maxRemembered: 2 });
   const keys = ["a", "b", "c"].map((name) => spanRun(name, 4, corpusSalt).blockKeys.at(-1) as BlockKey);
   const other = request("r", { plan: plan([1], [spanRun("d", 4, corpusSalt)]) });

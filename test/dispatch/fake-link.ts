@@ -1,5 +1,6 @@
 /** Workers in memory: the test decides when one is ready, ticks or dies. */
 import type { LinkHandlers, OpenLink } from "../../gateway/dispatch/link.ts";
+import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import { FakeCore, fakeCard } from "./fake-core.ts";
 
 export class FakeProcess {
@@ -12,6 +13,15 @@ export class FakeProcess {
     this.core = new FakeCore((message) => {
       if (this.alive) handlers.onMessage(message);
     });
+  }
+
+  /** Requests it was sent, in order. */
+  get submits(): SubmitMessage[] {
+    return this.core.received.filter((message) => message.type === "submit");
+  }
+
+  get submittedIds(): string[] {
+    return this.submits.map(({ requestId }) => requestId);
   }
 
   ready(): void {

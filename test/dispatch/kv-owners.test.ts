@@ -1,7 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { KvOwners } from "../../gateway/dispatch/kv-owners.ts";
-import { fakeLinks } from "./fake-link.ts";
-import { corpusSalt, makeRig, plan, request, spanRun } from "./rig.ts";
+import { corpusSalt, plan, readyRig, request, spanRun } from "./rig.ts";
 
 describe("owners of a plan's runs", () => {
   test("a tenant has one number, named once in a plan; nobody's is 0", () => {
@@ -28,16 +27,12 @@ describe("owners of a plan's runs", () => {
 });
 
 test("a worker is told whose each run is: a corpus's fragments are its owner's, the rest is the asking tenant's", () => {
-  const { openLink, processes } = fakeLinks();
   const quotaOf = (tenantId: string) => (tenantId === "tenant-corpus" ? 10_000_000 : undefined);
-  const { dispatcher, supervisor, registry } = makeRig(openLink, ["cpu"], { kvQuotaBytesOf: quotaOf });
-  supervisor.start(dispatcher);
-  processes[0]?.ready();
+  const { dispatcher, process, registry } = readyRig(1, { kvQuotaBytesOf: quotaOf });
   const spans = [spanRun("own", 20), spanRun("fragment", 40, corpusSalt)];
   dispatcher.submit(request("a", { plan: plan([7, 8, 9], spans) }));
-  const submitted = processes[0]?.core.received.find((message) => message.type === "submit");
   const quotaBlocks = Math.floor(10_000_000 / (registry.card()?.kvBytesPerBlock ?? 0));
-  expect(submitted).toMatchObject({
+  expect(process.submits[0]).toMatchObject({
     owners: { owners: [{ number: 1 }, { number: 2, quotaBlocks }], ofRun: Uint16Array.of(0, 1, 0) },
   });
 });

@@ -8,28 +8,23 @@ import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "./fake-core.ts";
-import { fakeLinks } from "./fake-link.ts";
-import { greedy, makeRig, plan, request, salt, spanRun } from "./rig.ts";
+import { greedy, plan, readyRig, request, salt, spanRun } from "./rig.ts";
 
 const otherSalt = "b3RoZXI=" as CacheSalt;
 const prompt = Array.from({ length: 40 }, (_, index) => index);
 
 function started(workerCount = 1) {
-  const links = fakeLinks();
-  const devices = Array.from({ length: workerCount }, () => "cpu");
-  const rig = makeRig(links.openLink, devices);
-  rig.supervisor.start(rig.dispatcher);
-  for (const process of links.processes) process.ready();
+  const rig = readyRig(workerCount);
   let requests = 0;
   /** Runs a request to its end. */
   const ask = async (changes: Partial<DispatchRequest>): Promise<readonly MissReport[] | undefined> => {
     requests += 1;
     const events = rig.dispatcher.submit(request(`r${requests}`, { params: greedy(1), diagnose: true, ...changes }));
-    for (const process of links.processes) process.core.tick();
+    for (const process of rig.processes) process.core.tick();
     for await (const event of events) if (event.type === "finished") return event.misses;
     return undefined;
   };
-  return { ...rig, processes: links.processes, ask };
+  return { ...rig, ask };
 }
 
 const reasonsOf = (misses: readonly MissReport[] | undefined) => misses?.map(({ id, reason }) => [id, reason]);
@@ -53,7 +48,7 @@ describe("why a span was not found", () => {
   test("who does not ask is told nothing, and its worker is not asked", async () => {
     const { ask, processes } = started();
     expect(await ask({ ...withSpan, diagnose: false })).toBeUndefined();
-    const submits = processes[0]?.core.received.filter(({ type }) => type === "submit");
+    const submits = processes[0]?.submits;
     expect(submits).toHaveLength(1);
     expect(submits?.[0]).not.toHaveProperty("tellFound");
   });

@@ -1,21 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import { Placement } from "../../gateway/dispatch/placement.ts";
-import type { GatewayMessage } from "../../worker/contract/messages.ts";
-import { type FakeProcess, fakeLinks } from "./fake-link.ts";
-import { greedy, makeRig, request } from "./rig.ts";
+import { greedy, readyRig, request } from "./rig.ts";
 
 function started(options = {}) {
-  const { openLink, processes } = fakeLinks();
-  const rig = makeRig(openLink, ["cpu", "cpu"], options);
-  rig.supervisor.start(rig.dispatcher);
-  for (const process of processes) process.ready();
-  const submitted = (): string[][] => processes.map(submitsOf);
-  return { ...rig, processes, submitted };
+  const rig = readyRig(2, options);
+  return { ...rig, submitted: () => rig.processes.map(({ submittedIds }) => submittedIds) };
 }
-
-const isSubmit = (message: GatewayMessage) => message.type === "submit";
-const submitsOf = (process: FakeProcess): string[] =>
-  process.core.received.filter(isSubmit).map((message) => message.requestId);
 
 describe("the requests of one tree", () => {
   test("follow the first one to its worker, whatever waits there", () => {
@@ -55,7 +45,7 @@ test("the tokens that close a chain reach the worker; a chat's chain stays open"
   const { dispatcher, processes } = started();
   dispatcher.submit(request("a", { closeTokenIds: Int32Array.of(1, 10) }));
   dispatcher.submit(request("b"));
-  const submits = processes.flatMap((process) => process.core.received.filter(isSubmit));
+  const submits = processes.flatMap((process) => process.submits);
   const byId = new Map(submits.map((submit) => [submit.requestId, submit]));
   expect(byId.get("a.1")?.closeTokenIds).toEqual(Int32Array.of(1, 10));
   expect("closeTokenIds" in (byId.get("b.1") ?? {})).toBe(false);

@@ -16,6 +16,7 @@ import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "./fake-core.ts";
+import { fakeLinks } from "./fake-link.ts";
 
 export const salt = "c2FsdA==" as CacheSalt;
 export const corpusSalt = "Y29ycHVz" as CacheSalt;
@@ -62,6 +63,21 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
   });
   const pins = new Pins({ registry, residency, supervisor });
   return { registry, residency, underway, uses, supervisor, dispatcher, pins };
+}
+
+/** A rig whose workers are in memory and ready; `process` is the first of them. */
+export function readyRig(workerCount = 1, options: Partial<DispatcherOptions> = {}) {
+  const { openLink, processes } = fakeLinks();
+  const rig = makeRig(
+    openLink,
+    Array.from({ length: workerCount }, () => "cpu"),
+    options,
+  );
+  rig.supervisor.start(rig.dispatcher);
+  for (const process of processes) process.ready();
+  const [process] = processes;
+  if (process === undefined) throw new Error("a rig has one worker at least");
+  return { ...rig, processes, process };
 }
 
 export function spanRun(name: string, tokenCount: number, spanSalt = salt): PlanRun {

@@ -1,20 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import { Underway } from "../../gateway/dispatch/underway.ts";
-import { type FakeProcess, fakeLinks } from "./fake-link.ts";
-import { corpusSalt, greedy, makeRig, plan, request, spanRun } from "./rig.ts";
+import type { FakeProcess } from "./fake-link.ts";
+import { corpusSalt, greedy, plan, readyRig, request, spanRun } from "./rig.ts";
 
 function started(workerCount = 2, options = {}) {
-  const links = fakeLinks();
-  const rig = makeRig(
-    links.openLink,
-    Array.from({ length: workerCount }, () => "cpu"),
-    options,
-  );
-  rig.supervisor.start(rig.dispatcher);
-  for (const process of links.processes) process.ready();
-  const submits = (process: FakeProcess | undefined): string[] =>
-    (process?.core.received ?? []).flatMap((message) => (message.type === "submit" ? [message.requestId] : []));
-  return { ...rig, processes: links.processes, submits: () => links.processes.map(submits) };
+  const rig = readyRig(workerCount, options);
+  return { ...rig, submits: () => rig.processes.map(({ submittedIds }) => submittedIds) };
 }
 
 const span = spanRun("fragment", 400);

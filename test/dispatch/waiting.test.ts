@@ -1,21 +1,12 @@
 import { describe, expect, test } from "bun:test";
-import { type FakeProcess, fakeLinks } from "./fake-link.ts";
-import { greedy, makeRig, plan, request } from "./rig.ts";
+import { greedy, plan, readyRig, request } from "./rig.ts";
 
 function started(options = {}) {
-  const { openLink, processes } = fakeLinks();
-  const rig = makeRig(openLink, ["cpu"], options);
-  rig.supervisor.start(rig.dispatcher);
-  const [process] = processes;
-  if (process === undefined) throw new Error("no process");
-  process.ready();
+  const rig = readyRig(1, options);
   const submit = (id: string, tenantId: string, changes = {}) =>
     rig.dispatcher.submit(request(id, { tenantId, params: greedy(1), ...changes }));
-  return { ...rig, processes, process, submit, sent: () => sentTo(process) };
+  return { ...rig, submit, sent: () => rig.process.submittedIds };
 }
-
-const sentTo = (process: FakeProcess): string[] =>
-  process.core.received.flatMap((message) => (message.type === "submit" ? [message.requestId] : []));
 
 describe("what waits for a worker", () => {
   test("is sent when another has ended, tenants in turn, each in its own order", () => {
@@ -58,8 +49,8 @@ describe("what waits for a worker", () => {
     const [, next] = processes;
     next?.ready();
     next?.core.tick();
-    expect(next === undefined ? [] : sentTo(next).toSorted()).toEqual(["a.2", "b.2", "c.1"]);
-    expect(next === undefined ? [] : sentTo(next).at(-1)).toBe("c.1");
+    expect(next === undefined ? [] : next.submittedIds.toSorted()).toEqual(["a.2", "b.2", "c.1"]);
+    expect(next === undefined ? [] : next.submittedIds.at(-1)).toBe("c.1");
   });
 
   test("has its turn the later, the longer the prompts that were computed for its tenant", () => {

@@ -8,11 +8,9 @@ import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
 import { parseQuery } from "../../gateway/query/parse.ts";
-import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
-import { type FakeProcess, fakeLinks } from "../dispatch/fake-link.ts";
-import { makeRig } from "../dispatch/rig.ts";
+import { readyRig } from "../dispatch/rig.ts";
 import { models, textSide } from "../lower/models.ts";
 
 interface Options {
@@ -23,10 +21,7 @@ interface Options {
 }
 
 function treeOver(query: unknown, options: Options = {}) {
-  const { openLink, processes } = fakeLinks();
-  const rig = makeRig(openLink, ["cpu"]);
-  rig.supervisor.start(rig.dispatcher);
-  processes[0]?.ready();
+  const rig = readyRig();
   const text = textSide(models.chatml);
   const spans = new Lowerer({ ...text, card: fakeCard, cacheChars: 10_000 });
   const ender = new AbortController();
@@ -63,7 +58,7 @@ function treeOver(query: unknown, options: Options = {}) {
       ender.abort();
     }
   };
-  return { ...rig, processes, tree, run };
+  return { ...rig, tree, run };
 }
 
 const g = (input: unknown, fields: object = {}) => ({
@@ -73,20 +68,18 @@ const wide = (count: number, fields: object = {}) =>
   g({
     seq: [{ plus: Array.from({ length: count }, (_, index) => g({ user: `Write ${index}.` }, fields)) }, { user: "?" }],
   });
-const submitsOf = (process: FakeProcess | undefined): readonly SubmitMessage[] =>
-  (process?.core.received ?? []).filter((message) => message.type === "submit");
 const turns = async (count = 30): Promise<void> => {
   for (let turn = 0; turn < count; turn++) await new Promise(setImmediate);
 };
 
 test("no more requests of a tree run at the same time than allowed, and all come to their turn", async () => {
-  const { processes, run, tree } = treeOver(wide(5), { concurrency: 2 });
+  const { process, run, tree } = treeOver(wide(5), { concurrency: 2 });
   const running = run();
   let most = 0;
   for (let ended = false; !ended; ) {
     await turns(3);
-    most = Math.max(most, processes[0]?.core.runningCount ?? 0);
-    processes[0]?.core.tick();
+    most = Math.max(most, process.core.runningCount);
+    process.core.tick();
     ended = await Promise.race([running.then(() => true), new Promise<boolean>((go) => setImmediate(() => go(false)))]);
   }
   expect(most).toBe(2);
@@ -95,21 +88,21 @@ test("no more requests of a tree run at the same time than allowed, and all come
 
 describe("max_tokens 0", () => {
   test("is the server's default, or what room there is", async () => {
-    const { processes, run } = treeOver(wide(1, { max_tokens: 0 }), { defaultTokens: 40 });
-    const ending = run().catch(() => undefined);
+    const small = treeOver(wide(1, { max_tokens: 0 }), { defaultTokens: 40 });
+    const ending = small.run().catch(() => undefined);
     await turns();
-    const [inner] = submitsOf(processes[0]).filter(({ params }) => params.maxTokens > 0);
+    const [inner] = small.process.submits.filter(({ params }) => params.maxTokens > 0);
     expect(inner?.params.maxTokens).toBe(40);
     const large = treeOver(wide(1, { max_tokens: 0 }), { defaultTokens: 100_000 });
     const endingToo = large.run().catch(() => undefined);
     await turns();
-    const [bounded] = submitsOf(large.processes[0]).filter(({ params }) => params.maxTokens > 0);
+    const [bounded] = large.process.submits.filter(({ params }) => params.maxTokens > 0);
     const prompt = bounded?.plan.runs.reduce((sum, { tokenIds }) => sum + tokenIds.length, 0) ?? 0;
     const close = bounded?.closeTokenIds?.length ?? 0;
     expect((bounded?.params.maxTokens ?? 0) + prompt + close).toBe(fakeCard.contextTokens);
-    for (const process of [processes[0], large.processes[0]]) {
-      for (const { requestId } of submitsOf(process)) {
-        process?.handlers.onMessage({ type: "failed", requestId, code: "internal", message: "enough" });
+    for (const process of [small.process, large.process]) {
+      for (const requestId of process.submittedIds) {
+        process.handlers.onMessage({ type: "failed", requestId, code: "internal", message: "enough" });
       }
     }
     await Promise.all([ending, endingToo]);
@@ -129,7 +122,7 @@ describe("a prompt that can never be", () => {
 });
 
 test("a tree that takes too long ends with the place that it had come to, and is aborted", async () => {
-  const { processes, run, dispatcher } = treeOver(wide(2), { endMs: performance.now() + 30 });
+  const { process, run, dispatcher } = treeOver(wide(2), { endMs: performance.now() + 30 });
   const error = await run().then(
     () => undefined,
     (thrown: unknown) => thrown,
@@ -137,8 +130,8 @@ test("a tree that takes too long ends with the place that it had come to, and is
   if (!(error instanceof ApiError)) throw error;
   expect(error.code).toBe("deadline_exceeded");
   expect(error.param).toMatch(/^\$\.g\.input\.seq\[0\]\.plus\[[01]\]$/);
-  const aborted = (processes[0]?.core.received ?? []).flatMap((one) => (one.type === "abort" ? [one.requestId] : []));
-  expect(new Set(aborted)).toEqual(new Set(submitsOf(processes[0]).map(({ requestId }) => requestId)));
+  const aborted = process.core.received.flatMap((one) => (one.type === "abort" ? [one.requestId] : []));
+  expect(new Set(aborted)).toEqual(new Set(process.submittedIds));
   expect(dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
 });
 

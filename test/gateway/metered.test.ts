@@ -1,8 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { metered, paced } from "../../gateway/metered.ts";
 import { type LimitedOwner, RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
-import { fakeLinks } from "../dispatch/fake-link.ts";
-import { greedy, makeRig, request } from "../dispatch/rig.ts";
+import { greedy, readyRig, request } from "../dispatch/rig.ts";
 
 const owner: LimitedOwner = {
   id: "tenant-a",
@@ -11,14 +10,11 @@ const owner: LimitedOwner = {
 };
 
 function started(options = {}) {
-  const { openLink, processes } = fakeLinks();
-  const rig = makeRig(openLink, ["cpu"], options);
-  rig.supervisor.start(rig.dispatcher);
-  processes[0]?.ready();
+  const rig = readyRig(1, options);
   const limiter = new RateLimiter(10, () => 1_000);
   limiter.admit("req_a", [owner]);
   const remaining = () => limiter.standing([owner], "tokens")?.remaining;
-  return { ...rig, processes, limiter, remaining, dispatcher: metered(rig.dispatcher, limiter) };
+  return { ...rig, limiter, remaining, dispatcher: metered(rig.dispatcher, limiter) };
 }
 
 describe("tokens of work that is sent to workers", () => {

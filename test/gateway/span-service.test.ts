@@ -45,7 +45,7 @@ describe("preparing", () => {
     const prepared = await running;
     expect(prepared.map((span) => span.id)).toEqual(fragments.map((one) => one.id));
     for (const process of rig.processes) {
-      const submits = process.core.received.filter((it) => it.type === "submit");
+      const { submits } = process;
       expect(submits.map((submit) => submit.plan.runs.length)).toEqual([limits.prepareSpans, 3]);
       expect(submits.every((submit) => submit.params.maxTokens === 0)).toBe(true);
     }
@@ -57,7 +57,7 @@ describe("preparing", () => {
     // This tokenizer makes three tokens of each word; some stay free for the template's own.
     const half = Math.floor((limits.prepareTokens / 2 - 100) / 3);
     await prepare(rig.spans, [fragment("a", half), fragment("b", half), fragment("c", half), fragment("d", 3 * half)]);
-    const submits = rig.processes[0]?.core.received.filter((it) => it.type === "submit") ?? [];
+    const submits = rig.processes[0]?.submits ?? [];
     expect(submits.map((submit) => submit.plan.runs.length)).toEqual([2, 1, 1]);
   });
 

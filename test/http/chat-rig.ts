@@ -131,8 +131,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     metrics,
     log,
   });
-  const submits = (): readonly SubmitMessage[] =>
-    processes.flatMap((process) => process.core.received.filter((message) => message.type === "submit"));
+  const submits = (): readonly SubmitMessage[] => processes.flatMap((process) => process.submits);
   return { app, processes, limiter, used, queries, submits, state, text: { ...text, tokenBytes }, ...workers };
 }
 
