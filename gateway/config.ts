@@ -120,6 +120,10 @@ export const limits = {
   /** Blocks that are gone and texts of prompts that are remembered, to tell why KV was not found. */
   goneBlocks: 32_768,
   notedTexts: 16_384,
+  /** Keys in the changes of KV that are kept for who comes back, and of one event; streams of them. */
+  kvFeedKeys: 65_536,
+  kvFeedKeysPerEvent: 512,
+  kvFeedStreams: 16,
   /** Turns of prompts that later ones may be compared with. */
   comparedTurns: 65_536,
   devices: 16,

@@ -26,6 +26,7 @@ import { addEmbeddingRoutes } from "./http/embeddings.ts";
 import { addFileBatchRoutes } from "./http/file-batches.ts";
 import { addFileRoutes } from "./http/files.ts";
 import { addGenerationRoutes } from "./http/generation-routes.ts";
+import { addKvEventRoutes } from "./http/kv-events.ts";
 import { ConcurrencyLimiter } from "./http/limits.ts";
 import { addModelRoutes } from "./http/models.ts";
 import { addOpsRoutes } from "./http/ops.ts";
@@ -228,6 +229,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addBatchRoutes(it, batches),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
       (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins }),
+      (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
       records.addRoutes,
       (it) => addDocsRoutes(it, { version }),

@@ -5,6 +5,7 @@ import { workerEnvironment } from "./child-environment.ts";
 import { type Config, limits } from "./config.ts";
 import { Dispatcher } from "./dispatch/dispatcher.ts";
 import { Heartbeat } from "./dispatch/heartbeat.ts";
+import { KvFeed } from "./dispatch/kv-feed.ts";
 import { KvHistory } from "./dispatch/kv-history.ts";
 import { spawnLink } from "./dispatch/link.ts";
 import { Misses } from "./dispatch/misses.ts";
@@ -39,6 +40,7 @@ export interface Workers {
   readonly supervisor: Supervisor;
   readonly dispatcher: Dispatcher;
   readonly pins: Pins;
+  readonly kvFeed: KvFeed;
   start(): void;
   stop(): Promise<void>;
 }
@@ -81,6 +83,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   });
   const pins = new Pins({ registry, residency, supervisor });
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
+  const kvFeed = new KvFeed({ residency, maxKeys: limits.kvFeedKeys, keysPerChange: limits.kvFeedKeysPerEvent });
   const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
   const events: WorkerEvents = {
     onReady: (workerId) => {
@@ -93,10 +96,12 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     onMessage: (workerId, message) => {
       heartbeat.heard(workerId);
       dispatcher.onMessage(workerId, message);
+      if (message.type === "kv") kvFeed.apply(workerId, message.events);
     },
     onLost: (workerId) => {
       heartbeat.lost(workerId);
       dispatcher.onLost(workerId);
+      kvFeed.lost(workerId);
     },
   };
   const start = (): void => {
@@ -107,5 +112,5 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     heartbeat.stop();
     await supervisor.stop(limits.workerStopMs);
   };
-  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, start, stop };
+  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, kvFeed, start, stop };
 }

@@ -71,6 +71,17 @@ export class Residency {
     return this.#workers.get(workerId)?.blocks.keys() ?? [];
   }
 
+  /** All that is held, at this moment. */
+  all(): readonly { readonly workerId: string; readonly blockKeys: BlockKey[]; readonly tokenCounts: number[] }[] {
+    return [...this.#workers].map(([workerId, { blocks }]) => {
+      return {
+        workerId,
+        blockKeys: [...blocks.keys()],
+        tokenCounts: [...blocks.values()].map((block) => block.tokenCount),
+      };
+    });
+  }
+
   /** Keys of what the worker holds of one tenant's. */
   keysOf(workerId: string, tenantId: string, withoutFragments: boolean): BlockKey[] {
     const keys: BlockKey[] = [];
