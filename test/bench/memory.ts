@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import { CommandError } from "../../gateway/cli/command.ts";
 import { askChat } from "../../gateway/cli/operations.ts";
+import { firstWorkerOf } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";
 import { atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { mapConcurrent } from "./support/concurrent.ts";
@@ -10,14 +11,6 @@ import { figure } from "./support/stats.ts";
 
 const mebibyte = 2 ** 20;
 const questionCount = 200;
-
-interface WorkersAnswer {
-  readonly data: readonly {
-    readonly id: string;
-    readonly pid: number;
-    readonly stats: { readonly residentBytes: number } | null;
-  }[];
-}
 
 function residentBytes(pid: number): number {
   const [, kibibytes] = /^VmRSS:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
@@ -35,11 +28,10 @@ async function run({ say }: BenchContext): Promise<BenchReport> {
   await mapConcurrent(questions, 16, (question) => askChat(client, evalRequest(question, server.model)));
   // The worker tells its counters every second or so.
   await Bun.sleep(3_000);
-  const { data } = await server.admin.json<WorkersAnswer>("GET", "/admin/v1/workers");
-  const [worker] = data;
-  if (worker?.stats == null) throw new CommandError("the server does not tell the worker's pid and pool");
-  const bytes = { gateway: residentBytes(server.process.pid), worker: residentBytes(worker.pid) };
-  const pool = worker.stats.residentBytes;
+  const { pid, stats } = await firstWorkerOf(server);
+  if (pid === null || stats === null) throw new CommandError("the server does not tell the worker's pid and pool");
+  const bytes = { gateway: residentBytes(server.process.pid), worker: residentBytes(pid) };
+  const pool = stats.residentBytes;
   const total = bytes.gateway + bytes.worker - pool;
   return {
     model: server.model,

@@ -4,7 +4,8 @@
  */
 import { basename } from "node:path";
 import { CommandError } from "../../gateway/cli/command.ts";
-import { startTestServer, type TestServer } from "../support/server.ts";
+import { allReady } from "../support/operator.ts";
+import { startTestServer } from "../support/server.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { mapConcurrent } from "./support/concurrent.ts";
 import { processSeconds } from "./support/hardware.ts";
@@ -34,15 +35,6 @@ interface Arm {
   readonly gatewayLoad: number;
   /** Requests that each worker answered. */
   readonly perWorker: Readonly<Record<string, number>>;
-}
-
-async function allReady(server: TestServer, workerCount: number): Promise<void> {
-  for (let round = 0; round < 600; round++) {
-    const { data } = await server.admin.json<{ data: { state: string }[] }>("GET", "/admin/v1/workers");
-    if (data.filter(({ state }) => state === "ready").length === workerCount) return;
-    await Bun.sleep(100);
-  }
-  throw new CommandError("not every worker became ready");
 }
 
 async function runArm(devices: readonly string[], settings: Settings): Promise<Arm> {

@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type OpenAI from "openai";
 import { type ChatParams, type ChatStreamParams, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
+import { runningRequests } from "../support/operator.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
 
 // A server starts in each of these tests.
 setDefaultTimeout(60_000);
@@ -128,18 +130,11 @@ describe("chat completions through the official client", () => {
       logit_bias: { 0: -100, 1: -100, 2: -100 },
       stream: true,
     };
-    const inFlight = async () => {
-      const headers = { authorization: `Bearer ${server.adminKey}` };
-      const metrics = await (await fetch(`${server.url}/metrics`, { headers })).text();
-      return Number(/^spangate_requests_in_flight(?:\{[^}]*\})? (\d+)/m.exec(metrics)?.[1] ?? Number.NaN);
-    };
     const stream = await client.chat.completions.create(params);
     await stream[Symbol.asyncIterator]().next();
-    expect(await inFlight()).toBe(1);
+    expect(await runningRequests(server)).toBe(1);
     stream.controller.abort();
-    const deadlineMs = performance.now() + 2_000;
-    while ((await inFlight()) !== 0 && performance.now() < deadlineMs) await Bun.sleep(5);
-    expect(await inFlight()).toBe(0);
+    await until(async () => (await runningRequests(server)) === 0, "the request is gone", 2_000, 5);
   });
 
   test("special-token text stays text", async () => {

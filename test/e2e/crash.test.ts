@@ -7,16 +7,12 @@ import OpenAI, { toFile } from "openai";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { startServer } from "../../gateway/cli/server-process.ts";
 import { type ChatParams, type ChatStreamParams, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
-import { startTestServer, type TestServer } from "../support/server.ts";
+import { allReady, killWorker, workersOf } from "../support/operator.ts";
+import { startTestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
 
 // A server starts in each of these tests.
 setDefaultTimeout(60_000);
-
-interface WorkerRow {
-  readonly id: string;
-  readonly pid: number | null;
-  readonly state: string;
-}
 
 const temporary: string[] = [];
 afterAll(() => {
@@ -29,31 +25,11 @@ function temporaryFolder(): string {
   return folder;
 }
 
-async function workersOf(server: TestServer): Promise<readonly WorkerRow[]> {
-  return (await server.admin.json<{ data: WorkerRow[] }>("GET", "/admin/v1/workers")).data;
-}
-
-/** SIGKILL to the process of a worker. @returns its pid. */
-async function killWorker(server: TestServer, id?: string): Promise<number> {
-  const worker = (await workersOf(server)).find((row) => row.pid !== null && (id === undefined || row.id === id));
-  if (worker?.pid == null) throw new Error("no such worker runs");
-  process.kill(worker.pid, "SIGKILL");
-  return worker.pid;
-}
-
 function isAlive(pid: number): boolean {
   try {
     return process.kill(pid, 0);
   } catch {
     return false;
-  }
-}
-
-async function until(condition: () => boolean | Promise<boolean>, what: string, limitMs = 10_000): Promise<void> {
-  const deadlineMs = performance.now() + limitMs;
-  while (!(await condition())) {
-    if (performance.now() > deadlineMs) throw new Error(`not within ${limitMs} ms: ${what}`);
-    await Bun.sleep(20);
   }
 }
 
@@ -115,7 +91,7 @@ describe("a killed worker", () => {
 
   test("leaves the other worker serving; blocks draw requests to the worker that holds them", async () => {
     await using server = await startTestServer({ env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
-    await until(async () => (await workersOf(server)).every(({ state }) => state === "ready"), "both workers ready");
+    await allReady(server, 2, 10_000);
     const client = openaiClient(server.url, (await server.tenant("crash")).apiKey);
     const ask = async (name: string) => {
       const params: ChatParams = {
@@ -136,7 +112,7 @@ describe("a killed worker", () => {
     const [first] = homes.values();
     await killWorker(server, first);
     expect((await ask("Ada")).choices).toHaveLength(1);
-    await until(async () => (await workersOf(server)).every(({ state }) => state === "ready"), "both workers back");
+    await allReady(server, 2, 10_000);
   });
 });
 

@@ -13,6 +13,7 @@ import {
   openaiClient,
   spangateOf,
 } from "../support/openai.ts";
+import { cacheOf } from "../support/operator.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 
 // A server starts here.
@@ -39,19 +40,18 @@ const isNothing = ({ blocks }: Held): boolean => blocks === 0;
 
 /** What all workers hold of a tenant's. */
 async function heldOf({ id }: TestTenant): Promise<Held> {
-  const { data } = await server.admin.json<{ data: (Held & { tenant_id: string })[] }>("GET", "/admin/v1/cache");
-  const { blocks, fragment_blocks } = data.find(({ tenant_id }) => tenant_id === id) ?? nothing;
+  const { blocks, fragment_blocks } = (await cacheOf(server, id)) ?? nothing;
   return { blocks, fragment_blocks };
 }
 
-/** Waits for as long as the product promises. */
-async function until(isRight: () => boolean | Promise<boolean>): Promise<void> {
+/** Waits for as long as the product promises. What has not come by then is seen by what the test expects. */
+async function within(isRight: () => boolean | Promise<boolean>): Promise<void> {
   const endMs = performance.now() + kvLimitMs;
   while (!(await isRight()) && performance.now() < endMs) await Bun.sleep(10);
 }
 
 async function untilHeld(tenant: TestTenant, isRight: (held: Held) => boolean): Promise<Held> {
-  await until(async () => isRight(await heldOf(tenant)));
+  await within(async () => isRight(await heldOf(tenant)));
   return await heldOf(tenant);
 }
 
@@ -76,7 +76,7 @@ function readIfThere(path: string): Buffer {
 }
 
 async function untilNoTraces(): Promise<string[]> {
-  await until(() => traces().length === 0);
+  await within(() => traces().length === 0);
   return traces();
 }
 
@@ -149,7 +149,7 @@ test("a document of one store: its upload stays, and nothing else", async () => 
   await it.client.vectorStores.files.delete(it.fileId, { vector_store_id: it.storeId });
   expect(await searched(it)).toBe(0);
   expect(await untilHeld(it.tenant, isNothing)).toEqual(nothing);
-  await until(() => traces().length === 1);
+  await within(() => traces().length === 1);
   expect(traces()).toEqual([join("files", it.fileId)]);
   await it.client.files.delete(it.fileId);
   expect(await untilNoTraces()).toEqual([]);

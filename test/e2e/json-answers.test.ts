@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { Ajv } from "ajv";
 import type OpenAI from "openai";
 import { type ChatParams, errorOf, openaiClient } from "../support/openai.ts";
+import { killWorker } from "../support/operator.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 setDefaultTimeout(60_000);
@@ -100,10 +101,7 @@ describe("answers in JSON", () => {
   });
 
   test("are kept to by a worker that was started again", async () => {
-    const { data } = await server.admin.json<{ data: { pid: number | null }[] }>("GET", "/admin/v1/workers");
-    const pid = data[0]?.pid;
-    if (pid == null) throw new Error("no worker runs");
-    process.kill(pid, "SIGKILL");
+    await killWorker(server);
     const [content = ""] = contentsOf(await client.chat.completions.create(paramsOf()));
     expect(validate(JSON.parse(content))).toBe(true);
   });

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import OpenAI from "openai";
-import type { WorkerStats } from "../../worker/contract/messages.ts";
 import { type ChatParams, errorOf, openaiClient } from "../support/openai.ts";
+import { firstWorkerOf, type ReadyWorker } from "../support/operator.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 // A server starts here.
@@ -18,26 +18,11 @@ beforeAll(async () => {
 });
 afterAll(async () => await server[Symbol.asyncDispose]());
 
-interface WorkerRow {
-  readonly block_count: number;
-  readonly block_tokens: number;
-  readonly restarts: number;
-  readonly keyed_blocks: number;
-  readonly stats: WorkerStats | null;
-}
-
-async function worker(): Promise<WorkerRow> {
-  const { data } = await server.admin.json<{ data: WorkerRow[] }>("GET", "/admin/v1/workers");
-  const [row] = data;
-  if (row === undefined) throw new Error("there is a worker");
-  return row;
-}
-
 /** The worker's counters come now and then, and an answer is out before its blocks are given back: they agree in the end. */
-async function idleWorker(limitMs = 10_000): Promise<WorkerRow> {
+async function idleWorker(limitMs = 10_000): Promise<ReadyWorker> {
   const deadlineMs = performance.now() + limitMs;
   for (;;) {
-    const row = await worker();
+    const row = await firstWorkerOf(server);
     if (row.stats?.usedBlocks === 0 && row.stats.cachedBlocks === row.keyed_blocks) return row;
     if (performance.now() > deadlineMs) throw new Error(`the accounts never agree: ${JSON.stringify(row)}`);
     await Bun.sleep(20);
@@ -69,7 +54,7 @@ describe("a server that cannot start", () => {
 
 describe("a KV pool that is too small for what is asked", () => {
   test("lets requests wait, refuses those that find the queue full, and serves on", async () => {
-    const { block_count: blocks, block_tokens: blockTokens } = await worker();
+    const { block_count: blocks, block_tokens: blockTokens } = await firstWorkerOf(server);
     // Each takes about half of the pool with its answer, so not more than two run at a time.
     const maxTokens = Math.floor((blocks * blockTokens) / 2) - 40;
     const outcomes = await Promise.all(
@@ -93,7 +78,7 @@ describe("a KV pool that is too small for what is asked", () => {
       expect(Number(error.headers?.get("retry-after"))).toBeGreaterThan(0);
     }
     expect((await chat("And now?", 8)).usage?.completion_tokens).toBe(8);
-    expect((await worker()).restarts).toBe(0);
+    expect((await firstWorkerOf(server)).restarts).toBe(0);
     // What was evicted, preempted and refused on the way has left the accounts exact.
     const { keyed_blocks: keyed, stats } = await idleWorker();
     const { data: tenants } = await server.admin.json<{ data: { blocks: number }[] }>("GET", "/admin/v1/cache");
@@ -104,7 +89,7 @@ describe("a KV pool that is too small for what is asked", () => {
   });
 
   test("a prompt that can never fit is refused at once, with the numbers", async () => {
-    const { block_count: blocks, block_tokens: blockTokens } = await worker();
+    const { block_count: blocks, block_tokens: blockTokens } = await firstWorkerOf(server);
     const error = await errorOf(chat("amber ".repeat(blocks * blockTokens), 8));
     expect(error).toMatchObject({ status: 400, code: "context_length_exceeded" });
     expect(error.message).toContain("maximum context length");

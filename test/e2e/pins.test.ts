@@ -2,27 +2,15 @@
 import { expect, test } from "bun:test";
 import { HttpError } from "../../gateway/cli/client.ts";
 import { addFile, listAll, waitForFile } from "../../gateway/cli/operations.ts";
+import { cacheOf, firstWorkerOf, killWorker } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
 
 interface Fragment {
   readonly id: string;
   readonly blocks: number;
   readonly pinned: boolean;
   readonly resident: readonly object[];
-}
-interface CacheAnswer {
-  readonly data: readonly { readonly tenant_id: string; readonly pinned_blocks: number }[];
-}
-interface WorkersAnswer {
-  readonly data: readonly { readonly pid: number | null; readonly restarts: number; readonly state: string }[];
-}
-
-async function until(holds: () => Promise<boolean>): Promise<void> {
-  const endMs = performance.now() + 20_000;
-  while (!(await holds())) {
-    if (performance.now() > endMs) throw new Error("it does not come to that");
-    await Bun.sleep(20);
-  }
 }
 
 test("a pin outlives the worker; a quota bounds it; evicting ends it", async () => {
@@ -36,19 +24,14 @@ test("a pin outlives the worker; a quota bounds it; evicting ends it", async () 
   const [first, second] = await fragments();
   if (first === undefined || second === undefined) throw new Error("there are too few fragments");
   const act = (action: string, id = first.id) => client.json<Fragment>("POST", `/admin/v1/fragments/${id}/${action}`);
-  const pinnedBlocks = async (): Promise<number> => {
-    const { data } = await server.admin.json<CacheAnswer>("GET", "/admin/v1/cache");
-    return data.find((tenant) => tenant.tenant_id === tenantId)?.pinned_blocks ?? 0;
-  };
+  const pinnedBlocks = async (): Promise<number> => (await cacheOf(server, tenantId))?.pinned_blocks ?? 0;
 
   expect(await act("pin")).toMatchObject({ id: first.id, pinned: true });
-  await until(async () => (await pinnedBlocks()) === first.blocks);
-  const { data } = await server.admin.json<WorkersAnswer>("GET", "/admin/v1/workers");
-  process.kill(data[0]?.pid ?? 0, "SIGKILL");
-  await until(async () => {
-    const workers = await server.admin.json<WorkersAnswer>("GET", "/admin/v1/workers");
-    return workers.data[0]?.restarts === 1 && (await pinnedBlocks()) === first.blocks;
-  });
+  await until(async () => (await pinnedBlocks()) === first.blocks, "the fragment is held and counted");
+  await killWorker(server);
+  const isBack = async (): Promise<boolean> =>
+    (await firstWorkerOf(server)).restarts === 1 && (await pinnedBlocks()) === first.blocks;
+  await until(isBack, "the next worker holds the fragment");
   const after = await fragments();
   expect(after.filter(({ resident }) => resident.length > 0).map(({ id }) => id)).toEqual([first.id]);
 
@@ -57,7 +40,8 @@ test("a pin outlives the worker; a quota bounds it; evicting ends it", async () 
   expect(refused).toBeInstanceOf(HttpError);
   expect(refused).toMatchObject({ status: 429, code: "quota_exceeded" });
   expect(await act("evict")).toMatchObject({ pinned: false });
-  await until(async () => (await fragments()).every(({ resident }) => resident.length === 0));
+  const isGone = async (): Promise<boolean> => (await fragments()).every(({ resident }) => resident.length === 0);
+  await until(isGone, "the fragment is evicted");
   expect(await pinnedBlocks()).toBe(0);
   const stranger = await server.tenant("stranger");
   const unknown = await stranger.client

@@ -1,60 +1,20 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import OpenAI from "openai";
 import { prepareStore } from "../../gateway/cli/operations.ts";
-import type { WorkerStats } from "../../worker/contract/messages.ts";
 import { type ChatParams, type ChatStreamParams, createStore, openaiClient, spangateOf } from "../support/openai.ts";
+import { allReady, cacheOf, cachesOf, firstWorkerOf, workersOf } from "../support/operator.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
 
 // A server with two workers starts here.
 setDefaultTimeout(60_000);
 
-interface WorkerRow {
-  readonly id: string;
-  readonly pid: number | null;
-  readonly state: string;
-  readonly restarts: number;
-  readonly in_flight_requests: number;
-  readonly keyed_blocks: number;
-  readonly kv_bytes_per_block: number;
-  readonly stats: WorkerStats | null;
-}
-
-interface CachePart {
-  readonly worker: string;
-  readonly blocks: number;
-  readonly fragment_blocks: number;
-  readonly tokens: number;
-  readonly bytes: number;
-}
-
-interface TenantCache extends Omit<CachePart, "worker"> {
-  readonly tenant_id: string;
-  readonly workers: readonly CachePart[];
-}
-
 let server: TestServer;
 beforeAll(async () => {
   server = await startTestServer({ env: { SPANGATE_DEVICES: "cpu,cpu", SPANGATE_THREADS: "1" } });
-  await until(async () => (await workers()).every(({ state }) => state === "ready"), "both workers ready");
+  await allReady(server, 2);
 });
 afterAll(async () => await server[Symbol.asyncDispose]());
-
-async function workers(): Promise<readonly WorkerRow[]> {
-  return (await server.admin.json<{ data: WorkerRow[] }>("GET", "/admin/v1/workers")).data;
-}
-
-async function cacheOf(tenantId: string): Promise<TenantCache | undefined> {
-  const { data } = await server.admin.json<{ data: TenantCache[] }>("GET", "/admin/v1/cache");
-  return data.find(({ tenant_id: id }) => id === tenantId);
-}
-
-async function until(condition: () => Promise<boolean>, what: string, limitMs = 20_000): Promise<void> {
-  const deadlineMs = performance.now() + limitMs;
-  while (!(await condition())) {
-    if (performance.now() > deadlineMs) throw new Error(`not within ${limitMs} ms: ${what}`);
-    await Bun.sleep(20);
-  }
-}
 
 const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
 
@@ -66,7 +26,7 @@ describe("whose KV the workers hold", () => {
     const text = Array.from({ length: 60 }, (_, n) => `Person ${n} has the extension ${1000 + n}.`).join("\n\n");
     const storeId = await createStore(client, "people", { "people.md": text });
     await prepareStore(owner.client, storeId, () => undefined);
-    const prepared = await cacheOf(owner.id);
+    const prepared = await cacheOf(server, owner.id);
     // There is room on both workers, so both hold all fragments, and nothing else was computed for this tenant.
     expect(prepared?.workers.length).toBe(2);
     expect(new Set(prepared?.workers.map(({ blocks }) => blocks)).size).toBe(1);
@@ -80,22 +40,22 @@ describe("whose KV the workers hold", () => {
     const answer = await ask({ file_search: { vector_store_ids: [storeId], max_num_results: 4 } });
     expect(spangateOf(answer).spans.every(({ source }) => source === "device")).toBe(true);
     await Promise.all([ask({ documents: [{ text: "Bo lives in Fairhaven." }] }, other.apiKey), ask({}, other.apiKey)]);
-    const after = await cacheOf(owner.id);
+    const after = await cacheOf(server, owner.id);
     // The question and its answer are the tenant's own text; fragments were found.
     expect(after?.fragment_blocks).toBe(prepared?.fragment_blocks ?? 0);
     expect(after?.blocks).toBeGreaterThan(prepared?.blocks ?? 0);
-    expect((await cacheOf(other.id))?.fragment_blocks).toBe(0);
+    expect((await cacheOf(server, other.id))?.fragment_blocks).toBe(0);
 
-    const { data: tenants } = await server.admin.json<{ data: TenantCache[] }>("GET", "/admin/v1/cache");
+    const tenants = await cachesOf(server);
     const isAgreed = async (): Promise<boolean> =>
-      (await workers()).every(({ id, keyed_blocks: keyed, stats }) => {
+      (await workersOf(server)).every(({ id, keyed_blocks: keyed, stats }) => {
         const parts = tenants.flatMap((tenant) => tenant.workers.filter(({ worker }) => worker === id));
         const blocks = sum(parts.map((part) => part.blocks));
         return blocks === keyed && stats?.usedBlocks === 0 && stats.cachedBlocks === blocks;
       });
     await until(isAgreed, "the workers' own counters agree");
     expect(tenants.every(({ tenant_id: id }) => id !== "")).toBe(true);
-    const [{ kv_bytes_per_block: blockBytes } = { kv_bytes_per_block: 0 }] = await workers();
+    const { kv_bytes_per_block: blockBytes } = await firstWorkerOf(server);
     for (const tenant of tenants) expect(tenant.bytes).toBe(tenant.blocks * blockBytes);
   });
 });
@@ -127,17 +87,20 @@ describe("a worker that dies", () => {
     };
     const streams = [stream("Ada"), stream("Bo")];
     await started.promise;
-    const before = await workers();
+    const before = await workersOf(server);
     expect(before.map((worker) => worker.in_flight_requests)).toEqual([1, 1]);
     const victim = before[0];
     if (victim?.pid == null) throw new Error("worker-0 does not run");
     process.kill(victim.pid, "SIGKILL");
     const ends = (await Promise.all(streams)).map(({ end }) => end);
     expect(ends.toSorted()).toEqual(["length", "worker_lost"]);
-    await until(async () => (await workers()).every(({ state }) => state === "ready"), "the worker is back");
-    expect((await workers()).map(({ restarts }) => restarts)).toEqual([victim.restarts + 1, before[1]?.restarts ?? 0]);
+    await allReady(server, 2);
+    expect((await workersOf(server)).map(({ restarts }) => restarts)).toEqual([
+      victim.restarts + 1,
+      before[1]?.restarts ?? 0,
+    ]);
     // What it held is gone from the accounts, too.
-    expect((await workers())[0]?.keyed_blocks).toBe(0);
+    expect((await workersOf(server))[0]?.keyed_blocks).toBe(0);
     const params: ChatParams = { model: server.model, messages: [{ role: "user", content: "Hello?" }], max_tokens: 4 };
     const answers = await Promise.all(Array.from({ length: 6 }, () => client.chat.completions.create(params)));
     expect(answers.every(({ usage }) => (usage?.completion_tokens ?? 0) > 0)).toBe(true);

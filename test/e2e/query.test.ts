@@ -2,7 +2,9 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import type { QueryAnswer } from "../http/query-rig.ts";
 import { createStore, openaiClient } from "../support/openai.ts";
+import { runningRequests } from "../support/operator.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+import { until } from "../support/until.ts";
 
 setDefaultTimeout(60_000);
 
@@ -157,21 +159,8 @@ describe("a server with the shipped model", () => {
     const long = { max_tokens: 1_000, ignore_eos: true, min_tokens: 1_000, temperature: 1 };
     const answering = post("execute", judge(writers(long)), "application/json", client.signal);
     answering.catch(() => undefined);
-    const running = async (): Promise<number> => {
-      const metrics = await (
-        await fetch(`${server.url}/metrics`, { headers: { authorization: `Bearer ${server.adminKey}` } })
-      ).text();
-      return Number(/^spangate_requests_in_flight\S* (\d+)/m.exec(metrics)?.[1] ?? Number.NaN);
-    };
-    const until = async (holds: (count: number) => boolean): Promise<void> => {
-      const endMs = performance.now() + 20_000;
-      while (!holds(await running())) {
-        if (performance.now() > endMs) throw new Error(`${await running()} requests run`);
-        await Bun.sleep(5);
-      }
-    };
-    await until((count) => count >= 4);
+    await until(async () => (await runningRequests(server)) >= 4, "four requests run");
     client.abort();
-    await until((count) => count === 0);
+    await until(async () => (await runningRequests(server)) === 0, "nothing runs");
   });
 });

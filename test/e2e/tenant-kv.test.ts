@@ -1,18 +1,10 @@
 /** Tenants in one small pool of a real server: one's corpus stays beside another's flood, and a quota bounds what is kept. */
 import { expect, test } from "bun:test";
 import { addFile, askChat, listAll, prepareStore, waitForFile } from "../../gateway/cli/operations.ts";
-import type { WorkerStats } from "../../worker/contract/messages.ts";
 import { fillerWords } from "../bench/support/prompts.ts";
+import { cacheOf, firstWorkerOf } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";
 
-interface Worker {
-  readonly block_count: number;
-  readonly kv_bytes_per_block: number;
-  readonly stats: WorkerStats | null;
-}
-interface CacheAnswer {
-  readonly data: readonly { readonly tenant_id: string; readonly blocks: number; readonly bytes: number }[];
-}
 interface Fragment {
   readonly id: string;
   readonly resident: readonly object[];
@@ -22,16 +14,7 @@ const poolBytes = 2 ** 23;
 
 test("a prepared corpus stays beside ever new text; what a tenant keeps is within its kv_bytes", async () => {
   await using server = await startTestServer({ env: { SPANGATE_KV_BYTES: String(poolBytes) } });
-  const worker = async (): Promise<Worker> => {
-    const { data } = await server.admin.json<{ data: readonly Worker[] }>("GET", "/admin/v1/workers");
-    const [first] = data;
-    if (first === undefined) throw new Error("there is no worker");
-    return first;
-  };
-  const blocksOf = async (tenantId: string): Promise<number> => {
-    const { data } = await server.admin.json<CacheAnswer>("GET", "/admin/v1/cache");
-    return data.find((tenant) => tenant.tenant_id === tenantId)?.blocks ?? 0;
-  };
+  const blocksOf = async (tenantId: string): Promise<number> => (await cacheOf(server, tenantId))?.blocks ?? 0;
   const [light, heavy] = [await server.tenant("light"), await server.tenant("heavy")];
   const { id: storeId } = await light.client.json<{ id: string }>("POST", "/v1/vector_stores", { name: "s" });
   const text = fillerWords(1, 130).join(" ");
@@ -41,7 +24,7 @@ test("a prepared corpus stays beside ever new text; what a tenant keeps is withi
     const fragments = await listAll<Fragment>(light.client, `/admin/v1/vector_stores/${storeId}/fragments`);
     return fragments.map((fragment) => fragment.resident.length > 0);
   };
-  const { block_count: blockCount, kv_bytes_per_block: blockBytes } = await worker();
+  const { block_count: blockCount, kv_bytes_per_block: blockBytes } = await firstWorkerOf(server);
   // Within its floor: what one of two tenants keeps in any case.
   expect(await blocksOf(light.id)).toBeWithin(8, blockCount / 4);
   const flood = async (seed: number): Promise<number> => {

@@ -1,8 +1,7 @@
 /** The demo's questions over its stores, each answered from prepared fragments and from a prompt computed whole. */
 import type { DemoCorpus } from "../../gateway/cli/demo-corpora.ts";
 import { addFile, askChat, type ChatAnswer, prepareStore, waitForFile } from "../../gateway/cli/operations.ts";
-import type { TestTenant } from "../support/server.ts";
-import type { PoolServer } from "./pool-server.ts";
+import type { TestServer, TestTenant } from "../support/server.ts";
 
 export interface Store {
   readonly tenant: TestTenant;
@@ -21,7 +20,7 @@ interface Answered {
 const demoQuestions = 6;
 
 /** A tenant with the corpus in a store of its own, prepared. */
-export async function openStore(server: PoolServer, corpus: DemoCorpus): Promise<Store> {
+export async function openStore(server: TestServer, corpus: DemoCorpus): Promise<Store> {
   const tenant = await server.tenant(corpus.tenant);
   const { client } = tenant;
   const { id: storeId } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: corpus.tenant });
@@ -33,7 +32,7 @@ export async function openStore(server: PoolServer, corpus: DemoCorpus): Promise
 }
 
 /** All at once, so that every worker answers some. */
-export async function askQuestions({ model }: PoolServer, store: Store): Promise<Answered[]> {
+export async function askQuestions({ model }: TestServer, store: Store): Promise<Answered[]> {
   const { tenant, corpus, storeId } = store;
   const step = corpus.questions.length / demoQuestions;
   const ask = (question: string, reuse: boolean): Promise<ChatAnswer> =>

@@ -1,6 +1,8 @@
 /** One of the workers gets SIGKILL while all of them stream: who notices, and how. */
 import type { HttpClient } from "../../gateway/cli/client.ts";
-import { allReady, type PoolServer, until, workersOf } from "./pool-server.ts";
+import { allReady, workersOf } from "../support/operator.ts";
+import type { TestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
 import { assertThat } from "./report.ts";
 
 const streamCount = 8;
@@ -56,11 +58,11 @@ class Streams {
 }
 
 /** @returns a line of what was seen. @throws Error when it is not as promised */
-export async function killUnderLoad(server: PoolServer, answerTokens: number): Promise<string> {
+export async function killUnderLoad(server: TestServer, answerTokens: number): Promise<string> {
   const { client } = await server.tenant("kill");
   const streams = new Streams(client, server.model);
   const long = Array.from({ length: streamCount }, (_, n) => streams.run(`Tell me all about ${n}.`, answerTokens));
-  await until(async () => streams.begun === streamCount, "every stream has begun");
+  await until(() => streams.begun === streamCount, "every stream has begun", 60_000);
   const before = await workersOf(server);
   const [victim, ...others] = before;
   assertThat(victim?.pid != null && before.every((worker) => worker.in_flight_requests > 0), JSON.stringify(before));

@@ -1,7 +1,8 @@
 /** Stores that have no room everywhere: each has its fragments on one worker, but for those that are asked about much. */
 import { addFile, askChat, prepareStore, waitForFile } from "../../gateway/cli/operations.ts";
 import { fillerWords } from "../bench/support/prompts.ts";
-import { cacheOf, type PoolServer, workersOf } from "./pool-server.ts";
+import { cacheOf, workersOf } from "../support/operator.ts";
+import type { TestServer } from "../support/server.ts";
 import { assertThat } from "./report.ts";
 
 const storeCount = 8;
@@ -17,7 +18,7 @@ interface Store {
   readonly held: () => Promise<number[]>;
 }
 
-async function openStore(server: PoolServer, number: number): Promise<Store> {
+async function openStore(server: TestServer, number: number): Promise<Store> {
   const { id: tenantId, client } = await server.tenant(`cold-${number}`);
   const { id } = await client.json<{ id: string }>("POST", "/v1/vector_stores", { name: `cold-${number}` });
   const words = fillerWords(80_000 + number, wordsOfStore);
@@ -43,7 +44,7 @@ async function openStore(server: PoolServer, number: number): Promise<Store> {
 }
 
 /** @returns a line of what was seen. @throws Error when it is not as promised */
-export async function spreadCold(server: PoolServer): Promise<string> {
+export async function spreadCold(server: TestServer): Promise<string> {
   const stores: Store[] = [];
   for (let number = 0; number < storeCount; number++) stores.push(await openStore(server, number));
   const before = await Promise.all(stores.map((store) => store.held()));

@@ -5,10 +5,11 @@
  * $OUT/pool.json.
  */
 import { readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
-import { startTestServer } from "../support/server.ts";
+import { allReady, cacheOf, metricsText, workersOf } from "../support/operator.ts";
+import { startTestServer, type TestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
 import { askQuestions, openStore, rightAnswers } from "./pool-answers.ts";
 import { killUnderLoad } from "./pool-kill.ts";
-import { allReady, cacheOf, metricsText, type PoolServer, until, workersOf } from "./pool-server.ts";
 import { spreadCold } from "./pool-spread.ts";
 import { assertThat, Report } from "./report.ts";
 
@@ -16,13 +17,13 @@ const devices = (process.argv[2] ?? "cuda:0,cuda:1").split(",");
 const isCuda = devices.every((name) => name.startsWith("cuda:"));
 const report = new Report();
 
-function open(env: Readonly<Record<string, string>> = {}): Promise<PoolServer> {
+function open(env: Readonly<Record<string, string>> = {}): Promise<TestServer> {
   const threads: Record<string, string> = isCuda ? {} : { SPANGATE_THREADS: "1" };
   const onLog = (text: string) => void process.stderr.write(text);
   return startTestServer({ env: { SPANGATE_DEVICES: devices.join(","), ...threads, ...env }, onLog });
 }
 
-async function checkWorkers(server: PoolServer): Promise<string> {
+async function checkWorkers(server: TestServer): Promise<string> {
   const workers = await workersOf(server);
   assertThat(workers.map(({ device }) => device).join() === devices.join(), JSON.stringify(workers));
   assertThat(
@@ -33,18 +34,22 @@ async function checkWorkers(server: PoolServer): Promise<string> {
   return `room for ${tokens.join(" and ")} tokens`;
 }
 
-async function checkMetrics(server: PoolServer): Promise<string> {
+async function checkMetrics(server: TestServer): Promise<string> {
   const names = ["spangate_worker_ready", "spangate_computed_tokens_total", "vllm:prefix_cache_hits_total"];
   const workerIds = devices.map((_, index) => `worker-${index}`);
   let values: number[][] = [];
   // Workers tell their counters every second.
-  await until(async () => {
-    const text = await metricsText(server);
-    const sampleOf = (name: string, worker: string): number =>
-      Number(new RegExp(`^${name}\\{worker="${worker}"\\} (\\S+)$`, "m").exec(text)?.[1]);
-    values = names.map((name) => workerIds.map((id) => sampleOf(name, id)));
-    return values.flat().every((value) => value > 0);
-  }, "the metrics tell of every worker");
+  await until(
+    async () => {
+      const text = await metricsText(server);
+      const sampleOf = (name: string, worker: string): number =>
+        Number(new RegExp(`^${name}\\{(?:[^}]*,)?worker="${worker}"\\} (\\S+)$`, "m").exec(text)?.[1]);
+      values = names.map((name) => workerIds.map((id) => sampleOf(name, id)));
+      return values.flat().every((value) => value > 0);
+    },
+    "the metrics tell of every worker",
+    60_000,
+  );
   return names.map((name, index) => `${name} ${values[index]?.join(" and ")}`).join(", ");
 }
 
