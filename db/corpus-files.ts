@@ -1,4 +1,4 @@
-import { and, count, eq, gt, inArray, ne, sql } from "drizzle-orm";
+import { and, count, eq, gt, inArray, ne } from "drizzle-orm";
 import { type FileCounts, fileCountsOf } from "./corpora.ts";
 import type { CorpusId, FileBatchId, FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -92,13 +92,21 @@ export function listCorpusFiles(db: Db, corpusId: CorpusId, range: PageRange & C
   return pageOf(rows, range.limit);
 }
 
-/** Attributes of a corpus' completed files, for filters. */
-export function listFileAttributes(db: Db, corpusId: CorpusId): readonly Pick<CorpusFileRow, "seq" | "attributes">[] {
+/** Attributes of a corpus' completed files after `afterSeq`, oldest first, for filters. */
+export function listFileAttributes(
+  db: Db,
+  corpusId: CorpusId,
+  afterSeq: number,
+  limit: number,
+): readonly Pick<CorpusFileRow, "seq" | "attributes">[] {
+  const completed = and(eq(corpusFiles.corpusId, corpusId), eq(corpusFiles.status, "completed"));
   return db.statement("listFileAttributes", (orm) =>
     orm
       .select({ seq: corpusFiles.seq, attributes: corpusFiles.attributes })
       .from(corpusFiles)
-      .where(and(eq(corpusFiles.corpusId, corpusId), eq(corpusFiles.status, "completed")))
+      .where(and(completed, gt(corpusFiles.seq, afterSeq)))
+      .orderBy(corpusFiles.seq)
+      .limit(limit)
       .all(),
   );
 }
@@ -114,14 +122,18 @@ export function countPendingFiles(db: Db, tenantId: TenantId): number {
   return row?.n ?? 0;
 }
 
-/** The next file to ingest: oldest of the tenant that comes after `lastTenantId`, so that tenants take turns. */
-export function nextPendingFile(db: Db, lastTenantId: string): CorpusFileRow | undefined {
+/**
+ * The oldest file to ingest of the next tenant after `afterTenantId` that has one.
+ * @param exceptSeq a file that is being ingested already
+ */
+export function nextPendingFile(db: Db, afterTenantId: string, exceptSeq = 0): CorpusFileRow | undefined {
+  const pending = eq(corpusFiles.status, "in_progress");
   return db.statement("nextPendingFile", (orm) =>
     orm
       .select()
       .from(corpusFiles)
-      .where(eq(corpusFiles.status, "in_progress"))
-      .orderBy(sql`${corpusFiles.tenantId} <= ${lastTenantId}`, corpusFiles.tenantId, corpusFiles.seq)
+      .where(and(pending, gt(corpusFiles.tenantId, afterTenantId as TenantId), ne(corpusFiles.seq, exceptSeq)))
+      .orderBy(corpusFiles.tenantId, corpusFiles.seq)
       .limit(1)
       .get(),
   );

@@ -14,6 +14,13 @@ export class FileError extends Error {
   }
 }
 
+/** The document needs more time or memory than it was given. */
+export class OverBounds extends FileError {
+  constructor(message: string) {
+    super("invalid_file", message);
+  }
+}
+
 export type FileKind = TextKind | DocumentKind;
 
 const kindByExtension: Readonly<Record<string, FileKind>> = {

@@ -2,7 +2,7 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { DocumentKind, ExtractAnswer, ExtractJob } from "../extract/protocol.ts";
-import { FileError } from "./decode.ts";
+import { FileError, OverBounds } from "./decode.ts";
 
 export interface ExtractLimits extends Omit<ExtractJob, "kind"> {
   readonly maxMs: number;
@@ -25,7 +25,8 @@ export class Extractor {
 
   /**
    * The document's text, Markdown for HTML and DOCX.
-   * @throws FileError invalid_file with the reason; the signal's reason when it is aborted
+   * @throws FileError invalid_file with the reason, OverBounds where that is time or memory; the signal's reason when
+   *   it is aborted
    */
   async extract(kind: DocumentKind, bytes: Uint8Array, signal: AbortSignal): Promise<string> {
     const { maxMs, maxMemoryBytes, ...limits } = this.#limits;
@@ -53,7 +54,8 @@ export class Extractor {
       await child.exited;
       signal.throwIfAborted();
       if (answer !== undefined && "text" in answer) return answer.text;
-      throw new FileError("invalid_file", answer?.refused ?? ending.reason ?? "The file cannot be read.");
+      if (answer === undefined && ending.reason !== undefined) throw new OverBounds(ending.reason);
+      throw new FileError("invalid_file", answer?.refused ?? "The file cannot be read.");
     } finally {
       clearTimeout(timer);
       clearInterval(watch);

@@ -1,10 +1,10 @@
 /**
- * Ingests attached files one after the other. The queue is the database: what is in progress there is to be
+ * Ingests attached files, in the order of lanes.ts. The queue is the database: what is in progress there is to be
  * done, so a start after a crash goes on by itself. Fragments are stored in pieces that nobody sees, and the
  * last statement, the file's status, makes them all visible.
  */
 import { findCorpusAnyState } from "../../db/corpora.ts";
-import { type CorpusFileRow, completeFile, failFile, nextPendingFile } from "../../db/corpus-files.ts";
+import { type CorpusFileRow, completeFile, failFile, isCurrentAttempt } from "../../db/corpus-files.ts";
 import { type FileRow, findFile } from "../../db/files.ts";
 import { insertFragments, type NewFragment, peekFragments, removeFragments } from "../../db/fragments.ts";
 import { newId } from "../../db/ids.ts";
@@ -12,10 +12,11 @@ import type { Db } from "../../db/open.ts";
 import type { Log } from "../log.ts";
 import { chunkText } from "./chunk.ts";
 import type { ContentStore } from "./content-store.ts";
-import { checkedText, decodeText, FileError, fileKindOf } from "./decode.ts";
-import { Extractor } from "./extractor.ts";
+import { checkedText, decodeText, FileError, fileKindOf, OverBounds } from "./decode.ts";
+import { type ExtractLimits, Extractor } from "./extractor.ts";
+import { IngestLanes, type Lane } from "./lanes.ts";
 import { corpusLimits } from "./limits.ts";
-import { BackgroundLoop, isPassing, reasonOf } from "./loop.ts";
+import { isPassing, reasonOf } from "./loop.ts";
 import { Pace } from "./pace.ts";
 import type { Tokenizer } from "./ports.ts";
 import type { TextKind } from "./sentences.ts";
@@ -23,7 +24,7 @@ import type { TextKind } from "./sentences.ts";
 /** Fragments in one transaction. */
 const fragmentsPerPiece = 32;
 
-const extractLimits = {
+const largeExtraction: ExtractLimits = {
   maxTextChars: corpusLimits.maxTextChars,
   maxPages: corpusLimits.maxPages,
   maxUnpackedBytes: corpusLimits.maxUnpackedBytes,
@@ -32,14 +33,39 @@ const extractLimits = {
   maxMemoryBytes: corpusLimits.maxExtractBytes,
 };
 
+const quickExtraction: ExtractLimits = {
+  ...largeExtraction,
+  maxMs: corpusLimits.quickDocumentMs,
+  maxMemoryBytes: corpusLimits.quickExtractBytes,
+};
+
+/** What a file may take in a lane. */
+interface LaneBounds {
+  readonly extractor: Extractor;
+  readonly maxChars: number;
+  readonly maxMs: number;
+}
+
+const boundsOf: Readonly<Record<Lane, LaneBounds>> = {
+  quick: {
+    extractor: new Extractor(quickExtraction),
+    maxChars: corpusLimits.quickTextChars,
+    maxMs: corpusLimits.quickDocumentMs,
+  },
+  large: {
+    extractor: new Extractor(largeExtraction),
+    maxChars: corpusLimits.maxTextChars,
+    maxMs: Number.POSITIVE_INFINITY,
+  },
+};
+
 export class Ingestor {
   readonly #db: Db;
   readonly #content: ContentStore;
   readonly #tokenizer: Tokenizer;
   readonly #log: Log;
   readonly #onCompleted: () => void;
-  readonly #extractor = new Extractor(extractLimits);
-  readonly #loop: BackgroundLoop;
+  readonly #lanes: IngestLanes;
 
   /** @param onCompleted called when a file's fragments have become visible */
   constructor(db: Db, content: ContentStore, tokenizer: Tokenizer, log: Log, onCompleted: () => void) {
@@ -48,57 +74,52 @@ export class Ingestor {
     this.#tokenizer = tokenizer;
     this.#log = log;
     this.#onCompleted = onCompleted;
-    this.#loop = new BackgroundLoop("ingestion", log, (signal) => this.#ingestAll(signal));
+    this.#lanes = new IngestLanes(db, log, (file, lane, signal) => this.#settle(file, lane, signal));
   }
 
   /** Call when files may be waiting. */
   wake(): void {
-    this.#loop.wake();
+    this.#lanes.wake();
   }
 
   /** Resolves when nothing waits any more. */
   idle(): Promise<void> {
-    return this.#loop.idle();
+    return this.#lanes.idle();
   }
 
-  /** Ends after the piece at hand; the rest is resumed by the next start. */
+  /** Ends after the pieces at hand; the rest is resumed by the next start. */
   stop(): Promise<void> {
-    return this.#loop.stop();
+    return this.#lanes.stop();
   }
 
-  async #ingestAll(signal: AbortSignal): Promise<void> {
-    for (let lastTenantId = ""; !signal.aborted; ) {
-      const file = nextPendingFile(this.#db, lastTenantId);
-      if (file === undefined) return;
-      lastTenantId = file.tenantId;
-      await this.#settle(file, signal);
-    }
-  }
-
-  async #settle(file: CorpusFileRow, signal: AbortSignal): Promise<void> {
+  async #settle(file: CorpusFileRow, lane: Lane, signal: AbortSignal): Promise<boolean> {
     try {
-      await this.#ingest(file, signal);
+      await this.#ingest(file, boundsOf[lane], signal);
     } catch (error) {
       // The server stops: the file stays in progress and is begun anew.
-      if (signal.aborted) return;
+      if (signal.aborted) return true;
       // The database refuses for now: the file stays in progress and is tried again.
       if (isPassing(error)) throw error;
+      await this.#removeAll(file);
+      if (lane === "quick" && error instanceof OverBounds) return false;
       const known = error instanceof FileError;
       if (!known) this.#log("error", "ingestion failed", { fileId: file.fileId, reason: reasonOf(error) });
       const message = known ? error.message : "The server had an error while it read the file.";
-      await this.#removeAll(file);
       failFile(this.#db, file, known ? error.code : "server_error", message);
     }
+    return true;
   }
 
-  async #ingest(file: CorpusFileRow, signal: AbortSignal): Promise<void> {
+  async #ingest(file: CorpusFileRow, bounds: LaneBounds, signal: AbortSignal): Promise<void> {
+    const endMs = performance.now() + bounds.maxMs;
     const corpus = findCorpusAnyState(this.#db, file.corpusId);
     const source = findFile(this.#db, file.tenantId, file.fileId);
     // Deleted since it was taken up: the sweep has it, and failing it comes to nothing.
     if (corpus === undefined || source === undefined) throw new FileError("server_error", "The file is gone.");
     // What an attempt before this one left.
     await this.#removeAll(file);
-    const { text, kind } = await this.#textOf(source, signal);
+    if (!isCurrentAttempt(this.#db, file)) return;
+    const { text, kind } = await this.#textOf(source, bounds, signal);
     const chunking = { maxTokens: file.maxChunkTokens, overlapTokens: file.overlapTokens };
     const pace = new Pace();
     let piece: NewFragment[] = [];
@@ -113,6 +134,7 @@ export class Ingestor {
       }
       await pace.breathe();
       if (signal.aborted) return;
+      if (performance.now() > endMs) throw new OverBounds("It took too long to store.");
     }
     const current = this.#db.transaction("finishFile", () => {
       const inserted = insertFragments(this.#db, corpus.seq, file, piece);
@@ -122,13 +144,18 @@ export class Ingestor {
     else await this.#removeAll(file);
   }
 
-  /** @throws FileError with the reason why there is none */
-  async #textOf(source: FileRow, signal: AbortSignal): Promise<{ readonly text: string; readonly kind: TextKind }> {
+  /** @throws FileError with the reason why there is none, OverBounds where it is too large for the lane */
+  async #textOf(
+    source: FileRow,
+    { extractor, maxChars }: LaneBounds,
+    signal: AbortSignal,
+  ): Promise<{ readonly text: string; readonly kind: TextKind }> {
     const bytes = await this.#content.read(source.id);
     const kind = fileKindOf(source.filename, source.mediaType, bytes);
-    if (kind === "plain" || kind === "markdown") return { text: decodeText(bytes), kind };
-    const text = checkedText(await this.#extractor.extract(kind, bytes, signal));
-    return { text, kind: kind === "pdf" ? "plain" : "markdown" };
+    const isText = kind === "plain" || kind === "markdown";
+    const text = isText ? decodeText(bytes) : checkedText(await extractor.extract(kind, bytes, signal));
+    if (text.length > maxChars) throw new OverBounds("It has too much text.");
+    return { text, kind: isText ? kind : kind === "pdf" ? "plain" : "markdown" };
   }
 
   /** Takes out fragments that were stored and never became visible. */

@@ -4,6 +4,12 @@ export const corpusLimits = {
   maxUploadBytes: 32 * 1024 * 1024,
   maxUploadOverheadBytes: 64 * 1024,
   maxFilenameChars: 255,
+  maxMediaTypeChars: 128,
+  /** Uploads in parts of one tenant that have not ended, and those that can still be asked about; parts of each. */
+  maxOpenUploadsPerTenant: 32,
+  keptUploadsPerTenant: 1_000,
+  maxPartsPerUpload: 1_000,
+  uploadMs: 3_600_000,
   /** Text of a file that is to be ingested, in UTF-16 units. */
   maxTextChars: 8 * 1024 * 1024,
   /** Reading one PDF, DOCX or HTML document, in a process of its own. */
@@ -12,6 +18,10 @@ export const corpusLimits = {
   maxParts: 4_096,
   maxExtractMs: 60_000,
   maxExtractBytes: 768 * 1024 * 1024,
+  /** What a document may take before it makes way for other tenants' and waits for its turn among the large ones. */
+  quickDocumentMs: 3_000,
+  quickExtractBytes: 256 * 1024 * 1024,
+  quickTextChars: 256 * 1024,
   minChunkTokens: 16,
   maxChunkTokens: 4096,
   defaultChunkTokens: 256,
@@ -29,7 +39,9 @@ export const corpusLimits = {
   maxMetadataValueChars: 512,
   maxFilterNodes: 64,
   maxFilterDepth: 8,
+  /** Values of one list, and of all lists of one filter. */
   maxFilterValues: 256,
+  maxFilterValuesInAll: 1_024,
   maxQueryChars: 16_384,
   maxQueriesPerSearch: 16,
   maxSearchResults: 50,

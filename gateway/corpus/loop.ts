@@ -28,6 +28,10 @@ export class BackgroundLoop {
     this.#running ??= this.#run();
   }
 
+  get isIdle(): boolean {
+    return this.#running === undefined;
+  }
+
   /** Resolves when nothing is left to do, or after `stop`. */
   async idle(): Promise<void> {
     while (this.#running !== undefined) await this.#running;

@@ -16,6 +16,7 @@ import type { CorpusService } from "./corpora.ts";
 import { type AttributeFilter, passesFilter } from "./filters.ts";
 import { fuse } from "./fuse.ts";
 import { corpusLimits } from "./limits.ts";
+import { Pace } from "./pace.ts";
 import type { QueryVector, Vectorizer } from "./vectorize.ts";
 
 export interface RetrieveRequest {
@@ -75,17 +76,18 @@ type RankedHit = Hit & { readonly corpus: CorpusRow; readonly rank: number };
 export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
   requireAll(deps.corpora, request);
   const query = request.query.slice(0, corpusLimits.maxQueryChars);
+  const passing = await passingFiles(deps, request);
   const weights = request.weights ?? (deps.hybridByDefault ? hybrid : byWords);
   const question = weights.embedding > 0 ? await deps.vectors?.queryVector(query) : undefined;
   if (question === undefined && request.weights !== undefined && weights.embedding > 0) {
     const message = "This server cannot search by vectors.";
     throw new ApiError("unsupported_field", { param: "ranking_options.hybrid_search", message });
   }
-  // What was deleted while the question was embedded is not found.
+  // What was deleted while the files were looked through and the question embedded is not found.
   const rows = requireAll(deps.corpora, request);
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
   const search = {
-    ...request,
+    passing,
     query,
     limit: question === undefined ? limit : Math.max(minHits, limit * hitsPerResult),
   };
@@ -114,21 +116,21 @@ const byRank = (a: RankedHit, b: RankedHit): number => b.rank - a.rank || a.seq 
 interface CorpusSearch {
   readonly query: string;
   readonly limit: number;
-  readonly filters?: AttributeFilter | undefined;
+  readonly passing: PassingFiles;
 }
 
-function wordHits(db: Db, corpus: CorpusRow, { query, limit, filters }: CorpusSearch): readonly RankedHit[] {
-  const hits = searchFullText(db, corpus.seq, query, limit, passingFiles(db, corpus, filters));
+function wordHits(db: Db, corpus: CorpusRow, { query, limit, passing }: CorpusSearch): readonly RankedHit[] {
+  const hits = searchFullText(db, corpus.seq, query, limit, passing?.get(corpus.id));
   return hits.map(({ bm25, ...hit }) => ({ ...hit, corpus, rank: bm25 }));
 }
 
 function vectorHits(
   db: Db,
   corpus: CorpusRow,
-  { limit, filters }: CorpusSearch,
+  { limit, passing }: CorpusSearch,
   question: QueryVector,
 ): readonly RankedHit[] {
-  const hits = searchVectors(db, corpus.seq, { ...question, limit }, passingFiles(db, corpus, filters));
+  const hits = searchVectors(db, corpus.seq, { ...question, limit }, passing?.get(corpus.id));
   return hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine }));
 }
 
@@ -146,11 +148,28 @@ function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly 
   }
 }
 
-/** undefined: all files. */
-function passingFiles(db: Db, corpus: CorpusRow, filter: AttributeFilter | undefined): readonly number[] | undefined {
-  if (filter === undefined) return undefined;
-  const files = listFileAttributes(db, corpus.id);
-  return files.filter((file) => passesFilter(filter, file.attributes)).map((file) => file.seq);
+/** Of each corpus, the files that the filter lets through; undefined: all. */
+type PassingFiles = ReadonlyMap<CorpusId, readonly number[]> | undefined;
+
+const filesPerPiece = 500;
+
+async function passingFiles({ db, corpora }: RetrieveDeps, request: RetrieveRequest): Promise<PassingFiles> {
+  const { filters } = request;
+  if (filters === undefined) return undefined;
+  const pace = new Pace();
+  const passing = new Map<CorpusId, readonly number[]>();
+  for (const { id } of requireAll(corpora, request)) {
+    const seqs: number[] = [];
+    for (let afterSeq = 0; ; ) {
+      const piece = listFileAttributes(db, id, afterSeq, filesPerPiece);
+      for (const { seq, attributes } of piece) if (passesFilter(filters, attributes)) seqs.push(seq);
+      if (piece.length < filesPerPiece) break;
+      afterSeq = piece.at(-1)?.seq ?? afterSeq;
+      await pace.breathe();
+    }
+    passing.set(id, seqs);
+  }
+  return passing;
 }
 
 /**
