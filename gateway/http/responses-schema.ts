@@ -149,11 +149,7 @@ export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRe
     model: body.model,
     messages: [...system, ...messagesOf(items, parsed.items.length)],
     tools: toolUseOf(functions),
-    documents: (body.documents ?? []).map(({ id, title, text }, index) => ({
-      id: id ?? `document-${index}`,
-      title,
-      text,
-    })),
+    documents: body.documents ?? [],
     fileSearch,
     maxTokens: body.max_output_tokens,
     params: generateParams({ ...body, response_format: body.text?.format?.grammar }),

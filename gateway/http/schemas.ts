@@ -28,6 +28,18 @@ const document = z.strictObject({
   text: z.string().min(1),
 });
 
+/** Reports tell of documents by id, so no two have the same; one without is known by its place. */
+const documents = z
+  .array(document)
+  .max(limits.documents)
+  .transform((entries) => entries.map(({ id, title, text }, index) => ({ id: id ?? `document-${index}`, title, text })))
+  .superRefine((entries, context) => {
+    const ids = entries.map(({ id }) => id);
+    const twice = ids.findIndex((id, index) => ids.indexOf(id) !== index);
+    if (twice < 0) return;
+    context.addIssue({ code: "custom", path: [twice, "id"], message: "another document has this id", input: entries });
+  });
+
 const tokenId = z
   .int()
   .min(0)
@@ -102,7 +114,7 @@ export const samplingFields = {
 export const chatFields = {
   model: z.string().min(1).max(limits.shortStringChars),
   messages: chatMessages,
-  documents: optional(z.array(document).max(limits.documents)),
+  documents: optional(documents),
   max_tokens: optional(z.int().min(1)),
   max_completion_tokens: optional(z.int().min(1)),
   min_tokens: optional(z.int().min(0)),
@@ -177,9 +189,6 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   }
   if (body.top_logprobs !== undefined && body.logprobs !== true) refuse(["top_logprobs"], "needs logprobs: true");
   if (body.stream_options !== undefined && body.stream !== true) refuse(["stream_options"], "needs stream: true");
-  const ids = documentIds(body);
-  const twice = ids.findIndex((id, index) => ids.indexOf(id) !== index);
-  if (twice >= 0) refuse(["documents", twice, "id"], "another document has this id");
   const minTokens = body.min_tokens ?? 0;
   const maxTokens = body.max_completion_tokens ?? body.max_tokens ?? Number.POSITIVE_INFINITY;
   if (minTokens > maxTokens) refuse(["min_tokens"], "is more than max_tokens");
@@ -192,20 +201,14 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   if (body.ignore_eos === true) refuse(["ignore_eos"], `cannot stand beside ${other}`);
 }
 
-function documentIds(body: Pick<Body, "documents">): readonly string[] {
-  return (body.documents ?? []).map((entry, index) => entry.id ?? `document-${index}`);
-}
-
 function toRequest(body: Body): ChatBody {
-  const ids = documentIds(body);
   const { lowered, breakpoints } = body.messages;
   const { caches, retention } = cacheUse(body, breakpoints);
-  const documents = (body.documents ?? []).map(({ title, text }, index) => ({ id: ids[index] ?? "", title, text }));
   const request: ChatRequest = {
     model: body.model,
     messages: lowered,
     tools: toolUseOf(chatToolsAsked(body)),
-    documents,
+    documents: body.documents ?? [],
     fileSearch: body.file_search,
     maxTokens: body.max_completion_tokens ?? body.max_tokens,
     params: generateParams(body),

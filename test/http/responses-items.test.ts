@@ -44,6 +44,15 @@ test("a format is a grammar for the worker, and told as it was asked for", async
   expect(submits().map(({ params }) => params.grammar !== undefined)).toEqual([true, true, false]);
 });
 
+test("two documents of one id are refused: a report by id would tell of both as one", async () => {
+  const { app, submits } = chatRig();
+  const documents = [{ id: "a", text: "in the row" }, { text: "of the two" }, { id: "a", text: "another" }];
+  const refused = await post(app, { ...question, documents }, { path });
+  expect(refused.status).toBe(400);
+  expect(await refused.json()).toMatchObject({ error: { code: "invalid_value", param: "documents[2].id" } });
+  expect(submits()).toEqual([]);
+});
+
 test("store: false leaves nothing", async () => {
   const { app } = chatRig();
   const { id } = await send(app, { ...question, store: false });
