@@ -35,24 +35,52 @@ const unknownType = "must be eq, ne, gt, gte, lt, lte, in, nin, and or or";
 /** Levels are spelled out, so that a filter of any depth cannot exhaust the parser's stack. */
 function filterSchema(depth: number): z.ZodType<AttributeFilter> {
   if (depth === 1) return z.discriminatedUnion("type", [singleComparison, setComparison], unknownType);
-  const compound = z.strictObject({
-    type: z.enum(["and", "or"]),
-    filters: z
-      .array(filterSchema(depth - 1))
-      .min(1)
-      .max(corpusLimits.maxFilterNodes),
-  });
+  const filters = z
+    .array(filterSchema(depth - 1))
+    .min(1)
+    .max(corpusLimits.maxFilterNodes);
+  const compound = z.strictObject({ type: z.enum(["and", "or"]), filters });
   return z.discriminatedUnion("type", [singleComparison, setComparison, compound], unknownType);
 }
 
-/** Bounded in depth and in the number of comparisons. */
-export const attributeFilterSchema = filterSchema(corpusLimits.maxFilterDepth).refine(
-  (filter) => nodeCount(filter) <= corpusLimits.maxFilterNodes,
-  { message: `a filter can have at most ${corpusLimits.maxFilterNodes} parts` },
-);
+/** Bounded in depth, in the number of comparisons and in that of their values, before any of them is checked. */
+export const attributeFilterSchema: z.ZodType<AttributeFilter> = z.preprocess((filter, context) => {
+  const fault = new FilterSize().faultOf(filter, [], 1);
+  if (fault === undefined) return filter;
+  context.addIssue({ code: "custom", input: filter, ...fault });
+  return z.NEVER;
+}, filterSchema(corpusLimits.maxFilterDepth));
 
-function nodeCount(filter: AttributeFilter): number {
-  return "filters" in filter ? filter.filters.reduce((sum, inner) => sum + nodeCount(inner), 1) : 1;
+interface SizeFault {
+  readonly path: (string | number)[];
+  readonly message: string;
+}
+
+/** Looks at no more of a filter than is allowed; what its parts are is for the schema to say. */
+class FilterSize {
+  #parts = 0;
+  #values = 0;
+
+  faultOf(part: unknown, path: readonly (string | number)[], depth: number): SizeFault | undefined {
+    const { maxFilterNodes, maxFilterDepth, maxFilterValues, maxFilterValuesInAll } = corpusLimits;
+    this.#parts += 1;
+    if (this.#parts > maxFilterNodes) return { path: [], message: `a filter can have at most ${maxFilterNodes} parts` };
+    if (typeof part !== "object" || part === null) return undefined;
+    if (depth > maxFilterDepth) return { path: [...path], message: `nested more than ${maxFilterDepth} deep` };
+    const { value, filters } = part as { readonly value?: unknown; readonly filters?: unknown };
+    if (Array.isArray(value)) {
+      this.#values += value.length;
+      const most = (count: string) => ({ path: [...path, "value"], message: `a filter can have at most ${count}` });
+      if (value.length > maxFilterValues) return most(`${maxFilterValues} values in a list`);
+      if (this.#values > maxFilterValuesInAll) return most(`${maxFilterValuesInAll} values in all its lists`);
+    }
+    if (!Array.isArray(filters)) return undefined;
+    for (const [index, inner] of filters.entries()) {
+      const fault = this.faultOf(inner, [...path, "filters", index], depth + 1);
+      if (fault !== undefined) return fault;
+    }
+    return undefined;
+  }
 }
 
 /**
