@@ -99,7 +99,6 @@ function addFiles(path: string, dataDir: string): BackupReport {
  */
 export function restoreFolder(source: string, dataDir: string): BackupReport {
   if (!existsSync(source)) throw new BackupError(`there is no file ${source}`);
-  mkdirSync(dataDir, { recursive: true, mode: 0o700 });
   const database = join(dataDir, databaseName);
   const aside = `${database}.restore`;
   let unlock: (() => void) | undefined;

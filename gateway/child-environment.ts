@@ -1,5 +1,5 @@
 /** Environments of the processes that the gateway starts. */
-import type { Config } from "./config.ts";
+import { type Config, settingNames } from "./config.ts";
 
 /** Settings of the worker that the gateway passes on when they are set, without reading them. */
 const passedOn = [
@@ -9,10 +9,22 @@ const passedOn = [
   "LD_LIBRARY_PATH",
   "CUDA_VISIBLE_DEVICES",
   "SPANGATE_BLOCK_TOKENS",
-  "SPANGATE_STEP_TOKENS",
+  "SPANGATE_ISA",
   "SPANGATE_KV_POSITIONS",
+  "SPANGATE_KV_TYPE",
+  "SPANGATE_MAX_PREFILL_BESIDE_DECODE",
+  "SPANGATE_MAX_RUNNING",
+  "SPANGATE_MAX_WAITING",
+  "SPANGATE_STEP_TOKENS",
 ];
-const passedOnPrefixes = ["SPANGATE_KV_TYPE", "SPANGATE_MAX_", "SPANGATE_ISA", "SPANGATE_KERNEL"];
+/** Of the command line. */
+const clientSettings = ["SPANGATE_URL", "SPANGATE_API_KEY"];
+
+/** Names in the environment that look like settings and are none: misspelled ones would be ignored without a word. */
+export function unknownSettings(env: Readonly<Record<string, string | undefined>>): readonly string[] {
+  const known = new Set([...settingNames, ...passedOn, ...clientSettings]);
+  return Object.keys(env).filter((name) => name.startsWith("SPANGATE_") && !known.has(name));
+}
 
 /** The whole environment of the embedder process. */
 export function embedderEnvironment(
@@ -40,7 +52,7 @@ export function workerEnvironment(
   if (config.kvBytes !== undefined) result.SPANGATE_KV_BYTES = String(config.kvBytes);
   for (const [name, value] of Object.entries(env)) {
     if (value === undefined || value === "") continue;
-    if (passedOn.includes(name) || passedOnPrefixes.some((prefix) => name.startsWith(prefix))) result[name] = value;
+    if (passedOn.includes(name)) result[name] = value;
   }
   return result;
 }

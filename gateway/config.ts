@@ -237,6 +237,9 @@ const schema = z.object({
   SPANGATE_LOG: z.enum(logLevels, { error: `must be one of ${logLevels.join(", ")}` }).default("info"),
 });
 
+/** What of the environment is read here. */
+export const settingNames: readonly string[] = Object.keys(schema.shape);
+
 /**
  * @param env the process's environment; an empty variable counts as unset
  * @throws Error naming the variable and what is wrong with it

@@ -43,7 +43,7 @@ export function listen(
     if (code === "EADDRINUSE") {
       throw new Error(`${where} is in use; set SPANGATE_PORT to another port (0 takes any free one)`, { cause });
     }
-    throw new Error(`cannot listen on ${where}`, { cause });
+    throw new Error(`cannot listen on ${where} (${code ?? "unknown"}); set SPANGATE_HOST and SPANGATE_PORT`, { cause });
   }
 }
 

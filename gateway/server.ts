@@ -1,5 +1,4 @@
 /** Composition root: the only file that wires. `main.ts` runs it as a program, tests run it in their own process. */
-import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Hono } from "hono";
 import { DbError } from "../db/errors.ts";
@@ -10,6 +9,7 @@ import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
 import { BatchService } from "./batches/service.ts";
 import { ComparedPrompts } from "./compared-prompts.ts";
+import { unknownSettings } from "./child-environment.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
@@ -73,6 +73,7 @@ const withoutVectors = "searches go by words alone: the extension sqlite-vec can
 /** @throws Error in one sentence for the operator: a bad model folder, a port in use, a damaged database */
 export async function startServer(config: Config, options: StartOptions): Promise<RunningServer> {
   const log = options.log ?? createLog(config.logLevel);
+  for (const name of unknownSettings(options.env)) log("warn", "there is no such setting", { name });
   const text = openText(config);
   const workers = openWorkers(
     config,
@@ -88,7 +89,6 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const embedding = openEmbedding(config, options.env, text.tokenizer, log);
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if (config.embeddingModelDir !== undefined) await embedding.card();
-  mkdirSync(config.dataDir, { recursive: true, mode: 0o700 });
   const unlockFolder = lockFolder(config.dataDir);
   const db = openDb(join(config.dataDir, "spangate.db"));
   const closeData = (): void => {

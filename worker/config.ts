@@ -1,7 +1,10 @@
 /** The worker's configuration: environment -> one frozen object. The gateway's supervisor sets these. */
 import { z } from "zod";
 
-const number = (min: number, max: number) => z.coerce.number({ error: "must be a number" }).int().min(min).max(max);
+const number = (min: number, max: number) => {
+  const error = `must be a number from ${min} to ${max}`;
+  return z.coerce.number({ error }).int({ error }).min(min, { error }).max(max, { error });
+};
 const int = (min: number, max: number, fallback: number) => number(min, max).default(fallback);
 
 const schema = z.object({

@@ -4,15 +4,15 @@ import { type CommandInput, UsageError } from "./command.ts";
 
 const defaultUrl = "http://127.0.0.1:8080";
 
-/** @param role "platform" falls back on SPANGATE_ADMIN_KEY, the key that the server's first start was given. */
+/** @param role "platform" prefers SPANGATE_ADMIN_KEY, the key that the server's first start was given. */
 export function connect(input: CommandInput, role: "tenant" | "platform" = "tenant"): HttpClient {
   return new HttpClient(serverOf(input, role));
 }
 
 /** @throws UsageError without an API key */
 export function serverOf(input: CommandInput, role: "tenant" | "platform" = "tenant"): HttpClientOptions {
-  const fallback = role === "platform" ? process.env.SPANGATE_ADMIN_KEY : undefined;
-  const apiKey = input.text("api-key") ?? process.env.SPANGATE_API_KEY ?? fallback;
+  const { SPANGATE_ADMIN_KEY: adminKey, SPANGATE_API_KEY: tenantKey } = process.env;
+  const apiKey = input.text("api-key") || (role === "platform" && adminKey) || tenantKey;
   if (!apiKey) throw new UsageError("no API key: pass --api-key or set SPANGATE_API_KEY");
   return { url: input.text("url") ?? process.env.SPANGATE_URL ?? defaultUrl, apiKey };
 }

@@ -1,4 +1,5 @@
 /** Log lines about requests that failed. */
+import { DbError } from "../../db/errors.ts";
 import type { ApiError } from "../errors.ts";
 import { type Log, placeOf } from "../log.ts";
 
@@ -10,6 +11,8 @@ export function logFailure(log: Log, error: ApiError, requestId: string): void {
     requestId,
     code: error.code,
     kind,
+    // Names a statement and a code, never a value.
+    reason: cause instanceof DbError ? cause.message : undefined,
     at: placeOf(cause),
   });
 }

@@ -2,6 +2,7 @@
  * Usage by day and tenant. Runs are added up in memory and written together, so that no request waits for a disk;
  * a crash loses what came in the last second.
  */
+import { DbError } from "../../db/errors.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page } from "../../db/page.ts";
 import { addUsage, listUsage, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
@@ -62,9 +63,11 @@ export class UsageLedger {
   #tryFlush(): void {
     try {
       this.#flush();
-    } catch {
+    } catch (error) {
       // It stays in memory and is tried again.
-      this.#log("error", "usage could not be written");
+      this.#log("error", "usage could not be written", {
+        reason: error instanceof DbError ? error.message : undefined,
+      });
     }
   }
 

@@ -1,19 +1,28 @@
 /** The whole gateway over real processes and sockets; only the model is missing. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import OpenAI from "openai";
 import { parseConfig } from "../../gateway/config.ts";
+import type { Log } from "../../gateway/log.ts";
 import { type RunningServer, startServer } from "../../gateway/server.ts";
 
 const adminKey = "test-admin-key-0123456789";
 const fakeWorker = join(import.meta.dir, "..", "dispatch", "fake-worker.ts");
 const dataDir = mkdtempSync(join(tmpdir(), "spangate-server-"));
 
-const start = (settings: Record<string, string>, workerArguments: readonly string[] = []): Promise<RunningServer> => {
+const start = (
+  settings: Record<string, string>,
+  workerArguments: readonly string[] = [],
+  log?: Log,
+): Promise<RunningServer> => {
   const env = { ...process.env, SPANGATE_PORT: "0", SPANGATE_ADMIN_KEY: adminKey, SPANGATE_LOG: "silent", ...settings };
-  return startServer(parseConfig(env), { env, workerArgv: [process.execPath, fakeWorker, ...workerArguments] });
+  return startServer(parseConfig(env), {
+    env,
+    workerArgv: [process.execPath, fakeWorker, ...workerArguments],
+    ...(log && { log }),
+  });
 };
 
 const context = { server: undefined as RunningServer | undefined, apiKey: "" };
@@ -136,7 +145,46 @@ describe("things that go wrong", () => {
     const port = new URL(url()).port;
     const other = mkdtempSync(join(tmpdir(), "spangate-port-"));
     await expect(start({ SPANGATE_DATA: other, SPANGATE_PORT: port })).rejects.toThrow(/in use; set SPANGATE_PORT/);
+    // An address for documentation: no machine has it.
+    const nowhere = start({ SPANGATE_DATA: other, SPANGATE_HOST: "192.0.2.1" });
+    await expect(nowhere).rejects.toThrow(/^cannot listen on 192\.0\.2\.1:0 \(\w+\); set SPANGATE_HOST/);
     rmSync(other, { recursive: true, force: true });
+  });
+
+  test("a data folder that cannot be made, or is a file, is one sentence that names the variable", async () => {
+    const file = join(mkdtempSync(join(tmpdir(), "spangate-file-")), "file");
+    writeFileSync(file, "");
+    for (const folder of [file, join(file, "below")]) {
+      const failed = start({ SPANGATE_DATA: folder });
+      await expect(failed).rejects.toThrow(
+        new RegExp(`cannot make the data folder ${folder} \\(\\w+\\); set SPANGATE_DATA`),
+      );
+    }
+    rmSync(dirname(file), { recursive: true, force: true });
+  });
+
+  test("a misspelled setting is told of, and one that the worker or the command line reads is not", async () => {
+    const dir = mkdtempSync(join(tmpdir(), "spangate-settings-"));
+    const warned: unknown[] = [];
+    const settings = {
+      SPANGATE_DATA: dir,
+      SPANGATE_KVBYTES: "1",
+      SPANGATE_MAX_RUNING: "1",
+      SPANGATE_KV_TYPE: "float16",
+      SPANGATE_MAX_PREFILL_BESIDE_DECODE: "64",
+      SPANGATE_URL: "http://127.0.0.1",
+      SPANGATE_API_KEY: "sk-x",
+    };
+    const server = await start(settings, [], (level, message, fields) => {
+      if (level === "warn") warned.push([message, fields]);
+    });
+    await server.stop();
+    rmSync(dir, { recursive: true, force: true });
+    const message = "there is no such setting";
+    expect(warned).toEqual([
+      [message, { name: "SPANGATE_KVBYTES" }],
+      [message, { name: "SPANGATE_MAX_RUNING" }],
+    ]);
   });
 
   test("a folder without a model is one sentence that names the file", async () => {

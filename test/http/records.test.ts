@@ -96,6 +96,7 @@ describe("usage", () => {
     report: {
       workerId: "worker-0",
       timings: { queueMs: 1, prefillMs: 1, ttftMs: 1 },
+      times: { queueMs: 1, firstTokenMs: 2, totalMs: 3 },
       usage: { promptTokens, cachedTokens, cacheWriteTokens: promptTokens - cachedTokens },
     } as never,
   });

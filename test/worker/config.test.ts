@@ -31,6 +31,7 @@ test.each([
   [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],
   [{ SPANGATE_KV_POSITIONS: "absolute" }, 'SPANGATE_KV_POSITIONS: must be "deferred" or "relocate"'],
   [{ SPANGATE_KV_BYTES: "many" }, "SPANGATE_KV_BYTES: must be a number"],
+  [{ SPANGATE_MAX_WAITING: "-1" }, "SPANGATE_MAX_WAITING: must be a number from 0 to 100000"],
 ])("%j is refused by name", (env, message) => {
   expect(() => parseWorkerConfig({ ...folder, ...env })).toThrow(message);
 });
