@@ -37,7 +37,7 @@ export class Corpus {
     this.#deps = deps;
     this.#content = new ContentStore(deps.contentDir);
     this.#vectorizer = deps.embedder === undefined ? undefined : new Vectorizer(db, deps.embedder, log);
-    this.#ingestor = new Ingestor(db, this.#content, tokenizer, log, () => this.#vectorizer?.wake());
+    this.#ingestor = new Ingestor(db, this.#content, tokenizer, log, (firstSeq) => this.#vectorizer?.wake(firstSeq));
     this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log, () => this.pins.wake());
     this.files = new FileService(db, this.#content, () => this.#sweeper.wake());
     this.corpora = new CorpusService(db, corpusSalt, {

@@ -64,11 +64,11 @@ export class Ingestor {
   readonly #content: ContentStore;
   readonly #tokenizer: Tokenizer;
   readonly #log: Log;
-  readonly #onCompleted: () => void;
+  readonly #onCompleted: (firstSeq: number) => void;
   readonly #lanes: IngestLanes;
 
-  /** @param onCompleted called when a file's fragments have become visible */
-  constructor(db: Db, content: ContentStore, tokenizer: Tokenizer, log: Log, onCompleted: () => void) {
+  /** @param onCompleted called when a file's fragments have become visible; the first of them */
+  constructor(db: Db, content: ContentStore, tokenizer: Tokenizer, log: Log, onCompleted: (firstSeq: number) => void) {
     this.#db = db;
     this.#content = content;
     this.#tokenizer = tokenizer;
@@ -140,8 +140,9 @@ export class Ingestor {
       const inserted = insertFragments(this.#db, corpus.seq, file, piece);
       return inserted && completeFile(this.#db, file, Buffer.byteLength(text));
     });
-    if (current) this.#onCompleted();
-    else await this.#removeAll(file);
+    if (!current) return await this.#removeAll(file);
+    const [first] = peekFragments(this.#db, file.seq, 1);
+    if (first !== undefined) this.#onCompleted(first.seq);
   }
 
   /** @throws FileError with the reason why there is none, OverBounds where it is too large for the lane */

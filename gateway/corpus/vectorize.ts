@@ -34,8 +34,10 @@ export class Vectorizer {
   readonly #log: Log;
   readonly #loop: BackgroundLoop;
   #model: VectorModel | undefined;
-  /** All fragments up to here have been looked at: files become visible one after the other. */
+  /** All fragments up to here have been looked at. */
   #doneSeq = 0;
+  /** The first of those that became visible meanwhile: it may be older than what was looked at. */
+  #newSeq = 0;
 
   constructor(db: Db, embedder: Embedder, log: Log) {
     this.#db = db;
@@ -44,8 +46,9 @@ export class Vectorizer {
     this.#loop = new BackgroundLoop("embedding of fragments", log, (signal) => this.#embedAll(signal));
   }
 
-  /** Call when fragments have become visible. */
-  wake(): void {
+  /** Call when fragments have become visible, those from `firstSeq` on among them. */
+  wake(firstSeq = 0): void {
+    this.#newSeq = Math.min(this.#newSeq, firstSeq);
     if (this.#db.hasVectors) this.#loop.wake();
   }
 
@@ -87,6 +90,8 @@ export class Vectorizer {
     }
     const pace = new Pace();
     const lastSeq = lastVisibleSeq(this.#db);
+    this.#doneSeq = Math.min(this.#doneSeq, this.#newSeq - 1);
+    this.#newSeq = Number.POSITIVE_INFINITY;
     while (this.#doneSeq < lastSeq && !signal.aborted) {
       const windowEnd = Math.min(this.#doneSeq + rowsPerWindow, lastSeq);
       const range = { afterSeq: this.#doneSeq, lastSeq: windowEnd, limit: fragmentsPerPiece };

@@ -96,6 +96,26 @@ describe("a large document of one tenant", () => {
   }, 60_000);
 });
 
+test("vectors: a large document's are made although its fragments are older than those of one that was done first", async () => {
+  await world.close();
+  const embedder = {
+    card: () => Promise.resolve({ modelId: "ones", dimensions: 8 }),
+    embed: (texts: readonly string[]) => Promise.resolve(texts.map(() => new Float32Array(8).fill(1))),
+  };
+  world = createWorld(world.dir, { embedder });
+  const [large, small] = owners(2) as [Owner, Owner];
+  const long = await upload(large, "long.txt", longText(2 * corpusLimits.quickTextChars));
+  const file = await upload(small, "a.txt", "One sentence.");
+  const count = (what: string) => world.db.client.query<{ n: number }, []>(`select count(*) n from ${what}`).get()?.n;
+  await attach(large, [long]);
+  while (count("fragments") === 0) await nextTurn();
+  await attach(small, [file]);
+  while (count("fragment_vectors") === 0) await nextTurn();
+  expect(statusOf(large, long)).toBe("in_progress");
+  await world.corpus.idle();
+  expect(count("fragment_vectors")).toBe(count("fragments") as number);
+}, 60_000);
+
 /** Rows to be ingested, and a record of who was asked to ingest them. */
 function pendingRows(owner: Owner, count: number): readonly CorpusFileRow[] {
   const { tenantId, store } = owner;
