@@ -15,6 +15,8 @@ export const idPrefixes = {
   response: "resp_",
   batch: "batch_",
   batchRequest: "batch_req_",
+  upload: "upload_",
+  uploadPart: "part_",
   auditEvent: "audit_",
 } as const;
 
@@ -30,6 +32,8 @@ export type JobId = Id<"job">;
 export type AuditEventId = Id<"auditEvent">;
 export type ResponseId = Id<"response">;
 export type BatchId = Id<"batch">;
+export type UploadId = Id<"upload">;
+export type UploadPartId = Id<"uploadPart">;
 
 const alphabet = "0123456789abcdefghijklmnopqrstuvwxyz";
 const randomChars = 24;

@@ -11,6 +11,8 @@ import type {
   JobId,
   ResponseId,
   TenantId,
+  UploadId,
+  UploadPartId,
 } from "./ids.ts";
 
 export type AttributeValue = string | number | boolean;
@@ -263,4 +265,29 @@ export const batchResults = sqliteTable("batch_results", {
   line: integer("line").notNull(),
   isError: integer("is_error", { mode: "boolean" }).notNull(),
   body: text("body").notNull(),
+});
+
+export type UploadStatus = "pending" | "completed" | "cancelled" | "expired";
+
+export const uploads = sqliteTable("uploads", {
+  seq: seq(),
+  id: text("id").$type<UploadId>().notNull(),
+  tenantId: text("tenant_id").$type<TenantId>().notNull(),
+  filename: text("filename").notNull(),
+  purpose: text("purpose").notNull(),
+  mediaType: text("media_type").notNull(),
+  byteCount: integer("byte_count").notNull(),
+  status: text("status").$type<UploadStatus>().notNull(),
+  fileId: text("file_id").$type<FileId>(),
+  createdAt: createdAt(),
+  expiresAt: integer("expires_at").notNull(),
+});
+
+export const uploadParts = sqliteTable("upload_parts", {
+  seq: seq(),
+  id: text("id").$type<UploadPartId>().notNull(),
+  uploadSeq: integer("upload_seq").notNull(),
+  sha256: text("sha256").notNull(),
+  byteCount: integer("byte_count").notNull(),
+  createdAt: createdAt(),
 });

@@ -2,7 +2,18 @@ import { and, count, eq, isNull, ne, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
-import { apiKeys, batches, corpora, corpusFiles, corpusGrants, files, jobs, responses, tenants } from "./schema.ts";
+import {
+  apiKeys,
+  batches,
+  corpora,
+  corpusFiles,
+  corpusGrants,
+  files,
+  jobs,
+  responses,
+  tenants,
+  uploads,
+} from "./schema.ts";
 
 export type TenantRow = typeof tenants.$inferSelect;
 
@@ -101,6 +112,11 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
       orm.delete(responses).where(eq(responses.tenantId, id)).run();
       orm.delete(batches).where(eq(batches.tenantId, id)).run();
       orm
+        .update(uploads)
+        .set({ status: "expired" })
+        .where(and(eq(uploads.tenantId, id), eq(uploads.status, "pending")))
+        .run();
+      orm
         .update(jobs)
         .set({ status: "cancelled", finishedAt: now })
         .where(and(eq(jobs.tenantId, id), isNull(jobs.finishedAt)))
@@ -127,6 +143,7 @@ export function removeSweptTenants(db: Db): void {
     orm.run(sql`delete from tenants where status = 'deleting'
       and not exists (select 1 from corpora where corpora.tenant_id = tenants.id)
       and not exists (select 1 from files where files.tenant_id = tenants.id)
+      and not exists (select 1 from uploads where uploads.tenant_id = tenants.id)
       and not exists (select 1 from jobs where jobs.tenant_id = tenants.id)`),
   );
 }

@@ -8,8 +8,8 @@ import { version } from "../package.json";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
 import { BatchService } from "./batches/service.ts";
-import { ComparedPrompts } from "./compared-prompts.ts";
 import { unknownSettings } from "./child-environment.ts";
+import { ComparedPrompts } from "./compared-prompts.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
@@ -37,6 +37,7 @@ import { queryRunner } from "./http/query-runner.ts";
 import type { RouteDeclaration } from "./http/route.ts";
 import { addLimitRoutes } from "./http/tenant-limits.ts";
 import { addTenantRoutes } from "./http/tenants.ts";
+import { addUploadRoutes } from "./http/uploads.ts";
 import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
 import { listen } from "./listen.ts";
@@ -108,7 +109,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   });
   const corpus = new Corpus({
     db,
-    contentDir: join(config.dataDir, "files"),
+    dataDir: config.dataDir,
     tokenizer: text.tokenizer,
     corpusSalt: (corpusId, epoch, tenantId) => {
       const salt = tenants.corpusSalt(corpusId, epoch);
@@ -205,6 +206,8 @@ function openApp(parts: AppParts): Hono<AppEnv> {
     log,
   };
   const bulk = openBulk(query, rateLimiter, () => poolTokens(registry.card()));
+  const uploads = new ConcurrencyLimiter(limits.uploadsPerTenant);
+  const downloads = new ConcurrencyLimiter(limits.downloadsPerTenant);
   const createdMs = Date.now();
   return createApp({
     authenticator: tenants.apiKeys,
@@ -212,12 +215,8 @@ function openApp(parts: AppParts): Hono<AppEnv> {
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus }),
       (it) => addLimitRoutes(it, tenants),
-      (it) =>
-        addFileRoutes(it, {
-          corpus,
-          uploads: new ConcurrencyLimiter(limits.uploadsPerTenant),
-          downloads: new ConcurrencyLimiter(limits.downloadsPerTenant),
-        }),
+      (it) => addFileRoutes(it, { corpus, uploads, downloads }),
+      (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),

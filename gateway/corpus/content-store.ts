@@ -3,25 +3,28 @@
  * so a row that names them never points at nothing. The reverse, bytes without a row after a crash, is
  * collected at start.
  */
-import { mkdirSync, readdirSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync } from "node:fs";
 import { type FileHandle, open, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { type FileId, parseId } from "../../db/ids.ts";
+import { type Id, type IdKind, parseId } from "../../db/ids.ts";
 import { ApiError } from "../errors.ts";
 
-export class ContentStore {
+export class ContentStore<Kind extends IdKind = "file"> {
   readonly #dir: string;
+  /** Of the ids that name its files. */
+  readonly #kind: Kind;
   /** What the folder held before this process wrote to it. */
   readonly #namesAtStart: readonly string[];
 
-  constructor(dir: string) {
+  constructor(dir: string, kind: Kind) {
     mkdirSync(dir, { recursive: true, mode: 0o700 });
     this.#dir = dir;
+    this.#kind = kind;
     this.#namesAtStart = readdirSync(dir);
   }
 
   /** @throws ApiError storage_full */
-  async write(id: FileId, bytes: Uint8Array): Promise<void> {
+  async write(id: Id<Kind>, bytes: Uint8Array): Promise<void> {
     const path = join(this.#dir, id);
     const aside = `${path}.tmp`;
     try {
@@ -40,7 +43,7 @@ export class ContentStore {
     }
   }
 
-  async read(id: FileId): Promise<Uint8Array> {
+  async read(id: Id<Kind>): Promise<Uint8Array> {
     return readFile(join(this.#dir, id));
   }
 
@@ -49,7 +52,7 @@ export class ContentStore {
    * @param closed called then
    * @throws ApiError not_found
    */
-  async pieces(id: FileId, closed: () => void): Promise<AsyncGenerator<Uint8Array>> {
+  async pieces(id: Id<Kind>, closed: () => void): Promise<AsyncGenerator<Uint8Array>> {
     const file = await open(join(this.#dir, id), "r").catch((cause: unknown) => {
       // Deleted a moment ago, after its row was read.
       throw (cause as { code?: unknown }).code === "ENOENT" ? new ApiError("not_found", { cause }) : cause;
@@ -60,21 +63,25 @@ export class ContentStore {
     return pieces;
   }
 
-  async remove(id: FileId): Promise<void> {
+  async remove(id: Id<Kind>): Promise<void> {
     await rm(join(this.#dir, id), { force: true });
   }
 
   /** Removes what a crash left: bytes that no row names. `known`: every id that has a row. */
-  async removeOrphans(known: ReadonlySet<FileId>): Promise<number> {
+  async removeOrphans(known: ReadonlySet<Id<Kind>>): Promise<number> {
     let removed = 0;
     for (const name of this.#namesAtStart) {
-      const id = parseId("file", name.replace(/\.tmp$/, ""));
+      const id = parseId(this.#kind, name.replace(/\.tmp$/, ""));
       // Anything else in the folder is not ours to remove.
       if (id === undefined || (name === id && known.has(id))) continue;
       await rm(join(this.#dir, name), { force: true });
       removed++;
     }
     return removed;
+  }
+
+  has(id: Id<Kind>): boolean {
+    return existsSync(join(this.#dir, id));
   }
 
   async #syncFolder(): Promise<void> {

@@ -1,4 +1,5 @@
 /** The corpus side as a whole: its services, wired, and their background work. */
+import { join } from "node:path";
 import { corporaOfTenant } from "../../db/corpora.ts";
 import { listAllFileIds } from "../../db/files.ts";
 import { visibleFragmentIds } from "../../db/fragments.ts";
@@ -15,10 +16,12 @@ import type { CorpusDeps } from "./ports.ts";
 import { PrepareService } from "./prepare.ts";
 import { type RetrievedFragment, type RetrieveRequest, readFragments, retrieve } from "./retrieve.ts";
 import { Sweeper } from "./sweep.ts";
+import { UploadService } from "./uploads.ts";
 import { Vectorizer } from "./vectorize.ts";
 
 export class Corpus {
   readonly files: FileService;
+  readonly uploads: UploadService;
   readonly corpora: CorpusService;
   readonly corpusFiles: CorpusFileService;
   readonly fragments: FragmentService;
@@ -35,11 +38,16 @@ export class Corpus {
   constructor(deps: CorpusDeps) {
     const { db, corpusSalt, spans, tokenizer, log } = deps;
     this.#deps = deps;
-    this.#content = new ContentStore(deps.contentDir);
+    this.#content = new ContentStore(join(deps.dataDir, "files"), "file");
     this.#vectorizer = deps.embedder === undefined ? undefined : new Vectorizer(db, deps.embedder, log);
     this.#ingestor = new Ingestor(db, this.#content, tokenizer, log, (firstSeq) => this.#vectorizer?.wake(firstSeq));
     this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log, () => this.pins.wake());
     this.files = new FileService(db, this.#content, () => this.#sweeper.wake());
+    this.uploads = new UploadService({
+      ...{ db, files: this.files, nowMs: Date.now, log },
+      parts: new ContentStore(join(deps.dataDir, "parts"), "uploadPart"),
+      onTenantSwept: () => this.#sweeper.wake(),
+    });
     this.corpora = new CorpusService(db, corpusSalt, {
       deleted: (corpusId, salt) => {
         // At once: the workers hear of it before anything else of what the deletion brings.
@@ -68,6 +76,7 @@ export class Corpus {
     const removed = await this.#content.removeOrphans(known);
     if (removed > 0)
       this.#deps.log("info", "removed bytes of uploads that were never acknowledged", { files: removed });
+    await this.uploads.start();
     this.#sweeper.wake();
     this.#ingestor.wake();
     this.#vectorizer?.wake();
@@ -76,8 +85,9 @@ export class Corpus {
 
   /** Ends background work after the piece at hand; the next start goes on. */
   async stop(): Promise<void> {
-    const { prepare, pins } = this;
+    const { prepare, pins, uploads } = this;
     await Promise.all([
+      uploads.stop(),
       prepare.stop(),
       pins.stop(),
       this.#ingestor.stop(),
@@ -91,6 +101,7 @@ export class Corpus {
     await this.#ingestor.idle();
     await this.#vectorizer?.idle();
     await this.prepare.idle();
+    await this.uploads.idle();
     await this.#sweeper.idle();
     await this.pins.idle();
   }
@@ -136,6 +147,7 @@ export class Corpus {
       this.#deps.spans.evictCorpus(this.corpora.saltOf(corpus));
     }
     this.prepare.abandon((job) => job.tenantId === tenantId);
+    this.uploads.wake();
     this.#sweeper.wake();
   }
 }

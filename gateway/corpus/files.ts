@@ -43,13 +43,13 @@ export class FileService {
     if (upload.bytes.byteLength > corpusLimits.maxUploadBytes) {
       throw new ApiError("body_too_large", { param: "file", message: "A file must be at most 32 MiB." });
     }
-    checkFilename(upload.filename);
+    checkFilename(upload.filename, "file");
     return await this.store(tenantId, upload);
   }
 
   /** As `upload`, for files of the server's own making. @throws ApiError storage_full; not_found: the tenant is gone */
   async store(tenantId: TenantId, { filename, purpose, mediaType, bytes }: Upload): Promise<FileRow> {
-    const sha256 = await sha256Of(bytes);
+    const sha256 = await hashOf(bytes, "sha256");
     const present = findFileByContent(this.#db, { tenantId, sha256, filename, purpose });
     if (present !== undefined) return present;
     const id = newId("file");
@@ -118,19 +118,20 @@ export class FileService {
   }
 }
 
-function checkFilename(filename: string): void {
+/** @throws ApiError invalid_value with `param` */
+export function checkFilename(filename: string, param: string): void {
   const tooLong = filename.length > corpusLimits.maxFilenameChars;
   if (filename !== "" && !tooLong && !/\p{Cc}/u.test(filename) && filename.isWellFormed()) return;
   throw new ApiError("invalid_value", {
-    param: "file",
+    param,
     message: "The file needs a name of 1 to 255 characters without control characters.",
   });
 }
 
 /** Hex. In slices, because 32 MiB at once would hold the event loop. */
-async function sha256Of(bytes: Uint8Array): Promise<string> {
+export async function hashOf(bytes: Uint8Array, algorithm: "sha256" | "md5"): Promise<string> {
   const sliceBytes = 1024 * 1024;
-  const hasher = new Bun.CryptoHasher("sha256");
+  const hasher = new Bun.CryptoHasher(algorithm);
   const pace = new Pace();
   for (let at = 0; at < bytes.byteLength; at += sliceBytes) {
     hasher.update(bytes.subarray(at, at + sliceBytes));

@@ -74,8 +74,8 @@ export interface Embedder {
 
 export interface CorpusDeps {
   readonly db: Db;
-  /** Folder of uploaded files' bytes. */
-  readonly contentDir: string;
+  /** Uploaded files' bytes are in its folder `files`, parts of uploads that have not ended in `parts`. */
+  readonly dataDir: string;
   readonly tokenizer: Tokenizer;
   readonly corpusSalt: CorpusSaltOf;
   readonly spans: SpanPort;

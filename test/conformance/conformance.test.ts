@@ -9,6 +9,7 @@ import { openaiBatches } from "./openai-batches.ts";
 import { openaiChat } from "./openai-chat.ts";
 import { openaiFiles } from "./openai-files.ts";
 import { openaiResponses } from "./openai-responses.ts";
+import { openaiUploads } from "./openai-uploads.ts";
 import { Suite } from "./suite.ts";
 import { tools } from "./tools.ts";
 
@@ -22,6 +23,7 @@ afterAll(async () => await suite.stop());
 openaiChat(suite);
 openaiResponses(suite);
 openaiFiles(suite);
+openaiUploads(suite);
 openaiBatches(suite);
 aiSdk(suite);
 anthropic(suite);

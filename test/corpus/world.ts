@@ -114,7 +114,7 @@ export function createWorld(
   const logged: string[] = [];
   const corpus = new Corpus({
     db,
-    contentDir: join(dir, "files"),
+    dataDir: dir,
     tokenizer: { countTokens },
     corpusSalt: (id, epoch) => tenants.corpusSalt(id, epoch),
     spans,

@@ -104,27 +104,28 @@ const param = fc.oneof(
 );
 
 /** A valid form, or one with something wrong in it. */
-const form: fc.Arbitrary<readonly Part[]> = fc
-  .tuple(
-    fc.oneof({ weight: 2, arbitrary: fc.constant("a.md") }, { weight: 3, arbitrary: strangeText }),
-    fc.oneof(fc.constant("Anna works for Tom."), strangeText),
-    fc.oneof({ weight: 4, arbitrary: fc.constant("assistants") }, { weight: 1, arbitrary: strangeText }),
-    fc.array(
-      fc.record({ name: strangeText, filename: fc.option(strangeText, { nil: undefined }), content: strangeText }),
-      {
-        maxLength: 2,
-      },
-    ),
-    fc.boolean(),
-  )
-  .map(([filename, content, purpose, more, isWhole]) => {
-    const file = { name: "file", filename, content };
-    return [
-      ...(isWhole ? [file] : []),
-      { name: "purpose", filename: undefined, content: purpose },
-      ...(isWhole ? [] : more),
-    ];
-  });
+const form = (fileField: string): fc.Arbitrary<readonly Part[]> =>
+  fc
+    .tuple(
+      fc.oneof({ weight: 2, arbitrary: fc.constant("a.md") }, { weight: 3, arbitrary: strangeText }),
+      fc.oneof(fc.constant("Anna works for Tom."), strangeText),
+      fc.oneof({ weight: 4, arbitrary: fc.constant("assistants") }, { weight: 1, arbitrary: strangeText }),
+      fc.array(
+        fc.record({ name: strangeText, filename: fc.option(strangeText, { nil: undefined }), content: strangeText }),
+        {
+          maxLength: 2,
+        },
+      ),
+      fc.boolean(),
+    )
+    .map(([filename, content, purpose, more, isWhole]) => {
+      const file = { name: fileField, filename, content };
+      return [
+        ...(isWhole ? [file] : []),
+        ...(fileField === "file" ? [{ name: "purpose", filename: undefined, content: purpose }] : []),
+        ...(isWhole ? [] : more),
+      ];
+    });
 
 const boundary = "----spangate-fuzz";
 
@@ -139,7 +140,7 @@ function requestTo(route: RouteDeclaration): fc.Arbitrary<HostileRequest> {
   const kind = bodyOf(route);
   const isForm = route.about?.bodyTypes?.[0]?.startsWith("multipart/") === true;
   const body: fc.Arbitrary<HostileRequest["body"]> = isForm
-    ? form
+    ? form(route.path.endsWith("/parts") ? "data" : "file")
     : kind === undefined
       ? fc.option(strangeValue, { nil: undefined, freq: 3 })
       : hostileJson(kind.value);

@@ -143,11 +143,13 @@ class Objects {
     const batch = await post(`/v1/vector_stores/${store}/file_batches`, { file_ids: [file] });
     const job = await post(`/admin/v1/vector_stores/${store}/prepare`);
     const response = await post("/v1/responses", { model, input: "Who is Anna?", max_output_tokens: 2 });
+    const uploaded = { bytes: 8, filename: "a.txt", mime_type: "text/plain", purpose: "assistants" };
     const spoilt = await this.tenant("spoilt", ["inference"]);
     const key = await this.#made(adminKey, `/admin/v1/tenants/${spoilt.id}/keys`, { scopes: ["inference"] });
     return {
       ...(earlier.bulk_id === undefined ? await this.#bulk(apiKey) : earlier),
       file_id: file,
+      upload_id: earlier.upload_id ?? (await post("/v1/uploads", uploaded)),
       vector_store_id: store,
       batch_id: batch,
       request_batch_id: earlier.request_batch_id ?? (await this.#requestBatch(apiKey)),

@@ -7,7 +7,7 @@ import { insertGrant } from "../../db/corpora.ts";
 import { type IdKind, newId } from "../../db/ids.ts";
 import { declaredRoutes, type RouteDeclaration } from "../../gateway/http/route.ts";
 import { type Scope, scopes } from "../../gateway/principal.ts";
-import { call, createStoreApp, type StoreApp, upload } from "./store-app.ts";
+import { call, createStoreApp, form, type StoreApp, upload } from "./store-app.ts";
 
 let it: StoreApp;
 let alice: ReturnType<StoreApp["tenant"]>;
@@ -17,6 +17,8 @@ const owned: Record<string, string> = {};
 let bobsStore = "";
 let bobsFile = "";
 
+const uploadRequest = { bytes: 8, filename: "a.txt", mime_type: "text/plain", purpose: "assistants" };
+
 const kinds: Readonly<Record<string, IdKind>> = {
   file_id: "file",
   vector_store_id: "corpus",
@@ -24,6 +26,7 @@ const kinds: Readonly<Record<string, IdKind>> = {
   job_id: "job",
   tenant_id: "tenant",
   key_id: "apiKey",
+  upload_id: "upload",
 };
 
 /** A body that is valid for the route; `file` stands for a file id. */
@@ -35,6 +38,9 @@ function bodyOf({ method, path }: RouteDeclaration, file: string): unknown {
     "POST /v1/vector_stores/:vector_store_id/files": { file_id: file },
     "POST /v1/vector_stores/:vector_store_id/files/:file_id": { attributes: { a: 1 } },
     "POST /v1/vector_stores/:vector_store_id/file_batches": { file_ids: [file] },
+    "POST /v1/uploads": uploadRequest,
+    "POST /v1/uploads/:upload_id/parts": form("data", "12345678"),
+    "POST /v1/uploads/:upload_id/complete": { part_ids: [newId("uploadPart")] },
     "POST /admin/v1/vector_stores/:vector_store_id/grants": { tenant_id: bob.id },
     "POST /admin/v1/tenants": { name: "n" },
     "PATCH /admin/v1/tenants/:tenant_id": { name: "n" },
@@ -62,8 +68,10 @@ beforeAll(async () => {
   const job = await call(app, alice.key, "POST", `/admin/v1/vector_stores/${store.id}/prepare`);
   await it.world.corpus.idle();
   const key = await call(app, it.adminKey, "POST", `/admin/v1/tenants/${alice.id}/keys`, { scopes: ["inference"] });
+  const pending = await call(app, alice.key, "POST", "/v1/uploads", uploadRequest);
   const ids = {
     file_id: file,
+    upload_id: pending.id,
     vector_store_id: store.id,
     batch_id: batch.id,
     job_id: job.id,

@@ -10,6 +10,7 @@ import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
 import { addPrepareRoutes } from "../../gateway/http/prepare.ts";
 import { addLimitRoutes } from "../../gateway/http/tenant-limits.ts";
 import { addTenantRoutes } from "../../gateway/http/tenants.ts";
+import { addUploadRoutes } from "../../gateway/http/uploads.ts";
 import { addVectorStoreFileRoutes } from "../../gateway/http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "../../gateway/http/vector-stores.ts";
 import { Metrics } from "../../gateway/metrics.ts";
@@ -44,10 +45,12 @@ export function createStoreApp(): StoreApp {
   const { tenants, corpus } = world;
   const logged: string[] = [];
   const records = openRecords(world.db, () => undefined);
+  const uploads = new ConcurrencyLimiter(2);
   const app = createApp({
     authenticator: tenants.apiKeys,
     routes: [
-      (it) => addFileRoutes(it, { corpus, uploads: new ConcurrencyLimiter(2), downloads: new ConcurrencyLimiter(2) }),
+      (it) => addFileRoutes(it, { corpus, uploads, downloads: new ConcurrencyLimiter(2) }),
+      (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),

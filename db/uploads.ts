@@ -1,0 +1,184 @@
+import { and, count, eq, gt, inArray, lte, min, ne, notInArray, sql, sum } from "drizzle-orm";
+import type { TenantId, UploadId, UploadPartId } from "./ids.ts";
+import type { Db } from "./open.ts";
+import { uploadParts, uploads } from "./schema.ts";
+import { findTenant } from "./tenants.ts";
+
+export type UploadRow = typeof uploads.$inferSelect;
+export type UploadPartRow = typeof uploadParts.$inferSelect;
+type NewUpload = Omit<UploadRow, "seq" | "status" | "fileId">;
+
+const isPending = eq(uploads.status, "pending");
+
+/**
+ * Of those that have ended the newest stay.
+ * @returns undefined when the tenant is gone
+ */
+export function insertUpload(db: Db, row: NewUpload, keptPerTenant: number): UploadRow | undefined {
+  return db.transaction("insertUpload", () => {
+    if (findTenant(db, row.tenantId) === undefined) return undefined;
+    return db.statement("insertUpload", (orm) => {
+      const inserted = orm
+        .insert(uploads)
+        .values({ ...row, status: "pending" })
+        .returning()
+        .get();
+      orm.run(sql`delete from uploads where tenant_id = ${row.tenantId} and status <> 'pending'
+        and not exists (select 1 from upload_parts where upload_seq = uploads.seq) and seq <= coalesce(
+          (select seq from uploads where tenant_id = ${row.tenantId} order by seq desc limit 1 offset ${keptPerTenant}),
+          0)`);
+      return inserted;
+    });
+  });
+}
+
+export function findUpload(db: Db, tenantId: TenantId, id: UploadId): UploadRow | undefined {
+  return db.statement("findUpload", (orm) =>
+    orm
+      .select()
+      .from(uploads)
+      .where(and(eq(uploads.id, id), eq(uploads.tenantId, tenantId)))
+      .get(),
+  );
+}
+
+export function countPendingUploads(db: Db, tenantId: TenantId, now: number): number {
+  const row = db.statement("countPendingUploads", (orm) =>
+    orm
+      .select({ n: count() })
+      .from(uploads)
+      .where(and(eq(uploads.tenantId, tenantId), isPending, gt(uploads.expiresAt, now)))
+      .get(),
+  );
+  return row?.n ?? 0;
+}
+
+/** Why a part is not taken: the upload has ended, or would have too many parts or bytes. */
+export type PartRefusal = "ended" | "parts" | "bytes";
+
+/** Inserts, or answers the part of this upload that has the same bytes. */
+export function insertPartOnce(
+  db: Db,
+  part: Omit<UploadPartRow, "seq">,
+  maxParts: number,
+): UploadPartRow | PartRefusal {
+  return db.transaction("insertPartOnce", () => {
+    const upload = db.statement("findPendingUpload", (orm) =>
+      orm
+        .select()
+        .from(uploads)
+        .where(and(eq(uploads.seq, part.uploadSeq), isPending, gt(uploads.expiresAt, part.createdAt)))
+        .get(),
+    );
+    if (upload === undefined) return "ended";
+    const same = findPartByContent(db, part);
+    if (same !== undefined) return same;
+    const { n = 0, bytes = 0 } = received(db, part.uploadSeq);
+    if (n >= maxParts) return "parts";
+    if (bytes + part.byteCount > upload.byteCount) return "bytes";
+    return db.statement("insertPart", (orm) => orm.insert(uploadParts).values(part).returning().get());
+  });
+}
+
+export function findPartByContent(
+  db: Db,
+  { uploadSeq, sha256 }: Pick<UploadPartRow, "uploadSeq" | "sha256">,
+): UploadPartRow | undefined {
+  return db.statement("findPartByContent", (orm) =>
+    orm
+      .select()
+      .from(uploadParts)
+      .where(and(eq(uploadParts.uploadSeq, uploadSeq), eq(uploadParts.sha256, sha256)))
+      .get(),
+  );
+}
+
+function received(db: Db, uploadSeq: number): { readonly n: number; readonly bytes: number } {
+  const row = db.statement("receivedOfUpload", (orm) =>
+    orm
+      .select({ n: count(), bytes: sum(uploadParts.byteCount) })
+      .from(uploadParts)
+      .where(eq(uploadParts.uploadSeq, uploadSeq))
+      .get(),
+  );
+  return { n: row?.n ?? 0, bytes: Number(row?.bytes ?? 0) };
+}
+
+export function listParts(db: Db, uploadSeq: number): readonly UploadPartRow[] {
+  return db.statement("listParts", (orm) =>
+    orm.select().from(uploadParts).where(eq(uploadParts.uploadSeq, uploadSeq)).all(),
+  );
+}
+
+/** @returns the upload as it is now; undefined when it had ended before */
+export function endUpload(
+  db: Db,
+  seq: number,
+  change: Pick<UploadRow, "status"> & Partial<Pick<UploadRow, "fileId">>,
+): UploadRow | undefined {
+  return db.statement("endUpload", (orm) =>
+    orm
+      .update(uploads)
+      .set(change)
+      .where(and(eq(uploads.seq, seq), isPending))
+      .returning()
+      .get(),
+  );
+}
+
+/** @param busySeqs those that are being completed */
+export function expireUploads(db: Db, now: number, busySeqs: readonly number[]): void {
+  const late = and(isPending, lte(uploads.expiresAt, now), notInArray(uploads.seq, [...busySeqs]));
+  db.statement("expireUploads", (orm) => orm.update(uploads).set({ status: "expired" }).where(late).run());
+}
+
+/** Unix ms; undefined: none is pending. */
+export function nextUploadExpiry(db: Db): number | undefined {
+  const row = db.statement("nextUploadExpiry", (orm) =>
+    orm
+      .select({ at: min(uploads.expiresAt) })
+      .from(uploads)
+      .where(isPending)
+      .get(),
+  );
+  return row?.at ?? undefined;
+}
+
+/** Ids of all parts: what the folder of parts may hold. */
+export function listAllParts(db: Db): readonly Pick<UploadPartRow, "id" | "uploadSeq">[] {
+  return db.statement("listAllParts", (orm) =>
+    orm.select({ id: uploadParts.id, uploadSeq: uploadParts.uploadSeq }).from(uploadParts).all(),
+  );
+}
+
+/** Parts of uploads that have ended: their bytes are to go. */
+export function listEndedParts(db: Db, limit: number): readonly UploadPartId[] {
+  const rows = db.statement("listEndedParts", (orm) =>
+    orm
+      .select({ id: uploadParts.id })
+      .from(uploadParts)
+      .innerJoin(uploads, eq(uploads.seq, uploadParts.uploadSeq))
+      .where(ne(uploads.status, "pending"))
+      .limit(limit)
+      .all(),
+  );
+  return rows.map(({ id }) => id);
+}
+
+export function removeParts(db: Db, ids: readonly UploadPartId[]): void {
+  db.statement("removeParts", (orm) =>
+    orm
+      .delete(uploadParts)
+      .where(inArray(uploadParts.id, [...ids]))
+      .run(),
+  );
+}
+
+/** Of tenants that are gone, once no bytes of theirs are left. @returns whether there were any */
+export function removeUploadsOfGoneTenants(db: Db): boolean {
+  return db.statement("removeUploadsOfGoneTenants", (orm) => {
+    const gone = sql`${uploads.tenantId} in (select id from tenants where status = 'deleting')
+      and not exists (select 1 from upload_parts where upload_seq = ${uploads.seq})`;
+    return orm.delete(uploads).where(gone).returning({ seq: uploads.seq }).all().length > 0;
+  });
+}
