@@ -5,26 +5,24 @@ import type { KvHistory } from "./kv-history.ts";
 import type { DispatchRequest } from "./request.ts";
 import { firstBlocks, type Residency } from "./residency.ts";
 
-export const missReasons = [
-  "never_computed",
+export type MissReason =
+  | "never_computed"
   /** Its memory was needed. */
-  "evicted",
+  | "evicted"
   /** It was deleted or purged. */
-  "removed",
+  | "removed"
   /** Its worker has ended. */
-  "worker_lost",
+  | "worker_lost"
   /** Another worker has it, and the request was sent where it costs less all in all. */
-  "other_worker",
+  | "other_worker"
   /** The same text was there under another salt: one that was rotated since, or another cache_salt. */
-  "salt_changed",
+  | "salt_changed"
   /** The same text was there behind other text. */
-  "text_before_changed",
+  | "text_before_changed"
   /** What is left of a prompt behind its last full block, and its last token, is always computed. */
-  "below_block",
+  | "below_block"
   /** The request asked for no reuse, or something of it was removed while it waited. */
-  "reuse_off",
-] as const;
-export type MissReason = (typeof missReasons)[number];
+  | "reuse_off";
 
 /** A span, or the prompt's own text: all of it together. */
 export interface MissReport {

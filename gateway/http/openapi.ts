@@ -50,7 +50,7 @@ export function openApiDocument(routes: readonly RouteDeclaration[], version: st
 }
 
 /** A route's default description, until it has one of its own. */
-export function summaryOf({ method, path, about }: RouteDeclaration): string {
+function summaryOf({ method, path, about }: RouteDeclaration): string {
   return about?.summary ?? `${method} ${pathTemplate(path)}`;
 }
 

@@ -94,7 +94,7 @@ function addFragmentAction(
   );
 }
 
-export function jobBody(job: JobRow) {
+function jobBody(job: JobRow) {
   return {
     id: job.id,
     object: "prepare_job",

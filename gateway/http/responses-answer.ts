@@ -34,7 +34,7 @@ export const searches = ({ parsed }: ResponseParts): boolean => parsed.fileSearc
 export const callsFunctions = ({ parsed }: ResponseParts): boolean => toolUseOf(parsed.functions) !== undefined;
 
 /** What the search was for. */
-export const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
+const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
   questionOf(
     items.flatMap((item) =>
       item.type === "message" ? [{ role: item.role, content: item.content.map(({ text }) => text).join("") }] : [],
@@ -98,7 +98,7 @@ function outputOf(parts: ResponseParts) {
 
 export type ResponseBody = ReturnType<typeof responseBody>;
 
-export const statusOf = (end: EndEvent | undefined): "completed" | "incomplete" =>
+const statusOf = (end: EndEvent | undefined): "completed" | "incomplete" =>
   end?.reason === "length" ? "incomplete" : "completed";
 
 export function searchItem(parts: ResponseParts, status: "in_progress" | "searching" | "completed") {

@@ -37,7 +37,7 @@ export const chunkingSchema = z.discriminatedUnion("type", [
   }),
 ]);
 
-export const fileIdSchema = z.string().max(64);
+const fileIdSchema = z.string().max(64);
 export const fileIdsSchema = z
   .array(fileIdSchema)
   .max(corpusLimits.maxFilesPerBatch)

@@ -68,7 +68,7 @@ export interface ChainOrigin {
 }
 
 /** Tokens of a chain where it stands nested in another. */
-export function shownTokens(chain: Chain): number {
+function shownTokens(chain: Chain): number {
   return chain.end - chain.start - chain.hiddenTokens;
 }
 

@@ -11,7 +11,7 @@ const space = /\s/u;
 const punctuation = /[\p{P}--['’ʼ＇]]/v;
 
 /** Whether a token can end before `text[index]`. Looks at single code units: a place next to a surrogate is none. */
-export function isCut(text: string, index: number): boolean {
+function isCut(text: string, index: number): boolean {
   const before = text.charAt(index - 1);
   const after = text.charAt(index);
   if (space.test(after)) return beforeSpace.test(before);

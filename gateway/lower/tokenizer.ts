@@ -116,11 +116,6 @@ export class TextTokenizer {
     return Math.ceil(charCount / this.maxTokenChars);
   }
 
-  /** Id of a control token by its content (`<|im_end|>`). */
-  controlId(content: string): number | undefined {
-    return this.#controls.get(content)?.id;
-  }
-
   #sections(pieces: readonly Piece[]): readonly Section[] {
     const sections: Section[] = [];
     const addPlain = (text: string): void => {

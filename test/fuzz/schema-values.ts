@@ -82,7 +82,7 @@ export interface NumberBounds {
 }
 
 /** Both ends belong to it. */
-export function boundsOf(type: string, schema: JsonSchema): NumberBounds {
+function boundsOf(type: string, schema: JsonSchema): NumberBounds {
   const step = type === "integer" ? 1 : 1e-6;
   const { exclusiveMinimum, exclusiveMaximum } = schema;
   const min = schema.minimum ?? (exclusiveMinimum === undefined ? -Number.MAX_SAFE_INTEGER : exclusiveMinimum + step);

@@ -11,11 +11,11 @@ import type { Report } from "./report.ts";
 
 const blockTokens = 16;
 
-export function headsOf(queryHeads: number): Heads {
+function headsOf(queryHeads: number): Heads {
   return { queryHeads, kvHeads: 8, headDim: 128, rotaryDim: 128, blockTokens };
 }
 
-export function packVariant(heads: Heads, multiprocessorCount: number, hasWarpgroups = false): PlanVariant {
+function packVariant(heads: Heads, multiprocessorCount: number, hasWarpgroups = false): PlanVariant {
   const group = heads.queryHeads / heads.kvHeads;
   const shape = { group, ...heads, multiprocessorCount, hasWarpgroups, packing: true, maxPartialRows: 16_384 };
   const manyKernel = hasWarpgroups ? "attention_wgmma" : "attention_tiles";

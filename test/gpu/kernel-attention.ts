@@ -25,7 +25,7 @@ export interface AttentionCase {
  * A step whose segments lie in blocks scattered over the pool, begin inside blocks, and have offsets of both signs; some
  * are of the same blocks as one before.
  */
-export function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Batch & { blockCount: number } {
+function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Batch & { blockCount: number } {
   const [pieceRows, pieceSegments] = [[0], [0]];
   const [starts, firsts, counts, offsets, blockIds, positions]: number[][] = [[], [], [], [], [], []];
   let blockCount = 0;

@@ -40,7 +40,7 @@ export interface PlanInputs {
   readonly blockCount: number;
 }
 
-export const contextTokens = 4_096;
+const contextTokens = 4_096;
 
 /** Most rows of an item. */
 export const itemRows = (heads: Heads): number => manyTiles * rowsPerTile(heads.queryHeads / heads.kvHeads);

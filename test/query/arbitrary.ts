@@ -3,7 +3,7 @@ import fc from "fast-check";
 import type { GenerateOptions, Query } from "../../gateway/query/ir.ts";
 
 /** Code points, so no half of a surrogate pair; with the marks that control tokens and JSON are made of. */
-export const textArbitrary = fc.oneof(
+const textArbitrary = fc.oneof(
   { weight: 4, arbitrary: fc.string({ unit: "grapheme-ascii", maxLength: 12 }) },
   { weight: 1, arbitrary: fc.string({ unit: "binary", maxLength: 12 }) },
   {
@@ -25,7 +25,7 @@ const title = someText.map((text) => text.replace(/\s+/g, " ").trim()).filter((t
 const within = (min: number, max: number) => fc.double({ min, max, noNaN: true }).map((value) => value + 0);
 
 /** Every option absent or not, each on its own. */
-export const optionsArbitrary: fc.Arbitrary<GenerateOptions> = fc.record(
+const optionsArbitrary: fc.Arbitrary<GenerateOptions> = fc.record(
   {
     model: fc.oneof(fc.constant("m"), nameArbitrary, fc.constant("")),
     maxTokens: fc.oneof(fc.constant(0), fc.integer({ min: 4, max: 600 })),

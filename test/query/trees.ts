@@ -6,7 +6,7 @@ import { mapChildren } from "../../gateway/query/transform.ts";
 import { queryArbitrary } from "./arbitrary.ts";
 
 /** In a retrieve's or an augment's place stand as many fragments as its own text decides, none included. */
-export function resolved(query: Query): Query {
+function resolved(query: Query): Query {
   if (query.kind !== "retrieve" && query.kind !== "augment") return mapChildren(query, resolved);
   const count = canonicalText(query).length % 4;
   const texts = Array.from({ length: count }, (_, index) => `found ${index}`);
@@ -14,7 +14,7 @@ export function resolved(query: Query): Query {
 }
 
 /** Equal nodes become one object: a tree becomes a graph. */
-export function shared(query: Query, known: Map<string, Query> = new Map()): Query {
+function shared(query: Query, known: Map<string, Query> = new Map()): Query {
   const made = mapChildren(query, (child) => shared(child, known));
   const text = canonicalText(made);
   const first = known.get(text) ?? made;

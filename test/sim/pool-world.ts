@@ -28,7 +28,7 @@ const stepPromptTokens = 64;
 /** Time of a step: reading the weights, then its rows. */
 export const stepMs = (rows: number): number => 4 + 0.1 * rows;
 
-export const corpusSaltOf = (corpus: number): CacheSalt => `corpus-${corpus}` as CacheSalt;
+const corpusSaltOf = (corpus: number): CacheSalt => `corpus-${corpus}` as CacheSalt;
 
 interface SimWorker {
   readonly id: string;
@@ -54,7 +54,6 @@ export class PoolWorld {
   /** In the order of their ends. */
   readonly answers: PoolAnswer[] = [];
   readonly refusals: { readonly tenant: number; readonly code: string }[] = [];
-  #onEnd: () => void = () => undefined;
   #nowMs = 0;
   #failures = 0;
   #sent = 0;
@@ -94,21 +93,6 @@ export class PoolWorld {
       this.#submit(this.planOf(request), request, workerId);
     }
     await this.#advanceTo(Number.POSITIVE_INFINITY);
-  }
-
-  /** So many requests at the same time, the next as soon as one has ended; when they arrive means nothing. */
-  async runClosed(requests: readonly PoolRequest[], concurrency: number): Promise<void> {
-    const waiting = [...requests.entries()];
-    this.#onEnd = () => {
-      const next = waiting.shift();
-      if (next === undefined) return;
-      const [index, request] = next;
-      const workerId = this.#options.policy?.(this.registry.ready(), request, index);
-      this.#submit(this.planOf(request), { ...request, atMs: this.#nowMs }, workerId);
-    };
-    for (let count = 0; count < concurrency; count++) this.#onEnd();
-    await this.#advanceTo(Number.POSITIVE_INFINITY);
-    this.#onEnd = () => undefined;
   }
 
   /** Fragments of a corpus, on the workers that `homes` chooses. */
@@ -274,7 +258,6 @@ export class PoolWorld {
       if (message.type === "tokens") this.#noteToken(message.requestId);
       if (message.type === "finished") this.#noteEnd(message);
       this.#dispatcher.onMessage(worker.id, message);
-      if (message.type === "finished") this.#onEnd();
     }
   }
 

@@ -42,7 +42,7 @@ function valueInfo(name: string, elementType: number, dimensions: readonly strin
 }
 
 /** @param table one row for each token id */
-export function tinyOnnx(table: readonly (readonly number[])[]): Uint8Array {
+function tinyOnnx(table: readonly (readonly number[])[]): Uint8Array {
   const raw = new Uint8Array(Float32Array.from(table.flat()).buffer);
   const weights: readonly Field[] = [
     [1, table.length],

@@ -54,12 +54,6 @@ export class FreeList {
     this.link(this.last, blockId, none);
   }
 
-  popFront(): BlockId | undefined {
-    const blockId = this.front;
-    if (blockId !== undefined) this.remove(blockId);
-    return blockId;
-  }
-
   /** A block of this list. */
   remove(blockId: BlockId): void {
     if (!this.links.has(blockId)) throw new Error(`block ${blockId} is not in the free list`);

@@ -50,7 +50,6 @@ export const planSlice = {
   turns: 7,
 } as const;
 export const notRead = -(2 ** 31);
-export const planMerge = { row: 0, firstPartial: 1, partCount: 2 } as const;
 
 export interface AttentionPlan {
   readonly rows: Int32Array;

@@ -24,7 +24,7 @@ export interface SeenSegments {
  *   block first / B          ...          block (first + count - 1) / B
  *   [....[first % B ...      ...          ...]....]
  */
-export function seenSegments(run: Run, runs: readonly Run[], blockTokens: number): SeenSegments {
+function seenSegments(run: Run, runs: readonly Run[], blockTokens: number): SeenSegments {
   const { sees } = run.plan;
   const blockStarts = new Int32Array(sees.length);
   const blockIds: number[] = [];

@@ -28,7 +28,7 @@ export interface StepResult {
 }
 
 /** A longer step hides the host's work beside its own; who comes while it runs is to be in the next one. */
-export const maxRowsBeforeAhead = 512;
+const maxRowsBeforeAhead = 512;
 
 export class StepInFlight {
   readonly plan: StepPlan;

@@ -18,7 +18,7 @@ export interface RopeConfig {
   readonly layers: readonly boolean[];
 }
 
-export const ropeTypes = ["default", "linear", "ntk", "dynamic", "llama3", "yarn"] as const;
+const ropeTypes = ["default", "linear", "ntk", "dynamic", "llama3", "yarn"] as const;
 export type RopeType = (typeof ropeTypes)[number];
 
 const theta = z.number().gt(1).max(1e12);

@@ -96,7 +96,7 @@ function withPairedRows(layout: TensorLayout, pairedRows: PairedRows): TensorLay
 }
 
 /** Row of what is stored that is row `row` of the logical tensor. */
-export function storedRow(row: number, { headDim, rotaryDim }: PairedRows): number {
+function storedRow(row: number, { headDim, rotaryDim }: PairedRows): number {
   const half = rotaryDim / 2;
   const dimension = row % headDim;
   if (dimension >= rotaryDim) return row;

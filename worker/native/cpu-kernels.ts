@@ -14,11 +14,6 @@ const isaCodes = { auto: 0, reference: 1, avx2: 2, avx512: 3 } as const;
 /** Instruction set; "auto" takes the best that the CPU has, "reference" is the slow oracle. */
 export type Isa = keyof typeof isaCodes;
 
-/** Is `name` a value of `Isa`? (SPANGATE_ISA is checked with it.) */
-export function isIsa(name: string): name is Isa {
-  return Object.hasOwn(isaCodes, name);
-}
-
 export interface CpuKernelOptions {
   readonly isa?: Isa;
   /** Threads that compute, the calling one among them. */

@@ -62,6 +62,10 @@ test("a device that does not exist is named with how many there are", () => {
   expect(unavailable(() => new CudaContext(driver, 2))).toBe(
     "cuda:2 does not exist: the NVIDIA driver finds 2 devices",
   );
+  fake.setDeviceCount(1);
+  expect(unavailable(() => new CudaContext(openDriver(), 1))).toBe(
+    "cuda:1 does not exist: the NVIDIA driver finds 1 device",
+  );
   expect(() => new CudaContext(driver, -1)).toThrow(RangeError);
   expect(() => new CudaContext(driver, Number.NaN)).toThrow(RangeError);
 });

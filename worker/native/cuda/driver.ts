@@ -99,7 +99,7 @@ export class CudaError extends Error {
 }
 
 /** CUresult of a query whose work is still under way. */
-export const notReady = 600;
+const notReady = 600;
 
 /** 12040 -> "12.4" */
 export function versionText(version: number): string {

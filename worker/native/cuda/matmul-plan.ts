@@ -35,7 +35,7 @@ const notSupported = 15;
 export const elementBytes = { float32: 4, bfloat16: 2 } as const;
 
 /** @throws RangeError naming the field */
-export function assertMatmulShape(shape: MatmulShape): void {
+function assertMatmulShape(shape: MatmulShape): void {
   for (const field of ["rows", "outWidth", "inWidth"] as const) assertInteger(field, shape[field], 1, 2 ** 31 - 1);
 }
 

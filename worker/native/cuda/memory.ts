@@ -5,9 +5,9 @@ import type { CudaContext } from "./context.ts";
 import type { CudaStream } from "./stream.ts";
 
 /** Buffers of an arena that hold anything start on a multiple of it: enough for vector loads, cuBLASLt and bulk copies. */
-export const deviceAlignment = 256;
+const deviceAlignment = 256;
 
-export function alignUp(bytes: number, alignment: number): number {
+function alignUp(bytes: number, alignment: number): number {
   return Math.ceil(bytes / alignment) * alignment;
 }
 
