@@ -84,7 +84,7 @@ export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<
       .limit(range.limit + 1)
       .all(),
   );
-  return pageOf(rows, range.limit);
+  return pageOf(rows, range);
 }
 
 /** @returns false when there is no such key or it is revoked already. */

@@ -45,5 +45,5 @@ export function listAuditEvents(db: Db, tenantId: string | undefined, range: Pag
       .limit(range.limit + 1)
       .all(),
   );
-  return pageOf(rows, range.limit);
+  return pageOf(rows, range);
 }

@@ -64,7 +64,7 @@ export function listBatches(db: Db, tenantId: TenantId, range: PageRange): Page<
       .limit(range.limit + 1)
       .all(),
   );
-  return pageOf(rows, range.limit);
+  return pageOf(rows, range);
 }
 
 export function countOpenBatches(db: Db, tenantId: TenantId): number {

@@ -84,7 +84,7 @@ export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<
       .limit(range.limit + 1)
       .all(),
   );
-  return pageOf(rows, range.limit);
+  return pageOf(rows, range);
 }
 
 export function countCorpora(db: Db, tenantId: TenantId): number {

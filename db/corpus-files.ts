@@ -89,7 +89,7 @@ export function listCorpusFiles(db: Db, corpusId: CorpusId, range: PageRange & C
       .limit(range.limit + 1)
       .all();
   });
-  return pageOf(rows, range.limit);
+  return pageOf(rows, range);
 }
 
 /** Attributes of a corpus' completed files after `afterSeq`, oldest first, for filters. */

@@ -80,7 +80,7 @@ export function listFiles(
       .limit(range.limit + 1)
       .all(),
   );
-  return pageOf(rows, range.limit);
+  return pageOf(rows, range);
 }
 
 /** The file and its place in every corpus are invisible from here on. @returns false: no such file. */

@@ -118,7 +118,7 @@ export function listFragments(
       .limit(range.limit + 1)
       .all(),
   );
-  return pageOf(rows.map(toListed), range.limit);
+  return pageOf(rows.map(toListed), range);
 }
 
 /** A visible fragment of any corpus: who asks is checked by the caller. */

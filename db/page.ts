@@ -15,17 +15,29 @@ export interface Page<Row> {
   readonly hasMore: boolean;
 }
 
-/** Condition and order of a page. `after` and `before` go along the list's order. */
+/** The page that ends before its cursor is fetched from there backwards. */
+const isBackwards = ({ afterSeq, beforeSeq }: Pick<PageRange, "afterSeq" | "beforeSeq">): boolean =>
+  beforeSeq !== undefined && afterSeq === undefined;
+
+/**
+ * Condition and order in which a page's rows are fetched. `after` and `before` go along the list's order; with `before`
+ * alone it is the page right before the cursor.
+ */
 export function pageClause(seq: SQLiteColumn, range: PageRange): { where: SQL | undefined; orderBy: SQL } {
-  const [later, earlier] = range.order === "asc" ? [gt, lt] : [lt, gt];
+  const ascends = range.order === "asc";
+  const [later, earlier] = ascends ? [gt, lt] : [lt, gt];
   const where = and(
     range.afterSeq === undefined ? undefined : later(seq, range.afterSeq),
     range.beforeSeq === undefined ? undefined : earlier(seq, range.beforeSeq),
   );
-  return { where, orderBy: range.order === "asc" ? asc(seq) : desc(seq) };
+  return { where, orderBy: ascends === isBackwards(range) ? desc(seq) : asc(seq) };
 }
 
-/** `rows` were fetched with limit + 1. */
-export function pageOf<Row>(rows: readonly Row[], limit: number): Page<Row> {
-  return { rows: rows.slice(0, limit), hasMore: rows.length > limit };
+/** In the list's order. `rows` were fetched with limit + 1; has more: along the way that they were fetched. */
+export function pageOf<Row>(
+  rows: readonly Row[],
+  range: Pick<PageRange, "limit" | "afterSeq" | "beforeSeq">,
+): Page<Row> {
+  const fetched = rows.slice(0, range.limit);
+  return { rows: isBackwards(range) ? fetched.reverse() : fetched, hasMore: rows.length > range.limit };
 }

@@ -60,7 +60,7 @@ export function listTenants(db: Db, range: PageRange): Page<TenantRow> {
       .limit(range.limit + 1)
       .all(),
   );
-  return pageOf(rows, range.limit);
+  return pageOf(rows, range);
 }
 
 export function countTenants(db: Db): number {

@@ -67,5 +67,5 @@ export function listUsage(db: Db, { tenantId, firstDay, lastDay, after, limit }:
       .limit(limit + 1)
       .all(),
   );
-  return pageOf(rows, limit);
+  return pageOf(rows, { limit });
 }
