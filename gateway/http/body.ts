@@ -60,8 +60,8 @@ export async function readBody(
   readMs: number = limits.bodyReadMs,
 ): Promise<Uint8Array> {
   const request = context.req.raw;
-  const tooLarge = new ApiError("body_too_large", { message: `The body may have at most ${maxBytes} bytes.` });
-  if (Number(request.headers.get("content-length") ?? "0") > maxBytes) throw tooLarge;
+  const tooLarge = () => new ApiError("body_too_large", { message: `The body may have at most ${maxBytes} bytes.` });
+  if (Number(request.headers.get("content-length") ?? "0") > maxBytes) throw tooLarge();
   // From here the body's own time counts, and then the request's deadline.
   context.env?.keepOpen?.();
   if (request.body === null) return new Uint8Array(0);
@@ -84,7 +84,7 @@ export async function readBody(
       if (late) throw new ApiError("request_timeout");
       if (done) break;
       byteCount += value.byteLength;
-      if (byteCount > maxBytes) throw tooLarge;
+      if (byteCount > maxBytes) throw tooLarge();
       chunks.push(value);
     }
   } catch (error) {
