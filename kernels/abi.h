@@ -55,8 +55,7 @@ enum spg_status {
   SPG_E_POSITION = 12,
   SPG_E_NO_STEP = 13,
   SPG_E_TOKEN_ID = 14,
-  SPG_E_NOT_FINITE = 15,
-  SPG_E_TYPE = 16
+  SPG_E_TYPE = 15
 };
 
 enum spg_isa { SPG_ISA_AUTO = 0, SPG_ISA_REFERENCE = 1, SPG_ISA_AVX2 = 2, SPG_ISA_AVX512 = 3 };
@@ -66,7 +65,7 @@ enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2 };
 typedef struct spg_context spg_context;
 typedef struct spg_pool spg_pool;
 
-/* 15 fields of 4 bytes: worker/native/cpu-kernels.ts fills it by index. */
+/* 15 fields of 4 bytes: worker/native/kv-pool.ts fills it by index. */
 typedef struct spg_pool_config {
   int32_t layer_count;
   int32_t block_count;
@@ -130,8 +129,6 @@ SPG_API int32_t spg_write_kv(spg_pool *pool, int32_t layer, const float *qkv, in
 SPG_API int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *q_norm,
                            float *out);
 
-/* ReRoPE: turns the stored K of whole blocks by `delta` positions in place, in every layer and head. */
-SPG_API int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_count, int32_t delta);
 /*
  * Copies K and V of single tokens in every layer and head: K turned by the token's delta positions, V as it is.
  * All arrays: [token_count]. No slot may be a target twice, or the source of one token and the target of another; where
@@ -149,8 +146,6 @@ SPG_API int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, 
 /* out [token_count][width] float32 = rows of table [row_count][width] of spg_type `type`. */
 SPG_API int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, int32_t row_count, int32_t width,
                                const int32_t *token_ids, int32_t token_count, float *out);
-/* Index of the greatest of `count` logits, the first among equals; NaN is an error. */
-SPG_API int32_t spg_argmax(spg_context *context, const float *logits, int32_t count, int32_t *out);
 
 #ifdef __cplusplus
 }

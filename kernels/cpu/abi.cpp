@@ -60,15 +60,6 @@ int32_t check_layer(const spg_pool *pool, int32_t layer, const float *qkv, int32
   return stride < width ? SPG_E_ROWS : SPG_OK;
 }
 
-int32_t check_blocks(const spg_pool *pool, const int32_t *blockIds, int32_t count) {
-  if (!pool || !blockIds) return SPG_E_NULL;
-  if (count < 0) return SPG_E_ROWS;
-  for (int i = 0; i < count; i++) {
-    if (blockIds[i] < 0 || blockIds[i] >= pool->view.blocks) return SPG_E_BLOCK_ID;
-  }
-  return SPG_OK;
-}
-
 }
 
 extern "C" {
@@ -90,7 +81,6 @@ const char *spg_strerror(int32_t status) {
     case SPG_E_POSITION: return "a position or segment offset is not below maxPositions";
     case SPG_E_NO_STEP: return "no step has begun";
     case SPG_E_TOKEN_ID: return "a token id is not in the table";
-    case SPG_E_NOT_FINITE: return "a logit is not a number";
     case SPG_E_TYPE: return "unknown element type";
     default: return "unknown status";
   }
@@ -217,14 +207,6 @@ int32_t spg_attention(spg_pool *pool, int32_t layer, const float *qkv, int32_t q
   return status == SPG_OK ? spg_attend(pool, layer, qkv, qkv_stride, q_norm, out) : status;
 }
 
-int32_t spg_rerope(spg_pool *pool, const int32_t *block_ids, int32_t block_id_count, int32_t delta) {
-  const int32_t status = check_blocks(pool, block_ids, block_id_count);
-  if (status != SPG_OK) return status;
-  if (delta <= -pool->view.maxPositions || delta >= pool->view.maxPositions) return SPG_E_POSITION;
-  run_rerope(*pool, block_ids, block_id_count, delta);
-  return SPG_OK;
-}
-
 int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, const int32_t *target_slots,
                         const int32_t *deltas, int32_t token_count) {
   if (!pool) return SPG_E_NULL;
@@ -264,15 +246,6 @@ int32_t spg_embed_rows(spg_context *context, const void *table, int32_t type, in
     const size_t start = static_cast<size_t>(token_ids[i]) * width;
     context->kernels->embedRow(table, type, start, width, out + static_cast<size_t>(i) * width);
   }
-  return SPG_OK;
-}
-
-int32_t spg_argmax(spg_context *context, const float *logits, int32_t count, int32_t *out) {
-  if (!context || !logits || !out) return SPG_E_NULL;
-  if (count < 1) return SPG_E_ROWS;
-  const int best = context->kernels ? context->kernels->argmax(logits, count) : reference::argmax(logits, count);
-  if (best < 0) return SPG_E_NOT_FINITE;
-  *out = best;
   return SPG_OK;
 }
 

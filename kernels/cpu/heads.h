@@ -99,36 +99,6 @@ void write_rows(const PoolView &pool, const StepView &step, const LayerCall &cal
   }
 }
 
-/* Turns the K of one head of one block by the rotation whose cosines and sines are `row`. */
-template <class T>
-void rerope_keys(const PoolView &pool, T *keys, const float *row) {
-  const int half = pool.rotaryDim / 2;
-  for (int i = 0; i < half; i++) {
-    T *a = keys + static_cast<size_t>(pool.interleaved ? 2 * i : i) * pool.blockTokens;
-    T *b = keys + static_cast<size_t>(pool.interleaved ? 2 * i + 1 : half + i) * pool.blockTokens;
-    const float c = row[i], s = row[half + i];
-    int t = 0;
-    for (; t + kLanes <= pool.blockTokens; t += kLanes) {
-      const Vec x = load(a + t), y = load(b + t);
-      store(a + t, sub(mul(x, broadcast(c)), mul(y, broadcast(s))));
-      store(b + t, add(mul(y, broadcast(c)), mul(x, broadcast(s))));
-    }
-    for (; t < pool.blockTokens; t++) {
-      const float x = to_float(a[t]), y = to_float(b[t]);
-      put(a + t, x * c - y * s);
-      put(b + t, y * c + x * s);
-    }
-  }
-}
-
-void rerope_head(const PoolView &pool, unsigned char *head, const float *row) {
-  if (pool.elementBytes == 4) {
-    rerope_keys(pool, reinterpret_cast<float *>(head), row);
-  } else {
-    rerope_keys(pool, reinterpret_cast<Half *>(head), row);
-  }
-}
-
 }
 
 #endif

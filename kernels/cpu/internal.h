@@ -141,16 +141,12 @@ struct KernelTable {
   /* task = item * kvHeads + kvHead */
   void (*attendTask)(const PoolView &pool, const StepView &step, const LayerCall &call, const SharedState &shared,
                      int task, float *scratch);
-  /* `row`: cosines, then sines, of the turn. */
-  void (*reropeHead)(const PoolView &pool, unsigned char *head, const float *row);
   /* One head of one layer. `turns`: [count] cosines, then sines, of each token's turn. */
   void (*copyTokens)(const PoolView &pool, const TokenCopies &copies, const float *const *turns, int layer,
                      int kvHead);
   /* call.out[row] of rows [firstRow, endRow). */
   void (*deviateRows)(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow);
   void (*embedRow)(const void *table, int type, size_t start, int width, float *out);
-  /* -1 when a logit is NaN. */
-  int (*argmax)(const float *logits, int count);
 };
 
 const KernelTable *avx2_kernels();
@@ -160,11 +156,9 @@ const KernelTable *avx512_kernels();
 namespace reference {
 void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call);
 void attend(const PoolView &pool, const StepView &step, const LayerCall &call);
-void rerope(const PoolView &pool, const int32_t *blockIds, int count, int delta);
 void copy_tokens(const PoolView &pool, const TokenCopies &copies);
 void deviations(const PoolView &pool, const StepView &step, const LayerCall &call);
 void embed_rows(const void *table, int type, int width, const int32_t *tokenIds, int count, float *out);
-int argmax(const float *logits, int count);
 }
 
 }

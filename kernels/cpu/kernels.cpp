@@ -200,39 +200,12 @@ void embed_row(const void *table, int type, size_t start, int width, float *out)
   }
 }
 
-/* First the greatest value, then its first place. */
-int argmax(const float *logits, int count) {
-  Vec greatest = broadcast(-INFINITY);
-  float top = -INFINITY;
-  uint32_t nan = 0;
-  int i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const Vec x = load(logits + i);
-    nan |= lanes_nan(x);
-    greatest = max(greatest, x);
-  }
-  for (; i < count; i++) {
-    nan |= __builtin_isnan(logits[i]);
-    top = logits[i] > top ? logits[i] : top;
-  }
-  if (nan) return -1;
-  const float inVectors = reduce<true>(greatest);
-  top = inVectors > top ? inVectors : top;
-  for (i = 0; i + kLanes <= count; i += kLanes) {
-    const uint32_t equal = lanes_equal(load(logits + i), broadcast(top));
-    if (equal) return i + __builtin_ctz(equal);
-  }
-  while (logits[i] != top) i++;
-  return i;
-}
-
 }
 
 namespace spg {
 
 const KernelTable *SPG_KERNEL_TABLE() {
-  static const KernelTable table = {scratch_floats, write_rows,   attend_task, rerope_head,
-                                    copy_tokens,    deviate_rows, embed_row,   argmax};
+  static const KernelTable table = {scratch_floats, write_rows, attend_task, copy_tokens, deviate_rows, embed_row};
   return &table;
 }
 

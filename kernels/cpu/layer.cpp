@@ -113,21 +113,4 @@ void run_attend(spg_pool &pool, const LayerCall &call) {
   run_tasks(pool, &job, tasks, pool.step.costNs < kSerialNs, attend_task);
 }
 
-void run_rerope(spg_pool &pool, const int32_t *blockIds, int count, int delta) {
-  if (!pool.context->kernels) return reference::rerope(pool.view, blockIds, count, delta);
-  const int half = pool.view.rotaryDim / 2;
-  if (half == 0) return;
-  double turn[kMaxHeadDim];
-  float row[kMaxHeadDim];
-  fill_turn(pool.view.inverseFrequencies, half, delta, 1, turn);
-  for (int i = 0; i < 2 * half; i++) row[i] = static_cast<float>(turn[i]);
-  for (int layer = 0; layer < pool.view.layers; layer++) {
-    if (!pool.view.ropeLayers[layer]) continue;
-    for (int i = 0; i < count * pool.view.kvHeads; i++) {
-      unsigned char *head = head_data(pool.view, layer, blockIds[i / pool.view.kvHeads], i % pool.view.kvHeads);
-      pool.context->kernels->reropeHead(pool.view, head, row);
-    }
-  }
-}
-
 }

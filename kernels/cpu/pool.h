@@ -39,7 +39,6 @@ namespace spg {
 /* The work of one layer, by the kernels of the pool's context. */
 void run_write_kv(spg_pool &pool, const LayerCall &call);
 void run_attend(spg_pool &pool, const LayerCall &call);
-void run_rerope(spg_pool &pool, const int32_t *blockIds, int count, int delta);
 void run_copy_tokens(spg_pool &pool, const TokenCopies &copies);
 void run_deviations(spg_pool &pool, const LayerCall &call);
 

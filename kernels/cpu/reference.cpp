@@ -163,20 +163,6 @@ void attend(const PoolView &pool, const StepView &step, const LayerCall &call) {
   }
 }
 
-void rerope(const PoolView &pool, const int32_t *blockIds, int count, int delta) {
-  Vector column(pool.headDim);
-  for (int layer = 0; layer < pool.layers; layer++) {
-    for (int i = 0; i < count * pool.kvHeads; i++) {
-      unsigned char *head = head_data(pool, layer, blockIds[i / pool.kvHeads], i % pool.kvHeads);
-      for (int offset = 0; offset < pool.blockTokens; offset++) {
-        for (int d = 0; d < pool.headDim; d++) column[d] = load(pool, head, k_index(pool, d, offset));
-        rotate(pool, layer, column, delta, 1);
-        for (int d = 0; d < pool.headDim; d++) store(pool, head, k_index(pool, d, offset), column[d]);
-      }
-    }
-  }
-}
-
 void copy_tokens(const PoolView &pool, const TokenCopies &copies) {
   Vector column(pool.headDim);
   for (int i = 0; i < copies.count; i++) {
@@ -229,15 +215,6 @@ void embed_rows(const void *table, int type, int width, const int32_t *tokenIds,
       out[static_cast<size_t>(i) * width + d] = value;
     }
   }
-}
-
-int argmax(const float *logits, int count) {
-  int best = 0;
-  for (int i = 0; i < count; i++) {
-    if (isnan(logits[i])) return -1;
-    if (logits[i] > logits[best]) best = i;
-  }
-  return best;
 }
 
 }

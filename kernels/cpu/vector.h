@@ -45,8 +45,6 @@ inline Vec scale_by_power(Vec x, Vec n) {
 }
 inline float first_lane(Vec x) { return _mm512_cvtss_f32(x); }
 /* One bit a lane. */
-inline uint32_t lanes_equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-inline uint32_t lanes_nan(Vec x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
 inline __m256 fold(Vec x, bool maximum) {
   const __m256 low = _mm512_castps512_ps256(x);
   const __m256 high = _mm512_extractf32x8_ps(x, 1);
@@ -84,8 +82,6 @@ inline Vec scale_by_power(Vec x, Vec n) {
   return _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23)));
 }
 inline float first_lane(Vec x) { return _mm256_cvtss_f32(x); }
-inline uint32_t lanes_equal(Vec a, Vec b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
-inline uint32_t lanes_nan(Vec x) { return _mm256_movemask_ps(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
 inline __m256 fold(Vec x, bool) { return x; }
 inline Vec from_bfloat16(const uint16_t *p) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));

@@ -1,4 +1,4 @@
-/** Attention, KV writes and ReRoPE of each instruction set against the slow twin, on random steps. */
+/** Attention and KV writes of each instruction set against the slow twin, on random steps. */
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { type AttentionBatch, CpuKernels, type Isa, type KvPoolOptions } from "../../worker/native/cpu-kernels.ts";
@@ -116,26 +116,6 @@ describe.each(["avx512", "avx2"] as const)("%s", (isa: Isa) => {
       expect(expected?.includes(65_504)).toBe(true);
       if (actual === undefined || expected === undefined) throw new Error("two results expected");
       expect(greatestDifference(actual, expected)).toBe(0);
-    }
-  });
-
-  testHere("ReRoPE turns stored K by the difference of positions", () => {
-    const random = new Random(freshSeed());
-    for (let round = 0; round < 12; round++) {
-      const world = randomWorld(random, randomOptions(random));
-      const blockIds = Int32Array.from([3, 7, 8]);
-      const delta = random.integer(-5000, 5000);
-      const [actual, expected] = [here(), oracle].map((each) => {
-        const pool = openWorld(each, world);
-        pool.rerope(blockIds, delta);
-        const elements = toFloats(elementsOf(pool).slice());
-        pool.close();
-        return elements;
-      });
-      if (actual === undefined || expected === undefined) throw new Error("two results expected");
-      // A stored element times cos plus another times sin: three roundings, one more to float16.
-      const bound = 42 * 8 * (world.options.kvType === "float16" ? 2 ** -11 : 2 ** -24);
-      expect(greatestDifference(actual, expected)).toBeLessThanOrEqual(bound);
     }
   });
 });

@@ -123,8 +123,6 @@ describe("sizes", () => {
     ["a short qkv", () => pool.attention(0, row.subarray(1), out), /qkv/],
     ["a short out", () => pool.attention(0, row, out.subarray(1)), /out/],
     ["a short norm", () => pool.attention(0, row, out, { q: row, k: row.subarray(0, 15) }), /norms.k/],
-    ["a block to turn beyond the pool", () => pool.rerope(Int32Array.of(8), 1), /block id/],
-    ["a turn beyond the context", () => pool.rerope(Int32Array.of(1), 64), /maxPositions/],
     ["a copy to a slot beyond the pool", () => pool.copyTokens(copies([0], [32], [0])), /slots/],
     ["a copy from a slot before the pool", () => pool.copyTokens(copies([-1], [3], [0])), /slots/],
     ["two copies to one slot", () => pool.copyTokens(copies([0, 1], [3, 3], [0, 0])), /written twice/],
@@ -186,7 +184,8 @@ test("nothing works after close, and closing twice is fine", () => {
   expect(() => second.beginStep(good)).toThrow(/closed/);
   expect(() => second.memory()).toThrow(/closed/);
   expect(() => own.openPool(options)).toThrow(/closed/);
-  expect(() => own.argmax(new Float32Array(1))).toThrow(/closed/);
+  const table = { data: new Float32Array(1), type: "float32", rowCount: 1, width: 1 } as const;
+  expect(() => own.embedRows(table, Int32Array.of(0), new Float32Array(1))).toThrow(/closed/);
 });
 
 test("pages that were never written take no memory", () => {

@@ -1,4 +1,4 @@
-/** embedRows and argmax of every instruction set. */
+/** embedRows of every instruction set. */
 import { afterAll, describe, expect, test } from "bun:test";
 import { buildCpuKernels } from "../../kernels/build.ts";
 import { CpuKernels } from "../../worker/native/cpu-kernels.ts";
@@ -55,22 +55,6 @@ describe.each(["reference", "avx2", "avx512"] as const)("%s", (isa) => {
     expect(() => here().embedRows({ ...table, rowCount: 3 }, Int32Array.of(0), out)).toThrow(/table.data/);
     expect(() => here().embedRows({ ...table, type: "float16" }, Int32Array.of(0), out)).toThrow(/array type/);
     expect(() => here().embedRows(table, Int32Array.of(0, 1, 1), out)).toThrow(/out/);
-  });
-
-  testHere("argmax is the first greatest", () => {
-    const random = new Random(freshSeed());
-    for (const count of [1, 5, 16, 17, 1000, 4099]) {
-      const logits = random.normals(count);
-      expect(here().argmax(logits)).toBe(logits.indexOf(Math.max(...logits)));
-      const [a, b] = [random.integer(0, count - 1), random.integer(0, count - 1)];
-      logits[a] = 1000;
-      logits[b] = 1000;
-      expect(here().argmax(logits)).toBe(Math.min(a, b));
-      logits[a] = Number.NaN;
-      expect(() => here().argmax(logits)).toThrow(/not a number/);
-    }
-    expect(here().argmax(new Float32Array(40).fill(Number.NEGATIVE_INFINITY))).toBe(0);
-    expect(() => here().argmax(new Float32Array(0))).toThrow(/logits/);
   });
 });
 

@@ -42,7 +42,6 @@ export class CpuKernels {
   readonly #library: KernelLibrary;
   readonly #context: Pointer;
   readonly #pools = new Set<KvPool>();
-  readonly #index = new Int32Array(1);
   #closed = false;
 
   /** @param libraryPath what `buildCpuKernels` answered */
@@ -91,15 +90,6 @@ export class CpuKernels {
       out,
     );
     this.#library.check("spg_embed_rows", status);
-  }
-
-  /** Index of the greatest logit, the first among equals. @throws KernelError when one is NaN */
-  argmax(logits: Float32Array): number {
-    this.#assertOpen();
-    assertLength("logits", logits, 1);
-    const status = this.#library.symbols.spg_argmax(this.#context, logits, logits.length, this.#index);
-    this.#library.check("spg_argmax", status);
-    return this.#index[0] ?? 0;
   }
 
   /** Frees every pool and ends the threads. */

@@ -205,14 +205,6 @@ export class KvPool {
     this.#library.check("attend", status);
   }
 
-  /** ReRoPE: turns the stored K of whole blocks by `delta` positions, in place, in every layer. */
-  rerope(blockIds: Int32Array, delta: number): void {
-    const pool = this.#open();
-    assertInteger("delta", delta, -maxInt32, maxInt32);
-    if (blockIds.length === 0) return;
-    this.#library.check("rerope", this.#library.symbols.spg_rerope(pool, blockIds, blockIds.length, delta));
-  }
-
   /**
    * Copies K and V of single tokens in every layer: K turned by the token's `deltas` positions, V as it is.
    * @throws KernelError when a slot or delta is out of range, or a target is written twice or read

@@ -34,11 +34,9 @@ const symbols = {
   spg_attention: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr", "ptr"], returns: "i32" },
   spg_write_kv: { args: ["ptr", "i32", "ptr", "i32", "ptr"], returns: "i32" },
   spg_attend: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr"], returns: "i32" },
-  spg_rerope: { args: ["ptr", "ptr", "i32", "i32"], returns: "i32" },
   spg_copy_tokens: { args: ["ptr", "ptr", "ptr", "ptr", "i32"], returns: "i32" },
   spg_deviations: { args: ["ptr", "i32", "ptr", "i32", "ptr", "ptr"], returns: "i32" },
   spg_embed_rows: { args: ["ptr", "ptr", "i32", "i32", "i32", "ptr", "i32", "ptr"], returns: "i32" },
-  spg_argmax: { args: ["ptr", "ptr", "i32", "ptr"], returns: "i32" },
 } as const;
 
 export type KernelSymbols = Library<typeof symbols>["symbols"];
