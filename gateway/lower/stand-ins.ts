@@ -33,7 +33,8 @@ export class StandIns {
 
   /** Where the text of this index first stands; below 0: nowhere. */
   find(rendered: string, index: number): number {
-    return rendered.indexOf(`\uE000${this.#nonce}:${index}`);
+    // The whole of it: 1 is also how 10 begins.
+    return rendered.search(new RegExp(`\uE000${this.#nonce}:${index}\\\\*"\uE001`));
   }
 }
 

@@ -159,6 +159,20 @@ test("documents stand behind the system message, and behind tools that stand the
   }
 });
 
+test("documents stand behind the tools, however many of their texts the template does not see", () => {
+  const { qwen } = toolModels;
+  // As Qwen 3.5 does: so where a system message ends is not seen by rendering it alone.
+  const refusal = `{%- if messages[-1].role == "system" %}{{ raise_exception("No user query found in messages.") }}{%- endif %}`;
+  const model = { ...qwen, chatTemplate: refusal + qwen.chatTemplate };
+  const tailOf = (sign: string) => {
+    // With "<" each may begin a control token, and has a stand-in of its own.
+    const choices = Array.from({ length: 20 }, (_, n) => `${sign}${n}`);
+    const parameters = { type: "object", properties: { choice: { type: "string", enum: choices } } };
+    return lowered(model, [system, question], [{ ...weather, parameters }], ["a document"]).runs.at(-1)?.tokenIds;
+  };
+  expect(tailOf("<")).toEqual(tailOf("#"));
+});
+
 test("the layout of a conversation without tools is remembered, whatever is said", () => {
   const { template } = textSide(models.chatml);
   expect(template.layout([question])).toBe(template.layout([{ role: "user", content: "else" }]));
