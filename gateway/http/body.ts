@@ -4,6 +4,7 @@ import type { z } from "zod";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
+import { refuseCostlyJson } from "./json-cost.ts";
 
 export interface ReadJsonOptions {
   readonly maxBytes?: number;
@@ -21,7 +22,7 @@ export async function readJson<Schema extends z.ZodType>(
   if (!/^application\/([a-z0-9.+-]+\+)?json\s*(;|$)/i.test(contentType)) {
     throw new ApiError("unsupported_media_type", { message: "Send the body as application/json." });
   }
-  const text = decode(await readBody(context, options.maxBytes ?? limits.bodyBytes));
+  const text = await readText(context, options.maxBytes ?? limits.bodyBytes);
   refuseCostlyJson(text, limits.jsonDepth, limits.jsonCommas, limits.jsonFields);
   let parsed: unknown;
   try {
@@ -97,65 +98,14 @@ export async function readBody(
   return chunks.length === 1 && chunks[0] !== undefined ? chunks[0] : new Uint8Array(Buffer.concat(chunks));
 }
 
-function decode(bytes: Uint8Array): string {
+/** Text of the body, as `readBody` reads it. @throws ApiError as it does; invalid_json when it is not UTF-8 */
+export async function readText(context: Context<AppEnv>, maxBytes: number): Promise<string> {
+  const bytes = await readBody(context, maxBytes);
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
     throw new ApiError("invalid_json", { message: "The request body is not UTF-8." });
   }
-}
-
-const quote = 0x22;
-const backslash = 0x5c;
-const openBrace = 0x7b;
-const closeBrace = 0x7d;
-const openBracket = 0x5b;
-const closeBracket = 0x5d;
-const comma = 0x2c;
-
-/**
- * Counts brackets and commas outside strings, so that nothing recursive ever meets a deep value, no parser builds
- * millions of small ones, and no schema looks at each of a hundred thousand names.
- */
-export function refuseCostlyJson(text: string, maxDepth: number, maxCommas: number, maxFields = maxCommas): void {
-  let depth = 0;
-  let commas = 0;
-  /** Commas of the value that is open at each depth; of an array, none. */
-  const fieldCommas: number[] = [];
-  for (let index = 0; index < text.length; index++) {
-    const code = text.charCodeAt(index);
-    if (code === quote) index = endOfString(text, index + 1);
-    else if (code === openBrace || code === openBracket) {
-      depth += 1;
-      fieldCommas[depth] = code === openBrace ? 0 : Number.NEGATIVE_INFINITY;
-    } else if (code === closeBrace || code === closeBracket) depth = Math.max(0, depth - 1);
-    else if (code === comma) {
-      commas += 1;
-      const fields = (fieldCommas[depth] ?? 0) + 1;
-      fieldCommas[depth] = fields;
-      if (fields >= maxFields) {
-        throw new ApiError("invalid_request", { message: `An object may have at most ${maxFields} fields.` });
-      }
-    }
-    if (depth > maxDepth) {
-      throw new ApiError("nesting_too_deep", { message: `The body may be nested ${maxDepth} deep at most.` });
-    }
-    if (commas > maxCommas) {
-      throw new ApiError("invalid_request", { message: `The body may have at most ${maxCommas} values.` });
-    }
-  }
-}
-
-/** Index of the quote that ends the string; the end of the text when there is none. Skips with indexOf, as most bytes are in strings. */
-function endOfString(text: string, start: number): number {
-  let end = text.indexOf('"', start);
-  while (end >= 0) {
-    let backslashes = 0;
-    while (text.charCodeAt(end - 1 - backslashes) === backslash && end - 1 - backslashes >= start) backslashes += 1;
-    if (backslashes % 2 === 0) return end;
-    end = text.indexOf('"', end + 1);
-  }
-  return text.length;
 }
 
 /** The first issue as the client's error, with the field's path as `param`. */

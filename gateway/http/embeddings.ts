@@ -8,6 +8,7 @@ import { ApiError } from "../errors.ts";
 import type { EmbedderMeter } from "../metered.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
+import { tokenIds } from "./fields.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { declare } from "./route.ts";
 import { optional, shortString } from "./schemas.ts";
@@ -19,20 +20,12 @@ export interface EmbeddingDeps {
 }
 
 const text = z.string().min(1).max(limits.embeddingTextChars);
-const tokenIds = z
-  .array(
-    z
-      .int()
-      .min(0)
-      .max(2 ** 31 - 1),
-  )
-  .min(1)
-  .max(limits.embeddingTokens);
+const tokenIdList = tokenIds(limits.embeddingTokens);
 const inputs = limits.embeddingInputs;
 
 const embeddingsSchema = z.strictObject({
   model: z.string().min(1).max(limits.shortStringChars),
-  input: z.union([text, z.array(text).min(1).max(inputs), tokenIds, z.array(tokenIds).min(1).max(inputs)], {
+  input: z.union([text, z.array(text).min(1).max(inputs), tokenIdList, z.array(tokenIdList).min(1).max(inputs)], {
     error: `must be a text, a list of token ids, or a list of up to ${inputs} of either, none of them empty`,
   }),
   encoding_format: optional(z.enum(["float", "base64"])),

@@ -6,7 +6,7 @@ import { QueryError } from "../query/errors.ts";
 import type { Query } from "../query/ir.ts";
 import { parseQueryText } from "../query/parse.ts";
 import type { AppEnv } from "./auth.ts";
-import { readBody } from "./body.ts";
+import { readText } from "./body.ts";
 
 const formats: Readonly<Record<string, "json" | "yaml">> = {
   "application/json": "json",
@@ -26,16 +26,7 @@ export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
     const message = `Send the query as one of ${queryBodyTypes.join(", ")}.`;
     throw new ApiError("unsupported_media_type", { message });
   }
-  const bytes = await readBody(context, limits.queryBodyBytes);
-  return parse(decode(bytes), format);
-}
-
-function decode(bytes: Uint8Array): string {
-  try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-  } catch {
-    throw new ApiError("invalid_json", { message: "The query is not UTF-8." });
-  }
+  return parse(await readText(context, limits.queryBodyBytes), format);
 }
 
 function parse(text: string, format: "json" | "yaml"): Query {

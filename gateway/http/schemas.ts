@@ -8,9 +8,9 @@ import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
-import { optional, shortString } from "./fields.ts";
+import { optional, shortString, tokenId } from "./fields.ts";
 import { cacheUse, promptCacheFields } from "./prompt-cache.ts";
-import { hybridSearchSchema, rankerSchema } from "./ranking.ts";
+import { rankingOptions } from "./ranking.ts";
 import { responseFormat } from "./response-format.ts";
 import { checkTools, toolUseOf } from "./tool-schemas.ts";
 
@@ -40,10 +40,6 @@ const documents = z
     context.addIssue({ code: "custom", path: [twice, "id"], message: "another document has this id", input: entries });
   });
 
-const tokenId = z
-  .int()
-  .min(0)
-  .max(2 ** 31 - 1);
 const bias = z.number().min(-100).max(100);
 const logitBias = z
   .record(z.string().regex(/^\d{1,9}$/, "must be a token id"), bias)
@@ -66,13 +62,7 @@ export const fileSearchFields = (filters: z.ZodType) => ({
   vector_store_ids: z.array(z.string().min(1).max(limits.shortStringChars)).min(1).max(limits.vectorStoresPerSearch),
   max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
   filters: filters.optional(),
-  ranking_options: z
-    .strictObject({
-      ranker: rankerSchema.optional(),
-      score_threshold: z.number().min(0).max(1).optional(),
-      hybrid_search: hybridSearchSchema.optional(),
-    })
-    .optional(),
+  ranking_options: rankingOptions.optional(),
 });
 
 export const fileSearchSchema = (filters: z.ZodType) =>

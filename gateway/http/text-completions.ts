@@ -15,6 +15,7 @@ import { type AnswerHead, type Choice, spangateOf, usageOfShares } from "./chat-
 import { type ChatRunDeps, runJob } from "./chat-run.ts";
 import { answerStreamed, answerWhole, type ChunkShape, emptyChoices, endsOf, finishReasonOf } from "./completion.ts";
 import { logFailure } from "./failure.ts";
+import { tokenIds } from "./fields.ts";
 import { declare, type RouteAbout } from "./route.ts";
 import { chatFields, generateParams, optional, samplingFields, unsupportedChatFields } from "./schemas.ts";
 
@@ -25,15 +26,7 @@ export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter"> {
   readonly log: Log;
 }
 
-export const tokenIdList = z
-  .array(
-    z
-      .int()
-      .min(0)
-      .max(2 ** 31 - 1),
-  )
-  .min(1)
-  .max(contractLimits.maxRequestTokens);
+export const tokenIdList = tokenIds(contractLimits.maxRequestTokens);
 const several = limits.completionChoices;
 const prompt = z.union([z.string(), z.array(z.string()).min(1), tokenIdList, z.array(tokenIdList).min(1)], {
   error: "must be a text, a list of token ids, or a list of either",

@@ -4,7 +4,7 @@ import { ApiError } from "../errors.ts";
 import type { JsonObject } from "../lower/messages.ts";
 import { toolLimits } from "../tools/limits.ts";
 import type { OfferedTool, ToolUse } from "../tools/tool-use.ts";
-import { refuseCostlyJson } from "./body.ts";
+import { refuseCostlyJson } from "./json-cost.ts";
 
 export type Path = readonly (string | number)[];
 export type Refuse = (path: Path, message: string) => void;

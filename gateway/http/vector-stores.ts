@@ -11,7 +11,7 @@ import { type AppEnv, principalOf, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { addGrantRoutes } from "./grants.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery } from "./paging.ts";
-import { hybridSearchSchema, rankerSchema } from "./ranking.ts";
+import { rankingOptions } from "./ranking.ts";
 import { declare } from "./route.ts";
 import { chunkingOf, chunkingSchema, fileIdsSchema, metadataSchema, vectorStoreBody } from "./vector-store-schemas.ts";
 
@@ -35,13 +35,7 @@ export const searchSchema = z.strictObject({
   query: z.union([queryText, z.array(queryText).min(1).max(corpusLimits.maxQueriesPerSearch)]),
   filters: attributeFilterSchema.optional(),
   max_num_results: z.int().min(1).max(corpusLimits.maxSearchResults).default(corpusLimits.defaultSearchResults),
-  ranking_options: z
-    .strictObject({
-      ranker: rankerSchema.optional(),
-      score_threshold: z.number().min(0).max(1).optional(),
-      hybrid_search: hybridSearchSchema.optional(),
-    })
-    .optional(),
+  ranking_options: rankingOptions.optional(),
   rewrite_query: z.literal(false, { error: "query rewriting is not supported" }).optional(),
 });
 
