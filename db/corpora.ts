@@ -1,5 +1,6 @@
 import { and, count, eq, exists, inArray, isNotNull, isNull, ne, or, sql, sum } from "drizzle-orm";
-import { createFullText, dropFullText } from "./fts.ts";
+import { freeUnzeroed } from "./free-space.ts";
+import { createFullText, dropFullText, fullTextBlocks } from "./fts.ts";
 import type { CorpusId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
@@ -171,22 +172,38 @@ export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
   );
 }
 
-/** Removes deleted corpora whose files are swept, with their full-text index. */
-export function removeSweptCorpora(db: Db): void {
-  db.transaction("removeSweptCorpora", () => {
-    const swept = db.statement("listSweptCorpora", (orm) => {
-      const remaining = orm.select({ one: sql`1` }).from(corpusFiles).where(eq(corpusFiles.corpusId, corpora.id));
-      return orm
-        .select({ seq: corpora.seq })
-        .from(corpora)
-        .where(and(isNotNull(corpora.deletedAt), sql`not ${exists(remaining)}`))
-        .all();
-    });
-    for (const { seq } of swept) {
+/** An index with more blocks (4 kB each) would take too long to be zeroed while it is dropped. */
+const mostBlocksZeroed = 500;
+
+/**
+ * Drops the indexes of deleted corpora: nobody searches them any more, and they go faster as a whole than one fragment
+ * after the other. Call `zeroFreeSpace` after it.
+ */
+export function dropDeletedIndexes(db: Db, mostZeroed = mostBlocksZeroed): void {
+  const deleted = db.statement("listDeletedCorpora", (orm) =>
+    orm.select({ seq: corpora.seq }).from(corpora).where(isNotNull(corpora.deletedAt)).all(),
+  );
+  for (const { seq } of deleted) {
+    const blocks = fullTextBlocks(db, seq, mostZeroed + 1);
+    if (blocks === undefined) continue;
+    const drop = (): void => {
       dropFullText(db, seq);
       dropVectors(db, seq);
-      db.statement("removeCorpus", (orm) => orm.delete(corpora).where(eq(corpora.seq, seq)).run());
-    }
+    };
+    if (blocks > mostZeroed) freeUnzeroed(db, "dropDeletedIndexes", drop);
+    else db.transaction("dropDeletedIndexes", drop);
+  }
+}
+
+/** Removes deleted corpora whose files are swept. */
+export function removeSweptCorpora(db: Db): void {
+  dropDeletedIndexes(db);
+  db.statement("removeSweptCorpora", (orm) => {
+    const remaining = orm.select({ one: sql`1` }).from(corpusFiles).where(eq(corpusFiles.corpusId, corpora.id));
+    return orm
+      .delete(corpora)
+      .where(and(isNotNull(corpora.deletedAt), sql`not ${exists(remaining)}`))
+      .run();
   });
 }
 

@@ -1,4 +1,4 @@
-import { and, eq, inArray, isNotNull, isNull } from "drizzle-orm";
+import { and, eq, inArray, isNotNull, isNull, notExists, sql } from "drizzle-orm";
 import type { FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
@@ -104,6 +104,20 @@ export function listDeletedFileIds(db: Db, limit: number): readonly FileId[] {
   const rows = db.statement("listDeletedFileIds", (orm) =>
     orm.select({ id: files.id }).from(files).where(isNotNull(files.deletedAt)).limit(limit).all(),
   );
+  return rows.map((row) => row.id);
+}
+
+/** Deleted files that are in no corpus any more, so that their rows can go. */
+export function listSweptFileIds(db: Db, limit: number): readonly FileId[] {
+  const rows = db.statement("listSweptFileIds", (orm) => {
+    const places = orm.select({ one: sql`1` }).from(corpusFiles).where(eq(corpusFiles.fileId, files.id));
+    return orm
+      .select({ id: files.id })
+      .from(files)
+      .where(and(isNotNull(files.deletedAt), notExists(places)))
+      .limit(limit)
+      .all();
+  });
   return rows.map((row) => row.id);
 }
 

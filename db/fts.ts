@@ -38,6 +38,16 @@ export function createFullText(db: Db, corpusSeq: number): void {
   });
 }
 
+/** Blocks of the corpus' index, counted up to `most`; undefined: it has none. */
+export function fullTextBlocks(db: Db, corpusSeq: number, most: number): number | undefined {
+  const table = tableOf(corpusSeq);
+  return db.statement("fullTextBlocks", () => {
+    if (db.client.query("select 1 from sqlite_schema where name = ?").get(table) === null) return undefined;
+    const sql = `select count(*) as n from (select 1 from ${table}_data limit ?)`;
+    return db.client.query<{ n: number }, [number]>(sql).get(most)?.n;
+  });
+}
+
 export function dropFullText(db: Db, corpusSeq: number): void {
   const table = tableOf(corpusSeq);
   db.statement("dropFullText", () => db.client.run(`drop table if exists ${table}`));

@@ -159,12 +159,12 @@ export class Ingestor {
     return { text, kind: isText ? kind : kind === "pdf" ? "plain" : "markdown" };
   }
 
-  /** Takes out fragments that were stored and never became visible. */
+  /** Takes out fragments that were stored and never became visible; of a deleted corpus the sweep does. */
   async #removeAll(file: CorpusFileRow): Promise<void> {
-    const corpus = findCorpusAnyState(this.#db, file.corpusId);
-    if (corpus === undefined) return;
     const pace = new Pace();
     for (;;) {
+      const corpus = findCorpusAnyState(this.#db, file.corpusId);
+      if (corpus === undefined || corpus.deletedAt !== null) return;
       const left = peekFragments(this.#db, file.seq, fragmentsPerPiece);
       if (left.length === 0) return;
       this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, left));

@@ -2,10 +2,11 @@
  * Takes away what was deleted: KV in the workers, index entries, text, bytes, rows. Deleting itself only marks
  * rows, which makes them invisible at once; what is marked and not yet swept is found again after a crash.
  */
-import { type CorpusRow, findCorpusAnyState, removeSweptCorpora } from "../../db/corpora.ts";
+import { type CorpusRow, dropDeletedIndexes, findCorpusAnyState, removeSweptCorpora } from "../../db/corpora.ts";
 import { type CorpusFileRow, nextDeletingFile, removeCorpusFile } from "../../db/corpus-files.ts";
-import { listDeletedFileIds, removeFile } from "../../db/files.ts";
-import { type FragmentRow, peekFragments, removeFragments } from "../../db/fragments.ts";
+import { listDeletedFileIds, listSweptFileIds, removeFile } from "../../db/files.ts";
+import { type FragmentRow, peekFragments, removeFragments, removeUnindexedFragments } from "../../db/fragments.ts";
+import { zeroFreeSpace } from "../../db/free-space.ts";
 import type { Db } from "../../db/open.ts";
 import { removeSweptTenants } from "../../db/tenants.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
@@ -17,6 +18,8 @@ import { Pace } from "./pace.ts";
 import type { CorpusSaltOf, SpanPort } from "./ports.ts";
 
 const fragmentsPerPiece = 32;
+/** Of a deleted corpus, whose index is gone. */
+const unindexedPerPiece = 256;
 const filesPerPiece = 100;
 const filesFreedFirst = 1_000;
 
@@ -34,6 +37,8 @@ export class Sweeper {
   readonly #evicted = new Set<number>();
 
   readonly #onEvicted: () => void;
+  /** Something was deleted since what had to go at once went. */
+  #isNew = false;
 
   /** @param onEvicted KV of deleted files is gone, or of a whole corpus for it */
   constructor(
@@ -54,6 +59,7 @@ export class Sweeper {
   }
 
   wake(): void {
+    this.#isNew = true;
     this.#loop.wake();
   }
 
@@ -78,19 +84,41 @@ export class Sweeper {
   }
 
   async #sweep(signal: AbortSignal): Promise<void> {
-    // Before any row: this alone needs no room, and a full disk has none for the rest.
-    for (const id of listDeletedFileIds(this.#db, filesFreedFirst)) await this.#content.remove(id);
-    if (!(await this.#evictFiles(signal))) return;
+    if (!(await this.#removeUrgent(signal))) return;
     let swept = false;
     for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db)) {
-      if (!(await this.#sweepCorpusFile(file, signal))) return;
+      // Deleted a moment ago: its KV is keyed by the rows' texts, so it goes before them.
+      const isUrgent = !this.#evicted.has(file.seq);
+      if (!(await (isUrgent ? this.#removeUrgent(signal) : this.#sweepCorpusFile(file, signal)))) return;
       swept = true;
     }
     removeSweptCorpora(this.#db);
     swept = (await this.#sweepFiles(signal)) || swept;
     removeSweptTenants(this.#db);
+    const pace = new Pace();
+    for (const _ of zeroFreeSpace(this.#db)) {
+      if (!(await this.#goOn(pace, signal))) return;
+      swept = true;
+    }
     // The log still has what was deleted.
     if (swept) this.#db.truncateLog();
+  }
+
+  /** What is gone soon, however many rows there are: bytes, KV, indexes. @returns false when stopped before the end */
+  async #removeUrgent(signal: AbortSignal): Promise<boolean> {
+    this.#isNew = false;
+    // Before any row: this alone needs no room, and a full disk has none for the rest.
+    for (const id of listDeletedFileIds(this.#db, filesFreedFirst)) await this.#content.remove(id);
+    if (!(await this.#evictFiles(signal))) return false;
+    dropDeletedIndexes(this.#db);
+    return true;
+  }
+
+  /** Between two pieces: others run, and what was deleted meanwhile does not wait. @returns false when stopped */
+  async #goOn(pace: Pace, signal: AbortSignal): Promise<boolean> {
+    await pace.breathe();
+    if (this.#isNew && !(await this.#removeUrgent(signal))) return false;
+    return !signal.aborted;
   }
 
   /** KV of all files that are deleted, before any row: it is gone soon, however many rows there are. */
@@ -128,24 +156,29 @@ export class Sweeper {
 
   /** @returns false when stopped before the end */
   async #sweepCorpusFile(file: CorpusFileRow, signal: AbortSignal): Promise<boolean> {
-    const corpus = findCorpusAnyState(this.#db, file.corpusId);
     const pace = new Pace();
-    while (corpus !== undefined) {
-      const piece = peekFragments(this.#db, file.seq, fragmentsPerPiece);
-      if (piece.length === 0) break;
-      this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, piece));
-      await pace.breathe();
-      if (signal.aborted) return false;
-    }
+    while (this.#removePiece(file)) if (!(await this.#goOn(pace, signal))) return false;
     removeCorpusFile(this.#db, file.seq);
     this.#evicted.delete(file.seq);
     return true;
   }
 
+  /** @returns false: nothing is left of the file's fragments */
+  #removePiece(file: CorpusFileRow): boolean {
+    const corpus = findCorpusAnyState(this.#db, file.corpusId);
+    if (corpus === undefined) return false;
+    if (corpus.deletedAt !== null) {
+      return this.#db.unsynced(() => removeUnindexedFragments(this.#db, file.seq, unindexedPerPiece));
+    }
+    const piece = peekFragments(this.#db, file.seq, fragmentsPerPiece);
+    if (piece.length > 0) this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, piece));
+    return piece.length > 0;
+  }
+
   async #sweepFiles(signal: AbortSignal): Promise<boolean> {
     let swept = false;
     while (!signal.aborted) {
-      const ids = listDeletedFileIds(this.#db, filesPerPiece);
+      const ids = listSweptFileIds(this.#db, filesPerPiece);
       if (ids.length === 0) break;
       for (const id of ids) {
         await this.#content.remove(id);

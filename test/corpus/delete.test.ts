@@ -143,6 +143,27 @@ describe("deleting", () => {
     expect(new Set(residents)).toEqual(new Set([0]));
   });
 
+  test("what is deleted during a long sweep does not wait for its end: bytes and KV go at once", async () => {
+    const { store, doomed } = await populated();
+    const text = Array.from({ length: 3_000 }, (_, i) => `Line ${i} of many. `.repeat(8)).join("\n\n");
+    const large = await ingestText(world, store, "large.txt", text);
+    const keys = (await search(store.id))
+      .filter((hit) => hit.fileId === doomed.id)
+      .flatMap((hit) => world.spans.lowerSpan(hit).blockKeys);
+    expect(keys.some((key) => world.spans.resident.has(key))).toBe(true);
+    const left = () => world.db.client.query<{ n: number }, []>("select count(*) n from fragments").get()?.n ?? 0;
+    const before = left();
+    world.corpus.files.delete(tenantId, large.id);
+    while (left() === before) await new Promise((resolve) => setImmediate(resolve));
+    world.corpus.files.delete(tenantId, doomed.id);
+    const isThere = () =>
+      readdirSync(join(world.dir, "files")).includes(doomed.id) || keys.some((key) => world.spans.resident.has(key));
+    while (isThere()) await new Promise((resolve) => setImmediate(resolve));
+    expect(left()).toBeGreaterThan(1_000);
+    await world.corpus.idle();
+    expect(traces("xylophonecanar")).toEqual([]);
+  });
+
   test("a sweep that was cut off goes on at the next start; nothing comes back", async () => {
     const { store, doomed } = await populated();
     world.corpus.files.delete(tenantId, doomed.id);

@@ -1,0 +1,58 @@
+/**
+ * Zeroes what dropped indexes leave. Dropped with secure_delete, a large one would write all its pages at once, which
+ * holds the event loop; so its pages are freed as they are, and all free space is overwritten in pieces. As long as
+ * the table is there, that is not done yet.
+ */
+import type { Db } from "./open.ts";
+
+const pagesPerPiece = 256;
+
+/** All of `work`, or nothing: drops tables fast; what they held stays in the file until `zeroFreeSpace` has ended. */
+export function freeUnzeroed(db: Db, name: string, work: () => void): void {
+  const drop = (): void => {
+    db.statement("noteFreeSpace", () => db.client.run("create table if not exists free_space (zeros blob)"));
+    work();
+  };
+  unzeroed(db, () => db.transaction(name, drop));
+}
+
+/** Lazily, so that the caller decides how long it stays on the event loop. */
+export function* zeroFreeSpace(db: Db): Generator<void> {
+  const isDue = "select 1 from sqlite_schema where name = 'free_space'";
+  if (db.statement("isFreeSpaceDue", () => db.client.query(isDue).get()) === null) return;
+  for (let pages = freePages(db); pages > 0; pages = freePages(db)) {
+    const bytes = Math.min(pages, pagesPerPiece) * pageBytes(db);
+    db.unsynced(() => db.statement("fillFreeSpace", () => insertZeros(db, bytes)));
+    yield;
+  }
+  const remove = "delete from free_space where rowid = (select max(rowid) from free_space)";
+  const removeOne = () => db.statement("emptyFreeSpace", () => db.client.query(remove).run().changes);
+  // They are zeros already.
+  while (unzeroed(db, () => db.unsynced(removeOne)) > 0) yield;
+  db.statement("endFreeSpace", () => db.client.run("drop table free_space"));
+}
+
+function insertZeros(db: Db, bytes: number): void {
+  // A little less, for what else is in a page.
+  db.client.query("insert into free_space (zeros) values (zeroblob(?))").run(bytes - Math.ceil(bytes / 256));
+}
+
+function unzeroed<T>(db: Db, work: () => T): T {
+  db.client.run("pragma secure_delete = off");
+  try {
+    return work();
+  } finally {
+    db.client.run("pragma secure_delete = on");
+  }
+}
+
+function freePages(db: Db): number {
+  const row = db.statement("freePages", () =>
+    db.client.query<{ freelist_count: number }, []>("pragma freelist_count").get(),
+  );
+  return row?.freelist_count ?? 0;
+}
+
+function pageBytes(db: Db): number {
+  return db.client.query<{ page_size: number }, []>("pragma page_size").get()?.page_size ?? 4_096;
+}
