@@ -10,6 +10,7 @@ export class EventQueue<T> implements AsyncIterableIterator<T> {
     this.#onReturn = onReturn;
   }
 
+  /** Passed over once the queue has ended. */
   push(item: T): void {
     if (this.#end !== undefined) return;
     const waiting = this.#waiting;
@@ -21,6 +22,7 @@ export class EventQueue<T> implements AsyncIterableIterator<T> {
     waiting.resolve({ value: item, done: false });
   }
 
+  /** What was pushed before is still read. */
   end(): void {
     if (this.#end !== undefined) return;
     this.#end = "done";

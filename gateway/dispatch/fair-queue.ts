@@ -52,6 +52,7 @@ export class FairQueue<Item extends Waiting> {
     return this.#size;
   }
 
+  /** Something of this owner's waits. */
   isWaiting(owner: LineOwner): boolean {
     return this.#lines.has(lineName(owner));
   }
@@ -68,6 +69,7 @@ export class FairQueue<Item extends Waiting> {
     return full ? "tenant full" : undefined;
   }
 
+  /** At the end of its tenant's line; whether there is room is `refusal`'s to say. */
   push(item: Item): void {
     this.#lineOf(item).items.push(item);
   }

@@ -43,6 +43,7 @@ export class Heartbeat {
     this.#heardMs.delete(workerId);
   }
 
+  /** One round: kills who was silent for too long, asks the others. */
   beat(): void {
     const nowMs = this.#nowMs();
     for (const { id } of this.#options.registry.ready()) {

@@ -45,6 +45,7 @@ export class KvHistory {
     for (const key of blockKeys) this.#gone.set(key, "worker_lost");
   }
 
+  /** undefined: it is there, never was, or went so long ago that it is forgotten. */
   goneFor(key: BlockKey): GoneReason | undefined {
     return this.#gone.peek(key);
   }

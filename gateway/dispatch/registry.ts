@@ -47,6 +47,7 @@ export class Registry {
     return [...this.#workers.values()];
   }
 
+  /** Those that serve now, in the order of the devices. */
   ready(): readonly WorkerRecord[] {
     return this.list().filter((worker) => worker.state === "ready");
   }
@@ -59,6 +60,7 @@ export class Registry {
     return this.#card;
   }
 
+  /** A process was started for the worker; it loads its model. @throws Error for a worker that was never added */
   started(id: string, pid: number, restarts: number): void {
     Object.assign(this.#record(id), { state: restarts === 0 ? "starting" : "restarting", pid, restarts });
   }

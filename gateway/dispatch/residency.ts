@@ -39,6 +39,7 @@ export class Residency {
     this.#rootOwner = rootOwner;
   }
 
+  /** What a worker tells of its blocks, in its order. */
   apply(workerId: string, events: readonly KvEvent[]): void {
     for (const event of events) {
       if (event.type === "cleared") this.forget(workerId);

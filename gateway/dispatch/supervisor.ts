@@ -52,6 +52,7 @@ export class Supervisor {
     this.#firstReady.promise.catch(() => undefined);
   }
 
+  /** Starts a worker for each device. To be called once. */
   start(events: WorkerEvents): void {
     this.#events = events;
     this.#options.devices.forEach((device, index) => {
@@ -78,6 +79,7 @@ export class Supervisor {
     return this.#firstReady.promise;
   }
 
+  /** false: the worker cannot be reached; its loss is reported, if it was not yet. */
   send(workerId: string, message: GatewayMessage): boolean {
     return this.#children.get(workerId)?.link?.send(message) ?? false;
   }

@@ -89,6 +89,7 @@ export class Underway {
       if (request.workerId === workerId) this.#requests.delete(requestId);
   }
 
+  /** A request that the worker has is about to compute the block. */
   isComing(workerId: string, key: BlockKey): boolean {
     return this.#workers.get(workerId)?.keys.has(key) === true;
   }

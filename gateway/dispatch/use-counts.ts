@@ -28,6 +28,7 @@ export class UseCounts {
     }
   }
 
+  /** Uses, each counted half for every half-life since. */
   of(spanKey: BlockKey): number {
     const uses = this.#uses.peek(spanKey);
     return uses === undefined ? 0 : uses.count * 0.5 ** ((this.#nowMs() - uses.atMs) / halfLifeMs);

@@ -54,6 +54,7 @@ export class Windows {
     this.#latest = { tenantId, atMs: this.#nowMs() };
   }
 
+  /** Whether one more request of the tenant may go there. @param inFlight requests that the worker has, of everybody */
   isOpen(workerId: string, inFlight: number, tenantId: string, background = false): boolean {
     if (background) return inFlight < Math.max(1, Math.floor(this.#maxRunning * backgroundShare));
     if (this.#isAlone(tenantId)) return inFlight < this.#maxRunning + this.#reserve;

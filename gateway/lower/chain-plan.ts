@@ -137,6 +137,7 @@ function spanRun(run: Omit<PlanRun, "kind">, spanId: string): PlanRun {
   return { ...run, kind: "span", spanId };
 }
 
+/** @param param path of what has too many */
 export function tooManySpans(param?: string): ApiError {
   return new ApiError("invalid_value", { message: "The query has too many spans for one prompt.", param });
 }

@@ -152,6 +152,7 @@ export class ChainBuilder {
     this.#knownTokens += chain.knownTokens - chain.hiddenTokens;
   }
 
+  /** @param hiddenTokens see Chain */
   finish(hiddenTokens = 0): Chain {
     const { parent, recomputeRatio = 0, spanId } = this.#origin;
     return {

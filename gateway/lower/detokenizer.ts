@@ -106,6 +106,7 @@ export class Detokenizer {
     this.#atStart = tokenBytes.stripsLeadingSpace;
   }
 
+  /** The next tokens; those behind a stop string are passed over. */
   push(tokenIds: readonly number[]): DetokenizedText {
     for (const tokenId of tokenIds) {
       if (this.#stoppedBy !== undefined) break;

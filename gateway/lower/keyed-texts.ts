@@ -54,6 +54,7 @@ export class KeyedTexts {
     return keyed;
   }
 
+  /** A text whose keys depend on more than itself. @throws ApiError as TextTokenizer.encode does */
   encode({ prefix, pieces, opensPrompt }: Text, owner: CacheSalt): EncodedText {
     const prefixIds = this.#tokenizer.encode([{ kind: "template", text: prefix }], opensPrompt);
     const ids = this.#tokenizer.encode(pieces, opensPrompt && prefix === "", owner);
@@ -66,6 +67,7 @@ export class KeyedTexts {
   }
 }
 
+/** The arrays one after the other. */
 export function joined(parts: readonly Int32Array[]): Int32Array {
   const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;

@@ -46,6 +46,7 @@ export class ChainMaker {
     this.#context = context;
   }
 
+  /** @throws ApiError chat_template_error where an answer cannot be opened, invalid_value as encoding does */
   chain(source: ChainSource): Chain {
     const known = this.#chains.get(source);
     if (known !== undefined) return known;

@@ -13,6 +13,7 @@ export class StandIns {
   readonly #nonce = crypto.randomUUID();
   readonly #pattern = new RegExp(`\uE000${this.#nonce}:(\\d+)(\\\\*)"\uE001`);
 
+  /** What the template sees for the text of this index. */
   of(index: number): string {
     return `\uE000${this.#nonce}:${index}"\uE001`;
   }

@@ -62,6 +62,7 @@ export class TextTokenizer {
    * Ids of the pieces one after the other. `opensPrompt`: the first piece stands at the very start of the prompt.
    * @param owner salt of the text: what was encoded for one owner is remembered for that owner alone, since anyone
    *   else could time it. Absent: nothing is remembered.
+   * @throws ApiError invalid_value as `warm` does
    */
   encode(pieces: readonly Piece[], opensPrompt: boolean, owner?: CacheSalt): Int32Array {
     const parts: (Int32Array | number)[] = [];
@@ -107,6 +108,7 @@ export class TextTokenizer {
     return this.encode([{ kind: "content", text }], true);
   }
 
+  /** As many as `encodeText` gives. */
   countTokens(text: string): number {
     return this.encodeText(text).length;
   }

@@ -50,6 +50,7 @@ export class BlockPool {
     return blockId;
   }
 
+  /** One more reference, also to a free block: its content is used again. */
   retain(blockId: BlockId): void {
     if (this.referenceCounts[blockId] === 0) {
       if (this.shares.ownerOf(blockId) !== undefined) this.shares.use(blockId);

@@ -26,6 +26,7 @@ export class KvEventLog {
     this.pending.push({ type: "stored", blockKeys, previousKeys, tokenCounts });
   }
 
+  /** The last block of this key has gone. */
   removed(blockKey: BlockKey): void {
     const last = this.pending.at(-1);
     if (last?.type === "removed") last.blockKeys.push(blockKey);

@@ -55,6 +55,7 @@ export class PrefixCache {
     return this.pool.shares.freeCount;
   }
 
+  /** undefined: what the block holds cannot be found. */
   keyOf(blockId: BlockId): BlockKey | undefined {
     return this.keyOfBlock[blockId];
   }
@@ -69,6 +70,7 @@ export class PrefixCache {
     return this.derivations.count;
   }
 
+  /** All that can be found, in no order. */
   resident(): IterableIterator<[BlockKey, BlockId]> {
     return this.blockOfKey.entries();
   }
@@ -88,6 +90,7 @@ export class PrefixCache {
     return blockId;
   }
 
+  /** One more reference to a block that was found. */
   retain(blockId: BlockId): void {
     this.pool.retain(blockId);
   }
@@ -97,6 +100,7 @@ export class PrefixCache {
     this.pool.shares.prolong(blockId, retention);
   }
 
+  /** @throws Error when it was released more often than retained */
   release(blockId: BlockId): void {
     const owner = this.pool.shares.ownerOf(blockId);
     this.pool.release(blockId, this.keyOfBlock[blockId] !== undefined);

@@ -97,10 +97,12 @@ export class Shares {
     return this.freeBlocks;
   }
 
+  /** undefined: the block is free and holds nothing. */
   ownerOf(blockId: BlockId): OwnerAccount | undefined {
     return this.ofBlock[blockId];
   }
 
+  /** Of all that hold a block. */
   accounts(): IterableIterator<OwnerAccount> {
     return this.byNumber.values();
   }
@@ -155,6 +157,7 @@ export class Shares {
     this.retention[blockId] = Math.max(this.retention[blockId], retention);
   }
 
+  /** A pinned block goes last of its owner's. @throws Error when nobody owns it */
   pin(blockId: BlockId, pinned: boolean): void {
     const account = this.accountOf(blockId);
     const isFree = this.links.has(blockId);

@@ -66,6 +66,7 @@ export class BatchBuilder {
     this.all = Object.values(this).filter((field) => field instanceof Scratch);
   }
 
+  /** @returns arrays that the next `build` writes over */
   build(pieces: readonly Piece[]): Batch {
     for (const scratch of this.all) scratch.clear();
     this.listedRun = undefined;

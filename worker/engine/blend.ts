@@ -59,10 +59,12 @@ export class Blending {
     if (this.recomputedTokens === 0 || this.recomputedTokens === this.copiedTokens) this.select();
   }
 
+  /** First token that was not probed yet, counted from the run's first. */
   get nextProbe(): number {
     return this.firstToken + this.probedCount;
   }
 
+  /** 0 once it is known which tokens are computed. */
   get unprobedTokens(): number {
     return this.selected === undefined ? this.copied.length - this.probedCount : 0;
   }

@@ -12,6 +12,7 @@ export class Constraints {
     this.vocabSize = vocabSize;
   }
 
+  /** How tokens are spelled: requests with a grammar are refused before it is told. */
   setVocabulary(vocabulary: VocabularyBytes): void {
     this.trie = new TokenTrie(vocabulary);
   }

@@ -59,6 +59,7 @@ export class StepInFlight {
     this.dropped.add(request);
   }
 
+  /** Its answer for this request is still wanted. */
   isFor(request: Request): boolean {
     return !this.dropped.has(request);
   }

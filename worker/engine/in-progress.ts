@@ -43,11 +43,13 @@ export class RequestsInProgress {
     return this.requests.get(requestId);
   }
 
+  /** Queues it behind all that wait. */
   add(request: Request): void {
     this.requests.set(request.requestId, request);
     this.scheduler.waiting.push(request);
   }
 
+  /** Takes it out and tells the gateway how it ended. */
   finish(request: Request, reason: FinishReason): void {
     this.remove(request);
     if (reason === "prepared") request.markPrefilled(this.clock());
@@ -55,6 +57,7 @@ export class RequestsInProgress {
     this.tellNone();
   }
 
+  /** Takes it out and tells the gateway that it failed here. */
   fail(request: Request, message: string): void {
     this.remove(request);
     this.emit({ type: "failed", requestId: request.requestId, code: "internal", message });

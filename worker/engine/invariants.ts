@@ -9,6 +9,10 @@ function assert(holds: boolean, text: string): asserts holds {
   if (!holds) throw new Error(`invariant broken: ${text}`);
 }
 
+/**
+ * @param leaving requests that ended and whose blocks a step in flight holds
+ * @throws Error naming the rule that is broken
+ */
 export function assertInvariants(
   pool: BlockPool,
   cache: PrefixCache,

@@ -13,6 +13,7 @@ export interface EngineLimits {
   readonly stepListWords: number;
 }
 
+/** Of a CPU; worker/config.ts has a GPU's. */
 export const defaultEngineLimits: EngineLimits = {
   maxRunningRequests: 64,
   maxWaitingRequests: 1_024,

@@ -28,6 +28,7 @@ export class ListRoom {
     return this.usedWords === 0 ? Math.max(Math.min(1, rowCount), fitting) : fitting;
   }
 
+  /** `rowCount` more rows of a run are in the step, beside `before` that had room. */
   take(run: Run, rowCount: number, before = 0, rowsAre: RowsAre = "together"): void {
     this.usedWords += wordsOf(run, before + rowCount, rowsAre) - wordsOf(run, before, rowsAre);
   }

@@ -126,6 +126,7 @@ export class Engine {
     this.flushEvents();
   }
 
+  /** Counters since the start; requests, blocks and bytes as they are now. */
   stats(): WorkerStats {
     const { blockCount, kvBytesPerBlock } = this.backend.shape;
     const available = this.pool.availableCount;
@@ -167,6 +168,7 @@ export class Engine {
     for (const step of this.inFlight.splice(0)) await step.result();
   }
 
+  /** Ends `run` after the step that it is in. */
   stop(): void {
     this.stopped = true;
     this.wake?.();

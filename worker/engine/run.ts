@@ -118,11 +118,13 @@ export class Run {
     return this.blocks.length - before;
   }
 
+  /** Where the pool has the K and V of a token that has a block: blockId * blockTokens + place in the block. */
   slotOf(token: number): number {
     const blockIndex = Math.floor(token / this.blockTokens);
     return this.blocks[blockIndex] * this.blockTokens + (token - blockIndex * this.blockTokens);
   }
 
+  /** One more token, whose KV is still to be computed. */
   append(tokenId: number): void {
     if (this.tokenCount === this.tokenIds.length) {
       const grown = new Int32Array(Math.max(64, 2 * this.tokenCount));

@@ -58,6 +58,7 @@ export class Scheduler {
   /** Requests whose tokens the last step had no room for, who waited longest first. */
   private leftOut: readonly Request[] = [];
 
+  /** @throws RangeError when the limits contradict each other */
   constructor({ pool, cache, limits, shape, clock, relocation }: SchedulerParts) {
     const { stepTokens, maxRunningRequests, stepListWords } = limits;
     if (stepTokens < maxRunningRequests) {
@@ -111,6 +112,7 @@ export class Scheduler {
     request.reservedBlocks = 0;
   }
 
+  /** Gives its blocks back, those of its last run first: what came first in the prompt stays findable longest. */
   releaseBlocks(request: Request): void {
     for (let i = request.runs.length - 1; i >= 0; i--) request.runs[i].release(this.cache);
   }

@@ -109,10 +109,12 @@ export class StepDraft {
     this.probeBudget -= more;
   }
 
+  /** Somebody computes the block in this step, or in the one that is still in flight. */
   isClaimed(key: BlockKey): boolean {
     return this.claimed.has(key) || this.claimedBefore?.has(key) === true;
   }
 
+  /** @param moves to run before all else */
   plan(moves: readonly BlockMove[] = []): StepPlan {
     const blended = Array.from(this.recomputed, ([run, { request, rowCount }]) =>
       (run.blending?.nextStretches(rowCount) ?? []).map((stretch) => ({
