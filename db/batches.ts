@@ -1,6 +1,6 @@
 import { and, asc, count, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
 import type { SQLiteColumn } from "drizzle-orm/sqlite-core";
-import type { BatchId, TenantId } from "./ids.ts";
+import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
 import { type BatchStatus, batches, batchResults } from "./schema.ts";
@@ -11,7 +11,9 @@ export type BatchResultRow = typeof batchResults.$inferSelect;
 type NewBatch = Pick<
   BatchRow,
   "id" | "tenantId" | "keyId" | "endpoint" | "inputFileId" | "metadata" | "createdAt" | "expiresAt"
->;
+> &
+  // Of one whose lines were checked before.
+  Partial<Pick<BatchRow, "status" | "total" | "inProgressAt">>;
 
 const openStates: readonly BatchStatus[] = ["validating", "in_progress", "finalizing", "cancelling"];
 const isOpen = inArray(batches.status, [...openStates]);
@@ -26,7 +28,7 @@ export function insertBatch(db: Db, row: NewBatch, keptPerTenant: number): Batch
     return db.statement("insertBatch", (orm) => {
       const inserted = orm
         .insert(batches)
-        .values({ ...row, status: "validating" })
+        .values({ status: "validating", ...row })
         .returning()
         .get();
       orm.run(sql`delete from batches where tenant_id = ${row.tenantId}
@@ -38,7 +40,7 @@ export function insertBatch(db: Db, row: NewBatch, keptPerTenant: number): Batch
   });
 }
 
-export function findBatch(db: Db, tenantId: TenantId, id: BatchId): BatchRow | undefined {
+export function findBatch(db: Db, tenantId: TenantId, id: BatchRow["id"]): BatchRow | undefined {
   return db.statement("findBatch", (orm) =>
     orm
       .select()
@@ -53,13 +55,17 @@ export function readBatch(db: Db, seq: number): BatchRow | undefined {
   return db.statement("readBatch", (orm) => orm.select().from(batches).where(eq(batches.seq, seq)).get());
 }
 
-export function listBatches(db: Db, tenantId: TenantId, range: PageRange): Page<BatchRow> {
+export function listBatches(
+  db: Db,
+  tenantId: TenantId,
+  range: PageRange & { readonly endpoints: readonly string[] },
+): Page<BatchRow> {
   const page = pageClause(batches.seq, range);
   const rows = db.statement("listBatches", (orm) =>
     orm
       .select()
       .from(batches)
-      .where(and(eq(batches.tenantId, tenantId), page.where))
+      .where(and(eq(batches.tenantId, tenantId), inArray(batches.endpoint, [...range.endpoints]), page.where))
       .orderBy(page.orderBy)
       .limit(range.limit + 1)
       .all(),
@@ -153,17 +159,25 @@ export function listDoneLines(db: Db, seq: number): readonly number[] {
   return rows.map(({ line }) => line);
 }
 
+interface ResultRange {
+  /** undefined: errors and others. */
+  readonly isError: boolean | undefined;
+  readonly afterLine: number;
+  readonly limit: number;
+}
+
 /** Results in the order of their lines. */
 export function walkResults(
   db: Db,
   seq: number,
-  { isError, afterLine, limit }: { readonly isError: boolean; readonly afterLine: number; readonly limit: number },
+  { isError, afterLine, limit }: ResultRange,
 ): readonly BatchResultRow[] {
+  const kind = isError === undefined ? undefined : eq(batchResults.isError, isError);
   return db.statement("walkResults", (orm) =>
     orm
       .select()
       .from(batchResults)
-      .where(and(eq(batchResults.batchSeq, seq), eq(batchResults.isError, isError), gt(batchResults.line, afterLine)))
+      .where(and(eq(batchResults.batchSeq, seq), kind, gt(batchResults.line, afterLine)))
       .orderBy(asc(batchResults.line))
       .limit(limit)
       .all(),
@@ -176,5 +190,14 @@ export function endBatch(db: Db, seq: number, change: Parameters<typeof updateBa
     const ended = updateBatch(db, seq, openStates, change);
     db.statement("removeResults", (orm) => orm.delete(batchResults).where(eq(batchResults.batchSeq, seq)).run());
     return ended !== undefined;
+  });
+}
+
+/** @returns false when it has not ended */
+export function removeBatch(db: Db, seq: number): boolean {
+  return db.statement("removeBatch", (orm) => {
+    const ended = notInArray(batches.status, [...openStates]);
+    const removed = orm.delete(batches).where(and(eq(batches.seq, seq), ended));
+    return removed.returning({ seq: batches.seq }).get() !== undefined;
   });
 }

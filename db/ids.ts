@@ -15,6 +15,7 @@ export const idPrefixes = {
   response: "resp_",
   batch: "batch_",
   batchRequest: "batch_req_",
+  messageBatch: "msgbatch_",
   upload: "upload_",
   uploadPart: "part_",
   auditEvent: "audit_",
@@ -32,6 +33,7 @@ export type JobId = Id<"job">;
 export type AuditEventId = Id<"auditEvent">;
 export type ResponseId = Id<"response">;
 export type BatchId = Id<"batch">;
+export type MessageBatchId = Id<"messageBatch">;
 export type UploadId = Id<"upload">;
 export type UploadPartId = Id<"uploadPart">;
 

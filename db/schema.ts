@@ -9,6 +9,7 @@ import type {
   FileId,
   FragmentId,
   JobId,
+  MessageBatchId,
   ResponseId,
   TenantId,
   UploadId,
@@ -232,7 +233,7 @@ export interface BatchFault {
 
 export const batches = sqliteTable("batches", {
   seq: seq(),
-  id: text("id").$type<BatchId>().notNull(),
+  id: text("id").$type<BatchId | MessageBatchId>().notNull(),
   tenantId: text("tenant_id").$type<TenantId>().notNull(),
   keyId: text("key_id").$type<ApiKeyId>().notNull(),
   endpoint: text("endpoint").notNull(),

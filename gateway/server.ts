@@ -28,6 +28,7 @@ import { addFileRoutes } from "./http/files.ts";
 import { addGenerationRoutes } from "./http/generation-routes.ts";
 import { addKvEventRoutes } from "./http/kv-events.ts";
 import { ConcurrencyLimiter } from "./http/limits.ts";
+import { addMessageBatchRoutes } from "./http/message-batches.ts";
 import { addModelRoutes } from "./http/models.ts";
 import { addOpsRoutes } from "./http/ops.ts";
 import { addPrepareRoutes } from "./http/prepare.ts";
@@ -226,6 +227,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
       (it) => addBatchRoutes(it, batches),
+      (it) => addMessageBatchRoutes(it, { batches, uploads, downloads }),
       (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
       (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins }),
       (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),

@@ -5,6 +5,8 @@ import { readJsonText } from "../query/json-text.ts";
 import { batchLimits } from "./limits.ts";
 
 export const batchEndpoints = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"] as const;
+/** Of batches that are made by Anthropic's API. */
+export const messagesEndpoint = "/v1/messages";
 
 export interface BatchLine {
   /** Counted from 1. */

@@ -3,7 +3,8 @@ import type { Id } from "../../db/ids.ts";
 import { delay } from "../corpus/pace.ts";
 import type { BatchCaller, Principal } from "../principal.ts";
 import { batchLimits } from "./limits.ts";
-import type { BatchLine } from "./lines.ts";
+import { type BatchLine, messagesEndpoint } from "./lines.ts";
+import { messageResult, unrunMessageResult } from "./message-results.ts";
 
 /** The app, from within. */
 export type SendRequest = (request: Request, caller: BatchCaller) => Promise<Response>;
@@ -51,16 +52,22 @@ export async function runLine(send: SendRequest, job: LineJob): Promise<LineResu
 
 /** A line that was not run. */
 export function unrunResult(
-  { line, resultId }: Pick<LineJob, "line" | "resultId">,
+  { line, endpoint, resultId }: Pick<LineJob, "line" | "endpoint" | "resultId">,
   code: string,
   message: string,
 ): LineResult {
-  const body = JSON.stringify({ id: resultId, custom_id: line.customId, response: null, error: { code, message } });
+  const body =
+    endpoint === messagesEndpoint
+      ? unrunMessageResult(line, { code, message })
+      : JSON.stringify({ id: resultId, custom_id: line.customId, response: null, error: { code, message } });
   return { isError: true, body, inputTokens: 0, cachedTokens: 0, outputTokens: 0 };
 }
 
-function resultOf({ line, resultId }: LineJob, response: Response, answer: unknown): LineResult {
+function resultOf({ line, endpoint, resultId }: LineJob, response: Response, answer: unknown): LineResult {
   const isError = !response.ok;
+  if (endpoint === messagesEndpoint) {
+    return { isError, body: messageResult(line, response.ok, answer), ...usageOf(answer) };
+  }
   const requestId = response.headers.get("x-request-id");
   const body = JSON.stringify({
     id: resultId,
@@ -78,14 +85,17 @@ interface Usage {
   readonly input_tokens?: number;
   readonly output_tokens?: number;
   readonly input_tokens_details?: { readonly cached_tokens?: number };
+  readonly cache_read_input_tokens?: number;
+  readonly cache_creation_input_tokens?: number;
 }
 
-/** Responses have other words for it. */
+/** Responses have other words for it, and messages, which leave what was found or written out of `input_tokens`. */
 function usageOf(answer: unknown): Pick<LineResult, "inputTokens" | "cachedTokens" | "outputTokens"> {
   const { usage = {} } = answer as { readonly usage?: Usage };
+  const { cache_read_input_tokens: read = 0, cache_creation_input_tokens: written = 0 } = usage;
   return {
-    inputTokens: usage.prompt_tokens ?? usage.input_tokens ?? 0,
-    cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? usage.input_tokens_details?.cached_tokens ?? 0,
+    inputTokens: (usage.prompt_tokens ?? usage.input_tokens ?? 0) + read + written,
+    cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? usage.input_tokens_details?.cached_tokens ?? read,
     outputTokens: usage.completion_tokens ?? usage.output_tokens ?? 0,
   };
 }

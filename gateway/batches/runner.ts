@@ -10,9 +10,8 @@ import {
   readBatch,
   recordResult,
   updateBatch,
-  walkResults,
 } from "../../db/batches.ts";
-import { type FileId, newId, type TenantId } from "../../db/ids.ts";
+import { newId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { BatchFault } from "../../db/schema.ts";
 import type { FileService } from "../corpus/files.ts";
@@ -23,8 +22,9 @@ import type { Log } from "../log.ts";
 import type { Principal } from "../principal.ts";
 import type { ApiKeys } from "../tenant/api-keys.ts";
 import { batchLimits } from "./limits.ts";
-import { type BatchLine, checkLines, readLines } from "./lines.ts";
+import { type BatchLine, checkLines, messagesEndpoint, readLines } from "./lines.ts";
 import { runLine, type SendRequest, unrunResult } from "./requests.ts";
+import { writeResults } from "./result-files.ts";
 
 export interface BatchRunnerDeps {
   readonly db: Db;
@@ -149,7 +149,11 @@ export class BatchRunner {
     const isFull = (more: number): boolean =>
       (readBatch(db, batch.seq)?.outputBytes ?? 0) + more > batchLimits.maxOutputBytes;
     const full = () =>
-      unrunResult({ line, resultId }, "batch_output_limit", "The results of the batch have as many bytes as they may.");
+      unrunResult(
+        { line, endpoint, resultId },
+        "batch_output_limit",
+        "The results of the batch have as many bytes as they may.",
+      );
     if (isFull(0)) {
       await new Promise(setImmediate);
       recordResult(db, batch.seq, { line: line.number, ...full() });
@@ -181,17 +185,19 @@ export class BatchRunner {
   /** Lines without a result get one that says so. */
   async #expire(batch: BatchRow, text: string): Promise<void> {
     const { db, nowMs } = this.#deps;
-    const done = new Set(listDoneLines(db, batch.seq));
+    const { seq, endpoint } = batch;
+    const done = new Set(listDoneLines(db, seq));
     const pace = new Pace();
-    for (const line of readLines(text)) {
+    // What is left of messages is told when their file is written.
+    for (const line of endpoint === messagesEndpoint ? [] : readLines(text)) {
       await pace.breathe();
       if (done.has(line.number)) continue;
       const message = "The line could not be run before the batch expired.";
-      const result = unrunResult({ line, resultId: newId("batchRequest") }, "batch_expired", message);
+      const result = unrunResult({ line, endpoint, resultId: newId("batchRequest") }, "batch_expired", message);
       // Told anew by the next start if this one is lost.
-      db.unsynced(() => recordResult(db, batch.seq, { line: line.number, ...result }));
+      db.unsynced(() => recordResult(db, seq, { line: line.number, ...result }));
     }
-    updateBatch(db, batch.seq, ["in_progress"], { expiredAt: nowMs() });
+    updateBatch(db, seq, ["in_progress"], { expiredAt: nowMs() });
   }
 
   #fail({ seq }: BatchRow, fault: BatchFault = inputGone): void {
@@ -204,36 +210,19 @@ export class BatchRunner {
     const batch =
       updateBatch(db, seq, ["in_progress"], { status: "finalizing", finalizingAt: nowMs() }) ?? readBatch(db, seq);
     if (batch === undefined) return;
-    const outputFileId = await this.#writeFile(batch, false);
-    const errorFileId = await this.#writeFile(batch, true);
-    const files = { outputFileId, errorFileId };
+    const files = await writeResults(this.#deps, batch, async () => {
+      const text = await this.#inputOf(batch);
+      return typeof text === "string" ? text : undefined;
+    });
     const ended =
       batch.status === "cancelling"
         ? endBatch(db, seq, { ...files, status: "cancelled", cancelledAt: nowMs() })
         : endBatch(db, seq, { ...files, ...endOf(batch, nowMs()) });
     if (ended) return;
     // Its tenant went meanwhile; the files went with it, or are the sweep's.
-    for (const id of [outputFileId, errorFileId]) {
+    for (const id of [files.outputFileId, files.errorFileId]) {
       if (id !== null && this.#deps.files.find(batch.tenantId, id)) this.#deps.files.delete(batch.tenantId, id);
     }
-  }
-
-  /** @returns null when there is nothing to write */
-  async #writeFile(batch: BatchRow, isError: boolean): Promise<FileId | null> {
-    const { db, files } = this.#deps;
-    const pieces: Buffer[] = [];
-    for (let afterLine = 0; ; ) {
-      const rows = walkResults(db, batch.seq, { isError, afterLine, limit: 500 });
-      const last = rows.at(-1);
-      if (last === undefined) break;
-      pieces.push(...rows.map(({ body }) => Buffer.from(`${body}\n`)));
-      afterLine = last.line;
-      await new Promise(setImmediate);
-    }
-    if (pieces.length === 0) return null;
-    const filename = `${batch.id}_${isError ? "error" : "output"}.jsonl`;
-    const made = { filename, purpose: "batch_output", mediaType: "application/jsonl", bytes: Buffer.concat(pieces) };
-    return (await files.store(batch.tenantId, made)).id;
   }
 
   async #inputOf({ tenantId, inputFileId }: BatchRow): Promise<string | { faults: readonly BatchFault[]; total: 0 }> {

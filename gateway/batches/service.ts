@@ -1,10 +1,21 @@
 /** Batches as their tenant sees them; what becomes of them is the runner's. */
-import { type BatchRow, countOpenBatches, findBatch, insertBatch, listBatches, updateBatch } from "../../db/batches.ts";
-import { newId, parseId, type TenantId } from "../../db/ids.ts";
+import {
+  type BatchRow,
+  countOpenBatches,
+  findBatch,
+  insertBatch,
+  listBatches,
+  removeBatch,
+  updateBatch,
+} from "../../db/batches.ts";
+import { type FileId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Page, PageRange } from "../../db/page.ts";
+import { Pace } from "../corpus/pace.ts";
 import { ApiError } from "../errors.ts";
 import type { Principal } from "../principal.ts";
 import { batchLimits } from "./limits.ts";
+import { batchEndpoints, messagesEndpoint } from "./lines.ts";
+import { endedAtOf } from "./message-results.ts";
 import type { SendRequest } from "./requests.ts";
 import { BatchRunner, type BatchRunnerDeps } from "./runner.ts";
 
@@ -13,6 +24,21 @@ export interface NewBatchRequest {
   readonly endpoint: string;
   readonly metadata: Readonly<Record<string, string>> | null;
 }
+
+export interface MessageRequest {
+  readonly custom_id: string;
+  readonly params: object;
+}
+
+type NewFields = Omit<Parameters<typeof insertBatch>[1], "keyId" | "createdAt" | "expiresAt"> &
+  Pick<Principal, "keyId">;
+
+/** By whose API a batch was made: each sees its own. */
+export type BatchKind = "batch" | "messageBatch";
+const endpointsOf: Readonly<Record<BatchKind, readonly string[]>> = {
+  batch: batchEndpoints,
+  messageBatch: [messagesEndpoint],
+};
 
 export class BatchService {
   readonly #deps: BatchRunnerDeps;
@@ -54,50 +80,113 @@ export class BatchService {
 
   /** @throws ApiError not_found, invalid_value with param `input_file_id`; quota_exceeded */
   create({ keyId }: Pick<Principal, "keyId">, tenantId: TenantId, request: NewBatchRequest): BatchRow {
-    const { db, files, nowMs } = this.#deps;
+    const { files, nowMs } = this.#deps;
     const file = files.find(tenantId, request.inputFileId);
     if (file === undefined) throw new ApiError("not_found", { message: "No such file.", param: "input_file_id" });
     if (file.purpose !== "batch") {
       const message = "The file must have been uploaded with the purpose 'batch'.";
       throw new ApiError("invalid_value", { message, param: "input_file_id" });
     }
-    if (countOpenBatches(db, tenantId) >= batchLimits.maxOpenPerTenant) {
-      throw new ApiError("quota_exceeded", { message: "Too many batches of this tenant have not ended." });
-    }
-    const createdAt = nowMs();
-    const id = newId("batch");
     const { endpoint, metadata } = request;
-    const fields = { tenantId, keyId: keyId as BatchRow["keyId"], endpoint, metadata, inputFileId: file.id };
+    return this.#insert({ id: newId("batch"), tenantId, keyId, endpoint, metadata, inputFileId: file.id }, nowMs());
+  }
+
+  /**
+   * Requests that have been checked, which become a file of the tenant's.
+   * @throws ApiError quota_exceeded, storage_full
+   */
+  async createMessages(
+    { keyId }: Pick<Principal, "keyId">,
+    tenantId: TenantId,
+    requests: readonly MessageRequest[],
+  ): Promise<BatchRow> {
+    const { files, nowMs } = this.#deps;
+    this.#checkOpen(tenantId);
+    const id = newId("messageBatch");
+    const pace = new Pace();
+    const lines: Buffer[] = [];
+    for (const { custom_id, params: body } of requests) {
+      lines.push(Buffer.from(`${JSON.stringify({ custom_id, method: "POST", url: messagesEndpoint, body })}\n`));
+      await pace.breathe();
+    }
+    const made = { filename: `${id}_requests.jsonl`, purpose: "batch", mediaType: "application/jsonl" };
+    const { id: inputFileId } = await files.store(tenantId, { ...made, bytes: Buffer.concat(lines) });
+    const createdAt = nowMs();
+    const checked = { status: "in_progress", total: requests.length, inProgressAt: createdAt } as const;
+    const fields = { id, tenantId, keyId, endpoint: messagesEndpoint, metadata: null, inputFileId };
+    try {
+      return this.#insert({ ...fields, ...checked }, createdAt);
+    } catch (error) {
+      this.#deleteFile(tenantId, inputFileId);
+      throw error;
+    }
+  }
+
+  #insert(fields: NewFields, createdAt: number): BatchRow {
+    const { tenantId, keyId } = fields;
+    this.#checkOpen(tenantId);
     const times = { createdAt, expiresAt: createdAt + batchLimits.windowMs };
-    const row = insertBatch(db, { id, ...fields, ...times }, batchLimits.keptPerTenant);
+    const fresh = { ...fields, keyId: keyId as BatchRow["keyId"], ...times };
+    const row = insertBatch(this.#deps.db, fresh, batchLimits.keptPerTenant);
     if (row === undefined) throw new ApiError("not_found");
     this.#runner?.wake();
     return row;
   }
 
+  #checkOpen(tenantId: TenantId): void {
+    if (countOpenBatches(this.#deps.db, tenantId) < batchLimits.maxOpenPerTenant) return;
+    throw new ApiError("quota_exceeded", { message: "Too many batches of this tenant have not ended." });
+  }
+
+  #deleteFile(tenantId: TenantId, id: FileId): void {
+    const { files } = this.#deps;
+    if (files.find(tenantId, id) !== undefined) files.delete(tenantId, id);
+  }
+
   /** @throws ApiError not_found, for another tenant's as for one that never was */
-  get(tenantId: TenantId, rawId: string): BatchRow {
-    const id = parseId("batch", rawId);
+  get(tenantId: TenantId, rawId: string, kind: BatchKind = "batch"): BatchRow {
+    const id = parseId(kind, rawId);
     const row = id === undefined ? undefined : findBatch(this.#deps.db, tenantId, id);
     if (row === undefined) throw new ApiError("not_found");
     return row;
   }
 
-  list(tenantId: TenantId, range: PageRange): Page<BatchRow> {
-    return listBatches(this.#deps.db, tenantId, range);
+  list(tenantId: TenantId, range: PageRange, kind: BatchKind = "batch"): Page<BatchRow> {
+    return listBatches(this.#deps.db, tenantId, { ...range, endpoints: endpointsOf[kind] });
   }
 
   /** What has a result by now stays in the files. @throws ApiError not_found; conflict when it has ended */
-  cancel(tenantId: TenantId, rawId: string): BatchRow {
+  cancel(tenantId: TenantId, rawId: string, kind: BatchKind = "batch"): BatchRow {
     const { db, nowMs } = this.#deps;
-    const { seq, status } = this.get(tenantId, rawId);
+    const { seq, status } = this.get(tenantId, rawId, kind);
     const change = { status: "cancelling" as const, cancellingAt: nowMs() };
     const row = updateBatch(db, seq, ["validating", "in_progress"], change);
     if (row !== undefined) {
       this.#runner?.interrupt(seq);
       return row;
     }
-    if (status === "cancelling" || status === "cancelled") return this.get(tenantId, rawId);
+    if (status === "cancelling" || status === "cancelled") return this.get(tenantId, rawId, kind);
     throw new ApiError("conflict", { message: `A batch that is ${status} cannot be cancelled.` });
+  }
+
+  /** With its requests and results. @throws ApiError not_found; conflict when it has not ended */
+  deleteMessages(tenantId: TenantId, rawId: string): BatchRow["id"] {
+    const { id, seq, inputFileId, outputFileId } = this.get(tenantId, rawId, "messageBatch");
+    if (!removeBatch(this.#deps.db, seq)) {
+      throw new ApiError("conflict", { message: "A batch that has not ended cannot be deleted: cancel it first." });
+    }
+    for (const fileId of [inputFileId, outputFileId]) if (fileId !== null) this.#deleteFile(tenantId, fileId);
+    return id;
+  }
+
+  /** The file's bytes; see FileService.pieces. @throws ApiError not_found; conflict when it has not ended */
+  async messageResults(
+    tenantId: TenantId,
+    rawId: string,
+    enter: () => () => void,
+  ): Promise<AsyncGenerator<Uint8Array>> {
+    const batch = this.get(tenantId, rawId, "messageBatch");
+    if (endedAtOf(batch) === null) throw new ApiError("conflict", { message: "The batch has not ended." });
+    return (await this.#deps.files.pieces(tenantId, batch.outputFileId ?? "", enter)).pieces;
   }
 }

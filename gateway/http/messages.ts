@@ -101,8 +101,8 @@ function comparingOf(
  */
 const versions: readonly string[] = ["2023-06-01", "2026-10-21"];
 
-/** A caller that names no version gets the latest. */
-function checkVersion(context: Context<AppEnv>): void {
+/** A caller that names no version gets the latest. @throws ApiError invalid_value with param `anthropic-version` */
+export function checkVersion(context: Context<AppEnv>): void {
   const asked = context.req.header("anthropic-version");
   if (asked === undefined || versions.includes(asked)) return;
   throw new ApiError("invalid_value", {

@@ -7,11 +7,11 @@ import { ApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
 import { readBody, schemaError } from "./body.ts";
 
-const wholeNumber = z
+export const wholeNumber = z
   .string()
   .regex(/^\d{1,6}$/, "must be a whole number")
   .transform(Number);
-const cursor = z.string().max(64);
+export const cursor = z.string().max(64);
 
 /** Query string of a list route; an unknown parameter is an error like an unknown field. */
 export const pageQuery = z.strictObject({
@@ -38,10 +38,15 @@ export async function readNoFields(context: Context<AppEnv>): Promise<void> {
 /**
  * The page's range, its cursors looked up among what the caller may see.
  * @param find the row a cursor names; throws not_found for one that is unknown or another tenant's
+ * @param suffix of the cursors' names in the query string
  */
-export function rangeOf(query: z.infer<typeof pageQuery>, find: (id: string) => { readonly seq: number }): PageRange {
-  const { limit, order, after, before } = query;
-  return { limit, order, afterSeq: seqOf("after", after, find), beforeSeq: seqOf("before", before, find) };
+export function rangeOf(
+  { limit, order, after, before }: z.infer<typeof pageQuery>,
+  find: (id: string) => { readonly seq: number },
+  suffix = "",
+): PageRange {
+  const [afterSeq, beforeSeq] = [seqOf(`after${suffix}`, after, find), seqOf(`before${suffix}`, before, find)];
+  return { limit, order, afterSeq, beforeSeq };
 }
 
 function seqOf(

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, setDefaultTimeout } from "bun:test";
 import { aiSdk } from "./ai-sdk.ts";
 import { anthropic } from "./anthropic.ts";
+import { anthropicBatches } from "./anthropic-batches.ts";
 import { langchain } from "./langchain.ts";
 import { llamaindex } from "./llamaindex.ts";
 import { lostWorker } from "./lost-worker.ts";
@@ -27,6 +28,7 @@ openaiUploads(suite);
 openaiBatches(suite);
 aiSdk(suite);
 anthropic(suite);
+anthropicBatches(suite);
 langchain(suite);
 llamaindex(suite);
 tools(suite);

@@ -153,6 +153,7 @@ class Objects {
       vector_store_id: store,
       batch_id: batch,
       request_batch_id: earlier.request_batch_id ?? (await this.#requestBatch(apiKey)),
+      message_batch_id: await this.#messageBatch(apiKey),
       job_id: job,
       fragment_id: await this.#fragmentOf(apiKey, store),
       response_id: response,
@@ -180,6 +181,19 @@ class Objects {
     form.set("purpose", "batch");
     const { id } = await this.#made(apiKey, "/v1/files", form);
     return (await this.#made(apiKey, "/v1/batches", { input_file_id: id, endpoint, completion_window: "24h" })).id;
+  }
+
+  /** One that has ended. */
+  async #messageBatch(apiKey: string): Promise<string> {
+    const params = { model, max_tokens: 2, messages: [{ role: "user", content: "Anna" }] };
+    const path = "/v1/messages/batches";
+    const { id } = await this.#made(apiKey, path, { requests: [{ custom_id: "a", params }] });
+    for (;;) {
+      const answer = await this.call(apiKey, "GET", `${path}/${id}`);
+      const { ended_at } = (await answer.json()) as { readonly ended_at: string | null };
+      if (ended_at !== null) return id;
+      await Bun.sleep(2);
+    }
   }
 
   async #bulk(apiKey: string): Promise<ObjectIds> {
