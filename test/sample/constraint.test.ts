@@ -31,29 +31,52 @@ const tokenTexts = fc.array(fc.string({ unit: fc.constantFrom(..."()xab"), maxLe
 });
 
 describe("a mask", () => {
-  test("allows what some text of the grammar goes on with, and the end where a text is whole", () => {
-    const property = fc.property(tokenTexts, fc.array(fc.nat(), { maxLength: 8 }), (texts, picks) => {
-      // Token 0 ends. One character at least leads on from everywhere.
-      const tokens = ["", ...texts, ..."()xab"];
-      const trie = new TokenTrie(vocabularyOf(tokens));
-      const constraint = new GrammarConstraint(grammar, trie, tokens.length, [0]);
-      let text = "";
-      for (const pick of picks) {
-        const mask = constraint.mask();
-        const allowed = tokens.map((_, id) => ((mask[id >> 5] >> (id & 31)) & 1) === 1);
-        const expected = tokens.map((token, id) =>
-          id === 0 ? language.test(text) || isNested(text) : token !== "" && begins(text + token),
-        );
-        expect([text, allowed]).toEqual([text, expected]);
-        const ids = tokens.map((_, id) => id).filter((id) => id > 0 && allowed[id]);
-        const next = ids[pick % ids.length];
-        if (next === undefined) return;
-        constraint.accept(next);
-        text += tokens[next];
-      }
-    });
-    fc.assert(property, { numRuns: 300 });
-  });
+  test.each([8_192, 0])(
+    "allows what some text of the grammar goes on with, and the end where a text is whole (%i states)",
+    (maxStates) => {
+      const property = fc.property(tokenTexts, fc.array(fc.nat(), { maxLength: 8 }), (texts, picks) => {
+        // Token 0 ends. One character at least leads on from everywhere.
+        const tokens = ["", ...texts, ..."()xab"];
+        const trie = new TokenTrie(vocabularyOf(tokens));
+        const constraint = new GrammarConstraint(grammar, trie, tokens.length, [0], maxStates);
+        let text = "";
+        for (const pick of picks) {
+          const mask = constraint.mask();
+          const allowed = tokens.map((_, id) => ((mask[id >> 5] >> (id & 31)) & 1) === 1);
+          const expected = tokens.map((token, id) =>
+            id === 0 ? language.test(text) || isNested(text) : token !== "" && begins(text + token),
+          );
+          expect([text, allowed]).toEqual([text, expected]);
+          const ids = tokens.map((_, id) => id).filter((id) => id > 0 && allowed[id]);
+          const next = ids[pick % ids.length];
+          if (next === undefined) return;
+          constraint.accept(next);
+          text += tokens[next];
+        }
+      });
+      fc.assert(property, { numRuns: 300 });
+    },
+  );
+
+  test("takes no more memory for a text that nests ever deeper, and still knows how deep it is", () => {
+    const tokens = ["", "(", "((", "x", ")"];
+    const constraint = new GrammarConstraint(grammar, new TokenTrie(vocabularyOf(tokens)), tokens.length, [0]);
+    const depth = 50_000;
+    let most = 0;
+    for (let i = 0; i < depth; i++) {
+      expect(constraint.mask()[0]).toBe(0b01110);
+      constraint.accept(1);
+      most = Math.max(most, constraint.stateCount);
+    }
+    expect(most).toBeLessThan(10_000);
+    constraint.accept(3);
+    for (let i = 0; i < depth; i++) {
+      expect(constraint.mask()[0]).toBe(0b10000);
+      constraint.accept(4);
+    }
+    expect(constraint.mask()[0]).toBe(0b00001);
+    expect(constraint.stateCount).toBeLessThan(10_000);
+  }, 20_000);
 
   test("refuses a token that may not come", () => {
     const constraint = new GrammarConstraint(grammar, new TokenTrie(vocabularyOf(["", "a", "x"])), 3, [0]);

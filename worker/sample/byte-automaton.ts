@@ -1,7 +1,8 @@
 /**
  * A grammar over bytes, read one byte at a time. What may come next is a set of stacks: a stack is what is still to be
  * read, innermost first. Sets are numbered as they are met, and remembered with where each byte leads from them, so that
- * the grammar is made deterministic only as far as it is used.
+ * the grammar is made deterministic only as far as it is used. A text that nests ever deeper meets ever new sets: what is
+ * remembered of them can be given up (`keepOnly`).
  */
 import { type ByteGrammar, firstRuleSymbol } from "../contract/grammar.ts";
 
@@ -74,9 +75,44 @@ export class ByteAutomaton {
     return next;
   }
 
+  /** States that are remembered; each takes 1 KiB, and the stacks that it was made with. */
+  get stateCount(): number {
+    return this.states.length;
+  }
+
   /** All that is wanted has been read. */
   isComplete(state: number): boolean {
     return this.states[state].includes(emptyStack);
+  }
+
+  /**
+   * Forgets all that was met but this state, with what its stacks hold.
+   * @returns its number from now on; every other one means nothing any more
+   */
+  keepOnly(state: number): number {
+    const stacks = this.states[state];
+    const [items, below] = [this.items.splice(0), this.below.splice(0)];
+    this.states.length = 0;
+    this.steps.length = 0;
+    this.stateIds.clear();
+    this.stackIds.clear();
+    this.items.push(endOfAlternative);
+    this.below.push(emptyStack);
+    const kept = new Map([[emptyStack, emptyStack]]);
+    const moved = (stack: number): number => {
+      const path: number[] = [];
+      let base = kept.get(stack);
+      for (let at = stack; base === undefined; base = kept.get(at)) {
+        path.push(at);
+        at = below[at];
+      }
+      for (let at = path.pop(); at !== undefined; at = path.pop()) {
+        base = this.stack(items[at], base);
+        kept.set(at, base);
+      }
+      return base;
+    };
+    return this.stateOf(stacks.map(moved));
   }
 
   /** The state of these stacks once rules on top are replaced by what they begin with. */

@@ -15,12 +15,15 @@ export interface TokenConstraint {
 
 /** Masks kept for states that come again, as those inside a string do. */
 const maxMasks = 64;
+/** States kept, of 1 KiB each: more than any usual answer meets, and a bound for one that nests without end. */
+const mostStates = 8_192;
 
 export class GrammarConstraint implements TokenConstraint {
   private readonly automaton: ByteAutomaton;
   private readonly trie: TokenTrie;
   private readonly endTokenIds: readonly number[];
   private readonly vocabSize: number;
+  private readonly maxStates: number;
   private readonly masks = new Map<number, Int32Array>();
   /** undefined before the first mask. */
   private state: number | undefined;
@@ -28,12 +31,25 @@ export class GrammarConstraint implements TokenConstraint {
   /**
    * @param vocabSize rows of logits have so many
    * @param endTokenIds may come when all that is wanted has been spelled
+   * @param maxStates of the grammar to remember; no mask depends on it, but for grammars too ambiguous to be kept whole
    */
-  constructor(grammar: ByteGrammar, trie: TokenTrie, vocabSize: number, endTokenIds: readonly number[]) {
+  constructor(
+    grammar: ByteGrammar,
+    trie: TokenTrie,
+    vocabSize: number,
+    endTokenIds: readonly number[],
+    maxStates = mostStates,
+  ) {
+    this.maxStates = maxStates;
     this.automaton = new ByteAutomaton(grammar);
     this.trie = trie;
     this.vocabSize = vocabSize;
     this.endTokenIds = endTokenIds;
+  }
+
+  /** States of the grammar that are remembered, for checks. */
+  get stateCount(): number {
+    return this.automaton.stateCount;
   }
 
   mask(): Int32Array {
@@ -53,6 +69,9 @@ export class GrammarConstraint implements TokenConstraint {
       if (state === deadState) throw new RangeError(`token ${tokenId} may not come here`);
     }
     this.state = state;
+    if (this.automaton.stateCount <= this.maxStates) return;
+    this.state = this.automaton.keepOnly(state);
+    this.masks.clear();
   }
 
   private makeMask(start: number): Int32Array {
