@@ -5,6 +5,7 @@ import { textTable } from "../../gateway/cli/text-table.ts";
 import type { Bench, BenchReport } from "./bench.ts";
 import { bulkBench } from "./bulk.ts";
 import { decodeBench } from "./decode.ts";
+import { deleteBench } from "./delete.ts";
 import { determinismBench } from "./determinism.ts";
 import { kernelsBench } from "./kernels.ts";
 import { killGatewayBench } from "./kill-gateway.ts";
@@ -42,6 +43,7 @@ const benches: readonly Bench[] = [
   bulkBench,
   needleBench,
   retrievalBench,
+  deleteBench,
   packBench,
   poolBench,
   zipfBench,

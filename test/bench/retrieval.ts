@@ -9,27 +9,13 @@ import { join } from "node:path";
 import type { Embedder } from "../../gateway/corpus/ports.ts";
 import { createWorld, ingestText } from "../corpus/world.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
+import { generator, zipfTexts } from "./support/zipf-texts.ts";
 
 const dimensions = 384;
-const vocabulary = 50_000;
-const wordsPerFragment = 10;
 const questionCount = 60;
 const bound = 20;
 
-/** Mulberry32: the same numbers on every machine. */
-function generator(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 const random = generator(1);
-/** Log-uniform ranks: Zipf's law with exponent 1. */
-const word = () => `w${Math.floor(vocabulary ** random())}`;
 
 function numberOf(text: string): number {
   return Number(/n(\d+)x/.exec(text)?.[1] ?? 0);
@@ -63,10 +49,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   try {
     const tenantId = world.tenants.create("bench").id;
     const store = world.corpus.corpora.create(tenantId, { name: "bench", metadata: {} });
-    const texts = Array.from({ length: fragmentCount }, (_, i) => {
-      const words = Array.from({ length: wordsPerFragment }, word).join(" ");
-      return `Fragment n${i}x ${words}.`;
-    });
+    const texts = zipfTexts(random, fragmentCount);
     const perFile = 5_000;
     for (let at = 0; at < texts.length; at += perFile) {
       say(`ingesting: ${at} of ${texts.length} fragments`);
