@@ -5,11 +5,11 @@ import { quantile } from "./stats.ts";
 declare const self: Worker;
 
 const pauseMs = 1;
-let isStopped = false;
+const stop = new AbortController();
 
 async function ask(url: string): Promise<Holds> {
   const times: number[] = [];
-  while (!isStopped) {
+  while (!stop.signal.aborted) {
     const startMs = performance.now();
     await (await fetch(url)).arrayBuffer();
     times.push(performance.now() - startMs);
@@ -19,6 +19,6 @@ async function ask(url: string): Promise<Holds> {
 }
 
 self.onmessage = async ({ data }: MessageEvent<{ readonly url: string } | "stop">) => {
-  if (data === "stop") isStopped = true;
+  if (data === "stop") stop.abort();
   else self.postMessage(await ask(data.url));
 };
