@@ -89,10 +89,14 @@ export function reportedEnd(
   return { type: "finished", reason, usage, timings, times, spans, blend, misses, workerId };
 }
 
-/** How an aborted request ended, of which its worker said nothing: what is known here stands in for its report. */
+/**
+ * How an aborted request ended, of which its worker said nothing: what is known here stands in for its report. One that
+ * no worker was given took nothing.
+ */
 export function abortedEnd(entry: InFlight): FinishedEvent {
   const { promptTokens, streamedTokens: completionTokens, workerId = "", clock } = entry;
-  const usage = { promptTokens, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 };
+  const readTokens = entry.attempt === 0 ? 0 : promptTokens;
+  const usage = { promptTokens: readTokens, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 };
   const timings = { queueMs: 0, prefillMs: 0, ttftMs: 0 };
   return { type: "finished", reason: "abort", usage, timings, times: clock.ended(0), spans: [], workerId };
 }

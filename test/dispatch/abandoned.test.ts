@@ -6,8 +6,8 @@ import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
 import { models } from "../lower/models.ts";
 import { greedy, readyRig, request } from "./rig.ts";
 
-function started() {
-  const rig = readyRig();
+function started(options = {}) {
+  const rig = readyRig(1, options);
   const abandoned: FinishedEvent[] = [];
   const asked = request("r", { params: greedy(3), onAbandoned: (end) => void abandoned.push(end) });
   return { ...rig, abandoned, events: rig.dispatcher.submit(asked) };
@@ -21,6 +21,18 @@ describe("the end of a request whose reader left", () => {
     await events.return?.();
     expect(abandoned).toHaveLength(1);
     expect(abandoned[0]).toMatchObject({ reason: "abort", usage: { promptTokens: 3, completionTokens: 1 } });
+  });
+
+  test("is told without a prompt's tokens when no worker was given it, and takes nothing from limits", async () => {
+    const { dispatcher, abandoned } = started({ maxRunningPerWorker: 1 });
+    const settled: number[] = [];
+    const onEnd = (tokens: number): void => void settled.push(tokens);
+    const onAbandoned = (end: FinishedEvent): void => void abandoned.push(end);
+    const waiting = dispatcher.submit(request("waiting", { params: greedy(3), onAbandoned, onEnd }));
+    await waiting.return?.();
+    const usage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0, cacheWriteTokens: 0 };
+    expect(abandoned).toMatchObject([{ reason: "abort", usage }]);
+    expect(settled).toEqual([0]);
   });
 
   test("is told when it had come and was not read", async () => {
