@@ -59,14 +59,14 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const removeFiles = async () => {
     for (const id of corpus.fileIds) await corpus.owner.client.json("DELETE", `/v1/files/${id}`);
   };
-  const [searchMs, kvMs, textMs] = await Promise.all([
+  const [searchMs, kvMs, cachedMs, textMs] = await Promise.all([
     since(async () => !(await isFound(corpus)), 5),
     since(async () => (await heldBlocks(server, corpus)) === 0, 5),
+    // What the worker itself counts, told every second or so.
+    since(async () => (await firstWorkerOf(server)).stats?.cachedBlocks === 0, 50),
     removeFiles().then(() => since(() => traces(server, corpus) === 0, 50)),
   ]);
   const holds = await meter.stop();
-  // What the worker itself counts, told every second or so.
-  const cachedMs = await since(async () => ((await firstWorkerOf(server)).stats?.cachedBlocks ?? 0) === 0, 50);
   const times = { deleteMs, searchMs, kvMs, workerCountsMs: cachedMs, textMs };
   const longest = [`${figure(holds.longestMs)} (idle ${figure(idleHolds.longestMs)})`, figure(holds.p99Ms)];
   return {
