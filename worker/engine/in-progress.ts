@@ -52,7 +52,7 @@ export class RequestsInProgress {
   /** Takes it out and tells the gateway how it ended. */
   finish(request: Request, reason: FinishReason): void {
     this.remove(request);
-    if (reason === "prepared") request.markPrefilled(this.clock());
+    if (reason === "prepared") request.times.markPrefilled(this.clock());
     this.emit(request.finished(reason, this.clock()));
     this.tellNone();
   }

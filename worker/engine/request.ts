@@ -2,19 +2,12 @@
 
 import type { BackendShape } from "../backend/backend.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
-import type {
-  BlendReport,
-  FinishReason,
-  RequestTimings,
-  RequestUsage,
-  SpanReport,
-  SubmitMessage,
-  WorkerMessage,
-} from "../contract/messages.ts";
+import type { FinishReason, SubmitMessage, WorkerMessage } from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
 import type { TokenConstraint } from "../sample/constraint.ts";
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
+import { blendReportOf, RequestTimes, spanReports, usageOf } from "./reports.ts";
 import { Run } from "./run.ts";
 import { sourcesOf } from "./sources.ts";
 
@@ -26,6 +19,7 @@ export class Request {
   /** Who asks. */
   readonly owner: KvOwner;
   readonly params: SubmitMessage["params"];
+  readonly times: RequestTimes;
   /** Blocks promised at admission that the runs have not taken yet. */
   reservedBlocks = 0;
   /** The prompt is computed and sampling has begun (again, after a preemption). */
@@ -42,10 +36,6 @@ export class Request {
 
   private readonly closeTokenIds: Int32Array | undefined;
   private readonly tellFound: boolean;
-  private readonly arrivedAtMs: number;
-  private admittedAtMs: number | undefined;
-  private prefilledAtMs: number | undefined;
-  private firstTokenAtMs: number | undefined;
   private readonly history: TokenHistory | undefined;
   private readonly constraint: TokenConstraint | undefined;
   private readonly stopTokenIds: ReadonlySet<number>;
@@ -69,7 +59,7 @@ export class Request {
     this.params = params;
     this.closeTokenIds = closeTokenIds;
     this.tellFound = tellFound;
-    this.arrivedAtMs = nowMs;
+    this.times = new RequestTimes(nowMs);
     this.contextTokens = shape.contextTokens;
     const lastIndex = plan.runs.length - 1;
     const sources = sourcesOf(plan.runs);
@@ -133,17 +123,6 @@ export class Request {
     );
   }
 
-  /** @returns whether this is the first admission. */
-  markAdmitted(nowMs: number): boolean {
-    if (this.admittedAtMs !== undefined) return false;
-    this.admittedAtMs = nowMs;
-    return true;
-  }
-
-  markPrefilled(nowMs: number): void {
-    this.prefilledAtMs ??= nowMs;
-  }
-
   /** A step that draws the next token has begun. @param name what the step after it knows the token by, below 0 */
   expectToken(name: number): void {
     if (this.openRun === undefined) throw new Error(`request ${this.requestId} samples without an open run`);
@@ -159,8 +138,7 @@ export class Request {
   accept(tokenId: number, nowMs: number): { emit: boolean; reason: FinishReason | undefined } {
     const run = this.openRun;
     if (run === undefined || this.pendingTokens === 0) throw new Error(`request ${this.requestId} awaits no token`);
-    this.markPrefilled(nowMs);
-    this.firstTokenAtMs ??= nowMs;
+    this.times.markToken(nowMs);
     this.generatedTokens += 1;
     const place = run.tokenCount - this.pendingTokens;
     if (this.stopTokenIds.has(tokenId)) {
@@ -196,65 +174,18 @@ export class Request {
   }
 
   finished(reason: FinishReason, nowMs: number): WorkerMessage {
-    const { requestId } = this;
-    const spans = this.spanReports();
-    const message = {
-      type: "finished" as const,
+    const { requestId, runs, times, generatedTokens } = this;
+    const blend = blendReportOf(runs);
+    return {
+      type: "finished",
       requestId,
       reason,
-      usage: this.usage(),
-      timings: this.timings(nowMs),
-      spans,
-      ...(this.tellFound ? { foundTokens: this.runs.map((run) => run.cachedTokens) } : {}),
+      usage: usageOf(runs, generatedTokens),
+      timings: times.timings(nowMs),
+      spans: spanReports(runs),
+      ...(this.tellFound ? { foundTokens: runs.map(({ usage }) => usage.cachedTokens) } : {}),
+      ...(blend === undefined ? {} : { blend }),
     };
-    return this.runs.some((run) => run.plan.blend !== undefined) ? { ...message, blend: this.blendReport() } : message;
-  }
-
-  private blendReport(): BlendReport {
-    let [copiedTokens, recomputedTokens] = [0, 0];
-    for (const { blendReport } of this.runs) {
-      copiedTokens += blendReport?.copiedTokens ?? 0;
-      recomputedTokens += blendReport?.recomputedTokens ?? 0;
-    }
-    return { copiedTokens, recomputedTokens };
-  }
-
-  private usage(): RequestUsage {
-    let cachedTokens = 0;
-    let cacheWriteTokens = 0;
-    for (const run of this.runs) {
-      cachedTokens += run.cachedTokens;
-      cacheWriteTokens += run.cacheWriteTokens;
-    }
-    const { promptTokens, generatedTokens: completionTokens } = this;
-    return { promptTokens, completionTokens, cachedTokens, cacheWriteTokens };
-  }
-
-  /** A stage that was not reached took until now (the request ended in it) or 0 ms (it never began). */
-  private timings(nowMs: number): RequestTimings {
-    const admittedAtMs = this.admittedAtMs;
-    const queueMs = (admittedAtMs ?? nowMs) - this.arrivedAtMs;
-    const prefillMs = admittedAtMs === undefined ? 0 : (this.prefilledAtMs ?? nowMs) - admittedAtMs;
-    const ttftMs = this.firstTokenAtMs === undefined ? 0 : this.firstTokenAtMs - this.arrivedAtMs;
-    return { queueMs, prefillMs, ttftMs };
-  }
-
-  /** Runs of one span are one report, at the place of the first. */
-  private spanReports(): SpanReport[] {
-    const reports = new Map<string, SpanReport>();
-    this.runs.forEach((run, index) => {
-      if (run.plan.kind !== "span") return;
-      const id = run.plan.spanId ?? String(index);
-      const before = reports.get(id) ?? { id, tokens: 0, source: "device", cachedTokens: 0, cacheWriteTokens: 0 };
-      reports.set(id, {
-        id,
-        tokens: before.tokens + run.promptTokens,
-        source: run.cachedTokens === run.promptTokens ? before.source : "computed",
-        cachedTokens: before.cachedTokens + run.cachedTokens,
-        cacheWriteTokens: before.cacheWriteTokens + run.cacheWriteTokens,
-      });
-    });
-    return [...reports.values()];
   }
 }
 

@@ -19,6 +19,7 @@ import { type KvOwner, nobody } from "../contract/owners.ts";
 import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
 import type { SeenSegments } from "./batch.ts";
 import { Blending } from "./blend.ts";
+import { RunUsage } from "./run-usage.ts";
 
 export interface RunDetail {
   readonly place?: number | undefined;
@@ -53,12 +54,9 @@ export class Run {
   /** Whether blocks are looked up and kept under keys. */
   keyed: boolean;
 
-  /** Usage, of the first pass only: a recomputation after a preemption counts nothing here. */
-  cachedTokens = 0;
-  cacheWriteTokens = 0;
+  readonly usage: RunUsage;
+  /** Of the first pass. */
   blendReport: BlendReport | undefined;
-  private accountedTokens = 0;
-  private writeAccountedTokens = 0;
 
   private readonly derivation: Derivation;
   private readonly blockTokens: number;
@@ -84,6 +82,7 @@ export class Run {
     this.tokenIds = plan.tokenIds;
     this.tokenCount = plan.tokenIds.length;
     this.keys = [...plan.blockKeys];
+    this.usage = new RunUsage(this.promptTokens);
     this.seenBlockCount = plan.sees.reduce((sum, { firstToken, tokenCount }) => {
       return sum + blockCountForTokens((firstToken % blockTokens) + tokenCount, blockTokens);
     }, 0);
@@ -185,10 +184,7 @@ export class Run {
     this.keptBlocks = this.blocks.length;
     this.computedTokens = Math.min(this.blocks.length * this.blockTokens, this.tokenCount);
     this.settledTokens = this.computedTokens;
-    this.writeAccountedTokens = Math.max(this.writeAccountedTokens, this.computedTokens);
-    const fresh = this.account();
-    this.cachedTokens += fresh;
-    return fresh;
+    return this.usage.found(this.settledTokens);
   }
 
   /** A step that computes the next `rowCount` tokens has begun. */
@@ -199,7 +195,7 @@ export class Run {
   /** The next `rowCount` tokens that were begun are computed: counts them and keeps the blocks they filled. */
   settleRows(rowCount: number, cache: PrefixCache): void {
     this.settledTokens += rowCount;
-    this.account();
+    this.usage.computed(this.settledTokens);
     while (this.keyed && this.keepNextBlock(cache)) this.keptBlocks += 1;
   }
 
@@ -261,9 +257,7 @@ export class Run {
     if (stored && this.retention > 0) cache.prolong(this.blocks[this.keptBlocks], this.retention);
     // A collision: whatever is chained from this key is not this run's either.
     if (!stored && cache.find(key, content) === undefined) this.keyed = false;
-    const written = Math.min(end, this.promptTokens) - Math.max(start, this.writeAccountedTokens);
-    if (stored && written > 0) this.cacheWriteTokens += written;
-    this.writeAccountedTokens = Math.max(this.writeAccountedTokens, end);
+    this.usage.keep(start, end, stored);
     return true;
   }
 
@@ -271,13 +265,5 @@ export class Run {
     const start = Math.min(blockIndex * this.blockTokens, this.tokenCount);
     const end = Math.min(start + this.blockTokens, this.tokenCount);
     return { tokenIds: this.tokenIds, start, end, position: this.plan.position + start, place: this.place };
-  }
-
-  /** Prompt tokens that became computed for the first time. */
-  private account(): number {
-    const reached = Math.min(this.settledTokens, this.promptTokens);
-    const fresh = Math.max(0, reached - this.accountedTokens);
-    this.accountedTokens += fresh;
-    return fresh;
   }
 }

@@ -202,7 +202,7 @@ export class Scheduler {
     // Free blocks that are hit leave the free list too, so only live ones lower what is needed.
     const refusal = this.room.refusal(request, required - foundLive);
     if (refusal !== undefined) return refusal;
-    if (request.markAdmitted(this.clock())) {
+    if (request.times.markAdmitted(this.clock())) {
       for (const run of request.runs) if (run.keyed) this.queriedTokens += run.promptTokens;
     }
     request.reservedBlocks = required;
