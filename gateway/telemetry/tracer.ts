@@ -82,6 +82,8 @@ export class RequestTrace {
   readonly #spanId = randomBytes(8).toString("hex");
   readonly #parentSpanId: string | undefined;
   readonly #startMs = performance.now();
+  /** The clock is set now and then, and stands while the machine sleeps: what performance.now() counts from moves. */
+  readonly #originMs = Date.now() - this.#startMs;
   #name = "request";
   #attributes: Attributes = {};
   #failed = false;
@@ -122,8 +124,8 @@ export class RequestTrace {
       parentSpanId: parent ?? this.#parentSpanId,
       name,
       kind: isRequest ? "server" : "internal",
-      startMs: performance.timeOrigin + startMs,
-      endMs: performance.timeOrigin + endMs,
+      startMs: this.#originMs + startMs,
+      endMs: this.#originMs + endMs,
       attributes,
       failed,
     });
