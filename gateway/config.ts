@@ -101,7 +101,6 @@ export const limits = {
   waitingTokens: 2 ** 25,
   attempts: 3,
   abortGraceMs: 2_000,
-  drainMs: 10_000,
   flushMs: 500,
   workerStopMs: 3_000,
   restartMinMs: 100,
@@ -176,6 +175,8 @@ export interface Config {
   readonly maxRunning: number;
   /** Threads of each worker. */
   readonly threadCount: number;
+  /** What runs when the server is told to stop may go on so long. */
+  readonly drainMs: number;
   /** Arity of the trees that wide judges become; undefined: they stay as they are. */
   readonly queryReduceArity: number | undefined;
   readonly adminKey: string | undefined;
@@ -225,6 +226,7 @@ const schema = z.object({
   SPANGATE_THREADS: wholeNumber(1, 256).optional(),
   /** The worker's own setting, and its default. */
   SPANGATE_MAX_RUNNING: wholeNumber(1, 1_024).default(64),
+  SPANGATE_DRAIN_SECONDS: wholeNumber(0, 3_600).default(10),
   SPANGATE_QUERY_REDUCE_ARITY: wholeNumber(0, 1_024)
     .refine((arity) => arity !== 1, "must be 0 (off) or from 2 to 1024")
     .optional(),
@@ -267,6 +269,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     maxRunning: values.SPANGATE_MAX_RUNNING,
     threadCount:
       values.SPANGATE_THREADS ?? Math.max(1, Math.floor(availableParallelism() / values.SPANGATE_DEVICES.length)),
+    drainMs: values.SPANGATE_DRAIN_SECONDS * 1_000,
     // 0 is off, as unset is.
     queryReduceArity: values.SPANGATE_QUERY_REDUCE_ARITY || undefined,
     adminKey: values.SPANGATE_ADMIN_KEY,

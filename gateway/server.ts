@@ -133,7 +133,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   batches.start(async (request, batch) => await app.fetch(request, { batch }));
   const stop = async (): Promise<void> => {
     state.draining = true;
-    await Promise.all([batches.stop(), dispatcher.drain(limits.drainMs), corpus.stop()]);
+    await Promise.all([batches.stop(), dispatcher.drain(config.drainMs), corpus.stop()]);
     // Answers that are on their way out go out; what does not end by itself is cut.
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);

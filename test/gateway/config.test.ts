@@ -11,6 +11,7 @@ describe("configuration", () => {
       devices: ["cpu"],
       weights: "float32",
       logLevel: "info",
+      drainMs: 10_000,
     });
     expect(config.modelDir).toEndWith("worker/model/demo");
     expect(config.dataDir).toEndWith("/.spangate");
@@ -50,6 +51,8 @@ describe("configuration", () => {
     ["SPANGATE_ADMIN_KEY", "short"],
     ["SPANGATE_ADMIN_KEY", "with spaces in it, long enough"],
     ["SPANGATE_LOG", "loud"],
+    ["SPANGATE_DRAIN_SECONDS", "3601"],
+    ["SPANGATE_DRAIN_SECONDS", "1.5"],
     ["SPANGATE_QUERY_REDUCE_ARITY", "1"],
     ["SPANGATE_QUERY_REDUCE_ARITY", "2000"],
   ])("%s=%s is an error that names the variable", (name, value) => {

@@ -205,9 +205,10 @@ test("a worker that fails for good is the server's own failure", async () => {
   rmSync(dir, { recursive: true, force: true });
 });
 
-test("stopping lets a request finish, then is ready for nothing", async () => {
+/** A server of its own, asked for that many tokens, of which one comes each millisecond, and stopped meanwhile. */
+async function stoppedWhileAsked(settings: Record<string, string>, maxTokens: number): Promise<Response> {
   const dir = mkdtempSync(join(tmpdir(), "spangate-stop-"));
-  const server = await start({ SPANGATE_DATA: dir });
+  const server = await start({ SPANGATE_DATA: dir, ...settings });
   await server.ready;
   const tenant = await fetch(`${server.url}/admin/v1/tenants`, {
     method: "POST",
@@ -221,11 +222,20 @@ test("stopping lets a request finish, then is ready for nothing", async () => {
     body: '{"scopes":["inference"]}',
   });
   const { key } = (await made.json()) as { key: string };
-  const body = JSON.stringify({ model: "fake-model", messages, max_tokens: 60 });
+  const body = JSON.stringify({ model: "fake-model", messages, max_tokens: maxTokens });
   const answer = fetch(`${server.url}/v1/chat/completions`, { method: "POST", headers: headers(key), body });
   await Bun.sleep(15);
   await server.stop();
-  expect((await answer).status).toBe(200);
   await expect(fetch(`${server.url}/health`)).rejects.toThrow();
   rmSync(dir, { recursive: true, force: true });
+  return await answer;
+}
+
+test("stopping lets a request finish, then is ready for nothing", async () => {
+  expect((await stoppedWhileAsked({}, 60)).status).toBe(200);
+});
+
+test("stopping waits no longer than it is told to", async () => {
+  const answer = await stoppedWhileAsked({ SPANGATE_DRAIN_SECONDS: "0" }, 2_000);
+  expect([answer.status, await answer.json()]).toMatchObject([503, { error: { code: "server_shutdown" } }]);
 });
