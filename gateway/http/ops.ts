@@ -115,7 +115,19 @@ function workerMetrics({ registry, dispatcher }: OpsDeps): string {
     renderSamples(poolName, "gauge", "The KV pools, in labels: tokens a block, and blocks.", pools),
     renderSamples("spangate_requests_in_flight", "gauge", "Requests placed on workers.", one(running)),
     renderSamples("spangate_requests_unplaced", "gauge", "Requests that wait for a worker.", one(unplaced)),
+    ...processMetrics().map(([name, type, help, value]) => renderSamples(name, type, help, one(value))),
   ].join("");
+}
+
+/** Of the gateway, under the names that every Prometheus client has for them. */
+function processMetrics() {
+  const { user, system } = process.cpuUsage();
+  const startedS = performance.timeOrigin / 1_000;
+  return [
+    ["process_resident_memory_bytes", "gauge", "Memory of the gateway's process.", process.memoryUsage.rss()],
+    ["process_cpu_seconds_total", "counter", "CPU time of the gateway's process.", (user + system) / 1e6],
+    ["process_start_time_seconds", "gauge", "When the gateway's process started, Unix time.", startedS],
+  ] as const;
 }
 
 function usedPart({ stats, card }: WorkerRecord): number | undefined {

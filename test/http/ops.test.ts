@@ -33,6 +33,10 @@ describe("operators' routes", () => {
     const pool = 'worker="worker-0",block_size="\\d+",num_gpu_blocks="\\d+"';
     expect(text).toMatch(new RegExp(`^vllm:cache_config_info\\{${model},${pool}\\} 1$`, "m"));
     expect(text).toContain('spangate_worker_ready{worker="worker-0"} 1\n');
+    const ofProcess = (name: string): number => Number(new RegExp(`^process_${name} (\\S+)$`, "m").exec(text)?.[1]);
+    expect(ofProcess("resident_memory_bytes")).toBeGreaterThan(10_000_000);
+    expect(ofProcess("cpu_seconds_total")).toBeGreaterThan(0);
+    expect(Math.abs(ofProcess("start_time_seconds") * 1_000 - performance.timeOrigin)).toBeLessThan(60_000);
     expect(text).not.toContain("canary");
     expect((await get(rig, "/metrics", "key-a")).status).toBe(403);
   });
