@@ -4,7 +4,8 @@ import type { z } from "zod";
 import { corpusLimits } from "../corpus/limits.ts";
 import { ApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
-import { readBody, schemaError } from "./body.ts";
+import { readBody } from "./body.ts";
+import { schemaError } from "./schema-error.ts";
 
 /** More than the fields that there are, so that one that is not supported is named. */
 const maxFormFields = 16;

@@ -7,7 +7,8 @@ import { allBlocks, cacheControl, citableOf, documentsOf, message, textBlocks, t
 import type { CitableSource } from "./messages-citations.ts";
 import { messageToolFields, messageToolsAsked } from "./messages-tools.ts";
 import { checkToolUses, turnsOf } from "./messages-turns.ts";
-import { chatFields, fileSearchSchema, generateParams, stopString } from "./schemas.ts";
+import { generateParams, stopString } from "./sampling.ts";
+import { chatFields, fileSearchSchema } from "./schemas.ts";
 import { checkTools, toolUseOf } from "./tool-schemas.ts";
 
 const promptFields = (filters: z.ZodType) => ({

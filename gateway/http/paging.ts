@@ -5,7 +5,8 @@ import type { Page, PageRange } from "../../db/page.ts";
 import { corpusLimits } from "../corpus/limits.ts";
 import { ApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
-import { readBody, schemaError } from "./body.ts";
+import { readBody } from "./body.ts";
+import { schemaError } from "./schema-error.ts";
 
 export const wholeNumber = z
   .string()

@@ -12,7 +12,8 @@ import {
 import { responseTextFormat } from "./response-format.ts";
 import { callItem, callOutputItem, messagesOf } from "./responses-calls.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./responses-tools.ts";
-import { chatFields, generateParams, optional, samplingFields, shortString } from "./schemas.ts";
+import { generateParams, samplingFields } from "./sampling.ts";
+import { chatFields, optional, shortString } from "./schemas.ts";
 import { toolUseOf } from "./tool-schemas.ts";
 
 const textPart = z.strictObject({

@@ -8,10 +8,10 @@ import { limits } from "../config.ts";
 import type { ChatRequest } from "../pipeline.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
-import { optional, shortString, tokenId } from "./fields.ts";
+import { optional, shortString } from "./fields.ts";
 import { cacheUse, promptCacheFields } from "./prompt-cache.ts";
 import { rankingOptions } from "./ranking.ts";
-import { responseFormat } from "./response-format.ts";
+import { generateFields, generateParams } from "./sampling.ts";
 import { checkTools, toolUseOf } from "./tool-schemas.ts";
 
 export { optional, shortString } from "./fields.ts";
@@ -39,15 +39,6 @@ const documents = z
     if (twice < 0) return;
     context.addIssue({ code: "custom", path: [twice, "id"], message: "another document has this id", input: entries });
   });
-
-const bias = z.number().min(-100).max(100);
-const logitBias = z
-  .record(z.string().regex(/^\d{1,9}$/, "must be a token id"), bias)
-  .refine((entries) => Object.keys(entries).length <= limits.logitBiases, `at most ${limits.logitBiases} entries`)
-  .transform((entries) => Object.entries(entries).map(([id, value]): [number, number] => [Number(id), value]));
-
-export const stopString = z.string().min(1).max(limits.stopChars);
-const stop = z.union([stopString.transform((text) => [text]), z.array(stopString).max(limits.stopStrings)]);
 
 /** @param filters the corpus side's schema of `filters` */
 export function chatSchema(filters: z.ZodType) {
@@ -80,25 +71,8 @@ export function fileSearchOf(
   };
 }
 
-const penalty = optional(z.number().min(-2).max(2));
-/** How tokens are drawn: the same in every API that generates text. */
-export const samplingFields = {
-  temperature: optional(z.number().min(0).max(2)),
-  top_p: optional(z.number().gt(0).max(1)),
-  top_k: optional(
-    z
-      .int()
-      .min(-1)
-      .max(2 ** 31 - 1),
-  ),
-  min_p: optional(z.number().min(0).max(1)),
-  presence_penalty: penalty,
-  frequency_penalty: penalty,
-  repetition_penalty: optional(z.number().min(0.01).max(2)),
-  // Each choice takes a seed of its own, counted on from this one.
-  seed: optional(z.int().max(Number.MAX_SAFE_INTEGER - contractLimits.maxChoices)),
-  stop: optional(stop),
-};
+export const noReasoning = "is not supported: the answer is all that is generated";
+export const noVerbosity = "is not supported: say in the prompt how long the answer is to be";
 
 /** Fields of the body; other APIs take those that they share. */
 export const chatFields = {
@@ -107,14 +81,8 @@ export const chatFields = {
   documents: optional(documents),
   max_tokens: optional(z.int().min(1)),
   max_completion_tokens: optional(z.int().min(1)),
-  min_tokens: optional(z.int().min(0)),
-  ignore_eos: optional(z.boolean()),
-  ...samplingFields,
-  stop_token_ids: optional(z.array(tokenId).max(contractLimits.maxStopTokens)),
+  ...generateFields,
   n: optional(z.int().min(1).max(contractLimits.maxChoices)),
-  logprobs: optional(z.boolean()),
-  top_logprobs: optional(z.int().min(0).max(contractLimits.maxTopLogprobs)),
-  logit_bias: optional(logitBias),
   stream: optional(z.boolean()),
   stream_options: optional(
     z.strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() }),
@@ -128,11 +96,12 @@ export const chatFields = {
       prompt_cache_diagnostics: z.boolean().optional(),
     }),
   ),
-  response_format: optional(responseFormat),
   // Values that mean what this server does anyway.
   modalities: optional(z.array(z.literal("text")).length(1)),
   store: optional(z.literal(false, { error: "completions are never stored; leave it out or send false" })),
   service_tier: optional(z.enum(["auto", "default"])),
+  reasoning_effort: optional(z.literal("none", noReasoning)),
+  verbosity: optional(z.literal("medium", noVerbosity)),
   ...chatToolFields,
   // Facts for the caller's own bookkeeping.
   user: optional(shortString),
@@ -147,7 +116,7 @@ export const chatFields = {
 /** Fields of the OpenAI client and of vLLM that are known and not supported, whatever their value. */
 export const unsupportedChatFields: ReadonlySet<string> = new Set([
   ...["audio", "function_call", "functions", "moderation", "prediction"],
-  ...["reasoning_effort", "verbosity", "web_search_options"],
+  ...["web_search_options"],
   ...["name", "best_of", "use_beam_search", "length_penalty", "echo"],
   ...["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template"],
   ...["chat_template_kwargs", "add_generation_prompt", "continue_final_message", "skip_special_tokens"],
@@ -212,47 +181,4 @@ function toRequest(body: Body): ChatBody {
     diagnose: body.spangate?.prompt_cache_diagnostics ?? false,
   };
   return { request, stream: body.stream ?? false, includeUsage: body.stream_options?.include_usage ?? false };
-}
-
-export type SamplingBody = Partial<
-  Pick<
-    Body,
-    | "min_tokens"
-    | "ignore_eos"
-    | "stop_token_ids"
-    | "temperature"
-    | "top_p"
-    | "top_k"
-    | "min_p"
-    | "presence_penalty"
-    | "frequency_penalty"
-    | "repetition_penalty"
-    | "seed"
-    | "logit_bias"
-    | "logprobs"
-    | "top_logprobs"
-    | "response_format"
-  >
->;
-
-/** What is absent has chat's default. */
-export function generateParams(body: SamplingBody): ChatRequest["params"] {
-  return {
-    minTokens: body.min_tokens ?? 0,
-    ignoreEos: body.ignore_eos ?? false,
-    stopTokenIds: body.stop_token_ids ?? [],
-    grammar: body.response_format,
-    sampling: {
-      temperature: body.temperature ?? 1,
-      topP: body.top_p ?? 1,
-      topK: Math.min(Math.max(0, body.top_k ?? 0), limits.topK),
-      minP: body.min_p ?? 0,
-      presencePenalty: body.presence_penalty ?? 0,
-      frequencyPenalty: body.frequency_penalty ?? 0,
-      repetitionPenalty: body.repetition_penalty ?? 1,
-      seed: body.seed ?? crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
-      logitBias: body.logit_bias ?? [],
-      topLogprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : -1,
-    },
-  };
 }

@@ -17,7 +17,8 @@ import { answerStreamed, answerWhole, type ChunkShape, emptyChoices, endsOf, fin
 import { logFailure } from "./failure.ts";
 import { tokenIds } from "./fields.ts";
 import { declare, type RouteAbout } from "./route.ts";
-import { chatFields, generateParams, optional, samplingFields, unsupportedChatFields } from "./schemas.ts";
+import { generateParams, samplingFields } from "./sampling.ts";
+import { chatFields, optional, unsupportedChatFields } from "./schemas.ts";
 
 export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter"> {
   readonly pipeline: Pick<Pipeline, "complete">;
