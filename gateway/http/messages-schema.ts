@@ -7,6 +7,7 @@ import { allBlocks, cacheControl, citableOf, documentsOf, message, textBlocks, t
 import type { CitableSource } from "./messages-citations.ts";
 import { messageToolFields, messageToolsAsked } from "./messages-tools.ts";
 import { checkToolUses, turnsOf } from "./messages-turns.ts";
+import { messageFormat } from "./response-format.ts";
 import { generateParams, stopString } from "./sampling.ts";
 import { chatFields, fileSearchSchema } from "./schemas.ts";
 import { checkTools, toolUseOf } from "./tool-schemas.ts";
@@ -19,6 +20,9 @@ const promptFields = (filters: z.ZodType) => ({
   file_search: optional(fileSearchSchema(filters)),
   cache_salt: chatFields.cache_salt,
   spangate: chatFields.spangate,
+  output_config: optional(
+    z.strictObject({ format: optional(messageFormat), effort: z.null("is not supported").optional() }),
+  ),
   // Values that mean what this server does anyway.
   thinking: optional(z.strictObject({ type: z.literal("disabled", "thinking is not supported") })),
   ...messageToolFields(cacheControl),
@@ -69,7 +73,7 @@ export function messagesSchema(filters: z.ZodType) {
         request: {
           ...promptOf(body),
           maxTokens: body.max_tokens,
-          params: generateParams(body),
+          params: generateParams({ ...body, response_format: body.output_config?.format }),
           choiceCount: 1,
           stops: body.stop_sequences ?? [],
           cacheKey: undefined,
@@ -87,8 +91,8 @@ export function messagesSchema(filters: z.ZodType) {
 
 /** Fields of Anthropic's client that are known and not supported, whatever their value. */
 export const unsupportedMessagesFields: ReadonlySet<string> = new Set([
-  ...["container", "context_management", "fallbacks", "inference_geo", "mcp_servers", "output_config"],
-  ...["output_format", "speed", "user_profile_id", "workspace_id", "thinking", "thread"],
+  ...["container", "context_management", "fallbacks", "inference_geo", "mcp_servers"],
+  ...["output_format", "speed", "task_budget", "user_profile_id", "workspace_id", "thinking", "thread"],
 ]);
 
 const maxCacheControls = 4;

@@ -1,4 +1,4 @@
-/** `response_format`, and `text.format` of responses: what the answer has to be, as a grammar. */
+/** What the answer has to be, as a grammar: `response_format`, responses' `text.format`, messages' `output_config.format`. */
 import { z } from "zod";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import { limits } from "../config.ts";
@@ -53,3 +53,8 @@ export const responseTextFormat = z
       grammar: shown.type === "json_object" ? anyObjectGrammar() : compiled(shown.schema ?? {}, context),
     };
   });
+
+/** As Anthropic's messages have it, with no other type. */
+export const messageFormat = z
+  .strictObject({ type: z.literal("json_schema"), schema: z.record(z.string(), z.unknown()) })
+  .transform(({ schema }, context) => compiled(schema, context));

@@ -13,7 +13,7 @@ import { responseTextFormat } from "./response-format.ts";
 import { callItem, callOutputItem, messagesOf } from "./responses-calls.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./responses-tools.ts";
 import { generateParams, samplingFields } from "./sampling.ts";
-import { chatFields, optional, shortString } from "./schemas.ts";
+import { chatFields, noReasoning, noVerbosity, optional, shortString } from "./schemas.ts";
 import { toolUseOf } from "./tool-schemas.ts";
 
 const textPart = z.strictObject({
@@ -63,7 +63,9 @@ const responseFields = {
   include: optional(
     z.array(z.literal("file_search_call.results", "only file_search_call.results is supported")).max(1),
   ),
-  text: optional(z.strictObject({ format: optional(responseTextFormat) })),
+  text: optional(
+    z.strictObject({ format: optional(responseTextFormat), verbosity: optional(z.literal("medium", noVerbosity)) }),
+  ),
   metadata: chatFields.metadata,
   ...promptCacheFields,
   prompt_cache_options: optional(
@@ -75,7 +77,7 @@ const responseFields = {
   background: optional(z.literal(false, "answers are not made in the background")),
   reasoning: optional(
     z.strictObject({
-      effort: optional(z.literal("none", "is not supported: the answer is all that is generated")),
+      effort: optional(z.literal("none", noReasoning)),
       summary: z.null("is not supported").optional(),
     }),
   ),
@@ -89,7 +91,7 @@ const responseFields = {
 /** Fields of the OpenAI client that are known and not supported, whatever their value. */
 export const unsupportedResponseFields: ReadonlySet<string> = new Set([
   ...["access_programs", "context_management", "conversation", "image", "max_tool_calls", "moderation", "prompt"],
-  ...["top_logprobs", "verbosity", "phase"],
+  ...["top_logprobs", "phase"],
 ]);
 
 /** @param filters the corpus side's schema of a search's filters */

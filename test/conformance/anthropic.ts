@@ -1,7 +1,9 @@
 /** `@anthropic-ai/sdk`: messages whole and streamed, documents and search results with citations, caching, tokens, errors. */
 import { beforeAll, describe, expect, test } from "bun:test";
 import Anthropic from "@anthropic-ai/sdk";
-import { answer, countingFetch, question, type Suite, texts, thrownBy } from "./suite.ts";
+import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
+import { z } from "zod";
+import { answer, choiceSchema, countingFetch, question, type Suite, texts, thrownBy } from "./suite.ts";
 
 const document = (data: string, fields: Partial<Anthropic.DocumentBlockParam> = {}): Anthropic.DocumentBlockParam => ({
   type: "document",
@@ -92,6 +94,21 @@ export function anthropic(suite: Suite): void {
       expect(citationsOf(parts)).toMatchObject([
         { type: "content_block_location", start_block_index: 1, end_block_index: 2 },
       ]);
+    });
+
+    test("formats are parsed by the client, whole, streamed and by its beta", async () => {
+      const schema = z.object({ answer: z.enum(["yes", "no"]), day: z.iso.date(), count: z.int().nullable() });
+      const body = { ...params([], { max_tokens: 300 }), output_config: { format: zodOutputFormat(schema) } };
+      const whole = await client.messages.parse(body);
+      expect(schema.parse(whole.parsed_output)).toEqual(JSON.parse(textOf(whole)));
+      const streamed = await client.messages.stream(body).finalMessage();
+      expect(streamed.parsed_output).toEqual(whole.parsed_output);
+      const format = { type: "json_schema" as const, schema: choiceSchema };
+      const plain = await client.beta.messages.create({ ...body, output_config: { format } });
+      const [block] = plain.content;
+      expect(block?.type === "text" ? Object.keys(JSON.parse(block.text)) : []).toEqual(["answer", "count"]);
+      const beta = await client.beta.messages.parse(body);
+      expect(beta.parsed_output).toEqual(whole.parsed_output);
     });
 
     test("tokens are counted as a message has them", async () => {

@@ -41,6 +41,8 @@ export function openaiChat(suite: Suite): void {
 
     test("a conversation, with parts, names of roles and every sampling field", async () => {
       const client = await clientOf("openai-turns");
+      // What some clients send of all that they know.
+      const unset: object = { functions: null, audio: null, prediction: null, web_search_options: null, tools: null };
       const said = await client.chat.completions.create(
         params({
           messages: [
@@ -61,6 +63,9 @@ export function openaiChat(suite: Suite): void {
           user: "u",
           metadata: { a: "b" },
           service_tier: "auto",
+          reasoning_effort: "none",
+          verbosity: "medium",
+          ...unset,
         }),
       );
       expect(said.choices).toHaveLength(2);

@@ -90,6 +90,8 @@ describe("fields", () => {
     ["an unknown role", withMessage({ role: "function", content: "x" }), "invalid_value", "messages[0].role"],
     ["a name", withMessage({ role: "user", content: "x", name: "bob" }), "unsupported_field", "messages[0].name"],
     ["functions", { ...question, functions: [] }, "unsupported_field", "functions"],
+    ["an effort", { ...question, reasoning_effort: "low" }, "invalid_value", "reasoning_effort"],
+    ["a verbosity", { ...question, verbosity: "high" }, "invalid_value", "verbosity"],
     ["a format of no kind", withFormat({ type: "xml" }), "invalid_value", "response_format.type"],
     [
       "a schema without a name",

@@ -26,6 +26,7 @@ describe("fields", () => {
   const image = { type: "image", source: { type: "base64", media_type: "image/png", data: "" } };
   const many = (count: number) => Array.from({ length: count }, () => ({ type: "document", source: plain }));
   const cached = { type: "text", text: "x", cache_control: { type: "ephemeral" } };
+  const withFormat = (format: object) => ({ ...question, output_config: { format } });
   test.each<[string, unknown, string, string]>([
     ["no max_tokens", { ...question, max_tokens: undefined }, "missing_field", "max_tokens"],
     ["no tokens", { ...question, max_tokens: 0 }, "invalid_value", "max_tokens"],
@@ -88,7 +89,22 @@ describe("fields", () => {
     ],
     ["a thread", { ...question, thread: { type: "create" } }, "thread_unsupported_request", "thread"],
     ["thinking", { ...question, thinking: { type: "enabled", budget_tokens: 1024 } }, "invalid_value", "thinking.type"],
-    ["a container", { ...question, container: null }, "unsupported_field", "container"],
+    ["a container", { ...question, container: "c" }, "unsupported_field", "container"],
+    ["an effort", { ...question, output_config: { effort: "low" } }, "invalid_value", "output_config.effort"],
+    [
+      "a task's budget",
+      { ...question, output_config: { task_budget: {} } },
+      "unsupported_field",
+      "output_config.task_budget",
+    ],
+    ["a format of no kind", withFormat({ type: "xml" }), "invalid_value", "output_config.format.type"],
+    ["a format without a schema", withFormat({ type: "json_schema" }), "missing_field", "output_config.format.schema"],
+    [
+      "a schema that cannot be kept",
+      withFormat({ type: "json_schema", schema: { type: "object", allOf: [{ not: {} }] } }),
+      "invalid_value",
+      "output_config.format.schema.allOf",
+    ],
     ["a field of nobody", { ...question, tempreature: 1 }, "unknown_field", "tempreature"],
     [
       "five stop sequences",

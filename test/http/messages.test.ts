@@ -211,3 +211,34 @@ describe("a stream", () => {
     expect(events.map(({ event }) => event)).not.toContain("message_stop");
   });
 });
+
+describe("a format", () => {
+  const schema = { type: "object", properties: { a: { enum: ["yes", "no"] } }, required: ["a"] };
+
+  test("is a grammar for the worker, whole and streamed, and changes nothing of the prompt", async () => {
+    const { app, submits } = chatRig();
+    await read(send(app, question));
+    for (const stream of [false, true]) {
+      const body = { ...question, stream, output_config: { format: { type: "json_schema", schema }, effort: null } };
+      const response = await send(app, body);
+      expect(response.status).toBe(200);
+      await response.text();
+    }
+    const [plain, whole, streamed] = submits();
+    expect([plain?.params.grammar, whole?.params.grammar === undefined]).toEqual([undefined, false]);
+    expect(streamed?.params.grammar).toEqual(whole?.params.grammar as never);
+    expect(whole?.plan.runs.map(({ blockKeys }) => blockKeys)).toEqual(
+      plain?.plan.runs.map(({ blockKeys }) => blockKeys) as never,
+    );
+    const { model, messages } = question;
+    const counted = { model, messages, output_config: { format: { type: "json_schema", schema } } };
+    expect((await post(app, counted, { path: "/v1/messages/count_tokens" })).status).toBe(200);
+  });
+
+  test("null is as if nothing were said, also of what is not supported", async () => {
+    const unset = { container: null, inference_geo: null, speed: null, thinking: null, output_config: null };
+    expect((await send(chatRig().app, { ...question, ...unset })).status).toBe(200);
+    const refused = await send(chatRig().app, { ...question, container: null, tempreature: null });
+    expect(refused.status).toBe(400);
+  });
+});
