@@ -1,5 +1,6 @@
 /** What is counted of runs that have ended: the operators' counters and, with the same numbers, the tenant's usage. */
 import type { FinishedEvent } from "./dispatch/request.ts";
+import type { ErrorCode } from "./errors.ts";
 import type { EndEvent } from "./generation.ts";
 import type { Metrics } from "./metrics.ts";
 
@@ -81,6 +82,11 @@ function countRun(metrics: Metrics, { reason, completionTokens, report }: Counte
   if (usage.completionTokens < 2) return;
   const tokenMs = decodeMs / (usage.completionTokens - 1);
   observe("vllm:request_time_per_output_token_seconds", "Mean time of a token after the first.", tokenMs);
+}
+
+/** A run has failed: also one whose stream had begun, which the counter of answers takes for a 200. */
+export function countFailure(metrics: Metrics, code: ErrorCode): void {
+  metrics.count("spangate_run_failures_total", "Runs that failed, by error.", { code });
 }
 
 /** A request for embeddings or a ranking has ended. */

@@ -13,7 +13,7 @@ import { ComparedPrompts } from "./compared-prompts.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
-import { countChoice, countPrepared } from "./counted.ts";
+import { countChoice, countFailure, countPrepared } from "./counted.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding.ts";
 import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
@@ -85,19 +85,14 @@ export async function startServer(config: Config, options: StartOptions): Promis
       // Asked for with each request that is sent to a worker.
       kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
       onReady: () => corpus.pins.wake(),
+      onFailed: (code) => countFailure(records.metrics, code),
     },
     log,
   );
   const embedding = openEmbedding(config, options.env, text.tokenizer, log);
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if (config.embeddingModelDir !== undefined) await embedding.card();
-  const unlockFolder = lockFolder(config.dataDir);
-  const db = openDb(join(config.dataDir, "spangate.db"));
-  const closeData = (): void => {
-    db.close();
-    unlockFolder();
-  };
-  if (db.vectorsMissing !== undefined) log("warn", withoutVectors, { reason: db.vectorsMissing });
+  const { db, closeData } = openData(config.dataDir, log);
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
   const { corpusOwners, supervisor, dispatcher } = workers;
@@ -152,6 +147,18 @@ export async function startServer(config: Config, options: StartOptions): Promis
       return stopped;
     },
   };
+}
+
+/** The data folder, which is this server's alone from here on. */
+function openData(dataDir: string, log: Log) {
+  const unlockFolder = lockFolder(dataDir);
+  const db = openDb(join(dataDir, "spangate.db"));
+  if (db.vectorsMissing !== undefined) log("warn", withoutVectors, { reason: db.vectorsMissing });
+  const closeData = (): void => {
+    db.close();
+    unlockFolder();
+  };
+  return { db, closeData };
 }
 
 interface AppParts {

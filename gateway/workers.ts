@@ -4,6 +4,7 @@ import type { VocabularyBytes } from "../worker/contract/grammar.ts";
 import { workerEnvironment } from "./child-environment.ts";
 import { type Config, limits } from "./config.ts";
 import { Dispatcher } from "./dispatch/dispatcher.ts";
+import type { DispatcherOptions } from "./dispatch/dispatcher-options.ts";
 import { Heartbeat } from "./dispatch/heartbeat.ts";
 import { KvFeed } from "./dispatch/kv-feed.ts";
 import { KvHistory } from "./dispatch/kv-history.ts";
@@ -29,6 +30,7 @@ export interface WorkersOptions {
   readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
   /** A worker begins, with nothing in its memory. */
   readonly onReady?: () => void;
+  readonly onFailed?: DispatcherOptions["onFailed"];
 }
 
 export interface Workers {
@@ -80,6 +82,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     maxWaitingTokens: limits.waitingTokens,
     abortGraceMs: limits.abortGraceMs,
     ...(options.kvQuotaBytesOf && { kvQuotaBytesOf: options.kvQuotaBytesOf }),
+    ...(options.onFailed && { onFailed: options.onFailed }),
   });
   const pins = new Pins({ registry, residency, supervisor });
   const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;

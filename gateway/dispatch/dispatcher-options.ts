@@ -32,6 +32,8 @@ export interface DispatcherOptions {
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
   readonly nowMs?: () => number;
+  /** A run that was taken ends with this error. */
+  readonly onFailed?: (code: ErrorCode) => void;
 }
 
 /** What the client is told of a worker's refusal. */

@@ -256,7 +256,8 @@ export class Dispatcher implements WorkerEvents {
     entry.queue.end();
   }
 
-  #fail(entry: InFlight, error: unknown): void {
+  #fail(entry: InFlight, error: ApiError): void {
+    this.#options.onFailed?.(error.code);
     this.#settle(entry, entry.streamedTokens === 0 ? 0 : entry.promptTokens + entry.streamedTokens);
     entry.queue.fail(error);
   }
