@@ -20,6 +20,24 @@ describe("supervisor", () => {
     expect(() => dispatcher.submit(request("a"))).toThrow("No worker is ready");
   });
 
+  test("one that failed for good does not end the wait for another; all of them do", async () => {
+    for (const second of ["ready", "fatal"] as const) {
+      const { openLink, processes } = fakeLinks();
+      const { supervisor, dispatcher } = makeRig(openLink, ["cpu", "cpu"]);
+      supervisor.start(dispatcher);
+      processes[0]?.handlers.onMessage({ type: "fatal", message: "no such device" });
+      // It is seen to have ended before the other one says anything.
+      await Bun.sleep(1);
+      if (second === "ready") processes[1]?.ready();
+      else processes[1]?.handlers.onMessage({ type: "fatal", message: "nor this one" });
+      const wait = supervisor.firstReady().then(
+        () => "ready",
+        (error: Error) => error.message,
+      );
+      expect(await wait).toBe(second === "ready" ? "ready" : "no such device");
+    }
+  });
+
   test("a worker of another model is refused", () => {
     const { openLink, processes } = fakeLinks();
     const { supervisor, dispatcher, registry } = makeRig(openLink, ["cpu", "cpu"]);

@@ -86,6 +86,16 @@ describe("the tokens of an inner generate", () => {
     expect(end.completionTokens).toBe(2);
   });
 
+  test("of a worker that gave up are an error: nobody asked it to", async () => {
+    const submit = async function* (): AsyncGenerator<GenerationEvent> {
+      yield { type: "tokens", tokenIds: idsOf("half an") };
+      yield finished("abort", 2);
+    };
+    const { signal } = new AbortController();
+    const outputs = outputTokens({ submit }, tokenBytes, { ...request("a"), signal, stops: [] });
+    await expect(outputs).rejects.toMatchObject({ code: "internal" });
+  });
+
   test("an abort of the tree is thrown, not an output", async () => {
     const controller = new AbortController();
     controller.abort();

@@ -163,9 +163,17 @@ describe("the plan", () => {
   });
 
   test("what cannot fit is refused before it is encoded", () => {
-    const text = "a".repeat(10_000_000);
-    const refused = () => lowerer(models.chatml).lower({ ...input, messages: [message("user", text)] });
+    const long = "a".repeat(10_000_000);
+    const refused = () => lowerer(models.chatml).lower({ ...input, messages: [message("user", long)] });
     expect(refused).toThrow("maximum context length is 100000 tokens");
+    // One character makes the difference between what may fit and what cannot.
+    const text = textSide(models.chatml);
+    const small = new Lowerer({ ...text, card: { ...card, contextTokens: 10 }, cacheChars: 1_000 });
+    const lower = (chars: number) =>
+      small.lower({ ...input, documents: [], messages: [message("user", "a".repeat(chars))] });
+    const most = 10 * text.tokenizer.maxTokenChars;
+    expect(lower(most).runs).toHaveLength(1);
+    expect(() => lower(most + 1)).toThrow("maximum context length is 10 tokens");
   });
 
   test("a row of roles the template refuses is an error that names the roles", () => {

@@ -97,6 +97,24 @@ describe("slices", () => {
   });
 });
 
+test("no text has fewer tokens than is said before it is encoded, and one of the longest tokens has no more", () => {
+  for (const model of [demo, ...Object.values(models)]) {
+    const tokenizer = open(model);
+    fc.assert(
+      fc.property(fc.string({ unit, maxLength: 60 }), (text) => {
+        expect(tokenizer.encodeText(text).length).toBeGreaterThanOrEqual(tokenizer.leastTokens(text.length));
+      }),
+      { numRuns: 50 },
+    );
+    const { vocab } = model.tokenizer.model;
+    const tokens = Array.isArray(vocab) ? vocab.map(([token]) => token) : Object.keys(vocab);
+    const added = model.tokenizer.added_tokens.map(({ content }) => content);
+    const longest = [...tokens, ...added].reduce((most, { length }) => Math.max(most, length), 0);
+    expect(tokenizer.leastTokens(7 * longest)).toBe(7);
+    expect(tokenizer.leastTokens(7 * longest + 1)).toBe(8);
+  }
+});
+
 describe("control tokens", () => {
   test("from the template they are tokens, from content text, whatever stands around them", () => {
     const tokenizer = open();
