@@ -2,8 +2,6 @@
 import { join } from "node:path";
 import type { Hono } from "hono";
 import { DbError } from "../db/errors.ts";
-import { lockFolder } from "../db/lock.ts";
-import { openDb } from "../db/open.ts";
 import { version } from "../package.json";
 import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
@@ -14,6 +12,7 @@ import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
 import { countChoice, countFailure, countPrepared } from "./counted.ts";
+import { openData } from "./data-folder.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding.ts";
 import { ApiError } from "./errors.ts";
 import { BulkResults } from "./execute/bulk-results.ts";
@@ -69,8 +68,6 @@ export interface RunningServer {
 export interface StartOptions extends WorkersOptions {
   readonly log?: Log;
 }
-
-const withoutVectors = "searches go by words alone: the extension sqlite-vec cannot be loaded into this SQLite";
 
 /** @throws Error in one sentence for the operator: a bad model folder, a port in use, a damaged database */
 export async function startServer(config: Config, options: StartOptions): Promise<RunningServer> {
@@ -147,18 +144,6 @@ export async function startServer(config: Config, options: StartOptions): Promis
       return stopped;
     },
   };
-}
-
-/** The data folder, which is this server's alone from here on. */
-function openData(dataDir: string, log: Log) {
-  const unlockFolder = lockFolder(dataDir);
-  const db = openDb(join(dataDir, "spangate.db"));
-  if (db.vectorsMissing !== undefined) log("warn", withoutVectors, { reason: db.vectorsMissing });
-  const closeData = (): void => {
-    db.close();
-    unlockFolder();
-  };
-  return { db, closeData };
 }
 
 interface AppParts {
