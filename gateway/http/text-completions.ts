@@ -29,9 +29,16 @@ export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter"> {
 
 export const tokenIdList = tokenIds(contractLimits.maxRequestTokens);
 const several = limits.completionChoices;
-const prompt = z.union([z.string(), z.array(z.string()).min(1), tokenIdList, z.array(tokenIdList).min(1)], {
+const listOf = <Item extends z.ZodType>(item: Item) => z.array(item).min(1).max(several);
+const anyPrompt = z.union([z.string(), listOf(z.string()), tokenIdList, listOf(tokenIdList)], {
   error: "must be a text, a list of token ids, or a list of either",
 });
+/** A list of prompts is counted before it is read as one kind after the other. */
+const prompt = z.preprocess((given, context) => {
+  if (!Array.isArray(given) || typeof given[0] === "number" || given.length <= several) return given;
+  context.addIssue({ code: "custom", message: `has more than ${several} prompts`, input: given });
+  return z.NEVER;
+}, anyPrompt);
 
 const schema = z
   .strictObject({
@@ -65,8 +72,7 @@ const schema = z
     if (body.stream_options !== undefined && body.stream !== true) refuse("stream_options", "needs stream: true");
     if ((body.min_tokens ?? 0) > body.max_tokens) refuse("min_tokens", "is more than max_tokens");
     const promptCount = promptsOf(body.prompt).length;
-    if (promptCount > several) refuse("prompt", `has more than ${several} prompts`);
-    else if (promptCount * (body.n ?? 1) > several) refuse("n", `makes more than ${several} completions`);
+    if (promptCount * (body.n ?? 1) > several) refuse("n", `makes more than ${several} completions`);
   });
 type Body = z.output<typeof schema>;
 
@@ -114,8 +120,8 @@ export function addTextCompletionRoutes(app: Hono<AppEnv>, deps: TextCompletionD
 
 function promptsOf(given: Body["prompt"]): TextRequest["prompts"] {
   if (typeof given === "string") return [given];
-  const ids = tokenIdList.safeParse(given);
-  return ids.success ? [ids.data] : (given as readonly (string | readonly number[])[]);
+  const areIds = (list: typeof given): list is readonly number[] => typeof list[0] === "number";
+  return areIds(given) ? [given] : given;
 }
 
 function requestOf(body: Body): TextRequest {
