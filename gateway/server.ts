@@ -1,5 +1,4 @@
 /** Composition root: the only file that wires. `main.ts` runs it as a program, tests run it in their own process. */
-import { join } from "node:path";
 import type { Hono } from "hono";
 import { DbError } from "../db/errors.ts";
 import { version } from "../package.json";
