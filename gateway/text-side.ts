@@ -3,18 +3,21 @@ import type { ModelCard } from "../worker/contract/model-card.ts";
 import { type Config, limits } from "./config.ts";
 import { ChatTemplate } from "./lower/chat-template.ts";
 import { TokenBytes } from "./lower/detokenizer.ts";
-import { readModelText } from "./lower/model-text.ts";
+import { type ModelText, readModelText } from "./lower/model-text.ts";
 import { Lowerer } from "./lower/plan.ts";
 import { QueryLowerer } from "./lower/query-lowerer.ts";
 import { TextTokenizer } from "./lower/tokenizer.ts";
 
 export type TextSide = ReturnType<typeof openText>;
 
-/** Tokenizer, template and bytes of the model's folder; the lowerer when a worker has told the model's digest. */
+/**
+ * Tokenizer, template and bytes of the model's folder; the lowerer when a worker has told the model's digest.
+ * @throws Error naming the folder and what is wrong in it
+ */
 export function openText(config: Config) {
   const modelText = readModelText(config.modelDir);
   const tokenizer = new TextTokenizer(modelText, { cacheChars: limits.encodedCacheChars });
-  const template = new ChatTemplate(modelText);
+  const template = openTemplate(config.modelDir, modelText);
   let lowerer: Lowerer | undefined;
   let queryLowerer: QueryLowerer | undefined;
   // All workers serve one model (the registry sees to it), so there is one lowerer of each kind.
@@ -29,4 +32,12 @@ export function openText(config: Config) {
   };
   const tokenBytes = new TokenBytes(modelText.tokenizer, template.calls?.signs);
   return { tokenizer, lowererFor, queryLowererFor, tokenBytes };
+}
+
+function openTemplate(modelDir: string, modelText: ModelText): ChatTemplate {
+  try {
+    return new ChatTemplate(modelText);
+  } catch (cause) {
+    throw new Error(`${modelDir}: chat template: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+  }
 }
