@@ -145,6 +145,15 @@ describe("searchVectors", () => {
     markCorpusFileDeleting(db, doomed.seq);
     expect(found(0, 1)).toEqual([0.5]);
   });
+
+  test("a search within files stays within them, also where it finds too few while another is deleted", () => {
+    const [doomed, asked] = [addFile([0.1]), addFile([0.5])];
+    addFile([0.2]);
+    embedAll();
+    markCorpusFileDeleting(db, doomed.seq);
+    expect(found(0, 9, [asked.seq])).toEqual([0.5]);
+    expect(found(0, 9)).toEqual([0.2, 0.5]);
+  });
 });
 
 describe("what goes", () => {

@@ -54,6 +54,18 @@ async function errorOf(promise: Promise<unknown>): Promise<{ code: string; param
   throw new Error("it went well");
 }
 
+test("a node that stands in two places is resolved once, and stays one: it runs once", async () => {
+  const { made, searches } = resolver();
+  const inner = parseQuery(g(retrieve("Who manages Anna?")));
+  const outer = parseQuery(g({ user: "?" }));
+  if (outer.kind !== "generate") throw new Error("not a generate");
+  const resolved = inputOf(await made.resolve({ ...outer, input: { kind: "plus", children: [inner, inner] } }));
+  if (resolved.kind !== "plus") throw new Error("not a plus");
+  expect(resolved.children[0]).not.toBe(inner);
+  expect(resolved.children[0]).toBe(resolved.children[1] as Query);
+  expect(searches).toHaveLength(1);
+});
+
 describe("a retrieve", () => {
   test("becomes what is found, best first; its texts and salts are the corpus'", async () => {
     const { resolve, made, searches } = resolver();

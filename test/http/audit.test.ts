@@ -180,3 +180,12 @@ test("a handler that makes its change without its row is told of, and its change
   expect(rows).toEqual([{ action: "DELETE /v1/things/{thing_id}", object_ids: objectIds }]);
   world.remove();
 });
+
+test("a caller of no tenant sees nothing of the log but with platform:admin", () => {
+  const world = createWorld();
+  const audit = new AuditLog(world.db);
+  const caller = { keyId: "key", tenantId: undefined, scopes: new Set(["tenant:admin"] as const) };
+  expect(() => audit.list(caller, { limit: 5, order: "asc" })).toThrow(expect.objectContaining({ code: "no_tenant" }));
+  expect(audit.list({ ...caller, scopes: new Set(["platform:admin"]) }, { limit: 5, order: "asc" }).rows).toEqual([]);
+  world.remove();
+});
