@@ -51,6 +51,24 @@ function plainAttention(token: Token, seen: readonly Token[]): number[] {
   }).flat();
 }
 
+const maxPositions = 1_000;
+const openPool = (blockCount: number): KvPool =>
+  kernels.openPool({
+    layerCount: 1,
+    blockCount,
+    blockTokens,
+    queryHeads,
+    kvHeads,
+    headDim,
+    kvType: "float32",
+    rope: { inverseFrequencies: frequencies },
+    maxPositions,
+  });
+
+/** Of two rows of numbers, how far they are from each other at most. */
+const distance = (expected: readonly number[], actual: ArrayLike<number>): number =>
+  Math.max(...expected.map((value, i) => Math.abs(value - (actual[i] ?? Number.NaN))));
+
 function step(pool: KvPool, piece: Piece, tokens: readonly Token[]): Float32Array {
   pool.beginStep(batchOf([piece], blockTokens));
   const out = new Float32Array(tokens.length * pool.outWidth);
@@ -60,17 +78,7 @@ function step(pool: KvPool, piece: Piece, tokens: readonly Token[]): Float32Arra
 
 test("one stored span serves two places and a sub-run of it a third", () => {
   const random = new Random(7);
-  const pool = kernels.openPool({
-    layerCount: 1,
-    blockCount: 16,
-    blockTokens,
-    queryHeads,
-    kvHeads,
-    headDim,
-    kvType: "float32",
-    rope: { inverseFrequencies: frequencies },
-    maxPositions: 1000,
-  });
+  const pool = openPool(16);
   const qkvs = (count: number) => Array.from({ length: count }, () => random.normals(width, 1e9));
   const spans = [qkvs(6), qkvs(9)];
   const question = qkvs(5);
@@ -83,7 +91,7 @@ test("one stored span serves two places and a sub-run of it a third", () => {
     const own = { blockIds: spanBlocks[index] ?? [], firstToken: 0, tokenCount: span.length, offset: 0 };
     const out = step(pool, { firstPosition: 0, rowCount: span.length, seen: [], own }, tokens);
     const expected = tokens.flatMap((token, row) => plainAttention(token, tokens.slice(0, row + 1)));
-    expect(Math.max(...expected.map((value, i) => Math.abs(value - (out[i] ?? 9))))).toBeLessThan(1e-5);
+    expect(distance(expected, out)).toBeLessThan(1e-5);
   });
 
   // Each place: [span, its tokens from, to, where its token `from` stands in the prompt].
@@ -115,24 +123,13 @@ test("one stored span serves two places and a sub-run of it a third", () => {
     const own = { blockIds: [12, 13], firstToken: 0, tokenCount: 5, offset: 0 };
     const out = step(pool, { firstPosition: 50, rowCount: 5, seen, own }, main);
     const expected = main.flatMap((token, row) => plainAttention(token, [...others, ...main.slice(0, row + 1)]));
-    expect(Math.max(...expected.map((value, i) => Math.abs(value - (out[i] ?? 9))))).toBeLessThan(1e-5);
+    expect(distance(expected, out)).toBeLessThan(1e-5);
   }
 });
 
 test("a span computed at the end of the context, read from the end while it stands at the beginning", () => {
   const random = new Random(9);
-  const maxPositions = 1000;
-  const pool = kernels.openPool({
-    layerCount: 1,
-    blockCount: 8,
-    blockTokens,
-    queryHeads,
-    kvHeads,
-    headDim,
-    kvType: "float32",
-    rope: { inverseFrequencies: frequencies },
-    maxPositions,
-  });
+  const pool = openPool(8);
   const chain = maxPositions - 6;
   const span = Array.from({ length: 6 }, (_, i) => ({ qkv: random.normals(width, 1e9), position: chain + i }));
   const stored = { blockIds: [2, 5], firstToken: 0, tokenCount: 6, offset: 0 };
@@ -144,22 +141,12 @@ test("a span computed at the end of the context, read from the end while it stan
   const out = step(pool, { firstPosition: question.position, rowCount: 1, seen, own }, [question]);
   const moved = span.map((token, i) => ({ ...token, position: place + i }));
   const expected = plainAttention(question, [...moved, question]);
-  expect(Math.max(...expected.map((value, i) => Math.abs(value - (out[i] ?? 9))))).toBeLessThan(1e-5);
+  expect(distance(expected, out)).toBeLessThan(1e-5);
 });
 
 test("a span that is copied to another place scores there as before", () => {
   const random = new Random(8);
-  const pool = kernels.openPool({
-    layerCount: 1,
-    blockCount: 8,
-    blockTokens,
-    queryHeads,
-    kvHeads,
-    headDim,
-    kvType: "float32",
-    rope: { inverseFrequencies: frequencies },
-    maxPositions: 1000,
-  });
+  const pool = openPool(8);
   const tokens = Array.from({ length: 8 }, (_, position) => ({ qkv: random.normals(width, 1e9), position }));
   const own = { blockIds: [0, 1], firstToken: 0, tokenCount: 8, offset: 0 };
   step(pool, { firstPosition: 0, rowCount: 8, seen: [], own }, tokens);
@@ -180,7 +167,7 @@ test("a span that is copied to another place scores there as before", () => {
   const targetSlots = sourceSlots.map((slot) => 16 + slot);
   pool.copyTokens({ sourceSlots, targetSlots, deltas: new Int32Array(8).fill(120) });
   const after = read([4, 5], 0);
-  expect(Math.max(...after.map((value, i) => Math.abs(value - (before[i] ?? 9))))).toBeLessThan(1e-5);
+  expect(distance([...after], before)).toBeLessThan(1e-5);
   expect([...read([0, 1], 120)]).toEqual([...before]);
-  expect(Math.max(...read([4, 5], 120).map((value, i) => Math.abs(value - (before[i] ?? 9))))).toBeGreaterThan(1e-2);
+  expect(distance([...read([4, 5], 120)], before)).toBeGreaterThan(1e-2);
 });
