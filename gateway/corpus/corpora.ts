@@ -117,20 +117,20 @@ export class CorpusService {
 
   /**
    * The corpus' KV is unreachable from here on.
-   * @param tenantId its owner; undefined: any tenant's corpus
+   * @param tenantId its owner
    * @returns the new epoch
    * @throws ApiError not_found
    */
-  rotateSalt(tenantId: TenantId | undefined, rawId: string): number {
-    const row = this.require(tenantId ?? this.#ownerOf(rawId), rawId, "own");
+  rotateSalt(tenantId: TenantId, rawId: string): number {
+    const row = this.require(tenantId, rawId, "own");
     const epoch = raiseCorpusSaltEpoch(this.#db, row.id);
     if (epoch === undefined) throw new ApiError("not_found");
     this.#events.saltRetired(this.saltOf(row));
     return epoch;
   }
 
-  /** @throws ApiError not_found */
-  #ownerOf(rawId: string): TenantId {
+  /** Of any tenant's corpus: for the platform's operators. @throws ApiError not_found */
+  ownerOf(rawId: string): TenantId {
     const id = parseId("corpus", rawId);
     const row = id === undefined ? undefined : findCorpusAnyState(this.#db, id);
     if (row === undefined) throw new ApiError("not_found");

@@ -9,7 +9,7 @@ import { changed } from "./audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { declare } from "./route.ts";
-import { managedTenant } from "./tenants.ts";
+import { keyIds, managedTenant } from "./tenants.ts";
 
 const limit = (max: number) =>
   z
@@ -100,9 +100,10 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
     either,
     async (c) => {
       const wanted = await readJson(c, keyLimitsSchema);
-      const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
-      changed(c, () => tenants.limits.setKey(id, wanted));
-      return c.json(keyLimitsBody(id, wanted));
+      const key = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
+      const set = () => tenants.limits.setKey(key.id, wanted);
+      changed(c, set, () => keyIds(key));
+      return c.json(keyLimitsBody(key.id, wanted));
     },
     {
       summary: "Sets what the API key may take, within its tenant's limits.",

@@ -115,7 +115,7 @@ function addApiKeyRoutes(app: Hono<AppEnv>, tenants: TenantService): void {
   });
 
   declare(app, "DELETE", "/admin/v1/keys/:key_id", either, (c) => {
-    const { id } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")));
+    const { id } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")), keyIds);
     return c.json({ id, object: "api_key.deleted", deleted: true });
   });
 }
@@ -133,6 +133,10 @@ export function managedTenant(c: Context<AppEnv>, tenants: TenantService, raw: s
   if (principal.scopes.has("platform:admin") || row.id === principal.tenantId) return row;
   throw new ApiError("not_found");
 }
+
+/** Of a key that was changed, and of the tenant that is to be shown that. */
+export const keyIds = ({ id, tenantId }: Pick<ApiKeyRow, "id" | "tenantId">): Record<string, string> =>
+  tenantId === null ? { id } : { id, tenant_id: tenantId };
 
 function tenantBody(row: TenantRow) {
   return { id: row.id, object: "tenant", name: row.name, status: row.status, created_at: seconds(row.createdAt) };

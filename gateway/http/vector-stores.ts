@@ -110,8 +110,10 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
       await readNoFields(c);
       const id = c.req.param("vector_store_id");
       // The platform's operators may rotate any corpus's.
-      const owner = principalOf(c).scopes.has("platform:admin") ? undefined : (tenantIdOf(c) as TenantId);
-      const epoch = changed(c, () => corpus.corpora.rotateSalt(owner, id));
+      const isPlatform = principalOf(c).scopes.has("platform:admin");
+      const owner = isPlatform ? corpus.corpora.ownerOf(id) : (tenantIdOf(c) as TenantId);
+      const rotate = () => corpus.corpora.rotateSalt(owner, id);
+      const epoch = changed(c, rotate, () => ({ tenant_id: owner }));
       return c.json({ id, object: "vector_store.salt", epoch });
     },
   );

@@ -99,7 +99,7 @@ describe("audited changes", () => {
     "fragment_pins",
   ];
   const state = () => JSON.stringify([...tables, "corpus_files"].map((table) => [table, rowsOf(table)]));
-  const events = () => rowsOf("audit_events") as { action: string; object_ids: string }[];
+  const events = () => rowsOf("audit_events") as { action: string; object_ids: string; tenant_id: string | null }[];
 
   test("are all there are: every such route is among them", () => {
     const named = (path: string) => path.replace(/:\w+(\{[^}]*\})?/g, ":");
@@ -136,6 +136,21 @@ describe("audited changes", () => {
       expect(rowsOf("jobs")).toHaveLength(jobs);
     },
   );
+
+  test("a tenant is shown what the platform did to what is its own", async () => {
+    const rotation = "POST /admin/v1/vector_stores/:vector_store_id/salt/rotate";
+    const others = ["POST /admin/v1/tenants", "DELETE /admin/v1/keys/:key_id", "DELETE /admin/v1/tenants/:tenant_id"];
+    const done = changes.filter(([route, by]) => by === "admin" && !others.includes(route));
+    for (const [route, , body] of [...done, [rotation, "admin", {}] as const]) {
+      expect((await make([route, "admin", body])).status).toBeLessThan(300);
+      const { body: seen } = await call(store.app, objects.key, "GET", "/admin/v1/audit?limit=1");
+      const action = route.replace(/:(\w+)/g, "{$1}");
+      expect(seen).toMatchObject({ data: [{ action, tenant_id: objects.tenantId, actor: { tenant_id: null } }] });
+    }
+    // With its key gone it sees no more: the row says whose it was.
+    await make(["DELETE /admin/v1/keys/:key_id", "admin"]);
+    expect(events().at(-1)).toMatchObject({ action: "DELETE /admin/v1/keys/{key_id}", tenant_id: objects.tenantId });
+  });
 
   test("a grant names whom it is for", async () => {
     await make(["POST /admin/v1/vector_stores/:vector_store_id/grants", "tenant", { tenant_id: "" }]);

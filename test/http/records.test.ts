@@ -55,7 +55,7 @@ describe("the audit log", () => {
       ["POST /admin/v1/tenants/{tenant_id}/keys", { tenant_id: tenant.id, id: keyId }],
       ["POST /admin/v1/tenants/{tenant_id}/salt/rotate", { tenant_id: tenant.id }],
       ["DELETE /v1/files/{file_id}", { file_id: fileId, id: fileId }],
-      ["DELETE /admin/v1/keys/{key_id}", { key_id: keyId, id: keyId }],
+      ["DELETE /admin/v1/keys/{key_id}", { key_id: keyId, id: keyId, tenant_id: tenant.id }],
       ["DELETE /admin/v1/tenants/{tenant_id}", { tenant_id: tenant.id }],
     ]);
     expect(seen.map(({ actor }) => actor.tenant_id)).toEqual([null, null, tenant.id, tenant.id, null, null]);
