@@ -11,6 +11,7 @@ import { planItemWords } from "../../worker/engine/attention-plan.ts";
 import { PackPlanner } from "../../worker/engine/pack.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
+import { batchOf, type PieceSpec } from "../engine/pack-world.ts";
 import type { Random } from "../native/random.ts";
 
 export const model = {
@@ -110,39 +111,21 @@ interface Piece {
 }
 
 /** Pieces over blocks that no two share. */
-function batchOf(pieces: readonly Piece[]): Batch & { tokensRead: number; pairs: number } {
-  const [pieceRows, pieceSegments, starts, counts]: number[][] = [[0], [0], [], []];
-  const [blockIds, positions]: number[][] = [[], []];
-  let [tokensRead, pairs] = [0, 0];
-  for (const { rows, tokens, sees } of pieces) {
-    for (const count of [...sees, tokens]) {
-      starts.push(blockIds.length);
-      counts.push(count);
-      for (let i = 0; i < Math.ceil(count / blockTokens); i++) blockIds.push(blockIds.length);
+function timedBatch(pieces: readonly Piece[]): Batch & { tokensRead: number; pairs: number } {
+  let [blockCount, tokensRead, pairs] = [0, 0, 0];
+  const specs = pieces.map(({ rows: rowCount, tokens, sees }): PieceSpec => {
+    const segments = [...sees, tokens].map((count) => {
+      const first = blockCount;
+      blockCount += Math.ceil(count / blockTokens);
       tokensRead += count;
-      pairs += rows * count;
-    }
-    pairs -= (rows * (rows - 1)) / 2;
-    for (let row = 0; row < rows; row++) positions.push(tokens - rows + row);
-    pieceRows.push(positions.length);
-    pieceSegments.push(counts.length);
-  }
-  const zeros = new Int32Array(Math.max(positions.length, counts.length));
-  return {
-    tokenIds: zeros.subarray(0, positions.length),
-    positions: Int32Array.from(positions),
-    slots: zeros.subarray(0, positions.length),
-    pieceRows: Int32Array.from(pieceRows),
-    pieceSegments: Int32Array.from(pieceSegments),
-    segmentBlockStarts: Int32Array.from(starts),
-    segmentFirstTokens: zeros.subarray(0, counts.length),
-    segmentTokenCounts: Int32Array.from(counts),
-    segmentOffsets: zeros.subarray(0, counts.length),
-    blockIds: Int32Array.from(blockIds),
-    logitRows: new Int32Array(0),
-    tokensRead,
-    pairs,
-  };
+      pairs += rowCount * count;
+      const blockIds = Array.from({ length: blockCount - first }, (_, block) => first + block);
+      return { blockIds, firstToken: 0, tokens: count, offset: 0 };
+    });
+    pairs -= (rowCount * (rowCount - 1)) / 2;
+    return { rowCount, segments };
+  });
+  return { ...batchOf(specs), tokensRead, pairs };
 }
 
 const repeat = <Value>(count: number, value: Value): Value[] => Array.from({ length: count }, () => value);
@@ -197,7 +180,7 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
     device.allowSharedBytes(name, sharedBytes);
   }
   for (const [name, pieces] of steps) {
-    const batch = batchOf(pieces);
+    const batch = timedBatch(pieces);
     const plan = planner.plan(batch);
     const usedBlocks = batch.blockIds.length;
     const copies = Math.max(1, Math.min(16, Math.floor(poolTokens / blockTokens / usedBlocks)));
