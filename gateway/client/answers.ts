@@ -11,7 +11,8 @@ export interface Usage {
 export interface SpanSummary {
   readonly id: string;
   readonly tokens: number;
-  readonly source: "device" | "host" | "disk" | "computed";
+  /** "computed" when any of it was. */
+  readonly source: "device" | "computed";
 }
 
 export interface SpangateReport {

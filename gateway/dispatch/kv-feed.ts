@@ -56,8 +56,7 @@ export class KvFeed {
   /** Called when the residency knows it. */
   apply(worker: string, events: readonly KvEvent[]): void {
     for (const event of events) {
-      if (event.type === "cleared") this.#add({ type: "cleared", worker });
-      else if (event.type === "removed") this.#addParts({ type: "removed", worker, blockKeys: event.blockKeys });
+      if (event.type === "removed") this.#addParts({ type: "removed", worker, blockKeys: event.blockKeys });
       else {
         const { blockKeys, tokenCounts } = event;
         this.#addParts({ type: "stored", worker, blockKeys, tokenCounts });

@@ -42,8 +42,7 @@ export class Residency {
   /** What a worker tells of its blocks, in its order. */
   apply(workerId: string, events: readonly KvEvent[]): void {
     for (const event of events) {
-      if (event.type === "cleared") this.forget(workerId);
-      else if (event.type === "removed") this.#remove(workerId, event.blockKeys);
+      if (event.type === "removed") this.#remove(workerId, event.blockKeys);
       else this.#store(workerId, event);
     }
   }

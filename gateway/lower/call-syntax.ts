@@ -23,7 +23,6 @@ export interface CallSyntax {
   readonly marker: string;
   /** What ends a call. "": nothing but itself. */
   readonly closer: string;
-  readonly argumentsKey: "arguments" | "parameters";
   /** The whole of a row of calls: before the first name, between a name and its arguments, and after the last. */
   readonly before: string;
   readonly between: string;
@@ -134,17 +133,17 @@ function syntaxOf(cut: Cut, separator: string | undefined, controls: readonly Ad
   return read === undefined ? undefined : { before, after, separator: next, signs, ...read };
 }
 
-type Read = Pick<CallSyntax, "kind" | "marker" | "closer" | "argumentsKey" | "between">;
+type Read = Pick<CallSyntax, "kind" | "marker" | "closer" | "between">;
 
 function asObject(before: string, between: string, after: string): Read | undefined {
   const opening = /^([^{}"[\]]*)(\[?)\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"$/.exec(before);
-  const key = /^"\s*,\s*"(arguments|parameters)"\s*:\s*$/.exec(between)?.[1];
+  const isKeyed = /^"\s*,\s*"(?:arguments|parameters)"\s*:\s*$/.test(between);
   const closing = /^\s*\}\s*(\]?)([^{}"[\]]*)$/.exec(after);
-  if (opening === null || key === undefined || closing === null) return undefined;
+  if (opening === null || !isKeyed || closing === null) return undefined;
   const isList = opening[2] === "[";
   if (isList !== (closing[1] === "]")) return undefined;
   const [marker, closer] = [(opening[1] ?? "").trim(), (closing[2] ?? "").trim()];
-  return { kind: "object", marker, closer, argumentsKey: key === "arguments" ? key : "parameters", between };
+  return { kind: "object", marker, closer, between };
 }
 
 function asNamed(before: string, between: string, after: string): Read | undefined {
@@ -152,5 +151,5 @@ function asNamed(before: string, between: string, after: string): Read | undefin
   // `[CALL_ID]` and an id may stand between.
   const sign = between.trim().slice(-1);
   if (signIndex(marker.slice(-1)) < 0 || signIndex(sign) < 0 || /[{}"]/.test(before + after)) return undefined;
-  return { kind: "named", marker, closer: after.trim(), argumentsKey: "arguments", between: sign };
+  return { kind: "named", marker, closer: after.trim(), between: sign };
 }

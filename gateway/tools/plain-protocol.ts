@@ -22,7 +22,6 @@ export function plainProtocol(salt: CacheSalt, takesSystem: boolean): PlainProto
     kind: "object",
     marker,
     closer,
-    argumentsKey: "arguments",
     before,
     between: '", "arguments": ',
     after,

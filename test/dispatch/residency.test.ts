@@ -24,14 +24,15 @@ function storedRun({ blockKeys, rootKey, tokenIds }: PlanRun, blockCount: number
 }
 
 describe("residency", () => {
-  test("follows stored, removed and cleared events, each worker for itself", () => {
+  test("follows what is stored and removed, and what goes with a worker, each worker for itself", () => {
     const residency = new Residency();
     residency.apply("w0", [stored("r", "a", "b")]);
     residency.apply("w1", [stored("a", "b")]);
     expect(residency.holders(key("b"))).toEqual(["w0", "w1"]);
     residency.apply("w0", [removed("a")]);
     expect([residency.holders(key("a")), residency.blockCount("w0")]).toEqual([[], 1]);
-    residency.apply("w0", [{ sequence: 3, type: "cleared" }, stored("r", "c")]);
+    residency.forget("w0");
+    residency.apply("w0", [stored("r", "c")]);
     expect(residency.holders(key("b"))).toEqual(["w1"]);
     expect(residency.holders(key("c"))).toEqual(["w0"]);
   });

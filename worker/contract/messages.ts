@@ -125,7 +125,7 @@ export interface SubmitMessage {
   readonly retention?: number;
 }
 
-export type SpanSource = "device" | "host" | "disk" | "computed";
+export type SpanSource = "device" | "computed";
 
 /** What became of each span of a plan, its runs taken together, in plan order. */
 export interface SpanReport {
@@ -180,8 +180,8 @@ export type GatewayMessage =
 
 export type WorkerErrorCode = "bad_plan" | "prompt_too_long" | "overloaded" | "internal";
 
-/** A change of what is resident, numbered without gaps from 1; `cleared` when all is gone. */
-export type KvEvent = StoredEvent | RemovedEvent | { readonly sequence: number; readonly type: "cleared" };
+/** A change of what is resident, numbered without gaps from 1. All goes at once with the worker's process alone. */
+export type KvEvent = StoredEvent | RemovedEvent;
 
 /** A request's stored blocks are told before its end. */
 export interface StoredEvent {

@@ -11,7 +11,6 @@
 const blockSizes = [128, 64, 32] as const;
 
 export interface QuantizedMatrix {
-  readonly blockSize: number;
   /** [out, in / blockSize, blockSize] */
   readonly values: Uint8Array;
   /** [out * in / blockSize] */
@@ -40,5 +39,5 @@ export function quantizeRows(weights: Float32Array, blockSize: number): Quantize
     // + 128.5 and truncation by the typed array: round half up, the zero point is 128.
     for (let i = start; i < end; i++) values[i] = weights[i] * inverse + 128.5;
   }
-  return { blockSize, values, scales };
+  return { values, scales };
 }
