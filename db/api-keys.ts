@@ -59,18 +59,31 @@ export function countPlatformKeys(db: Db): number {
   return row?.n ?? 0;
 }
 
-/** Keys that could still administer the platform if `id` were revoked. */
-export function countOtherAdminKeys(db: Db, id: ApiKeyId): number {
+/** Keys that could still administer the platform without this key, or without this tenant's. */
+export function countOtherAdminKeys(db: Db, without: ApiKeyId | TenantId): number {
   const row = db.statement("countOtherAdminKeys", () =>
     db.client
       .query<{ n: number }, [string]>(
         `select count(*) as n from api_keys k left join tenants t on t.id = k.tenant_id
-         where k.id <> ? and k.revoked_at is null and (k.tenant_id is null or t.status = 'active')
+         where k.id <> ?1 and k.tenant_id is not ?1 and k.revoked_at is null and (k.tenant_id is null or t.status = 'active')
            and exists (select 1 from json_each(k.scopes) where value = 'platform:admin')`,
       )
-      .get(id),
+      .get(without),
   );
   return row?.n ?? 0;
+}
+
+/** Whether one of the tenant's keys administers the platform. */
+export function hasAdminKey(db: Db, tenantId: TenantId): boolean {
+  const row = db.statement("hasAdminKey", () =>
+    db.client
+      .query<{ n: number }, [string]>(
+        `select count(*) as n from api_keys k where k.tenant_id = ? and k.revoked_at is null
+           and exists (select 1 from json_each(k.scopes) where value = 'platform:admin')`,
+      )
+      .get(tenantId),
+  );
+  return (row?.n ?? 0) > 0;
 }
 
 export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<ApiKeyRow> {

@@ -1,4 +1,5 @@
 /** Tenants: who owns keys, files and corpora, and whose salt their own text takes. */
+import { countOtherAdminKeys, hasAdminKey } from "../../db/api-keys.ts";
 import { newId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
@@ -45,14 +46,22 @@ export class TenantService {
     return listTenants(this.#db, range);
   }
 
-  /** Disabling takes effect on the next request. @throws ApiError not_found */
+  /** Disabling takes effect on the next request. @throws ApiError not_found, conflict */
   update(id: TenantId, change: { name?: string | undefined; status?: "active" | "disabled" | undefined }): TenantRow {
+    if (change.status === "disabled") this.#keepAnAdministrator(id);
     return found(updateTenant(this.#db, id, change));
   }
 
-  /** Keys, files and corpora are unknown from here on; the corpus' sweep removes what they held. @throws ApiError not_found */
+  /** Keys, files and corpora are unknown from here on; the corpus' sweep removes what they held. @throws ApiError not_found, conflict */
   delete(id: TenantId): void {
+    this.#keepAnAdministrator(id);
     if (!markTenantDeleting(this.#db, id, Date.now())) throw new ApiError("not_found");
+  }
+
+  /** Without a key that administers the platform nobody could make one ever again. */
+  #keepAnAdministrator(id: TenantId): void {
+    if (!hasAdminKey(this.#db, id) || countOtherAdminKeys(this.#db, id) > 0) return;
+    throw new ApiError("conflict", { message: "This tenant has the last key with the scope platform:admin." });
   }
 
   /**

@@ -91,6 +91,25 @@ describe("API keys", () => {
     expect(tenants.list({ limit: 10, order: "asc" }).rows).toEqual([]);
   });
 
+  test("a tenant with the last key that administers the platform is neither deleted nor disabled", () => {
+    const first = tenants.apiKeys.bootstrap(undefined);
+    const [mine, other] = [tenants.create("operations").id, tenants.create("other").id];
+    tenants.apiKeys.mint(root(), mine, "", ["platform:admin"]);
+    tenants.update(mine, { status: "disabled" });
+    tenants.update(mine, { status: "active" });
+    tenants.apiKeys.revoke(root(), tenants.apiKeys.authenticate(first?.apiKey ?? "")?.keyId ?? "");
+    for (const end of [() => tenants.delete(mine), () => tenants.update(mine, { status: "disabled" })]) {
+      expect(end).toThrow("This tenant has the last key with the scope platform:admin.");
+    }
+    expect(tenants.update(mine, { name: "renamed", status: "active" }).status).toBe("active");
+    tenants.delete(other);
+    expect(() => tenants.delete(other)).toThrow("No such object.");
+    const later = tenants.create("later").id;
+    tenants.apiKeys.mint(root(), later, "", ["platform:admin"]);
+    tenants.delete(mine);
+    expect(() => tenants.delete(later)).toThrow("last key");
+  });
+
   test("another tenant's key is no key; the last key that administers the platform stays", () => {
     const mine = tenants.create("a").id;
     const theirs = tenants.create("b").id;
