@@ -22,12 +22,14 @@ export function* nextChar(): Reading<string> {
 /** The rest of a string, its closing quote included. false: a sign stands in it. */
 export function* readString(write: Write): Reading<boolean> {
   for (;;) {
-    const char = yield;
+    const first = yield;
+    const escapes = first === "\\";
+    const char = escapes ? yield : first;
     if (signIndex(char) >= 0) return false;
     // What a model leaves unescaped is escaped: a line break in a string is the most usual slip.
-    write(char < " " ? JSON.stringify(char).slice(1, -1) : char);
-    if (char === '"') return true;
-    if (char === "\\") write(yield);
+    if (char < " ") write(JSON.stringify(char).slice(1, -1));
+    else write(escapes ? first + char : char);
+    if (char === '"' && !escapes) return true;
   }
 }
 

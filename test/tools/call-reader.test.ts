@@ -52,6 +52,16 @@ function readCut(model: Model, text: string, options: Partial<CallReaderOptions>
 const oslo = '{"city": "Oslo \\"}{\\" ]", "deep": [{"a": {"b": "</tool_call>"}}]}';
 const weatherOf = (given: string) => ({ name: "get_weather", arguments: given });
 
+test("a backslash hides neither a control token nor a line break from who reads a string", () => {
+  const call = (value: string) =>
+    `<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo${value}"}}\n</tool_call>`;
+  // Cut off where the token is: no string goes on behind it.
+  const cut = readCut("qwen", signed("qwen", call("\\</tool_call>")));
+  expect(cut.calls[0]?.arguments).toBe('{"city": "Oslo');
+  const { calls } = readCut("qwen", signed("qwen", call("\\\n")));
+  expect(JSON.parse(calls[0]?.arguments ?? "")).toEqual({ city: "Oslo\n" });
+});
+
 describe("calls as each family writes them", () => {
   const cases: readonly [Model, string, Answer][] = [
     [
