@@ -157,12 +157,11 @@ export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
   )?.epoch;
 }
 
-/** Invisible from here on, with its files and open jobs; the rows go with the sweep. */
+/** Invisible from here on, with its files, whose rows are left to the sweep, and its open jobs. */
 export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
   db.transaction("markCorpusDeleted", () =>
     db.statement("markCorpusDeleted", (orm) => {
       orm.update(corpora).set({ deletedAt: now }).where(eq(corpora.id, id)).run();
-      orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.corpusId, id)).run();
       orm
         .update(jobs)
         .set({ status: "cancelled", finishedAt: now })
@@ -178,14 +177,17 @@ const mostBlocksZeroed = 500;
 /**
  * Drops the indexes of deleted corpora: nobody searches them any more, and they go faster as a whole than one fragment
  * after the other. Call `zeroFreeSpace` after it.
+ * @returns false: there was none
  */
-export function dropDeletedIndexes(db: Db, mostZeroed = mostBlocksZeroed): void {
+export function dropDeletedIndexes(db: Db, mostZeroed = mostBlocksZeroed): boolean {
+  let dropped = false;
   const deleted = db.statement("listDeletedCorpora", (orm) =>
     orm.select({ seq: corpora.seq }).from(corpora).where(isNotNull(corpora.deletedAt)).all(),
   );
   for (const { seq } of deleted) {
     const blocks = fullTextBlocks(db, seq, mostZeroed + 1);
     if (blocks === undefined) continue;
+    dropped = true;
     const drop = (): void => {
       dropFullText(db, seq);
       dropVectors(db, seq);
@@ -193,6 +195,34 @@ export function dropDeletedIndexes(db: Db, mostZeroed = mostBlocksZeroed): void 
     if (blocks > mostZeroed) freeUnzeroed(db, "dropDeletedIndexes", drop);
     else db.transaction("dropDeletedIndexes", drop);
   }
+  return dropped;
+}
+
+const filesPerPiece = 64;
+
+/**
+ * Removes some fragments of a deleted corpus, whose indexes are dropped, and the rows of files that have none left.
+ * @param limit of fragments
+ * @returns false: no deleted corpus has any file left
+ */
+export function removeDeletedFiles(db: Db, limit: number): boolean {
+  return db.transaction("removeDeletedFiles", () =>
+    db.statement("removeDeletedFiles", () => {
+      const select = `select cf.seq from corpora c cross join corpus_files cf on cf.corpus_id = c.id
+        where c.deleted_at is not null limit ?`;
+      const seqs = db.client.query<{ seq: number }, [number]>(select).all(filesPerPiece);
+      if (seqs.length === 0) return false;
+      const files = JSON.stringify(seqs.map(({ seq }) => seq));
+      const fragments = `delete from fragments where seq in (
+        select f.seq from json_each(?) cross join fragments f on f.corpus_file_seq = value limit ?)`;
+      if (db.client.query<never, [string, number]>(fragments).run(files, limit).changes < limit) {
+        const rest = `delete from corpus_files where seq in (select value from json_each(?1))
+          and not exists (select 1 from fragments f where f.corpus_file_seq = corpus_files.seq)`;
+        db.client.query<never, [string]>(rest).run(files);
+      }
+      return true;
+    }),
+  );
 }
 
 /** Removes deleted corpora whose files are swept. */

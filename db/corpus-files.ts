@@ -1,4 +1,4 @@
-import { and, count, eq, gt, inArray, ne } from "drizzle-orm";
+import { and, count, eq, gt, inArray, ne, sql } from "drizzle-orm";
 import { type FileCounts, fileCountsOf } from "./corpora.ts";
 import type { CorpusId, FileBatchId, FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -20,6 +20,10 @@ type NewCorpusFile = Pick<
 export type VisibleStatus = Exclude<CorpusFileStatus, "deleting">;
 
 const visible = ne(corpusFiles.status, "deleting");
+/** A corpus is deleted by one row of its own; its files' rows are as they were until they are swept. */
+export const ofLiveCorpus = sql`exists (
+  select 1 from corpora c where c.id = corpus_files.corpus_id and c.deleted_at is null
+)`;
 
 /**
  * Attaches a file, to be ingested. A file that is attached already keeps its row: one that failed or was
@@ -132,7 +136,9 @@ export function nextPendingFile(db: Db, afterTenantId: string, exceptSeq = 0): C
     orm
       .select()
       .from(corpusFiles)
-      .where(and(pending, gt(corpusFiles.tenantId, afterTenantId as TenantId), ne(corpusFiles.seq, exceptSeq)))
+      .where(
+        and(pending, gt(corpusFiles.tenantId, afterTenantId as TenantId), ne(corpusFiles.seq, exceptSeq), ofLiveCorpus),
+      )
       .orderBy(corpusFiles.tenantId, corpusFiles.seq)
       .limit(1)
       .get(),
@@ -144,7 +150,8 @@ export type IngestAttempt = Pick<CorpusFileRow, "seq" | "attempt">;
 
 function current(attempt: IngestAttempt) {
   const { seq, attempt: number } = attempt;
-  return and(eq(corpusFiles.seq, seq), eq(corpusFiles.attempt, number), eq(corpusFiles.status, "in_progress"));
+  const inProgress = eq(corpusFiles.status, "in_progress");
+  return and(eq(corpusFiles.seq, seq), eq(corpusFiles.attempt, number), inProgress, ofLiveCorpus);
 }
 
 /** false: cancelled, deleted or begun anew meanwhile. */
@@ -198,12 +205,13 @@ export function markCorpusFileDeleting(db: Db, seq: number): void {
   );
 }
 
+/** Deleted by itself: those of deleted corpora go with their corpus. */
 export function nextDeletingFile(db: Db, afterSeq = 0): CorpusFileRow | undefined {
   return db.statement("nextDeletingFile", (orm) =>
     orm
       .select()
       .from(corpusFiles)
-      .where(and(eq(corpusFiles.status, "deleting"), gt(corpusFiles.seq, afterSeq)))
+      .where(and(eq(corpusFiles.status, "deleting"), gt(corpusFiles.seq, afterSeq), ofLiveCorpus))
       .orderBy(corpusFiles.seq)
       .limit(1)
       .get(),

@@ -126,6 +126,11 @@ export function listAllFileIds(db: Db): readonly FileId[] {
   return db.statement("listAllFileIds", (orm) => orm.select({ id: files.id }).from(files).all()).map((row) => row.id);
 }
 
-export function removeFile(db: Db, id: FileId): void {
-  db.statement("removeFile", (orm) => orm.delete(files).where(eq(files.id, id)).run());
+export function removeFiles(db: Db, ids: readonly FileId[]): void {
+  db.statement("removeFiles", (orm) =>
+    orm
+      .delete(files)
+      .where(inArray(files.id, [...ids]))
+      .run(),
+  );
 }

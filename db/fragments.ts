@@ -1,5 +1,5 @@
 import { and, asc, count, eq, gt, inArray, sql } from "drizzle-orm";
-import { type IngestAttempt, isCurrentAttempt } from "./corpus-files.ts";
+import { type IngestAttempt, isCurrentAttempt, ofLiveCorpus } from "./corpus-files.ts";
 import { indexFragment, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -65,16 +65,11 @@ export function removeFragments(db: Db, corpusSeq: number, piece: readonly Pick<
   });
 }
 
-/** Removes some fragments of a file whose corpus is deleted: its indexes go as a whole. @returns false: none are left */
-export function removeUnindexedFragments(db: Db, corpusFileSeq: number, limit: number): boolean {
-  const sql = "delete from fragments where seq in (select seq from fragments where corpus_file_seq = ? limit ?)";
-  return db.statement(
-    "removeUnindexedFragments",
-    () => db.client.query<never, number[]>(sql).run(corpusFileSeq, limit).changes > 0,
-  );
-}
-
-const ofCompletedFile = and(eq(corpusFiles.seq, fragments.corpusFileSeq), eq(corpusFiles.status, "completed"));
+const ofCompletedFile = and(
+  eq(corpusFiles.seq, fragments.corpusFileSeq),
+  eq(corpusFiles.status, "completed"),
+  ofLiveCorpus,
+);
 
 export function countFragments(db: Db, corpusId: CorpusId): number {
   const row = db.statement("countFragments", (orm) =>

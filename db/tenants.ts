@@ -6,7 +6,6 @@ import {
   apiKeys,
   batches,
   corpora,
-  corpusFiles,
   corpusGrants,
   files,
   jobs,
@@ -121,7 +120,6 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
         .set({ status: "cancelled", finishedAt: now })
         .where(and(eq(jobs.tenantId, id), isNull(jobs.finishedAt)))
         .run();
-      orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.tenantId, id)).run();
       orm
         .update(corpora)
         .set({ deletedAt: now })

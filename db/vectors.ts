@@ -96,7 +96,7 @@ export function listUnembedded(
   );
 }
 
-/** The newest visible fragment; those of files that are being ingested come after it. */
+/** The newest fragment that may be visible. */
 export function lastVisibleSeq(db: Db): number {
   const sql = `select f.seq from fragments f
     cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
@@ -114,8 +114,9 @@ export function insertVectors(
   db.transaction("insertVectors", () => {
     const insert = `insert into fragment_vectors (fragment_seq, model_seq, vector)
       select f.seq, ?, ? from fragments f
-      join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed' where f.seq = ?
-      on conflict do nothing`;
+      join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+      join corpora c on c.id = cf.corpus_id and c.deleted_at is null
+      where f.seq = ? on conflict do nothing`;
     for (const { seq, corpusSeq, vector } of piece) {
       const { changes } = db.client.query(insert).run(model.seq, signedBytes(vector), seq);
       if (changes === 0) continue;

@@ -2,10 +2,16 @@
  * Takes away what was deleted: KV in the workers, index entries, text, bytes, rows. Deleting itself only marks
  * rows, which makes them invisible at once; what is marked and not yet swept is found again after a crash.
  */
-import { type CorpusRow, dropDeletedIndexes, findCorpusAnyState, removeSweptCorpora } from "../../db/corpora.ts";
+import {
+  type CorpusRow,
+  dropDeletedIndexes,
+  findCorpusAnyState,
+  removeDeletedFiles,
+  removeSweptCorpora,
+} from "../../db/corpora.ts";
 import { type CorpusFileRow, nextDeletingFile, removeCorpusFile } from "../../db/corpus-files.ts";
-import { listDeletedFileIds, listSweptFileIds, removeFile } from "../../db/files.ts";
-import { type FragmentRow, peekFragments, removeFragments, removeUnindexedFragments } from "../../db/fragments.ts";
+import { listDeletedFileIds, listSweptFileIds, removeFiles } from "../../db/files.ts";
+import { type FragmentRow, peekFragments, removeFragments } from "../../db/fragments.ts";
 import { zeroFreeSpace } from "../../db/free-space.ts";
 import type { Db } from "../../db/open.ts";
 import { removeSweptTenants } from "../../db/tenants.ts";
@@ -85,18 +91,9 @@ export class Sweeper {
 
   async #sweep(signal: AbortSignal): Promise<void> {
     if (!(await this.#removeUrgent(signal))) return;
-    let swept = false;
-    for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db)) {
-      // Deleted a moment ago: its KV is keyed by the rows' texts, so it goes before them.
-      const isUrgent = !this.#evicted.has(file.seq);
-      if (!(await (isUrgent ? this.#removeUrgent(signal) : this.#sweepCorpusFile(file, signal)))) return;
-      swept = true;
-    }
-    removeSweptCorpora(this.#db);
-    swept = (await this.#sweepFiles(signal)) || swept;
-    removeSweptTenants(this.#db);
     const pace = new Pace();
-    for (const _ of zeroFreeSpace(this.#db)) {
+    let swept = false;
+    for await (const _ of this.#pieces()) {
       if (!(await this.#goOn(pace, signal))) return;
       swept = true;
     }
@@ -104,13 +101,34 @@ export class Sweeper {
     if (swept) this.#db.truncateLog();
   }
 
+  /** All rows of what is deleted, in short steps. */
+  async *#pieces(): AsyncGenerator<void> {
+    while (this.#db.unsynced(() => removeDeletedFiles(this.#db, unindexedPerPiece))) yield;
+    for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db)) {
+      // One that was deleted a moment ago keeps its rows until its KV is gone, which is keyed by their texts.
+      if (this.#evicted.has(file.seq)) this.#sweepPiece(file);
+      else this.#isNew = true;
+      yield;
+    }
+    removeSweptCorpora(this.#db);
+    for (let ids = listSweptFileIds(this.#db, filesPerPiece); ids.length > 0; ) {
+      for (const id of ids) await this.#content.remove(id);
+      removeFiles(this.#db, ids);
+      yield;
+      ids = listSweptFileIds(this.#db, filesPerPiece);
+    }
+    removeSweptTenants(this.#db);
+    for (const _ of zeroFreeSpace(this.#db)) yield;
+  }
+
   /** What is gone soon, however many rows there are: bytes, KV, indexes. @returns false when stopped before the end */
   async #removeUrgent(signal: AbortSignal): Promise<boolean> {
     this.#isNew = false;
     // Before any row: this alone needs no room, and a full disk has none for the rest.
     for (const id of listDeletedFileIds(this.#db, filesFreedFirst)) await this.#content.remove(id);
+    const indexesDropped = dropDeletedIndexes(this.#db);
     if (!(await this.#evictFiles(signal))) return false;
-    dropDeletedIndexes(this.#db);
+    if (indexesDropped) this.#onEvicted();
     return true;
   }
 
@@ -126,12 +144,13 @@ export class Sweeper {
     const pace = new Pace();
     let evicted = false;
     for (let file = nextDeletingFile(this.#db); file !== undefined; file = nextDeletingFile(this.#db, file.seq)) {
+      await pace.breathe();
+      if (signal.aborted) return false;
       if (this.#evicted.has(file.seq)) continue;
       const corpus = findCorpusAnyState(this.#db, file.corpusId);
       // With a corpus all its KV was evicted when it was deleted.
-      if (corpus !== undefined && corpus.deletedAt === null && !(await this.#evictFile(file, corpus, pace, signal))) {
-        return false;
-      }
+      const hasKv = corpus !== undefined && corpus.deletedAt === null;
+      if (hasKv && !(await this.#evictFile(file, corpus, pace, signal))) return false;
       this.#evicted.add(file.seq);
       evicted = true;
     }
@@ -154,38 +173,14 @@ export class Sweeper {
     }
   }
 
-  /** @returns false when stopped before the end */
-  async #sweepCorpusFile(file: CorpusFileRow, signal: AbortSignal): Promise<boolean> {
-    const pace = new Pace();
-    while (this.#removePiece(file)) if (!(await this.#goOn(pace, signal))) return false;
-    removeCorpusFile(this.#db, file.seq);
-    this.#evicted.delete(file.seq);
-    return true;
-  }
-
-  /** @returns false: nothing is left of the file's fragments */
-  #removePiece(file: CorpusFileRow): boolean {
+  /** Some fragments of a file that left its corpus; then its row. */
+  #sweepPiece(file: CorpusFileRow): void {
     const corpus = findCorpusAnyState(this.#db, file.corpusId);
-    if (corpus === undefined) return false;
-    if (corpus.deletedAt !== null) {
-      return this.#db.unsynced(() => removeUnindexedFragments(this.#db, file.seq, unindexedPerPiece));
-    }
     const piece = peekFragments(this.#db, file.seq, fragmentsPerPiece);
-    if (piece.length > 0) this.#db.unsynced(() => removeFragments(this.#db, corpus.seq, piece));
-    return piece.length > 0;
-  }
-
-  async #sweepFiles(signal: AbortSignal): Promise<boolean> {
-    let swept = false;
-    while (!signal.aborted) {
-      const ids = listSweptFileIds(this.#db, filesPerPiece);
-      if (ids.length === 0) break;
-      for (const id of ids) {
-        await this.#content.remove(id);
-        removeFile(this.#db, id);
-      }
-      swept = true;
-    }
-    return swept;
+    this.#db.unsynced(() => {
+      if (corpus !== undefined) removeFragments(this.#db, corpus.seq, piece);
+      if (piece.length < fragmentsPerPiece) removeCorpusFile(this.#db, file.seq);
+    });
+    if (piece.length < fragmentsPerPiece) this.#evicted.delete(file.seq);
   }
 }

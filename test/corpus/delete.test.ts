@@ -34,6 +34,29 @@ async function populated() {
   return { store, doomed, kept };
 }
 
+/** Completed files of one fragment each. */
+function seedFiles({ id, seq }: { readonly id: string; readonly seq: number }, count: number): void {
+  const { client } = world.db;
+  const insert = (table: string, columns: string) =>
+    client.query<{ seq: number }, (string | number)[]>(
+      `insert into ${table} (${columns}) values (${columns.replace(/[^,]+/g, "?")}) returning seq`,
+    );
+  const file = insert("files", "id,tenant_id,filename,purpose,media_type,byte_count,sha256,created_at");
+  const place = "corpus_id,file_id,tenant_id,status,attributes,max_chunk_tokens,overlap_tokens,created_at";
+  const attached = insert("corpus_files", place);
+  const fragment = insert("fragments", "id,corpus_file_seq,ordinal,text,first_char,end_char,token_count");
+  const indexed = client.query(`insert into fts_${seq} (rowid, text) values (?, ?)`);
+  world.db.transaction("seedFiles", () => {
+    for (let i = 0; i < count; i++) {
+      const fileId = `file_${id}_${i}`;
+      file.get(fileId, tenantId, "a", "assistants", "", 1, fileId, 1);
+      const fileSeq = attached.get(id, fileId, tenantId, "completed", "{}", 64, 0, 1)?.seq ?? 0;
+      const text = `Text number ${i} of a small file.`;
+      indexed.run(fragment.get(`frag_${id}_${i}`, fileSeq, 0, text, 0, text.length, 8)?.seq ?? 0, text);
+    }
+  });
+}
+
 const search = (storeId: string) =>
   world.corpus.retrieve({ tenantId, vectorStoreIds: [storeId], query: `${canary} something`, maxResults: 50 });
 
@@ -162,6 +185,47 @@ describe("deleting", () => {
     expect(left()).toBeGreaterThan(1_000);
     await world.corpus.idle();
     expect(traces("xylophonecanar")).toEqual([]);
+  });
+
+  test("a corpus while it is being ingested: nothing comes after, and nothing is logged", async () => {
+    const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+    const upload = { filename: "long.txt", purpose: "assistants", mediaType: "text/plain" };
+    const bytes = new TextEncoder().encode(secretText.repeat(40));
+    const file = await world.corpus.files.upload(tenantId, { ...upload, bytes });
+    const chunking = { maxTokens: 16, overlapTokens: 0 };
+    await world.corpus.corpusFiles.attach(store, [{ fileId: file.id, attributes: {}, chunking }], "file_id");
+    const count = (table: string) =>
+      world.db.client.query<{ n: number }, []>(`select count(*) n from ${table}`).get()?.n ?? -1;
+    while (count("fragments") === 0) await new Promise((resolve) => setImmediate(resolve));
+    world.corpus.corpora.delete(tenantId, store.id);
+    await world.corpus.idle();
+    expect(["fragments", "corpus_files", "corpora"].map(count)).toEqual([0, 0, 0]);
+    expect(world.logged.filter((line) => line.startsWith("error"))).toEqual([]);
+    expect(world.corpus.files.get(tenantId, file.id).id).toBe(file.id);
+  });
+
+  test("of thousands of files, a corpus or one by one: a few rows are written at once, and others run meanwhile", async () => {
+    for (const way of ["corpus", "files"] as const) {
+      const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+      seedFiles(store, 2_000);
+      const changes = () => world.db.client.query<{ n: number }, []>("select total_changes() n").get()?.n ?? 0;
+      const before = changes();
+      if (way === "corpus") {
+        world.corpus.corpora.delete(tenantId, store.id);
+        expect(changes() - before).toBeLessThan(5);
+      } else {
+        world.db.client.run("update corpus_files set status = 'deleting'");
+        world.corpus.corpusFiles.detach(store, (await ingestText(world, store, "last.txt", "The last one.")).id);
+      }
+      let turns = 0;
+      const ended = world.corpus.idle().then(() => true);
+      while (!(await Promise.race([ended, new Promise<false>((resolve) => setImmediate(() => resolve(false)))]))) {
+        turns += 1;
+      }
+      expect([way, turns > 3]).toEqual([way, true]);
+      const left = world.db.client.query<{ n: number }, []>("select count(*) n from corpus_files").get();
+      expect([way, left]).toEqual([way, { n: 0 }]);
+    }
   });
 
   test("a sweep that was cut off goes on at the next start; nothing comes back", async () => {

@@ -8,11 +8,12 @@ import {
   dropDeletedIndexes,
   insertCorpus,
   markCorpusDeleted,
+  removeDeletedFiles,
   removeSweptCorpora,
 } from "../../db/corpora.ts";
-import { attachFile, type CorpusFileRow, removeCorpusFile } from "../../db/corpus-files.ts";
+import { attachFile, type CorpusFileRow } from "../../db/corpus-files.ts";
 import { insertFileOnce, listDeletedFileIds, listSweptFileIds, markFileDeleted } from "../../db/files.ts";
-import { insertFragments, removeUnindexedFragments } from "../../db/fragments.ts";
+import { insertFragments } from "../../db/fragments.ts";
 import { zeroFreeSpace } from "../../db/free-space.ts";
 import { fullTextBlocks } from "../../db/fts.ts";
 import { newId, type TenantId } from "../../db/ids.ts";
@@ -56,10 +57,9 @@ function traces(text: string): readonly string[] {
   return readdirSync(dir).filter((name) => readFileSync(join(dir, name)).toString("latin1").includes(text));
 }
 
-function removeRows({ file }: { readonly file: CorpusFileRow }): void {
-  const left = () => removeUnindexedFragments(db, file.seq, 256);
+function removeRows(): void {
+  const left = () => removeDeletedFiles(db, 256);
   while (left());
-  removeCorpusFile(db, file.seq);
 }
 
 const isWhole = () => db.client.query<{ integrity_check: string }, []>("pragma integrity_check").get();
@@ -76,7 +76,7 @@ describe("a deleted corpus' index", () => {
     dropDeletedIndexes(db, 0);
     expect(fullTextBlocks(db, doomed.corpus.seq, 10)).toBeUndefined();
     expect(fullTextBlocks(db, kept.corpus.seq, 10)).toBeGreaterThan(0);
-    removeRows(doomed);
+    removeRows();
     expect(traces("ylophone1999")).toEqual(["spangate.db"]);
     expect([...zeroFreeSpace(db)].length).toBeGreaterThan(2);
     expect(traces("ylophone")).toEqual([]);
@@ -92,7 +92,7 @@ describe("a deleted corpus' index", () => {
       const doomed = corpusOf(`xylophone${steps}x`, 1_500);
       markCorpusDeleted(db, doomed.corpus.id, 2);
       dropDeletedIndexes(db, 0);
-      removeRows(doomed);
+      removeRows();
       const zeroing = zeroFreeSpace(db);
       for (let step = 0; step < steps; step++) zeroing.next();
       db.close();
@@ -108,7 +108,7 @@ describe("a deleted corpus' index", () => {
     const doomed = corpusOf("xylophone", 50);
     markCorpusDeleted(db, doomed.corpus.id, 2);
     dropDeletedIndexes(db);
-    removeRows(doomed);
+    removeRows();
     expect(tables()).toEqual([]);
     expect(traces("ylophone")).toEqual([]);
   });
@@ -129,10 +129,11 @@ describe("a deleted corpus' index", () => {
 });
 
 test("a deleted file's row goes once no corpus names it", () => {
-  const { file } = corpusOf("xylophone", 1);
+  const { corpus, file } = corpusOf("xylophone", 1);
   markFileDeleted(db, tenantId, file.fileId, 2);
   expect(listDeletedFileIds(db, 9)).toEqual([file.fileId]);
   expect(listSweptFileIds(db, 9)).toEqual([]);
-  removeRows({ file });
+  markCorpusDeleted(db, corpus.id, 2);
+  removeRows();
   expect(listSweptFileIds(db, 9)).toEqual([file.fileId]);
 });
