@@ -23,28 +23,29 @@ export class OverBounds extends FileError {
 
 export type FileKind = TextKind | DocumentKind;
 
-const kindByExtension: Readonly<Record<string, FileKind>> = {
-  txt: "plain",
-  text: "plain",
-  log: "plain",
-  md: "markdown",
-  markdown: "markdown",
-  mdx: "markdown",
-  html: "html",
-  htm: "html",
-  xhtml: "html",
-  pdf: "pdf",
-  docx: "docx",
-};
-const kindByMediaType: Readonly<Record<string, FileKind>> = {
-  "text/plain": "plain",
-  "text/markdown": "markdown",
-  "text/x-markdown": "markdown",
-  "text/html": "html",
-  "application/xhtml+xml": "html",
-  "application/pdf": "pdf",
-  "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
-};
+// Maps: an object has more names than are written here.
+const kindByExtension: ReadonlyMap<string, FileKind> = new Map([
+  ["txt", "plain"],
+  ["text", "plain"],
+  ["log", "plain"],
+  ["md", "markdown"],
+  ["markdown", "markdown"],
+  ["mdx", "markdown"],
+  ["html", "html"],
+  ["htm", "html"],
+  ["xhtml", "html"],
+  ["pdf", "pdf"],
+  ["docx", "docx"],
+]);
+const kindByMediaType: ReadonlyMap<string, FileKind> = new Map([
+  ["text/plain", "plain"],
+  ["text/markdown", "markdown"],
+  ["text/x-markdown", "markdown"],
+  ["text/html", "html"],
+  ["application/xhtml+xml", "html"],
+  ["application/pdf", "pdf"],
+  ["application/vnd.openxmlformats-officedocument.wordprocessingml.document", "docx"],
+]);
 
 /** What a file's first bytes say of it. "old": Word's format before DOCX, also that of one with a password. */
 function signatureOf(bytes: Uint8Array): "pdf" | "docx" | "old" | "html" | undefined {
@@ -69,7 +70,7 @@ export function fileKindOf(filename: string, mediaType: string, bytes: Uint8Arra
   }
   const extension = /\.([^./\\]{1,16})$/.exec(filename)?.[1]?.toLowerCase();
   const essence = mediaType.split(";")[0]?.trim().toLowerCase() ?? "";
-  const named = extension === undefined ? kindByMediaType[essence] : kindByExtension[extension];
+  const named = extension === undefined ? kindByMediaType.get(essence) : kindByExtension.get(extension);
   if (named === "pdf" || named === "docx") {
     const what = named.toUpperCase();
     throw new FileError(

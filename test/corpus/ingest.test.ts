@@ -67,6 +67,8 @@ describe("ingestion", () => {
       ["sheet.xlsx", await zipOf("xl/workbook.xml"), "", "invalid_file", /ZIP archive, but no DOCX/],
       ["old.doc", new Uint8Array([0xd0, 0xcf, 0x11, 0xe0, 0xa1]), "", "unsupported_file", /Old Word/],
       ["noextension", "{}", "application/json", "unsupported_file", /application\/json/],
+      ["names.constructor", "of every object", "", "unsupported_file", /\.constructor/],
+      ["names", "of every object", "__proto__", "unsupported_file", /__proto__/],
       ["big.txt", "x ".repeat(4 * 1024 * 1024 + 1), "text/plain", "invalid_file", /characters/],
     ];
     for (const [name, bytes, type, code, message] of cases) {

@@ -32,7 +32,7 @@ describe("bodies", () => {
 
   test("of other types are 415", async () => {
     const rig = await readyRig();
-    for (const type of ["application/xml", "text/html", "multipart/form-data", ""]) {
+    for (const type of ["application/xml", "text/html", "multipart/form-data", "constructor", ""]) {
       const { status, code } = await refusalOf(post(rig, "execute", same, { type }));
       expect([status, code]).toEqual([415, "unsupported_media_type"]);
     }
