@@ -1,9 +1,9 @@
-import { and, asc, count, eq, gt, inArray, sql } from "drizzle-orm";
+import { and, asc, count, desc, eq, gt, gte, inArray, lt, lte, or, sql } from "drizzle-orm";
 import { type IngestAttempt, isCurrentAttempt, ofLiveCorpus } from "./corpus-files.ts";
 import { indexFragment, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { type Page, type PageRange, pageOf } from "./page.ts";
 import { corpusFiles, files, fragmentPins, fragments } from "./schema.ts";
 import { unindexVectors } from "./vectors.ts";
 
@@ -83,15 +83,33 @@ export function countFragments(db: Db, corpusId: CorpusId): number {
   return row?.n ?? 0;
 }
 
-/** Visible fragments of a corpus after `afterSeq`, in order: a stable walk while files come and go. */
-export function walkFragments(db: Db, corpusId: CorpusId, afterSeq: number, limit: number): readonly FragmentRow[] {
+/** Where a fragment stands in its corpus: files in the order in which they were attached, their text in its own. */
+export interface FragmentPlace {
+  readonly fileSeq: number;
+  readonly ordinal: number;
+}
+
+export const placeOf = (row: FragmentRow): FragmentPlace => ({ fileSeq: row.corpusFileSeq, ordinal: row.ordinal });
+
+function beyond({ fileSeq, ordinal }: FragmentPlace, order: PageRange["order"]) {
+  const [from, after] = order === "asc" ? ([gte, gt] as const) : ([lte, lt] as const);
+  return and(from(corpusFiles.seq, fileSeq), or(after(corpusFiles.seq, fileSeq), after(fragments.ordinal, ordinal)));
+}
+
+/** Visible fragments of a corpus after a place, in order: a stable walk while files come and go. */
+export function walkFragments(
+  db: Db,
+  corpusId: CorpusId,
+  after: FragmentPlace | undefined,
+  limit: number,
+): readonly FragmentRow[] {
   const rows = db.statement("walkFragments", (orm) =>
     orm
       .select({ fragment: fragments })
-      .from(fragments)
-      .innerJoin(corpusFiles, ofCompletedFile)
-      .where(and(eq(corpusFiles.corpusId, corpusId), gt(fragments.seq, afterSeq)))
-      .orderBy(asc(fragments.seq))
+      .from(corpusFiles)
+      .innerJoin(fragments, ofCompletedFile)
+      .where(and(eq(corpusFiles.corpusId, corpusId), after && beyond(after, "asc")))
+      .orderBy(asc(corpusFiles.seq), asc(fragments.ordinal))
       .limit(limit)
       .all(),
   );
@@ -101,25 +119,29 @@ export function walkFragments(db: Db, corpusId: CorpusId, afterSeq: number, limi
 export function listFragments(
   db: Db,
   corpusId: CorpusId,
-  range: PageRange & { readonly fileId?: FileId | undefined },
+  range: Pick<PageRange, "limit" | "order"> & {
+    readonly after?: FragmentPlace | undefined;
+    readonly fileId?: FileId | undefined;
+  },
 ): Page<ListedFragment> {
-  const page = pageClause(fragments.seq, range);
+  const { after, fileId, limit } = range;
+  const along = range.order === "asc" ? asc : desc;
   const rows = db.statement("listFragments", (orm) =>
     orm
       .select(listed)
-      .from(fragments)
-      .innerJoin(corpusFiles, ofCompletedFile)
+      .from(corpusFiles)
+      .innerJoin(fragments, ofCompletedFile)
       .innerJoin(files, eq(files.id, corpusFiles.fileId))
       .leftJoin(fragmentPins, eq(fragmentPins.fragmentSeq, fragments.seq))
       .where(
         and(
           eq(corpusFiles.corpusId, corpusId),
-          range.fileId === undefined ? undefined : eq(corpusFiles.fileId, range.fileId),
-          page.where,
+          fileId === undefined ? undefined : eq(corpusFiles.fileId, fileId),
+          after && beyond(after, range.order),
         ),
       )
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
+      .orderBy(along(corpusFiles.seq), along(fragments.ordinal))
+      .limit(limit + 1)
       .all(),
   );
   return pageOf(rows.map(toListed), range);
@@ -160,16 +182,15 @@ function toListed(row: {
   return { ...fragment, fileId, filename, pinned: pin !== null };
 }
 
-export function findFragmentSeq(db: Db, corpusId: CorpusId, id: FragmentId): number | undefined {
-  const row = db.statement("findFragmentSeq", (orm) =>
+export function findFragmentPlace(db: Db, corpusId: CorpusId, id: FragmentId): FragmentPlace | undefined {
+  return db.statement("findFragmentPlace", (orm) =>
     orm
-      .select({ seq: fragments.seq })
+      .select({ fileSeq: fragments.corpusFileSeq, ordinal: fragments.ordinal })
       .from(fragments)
       .innerJoin(corpusFiles, ofCompletedFile)
       .where(and(eq(corpusFiles.corpusId, corpusId), eq(fragments.id, id)))
       .get(),
   );
-  return row?.seq;
 }
 
 /** Visible fragments by id, of any corpus: who asks is checked by the caller. */

@@ -1,6 +1,6 @@
 /** What is known of a corpus' fragments: metadata, never their text. */
 import type { CorpusRow } from "../../db/corpora.ts";
-import { findFragmentSeq, type ListedFragment, listFragments } from "../../db/fragments.ts";
+import { findFragmentPlace, type ListedFragment, listFragments } from "../../db/fragments.ts";
 import { type FileId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
@@ -48,9 +48,9 @@ export class FragmentService {
     const corpus = this.#corpora.require(tenantId, rawCorpusId, "own");
     const { limit, order, after } = range;
     const afterId = after === undefined ? undefined : parseId("fragment", after);
-    const afterSeq = afterId === undefined ? undefined : findFragmentSeq(this.#db, corpus.id, afterId);
-    if (after !== undefined && afterSeq === undefined) throw new ApiError("not_found", { param: "after" });
-    const page = listFragments(this.#db, corpus.id, { limit, order, afterSeq, fileId: fileIdOf(range.fileId) });
+    const place = afterId === undefined ? undefined : findFragmentPlace(this.#db, corpus.id, afterId);
+    if (after !== undefined && place === undefined) throw new ApiError("not_found", { param: "after" });
+    const page = listFragments(this.#db, corpus.id, { limit, order, after: place, fileId: fileIdOf(range.fileId) });
     return { ...page, rows: page.rows.map((row) => this.factsOf(corpus, row)) };
   }
 

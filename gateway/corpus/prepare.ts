@@ -5,8 +5,10 @@
 import { findCorpusAnyState } from "../../db/corpora.ts";
 import {
   countFragments,
+  type FragmentPlace,
   type FragmentRow,
   notePrepared,
+  placeOf,
   visibleFragmentIds,
   walkFragments,
 } from "../../db/fragments.ts";
@@ -149,19 +151,19 @@ export class PrepareService {
     const expected = countFragments(this.#db, job.corpusId);
     let done = 0;
     if (this.#update(job.id, { status: "running", done, total: expected }) === undefined) return;
-    for (let afterSeq = 0; ; ) {
+    for (let after: FragmentPlace | undefined; ; ) {
       // Looked up for every group: the salt may be rotated and files may come and go meanwhile.
       const corpus = findCorpusAnyState(this.#db, job.corpusId);
       if (corpus === undefined || corpus.deletedAt !== null) return;
       const readAtMs = performance.now();
-      const group = walkFragments(this.#db, corpus.id, afterSeq, fragmentsPerGroup);
+      const group = walkFragments(this.#db, corpus.id, after, fragmentsPerGroup);
       const last = group.at(-1);
       if (last === undefined) break;
       const salt = this.#corpora.saltOf(corpus);
       const prepared = await this.#prepareGroup({ group, salt, facts: { readAtMs, tenantId: job.tenantId } }, signal);
       this.#note(group, prepared, salt);
       if (signal.aborted) return;
-      afterSeq = last.seq;
+      after = placeOf(last);
       done += group.length;
       if (this.#update(job.id, { done, total: Math.max(expected, done) }) === undefined) return;
     }
