@@ -5,10 +5,14 @@ export const scopes = [
   "corpus:write",
   "corpus:prepare",
   "tenant:admin",
+  "platform:read",
   "platform:admin",
 ] as const;
 
 export type Scope = (typeof scopes)[number];
+
+/** Of routes that show the platform's operators, and what watches for them, how all tenants fare. */
+export const platformReaders = ["platform:admin", "platform:read"] as const satisfies readonly Scope[];
 
 export interface Principal {
   readonly keyId: string;

@@ -3,6 +3,7 @@ import type { Context, Hono, MiddlewareHandler } from "hono";
 import { z } from "zod";
 import type { AuditEventRow } from "../../db/audit.ts";
 import type { Log } from "../log.ts";
+import { platformReaders } from "../principal.ts";
 import type { AuditedAction, AuditLog } from "../tenant/audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
@@ -93,7 +94,7 @@ export function addAuditRoutes(app: Hono<AppEnv>, { audit }: { readonly audit: A
     app,
     "GET",
     "/admin/v1/audit",
-    ["platform:admin", "tenant:admin"],
+    [...platformReaders, "tenant:admin"],
     (c) => {
       const caller = principalOf(c);
       const range = rangeOf(readQuery(c, pageQuery), (id) => audit.get(caller, id));

@@ -3,6 +3,7 @@ import type { Hono } from "hono";
 import type { Pins } from "../dispatch/pins.ts";
 import type { Registry, WorkerRecord } from "../dispatch/registry.ts";
 import type { HeldKv, Residency } from "../dispatch/residency.ts";
+import { platformReaders } from "../principal.ts";
 import type { AppEnv } from "./auth.ts";
 import { declare } from "./route.ts";
 
@@ -13,7 +14,7 @@ export interface CacheDeps {
 }
 
 export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins }: CacheDeps): void {
-  declare(app, "GET", "/admin/v1/cache", "platform:admin", (context) => {
+  declare(app, "GET", "/admin/v1/cache", platformReaders, (context) => {
     const workers = registry.list().filter(({ state }) => state === "ready");
     const byTenant = new Map<string, TenantPart[]>();
     for (const worker of workers) {

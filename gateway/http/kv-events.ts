@@ -2,6 +2,7 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { FedChange, KvFeed } from "../dispatch/kv-feed.ts";
+import { platformReaders } from "../principal.ts";
 import type { AppEnv } from "./auth.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { readQuery } from "./paging.ts";
@@ -26,7 +27,7 @@ export function addKvEventRoutes(
     app,
     "GET",
     "/admin/v1/kv-events",
-    "platform:admin",
+    platformReaders,
     (c) => {
       readQuery(c, noQuery);
       const lastId = c.req.header("last-event-id");

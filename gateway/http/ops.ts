@@ -4,6 +4,7 @@ import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { Registry, WorkerRecord } from "../dispatch/registry.ts";
 import type { Residency } from "../dispatch/residency.ts";
 import { type Labels, type Metrics, renderSamples } from "../metrics.ts";
+import { platformReaders } from "../principal.ts";
 import type { AppEnv } from "./auth.ts";
 import { declare } from "./route.ts";
 
@@ -27,12 +28,12 @@ export function addOpsRoutes(app: Hono<AppEnv>, deps: OpsDeps): void {
     const status = deps.draining() ? "draining" : ready ? "ready" : "not_ready";
     return context.json({ status, workers }, ready ? 200 : 503);
   });
-  declare(app, "GET", "/metrics", "platform:admin", (context) =>
+  declare(app, "GET", "/metrics", platformReaders, (context) =>
     context.body(deps.metrics.render((name) => sharedLabels(name, registry)) + workerMetrics(deps), 200, {
       "content-type": "text/plain; version=0.0.4; charset=utf-8",
     }),
   );
-  declare(app, "GET", "/admin/v1/workers", "platform:admin", (context) =>
+  declare(app, "GET", "/admin/v1/workers", platformReaders, (context) =>
     context.json({ object: "list", data: registry.list().map((worker) => describeWorker(worker, deps.residency)) }),
   );
 }

@@ -4,6 +4,7 @@ import { z } from "zod";
 import type { UsageDayRow } from "../../db/usage.ts";
 import { corpusLimits } from "../corpus/limits.ts";
 import { ApiError } from "../errors.ts";
+import { platformReaders } from "../principal.ts";
 import { visibleTenant } from "../tenant/audit.ts";
 import { dayOf, type UsageLedger } from "../tenant/usage.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
@@ -52,7 +53,7 @@ export function addUsageRoutes(app: Hono<AppEnv>, { usage }: { readonly usage: U
     app,
     "GET",
     "/admin/v1/usage",
-    ["platform:admin", "tenant:admin"],
+    [...platformReaders, "tenant:admin"],
     (c) => {
       const { from, to = dayOf(Date.now()), tenant_id: asked, limit, after } = readQuery(c, usageQuery);
       const firstDay = from ?? dayOf(Date.parse(to) - (defaultDays - 1) * dayMs);

@@ -56,11 +56,13 @@ export class ApiKeys implements Authenticator {
   }
 
   /**
-   * A key for a tenant, made by someone who holds every scope it gets.
+   * A key for a tenant, made by someone who holds every scope it gets. Who administers the platform may let it be read.
    * @throws ApiError insufficient_scope with param `scopes`
    */
   mint(minter: Principal, tenantId: TenantId, name: string, wanted: readonly Scope[]): MintedApiKey {
-    const lacking = wanted.filter((scope) => !minter.scopes.has(scope));
+    const gives = (scope: Scope): boolean =>
+      minter.scopes.has(scope) || (scope === "platform:read" && minter.scopes.has("platform:admin"));
+    const lacking = wanted.filter((scope) => !gives(scope));
     if (lacking.length > 0) {
       throw new ApiError("insufficient_scope", {
         message: `A key cannot give scopes it lacks itself: ${lacking.join(", ")}.`,

@@ -4,7 +4,7 @@ import { newId, parseId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../errors.ts";
-import type { Principal } from "../principal.ts";
+import { type Principal, platformReaders } from "../principal.ts";
 
 export interface AuditedAction {
   readonly requestId: string;
@@ -52,7 +52,7 @@ export class AuditLog {
     insertAuditEvent(this.#db, { id: newId("auditEvent"), at: Date.now(), ...who, action, objectIds }, maxEvents);
   }
 
-  /** What the caller may see: all of it with platform:admin, else what its tenant did or had done to it. */
+  /** What the caller may see: all of it with platform:admin or platform:read, else what its tenant did or had done to it. */
   list(caller: Principal, range: PageRange): Page<AuditEventRow> {
     return listAuditEvents(this.#db, visibleTenant(caller), range);
   }
@@ -68,7 +68,7 @@ export class AuditLog {
 
 /** undefined: every tenant. @throws ApiError no_tenant */
 export function visibleTenant({ scopes, tenantId }: Principal): string | undefined {
-  if (scopes.has("platform:admin")) return undefined;
+  if (platformReaders.some((scope) => scopes.has(scope))) return undefined;
   if (tenantId === undefined) throw new ApiError("no_tenant");
   return tenantId;
 }

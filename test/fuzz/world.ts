@@ -12,7 +12,7 @@ import { startServer } from "../../gateway/server.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 
 export const model = fakeCard.id;
-export const tenantScopes: readonly Scope[] = scopes.filter((scope) => scope !== "platform:admin");
+export const tenantScopes: readonly Scope[] = scopes.filter((scope) => !scope.startsWith("platform:"));
 
 export interface Caller {
   readonly id: string;
