@@ -1,6 +1,6 @@
-/** Traces: where they go, what a batch looks like on the wire, whose trace goes on, and which spans a run becomes. */
+/** Traces: where they go, whose trace goes on, and which spans a run becomes. */
 import { describe, expect, test } from "bun:test";
-import { type FinishedSpan, SpanExporter } from "../../gateway/telemetry/exporter.ts";
+import type { FinishedSpan } from "../../gateway/telemetry/exporter.ts";
 import { traceSettings } from "../../gateway/telemetry/settings.ts";
 import { tracedDispatcher } from "../../gateway/telemetry/traced-dispatcher.ts";
 import { currentTrace, Tracer, traced } from "../../gateway/telemetry/tracer.ts";
@@ -57,94 +57,6 @@ describe("settings", () => {
     for (const ratio of ["2", "-1", "x"]) {
       expect(() => traceSettings({ ...sampler, OTEL_TRACES_SAMPLER_ARG: ratio })).toThrow("OTEL_TRACES_SAMPLER_ARG");
     }
-  });
-});
-
-describe("the exporter", () => {
-  const span = (name: string): FinishedSpan => ({
-    traceId: "a".repeat(32),
-    spanId: "b".repeat(16),
-    parentSpanId: undefined,
-    name,
-    kind: "server",
-    startMs: 1_700_000_000_000.25,
-    endMs: 1_700_000_000_001,
-    attributes: { text: "t", count: 2, share: 0.5, yes: true, absent: undefined },
-    failed: true,
-  });
-  interface Sent {
-    readonly url: string;
-    readonly body: { resourceSpans: { resource: object; scopeSpans: { spans: { name: string }[] }[] }[] };
-  }
-  const opened = (answers: readonly (number | Error)[] = [], options = {}) => {
-    const sent: Sent[] = [];
-    const lines: (readonly [string, unknown])[] = [];
-    const exporter = new SpanExporter({
-      url: "http://c/v1/traces",
-      headers: { "api-key": "k" },
-      serviceName: "s",
-      serviceVersion: "1",
-      log: (_level, message, fields) => void lines.push([message, fields]),
-      flushMs: 60_000,
-      send: async (url, init) => {
-        const answer = answers[sent.length] ?? 200;
-        sent.push({ url, body: JSON.parse(String(init.body)) });
-        if (answer instanceof Error) throw answer;
-        return { ok: answer < 300, status: answer };
-      },
-      ...options,
-    });
-    const names = () => sent.map(({ body }) => body.resourceSpans[0]?.scopeSpans[0]?.spans.map(({ name }) => name));
-    return { exporter, sent, lines, names };
-  };
-
-  test("posts OTLP's JSON: times in nanoseconds as texts, numbers by their kind", async () => {
-    const { exporter, sent } = opened();
-    exporter.add(span("GET /x"));
-    await exporter.stop();
-    expect(sent).toHaveLength(1);
-    const [resourceSpans] = sent.flatMap(({ body }) => body.resourceSpans);
-    expect(resourceSpans?.resource).toEqual({
-      attributes: [
-        { key: "service.name", value: { stringValue: "s" } },
-        { key: "service.version", value: { stringValue: "1" } },
-      ],
-    });
-    expect(resourceSpans?.scopeSpans[0]?.spans as readonly object[]).toEqual([
-      {
-        traceId: "a".repeat(32),
-        spanId: "b".repeat(16),
-        name: "GET /x",
-        kind: 2,
-        startTimeUnixNano: "1700000000000250000",
-        endTimeUnixNano: "1700000000001000000",
-        attributes: [
-          { key: "text", value: { stringValue: "t" } },
-          { key: "count", value: { intValue: "2" } },
-          { key: "share", value: { doubleValue: 0.5 } },
-          { key: "yes", value: { boolValue: true } },
-        ],
-        status: { code: 2 },
-      },
-    ]);
-  });
-
-  test("sends in batches, one at a time, and drops what is too much to keep or cannot be sent", async () => {
-    const { exporter, names, lines } = opened([200, 503, new TypeError("canary")], { maxBatch: 2, maxQueue: 3 });
-    for (const name of ["1", "2", "3", "4"]) exporter.add(span(name));
-    await exporter.flush();
-    expect(names()).toEqual([
-      ["1", "2"],
-      ["3", "4"],
-    ]);
-    expect(lines).toEqual([["traces could not be sent", { reason: "status 503", dropped: 2 }]]);
-    exporter.add(span("5"));
-    await exporter.stop();
-    expect(lines[1]).toEqual(["traces could not be sent", { reason: "TypeError", dropped: 1 }]);
-    const full = opened([], { maxBatch: 9, maxQueue: 2 });
-    for (const name of ["1", "2", "3"]) full.exporter.add(span(name));
-    await full.exporter.stop();
-    expect(full.names()).toEqual([["1", "2"]]);
   });
 });
 
