@@ -81,6 +81,19 @@ describe("backup and restore", () => {
       expect(existsSync(join(restored(), "spangate.db"))).toBe(false);
       rmSync(restored(), { recursive: true, force: true });
     };
+    // A page of the database that no other check reads: an index without the entries that its head tells of.
+    const whole = readFileSync(target());
+    const torn = new Database(target());
+    const index = torn.query<{ rootpage: number }, []>("select rootpage from sqlite_schema where type = 'index'").get();
+    const { page_size: pageBytes } = torn.query<{ page_size: number }, []>("pragma page_size").get() ?? {
+      page_size: 0,
+    };
+    torn.close();
+    const bytes = Buffer.from(whole);
+    bytes.writeUInt16BE(7, ((index?.rootpage ?? 0) - 1) * pageBytes + 3);
+    writeFileSync(target(), bytes);
+    refused(/the backup is damaged/);
+    writeFileSync(target(), whole);
     const damaged = new Database(target());
     damaged.query("update backup_files set bytes = ? where name = ?").run(Buffer.from("other"), file.id);
     refused(/bytes of file-.* are damaged/);

@@ -217,9 +217,10 @@ describe("what breaks off", () => {
     const text = `<tool_call>${begun}</tool_call> garbage <tool_call>{"name": "clock", "arguments": {}}</tool_call>`;
     const calls = [weatherOf('{"city": "Os'), { name: "clock", arguments: "{}" }];
     expect(readCut("qwen", signed("qwen", text))).toEqual({ text: "", calls });
-    expect(readCut("hermes", '<tool_call>{"name": "clock", "arguments": {"a": [}} b').calls).toEqual([
-      { name: "clock", arguments: '{"a": [' },
-    ]);
+    expect(readCut("hermes", '<tool_call>{"name": "clock", "arguments": {"a": [}} b <tool_ca')).toEqual({
+      text: "",
+      calls: [{ name: "clock", arguments: '{"a": [' }],
+    });
   });
 
   test("before its name, where there are calls and nothing else, is not shown", () => {
