@@ -10,6 +10,7 @@ import { addTokenizeRoutes, type TokenizeDeps } from "./tokenize.ts";
 export interface GenerationDeps extends ChatDeps, MessagesDeps, ResponsesDeps, TextCompletionDeps, TokenizeDeps {
   readonly pipeline: ChatDeps["pipeline"] &
     MessagesDeps["pipeline"] &
+    ResponsesDeps["pipeline"] &
     TextCompletionDeps["pipeline"] &
     TokenizeDeps["pipeline"];
 }

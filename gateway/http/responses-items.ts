@@ -2,10 +2,10 @@
 import type { JsonObject } from "../../db/schema.ts";
 import { ApiError } from "../errors.ts";
 import type { StoredResponses } from "../stored-responses.ts";
-import type { Item, ItemReference, ResponsesBody } from "./responses-schema.ts";
+import type { Item, ItemReference, ResponsePrompt } from "./responses-schema.ts";
 
 /** @throws ApiError not_found for another tenant's response as for one that never was */
-export function conversationOf(stored: StoredResponses, tenantId: string, parsed: ResponsesBody): readonly Item[] {
+export function conversationOf(stored: StoredResponses, tenantId: string, parsed: ResponsePrompt): readonly Item[] {
   const own = parsed.items.map((item, index) =>
     item.type === "item_reference" ? referredItem(stored, tenantId, item, index) : item,
   );
@@ -13,7 +13,7 @@ export function conversationOf(stored: StoredResponses, tenantId: string, parsed
 }
 
 /** What was said before: the earlier response's own conversation, and its answer. */
-function earlierItems(stored: StoredResponses, tenantId: string, { body }: ResponsesBody): readonly Item[] {
+function earlierItems(stored: StoredResponses, tenantId: string, { body }: ResponsePrompt): readonly Item[] {
   if (body.previous_response_id === undefined) return [];
   try {
     return itemsOf(stored, tenantId, body.previous_response_id);

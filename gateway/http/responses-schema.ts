@@ -1,7 +1,7 @@
 /** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
 import { z } from "zod";
 import { limits } from "../config.ts";
-import type { ChatRequest } from "../pipeline.ts";
+import type { ChatRequest, PromptRequest } from "../pipeline.ts";
 import {
   type CacheBreakpoint,
   cacheBreakpoint,
@@ -91,22 +91,43 @@ const responseFields = {
 /** Fields of the OpenAI client that are known and not supported, whatever their value. */
 export const unsupportedResponseFields: ReadonlySet<string> = new Set([
   ...["access_programs", "context_management", "conversation", "image", "max_tool_calls", "moderation", "prompt"],
-  ...["top_logprobs", "phase"],
+  ...["top_logprobs", "personality", "phase"],
 ]);
+
+type ToolBody = Parameters<typeof checkResponseTools>[0];
+
+function checkTools(body: ToolBody, context: z.RefinementCtx): void {
+  checkResponseTools(body, (path, message) => {
+    context.addIssue({ code: "custom", path: [...path], message, input: body });
+  });
+}
+
+const parsedOf = <Body extends ToolBody & { readonly input: string | readonly InputItem[] }>(body: Body) => {
+  return { body, ...responseTools(body), items: itemsOf(body.input) };
+};
 
 /** @param filters the corpus side's schema of a search's filters */
 export function responsesSchema(filters: z.ZodType) {
   return z
     .strictObject({ ...responseFields, ...responseToolFields(filters) })
-    .superRefine((body, context) => {
-      checkResponseTools(body, (path, message) => {
-        context.addIssue({ code: "custom", path: [...path], message, input: body });
-      });
-    })
-    .transform((body) => ({ body, ...responseTools(body), items: itemsOf(body.input) }));
+    .superRefine(checkTools)
+    .transform(parsedOf);
+}
+
+/** The body of POST /v1/responses/input_tokens: what a prompt is made of. */
+export function inputTokensSchema(filters: z.ZodType) {
+  const { model, input, instructions, previous_response_id, documents, text, reasoning, truncation } = responseFields;
+  const { cache_salt, spangate } = responseFields;
+  const prompt = { model, input, instructions, previous_response_id, documents, cache_salt, spangate };
+  return z
+    .strictObject({ ...prompt, text, reasoning, truncation, ...responseToolFields(filters) })
+    .superRefine(checkTools)
+    .transform(parsedOf);
 }
 
 export type ResponsesBody = z.output<ReturnType<typeof responsesSchema>>;
+/** As much of it as a prompt is made of. */
+export type ResponsePrompt = z.output<ReturnType<typeof inputTokensSchema>>;
 export type ItemReference = z.output<typeof referenceItem>;
 /** A message, a call or its output as it is kept, listed and lowered. */
 export type Item = Exclude<ReturnType<typeof itemsOf>[number], ItemReference>;
@@ -144,9 +165,8 @@ export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
   body.prompt_cache_options?.comparison_response_id;
 
 /** @param items the conversation so far and the new input, in order */
-export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRequest {
+export function promptOf(parsed: ResponsePrompt, items: readonly Item[]): PromptRequest {
   const { body, fileSearch, functions } = parsed;
-  const { caches, retention } = cacheUse(body, breakpointsOf(body.input));
   const system = body.instructions === undefined ? [] : [{ role: "system", content: body.instructions }];
   return {
     model: body.model,
@@ -154,15 +174,24 @@ export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRe
     tools: toolUseOf(functions),
     documents: body.documents ?? [],
     fileSearch,
+    cacheSalt: body.cache_salt,
+    attention: body.spangate?.attention ?? "span",
+  };
+}
+
+/** @param items the conversation so far and the new input, in order */
+export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRequest {
+  const { body } = parsed;
+  const { caches, retention } = cacheUse(body, breakpointsOf(body.input));
+  return {
+    ...promptOf(parsed, items),
     maxTokens: body.max_output_tokens,
     params: generateParams({ ...body, response_format: body.text?.format?.grammar }),
     choiceCount: 1,
     stops: body.stop ?? [],
-    cacheSalt: body.cache_salt,
     cacheKey: body.prompt_cache_key,
     reuse: caches && (body.spangate?.reuse ?? true),
     retention,
     diagnose: comparedWith(body) !== undefined || body.spangate?.prompt_cache_diagnostics === true,
-    attention: body.spangate?.attention ?? "span",
   };
 }

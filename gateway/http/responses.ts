@@ -6,6 +6,7 @@ import type { ComparedPrompts } from "../compared-prompts.ts";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
+import type { Pipeline } from "../pipeline.ts";
 import type { StoredResponses } from "../stored-responses.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
@@ -20,6 +21,9 @@ import { conversationOf } from "./responses-items.ts";
 import {
   comparedWith,
   type Item,
+  inputTokensSchema,
+  promptOf,
+  type ResponsePrompt,
   type ResponsesBody,
   requestOf,
   responsesSchema,
@@ -29,6 +33,7 @@ import { ResponseEvents, writeResponse } from "./responses-stream.ts";
 import { declare, type RouteAbout } from "./route.ts";
 
 export interface ResponsesDeps extends ChatRunDeps {
+  readonly pipeline: Pick<Pipeline, "chat" | "countTokens">;
   readonly stored: StoredResponses;
   /** Schema of a tool's filters. */
   readonly filters: z.ZodType;
@@ -47,6 +52,7 @@ const about = {
     body,
     answerTypes: ["application/json", "text/event-stream"],
   }),
+  count: (body: z.ZodType): RouteAbout => ({ summary: "Tokens of the prompt that a response would have.", body }),
   get: { summary: "A response that was kept.", query: retrieveQuery },
   delete: { summary: "Deletes a response that was kept." },
   cancel: { summary: "Refuses: no response is made in the background." },
@@ -64,13 +70,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     async (context) => {
       const tenantId = tenantIdOf(context);
       const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
-      const items = conversationOf(stored, tenantId, parsed);
-      if (items.length > limits.messages) {
-        throw new ApiError("invalid_value", {
-          message: `'input' has more than ${limits.messages} items.`,
-          param: "input",
-        });
-      }
+      const items = boundedConversation(stored, tenantId, parsed);
       try {
         return await respond(context, deps, parsed, items);
       } catch (error) {
@@ -79,6 +79,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     },
     about.create(schema),
   );
+  addCountRoute(app, deps);
 
   declare(
     app,
@@ -132,6 +133,39 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     },
     about.items,
   );
+}
+
+function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }: ResponsesDeps): void {
+  const schema = inputTokensSchema(filters);
+  declare(
+    app,
+    "POST",
+    "/v1/responses/input_tokens",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
+      const items = boundedConversation(stored, tenantId, parsed);
+      const leave = limiter.enter(tenantId);
+      try {
+        const count = await pipeline.countTokens(tenantId, promptOf(parsed, items));
+        return context.json({ object: "response.input_tokens", input_tokens: count });
+      } catch (error) {
+        throw inOwnWords(error, parsed.searchIndex);
+      } finally {
+        leave();
+      }
+    },
+    about.count(schema),
+  );
+}
+
+/** @throws ApiError not_found, invalid_value with `param` */
+function boundedConversation(stored: StoredResponses, tenantId: string, parsed: ResponsePrompt): readonly Item[] {
+  const items = conversationOf(stored, tenantId, parsed);
+  if (items.length <= limits.messages) return items;
+  const message = `'input' has more than ${limits.messages} items.`;
+  throw new ApiError("invalid_value", { message, param: "input" });
 }
 
 async function respond(

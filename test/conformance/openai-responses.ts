@@ -91,6 +91,15 @@ export function openaiResponses(suite: Suite): void {
       expect(new Set(items.map(({ id }) => id)).size).toBe(4);
     });
 
+    test("the tokens of an input are counted as the response then has them", async () => {
+      const { model, input, tools } = params;
+      const body = { model: model ?? null, input: input ?? null, tools: tools ?? null, instructions: "Answer." };
+      const { object, input_tokens: counted } = await client.responses.inputTokens.count(body);
+      expect(object).toBe("response.input_tokens");
+      const { usage } = await client.responses.create({ ...params, instructions: "Answer." });
+      expect(counted).toBe(usage?.input_tokens as number);
+    });
+
     test("stored ones are read, deleted, and gone", async () => {
       const { id } = await client.responses.create({ ...params, metadata: { a: "b" } });
       expect(await client.responses.retrieve(id)).toMatchObject({ id, metadata: { a: "b" } });

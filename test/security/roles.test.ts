@@ -82,6 +82,7 @@ const expected: Readonly<Record<string, readonly string[]>> = {
   "POST /v1/messages": inference,
   "POST /v1/messages/count_tokens": inference,
   "POST /v1/responses": inference,
+  "POST /v1/responses/input_tokens": inference,
   "GET /v1/responses/:response_id": inference,
   "DELETE /v1/responses/:response_id": inference,
   "POST /v1/responses/:response_id/cancel": inference,
