@@ -48,5 +48,7 @@ export const corpusLimits = {
   defaultSearchResults: 10,
   maxCorporaPerSearch: 16,
   maxPageItems: 100,
+  /** Of files, which clients list whole. */
+  maxFilePageItems: 1_000,
   defaultPageItems: 20,
 } as const;

@@ -11,12 +11,16 @@ import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { byteStreamResponse } from "./byte-stream.ts";
 import { readForm } from "./form.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
-import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";
+import { listBody, pageQuery, rangeOf, readQuery, seconds, wholeNumber } from "./paging.ts";
 import { declare } from "./route.ts";
 
 export const purposes = ["assistants", "user_data", "batch"] as const;
-/** Results of batches are files of the server's own making. */
-export const listQuery = pageQuery.extend({ purpose: z.enum([...purposes, "batch_output"]).optional() });
+export const listQuery = pageQuery.extend({
+  // Many clients read the first page only, as their own API's has 10,000.
+  limit: wholeNumber.pipe(z.number().min(1).max(corpusLimits.maxFilePageItems)).default(corpusLimits.maxFilePageItems),
+  // Results of batches are files of the server's own making.
+  purpose: z.enum([...purposes, "batch_output"]).optional(),
+});
 export const uploadFields = z.strictObject({
   file: z.instanceof(File, { error: "must be a file" }),
   purpose: z.enum(purposes),

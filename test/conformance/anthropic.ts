@@ -174,7 +174,11 @@ export function anthropic(suite: Suite): void {
     test("the model is listed", async () => {
       const models = await Array.fromAsync(client.models.list());
       expect(models.map(({ id }) => id)).toContain(suite.model);
-      expect((await client.models.retrieve(suite.model)).id).toBe(suite.model);
+      const info = await client.models.retrieve(suite.model);
+      expect(info).toMatchObject({ id: suite.model, type: "model", display_name: suite.model });
+      expect(Date.parse(info.created_at)).toBeLessThanOrEqual(Date.now());
+      expect(info.max_input_tokens).toBeGreaterThan(1_000);
+      expect(await thrownBy(client.models.retrieve("nobody"))).toBeInstanceOf(Anthropic.NotFoundError);
     });
   });
 }

@@ -31,6 +31,8 @@ export function openaiFiles(suite: Suite): void {
       const names: string[] = [];
       for await (const { filename } of client.files.list({ limit: 2, order: "asc" })) names.push(filename);
       expect(names).toEqual(["a.txt", "b.txt", "0.md", "1.md", "2.md", "3.md", "4.md"]);
+      for (let i = 5; i < 25; i++) await upload(`${i}.md`, `Text ${i}.`);
+      expect((await client.files.list()).data).toHaveLength(27);
       const first = await client.files.list({ purpose: "user_data", limit: 1 });
       expect(first.hasNextPage()).toBe(true);
       expect((await first.getNextPage()).data.map(({ filename }) => filename)).toEqual(["a.txt"]);

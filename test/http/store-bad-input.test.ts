@@ -120,7 +120,7 @@ test("the name that objects know otherwise is refused wherever it stands, and no
 test("query strings are bounded too", async () => {
   const cases = [
     "limit=0",
-    "limit=101",
+    "limit=1001",
     "limit=1e3",
     "limit=-1",
     "limit=",
@@ -134,6 +134,13 @@ test("query strings are bounded too", async () => {
     const { status, body } = await call(it.app, key, "GET", `/v1/files?${query}`);
     expect([query, status]).toEqual([query, 400]);
     expect((body as { error: { param: string | null } }).error.param).not.toBeNull();
+  }
+  for (const [path, limit] of [
+    ["/v1/vector_stores", 100],
+    ["/v1/files", 1_000],
+  ] as const) {
+    expect((await call(it.app, key, "GET", `${path}?limit=${limit}`)).status).toBe(200);
+    expect((await call(it.app, key, "GET", `${path}?limit=${limit + 1}`)).status).toBe(400);
   }
   expect((await call(it.app, key, "GET", `/v1/files?after=${encodeURIComponent("file-' or 1=1")}`)).status).toBe(404);
 });
