@@ -47,8 +47,11 @@ describe("lines of a bulk body", () => {
   });
 
   test("a line whose query is wrong keeps its id", async () => {
-    const [first] = await readBulkLines(line({ id: "mine", query: 5 }));
-    expect(first?.id).toBe("mine");
+    const longest = "i".repeat(limits.bulkIdChars);
+    const [first, second] = await readBulkLines(
+      `${line({ id: "mine", query: 5 })}\n${line({ id: longest, query: 5 })}`,
+    );
+    expect([first?.id, second?.id]).toEqual(["mine", longest]);
   });
 
   test("an id twice is refused, with both lines; a line number is an id too", async () => {

@@ -26,4 +26,5 @@ test("each of several files, none where the answer holds nothing of theirs", () 
 
 test("a file that holds less than half as much as the best is not cited", () => {
   expect(cited("Mira Holt has 4821, not 7719.")).toEqual([0]);
+  expect(cited("Holt has 4821, not 7719.")).toEqual([0, 2]);
 });
