@@ -90,7 +90,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   if (config.embeddingModelDir !== undefined) await embedding.card();
   const { db, closeData } = openData(config.dataDir, log);
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
-  const bootstrapped = tenants.apiKeys.bootstrap(config.adminKey);
+  const generatedAdminKey = openAdminKey(tenants, config.adminKey, log);
   const { corpusOwners, supervisor, dispatcher } = workers;
   const spans = new SpanService({
     ...workers,
@@ -135,7 +135,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   let stopped: Promise<void> | undefined;
   return {
     url: `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`,
-    generatedAdminKey: bootstrapped?.generated === true ? bootstrapped.apiKey : undefined,
+    generatedAdminKey,
     ready: supervisor.firstReady(),
     routes: describedRoutes(app),
     stop: () => {
@@ -143,6 +143,16 @@ export async function startServer(config: Config, options: StartOptions): Promis
       return stopped;
     },
   };
+}
+
+/** @returns the key that this start made */
+function openAdminKey({ apiKeys }: TenantService, given: string | undefined, log: Log): string | undefined {
+  const made = apiKeys.bootstrap(given);
+  if (made !== undefined) return made.generated ? made.apiKey : undefined;
+  const known = given === undefined || apiKeys.authenticate(given)?.scopes.has("platform:admin") === true;
+  const counts = "the first start's counts, and those made since";
+  if (!known) log("warn", `SPANGATE_ADMIN_KEY is no key that administers this data folder: ${counts}`);
+  return undefined;
 }
 
 interface AppParts {

@@ -13,7 +13,8 @@ export function connect(input: CommandInput, role: "tenant" | "platform" = "tena
 export function serverOf(input: CommandInput, role: "tenant" | "platform" = "tenant"): HttpClientOptions {
   const { SPANGATE_ADMIN_KEY: adminKey, SPANGATE_API_KEY: tenantKey } = process.env;
   const apiKey = input.text("api-key") || (role === "platform" && adminKey) || tenantKey;
-  if (!apiKey) throw new UsageError("no API key: pass --api-key or set SPANGATE_API_KEY");
+  const variable = role === "platform" ? "SPANGATE_ADMIN_KEY" : "SPANGATE_API_KEY";
+  if (!apiKey) throw new UsageError(`no API key: pass --api-key or set ${variable}`);
   return { url: input.text("url") ?? process.env.SPANGATE_URL ?? defaultUrl, apiKey };
 }
 

@@ -30,5 +30,6 @@ test("with both keys set, operators' commands take the admin key and all others 
 test("a tenant's administrator needs no admin key; a flag goes before both", () => {
   expect(keyOf("platform", { SPANGATE_API_KEY: "sk-tenant" })).toBe("sk-tenant");
   expect(keyOf("platform", both, "sk-flag")).toBe("sk-flag");
-  expect(() => keyOf("tenant", { SPANGATE_ADMIN_KEY: "sk-admin" })).toThrow("no API key");
+  expect(() => keyOf("tenant", { SPANGATE_ADMIN_KEY: "sk-admin" })).toThrow("set SPANGATE_API_KEY");
+  expect(() => keyOf("platform", {})).toThrow("set SPANGATE_ADMIN_KEY");
 });

@@ -141,6 +141,23 @@ describe("things that go wrong", () => {
     rmSync(dir, { recursive: true, force: true });
   });
 
+  test("an admin key that is not this data folder's is told of, and it is no key", async () => {
+    const dir = mkdtempSync(join(tmpdir(), "spangate-admin-"));
+    const warned: string[] = [];
+    const log: Log = (level, message) => void (level === "warn" && warned.push(message));
+    await (await start({ SPANGATE_DATA: dir }, [], log)).stop();
+    await (await start({ SPANGATE_DATA: dir }, [], log)).stop();
+    expect(warned).toEqual([]);
+    const other = "another-admin-key-0123456789";
+    const server = await start({ SPANGATE_DATA: dir, SPANGATE_ADMIN_KEY: other }, [], log);
+    expect(warned).toEqual([expect.stringContaining("SPANGATE_ADMIN_KEY is no key that administers this data folder")]);
+    expect(warned.join()).not.toContain(other);
+    expect((await fetch(`${server.url}/metrics`, { headers: headers(other) })).status).toBe(401);
+    expect((await fetch(`${server.url}/metrics`, { headers: headers(adminKey) })).status).toBe(200);
+    await server.stop();
+    rmSync(dir, { recursive: true, force: true });
+  });
+
   test("a port in use is one sentence that names the variable", async () => {
     const port = new URL(url()).port;
     const other = mkdtempSync(join(tmpdir(), "spangate-port-"));
