@@ -1,18 +1,8 @@
-import { and, count, eq, isNull, ne, sql } from "drizzle-orm";
+import { and, eq, isNull, ne, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
-import {
-  apiKeys,
-  batches,
-  corpora,
-  corpusGrants,
-  files,
-  jobs,
-  responses,
-  tenants,
-  uploads,
-} from "./schema.ts";
+import { apiKeys, batches, corpora, corpusGrants, files, jobs, responses, tenants, uploads } from "./schema.ts";
 
 export type TenantRow = typeof tenants.$inferSelect;
 
@@ -60,10 +50,6 @@ export function listTenants(db: Db, range: PageRange): Page<TenantRow> {
       .all(),
   );
   return pageOf(rows, range);
-}
-
-export function countTenants(db: Db): number {
-  return db.statement("countTenants", (orm) => orm.select({ n: count() }).from(tenants).get())?.n ?? 0;
 }
 
 export function updateTenant(
