@@ -21,7 +21,7 @@ export interface FinishedSpan {
   readonly failed: boolean;
 }
 
-export interface ExporterOptions extends Pick<TraceSettings, "url" | "headers" | "serviceName"> {
+export interface ExporterOptions extends Pick<TraceSettings, "url" | "headers" | "serviceName" | "resource"> {
   readonly serviceVersion: string;
   readonly log: Log;
   readonly send?: (url: string, init: RequestInit) => Promise<Pick<Response, "ok" | "status">>;
@@ -120,7 +120,8 @@ export class SpanExporter {
 
   #body(batch: readonly FinishedSpan[]) {
     const { serviceName, serviceVersion } = this.#options;
-    const resource = attributesOf({ "service.name": serviceName, "service.version": serviceVersion });
+    const own = { "service.name": serviceName, "service.version": serviceVersion };
+    const resource = attributesOf({ ...this.#options.resource, ...own });
     const scope = { name: "spangate", version: serviceVersion };
     return {
       resourceSpans: [{ resource: { attributes: resource }, scopeSpans: [{ scope, spans: batch.map(spanOf) }] }],

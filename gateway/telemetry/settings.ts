@@ -4,6 +4,10 @@ export interface TraceSettings {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly serviceName: string;
+  /** What else is told of this server. */
+  readonly resource: Readonly<Record<string, string>>;
+  /** What sending a batch may take. */
+  readonly timeoutMs: number;
   /** Of the requests whose caller does not say whether it traces: the share that is traced, 0 to 1. */
   readonly ratio: number;
 }
@@ -24,10 +28,13 @@ export function traceSettings(env: Env): TraceSettings | undefined {
     if ((of(protocol) ?? "http/json") !== "http/json") throw new Error(`${protocol} must be http/json`);
   }
   const headers = of("OTEL_EXPORTER_OTLP_TRACES_HEADERS") ?? of("OTEL_EXPORTER_OTLP_HEADERS") ?? "";
+  const { "service.name": named, ...resource } = resourceOf(of("OTEL_RESOURCE_ATTRIBUTES") ?? "");
   return {
     url: endpoint,
     headers: headersOf(headers),
-    serviceName: of("OTEL_SERVICE_NAME") ?? "spangate",
+    serviceName: of("OTEL_SERVICE_NAME") ?? named ?? "spangate",
+    resource,
+    timeoutMs: timeoutOf(of, ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"]),
     ratio: ratioOf(of("OTEL_TRACES_SAMPLER") ?? "parentbased_always_on", of("OTEL_TRACES_SAMPLER_ARG") ?? "1"),
   };
 }
@@ -46,6 +53,34 @@ function headersOf(list: string): Record<string, string> {
       }
     }),
   );
+}
+
+/** The same, with names that are no headers. */
+function resourceOf(list: string): Record<string, string> {
+  const entries = list.split(",").filter((entry) => entry.trim() !== "");
+  return Object.fromEntries(
+    entries.map((entry) => {
+      const [, name = "", value = ""] = /^\s*([^=\s]+)\s*=(.*)$/.exec(entry) ?? [];
+      try {
+        if (name !== "") return [name, decodeURIComponent(value.trim())];
+      } catch {
+        // Told below.
+      }
+      throw new Error("OTEL_RESOURCE_ATTRIBUTES must be name=value pairs with commas between");
+    }),
+  );
+}
+
+const maxTimeoutMs = 600_000;
+
+/** @param names the first that is set counts */
+function timeoutOf(of: (name: string) => string | undefined, names: readonly string[]): number {
+  const name = names.find((one) => of(one) !== undefined);
+  if (name === undefined) return 10_000;
+  const text = of(name) ?? "";
+  const timeoutMs = Number(text);
+  if (/^\d+$/.test(text) && timeoutMs >= 1 && timeoutMs <= maxTimeoutMs) return timeoutMs;
+  throw new Error(`${name} must be milliseconds from 1 to ${maxTimeoutMs}`);
 }
 
 function ratioOf(sampler: string, argument: string): number {

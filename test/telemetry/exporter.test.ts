@@ -25,6 +25,7 @@ describe("the exporter", () => {
       url: "http://c/v1/traces",
       headers: { "api-key": "k" },
       serviceName: "s",
+      resource: { zone: "z" },
       serviceVersion: "1",
       log: (_level, message, fields) => void lines.push([message, fields]),
       flushMs: 60_000,
@@ -48,6 +49,7 @@ describe("the exporter", () => {
     const [resourceSpans] = sent.flatMap(({ body }) => body.resourceSpans);
     expect(resourceSpans?.resource).toEqual({
       attributes: [
+        { key: "zone", value: { stringValue: "z" } },
         { key: "service.name", value: { stringValue: "s" } },
         { key: "service.version", value: { stringValue: "1" } },
       ],

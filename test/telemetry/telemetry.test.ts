@@ -22,6 +22,8 @@ describe("settings", () => {
       url: "http://collector:4318/v1/traces",
       headers: {},
       serviceName: "spangate",
+      resource: {},
+      timeoutMs: 10_000,
       ratio: 1,
     });
     const own = {
@@ -29,6 +31,8 @@ describe("settings", () => {
       OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "https://other/path",
       OTEL_EXPORTER_OTLP_HEADERS: "api-key=a%20b, x=1=2",
       OTEL_SERVICE_NAME: "rag",
+      OTEL_RESOURCE_ATTRIBUTES: "deployment.environment.name=prod, service.name=other,zone=a%2Cb",
+      OTEL_EXPORTER_OTLP_TIMEOUT: "2500",
       OTEL_TRACES_SAMPLER: "parentbased_traceidratio",
       OTEL_TRACES_SAMPLER_ARG: "0.25",
     };
@@ -36,8 +40,12 @@ describe("settings", () => {
       url: "https://other/path",
       headers: { "api-key": "a b", x: "1=2" },
       serviceName: "rag",
+      resource: { "deployment.environment.name": "prod", zone: "a,b" },
+      timeoutMs: 2_500,
       ratio: 0.25,
     });
+    expect(traceSettings({ ...own, OTEL_SERVICE_NAME: "" })?.serviceName).toBe("other");
+    expect(traceSettings({ ...own, OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: "1" })?.timeoutMs).toBe(1);
     expect(traceSettings({ ...endpoint, OTEL_TRACES_SAMPLER: "parentbased_always_off" })?.ratio).toBe(0);
   });
 
@@ -47,6 +55,10 @@ describe("settings", () => {
     ["OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"],
     ["OTEL_EXPORTER_OTLP_HEADERS", "a b=c"],
     ["OTEL_EXPORTER_OTLP_HEADERS", "a=%zz"],
+    ["OTEL_RESOURCE_ATTRIBUTES", "prod"],
+    ["OTEL_RESOURCE_ATTRIBUTES", "a=%zz"],
+    ["OTEL_EXPORTER_OTLP_TIMEOUT", "0"],
+    ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "1e9"],
     ["OTEL_TRACES_SAMPLER", "always"],
   ];
   test.each(wrong)("%s=%s is refused by name", (name, value) => {
