@@ -126,16 +126,16 @@ function callDelta(event: CallEvent | ArgumentsEvent) {
   return { index: call, id: chatCallId(id), type: "function", function: { name, arguments: "" } };
 }
 
-/** `{content: [{token, logprob, bytes, top_logprobs}]}` */
-export function logprobsFormatter(tokenBytes: TokenBytes): (logprobs: readonly TokenLogprob[]) => object {
-  return (logprobs) => ({
-    content: logprobs.map(({ tokenId, logprob, top }) => ({
+export type DescribeLogprobs = (logprobs: readonly TokenLogprob[]) => readonly object[];
+
+/** `[{token, logprob, bytes, top_logprobs}]` */
+export function logprobsDescriber(tokenBytes: TokenBytes): DescribeLogprobs {
+  return (logprobs) =>
+    logprobs.map(({ tokenId, logprob, top }) => ({
       ...tokenBytes.describe(tokenId),
       logprob,
       top_logprobs: top.map(([id, value]) => ({ ...tokenBytes.describe(id), logprob: value })),
-    })),
-    refusal: null,
-  });
+    }));
 }
 
 export function spanBody({ id, tokens, source, cachedTokens, cacheWriteTokens }: SpanReport) {

@@ -6,7 +6,7 @@ import type { Log } from "../log.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
-import { chatChunks, logprobsFormatter, spangateOf, usageOf, wholeAnswer } from "./chat-answer.ts";
+import { chatChunks, logprobsDescriber, spangateOf, usageOf, wholeAnswer } from "./chat-answer.ts";
 import { type ChatRunDeps, runChat } from "./chat-run.ts";
 import { answerStreamed, answerWhole, endsOf } from "./completion.ts";
 import { logFailure } from "./failure.ts";
@@ -23,7 +23,8 @@ export interface ChatDeps extends ChatRunDeps {
 
 export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
   const schema = chatSchema(deps.filters);
-  const formatLogprobs = logprobsFormatter(deps.tokenBytes);
+  const describe = logprobsDescriber(deps.tokenBytes);
+  const formatLogprobs = (logprobs: Parameters<typeof describe>[0]) => ({ content: describe(logprobs), refusal: null });
   declare(app, "POST", "/v1/chat/completions", "inference", async (context) => {
     tenantIdOf(context);
     const body = await readJson(context, schema, { unsupported: unsupportedChatFields });

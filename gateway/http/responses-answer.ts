@@ -2,10 +2,10 @@
 import type { ResponseId } from "../../db/ids.ts";
 import type { EndEvent } from "../generation.ts";
 import { type ChatRun, questionOf } from "../pipeline.ts";
-import { type Choice, chatCallId, spangateOf } from "./chat-answer.ts";
+import { type Choice, chatCallId, type DescribeLogprobs, spangateOf } from "./chat-answer.ts";
 import { fileCitations } from "./citations.ts";
 import { type comparePrompt, responseDiagnostics } from "./prompt-diagnostics.ts";
-import type { Item, ResponsesBody } from "./responses-schema.ts";
+import { type Item, type ResponsesBody, showsResults } from "./responses-schema.ts";
 import { toolUseOf } from "./tool-schemas.ts";
 
 export interface ResponseParts {
@@ -17,6 +17,8 @@ export interface ResponseParts {
   readonly items: readonly Item[];
   readonly run: ChatRun;
   readonly choice: Choice;
+  /** Of an answer's tokens; gives none where they are not asked for. */
+  readonly logprobsOf: DescribeLogprobs;
   /** With the prompt that the request named; undefined: it named none, or the response is not whole yet. */
   readonly comparison?: ReturnType<typeof comparePrompt>;
 }
@@ -62,6 +64,7 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     metadata: body.metadata ?? {},
     temperature,
     top_p: topP,
+    top_logprobs: body.top_logprobs ?? 0,
     max_output_tokens: body.max_output_tokens ?? null,
     tools: body.tools ?? [],
     tool_choice: body.tool_choice ?? "auto",
@@ -103,7 +106,7 @@ const statusOf = (end: EndEvent | undefined): "completed" | "incomplete" =>
 
 export function searchItem(parts: ResponseParts, status: "in_progress" | "searching" | "completed") {
   const { parsed, run } = parts;
-  const shown = status === "completed" && (parsed.body.include ?? []).length > 0;
+  const shown = status === "completed" && showsResults(parsed.body);
   const results = run.retrieved.map(({ fileId, filename, attributes, score, text }) => {
     return { file_id: fileId, filename, attributes, score, text };
   });
@@ -132,9 +135,9 @@ export function messageItem(parts: ResponseParts) {
 }
 
 export function textPart(parts: ResponseParts) {
-  const { choice, run } = parts;
+  const { choice, run, logprobsOf } = parts;
   const annotations = fileCitations(choice.text, questionIn(parts), run.retrieved);
-  return { type: "output_text" as const, text: choice.text, annotations, logprobs: [] };
+  return { type: "output_text" as const, text: choice.text, annotations, logprobs: logprobsOf(choice.logprobs) };
 }
 
 function usageOf({ run, choice }: ResponseParts) {

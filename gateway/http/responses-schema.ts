@@ -12,17 +12,19 @@ import {
 import { responseTextFormat } from "./response-format.ts";
 import { callItem, callOutputItem, messagesOf } from "./responses-calls.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./responses-tools.ts";
-import { generateParams, samplingFields } from "./sampling.ts";
+import { generateFields, generateParams, samplingFields } from "./sampling.ts";
 import { chatFields, noReasoning, noVerbosity, optional, shortString } from "./schemas.ts";
 import { toolUseOf } from "./tool-schemas.ts";
 
+/** More than an answer has tokens. */
+const maxLogprobs = 131_072;
 const textPart = z.strictObject({
   type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
   text: z.string(),
   prompt_cache_breakpoint: cacheBreakpoint,
   // An earlier answer comes back as it was given.
   annotations: optional(z.array(z.unknown()).max(limits.documents)),
-  logprobs: optional(z.array(z.unknown()).max(0, "are not supported")),
+  logprobs: optional(z.array(z.unknown()).max(maxLogprobs)),
 });
 const messageItem = z.strictObject({
   type: z.literal("message"),
@@ -50,6 +52,11 @@ const itemKinds = [messageItem, searchItem, referenceItem, callItem, callOutputI
 const item = z.preprocess(withType, z.discriminatedUnion("type", itemKinds, itemTypes));
 type InputItem = z.output<typeof item>;
 
+/** What an answer has beside what it always has. */
+const searchResults = "file_search_call.results";
+const textLogprobs = "message.output_text.logprobs";
+const includable = [searchResults, textLogprobs] as const;
+
 const responseFields = {
   model: chatFields.model,
   input: z.union([z.string(), z.array(item).min(1).max(limits.messages)]),
@@ -61,11 +68,12 @@ const responseFields = {
   store: optional(z.boolean()),
   stream: chatFields.stream,
   include: optional(
-    z.array(z.literal("file_search_call.results", "only file_search_call.results is supported")).max(1),
+    z.array(z.enum(includable, `only ${includable.join(" and ")} are supported`)).max(includable.length),
   ),
   text: optional(
     z.strictObject({ format: optional(responseTextFormat), verbosity: optional(z.literal("medium", noVerbosity)) }),
   ),
+  top_logprobs: generateFields.top_logprobs,
   metadata: chatFields.metadata,
   ...promptCacheFields,
   prompt_cache_options: optional(
@@ -91,7 +99,7 @@ const responseFields = {
 /** Fields of the OpenAI client that are known and not supported, whatever their value. */
 export const unsupportedResponseFields: ReadonlySet<string> = new Set([
   ...["access_programs", "context_management", "conversation", "image", "max_tool_calls", "moderation", "prompt"],
-  ...["top_logprobs", "personality", "phase"],
+  ...["personality", "phase"],
 ]);
 
 type ToolBody = Parameters<typeof checkResponseTools>[0];
@@ -111,8 +119,17 @@ export function responsesSchema(filters: z.ZodType) {
   return z
     .strictObject({ ...responseFields, ...responseToolFields(filters) })
     .superRefine(checkTools)
+    .superRefine((body, context) => {
+      if (body.top_logprobs === undefined || showsLogprobs(body)) return;
+      const message = `needs ${textLogprobs} in include`;
+      context.addIssue({ code: "custom", path: ["top_logprobs"], message, input: body });
+    })
     .transform(parsedOf);
 }
+
+type Including = { readonly include?: readonly string[] | undefined };
+export const showsResults = ({ include = [] }: Including): boolean => include.includes(searchResults);
+export const showsLogprobs = ({ include = [] }: Including): boolean => include.includes(textLogprobs);
 
 /** The body of POST /v1/responses/input_tokens: what a prompt is made of. */
 export function inputTokensSchema(filters: z.ZodType) {
@@ -186,7 +203,11 @@ export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRe
   return {
     ...promptOf(parsed, items),
     maxTokens: body.max_output_tokens,
-    params: generateParams({ ...body, response_format: body.text?.format?.grammar }),
+    params: generateParams({
+      ...body,
+      logprobs: showsLogprobs(body),
+      response_format: body.text?.format?.grammar,
+    }),
     choiceCount: 1,
     stops: body.stop ?? [],
     cacheKey: body.prompt_cache_key,

@@ -1,4 +1,5 @@
 /** A response as typed events, numbered from 0 without a gap. */
+import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import type { ApiError } from "../errors.ts";
 import type { Completion } from "./completion.ts";
 import {
@@ -52,7 +53,7 @@ export async function writeResponse(
   const items = new ItemWriter(write, parts);
   if (!callsFunctions(parts)) await items.openMessage();
   for await (const [, event] of events) {
-    if (event.type === "text" && event.text !== "") await items.text(event.text);
+    if (event.type === "text") await items.text(event.text, event.logprobs);
     else if (event.type === "call") await items.openCall(event.call);
     else if (event.type === "arguments") await items.arguments(event.text);
   }
@@ -70,6 +71,7 @@ class ItemWriter {
   readonly #parts: ResponseParts;
   #nextIndex: number;
   #messageIndex: number | undefined;
+  readonly #untold: TokenLogprob[] = [];
   #call: { readonly index: number; readonly output_index: number } | undefined;
 
   constructor(write: WriteEvent, parts: ResponseParts) {
@@ -86,9 +88,13 @@ class ItemWriter {
     await this.#write("content_part.added", { ...this.#place(), part });
   }
 
-  async text(delta: string): Promise<void> {
+  async text(delta: string, logprobs: readonly TokenLogprob[]): Promise<void> {
+    this.#untold.push(...logprobs);
+    // A token may end within a letter: it is told of with the text that it is part of.
+    if (delta === "") return;
     if (this.#messageIndex === undefined) await this.openMessage();
-    await this.#write("output_text.delta", { ...this.#place(), delta, logprobs: [] });
+    const told = this.#parts.logprobsOf(this.#untold.splice(0));
+    await this.#write("output_text.delta", { ...this.#place(), delta, logprobs: told });
   }
 
   async openCall(index: number): Promise<void> {
@@ -112,7 +118,7 @@ class ItemWriter {
     for (const [index, annotation] of part.annotations.entries()) {
       await this.#write("output_text.annotation.added", { ...this.#place(), annotation_index: index, annotation });
     }
-    await this.#write("output_text.done", { ...this.#place(), text: part.text, logprobs: [] });
+    await this.#write("output_text.done", { ...this.#place(), text: part.text, logprobs: part.logprobs });
     await this.#write("content_part.done", { ...this.#place(), part });
     await this.#write("output_item.done", { output_index: this.#messageIndex, item: messageItem(this.#parts) });
   }

@@ -6,11 +6,13 @@ import type { ComparedPrompts } from "../compared-prompts.ts";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
+import type { TokenBytes } from "../lower/detokenizer.ts";
 import type { Pipeline } from "../pipeline.ts";
 import type { StoredResponses } from "../stored-responses.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
+import { logprobsDescriber } from "./chat-answer.ts";
 import { type ChatRunDeps, runChat } from "./chat-run.ts";
 import { answerInEvents, answerWhole } from "./completion.ts";
 import { logFailure } from "./failure.ts";
@@ -27,6 +29,7 @@ import {
   type ResponsesBody,
   requestOf,
   responsesSchema,
+  showsLogprobs,
   unsupportedResponseFields,
 } from "./responses-schema.ts";
 import { ResponseEvents, writeResponse } from "./responses-stream.ts";
@@ -35,6 +38,7 @@ import { declare, type RouteAbout } from "./route.ts";
 export interface ResponsesDeps extends ChatRunDeps {
   readonly pipeline: Pick<Pipeline, "chat" | "countTokens">;
   readonly stored: StoredResponses;
+  readonly tokenBytes: TokenBytes;
   /** Schema of a tool's filters. */
   readonly filters: z.ZodType;
   readonly nowMs: () => number;
@@ -182,7 +186,8 @@ async function respond(
     const [choice] = completion.choices;
     if (choice === undefined) throw new Error("a response is one choice");
     const id = deps.stored.newId();
-    const parts = { id, requestId, createdMs: deps.nowMs(), parsed, items, run, choice };
+    const logprobsOf = showsLogprobs(parsed.body) ? logprobsDescriber(deps.tokenBytes) : () => [];
+    const parts = { id, requestId, createdMs: deps.nowMs(), parsed, items, run, choice, logprobsOf };
     const earlierId = comparedWith(parsed.body);
     const finish = () => {
       const comparison = comparePrompt({ compared: deps.compared, tenantId, id, earlierId, request }, run, choice);
@@ -201,9 +206,15 @@ async function respond(
   });
 }
 
-/** A found text is its file's: it is not kept where deleting the file would not reach it. */
+/**
+ * A found text is its file's: it is not kept where deleting the file would not reach it. Probabilities are many times
+ * the text.
+ */
 function kept(body: ReturnType<typeof responseBody>): JsonObject {
-  const output = body.output.map((item) => (item.type === "file_search_call" ? { ...item, results: null } : item));
+  const output = body.output.map((item) => {
+    if ("queries" in item) return { ...item, results: null };
+    return "content" in item ? { ...item, content: item.content.map((part) => ({ ...part, logprobs: [] })) } : item;
+  });
   return { ...body, output };
 }
 

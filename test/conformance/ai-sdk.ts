@@ -191,6 +191,15 @@ export function aiSdk(suite: Suite): void {
       expect(next.text).toContain("4821");
     });
 
+    test("probabilities of tokens, over responses and over chat", async () => {
+      const { openai } = providersOf((await suite.tenant("ai logprobs")).apiKey);
+      const providerOptions = { openai: { logprobs: 2 } };
+      for (const model of [openai(suite.model), openai.chat(suite.model)]) {
+        const said = await generateText({ ...settings, model, prompt, providerOptions });
+        expect(JSON.stringify(said.providerMetadata?.openai?.logprobs)).toContain("top_logprobs");
+      }
+    });
+
     test("documents beside the conversation, as a field of the compatible provider", async () => {
       const { compatible } = providersOf((await suite.tenant("ai documents")).apiKey);
       const documents = Object.values(texts).map((text) => ({ text }));

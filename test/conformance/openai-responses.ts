@@ -100,6 +100,32 @@ export function openaiResponses(suite: Suite): void {
       expect(counted).toBe(usage?.input_tokens as number);
     });
 
+    test("probabilities of tokens, whole and streamed, and their answer in the next turn", async () => {
+      const include: OpenAI.Responses.ResponseIncludable[] = ["message.output_text.logprobs"];
+      const body = { ...params, input: prompt, tools: [], include, top_logprobs: 2 };
+      const logprobsOf = ({ output }: OpenAI.Responses.Response) =>
+        output.flatMap((item) =>
+          item.type === "message"
+            ? item.content.flatMap((part) => (part.type === "output_text" ? (part.logprobs ?? []) : []))
+            : [],
+        );
+      const whole = await client.responses.create(body);
+      const told = logprobsOf(whole);
+      expect(told.map(({ token }) => token).join("")).toContain(answer);
+      for (const { top_logprobs: top } of told) expect(top).toHaveLength(2);
+      const stream = client.responses.stream({ ...body, stream: true });
+      const heard: string[] = [];
+      stream.on("response.output_text.delta", ({ logprobs }) => heard.push(...logprobs.map(({ token }) => token)));
+      expect(logprobsOf(await stream.finalResponse()).map(({ token }) => token)).toEqual(
+        told.map(({ token }) => token),
+      );
+      expect(heard).toEqual(told.slice(0, heard.length).map(({ token }) => token));
+      expect(heard.join("")).toContain(answer);
+      const turn = { role: "user" as const, content: question };
+      const input = [turn, ...(whole.output as OpenAI.Responses.ResponseInputItem[]), turn];
+      expect((await client.responses.create({ ...body, input })).status).toBe("completed");
+    });
+
     test("stored ones are read, deleted, and gone", async () => {
       const { id } = await client.responses.create({ ...params, metadata: { a: "b" } });
       expect(await client.responses.retrieve(id)).toMatchObject({ id, metadata: { a: "b" } });

@@ -58,7 +58,10 @@ export class FakeCore {
       }
       const tokenId = source[state.emitted % Math.max(1, source.length)] ?? 0;
       state.emitted += 1;
-      this.#send({ type: "tokens", requestId, tokenIds: [tokenId] });
+      const { topLogprobs } = params.sampling;
+      const top = Array.from({ length: topLogprobs }, (_, i) => [tokenId + i, -0.5 - i] as const);
+      const logprobs = topLogprobs < 0 ? {} : { logprobs: [{ tokenId, logprob: -0.5, top }] };
+      this.#send({ type: "tokens", requestId, tokenIds: [tokenId], ...logprobs });
       if (state.emitted === answer?.length) this.#finish(requestId, "stop");
       else if (state.emitted >= params.maxTokens) this.#finish(requestId, "length");
     }
