@@ -47,7 +47,9 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
     },
     ontext: (text) => {
       if (inTitle && title.length < maxTitleChars) title += text;
-      if (skipDepth === 0) writer.text(text, preDepth > 0);
+      if (skipDepth > 0) return;
+      if (preDepth > 0) writer.code(text);
+      else writer.text(text);
     },
     onclosetag: (name) => {
       inTitle = false;
@@ -55,7 +57,8 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
       else if (skipDepth > 0) return;
       if (name === "pre") preDepth = Math.max(0, preDepth - 1);
       if (cells.has(name)) cellDepth = Math.max(0, cellDepth - 1);
-      else if (blocks.has(name) || headingLevel.test(name)) breakOff();
+      if (name === "li" || cells.has(name) || headingLevel.test(name)) writer.endPrefix();
+      if (blocks.has(name) || headingLevel.test(name)) breakOff();
     },
   });
   parser.end(html);
@@ -66,57 +69,80 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
 
 const maxTitleChars = 512;
 
-/** Collapses blank space, and writes breaks only between texts. */
+/** Collapses blank space but in code, and writes breaks only between texts. */
 class TextWriter {
   readonly #maxChars: number;
   readonly #parts: string[] = [];
   #charCount = 0;
   /** What is to stand before the next text. */
   #pending: "" | " " | "\n" | "\n\n" = "";
+  /** Blank space of code that the next text of it stands behind. */
+  #codeBlank = "";
   #prefix = "";
-  #endsBlank = true;
 
   constructor(maxChars: number) {
     this.#maxChars = maxChars;
   }
 
-  paragraph(prefix = ""): void {
+  /** @param prefix without one, that of an entry of a list that begins here stays */
+  paragraph(prefix = this.#prefix): void {
     this.#pending = "\n\n";
     this.#prefix = prefix;
+    this.#codeBlank = "";
   }
 
   line(prefix = ""): void {
     if (this.#pending !== "\n\n") this.#pending = "\n";
     this.#prefix = prefix;
+    this.#codeBlank = "";
   }
 
   blank(): void {
     this.#pending ||= " ";
+    this.#codeBlank = "";
   }
 
   cell(): void {
     // The first cell of a row stands at the line's beginning.
     if (this.#pending === "" || this.#pending === " ") this.#prefix = "| ";
-    this.#pending ||= " ";
+    this.blank();
   }
 
-  text(text: string, isPreformatted: boolean): void {
-    const shown = isPreformatted ? text : text.replace(/[\s\u00a0]+/g, " ");
-    if (shown.trim() === "") {
-      if (shown !== "") this.#pending ||= " ";
-      return;
-    }
-    const own = isPreformatted ? shown : shown.trim();
-    if (shown.startsWith(" ")) this.#pending ||= " ";
-    const before = this.#parts.length === 0 ? this.#prefix : this.#pending + this.#prefix;
-    this.#write(this.#endsBlank ? before.trimStart() : before);
-    this.#write(own);
+  /** A heading, an entry or a cell ended; when it had no text it leaves no sign of itself. */
+  endPrefix(): void {
     this.#prefix = "";
-    this.#pending = !isPreformatted && shown.endsWith(" ") ? " " : "";
+  }
+
+  text(text: string): void {
+    const shown = text.replace(/[\s\u00a0]+/g, " ");
+    const own = shown.trim();
+    if (shown.startsWith(" ")) this.blank();
+    if (own === "") return;
+    this.#writeNext("", own);
+    if (shown.endsWith(" ")) this.#pending = " ";
+  }
+
+  /** Text of code, whose blank space stays as it is, but for empty lines at its beginning and its end. */
+  code(text: string): void {
+    const own = text.trim();
+    const start = own === "" ? text.length : text.indexOf(own);
+    const blank = this.#codeBlank + text.slice(0, start);
+    this.#codeBlank = blank;
+    if (own === "") return;
+    this.#writeNext(this.#pending === "" ? blank : blank.slice(blank.lastIndexOf("\n") + 1), own);
+    this.#codeBlank = text.slice(start + own.length);
   }
 
   end(): string {
     return this.#parts.join("").trim();
+  }
+
+  #writeNext(blank: string, own: string): void {
+    this.#write((this.#parts.length === 0 ? "" : this.#pending) + this.#prefix + blank);
+    this.#write(own);
+    this.#pending = "";
+    this.#prefix = "";
+    this.#codeBlank = "";
   }
 
   #write(part: string): void {
@@ -124,7 +150,6 @@ class TextWriter {
     this.#charCount += part.length;
     if (this.#charCount > this.#maxChars) throw tooMuchText(this.#maxChars);
     this.#parts.push(part);
-    this.#endsBlank = part.endsWith("\n");
   }
 }
 

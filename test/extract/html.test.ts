@@ -23,8 +23,26 @@ describe("HTML to text", () => {
     expect(text("<p>a</p><pre>if\n  b</pre><p>c")).toBe("a\n\nif\n  b\n\nc");
   });
 
+  test("code that is coloured word by word keeps its lines too, and ends before what follows", () => {
+    const code = "<span>if</span> a &lt; b:\n\n    <span>return</span>\n";
+    expect(text(`<p>a</p><pre><code>\n  ${code}</code></pre>b`)).toBe("a\n\n  if a < b:\n\n    return\n\nb");
+    expect(text(`<pre>\n</pre><pre>a<br>\n  b</pre><h2>c</h2>`)).toBe("a\n  b\n\n## c");
+    const pieces = fc.array(fc.stringMatching(/^[a-c \n]{0,4}$/), { maxLength: 12 });
+    fc.assert(
+      fc.property(pieces, (parts) => {
+        expect(text(`<pre>${parts.map((part) => `<i>${part}</i>`).join("")}</pre>`)).toBe(parts.join("").trim());
+      }),
+    );
+    expect(text("<table><tr><td><pre>1\n2\n</pre><td><pre>a\n</pre></table>b")).toBe("1\n2 | a\n\nb");
+  });
+
+  test("an entry of a list that begins with a paragraph is one too; an empty one is none", () => {
+    expect(text("<ul><li><p>a</p><p>b</p></li><li> <div>c</div></ul>d")).toBe("- a\n\nb\n\n- c\n\nd");
+    expect(text("<ul><li></li></ul><p>a</p><h2></h2>b<table><tr><td></table>c")).toBe("a\n\nb\n\nc");
+  });
+
   test("words of the text are the words of the HTML, in order, whatever the elements", () => {
-    const name = fc.constantFrom("p", "b", "li", "td", "h2", "div", "br", "span", "tr", "section");
+    const name = fc.constantFrom("p", "b", "li", "td", "h2", "div", "br", "span", "tr", "section", "pre");
     const piece = fc.oneof(
       fc.stringMatching(/^[a-z]{1,6}$/),
       name.map((tag) => `<${tag}>`),
