@@ -52,6 +52,7 @@ export interface Completion {
 const partsPerPiece = 100;
 /** Longest that a timer takes. */
 const maxTimerMs = 2 ** 31 - 1;
+const minTimerMs = 50;
 
 export class UploadService {
   readonly #deps: UploadServiceDeps;
@@ -225,7 +226,7 @@ export class UploadService {
     const next = nextUploadExpiry(db);
     if (next === undefined || signal.aborted) return;
     // At least a moment, as an upload that is being completed has a time that may be over.
-    const waitMs = Math.min(maxTimerMs, Math.max(1_000, next - nowMs()));
+    const waitMs = Math.min(maxTimerMs, Math.max(minTimerMs, next - nowMs()));
     this.#timer = setTimeout(() => this.#loop.wake(), waitMs);
     this.#timer.unref();
   }

@@ -7,6 +7,7 @@ import { newId, type TenantId } from "../../db/ids.ts";
 import { ContentStore } from "../../gateway/corpus/content-store.ts";
 import { corpusLimits } from "../../gateway/corpus/limits.ts";
 import { UploadService } from "../../gateway/corpus/uploads.ts";
+import { until } from "../support/until.ts";
 import { createWorld, type World } from "./world.ts";
 
 let dir: string;
@@ -167,6 +168,17 @@ describe("an upload that ends another way", () => {
     expect(() => uploads.cancel(tenantId, id)).toThrow(expect.objectContaining({ code: "conflict" }));
     uploads.wake();
     await isOver(id, "expired");
+  });
+
+  test("expired: taken away when its time is over, without a call", async () => {
+    const { id, expiresAt } = create("abc");
+    await add(id, "ab");
+    nowMs = expiresAt - 1;
+    uploads.wake();
+    await uploads.idle();
+    expect(onDisk()).toHaveLength(1);
+    nowMs = expiresAt;
+    await until(() => onDisk().length === 0, "parts of an upload that has expired are gone", 4_000, 5);
   });
 
   test("its tenant is deleted: nothing of it stays, and then not the tenant", async () => {
