@@ -30,9 +30,13 @@ export interface TestDocument {
   readonly text: string;
 }
 
-/** No two alike; every fifth is HTML, which is read in a process of its own. */
+/** So many that they are ingested among the large ones. */
+const linesOfLong = 10_500;
+
+/** No two alike; every fifth is HTML, which is read in a process of its own, and some are long. */
 export function documentOf(number: number): TestDocument {
-  const lines = Array.from({ length: 1 + ((number * 37) % 120) }, (_, line) => `Document ${number} says word ${line}.`);
+  const lineCount = number % 50 === 3 ? linesOfLong : 1 + ((number * 37) % 120);
+  const lines = Array.from({ length: lineCount }, (_, line) => `Document ${number} says word ${line}.`);
   const text = lines.join(" ");
   if (number % 5 !== 0) return { name: `${number}.txt`, type: "text/plain", content: text, text };
   const content = `<!doctype html><html><body>${lines.map((line) => `<p>${line}</p>`).join("")}</body></html>`;
