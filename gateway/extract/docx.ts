@@ -22,9 +22,6 @@ async function checkArchive(bytes: Uint8Array, { maxParts, maxUnpackedBytes }: E
   });
   const parts = Object.values(archive.files);
   if (parts.length > maxParts) throw new Refused(`The file unpacks to more than ${maxParts} parts.`);
-  if (archive.file("word/document.xml") === null || archive.file("[Content_Types].xml") === null) {
-    throw new Refused("The file is a ZIP archive, but no DOCX document.");
-  }
   let byteCount = 0;
   for (const part of parts) {
     for await (const piece of new Readable().wrap(part.nodeStream())) {
@@ -34,4 +31,17 @@ async function checkArchive(bytes: Uint8Array, { maxParts, maxUnpackedBytes }: E
       }
     }
   }
+  if (!(await isDocx(archive))) throw new Refused("The file is a ZIP archive, but no DOCX document.");
 }
+
+/** Most programs call the document's own part word/document.xml, but what tells it is its type. */
+async function isDocx(archive: JSZip): Promise<boolean> {
+  const types = await archive.file("[Content_Types].xml")?.async("string");
+  if (types === undefined) return false;
+  if (archive.file("word/document.xml") !== null) return true;
+  const named = types.match(/<Override\b[^<>]*>/g)?.find((part) => part.includes(mainType));
+  const name = named === undefined ? undefined : /PartName="\/([^"]+)"/.exec(named)?.[1];
+  return name !== undefined && archive.file(name) !== null;
+}
+
+const mainType = "wordprocessingml.document.main+xml";

@@ -44,6 +44,8 @@ describe("documents", () => {
     const table = `<w:tbl><w:tr>${cell("x")}${cell("y")}</w:tr></w:tbl>`;
     const body = `${paragraph("Pets", "Heading1")}${paragraph("Anna &amp; Tom &lt;b&gt;.")}${table}`;
     expect(await extract("docx", await docxOf(body))).toBe("# Pets\n\nAnna & Tom <b>.\n\nx | y");
+    // Word for the web calls it so.
+    expect(await extract("docx", await docxOf(paragraph("a"), {}, "word/document2.xml"))).toBe("a");
   });
 
   test("control characters and half surrogates do not come through", async () => {

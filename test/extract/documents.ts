@@ -48,15 +48,22 @@ export const paragraph = (text: string, style?: string): string => {
   return `<w:p>${properties}<w:r><w:t xml:space="preserve">${text}</w:t></w:r></w:p>`;
 };
 
-/** @param body what stands in `w:body` */
-export async function docxOf(body: string, more: Readonly<Record<string, string | Uint8Array>> = {}) {
+/**
+ * @param body what stands in `w:body`
+ * @param main the document's own part, as the others name it; some programs call it otherwise than Word
+ */
+export async function docxOf(
+  body: string,
+  more: Readonly<Record<string, string | Uint8Array>> = {},
+  main = "word/document.xml",
+) {
   const archive = new JSZip();
-  const overrides = `<Override PartName="/word/document.xml" ContentType="${mainType}"/>`;
+  const overrides = `<Override PartName="/${main}" ContentType="${mainType}"/>`;
   const xmlType = '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>';
   archive.file("[Content_Types].xml", `<Types xmlns="${contentTypes}">${xmlType}${overrides}</Types>`);
-  const target = `<Relationship Id="r1" Type="${officeDocument}" Target="word/document.xml"/>`;
+  const target = `<Relationship Id="r1" Type="${officeDocument}" Target="${main}"/>`;
   archive.file("_rels/.rels", `<Relationships xmlns="${relations}">${target}</Relationships>`);
-  archive.file("word/document.xml", `<w:document xmlns:w="${word}"><w:body>${body}</w:body></w:document>`);
+  archive.file(main, `<w:document xmlns:w="${word}"><w:body>${body}</w:body></w:document>`);
   const names: Readonly<Record<string, string>> = { Heading1: "heading 1", Heading2: "heading 2" };
   const styles = Object.entries(names).map(
     ([id, name]) => `<w:style w:type="paragraph" w:styleId="${id}"><w:name w:val="${name}"/></w:style>`,
