@@ -4,13 +4,13 @@ import { limits } from "../config.ts";
 import type { AppEnv } from "./auth.ts";
 
 /** Ends when the pieces do; a client that takes none for `stallMs` is let go, and the answer stays incomplete. */
-export function byteStreamResponse(
+export async function byteStreamResponse(
   context: Context<AppEnv>,
   pieces: AsyncGenerator<Uint8Array>,
   stallMs: number = limits.streamStallMs,
-): Response {
+): Promise<Response> {
   if (context.req.method === "HEAD") {
-    void pieces.return(undefined);
+    await pieces.return(undefined); // its place is free before the answer is there
     return context.body(null);
   }
   const letIdle = context.env?.holdStream?.();
