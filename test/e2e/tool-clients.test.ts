@@ -100,6 +100,7 @@ describe("loops of tools", () => {
     const params = {
       model: server.model,
       max_tokens: 200,
+      temperature: 0,
       tools: [lookUp],
       tool_choice: { type: "tool" as const, name: "look_up" },
       max_iterations: 2,
