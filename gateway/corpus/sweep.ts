@@ -25,7 +25,7 @@ import type { CorpusSaltOf, SpanPort } from "./ports.ts";
 
 const fragmentsPerPiece = 32;
 /** Of a deleted corpus, whose index is gone. */
-const unindexedPerPiece = 256;
+const unindexedPerPiece = 128;
 const filesPerPiece = 100;
 const filesFreedFirst = 1_000;
 
