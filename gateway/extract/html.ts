@@ -10,8 +10,6 @@ const blocks = new Set([
   ...["section", "summary", "table", "ul"],
 ]);
 const cells = new Set(["td", "th"]);
-/** Begin a line of their own, not a paragraph. */
-const lines = new Set(["li", "tr", "br", "option"]);
 
 export function htmlDocumentText(bytes: Uint8Array, job: Pick<ExtractJob, "maxTextChars">): string {
   return htmlText(decodeHtml(bytes), job);
@@ -22,7 +20,6 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
   const writer = new TextWriter(maxTextChars);
   let title = "";
   let inTitle = false;
-  let hasHeading = false;
   let skipDepth = 0;
   let preDepth = 0;
   let cellDepth = 0;
@@ -34,14 +31,14 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
       if (skipped.has(name)) skipDepth += 1;
       if (skipDepth > 0) return;
       const level = headingLevel.exec(name)?.[1];
-      if (level !== undefined) {
-        hasHeading = true;
-        writer.paragraph(`${"#".repeat(Number(level))} `);
-      } else if (name === "li") writer.line("- ");
+      if (level !== undefined) writer.paragraph(`${"#".repeat(Number(level))} `);
+      else if (name === "li") writer.line("- ");
       else if (cells.has(name)) {
         writer.cell();
         cellDepth += 1;
-      } else if (lines.has(name)) writer.line();
+      } else if (name === "tr") writer.row();
+      else if (name === "br") writer.lineBreak();
+      else if (name === "option") writer.line();
       else if (blocks.has(name)) breakOff();
       if (name === "pre") preDepth += 1;
     },
@@ -57,14 +54,14 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
       else if (skipDepth > 0) return;
       if (name === "pre") preDepth = Math.max(0, preDepth - 1);
       if (cells.has(name)) cellDepth = Math.max(0, cellDepth - 1);
-      if (name === "li" || cells.has(name) || headingLevel.test(name)) writer.endPrefix();
+      if (name === "li" || name === "tr" || headingLevel.test(name)) writer.endPrefix();
       if (blocks.has(name) || headingLevel.test(name)) breakOff();
     },
   });
   parser.end(html);
   const text = writer.end();
   const heading = title.replace(/\s+/g, " ").trim().slice(0, maxTitleChars);
-  return hasHeading || heading === "" || text === "" ? text : `# ${heading}\n\n${text}`;
+  return writer.hasHeading || heading === "" || text === "" ? text : `# ${heading}\n\n${text}`;
 }
 
 const maxTitleChars = 512;
@@ -79,6 +76,10 @@ class TextWriter {
   /** Blank space of code that the next text of it stands behind. */
   #codeBlank = "";
   #prefix = "";
+  /** The next cell is the row's first. */
+  #atRow = false;
+  /** A heading with text was written. */
+  hasHeading = false;
 
   constructor(maxChars: number) {
     this.#maxChars = maxChars;
@@ -97,18 +98,29 @@ class TextWriter {
     this.#codeBlank = "";
   }
 
+  /** At the beginning of an entry, a cell or a heading it breaks nothing. */
+  lineBreak(): void {
+    if (this.#prefix === "") this.line();
+  }
+
   blank(): void {
     this.#pending ||= " ";
     this.#codeBlank = "";
   }
 
+  row(): void {
+    this.line();
+    this.#atRow = true;
+  }
+
+  /** A bar before each cell but the row's first: those of empty ones stay, so that the others keep their columns. */
   cell(): void {
-    // The first cell of a row stands at the line's beginning.
-    if (this.#pending === "" || this.#pending === " ") this.#prefix = "| ";
+    if (!this.#atRow) this.#prefix += "| ";
+    this.#atRow = false;
     this.blank();
   }
 
-  /** A heading, an entry or a cell ended; when it had no text it leaves no sign of itself. */
+  /** A heading, an entry or a row ended; what had no text leaves no sign of itself. */
   endPrefix(): void {
     this.#prefix = "";
   }
@@ -140,6 +152,7 @@ class TextWriter {
   #writeNext(blank: string, own: string): void {
     this.#write((this.#parts.length === 0 ? "" : this.#pending) + this.#prefix + blank);
     this.#write(own);
+    this.hasHeading ||= this.#prefix.startsWith("#");
     this.#pending = "";
     this.#prefix = "";
     this.#codeBlank = "";

@@ -20,6 +20,7 @@ describe("HTML to text", () => {
   test("the title is the heading of a page that has none, and code keeps its lines", () => {
     expect(text("<title>A &lt;tag&gt;</title><p>x</p>")).toBe("# A <tag>\n\nx");
     expect(text("<title>A</title>")).toBe("");
+    expect(text('<title>A</title><h1><img src="logo.png"></h1><p>x</p>')).toBe("# A\n\nx");
     expect(text("<p>a</p><pre>if\n  b</pre><p>c")).toBe("a\n\nif\n  b\n\nc");
   });
 
@@ -34,6 +35,19 @@ describe("HTML to text", () => {
       }),
     );
     expect(text("<table><tr><td><pre>1\n2\n</pre><td><pre>a\n</pre></table>b")).toBe("1\n2 | a\n\nb");
+  });
+
+  test("an empty cell keeps its place before others of its row, in no other row or text", () => {
+    const rows = [
+      "<th><th>Mon<th>Tue",
+      "<td>Ann<td> <br> <td>5",
+      "<td>Bob<td>7<td>",
+      "<td><td><td>",
+      "<td><p></p><td><b>6</b>",
+    ];
+    const table = `<table>${rows.map((row) => `<tr>${row}`).join("\n")}</table>`;
+    expect(text(`${table}<p>after`)).toBe("| Mon | Tue\nAnn | | 5\nBob | 7\n| 6\n\nafter");
+    expect(text(`<table><tr><td>a<td>${table}<td>b</table>`)).toBe("a\n| Mon | Tue\nAnn | | 5\nBob | 7\n| 6 | b");
   });
 
   test("an entry of a list that begins with a paragraph is one too; an empty one is none", () => {
