@@ -181,10 +181,12 @@ export function decodeHtml(bytes: Uint8Array): string {
 }
 
 function charsetOf(bytes: Uint8Array): string {
-  const [first, second] = bytes;
+  const [first, second, third] = bytes;
+  if (first === 0xef && second === 0xbb && third === 0xbf) return "utf-8";
   if (first === 0xff && second === 0xfe) return "utf-16le";
   if (first === 0xfe && second === 0xff) return "utf-16be";
   const head = Buffer.from(bytes.subarray(0, 4_096)).toString("latin1");
   const named = /<meta\b[^>]{0,512}?charset\s*=\s*["']?\s*([\w.:-]{1,40})/i.exec(head)?.[1]?.toLowerCase();
-  return named === undefined || named === "utf8" ? "utf-8" : named;
+  // The element was found byte by byte, so this is no UTF-16, whatever it says.
+  return named === undefined || named === "utf8" || named.startsWith("utf-16") ? "utf-8" : named;
 }

@@ -81,6 +81,9 @@ describe("HTML to text", () => {
     expect(text(decodeHtml(latin))).toBe("café €");
     const utf16 = Buffer.from("\ufeff<p>né", "utf16le");
     expect(text(decodeHtml(utf16))).toBe("né");
+    // A mark counts more than what the document says, and what is read byte by byte is not UTF-16.
+    expect(text(decodeHtml(Buffer.from('\ufeff<meta charset="windows-1252"><p>né')))).toBe("né");
+    expect(text(decodeHtml(Buffer.from('<meta charset="utf-16"><p>né')))).toBe("né");
     expect(() => decodeHtml(Buffer.from([0x3c, 0x70, 0x3e, 0xff]))).toThrow("not valid UTF-8");
     expect(() => decodeHtml(Buffer.from('<meta charset="klingon">'))).toThrow("character set");
   });
