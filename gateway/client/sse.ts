@@ -1,3 +1,5 @@
+import { linesOf } from "./lines.ts";
+
 /** Server-sent events out of a byte stream (the WHATWG event stream format; `data`, `event` and `id`; lines end in
  * LF or CRLF, as every server of today ends them). */
 export interface SseEvent {
@@ -6,27 +8,25 @@ export interface SseEvent {
   readonly id?: string;
 }
 
-/** Longest line and longest event taken, in characters: a server that never ends one must not fill our memory. */
+/** Longest event taken, in characters: a server that never ends one must not fill our memory. */
 const maxEventChars = 16 * 1024 * 1024;
 
+/** @throws Error for a longer event */
 export async function* readSse(body: ReadableStream<Uint8Array>): AsyncGenerator<SseEvent> {
-  const decoder = new TextDecoder();
-  let pending = "";
   let lines: string[] = [];
-  for await (const chunk of body) {
-    pending += decoder.decode(chunk, { stream: true });
-    const parts = pending.split(/\r?\n/);
-    pending = parts.pop() ?? "";
-    if (pending.length > maxEventChars) throw new Error("the server sent an event without an end");
-    for (const line of parts) {
-      if (line !== "") {
-        lines.push(line);
-        continue;
-      }
-      const event = parseEvent(lines);
-      lines = [];
-      if (event !== undefined) yield event;
+  let charCount = 0;
+  for await (const line of linesOf(body, maxEventChars)) {
+    const text = line.endsWith("\r") ? line.slice(0, -1) : line;
+    if (text !== "") {
+      lines.push(text);
+      charCount += text.length;
+      if (charCount > maxEventChars) throw new Error("the server sent an event without an end");
+      continue;
     }
+    const event = parseEvent(lines);
+    lines = [];
+    charCount = 0;
+    if (event !== undefined) yield event;
   }
 }
 

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { readLines } from "../../gateway/client/lines.ts";
 import { readSse, type SseEvent } from "../../gateway/client/sse.ts";
 
 /** The bytes in pieces that end at the given places. */
@@ -35,6 +36,19 @@ test("both line ends mean the same", async () => {
     const text = ["data: a", "data: b", "", "data: c", "", ""].join(end);
     expect((await read(text)).map(({ data }) => data)).toEqual(["a\nb", "c"]);
   }
+});
+
+/** The same piece again and again. */
+const endlessly = (piece: string): ReadableStream<Uint8Array> => {
+  const bytes = new TextEncoder().encode(piece);
+  return new ReadableStream({ pull: (controller) => controller.enqueue(bytes) });
+};
+
+test("an event without an end is refused, of one line or of many", async () => {
+  const mib = 1024 * 1024;
+  await expect(Array.fromAsync(readSse(endlessly("x".repeat(mib))))).rejects.toThrow("without an end");
+  await expect(Array.fromAsync(readSse(endlessly(`data: ${"x".repeat(mib)}\n`)))).rejects.toThrow("without an end");
+  await expect(Array.fromAsync(readLines(endlessly("x".repeat(mib))))).rejects.toThrow("without an end");
 });
 
 test("where the bytes are cut makes no difference", async () => {
