@@ -21,6 +21,8 @@ export interface Automaton {
 
 const maxStates = 4_000;
 const maxRepeat = 1_000;
+/** Braces with two counts, some leading zeros among them. */
+const maxCountChars = 24;
 const lastCodePoint = 0x10ffff;
 const any: CodePoints = [
   [0, 0xd7ff],
@@ -150,7 +152,7 @@ class Parser {
 
   /** Greedy or not is one language. */
   #quantifier(): readonly [number, number] | undefined {
-    const [, braces] = /^\{(\d{1,4}(?:,\d{0,4})?)\}/.exec(this.#text.slice(this.#at, this.#at + 12).join("")) ?? [];
+    const [, braces] = /^\{(\d+(?:,\d*)?)\}/.exec(this.#text.slice(this.#at, this.#at + maxCountChars).join("")) ?? [];
     let counts: readonly [number, number] | undefined;
     if (braces !== undefined) {
       this.#at += braces.length + 2;
@@ -177,6 +179,10 @@ class Parser {
       return { from, to };
     }
     if ("*+?".includes(sign)) throw new PatternFault(`has a '${sign}' with nothing to repeat`);
+    // Other braces stand for themselves, as in JavaScript without its flag u.
+    if (sign === "{" && /^,?\d/.test(`${this.#next}${this.#text[this.#at + 1]}`)) {
+      throw new PatternFault("has a count in '{}' that is none, or has nothing to repeat");
+    }
     if (sign === ".") return this.#some(without(lineBreaks));
     if (sign === "[") return this.#some(this.#set());
     return this.#some(sign === "\\" ? this.#escape(false) : exactly(sign));

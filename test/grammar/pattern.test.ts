@@ -35,6 +35,22 @@ describe("a pattern takes what JavaScript's takes", () => {
     fc.assert(property, { numRuns: 150 });
   });
 
+  test("a count that is too high, or with nothing to repeat, is refused and not taken for text", () => {
+    for (const pattern of [
+      "a{1001}",
+      "a{10000}",
+      `a{1${"0".repeat(70)}}`,
+      "a{2,1}",
+      "a{,5}",
+      "a{1 }",
+      "{2}",
+      "a*{2}",
+    ]) {
+      expect(() => accepts({ pattern })).toThrow(/count/);
+    }
+    expect(["{}", "{x}", "a{x}", "x"].filter(accepts({ pattern: "^a?{x?}$" }))).toEqual(["{}", "{x}", "a{x}"]);
+  });
+
   test("within lengths, which count characters", () => {
     const isTaken = accepts({ pattern: "^(?:😀|ab)*$", minLength: 2, maxLength: 4 });
     const found = ["", "😀", "ab", "😀😀", "abab", "ab😀ab", "😀😀😀😀😀", "aba"].filter(isTaken);
