@@ -34,9 +34,10 @@ export function integerBetween(it: GrammarBuilder, bounds: NumberRange): Grammar
 
 /**
  * @param bounds integers
- * @returns undefined when there is no such number
+ * @returns undefined when there is no such number of at most 15 digits before its point
  */
 export function numberBetween(it: GrammarBuilder, bounds: NumberRange): GrammarSymbol | undefined {
+  if ((bounds.least?.value ?? 0) > greatest || (bounds.greatest?.value ?? 0) < -greatest) return undefined;
   const least = within(bounds.least ?? { value: -greatest, exclusive: false });
   const most = within(bounds.greatest ?? { value: greatest, exclusive: false });
   if (least.value > most.value) return undefined;
@@ -58,33 +59,47 @@ const within = ({ value, exclusive }: Bound): Bound =>
 
 /** Decimals from one bound of 0 or more to a greater one, or both the same number. */
 function decimals(it: GrammarBuilder, least: Bound, most: Bound): GrammarSymbol {
-  const places = Math.max(1, maxDigits - String(most.value).length);
-  const digit = range("0", "9");
-  const point = literal(".");
-  const fraction = it.rule([[], [...point, ...it.repeat("digit", [digit], 1, places)]]);
   const alternatives: Alternative[] = [];
   if (least.value < most.value) {
-    const above = it.rule([
-      [
-        ...[...point, ...it.repeat("zero", literal("0"), 0, places - 1), range("1", "9")],
-        ...it.repeat("digit", [digit], 0, 1),
-      ],
-    ]);
-    alternatives.push([...literal(String(least.value)), least.exclusive ? above : fraction]);
+    const [text, places] = [literal(String(least.value)), placesBehind(String(least.value).length)];
+    alternatives.push([...text, least.exclusive ? fractionAboveZero(it, places) : fraction(it, places)]);
   }
-  if (least.value + 1 < most.value) alternatives.push([wholes(it, least.value + 1, most.value - 1), fraction]);
+  for (const [digits, from, to] of byDigits(least.value + 1, most.value - 1)) {
+    const whole = it.rule(sameLength(it, String(from), String(to)));
+    alternatives.push([whole, fraction(it, placesBehind(digits))]);
+  }
   if (!most.exclusive) alternatives.push(literal(String(most.value)));
   return it.rule(alternatives);
 }
 
+/** One place behind 15 digits is not rounded to the next integer either. */
+const placesBehind = (digits: number): number => Math.max(1, maxDigits - digits);
+
+/** A point and digits, or nothing. */
+const fraction = (it: GrammarBuilder, places: number): GrammarSymbol =>
+  it.shared(`fraction ${places}`, () => [[], [...literal("."), ...it.repeat("digit", [range("0", "9")], 1, places)]]);
+
+/** A point and digits that are not all 0. */
+const fractionAboveZero = (it: GrammarBuilder, places: number): GrammarSymbol =>
+  it.shared(`fraction above 0 ${places}`, () => [[...literal("."), digitsAboveZero(it, places)]]);
+
+function digitsAboveZero(it: GrammarBuilder, most: number): GrammarSymbol {
+  return it.shared(`digits above 0 ${most}`, () => [
+    [range("1", "9"), ...it.repeat("digit", [range("0", "9")], 0, most - 1)],
+    ...(most > 1 ? [[...literal("0"), digitsAboveZero(it, most - 1)]] : []),
+  ]);
+}
+
 /** Integers from 0 up, without leading zeros. */
 function wholes(it: GrammarBuilder, from: number, to: number): GrammarSymbol {
-  const alternatives: Alternative[] = [];
-  for (let digits = String(from).length; digits <= String(to).length; digits++) {
-    const least = Math.max(from, digits === 1 ? 0 : 10 ** (digits - 1));
-    alternatives.push(...sameLength(it, String(least), String(Math.min(to, 10 ** digits - 1))));
+  return it.rule([...byDigits(from, to)].flatMap(([, least, most]) => sameLength(it, String(least), String(most))));
+}
+
+/** A range of integers from 0 up, cut where their texts become longer. */
+function* byDigits(from: number, to: number): Generator<readonly [digits: number, from: number, to: number]> {
+  for (let digits = String(from).length; from <= to && digits <= String(to).length; digits++) {
+    yield [digits, Math.max(from, digits === 1 ? 0 : 10 ** (digits - 1)), Math.min(to, 10 ** digits - 1)];
   }
-  return it.rule(alternatives);
 }
 
 /** Texts of digits from one to another of the same length. */

@@ -22,12 +22,35 @@ test("numbers keep to their bounds, and reach them", () => {
       const text = JSON.stringify(number);
       expect([text, bytes.accepts(grammar, text)]).toEqual([text, isValid(number)]);
       // Great numbers have fewer places, so that none is rounded beyond its bound.
-      if (range.type === "integer" || near.some((end) => Math.abs(end) > 10 ** 12)) continue;
-      const decimal = `${text === "0" && value < 0 ? "-0" : text}.25`;
+      if (range.type === "integer" || near.some((end) => Math.abs(end) > 10 ** 11)) continue;
+      const decimal = `${text === "0" && value < 0 ? "-0" : text}.125`;
       expect([decimal, bytes.accepts(grammar, decimal)]).toEqual([decimal, isValid(Number(decimal))]);
     }
   });
   fc.assert(property, { numRuns: 100 });
+});
+
+test("decimals have the places that 15 digits leave; above a bound, not zeros alone", () => {
+  const taken = (schema: object, texts: readonly string[]) => {
+    const grammar = schemaGrammar({ type: "number", ...schema });
+    return texts.filter((text) => bytes.accepts(grammar, text));
+  };
+  const prices = ["0", "19.99", "0.00000000000001", "1234567.89125", "123456789012345.5"];
+  expect(taken({ minimum: 0 }, [...prices, "-0.5", "123456789012345.55"])).toEqual(prices);
+  expect(taken({ maximum: 0 }, ["-19.99", "-0.05", "0", "0.05"])).toEqual(["-19.99", "-0.05", "0"]);
+  const above = ["0.125", "0.07052", "0.00000000000001", "0.12345678901234", "7.000"];
+  expect(taken({ exclusiveMinimum: 0 }, ["0", "0.0", "0.00000", ...above, "-0.1"])).toEqual(above);
+  expect(taken({ exclusiveMinimum: 0, exclusiveMaximum: 1 }, ["0.0", "0.9375", "1", "1.0"])).toEqual(["0.9375"]);
+});
+
+test("there is no number beyond 15 digits, where one is rounded beyond its bound", () => {
+  for (const type of ["integer", "number"]) {
+    for (const range of [{ minimum: 10 ** 15 }, { maximum: -1e21 }, { exclusiveMinimum: 1e21, maximum: 1e22 }]) {
+      expect(() => schemaGrammar({ type, ...range })).toThrow("no number between");
+    }
+    const widest = schemaGrammar({ type, minimum: -1e21, exclusiveMaximum: 1e21 });
+    expect(bytes.accepts(widest, "999999999999999")).toBe(true);
+  }
 });
 
 test("alternatives of which a value is one, by their types and by the kind that they name", () => {
