@@ -11,8 +11,8 @@ import type { Request } from "./request.ts";
 /** A tenant with so many requests in progress keeps the engine busy. */
 const busyRequests = 4;
 /**
- * Part of the prompt rows beside decodes that busy tenants get while another one is there. With all of them the other's
- * p99 to the first token is 1.8 times what it is alone instead of 1.4, and they get 5 % more done (`bench light-tenant`).
+ * Part of the prompt rows beside decodes that busy tenants get while another one is there. With all of them they get 5 to
+ * 10 % more done, and the other's p99 to the first token is 1.8 times what it is alone instead of 1.4 (`bench light-tenant`).
  */
 const sharedPart = 1 / 2;
 /** A tenant counts as there so long after its last request. */
