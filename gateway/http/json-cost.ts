@@ -1,13 +1,8 @@
 /** What a JSON text may cost whoever parses it and looks at what it holds. */
 import { ApiError } from "../errors.ts";
+import { endOfString, jsonSigns } from "../query/json-scan.ts";
 
-const quote = 0x22;
-const backslash = 0x5c;
-const openBrace = 0x7b;
-const closeBrace = 0x7d;
-const openBracket = 0x5b;
-const closeBracket = 0x5d;
-const comma = 0x2c;
+const { quote, comma, openBracket, closeBracket, openBrace, closeBrace } = jsonSigns;
 
 /**
  * Counts brackets and commas outside strings, so that nothing recursive ever meets a deep value, no parser builds
@@ -42,16 +37,4 @@ export function refuseCostlyJson(text: string, maxDepth: number, maxCommas: numb
       throw new ApiError("invalid_request", { message: `The body may have at most ${maxCommas} values.` });
     }
   }
-}
-
-/** Index of the quote that ends the string; the end of the text when there is none. Skips with indexOf, as most bytes are in strings. */
-function endOfString(text: string, start: number): number {
-  let end = text.indexOf('"', start);
-  while (end >= 0) {
-    let backslashes = 0;
-    while (text.charCodeAt(end - 1 - backslashes) === backslash && end - 1 - backslashes >= start) backslashes += 1;
-    if (backslashes % 2 === 0) return end;
-    end = text.indexOf('"', end + 1);
-  }
-  return text.length;
 }

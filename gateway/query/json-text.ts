@@ -1,5 +1,6 @@
 /** Text to values, with bounds on what the parsers of JSON and YAML may meet: both are native and fast, but not bounded. */
 import { refuse } from "./check.ts";
+import { endOfString, jsonSigns } from "./json-scan.ts";
 import { queryLimits } from "./limits.ts";
 
 /** @throws QueryError invalid_json, nesting_too_deep, invalid_value */
@@ -13,13 +14,7 @@ export function readJsonText(text: string): unknown {
   }
 }
 
-const quote = 0x22;
-const comma = 0x2c;
-const openBracket = 0x5b;
-const backslash = 0x5c;
-const closeBracket = 0x5d;
-const openBrace = 0x7b;
-const closeBrace = 0x7d;
+const { quote, comma, openBracket, closeBracket, openBrace, closeBrace } = jsonSigns;
 
 /** Counts what JSON is made of, strings skipped whole, so that no parser ever meets a deep value or builds millions. */
 function refuseCostlyJson(text: string): void {
@@ -37,16 +32,6 @@ function refuseCostlyJson(text: string): void {
     }
     if (tokens > queryLimits.jsonTokens) refuse("$", "has too many small values");
   }
-}
-
-/** Index of the quote that ends the string; the end of the text when there is none. */
-function endOfString(text: string, start: number): number {
-  for (let index = start; index < text.length; index++) {
-    const code = text.charCodeAt(index);
-    if (code === quote) return index;
-    if (code === backslash) index += 1;
-  }
-  return text.length;
 }
 
 const lessThan = String.raw`(?:<|\\x3c|\\u003c|\\U0000003c)`;
