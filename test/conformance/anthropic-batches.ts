@@ -1,7 +1,7 @@
 /** `@anthropic-ai/sdk`: batches of messages from their making to their results, pages of them, and over a restart. */
 import { beforeAll, describe, expect, test } from "bun:test";
 import Anthropic from "@anthropic-ai/sdk";
-import { answer, question, type Suite, texts, thrownBy } from "./suite.ts";
+import { answer, longSchema, question, type Suite, texts, thrownBy } from "./suite.ts";
 
 type Request = Anthropic.Messages.BatchCreateParams.Request;
 
@@ -55,7 +55,8 @@ export function anthropicBatches(suite: Suite): void {
 
     test("pages both ways, cancels and deletes", async () => {
       const messages = [{ role: "user", content: "Names:" }];
-      const endless = { max_tokens: 2_000, temperature: 1.9, messages };
+      const format = { type: "json_schema" as const, schema: longSchema };
+      const endless = { max_tokens: 2_000, messages, output_config: { format } };
       const slow = Array.from({ length: 40 }, (_, i) => request(`${i}`, endless));
       const running = await client.messages.batches.create({ requests: slow });
       for (let i = 0; i < 3; i++) await client.messages.batches.create({ requests: [request("one")] });

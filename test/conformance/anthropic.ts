@@ -3,7 +3,7 @@ import { beforeAll, describe, expect, test } from "bun:test";
 import Anthropic from "@anthropic-ai/sdk";
 import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
 import { z } from "zod";
-import { answer, choiceSchema, countingFetch, question, type Suite, texts, thrownBy } from "./suite.ts";
+import { answer, choiceSchema, countingFetch, longSchema, question, type Suite, texts, thrownBy } from "./suite.ts";
 
 const document = (data: string, fields: Partial<Anthropic.DocumentBlockParam> = {}): Anthropic.DocumentBlockParam => ({
   type: "document",
@@ -133,7 +133,8 @@ export function anthropic(suite: Suite): void {
     });
 
     test("aborts free the worker", async () => {
-      const endless = { ...params([]), temperature: 1.9, max_tokens: 20_000 };
+      const format = { type: "json_schema" as const, schema: longSchema };
+      const endless = { ...params([], { max_tokens: 20_000 }), output_config: { format } };
       const stream = client.messages.stream(endless);
       stream.once("text", () => stream.abort());
       expect(await thrownBy(stream.finalMessage())).toBeInstanceOf(Anthropic.APIUserAbortError);

@@ -6,7 +6,7 @@ import { OpenAI as LlamaIndexOpenAI } from "@llamaindex/openai";
 import { streamText } from "ai";
 import OpenAI from "openai";
 import type { ChatStreamParams } from "../support/openai.ts";
-import { answer, prompt, type Suite, thrownBy } from "./suite.ts";
+import { answer, longSchema, prompt, type Suite, thrownBy } from "./suite.ts";
 
 export function lostWorker(suite: Suite): void {
   describe("a worker that is lost", () => {
@@ -27,7 +27,6 @@ export function lostWorker(suite: Suite): void {
         };
         return thrownBy(reading());
       };
-      const schema = { type: "array", items: { type: "integer" }, minItems: 900 } as const;
       const chat: ChatStreamParams = { model, messages, max_tokens: maxTokens, stream: true, ...endless };
       const compatible = createOpenAICompatible({ name: "spangate", baseURL, apiKey });
       const langchain = new ChatOpenAI({
@@ -55,7 +54,7 @@ export function lostWorker(suite: Suite): void {
           () =>
             client.responses.create({
               ...{ model, input: "Names:", max_output_tokens: maxTokens, stream: true },
-              text: { format: { type: "json_schema", name: "numbers", schema } },
+              text: { format: { type: "json_schema", name: "numbers", schema: longSchema } },
             }),
           ({ type }) => type === "response.output_text.delta",
         ),

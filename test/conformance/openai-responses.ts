@@ -2,7 +2,7 @@
 import { beforeAll, describe, expect, test } from "bun:test";
 import OpenAI from "openai";
 import { createStore } from "../support/openai.ts";
-import { answer, choiceSchema, prompt, question, type Suite, texts, thrownBy } from "./suite.ts";
+import { answer, choiceSchema, longSchema, prompt, question, type Suite, texts, thrownBy } from "./suite.ts";
 
 export function openaiResponses(suite: Suite): void {
   describe("openai: responses", () => {
@@ -137,7 +137,8 @@ export function openaiResponses(suite: Suite): void {
     });
 
     test("abort, and errors by their field", async () => {
-      const stream = client.responses.stream({ ...params, stream: true, max_output_tokens: 5_000 });
+      const text = { format: { type: "json_schema" as const, name: "numbers", schema: longSchema } };
+      const stream = client.responses.stream({ ...params, stream: true, max_output_tokens: 5_000, text });
       stream.once("response.created", () => stream.abort());
       expect(await thrownBy(stream.finalResponse())).toBeInstanceOf(OpenAI.APIUserAbortError);
       await suite.untilNothingRuns();

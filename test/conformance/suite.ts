@@ -95,6 +95,14 @@ export const answer = "3057";
 /** The documents in the words of a client that knows no others than those of the conversation. */
 export const prompt = `${Object.values(texts).join("\n")}\n\n${question}`;
 
+/** A format that no answer ends before thousands of tokens: what is aborted in it has surely not ended by itself. */
+export const longSchema = {
+  type: "object",
+  properties: { numbers: { type: "array", items: { type: "integer" }, minItems: 900 } },
+  required: ["numbers"],
+  additionalProperties: false,
+} as const;
+
 /** JSON that any model writes, since the format leaves it nothing else. */
 export const choiceSchema = {
   type: "object",
