@@ -1,20 +1,38 @@
-/** What callers changed. Rows are added and, beyond a number of them, the oldest removed; none is ever altered. */
-import { and, eq, lt, or } from "drizzle-orm";
+/**
+ * What callers changed. Rows are added and, beyond a number of them, the oldest of the same actor removed; none is ever
+ * altered. An actor is a tenant, or the platform.
+ */
+import { and, eq, isNull, or, sql } from "drizzle-orm";
 import type { AuditEventId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
-import { auditEvents } from "./schema.ts";
+import { auditCounts, auditEvents } from "./schema.ts";
 
 export type AuditEventRow = typeof auditEvents.$inferSelect;
 
+/** Rows that one insertion removes at most, where a database has more of an actor than it may. */
+const removedAtOnce = 16;
+
+/** @param maxRows of the actor's */
 export function insertAuditEvent(db: Db, row: Omit<AuditEventRow, "seq">, maxRows: number): AuditEventRow {
   return db.transaction("insertAuditEvent", () =>
     db.statement("insertAuditEvent", (orm) => {
       const inserted = orm.insert(auditEvents).values(row).returning().get();
-      orm
-        .delete(auditEvents)
-        .where(lt(auditEvents.seq, inserted.seq - maxRows + 1))
-        .run();
+      const actor = row.actorTenantId ?? "";
+      const counted = orm.select().from(auditCounts).where(eq(auditCounts.actor, actor)).get();
+      const surplus = (counted?.rowCount ?? 0) - maxRows;
+      if (surplus <= 0) return inserted;
+      const same =
+        row.actorTenantId === null
+          ? isNull(auditEvents.actorTenantId)
+          : eq(auditEvents.actorTenantId, row.actorTenantId);
+      const oldest = orm
+        .select({ seq: auditEvents.seq })
+        .from(auditEvents)
+        .where(same)
+        .orderBy(auditEvents.seq)
+        .limit(Math.min(surplus, removedAtOnce));
+      orm.delete(auditEvents).where(sql`${auditEvents.seq} in ${oldest}`).run();
       return inserted;
     }),
   );

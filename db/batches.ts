@@ -1,4 +1,4 @@
-import { and, asc, count, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
+import { and, asc, between, count, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
 import type { SQLiteColumn } from "drizzle-orm/sqlite-core";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -15,8 +15,8 @@ type NewBatch = Pick<
   // Of one whose lines were checked before.
   Partial<Pick<BatchRow, "status" | "total" | "inProgressAt">>;
 
-const openStates: readonly BatchStatus[] = ["validating", "in_progress", "finalizing", "cancelling"];
-const isOpen = inArray(batches.status, [...openStates]);
+export const openBatchStates: readonly BatchStatus[] = ["validating", "in_progress", "finalizing", "cancelling"];
+const isOpen = inArray(batches.status, [...openBatchStates]);
 
 /**
  * Of those that have ended the newest stay.
@@ -32,7 +32,7 @@ export function insertBatch(db: Db, row: NewBatch, keptPerTenant: number): Batch
         .returning()
         .get();
       orm.run(sql`delete from batches where tenant_id = ${row.tenantId}
-        and status in ('failed', 'completed', 'expired', 'cancelled') and seq <= coalesce(
+        and status in ('failed', 'completed', 'expired', 'cancelled') and results_left = 0 and seq <= coalesce(
           (select seq from batches where tenant_id = ${row.tenantId} order by seq desc limit 1 offset ${keptPerTenant}),
           0)`);
       return inserted;
@@ -40,12 +40,14 @@ export function insertBatch(db: Db, row: NewBatch, keptPerTenant: number): Batch
   });
 }
 
+const isVisible = sql`not exists (select 1 from tenants where id = ${batches.tenantId} and status = 'deleting')`;
+
 export function findBatch(db: Db, tenantId: TenantId, id: BatchRow["id"]): BatchRow | undefined {
   return db.statement("findBatch", (orm) =>
     orm
       .select()
       .from(batches)
-      .where(and(eq(batches.id, id), eq(batches.tenantId, tenantId)))
+      .where(and(eq(batches.id, id), eq(batches.tenantId, tenantId), isVisible))
       .get(),
   );
 }
@@ -65,7 +67,9 @@ export function listBatches(
     orm
       .select()
       .from(batches)
-      .where(and(eq(batches.tenantId, tenantId), inArray(batches.endpoint, [...range.endpoints]), page.where))
+      .where(
+        and(eq(batches.tenantId, tenantId), isVisible, inArray(batches.endpoint, [...range.endpoints]), page.where),
+      )
       .orderBy(page.orderBy)
       .limit(range.limit + 1)
       .all(),
@@ -84,16 +88,29 @@ export function countOpenBatches(db: Db, tenantId: TenantId): number {
   return row?.n ?? 0;
 }
 
-/** The oldest in one of these states, of a tenant that is not among `busyTenantIds`. */
+/** Of a tenant's, the oldest in one of these states. */
 export function nextBatch(
   db: Db,
+  tenantId: TenantId,
   states: readonly BatchStatus[],
-  busyTenantIds: readonly TenantId[] = [],
+  exceptSeqs: readonly number[] = [],
 ): BatchRow | undefined {
-  const waiting = and(inArray(batches.status, [...states]), notInArray(batches.tenantId, [...busyTenantIds]));
-  return db.statement("nextBatch", (orm) =>
-    orm.select().from(batches).where(waiting).orderBy(asc(batches.seq)).limit(1).get(),
+  const wanted = and(
+    eq(batches.tenantId, tenantId),
+    inArray(batches.status, [...states]),
+    notInArray(batches.seq, [...exceptSeqs]),
   );
+  return db.statement("nextBatch", (orm) =>
+    orm.select().from(batches).where(wanted).orderBy(asc(batches.seq)).limit(1).get(),
+  );
+}
+
+/** Who has batches that have not ended. */
+export function listBatchTenants(db: Db): readonly TenantId[] {
+  const rows = db.statement("listBatchTenants", (orm) =>
+    orm.selectDistinct({ tenantId: batches.tenantId }).from(batches).where(isOpen).all(),
+  );
+  return rows.map(({ tenantId }) => tenantId);
 }
 
 /** @returns the batch as it is now; undefined when it was in none of the states */
@@ -151,10 +168,11 @@ export function recordResult(db: Db, seq: number, result: NewBatchResult): boole
   );
 }
 
-/** Numbers of the lines that have a result. */
-export function listDoneLines(db: Db, seq: number): readonly number[] {
+/** Numbers of the lines from `first` to `last` that have a result. */
+export function listDoneLines(db: Db, seq: number, first: number, last: number): readonly number[] {
+  const range = and(eq(batchResults.batchSeq, seq), between(batchResults.line, first, last));
   const rows = db.statement("listDoneLines", (orm) =>
-    orm.select({ line: batchResults.line }).from(batchResults).where(eq(batchResults.batchSeq, seq)).all(),
+    orm.select({ line: batchResults.line }).from(batchResults).where(range).all(),
   );
   return rows.map(({ line }) => line);
 }
@@ -184,19 +202,48 @@ export function walkResults(
   );
 }
 
-/** The batch's last state; its results stand in files now. @returns false when it is gone */
+/** The batch's last state; its results stand in files now, and go with the sweep. @returns false when it is gone */
 export function endBatch(db: Db, seq: number, change: Parameters<typeof updateBatch>[3]): boolean {
-  return db.transaction("endBatch", () => {
-    const ended = updateBatch(db, seq, openStates, change);
-    db.statement("removeResults", (orm) => orm.delete(batchResults).where(eq(batchResults.batchSeq, seq)).run());
-    return ended !== undefined;
-  });
+  return updateBatch(db, seq, openBatchStates, { ...change, resultsLeft: true }) !== undefined;
+}
+
+const sweptRows = 64;
+
+/**
+ * Takes away some results of a batch that has ended: one at least, and no more than have `maxBytes` together.
+ * @param seq undefined: of any
+ * @returns false when none is left
+ */
+export function sweepResults(db: Db, maxBytes: number, seq?: number): boolean {
+  return db.transaction("sweepResults", () =>
+    db.statement("sweepResults", (orm) => {
+      const ended = and(eq(batches.resultsLeft, true), seq === undefined ? undefined : eq(batches.seq, seq));
+      const batch = orm.select({ seq: batches.seq }).from(batches).where(ended).limit(1).get();
+      if (batch === undefined) return false;
+      const rows = orm
+        .select({ line: batchResults.line, bytes: sql<number>`octet_length(${batchResults.body})` })
+        .from(batchResults)
+        .where(eq(batchResults.batchSeq, batch.seq))
+        .limit(sweptRows)
+        .all();
+      let bytes = 0;
+      const fits = rows.filter((row, index) => {
+        bytes += row.bytes;
+        return index === 0 || bytes <= maxBytes;
+      });
+      const lines = fits.map(({ line }) => line);
+      const own = and(eq(batchResults.batchSeq, batch.seq), inArray(batchResults.line, lines));
+      if (lines.length > 0) orm.delete(batchResults).where(own).run();
+      else orm.update(batches).set({ resultsLeft: false }).where(eq(batches.seq, batch.seq)).run();
+      return true;
+    }),
+  );
 }
 
 /** @returns false when it has not ended */
 export function removeBatch(db: Db, seq: number): boolean {
   return db.statement("removeBatch", (orm) => {
-    const ended = notInArray(batches.status, [...openStates]);
+    const ended = notInArray(batches.status, [...openBatchStates]);
     const removed = orm.delete(batches).where(and(eq(batches.seq, seq), ended));
     return removed.returning({ seq: batches.seq }).get() !== undefined;
   });

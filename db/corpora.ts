@@ -1,4 +1,4 @@
-import { and, count, eq, exists, inArray, isNotNull, isNull, ne, or, sql, sum } from "drizzle-orm";
+import { and, count, eq, exists, inArray, isNull, ne, or, sql, sum } from "drizzle-orm";
 import { freeUnzeroed } from "./free-space.ts";
 import { createFullText, dropFullText, fullTextBlocks } from "./fts.ts";
 import type { CorpusId, TenantId } from "./ids.ts";
@@ -174,43 +174,47 @@ export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
 /** An index with more blocks (4 kB each) would take too long to be zeroed while it is dropped. */
 const mostBlocksZeroed = 500;
 
+/** Names of the schema are in no order, so it is read once for all corpora, however many there are. */
+const indexedCorpora = `select cast(substr(name, 5) as integer) as seq from sqlite_schema
+  where type = 'table' and name glob 'fts_[0-9]*'`;
+
 /**
- * Drops the indexes of deleted corpora: nobody searches them any more, and they go faster as a whole than one fragment
- * after the other. Call `zeroFreeSpace` after it.
- * @returns false: there was none
+ * Drops the indexes of a tenant's deleted corpora, one after the other, so that the caller decides how long it stays on the event
+ * loop: nobody searches them any more, and they go faster as a whole than one fragment after the other. Call
+ * `zeroFreeSpace` after it.
  */
-export function dropDeletedIndexes(db: Db, mostZeroed = mostBlocksZeroed): boolean {
-  let dropped = false;
-  const deleted = db.statement("listDeletedCorpora", (orm) =>
-    orm.select({ seq: corpora.seq }).from(corpora).where(isNotNull(corpora.deletedAt)).all(),
+export function* dropDeletedIndexes(db: Db, tenantId: TenantId, mostZeroed = mostBlocksZeroed): Generator<void> {
+  const sql = `select seq from corpora
+    where tenant_id = ? and deleted_at is not null and seq in (${indexedCorpora}) order by seq`;
+  const deleted = db.statement("listDeletedIndexes", () =>
+    db.client.query<{ seq: number }, [string]>(sql).all(tenantId),
   );
   for (const { seq } of deleted) {
     const blocks = fullTextBlocks(db, seq, mostZeroed + 1);
     if (blocks === undefined) continue;
-    dropped = true;
     const drop = (): void => {
       dropFullText(db, seq);
       dropVectors(db, seq);
     };
     if (blocks > mostZeroed) freeUnzeroed(db, "dropDeletedIndexes", drop);
     else db.transaction("dropDeletedIndexes", drop);
+    yield;
   }
-  return dropped;
 }
 
 const filesPerPiece = 64;
 
 /**
- * Removes some fragments of a deleted corpus, whose indexes are dropped, and the rows of files that have none left.
+ * Removes some fragments of a tenant's deleted corpora, whose indexes are dropped, and the rows of files that have none left.
  * @param limit of fragments
- * @returns false: no deleted corpus has any file left
+ * @returns false: no deleted corpus of the tenant's has any file left
  */
-export function removeDeletedFiles(db: Db, limit: number): boolean {
+export function removeDeletedFiles(db: Db, tenantId: TenantId, limit: number): boolean {
   return db.transaction("removeDeletedFiles", () =>
     db.statement("removeDeletedFiles", () => {
       const select = `select cf.seq from corpora c cross join corpus_files cf on cf.corpus_id = c.id
-        where c.deleted_at is not null limit ?`;
-      const seqs = db.client.query<{ seq: number }, [number]>(select).all(filesPerPiece);
+        where c.tenant_id = ? and c.deleted_at is not null limit ?`;
+      const seqs = db.client.query<{ seq: number }, [string, number]>(select).all(tenantId, filesPerPiece);
       if (seqs.length === 0) return false;
       const files = JSON.stringify(seqs.map(({ seq }) => seq));
       const fragments = `delete from fragments where seq in (
@@ -225,20 +229,32 @@ export function removeDeletedFiles(db: Db, limit: number): boolean {
   );
 }
 
-/** Removes deleted corpora whose files are swept. */
-export function removeSweptCorpora(db: Db): void {
-  dropDeletedIndexes(db);
-  db.statement("removeSweptCorpora", (orm) => {
-    const remaining = orm.select({ one: sql`1` }).from(corpusFiles).where(eq(corpusFiles.corpusId, corpora.id));
-    return orm
-      .delete(corpora)
-      .where(and(isNotNull(corpora.deletedAt), sql`not ${exists(remaining)}`))
-      .run();
-  });
+/**
+ * Removes some of a tenant's deleted corpora whose files are swept and whose indexes are dropped.
+ * @returns false: there was none
+ */
+export function removeSweptCorpora(db: Db, tenantId: TenantId, limit: number): boolean {
+  const swept = `delete from corpora where seq in (
+    select seq from corpora c where tenant_id = ? and deleted_at is not null and seq not in (${indexedCorpora})
+    and not exists (select 1 from corpus_files cf where cf.corpus_id = c.id) limit ?)`;
+  return db.statement(
+    "removeSweptCorpora",
+    () => db.client.query<never, [string, number]>(swept).run(tenantId, limit).changes > 0,
+  );
 }
 
 export function insertGrant(db: Db, corpusId: CorpusId, tenantId: TenantId, createdAt: number): void {
   db.statement("insertGrant", (orm) =>
     orm.insert(corpusGrants).values({ corpusId, tenantId, createdAt }).onConflictDoNothing().run(),
   );
+}
+
+/** Who has something that is deleted and not swept yet, or is deleted. */
+export function listSweepTenants(db: Db): readonly TenantId[] {
+  const sql = `select id from tenants where status = 'deleting'
+    union select tenant_id from corpora where deleted_at is not null
+    union select tenant_id from files where deleted_at is not null
+    union select tenant_id from corpus_files where status = 'deleting'
+    union select tenant_id from batches where results_left = 1`;
+  return db.statement("listSweepTenants", () => db.client.query<{ id: TenantId }, []>(sql).all()).map(({ id }) => id);
 }

@@ -1,4 +1,4 @@
-import { and, count, eq, gt, inArray, ne, sql } from "drizzle-orm";
+import { and, count, eq, gt, inArray, ne, notInArray, sql } from "drizzle-orm";
 import { type FileCounts, fileCountsOf } from "./corpora.ts";
 import type { CorpusId, FileBatchId, FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -128,16 +128,25 @@ export function countPendingFiles(db: Db, tenantId: TenantId): number {
 
 /**
  * The oldest file to ingest of the next tenant after `afterTenantId` that has one.
- * @param exceptSeq a file that is being ingested already
+ * @param exceptSeqs files that are being ingested already
  */
-export function nextPendingFile(db: Db, afterTenantId: string, exceptSeq = 0): CorpusFileRow | undefined {
+export function nextPendingFile(
+  db: Db,
+  afterTenantId: string,
+  exceptSeqs: readonly number[] = [],
+): CorpusFileRow | undefined {
   const pending = eq(corpusFiles.status, "in_progress");
   return db.statement("nextPendingFile", (orm) =>
     orm
       .select()
       .from(corpusFiles)
       .where(
-        and(pending, gt(corpusFiles.tenantId, afterTenantId as TenantId), ne(corpusFiles.seq, exceptSeq), ofLiveCorpus),
+        and(
+          pending,
+          gt(corpusFiles.tenantId, afterTenantId as TenantId),
+          notInArray(corpusFiles.seq, [...exceptSeqs]),
+          ofLiveCorpus,
+        ),
       )
       .orderBy(corpusFiles.tenantId, corpusFiles.seq)
       .limit(1)
@@ -205,13 +214,20 @@ export function markCorpusFileDeleting(db: Db, seq: number): void {
   );
 }
 
-/** Deleted by itself: those of deleted corpora go with their corpus. */
-export function nextDeletingFile(db: Db, afterSeq = 0): CorpusFileRow | undefined {
+/** Of a tenant's, deleted by itself: those of deleted corpora go with their corpus. */
+export function nextDeletingFile(db: Db, tenantId: TenantId, afterSeq = 0): CorpusFileRow | undefined {
   return db.statement("nextDeletingFile", (orm) =>
     orm
       .select()
       .from(corpusFiles)
-      .where(and(eq(corpusFiles.status, "deleting"), gt(corpusFiles.seq, afterSeq), ofLiveCorpus))
+      .where(
+        and(
+          eq(corpusFiles.tenantId, tenantId),
+          sql`${corpusFiles.status} = 'deleting'`,
+          gt(corpusFiles.seq, afterSeq),
+          ofLiveCorpus,
+        ),
+      )
       .orderBy(corpusFiles.seq)
       .limit(1)
       .get(),

@@ -1,4 +1,4 @@
-import { and, eq, inArray, isNotNull, isNull, notExists, sql } from "drizzle-orm";
+import { and, eq, gt, inArray, isNotNull, isNull, notExists, type SQL, sql } from "drizzle-orm";
 import type { FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
@@ -9,6 +9,13 @@ export type FileRow = typeof files.$inferSelect;
 type NewFile = Omit<FileRow, "seq" | "deletedAt">;
 
 const visible = isNull(files.deletedAt);
+/** Files of a tenant that is gone are marked in pieces, and found by nobody before that. */
+const visibleTo = (tenantId: TenantId): SQL | undefined =>
+  and(
+    eq(files.tenantId, tenantId),
+    visible,
+    sql`not exists (select 1 from tenants where id = ${tenantId} and status = 'deleting')`,
+  );
 
 /**
  * Inserts, or answers the row that the tenant already has of the same content, name and purpose.
@@ -32,11 +39,10 @@ export function findFileByContent(
       .from(files)
       .where(
         and(
-          eq(files.tenantId, key.tenantId),
+          visibleTo(key.tenantId),
           eq(files.sha256, key.sha256),
           eq(files.filename, key.filename),
           eq(files.purpose, key.purpose),
-          visible,
         ),
       )
       .get(),
@@ -48,7 +54,7 @@ export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | unde
     orm
       .select()
       .from(files)
-      .where(and(eq(files.id, id), eq(files.tenantId, tenantId), visible))
+      .where(and(eq(files.id, id), visibleTo(tenantId)))
       .get(),
   );
 }
@@ -59,7 +65,7 @@ export function findFiles(db: Db, tenantId: TenantId, ids: readonly FileId[]): r
     orm
       .select()
       .from(files)
-      .where(and(inArray(files.id, [...ids]), eq(files.tenantId, tenantId), visible))
+      .where(and(inArray(files.id, [...ids]), visibleTo(tenantId)))
       .all(),
   );
 }
@@ -75,7 +81,7 @@ export function listFiles(
     orm
       .select()
       .from(files)
-      .where(and(eq(files.tenantId, tenantId), visible, purpose, page.where))
+      .where(and(visibleTo(tenantId), purpose, page.where))
       .orderBy(page.orderBy)
       .limit(range.limit + 1)
       .all(),
@@ -100,21 +106,42 @@ export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: num
   );
 }
 
-export function listDeletedFileIds(db: Db, limit: number): readonly FileId[] {
-  const rows = db.statement("listDeletedFileIds", (orm) =>
-    orm.select({ id: files.id }).from(files).where(isNotNull(files.deletedAt)).limit(limit).all(),
-  );
-  return rows.map((row) => row.id);
+/** Marks some files of a tenant that is gone. @returns whether any may be left */
+export function deleteFilesOfGoneTenant(db: Db, tenantId: TenantId, now: number, limit: number): boolean {
+  return db.statement("deleteFilesOfGoneTenant", () => {
+    const some = `update files set deleted_at = ?1 where seq in (
+      select f.seq from tenants t cross join files f indexed by files_by_content on f.tenant_id = t.id
+      where t.id = ?2 and t.status = 'deleting' and f.deleted_at is null limit ?3)`;
+    return db.client.query<never, [number, string, number]>(some).run(now, tenantId, limit).changes > 0;
+  });
 }
 
-/** Deleted files that are in no corpus any more, so that their rows can go. */
-export function listSweptFileIds(db: Db, limit: number): readonly FileId[] {
+/** The tenant's, after `afterSeq`. */
+export function listDeletedFiles(
+  db: Db,
+  tenantId: TenantId,
+  afterSeq: number,
+  limit: number,
+): readonly Pick<FileRow, "seq" | "id">[] {
+  return db.statement("listDeletedFiles", (orm) =>
+    orm
+      .select({ seq: files.seq, id: files.id })
+      .from(files)
+      .where(and(eq(files.tenantId, tenantId), isNotNull(files.deletedAt), gt(files.seq, afterSeq)))
+      .orderBy(files.seq)
+      .limit(limit)
+      .all(),
+  );
+}
+
+/** Deleted files of the tenant that are in no corpus any more, so that their rows can go. */
+export function listSweptFileIds(db: Db, tenantId: TenantId, limit: number): readonly FileId[] {
   const rows = db.statement("listSweptFileIds", (orm) => {
     const places = orm.select({ one: sql`1` }).from(corpusFiles).where(eq(corpusFiles.fileId, files.id));
     return orm
       .select({ id: files.id })
       .from(files)
-      .where(and(isNotNull(files.deletedAt), notExists(places)))
+      .where(and(eq(files.tenantId, tenantId), isNotNull(files.deletedAt), notExists(places)))
       .limit(limit)
       .all();
   });

@@ -10,26 +10,43 @@ const pagesPerPiece = 256;
 /** All of `work`, or nothing: drops tables fast; what they held stays in the file until `zeroFreeSpace` has ended. */
 export function freeUnzeroed(db: Db, name: string, work: () => void): void {
   const drop = (): void => {
-    db.statement("noteFreeSpace", () => db.client.run("create table if not exists free_space (zeros blob)"));
+    db.statement("noteFreeSpace", () => {
+      db.client.run("create table if not exists free_space (zeros blob)");
+      // A row without zeros: there is space that is to be overwritten.
+      db.client.run("insert into free_space (zeros) values (null)");
+    });
     work();
   };
   unzeroed(db, () => db.transaction(name, drop));
 }
 
-/** Lazily, so that the caller decides how long it stays on the event loop. */
+/** Lazily, so that the caller decides how long it stays on the event loop: more may be freed meanwhile. */
 export function* zeroFreeSpace(db: Db): Generator<void> {
-  const isDue = "select 1 from sqlite_schema where name = 'free_space'";
-  if (db.statement("isFreeSpaceDue", () => db.client.query(isDue).get()) === null) return;
+  const table = "select 1 from sqlite_schema where name = 'free_space'";
+  if (db.statement("findFreeSpace", () => db.client.query(table).get()) === null) return;
+  for (;;) {
+    yield* overwriteFreePages(db);
+    // What was freed since the overwriting ended has a row of its own.
+    const end = (): boolean => {
+      if (db.client.query("select 1 from free_space limit 1").get() !== null) return false;
+      db.client.run("drop table free_space");
+      return true;
+    };
+    if (db.transaction("endFreeSpace", end)) return;
+  }
+}
+
+function* overwriteFreePages(db: Db): Generator<void> {
+  db.statement("beginFreeSpace", () => db.client.run("delete from free_space where zeros is null"));
   for (let pages = freePages(db); pages > 0; pages = freePages(db)) {
     const bytes = Math.min(pages, pagesPerPiece) * pageBytes(db);
     db.unsynced(() => db.statement("fillFreeSpace", () => insertZeros(db, bytes)));
     yield;
   }
-  const remove = "delete from free_space where rowid = (select max(rowid) from free_space)";
+  const remove = "delete from free_space where rowid = (select max(rowid) from free_space where zeros is not null)";
   const removeOne = () => db.statement("emptyFreeSpace", () => db.client.query(remove).run().changes);
   // They are zeros already.
   while (unzeroed(db, () => db.unsynced(removeOne)) > 0) yield;
-  db.statement("endFreeSpace", () => db.client.run("drop table free_space"));
 }
 
 function insertZeros(db: Db, bytes: number): void {

@@ -11,16 +11,23 @@ import type { Db } from "./open.ts";
 
 /** Words of a query that are looked up; further ones are ignored. */
 export const maxSearchTerms = 64;
-/** Fragments that one search ranks: ranking takes some 3 µs each, and it holds the event loop. */
+/** Fragments that one search ranks: ranking takes some 1 to 3 µs each. */
 const maxCandidates = 10_000;
+/** Fragments that are looked at, ranked or not, between two turns of the event loop. */
+const fragmentsPerPiece = 10_000;
 
 export interface SearchHit extends Hit {
   /** FTS5's bm25 with its sign turned: higher is better, more than 0. */
   readonly bm25: number;
 }
 
-interface RankedRow extends HitRow {
-  readonly rank: number;
+/** FTS5's rank is lower the better. */
+type Ranked = readonly [seq: number, rank: number];
+
+/** What is searched for, and the fragments that have any of it, counted for each term up to `maxCandidates`. */
+interface Selection {
+  readonly terms: readonly string[];
+  readonly candidates: number;
 }
 
 function tableOf(corpusSeq: number): string {
@@ -75,62 +82,106 @@ export function unindexFragment(
 }
 
 /**
- * Best fragments of a corpus, best first; ties by age. Only completed files' fragments are seen.
+ * Best fragments of a corpus, best first; ties by age. Only completed files' fragments are seen. Lazily, so that the
+ * caller decides how long it stays on the event loop: what is deleted between two pieces may be among what is found.
  * @param corpusFileSeqs when given, only fragments of these files
  */
-export function searchFullText(
+export function* searchFullText(
   db: Db,
   corpusSeq: number,
   query: string,
   limit: number,
   corpusFileSeqs?: readonly number[],
-): readonly SearchHit[] {
+): Generator<void, readonly SearchHit[]> {
   const table = tableOf(corpusSeq);
-  const terms = selectiveTerms(db, table, searchTerms(query));
+  const { terms, candidates } = yield* selectiveTerms(db, table, searchTerms(query));
   if (terms.length === 0 || limit < 1) return [];
-  const filter = corpusFileSeqs === undefined ? "" : "and cf.seq in (select value from json_each(?))";
+  const files = corpusFileSeqs === undefined ? [] : [JSON.stringify(corpusFileSeqs)];
+  const filter = files.length === 0 ? "" : "and cf.seq in (select value from json_each(?))";
   // From the index to the rows (cross join keeps that order): what is invisible or filtered out is not ranked and
-  // takes no candidate's place. Texts are fetched for the best only.
+  // takes no candidate's place.
   const sql = `
-    select ${hitColumns}, best.rank
-    from (
-      select seq, rank from (
-        select ${table}.rowid as seq, bm25(${table}) as rank
-        from ${table} cross join fragments f on f.seq = ${table}.rowid
-        cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
-        where ${table} match ? ${filter} limit ${maxCandidates}
-      ) order by rank, seq limit ?
-    ) best
-    join fragments f on f.seq = best.seq
-    join corpus_files cf on cf.seq = f.corpus_file_seq
-    join files fi on fi.id = cf.file_id
-    order by best.rank, best.seq`;
+    select ${table}.rowid, bm25(${table})
+    from ${table} cross join fragments f on f.seq = ${table}.rowid
+    cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+    where ${table} match ? and ${table}.rowid > ? and ${table}.rowid <= ? ${filter} limit ?`;
   const match = matchExpression(terms);
-  const parameters = corpusFileSeqs === undefined ? [match, limit] : [match, JSON.stringify(corpusFileSeqs), limit];
-  const rows = db.statement("searchFullText", () =>
-    db.client.query<RankedRow, (string | number)[]>(sql).all(...parameters),
+  let best: Ranked[] = [];
+  const isOnePiece = candidates <= fragmentsPerPiece;
+  for (let left = maxCandidates, after = 0; left > 0; ) {
+    const last = isOnePiece ? Number.MAX_SAFE_INTEGER : endOfPiece(db, table, match, after);
+    if (last === undefined) break;
+    const piece = db.statement("searchFullText", () =>
+      db.client.query<never, (string | number)[]>(sql).values(match, after, last, ...files, left),
+    );
+    best = bestOf(best, piece as unknown as readonly Ranked[], limit);
+    if (isOnePiece) break;
+    left -= piece.length;
+    after = last;
+    yield;
+  }
+  return hitsOf(db, best);
+}
+
+function bestOf(best: readonly Ranked[], piece: readonly Ranked[], limit: number): Ranked[] {
+  const isBefore = (a: Ranked, b: Ranked): boolean => a[1] < b[1] || (a[1] === b[1] && a[0] < b[0]);
+  const kept = [...best];
+  for (const one of piece) {
+    const last = kept[limit - 1];
+    if (last !== undefined && !isBefore(one, last)) continue;
+    const place = kept.findIndex((other) => isBefore(one, other));
+    kept.splice(place < 0 ? kept.length : place, 0, one);
+    kept.length = Math.min(kept.length, limit);
+  }
+  return kept;
+}
+
+/** The last of the next matches that are looked at together. */
+function endOfPiece(db: Db, table: string, match: string, after: number): number | undefined {
+  const sql = `select max(seq) as last from (
+    select rowid as seq from ${table} where ${table} match ? and rowid > ? order by rowid limit ${fragmentsPerPiece})`;
+  const row = db.statement("endOfPiece", () =>
+    db.client.query<{ last: number | null }, [string, number]>(sql).get(match, after),
   );
-  return rows.map((row) => ({ ...hitOf(row), bm25: -row.rank }));
+  return row?.last ?? undefined;
+}
+
+/** Of those that are still there. */
+function hitsOf(db: Db, best: readonly Ranked[]): readonly SearchHit[] {
+  const sql = `
+    select ${hitColumns} from json_each(?) best
+    join fragments f on f.seq = best.value
+    join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
+    join files fi on fi.id = cf.file_id`;
+  const seqs = JSON.stringify(best.map(([seq]) => seq));
+  const rows = db.statement("fetchHits", () => db.client.query<HitRow, [string]>(sql).all(seqs));
+  const found = new Map(rows.map((row) => [row.seq, row]));
+  return best.flatMap(([seq, rank]) => {
+    const row = found.get(seq);
+    return row === undefined ? [] : [{ ...hitOf(row), bm25: -rank }];
+  });
 }
 
 /**
  * The rarest terms, as many as together find no more than `maxCandidates` fragments, and at least one that is
  * found at all. What is left out occurs in so many fragments that it hardly tells them apart.
  */
-function selectiveTerms(db: Db, table: string, terms: readonly string[]): readonly string[] {
+function* selectiveTerms(db: Db, table: string, terms: readonly string[]): Generator<void, Selection> {
   const sql = `select count(*) as n from (select 1 from ${table} where ${table} match ? limit ${maxCandidates})`;
-  const counted = terms.map((term) => {
+  const counted: { readonly term: string; readonly count: number }[] = [];
+  for (const term of terms) {
     const row = db.statement("countMatches", () => db.client.query<{ n: number }, [string]>(sql).get(term));
-    return { term, count: row?.n ?? 0 };
-  });
+    counted.push({ term, count: row?.n ?? 0 });
+    yield;
+  }
   const selected: string[] = [];
   let candidates = 0;
   for (const { term, count } of counted.filter((one) => one.count > 0).sort((a, b) => a.count - b.count)) {
+    if (candidates + count > maxCandidates && selected.length > 0) break;
     candidates += count;
-    if (candidates > maxCandidates && selected.length > 0) break;
     selected.push(term);
   }
-  return selected;
+  return { terms: selected, candidates };
 }
 
 const unspacedScripts =

@@ -1,4 +1,4 @@
-import { and, asc, count, eq, inArray, isNull, notInArray } from "drizzle-orm";
+import { and, asc, count, eq, inArray, isNull } from "drizzle-orm";
 import type { CorpusId, JobId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { jobs } from "./schema.ts";
@@ -48,20 +48,25 @@ export function countOpenJobs(db: Db, tenantId: TenantId): number {
   return row?.n ?? 0;
 }
 
-/** Jobs marked as running that nobody runs (their process ended, or gave up for now) start again from nothing. */
-export function requeueAbandonedJobs(db: Db, runningIds: readonly JobId[]): void {
-  const abandoned = and(eq(jobs.status, "running"), notInArray(jobs.id, [...runningIds]));
-  db.statement("requeueAbandonedJobs", (orm) =>
-    orm.update(jobs).set({ status: "queued", done: 0 }).where(abandoned).run(),
+/** The tenant's oldest that has not ended. */
+export function nextOpenJob(db: Db, tenantId: TenantId): JobRow | undefined {
+  return db.statement("nextOpenJob", (orm) =>
+    orm
+      .select()
+      .from(jobs)
+      .where(and(eq(jobs.tenantId, tenantId), open))
+      .orderBy(asc(jobs.seq))
+      .limit(1)
+      .get(),
   );
 }
 
-/** The oldest waiting job of a tenant that is not among `busyTenantIds`. */
-export function nextQueuedJob(db: Db, busyTenantIds: readonly TenantId[]): JobRow | undefined {
-  const waiting = and(eq(jobs.status, "queued"), notInArray(jobs.tenantId, [...busyTenantIds]));
-  return db.statement("nextQueuedJob", (orm) =>
-    orm.select().from(jobs).where(waiting).orderBy(asc(jobs.seq)).limit(1).get(),
+/** Who has jobs that have not ended. */
+export function listJobTenants(db: Db): readonly TenantId[] {
+  const rows = db.statement("listJobTenants", (orm) =>
+    orm.selectDistinct({ tenantId: jobs.tenantId }).from(jobs).where(open).all(),
   );
+  return rows.map(({ tenantId }) => tenantId);
 }
 
 /** @returns the job as it is now; undefined when it has ended meanwhile (cancelled, or its corpus deleted). */

@@ -14,6 +14,8 @@ export interface RateLimits {
 export interface TenantLimits extends RateLimits {
   /** Of KV that is kept on each worker. */
   readonly kvBytes: number | null;
+  /** Of all that is stored for the tenant. */
+  readonly storageBytes: number | null;
 }
 
 const columns = <Table extends typeof tenantLimits | typeof apiKeyLimits>(table: Table) => ({
@@ -26,7 +28,7 @@ const columns = <Table extends typeof tenantLimits | typeof apiKeyLimits>(table:
 export function findTenantLimits(db: Db, id: TenantId): TenantLimits | undefined {
   return db.statement("findTenantLimits", (orm) =>
     orm
-      .select({ ...columns(tenantLimits), kvBytes: tenantLimits.kvBytes })
+      .select({ ...columns(tenantLimits), kvBytes: tenantLimits.kvBytes, storageBytes: tenantLimits.storageBytes })
       .from(tenantLimits)
       .where(eq(tenantLimits.tenantId, id))
       .get(),

@@ -17,10 +17,12 @@ export class Db {
   private readonly orm: Orm;
   /** Why vectors cannot be searched: the extension that does it cannot be loaded. undefined: they can. */
   readonly vectorsMissing: string | undefined;
+  private readonly busyTimeoutMs: number;
 
-  constructor(client: Database, vectorsMissing?: string) {
+  constructor(client: Database, busyTimeoutMs: number, vectorsMissing?: string) {
     this.client = client;
     this.orm = drizzle(client);
+    this.busyTimeoutMs = busyTimeoutMs;
     this.vectorsMissing = vectorsMissing;
   }
 
@@ -68,9 +70,45 @@ export class Db {
     }
   }
 
-  /** Moves the log into the database and empties it, so that deleted text does not stay in the log. */
-  truncateLog(): void {
-    this.statement("truncateLog", () => this.client.run("pragma wal_checkpoint(truncate)"));
+  /** Makes room on a full disk; false: there is none to make. */
+  relief: () => boolean = () => false;
+
+  /** @returns whether the error was that of a full disk, and room was made: the work may be done again */
+  relieve(error: unknown): boolean {
+    return error instanceof DbError && (error.code === "full" || error.code === "io") && this.relief();
+  }
+
+  /** Runs what takes something away, all or nothing: on a full disk it is run again in the room that is kept for it. */
+  removing<T>(work: () => T): T {
+    try {
+      return work();
+    } catch (error) {
+      if (!this.relieve(error)) throw error;
+      return work();
+    }
+  }
+
+  /** Rows that were inserted, changed or deleted since the database was opened. */
+  changeCount(): number {
+    const row = this.statement("changeCount", () =>
+      this.client.query<{ n: number }, []>("select total_changes() as n").get(),
+    );
+    return row?.n ?? 0;
+  }
+
+  /**
+   * Moves the log into the database and empties it, so that deleted text does not stay in the log.
+   * @returns false when another process reads the database: it is not waited for
+   */
+  truncateLog(): boolean {
+    return this.statement("truncateLog", () => {
+      this.client.run("pragma busy_timeout = 0");
+      try {
+        return this.client.query<{ busy: number }, []>("pragma wal_checkpoint(truncate)").get()?.busy === 0;
+      } finally {
+        this.client.run(`pragma busy_timeout = ${this.busyTimeoutMs}`);
+      }
+    });
   }
 
   close(): void {
@@ -96,19 +134,20 @@ const shippedMigrations = join(import.meta.dir, "..", "migrations");
  */
 export function openDb(path: string, options: OpenOptions = {}): Db {
   const migrations = readMigrations(options.migrationsDir ?? shippedMigrations);
+  const busyTimeoutMs = Math.trunc(options.busyTimeoutMs ?? 200);
   let client: Database | undefined;
   try {
     // Tenants' texts: for the owner's eyes. SQLite gives its log the database's own mode.
     if (path !== ":memory:") closeSync(openSync(path, "a", 0o600));
     client = new Database(path, { create: true, strict: true });
-    client.run(`pragma busy_timeout = ${Math.trunc(options.busyTimeoutMs ?? 200)}`);
+    client.run(`pragma busy_timeout = ${busyTimeoutMs}`);
     client.run("pragma journal_mode = wal");
     client.run("pragma synchronous = full");
     client.run("pragma foreign_keys = on");
     client.run("pragma secure_delete = on");
     const vectorsMissing = loadVectorExtension({ client }, options.vectorExtension);
     migrate(client, migrations);
-    return new Db(client, vectorsMissing);
+    return new Db(client, busyTimeoutMs, vectorsMissing);
   } catch (error) {
     client?.close();
     if (error instanceof DbError) throw error;

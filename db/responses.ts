@@ -1,64 +1,176 @@
-import { and, desc, eq, lt, lte } from "drizzle-orm";
+/**
+ * Stored responses. A row holds what is new in it: its own input and its answer. What it goes on from stays in earlier
+ * rows, which are found by `previousId`, and by the ids of the items that it refers to.
+ */
+import { and, desc, eq, inArray, lte, ne, type SQL, sql } from "drizzle-orm";
 import type { ResponseId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { responses } from "./schema.ts";
+import { responseHeads, responses } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
-export type ResponseRow = typeof responses.$inferSelect;
+export type ResponseHead = typeof responseHeads.$inferSelect;
 
-/** Which stored responses stay. */
-export interface Retention {
-  /** Of one tenant: the newest ones. */
-  readonly perTenant: number;
-  /** Unix milliseconds; those that were made before go. */
-  readonly since: number;
+export interface NewResponse extends Pick<ResponseHead, "id" | "tenantId" | "previousId" | "createdAt"> {
+  /** JSON. */
+  readonly body: string;
+  readonly inputItems: string;
+  /** `seq` of the rows that it goes on from or refers to. */
+  readonly usedSeqs: readonly number[];
 }
 
-/** Inserts a row and deletes those that the retention leaves out. @returns false when the tenant is gone */
-export function insertResponse(db: Db, row: Omit<ResponseRow, "seq">, { perTenant, since }: Retention): boolean {
+/** Which stored responses of a tenant stay: the newest. */
+export interface Retention {
+  readonly rows: number;
+  readonly bytes: number;
+}
+
+/**
+ * Inserts a row, and retires those that the retention leaves out.
+ * @returns false when the tenant is gone
+ */
+export function insertResponse(db: Db, row: NewResponse, retention: Retention): boolean {
   return db.transaction("insertResponse", () => {
     if (findTenant(db, row.tenantId) === undefined) return false;
+    const { id, tenantId, previousId, createdAt, body, inputItems } = row;
+    const byteCount = Buffer.byteLength(body) + Buffer.byteLength(inputItems);
     db.statement("insertResponse", (orm) => {
-      const own = eq(responses.tenantId, row.tenantId);
-      orm.insert(responses).values(row).run();
-      orm.delete(responses).where(lt(responses.createdAt, since)).run();
-      const first = orm
-        .select({ seq: responses.seq })
-        .from(responses)
-        .where(own)
-        .orderBy(desc(responses.seq))
-        .limit(1)
-        .offset(perTenant)
+      const { seq } = orm
+        .insert(responses)
+        .values({ id, tenantId, body, inputItems, createdAt })
+        .returning({ seq: responses.seq })
         .get();
-      if (first !== undefined)
-        orm
-          .delete(responses)
-          .where(and(own, lte(responses.seq, first.seq)))
-          .run();
+      orm.insert(responseHeads).values({ seq, id, tenantId, state: "kept", previousId, byteCount, createdAt }).run();
+      const used = JSON.stringify(row.usedSeqs);
+      // One that was deleted meanwhile is not held on to.
+      orm.run(sql`insert into response_uses (user_seq, used_seq)
+        select ${seq}, h.seq from json_each(${used}) cross join response_heads h on h.seq = value
+        where h.state <> 'deleted'`);
     });
+    retireSurplus(db, row.tenantId, retention);
     return true;
   });
 }
 
-export function findResponse(db: Db, tenantId: TenantId, id: ResponseId, since: number): ResponseRow | undefined {
+const isKept = eq(responseHeads.state, "kept");
+
+function retireSurplus(db: Db, tenantId: TenantId, retention: Retention): void {
+  const own = and(eq(responseHeads.tenantId, tenantId), isKept);
+  const newest = db.statement("keptResponses", (orm) =>
+    orm
+      .select({ seq: responseHeads.seq, byteCount: responseHeads.byteCount })
+      .from(responseHeads)
+      .where(own)
+      .orderBy(desc(responseHeads.seq))
+      .limit(retention.rows + 1)
+      .all(),
+  );
+  let bytes = 0;
+  const first = newest.find(({ byteCount }, index) => {
+    bytes += byteCount;
+    // The newest one stays however large it is.
+    return index > 0 && (index >= retention.rows || bytes > retention.bytes);
+  });
+  if (first !== undefined) retire(db, and(own, lte(responseHeads.seq, first.seq)));
+}
+
+/** Those that nothing goes on from are deleted, the others when that has been. @returns how many */
+function retire(db: Db, which: SQL | undefined): number {
+  const isUsed = sql`exists (select 1 from response_uses where used_seq = ${responseHeads.seq})`;
+  const state = sql<ResponseHead["state"]>`case when ${isUsed} then 'retired' else 'deleted' end`;
+  return db.statement("retireResponses", (orm) =>
+    orm.update(responseHeads).set({ state }).where(which).returning({ seq: responseHeads.seq }).all(),
+  ).length;
+}
+
+/** @returns how many were retired: at most `limit` */
+export function retireOldResponses(db: Db, since: number, limit: number): number {
+  const old = sql`${responseHeads.seq} in (select seq from response_heads
+    where state = 'kept' and created_at < ${since} limit ${limit})`;
+  return retire(db, old);
+}
+
+/** @param isEntry false: one that another response goes on from, which may be retired */
+export function findResponse(
+  db: Db,
+  tenantId: TenantId,
+  id: ResponseId,
+  isEntry: { readonly since: number } | false,
+): ResponseHead | undefined {
   const row = db.statement("findResponse", (orm) =>
     orm
       .select()
-      .from(responses)
-      .where(and(eq(responses.id, id), eq(responses.tenantId, tenantId)))
+      .from(responseHeads)
+      .where(and(eq(responseHeads.id, id), eq(responseHeads.tenantId, tenantId), ne(responseHeads.state, "deleted")))
       .get(),
   );
-  return row !== undefined && row.createdAt >= since ? row : undefined;
+  if (row === undefined || isEntry === false) return row;
+  return row.state === "kept" && row.createdAt >= isEntry.since ? row : undefined;
 }
 
-/** @returns false when there is no such response */
+/** JSON; undefined: it was deleted meanwhile. */
+export function readResponse(db: Db, seq: number, part: "body" | "inputItems"): string | undefined {
+  return db.statement("readResponse", (orm) =>
+    orm.select({ text: responses[part] }).from(responses).where(eq(responses.seq, seq)).get(),
+  )?.text;
+}
+
+/**
+ * Nobody finds it from here on, and nothing goes on from it; its row goes with the sweep.
+ * @returns false when there is no such response
+ */
 export function deleteResponse(db: Db, tenantId: TenantId, id: ResponseId): boolean {
+  const own = and(eq(responseHeads.id, id), eq(responseHeads.tenantId, tenantId), ne(responseHeads.state, "deleted"));
   const deleted = db.statement("deleteResponse", (orm) =>
+    orm.update(responseHeads).set({ state: "deleted" }).where(own).returning({ seq: responseHeads.seq }).all(),
+  );
+  return deleted.length > 0;
+}
+
+/**
+ * Takes away some rows of deleted responses: one at least, and no more than have `maxBytes` together.
+ * @returns whether any may be left
+ */
+export function sweepResponses(db: Db, maxBytes: number): boolean {
+  const rows = db.statement("deletedResponses", (orm) =>
     orm
-      .delete(responses)
-      .where(and(eq(responses.id, id), eq(responses.tenantId, tenantId)))
-      .returning({ seq: responses.seq })
+      .select({ seq: responseHeads.seq, byteCount: responseHeads.byteCount })
+      .from(responseHeads)
+      .where(eq(responseHeads.state, "deleted"))
+      .limit(rowsPerPiece)
+      .all(),
+  );
+  let bytes = 0;
+  const fits = rows.filter(({ byteCount }, index) => {
+    bytes += byteCount;
+    return index === 0 || bytes <= maxBytes;
+  });
+  if (fits.length === 0) return false;
+  const seqs = fits.map(({ seq }) => seq);
+  db.transaction("sweepResponses", () =>
+    db.statement("sweepResponses", (orm) => {
+      const used = orm.all<{ seq: number }>(sql`select distinct used_seq as seq from response_uses
+        where user_seq in (select value from json_each(${JSON.stringify(seqs)}))`);
+      orm.delete(responses).where(inArray(responses.seq, seqs)).run();
+      const unused = and(
+        sql`${responseHeads.seq} in (select value from json_each(${JSON.stringify(used.map(({ seq }) => seq))}))`,
+        eq(responseHeads.state, "retired"),
+      );
+      retire(db, unused);
+    }),
+  );
+  return true;
+}
+
+const rowsPerPiece = 32;
+
+/** Bytes of all that the tenant has stored. */
+export function storedResponseBytes(db: Db, tenantId: TenantId): number {
+  const row = db.statement("storedResponseBytes", (orm) =>
+    orm
+      .select({ bytes: sql<number>`coalesce(sum(${responseHeads.byteCount}), 0)` })
+      .from(responseHeads)
+      .where(and(eq(responseHeads.tenantId, tenantId), ne(responseHeads.state, "deleted")))
       .get(),
   );
-  return deleted !== undefined;
+  return row?.bytes ?? 0;
 }

@@ -2,7 +2,6 @@
 import { blob, integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
 import type {
   ApiKeyId,
-  AuditEventId,
   BatchId,
   CorpusId,
   FileBatchId,
@@ -10,11 +9,12 @@ import type {
   FragmentId,
   JobId,
   MessageBatchId,
-  ResponseId,
   TenantId,
   UploadId,
   UploadPartId,
 } from "./ids.ts";
+
+export * from "./record-tables.ts";
 
 export type AttributeValue = string | number | boolean;
 export type Attributes = Readonly<Record<string, AttributeValue>>;
@@ -148,46 +148,19 @@ export const tenantLimits = sqliteTable("tenant_limits", {
   tenantId: text("tenant_id").$type<TenantId>().primaryKey(),
   ...limitColumns(),
   kvBytes: integer("kv_bytes"),
+  storageBytes: integer("storage_bytes"),
+});
+
+/** Kept by triggers: files that are not deleted, texts that are not swept. */
+export const tenantStorage = sqliteTable("tenant_storage", {
+  tenantId: text("tenant_id").$type<TenantId>().primaryKey(),
+  fileBytes: integer("file_bytes").notNull().default(0),
+  textBytes: integer("text_bytes").notNull().default(0),
 });
 
 export const apiKeyLimits = sqliteTable("api_key_limits", {
   keyId: text("key_id").$type<ApiKeyId>().primaryKey(),
   ...limitColumns(),
-});
-
-/** JSON as it is answered; whoever writes it knows what it is. */
-export type JsonObject = Readonly<Record<string, unknown>>;
-
-export const responses = sqliteTable("responses", {
-  seq: seq(),
-  id: text("id").$type<ResponseId>().notNull(),
-  tenantId: text("tenant_id").$type<TenantId>().notNull(),
-  body: text("body", { mode: "json" }).$type<JsonObject>().notNull(),
-  inputItems: text("input_items", { mode: "json" }).$type<readonly JsonObject[]>().notNull(),
-  createdAt: createdAt(),
-});
-
-export const auditEvents = sqliteTable("audit_events", {
-  seq: seq(),
-  id: text("id").$type<AuditEventId>().notNull(),
-  at: integer("at").notNull(),
-  requestId: text("request_id").notNull(),
-  keyId: text("key_id").notNull(),
-  actorTenantId: text("actor_tenant_id"),
-  tenantId: text("tenant_id"),
-  action: text("action").notNull(),
-  objectIds: text("object_ids", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),
-});
-
-export const usageDays = sqliteTable("usage_days", {
-  day: text("day").notNull(),
-  tenantId: text("tenant_id").notNull(),
-  requests: integer("requests").notNull(),
-  promptTokens: integer("prompt_tokens").notNull(),
-  cachedTokens: integer("cached_tokens").notNull(),
-  cacheWriteTokens: integer("cache_write_tokens").notNull(),
-  completionTokens: integer("completion_tokens").notNull(),
-  embeddingTokens: integer("embedding_tokens").notNull(),
 });
 
 export const embeddingModels = sqliteTable("embedding_models", {
@@ -259,6 +232,8 @@ export const batches = sqliteTable("batches", {
   expiredAt: integer("expired_at"),
   cancellingAt: integer("cancelling_at"),
   cancelledAt: integer("cancelled_at"),
+  /** It has ended, and its results are being taken away. */
+  resultsLeft: integer("results_left", { mode: "boolean" }).notNull().default(false),
 });
 
 export const batchResults = sqliteTable("batch_results", {

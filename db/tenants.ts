@@ -2,7 +2,7 @@ import { and, eq, isNull, ne, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
-import { apiKeys, batches, corpora, corpusGrants, files, jobs, responses, tenants, uploads } from "./schema.ts";
+import { apiKeys, batches, corpora, corpusGrants, jobs, responseHeads, tenants, uploads } from "./schema.ts";
 
 export type TenantRow = typeof tenants.$inferSelect;
 
@@ -94,8 +94,8 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
       if (marked.returning({ id: tenants.id }).get() === undefined) return false;
       orm.delete(apiKeys).where(eq(apiKeys.tenantId, id)).run();
       orm.delete(corpusGrants).where(eq(corpusGrants.tenantId, id)).run();
-      orm.delete(responses).where(eq(responses.tenantId, id)).run();
-      orm.delete(batches).where(eq(batches.tenantId, id)).run();
+      orm.update(responseHeads).set({ state: "deleted" }).where(eq(responseHeads.tenantId, id)).run();
+      orm.update(batches).set({ status: "failed", resultsLeft: true }).where(eq(batches.tenantId, id)).run();
       orm
         .update(uploads)
         .set({ status: "expired" })
@@ -111,22 +111,31 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
         .set({ deletedAt: now })
         .where(and(eq(corpora.tenantId, id), isNull(corpora.deletedAt)))
         .run();
-      orm
-        .update(files)
-        .set({ deletedAt: now })
-        .where(and(eq(files.tenantId, id), isNull(files.deletedAt)))
-        .run();
       return true;
     }),
   );
 }
 
+/** Those that are deleted and own something still. */
+export function listDeletedTenants(db: Db): readonly TenantId[] {
+  const rows = db.statement("listDeletedTenants", (orm) =>
+    orm.select({ id: tenants.id }).from(tenants).where(eq(tenants.status, "deleting")).all(),
+  );
+  return rows.map(({ id }) => id);
+}
+
 /** Removes tenants marked as deleting that own nothing any more. */
 export function removeSweptTenants(db: Db): void {
+  db.statement("removeBatchesOfGoneTenants", (orm) =>
+    orm.run(sql`delete from batches where results_left = 0
+      and tenant_id in (select id from tenants where status = 'deleting')`),
+  );
   db.statement("removeSweptTenants", (orm) =>
     orm.run(sql`delete from tenants where status = 'deleting'
       and not exists (select 1 from corpora where corpora.tenant_id = tenants.id)
       and not exists (select 1 from files where files.tenant_id = tenants.id)
+      and not exists (select 1 from batches where batches.tenant_id = tenants.id)
+      and not exists (select 1 from responses where responses.tenant_id = tenants.id)
       and not exists (select 1 from uploads where uploads.tenant_id = tenants.id)
       and not exists (select 1 from jobs where jobs.tenant_id = tenants.id)`),
   );

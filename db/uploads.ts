@@ -151,14 +151,28 @@ export function listAllParts(db: Db): readonly Pick<UploadPartRow, "id" | "uploa
   );
 }
 
-/** Parts of uploads that have ended: their bytes are to go. */
-export function listEndedParts(db: Db, limit: number): readonly UploadPartId[] {
+/** The next tenant after `afterTenantId` that has parts of uploads that have ended. */
+export function nextEndedPartsTenant(db: Db, afterTenantId: string): TenantId | undefined {
+  const hasParts = sql`exists (select 1 from upload_parts where upload_seq = ${uploads.seq})`;
+  return db.statement("nextEndedPartsTenant", (orm) =>
+    orm
+      .select({ tenantId: uploads.tenantId })
+      .from(uploads)
+      .where(and(gt(uploads.tenantId, afterTenantId as TenantId), ne(uploads.status, "pending"), hasParts))
+      .orderBy(uploads.tenantId)
+      .limit(1)
+      .get(),
+  )?.tenantId;
+}
+
+/** Parts of a tenant's uploads that have ended: their bytes are to go. */
+export function listEndedParts(db: Db, tenantId: TenantId, limit: number): readonly UploadPartId[] {
   const rows = db.statement("listEndedParts", (orm) =>
     orm
       .select({ id: uploadParts.id })
-      .from(uploadParts)
-      .innerJoin(uploads, eq(uploads.seq, uploadParts.uploadSeq))
-      .where(ne(uploads.status, "pending"))
+      .from(uploads)
+      .innerJoin(uploadParts, eq(uploads.seq, uploadParts.uploadSeq))
+      .where(and(eq(uploads.tenantId, tenantId), ne(uploads.status, "pending")))
       .limit(limit)
       .all(),
   );

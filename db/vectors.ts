@@ -96,6 +96,27 @@ export function listUnembedded(
   );
 }
 
+/** Of one file, in the order of its text. */
+export function listUnembeddedOf(
+  db: Db,
+  model: VectorModel,
+  file: { readonly seq: number; readonly afterOrdinal: number; readonly limit: number },
+): readonly (UnembeddedFragment & { readonly ordinal: number })[] {
+  const sql = `
+    select f.seq, f.ordinal, f.text, c.seq as corpusSeq
+    from corpus_files cf
+    join corpora c on c.id = cf.corpus_id and c.deleted_at is null
+    cross join fragments f on f.corpus_file_seq = cf.seq
+    where cf.seq = ? and cf.status = 'completed' and f.ordinal > ?
+      and not exists (select 1 from fragment_vectors v where v.fragment_seq = f.seq and v.model_seq = ?)
+    order by f.ordinal limit ?`;
+  return db.statement("listUnembeddedOf", () =>
+    db.client
+      .query<UnembeddedFragment & { readonly ordinal: number }, number[]>(sql)
+      .all(file.seq, file.afterOrdinal, model.seq, file.limit),
+  );
+}
+
 /** The newest fragment that may be visible. */
 export function lastVisibleSeq(db: Db): number {
   const sql = `select f.seq from fragments f

@@ -4,6 +4,8 @@ import { ApiError, errorBody, toApiError } from "./errors.ts";
 import { anthropicErrorBody, speaksAnthropic } from "./http/anthropic-errors.ts";
 import { auditTrail } from "./http/audit.ts";
 import { type AppEnv, authenticate } from "./http/auth.ts";
+import type { BodyMemory } from "./http/body-memory.ts";
+import { bodyMemory, requestBudgets, requireWholeUrl } from "./http/door.ts";
 import { logFailure } from "./http/failure.ts";
 import { type RateLimitDeps, rateLimits } from "./http/rate-limits.ts";
 import { declaredRoutes } from "./http/route.ts";
@@ -22,6 +24,8 @@ export interface AppDeps {
   readonly translateError?: (thrown: unknown) => ApiError | undefined;
   /** undefined: callers have no limits of their own. */
   readonly rateLimits?: RateLimitDeps;
+  /** Of all requests together; absent: as large as it usually is. */
+  readonly bodyMemory?: BodyMemory;
   /** undefined: changes are not written down. */
   readonly audit?: AuditLog;
   /** undefined: nothing is traced. */
@@ -63,8 +67,10 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
       ms: Math.round(performance.now() - startMs),
     });
   });
+  app.use("*", requireWholeUrl);
   if (deps.tracer !== undefined) app.use("*", traceRequests(deps.tracer, knownMethod));
   app.use("*", authenticate(deps.authenticator));
+  app.use("*", requestBudgets(deps.bodyMemory ?? bodyMemory()));
   if (deps.rateLimits !== undefined) app.use("*", rateLimits(deps.rateLimits));
   if (deps.audit !== undefined) app.use("*", auditTrail(deps.audit, deps.log));
   for (const addRoutes of deps.routes) addRoutes(app);

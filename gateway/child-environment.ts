@@ -1,5 +1,6 @@
 /** Environments of the processes that the gateway starts. */
 import { type Config, settingNames } from "./config.ts";
+import { adminKeyFile } from "./secret-settings.ts";
 
 /** Settings of the worker that the gateway passes on when they are set, without reading them. */
 const passedOn = [
@@ -22,7 +23,7 @@ const clientSettings = ["SPANGATE_URL", "SPANGATE_API_KEY"];
 
 /** Names in the environment that look like settings and are none: misspelled ones would be ignored without a word. */
 export function unknownSettings(env: Readonly<Record<string, string | undefined>>): readonly string[] {
-  const known = new Set([...settingNames, ...passedOn, ...clientSettings]);
+  const known = new Set([...settingNames, ...passedOn, ...clientSettings, adminKeyFile]);
   return Object.keys(env).filter((name) => name.startsWith("SPANGATE_") && !known.has(name));
 }
 

@@ -1,8 +1,9 @@
 /**
  * Prompts that later ones may be compared with, for callers who ask why the prompt cache was not used: what they were
- * made of as hashes, and how many tokens they left in the cache. In memory, bounded; another tenant's are unknown.
+ * made of by secret names, and how many tokens they left in the cache. In memory, bounded; another tenant's are unknown.
  */
-import { LRUCache } from "lru-cache";
+import { SecretNames } from "./secret-names.ts";
+import { TenantLru } from "./tenant-lru.ts";
 
 /** What a prompt is made of: parts that stand before the conversation, in their order, and its turns. */
 export interface PromptFacts<Part extends string> {
@@ -33,17 +34,19 @@ export type Comparison<Part extends string> =
     };
 
 export class ComparedPrompts {
-  readonly #prompts: LRUCache<string, Noted>;
+  readonly #prompts: TenantLru<Noted>;
+  readonly #names = new SecretNames();
 
-  /** @param maxTurns of all prompts together; the least recently used are forgotten */
+  /** @param maxTurns of all prompts together; the tenant that has most loses its least recently used */
   constructor(maxTurns: number) {
-    this.#prompts = new LRUCache({ maxSize: maxTurns, sizeCalculation: ({ turns }) => turns.length + 1 });
+    this.#prompts = new TenantLru({ maxSize: maxTurns });
   }
 
   /** A prompt was answered under this id. */
   note<Part extends string>(tenantId: string, id: string, facts: PromptFacts<Part>, usage: PromptUsage): void {
     const keptTokens = usage.cachedTokens + usage.cacheWriteTokens;
-    this.#prompts.set(`${tenantId} ${id}`, { ...hashed(facts), keptTokens });
+    const noted = this.#named(tenantId, facts);
+    this.#prompts.set(tenantId, id, { ...noted, keptTokens }, noted.turns.length + 1);
   }
 
   /** What a prompt that found so much lost against the earlier one. */
@@ -53,22 +56,21 @@ export class ComparedPrompts {
     facts: PromptFacts<Part>,
     { cachedTokens }: PromptUsage,
   ): Comparison<Part> {
-    const earlier = this.#prompts.get(`${tenantId} ${earlierId}`);
+    const earlier = this.#prompts.get(tenantId, earlierId);
     if (earlier === undefined) return { found: false };
     const missedTokens = Math.max(0, earlier.keptTokens - cachedTokens);
-    const { parts, turns } = hashed(facts);
+    const { parts, turns } = this.#named(tenantId, facts);
     const names = Object.keys(facts.parts) as Part[];
     const goesOn = earlier.turns.every((turn, index) => turns[index] === turn);
     const changed = names.find((name) => parts[name] !== earlier.parts[name]) ?? (goesOn ? undefined : "turns");
     return { found: true, missedTokens, reusableTokens: earlier.keptTokens, changed };
   }
-}
 
-function hashed({ parts, turns }: PromptFacts<string>): Pick<Noted, "parts" | "turns"> {
-  return {
-    parts: Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, hashOf(value)])),
-    turns: turns.map(hashOf),
-  };
+  #named(tenantId: string, { parts, turns }: PromptFacts<string>): Pick<Noted, "parts" | "turns"> {
+    const nameOf = (value: unknown): string => this.#names.of(tenantId, JSON.stringify(value) ?? "");
+    return {
+      parts: Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, nameOf(value)])),
+      turns: turns.map(nameOf),
+    };
+  }
 }
-
-const hashOf = (value: unknown): string => String(Bun.hash(JSON.stringify(value) ?? ""));

@@ -18,6 +18,14 @@ export const limits = {
   socketIdleS: 30,
   /** What a whole answer may take to go out. Bun counts from when it was given to it, however fast it is read. */
   answerSendS: 120,
+  /** Bodies in memory: of all tenants, of one, of each beside what all share; bodies of a tenant that are read at once. */
+  bodyMemoryBytes: 128 * mib,
+  bodyMemoryTenantBytes: 32 * mib,
+  bodyMemoryReserveBytes: 2 * mib,
+  bodiesPerTenant: 256,
+  /** What one request may work on: bytes of JSON, rows of the database. */
+  requestParsedBytes: 64 * mib,
+  requestRows: 20_000,
   /** Spans and tokens of one prepare plan: small enough to show progress, large enough to fill the worker's steps. */
   prepareSpans: 16,
   prepareTokens: 4_096,
@@ -28,6 +36,9 @@ export const limits = {
   bodyBytesPerMs: 32,
   /** Commas in a body: JSON of many small values costs far more than its bytes. */
   jsonCommas: 500_000,
+  /** Strings, lists and objects in a body, and in one of many messages to be made. */
+  jsonNodes: 100_000,
+  batchJsonNodes: 500_000,
   /** Fields of one object in a body. */
   jsonFields: 2_048,
   messages: 1_024,
@@ -47,9 +58,8 @@ export const limits = {
   vectorStoresPerSearch: 16,
   shortStringChars: 512,
   metadataEntries: 16,
-  /** Stored responses: the newest of a tenant, and how long they stay. */
-  storedResponses: 1_000,
-  storedResponseMs: 30 * 86_400_000,
+  /** Stored responses: the newest of a tenant and how many bytes they have, what is kept of one request, for how long. */
+  storedResponses: { rows: 1_000, bytes: 256 * mib, requestBytes: 2 * mib, keepMs: 30 * 86_400_000 },
   /** What a request may take altogether, and how long it may wait for a reader of its stream. */
   requestMs: 600_000,
   streamStallMs: 30_000,
@@ -62,9 +72,9 @@ export const limits = {
   limitRequestsPerMinute: 1_000_000,
   limitTokensPerMinute: 10_000_000_000,
   limitConcurrency: 100_000,
-  limitKvBytes: 2 ** 42,
+  limitBytes: 2 ** 42,
   limitedOwners: 65_536,
-  /** Each upload is in memory whole while it is taken in. */
+  /** Uploads that are taken in at the same time, each with a file open. */
   uploadsPerTenant: 8,
   /** Each has a file open while its client reads. */
   downloadsPerTenant: 64,
@@ -131,8 +141,6 @@ export const limits = {
   embeddingInputs: 2_048,
   embeddingTokens: 300_000,
   embeddingTextChars: 131_072,
-  /** Characters that are tokenized between two turns of the event loop. */
-  embeddingTurnChars: 8_192,
   /** What the embedder may take for one run of texts; then it is started again. */
   embedMs: 60_000,
   /** Token sequences that wait for the embedder. */
@@ -170,6 +178,8 @@ export interface Config {
   readonly devices: readonly string[];
   /** Bytes of each worker's KV pool; undefined: the worker's default. */
   readonly kvBytes: number | undefined;
+  /** What each tenant may store that has no limit of its own; undefined: as much as it leaves free on the disk. */
+  readonly tenantStorageBytes: number | undefined;
   readonly weights: "float32" | "int8";
   /** Requests that each worker runs at the same time. */
   readonly maxRunning: number;
@@ -222,6 +232,7 @@ const schema = z.object({
     .transform((list) => list.split(",").map((name) => name.trim()))
     .pipe(devices),
   SPANGATE_KV_BYTES: wholeNumber(mib, 2 ** 42).optional(),
+  SPANGATE_TENANT_STORAGE_BYTES: wholeNumber(mib, limits.limitBytes).optional(),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"], { error: 'must be "float32" or "int8"' }).default("float32"),
   SPANGATE_THREADS: wholeNumber(1, 256).optional(),
   /** The worker's own setting, and its default. */
@@ -265,6 +276,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
       values.SPANGATE_EMBEDDING_MODEL === undefined ? undefined : absolute(values.SPANGATE_EMBEDDING_MODEL),
     devices: values.SPANGATE_DEVICES,
     kvBytes: values.SPANGATE_KV_BYTES,
+    tenantStorageBytes: values.SPANGATE_TENANT_STORAGE_BYTES,
     weights: values.SPANGATE_WEIGHTS,
     maxRunning: values.SPANGATE_MAX_RUNNING,
     threadCount:

@@ -73,18 +73,22 @@ export class EmbeddingService {
     return (await this.#open()).card;
   }
 
-  /** Tokens of a text as the model reads it; the end of a longer one is left out when `maxTokens` is given. */
-  encode(text: string, role: EmbeddingRole = "plain", maxTokens?: number): Int32Array {
+  /** Tokens of a text as the model reads it, made in turns with other work; the end of a longer one is left out when `maxTokens` is given. */
+  encode(text: string, role: EmbeddingRole = "plain", maxTokens?: number): Promise<Int32Array> {
     return this.#deps.text.encode(text, role, maxTokens);
   }
 
   /** Texts of any length; of what is too long for the model the end is left out. @throws as embedTokens */
-  async embed(texts: readonly string[], role: EmbeddingRole, signal?: AbortSignal): Promise<readonly Float32Array[]> {
+  async embed(
+    texts: readonly string[],
+    role: EmbeddingRole,
+    onTokens?: (count: number) => void,
+  ): Promise<readonly Float32Array[]> {
     const { maxTokens } = await this.card();
-    return await this.embedTokens(
-      texts.map((text) => this.#deps.text.encode(text, role, maxTokens)),
-      signal,
-    );
+    const sequences: Int32Array[] = [];
+    for (const text of texts) sequences.push(await this.#deps.text.encode(text, role, maxTokens));
+    onTokens?.(sequences.reduce((sum, sequence) => sum + sequence.length, 0));
+    return await this.embedTokens(sequences);
   }
 
   /** @throws ApiError overloaded, worker_lost, deadline_exceeded, and as `card` */

@@ -31,6 +31,7 @@ const errorTable = {
   unsupported_field: invalid("The request uses a field that this server does not support."),
   context_length_exceeded: invalid("The prompt is longer than the model's context."),
   chat_template_error: invalid("The model's chat template refuses these messages."),
+  schema_too_ambiguous: invalid("The schema, or the tools, can be read in too many ways at once to be followed."),
   nesting_too_deep: invalid("The request body is nested too deeply."),
 
   missing_api_key: {

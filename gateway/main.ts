@@ -1,6 +1,9 @@
 /** The server as a program: environment in, ready line out, signals, exit code. Starts on import. */
 import { parseConfig } from "./config.ts";
+import { hideSelf } from "./confine.ts";
 import { placeOf } from "./log.ts";
+import { watchMemory } from "./memory-watch.ts";
+import { secretSettings, withSecrets } from "./secret-settings.ts";
 import { type RunningServer, startServer } from "./server.ts";
 
 function fail(error: unknown): never {
@@ -33,8 +36,12 @@ process.on("unhandledRejection", (reason) => {
 });
 
 try {
-  const server = await startServer(parseConfig(process.env), { env: process.env });
+  const env = withSecrets(process.env);
+  hideSelf(secretSettings);
+  for (const name of secretSettings) delete process.env[name];
+  const server = await startServer(parseConfig(env), { env });
   stopOnSignals(server);
+  watchMemory();
   if (server.generatedAdminKey !== undefined) {
     process.stdout.write(`platform admin key, shown this once: ${server.generatedAdminKey}\n`);
   }

@@ -4,7 +4,7 @@ import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import type { BulkRunner } from "./execute/bulk.ts";
 import type { Metrics } from "./metrics.ts";
 import { tokenCount } from "./room.ts";
-import type { RateLimiter } from "./tenant/rate-limiter.ts";
+import type { LimitedOwner, RateLimiter } from "./tenant/rate-limiter.ts";
 
 /**
  * The dispatcher, for work of requests that came over HTTP, and of lines of batches.
@@ -53,6 +53,21 @@ export function embedderMeter(limiter: RateLimiter, metrics: Metrics): EmbedderM
       reservation?.settle(0);
       throw error;
     }
+  };
+}
+
+/** Tokens that are computed for a tenant outside of an admitted request: searched for, prepared, pinned. */
+export interface TenantMeter {
+  /** Before work that no request waits for. @throws ApiError rate_limited, with the time to wait */
+  requireTokens(tenantId: string): void;
+  /** Once they are computed. */
+  spend(tenantId: string, tokens: number): void;
+}
+
+export function tenantMeter(limiter: RateLimiter, ownerOf: (tenantId: string) => LimitedOwner): TenantMeter {
+  return {
+    requireTokens: (tenantId) => limiter.requireTokens(ownerOf(tenantId)),
+    spend: (tenantId, tokens) => limiter.spend(ownerOf(tenantId), tokens),
   };
 }
 

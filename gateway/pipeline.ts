@@ -9,11 +9,16 @@ import type { Dispatcher } from "./dispatch/dispatcher.ts";
 import { ApiError } from "./errors.ts";
 import { type CompletionEvent, type EndEvent, generate, mergeCompletions } from "./generation.ts";
 import type { TokenBytes } from "./lower/detokenizer.ts";
-import type { LowerDocument, Lowerer, LowerMessage } from "./lower/plan.ts";
+import type { Lowerer, LowerMessage } from "./lower/plan.ts";
+import { Pace } from "./pace.ts";
+import { planDocuments } from "./plan-documents.ts";
 import { completionTokens, tokenCount } from "./room.ts";
 import { traced } from "./telemetry/tracer.ts";
-import { checkPromptIds, checkTokenIds } from "./token-checks.ts";
+import { textPlan } from "./text-plan.ts";
+import { checkTokenIds } from "./token-checks.ts";
+import { type AnswerFormat, schemaParam } from "./tools/answer-rules.ts";
 import type { CallReaderOptions } from "./tools/call-reader.ts";
+import type { Grammars } from "./tools/grammars.ts";
 import { openTools } from "./tools/open-tools.ts";
 import type { ToolUse } from "./tools/tool-use.ts";
 
@@ -37,11 +42,16 @@ export interface PromptRequest {
   readonly attention: "span" | "full";
 }
 
+/** How an answer is drawn; how long it may be, and what it has to be, is known later. */
+export type AnswerParams = Omit<GenerateParams, "maxTokens" | "grammar">;
+
 /** A chat request, checked and with its defaults filled in. */
 export interface ChatRequest extends PromptRequest {
   /** undefined: as many as the context has room for. */
   readonly maxTokens: number | undefined;
-  readonly params: Omit<GenerateParams, "maxTokens">;
+  readonly params: AnswerParams;
+  /** What an answer has to be where it is no call; undefined: any text. */
+  readonly format: AnswerFormat | undefined;
   readonly choiceCount: number;
   readonly stops: readonly string[];
   readonly cacheKey: string | undefined;
@@ -53,7 +63,7 @@ export interface ChatRequest extends PromptRequest {
 }
 
 /** A text-completion request, checked and with its defaults filled in. */
-export interface TextRequest extends Omit<ChatRequest, Exclude<keyof PromptRequest, "model" | "cacheSalt">> {
+export interface TextRequest extends Omit<ChatRequest, Exclude<keyof PromptRequest, "model" | "cacheSalt"> | "format"> {
   readonly prompts: readonly (string | readonly number[])[];
 }
 
@@ -71,6 +81,9 @@ interface SubmitFacts {
   readonly promptParam: string;
   readonly retrieved: readonly RetrievedFragment[];
   readonly calls?: CallReaderOptions | undefined;
+  readonly grammar?: ByteGrammar | undefined;
+  /** What an error names that comes of the grammar. */
+  readonly schemaParam?: string | undefined;
 }
 
 interface Job {
@@ -95,6 +108,7 @@ export interface PipelineDeps {
   /** undefined while no worker was ever ready. */
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => Lowerer;
+  readonly grammars: Pick<Grammars, "of">;
   readonly cacheSalt: (tenantId: string, subdivision: string | undefined) => CacheSalt;
   readonly retrieve: (tenantId: string, query: string, search: FileSearch) => Awaitable<readonly RetrievedFragment[]>;
   /** Called when a request that used retrieved fragments has ended. */
@@ -114,11 +128,8 @@ export class Pipeline {
   /** @throws ApiError before anything runs; what fails later is thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
     const readAtMs = performance.now();
-    const { card, retrieved, plan, opened } = await this.#lower(job.tenantId, job.request, job.request.params.grammar);
-    const { reading: calls, grammar } = opened;
-    const request = { ...job.request, params: { ...job.request.params, grammar } };
-    const facts = { readAtMs, promptParam: "messages", retrieved, calls };
-    const events = this.#submit({ ...job, request }, card, [plan], facts);
+    const { card, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
+    const events = await this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved, ...answer });
     return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
   }
 
@@ -128,17 +139,11 @@ export class Pipeline {
     const { model, prompts, cacheSalt } = job.request;
     const card = this.modelCard(model);
     const salt = this.#deps.cacheSalt(job.tenantId, cacheSalt);
-    const lowerer = this.#deps.lowererFor(card);
     const plans: TokenPlan[] = [];
     for (const prompt of prompts) {
-      if (typeof prompt !== "string") checkPromptIds(card, prompt);
-      const plan = await lowerer.lowerText(prompt, salt);
-      if (tokenCount(plan.runs) === 0) {
-        throw new ApiError("invalid_value", { message: "A prompt needs at least one token.", param: "prompt" });
-      }
-      plans.push(plan);
+      plans.push(await textPlan(prompt, { card, lowerer: this.#deps.lowererFor(card), salt }, job.request.maxTokens));
     }
-    const events = this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", retrieved: [] });
+    const events = await this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", retrieved: [] });
     const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
     return { model: card.id, retrieved: [], promptTokens, events };
   }
@@ -157,12 +162,12 @@ export class Pipeline {
   }
 
   /** Runs each plan `choiceCount` times. @throws ApiError when one of them is refused; none of the others goes on */
-  #submit(
+  async #submit(
     { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
     card: ModelCard,
     plans: readonly TokenPlan[],
-    { readAtMs, promptParam, retrieved, calls }: SubmitFacts,
-  ): ChatRun["events"] {
+    { readAtMs, promptParam, retrieved, calls, grammar, schemaParam }: SubmitFacts,
+  ): Promise<ChatRun["events"]> {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
     checkTokenIds(card, request.params);
@@ -173,7 +178,7 @@ export class Pipeline {
         requestId: `${requestId}.${index}`,
         tenantId,
         plan,
-        params: { ...forChoice(request.params, index % request.choiceCount), maxTokens },
+        params: { ...forChoice(request.params, index % request.choiceCount), maxTokens, grammar },
         stops: request.stops,
         calls,
         reuse: request.reuse,
@@ -187,16 +192,20 @@ export class Pipeline {
         affinity: `${tenantId} ${request.cacheKey ?? ""}`,
         onRunEnd: (end) => this.#deps.onRunEnd?.(tenantId, end, index % request.choiceCount === 0),
       });
-    let completions: readonly ReturnType<typeof generate>[];
+    const completions: ReturnType<typeof generate>[] = [];
     try {
       const all = runs.flatMap((run) => Array.from({ length: request.choiceCount }, () => run));
-      completions = all.map(submit);
+      const pace = new Pace();
+      for (const [index, run] of all.entries()) {
+        completions.push(submit(run, index));
+        await pace.breathe();
+      }
     } catch (error) {
       // The choices before the one that was refused run already.
       ender.abort();
       throw error;
     }
-    return this.#untilEnd(mergeCompletions(completions), ender, retrieved);
+    return this.#untilEnd(mergeCompletions(completions), ender, { retrieved, schemaParam });
   }
 
   /** Tokens of the prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
@@ -216,21 +225,30 @@ export class Pipeline {
     });
   }
 
-  async #lower(tenantId: string, request: PromptRequest, format?: ByteGrammar) {
+  /** @param answer what is asked of the answer; absent: there will be none, and its grammar is not made */
+  async #lower(tenantId: string, request: PromptRequest, answer?: Pick<ChatJob, "request" | "signal">) {
     const card = this.modelCard(request.model);
     const lowerer = this.#deps.lowererFor(card);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
-    // What cannot be kept of a tool is refused before anything is searched for.
-    const opened = openTools(request, lowerer.templateFacts, salt, format);
+    const { messages, tools, reading, rules } = openTools(request, lowerer.templateFacts, salt, answer?.request.format);
+    // What cannot be kept of a schema is refused before anything is searched for.
+    const compile = answer && rules && (() => this.#deps.grammars.of(tenantId, rules, answer.signal));
+    const grammar = compile && (await traced("grammar", compile));
     const retrieved = await this.#retrieve(tenantId, request);
     const documents = planDocuments(request, retrieved, salt);
-    const { messages, tools } = opened;
     const prompt = { messages, tools, documents, salt, attention: request.attention };
     const lower = async (): Promise<TokenPlan> => {
-      await lowerer.warm(prompt);
+      await lowerer.warm(prompt, answer !== undefined);
       return lowerer.lower(prompt);
     };
-    return { card, retrieved, opened, plan: await traced("lowering", lower) };
+    return {
+      card,
+      retrieved,
+      calls: reading,
+      grammar,
+      schemaParam: rules && schemaParam(rules),
+      plan: await traced("lowering", lower),
+    };
   }
 
   async #retrieve(tenantId: string, request: PromptRequest): Promise<readonly RetrievedFragment[]> {
@@ -244,7 +262,8 @@ export class Pipeline {
     }
     try {
       const { fileSearch } = request;
-      return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch), countOf);
+      const found = (fragments: readonly RetrievedFragment[]) => ({ "spangate.fragments": fragments.length });
+      return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch), found);
     } catch (error) {
       // The corpus side names its own argument; here that is a part of file_search.
       if (!(error instanceof ApiError) || error.param === undefined) throw error;
@@ -255,10 +274,13 @@ export class Pipeline {
   async *#untilEnd(
     events: ChatRun["events"],
     ender: AbortController,
-    retrieved: readonly RetrievedFragment[],
+    { retrieved, schemaParam: param }: Pick<SubmitFacts, "retrieved" | "schemaParam">,
   ): ChatRun["events"] {
     try {
       yield* events;
+    } catch (error) {
+      const isNamed = error instanceof ApiError && error.code === "schema_too_ambiguous" && param !== undefined;
+      throw isNamed ? new ApiError(error.code, { param, cause: error }) : error;
     } finally {
       ender.abort();
       if (retrieved.length > 0) this.#deps.fragmentsUsed(retrieved);
@@ -266,25 +288,13 @@ export class Pipeline {
   }
 }
 
-const countOf = (found: readonly RetrievedFragment[]) => ({ "spangate.fragments": found.length });
-
 /** What file_search searches for: the last user message. undefined: there is none with text. */
 export function questionOf(messages: readonly LowerMessage[]): string | undefined {
   return messages.findLast((message) => message.role === "user")?.content.trim() || undefined;
 }
 
-/** Documents of the request with the tenant's salt, then fragments with their corpora's, best first. */
-function planDocuments(
-  request: PromptRequest,
-  retrieved: readonly RetrievedFragment[],
-  salt: CacheSalt,
-): readonly LowerDocument[] {
-  const own = request.documents.map((document) => ({ ...document, salt }));
-  return [...own, ...retrieved.map(({ id, text, salt: corpusSalt }) => ({ id, text, salt: corpusSalt }))];
-}
-
 /** Choices of one request draw from different streams of random numbers. */
-function forChoice(params: Omit<GenerateParams, "maxTokens">, index: number): Omit<GenerateParams, "maxTokens"> {
+function forChoice(params: AnswerParams, index: number): AnswerParams {
   if (index === 0) return params;
   return { ...params, sampling: { ...params.sampling, seed: params.sampling.seed + index } };
 }

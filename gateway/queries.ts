@@ -3,12 +3,21 @@
 import type { TenantId } from "../db/ids.ts";
 import type { PlanRun } from "../worker/contract/messages.ts";
 import type { ModelCard } from "../worker/contract/model-card.ts";
+import { limits } from "./config.ts";
 import type { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/filters.ts";
 import type { Dispatcher } from "./dispatch/dispatcher.ts";
+import { ApiError } from "./errors.ts";
+import { BulkResults } from "./execute/bulk-results.ts";
 import { QueryService, type QueryServiceDeps } from "./execute/query-service.ts";
 import type { QueryLowering } from "./execute/run-tree.ts";
+import { ConcurrencyLimiter } from "./http/limits.ts";
+import type { QueryRouteDeps } from "./http/query.ts";
+import type { BulkRouteDeps } from "./http/query-bulk.ts";
+import { queryRunner } from "./http/query-runner.ts";
 import type { TokenBytes } from "./lower/detokenizer.ts";
+import { paced } from "./metered.ts";
+import type { RateLimiter } from "./tenant/rate-limiter.ts";
 import type { TenantService } from "./tenant/tenants.ts";
 import type { Workers } from "./workers.ts";
 
@@ -57,4 +66,31 @@ export function openQueries(parts: QueryParts): QueryService {
     reduceArity,
     onLateEnd,
   });
+}
+
+/** Many queries at once, each waiting for its tenant's tokens. */
+export function openBulk(
+  query: QueryRouteDeps,
+  rateLimiter: RateLimiter,
+  card: () => ModelCard | undefined,
+): BulkRouteDeps {
+  return {
+    results: new BulkResults({
+      tenants: limits.bulkResultTenants,
+      bulksPerTenant: limits.bulkRecordsPerTenant,
+      bytesPerTenant: limits.bulkResultBytesPerTenant,
+      keepMs: limits.bulkKeepMs,
+      nowMs: query.nowMs,
+    }),
+    runnerFor: (tenantId: string) => paced(queryRunner(query, tenantId), rateLimiter),
+    capacityTokens: () => poolTokens(card()),
+    limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
+    log: query.log,
+  };
+}
+
+/** @throws ApiError not_ready while no model is known */
+function poolTokens(card: ModelCard | undefined): number {
+  if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
+  return card.blockCount * card.blockTokens;
 }

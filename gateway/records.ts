@@ -13,6 +13,7 @@ import { SpanExporter } from "./telemetry/exporter.ts";
 import { traceSettings } from "./telemetry/settings.ts";
 import { Tracer } from "./telemetry/tracer.ts";
 import { AuditLog } from "./tenant/audit.ts";
+import type { TenantStorage } from "./tenant/storage.ts";
 import { UsageLedger } from "./tenant/usage.ts";
 
 export type Records = ReturnType<typeof openRecords>;
@@ -22,11 +23,18 @@ export type Records = ReturnType<typeof openRecords>;
  * @param env where traces go, in the variables of OpenTelemetry
  * @throws Error naming a variable that says what cannot be
  */
-export function openRecords(db: Db, log: Log, env: Readonly<Record<string, string | undefined>> = {}) {
+export function openRecords(
+  db: Db,
+  storage: TenantStorage,
+  log: Log,
+  env: Readonly<Record<string, string | undefined>> = {},
+) {
   const stored = new StoredResponses(db, {
-    perTenant: limits.storedResponses,
-    keepMs: limits.storedResponseMs,
+    retention: limits.storedResponses,
+    keepMs: limits.storedResponses.keepMs,
     nowMs: Date.now,
+    log,
+    storage,
   });
   const audit = new AuditLog(db);
   const usage = new UsageLedger(db, log);
@@ -37,6 +45,7 @@ export function openRecords(db: Db, log: Log, env: Readonly<Record<string, strin
   const metrics = new Metrics(usage);
   const tracer = openTracer(env, log);
   const stop = async (): Promise<void> => {
+    await stored.stop();
     usage.stop();
     await tracer?.stop();
   };

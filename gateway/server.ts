@@ -2,7 +2,6 @@
 import type { Hono } from "hono";
 import { DbError } from "../db/errors.ts";
 import { version } from "../package.json";
-import type { ModelCard } from "../worker/contract/model-card.ts";
 import { createApp } from "./app.ts";
 import { BatchService } from "./batches/service.ts";
 import { unknownSettings } from "./child-environment.ts";
@@ -14,7 +13,6 @@ import { countChoice, countFailure, countPrepared } from "./counted.ts";
 import { openData } from "./data-folder.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding.ts";
 import { ApiError } from "./errors.ts";
-import { BulkResults } from "./execute/bulk-results.ts";
 import type { EndEvent } from "./generation.ts";
 import type { AppEnv } from "./http/auth.ts";
 import { addBatchRoutes } from "./http/batches.ts";
@@ -30,9 +28,8 @@ import { addMessageBatchRoutes } from "./http/message-batches.ts";
 import { addModelRoutes } from "./http/models.ts";
 import { addOpsRoutes } from "./http/ops.ts";
 import { addPrepareRoutes } from "./http/prepare.ts";
-import { addQueryRoutes, type QueryRouteDeps } from "./http/query.ts";
-import { addBulkRoutes, type BulkRouteDeps } from "./http/query-bulk.ts";
-import { queryRunner } from "./http/query-runner.ts";
+import { addQueryRoutes } from "./http/query.ts";
+import { addBulkRoutes } from "./http/query-bulk.ts";
 import type { RouteDeclaration } from "./http/route.ts";
 import { addLimitRoutes } from "./http/tenant-limits.ts";
 import { addTenantRoutes } from "./http/tenants.ts";
@@ -41,16 +38,20 @@ import { addVectorStoreFileRoutes } from "./http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "./http/vector-stores.ts";
 import { listen } from "./listen.ts";
 import { createLog, type Log } from "./log.ts";
-import { embedderMeter, metered, paced } from "./metered.ts";
+import { embedderMeter, metered, type TenantMeter, tenantMeter } from "./metered.ts";
+import type { Metrics } from "./metrics.ts";
+import { openTenants } from "./open-tenants.ts";
 import { Pipeline, type PipelineDeps } from "./pipeline.ts";
-import { type LimitedWorkers, openQueries } from "./queries.ts";
+import { type LimitedWorkers, openBulk, openQueries } from "./queries.ts";
 import { openRecords, type Records } from "./records.ts";
 import { SpanService } from "./span-service.ts";
 import { tracedDispatcher } from "./telemetry/traced-dispatcher.ts";
 import { RateLimiter } from "./tenant/rate-limiter.ts";
-import { loadServerSecret } from "./tenant/secret.ts";
-import { TenantService } from "./tenant/tenants.ts";
+import type { TenantStorage } from "./tenant/storage.ts";
+import type { TenantService } from "./tenant/tenants.ts";
 import { openText, type TextSide } from "./text-side.ts";
+import { openThreads, type Threads } from "./threads/open.ts";
+import { compileIn, Grammars } from "./tools/grammars.ts";
 import { openWorkers, type Workers, type WorkersOptions } from "./workers.ts";
 
 export interface RunningServer {
@@ -88,21 +89,14 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const embedding = openEmbedding(config, options.env, text.tokenizer, log);
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if (config.embeddingModelDir !== undefined) await embedding.card();
-  const { db, closeData } = openData(config.dataDir, log);
-  const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
-  const generatedAdminKey = openAdminKey(tenants, config.adminKey, log);
+  const { db, disk, closeData } = openData(config.dataDir, log);
+  const { tenants, storage, generatedAdminKey } = openTenants(config, db, disk, log);
   const { corpusOwners, supervisor, dispatcher } = workers;
-  const spans = new SpanService({
-    ...workers,
-    modelReady: () => supervisor.firstReady(),
-    kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
-    lowererFor: text.lowererFor,
-    onPrepared: (tenantId, report) => countPrepared(records.metrics, tenantId, report),
-  });
+  const rateLimiter = new RateLimiter(limits.limitedOwners);
+  const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
+  const spans = openSpans({ workers, text, tenants, meter, metrics: () => records.metrics });
   const corpus = new Corpus({
-    db,
-    dataDir: config.dataDir,
-    tokenizer: text.tokenizer,
+    ...{ db, storage, dataDir: config.dataDir, tokenizer: text.tokenizer },
     corpusSalt: (corpusId, epoch, tenantId) => {
       const salt = tenants.corpusSalt(corpusId, epoch);
       corpusOwners.note(salt, tenantId);
@@ -111,16 +105,22 @@ export async function startServer(config: Config, options: StartOptions): Promis
     spans,
     embedder: embedding,
     // A model that was trained for it finds what other words say; token embeddings alone add little to words.
+    onSearched: meter.spend,
     hybridByDefault: config.embeddingModelDir !== undefined,
+    onFileDeleted: (tenantId) => batches.recheck(tenantId),
     log,
   });
-  const records = openRecords(db, log, options.env);
+  const records = openRecords(db, storage, log, options.env);
   const state = { draining: false };
-  const batches = new BatchService({ db, files: corpus.files, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
-  const app = openApp({ workers, text, tenants, corpus, batches, embedding, records, config, log, state });
+  const threads = openThreads();
+  const fileSide = { storage, files: corpus.files };
+  const batches = new BatchService({ db, ...fileSide, apiKeys: tenants.apiKeys, nowMs: Date.now, log });
+  const running = { workers, text, tenants, storage, corpus, batches, embedding, records, threads };
+  const app = openApp({ ...running, rateLimiter, config, log, state });
   const server = listen(config, (request, env) => app.fetch(request, env), closeData);
   workers.start();
   await corpus.start();
+  records.stored.wake();
   batches.start(async (request, batch) => await app.fetch(request, { batch }));
   const stop = async (): Promise<void> => {
     state.draining = true;
@@ -128,7 +128,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     // Answers that are on their way out go out; what does not end by itself is cut.
     await Promise.race([server.stop(), Bun.sleep(limits.flushMs)]);
     await server.stop(true);
-    await Promise.all([workers.stop(), embedding.stop()]);
+    await Promise.all([workers.stop(), embedding.stop(), threads.stop()]);
     await records.stop();
     closeData();
   };
@@ -145,34 +145,43 @@ export async function startServer(config: Config, options: StartOptions): Promis
   };
 }
 
-/** @returns the key that this start made */
-function openAdminKey({ apiKeys }: TenantService, given: string | undefined, log: Log): string | undefined {
-  const made = apiKeys.bootstrap(given);
-  if (made !== undefined) return made.generated ? made.apiKey : undefined;
-  const known = given === undefined || apiKeys.authenticate(given)?.scopes.has("platform:admin") === true;
-  const counts = "the first start's counts, and those made since";
-  if (!known) log("warn", `SPANGATE_ADMIN_KEY is no key that administers this data folder: ${counts}`);
-  return undefined;
+interface SpanParts extends Pick<AppParts, "workers" | "text" | "tenants"> {
+  readonly meter: TenantMeter;
+  readonly metrics: () => Metrics;
+}
+
+function openSpans({ workers, text, tenants, meter, metrics }: SpanParts): SpanService {
+  return new SpanService({
+    ...workers,
+    meter,
+    modelReady: () => workers.supervisor.firstReady(),
+    kvQuotaBytesOf: (tenantId) => tenants.limits.kvBytesOf(tenantId),
+    lowererFor: text.lowererFor,
+    onPrepared: (tenantId, report) => countPrepared(metrics(), tenantId, report),
+  });
 }
 
 interface AppParts {
   readonly workers: Workers;
   readonly text: TextSide;
   readonly tenants: TenantService;
+  readonly storage: TenantStorage;
   readonly corpus: Corpus;
   readonly batches: BatchService;
   readonly embedding: EmbeddingService;
   readonly records: Records;
+  readonly threads: Threads;
+  readonly rateLimiter: RateLimiter;
   readonly config: Config;
   readonly log: Log;
   readonly state: { readonly draining: boolean };
 }
 
 function openApp(parts: AppParts): Hono<AppEnv> {
-  const { workers, text, tenants, corpus, batches, embedding, records, config, log, state } = parts;
+  const { workers, text, tenants, storage, corpus, batches, embedding, records, rateLimiter } = parts;
+  const { config, log, state } = parts;
   const { registry, residency, dispatcher } = workers;
   const { metrics } = records;
-  const rateLimiter = new RateLimiter(limits.limitedOwners);
   const limited = {
     registry,
     residency,
@@ -184,7 +193,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
   const chat = {
     stored: records.stored,
     compared: new ComparedPrompts(limits.comparedTurns),
-    pipeline: openPipeline({ workers: limited, text, tenants, corpus, onRunEnd }),
+    pipeline: openPipeline({ ...parts, workers: limited, onRunEnd }),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),
     metrics,
@@ -207,16 +216,15 @@ function openApp(parts: AppParts): Hono<AppEnv> {
     nowMs,
     log,
   };
-  const bulk = openBulk(query, rateLimiter, () => poolTokens(registry.card()));
+  const bulk = openBulk(query, rateLimiter, () => registry.card());
   const uploads = new ConcurrencyLimiter(limits.uploadsPerTenant);
   const downloads = new ConcurrencyLimiter(limits.downloadsPerTenant);
-  const createdMs = Date.now();
   return createApp({
     authenticator: tenants.apiKeys,
     rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
-      (it) => addTenantRoutes(it, { tenants, corpus }),
-      (it) => addLimitRoutes(it, tenants),
+      (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored }),
+      (it) => addLimitRoutes(it, tenants, storage),
       (it) => addFileRoutes(it, { corpus, uploads, downloads }),
       (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),
@@ -229,7 +237,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addBulkRoutes(it, bulk),
       (it) => addBatchRoutes(it, batches),
       (it) => addMessageBatchRoutes(it, { batches, uploads, downloads }),
-      (it) => addModelRoutes(it, { card: () => registry.card(), createdMs }),
+      (it) => addModelRoutes(it, { card: () => registry.card(), createdMs: Date.now() }),
       (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins }),
       (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
@@ -244,39 +252,18 @@ function openApp(parts: AppParts): Hono<AppEnv> {
   });
 }
 
-function openBulk(query: QueryRouteDeps, rateLimiter: RateLimiter, capacityTokens: () => number): BulkRouteDeps {
-  return {
-    results: new BulkResults({
-      tenants: limits.bulkResultTenants,
-      bulksPerTenant: limits.bulkRecordsPerTenant,
-      bytesPerTenant: limits.bulkResultBytesPerTenant,
-      keepMs: limits.bulkKeepMs,
-      nowMs: query.nowMs,
-    }),
-    runnerFor: (tenantId: string) => paced(queryRunner(query, tenantId), rateLimiter),
-    capacityTokens,
-    limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
-    log: query.log,
-  };
-}
-
-/** @throws ApiError not_ready while no model is known */
-function poolTokens(card: ModelCard | undefined): number {
-  if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
-  return card.blockCount * card.blockTokens;
-}
-
-interface PipelineParts extends Pick<AppParts, "text" | "tenants" | "corpus"> {
+interface PipelineParts extends Pick<AppParts, "text" | "tenants" | "corpus" | "threads"> {
   readonly workers: Pick<LimitedWorkers, "dispatcher" | "registry">;
   readonly onRunEnd: NonNullable<PipelineDeps["onRunEnd"]>;
 }
 
-function openPipeline({ workers, text, tenants, corpus, onRunEnd }: PipelineParts): Pipeline {
+function openPipeline({ workers, text, tenants, corpus, threads, onRunEnd }: PipelineParts): Pipeline {
   return new Pipeline({
     dispatcher: workers.dispatcher,
     tokenBytes: text.tokenBytes,
     card: () => workers.registry.card(),
     lowererFor: text.lowererFor,
+    grammars: new Grammars(compileIn(threads)),
     cacheSalt: (tenantId, subdivision) => tenants.cacheSalt(tenantId, subdivision),
     retrieve: (tenantId, query, search) =>
       corpus.retrieve({ tenantId, query, ...search, filters: search.filters as AttributeFilter | undefined }),

@@ -16,9 +16,10 @@ import type { Residency } from "./dispatch/residency.ts";
 import type { UseCounts } from "./dispatch/use-counts.ts";
 import { ApiError } from "./errors.ts";
 import type { LoweredSpan, Lowerer } from "./lower/plan.ts";
+import type { TenantMeter } from "./metered.ts";
 
 export interface SpanServiceDeps {
-  readonly dispatcher: Pick<Dispatcher, "submit" | "evict" | "evictTenant">;
+  readonly dispatcher: Pick<Dispatcher, "submit" | "evictions">;
   readonly residency: Residency;
   readonly registry: Pick<Registry, "ready" | "card">;
   readonly uses: Pick<UseCounts, "of">;
@@ -28,11 +29,13 @@ export interface SpanServiceDeps {
   /** Resolves once a model is known. */
   readonly modelReady: () => Promise<void>;
   readonly lowererFor: (card: ModelCard) => Lowerer;
+  /** Holds tenants to their limits of tokens. Absent: they have none. */
+  readonly meter?: TenantMeter;
   /** Told of each plan that was prepared for a tenant. */
   readonly onPrepared?: (tenantId: string, report: FinishedEvent) => void;
 }
 
-interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs">>, Pick<PrepareFacts, "tenantId"> {
+interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs" | "mayWait">>, Pick<PrepareFacts, "tenantId"> {
   readonly signal: AbortSignal;
 }
 
@@ -42,6 +45,8 @@ const pinnedPoolPart = 1 / 8;
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
   readonly #homes = new FragmentHomes(limits.corpusHomes);
+  /** Of all spans that are warmed: many short ones give way to others too. */
+  readonly #turns = { chars: 0 };
 
   constructor(deps: SpanServiceDeps) {
     this.#deps = deps;
@@ -52,13 +57,18 @@ export class SpanService implements SpanPort {
     return this.#lowerer().lowerSpan(span);
   }
 
+  /** @throws ApiError not_ready while no model is known */
+  async warmSpan(span: SpanText): Promise<void> {
+    await this.#lowerer().warmSpan(span, this.#turns);
+  }
+
   /** Ends early when `signal` aborts, also while no model is known. @throws ApiError */
   async *prepareSpans(
     spans: readonly SpanText[],
     signal: AbortSignal,
-    { readAtMs = performance.now(), tenantId }: PrepareFacts = {},
+    { readAtMs = performance.now(), tenantId, mayWait = true }: PrepareFacts = {},
   ): AsyncGenerator<PreparedSpan, void> {
-    const work = { signal, readAtMs, tenantId };
+    const work = { signal, readAtMs, tenantId, mayWait };
     try {
       await unlessAborted(this.#deps.modelReady(), signal);
     } catch (cause) {
@@ -69,6 +79,7 @@ export class SpanService implements SpanPort {
     let group: SpanText[] = [];
     let groupTokens = 0;
     for (const span of spans) {
+      await this.warmSpan(span);
       const tokenCount = this.lowerSpan(span).tokenIds.length;
       const full = group.length >= limits.prepareSpans || groupTokens + tokenCount > limits.prepareTokens;
       if (group.length > 0 && full) {
@@ -82,18 +93,24 @@ export class SpanService implements SpanPort {
     if (group.length > 0) yield* this.#prepare(group, work);
   }
 
-  evict(blockKeys: readonly BlockKey[]): void {
-    this.#deps.dispatcher.evict(blockKeys);
+  evict(blockKeys: readonly BlockKey[], salt: CacheSalt): void {
+    this.#deps.dispatcher.evictions.evict(blockKeys, this.#lowerer().spanRoot(salt));
   }
 
-  evictCorpus(salt: CacheSalt): void {
+  evictCorpora(salts: readonly CacheSalt[]): void {
     // No model was ever ready: no KV exists.
-    if (this.#deps.registry.card() === undefined) return;
-    this.#deps.dispatcher.evict([this.#lowerer().spanRoot(salt)]);
+    if (!this.isReady) return;
+    const roots = salts.map((salt) => this.#lowerer().spanRoot(salt));
+    const [first] = roots;
+    if (first !== undefined) this.#deps.dispatcher.evictions.evict(roots, first);
+  }
+
+  evictDerived(salt: CacheSalt, tenantId: string): void {
+    if (this.isReady) this.#deps.dispatcher.evictions.evictDerived(this.#lowerer().spanRoot(salt), tenantId);
   }
 
   evictTenant(tenantId: string, part: TenantPart): number {
-    return this.#deps.dispatcher.evictTenant(tenantId, part);
+    return this.#deps.dispatcher.evictions.evictTenant(tenantId, part);
   }
 
   get isReady(): boolean {
@@ -118,8 +135,11 @@ export class SpanService implements SpanPort {
 
   async *#prepare(
     spans: readonly SpanText[],
-    { signal, readAtMs, tenantId }: PrepareWork,
+    { signal, readAtMs, tenantId, mayWait }: PrepareWork,
   ): AsyncGenerator<PreparedSpan, void> {
+    const { meter } = this.#deps;
+    if (tenantId !== undefined && mayWait) meter?.requireTokens(tenantId);
+    const onEnd = (tokens: number): void => void (tenantId !== undefined && meter?.spend(tenantId, tokens));
     const homes = spans.map((span) => ({ span, workerIds: this.#homesOf(span) }));
     const workerIds = new Set(homes.flatMap((home) => home.workerIds));
     const ender = new AbortController();
@@ -127,7 +147,7 @@ export class SpanService implements SpanPort {
     const prepareOn = async (workerId: string | undefined) => {
       const there = homes.filter((home) => workerId === undefined || home.workerIds.includes(workerId));
       const plan = this.#lowerer().preparePlan(there.map(({ span }) => span));
-      const report = await this.#run(plan, { placement: new Placement(workerId), signal: either, readAtMs });
+      const report = await this.#run(plan, { placement: new Placement(workerId), signal: either, readAtMs, onEnd });
       if (tenantId !== undefined) this.#deps.onPrepared?.(tenantId, report);
       return report;
     };
@@ -161,7 +181,7 @@ export class SpanService implements SpanPort {
 
   async #run(
     plan: TokenPlan,
-    how: Required<Pick<DispatchRequest, "placement" | "signal" | "readAtMs">>,
+    how: Required<Pick<DispatchRequest, "placement" | "signal" | "readAtMs" | "onEnd">>,
   ): Promise<FinishedEvent> {
     const events = this.#deps.dispatcher.submit({
       requestId: `prepare_${crypto.randomUUID().replaceAll("-", "")}`,

@@ -11,7 +11,7 @@ export function checkPromptIds(card: ModelCard, tokenIds: readonly number[]): vo
 }
 
 /** @throws ApiError invalid_value */
-export function checkTokenIds(card: ModelCard, params: Omit<GenerateParams, "maxTokens">): void {
+export function checkTokenIds(card: ModelCard, params: Pick<GenerateParams, "sampling" | "stopTokenIds">): void {
   const refuse = (param: string): never => {
     throw new ApiError("invalid_value", { message: `${param} names a token that the model does not have.`, param });
   };

@@ -6,6 +6,7 @@ import { parseWorkerConfig, type WorkerConfig } from "./config.ts";
 import type { GatewayMessage, WorkerMessage, WorkerStats } from "./contract/messages.ts";
 import type { ModelCard } from "./contract/model-card.ts";
 import { Engine } from "./engine/loop.ts";
+import { rowCostTokens } from "./model/row-cost.ts";
 import { type OpenBackend, openBackend } from "./open-backend.ts";
 
 function emit(message: WorkerMessage): void {
@@ -22,7 +23,7 @@ async function open(config: WorkerConfig): Promise<Engine> {
   const engine = new Engine({
     backend: opened.backend,
     eosTokenIds: opened.model.eosTokenIds,
-    limits: config,
+    limits: { ...config, rowCostTokens: rowCostTokens(opened.model.config) },
     positions: config.kvPositions,
     clock: () => performance.now(),
     emit,
@@ -41,7 +42,7 @@ function receive(engine: Engine, opened: OpenBackend, message: GatewayMessage): 
     case "abort":
       return engine.abort(message.requestId);
     case "evict":
-      return engine.evict(message.blockKeys);
+      return engine.evict(message.blockKeys, message.owner);
     case "pin":
       return engine.cache.pin(message.blockKeys, message.pinned);
     case "stats":

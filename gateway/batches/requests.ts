@@ -1,8 +1,6 @@
 /** One line as a request to the server's own routes: everything that holds for a caller holds for it. */
 import type { Id } from "../../db/ids.ts";
-import { delay } from "../corpus/pace.ts";
 import type { BatchCaller, Principal } from "../principal.ts";
-import { batchLimits } from "./limits.ts";
 import { type BatchLine, messagesEndpoint } from "./lines.ts";
 import { messageResult, unrunMessageResult } from "./message-results.ts";
 
@@ -26,28 +24,32 @@ export interface LineJob {
   readonly signal: AbortSignal;
 }
 
-/**
- * Tries again while the server, or a limit of the caller, refuses for now.
- * @returns undefined when it was aborted
- */
-export async function runLine(send: SendRequest, job: LineJob): Promise<LineResult | undefined> {
+/** What became of a request. */
+export interface Answered {
+  /** What the line's result is, if it is not tried again. */
+  readonly result: LineResult;
+  /** "refused": the server or a limit of the caller takes no request now; "failed": the server had an error. */
+  readonly kind: "refused" | "failed" | "answered";
+  /** How long the server asks to wait; 0: it does not say. */
+  readonly askedMs: number;
+}
+
+/** @returns undefined when it was aborted */
+export async function sendLine(send: SendRequest, job: LineJob): Promise<Answered | undefined> {
   const { line, endpoint, principal, signal } = job;
-  let failures = 0;
-  for (let attempt = 0; !signal.aborted; attempt++) {
-    const headers = { "content-type": "application/json" };
-    const request = new Request(`http://batch${endpoint}`, { method: "POST", headers, body: line.body, signal });
-    const requestId = `req_${crypto.randomUUID().replaceAll("-", "")}`;
-    const response = await send(request, { principal, requestId });
-    const answer: unknown = await response.json();
-    if (signal.aborted) return undefined;
-    const refused = response.status === 429 || response.status === 503;
-    if (!refused && response.status >= 500) failures += 1;
-    const again = refused || (response.status >= 500 && failures < batchLimits.attempts);
-    if (!again) return resultOf(job, response, answer);
-    const askedMs = Number(response.headers.get("retry-after") ?? 0) * 1000;
-    await delay(Math.min(batchLimits.retryMaxMs, Math.max(askedMs, batchLimits.retryMinMs * 2 ** attempt)), signal);
-  }
-  return undefined;
+  if (signal.aborted) return undefined;
+  const headers = { "content-type": "application/json" };
+  const request = new Request(`http://batch${endpoint}`, { method: "POST", headers, body: line.body, signal });
+  const requestId = `req_${crypto.randomUUID().replaceAll("-", "")}`;
+  const response = await send(request, { principal, requestId });
+  const answer: unknown = await response.json();
+  if (signal.aborted) return undefined;
+  // Nothing is gained by waiting for room that only the tenant can make.
+  const isOverQuota = (answer as { error?: { code?: unknown } } | null)?.error?.code === "quota_exceeded";
+  const isRefused = (response.status === 429 && !isOverQuota) || response.status === 503;
+  const kind = isRefused ? "refused" : response.status >= 500 ? "failed" : "answered";
+  const askedMs = Number(response.headers.get("retry-after") ?? 0) * 1000;
+  return { result: resultOf(job, response, answer), kind, askedMs: Number.isFinite(askedMs) ? askedMs : 0 };
 }
 
 /** A line that was not run. */

@@ -1,15 +1,20 @@
 /** Results of a batch that ends as files of its tenant's: the same ones however often they are written. */
-import { type BatchRow, walkResults } from "../../db/batches.ts";
+
+import { type BatchResultRow, type BatchRow, walkResults } from "../../db/batches.ts";
 import type { FileId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { FileService } from "../corpus/files.ts";
-import { Pace } from "../corpus/pace.ts";
-import { messagesEndpoint, readLines } from "./lines.ts";
+import type { StoragePort } from "../corpus/ports.ts";
+import { nextTurn } from "../pace.ts";
+import { type BatchLine, messagesEndpoint } from "./lines.ts";
 import { restResult } from "./message-results.ts";
+
+const [rowsAtOnce, pieceChars] = [8, 65_536];
 
 export interface ResultFileDeps {
   readonly db: Db;
   readonly files: FileService;
+  readonly storage: Pick<StoragePort, "checkDisk">;
 }
 
 export interface ResultFiles {
@@ -17,46 +22,49 @@ export interface ResultFiles {
   readonly errorFileId: FileId | null;
 }
 
-/** @param readInput the batch's file; undefined when it is gone */
+/** @param readInput the lines of the batch's file; none when it is gone */
 export async function writeResults(
   deps: ResultFileDeps,
   batch: BatchRow,
-  readInput: () => Promise<string | undefined>,
+  readInput: () => AsyncIterable<BatchLine>,
 ): Promise<ResultFiles> {
+  deps.storage.checkDisk(batch.outputBytes);
   if (batch.endpoint === messagesEndpoint) {
-    const lines = await messageLines(deps.db, batch, await readInput());
+    const lines = messageLines(deps.db, batch, readInput());
     return { outputFileId: await store(deps, batch, "results", lines), errorFileId: null };
   }
-  const write = async (isError: boolean): Promise<FileId | null> => {
-    const lines: string[] = [];
-    for await (const { body } of resultsOf(deps.db, batch.seq, isError)) lines.push(body);
-    return await store(deps, batch, isError ? "error" : "output", lines);
-  };
+  const write = (isError: boolean): Promise<FileId | null> =>
+    store(deps, batch, isError ? "error" : "output", bodiesOf(deps.db, batch.seq, isError));
   return { outputFileId: await write(false), errorFileId: await write(true) };
 }
 
-/** All of a batch's lines, those too that were not run. */
-async function messageLines(db: Db, batch: BatchRow, input: string | undefined): Promise<string[]> {
-  const bodies = new Map<number, string>();
-  for await (const { line, body } of resultsOf(db, batch.seq, undefined)) bodies.set(line, body);
-  if (input === undefined) return [...bodies.values()];
-  const pace = new Pace();
-  const lines: string[] = [];
-  for (const line of readLines(input)) {
-    await pace.breathe();
-    lines.push(bodies.get(line.number) ?? restResult(line, batch));
-  }
-  return lines;
+async function* bodiesOf(db: Db, seq: number, isError: boolean): AsyncGenerator<string> {
+  for await (const { body } of resultsOf(db, seq, isError)) yield body;
 }
 
-async function* resultsOf(db: Db, seq: number, isError: boolean | undefined) {
+/** All of a batch's lines, those too that were not run. Both come in the order of their numbers. */
+async function* messageLines(db: Db, batch: BatchRow, input: AsyncIterable<BatchLine>): AsyncGenerator<string> {
+  const results = resultsOf(db, batch.seq, undefined);
+  let result = await results.next();
+  let isThere = false;
+  for await (const line of input) {
+    isThere = true;
+    while (result.done !== true && result.value.line < line.number) result = await results.next();
+    const own = result.done !== true && result.value.line === line.number ? result.value.body : undefined;
+    yield own ?? restResult(line, batch);
+  }
+  // Its file is gone.
+  for (; !isThere && result.done !== true; result = await results.next()) yield result.value.body;
+}
+
+async function* resultsOf(db: Db, seq: number, isError: boolean | undefined): AsyncGenerator<BatchResultRow, void> {
   for (let afterLine = 0; ; ) {
-    const rows = walkResults(db, seq, { isError, afterLine, limit: 500 });
+    const rows = walkResults(db, seq, { isError, afterLine, limit: rowsAtOnce });
     const last = rows.at(-1);
     if (last === undefined) return;
     yield* rows;
     afterLine = last.line;
-    await new Promise(setImmediate);
+    await nextTurn();
   }
 }
 
@@ -65,10 +73,30 @@ async function store(
   { files }: ResultFileDeps,
   { id, tenantId }: BatchRow,
   what: "output" | "error" | "results",
-  lines: readonly string[],
+  lines: AsyncGenerator<string>,
 ): Promise<FileId | null> {
-  if (lines.length === 0) return null;
-  const bytes = Buffer.concat(lines.map((line) => Buffer.from(`${line}\n`)));
-  const made = { filename: `${id}_${what}.jsonl`, purpose: "batch_output", mediaType: "application/jsonl", bytes };
-  return (await files.store(tenantId, made)).id;
+  const first = await lines.next();
+  if (first.done === true) return null;
+  const bytes = await files.stage();
+  try {
+    for await (const piece of piecesOf(first.value, lines)) await bytes.add(piece);
+    const made = { filename: `${id}_${what}.jsonl`, purpose: "batch_output", mediaType: "application/jsonl", bytes };
+    return (await files.store(tenantId, made)).id;
+  } catch (error) {
+    await bytes.drop();
+    throw error;
+  }
+}
+
+/** Some lines at a time. */
+async function* piecesOf(first: string, rest: AsyncGenerator<string>): AsyncGenerator<Uint8Array> {
+  let piece = `${first}\n`;
+  for await (const line of rest) {
+    if (piece.length >= pieceChars) {
+      yield Buffer.from(piece);
+      piece = "";
+    }
+    piece += `${line}\n`;
+  }
+  yield Buffer.from(piece);
 }

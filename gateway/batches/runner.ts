@@ -1,33 +1,44 @@
 /**
  * Runs batches, each from where its rows say it is: checks their files, runs their lines, puts the results into files.
- * What runs when the server stops leaves no trace and is run by the next one; a line's result is kept once.
+ * Tenants take turns, a line each. What runs when the server stops leaves no trace and is run by the next one; a line's
+ * result is kept once.
  */
 import {
   type BatchRow,
   endBatch,
+  listBatchTenants,
   listDoneLines,
-  nextBatch,
   readBatch,
   recordResult,
+  sweepResults,
   updateBatch,
 } from "../../db/batches.ts";
 import { newId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { BatchFault } from "../../db/schema.ts";
+import type { OpenFile } from "../corpus/content-store.ts";
 import type { FileService } from "../corpus/files.ts";
-import { BackgroundLoop, isPassing, reasonOf } from "../corpus/loop.ts";
-import { Pace } from "../corpus/pace.ts";
+import { isPassing, reasonOf } from "../corpus/loop.ts";
+import type { StoragePort } from "../corpus/ports.ts";
+import { Turns } from "../corpus/turns.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
+import { nextTurn, Pace } from "../pace.ts";
 import type { Principal } from "../principal.ts";
 import type { ApiKeys } from "../tenant/api-keys.ts";
+import { inputGone, TenantChecks } from "./checking.ts";
 import { batchLimits } from "./limits.ts";
-import { type BatchLine, checkLines, messagesEndpoint, readLines } from "./lines.ts";
-import { runLine, type SendRequest, unrunResult } from "./requests.ts";
+import { messagesEndpoint, readLines } from "./lines.ts";
+import type { OpenBatch, WaitingLine } from "./open-batch.ts";
+import { type SendRequest, sendLine, unrunResult } from "./requests.ts";
 import { writeResults } from "./result-files.ts";
+import { TenantBatches } from "./tenant-batches.ts";
+
+const sweptBytesAtOnce = 1024 * 1024;
 
 export interface BatchRunnerDeps {
   readonly db: Db;
+  readonly storage: StoragePort;
   readonly files: FileService;
   readonly apiKeys: Pick<ApiKeys, "principalOf">;
   readonly nowMs: () => number;
@@ -37,132 +48,147 @@ export interface BatchRunnerDeps {
 export class BatchRunner {
   readonly #deps: BatchRunnerDeps;
   readonly #send: SendRequest;
-  readonly #checking: BackgroundLoop;
-  readonly #lanes: readonly BackgroundLoop[];
-  readonly #running = new Map<number, { readonly tenantId: TenantId; readonly cancel: AbortController }>();
+  readonly #checking: Turns;
+  readonly #lines: Turns;
+  /** Those whose batches run. */
+  readonly #tenants = new Map<TenantId, TenantBatches>();
   #stopping = false;
 
   constructor(deps: BatchRunnerDeps, send: SendRequest) {
+    const { log } = deps;
     this.#deps = deps;
     this.#send = send;
-    this.#checking = new BackgroundLoop("checking batches", deps.log, (signal) => this.#checkAll(signal));
-    const lane = () => new BackgroundLoop("running batches", deps.log, (signal) => this.#runAll(signal));
-    this.#lanes = Array.from({ length: batchLimits.runningBatches }, lane);
+    this.#checking = new Turns({
+      ...{ name: "checking batches", log, lanes: 1, maxOpen: batchLimits.checkedTenants },
+      open: (tenantId) => new TenantChecks(deps, tenantId, () => this.#goOn(tenantId)),
+    });
+    this.#lines = new Turns({
+      ...{ name: "running batches", log, lanes: batchLimits.linesAtOnce, spareLanes: batchLimits.spareLines },
+      maxOpen: batchLimits.runningTenants,
+      open: (tenantId) => this.#openTenant(tenantId),
+    });
   }
 
-  wake(): void {
-    this.#checking.wake();
-    for (const lane of this.#lanes) lane.wake();
+  /** Takes up what a stopped server left. */
+  start(): void {
+    for (const tenantId of listBatchTenants(this.#deps.db)) this.wake(tenantId);
   }
 
-  /** For a batch that was cancelled, or whose tenant is gone: what runs of it ends now. */
-  interrupt(seq: number): void {
-    this.#running.get(seq)?.cancel.abort();
-    this.wake();
+  /** The tenant has a new batch. */
+  wake(tenantId: TenantId): void {
+    this.#checking.offer(tenantId);
+    this.#goOn(tenantId);
+  }
+
+  /** The batch was cancelled: what runs of it ends now. */
+  interrupt({ tenantId, seq }: Pick<BatchRow, "tenantId" | "seq">): void {
+    for (const batch of this.#tenants.get(tenantId)?.batches ?? []) if (batch.row.seq === seq) batch.interrupt();
+    this.#goOn(tenantId);
+  }
+
+  /** Call when the tenant, keys or files of its are gone: what runs of batches that need them ends now. */
+  recheck(tenantId: TenantId): void {
+    for (const batch of this.#tenants.get(tenantId)?.batches ?? []) {
+      if (this.#callerOf(batch.row) === undefined) batch.interrupt();
+    }
+    this.#goOn(tenantId);
   }
 
   async idle(): Promise<void> {
-    await this.#checking.idle();
-    await Promise.all(this.#lanes.map((lane) => lane.idle()));
+    while (!this.#checking.isIdle || !this.#lines.isIdle)
+      await Promise.all([this.#checking.idle(), this.#lines.idle()]);
   }
 
   async stop(): Promise<void> {
     this.#stopping = true;
-    for (const { cancel } of this.#running.values()) cancel.abort();
-    await Promise.all([this.#checking.stop(), ...this.#lanes.map((lane) => lane.stop())]);
+    for (const { batches } of this.#tenants.values()) for (const batch of batches) batch.interrupt();
+    await Promise.all([this.#checking.stop(), this.#lines.stop()]);
   }
 
-  async #checkAll(signal: AbortSignal): Promise<void> {
-    const { db, nowMs } = this.#deps;
-    for (let batch = nextBatch(db, ["validating"]); batch !== undefined; batch = nextBatch(db, ["validating"])) {
-      if (signal.aborted) return;
-      const text = await this.#inputOf(batch);
-      const { faults, total } = typeof text === "string" ? await checkLines(text, batch.endpoint) : text;
-      const change =
-        faults.length > 0
-          ? { status: "failed" as const, errors: faults, failedAt: nowMs() }
-          : { status: "in_progress" as const, total, inProgressAt: nowMs() };
-      updateBatch(db, batch.seq, ["validating"], change);
-      for (const lane of this.#lanes) lane.wake();
-    }
+  #goOn(tenantId: TenantId): void {
+    this.#tenants.get(tenantId)?.lookAgain();
+    this.#lines.offer(tenantId);
   }
 
-  async #runAll(signal: AbortSignal): Promise<void> {
-    while (!signal.aborted) {
-      const busy = [...this.#running.values()].map(({ tenantId }) => tenantId);
-      const batch = nextBatch(this.#deps.db, ["in_progress", "finalizing", "cancelling"], busy);
-      if (batch === undefined) return;
-      const cancel = new AbortController();
-      this.#running.set(batch.seq, { tenantId: batch.tenantId, cancel });
-      try {
-        if (batch.status === "in_progress") await this.#runLines(batch, cancel.signal);
-        if (!this.#stopping) await this.#finish(batch.seq);
-      } catch (error) {
-        // Gone on with once the database and the disk take writes again.
-        if (isPassing(error) || (error instanceof ApiError && error.code === "storage_full")) throw error;
-        const fault = { code: "server_error", message: "The server had an error.", line: null, param: null };
-        const change = { status: "failed" as const, errors: [fault], failedAt: this.#deps.nowMs() };
-        // One that is gone went with its tenant.
-        if (!endBatch(this.#deps.db, batch.seq, change)) continue;
-        this.#deps.log("error", "a batch failed", { batchId: batch.id, reason: reasonOf(error) });
-      } finally {
-        this.#running.delete(batch.seq);
+  #openTenant(tenantId: TenantId): TenantBatches {
+    const work = new TenantBatches(tenantId, {
+      ...this.#deps,
+      run: (batch) => this.#runSlice(batch),
+      woken: () => this.#lines.offer(tenantId),
+      closed: () => this.#tenants.delete(tenantId),
+    });
+    this.#tenants.set(tenantId, work);
+    return work;
+  }
+
+  /** A line, or the batch's end. @returns true: it has ended, or is left to the next start */
+  async #runSlice(batch: OpenBatch): Promise<boolean> {
+    const { row } = batch;
+    const isLast = batch.isOver;
+    try {
+      if (isLast) {
+        batch.beginEnd();
+        if (!this.#stopping) await this.#finish(row);
+        return true;
       }
+      const isExpired = this.#deps.nowMs() >= row.expiresAt;
+      const principal = isExpired ? undefined : this.#callerOf(row);
+      if (principal === undefined) batch.interrupt();
+      else await batch.withNext((line) => this.#runLine(batch, line, principal));
+    } catch (error) {
+      // Gone on with once the database and the disk take writes again.
+      if (isPassing(error) || (error instanceof ApiError && error.code === "storage_full")) throw error;
+      batch.interrupt();
+      const isGone = error instanceof ApiError && error.code === "not_found";
+      // Its file may have been deleted since: that is told where it is looked for.
+      if (!isGone || this.#callerOf(row) !== undefined) this.#failWith(row, error);
     }
+    return isLast;
   }
 
-  /** Until every line has a result, or the batch has ended another way. */
-  async #runLines(batch: BatchRow, cancelled: AbortSignal): Promise<void> {
-    const { db, nowMs } = this.#deps;
-    const text = await this.#inputOf(batch);
-    if (typeof text !== "string") return this.#fail(batch, text.faults[0]);
-    const done = new Set(listDoneLines(db, batch.seq));
-    const lines = readLines(text);
-    const leftMs = batch.expiresAt - nowMs();
-    if (leftMs <= 0) return await this.#expire(batch, text);
-    const expired = AbortSignal.timeout(leftMs);
-    const failed = new AbortController();
-    const signal = AbortSignal.any([cancelled, expired, failed.signal]);
-    const runNext = async (): Promise<void> => {
-      // Several take from one row of lines, so none may close it as a loop over it would.
-      for (let next = lines.next(); next.done !== true; next = lines.next()) {
-        const line = next.value;
-        if (done.has(line.number)) continue;
-        const principal = this.#callerOf(batch);
-        if (signal.aborted || principal === undefined) return;
-        await this.#runOne(batch, line, principal, signal);
-      }
-    };
-    const running = Array.from({ length: batchLimits.linesAtOnce }, () =>
-      runNext().catch((error: unknown) => failed.abort(error)),
-    );
-    await Promise.all(running);
-    // Nothing of it runs any more, so it may be gone on with.
-    if (failed.signal.aborted) throw failed.signal.reason;
-    if (expired.aborted && !cancelled.aborted) await this.#expire(batch, text);
+  #failWith({ id, seq }: BatchRow, error: unknown): void {
+    const { db, log, nowMs } = this.#deps;
+    const fault = { code: "server_error", message: "The server had an error.", line: null, param: null };
+    // One that is gone went with its tenant.
+    if (!endBatch(db, seq, { status: "failed", errors: [fault], failedAt: nowMs() })) return;
+    log("error", "a batch failed", { batchId: id, reason: reasonOf(error) });
   }
 
-  async #runOne(batch: BatchRow, line: BatchLine, principal: Principal, signal: AbortSignal): Promise<void> {
+  async #runLine(batch: OpenBatch, waiting: WaitingLine, principal: Principal): Promise<void> {
     const { db } = this.#deps;
-    const { endpoint } = batch;
+    const { seq, endpoint } = batch.row;
+    const { number } = waiting.place;
     const resultId = newId("batchRequest");
     const isFull = (more: number): boolean =>
-      (readBatch(db, batch.seq)?.outputBytes ?? 0) + more > batchLimits.maxOutputBytes;
+      (readBatch(db, seq)?.outputBytes ?? 0) + more > batchLimits.maxOutputBytes ||
+      !this.#mayStore(batch.row.tenantId, more);
+    const line = await batch.read(waiting);
     const full = () =>
       unrunResult(
         { line, endpoint, resultId },
         "batch_output_limit",
-        "The results of the batch have as many bytes as they may.",
+        "The results of the batch, or all that the tenant stores, have as many bytes as they may.",
       );
     if (isFull(0)) {
-      await new Promise(setImmediate);
-      recordResult(db, batch.seq, { line: line.number, ...full() });
+      recordResult(db, seq, { line: number, ...full() });
       return;
     }
-    const result = await runLine(this.#send, { line, endpoint, principal, resultId, signal });
-    if (result === undefined) return;
+    const answered = await sendLine(this.#send, { line, endpoint, principal, resultId, signal: batch.signal });
+    if (answered === undefined || batch.settle(waiting, answered)) return;
+    const { result } = answered;
     const kept = isFull(Buffer.byteLength(result.body)) ? full() : result;
-    recordResult(db, batch.seq, { line: line.number, ...kept });
+    recordResult(db, seq, { line: number, ...kept });
+  }
+
+  /** Results count as they are recorded, and no more when they are a file. @throws ApiError storage_full */
+  #mayStore(tenantId: TenantId, bytes: number): boolean {
+    try {
+      this.#deps.storage.reserve(tenantId, bytes)();
+      return true;
+    } catch (error) {
+      if (error instanceof ApiError && error.code === "quota_exceeded") return false;
+      throw error;
+    }
   }
 
   /** undefined: the batch does not run any more. */
@@ -183,15 +209,14 @@ export class BatchRunner {
   }
 
   /** Lines without a result get one that says so. */
-  async #expire(batch: BatchRow, text: string): Promise<void> {
-    const { db, nowMs } = this.#deps;
-    const { seq, endpoint } = batch;
-    const done = new Set(listDoneLines(db, seq));
+  async #expire({ seq, endpoint, tenantId, inputFileId }: BatchRow): Promise<void> {
+    const { db, files, nowMs } = this.#deps;
     const pace = new Pace();
     // What is left of messages is told when their file is written.
-    for (const line of endpoint === messagesEndpoint ? [] : readLines(text)) {
+    const lines = endpoint === messagesEndpoint ? [] : linesOfFile(files, tenantId, inputFileId);
+    for await (const line of lines) {
       await pace.breathe();
-      if (done.has(line.number)) continue;
+      if (listDoneLines(db, seq, line.number, line.number).length > 0) continue;
       const message = "The line could not be run before the batch expired.";
       const result = unrunResult({ line, endpoint, resultId: newId("batchRequest") }, "batch_expired", message);
       // Told anew by the next start if this one is lost.
@@ -204,46 +229,42 @@ export class BatchRunner {
     updateBatch(this.#deps.db, seq, ["in_progress"], { errors: [fault], failedAt: this.#deps.nowMs() });
   }
 
-  /** Results become files; only then does the batch end. Done again from its start where it was stopped. */
-  async #finish(seq: number): Promise<void> {
-    const { db, nowMs } = this.#deps;
-    const batch =
-      updateBatch(db, seq, ["in_progress"], { status: "finalizing", finalizingAt: nowMs() }) ?? readBatch(db, seq);
-    if (batch === undefined) return;
-    const files = await writeResults(this.#deps, batch, async () => {
-      const text = await this.#inputOf(batch);
-      return typeof text === "string" ? text : undefined;
-    });
-    const ended =
-      batch.status === "cancelling"
-        ? endBatch(db, seq, { ...files, status: "cancelled", cancelledAt: nowMs() })
-        : endBatch(db, seq, { ...files, ...endOf(batch, nowMs()) });
-    if (ended) return;
-    // Its tenant went meanwhile; the files went with it, or are the sweep's.
-    for (const id of [files.outputFileId, files.errorFileId]) {
-      if (id !== null && this.#deps.files.find(batch.tenantId, id)) this.#deps.files.delete(batch.tenantId, id);
-    }
+  /** What a stop leaves is the corpus' sweep's. */
+  async #sweep(seq: number): Promise<void> {
+    while (sweepResults(this.#deps.db, sweptBytesAtOnce, seq)) await nextTurn();
   }
 
-  async #inputOf({ tenantId, inputFileId }: BatchRow): Promise<string | { faults: readonly BatchFault[]; total: 0 }> {
-    try {
-      const { bytes } = await this.#deps.files.content(tenantId, inputFileId);
-      return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-    } catch (error) {
-      const fault = { code: "invalid_file", message: "The file is not UTF-8.", line: null, param: "input_file_id" };
-      if (error instanceof TypeError) return { faults: [fault], total: 0 };
-      if (error instanceof ApiError && error.code === "not_found") return { faults: [inputGone], total: 0 };
-      throw error;
+  /** Results become files; only then does the batch end. Done again from its start where it was stopped. */
+  async #finish({ seq, tenantId, expiresAt }: BatchRow): Promise<void> {
+    const { db, files, nowMs } = this.#deps;
+    const now = readBatch(db, seq);
+    if (now?.status === "in_progress" && now.failedAt === null && nowMs() >= expiresAt) await this.#expire(now);
+    const batch =
+      updateBatch(db, seq, ["in_progress"], { status: "finalizing", finalizingAt: nowMs() }) ?? readBatch(db, seq);
+    if (batch?.status !== "finalizing" && batch?.status !== "cancelling") return;
+    const made = await writeResults(this.#deps, batch, () => linesOfFile(files, tenantId, batch.inputFileId));
+    const ended =
+      batch.status === "cancelling"
+        ? endBatch(db, seq, { ...made, status: "cancelled", cancelledAt: nowMs() })
+        : endBatch(db, seq, { ...made, ...endOf(batch, nowMs()) });
+    if (ended) return await this.#sweep(seq);
+    // Its tenant went meanwhile; the files went with it, or are the sweep's.
+    for (const id of [made.outputFileId, made.errorFileId]) {
+      if (id !== null && files.find(tenantId, id)) files.delete(tenantId, id);
     }
   }
 }
 
-const inputGone: BatchFault = {
-  code: "input_file_deleted",
-  message: "The batch's file was deleted.",
-  line: null,
-  param: "input_file_id",
-};
+/** None when the file is gone. */
+async function* linesOfFile(files: FileService, tenantId: TenantId, id: BatchRow["inputFileId"]) {
+  if (files.find(tenantId, id) === undefined) return;
+  const file: OpenFile = await files.open(tenantId, id);
+  try {
+    yield* readLines(file);
+  } finally {
+    await file.close();
+  }
+}
 
 function endOf({ failedAt, expiredAt }: BatchRow, nowMs: number) {
   if (failedAt !== null) return { status: "failed" as const };

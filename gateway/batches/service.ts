@@ -10,11 +10,11 @@ import {
 } from "../../db/batches.ts";
 import { type FileId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Page, PageRange } from "../../db/page.ts";
-import { Pace } from "../corpus/pace.ts";
+import type { StagedFile } from "../corpus/staged-file.ts";
 import { ApiError } from "../errors.ts";
 import type { Principal } from "../principal.ts";
 import { batchLimits } from "./limits.ts";
-import { batchEndpoints, messagesEndpoint } from "./lines.ts";
+import { batchEndpoints, messageLine, messagesEndpoint } from "./lines.ts";
 import { endedAtOf } from "./message-results.ts";
 import type { SendRequest } from "./requests.ts";
 import { BatchRunner, type BatchRunnerDeps } from "./runner.ts";
@@ -23,11 +23,6 @@ export interface NewBatchRequest {
   readonly inputFileId: string;
   readonly endpoint: string;
   readonly metadata: Readonly<Record<string, string>> | null;
-}
-
-export interface MessageRequest {
-  readonly custom_id: string;
-  readonly params: object;
 }
 
 type NewFields = Omit<Parameters<typeof insertBatch>[1], "keyId" | "createdAt" | "expiresAt"> &
@@ -60,7 +55,7 @@ export class BatchService {
       }
     };
     this.#runner = new BatchRunner(this.#deps, known);
-    this.#runner.wake();
+    this.#runner.start();
   }
 
   /** @param workId a request's id, or that and more behind a point */
@@ -92,32 +87,45 @@ export class BatchService {
   }
 
   /**
-   * Requests that have been checked, which become a file of the tenant's.
-   * @throws ApiError quota_exceeded, storage_full
+   * A batch of messages, whose requests become a file of the tenant's as they come.
+   * @param bodyBytes of the body that they come from, at most
+   * @param fill adds the lines (`messageLine`) to the file, checked, and gives their number
+   * @throws ApiError quota_exceeded, storage_full, and what `fill` throws
    */
   async createMessages(
     { keyId }: Pick<Principal, "keyId">,
     tenantId: TenantId,
-    requests: readonly MessageRequest[],
+    bodyBytes: number,
+    fill: (file: Pick<StagedFile, "add">) => Promise<number>,
   ): Promise<BatchRow> {
-    const { files, nowMs } = this.#deps;
     this.#checkOpen(tenantId);
     const id = newId("messageBatch");
-    const pace = new Pace();
-    const lines: Buffer[] = [];
-    for (const { custom_id, params: body } of requests) {
-      lines.push(Buffer.from(`${JSON.stringify({ custom_id, method: "POST", url: messagesEndpoint, body })}\n`));
-      await pace.breathe();
-    }
-    const made = { filename: `${id}_requests.jsonl`, purpose: "batch", mediaType: "application/jsonl" };
-    const { id: inputFileId } = await files.store(tenantId, { ...made, bytes: Buffer.concat(lines) });
-    const createdAt = nowMs();
-    const checked = { status: "in_progress", total: requests.length, inProgressAt: createdAt } as const;
-    const fields = { id, tenantId, keyId, endpoint: messagesEndpoint, metadata: null, inputFileId };
+    const release = this.#deps.storage.reserve(tenantId, bodyBytes + batchLimits.maxLines * messageLine("", {}).length);
     try {
-      return this.#insert({ ...fields, ...checked }, createdAt);
+      const { inputFileId, total } = await this.#storeRequests(tenantId, `${id}_requests.jsonl`, fill);
+      const createdAt = this.#deps.nowMs();
+      const checked = { status: "in_progress", total, inProgressAt: createdAt } as const;
+      const fields = { id, tenantId, keyId, endpoint: messagesEndpoint, metadata: null, inputFileId };
+      try {
+        return this.#insert({ ...fields, ...checked }, createdAt);
+      } catch (error) {
+        this.#deleteFile(tenantId, inputFileId);
+        throw error;
+      }
+    } finally {
+      release();
+    }
+  }
+
+  async #storeRequests(tenantId: TenantId, filename: string, fill: (file: StagedFile) => Promise<number>) {
+    const { files } = this.#deps;
+    const bytes = await files.stage();
+    try {
+      const total = await fill(bytes);
+      const upload = { filename, purpose: "batch", mediaType: "application/jsonl", bytes };
+      return { total, inputFileId: (await files.store(tenantId, upload)).id };
     } catch (error) {
-      this.#deleteFile(tenantId, inputFileId);
+      await bytes.drop();
       throw error;
     }
   }
@@ -129,7 +137,7 @@ export class BatchService {
     const fresh = { ...fields, keyId: keyId as BatchRow["keyId"], ...times };
     const row = insertBatch(this.#deps.db, fresh, batchLimits.keptPerTenant);
     if (row === undefined) throw new ApiError("not_found");
-    this.#runner?.wake();
+    this.#runner?.wake(tenantId);
     return row;
   }
 
@@ -162,11 +170,16 @@ export class BatchService {
     const change = { status: "cancelling" as const, cancellingAt: nowMs() };
     const row = updateBatch(db, seq, ["validating", "in_progress"], change);
     if (row !== undefined) {
-      this.#runner?.interrupt(seq);
+      this.#runner?.interrupt(row);
       return row;
     }
     if (status === "cancelling" || status === "cancelled") return this.get(tenantId, rawId, kind);
     throw new ApiError("conflict", { message: `A batch that is ${status} cannot be cancelled.` });
+  }
+
+  /** Call when the tenant, a key or a file of its is gone: lines that run and need it end at once. */
+  recheck(tenantId: TenantId): void {
+    this.#runner?.recheck(tenantId);
   }
 
   /** With its requests and results. @throws ApiError not_found; conflict when it has not ended */

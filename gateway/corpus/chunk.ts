@@ -3,7 +3,7 @@
  * tokenizer. With overlap 0 the fragments' texts joined are the document, character by character. A sentence
  * is cut only when it alone is over the maximum.
  */
-import { sentenceUnits, type TextKind, type Unit, withoutHalfCharacter } from "./sentences.ts";
+import { sentenceSteps, type TextKind, type Unit, withoutHalfCharacter } from "./sentences.ts";
 
 export interface Chunking {
   readonly maxTokens: number;
@@ -24,16 +24,34 @@ interface Piece extends Unit {
   readonly tokens: number;
 }
 
-/** Lazily, so that the caller decides how long it stays on the event loop. */
+/** Characters that are tokenized or looked through between two places where others can run. */
+const charsPerTurn = 8_192;
+
+/** Lazily, so that the caller decides how long it stays on the event loop: undefined where others can run. */
 export function* chunkText(
   text: string,
   kind: TextKind,
   chunking: Chunking,
   countTokens: (text: string) => number,
-): Generator<Chunk> {
-  const packer = new Packer(text, chunking, countTokens);
-  for (const unit of sentenceUnits(text, kind)) {
-    for (const piece of fittingPieces(text, unit, chunking.maxTokens, countTokens)) yield* packer.add(piece);
+): Generator<Chunk | undefined> {
+  let chars = 0;
+  const count = (part: string): number => {
+    chars += part.length;
+    return countTokens(part);
+  };
+  const packer = new Packer(text, chunking, count);
+  for (const unit of sentenceSteps(text, kind)) {
+    if (unit === undefined) {
+      yield undefined;
+      continue;
+    }
+    chars += unit.end - unit.start;
+    for (const piece of fittingPieces(text, unit, chunking.maxTokens, count)) {
+      yield* packer.add(piece);
+      if (chars < charsPerTurn) continue;
+      chars = 0;
+      yield undefined;
+    }
   }
   yield* packer.finish();
 }
@@ -75,7 +93,8 @@ class Packer {
     let taken = this.#open.length;
     let chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
     while (chunk.tokenCount > this.#chunking.maxTokens && taken > 1) {
-      taken--;
+      // By how much it is too long, so that it is counted a few times however many pieces there are.
+      taken = Math.max(1, Math.min(taken - 1, Math.floor((taken * this.#chunking.maxTokens) / chunk.tokenCount)));
       chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
     }
     const emitted = this.#open.slice(0, taken);
@@ -122,21 +141,31 @@ class Packer {
   }
 }
 
-/** A unit whole, or halved at the best places until every part fits. */
+/** A part this much over the maximum, by what the whole counts, is cut without being counted itself. */
+const surelyTooLong = 1.5;
+
+/**
+ * A unit whole, or halved at the best places until every part fits.
+ * @param tokensPerChar of the part that this one was cut from
+ */
 function* fittingPieces(
   text: string,
   unit: Unit,
   maxTokens: number,
   countTokens: (text: string) => number,
+  tokensPerChar = 0,
 ): Generator<Piece> {
-  const tokens = countTokens(text.slice(unit.start, unit.end));
+  const chars = unit.end - unit.start;
+  const isTooLong = chars * tokensPerChar > maxTokens * surelyTooLong;
+  const tokens = isTooLong ? Number.POSITIVE_INFINITY : countTokens(text.slice(unit.start, unit.end));
   const cut = tokens > maxTokens ? bestCut(text, unit.start, unit.end) : unit.end;
   if (cut <= unit.start || cut >= unit.end) {
-    yield { ...unit, tokens };
+    yield { ...unit, tokens: isTooLong ? countTokens(text.slice(unit.start, unit.end)) : tokens };
     return;
   }
-  yield* fittingPieces(text, { ...unit, end: cut }, maxTokens, countTokens);
-  yield* fittingPieces(text, { start: cut, end: unit.end, startsSection: false }, maxTokens, countTokens);
+  const density = isTooLong ? tokensPerChar : tokens / chars;
+  yield* fittingPieces(text, { ...unit, end: cut }, maxTokens, countTokens, density);
+  yield* fittingPieces(text, { start: cut, end: unit.end, startsSection: false }, maxTokens, countTokens, density);
 }
 
 /** After a line break, else after a clause, else after a word, each nearest to the middle; else between characters. */

@@ -1,13 +1,20 @@
 /**
- * Uploaded bytes, one file an id in one folder. A write resolves once the bytes and their name are on disk,
+ * Uploaded bytes, one file an id in one folder. A staged file is kept once the bytes and their name are on disk,
  * so a row that names them never points at nothing. The reverse, bytes without a row after a crash, is
  * collected at start.
  */
 import { existsSync, mkdirSync, readdirSync } from "node:fs";
-import { type FileHandle, open, readFile, rename, rm } from "node:fs/promises";
+import { type FileHandle, open, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type Id, type IdKind, parseId } from "../../db/ids.ts";
 import { ApiError } from "../errors.ts";
+import { StagedFile } from "./staged-file.ts";
+
+export interface OpenFile {
+  /** Bytes from there on, fewer where the file ends. */
+  read(start: number, maxBytes: number): Promise<Uint8Array>;
+  close(): Promise<void>;
+}
 
 export class ContentStore<Kind extends IdKind = "file"> {
   readonly #dir: string;
@@ -23,28 +30,25 @@ export class ContentStore<Kind extends IdKind = "file"> {
     this.#namesAtStart = readdirSync(dir);
   }
 
-  /** @throws ApiError storage_full */
-  async write(id: Id<Kind>, bytes: Uint8Array): Promise<void> {
-    const path = join(this.#dir, id);
-    const aside = `${path}.tmp`;
-    try {
-      const file = await open(aside, "wx", 0o600);
-      try {
-        await file.writeFile(bytes);
-        await file.sync();
-      } finally {
-        await file.close();
-      }
-      await rename(aside, path);
-      await this.#syncFolder();
-    } catch (error) {
-      await rm(aside, { force: true });
-      throw storageError(error);
-    }
+  /** A new file, whose bytes come piece by piece. */
+  stage(id: Id<Kind>): Promise<StagedFile<Kind>> {
+    return StagedFile.open(id, join(this.#dir, id));
   }
 
   async read(id: Id<Kind>): Promise<Uint8Array> {
     return readFile(join(this.#dir, id));
+  }
+
+  /** For reading here and there in it, also after it was deleted. @throws ApiError not_found */
+  async open(id: Id<Kind>): Promise<OpenFile> {
+    const file = await this.#openFile(id);
+    return {
+      read: async (start, maxBytes) => {
+        const { bytesRead, buffer } = await file.read(new Uint8Array(maxBytes), 0, maxBytes, start);
+        return buffer.subarray(0, bytesRead);
+      },
+      close: () => file.close(),
+    };
   }
 
   /**
@@ -53,10 +57,7 @@ export class ContentStore<Kind extends IdKind = "file"> {
    * @throws ApiError not_found
    */
   async pieces(id: Id<Kind>, closed: () => void): Promise<AsyncGenerator<Uint8Array>> {
-    const file = await open(join(this.#dir, id), "r").catch((cause: unknown) => {
-      // Deleted a moment ago, after its row was read.
-      throw (cause as { code?: unknown }).code === "ENOENT" ? new ApiError("not_found", { cause }) : cause;
-    });
+    const file = await this.#openFile(id);
     const pieces = readPieces(file, closed);
     // Begun, so that `return` closes the file.
     await pieces.next();
@@ -84,13 +85,11 @@ export class ContentStore<Kind extends IdKind = "file"> {
     return existsSync(join(this.#dir, id));
   }
 
-  async #syncFolder(): Promise<void> {
-    const folder = await open(this.#dir, "r");
-    try {
-      await folder.sync();
-    } finally {
-      await folder.close();
-    }
+  async #openFile(id: Id<Kind>): Promise<FileHandle> {
+    return await open(join(this.#dir, id), "r").catch((cause: unknown) => {
+      // Deleted a moment ago, after its row was read.
+      throw (cause as { code?: unknown }).code === "ENOENT" ? new ApiError("not_found", { cause }) : cause;
+    });
   }
 }
 
@@ -108,9 +107,4 @@ async function* readPieces(file: FileHandle, closed: () => void): AsyncGenerator
   } finally {
     await file.close().finally(closed);
   }
-}
-
-function storageError(error: unknown): unknown {
-  const code = (error as { code?: unknown }).code;
-  return code === "ENOSPC" || code === "EDQUOT" ? new ApiError("storage_full", { cause: error }) : error;
 }

@@ -29,7 +29,7 @@ export interface CorpusWithUsage {
 
 export interface CorpusEvents {
   /** A corpus, whose KV is under this salt, and its open jobs are invisible and can be swept. */
-  deleted(corpusId: CorpusId, salt: CacheSalt): void;
+  deleted(corpus: Pick<CorpusRow, "id" | "tenantId">, salt: CacheSalt): void;
   /** KV under this salt is unreachable and can be dropped. */
   saltRetired(salt: CacheSalt): void;
 }
@@ -107,7 +107,7 @@ export class CorpusService {
   delete(tenantId: TenantId, rawId: string): CorpusId {
     const row = this.require(tenantId, rawId, "own");
     markCorpusDeleted(this.#db, row.id, Date.now());
-    this.#events.deleted(row.id, this.saltOf(row));
+    this.#events.deleted(row, this.saltOf(row));
     return row.id;
   }
 

@@ -22,9 +22,9 @@ import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import type { Attributes } from "../../db/schema.ts";
 import { ApiError } from "../errors.ts";
+import { Pace } from "../pace.ts";
 import type { Chunking } from "./chunk.ts";
 import { corpusLimits } from "./limits.ts";
-import { Pace } from "./pace.ts";
 
 export interface AttachRequest {
   readonly fileId: string;
@@ -36,7 +36,9 @@ export interface CorpusFileEvents {
   /** Files wait for ingestion. */
   attached(): void;
   /** Files are invisible and can be swept. */
-  detached(): void;
+  detached(tenantId: TenantId): void;
+  /** Files that were to be ingested are not any more. */
+  cancelled(): void;
 }
 
 /** Files attached in one transaction; more would hold the event loop. */
@@ -119,7 +121,7 @@ export class CorpusFileService {
   detach(corpus: CorpusRow, rawFileId: string): FileId {
     const row = this.get(corpus, rawFileId);
     markCorpusFileDeleting(this.#db, row.seq);
-    this.#events.detached();
+    this.#events.detached(row.tenantId);
     return row.fileId;
   }
 
@@ -145,6 +147,7 @@ export class CorpusFileService {
   cancelBatch(corpus: CorpusRow, rawBatchId: string): { row: FileBatchRow; counts: FileCounts } {
     const { row } = this.getBatch(corpus, rawBatchId);
     cancelFileBatch(this.#db, row.id);
+    this.#events.cancelled();
     return this.getBatch(corpus, rawBatchId);
   }
 

@@ -40,33 +40,48 @@ export class Corpus {
     this.#deps = deps;
     this.#content = new ContentStore(join(deps.dataDir, "files"), "file");
     this.#vectorizer = deps.embedder === undefined ? undefined : new Vectorizer(db, deps.embedder, log);
-    this.#ingestor = new Ingestor(db, this.#content, tokenizer, log, (firstSeq) => this.#vectorizer?.wake(firstSeq));
-    this.#sweeper = new Sweeper(db, this.#content, spans, corpusSalt, log, () => this.pins.wake());
-    this.files = new FileService(db, this.#content, () => this.#sweeper.wake());
+    this.#ingestor = new Ingestor({
+      ...{ db, content: this.#content, tokenizer, storage: deps.storage, log },
+      onCompleted: (file) => this.#vectorizer?.completed(file),
+    });
+    this.#sweeper = new Sweeper({
+      ...{ db, content: this.#content, spans, saltOf: corpusSalt, log },
+      onEvicted: () => this.pins.wake(),
+    });
+    this.files = new FileService(db, this.#content, deps.storage, (tenantId) => {
+      this.#ingestor.recheck();
+      this.#sweeper.wake(tenantId);
+      deps.onFileDeleted?.(tenantId);
+    });
     this.uploads = new UploadService({
-      ...{ db, files: this.files, nowMs: Date.now, log },
+      ...{ db, files: this.files, storage: deps.storage, nowMs: Date.now, log },
       parts: new ContentStore(join(deps.dataDir, "parts"), "uploadPart"),
-      onTenantSwept: () => this.#sweeper.wake(),
+      onTenantSwept: () => this.#sweeper.wakeDeletedTenants(),
     });
     this.corpora = new CorpusService(db, corpusSalt, {
-      deleted: (corpusId, salt) => {
+      deleted: ({ id: corpusId, tenantId }, salt) => {
         // At once: the workers hear of it before anything else of what the deletion brings.
-        spans.evictCorpus(salt);
+        spans.evictCorpora([salt]);
         this.prepare.abandon((job) => job.corpusId === corpusId);
-        this.#sweeper.wake();
+        this.#ingestor.recheck();
+        this.#sweeper.wake(tenantId);
       },
       saltRetired: (salt) => {
-        spans.evictCorpus(salt);
+        spans.evictCorpora([salt]);
         this.pins.wake();
       },
     });
     this.corpusFiles = new CorpusFileService(db, {
       attached: () => this.#ingestor.wake(),
-      detached: () => this.#sweeper.wake(),
+      detached: (tenantId) => {
+        this.#ingestor.recheck();
+        this.#sweeper.wake(tenantId);
+      },
+      cancelled: () => this.#ingestor.recheck(),
     });
     this.fragments = new FragmentService(db, this.corpora, spans);
-    this.grants = new GrantService(db, this.corpora);
-    this.prepare = new PrepareService(db, this.corpora, spans, this.#sweeper, log);
+    this.grants = new GrantService(db, this.corpora, (salt, grantee) => spans.evictDerived(salt, grantee));
+    this.prepare = new PrepareService({ db, corpora: this.corpora, spans, sweeper: this.#sweeper, log });
     this.pins = new PinService({ db, corpora: this.corpora, fragments: this.fragments, spans, corpusSalt, log });
   }
 
@@ -77,9 +92,9 @@ export class Corpus {
     if (removed > 0)
       this.#deps.log("info", "removed bytes of uploads that were never acknowledged", { files: removed });
     await this.uploads.start();
-    this.#sweeper.wake();
+    this.#sweeper.wakeAll();
     this.#ingestor.wake();
-    this.#vectorizer?.wake();
+    this.#vectorizer?.start();
     this.prepare.start();
   }
 
@@ -108,8 +123,9 @@ export class Corpus {
 
   /** Best fragments for a question. @throws ApiError, with param `vector_store_ids` where one is unknown */
   retrieve(request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
-    const { db, hybridByDefault = false } = this.#deps;
-    return retrieve({ db, corpora: this.corpora, vectors: this.#vectorizer, hybridByDefault }, request);
+    const { db, onSearched, hybridByDefault = false } = this.#deps;
+    const { corpora } = this;
+    return retrieve({ db, corpora, vectors: this.#vectorizer, hybridByDefault, onSearched }, request);
   }
 
   /** In the order of the ids; undefined where the tenant may see no such fragment. */
@@ -143,11 +159,11 @@ export class Corpus {
   /** A tenant was deleted with all it owned. */
   tenantDeleted(tenantId: TenantId): void {
     this.purgeCache(tenantId);
-    for (const corpus of corporaOfTenant(this.#deps.db, tenantId)) {
-      this.#deps.spans.evictCorpus(this.corpora.saltOf(corpus));
-    }
+    const corpora = corporaOfTenant(this.#deps.db, tenantId);
+    this.#deps.spans.evictCorpora(corpora.map((corpus) => this.corpora.saltOf(corpus)));
     this.prepare.abandon((job) => job.tenantId === tenantId);
+    this.#ingestor.recheck();
     this.uploads.wake();
-    this.#sweeper.wake();
+    this.#sweeper.wake(tenantId);
   }
 }

@@ -1,8 +1,8 @@
 /** Runs the process that reads a document, and ends it when it takes too long, too much memory or is not wanted. */
 import { readFile } from "node:fs/promises";
-import { join } from "node:path";
 import type { DocumentKind, ExtractAnswer, ExtractJob } from "../extract/protocol.ts";
 import { FileError, OverBounds } from "./decode.ts";
+import { programFolder, type ReaderProgram } from "./reader-program.ts";
 
 export interface ExtractLimits extends Omit<ExtractJob, "kind"> {
   readonly maxMs: number;
@@ -10,7 +10,6 @@ export interface ExtractLimits extends Omit<ExtractJob, "kind"> {
   readonly maxMemoryBytes: number;
 }
 
-const program = join(import.meta.dir, "..", "extract", "main.ts");
 const memoryPollMs = 25;
 /** JSON writes a character in six at most. */
 const bytesPerChar = 6;
@@ -18,9 +17,11 @@ const answerFrameBytes = 1_024;
 
 export class Extractor {
   readonly #limits: ExtractLimits;
+  readonly #program: ReaderProgram;
 
-  constructor(limits: ExtractLimits) {
+  constructor(limits: ExtractLimits, program: ReaderProgram) {
     this.#limits = limits;
+    this.#program = program;
   }
 
   /**
@@ -31,9 +32,11 @@ export class Extractor {
   async extract(kind: DocumentKind, bytes: Uint8Array, signal: AbortSignal): Promise<string> {
     const { maxMs, maxMemoryBytes, ...limits } = this.#limits;
     const job: ExtractJob = { kind, ...limits };
-    const child = Bun.spawn([process.execPath, program, JSON.stringify(job)], {
+    const program = await this.#program.arguments();
+    signal.throwIfAborted();
+    const child = Bun.spawn([process.execPath, ...program, JSON.stringify(job)], {
       // No environment and no file of settings: a document that takes the process over finds no credential in it.
-      cwd: join(program, ".."),
+      cwd: programFolder,
       env: {},
       stdin: bytes,
       stdout: "pipe",

@@ -11,56 +11,89 @@ import { type FileId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../errors.ts";
-import type { ContentStore } from "./content-store.ts";
+import type { ContentStore, OpenFile } from "./content-store.ts";
 import { corpusLimits } from "./limits.ts";
-import { Pace } from "./pace.ts";
+import type { StoragePort } from "./ports.ts";
+import { StagedFile } from "./staged-file.ts";
 
 export interface Upload {
   readonly filename: string;
   readonly purpose: string;
   readonly mediaType: string;
-  readonly bytes: Uint8Array;
+  /** In memory, or on the disk already. */
+  readonly bytes: Uint8Array | StagedFile;
 }
 
 export class FileService {
   readonly #db: Db;
   readonly #content: ContentStore;
-  readonly #onDelete: () => void;
+  readonly #storage: StoragePort;
+  readonly #onDelete: (tenantId: TenantId) => void;
 
   /** @param onDelete called once a file has become invisible and its rows can be swept */
-  constructor(db: Db, content: ContentStore, onDelete: () => void) {
+  constructor(db: Db, content: ContentStore, storage: StoragePort, onDelete: (tenantId: TenantId) => void) {
     this.#db = db;
+    this.#storage = storage;
     this.#content = content;
     this.#onDelete = onDelete;
   }
 
   /**
-   * Resolves once bytes and row are durable. The same content under the same name and purpose is the same
-   * file, so that a client may repeat an upload whose answer it lost.
+   * Room for a file, to be kept before its bytes come. Call what it gives when it is uploaded or has failed.
+   * @param announcedBytes undefined: not known
+   * @throws ApiError quota_exceeded, storage_full
+   */
+  reserve(tenantId: TenantId, announcedBytes: number | undefined): () => void {
+    const most = corpusLimits.maxUploadBytes + corpusLimits.maxUploadOverheadBytes;
+    return this.#storage.reserve(tenantId, Math.min(announcedBytes ?? most, most));
+  }
+
+  /**
+   * Resolves once bytes and row are durable; see `reserve`. The same content under the same name and purpose is the
+   * same file, so that a client may repeat an upload whose answer it lost.
    * @throws ApiError body_too_large, invalid_value, storage_full
    */
   async upload(tenantId: TenantId, upload: Upload): Promise<FileRow> {
-    if (upload.bytes.byteLength > corpusLimits.maxUploadBytes) {
-      throw new ApiError("body_too_large", { param: "file", message: "A file must be at most 32 MiB." });
+    try {
+      if (upload.bytes.byteLength > corpusLimits.maxUploadBytes) {
+        throw new ApiError("body_too_large", { param: "file", message: "A file must be at most 32 MiB." });
+      }
+      checkFilename(upload.filename, "file");
+      return await this.#write(tenantId, upload);
+    } catch (error) {
+      if (upload.bytes instanceof StagedFile) await upload.bytes.drop();
+      throw error;
     }
-    checkFilename(upload.filename, "file");
-    return await this.store(tenantId, upload);
   }
 
-  /** As `upload`, for files of the server's own making. @throws ApiError storage_full; not_found: the tenant is gone */
-  async store(tenantId: TenantId, { filename, purpose, mediaType, bytes }: Upload): Promise<FileRow> {
-    const sha256 = await hashOf(bytes, "sha256");
-    const present = findFileByContent(this.#db, { tenantId, sha256, filename, purpose });
-    if (present !== undefined) return present;
-    const id = newId("file");
-    await this.#content.write(id, bytes);
-    const now = Date.now();
-    const fields = { tenantId, filename, purpose, mediaType, sha256, byteCount: bytes.byteLength, createdAt: now };
+  /** For bytes that come piece by piece: `upload` keeps or drops it, whoever does not get there drops it. */
+  stage(): Promise<StagedFile> {
+    return this.#content.stage(newId("file"));
+  }
+
+  /**
+   * As `upload`, for bytes that are counted already: of uploads in parts, of results. The disk was asked for room before
+   * they were staged.
+   * @throws ApiError storage_full; not_found: the tenant is gone
+   */
+  async store(tenantId: TenantId, upload: Upload): Promise<FileRow> {
+    if (upload.bytes instanceof Uint8Array) this.#storage.checkDisk(upload.bytes.byteLength);
+    return await this.#write(tenantId, upload);
+  }
+
+  async #write(tenantId: TenantId, { filename, purpose, mediaType, bytes }: Upload): Promise<FileRow> {
+    const staged = bytes instanceof StagedFile ? bytes : await this.stage();
     let row: FileRow | undefined;
     try {
+      if (bytes instanceof Uint8Array) await staged.add(bytes);
+      const { id, sha256, byteLength: byteCount } = staged;
+      row = findFileByContent(this.#db, { tenantId, sha256, filename, purpose });
+      if (row !== undefined) return row;
+      await staged.keep();
+      const fields = { tenantId, filename, purpose, mediaType, sha256, byteCount, createdAt: Date.now() };
       row = insertFileOnce(this.#db, { id, ...fields });
     } finally {
-      if (row?.id !== id) await this.#content.remove(id);
+      if (row?.id !== staged.id) await staged.drop();
     }
     if (row === undefined) throw new ApiError("not_found");
     return row;
@@ -89,6 +122,11 @@ export class FileService {
     return { row, bytes: await this.#content.read(row.id) };
   }
 
+  /** Close it. @throws ApiError not_found */
+  open(tenantId: TenantId, rawId: string): Promise<OpenFile> {
+    return this.#content.open(this.get(tenantId, rawId).id);
+  }
+
   /**
    * As `content`, some bytes at a time. `return` it when not all are read.
    * @param enter called when the file is there, before it is opened; what it gives, when it has been closed
@@ -113,7 +151,7 @@ export class FileService {
   delete(tenantId: TenantId, rawId: string): FileId {
     const { id } = this.get(tenantId, rawId);
     markFileDeleted(this.#db, tenantId, id, Date.now());
-    this.#onDelete();
+    this.#onDelete(tenantId);
     return id;
   }
 }
@@ -126,16 +164,4 @@ export function checkFilename(filename: string, param: string): void {
     param,
     message: "The file needs a name of 1 to 255 characters without control characters.",
   });
-}
-
-/** Hex. In slices, because 32 MiB at once would hold the event loop. */
-export async function hashOf(bytes: Uint8Array, algorithm: "sha256" | "md5"): Promise<string> {
-  const sliceBytes = 1024 * 1024;
-  const hasher = new Bun.CryptoHasher(algorithm);
-  const pace = new Pace();
-  for (let at = 0; at < bytes.byteLength; at += sliceBytes) {
-    hasher.update(bytes.subarray(at, at + sliceBytes));
-    await pace.breathe();
-  }
-  return hasher.digest("hex");
 }

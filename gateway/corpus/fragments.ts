@@ -7,6 +7,7 @@ import type { Page, PageRange } from "../../db/page.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { CorpusService } from "./corpora.ts";
+import { corpusLimits } from "./limits.ts";
 import type { SpanPort } from "./ports.ts";
 
 /** The fragment as a span of the model served now. */
@@ -36,22 +37,32 @@ export class FragmentService {
     this.#spans = spans;
   }
 
-  /** @throws ApiError not_found (the corpus, or a cursor that is no fragment of it) */
-  list(
+  /**
+   * Some at a time, each in turns with other work; a page of long fragments has fewer than asked for.
+   * @throws ApiError not_found (the corpus, or a cursor that is no fragment of it)
+   */
+  async list(
     tenantId: TenantId,
     rawCorpusId: string,
     range: Pick<PageRange, "limit" | "order"> & {
       readonly after?: string | undefined;
       readonly fileId?: string | undefined;
     },
-  ): Page<FragmentFacts> {
+  ): Promise<Page<FragmentFacts>> {
     const corpus = this.#corpora.require(tenantId, rawCorpusId, "own");
     const { limit, order, after } = range;
     const afterId = after === undefined ? undefined : parseId("fragment", after);
     const place = afterId === undefined ? undefined : findFragmentPlace(this.#db, corpus.id, afterId);
     if (after !== undefined && place === undefined) throw new ApiError("not_found", { param: "after" });
     const page = listFragments(this.#db, corpus.id, { limit, order, after: place, fileId: fileIdOf(range.fileId) });
-    return { ...page, rows: page.rows.map((row) => this.factsOf(corpus, row)) };
+    const shown = withinTokens(page.rows);
+    const salt = this.#corpora.saltOf(corpus);
+    const rows: FragmentFacts[] = [];
+    for (const row of shown) {
+      if (this.#spans.isReady) await this.#spans.warmSpan({ id: row.id, text: row.text, salt });
+      rows.push(this.factsOf(corpus, row));
+    }
+    return { rows, hasMore: page.hasMore || shown.length < page.rows.length };
   }
 
   /** @param corpus the fragment's own */
@@ -71,6 +82,16 @@ export class FragmentService {
       throw error;
     }
   }
+}
+
+/** The first of them, and as many more as a page may have by their tokens. */
+function withinTokens(rows: readonly ListedFragment[]): readonly ListedFragment[] {
+  let tokens = 0;
+  const over = rows.findIndex(({ tokenCount }, index) => {
+    tokens += tokenCount;
+    return index > 0 && tokens > corpusLimits.maxFragmentPageTokens;
+  });
+  return over < 0 ? rows : rows.slice(0, over);
 }
 
 function fileIdOf(raw: string | undefined): FileId | undefined {

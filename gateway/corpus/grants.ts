@@ -7,6 +7,7 @@ import { countGrants, findGrant, type GrantRow, listGrants, removeGrant } from "
 import { parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import { findTenant } from "../../db/tenants.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { CorpusService } from "./corpora.ts";
 
@@ -15,10 +16,13 @@ const maxGrantsPerCorpus = 1_000;
 export class GrantService {
   readonly #db: Db;
   readonly #corpora: CorpusService;
+  readonly #onRevoked: (salt: CacheSalt, grantee: TenantId) => void;
 
-  constructor(db: Db, corpora: CorpusService) {
+  /** @param onRevoked what the tenant made of the corpus with this salt can be dropped */
+  constructor(db: Db, corpora: CorpusService, onRevoked: (salt: CacheSalt, grantee: TenantId) => void) {
     this.#db = db;
     this.#corpora = corpora;
+    this.#onRevoked = onRevoked;
   }
 
   /**
@@ -54,11 +58,15 @@ export class GrantService {
     return listGrants(this.#db, this.#corpora.require(tenantId, rawCorpusId, "own").id);
   }
 
-  /** To the tenant the corpus is unknown from its next request on. @throws ApiError not_found */
+  /**
+   * To the tenant the corpus is unknown from its next request on, and the KV that it computed from the corpus is gone.
+   * @throws ApiError not_found
+   */
   revoke(tenantId: TenantId, rawCorpusId: string, rawGrantee: string): TenantId {
     const corpus = this.#corpora.require(tenantId, rawCorpusId, "own");
     const grantee = parseId("tenant", rawGrantee);
     if (grantee === undefined || !removeGrant(this.#db, corpus.id, grantee)) throw new ApiError("not_found");
+    this.#onRevoked(this.#corpora.saltOf(corpus), grantee);
     return grantee;
   }
 }

@@ -22,6 +22,8 @@ export const corpusLimits = {
   quickDocumentMs: 3_000,
   quickExtractBytes: 256 * 1024 * 1024,
   quickTextChars: 256 * 1024,
+  /** Splitting and storing one file's text, without the time in which others had their turns. */
+  maxIngestMs: 600_000,
   minChunkTokens: 16,
   maxChunkTokens: 4096,
   defaultChunkTokens: 256,
@@ -51,4 +53,6 @@ export const corpusLimits = {
   /** Of files, which clients list whole. */
   maxFilePageItems: 1_000,
   defaultPageItems: 20,
+  /** Tokens of a page of fragments, each of which is made a span to tell what is held of it; a page has one at least. */
+  maxFragmentPageTokens: 65_536,
 } as const;

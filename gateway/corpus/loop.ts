@@ -2,7 +2,7 @@
 import { DbError } from "../../db/errors.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
-import { delay } from "./pace.ts";
+import { delay } from "../pace.ts";
 
 const firstRetryDelayMs = 500;
 const maxRetryDelayMs = 30_000;

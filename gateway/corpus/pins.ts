@@ -9,11 +9,11 @@ import { isPinned, type PinnedFragment, putPin, removePin, sumPins, walkPins } f
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
+import { Pace } from "../pace.ts";
 import type { CorpusService } from "./corpora.ts";
 import type { FragmentFacts, FragmentService } from "./fragments.ts";
 import { corpusLimits } from "./limits.ts";
 import { BackgroundLoop } from "./loop.ts";
-import { Pace } from "./pace.ts";
 import type { CorpusSaltOf, SpanPort, SpanText } from "./ports.ts";
 
 const pinsPerPiece = 64;
@@ -83,7 +83,7 @@ export class PinService {
   evict(tenantId: TenantId, rawId: string): FragmentFacts {
     const { seq, span } = this.#require(tenantId, rawId);
     removePin(this.#parts.db, seq);
-    if (this.#parts.spans.isReady) this.#parts.spans.evict(this.#parts.spans.lowerSpan(span).blockKeys);
+    if (this.#parts.spans.isReady) this.#parts.spans.evict(this.#parts.spans.lowerSpan(span).blockKeys, span.salt);
     this.wake();
     return this.#facts(tenantId, rawId);
   }
@@ -131,7 +131,8 @@ export class PinService {
     }
     spans.setPinned(tenants);
     for (const [tenantId, theirs] of missing) {
-      for await (const _ of spans.prepareSpans(theirs, signal, { readAtMs, tenantId })) if (signal.aborted) return;
+      for await (const _ of spans.prepareSpans(theirs, signal, { readAtMs, tenantId, mayWait: false }))
+        if (signal.aborted) return;
     }
   }
 }

@@ -1,4 +1,5 @@
 /** What the corpus side needs of others, given by whoever wires the server. */
+import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { SpanSource } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
@@ -28,6 +29,8 @@ export interface PrepareFacts {
   readonly readAtMs?: number;
   /** Whose usage the tokens are; undefined: nobody's. */
   readonly tenantId?: string;
+  /** false: computed also while the tenant has reached its limit of tokens. */
+  readonly mayWait?: boolean;
 }
 
 export interface SpanPort {
@@ -36,16 +39,26 @@ export interface SpanPort {
    * @throws ApiError not_ready while no model is known
    */
   lowerSpan(span: SpanText): { readonly tokenIds: Int32Array; readonly blockKeys: readonly BlockKey[] };
+  /** Makes the span in turns with other work, so that `lowerSpan` has it. @throws ApiError as `lowerSpan` does */
+  warmSpan(span: SpanText): Promise<void>;
   /**
    * Computes and keeps spans, and reports each once it is resident; what was evicted since the texts were read is not
    * kept.
    * @throws ApiError
    */
   prepareSpans(spans: readonly SpanText[], signal: AbortSignal, facts?: PrepareFacts): AsyncIterable<PreparedSpan>;
-  /** All workers forget these blocks, and what was computed from the spans that end with them. */
-  evict(blockKeys: readonly BlockKey[]): void;
-  /** All workers forget the spans with this salt, and what was computed from them: as much work as there are blocks. */
-  evictCorpus(salt: CacheSalt): void;
+  /**
+   * All workers forget these blocks, and what was computed from the spans that end with them.
+   * @param salt of the corpus that they are of
+   */
+  evict(blockKeys: readonly BlockKey[], salt: CacheSalt): void;
+  /**
+   * All workers forget the spans with these salts, and what was computed from them: as much work as there are blocks.
+   * @param salts of corpora of one tenant
+   */
+  evictCorpora(salts: readonly CacheSalt[]): void;
+  /** All workers forget what the tenant computed from the spans with this salt, and nothing of anybody else's. */
+  evictDerived(salt: CacheSalt, tenantId: string): void;
   /**
    * All workers forget what is counted for the tenant. "text": without its corpora's fragments.
    * @returns blocks that were held, on all workers
@@ -68,12 +81,31 @@ export type CorpusSaltOf = (corpusId: string, epoch: number, tenantId: string) =
 export interface Embedder {
   /** @throws ApiError while there is none; another Error when there never will be */
   card(): Promise<{ readonly modelId: string; readonly dimensions: number }>;
-  /** @throws ApiError */
-  embed(texts: readonly string[], role: "query" | "document"): Promise<readonly Float32Array[]>;
+  /**
+   * @param onTokens told how many tokens the texts have, before they are computed
+   * @throws ApiError
+   */
+  embed(
+    texts: readonly string[],
+    role: "query" | "document",
+    onTokens?: (count: number) => void,
+  ): Promise<readonly Float32Array[]>;
+}
+
+/** The account of what tenants store. */
+export interface StoragePort {
+  /**
+   * Keeps room until what it gives is called: when a row holds the bytes, or nothing will.
+   * @throws ApiError quota_exceeded, storage_full
+   */
+  reserve(tenantId: string, bytes: number): () => void;
+  /** For what is counted already. @throws ApiError storage_full */
+  checkDisk(bytes: number): void;
 }
 
 export interface CorpusDeps {
   readonly db: Db;
+  readonly storage: StoragePort;
   /** Uploaded files' bytes are in its folder `files`, parts of uploads that have not ended in `parts`. */
   readonly dataDir: string;
   readonly tokenizer: Tokenizer;
@@ -81,7 +113,11 @@ export interface CorpusDeps {
   readonly spans: SpanPort;
   /** Absent: fragments are found by their words alone. */
   readonly embedder?: Embedder;
+  /** Told of the tokens of questions that tenants' searches have made vectors of. */
+  readonly onSearched?: (tenantId: string, tokens: number) => void;
   /** Searches that say nothing of their ranking use words and vectors alike; else words alone. */
   readonly hybridByDefault?: boolean;
+  /** A file of the tenant's is gone: work that needs it is to end. */
+  readonly onFileDeleted?: (tenantId: TenantId) => void;
   readonly log: Log;
 }

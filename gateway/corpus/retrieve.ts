@@ -3,7 +3,7 @@
  */
 import { type CorpusRow, findCorpus } from "../../db/corpora.ts";
 import { listFileAttributes } from "../../db/corpus-files.ts";
-import { findFragments } from "../../db/fragments.ts";
+import { findFragments, visibleFragmentIds } from "../../db/fragments.ts";
 import { searchFullText } from "../../db/fts.ts";
 import type { Hit } from "../../db/hits.ts";
 import { type CorpusId, type FileId, type FragmentId, parseId, type TenantId } from "../../db/ids.ts";
@@ -12,11 +12,12 @@ import type { Attributes } from "../../db/schema.ts";
 import { searchVectors } from "../../db/vectors.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
+import { Pace } from "../pace.ts";
 import type { CorpusService } from "./corpora.ts";
 import { type AttributeFilter, passesFilter } from "./filters.ts";
 import { fuse } from "./fuse.ts";
 import { corpusLimits } from "./limits.ts";
-import { Pace } from "./pace.ts";
+import type { CorpusDeps } from "./ports.ts";
 import type { QueryVector, Vectorizer } from "./vectorize.ts";
 
 export interface RetrieveRequest {
@@ -42,6 +43,7 @@ export interface RetrieveDeps {
   readonly corpora: CorpusService;
   readonly vectors: Pick<Vectorizer, "queryVector"> | undefined;
   readonly hybridByDefault: boolean;
+  readonly onSearched?: CorpusDeps["onSearched"];
 }
 
 /** What is there at once, or comes. */
@@ -77,8 +79,9 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
   requireAll(deps.corpora, request);
   const query = request.query.slice(0, corpusLimits.maxQueryChars);
   const passing = await passingFiles(deps, request);
+  const onTokens = (count: number): void => deps.onSearched?.(request.tenantId, count);
   const weights = request.weights ?? (deps.hybridByDefault ? hybrid : byWords);
-  const question = weights.embedding > 0 ? await deps.vectors?.queryVector(query) : undefined;
+  const question = weights.embedding > 0 ? await deps.vectors?.queryVector(query, onTokens) : undefined;
   if (question === undefined && request.weights !== undefined && weights.embedding > 0) {
     const message = "This server cannot search by vectors.";
     throw new ApiError("unsupported_field", { param: "ranking_options.hybrid_search", message });
@@ -86,15 +89,27 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
   // What was deleted while the files were looked through and the question embedded is not found.
   const rows = requireAll(deps.corpora, request);
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
+  const pace = new Pace();
+  let othersRan = false;
   const search = {
     passing,
     query,
+    goOn: async () => {
+      if (!(await pace.breathe())) return;
+      othersRan = true;
+      // A corpus that was deleted meanwhile has no index any more.
+      requireAll(deps.corpora, request);
+    },
     limit: question === undefined ? limit : Math.max(minHits, limit * hitsPerResult),
   };
-  const words = weights.text > 0 ? rows.flatMap((corpus) => wordHits(deps.db, corpus, search)) : [];
-  words.sort(byRank);
-  const near = question === undefined ? [] : rows.flatMap((corpus) => vectorHits(deps.db, corpus, search, question));
-  near.sort(byRank);
+  const words = weights.text > 0 ? await wordHits(deps.db, rows, search) : [];
+  const near = question === undefined ? [] : await vectorHits(deps.db, rows, search, question);
+  const visible = othersRan
+    ? visibleFragmentIds(
+        deps.db,
+        [...words, ...near].map(({ id }) => id),
+      )
+    : undefined;
   const found =
     question === undefined
       ? words.map((hit) => ({ hit, score: hit.rank / (1 + hit.rank) }))
@@ -104,7 +119,7 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
         ]);
   const threshold = request.scoreThreshold ?? 0;
   return found
-    .filter(({ score }) => score >= threshold)
+    .filter(({ hit, score }) => score >= threshold && visible?.has(hit.id) !== false)
     .slice(0, limit)
     .map(({ hit: { corpus, rank, seq, ...hit }, score }) => {
       return { ...hit, corpusId: corpus.id, salt: deps.corpora.saltOf(corpus), score };
@@ -117,21 +132,39 @@ interface CorpusSearch {
   readonly query: string;
   readonly limit: number;
   readonly passing: PassingFiles;
+  /** Lets others run when this turn is used up. @throws ApiError not_found */
+  readonly goOn: () => Promise<void>;
 }
 
-function wordHits(db: Db, corpus: CorpusRow, { query, limit, passing }: CorpusSearch): readonly RankedHit[] {
-  const hits = searchFullText(db, corpus.seq, query, limit, passing?.get(corpus.id));
-  return hits.map(({ bm25, ...hit }) => ({ ...hit, corpus, rank: bm25 }));
-}
-
-function vectorHits(
+async function wordHits(
   db: Db,
-  corpus: CorpusRow,
-  { limit, passing }: CorpusSearch,
+  corpora: readonly CorpusRow[],
+  { query, limit, passing, goOn }: CorpusSearch,
+): Promise<readonly RankedHit[]> {
+  const found: RankedHit[] = [];
+  for (const corpus of corpora) {
+    const pieces = searchFullText(db, corpus.seq, query, limit, passing?.get(corpus.id));
+    let piece = pieces.next();
+    for (; piece.done !== true; piece = pieces.next()) await goOn();
+    found.push(...piece.value.map(({ bm25, ...hit }) => ({ ...hit, corpus, rank: bm25 })));
+    await goOn();
+  }
+  return found.sort(byRank);
+}
+
+async function vectorHits(
+  db: Db,
+  corpora: readonly CorpusRow[],
+  { limit, passing, goOn }: CorpusSearch,
   question: QueryVector,
-): readonly RankedHit[] {
-  const hits = searchVectors(db, corpus.seq, { ...question, limit }, passing?.get(corpus.id));
-  return hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine }));
+): Promise<readonly RankedHit[]> {
+  const found: RankedHit[] = [];
+  for (const corpus of corpora) {
+    const hits = searchVectors(db, corpus.seq, { ...question, limit }, passing?.get(corpus.id));
+    found.push(...hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine })));
+    await goOn();
+  }
+  return found.sort(byRank);
 }
 
 function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly CorpusRow[] {

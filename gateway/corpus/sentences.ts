@@ -42,11 +42,20 @@ interface Line {
 }
 
 export function* sentenceUnits(text: string, kind: TextKind): Generator<Unit> {
+  for (const unit of sentenceSteps(text, kind)) if (unit !== undefined) yield unit;
+}
+
+/** The units, and undefined where a stretch of text was looked through without the end of one. */
+export function* sentenceSteps(text: string, kind: TextKind): Generator<Unit | undefined> {
   // The unit that blank space may still be added to; or, when it is headings and blank space so far, that the
   // sentence below will be added to.
   let open: Unit | undefined;
   let wantsSentence = false;
   for (const block of blocksOf(linesOf(text, kind), text)) {
+    if (block === undefined) {
+      yield undefined;
+      continue;
+    }
     if (
       open !== undefined &&
       (open.end - open.start > maxSentenceChars || (block.kind === "heading" && !wantsSentence))
@@ -91,11 +100,19 @@ function* linesOf(text: string, textKind: TextKind): Generator<Line> {
   }
 }
 
-/** Joins the lines of a hard-wrapped paragraph; every other line is a block of its own. */
-function* blocksOf(lines: Iterable<Line>, text: string): Generator<Line> {
+/**
+ * Joins the lines of a hard-wrapped paragraph; every other line is a block of its own. undefined: a long paragraph goes
+ * on, or there is a lot of blank space.
+ */
+function* blocksOf(lines: Iterable<Line>, text: string): Generator<Line | undefined> {
   let open: Line | undefined;
   let lastLineChars = 0;
+  let stepEnd = maxSentenceChars;
   for (const line of lines) {
+    if (line.start >= stepEnd) {
+      stepEnd = line.start + maxSentenceChars;
+      yield undefined;
+    }
     const wraps = lastLineChars >= minWrappedLineChars && line.kind === "prose" && startsAsProse(text, line.start);
     if (open !== undefined && (open.kind === "prose" || open.kind === "own") && wraps) {
       open = { ...open, end: line.end };

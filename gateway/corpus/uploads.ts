@@ -3,7 +3,7 @@
  * What the folder holds beyond the parts of pending uploads is taken away in the background.
  */
 import type { FileRow } from "../../db/files.ts";
-import { newId, parseId, type TenantId, type UploadPartId } from "../../db/ids.ts";
+import { newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import {
   countPendingUploads,
@@ -16,6 +16,7 @@ import {
   listAllParts,
   listEndedParts,
   listParts,
+  nextEndedPartsTenant,
   nextUploadExpiry,
   type PartRefusal,
   removeParts,
@@ -26,14 +27,17 @@ import {
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import type { ContentStore } from "./content-store.ts";
-import { checkFilename, type FileService, hashOf } from "./files.ts";
+import { checkFilename, type FileService } from "./files.ts";
 import { corpusLimits } from "./limits.ts";
 import { BackgroundLoop } from "./loop.ts";
+import type { StoragePort } from "./ports.ts";
+import type { StagedFile } from "./staged-file.ts";
 
 export interface UploadServiceDeps {
   readonly db: Db;
   readonly parts: ContentStore<"uploadPart">;
   readonly files: FileService;
+  readonly storage: StoragePort;
   readonly nowMs: () => number;
   readonly log: Log;
   /** Nothing is left of the uploads of a tenant that is gone. */
@@ -63,7 +67,12 @@ export class UploadService {
 
   constructor(deps: UploadServiceDeps) {
     this.#deps = deps;
-    this.#loop = new BackgroundLoop("the sweep of uploads", deps.log, (signal) => this.#sweep(signal));
+    this.#loop = new BackgroundLoop("the sweep of uploads", deps.log, (signal) =>
+      this.#sweep(signal).catch((error: unknown) => {
+        deps.db.relieve(error);
+        throw error;
+      }),
+    );
   }
 
   /** Collects what a stopped server left. An upload that lacks bytes, as after a restored backup, has expired. */
@@ -90,7 +99,7 @@ export class UploadService {
 
   /** @throws ApiError invalid_value with param `filename`; quota_exceeded */
   create(tenantId: TenantId, request: NewUploadRequest): UploadRow {
-    const { db, nowMs } = this.#deps;
+    const { db, storage, nowMs } = this.#deps;
     checkFilename(request.filename, "filename");
     const createdAt = nowMs();
     if (countPendingUploads(db, tenantId, createdAt) >= corpusLimits.maxOpenUploadsPerTenant) {
@@ -98,7 +107,14 @@ export class UploadService {
     }
     const times = { createdAt, expiresAt: createdAt + corpusLimits.uploadMs };
     const row = { id: newId("upload"), tenantId, ...request, ...times };
-    const inserted = insertUpload(db, row, corpusLimits.keptUploadsPerTenant);
+    // From here on the upload's row holds the room for all its parts.
+    const release = storage.reserve(tenantId, request.byteCount);
+    let inserted: UploadRow | undefined;
+    try {
+      inserted = insertUpload(db, row, corpusLimits.keptUploadsPerTenant);
+    } finally {
+      release();
+    }
     if (inserted === undefined) throw new ApiError("not_found");
     this.#loop.wake();
     return inserted;
@@ -127,23 +143,35 @@ export class UploadService {
   }
 
   /**
+   * For a part's bytes, which come piece by piece: `addPart` keeps or drops it.
+   * @param maxBytes that it may have
+   * @throws ApiError storage_full
+   */
+  async stagePart(maxBytes: number): Promise<StagedFile<"uploadPart">> {
+    this.#deps.storage.checkDisk(maxBytes);
+    return await this.#deps.parts.stage(newId("uploadPart"));
+  }
+
+  /**
    * Resolves once bytes and row are durable. The same bytes in the same upload are the same part.
    * @throws ApiError not_found, conflict, storage_full; invalid_value with param `data`
    */
-  async addPart(tenantId: TenantId, rawId: string, bytes: Uint8Array): Promise<UploadPartRow> {
-    const { db, parts, nowMs } = this.#deps;
-    const { seq: uploadSeq } = this.pending(tenantId, rawId);
-    const sha256 = await hashOf(bytes, "sha256");
-    const present = findPartByContent(db, { uploadSeq, sha256 });
-    if (present !== undefined) return present;
-    const id = newId("uploadPart");
-    await parts.write(id, bytes);
+  async addPart(tenantId: TenantId, rawId: string, staged: StagedFile<"uploadPart">): Promise<UploadPartRow> {
+    const { db, nowMs } = this.#deps;
     let made: UploadPartRow | PartRefusal | undefined;
     try {
-      const row = { id, uploadSeq, sha256, byteCount: bytes.byteLength, createdAt: nowMs() };
-      made = insertPartOnce(db, row, corpusLimits.maxPartsPerUpload);
+      const { seq: uploadSeq } = this.pending(tenantId, rawId);
+      const { id, sha256, byteLength: byteCount } = staged;
+      made = findPartByContent(db, { uploadSeq, sha256 });
+      if (made !== undefined) return made;
+      await staged.keep();
+      made = insertPartOnce(
+        db,
+        { id, uploadSeq, sha256, byteCount, createdAt: nowMs() },
+        corpusLimits.maxPartsPerUpload,
+      );
     } finally {
-      if (typeof made !== "object" || made.id !== id) await parts.remove(id);
+      if (typeof made !== "object" || made.id !== staged.id) await staged.drop();
     }
     if (typeof made === "object") return made;
     throw refusal(made);
@@ -161,12 +189,9 @@ export class UploadService {
     const upload = this.pending(tenantId, rawId);
     this.#completing.add(upload.seq);
     try {
-      const bytes = await this.#wholeOf(upload, completion.partIds);
-      if (completion.md5 !== undefined && (await hashOf(bytes, "md5")) !== completion.md5.toLowerCase()) {
-        throw new ApiError("invalid_value", { message: "The parts have another MD5 together.", param: "md5" });
-      }
+      const bytes = await this.#wholeOf(upload, completion);
       const { filename, purpose, mediaType } = upload;
-      const { id: fileId } = await files.upload(tenantId, { filename, purpose, mediaType, bytes });
+      const { id: fileId } = await files.store(tenantId, { filename, purpose, mediaType, bytes });
       const row = endUpload(db, upload.seq, { status: "completed", fileId });
       if (row === undefined) throw new ApiError("not_found");
       return row;
@@ -181,15 +206,16 @@ export class UploadService {
     const earlier = this.get(tenantId, rawId);
     if (earlier.status === "cancelled") return earlier;
     const { seq } = this.pending(tenantId, rawId);
-    const row = endUpload(this.#deps.db, seq, { status: "cancelled" });
+    const { db } = this.#deps;
+    const row = db.removing(() => endUpload(db, seq, { status: "cancelled" }));
     if (row === undefined) throw new ApiError("not_found");
     this.#loop.wake();
     return row;
   }
 
-  /** The file's bytes. */
-  async #wholeOf({ seq, byteCount }: UploadRow, partIds: readonly string[]): Promise<Uint8Array> {
-    const { db, parts } = this.#deps;
+  /** The file's bytes, on the disk. */
+  async #wholeOf({ seq, byteCount }: UploadRow, { partIds, md5 }: Completion): Promise<StagedFile> {
+    const { db, parts, files, storage } = this.#deps;
     const byId = new Map(listParts(db, seq).map((part) => [part.id, part]));
     const chosen = partIds.map((rawId, index) => {
       const id = parseId("uploadPart", rawId);
@@ -203,21 +229,33 @@ export class UploadService {
       const message = `The parts have ${total} bytes together; the upload was made for ${byteCount}.`;
       throw new ApiError("invalid_value", { message, param: "part_ids" });
     }
-    const whole = new Uint8Array(byteCount);
-    let at = 0;
-    for (const part of chosen) {
-      whole.set(await parts.read(part.id), at);
-      at += part.byteCount;
+    storage.checkDisk(byteCount);
+    const whole = await files.stage();
+    const hasher = new Bun.CryptoHasher("md5");
+    try {
+      for (const { id } of chosen) {
+        for await (const piece of await parts.pieces(id, () => undefined)) {
+          hasher.update(piece);
+          await whole.add(piece);
+        }
+      }
+      if (md5 === undefined || hasher.digest("hex") === md5.toLowerCase()) return whole;
+      throw new ApiError("invalid_value", { message: "The parts have another MD5 together.", param: "md5" });
+    } catch (error) {
+      await whole.drop();
+      throw error;
     }
-    return whole;
   }
 
   async #sweep(signal: AbortSignal): Promise<void> {
     const { db, parts, nowMs, onTenantSwept } = this.#deps;
     expireUploads(db, nowMs(), [...this.#completing]);
-    while (!signal.aborted) {
-      const ids: readonly UploadPartId[] = listEndedParts(db, partsPerPiece);
-      if (ids.length === 0) break;
+    // Tenants take turns, so many parts each.
+    for (let lastTenantId = ""; !signal.aborted; ) {
+      const tenantId = nextEndedPartsTenant(db, lastTenantId) ?? nextEndedPartsTenant(db, "");
+      if (tenantId === undefined) break;
+      lastTenantId = tenantId;
+      const ids = listEndedParts(db, tenantId, partsPerPiece);
       for (const id of ids) await parts.remove(id);
       removeParts(db, ids);
     }

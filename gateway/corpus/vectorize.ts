@@ -1,22 +1,27 @@
 /**
- * Gives visible fragments their vectors, in the background: those of new files, and after a change of the embedding
- * model all of them. The database knows which are missing, so a start goes on where a stop left off. Until a
- * fragment has its vector it is found by its words.
+ * Gives visible fragments their vectors, in the background: those of new files, in turns of their tenants, and from a
+ * start on all that are missing, which are all of them after a change of the embedding model. The database knows which
+ * are. Until a fragment has its vector it is found by its words.
  */
+import type { CorpusFileRow } from "../../db/corpus-files.ts";
+import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import {
   insertVectors,
   lastVisibleSeq,
   listUnembedded,
+  listUnembeddedOf,
   repairVectorIndexes,
+  type UnembeddedFragment,
   type VectorModel,
   vectorModel,
 } from "../../db/vectors.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
+import { Pace } from "../pace.ts";
 import { BackgroundLoop } from "./loop.ts";
-import { Pace } from "./pace.ts";
 import type { Embedder } from "./ports.ts";
+import { type TenantWork, Turns } from "./turns.ts";
 
 /** Fragments of one call to the embedder and of one transaction. */
 const fragmentsPerPiece = 32;
@@ -28,43 +33,58 @@ export interface QueryVector {
   readonly vector: Float32Array;
 }
 
+/** Tenants whose new files are embedded in turns. */
+const maxOpen = 1_024;
+
 export class Vectorizer {
   readonly #db: Db;
   readonly #embedder: Embedder;
   readonly #log: Log;
   readonly #loop: BackgroundLoop;
+  readonly #turns: Turns;
   #model: VectorModel | undefined;
   /** All fragments up to here have been looked at. */
   #doneSeq = 0;
-  /** The first of those that became visible meanwhile: it may be older than what was looked at. */
-  #newSeq = 0;
+  /** `seq` of new files, the oldest first. */
+  readonly #newFiles = new Map<TenantId, Set<number>>();
 
   constructor(db: Db, embedder: Embedder, log: Log) {
     this.#db = db;
     this.#embedder = embedder;
     this.#log = log;
     this.#loop = new BackgroundLoop("embedding of fragments", log, (signal) => this.#embedAll(signal));
+    this.#turns = new Turns({
+      ...{ name: "embedding of fragments", log, lanes: 1, maxOpen },
+      open: (tenantId) => this.#openTenant(tenantId),
+    });
   }
 
-  /** Call when fragments have become visible, those from `firstSeq` on among them. */
-  wake(firstSeq = 0): void {
-    this.#newSeq = Math.min(this.#newSeq, firstSeq);
+  /** Takes up what is missing. */
+  start(): void {
     if (this.#db.hasVectors) this.#loop.wake();
   }
 
-  idle(): Promise<void> {
-    return this.#loop.idle();
+  /** Call when a file's fragments have become visible. */
+  completed({ tenantId, seq }: Pick<CorpusFileRow, "tenantId" | "seq">): void {
+    if (!this.#db.hasVectors) return;
+    const files = this.#newFiles.get(tenantId) ?? new Set();
+    this.#newFiles.set(tenantId, files.add(seq));
+    this.#turns.offer(tenantId);
   }
 
-  stop(): Promise<void> {
-    return this.#loop.stop();
+  async idle(): Promise<void> {
+    await Promise.all([this.#loop.idle(), this.#turns.idle()]);
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all([this.#loop.stop(), this.#turns.stop()]);
   }
 
   /** The question's vector; undefined where vectors cannot be searched. @throws ApiError as the embedder does */
-  async queryVector(query: string): Promise<QueryVector | undefined> {
+  async queryVector(query: string, onTokens?: (count: number) => void): Promise<QueryVector | undefined> {
     if (!this.#db.hasVectors) return undefined;
     const model = await this.#openModel();
-    const [vector] = await this.#embedder.embed([query], "query");
+    const [vector] = await this.#embedder.embed([query], "query", onTokens);
     return vector === undefined ? undefined : { model, vector };
   }
 
@@ -78,20 +98,56 @@ export class Vectorizer {
     return model;
   }
 
-  async #embedAll(signal: AbortSignal): Promise<void> {
-    let model: VectorModel;
+  /** undefined: there never will be one. */
+  async #tryModel(): Promise<VectorModel | undefined> {
     try {
-      model = await this.#openModel();
+      return await this.#openModel();
     } catch (error) {
       if (error instanceof ApiError) throw error;
       const reason = error instanceof Error ? error.message : "unknown failure";
       this.#log("error", "fragments get no vectors: the embedding model cannot be opened", { reason });
-      return;
+      return undefined;
     }
+  }
+
+  #openTenant(tenantId: TenantId): TenantWork | undefined {
+    const files = this.#newFiles.get(tenantId);
+    if (files === undefined) return undefined;
+    let isRunning = false;
+    let afterOrdinal = -1;
+    const nextPiece = async (): Promise<void> => {
+      const model = await this.#tryModel();
+      const [seq] = files;
+      if (seq === undefined) return;
+      const range = { seq, afterOrdinal, limit: fragmentsPerPiece };
+      const piece = model === undefined ? [] : listUnembeddedOf(this.#db, model, range);
+      if (model !== undefined && piece.length > 0) await this.#embedPiece(model, piece);
+      afterOrdinal = piece.at(-1)?.ordinal ?? afterOrdinal;
+      if (piece.length === fragmentsPerPiece) return;
+      files.delete(seq);
+      afterOrdinal = -1;
+    };
+    return {
+      readyAtMs: () => (isRunning ? Number.POSITIVE_INFINITY : 0),
+      runSlice: async () => {
+        isRunning = true;
+        try {
+          await nextPiece();
+        } finally {
+          isRunning = false;
+        }
+        if (files.size > 0) return true;
+        this.#newFiles.delete(tenantId);
+        return false;
+      },
+    };
+  }
+
+  async #embedAll(signal: AbortSignal): Promise<void> {
+    const model = await this.#tryModel();
+    if (model === undefined) return;
     const pace = new Pace();
     const lastSeq = lastVisibleSeq(this.#db);
-    this.#doneSeq = Math.min(this.#doneSeq, this.#newSeq - 1);
-    this.#newSeq = Number.POSITIVE_INFINITY;
     while (this.#doneSeq < lastSeq && !signal.aborted) {
       const windowEnd = Math.min(this.#doneSeq + rowsPerWindow, lastSeq);
       const range = { afterSeq: this.#doneSeq, lastSeq: windowEnd, limit: fragmentsPerPiece };
@@ -102,7 +158,7 @@ export class Vectorizer {
     }
   }
 
-  async #embedPiece(model: VectorModel, piece: ReturnType<typeof listUnembedded>): Promise<void> {
+  async #embedPiece(model: VectorModel, piece: readonly UnembeddedFragment[]): Promise<void> {
     const vectors = await this.#embedder.embed(
       piece.map(({ text }) => text),
       "document",

@@ -40,6 +40,7 @@ export interface DispatcherOptions {
 export const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
   bad_plan: "internal",
   prompt_too_long: "context_length_exceeded",
+  grammar_too_ambiguous: "schema_too_ambiguous",
   overloaded: "overloaded",
   internal: "internal",
 };

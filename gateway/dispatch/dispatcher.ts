@@ -3,10 +3,9 @@
  * was streamed, ends it with an error otherwise. Every request ends: by its worker, its deadline or its abort.
  */
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
-import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError, type ErrorCode } from "../errors.ts";
 import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
-import { Evictions, type TenantPart } from "./evictions.ts";
+import { Evictions } from "./evictions.ts";
 import { FairQueue } from "./fair-queue.ts";
 import { abortedEnd, type InFlight, openEntry, reportedEnd, restarted, tokensEvent } from "./in-flight.ts";
 import { KvOwners } from "./kv-owners.ts";
@@ -17,9 +16,9 @@ import type { WorkerEvents } from "./supervisor.ts";
 import { Windows } from "./windows.ts";
 
 export class Dispatcher implements WorkerEvents {
+  readonly evictions: Evictions;
   readonly #options: DispatcherOptions;
   readonly #placer: Placer;
-  readonly #evictions: Evictions;
   /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
   readonly #byWorkerRequestId = new Map<string, InFlight>();
   readonly #windows: Windows;
@@ -33,8 +32,8 @@ export class Dispatcher implements WorkerEvents {
     this.#windows = new Windows({ ...options, nowMs });
     this.#waiting = new FairQueue({ maxItems: maxWaiting, maxTokens: maxWaitingTokens });
     this.#placer = new Placer({ ...options, windows: this.#windows });
-    this.#evictions = new Evictions(options);
     this.#owners = new KvOwners(options.kvQuotaBytesOf);
+    this.evictions = new Evictions({ ...options, owners: this.#owners });
   }
 
   /**
@@ -51,15 +50,6 @@ export class Dispatcher implements WorkerEvents {
     request.signal?.addEventListener("abort", entry.onAbort, { once: true });
     if (request.signal?.aborted === true) this.#abort(entry);
     return entry.queue;
-  }
-
-  /** See Evictions. */
-  evict(blockKeys: readonly BlockKey[]): void {
-    this.#evictions.evict(blockKeys);
-  }
-
-  evictTenant(tenantId: string, part: TenantPart): number {
-    return this.#evictions.evictTenant(tenantId, part);
   }
 
   /** Takes nothing new; resolves when nothing runs or at the deadline, when the rest ends with `server_shutdown`. */
@@ -184,7 +174,7 @@ export class Dispatcher implements WorkerEvents {
   #send(entry: InFlight, { workerId, missingTokens, missing }: Placed): void {
     const { registry, underway, supervisor } = this.#options;
     const { requestId, tenantId, plan } = entry.request;
-    const reuse = entry.request.reuse && !this.#evictions.concern(entry.request, entry.readAtMs);
+    const reuse = entry.request.reuse && !this.evictions.concern(entry.request, entry.readAtMs);
     entry.lookUp = this.#options.misses?.lookUp(workerId, reuse, entry.request);
     entry.attempt += 1;
     entry.clock.sent();

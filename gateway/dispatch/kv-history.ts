@@ -1,11 +1,14 @@
 /**
  * What became of KV that a request did not find: which blocks workers had and lost, and under which key a tenant's
  * prompts had the same text before. Bounded: what went longest ago is forgotten, and then looks as if it never was.
- * Nobody learns of another tenant's text: a key is made with its owner's salt, and texts are kept by tenant.
+ * Nobody learns of another tenant's text: a key is made with its owner's salt, and texts are kept by tenant, under
+ * names that nobody can foresee.
  */
 import { LRUCache } from "lru-cache";
 import type { KvEvent, PlanRun } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
+import { SecretNames } from "../secret-names.ts";
+import { TenantLru } from "../tenant-lru.ts";
 import type { MissReason } from "./misses.ts";
 
 type GoneReason = Extract<MissReason, "evicted" | "removed" | "worker_lost">;
@@ -19,11 +22,12 @@ export interface KvHistoryOptions {
 export class KvHistory {
   readonly #gone: LRUCache<BlockKey, GoneReason>;
   /** Key of the first block that a tenant's run of this text had. */
-  readonly #texts: LRUCache<number, BlockKey>;
+  readonly #texts: TenantLru<BlockKey>;
+  readonly #names = new SecretNames();
 
   constructor({ maxGone, maxTexts }: KvHistoryOptions) {
     this.#gone = new LRUCache({ max: maxGone });
-    this.#texts = new LRUCache({ max: maxTexts });
+    this.#texts = new TenantLru({ maxSize: maxTexts });
   }
 
   /** What a worker tells of its blocks. */
@@ -54,22 +58,20 @@ export class KvHistory {
   noteTexts(tenantId: string, runs: readonly PlanRun[], blockTokens: number): void {
     for (const run of runs) {
       const [key] = run.blockKeys;
-      if (key !== undefined) this.#texts.set(textName(tenantId, run, blockTokens), key);
+      if (key !== undefined) this.#texts.set(tenantId, this.#nameOf(run, blockTokens), key);
     }
   }
 
   /** The other key that a run of this tenant with the same first block of text had the last time. */
   formerKey(tenantId: string, run: PlanRun, blockTokens: number): BlockKey | undefined {
-    const former = this.#texts.peek(textName(tenantId, run, blockTokens));
+    const former = this.#texts.peek(tenantId, this.#nameOf(run, blockTokens));
     return former === run.blockKeys[0] ? undefined : former;
   }
-}
 
-/** 53 bits of a hash: two texts of one name would cost a reason, no more. */
-function textName(tenantId: string, { kind, tokenIds }: PlanRun, blockTokens: number): number {
-  const { buffer, byteOffset, BYTES_PER_ELEMENT } = tokenIds;
-  const tokenCount = Math.min(blockTokens, tokenIds.length);
-  const bytes = new Uint8Array(buffer, byteOffset, tokenCount * BYTES_PER_ELEMENT);
-  const seed = Bun.hash.crc32(`${tenantId} ${kind}`);
-  return Bun.hash.murmur32v3(bytes, seed) * 2 ** 21 + ((Bun.hash.cityHash32(bytes) ^ seed) >>> 11);
+  /** Of its kind and of the tokens of its first block. */
+  #nameOf({ kind, tokenIds }: PlanRun, blockTokens: number): string {
+    const { buffer, byteOffset, BYTES_PER_ELEMENT } = tokenIds;
+    const tokenCount = Math.min(blockTokens, tokenIds.length);
+    return this.#names.of(kind, new Uint8Array(buffer, byteOffset, tokenCount * BYTES_PER_ELEMENT));
+  }
 }

@@ -31,6 +31,12 @@ export class KvOwners {
     return { owners, ofRun: Uint16Array.from(tenantIds, (tenantId) => indexes.get(tenantId) ?? 0) };
   }
 
+  /** undefined: the tenant has none, or may have had another before. */
+  numberOf(tenantId: string): number | undefined {
+    const wasAnyForgotten = this.#lastNumber - nobody.number > this.#numbers.size;
+    return wasAnyForgotten ? undefined : this.#numbers.peek(tenantId);
+  }
+
   #of(tenantId: string, kvBytesPerBlock: number): KvOwner {
     if (tenantId === "") return nobody;
     let number = this.#numbers.get(tenantId);

@@ -28,7 +28,7 @@ export function chooseWorker(
   promptTokens: number,
   affinity: string,
 ): string | undefined {
-  let chosen: { id: string; cost: number; rank: bigint } | undefined;
+  let chosen: { id: string; cost: number; rank: string } | undefined;
   for (const candidate of candidates) {
     const { id, pendingTokens, inFlight } = candidate;
     const computed = missingTokens(candidate, promptTokens);
@@ -47,7 +47,11 @@ export function missingTokens({ cachedTokens, underwayTokens }: Candidate, promp
   return Math.max(0, promptTokens - cachedTokens - underwayTokens);
 }
 
-/** A name's order of preference among workers: rendezvous hashing, so that one that goes moves only its own names. */
-export function rankOf(name: string, workerId: string): bigint {
-  return Bun.hash.wyhash(`${name}\0${workerId}`);
+/**
+ * A name's order of preference among workers: rendezvous hashing, so that one that goes moves only its own names. It is
+ * of the name alone and has no secret, so that the same requests go the same way in every process; whom a name prefers
+ * says nothing of another name.
+ */
+export function rankOf(name: string, workerId: string): string {
+  return new Bun.CryptoHasher("sha256").update(`${name}\0${workerId}`).digest("hex");
 }

@@ -28,11 +28,11 @@ interface RequestWork {
 export class Underway {
   readonly #workers = new Map<string, WorkerWork>();
   readonly #requests = new Map<string, RequestWork>();
-  readonly #corpusOwner: (rootKey: BlockKey) => string | undefined;
+  /** Owner of a corpus's fragments, by the key that their chains begin with. */
+  readonly corpusOwner: (rootKey: BlockKey) => string | undefined;
 
-  /** @param corpusOwner owner of a corpus's fragments, by the key that their chains begin with */
-  constructor(corpusOwner: (rootKey: BlockKey) => string | undefined) {
-    this.#corpusOwner = corpusOwner;
+  constructor(corpusOwner: Underway["corpusOwner"]) {
+    this.corpusOwner = corpusOwner;
   }
 
   /**
@@ -112,7 +112,7 @@ export class Underway {
   }
 
   #ownerOf(rootKey: BlockKey, tenantId: string): ChainOwner {
-    const corpusOwner = this.#corpusOwner(rootKey);
+    const corpusOwner = this.corpusOwner(rootKey);
     return { tenantId: corpusOwner ?? tenantId, isFragment: corpusOwner !== undefined };
   }
 

@@ -1,6 +1,6 @@
 /** Retrieval over a document that comes with the query: split as an uploaded one, ranked by the words it shares with the question. */
 import { chunkText } from "../corpus/chunk.ts";
-import { Pace } from "../corpus/pace.ts";
+import { Pace } from "../pace.ts";
 import { augmentFragments } from "../query/augment.ts";
 import type { Augment, Message } from "../query/ir.ts";
 
@@ -27,7 +27,7 @@ export async function augmentMessages(
   const chunking = { maxTokens: options.maxTokens, overlapTokens: 0 };
   const kind = /\.(md|mdx|markdown)$/i.test(name) ? "markdown" : "plain";
   for (const chunk of chunkText(text, kind, chunking, options.countTokens)) {
-    const part = chunk.text.trim();
+    const part = chunk?.text.trim() ?? "";
     if (part !== "") parts.push(part);
     await pace.breathe();
     signal.throwIfAborted();

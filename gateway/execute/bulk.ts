@@ -1,7 +1,9 @@
 /** Many queries at once: ordered so that shared fragments are used close in time, run some at a time. */
+
 import { type ApiError, errorBody, toApiError } from "../errors.ts";
+import { nextTurn, Pace } from "../pace.ts";
 import type { Query } from "../query/ir.ts";
-import { type FragmentUse, planOrder } from "../query/planner.ts";
+import { FragmentTable, type FragmentUse, type PlannedOrder, planningSteps } from "../query/planner.ts";
 import type { BulkLine } from "./bulk-lines.ts";
 import type { BulkRecord, BulkUsage } from "./bulk-results.ts";
 
@@ -41,7 +43,7 @@ export interface BulkJob {
 
 interface Runnable {
   readonly line: BulkLine;
-  readonly query: Query;
+  readonly query: () => Query;
 }
 
 /** Resolves when every line has its result, or the signal has aborted and nothing runs any more. */
@@ -71,9 +73,9 @@ async function runnableOf(job: BulkJob): Promise<readonly Runnable[]> {
   return runnable;
 }
 
-async function runOne({ runner, requestId, signal }: BulkJob, line: BulkLine, query: Query) {
+async function runOne({ runner, requestId, signal }: BulkJob, line: BulkLine, query: () => Query) {
   try {
-    return await runner.run(query, `${requestId}.${line.index}`, signal);
+    return await runner.run(query(), `${requestId}.${line.index}`, signal);
   } catch (error) {
     return toApiError(error);
   }
@@ -96,19 +98,32 @@ async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<rea
     return runnable;
   }
   const fine: Runnable[] = [];
-  const uses: (readonly FragmentUse[])[] = [];
+  const table = new FragmentTable();
   for (const one of runnable) {
     if (job.signal.aborted) return [];
     try {
-      uses.push(await job.runner.fragments(one.query, job.signal));
+      table.add(await job.runner.fragments(one.query(), job.signal));
       fine.push(one);
     } catch (error) {
       await settle(job, one.line, toApiError(error));
     }
     // A look is mostly computing, and there may be thousands: others have their turn.
-    await new Promise(setImmediate);
+    await nextTurn();
   }
-  const { order, kind } = planOrder(uses, job.capacityTokens);
-  job.record.planned(kind);
-  return order.flatMap((index) => fine[index] ?? []);
+  const planned = await plan(table, job);
+  if (planned === undefined) return [];
+  job.record.planned(planned.kind);
+  return planned.order.flatMap((index) => fine[index] ?? []);
+}
+
+/** @returns undefined when it was aborted */
+async function plan(table: FragmentTable, { capacityTokens, signal }: BulkJob): Promise<PlannedOrder | undefined> {
+  const pace = new Pace();
+  const steps = planningSteps(table, capacityTokens);
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
+    await pace.breathe();
+    if (signal.aborted) return undefined;
+  }
 }

@@ -1,11 +1,14 @@
 /** What a query becomes and what would be computed: the tree before and after the rules, the plans, what is held now. */
+
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { limits } from "../config.ts";
 import type { QueryContext } from "../lower/query-context.ts";
+import { nextTurn } from "../pace.ts";
 import { drawSvg } from "../query/draw-svg.ts";
 import { drawText } from "../query/draw-text.ts";
 import { childrenOf, type Query } from "../query/ir.ts";
+import type { Labels } from "../query/outline.ts";
 import { printQuery } from "../query/print.ts";
 import type { Rewritten } from "../query/rewrite.ts";
 import { outermostOf } from "./check-query.ts";
@@ -78,29 +81,44 @@ export async function explain(
     const plan = await explainRun(run, deps, runsLeft);
     runsLeft -= plan.runs.length;
     plans.push(plan);
-    await new Promise(setImmediate);
-    deps.signal.throwIfAborted();
+    await turn(deps.signal);
   }
   const labels = labelsOf(rewritten, plans);
-  return {
-    query: printQuery(query),
-    steps: steps.slice(0, limits.explainSteps).map(({ rule, path, before, after }) => {
-      return { rule, path, before: shortPrint(before), after: shortPrint(after) };
-    }),
-    moreSteps: Math.max(0, steps.length - limits.explainSteps),
-    rewritten: printQuery(rewritten),
-    plan: plans,
-    drawing: {
-      before: { text: drawText(query), svg: drawSvg(query) },
-      after: { text: drawText(rewritten, labels), svg: drawSvg(rewritten, labels) },
-    },
+  const shownSteps: Explanation["steps"][number][] = [];
+  for (const { rule, path, before, after } of steps.slice(0, limits.explainSteps)) {
+    shownSteps.push({ rule, path, before: shortPrint(before), after: shortPrint(after) });
+    await turn(deps.signal);
+  }
+  const drawn = async (tree: Query, labels?: Labels) => {
+    const text = drawText(tree, labels);
+    await turn(deps.signal);
+    return { text, svg: drawSvg(tree, labels) };
   };
+  const printed = async (tree: Query): Promise<unknown> => {
+    await turn(deps.signal);
+    return printQuery(tree);
+  };
+  return {
+    query: await printed(query),
+    steps: shownSteps,
+    moreSteps: Math.max(0, steps.length - limits.explainSteps),
+    rewritten: await printed(rewritten),
+    plan: plans,
+    drawing: { before: await drawn(query), after: await drawn(rewritten, labels) },
+  };
+}
+
+/** Of the event loop, between two pieces of work. @throws the signal's reason */
+async function turn(signal: AbortSignal): Promise<void> {
+  await nextTurn();
+  signal.throwIfAborted();
 }
 
 async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Promise<ExplainedPlan> {
   const { card, lowerer, residents, context } = deps;
   const { node, place, path } = run;
   await lowerer.warm(generateOf(node), context, place);
+  await turn(deps.signal);
   const { plan, promptTokens, indeterminateRuns } = lowerer.lower(generateOf(node), context, place);
   const shown = plan.runs.slice(0, runsLeft).map((one, index): ExplainedRun => {
     const { kind, spanId, position, tokenIds, blockKeys } = one;

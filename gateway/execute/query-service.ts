@@ -7,9 +7,10 @@ import type { Awaitable } from "../corpus/retrieve.ts";
 import { ApiError } from "../errors.ts";
 import { type CompletionEvent, mergeCompletions } from "../generation.ts";
 import { textOfTokens } from "../lower/detokenizer.ts";
+import { Pace } from "../pace.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
-import { type Rewritten, rewrite } from "../query/rewrite.ts";
+import { type Rewritten, rewriteInSteps } from "../query/rewrite.ts";
 import { traced } from "../telemetry/tracer.ts";
 import { checkQuery, choiceCount, outermostOf } from "./check-query.ts";
 import { type Explanation, explain, type Residents } from "./explain.ts";
@@ -176,9 +177,16 @@ export class QueryService {
     };
   }
 
-  #rewrite(query: Query): Rewritten {
+  /** In turns with other work. */
+  async #rewrite(query: Query): Promise<Rewritten> {
     const { reduceArity } = this.#deps;
-    return rewrite(query, reduceArity === undefined ? {} : { reduceArity });
+    const steps = rewriteInSteps(query, reduceArity === undefined ? {} : { reduceArity });
+    const pace = new Pace();
+    for (;;) {
+      const { done, value } = steps.next();
+      if (done) return value;
+      await pace.breathe();
+    }
   }
 
   async *#events(job: QueryJob, { tree, rewritten, close }: Opened): QueryRun["events"] {
@@ -196,7 +204,7 @@ export class QueryService {
 
   /** What a generate says that stands inside a retrieve's question. */
   async #textsOf(tree: TreeRun, inner: Inner): Promise<readonly string[]> {
-    const [run] = outermostOf(this.#rewrite(inner.node).query);
+    const [run] = outermostOf((await this.#rewrite(inner.node)).query);
     if (run === undefined) return [];
     const outputs = await tree.outputs(run);
     return outputs.map(({ tokenIds }) => textOfTokens(this.#deps.tokenBytes, tokenIds));

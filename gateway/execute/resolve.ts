@@ -2,9 +2,11 @@
  * Retrieval of a query, before anything is rewritten: `retrieve` and `augment` become what they found, and fragments
  * that are named by id get their text. Reading happens here and only here; the rules that follow are pure.
  */
+
 import type { Awaitable, RetrievedFragment, RetrieveRequest } from "../corpus/retrieve.ts";
 import { ApiError } from "../errors.ts";
 import type { FragmentSource } from "../lower/query-context.ts";
+import { nextTurn } from "../pace.ts";
 import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
 import { queryLimits } from "../query/limits.ts";
 import { mapChildren } from "../query/transform.ts";
@@ -108,7 +110,7 @@ export class Resolver {
   async #search(work: () => Promise<Query>): Promise<Query> {
     const leave = await this.#searches.enter(this.#signal);
     try {
-      await new Promise(setImmediate);
+      await nextTurn();
       return await work();
     } finally {
       leave();

@@ -1,46 +1,30 @@
 /**
- * A process of its own for one document of a tenant's: what goes wrong in here, goes wrong here alone. It has no
- * environment and no key, and whoever started it ends it when it takes too long or too much.
+ * Runs a program that reads a document, confined to what Bun and the program need to start: the server's data, its memory
+ * and its environment are not among it. Arguments: the program, then its own. Ends with 1 where it cannot be confined.
  */
-import { writeFileSync } from "node:fs";
-import { docxText } from "./docx.ts";
-import { htmlDocumentText } from "./html.ts";
-import { pdfText } from "./pdf.ts";
-import { type ExtractAnswer, type ExtractJob, Refused } from "./protocol.ts";
+import { dirname, join } from "node:path";
+import { executeConfined, type Opened } from "../confine.ts";
 
-/** When memory runs out, the system ends this process and not the server. Linux only. */
-function offerFirst(): void {
-  try {
-    writeFileSync("/proc/self/oom_score_adj", "1000");
-  } catch {
-    // Elsewhere there is no such thing.
-  }
-}
+const root = join(import.meta.dir, "..", "..");
+const [program = "", ...rest] = process.argv.slice(2);
+const at = (to: Opened["to"], ...paths: readonly string[]): Opened[] => paths.map((path) => ({ path, to }));
 
-async function textOf(bytes: Uint8Array, job: ExtractJob): Promise<string> {
-  if (job.kind === "pdf") return await pdfText(bytes, job);
-  if (job.kind === "docx") return await docxText(bytes, job);
-  return htmlDocumentText(bytes, job);
-}
-
-async function answerOf(bytes: Uint8Array, job: ExtractJob): Promise<ExtractAnswer> {
-  try {
-    const text = await textOf(bytes, job);
-    // What a document holds beside characters: no part of its text, and not to be stored.
-    return {
-      text: text
-        .replace(/[^\P{Cc}\n\t]/gu, "")
-        .toWellFormed()
-        .trim(),
-    };
-  } catch (error) {
-    // A parser's own message may quote the document.
-    return { refused: error instanceof Refused ? error.message : "The file is damaged and cannot be read." };
-  }
-}
-
-offerFirst();
-const job = JSON.parse(process.argv[2] ?? "{}") as ExtractJob;
-const answer = await answerOf(await Bun.stdin.bytes(), job);
-await Bun.write(Bun.stdout, JSON.stringify(answer));
-process.exit(0);
+executeConfined(
+  [process.execPath, program, ...rest],
+  [
+    ...at("execute", process.execPath, join(dirname(process.execPath), "..", "lib")),
+    ...at("execute", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix/store"),
+    ...at("read", "/etc/ld.so.cache", "/etc/ld-musl-x86_64.path", "/dev/urandom", "/dev/null", "/sys/fs/cgroup"),
+    // To find packages. Names of files can be listed, none of them opened.
+    ...at("list", root),
+    ...at(
+      "read",
+      dirname(program),
+      join(root, "node_modules"),
+      join(root, "package.json"),
+      join(root, "tsconfig.json"),
+    ),
+    ...at("write", "/proc/self"),
+  ],
+);
+process.exit(1);

@@ -1,11 +1,15 @@
 /** Puts a byte grammar together, rule by rule. */
-import { type ByteGrammar, byteRange, firstRuleSymbol, type GrammarSymbol } from "../../worker/contract/grammar.ts";
-import { limits } from "../../worker/contract/limits.ts";
+import {
+  type ByteGrammar,
+  byteRange,
+  firstRuleSymbol,
+  type GrammarSymbol,
+  grammarSymbols,
+} from "../../worker/contract/grammar.ts";
+import type { Budget } from "./budget.ts";
+import { finiteRules } from "./finite-rules.ts";
 
 export type Alternative = readonly GrammarSymbol[];
-
-/** More rules or symbols than a grammar may have. */
-export class GrammarTooLarge extends Error {}
 
 const encoder = new TextEncoder();
 
@@ -19,17 +23,22 @@ export class GrammarBuilder {
   readonly #shared = new Map<string, GrammarSymbol>();
   /** Of each unit: rules of up to 1, 2, … of it. */
   readonly #chains = new Map<string, GrammarSymbol[]>();
-  #symbolCount = 0;
+  /** Of the whole grammar, whatever it is made of. */
+  readonly budget: Budget;
 
-  /** A rule that is told later, so that others can name it now. */
+  constructor(budget: Budget) {
+    this.budget = budget;
+  }
+
+  /** A rule that is told later, so that others can name it now. @throws GrammarTooLarge, as all that adds to it */
   declare(): GrammarSymbol {
-    if (this.#rules.length >= limits.maxGrammarRules) throw new GrammarTooLarge();
+    this.budget.spend("rules", 1);
     return firstRuleSymbol + this.#rules.push([]) - 1;
   }
 
   define(rule: GrammarSymbol, alternatives: readonly Alternative[]): void {
-    this.#symbolCount += alternatives.reduce((sum, { length }) => sum + length + 1, 0);
-    if (this.#symbolCount > limits.maxGrammarSymbols) throw new GrammarTooLarge();
+    const symbolCount = alternatives.reduce((sum, { length }) => sum + length + 1, 0);
+    this.budget.spend("symbols", symbolCount);
     this.#rules[rule - firstRuleSymbol] = alternatives;
   }
 
@@ -49,26 +58,10 @@ export class GrammarBuilder {
     return rule;
   }
 
-  /** A whole grammar as a part of this one. @returns its first rule */
-  embed({ rules }: ByteGrammar): GrammarSymbol {
-    const own = rules.map(() => this.declare());
-    const moved = (symbol: GrammarSymbol): GrammarSymbol =>
-      symbol < firstRuleSymbol ? symbol : (own[symbol - firstRuleSymbol] ?? symbol);
-    for (const [index, alternatives] of rules.entries()) {
-      const rule = own[index];
-      if (rule !== undefined)
-        this.define(
-          rule,
-          alternatives.map((alternative) => alternative.map(moved)),
-        );
-    }
-    const [first] = own;
-    if (first === undefined) throw new Error("a grammar has a first rule");
-    return first;
-  }
-
   /** `min` to `max` of the unit, which is never empty; Infinity: any number. */
   repeat(name: string, unit: Alternative, min: number, max: number): Alternative {
+    // They are copied before the rule that they stand in is counted.
+    this.budget.spend("looks", min * unit.length);
     const required = Array.from({ length: min }, () => unit).flat();
     return [...required, ...this.#upTo(name, unit, max - min)];
   }
@@ -78,10 +71,11 @@ export class GrammarBuilder {
    * @returns undefined when nothing is left of its first rule
    */
   build(): ByteGrammar | undefined {
-    const ends = this.#finiteRules();
+    const ends = finiteRules(this.#rules);
     const canEnd = (symbol: GrammarSymbol): boolean => symbol < firstRuleSymbol || ends.has(symbol - firstRuleSymbol);
     if (!ends.has(0)) return undefined;
-    return { rules: this.#rules.map((alternatives) => alternatives.filter((each) => each.every(canEnd))) };
+    const rules = this.#rules.map((alternatives) => alternatives.filter((each) => each.every(canEnd)));
+    return { symbols: grammarSymbols(rules) };
   }
 
   #upTo(name: string, unit: Alternative, count: number): Alternative {
@@ -96,22 +90,5 @@ export class GrammarBuilder {
     this.#chains.set(name, chain);
     while (chain.length < count) chain.push(this.rule([[], [...unit, ...chain.slice(-1)]]));
     return chain.slice(count - 1, count);
-  }
-
-  /** Rules that some finite text is of. */
-  #finiteRules(): ReadonlySet<number> {
-    const finite = new Set<number>();
-    let before = -1;
-    while (finite.size > before) {
-      before = finite.size;
-      // A rule mostly names rules that were made before it.
-      for (const [rule, alternatives] of this.#rules.entries()) {
-        const ends = alternatives.some((alternative) =>
-          alternative.every((symbol) => symbol < firstRuleSymbol || finite.has(symbol - firstRuleSymbol)),
-        );
-        if (ends) finite.add(rule);
-      }
-    }
-    return finite;
   }
 }

@@ -3,14 +3,16 @@
  * grammar keeps the usual: properties in the order that they are named, no others. A keyword that the grammar could not
  * hold is refused with its path.
  */
-import type { ByteGrammar, GrammarSymbol } from "../../worker/contract/grammar.ts";
+import type { GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { areApart } from "./apart.ts";
-import { type Alternative, GrammarBuilder, GrammarTooLarge, literal } from "./builder.ts";
+import { GrammarTooLarge } from "./budget.ts";
+import { type Alternative, type GrammarBuilder, literal } from "./builder.ts";
 import { formats } from "./formats.ts";
 import * as json from "./json-values.ts";
 import { integerBetween, numberBetween } from "./number-range.ts";
-import { PatternFault, patternAutomaton } from "./pattern.ts";
+import { patternAutomaton } from "./pattern.ts";
 import { patternString } from "./pattern-string.ts";
+import { PatternFault } from "./pattern-syntax.ts";
 import { annotations, countOf, keywordsOf, listAt, mapAt, rangeOf, SchemaFault, typesOf } from "./schema-parts.ts";
 
 /** Schemas inside schemas. */
@@ -20,33 +22,12 @@ const maxProperties = 512;
 const maxChars = 4_096;
 const maxItems = 1_024;
 
-/** Any JSON object. */
-export function anyObjectGrammar(): ByteGrammar {
-  return grammarOf((it) => json.anyObject(it));
-}
-
-/** @throws SchemaFault with the path of what cannot be kept, from the schema on */
-export function schemaGrammar(schema: unknown): ByteGrammar {
-  return grammarOf((it) => schemaRule(it, schema));
-}
-
-/** A value of the schema, as a part of a grammar. @throws SchemaFault, GrammarTooLarge */
+/**
+ * A value of the schema, as a part of a grammar.
+ * @throws SchemaFault with the path of what cannot be kept, from the schema on; GrammarTooLarge
+ */
 export const schemaRule = (it: GrammarBuilder, schema: unknown): GrammarSymbol =>
   new SchemaCompiler(it, schema).compile(schema, [], 0);
-
-function grammarOf(make: (it: GrammarBuilder) => GrammarSymbol): ByteGrammar {
-  const it = new GrammarBuilder();
-  const whole = it.declare();
-  try {
-    it.define(whole, [[make(it)]]);
-  } catch (error) {
-    if (error instanceof GrammarTooLarge) throw new SchemaFault([], "is too large");
-    throw error;
-  }
-  const grammar = it.build();
-  if (grammar === undefined) throw new SchemaFault([], "has no finite value");
-  return grammar;
-}
 
 type Path = readonly (string | number)[];
 type Schema = Readonly<Record<string, unknown>>;
@@ -64,6 +45,7 @@ class SchemaCompiler {
   }
 
   compile(schema: unknown, path: Path, depth: number): GrammarSymbol {
+    this.#it.budget.spend("looks", 1);
     if (depth > maxDepth) throw new SchemaFault(path, `is nested deeper than ${maxDepth} schemas`);
     if (schema === true) return json.anyValue(this.#it);
     if (typeof schema !== "object" || schema === null || Array.isArray(schema)) {
@@ -111,10 +93,14 @@ class SchemaCompiler {
     if (wanted === undefined && format === undefined) return json.string(this.#it, least, most);
     const at = [...path, keyword];
     if (typeof wanted !== "string") throw new SchemaFault(at, "is not supported here");
+    const it = this.#it;
+    const make = (): readonly Alternative[] => [[patternString(it, patternAutomaton(wanted, it.budget), least, most)]];
     try {
-      return patternString(this.#it, patternAutomaton(wanted), least, most);
+      // The same pattern, a format's mostly, stands at many places.
+      return it.shared(`pattern ${least} ${most} ${wanted}`, make);
     } catch (error) {
-      throw error instanceof PatternFault ? new SchemaFault(at, error.message) : error;
+      const isFault = error instanceof PatternFault || error instanceof GrammarTooLarge;
+      throw isFault ? new SchemaFault(at, error.message) : error;
     }
   }
 
@@ -162,7 +148,13 @@ class SchemaCompiler {
   #anyOf(fields: Schema, keyword: "anyOf" | "oneOf", path: Path, depth: number): GrammarSymbol {
     annotations(fields, [keyword], path);
     const schemas = listAt(fields, keyword, path, maxAlternatives);
-    if (keyword === "oneOf" && !areApart(schemas.map((schema) => this.#followed(schema)))) {
+    if (
+      keyword === "oneOf" &&
+      !areApart(
+        schemas.map((schema) => this.#followed(schema)),
+        this.#it.budget,
+      )
+    ) {
       const message = "has alternatives that one value may be of both; tell them apart by a required property's const";
       throw new SchemaFault([...path, keyword], message);
     }

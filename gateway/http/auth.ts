@@ -4,6 +4,7 @@ import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Authenticator, BatchCaller, Principal } from "../principal.ts";
 import type { Held } from "./rate-limits.ts";
+import type { RequestBudget } from "./request-budget.ts";
 
 /** Makes a change and writes it down with the ids that are known then. */
 type AuditLogWriter = <Result>(
@@ -29,6 +30,8 @@ export interface AppEnv {
     apiKeyGiven: boolean;
     /** undefined: the server has no limits for callers. */
     held: Held | undefined;
+    /** What the request may take of the server. */
+    budget: RequestBudget;
     /** See `changed`; undefined: changes are not written down. */
     audited: AuditLogWriter | undefined;
   };

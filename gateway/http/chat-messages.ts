@@ -64,8 +64,11 @@ export const chatMessages = z
   .min(1)
   .max(limits.messages)
   .transform((messages, context): ChatMessages => {
+    let refused = false;
     const refuse = (path: Path, text: string): void => {
-      context.addIssue({ code: "custom", path: [...path], message: text, input: messages });
+      // The first is what is told, and there may be as many as there are calls.
+      if (!refused) context.addIssue({ code: "custom", path: [...path], message: text, input: messages });
+      refused = true;
     };
     const open: OpenCalls = new Map();
     const refuseOpen = (): void => {

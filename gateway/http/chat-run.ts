@@ -55,6 +55,8 @@ export async function runJob(
     return await answer(run, { events: run.events, choices, client, onEnd: leave });
   } catch (error) {
     leave();
+    // The caller has gone, and the work was given up: nobody is left to tell.
+    if (context.req.raw.signal.aborted) return context.body(null);
     throw error;
   }
 }

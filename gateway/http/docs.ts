@@ -15,24 +15,34 @@ export interface DocsDeps {
 }
 
 export function addDocsRoutes(app: Hono<AppEnv>, { version }: DocsDeps): void {
-  let made: { readonly document: OpenApiDocument; readonly page: string } | undefined;
-  // Made by the first call, when every route has been added.
-  const docs = () => {
-    if (made === undefined) {
-      const document = openApiDocument(describedRoutes(app), version);
-      made = { document, page: docsPage(document) };
-    }
-    return made;
+  // Made by the first call, when every route has been added, in turns with other work.
+  let document: Promise<OpenApiDocument> | undefined;
+  let json: Promise<string> | undefined;
+  let page: Promise<string> | undefined;
+  const made = (): Promise<OpenApiDocument> => {
+    document ??= openApiDocument(describedRoutes(app), version);
+    return document;
   };
-  declare(app, "GET", "/openapi.json", "public", (c) => c.json(docs().document), {
-    summary: "This description, as OpenAPI 3.1.",
-  });
+  declare(
+    app,
+    "GET",
+    "/openapi.json",
+    "public",
+    async (c) => {
+      json ??= made().then((known) => JSON.stringify(known));
+      return c.body(await json, 200, { "content-type": "application/json" });
+    },
+    { summary: "This description, as OpenAPI 3.1." },
+  );
   declare(
     app,
     "GET",
     "/docs",
     "public",
-    (c) => c.html(docs().page, 200, { "content-security-policy": contentSecurityPolicy }),
+    async (c) => {
+      page ??= made().then(docsPage);
+      return c.html(await page, 200, { "content-security-policy": contentSecurityPolicy });
+    },
     { summary: "This description, as a page that works offline.", answerTypes: ["text/html"] },
   );
 }

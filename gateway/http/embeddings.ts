@@ -1,17 +1,20 @@
 /** POST /v1/embeddings and /v1/rerank: both by the embedder. Shapes of the `openai` package, and of vLLM's rerank. */
-import type { Hono } from "hono";
+
+import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { EmbedderCard } from "../../worker/contract/embedding.ts";
 import { limits } from "../config.ts";
 import type { EmbeddingService } from "../embedding.ts";
 import { ApiError } from "../errors.ts";
 import type { EmbedderMeter } from "../metered.ts";
+import { nextTurn } from "../pace.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { tokenIds } from "./fields.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { declare } from "./route.ts";
 import { optional, shortString } from "./schemas.ts";
+import { type Framing, textStreamResponse } from "./text-stream.ts";
 
 export interface EmbeddingDeps {
   readonly embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens">;
@@ -23,9 +26,10 @@ const text = z.string().min(1).max(limits.embeddingTextChars);
 const tokenIdList = tokenIds(limits.embeddingTokens);
 const inputs = limits.embeddingInputs;
 
+/** Token ids come before texts: a list of ids that is looked at as texts makes an error of each. */
 const embeddingsSchema = z.strictObject({
   model: z.string().min(1).max(limits.shortStringChars),
-  input: z.union([text, z.array(text).min(1).max(inputs), tokenIdList, z.array(tokenIdList).min(1).max(inputs)], {
+  input: z.union([text, tokenIdList, z.array(text).min(1).max(inputs), z.array(tokenIdList).min(1).max(inputs)], {
     error: `must be a text, a list of token ids, or a list of up to ${inputs} of either, none of them empty`,
   }),
   encoding_format: optional(z.enum(["float", "base64"])),
@@ -72,9 +76,7 @@ export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, mete
         const work = { requestId: context.get("requestId"), tenantId, tokens };
         const vectors = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
         const encode = body.encoding_format === "base64" ? base64Of : (vector: Float32Array) => [...vector];
-        const data = vectors.map((vector, index) => ({ object: "embedding", index, embedding: encode(vector) }));
-        const usage = { prompt_tokens: tokens, total_tokens: tokens };
-        return context.json({ object: "list", data, model: card.modelName, usage });
+        return vectorsResponse(context, { vectors, encode, model: card.modelName, tokens });
       } finally {
         leave();
       }
@@ -113,6 +115,37 @@ export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, mete
   );
 }
 
+/** Vectors that are written between two turns of the event loop: those of a long list are megabytes of JSON. */
+const vectorsPerPiece = 64;
+const framing: Framing = { contentType: "application/json", ping: " ", error: () => "" };
+
+interface VectorsAnswer {
+  readonly vectors: readonly Float32Array[];
+  readonly encode: (vector: Float32Array) => string | readonly number[];
+  readonly model: string;
+  readonly tokens: number;
+}
+
+/** A long list is written piece by piece, as its client reads it. */
+function vectorsResponse(context: Context<AppEnv>, { vectors, encode, model, tokens }: VectorsAnswer): Response {
+  const itemsOf = (from: number, end: number) =>
+    vectors
+      .slice(from, end)
+      .map((vector, at) => ({ object: "embedding", index: from + at, embedding: encode(vector) }));
+  const about = { model, usage: { prompt_tokens: tokens, total_tokens: tokens } };
+  if (vectors.length <= vectorsPerPiece) {
+    return context.json({ object: "list", data: itemsOf(0, vectors.length), ...about });
+  }
+  return textStreamResponse(context, framing, async (stream) => {
+    for (let at = 0; at < vectors.length && !stream.closed; at += vectorsPerPiece) {
+      const items = JSON.stringify(itemsOf(at, at + vectorsPerPiece)).slice(1, -1);
+      await stream.write(`${at === 0 ? '{"object":"list","data":[' : ","}${items}`);
+      await nextTurn();
+    }
+    await stream.write(`],${JSON.stringify(about).slice(1)}`);
+  });
+}
+
 /** @throws ApiError model_not_found */
 function requireModel(card: EmbedderCard, name: string): EmbedderCard {
   if (card.modelName !== name) {
@@ -134,10 +167,9 @@ async function encodeInput(
   const items = (single ? [input] : input) as readonly (string | readonly number[])[];
   const sequences: Int32Array[] = [];
   let tokens = 0;
-  let turnChars = 0;
   for (const [index, item] of items.entries()) {
     const param = single ? "input" : `input[${index}]`;
-    const sequence = typeof item === "string" ? embedding.encode(item) : checkedIds(item, card, param);
+    const sequence = typeof item === "string" ? await embedding.encode(item) : checkedIds(item, card, param);
     if (sequence.length > card.maxTokens) {
       const message = `The text has ${sequence.length} tokens; the model takes ${card.maxTokens}.`;
       throw new ApiError("context_length_exceeded", { param, message });
@@ -145,11 +177,6 @@ async function encodeInput(
     tokens += sequence.length;
     refuseTooMany(tokens, "input");
     sequences.push(sequence);
-    turnChars += item.length;
-    if (turnChars > limits.embeddingTurnChars) {
-      turnChars = 0;
-      await new Promise((resolve) => setImmediate(resolve));
-    }
   }
   return sequences;
 }
@@ -168,18 +195,13 @@ async function encodeRanked(
   query: string,
   documents: readonly string[],
 ): Promise<readonly Int32Array[]> {
-  const sequences = [embedding.encode(query, "query", card.maxTokens)];
+  const sequences = [await embedding.encode(query, "query", card.maxTokens)];
   let tokens = tokensOf(sequences);
-  let turnChars = 0;
   for (const document of documents) {
-    const sequence = embedding.encode(document, "document", card.maxTokens);
+    const sequence = await embedding.encode(document, "document", card.maxTokens);
     tokens += sequence.length;
     refuseTooMany(tokens, "documents");
     sequences.push(sequence);
-    turnChars += document.length;
-    if (turnChars <= limits.embeddingTurnChars) continue;
-    turnChars = 0;
-    await new Promise((resolve) => setImmediate(resolve));
   }
   return sequences;
 }

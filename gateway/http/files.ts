@@ -9,7 +9,7 @@ import { corpusLimits } from "../corpus/limits.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { byteStreamResponse } from "./byte-stream.ts";
-import { readForm } from "./form.ts";
+import { formFile, readForm } from "./form.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds, wholeNumber } from "./paging.ts";
 import { declare } from "./route.ts";
@@ -22,7 +22,7 @@ export const listQuery = pageQuery.extend({
   purpose: z.enum([...purposes, "batch_output"]).optional(),
 });
 export const uploadFields = z.strictObject({
-  file: z.instanceof(File, { error: "must be a file" }),
+  file: formFile<"file">(),
   purpose: z.enum(purposes),
 });
 const unsupportedFields = new Set(["expires_after", "expires_after[anchor]", "expires_after[seconds]"]);
@@ -40,7 +40,13 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }:
     const tenantId = tenantIdOf(c) as TenantId;
     const leave = uploads.enter(tenantId);
     try {
-      return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c))));
+      const announced = c.req.header("content-length");
+      const release = corpus.files.reserve(tenantId, announced === undefined ? undefined : Number(announced));
+      try {
+        return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c, corpus))));
+      } finally {
+        release();
+      }
     } finally {
       leave();
     }
@@ -76,12 +82,14 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }:
 }
 
 /** @throws ApiError 413, 415, 400 with `param` */
-async function readUpload(c: Context<AppEnv>): Promise<Upload> {
-  const { file, purpose } = await readForm(c, uploadFields, corpusLimits.maxUploadBytes, unsupportedFields);
-  const content = new Uint8Array(await file.arrayBuffer());
-  const mediaType = file.type.slice(0, corpusLimits.maxMediaTypeChars);
+async function readUpload(c: Context<AppEnv>, { files }: Corpus): Promise<Upload> {
+  const { file, purpose } = await readForm(c, uploadFields, {
+    ...{ maxBytes: corpusLimits.maxUploadBytes, fileField: "file", unsupported: unsupportedFields },
+    stage: () => files.stage(),
+  });
   // A part with an empty name is a file without one, whatever the type says.
-  return { filename: file.name ?? "", purpose, mediaType, bytes: content };
+  const mediaType = file.type.slice(0, corpusLimits.maxMediaTypeChars);
+  return { filename: file.name, purpose, mediaType, bytes: file.content };
 }
 
 /** RFC 8187's ext-value: encodeURIComponent leaves signs that it does not allow. */

@@ -1,39 +1,20 @@
 /** /v1/messages/batches: messages that are made when there is room for them, for Anthropic's clients. */
-import type { Hono } from "hono";
+import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { BatchRow } from "../../db/batches.ts";
 import type { TenantId } from "../../db/ids.ts";
-import { batchLimits } from "../batches/limits.ts";
 import { endedAtOf } from "../batches/message-results.ts";
 import type { BatchService } from "../batches/service.ts";
 import { corpusLimits } from "../corpus/limits.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, principalOf, tenantIdOf } from "./auth.ts";
-import { readJson } from "./body.ts";
+import { requireJson } from "./body.ts";
 import { byteStreamResponse } from "./byte-stream.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
+import { createSchema, MessageRequests } from "./message-requests.ts";
 import { checkVersion } from "./messages.ts";
 import { cursor, rangeOf, readNoFields, readQuery, wholeNumber } from "./paging.ts";
 import { declare } from "./route.ts";
-import { optional } from "./schemas.ts";
-
-const request = z.strictObject({
-  custom_id: z.string().regex(/^[A-Za-z0-9_-]{1,64}$/, "must be 1 to 64 letters, digits, hyphens and underscores"),
-  // Each is read when it is run: one that is wrong is an error of its own.
-  params: z.looseObject({ stream: optional(z.literal(false, "is not supported in a batch")) }),
-});
-const createSchema = z
-  .strictObject({ requests: z.array(request).min(1).max(batchLimits.maxLines) })
-  .superRefine(({ requests }, context) => {
-    const indexOf = new Map<string, number>();
-    for (const [index, { custom_id: id }] of requests.entries()) {
-      const earlier = indexOf.get(id);
-      indexOf.set(id, index);
-      if (earlier === undefined) continue;
-      const message = `is that of requests[${earlier}] already`;
-      context.addIssue({ code: "custom", path: ["requests", index, "custom_id"], message, input: id });
-    }
-  });
 
 const maxPageItems = 1_000;
 const listQuery = z.strictObject({
@@ -90,10 +71,10 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
     async (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       checkVersion(c);
+      requireJson(c);
       const leave = uploads.enter(tenantId);
       try {
-        const { requests } = await readJson(c, createSchema, { maxBytes: corpusLimits.maxUploadBytes });
-        return c.json(batchBody(await batches.createMessages(principalOf(c), tenantId, requests)));
+        return c.json(batchBody(await created(c, batches, tenantId)));
       } finally {
         leave();
       }
@@ -117,6 +98,16 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
     },
     { summary: "The tenant's batches of messages, newest first.", query: listQuery, answer: listAnswer },
   );
+}
+
+/** The batch of the requests in the body, which become a file as they come. */
+async function created(c: Context<AppEnv>, batches: BatchService, tenantId: TenantId): Promise<BatchRow> {
+  const requests = new MessageRequests();
+  const announced = Number(c.req.header("content-length") ?? corpusLimits.maxUploadBytes);
+  return await batches.createMessages(principalOf(c), tenantId, announced, async (file) => {
+    await requests.read(c, (lines) => file.add(lines));
+    return requests.count;
+  });
 }
 
 function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps): void {

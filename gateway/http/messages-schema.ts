@@ -73,7 +73,8 @@ export function messagesSchema(filters: z.ZodType) {
         request: {
           ...promptOf(body),
           maxTokens: body.max_tokens,
-          params: generateParams({ ...body, response_format: body.output_config?.format }),
+          params: generateParams(body),
+          format: body.output_config?.format,
           choiceCount: 1,
           stops: body.stop_sequences ?? [],
           cacheKey: undefined,

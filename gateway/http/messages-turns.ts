@@ -66,8 +66,9 @@ function joined(messages: readonly LowerMessage[]): readonly LowerMessage[] {
       turns.push(message);
       continue;
     }
-    const content = [turn.content, message.content].filter((text) => text !== "").join("\n\n");
-    turns[turns.length - 1] = { role: turn.role, content };
+    const isBoth = turn.content !== "" && message.content !== "";
+    // Added, not joined: a thousand texts that are copied for each that follows are gigabytes.
+    turns[turns.length - 1] = { role: turn.role, content: turn.content + (isBoth ? "\n\n" : "") + message.content };
   }
   return turns;
 }

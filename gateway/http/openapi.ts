@@ -1,6 +1,8 @@
 /** The OpenAPI 3.1 document of the declared routes, made from the schemas that the handlers read requests with. */
+
 import { z } from "zod";
 import { errorCodes, errorEntry } from "../errors.ts";
+import { nextTurn } from "../pace.ts";
 import type { RouteAbout, RouteDeclaration, RouteScope } from "./route.ts";
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
@@ -24,7 +26,7 @@ export interface Operation {
 }
 
 /** @param version of the server */
-export function openApiDocument(routes: readonly RouteDeclaration[], version: string): OpenApiDocument {
+export async function openApiDocument(routes: readonly RouteDeclaration[], version: string): Promise<OpenApiDocument> {
   const schemas = new SchemaTable();
   const paths: Record<string, Record<string, Operation>> = {};
   for (const route of routes) {
@@ -32,6 +34,8 @@ export function openApiDocument(routes: readonly RouteDeclaration[], version: st
     const operations = paths[path] ?? {};
     operations[route.method.toLowerCase()] = operationOf(route, schemas);
     paths[path] = operations;
+    // Schemas of a hundred routes are a tenth of a second of work.
+    await nextTurn();
   }
   const description = "Errors have the shape of the schema Error. Each route names the scopes that an API key needs.";
   return {

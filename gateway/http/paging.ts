@@ -6,7 +6,7 @@ import { corpusLimits } from "../corpus/limits.ts";
 import { ApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
 import { readBody } from "./body.ts";
-import { schemaError } from "./schema-error.ts";
+import { checked } from "./schema-error.ts";
 
 export const wholeNumber = z
   .string()
@@ -24,9 +24,7 @@ export const pageQuery = z.strictObject({
 
 /** @throws ApiError 400 with `param` */
 export function readQuery<Schema extends z.ZodType>(context: Context<AppEnv>, schema: Schema): z.infer<Schema> {
-  const result = schema.safeParse(context.req.query());
-  if (!result.success) throw schemaError(result.error);
-  return result.data;
+  return checked(schema, context.req.query());
 }
 
 /** For routes that take no fields: an empty body or an empty object. @throws ApiError */

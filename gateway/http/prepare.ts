@@ -61,10 +61,10 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
   addFragmentAction(app, "unpin", (tenantId, id) => pins.unpin(tenantId, id));
   addFragmentAction(app, "evict", (tenantId, id) => pins.evict(tenantId, id));
 
-  declare(app, "GET", "/admin/v1/vector_stores/:vector_store_id/fragments", "corpus:read", (c) => {
+  declare(app, "GET", "/admin/v1/vector_stores/:vector_store_id/fragments", "corpus:read", async (c) => {
     const { file_id: fileId, limit, order, after } = readQuery(c, fragmentsQuery);
     const range = { limit, order, after, fileId };
-    const page = corpus.fragments.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), range);
+    const page = await corpus.fragments.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), range);
     return c.json(listBody(page, fragmentBody));
   });
 }

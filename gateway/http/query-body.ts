@@ -6,7 +6,7 @@ import { QueryError } from "../query/errors.ts";
 import type { Query } from "../query/ir.ts";
 import { parseQueryText } from "../query/parse.ts";
 import type { AppEnv } from "./auth.ts";
-import { readText } from "./body.ts";
+import { useText } from "./body.ts";
 
 /** A map: an object has more names than are written here. */
 const formats: ReadonlyMap<string, "json" | "yaml"> = new Map([
@@ -27,7 +27,7 @@ export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
     const message = `Send the query as one of ${queryBodyTypes.join(", ")}.`;
     throw new ApiError("unsupported_media_type", { message });
   }
-  return parse(await readText(context, limits.queryBodyBytes), format);
+  return await useText(context, limits.queryBodyBytes, (text) => parse(text, format));
 }
 
 function parse(text: string, format: "json" | "yaml"): Query {

@@ -4,11 +4,11 @@ import { z } from "zod";
 import { limits } from "../config.ts";
 import { ApiError, errorBody } from "../errors.ts";
 import { type BulkRunner, runBulk } from "../execute/bulk.ts";
-import { readBulkLines } from "../execute/bulk-lines.ts";
+import { type BulkLine, readBulkLines } from "../execute/bulk-lines.ts";
 import type { BulkRecord, BulkResults } from "../execute/bulk-results.ts";
 import type { Log } from "../log.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
-import { readText } from "./body.ts";
+import { useText } from "./body.ts";
 import { logFailure } from "./failure.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { readQuery, seconds } from "./paging.ts";
@@ -76,7 +76,7 @@ interface BulkRequest extends z.infer<typeof bulkQuery> {
 }
 
 async function bulkResponse(c: Context<AppEnv>, deps: BulkRouteDeps, request: BulkRequest): Promise<Response> {
-  const lines = await readBulkLines(await readLines(c));
+  const lines = await readLines(c);
   const capacityTokens = deps.capacityTokens();
   const record = deps.results.open(request.tenantId, lines.length);
   const requestId = c.get("requestId");
@@ -112,11 +112,11 @@ async function bulkResponse(c: Context<AppEnv>, deps: BulkRouteDeps, request: Bu
 }
 
 /** @throws ApiError unsupported_media_type, body_too_large, invalid_json */
-async function readLines(c: Context<AppEnv>): Promise<string> {
+async function readLines(c: Context<AppEnv>): Promise<readonly BulkLine[]> {
   if (!contentTypes.test(c.req.header("content-type") ?? "")) {
     throw new ApiError("unsupported_media_type", { message: "Send JSON lines as application/x-ndjson." });
   }
-  return await readText(c, limits.bulkBodyBytes);
+  return await useText(c, limits.bulkBodyBytes, readBulkLines);
 }
 
 /** First and last line of the answer; result lines have no `bulk`. */

@@ -1,8 +1,9 @@
-/** Limits at the door: a request that generates or computes is admitted before its body is read, and held until it ends. */
+/** Limits at the door: a request is admitted before its body is read, and held until it ends; a look is only counted. */
 import type { Context, MiddlewareHandler } from "hono";
 import type { Principal } from "../principal.ts";
 import type { Admission, LimitedOwner, RateLimiter, Standing } from "../tenant/rate-limiter.ts";
 import type { AppEnv } from "./auth.ts";
+import type { RouteCount } from "./route-counts.ts";
 
 export interface RateLimitDeps {
   readonly limiter: RateLimiter;
@@ -12,7 +13,7 @@ export interface RateLimitDeps {
 /** What the request holds of its caller's limits. */
 export interface Held {
   /** @throws ApiError rate_limited, concurrency_limited */
-  admit(principal: Principal): void;
+  admit(principal: Principal, count: Exclude<RouteCount, "free">): void;
   /** The request goes on after its handler has returned, until what this gives is called. */
   holdOpen(): () => void;
 }
@@ -23,9 +24,11 @@ export function rateLimits({ limiter, ownersOf }: RateLimitDeps): MiddlewareHand
     let admission: Admission | undefined;
     let open = false;
     context.set("held", {
-      admit: (principal) => {
+      admit: (principal, count) => {
         owners = ownersOf(principal);
-        if (owners.length > 0) admission = limiter.admit(context.get("requestId"), owners);
+        if (owners.length === 0) return;
+        if (count === "look") limiter.look(owners);
+        else admission = limiter.admit(context.get("requestId"), owners);
       },
       holdOpen: () => {
         open = true;

@@ -1,42 +1,47 @@
-/** What the answer has to be, as a grammar: `response_format`, responses' `text.format`, messages' `output_config.format`. */
+/**
+ * What the answer has to be: `response_format`, responses' `text.format`, messages' `output_config.format`. Here its size
+ * is bounded; the grammar is made of it later, where the pipeline has its turn.
+ */
 import { z } from "zod";
-import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import { limits } from "../config.ts";
-import { anyObjectGrammar, schemaGrammar } from "../grammar/json-schema.ts";
-import { SchemaFault } from "../grammar/schema-parts.ts";
+import type { AnswerFormat } from "../tools/answer-rules.ts";
+import { answerLimits } from "../tools/limits.ts";
+import { isLargerThan } from "./json-size.ts";
 
 /** As the OpenAI client's. */
 const formatName = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, "must be 1 to 64 letters, digits, _ or -");
 
+const boundedSchema = z.unknown().superRefine((schema, context) => {
+  const { schemaChars: chars, schemaValues: values } = answerLimits;
+  if (!isLargerThan(schema, { chars, values })) return;
+  const message = `has more than ${chars} characters as JSON, or more than ${values} values`;
+  context.addIssue({ code: "custom", message, input: schema });
+});
 const jsonSchemaFields = {
   name: formatName,
   description: z.string().max(limits.shortStringChars).optional(),
-  schema: z.unknown().optional(),
+  schema: boundedSchema.optional(),
   // An answer keeps to the schema in either case.
   strict: z.boolean().nullish(),
 };
-const jsonSchema = z.strictObject(jsonSchemaFields).transform(({ schema }, context) => compiled(schema ?? {}, context));
 
-function compiled(schema: unknown, context: z.RefinementCtx): ByteGrammar {
-  try {
-    return schemaGrammar(schema);
-  } catch (error) {
-    if (!(error instanceof SchemaFault)) throw error;
-    context.addIssue({ code: "custom", path: ["schema", ...error.path], message: error.message, input: schema });
-    return z.NEVER;
-  }
-}
+const schemaFormat = (schema: unknown, param: string): AnswerFormat => ({
+  kind: "schema",
+  schema: schema ?? {},
+  param,
+});
 
-/** Gives the grammar of the answer; undefined: any text. */
+/** undefined: any text. */
 export const responseFormat = z
   .discriminatedUnion("type", [
     z.strictObject({ type: z.literal("text") }),
     z.strictObject({ type: z.literal("json_object") }),
-    z.strictObject({ type: z.literal("json_schema"), json_schema: jsonSchema }),
+    z.strictObject({ type: z.literal("json_schema"), json_schema: z.strictObject(jsonSchemaFields) }),
   ])
-  .transform((format): ByteGrammar | undefined => {
+  .transform((format): AnswerFormat | undefined => {
     if (format.type === "text") return undefined;
-    return format.type === "json_object" ? anyObjectGrammar() : format.json_schema;
+    if (format.type === "json_object") return { kind: "object" };
+    return schemaFormat(format.json_schema.schema, "response_format.json_schema.schema");
   });
 
 /** As responses have it: the schema stands beside the type. `shown` is what the response tells of it. */
@@ -46,15 +51,13 @@ export const responseTextFormat = z
     z.strictObject({ type: z.literal("json_object") }),
     z.strictObject({ type: z.literal("json_schema"), ...jsonSchemaFields }),
   ])
-  .transform((shown, context): { readonly shown: object; readonly grammar: ByteGrammar | undefined } => {
-    if (shown.type === "text") return { shown, grammar: undefined };
-    return {
-      shown,
-      grammar: shown.type === "json_object" ? anyObjectGrammar() : compiled(shown.schema ?? {}, context),
-    };
+  .transform((shown): { readonly shown: object; readonly format: AnswerFormat | undefined } => {
+    if (shown.type === "text") return { shown, format: undefined };
+    if (shown.type === "json_object") return { shown, format: { kind: "object" } };
+    return { shown, format: schemaFormat(shown.schema, "text.format.schema") };
   });
 
 /** As Anthropic's messages have it, with no other type. */
 export const messageFormat = z
-  .strictObject({ type: z.literal("json_schema"), schema: z.record(z.string(), z.unknown()) })
-  .transform(({ schema }, context) => compiled(schema, context));
+  .strictObject({ type: z.literal("json_schema"), schema: boundedSchema.pipe(z.record(z.string(), z.unknown())) })
+  .transform(({ schema }) => schemaFormat(schema, "output_config.format.schema"));

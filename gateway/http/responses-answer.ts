@@ -1,5 +1,6 @@
 /** The JSON of responses: the object as it is answered, stored and told in events, and its output items. */
 import type { ResponseId } from "../../db/ids.ts";
+import { corpusLimits } from "../corpus/limits.ts";
 import type { EndEvent } from "../generation.ts";
 import { type ChatRun, questionOf } from "../pipeline.ts";
 import { type Choice, chatCallId, type DescribeLogprobs, spangateOf } from "./chat-answer.ts";
@@ -17,6 +18,8 @@ export interface ResponseParts {
   readonly items: readonly Item[];
   readonly run: ChatRun;
   readonly choice: Choice;
+  /** The answer becomes a line of a batch's file, which would keep the text of a found file that is deleted. */
+  readonly isBatchLine: boolean;
   /** Of an answer's tokens; gives none where they are not asked for. */
   readonly logprobsOf: DescribeLogprobs;
   /** With the prompt that the request named; undefined: it named none, or the response is not whole yet. */
@@ -35,7 +38,7 @@ export const searches = ({ parsed }: ResponseParts): boolean => parsed.fileSearc
 /** Functions may be called: an answer may have no message. */
 export const callsFunctions = ({ parsed }: ResponseParts): boolean => toolUseOf(parsed.functions) !== undefined;
 
-/** What the search was for. */
+/** What the question is. */
 const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
   questionOf(
     items.flatMap((item) =>
@@ -105,12 +108,14 @@ const statusOf = (end: EndEvent | undefined): "completed" | "incomplete" =>
   end?.reason === "length" ? "incomplete" : "completed";
 
 export function searchItem(parts: ResponseParts, status: "in_progress" | "searching" | "completed") {
-  const { parsed, run } = parts;
+  const { parsed, run, isBatchLine } = parts;
   const shown = status === "completed" && showsResults(parsed.body);
   const results = run.retrieved.map(({ fileId, filename, attributes, score, text }) => {
-    return { file_id: fileId, filename, attributes, score, text };
+    return { file_id: fileId, filename, attributes, score, ...(isBatchLine ? {} : { text }) };
   });
-  const queries = status === "completed" ? [questionIn(parts)] : [];
+  // As much of it as is searched for.
+  const query = questionIn(parts).slice(0, corpusLimits.maxQueryChars).toWellFormed();
+  const queries = status === "completed" ? [query] : [];
   return { type: "file_search_call", id: searchId(parts), status, queries, results: shown ? results : null };
 }
 

@@ -1,6 +1,7 @@
 /** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
 import { z } from "zod";
 import { limits } from "../config.ts";
+import { corpusLimits } from "../corpus/limits.ts";
 import type { ChatRequest, PromptRequest } from "../pipeline.ts";
 import {
   type CacheBreakpoint,
@@ -22,7 +23,7 @@ const textPart = z.strictObject({
   type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
   text: z.string(),
   prompt_cache_breakpoint: cacheBreakpoint,
-  // An earlier answer comes back as it was given.
+  // An earlier answer comes back as it was given; neither is kept.
   annotations: optional(z.array(z.unknown()).max(limits.documents)),
   logprobs: optional(z.array(z.unknown()).max(maxLogprobs)),
 });
@@ -37,7 +38,7 @@ const messageItem = z.strictObject({
 const searchItem = z.strictObject({
   type: z.literal("file_search_call"),
   id: shortString,
-  queries: z.array(z.string()).max(limits.contentParts),
+  queries: z.array(z.string().max(corpusLimits.maxQueryChars)).max(corpusLimits.maxQueriesPerSearch),
   status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
   results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
 });
@@ -203,11 +204,8 @@ export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRe
   return {
     ...promptOf(parsed, items),
     maxTokens: body.max_output_tokens,
-    params: generateParams({
-      ...body,
-      logprobs: showsLogprobs(body),
-      response_format: body.text?.format?.grammar,
-    }),
+    params: generateParams({ ...body, logprobs: showsLogprobs(body) }),
+    format: body.text?.format?.format,
     choiceCount: 1,
     stops: body.stop ?? [],
     cacheKey: body.prompt_cache_key,

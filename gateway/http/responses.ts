@@ -1,25 +1,26 @@
 /** /v1/responses: answers to a conversation, with file search, stored when wanted. */
 import type { Context, Hono } from "hono";
 import { z } from "zod";
+import type { ResponseId } from "../../db/ids.ts";
 import type { JsonObject } from "../../db/schema.ts";
 import type { ComparedPrompts } from "../compared-prompts.ts";
 import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { Log } from "../log.ts";
 import type { TokenBytes } from "../lower/detokenizer.ts";
-import type { Pipeline } from "../pipeline.ts";
+import type { ChatRun, Pipeline } from "../pipeline.ts";
 import type { StoredResponses } from "../stored-responses.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { logprobsDescriber } from "./chat-answer.ts";
 import { type ChatRunDeps, runChat } from "./chat-run.ts";
-import { answerInEvents, answerWhole } from "./completion.ts";
+import { answerInEvents, answerWhole, type Completion } from "./completion.ts";
 import { logFailure } from "./failure.ts";
 import { pageQuery, readNoFields, readQuery } from "./paging.ts";
 import { comparePrompt } from "./prompt-diagnostics.ts";
-import { type ResponseParts, responseBody } from "./responses-answer.ts";
-import { conversationOf } from "./responses-items.ts";
+import { responseBody } from "./responses-answer.ts";
+import { type Conversation, conversationOf, inputItemsOf, keptInput } from "./responses-items.ts";
 import {
   comparedWith,
   type Item,
@@ -72,11 +73,10 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     "/v1/responses",
     "inference",
     async (context) => {
-      const tenantId = tenantIdOf(context);
       const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
-      const items = boundedConversation(stored, tenantId, parsed);
+      const conversation = await boundedConversation(context, stored, parsed);
       try {
-        return await respond(context, deps, parsed, items);
+        return await respond(context, deps, parsed, conversation);
       } catch (error) {
         throw inOwnWords(error, parsed.searchIndex);
       }
@@ -92,7 +92,8 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     "inference",
     (context) => {
       readQuery(context, retrieveQuery);
-      return context.json(stored.get(tenantIdOf(context), context.req.param("response_id")).body);
+      const head = stored.get(tenantIdOf(context), context.req.param("response_id"));
+      return context.body(stored.read(head, "body"), 200, { "content-type": "application/json" });
     },
     about.get,
   );
@@ -130,10 +131,10 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
     "GET",
     "/v1/responses/:response_id/input_items",
     "inference",
-    (context) => {
+    async (context) => {
       const query = readQuery(context, itemsQuery);
-      const { inputItems } = stored.get(tenantIdOf(context), context.req.param("response_id"));
-      return context.json(itemPage(inputItems, query));
+      const reading = { stored, tenantId: tenantIdOf(context), budget: context.get("budget") };
+      return context.json(itemPage(await inputItemsOf(reading, context.req.param("response_id")), query));
     },
     about.items,
   );
@@ -149,7 +150,7 @@ function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }
     async (context) => {
       const tenantId = tenantIdOf(context);
       const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
-      const items = boundedConversation(stored, tenantId, parsed);
+      const { items } = await boundedConversation(context, stored, parsed);
       const leave = limiter.enter(tenantId);
       try {
         const count = await pipeline.countTokens(tenantId, promptOf(parsed, items));
@@ -165,34 +166,71 @@ function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }
 }
 
 /** @throws ApiError not_found, invalid_value with `param` */
-function boundedConversation(stored: StoredResponses, tenantId: string, parsed: ResponsePrompt): readonly Item[] {
-  const items = conversationOf(stored, tenantId, parsed);
-  if (items.length <= limits.messages) return items;
+async function boundedConversation(
+  context: Context<AppEnv>,
+  stored: StoredResponses,
+  parsed: ResponsePrompt,
+): Promise<Conversation> {
+  const reading = { stored, tenantId: tenantIdOf(context), budget: context.get("budget") };
+  const conversation = await conversationOf(reading, parsed);
+  if (conversation.items.length <= limits.messages) return conversation;
   const message = `'input' has more than ${limits.messages} items.`;
   throw new ApiError("invalid_value", { message, param: "input" });
+}
+
+/**
+ * What is kept of the request, JSON; undefined where nothing is.
+ * @throws ApiError invalid_value: it is too much to be kept
+ */
+function keptInputOf(id: ResponseId, { body, items }: ResponsesBody): string | undefined {
+  if (body.store === false) return undefined;
+  const input = keptInput(id, items);
+  const { instructions = "", tools = [], metadata = {}, text } = body;
+  // They are kept with the answer, which tells of them.
+  const echoed = JSON.stringify([instructions, tools, metadata, text?.format?.shown]);
+  if (Buffer.byteLength(input) + Buffer.byteLength(echoed) <= limits.storedResponses.requestBytes) return input;
+  const what = `new input, instructions and tools of at most ${limits.storedResponses.requestBytes} bytes together`;
+  throw new ApiError("invalid_value", {
+    message: `A response that is kept has ${what}; or set 'store' to false.`,
+    param: "input",
+  });
 }
 
 async function respond(
   context: Context<AppEnv>,
   deps: ResponsesDeps,
   parsed: ResponsesBody,
-  items: readonly Item[],
+  { items, usedSeqs }: Conversation,
 ): Promise<Response> {
   const stream = parsed.body.stream ?? false;
   const requestId = context.get("requestId");
   const tenantId = tenantIdOf(context);
   const request = requestOf(parsed, items);
-  return await runChat(context, deps, { request, stream }, async (run, completion) => {
+  const id = deps.stored.newId();
+  const inputItems = keptInputOf(id, parsed);
+  const roomBytes = inputItems === undefined ? 0 : Buffer.byteLength(inputItems);
+  const release = inputItems === undefined ? () => undefined : deps.stored.reserve(tenantId, roomBytes);
+  const previousId = (parsed.body.previous_response_id ?? null) as ResponseId | null;
+  const answer = async (run: ChatRun, { onEnd, ...rest }: Completion): Promise<Response> => {
+    const completion = {
+      ...rest,
+      onEnd: () => {
+        release();
+        onEnd();
+      },
+    };
     const [choice] = completion.choices;
     if (choice === undefined) throw new Error("a response is one choice");
-    const id = deps.stored.newId();
     const logprobsOf = showsLogprobs(parsed.body) ? logprobsDescriber(deps.tokenBytes) : () => [];
-    const parts = { id, requestId, createdMs: deps.nowMs(), parsed, items, run, choice, logprobsOf };
+    const isBatchLine = context.env?.batch !== undefined;
+    const parts = { id, requestId, createdMs: deps.nowMs(), parsed, items, run, choice, isBatchLine, logprobsOf };
     const earlierId = comparedWith(parsed.body);
     const finish = () => {
       const comparison = comparePrompt({ compared: deps.compared, tenantId, id, earlierId, request }, run, choice);
       const body = responseBody({ ...parts, comparison }, deps.nowMs());
-      if (body.store) deps.stored.add(tenantId, { id: parts.id, body: kept(body), inputItems: withIds(parts) });
+      if (inputItems !== undefined) {
+        deps.stored.add(tenantId, { id, previousId, usedSeqs, inputItems, body: JSON.stringify(kept(body)) });
+      }
       return body;
     };
     if (!stream) return await answerWhole(context, completion, finish);
@@ -203,7 +241,13 @@ async function respond(
       onError: (error) => logFailure(deps.log, error, requestId),
       framing: numbered.framing,
     });
-  });
+  };
+  try {
+    return await runChat(context, deps, { request, stream }, answer);
+  } catch (error) {
+    release();
+    throw error;
+  }
 }
 
 /**
@@ -218,20 +262,10 @@ function kept(body: ReturnType<typeof responseBody>): JsonObject {
   return { ...body, output };
 }
 
-const inputPrefixes: Readonly<Record<Item["type"], string>> = {
-  message: "msg",
-  file_search_call: "fs",
-  // Calls that are answered have the usual prefix.
-  function_call: "fci",
-  function_call_output: "fco",
-};
-
-function withIds({ id, items }: Pick<ResponseParts, "id" | "items">): JsonObject[] {
-  const own = id.replace("resp_", "");
-  return items.map((item, index) => ({ id: `${inputPrefixes[item.type]}_${own}_${index}`, ...item }));
-}
-
-function itemPage(items: readonly JsonObject[], { limit, order, after }: z.output<typeof itemsQuery>) {
+function itemPage(
+  items: readonly (Item & { readonly id?: string })[],
+  { limit, order, after }: z.output<typeof itemsQuery>,
+) {
   const ordered = order === "asc" ? items : items.toReversed();
   const start = after === undefined ? 0 : ordered.findIndex(({ id }) => id === after) + 1;
   if (after !== undefined && start === 0) throw new ApiError("not_found", { param: "after" });

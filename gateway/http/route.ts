@@ -7,6 +7,7 @@ import type { z } from "zod";
 import { ApiError } from "../errors.ts";
 import type { Principal, Scope } from "../principal.ts";
 import type { AppEnv } from "./auth.ts";
+import { countOf, type RouteCount } from "./route-counts.ts";
 
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 
@@ -35,6 +36,8 @@ export interface RouteDeclaration {
   readonly method: Method;
   readonly path: string;
   readonly scope: RouteScope;
+  /** Against the limits of who calls it. */
+  readonly count: RouteCount;
   readonly about?: RouteAbout | undefined;
 }
 
@@ -56,15 +59,14 @@ export function declare<Path extends string>(
   handler: (context: Context<AppEnv, Path>) => Response | Promise<Response>,
   about?: RouteAbout,
 ): void {
-  // Who has reached a limit must be able to end what he runs.
-  const limited = isLimited(method, scope) && !path.endsWith("/cancel");
+  const count = countOf(method, path, scope);
   const declared: DeclaredHandler = (context) => {
     const principal = context.get("principal");
     requireScope(principal, context.get("apiKeyGiven"), scope);
-    if (limited && principal !== undefined) context.get("held")?.admit(principal);
+    if (principal !== undefined && count !== "free") context.get("held")?.admit(principal, count);
     return handler(context as Context<AppEnv, Path>);
   };
-  declared[declaration] = { method, path, scope, about };
+  declared[declaration] = { method, path, scope, count, about };
   app.on(method, path, declared);
 }
 
@@ -79,11 +81,6 @@ export function declaredRoutes(app: Hono<AppEnv>): readonly RouteDeclaration[] {
     declarations.push(found);
   }
   return declarations;
-}
-
-/** What generates or computes counts against its caller's limits. */
-function isLimited(method: Method, scope: RouteScope): boolean {
-  return method === "POST" && (scope === "inference" || (Array.isArray(scope) && scope.includes("inference")));
 }
 
 function requireScope(principal: Principal | undefined, apiKeyGiven: boolean, scope: RouteScope): void {

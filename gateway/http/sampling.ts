@@ -1,8 +1,8 @@
 /** How an answer's tokens are drawn and where it ends: fields that the APIs which generate text share. */
 import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
-import type { GenerateParams } from "../../worker/contract/messages.ts";
 import { limits } from "../config.ts";
+import type { AnswerParams } from "../pipeline.ts";
 import { optional, tokenId } from "./fields.ts";
 import { responseFormat } from "./response-format.ts";
 
@@ -35,7 +35,7 @@ export const samplingFields = {
   stop: optional(stop),
 };
 
-/** All that `generateParams` reads, as chat has it. */
+/** All that `generateParams` reads and the answer's format, as chat has them. */
 export const generateFields = {
   min_tokens: optional(z.int().min(0)),
   ignore_eos: optional(z.boolean()),
@@ -47,15 +47,15 @@ export const generateFields = {
   response_format: optional(responseFormat),
 };
 
-type GenerateBody = Partial<{ [Name in keyof typeof generateFields]: z.output<(typeof generateFields)[Name]> }>;
+type GenerateFields = Omit<typeof generateFields, "response_format">;
+type GenerateBody = Partial<{ [Name in keyof GenerateFields]: z.output<GenerateFields[Name]> }>;
 
 /** What is absent has chat's default. */
-export function generateParams(body: GenerateBody): Omit<GenerateParams, "maxTokens"> {
+export function generateParams(body: GenerateBody): AnswerParams {
   return {
     minTokens: body.min_tokens ?? 0,
     ignoreEos: body.ignore_eos ?? false,
     stopTokenIds: body.stop_token_ids ?? [],
-    grammar: body.response_format,
     sampling: {
       temperature: body.temperature ?? 1,
       topP: body.top_p ?? 1,

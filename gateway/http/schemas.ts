@@ -171,6 +171,7 @@ function toRequest(body: Body): ChatBody {
     fileSearch: body.file_search,
     maxTokens: body.max_completion_tokens ?? body.max_tokens,
     params: generateParams(body),
+    format: body.response_format,
     choiceCount: body.n ?? 1,
     stops: body.stop ?? [],
     cacheSalt: body.cache_salt,

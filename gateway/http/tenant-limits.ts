@@ -4,6 +4,7 @@ import { z } from "zod";
 import type { RateLimits, TenantLimits } from "../../db/limits.ts";
 import { limits as bounds } from "../config.ts";
 import type { Scope } from "../principal.ts";
+import type { TenantStorage } from "../tenant/storage.ts";
 import type { TenantService } from "../tenant/tenants.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
@@ -34,8 +35,14 @@ const ratesOf = ({ requests_per_minute, tokens_per_minute, concurrency }: RateBo
 /** A field that is left out, or null, is no limit. */
 const keyLimitsSchema = z.strictObject(rateFields).transform(ratesOf);
 const tenantLimitsSchema = z
-  .strictObject({ ...rateFields, kv_bytes: limit(bounds.limitKvBytes) })
-  .transform(({ kv_bytes: kvBytes, ...rates }): TenantLimits => ({ ...ratesOf(rates), kvBytes }));
+  .strictObject({
+    ...rateFields,
+    kv_bytes: limit(bounds.limitBytes),
+    storage_bytes: limit(bounds.limitBytes),
+  })
+  .transform(({ kv_bytes: kvBytes, storage_bytes: storageBytes, ...rates }): TenantLimits => {
+    return { ...ratesOf(rates), kvBytes, storageBytes };
+  });
 
 const count = z.int().nullable();
 const rateAnswer = { requests_per_minute: count, tokens_per_minute: count, concurrency: count };
@@ -45,11 +52,29 @@ const tenantLimitsAnswer = z.object({
   object: z.literal("tenant.limits"),
   ...rateAnswer,
   kv_bytes: count,
+  storage_bytes: count,
+  storage: z.object({
+    limit_bytes: z.int().describe("What holds now: storage_bytes, or what the server gives each tenant."),
+    used_bytes: z.int(),
+    files: z.int(),
+    uploads: z.int(),
+    texts: z.int().describe("Of files in vector stores."),
+    responses: z.int(),
+    batches: z.int(),
+  }),
 });
 
 const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
 
-export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void {
+export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storage: Pick<TenantStorage, "use">): void {
+  const tenantLimitsBody = (id: string, limits: TenantLimits) => {
+    const { kvBytes, storageBytes, ...rates } = limits;
+    const { limitBytes, usedBytes, stored } = storage.use(id);
+    return {
+      ...{ id, object: "tenant.limits", ...ratesBody(rates), kv_bytes: kvBytes, storage_bytes: storageBytes },
+      storage: { limit_bytes: limitBytes, used_bytes: usedBytes, ...stored },
+    };
+  };
   declare(
     app,
     "GET",
@@ -75,7 +100,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService): void 
       return c.json(tenantLimitsBody(id, wanted));
     },
     {
-      summary: "Sets what the tenant may take, and how much KV it may keep on each worker.",
+      summary: "Sets what the tenant may take, and how much it may store and keep as KV on each worker.",
       body: tenantLimitsSchema,
       answer: tenantLimitsAnswer,
     },
@@ -118,7 +143,3 @@ const ratesBody = ({ requestsPerMinute, tokensPerMinute, concurrency }: RateLimi
 };
 
 const keyLimitsBody = (id: string, limits: RateLimits) => ({ id, object: "api_key.limits", ...ratesBody(limits) });
-
-function tenantLimitsBody(id: string, limits: TenantLimits) {
-  return { id, object: "tenant.limits", ...ratesBody(limits), kv_bytes: limits.kvBytes };
-}

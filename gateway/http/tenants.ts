@@ -4,9 +4,11 @@ import { z } from "zod";
 import type { ApiKeyRow } from "../../db/api-keys.ts";
 import { parseId, type TenantId } from "../../db/ids.ts";
 import type { TenantRow } from "../../db/tenants.ts";
+import type { BatchService } from "../batches/service.ts";
 import type { Corpus } from "../corpus/corpus.ts";
 import { ApiError } from "../errors.ts";
 import { type Scope, scopes } from "../principal.ts";
+import type { StoredResponses } from "../stored-responses.ts";
 import type { TenantService } from "../tenant/tenants.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
@@ -41,9 +43,13 @@ const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
 export interface TenantRouteDeps {
   readonly tenants: TenantService;
   readonly corpus: Corpus;
+  /** Told of tenants that are gone: their responses are taken away. */
+  readonly stored: Pick<StoredResponses, "wake">;
+  /** Told of tenants and keys that are gone: lines that run for them end. */
+  readonly batches: Pick<BatchService, "recheck">;
 }
 
-export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRouteDeps): void {
+export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, batches }: TenantRouteDeps): void {
   declare(app, "POST", "/admin/v1/tenants", platform, async (c) => {
     const fields = await readJson(c, createSchema);
     return c.json(tenantBody(changed(c, () => tenants.create(fields.name))), 201);
@@ -61,13 +67,17 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRo
   declare(app, "PATCH", "/admin/v1/tenants/:tenant_id", platform, async (c) => {
     const change = await readJson(c, updateSchema);
     const id = requireId(c.req.param("tenant_id"));
-    return c.json(tenantBody(changed(c, () => tenants.update(id, change))));
+    const row = changed(c, () => tenants.update(id, change));
+    if (row.status !== "active") batches.recheck(id);
+    return c.json(tenantBody(row));
   });
 
   declare(app, "DELETE", "/admin/v1/tenants/:tenant_id", platform, (c) => {
     const id = requireId(c.req.param("tenant_id"));
     changed(c, () => tenants.delete(id));
     corpus.tenantDeleted(id);
+    stored.wake();
+    batches.recheck(id);
     return c.json({ id, object: "tenant.deleted", deleted: true });
   });
 
@@ -90,10 +100,12 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus }: TenantRo
   };
   declare(app, "DELETE", "/admin/v1/tenants/:tenant_id/cache", either, purge, purgeAbout);
 
-  addApiKeyRoutes(app, tenants);
+  addApiKeyRoutes(app, { tenants, batches });
 }
 
-function addApiKeyRoutes(app: Hono<AppEnv>, tenants: TenantService): void {
+type ApiKeyRouteDeps = Pick<TenantRouteDeps, "tenants" | "batches">;
+
+function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDeps): void {
   declare(app, "POST", "/admin/v1/tenants/:tenant_id/keys", either, async (c) => {
     const fields = await readJson(c, mintSchema);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
@@ -115,7 +127,8 @@ function addApiKeyRoutes(app: Hono<AppEnv>, tenants: TenantService): void {
   });
 
   declare(app, "DELETE", "/admin/v1/keys/:key_id", either, (c) => {
-    const { id } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")), keyIds);
+    const { id, tenantId } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")), keyIds);
+    if (tenantId !== null) batches.recheck(tenantId);
     return c.json({ id, object: "api_key.deleted", deleted: true });
   });
 }

@@ -35,8 +35,10 @@ const anyPrompt = z.union([z.string(), listOf(z.string()), tokenIdList, listOf(t
 });
 /** A list of prompts is counted before it is read as one kind after the other. */
 const prompt = z.preprocess((given, context) => {
-  if (!Array.isArray(given) || typeof given[0] === "number" || given.length <= several) return given;
-  context.addIssue({ code: "custom", message: `has more than ${several} prompts`, input: given });
+  const isIds = Array.isArray(given) && typeof given[0] === "number";
+  const [most, what] = isIds ? [contractLimits.maxRequestTokens, "token ids"] : [several, "prompts"];
+  if (!Array.isArray(given) || given.length <= most) return given;
+  context.addIssue({ code: "custom", message: `has more than ${most} ${what}`, input: given });
   return z.NEVER;
 }, anyPrompt);
 

@@ -1,10 +1,11 @@
 /** What the APIs have in common in what they say of tools: functions, their schemas, calls, and which may be called. */
 import { z } from "zod";
+import { limits } from "../config.ts";
 import { ApiError } from "../errors.ts";
 import type { JsonObject } from "../lower/messages.ts";
 import { toolLimits } from "../tools/limits.ts";
 import type { OfferedTool, ToolUse } from "../tools/tool-use.ts";
-import { refuseCostlyJson } from "./json-cost.ts";
+import { JsonCost } from "./json-cost.ts";
 
 export type Path = readonly (string | number)[];
 export type Refuse = (path: Path, message: string) => void;
@@ -42,7 +43,8 @@ export const argumentsJson = z
   });
 
 function objectOf(text: string): JsonObject {
-  refuseCostlyJson(text, toolLimits.argumentsDepth, toolLimits.argumentsCommas);
+  const { argumentsDepth: depth, argumentsCommas: commas } = toolLimits;
+  new JsonCost({ depth, commas, fields: commas, nodes: limits.jsonNodes }).look(text);
   const value: unknown = JSON.parse(text);
   if (typeof value !== "object" || value === null || Array.isArray(value)) throw new ApiError("invalid_value");
   return value as JsonObject;

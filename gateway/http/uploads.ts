@@ -9,7 +9,7 @@ import { fileAnswer } from "./answer-schemas.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { fileBody, purposes } from "./files.ts";
-import { readForm } from "./form.ts";
+import { formFile, readForm } from "./form.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { readNoFields, seconds } from "./paging.ts";
 import { declare } from "./route.ts";
@@ -25,7 +25,7 @@ const createSchema = z.strictObject({
   purpose: z.enum(purposes),
 });
 const unsupported: ReadonlySet<string> = new Set(["expires_after"]);
-const partFields = z.strictObject({ data: z.instanceof(File, { error: "must be a file" }) });
+const partFields = z.strictObject({ data: formFile<"uploadPart">() });
 const completeSchema = z.strictObject({
   part_ids: z.array(shortString).min(1).max(corpusLimits.maxPartsPerUpload),
   md5: optional(z.string().regex(/^[0-9a-fA-F]{32}$/, "must be 32 hexadecimal digits")),
@@ -88,9 +88,10 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
       const upload = service.pending(tenantId, id);
       const leave = uploads.enter(tenantId);
       try {
-        const { data } = await readForm(c, partFields, upload.byteCount);
-        const bytes = new Uint8Array(await data.arrayBuffer());
-        return c.json(partBody(upload, await service.addPart(tenantId, id, bytes)));
+        const maxBytes = upload.byteCount;
+        const form = { maxBytes, fileField: "data", stage: () => service.stagePart(maxBytes) };
+        const { data } = await readForm(c, partFields, form);
+        return c.json(partBody(upload, await service.addPart(tenantId, id, data.content)));
       } finally {
         leave();
       }

@@ -2,20 +2,25 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
+import { LongWords } from "./long-words.ts";
+import { encodedInTurns, joined, sliceChars, sliceProbe, sliceText, takeTurn } from "./text-slices.ts";
 import type { TextTokenizer } from "./tokenizer.ts";
 
 /** "query": what is looked for; "document": what is found. Some models are trained with a prompt for each. */
 export type EmbeddingRole = "query" | "document" | "plain";
 
 export interface EmbeddingText {
-  /** Tokens with the model's special ones; a text that is longer loses its end when `maxTokens` is given. */
-  encode(text: string, role: EmbeddingRole, maxTokens?: number): Int32Array;
+  /**
+   * Tokens with the model's special ones, made in turns with other work; a text that is longer loses its end when
+   * `maxTokens` is given, and most of that is not looked at.
+   */
+  encode(text: string, role: EmbeddingRole, maxTokens?: number): Promise<Int32Array>;
 }
 
 /** Of the loaded model: plain tokens. Text opens with a space, so that its first word is the word it is elsewhere. */
 export function plainEmbeddingText(tokenizer: TextTokenizer): EmbeddingText {
   return {
-    encode: (text, _role, maxTokens) => tokenizer.encodeText(` ${text}`).slice(0, maxTokens),
+    encode: (text, _role, maxTokens) => tokenizer.encodeInTurns(` ${text}`, maxTokens),
   };
 }
 
@@ -35,14 +40,57 @@ export function readEmbeddingText(folder: string): EmbeddingText {
     return typeof prompt === "string" ? prompt : "";
   };
   const byRole = { query: promptOf("query"), document: promptOf("document", "passage"), plain: "" };
-  return {
-    encode(text, role, maxTokens) {
-      const ids = tokenizer.encode(byRole[role] + text, { add_special_tokens: true }).ids;
-      if (maxTokens === undefined || ids.length <= maxTokens) return Int32Array.from(ids);
-      // The last token closes the sequence.
-      return Int32Array.from([...ids.slice(0, maxTokens - 1), ids.at(-1) ?? 0]);
-    },
-  };
+  const encoder = new SpecialTokenEncoder(tokenizer);
+  return { encode: (text, role, maxTokens) => encoder.encode(byRole[role] + text, maxTokens) };
+}
+
+/** What is encoded with the tokens that a model puts around every text, long texts in slices where that is the same. */
+class SpecialTokenEncoder {
+  readonly #tokenizer: Tokenizer;
+  readonly #longWords: LongWords;
+  readonly #turns = { chars: 0 };
+  /** Special tokens before and after a text; undefined: a text's slices are not the text. */
+  readonly #around: { readonly before: Int32Array; readonly after: Int32Array } | undefined;
+
+  constructor(tokenizer: Tokenizer) {
+    this.#tokenizer = tokenizer;
+    this.#longWords = new LongWords(tokenizer);
+    this.#around = this.#findAround();
+  }
+
+  async encode(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
+    const around = this.#around;
+    if (around === undefined || text.length <= sliceChars) {
+      const ids = await this.#longWords.inTurns(() => this.#idsOf(text, true));
+      await takeTurn(this.#turns, text.length);
+      return withoutEnd(ids, maxTokens);
+    }
+    const slices = sliceText(text, sliceChars).map((slice) => [slice, false] as const);
+    const options = { longWords: this.#longWords, turns: this.#turns, maxTokens };
+    const own = await encodedInTurns(slices, (slice) => this.#idsOf(slice, false), options);
+    return withoutEnd(joined([around.before, own, around.after]), maxTokens);
+  }
+
+  #idsOf(text: string, withSpecial: boolean): Int32Array {
+    return Int32Array.from(this.#tokenizer.encode(text, { add_special_tokens: withSpecial }).ids);
+  }
+
+  /** By a probe. A model that closes no text needs the last token of each, so none is sliced. */
+  #findAround() {
+    const cuts = sliceText(sliceProbe, 1);
+    const own = this.#idsOf(sliceProbe, false);
+    const whole = this.#idsOf(sliceProbe, true);
+    if (own.length === 0 || joined(cuts.map((cut) => this.#idsOf(cut, false))).join() !== own.join()) return undefined;
+    const start = Array.from(whole.keys()).find((at) => whole.subarray(at, at + own.length).join() === own.join());
+    if (start === undefined || start + own.length === whole.length) return undefined;
+    return { before: whole.slice(0, start), after: whole.slice(start + own.length) };
+  }
+}
+
+/** The last token closes the sequence. */
+function withoutEnd(ids: Int32Array, maxTokens: number): Int32Array {
+  if (ids.length <= maxTokens) return ids;
+  return joined([ids.subarray(0, maxTokens - 1), ids.subarray(-1)]);
 }
 
 function readJson(file: string): object | undefined {

@@ -2,6 +2,7 @@
 import { LRUCache } from "lru-cache";
 import { runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { joined } from "./text-slices.ts";
 import type { Piece, TextTokenizer } from "./tokenizer.ts";
 
 /** Text that is encoded as one. */
@@ -65,17 +66,6 @@ export class KeyedTexts {
   warm({ prefix, pieces, opensPrompt }: Text, owner: CacheSalt, turns: { chars: number }): Promise<void> {
     return this.#tokenizer.warm(pieces, opensPrompt && prefix === "", owner, turns);
   }
-}
-
-/** The arrays one after the other. */
-export function joined(parts: readonly Int32Array[]): Int32Array {
-  const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
-  }
-  return all;
 }
 
 function cacheKeyOf(root: BlockKey, { prefix, pieces, opensPrompt }: Text): string {

@@ -15,6 +15,7 @@ import { ApiError } from "../errors.ts";
 import type { ChatTemplate, LayoutPart, PromptLayout } from "./chat-template.ts";
 import { type LowerMessage, type ToolDefinition, toolChars } from "./messages.ts";
 import { asJson } from "./stand-ins.ts";
+import { TokenBound } from "./text-slices.ts";
 import type { Piece, TextTokenizer } from "./tokenizer.ts";
 
 export type { LowerMessage } from "./messages.ts";
@@ -73,20 +74,22 @@ export class Lowerer {
 
   /**
    * Encodes long texts ahead of `lower`, in turns with other work, so that no request holds up all others.
+   * @param answered one that is too long for an answer is refused as soon as that is known; else it is counted to its end
    * @throws ApiError context_length_exceeded (when that is plain before encoding), invalid_value
    */
-  async warm(input: LowerInput): Promise<void> {
+  async warm(input: LowerInput, answered = true): Promise<void> {
     const { template, tokenizer } = this.#options;
     this.#refuseHopeless(input);
     const turns = { chars: 0 };
+    const bound = answered ? this.#tokenBound("messages and documents have") : undefined;
     for (const document of input.documents) {
+      const isSpan = input.attention === "span";
       // Another owner's span is named in the plan even where its text is part of the main chain.
-      if (input.attention === "span" || document.salt !== input.salt) await this.warmSpan(document, turns);
-      if (input.attention === "full")
-        await tokenizer.warm(documentPieces(template, document), false, input.salt, turns);
+      if (isSpan || document.salt !== input.salt) await this.warmSpan(document, turns, isSpan ? bound : undefined);
+      if (!isSpan) await tokenizer.warm(documentPieces(template, document), false, input.salt, turns, bound);
     }
     const { head, tail } = this.#layout(input);
-    await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, turns);
+    await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, turns, bound);
   }
 
   /** @throws ApiError chat_template_error, context_length_exceeded (when that is plain before encoding) */
@@ -112,16 +115,21 @@ export class Lowerer {
    * @throws ApiError context_length_exceeded (when that is plain before encoding), invalid_value
    */
   async lowerText(prompt: string | readonly number[], salt: CacheSalt): Promise<TokenPlan> {
-    const tokenIds = typeof prompt === "string" ? await this.encodeText(prompt, salt) : Int32Array.from(prompt);
+    const bound = this.#tokenBound("text has", "prompt");
+    const tokenIds = typeof prompt === "string" ? await this.#encodeText(prompt, salt, bound) : Int32Array.from(prompt);
     return { runs: [this.#openRun(tokenIds, this.#mainRoot(salt), 0, [])] };
   }
 
   /** Ids of a text on its own. @throws ApiError as `lowerText` does */
   async encodeText(text: string, salt: CacheSalt, withOpening = true): Promise<Int32Array> {
+    return await this.#encodeText(text, salt, undefined, withOpening);
+  }
+
+  async #encodeText(text: string, salt: CacheSalt, bound: TokenBound | undefined, withOpening = true) {
     const { tokenizer } = this.#options;
     this.#refuseHopelessChars(text.length, "text has", "prompt");
     const pieces: readonly Piece[] = [{ kind: "content", text }];
-    await tokenizer.warm(pieces, true, salt, { chars: 0 });
+    await tokenizer.warm(pieces, true, salt, { chars: 0 }, bound);
     const tokenIds = tokenizer.encode(pieces, true, salt);
     return withOpening ? Int32Array.from([...tokenizer.openingTokenIds, ...tokenIds]) : tokenIds;
   }
@@ -155,10 +163,11 @@ export class Lowerer {
   }
 
   /** Encodes a long document ahead of `lowerSpan`, in turns with other work (see TextTokenizer.warm). */
-  async warmSpan(document: LowerDocument, turns: { chars: number }): Promise<void> {
-    if (this.#spans.has(spanCacheKey(document))) return;
+  async warmSpan(document: LowerDocument, turns: { chars: number }, bound?: TokenBound): Promise<void> {
+    const known = this.#spans.peek(spanCacheKey(document));
+    if (known !== undefined) return bound?.add(known.tokenIds.length);
     const { template, tokenizer } = this.#options;
-    await tokenizer.warm(documentPieces(template, document), false, document.salt, turns);
+    await tokenizer.warm(documentPieces(template, document), false, document.salt, turns, bound);
   }
 
   /** A plan that computes and keeps the spans, and nothing else. */
@@ -235,12 +244,17 @@ export class Lowerer {
     const { tokenizer, card } = this.#options;
     const least = tokenizer.leastTokens(chars);
     if (least <= card.contextTokens) return;
-    throw new ApiError("context_length_exceeded", {
-      message:
-        `This model's maximum context length is ${card.contextTokens} tokens. ` +
-        `However, the ${what} ${chars} characters, which are at least ${least} tokens.`,
-      param,
-    });
+    throw this.#tooLong(`${what} ${chars} characters, which are at least ${least} tokens`, param);
+  }
+
+  #tokenBound(what: string, param = "messages"): TokenBound {
+    const { contextTokens } = this.#options.card;
+    return new TokenBound(contextTokens, (tokens) => this.#tooLong(`${what} ${tokens} tokens and more`, param));
+  }
+
+  #tooLong(what: string, param: string): ApiError {
+    const message = `This model's maximum context length is ${this.#options.card.contextTokens} tokens. However, the ${what}.`;
+    return new ApiError("context_length_exceeded", { message, param });
   }
 }
 

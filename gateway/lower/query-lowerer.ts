@@ -18,6 +18,7 @@ import { type AnswerFrame, ChainMaker, stretchesOf } from "./outline-chains.ts";
 import { documentPieces, type Lowerer } from "./plan.ts";
 import { type ChainOutline, type ChainSource, OutlineBuilder } from "./prompt-outline.ts";
 import type { LoweredGenerate, QueryContext } from "./query-context.ts";
+import { takeTurn } from "./text-slices.ts";
 import type { TextTokenizer } from "./tokenizer.ts";
 
 export interface QueryLowererOptions {
@@ -50,6 +51,7 @@ export class QueryLowerer {
   async warm(generate: Generate, context: QueryContext, path = "$"): Promise<void> {
     const outline = this.#outline(generate, context, path);
     const turns = { chars: 0 };
+    await takeTurn(turns, outline.parts.length * sourceChars);
     for (const source of sourcesOf(outline)) await this.#warmOwn(source, context, turns);
   }
 

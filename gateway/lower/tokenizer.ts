@@ -7,19 +7,22 @@ import { Tokenizer } from "@huggingface/tokenizers";
 import { LRUCache } from "lru-cache";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
+import { LongWords } from "./long-words.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
 import { openingTokenIds } from "./opening-tokens.ts";
-import { sliceText } from "./text-slices.ts";
+import { encodedInTurns, sliceChars, sliceProbe, sliceText, type TokenBound, takeTurn } from "./text-slices.ts";
 
 export interface Piece {
   readonly kind: "template" | "content";
   readonly text: string;
 }
 
-/** Texts are encoded in slices of about so many characters: some milliseconds each. */
-const sliceChars = 8_192;
 /** Longest row of characters without a place to cut, where the tokenizer has such places. */
 const maxUncutChars = 65_536;
+
+/** Texts of templates whose parts are remembered, and how long each is at most. */
+const maxTemplateTexts = 256;
+const maxTemplateChars = 256;
 
 export interface TextTokenizerOptions {
   /** Characters of encoded texts to remember. */
@@ -30,11 +33,16 @@ type Section = { readonly control: AddedToken } | { plain: string };
 
 export class TextTokenizer {
   readonly #plain: Tokenizer;
+  readonly #longWords: LongWords;
+  /** Of texts that are encoded on their own. */
+  readonly #turns = { chars: 0 };
   /** Stands in front of a plain text that does not open the prompt; no user can know it. */
   readonly #notFirst: string;
   readonly #controls: ReadonlyMap<string, AddedToken>;
   readonly #controlPattern: RegExp | undefined;
   readonly #encoded: LRUCache<string, Int32Array>;
+  /** Of short texts of templates, by the text. */
+  readonly #parts = new LRUCache<string, readonly string[]>({ max: maxTemplateTexts });
   /** Whether a text's slices, encoded one by one, are the text encoded. */
   readonly #slices: boolean;
   /** Longest token, in characters of text at most: a text of n characters has at least n / this tokens. */
@@ -49,6 +57,7 @@ export class TextTokenizer {
     this.#controlPattern = patternOf(controls);
     this.#notFirst = `\uE000${crypto.randomUUID()}\uE001`;
     this.#plain = new Tokenizer(withoutControls(tokenizer, controls, this.#notFirst), config);
+    this.#longWords = new LongWords(this.#plain);
     this.#encoded = new LRUCache({
       maxSize: options.cacheChars,
       sizeCalculation: (ids, key) => key.length + ids.length,
@@ -79,28 +88,43 @@ export class TextTokenizer {
    * Encodes what `encode` of the same pieces will need, with turns for others in between.
    * @param owner as in `encode`
    * @param turns counts what was encoded since the last turn; shared by the parts of one prompt
-   * @throws ApiError invalid_value when a text has no place to cut for very long
+   * @param bound counts the tokens
+   * @throws ApiError invalid_value when a text has no place to cut for very long; what `bound` throws
    */
   async warm(
     pieces: readonly Piece[],
     opensPrompt: boolean,
     owner: CacheSalt,
     turns: { chars: number },
+    bound?: TokenBound,
   ): Promise<void> {
     let first = opensPrompt;
     for (const section of this.#sections(pieces)) {
       if ("plain" in section) {
         for (const [slice, isFirst] of this.#slicesOf(section.plain, first)) {
-          if (this.#encoded.has(cacheKey(slice, isFirst, owner))) continue;
-          this.#encodeSlice(slice, isFirst, owner);
-          turns.chars += slice.length;
-          if (turns.chars < sliceChars) continue;
-          turns.chars = 0;
-          await new Promise((resolve) => setImmediate(resolve));
+          const key = cacheKey(slice, isFirst, owner);
+          const known = this.#encoded.peek(key);
+          bound?.add(known?.length ?? 0);
+          if (known !== undefined) continue;
+          const encode = (): Int32Array => this.#idsOf(slice, isFirst);
+          const ids = slice.length > sliceChars ? await this.#longWords.inTurns(encode) : encode();
+          this.#encoded.set(key, ids);
+          bound?.add(ids.length);
+          await takeTurn(turns, slice.length);
         }
       }
       first = false;
     }
+  }
+
+  /**
+   * As `encodeText`, in turns with other work; of what has more than `maxTokens` the end is not looked at.
+   * @throws ApiError invalid_value as `warm` does
+   */
+  async encodeInTurns(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
+    const slices = text === "" ? [] : this.#slicesOf(text, true);
+    const encode = (slice: string, isFirst: boolean): Int32Array => this.#idsOf(slice, isFirst);
+    return await encodedInTurns(slices, encode, { longWords: this.#longWords, turns: this.#turns, maxTokens });
   }
 
   /** Ids of a text on its own, not remembered; special tokens in it are text. */
@@ -130,7 +154,7 @@ export class TextTokenizer {
         addPlain(piece.text);
         continue;
       }
-      for (const part of piece.text.split(this.#controlPattern)) {
+      for (const part of this.#templateParts(piece.text, this.#controlPattern)) {
         const control = this.#controls.get(part);
         if (control !== undefined) sections.push({ control });
         else if (part !== "") addPlain(part);
@@ -138,6 +162,15 @@ export class TextTokenizer {
     }
     stripAroundControls(sections);
     return sections;
+  }
+
+  /** A template's own text, cut around its control tokens; the same few stand in every prompt, thousands of times. */
+  #templateParts(text: string, pattern: RegExp): readonly string[] {
+    const known = this.#parts.get(text);
+    if (known !== undefined) return known;
+    const parts = text.split(pattern);
+    if (text.length <= maxTemplateChars) this.#parts.set(text, parts);
+    return parts;
   }
 
   #encodePlain(text: string, first: boolean, owner: CacheSalt | undefined): Int32Array {
@@ -163,10 +196,14 @@ export class TextTokenizer {
     const key = owner === undefined ? undefined : cacheKey(text, first, owner);
     const cached = key === undefined ? undefined : this.#encoded.get(key);
     if (cached !== undefined) return cached;
-    const { ids } = this.#plain.encode(first ? text : this.#notFirst + text, { add_special_tokens: false });
-    const tokenIds = Int32Array.from(first ? ids : ids.slice(1));
+    const tokenIds = this.#idsOf(text, first);
     if (key !== undefined) this.#encoded.set(key, tokenIds);
     return tokenIds;
+  }
+
+  #idsOf(text: string, first: boolean): Int32Array {
+    const { ids } = this.#plain.encode(first ? text : this.#notFirst + text, { add_special_tokens: false });
+    return Int32Array.from(first ? ids : ids.slice(1));
   }
 
   /** Byte-level tokenizers that do nothing to a text as a whole, and that a probe bears out. */
@@ -174,10 +211,9 @@ export class TextTokenizer {
     const { normalizer, decoder } = tokenizer as { normalizer?: { type?: unknown } | null } & TokenizerJson;
     const plainNormalizer = normalizer === null || normalizer === undefined || normalizer.type === "NFC";
     if (decoder?.type !== "ByteLevel" || !plainNormalizer) return false;
-    const probe = "It's 12 (or 34,5) o'clock;\n\n  don't say: \"no\" — 世界，你好。 x_y\tz";
-    const cuts = sliceText(probe, 1);
+    const cuts = sliceText(sliceProbe, 1);
     const sliced = cuts.flatMap((slice, index) => [...this.#encodeSlice(slice, index === 0)]);
-    return sliced.join() === this.#encodeSlice(probe, true).join();
+    return sliced.join() === this.#encodeSlice(sliceProbe, true).join();
   }
 }
 

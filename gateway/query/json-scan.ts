@@ -25,3 +25,28 @@ export function endOfString(text: string, start: number): number {
   }
   return text.length;
 }
+
+/** Where strings end in a text that comes in pieces. */
+export class StringScan {
+  /** The piece before ended within a string. */
+  inString = false;
+  /** With a backslash, which takes the next character. */
+  #escaped = false;
+
+  /**
+   * @param start index behind the quote that begins the string; 0 where it goes on from the piece before
+   * @returns index of the quote that ends it; the piece's length when it goes on in the next
+   */
+  end(piece: string, start: number): number {
+    if (piece === "") return 0;
+    const first = this.#escaped ? start + 1 : start;
+    const end = endOfString(piece, first);
+    this.inString = end === piece.length;
+    let backslashes = 0;
+    while (this.inString && end - 1 - backslashes >= first && piece.charCodeAt(end - 1 - backslashes) === backslash) {
+      backslashes += 1;
+    }
+    this.#escaped = backslashes % 2 === 1;
+    return end;
+  }
+}

@@ -13,7 +13,7 @@
  */
 import { FragmentTable, type FragmentUse, SimulatedPool } from "./simulated-pool.ts";
 
-export type { FragmentUse };
+export { FragmentTable, type FragmentUse };
 
 export interface PlannedOrder {
   /** Indices of the queries, each once, in the order to run them. */
@@ -32,10 +32,17 @@ const rarityClassCount = 192;
  * @param capacityTokens what the pool holds; the same tokens as in FragmentUse
  */
 export function planOrder(queries: readonly (readonly FragmentUse[])[], capacityTokens: number): PlannedOrder {
-  const table = new FragmentTable(queries);
-  const ingestion = queries.map((_, index) => index);
-  const planned = new Planner(table, capacityTokens).run();
-  const isBetter = missTokens(table, planned, capacityTokens) < missTokens(table, ingestion, capacityTokens);
+  return finished(planningSteps(FragmentTable.of(queries), capacityTokens));
+}
+
+/** `planOrder` in steps of well under a millisecond, for whoever has other things to do between them. */
+export function* planningSteps(table: FragmentTable, capacityTokens: number): Generator<void, PlannedOrder> {
+  const ingestion = table.fragmentsOf.map((_, index) => index);
+  const planner = new Planner(table, capacityTokens);
+  yield* planner.prepare();
+  const planned = yield* planner.run();
+  const plannedMisses = yield* missTokens(table, planned, capacityTokens);
+  const isBetter = plannedMisses < (yield* missTokens(table, ingestion, capacityTokens));
   return isBetter ? { order: planned, kind: "planned" } : { order: ingestion, kind: "ingestion" };
 }
 
@@ -45,22 +52,34 @@ export function simulateOrder(
   order: readonly number[],
   capacityTokens: number,
 ): { readonly missTokens: number; readonly hitTokens: number } {
-  const table = new FragmentTable(queries);
-  const missed = missTokens(table, order, capacityTokens);
+  const table = FragmentTable.of(queries);
+  const missed = finished(missTokens(table, order, capacityTokens));
   const used = table.fragmentsOf.reduce((sum, fragments) => sum + table.tokensOf(fragments), 0);
   return { missTokens: missed, hitTokens: used - missed };
 }
 
-function missTokens(table: FragmentTable, order: readonly number[], capacityTokens: number): number {
+function* missTokens(table: FragmentTable, order: readonly number[], capacityTokens: number): Generator<void, number> {
   const pool = new SimulatedPool(table.tokens, capacityTokens);
-  return order.reduce((sum, query) => sum + pool.use(table.fragmentsOf[query] ?? []).missTokens, 0);
+  let missed = 0;
+  for (const query of order) {
+    missed += pool.use(table.fragmentsOf[query] ?? []).missTokens;
+    yield;
+  }
+  return missed;
+}
+
+function finished<Result>(steps: Generator<void, Result>): Result {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
+  }
 }
 
 class Planner {
   readonly #table: FragmentTable;
   readonly #pool: SimulatedPool;
   /** Queries of each fragment that are still to be ordered. */
-  readonly #waiting: readonly Set<number>[];
+  readonly #waiting: Set<number>[] = [];
   /** Resident fragments that are still wanted, by rarity class. */
   readonly #residents = Array.from({ length: rarityClassCount }, () => new Set<number>());
   /** What each fragment adds to the cost of a query. */
@@ -71,13 +90,26 @@ class Planner {
   constructor(table: FragmentTable, capacityTokens: number) {
     this.#table = table;
     this.#pool = new SimulatedPool(table.tokens, capacityTokens);
-    this.#waiting = table.queriesOf.map((queries) => new Set(queries));
-    this.#costs = Float64Array.from(table.tokens, (tokens, fragment) => tokens - tokens / this.#left(fragment));
+    this.#costs = new Float64Array(table.tokens.length);
     this.#lookedAt = new Int32Array(table.fragmentsOf.length).fill(-1);
   }
 
-  run(): number[] {
-    const costs = this.#table.fragmentsOf.map((_, query) => this.#cost(query));
+  /** To be gone through before `run`. */
+  *prepare(): Generator<void, void> {
+    for (const [fragment, queries] of this.#table.queriesOf.entries()) {
+      this.#waiting.push(new Set(queries));
+      const tokens = this.#table.tokens[fragment] ?? 0;
+      this.#costs[fragment] = tokens - tokens / queries.length;
+      yield;
+    }
+  }
+
+  *run(): Generator<void, number[]> {
+    const costs: number[] = [];
+    for (const query of this.#table.fragmentsOf.keys()) {
+      costs.push(this.#cost(query));
+      yield;
+    }
     // As a cold pool rates them: those with the rarest fragments first.
     const starts = new Set(costs.map((_, query) => query).sort((a, b) => (costs[a] ?? 0) - (costs[b] ?? 0) || a - b));
     const order: number[] = [];
@@ -88,6 +120,7 @@ class Planner {
         starts.delete(query);
         order.push(query);
         this.#take(query);
+        yield;
       }
     }
     return order;

@@ -50,6 +50,8 @@ export interface Rewritten {
 
 export const maxSteps = 1_000;
 const maxPasses = 32;
+/** Nodes that are visited in one step. */
+const nodesPerStep = 128;
 /** With what holds after each. */
 const phases = [
   ["expand", "expanded"],
@@ -63,16 +65,32 @@ const maxApplications = 64;
  * @throws IllegalQueryError when the query is not resolved, or a rule made what must not be
  */
 export function rewrite(query: Query, options: RewriteOptions = {}, rules = standardRules): Rewritten {
+  const steps = rewriteInSteps(query, options, rules);
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done) return value;
+  }
+}
+
+/** As `rewrite`, yielding after some nodes and after each check: a query at its limits takes some milliseconds for one. */
+export function* rewriteInSteps(
+  query: Query,
+  options: RewriteOptions = {},
+  rules = standardRules,
+): Generator<void, Rewritten> {
   if (options.reduceArity !== undefined && !(Number.isInteger(options.reduceArity) && options.reduceArity >= 2)) {
     throw new RangeError(`reduceArity must be a whole number from 2, not ${options.reduceArity}`);
   }
   checkLegal(query, "resolved");
+  yield;
   const steps: RewriteStep[] = [];
   let current = query;
   for (const [phase, stage] of phases) {
     const inPhase = rules.filter((rule) => rule.phase === phase);
-    current = new Rewriter(options, inPhase, steps).toFixpoint(current);
-    if (rules === standardRules) checkLegal(current, stage);
+    current = yield* new Rewriter(options, inPhase, steps).toFixpoint(current);
+    if (rules !== standardRules) continue;
+    checkLegal(current, stage);
+    yield;
   }
   return { query: current, steps };
 }
@@ -92,6 +110,7 @@ class Rewriter {
   readonly #renamed = new Map<Query, Generate | Repeat>();
   readonly #stepsOf = new Map<Query, readonly string[]>();
   #done: Readonly<Record<Place | "run", Map<Query, Query>>> = emptyMemory();
+  #visited = 0;
 
   constructor(options: RewriteOptions, rules: readonly Rule[], steps: RewriteStep[]) {
     this.#options = options;
@@ -119,10 +138,11 @@ class Rewriter {
     };
   }
 
-  toFixpoint(query: Query): Query {
+  *toFixpoint(query: Query): Generator<void, Query> {
     let current = query;
     for (let pass = 0; pass < maxPasses; pass++) {
-      const next = this.#pass(current);
+      const next = yield* this.#pass(current);
+      yield;
       if (next === current) return current;
       this.#options.afterPass?.(next);
       current = next;
@@ -131,16 +151,35 @@ class Rewriter {
   }
 
   /** The query itself when no rule fires. */
-  #pass(query: Query): Query {
+  *#pass(query: Query): Generator<void, Query> {
     this.#done = emptyMemory();
     const renamedBefore = this.#renamed.size;
+    yield* this.#visitInside(query, "root", undefined);
     const rewritten = this.#visit(query, "root", undefined);
     return this.#renamed.size === renamedBefore ? rewritten : this.#withNames(rewritten, new Map());
   }
 
+  /** Visits all that is in the node, a few at a time, so that `#visit` of itself finds them done. */
+  *#visitInside(query: Query, place: Place, trail: Trail | undefined): Generator<void, void> {
+    const inner = placeInside(query, place);
+    for (const [index, [, child]] of childrenOf(query).entries()) {
+      if (this.#doneAt(child, inner).has(child)) continue;
+      const below = { up: trail, parent: query, index };
+      yield* this.#visitInside(child, inner, below);
+      this.#visit(child, inner, below);
+      this.#visited += 1;
+      if (this.#visited % nodesPerStep === 0) yield;
+    }
+  }
+
+  /** What became of nodes of this kind that stand at this place. */
+  #doneAt({ kind }: Query, place: Place): Map<Query, Query> {
+    const isRun = kind === "generate" || kind === "repeat" || kind === "chat";
+    return this.#done[isRun ? "run" : place];
+  }
+
   #visit(query: Query, place: Place, trail: Trail | undefined): Query {
-    const isRun = query.kind === "generate" || query.kind === "repeat" || query.kind === "chat";
-    const done = this.#done[isRun ? "run" : place];
+    const done = this.#doneAt(query, place);
     const known = done.get(query);
     if (known !== undefined) return known;
     const inner = placeInside(query, place);

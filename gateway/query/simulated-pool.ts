@@ -11,28 +11,33 @@ export class FragmentTable {
   /** Tokens of each fragment. */
   readonly tokens: number[] = [];
   /** Fragments of each query, without repetitions. */
-  readonly fragmentsOf: readonly (readonly number[])[];
+  readonly fragmentsOf: (readonly number[])[] = [];
   /** Queries of each fragment, in their own order. */
   readonly queriesOf: number[][] = [];
+  readonly #ids = new Map<string, number>();
 
-  constructor(queries: readonly (readonly FragmentUse[])[]) {
-    const ids = new Map<string, number>();
-    this.fragmentsOf = queries.map((uses, query) => {
-      const fragments = new Set(uses.map((use) => this.#idOf(ids, use)));
-      for (const fragment of fragments) this.queriesOf[fragment]?.push(query);
-      return [...fragments];
-    });
+  static of(queries: readonly (readonly FragmentUse[])[]): FragmentTable {
+    const table = new FragmentTable();
+    for (const uses of queries) table.add(uses);
+    return table;
+  }
+
+  /** The next query. */
+  add(uses: readonly FragmentUse[]): void {
+    const fragments = new Set(uses.map((use) => this.#idOf(use)));
+    for (const fragment of fragments) this.queriesOf[fragment]?.push(this.fragmentsOf.length);
+    this.fragmentsOf.push([...fragments]);
   }
 
   tokensOf(fragments: readonly number[]): number {
     return fragments.reduce((sum, fragment) => sum + (this.tokens[fragment] ?? 0), 0);
   }
 
-  #idOf(ids: Map<string, number>, { key, tokens }: FragmentUse): number {
-    const known = ids.get(key);
+  #idOf({ key, tokens }: FragmentUse): number {
+    const known = this.#ids.get(key);
     if (known !== undefined) return known;
-    const id = ids.size;
-    ids.set(key, id);
+    const id = this.#ids.size;
+    this.#ids.set(key, id);
     this.tokens.push(tokens);
     this.queriesOf.push([]);
     return id;

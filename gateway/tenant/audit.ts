@@ -15,8 +15,8 @@ export interface AuditedAction {
   readonly objectIds: Readonly<Record<string, string>>;
 }
 
-/** The oldest go when there are more. */
-const maxEvents = 1_000_000;
+/** Of one actor, the oldest go when there are more: what one tenant does removes nobody else's. */
+const mostEvents = { platform: 1_000_000, tenant: 100_000 } as const;
 
 export class AuditLog {
   readonly #db: Db;
@@ -36,11 +36,14 @@ export class AuditLog {
     made: (result: Result) => Readonly<Record<string, string>>,
   ): Result {
     let result: { readonly value: Result } | undefined;
-    this.#db.transaction("withEvent", () => {
-      const value = change();
-      this.#record({ ...event, objectIds: { ...event.objectIds, ...made(value) } });
-      result = { value };
-    });
+    const make = (): void =>
+      this.#db.transaction("withEvent", () => {
+        const value = change();
+        this.#record({ ...event, objectIds: { ...event.objectIds, ...made(value) } });
+        result = { value };
+      });
+    if (/^(DELETE|PATCH) /.test(event.action)) this.#db.removing(make);
+    else make();
     if (result === undefined) throw new Error("a transaction ended without its work");
     return result.value;
   }
@@ -49,6 +52,7 @@ export class AuditLog {
     const { keyId, tenantId: actorTenantId = null } = principal;
     const tenantId = objectIds.tenant_id ?? (action === "POST /admin/v1/tenants" ? objectIds.id : undefined);
     const who = { requestId, keyId, actorTenantId, tenantId: tenantId ?? actorTenantId };
+    const maxEvents = mostEvents[actorTenantId === null ? "platform" : "tenant"];
     insertAuditEvent(this.#db, { id: newId("auditEvent"), at: Date.now(), ...who, action, objectIds }, maxEvents);
   }
 

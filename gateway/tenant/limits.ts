@@ -28,7 +28,7 @@ export class CallerLimits {
   }
 
   ofTenant(id: TenantId): TenantLimits {
-    return findTenantLimits(this.#db, id) ?? { ...unlimited, kvBytes: null };
+    return findTenantLimits(this.#db, id) ?? { ...unlimited, kvBytes: null, storageBytes: null };
   }
 
   /** Bytes of KV that the tenant may keep on each worker; undefined: no quota. */
@@ -53,6 +53,11 @@ export class CallerLimits {
 
   setKey(id: ApiKeyId, limits: RateLimits): void {
     putKeyLimits(this.#db, id, limits);
+  }
+
+  /** For work of a tenant that is no key's any more. */
+  tenantOwner(tenantId: string): LimitedOwner {
+    return { id: tenantId, kind: "tenant", limits: this.ofTenant(tenantId as TenantId) };
   }
 
   /** Those whose limits a request of this caller counts against; none for a platform key. */

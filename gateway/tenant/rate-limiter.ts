@@ -26,7 +26,14 @@ export interface Standing {
 interface Spending {
   readonly requests: Allowance;
   readonly tokens: Allowance;
+  readonly looks: Allowance;
 }
+
+/** Looks a minute where requests are limited: ten to a request, and so many that a client may ask each second or faster. */
+const looksPerRequest = 10;
+const minLooks = 600;
+/** Part of a minute's tokens that must be there before work begins that no request waits for: requests go first. */
+const backgroundPart = 1 / 2;
 
 interface Account extends LimitedOwner, Spending {}
 
@@ -73,6 +80,29 @@ export class RateLimiter {
     return admission;
   }
 
+  /** For what is asked while something runs: it takes no place and no request. @throws ApiError rate_limited */
+  look(owners: readonly LimitedOwner[]): void {
+    const accounts = owners.map((owner) => this.#account(owner));
+    const nowMs = this.#nowMs();
+    for (const account of accounts) requireRoom(account, "looks", 1, nowMs);
+    for (const account of accounts) {
+      const limit = perMinute(account.limits, "looks");
+      if (limit !== null) account.looks.take(1, limit, nowMs);
+    }
+  }
+
+  /** Before work that no request waits for. @throws ApiError rate_limited, with the time to wait */
+  requireTokens(owner: LimitedOwner): void {
+    const { tokensPerMinute: limit } = owner.limits;
+    if (limit !== null) requireRoom(this.#account(owner), "tokens", Math.ceil(limit * backgroundPart), this.#nowMs());
+  }
+
+  /** Tokens that were computed for the owner outside of admitted work; a debt is worked off before the next. */
+  spend(owner: LimitedOwner, tokens: number): void {
+    const { tokensPerMinute: limit } = owner.limits;
+    if (limit !== null) this.#account(owner).tokens.take(tokens, limit, this.#nowMs());
+  }
+
   /** @param workId the admitted request's id, or that and more behind a point */
   admissionOf(workId: string): Admission | undefined {
     const [requestId = ""] = workId.split(".", 1);
@@ -107,7 +137,7 @@ export class RateLimiter {
   #account(owner: LimitedOwner): Account {
     let spending = this.#spending.get(owner.id);
     if (spending === undefined) {
-      spending = { requests: new Allowance(), tokens: new Allowance() };
+      spending = { requests: new Allowance(), tokens: new Allowance(), looks: new Allowance() };
       this.#spending.set(owner.id, spending);
     }
     return { ...owner, ...spending };
@@ -164,15 +194,21 @@ export class Admission {
   }
 }
 
-const perMinute = (limits: RateLimits, kind: "requests" | "tokens"): number | null =>
-  kind === "requests" ? limits.requestsPerMinute : limits.tokensPerMinute;
+type LimitKind = keyof Spending;
 
-function requireRoom(account: Account, kind: "requests" | "tokens", amount: number, nowMs: number): void {
+function perMinute({ requestsPerMinute, tokensPerMinute }: RateLimits, kind: LimitKind): number | null {
+  if (kind === "tokens") return tokensPerMinute;
+  if (kind === "requests" || requestsPerMinute === null) return requestsPerMinute;
+  return Math.max(minLooks, looksPerRequest * requestsPerMinute);
+}
+
+function requireRoom(account: Account, kind: LimitKind, amount: number, nowMs: number): void {
   const limit = perMinute(account.limits, kind);
   if (limit === null) return;
   const waitMs = account[kind].waitMs(Math.min(amount, limit), limit, nowMs);
   if (waitMs <= 0) return;
   const retryAfterS = Math.ceil(waitMs / 1000);
-  const message = `The ${account.kind} has reached its limit of ${limit} ${kind} a minute. Try again in ${retryAfterS} s.`;
+  const what = kind === "looks" ? "reads of single objects" : kind;
+  const message = `The ${account.kind} has reached its limit of ${limit} ${what} a minute. Try again in ${retryAfterS} s.`;
   throw new ApiError("rate_limited", { message, retryAfterS });
 }

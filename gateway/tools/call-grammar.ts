@@ -2,83 +2,57 @@
  * What an answer with calls may spell, in the words of the model's own template. A sign is one byte that no text has (see
  * TokenBytes.vocabulary), so a grammar asks for the control token itself.
  */
-import { type ByteGrammar, byteRange, type GrammarSymbol } from "../../worker/contract/grammar.ts";
-import { ApiError } from "../errors.ts";
-import { type Alternative, GrammarBuilder, GrammarTooLarge, literal } from "../grammar/builder.ts";
+import { byteRange, type GrammarSymbol } from "../../worker/contract/grammar.ts";
+import { type Alternative, type GrammarBuilder, literal } from "../grammar/builder.ts";
 import { schemaRule } from "../grammar/json-schema.ts";
 import { anyObject } from "../grammar/json-values.ts";
-import { SchemaFault } from "../grammar/schema-parts.ts";
 import { type CallSyntax, signByte, signIndex } from "../lower/call-syntax.ts";
-import type { OfferedTool, ToolUse } from "./tool-use.ts";
+import type { CallableTool, CallRules } from "./answer-rules.ts";
 
 /** Bytes of texts, and more: what is above stands for signs. */
 const lastTextByte = signByte(0) - 1;
 
 /**
- * undefined: the answer is free. Where calls must come, or arguments must fit, it is not.
- * @param format what an answer without calls has to be; undefined: any text
- * @throws ApiError invalid_value with the path of what cannot be kept
+ * An answer with calls, or one without where there may be none.
+ * @param format an answer without calls; undefined: any text
+ * @throws GrammarTooLarge, and as `argumentsOf` does
  */
-export function callGrammar(
-  syntax: CallSyntax,
-  use: ToolUse,
-  format: ByteGrammar | undefined,
-): ByteGrammar | undefined {
-  const callable = use.tools.filter(({ name }) => use.callable.has(name));
-  const isFree = use.mode === "auto" && use.parallel && !callable.some(({ strict }) => strict);
-  if (isFree && format === undefined) return undefined;
-  const it = new GrammarBuilder();
-  const whole = it.declare();
-  try {
-    const calls = callsRule(it, syntax, callable, use);
-    const alternatives = [[...signed(syntax.before), calls]];
-    if (use.mode === "required") it.define(whole, alternatives);
-    else if (format !== undefined) it.define(whole, [[it.embed(format)], ...alternatives]);
-    else if (syntax.marker === "") it.define(whole, [[textRule(it)], ...alternatives]);
-    else it.define(whole, [[textUntil(it, syntax, calls)]]);
-  } catch (error) {
-    if (error instanceof GrammarTooLarge) throw refusal("tools", "are too many, or their schemas too large");
-    throw error;
-  }
-  const grammar = it.build();
-  if (grammar === undefined) throw refusal("tools", "have no call that is finite");
-  return grammar;
+export function callRule(
+  it: GrammarBuilder,
+  rules: CallRules,
+  format: GrammarSymbol | undefined,
+  argumentsOf: (tool: CallableTool) => GrammarSymbol,
+): GrammarSymbol {
+  const { syntax } = rules;
+  const calls = callsRule(it, rules, argumentsOf);
+  const answer = [...signed(syntax.before), calls];
+  if (rules.mode === "required") return it.rule([answer]);
+  if (format !== undefined) return it.rule([[format], answer]);
+  if (syntax.marker === "") return it.rule([[textRule(it)], answer]);
+  return textUntil(it, syntax, calls);
 }
 
 /** Behind what is before the first name. */
 function callsRule(
   it: GrammarBuilder,
-  { between, after, separator }: CallSyntax,
-  tools: readonly OfferedTool[],
-  { mode, parallel }: ToolUse,
+  { syntax: { between, after, separator }, tools, parallel }: CallRules,
+  argumentsOf: (tool: CallableTool) => GrammarSymbol,
 ): GrammarSymbol {
-  const one = it.rule(
-    tools.map((tool) => {
-      const fits = tool.strict || mode === "required";
-      return [...literal(tool.name), ...signed(between), fits ? argumentsRule(it, tool) : anyObject(it)];
-    }),
-  );
+  const one = it.rule(tools.map((tool) => [...literal(tool.name), ...signed(between), argumentsOf(tool)]));
   const calls = it.declare();
   const ends = [[one, ...signed(after)]];
   it.define(calls, separator === undefined || !parallel ? ends : [...ends, [one, ...signed(separator), calls]]);
   return calls;
 }
 
-function argumentsRule(it: GrammarBuilder, { parameters, param }: OfferedTool): GrammarSymbol {
+/** @throws SchemaFault, GrammarTooLarge */
+export function argumentsRule(it: GrammarBuilder, { parameters }: CallableTool): GrammarSymbol {
+  if (parameters === undefined) return anyObject(it);
   // Arguments are an object, whatever else a schema without a type would allow; one of no properties is empty.
   const isOpen = !("type" in parameters || "$ref" in parameters || "anyOf" in parameters);
   const typed = isOpen ? { ...parameters, type: "object" } : parameters;
   const hasNone = JSON.stringify(typed.properties) === "{}" && !("additionalProperties" in typed);
-  try {
-    return schemaRule(it, hasNone ? { ...typed, additionalProperties: false } : typed);
-  } catch (error) {
-    if (!(error instanceof SchemaFault)) throw error;
-    const path = error.path.reduce<string>(
-      (all, part) => all + (typeof part === "number" ? `[${part}]` : `.${part}`),
-      param,
-    );
-    throw refusal(path.slice(0, 256), error.message);
-  }
+  return schemaRule(it, hasNone ? { ...typed, additionalProperties: false } : typed);
 }
 
 /** Any text that is not taken for a call because of how it begins. */
@@ -133,7 +107,3 @@ const signed = (text: string): Alternative =>
     const sign = signIndex(char);
     return sign < 0 ? literal(char) : [byteRange(signByte(sign), signByte(sign))];
   });
-
-function refusal(param: string, what: string): ApiError {
-  return new ApiError("invalid_value", { message: `'${param}' ${what}.`, param });
-}

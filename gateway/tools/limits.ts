@@ -1,4 +1,16 @@
-/** Bounds on what callers say of tools. */
+/** Bounds on what callers say of answers and of tools. */
+const mib = 2 ** 20;
+
+/** The schema that an answer has to fit, as JSON, and what is made of it. */
+export const answerLimits = {
+  schemaChars: 262_144,
+  schemaValues: 32_768,
+  /** What a thread may take for one grammar: a bound on mistakes of ours, many times what its budget allows. */
+  compileMs: 5_000,
+  /** Grammars that are kept. */
+  keptBytes: 32 * mib,
+} as const;
+
 export const toolLimits = {
   tools: 128,
   descriptionChars: 16_384,

@@ -1,10 +1,9 @@
 /** A request's tools in the words of the model that is asked. */
-import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
 import type { CallSyntax } from "../lower/call-syntax.ts";
 import { dataValues, hasCalls, type LowerMessage, type ToolDefinition } from "../lower/messages.ts";
-import { callGrammar } from "./call-grammar.ts";
+import { type AnswerFormat, type AnswerRules, answerRules, formatRules } from "./answer-rules.ts";
 import type { CallReaderOptions } from "./call-reader.ts";
 import { toolLimits } from "./limits.ts";
 import { plainProtocol } from "./plain-protocol.ts";
@@ -22,20 +21,22 @@ export interface OpenedTools {
   readonly tools: readonly ToolDefinition[];
   /** How calls are read out of the answer. undefined: there are none. */
   readonly reading: CallReaderOptions | undefined;
-  readonly grammar: ByteGrammar | undefined;
+  /** What the answer has to be; undefined: it is free. */
+  readonly rules: AnswerRules | undefined;
 }
 
 /**
  * @param format what the answer has to be where it is no call
- * @throws ApiError invalid_value for a schema that cannot be kept, where it must be
+ * @throws ApiError invalid_value for schemas and arguments of too many values
  */
 export function openTools(
   { messages, tools: use }: { readonly messages: readonly LowerMessage[]; readonly tools?: ToolUse | undefined },
   { calls, takesSystem }: TemplateFacts,
   salt: CacheSalt,
-  format: ByteGrammar | undefined,
+  format: AnswerFormat | undefined,
 ): OpenedTools {
-  if (use === undefined && !hasCalls(messages)) return { messages, tools: [], reading: undefined, grammar: format };
+  if (use === undefined && !hasCalls(messages))
+    return { messages, tools: [], reading: undefined, rules: formatRules(format) };
   if (dataValues(messages, use?.tools ?? []) > toolLimits.promptValues) {
     throw new ApiError("invalid_value", {
       message: `Schemas of tools and arguments of calls have more than ${toolLimits.promptValues} values.`,
@@ -47,12 +48,12 @@ export function openTools(
   const prompt =
     protocol === undefined ? { messages, tools: shown } : { messages: protocol.write(messages, shown), tools: [] };
   const syntax = calls ?? protocol?.syntax;
-  if (use === undefined || syntax === undefined) return { ...prompt, reading: undefined, grammar: format };
+  if (use === undefined || syntax === undefined) return { ...prompt, reading: undefined, rules: formatRules(format) };
   const reading = {
     syntax,
     names: use.callable,
     several: use.parallel && syntax.separator !== undefined,
     callsOnly: use.mode === "required",
   };
-  return { ...prompt, reading, grammar: callGrammar(syntax, use, format) };
+  return { ...prompt, reading, rules: answerRules(syntax, use, format) };
 }

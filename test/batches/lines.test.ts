@@ -1,16 +1,31 @@
 import { describe, expect, test } from "bun:test";
 import { batchLimits } from "../../gateway/batches/limits.ts";
-import { checkLines, readLines } from "../../gateway/batches/lines.ts";
+import { type CheckedLines, checkLines as checkSlices } from "../../gateway/batches/line-checks.ts";
+import { findLines, firstLine, readLines } from "../../gateway/batches/lines.ts";
 
 const endpoint = "/v1/chat/completions";
 const line = (customId: string, fields: object = {}) =>
   JSON.stringify({ custom_id: customId, method: "POST", url: endpoint, body: { model: "m" }, ...fields });
 
+/** A file in memory. */
+function fileOf(content: string | Uint8Array) {
+  const bytes = typeof content === "string" ? new TextEncoder().encode(content) : content;
+  return { read: (start: number, most: number) => Promise.resolve(bytes.subarray(start, start + most)) };
+}
+
+async function checkLines(content: string | Uint8Array, endpoint: string): Promise<CheckedLines> {
+  const slices = checkSlices(fileOf(content), endpoint);
+  for (;;) {
+    const slice = await slices.next();
+    if (slice.done === true) return slice.value;
+  }
+}
+
 describe("a batch's file", () => {
   test("its lines, with their numbers; blank ones are none", async () => {
     const text = `${line("a")}\n\n  \r\n${line("b", { body: { n: 1 } })}\r\n`;
     expect(await checkLines(text, endpoint)).toEqual({ faults: [], total: 2 });
-    expect([...readLines(text)]).toEqual([
+    expect(await Array.fromAsync(readLines(fileOf(text)))).toEqual([
       { number: 1, customId: "a", body: '{"model":"m"}' },
       { number: 4, customId: "b", body: '{"n":1}' },
     ]);
@@ -45,5 +60,63 @@ describe("a batch's file", () => {
     expect(many.faults).toMatchObject([{ code: "too_many_lines", line: batchLimits.maxLines + 1 }]);
     const bad = await checkLines("{\n".repeat(batchLimits.maxFaults + 50), endpoint);
     expect(bad.faults).toHaveLength(batchLimits.maxFaults);
+  });
+
+  test("is found in pieces from where one was left, whatever the lines' lengths", async () => {
+    const long = "x".repeat(3 * 1024 * 1024);
+    const text = `\ufeff{"a":1}\n${"\n \t\r".repeat(2_000_000)}\n${long}\né`;
+    const bytes = new TextEncoder().encode(text);
+    let reads = 0;
+    const file = {
+      read: (start: number, most: number) => {
+        reads += 1;
+        return fileOf(bytes).read(start, most);
+      },
+    };
+    const found: string[] = [];
+    let mostReads = 0;
+    for (let cursor: typeof firstLine | undefined = firstLine; cursor !== undefined; ) {
+      const before = reads;
+      const { places, next } = await findLines(file, cursor, 1);
+      // A line that is longer than a look is looked through whole.
+      mostReads = Math.max(mostReads, reads - before);
+      for (const { number, startByte, byteCount } of places) {
+        found.push(`${number} ${new TextDecoder().decode(bytes.subarray(startByte, startByte + byteCount)).length}`);
+      }
+      cursor = next;
+    }
+    expect(found).toEqual(["1 7", `2000003 ${long.length}`, "2000004 1"]);
+    expect(mostReads).toBeLessThan(80);
+  });
+
+  test("a mark of the byte order is one at the file's start only, and what is not UTF-8 is none", async () => {
+    expect((await checkLines(`\ufeff${line("a")}`, endpoint)).faults).toEqual([]);
+    expect((await checkLines(`${line("b")}\n\ufeff${line("a")}`, endpoint)).faults).toMatchObject([{ line: 2 }]);
+    const cut = new TextEncoder().encode(`${line("a")}\n${line("é")}`).filter((byte) => byte !== 0xa9);
+    expect(await checkLines(cut, endpoint)).toMatchObject({ faults: [{ code: "invalid_file", line: null }] });
+  });
+
+  test("a line that no endpoint would take is refused without being read", async () => {
+    const read = fileOf(`${line("a")}\n"${"x".repeat(batchLimits.maxLineBytes)}"`).read;
+    let most = 0;
+    const file = {
+      read: (start: number, count: number) => {
+        most = Math.max(most, count);
+        return read(start, count);
+      },
+    };
+    const slices = checkSlices(file, endpoint);
+    let slice = await slices.next();
+    while (slice.done !== true) slice = await slices.next();
+    expect(slice.value.faults).toMatchObject([{ code: "invalid_json_line", line: 2 }]);
+    expect(most).toBeLessThan(1024 * 1024);
+  });
+
+  test("is checked in slices of a MiB", async () => {
+    const lines = Array.from({ length: 200 }, (_, i) => line(String(i), { body: { text: "x".repeat(128 * 1024) } }));
+    const slices = checkSlices(fileOf(lines.join("\n")), endpoint);
+    let count = 0;
+    while ((await slices.next()).done !== true) count += 1;
+    expect(count).toBeGreaterThanOrEqual(22);
   });
 });

@@ -13,6 +13,7 @@ import { killWorkerBench } from "./kill-worker.ts";
 import { lightTenantBench } from "./light-tenant.ts";
 import { llamaBench } from "./llama.ts";
 import { loweringBench } from "./lowering.ts";
+import { masksBench } from "./masks.ts";
 import { memoryBench } from "./memory.ts";
 import { needleBench } from "./needle.ts";
 import { nestedBench } from "./nested.ts";
@@ -23,7 +24,9 @@ import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
 import { retrievalBench } from "./retrieval.ts";
 import { reuseDecayBench } from "./reuse-decay.ts";
+import { stallsBench } from "./stalls.ts";
 import { streamsBench } from "./streams.ts";
+import { structuredBench } from "./structured.ts";
 import { commit, hardware } from "./support/hardware.ts";
 import { figure } from "./support/stats.ts";
 import { timingBench } from "./timing.ts";
@@ -36,6 +39,7 @@ const benches: readonly Bench[] = [
   overheadBench,
   llamaBench,
   memoryBench,
+  masksBench,
   determinismBench,
   qualityBench,
   loweringBench,
@@ -53,6 +57,8 @@ const benches: readonly Bench[] = [
   streamsBench,
   reuseDecayBench,
   lightTenantBench,
+  stallsBench,
+  structuredBench,
 ];
 
 function listText(): string {

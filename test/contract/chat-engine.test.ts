@@ -96,7 +96,7 @@ describe("chat over the real engine", () => {
     const spans = documents.map((document) => lowerer.lowerSpan({ ...document, salt }));
     for (const span of spans)
       expect(rig.residency.holders(span.blockKeys.at(-1) ?? span.rootKey)).toEqual(["worker-0"]);
-    rig.dispatcher.evict(spans[1]?.blockKeys ?? []);
+    rig.dispatcher.evictions.evict(spans[1]?.blockKeys ?? [], lowerer.spanRoot(salt));
     expect(sources(await ask({ documents }))).toEqual(["device", "computed", "device"]);
   });
 });

@@ -21,7 +21,7 @@ export const engineLink: OpenLink = (_command, handlers: LinkHandlers) => {
   const receive = (message: GatewayMessage): void => {
     if (message.type === "submit") engine.submit(structuredClone(message));
     else if (message.type === "abort") engine.abort(message.requestId);
-    else if (message.type === "evict") engine.evict(message.blockKeys);
+    else if (message.type === "evict") engine.evict(message.blockKeys, message.owner);
   };
   return {
     pid: 1,

@@ -1,11 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { type Chunk, chunkText } from "../../gateway/corpus/chunk.ts";
-import { maxSentenceChars, sentenceUnits, type TextKind } from "../../gateway/corpus/sentences.ts";
+import { maxSentenceChars, sentenceSteps, sentenceUnits, type TextKind } from "../../gateway/corpus/sentences.ts";
 import { countTokens } from "./fixtures.ts";
 
 function chunk(text: string, maxTokens: number, overlapTokens = 0, kind: TextKind = "plain"): Chunk[] {
-  return [...chunkText(text, kind, { maxTokens, overlapTokens }, countTokens)];
+  return [...chunkText(text, kind, { maxTokens, overlapTokens }, countTokens)].filter((step) => step !== undefined);
 }
 
 function units(text: string, kind: TextKind = "plain"): string[] {
@@ -178,8 +178,78 @@ describe("chunkText", () => {
     // Joined texts cost one token more than their parts, which a sum does not see.
     const odd = (text: string) => Math.ceil(text.length / 4) + (text.match(/\. (?=\S)/g) ?? []).length * 3;
     const text = "Aaaa bbbb cccc. ".repeat(60);
-    const chunks = [...chunkText(text, "plain", { maxTokens: 20, overlapTokens: 0 }, odd)];
+    const steps = [...chunkText(text, "plain", { maxTokens: 20, overlapTokens: 0 }, odd)];
+    const chunks = steps.filter((step) => step !== undefined);
     expect(chunks.map((c) => c.text).join("")).toBe(text);
     for (const c of chunks) expect(c.tokenCount).toBeLessThanOrEqual(20);
+  });
+});
+
+describe("the work of a long text", () => {
+  const repeated = (part: string) => (chars: number) => part.repeat(Math.ceil(chars / part.length)).slice(0, chars);
+  const digits = (chars: number) => Array.from({ length: chars }, (_, i) => (i * 7_919) % 10).join("");
+  const texts: readonly (readonly [string, (chars: number) => string])[] = [
+    ["empty lines", (chars) => `a${repeated("\n")(chars)}`],
+    ["lines of a letter", repeated("a\n")],
+    ["headings", repeated("#\n")],
+    ["list items", repeated("- a\n")],
+    ["fences", repeated("```\n")],
+    ["one paragraph, wrapped", repeated(`${"word ".repeat(9)}\n`)],
+    ["one sentence", repeated("word ")],
+    ["one word", repeated("a")],
+    ["digits", digits],
+    ["table rows", repeated("| a | b |\n")],
+    ["short sentences", repeated("A. ")],
+    ["spaces", (chars) => `${repeated(" ")(chars)}a`],
+  ];
+  /** Characters tokenized, and the most of them, or of the text, without a turn for others. */
+  function workOf(text: string, maxTokens: number) {
+    let counted = 0;
+    let sinceTurn = 0;
+    let mostBetween = 0;
+    let turns = 0;
+    const count = (part: string): number => {
+      counted += part.length;
+      sinceTurn += part.length;
+      mostBetween = Math.max(mostBetween, sinceTurn);
+      return countTokens(part);
+    };
+    for (const _ of chunkText(text, "markdown", { maxTokens, overlapTokens: 0 }, count)) {
+      sinceTurn = 0;
+      turns += 1;
+    }
+    return { counted, mostBetween, turns };
+  }
+
+  for (const maxTokens of [16, 256, 4_096]) {
+    test.each(texts)(`%s, ${maxTokens} tokens: rises with its length, in small steps`, (_name, make) => {
+      const chars = 128 * 1024;
+      const [once, twice] = [workOf(make(chars), maxTokens), workOf(make(2 * chars), maxTokens)];
+      // Each character is tokenized in its sentence, in the part of it that fits, and in the fragment.
+      expect(once.counted).toBeLessThan(5 * chars);
+      expect(twice.counted).toBeLessThan(2.2 * once.counted);
+      expect(twice.mostBetween).toBeLessThanOrEqual(64 * 1024);
+      expect(twice.turns).toBeGreaterThanOrEqual((2 * chars) / maxSentenceChars / 2);
+    });
+  }
+
+  test("a fragment whose exact count is over the maximum is counted a few times only", () => {
+    // Every seam costs two tokens more, so that the sum of the parts says little.
+    const seams = (text: string) => Math.max(0, text.split("\n").length - 2);
+    let counted = 0;
+    const count = (part: string): number => {
+      counted += part.length;
+      return countTokens(part) + 2 * seams(part);
+    };
+    const text = "a\n".repeat(8_192);
+    const chunks = [...chunkText(text, "markdown", { maxTokens: 4_096, overlapTokens: 0 }, count)];
+    expect(chunks.map((chunk) => chunk?.text ?? "").join("")).toBe(text);
+    expect(counted).toBeLessThan(16 * text.length);
+  });
+
+  test("a paragraph of many lines is looked through in steps before its first sentence", () => {
+    const text = repeated(`${"word ".repeat(9)}\n`)(64 * maxSentenceChars);
+    const steps = [...sentenceSteps(text, "markdown")];
+    expect(steps.findIndex((unit) => unit !== undefined)).toBeGreaterThanOrEqual(62);
   });
 });

@@ -187,6 +187,25 @@ describe("deleting", () => {
     expect(traces("xylophonecanar")).toEqual([]);
   });
 
+  test("one tenant's does not wait for the end of another's large one", async () => {
+    const other = world.tenants.create("other").id;
+    const theirs = world.corpus.corpora.create(other, { name: "s", metadata: {} });
+    const doomed = await ingestText(world, theirs, "secret.txt", secretText);
+    const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
+    seedFiles(store, 6_000);
+    const count = (of: string, table: string) =>
+      world.db.client.query<{ n: number }, [string]>(`select count(*) n from ${table} where tenant_id = ?`).get(of)
+        ?.n ?? 0;
+    world.corpus.corpora.delete(tenantId, store.id);
+    while (count(tenantId, "corpus_files") === 6_000) await new Promise((resolve) => setImmediate(resolve));
+    world.corpus.files.delete(other, doomed.id);
+    while (count(other, "files") > 0) await new Promise((resolve) => setImmediate(resolve));
+    expect(count(tenantId, "corpus_files")).toBeGreaterThan(0);
+    await world.corpus.idle();
+    expect(count(tenantId, "corpus_files")).toBe(0);
+    expect(traces("xylophonecanar")).toEqual([]);
+  });
+
   test("a corpus while it is being ingested: nothing comes after, and nothing is logged", async () => {
     const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
     const upload = { filename: "long.txt", purpose: "assistants", mediaType: "text/plain" };
@@ -266,7 +285,7 @@ describe("deleting", () => {
     expect(after?.salt).not.toBe(hit?.salt as string);
     await world.corpus.idle();
     expect(world.spans.resident.size).toBe(0);
-    const { rows } = world.corpus.fragments.list(tenantId, store.id, { limit: 1, order: "asc" });
+    const { rows } = await world.corpus.fragments.list(tenantId, store.id, { limit: 1, order: "asc" });
     expect(rows[0]?.span?.residentWorkers).toEqual([]);
   });
 });

@@ -4,9 +4,11 @@ import { createHash } from "node:crypto";
 import { deflateSync } from "node:zlib";
 import { FileError } from "../../gateway/corpus/decode.ts";
 import { type ExtractLimits, Extractor } from "../../gateway/corpus/extractor.ts";
+import { ReaderProgram } from "../../gateway/corpus/reader-program.ts";
 import type { DocumentKind } from "../../gateway/extract/protocol.ts";
 import { docxOf, paragraph, pdfOf, pdfPage } from "../extract/documents.ts";
 
+const program = new ReaderProgram();
 const mib = 1024 * 1024;
 const usual: ExtractLimits = {
   maxTextChars: mib,
@@ -18,7 +20,7 @@ const usual: ExtractLimits = {
 };
 
 async function extract(kind: DocumentKind, bytes: Uint8Array, limits: Partial<ExtractLimits> = {}) {
-  return await new Extractor({ ...usual, ...limits }).extract(kind, bytes, new AbortController().signal);
+  return await new Extractor({ ...usual, ...limits }, program).extract(kind, bytes, new AbortController().signal);
 }
 
 async function refusal(kind: DocumentKind, bytes: Uint8Array, limits: Partial<ExtractLimits> = {}): Promise<string> {
@@ -113,7 +115,7 @@ describe("bombs", () => {
 test("an abort ends the process at once, and is no fault of the file", async () => {
   const controller = new AbortController();
   const bytes = pdfOf([pdfPage("Words.")]);
-  const running = new Extractor(usual).extract("pdf", bytes, controller.signal);
+  const running = new Extractor(usual, program).extract("pdf", bytes, controller.signal);
   controller.abort(new Error("stopped"));
   await expect(running).rejects.toThrow("stopped");
 });

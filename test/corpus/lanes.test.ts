@@ -1,8 +1,9 @@
 /** Whose document is read next, and what a large one of one tenant does to the others'. */
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { deflateSync } from "node:zlib";
 import { attachFile, type CorpusFileRow, completeFile, nextPendingFile } from "../../db/corpus-files.ts";
 import type { TenantId } from "../../db/ids.ts";
+import { Extractor } from "../../gateway/corpus/extractor.ts";
 import { IngestLanes, type Lane } from "../../gateway/corpus/lanes.ts";
 import { corpusLimits } from "../../gateway/corpus/limits.ts";
 import { pdfOf } from "../extract/documents.ts";
@@ -94,6 +95,51 @@ describe("a large document of one tenant", () => {
     expect(statusOf(owner, file)).toBe("completed");
     expect(world.corpus.corpusFiles.texts(owner.store, file).join("")).toBe(text);
   }, 60_000);
+
+  test("another tenant's large one has its turns meanwhile", async () => {
+    const [huge, large] = owners(2) as [Owner, Owner];
+    const [first, second] = [
+      await upload(huge, "huge.md", "- a\n".repeat(1024 * 1024)),
+      await upload(large, "large.txt", longText(corpusLimits.quickTextChars + 1)),
+    ];
+    await attach(huge, [first]);
+    const begun = () => world.db.client.query("select 1 from fragments limit 1").get() !== null;
+    while (!begun()) await nextTurn();
+    await attach(large, [second]);
+    await untilSettled(large, second);
+    expect(statusOf(large, second)).toBe("completed");
+    expect(statusOf(huge, first)).toBe("in_progress");
+  }, 60_000);
+
+  test("ends at once when its file, its store or its tenant is deleted, also while a process reads it", async () => {
+    let reading = 0;
+    const extract = spyOn(Extractor.prototype, "extract").mockImplementation((_kind, _bytes, signal) => {
+      reading += 1;
+      return new Promise((_resolve, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    });
+    const ends: readonly ((owner: Owner, file: string) => void)[] = [
+      ({ tenantId }, file) => world.corpus.files.delete(tenantId, file),
+      ({ tenantId, store }) => world.corpus.corpora.delete(tenantId, store.id),
+      ({ store }, file) => world.corpus.corpusFiles.detach(store, file),
+      ({ tenantId }) => {
+        world.tenants.delete(tenantId);
+        world.corpus.tenantDeleted(tenantId);
+      },
+    ];
+    try {
+      for (const [i, owner] of owners(ends.length).entries()) {
+        const file = await upload(owner, "a.pdf", pdfOf([Buffer.from("BT ET")]));
+        await attach(owner, [file]);
+        while (reading === i) await nextTurn();
+        ends[i]?.(owner, file);
+        await world.corpus.idle();
+      }
+      expect(reading).toBe(ends.length);
+      expect(world.logged.filter((line) => line.startsWith("error"))).toEqual([]);
+    } finally {
+      extract.mockRestore();
+    }
+  });
 });
 
 test("vectors: a large document's are made although its fragments are older than those of one that was done first", async () => {
@@ -114,6 +160,32 @@ test("vectors: a large document's are made although its fragments are older than
   expect(statusOf(large, long)).toBe("in_progress");
   await world.corpus.idle();
   expect(count("fragment_vectors")).toBe(count("fragments") as number);
+}, 60_000);
+
+test("vectors: another tenant's file has its turn beside a large one's", async () => {
+  await world.close();
+  const order: string[] = [];
+  const embedder = {
+    card: () => Promise.resolve({ modelId: "ones", dimensions: 8 }),
+    embed: async (texts: readonly string[]) => {
+      order.push(texts.some((text) => text.startsWith("Another")) ? "small" : "large");
+      await nextTurn();
+      return texts.map(() => new Float32Array(8).fill(1));
+    },
+  };
+  world = createWorld(world.dir, { embedder });
+  const [large, small] = owners(2) as [Owner, Owner];
+  const [long, file] = [await upload(large, "long.txt", longText(200_000)), await upload(small, "a.txt", "Another.")];
+  await attach(large, [long]);
+  while (order.length === 0) await nextTurn();
+  const before = order.length;
+  await attach(small, [file]);
+  await untilSettled(small, file);
+  const since = order.length;
+  await world.corpus.idle();
+  expect(before).toBeLessThan(10);
+  expect(order.slice(since).indexOf("small")).toBeLessThanOrEqual(1);
+  expect(order.length).toBeGreaterThan(since + 5);
 }, 60_000);
 
 /** Rows to be ingested, and a record of who was asked to ingest them. */
@@ -147,10 +219,13 @@ describe("the order", () => {
   async function orderOf(rows: readonly (readonly CorpusFileRow[])[], isLarge: (name: string) => boolean) {
     const names = new Map(rows.flatMap((own, tenant) => own.map((row, i) => [row.seq, `${tenant}.${i}`] as const)));
     const order: string[] = [];
-    const ingest = async (row: CorpusFileRow, lane: Lane): Promise<boolean> => {
+    const ingest = async function* (row: CorpusFileRow, lane: Lane): AsyncGenerator<undefined, boolean> {
       const name = names.get(row.seq) ?? "";
       order.push(`${lane} ${name}`);
-      for (let turns = 0; turns < (lane === "large" ? 10 : 1); turns++) await nextTurn();
+      for (let turns = 0; turns < (lane === "large" ? 60 : 1); turns++) {
+        await nextTurn();
+        yield;
+      }
       if (lane === "quick" && isLarge(name)) return false;
       return completeFile(world.db, row, 1);
     };
@@ -194,7 +269,7 @@ test("finding the next file costs the same however many wait", () => {
   const [oldest] = pendingRows(first, 3);
   pendingRows(second, 1);
   expect(nextPendingFile(world.db, "")?.seq).toBe(oldest?.seq as number);
-  expect(nextPendingFile(world.db, "", oldest?.seq)?.tenantId).toBe(first.tenantId);
+  expect(nextPendingFile(world.db, "", [oldest?.seq ?? 0])?.tenantId).toBe(first.tenantId);
   expect(nextPendingFile(world.db, first.tenantId)?.tenantId).toBe(second.tenantId);
   expect(nextPendingFile(world.db, second.tenantId)).toBeUndefined();
   const plan = world.db.client

@@ -172,7 +172,7 @@ async function expectAgreement(model: Model, { world, tenants }: Run): Promise<v
         const expected = [...attached].filter((id) => model.files.get(id)?.text.includes(word));
         expect([...new Set(found.map((hit) => hit.fileId))].sort()).toEqual(expected.sort());
       }
-      for (const { span } of world.corpus.fragments.list(tenantId, storeId, all).rows)
+      for (const { span } of (await world.corpus.fragments.list(tenantId, storeId, all)).rows)
         visibleKeys.add(span?.spanKey ?? "");
       const salt = world.corpus.corpora.saltOf(row);
       for (const id of attached) {

@@ -17,7 +17,7 @@ const text = (name: string) => Array.from({ length: 6 }, (_, i) => `${name} ${i}
 async function populated() {
   const store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
   const file = await ingestText(world, store, "a.txt", text("apple"));
-  const { rows } = world.corpus.fragments.list(tenantId, store.id, { limit: 50, order: "asc" });
+  const { rows } = await world.corpus.fragments.list(tenantId, store.id, { limit: 50, order: "asc" });
   const ids = rows.map(({ row }) => row.id);
   return { store, file, ids, first: ids[0] ?? "", second: ids[1] ?? "" };
 }
@@ -39,7 +39,7 @@ describe("a pinned fragment", () => {
     expect(pinnedKeys()).toEqual(keysOf(store.id, first).sort());
     expect(new Set(world.spans.pinned.values())).toEqual(new Set([tenantId]));
     expect([...world.spans.resident].sort()).toEqual(pinnedKeys());
-    const listed = world.corpus.fragments.list(tenantId, store.id, { limit: 50, order: "asc" }).rows;
+    const listed = (await world.corpus.fragments.list(tenantId, store.id, { limit: 50, order: "asc" })).rows;
     expect(listed.filter(({ row }) => row.pinned).map(({ row }) => row.id as string)).toEqual([first]);
     world.corpus.pins.pin(tenantId, second);
     expect(world.corpus.pins.unpin(tenantId, first).row.pinned).toBe(false);

@@ -14,14 +14,14 @@ beforeEach(async () => {
   tenantId = world.tenants.create("acme").id;
   store = world.corpus.corpora.create(tenantId, { name: "s", metadata: {} });
   await ingestText(world, store, "a.txt", Array.from({ length: 60 }, (_, i) => `Fact ${i} is so and so.`).join(" "));
-  total = world.corpus.fragments.list(tenantId, store.id, { limit: 100, order: "asc" }).rows.length;
+  total = (await world.corpus.fragments.list(tenantId, store.id, { limit: 100, order: "asc" })).rows.length;
 });
 afterEach(() => world.remove());
 
-const allPrepared = () =>
-  world.corpus.fragments
-    .list(tenantId, store.id, { limit: 100, order: "asc" })
-    .rows.every(({ row, span }) => row.preparedSpanKey === span?.spanKey && span?.residentWorkers.length === 1);
+const allPrepared = async (): Promise<boolean> => {
+  const { rows } = await world.corpus.fragments.list(tenantId, store.id, { limit: 100, order: "asc" });
+  return rows.every(({ row, span }) => row.preparedSpanKey === span?.spanKey && span?.residentWorkers.length === 1);
+};
 
 async function follow(job: JobRow, signal = new AbortController().signal): Promise<JobRow[]> {
   const states: JobRow[] = [];
@@ -40,7 +40,7 @@ describe("prepare jobs", () => {
     const done = states.map((state) => state.done);
     expect(done).toEqual([...done].sort((a, b) => a - b));
     expect(world.spans.prepared).toHaveLength(total);
-    expect(allPrepared()).toBe(true);
+    expect(await allPrepared()).toBe(true);
     // Who comes late sees the end at once.
     expect(await follow(world.corpus.prepare.get(tenantId, job.id))).toHaveLength(1);
   });
@@ -96,13 +96,13 @@ describe("prepare jobs", () => {
     await world.corpus.idle();
     expect(world.corpus.prepare.get(tenantId, job.id)).toMatchObject({ status: "completed", done: total });
     expect(world.spans.prepared).toHaveLength(total);
-    expect(allPrepared()).toBe(true);
+    expect(await allPrepared()).toBe(true);
   });
 
   test("one tenant's job does not wait for another's", async () => {
     const held = Promise.withResolvers<void>();
     const blocked = new Set<string>();
-    for (const { row } of world.corpus.fragments.list(tenantId, store.id, { limit: 100, order: "asc" }).rows)
+    for (const { row } of (await world.corpus.fragments.list(tenantId, store.id, { limit: 100, order: "asc" })).rows)
       blocked.add(row.id);
     const prepareSpans = world.spans.prepareSpans.bind(world.spans);
     world.spans.prepareSpans = async function* (spans, signal) {
@@ -153,7 +153,7 @@ describe("prepare jobs", () => {
       entered.resolve();
       return held.promise;
     };
-    const [first] = world.corpus.fragments.list(tenantId, store.id, { limit: 1, order: "asc" }).rows;
+    const [first] = (await world.corpus.fragments.list(tenantId, store.id, { limit: 1, order: "asc" })).rows;
     world.corpus.prepare.create(tenantId, store.id);
     await entered.promise;
     world.corpus.files.delete(tenantId, first?.row.fileId ?? "");
@@ -175,5 +175,79 @@ describe("prepare jobs", () => {
     expect((await followed).length).toBeLessThanOrEqual(1);
     held.resolve();
     await world.corpus.idle();
+  });
+});
+
+describe("other tenants' jobs", () => {
+  /** A store of another tenant's with so many fragments at least. */
+  async function storeOf(name: string, sentences: number) {
+    const id = world.tenants.create(name).id;
+    const made = world.corpus.corpora.create(id, { name, metadata: {} });
+    const text = Array.from({ length: sentences }, (_, i) => `${name} has fact ${i} of many more.`).join(" ");
+    await ingestText(world, made, `${name}.txt`, text);
+    return made;
+  }
+  /** Whose groups were given to the workers, in their order. */
+  function recorded(before: (tenant: string) => Promise<void> | void = () => undefined): string[] {
+    const groups: string[] = [];
+    const prepareSpans = world.spans.prepareSpans.bind(world.spans);
+    world.spans.prepareSpans = async function* (spans, signal, facts?: { readonly tenantId?: string }) {
+      const tenant = facts?.tenantId ?? "";
+      groups.push(tenant);
+      await before(tenant);
+      yield* prepareSpans(spans, signal);
+    };
+    return groups;
+  }
+
+  test("one with many large stores has one group at a time, and another's fragment is next", async () => {
+    const stores = [store];
+    for (let i = 0; i < 10; i++) {
+      const more = world.corpus.corpora.create(tenantId, { name: `${i}`, metadata: {} });
+      await ingestText(world, more, `${i}.txt`, Array.from({ length: 60 }, (_, n) => `It ${i} is ${n}.`).join(" "));
+      stores.push(more);
+    }
+    const small = await storeOf("small", 1);
+    let running = 0;
+    let most = 0;
+    const groups = recorded(async (tenant) => {
+      if (tenant !== tenantId) return;
+      running += 1;
+      most = Math.max(most, running);
+      await new Promise((resolve) => setImmediate(resolve));
+      running -= 1;
+    });
+    for (const { id } of stores) world.corpus.prepare.create(tenantId, id);
+    while (groups.length < 3) await new Promise((resolve) => setImmediate(resolve));
+    const before = groups.length;
+    const states = await follow(world.corpus.prepare.create(small.tenantId, small.id));
+    expect(states.at(-1)).toMatchObject({ status: "completed" });
+    expect(groups.slice(before).indexOf(small.tenantId)).toBeLessThanOrEqual(2);
+    expect(most).toBe(1);
+    await world.corpus.idle();
+    expect(stores.map(({ id }) => world.corpus.prepare.create(tenantId, id).status)).toEqual(
+      stores.map(() => "queued"),
+    );
+  });
+
+  test("those that the workers refuse for now give their lanes back", async () => {
+    const waiting: string[] = [];
+    for (let i = 0; i < 20; i++) waiting.push((await storeOf(`waiting ${i}`, 1)).id);
+    const groups = recorded((tenant) => {
+      if (tenant !== tenantId) throw new ApiError("rate_limited", { retryAfterS: 3_600 });
+    });
+    const owners = waiting.map((id) => world.corpus.corpora.ownerOf(id));
+    const jobs = waiting.map((id, i) => world.corpus.prepare.create(owners[i] as TenantId, id));
+    while (new Set(groups).size < waiting.length) await new Promise((resolve) => setImmediate(resolve));
+    const states = await follow(world.corpus.prepare.create(tenantId, store.id));
+    expect(states.at(-1)).toMatchObject({ status: "completed", done: total });
+    for (const [i, { id }] of jobs.entries()) {
+      expect(world.corpus.prepare.get(owners[i] as TenantId, id).status).toBe("running");
+    }
+    // Cancelled while it waits: it is not tried again.
+    const tries = groups.length;
+    for (const [i, { id }] of jobs.entries()) world.corpus.prepare.cancel(owners[i] as TenantId, id);
+    await world.corpus.idle();
+    expect(groups.length).toBe(tries);
   });
 });

@@ -1,5 +1,5 @@
 /** Files that come in parts: what becomes of parts in each end of an upload, over restarts, and when time is over. */
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -18,9 +18,9 @@ let nowMs: number;
 
 /** The service of a server that has just been started over the folder. */
 async function open(): Promise<UploadService> {
-  const { db, corpus } = world;
+  const { db, storage, corpus } = world;
   const parts = new ContentStore(join(dir, "own-parts"), "uploadPart");
-  const deps = { db, parts, files: corpus.files, nowMs: () => nowMs, log: () => undefined };
+  const deps = { db, storage, parts, files: corpus.files, nowMs: () => nowMs, log: () => undefined };
   const service = new UploadService({ ...deps, onTenantSwept: () => corpus.tenantDeleted(tenantId) });
   await service.start();
   return service;
@@ -44,7 +44,11 @@ const create = (text: string, filename = "a.txt") => {
   const request = { filename, purpose: "assistants", mediaType: "text/plain", byteCount: text.length };
   return uploads.create(tenantId, request);
 };
-const add = (id: string, text: string) => uploads.addPart(tenantId, id, bytesOf(text));
+const add = async (id: string, text: string, owner = tenantId) => {
+  const staged = await uploads.stagePart(text.length);
+  await staged.add(bytesOf(text));
+  return await uploads.addPart(owner, id, staged);
+};
 const complete = (id: string, parts: readonly { readonly id: string }[], md5?: string) =>
   uploads.complete(tenantId, id, { partIds: parts.map((part) => part.id), md5 });
 const md5Of = (text: string): string => new Bun.CryptoHasher("md5").update(text).digest("hex");
@@ -236,7 +240,7 @@ test("another tenant's upload is none", async () => {
   const stranger = world.tenants.create("other").id;
   expect(() => uploads.get(stranger, id)).toThrow(expect.objectContaining({ code: "not_found" }));
   expect(() => uploads.cancel(stranger, id)).toThrow(expect.objectContaining({ code: "not_found" }));
-  await expect(uploads.addPart(stranger, id, bytesOf("ab"))).rejects.toMatchObject({ code: "not_found" });
+  await expect(add(id, "ab", stranger)).rejects.toMatchObject({ code: "not_found" });
   await expect(uploads.complete(stranger, id, { partIds: [], md5: undefined })).rejects.toMatchObject({
     code: "not_found",
   });
@@ -251,4 +255,41 @@ test("of uploads that have ended the newest stay", async () => {
   for (let i = 1; i < corpusLimits.keptUploadsPerTenant; i++) insert.run(newId("upload"), tenantId);
   create("a");
   expect(() => uploads.get(tenantId, ended.id)).toThrow(expect.objectContaining({ code: "not_found" }));
+});
+
+test("parts of tenants' ended uploads go in turns: one that ended many does not keep another's", async () => {
+  const { client } = world.db;
+  const many = 450;
+  const owners = [tenantId, world.tenants.create("other").id].sort();
+  const [first, second] = owners as [TenantId, TenantId];
+  const end = (owner: TenantId, count: number): void => {
+    const request = { filename: "a", purpose: "assistants", mediaType: "", byteCount: count };
+    const { seq } = uploads.create(owner, request);
+    const insert = client.query(
+      "insert into upload_parts (id, upload_seq, sha256, byte_count, created_at) values (?, ?, ?, 1, 0)",
+    );
+    client.transaction(() => {
+      for (let i = 0; i < count; i++) insert.run(newId("uploadPart"), seq, `${i}`);
+      client.run("update uploads set status = 'cancelled' where seq = ?", [seq]);
+    })();
+  };
+  const ownerOf = client.query<{ tenant_id: TenantId }, [string]>(
+    "select u.tenant_id from upload_parts p join uploads u on u.seq = p.upload_seq where p.id = ?",
+  );
+  const remove = spyOn(ContentStore.prototype, "remove");
+  const removed: (TenantId | undefined)[] = [];
+  remove.mockImplementation((id: string) => {
+    removed.push(ownerOf.get(id)?.tenant_id);
+    return Promise.resolve();
+  });
+  try {
+    end(first, many);
+    end(second, 1);
+    uploads.wake();
+    await uploads.idle();
+  } finally {
+    remove.mockRestore();
+  }
+  expect(removed).toHaveLength(many + 1);
+  expect(removed.indexOf(second)).toBe(100);
 });

@@ -7,6 +7,7 @@ import { Corpus } from "../../gateway/corpus/corpus.ts";
 import type { CorpusDeps, PreparedSpan, SpanPort, SpanText } from "../../gateway/corpus/ports.ts";
 import { ApiError } from "../../gateway/errors.ts";
 import { ServerSecret } from "../../gateway/tenant/secret.ts";
+import { TenantStorage } from "../../gateway/tenant/storage.ts";
 import { TenantService } from "../../gateway/tenant/tenants.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
@@ -22,6 +23,8 @@ export class FakeSpans implements SpanPort {
   lowered = 0;
   readonly evictedSalts: CacheSalt[] = [];
   readonly prepared: string[] = [];
+  /** Fragments whose spans were made ahead of their use. */
+  readonly warmed: string[] = [];
   ready = true;
   /** Errors that the next calls of prepareSpans throw, first one first. */
   readonly failures: ApiError[] = [];
@@ -34,6 +37,11 @@ export class FakeSpans implements SpanPort {
     const tokenIds = Int32Array.from({ length: countTokens(text) + 2 }, (_, i) => text.charCodeAt(i % text.length));
     const root = rootKey("digest", salt, "span");
     return { tokenIds, blockKeys: runBlockKeys(root, tokenIds, blockTokens, true) };
+  }
+
+  async warmSpan({ id }: SpanText): Promise<void> {
+    this.warmed.push(id);
+    await new Promise((resolve) => setImmediate(resolve));
   }
 
   async *prepareSpans(spans: readonly SpanText[], signal: AbortSignal): AsyncGenerator<PreparedSpan> {
@@ -56,9 +64,18 @@ export class FakeSpans implements SpanPort {
     for (const blockKey of blockKeys) this.resident.delete(blockKey);
   }
 
-  evictCorpus(salt: CacheSalt): void {
-    this.evictedSalts.push(salt);
-    for (const blockKey of this.resident) if (this.#salts.get(blockKey) === salt) this.resident.delete(blockKey);
+  evictCorpora(salts: readonly CacheSalt[]): void {
+    this.evictedSalts.push(...salts);
+    for (const blockKey of this.resident) {
+      if (salts.some((salt) => this.#salts.get(blockKey) === salt)) this.resident.delete(blockKey);
+    }
+  }
+
+  /** What of whose was evicted, that it had made of a corpus. */
+  readonly evictedDerived: (readonly [salt: CacheSalt, tenantId: string])[] = [];
+
+  evictDerived(salt: CacheSalt, tenantId: string): void {
+    this.evictedDerived.push([salt, tenantId]);
   }
 
   pinned: ReadonlyMap<BlockKey, string> = new Map();
@@ -92,6 +109,9 @@ export class FakeSpans implements SpanPort {
 export interface World {
   readonly dir: string;
   readonly db: Db;
+  /** What tenants may still store. */
+  readonly disk: { freeBytes: number };
+  readonly storage: TenantStorage;
   readonly secret: ServerSecret;
   readonly tenants: TenantService;
   readonly spans: FakeSpans;
@@ -112,7 +132,14 @@ export function createWorld(
   const tenants = new TenantService(db, secret);
   const spans = new FakeSpans();
   const logged: string[] = [];
+  const disk = { freeBytes: 2 ** 40, availableBytes: () => disk.freeBytes, availableForSmall: () => disk.freeBytes };
+  const storage = new TenantStorage(db, {
+    disk,
+    limitOf: (tenantId) => tenants.limits.ofTenant(tenantId).storageBytes,
+    defaultBytes: undefined,
+  });
   const corpus = new Corpus({
+    storage,
     db,
     dataDir: dir,
     tokenizer: { countTokens },
@@ -129,7 +156,7 @@ export function createWorld(
     await close();
     rmSync(dir, { recursive: true, force: true });
   };
-  return { dir, db, secret, tenants, spans, corpus, logged, close, remove };
+  return { dir, db, disk, storage, secret, tenants, spans, corpus, logged, close, remove };
 }
 
 /** Uploads a text and attaches it; resolves once ingestion has nothing left to do. */
@@ -139,13 +166,14 @@ export async function ingestText(
   filename: string,
   text: string,
   attributes: Record<string, string | number | boolean> = {},
+  maxTokens = 32,
 ) {
   const tenantId = store.tenantId as `tenant_${string}`;
   const bytes = new TextEncoder().encode(text);
   const upload = { filename, purpose: "assistants", mediaType: "text/plain", bytes };
   const file = await world.corpus.files.upload(tenantId, upload);
   const row = world.corpus.corpora.require(tenantId, store.id, "own");
-  const chunking = { maxTokens: 32, overlapTokens: 0 };
+  const chunking = { maxTokens, overlapTokens: 0 };
   await world.corpus.corpusFiles.attach(row, [{ fileId: file.id, attributes, chunking }], "file_id");
   await world.corpus.idle();
   return file;

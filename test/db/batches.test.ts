@@ -1,5 +1,13 @@
 import { expect, test } from "bun:test";
-import { endBatch, findBatch, insertBatch, listDoneLines, recordResult, updateBatch } from "../../db/batches.ts";
+import {
+  endBatch,
+  findBatch,
+  insertBatch,
+  listDoneLines,
+  recordResult,
+  sweepResults,
+  updateBatch,
+} from "../../db/batches.ts";
 import { newId } from "../../db/ids.ts";
 import { openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
@@ -27,11 +35,29 @@ test("a line has one result, and only while its batch runs", () => {
   expect(recordResult(db, seq, result)).toBe(true);
   expect(recordResult(db, seq, { ...result, isError: true, body: "other" })).toBe(false);
   expect(findBatch(db, tenantId, id)).toMatchObject({ completed: 1, failed: 0, inputTokens: 3, outputBytes: 2 });
-  expect(listDoneLines(db, seq)).toEqual([1]);
+  expect(listDoneLines(db, seq, 1, 2)).toEqual([1]);
   expect(endBatch(db, seq, { status: "completed" })).toBe(true);
   expect(recordResult(db, seq, { ...result, line: 2 })).toBe(false);
-  expect(listDoneLines(db, seq)).toEqual([]);
   expect(endBatch(db, seq, { status: "failed" })).toBe(false);
+  while (sweepResults(db, 1));
+  expect(listDoneLines(db, seq, 1, 2)).toEqual([]);
+});
+
+test("results of a batch that has ended go in pieces of so many bytes, and one at least", () => {
+  const { db, insert } = opened();
+  const { seq } = insert();
+  const { seq: running } = insert();
+  for (const each of [seq, running]) updateBatch(db, each, ["validating"], { status: "in_progress" });
+  for (const [line, letters] of [900, 10, 10, 10].entries()) {
+    for (const each of [seq, running]) recordResult(db, each, { line, isError: false, body: "x".repeat(letters) });
+  }
+  expect(sweepResults(db, 25)).toBe(false);
+  endBatch(db, seq, { status: "completed" });
+  const counts: number[] = [];
+  while (sweepResults(db, 25)) counts.push(listDoneLines(db, seq, 0, 9).length);
+  // The last one only tells that none is left.
+  expect(counts).toEqual([3, 1, 0, 0]);
+  expect(listDoneLines(db, running, 0, 9).length).toBe(4);
 });
 
 test("of those that have ended the newest stay", () => {

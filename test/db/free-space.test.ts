@@ -12,7 +12,7 @@ import {
   removeSweptCorpora,
 } from "../../db/corpora.ts";
 import { attachFile, type CorpusFileRow } from "../../db/corpus-files.ts";
-import { insertFileOnce, listDeletedFileIds, listSweptFileIds, markFileDeleted } from "../../db/files.ts";
+import { insertFileOnce, listDeletedFiles, listSweptFileIds, markFileDeleted } from "../../db/files.ts";
 import { insertFragments } from "../../db/fragments.ts";
 import { zeroFreeSpace } from "../../db/free-space.ts";
 import { fullTextBlocks } from "../../db/fts.ts";
@@ -58,7 +58,7 @@ function traces(text: string): readonly string[] {
 }
 
 function removeRows(): void {
-  const left = () => removeDeletedFiles(db, 256);
+  const left = () => removeDeletedFiles(db, tenantId, 256);
   while (left());
 }
 
@@ -69,11 +69,33 @@ const tables = () =>
     .all();
 
 describe("a deleted corpus' index", () => {
+  test("what is dropped while earlier free space is being zeroed is zeroed too", () => {
+    const [first, second] = [corpusOf("xylophone", 2_000), corpusOf("glockenspiel", 2_000)];
+    markCorpusDeleted(db, first.corpus.id, 2);
+    void [...dropDeletedIndexes(db, tenantId, 0)];
+    removeRows();
+    let pieces = 0;
+    const isEmptying = () => db.client.query("select 1 from free_space where zeros is not null").get() !== null;
+    for (const _ of zeroFreeSpace(db)) {
+      pieces += 1;
+      // All that was free is overwritten by now, and the zeros are on their way out.
+      const pages = db.client.query<{ freelist_count: number }, []>("pragma freelist_count").get()?.freelist_count ?? 0;
+      if (pieces < 3 || pages === 0 || !isEmptying() || fullTextBlocks(db, second.corpus.seq, 10) === undefined)
+        continue;
+      markCorpusDeleted(db, second.corpus.id, 3);
+      void [...dropDeletedIndexes(db, tenantId, 0)];
+      removeRows();
+    }
+    expect(fullTextBlocks(db, second.corpus.seq, 10)).toBeUndefined();
+    expect(traces("lockenspiel1999")).toEqual([]);
+    expect(tables().map(({ name }) => name)).not.toContain("free_space");
+  });
+
   test("is dropped at once; its words stay in free space until that is zeroed", () => {
     const doomed = corpusOf("xylophone", 2_000);
     const kept = corpusOf("marimba", 50);
     markCorpusDeleted(db, doomed.corpus.id, 2);
-    dropDeletedIndexes(db, 0);
+    void [...dropDeletedIndexes(db, tenantId, 0)];
     expect(fullTextBlocks(db, doomed.corpus.seq, 10)).toBeUndefined();
     expect(fullTextBlocks(db, kept.corpus.seq, 10)).toBeGreaterThan(0);
     removeRows();
@@ -82,7 +104,7 @@ describe("a deleted corpus' index", () => {
     expect(traces("ylophone")).toEqual([]);
     expect([...zeroFreeSpace(db)]).toEqual([]);
     expect(isWhole()).toEqual({ integrity_check: "ok" });
-    removeSweptCorpora(db);
+    removeSweptCorpora(db, tenantId, 10);
     expect(tables().every(({ name }) => name.startsWith(`fts_${kept.corpus.seq}`))).toBe(true);
     expect(traces("arimba49").length).toBe(1);
   });
@@ -91,7 +113,7 @@ describe("a deleted corpus' index", () => {
     for (const steps of [0, 1, 2, 5]) {
       const doomed = corpusOf(`xylophone${steps}x`, 1_500);
       markCorpusDeleted(db, doomed.corpus.id, 2);
-      dropDeletedIndexes(db, 0);
+      void [...dropDeletedIndexes(db, tenantId, 0)];
       removeRows();
       const zeroing = zeroFreeSpace(db);
       for (let step = 0; step < steps; step++) zeroing.next();
@@ -99,7 +121,7 @@ describe("a deleted corpus' index", () => {
       db = openDb(join(dir, "spangate.db"));
       Array.from(zeroFreeSpace(db));
       expect([steps, traces("xylophone")]).toEqual([steps, []]);
-      removeSweptCorpora(db);
+      removeSweptCorpora(db, tenantId, 10);
       expect([tables(), isWhole()]).toEqual([[], { integrity_check: "ok" }]);
     }
   });
@@ -107,7 +129,7 @@ describe("a deleted corpus' index", () => {
   test("a small one is zeroed while it is dropped", () => {
     const doomed = corpusOf("xylophone", 50);
     markCorpusDeleted(db, doomed.corpus.id, 2);
-    dropDeletedIndexes(db);
+    void [...dropDeletedIndexes(db, tenantId)];
     removeRows();
     expect(tables()).toEqual([]);
     expect(traces("ylophone")).toEqual([]);
@@ -118,10 +140,10 @@ describe("a deleted corpus' index", () => {
     const { corpus } = corpusOf("xylophone", 10);
     markCorpusDeleted(db, corpus.id, 2);
     db.client.run("pragma query_only = on");
-    expect(() => dropDeletedIndexes(db, 0)).toThrow();
+    expect(() => [...dropDeletedIndexes(db, tenantId, 0)]).toThrow();
     expect(pragma()).toBe(1);
     db.client.run("pragma query_only = off");
-    dropDeletedIndexes(db, 0);
+    void [...dropDeletedIndexes(db, tenantId, 0)];
     expect(pragma()).toBe(1);
     expect([...zeroFreeSpace(db)].length).toBeGreaterThan(0);
     expect(pragma()).toBe(1);
@@ -131,9 +153,9 @@ describe("a deleted corpus' index", () => {
 test("a deleted file's row goes once no corpus names it", () => {
   const { corpus, file } = corpusOf("xylophone", 1);
   markFileDeleted(db, tenantId, file.fileId, 2);
-  expect(listDeletedFileIds(db, 9)).toEqual([file.fileId]);
-  expect(listSweptFileIds(db, 9)).toEqual([]);
+  expect(listDeletedFiles(db, tenantId, 0, 9).map(({ id }) => id)).toEqual([file.fileId]);
+  expect(listSweptFileIds(db, tenantId, 9)).toEqual([]);
   markCorpusDeleted(db, corpus.id, 2);
   removeRows();
-  expect(listSweptFileIds(db, 9)).toEqual([file.fileId]);
+  expect(listSweptFileIds(db, tenantId, 9)).toEqual([file.fileId]);
 });

@@ -4,7 +4,13 @@ import { type CorpusRow, insertCorpus } from "../../db/corpora.ts";
 import { attachFile, type CorpusFileRow, completeFile } from "../../db/corpus-files.ts";
 import { insertFileOnce } from "../../db/files.ts";
 import { insertFragments, peekFragments, removeFragments } from "../../db/fragments.ts";
-import { matchExpression, maxSearchTerms, searchFullText, searchTerms } from "../../db/fts.ts";
+import {
+  matchExpression,
+  maxSearchTerms,
+  type SearchHit,
+  searchFullText as searchPieces,
+  searchTerms,
+} from "../../db/fts.ts";
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
@@ -53,6 +59,14 @@ beforeAll(() => {
   otherSeq = corpusOf("b", ["The fox of somebody else."]).corpus.seq;
 });
 afterAll(() => db.close());
+
+/** To its end, without a pause. */
+function searchFullText(...search: Parameters<typeof searchPieces>): readonly SearchHit[] {
+  const pieces = searchPieces(...search);
+  let piece = pieces.next();
+  while (piece.done !== true) piece = pieces.next();
+  return piece.value;
+}
 
 const found = (query: string, limit = 10) => searchFullText(db, corpusSeq, query, limit).map((hit) => hit.text);
 

@@ -2,7 +2,13 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type CorpusRow, insertCorpus, markCorpusDeleted, removeSweptCorpora } from "../../db/corpora.ts";
+import {
+  type CorpusRow,
+  dropDeletedIndexes,
+  insertCorpus,
+  markCorpusDeleted,
+  removeSweptCorpora,
+} from "../../db/corpora.ts";
 import {
   attachFile,
   type CorpusFileRow,
@@ -171,7 +177,8 @@ describe("what goes", () => {
     removeFragments(db, corpus.seq, peekFragments(db, file.seq, 9));
     removeCorpusFile(db, file.seq);
     markCorpusDeleted(db, corpus.id, 2);
-    removeSweptCorpora(db);
+    void [...dropDeletedIndexes(db, corpus.tenantId)];
+    removeSweptCorpora(db, corpus.tenantId, 10);
     const tables = "select name from sqlite_schema where name like 'vectors_%'";
     expect(db.client.query(tables).all()).toEqual([]);
   });

@@ -285,7 +285,7 @@ describe("routing", () => {
     await prepared;
     const tokensHeld = () => residency.cachedTokens("worker-0", [span], 16);
     expect(tokensHeld()).toBe(40);
-    dispatcher.evict(span.blockKeys.slice(-1));
+    dispatcher.evictions.evict(span.blockKeys.slice(-1), span.rootKey);
     expect(tokensHeld()).toBe(32);
     at(processes, 0).die();
     expect(tokensHeld()).toBe(0);

@@ -63,11 +63,11 @@ describe("why a span was not found", () => {
 
   test("removed by a deletion or a purge; what was never there is not removed", async () => {
     const { ask, dispatcher, processes } = started();
-    dispatcher.evict(span.blockKeys);
+    dispatcher.evictions.evict(span.blockKeys, span.rootKey);
     expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", "never_computed"]);
-    dispatcher.evict(span.blockKeys);
+    dispatcher.evictions.evict(span.blockKeys, span.rootKey);
     expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", "removed"]);
-    dispatcher.evictTenant("tenant-a", "text");
+    dispatcher.evictions.evictTenant("tenant-a", "text");
     expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", "removed"]);
     expect(reasonsOf(await ask(withSpan))?.[0]).toEqual(["s", undefined]);
     // It was there again, so what it was removed for once is not why it is gone.
@@ -109,7 +109,7 @@ describe("why a span was not found", () => {
       [undefined, "reuse_off"],
     ]);
     const readAtMs = performance.now();
-    dispatcher.evict(span.blockKeys);
+    dispatcher.evictions.evict(span.blockKeys, span.rootKey);
     expect(reasonsOf(await ask({ ...withSpan, readAtMs }))?.[0]).toEqual(["s", "reuse_off"]);
   });
 });
@@ -174,6 +174,39 @@ test("parts of one span are one report, with the first reason that is not the pr
   // It was there as the request was sent.
   expect(missReports([first], [undefined], [16])[0]?.reason).toBe("evicted");
   expect(missReports([...main, ...main], ["below_block", "never_computed"], [0, 0])[0]?.reason).toBe("never_computed");
+});
+
+/** Tokens whose first 16 had one name in 53 bits of 32-bit hashes, as one tenant's text and as another's. */
+const ofVictim = Int32Array.from({ length: 20 }, (_, index) => index + 1);
+const forged = Int32Array.of(...new Array<number>(14).fill(7), 369587, 894434443, 1, 2, 3, 4);
+
+function weakName(tenantId: string, tokenIds: Int32Array): number {
+  const bytes = new Uint8Array(tokenIds.slice(0, fakeCard.blockTokens).buffer);
+  const seed = Bun.hash.crc32(`${tenantId} main`);
+  return Bun.hash.murmur32v3(bytes, seed) * 2 ** 21 + ((Bun.hash.cityHash32(bytes) ^ seed) >>> 11);
+}
+
+test("tokens that collide with another tenant's in a weak hash tell nothing of what it has asked", async () => {
+  expect(weakName("tenant-b", forged)).toBe(weakName("tenant-a", ofVictim));
+  const { ask } = started();
+  await ask({ tenantId: "tenant-a", plan: plan([...ofVictim]) });
+  const reasons = await ask({ tenantId: "tenant-b", plan: plan([...forged]) });
+  expect(reasonsOf(reasons)).toEqual([[undefined, "never_computed"]]);
+  const root = rootKey(fakeCard.digest, otherSalt, "main");
+  const blockKeys = runBlockKeys(root, ofVictim, fakeCard.blockTokens, false);
+  const runs = plan([...ofVictim]).runs.map((run) => ({ ...run, rootKey: root, blockKeys }));
+  const same = await ask({ tenantId: "tenant-a", plan: { runs } });
+  expect(reasonsOf(same)).toEqual([[undefined, "salt_changed"]]);
+});
+
+test("a text is known to the tenant that sent it alone, however many another sends", () => {
+  const history = new KvHistory({ maxGone: 1, maxTexts: 64 });
+  const mine = spanRun("mine", 16);
+  history.noteTexts("t", [mine], 16);
+  for (let n = 0; n < 1_000; n++) history.noteTexts("flood", [{ ...mine, tokenIds: new Int32Array(16).fill(n) }], 16);
+  const elsewhere = spanRun("mine", 16, otherSalt);
+  expect(history.formerKey("t", elsewhere, 16)).toBe(mine.blockKeys[0] as BlockKey);
+  expect(history.formerKey("another", elsewhere, 16)).toBeUndefined();
 });
 
 test("what went longest ago is forgotten", () => {

@@ -198,7 +198,7 @@ test("one of two documents: what was computed without it stays", async () => {
   expect(second.choices[0]?.message.content).toBe(first.choices[0]?.message.content ?? "");
 });
 
-test("a shared store: one copy of its KV, counted for its owner; the reader's chains go with it too", async () => {
+test("a shared store: one copy of its KV, counted for its owner; the reader's chains go with its grant", async () => {
   const it = await usedStore("shares");
   const reader = await server.tenant("reads");
   const client = openaiClient(server.url, reader.apiKey);
@@ -207,21 +207,43 @@ test("a shared store: one copy of its KV, counted for its owner; the reader's ch
   const owner = new HttpClient({ url: server.url, apiKey: key });
   const grants = `/admin/v1/vector_stores/${it.storeId}/grants`;
   const before = await heldOf(it.tenant);
+  const ownText = "The pelican sleeps on the roof of the harbour. ".repeat(20);
   await owner.json("POST", grants, { tenant_id: reader.id });
+  await client.chat.completions.create(chatOf(ownText));
+  const own = await heldOf(reader);
   const { spans } = spangateOf(await askOver(client, it.storeId, question));
   expect(spans.length).toBeGreaterThan(0);
   expect(spans.map(({ source }) => source)).toEqual(spans.map(() => "device"));
-  const held = await heldOf(reader);
-  expect(held.fragment_blocks).toBe(0);
-  expect(held.blocks).toBeGreaterThan(0);
-  expect((await heldOf(it.tenant)).fragment_blocks).toBe(before.fragment_blocks);
+  const used = await heldOf(reader);
+  expect(used.fragment_blocks).toBe(0);
+  expect(used.blocks).toBeGreaterThan(own.blocks);
+  await useAll(reader, it.storeId);
+  expect((await heldOf(it.tenant)).blocks).toBe(before.blocks);
 
-  await owner.json("DELETE", `${grants}/${reader.id}`);
+  // An answer that runs meanwhile leaves nothing either.
+  const stream = await client.chat.completions.create({
+    ...{ ...chatOf(question), stream: true, max_tokens: 300, ignore_eos: true },
+    ...{ file_search: { vector_store_ids: [it.storeId], max_num_results: 2 } },
+  } as ChatStreamParams);
+  let pieces = 0;
+  for await (const { choices } of stream) {
+    if (!choices[0]?.delta.content) continue;
+    pieces += 1;
+    if (pieces === 2) await owner.json("DELETE", `${grants}/${reader.id}`);
+  }
+  expect(await untilHeld(reader, ({ blocks }) => blocks === own.blocks)).toEqual(own);
+  expect(pieces).toBeGreaterThan(100);
   const revoked = await errorOf(askOver(client, it.storeId, question));
   const unknown = await errorOf(askOver(client, "vs_unknown", question));
   expect([revoked.status, revoked.param, revoked.message]).toEqual([404, unknown.param, unknown.message]);
+  const { usage } = await client.chat.completions.create(chatOf(ownText));
+  expect(usage?.prompt_tokens_details?.cached_tokens).toBeGreaterThan(100);
+  expect((await heldOf(it.tenant)).blocks).toBe(before.blocks);
+
+  await owner.json("POST", grants, { tenant_id: reader.id });
+  await askOver(client, it.storeId, question);
   await it.client.files.delete(it.fileId);
-  expect(await untilHeld(reader, isNothing)).toEqual(nothing);
+  expect(await untilHeld(reader, ({ blocks }) => blocks === own.blocks)).toEqual(own);
 });
 
 test("the KV of a tenant's own text, when its salt is rotated or its cache is purged", async () => {

@@ -106,6 +106,26 @@ describe("answers in JSON", () => {
     expect(validate(JSON.parse(content))).toBe(true);
   });
 
+  test("a schema that can be read in too many ways ends its own request, and another tenant's go on", async () => {
+    const other = openaiClient(server.url, (await server.tenant("other")).apiKey);
+    const text = paramsOf({ response_format: { type: "text" }, max_tokens: 40 });
+    const alone = await other.chat.completions.create(text);
+    const pairOf = (i: number) => String.fromCharCode(97 + (i % 26), 97 + Math.floor(i / 26));
+    const patterns = Array.from({ length: 250 }, (_, i) => ({ type: "string", pattern: `^.*${pairOf(i)}.*$` }));
+    const hostile = paramsOf({
+      response_format: { type: "json_schema", json_schema: { name: "any", schema: { anyOf: patterns } } },
+      temperature: 2,
+      n: 16,
+    });
+    const attacks = [hostile, hostile].map((params) => errorOf(client.chat.completions.create(params)));
+    const beside = await Promise.all([1, 2, 3].map(() => other.chat.completions.create(text)));
+    for (const { choices } of beside) {
+      expect(choices[0]?.message.content).toBe(alone.choices[0]?.message.content ?? "");
+    }
+    const tooAmbiguous = expect.objectContaining({ status: 400, code: "schema_too_ambiguous" });
+    expect(await Promise.all(attacks)).toEqual([tooAmbiguous, tooAmbiguous]);
+  });
+
   test("a schema that cannot be kept is the client's error, by its path", async () => {
     const schema = { type: "object", properties: { code: { type: "string", pattern: "(?=[A-Z])" } } };
     const wrong = paramsOf({ response_format: { type: "json_schema", json_schema: { name: "code", schema } } });

@@ -1,9 +1,15 @@
 /** Completions under a grammar, over backends whose logits are whatever they are. */
 import { describe, expect, test } from "bun:test";
-import { schemaGrammar } from "../../gateway/grammar/json-schema.ts";
-import { type ByteGrammar, byteRange, firstRuleSymbol } from "../../worker/contract/grammar.ts";
+import {
+  byteRange,
+  endOfRule,
+  firstRuleSymbol,
+  type GrammarRules,
+  grammarSymbols,
+} from "../../worker/contract/grammar.ts";
 import type { GenerateParams, SamplingParams } from "../../worker/contract/messages.ts";
 import { vocabularyOf } from "../grammar/adversary.ts";
+import { schemaGrammar } from "../grammar/compile.ts";
 import { TinyWorld } from "./harness.ts";
 import { pipelinedWorld } from "./pipelined-world.ts";
 import { countUp, submitPlan } from "./plans.ts";
@@ -109,10 +115,15 @@ describe("what cannot be", () => {
   const wrong: readonly (readonly [string, Partial<GenerateParams>, string])[] = [
     ["minTokens", { minTokens: 2 }, "minTokens"],
     ["ignoreEos", { ignoreEos: true }, "ignoreEos"],
-    ["no rule", { grammar: { rules: [] } }, "rules"],
-    ["a rule that is not there", { grammar: { rules: [[[firstRuleSymbol + 1]]] } }, "symbol"],
-    ["half a symbol", { grammar: { rules: [[[0.5]]] } }, "symbol"],
-    ["too many symbols", { grammar: { rules: [[Array.from({ length: 65_536 }, () => 97)]] } }, "symbols"],
+    ["no rule", { grammar: { symbols: new Int32Array(0) } }, "symbols"],
+    ["a rule that is not there", { grammar: { symbols: grammarSymbols([[[firstRuleSymbol + 1]]]) } }, "symbol"],
+    ["a mark that is none", { grammar: { symbols: Int32Array.of(97, -3, -1, -2) } }, "symbol"],
+    ["an alternative without an end", { grammar: { symbols: Int32Array.of(97, endOfRule) } }, "symbol"],
+    ["a rule without an end", { grammar: { symbols: Int32Array.of(97, -1, -2, 97, -1) } }, "end"],
+    ["no name", { grammar: { ...grammar, id: "" } }, "grammar.id"],
+    ["a long name", { grammar: { ...grammar, id: "x".repeat(129) } }, "grammar.id"],
+    ["a list of symbols", { grammar: { symbols: [97, -1, -2] as never } }, "Int32Array"],
+    ["too many symbols", { grammar: { symbols: new Int32Array(81_921).fill(97) } }, "symbols"],
   ];
   test.each([...wrong])("%s is refused", async (_what, params, named) => {
     const world = worldOf();
@@ -129,15 +140,30 @@ describe("what cannot be", () => {
     expect(world.failedOf("a")?.code).toBe("bad_plan");
   });
 
-  const endless: ByteGrammar = { rules: [[[firstRuleSymbol, byteRange(97, 97)]]] };
-  const unspeakable: ByteGrammar = { rules: [[[byteRange(200, 200)]]] };
+  const a = byteRange(97, 97);
+  const rule = (index: number) => firstRuleSymbol + index;
+  const endless: GrammarRules = [[[rule(0), a]]];
+  const endlessBehindNothing: GrammarRules = [[[a, rule(1)]], [[rule(2), rule(1), a], [a]], [[], [a]]];
+  const unspeakable: GrammarRules = [[[byteRange(200, 200)]]];
+  // Each rule begins with the next one in two ways: 2^20 ways to read the first byte.
+  const doubling = Array.from({ length: 20 }, (_, i) => [
+    [rule(i + 1), a],
+    [rule(i + 1), a, a],
+  ]);
+  const ambiguous: GrammarRules = [...doubling, [[a]]];
   test.each([
-    ["left recursion", endless],
-    ["a byte that no token has", unspeakable],
-  ] as const)("%s ends its request alone", async (_what, bad) => {
+    ["left recursion", endless, "bad_plan", "recurs on the left"],
+    ["left recursion behind a rule that may be empty", endlessBehindNothing, "bad_plan", "recurs on the left"],
+    ["a byte that no token has", unspeakable, "internal", "sampling failed"],
+    ["no text at all", [[]], "internal", "sampling failed"],
+    ["a byte that can be read in a million ways", ambiguous, "grammar_too_ambiguous", "cannot be followed"],
+  ] as const)("%s ends its request alone", async (_what, bad, code, reason) => {
     const world = worldOf();
-    world.engine.submit(submitPlan("b", parts, { params: { maxTokens: 5, grammar: bad } }));
+    world.engine.submit(
+      submitPlan("b", parts, { params: { maxTokens: 5, grammar: { symbols: grammarSymbols(bad) } } }),
+    );
     expect(JSON.parse(await textIn(world))).toBeObject();
-    expect(world.failedOf("b")?.message).toContain("sampling failed");
+    expect(world.failedOf("b")?.code).toBe(code);
+    expect(world.failedOf("b")?.message).toContain(reason);
   });
 });

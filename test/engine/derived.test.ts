@@ -125,6 +125,54 @@ describe("evicting a span", () => {
     expect(new Set(world.engine.residentKeys())).toEqual(left);
   });
 
+  for (const positions of ["deferred", "relocate"] as const) {
+    test(`one owner's alone: its chains over a corpus go, the corpus and all others' stay (${positions})`, async () => {
+      const world = new TinyWorld({ shape, positions });
+      const [corpus, own] = ["Y29ycHVz", "b3duZXI="] as CacheSalt[];
+      const runs = makeRuns({ ...parts, salt: corpus }, true);
+      const root = runs[1]?.rootKey as BlockKey;
+      const [alone] = makeRuns({ question: countUp(90, 12), salt: own }, true);
+      if (alone === undefined) throw new Error("no run");
+      const ownerOf = (number: number) => ({
+        owners: [{ number: 9 }, { number }],
+        ofRun: Uint16Array.from(runs, ({ kind }) => (kind === "span" ? 0 : 1)),
+      });
+      // The same fragments, asked by two tenants: their own chains have roots of their own.
+      const others = runs.map((run, index) => {
+        if (run.kind === "span") return run;
+        const rootKey = foldSpan(run.rootKey, root);
+        const isOpen = index === runs.length - 1;
+        return { ...run, rootKey, blockKeys: runBlockKeys(rootKey, run.tokenIds, blockTokens, !isOpen) };
+      });
+      world.engine.submit({ ...submitRuns("kept", runs, long), owners: ownerOf(1) });
+      world.engine.submit({ ...submitRuns("revoked", others, long), owners: ownerOf(2) });
+      const aloneOwners = { owners: [{ number: 2 }], ofRun: Uint16Array.of(0) };
+      world.engine.submit({ ...submitRuns("alone", [alone], long), owners: aloneOwners });
+      await world.settle();
+      const before = world.engine.residentKeys();
+      world.engine.evict([root], 2);
+      const left = new Set(world.engine.residentKeys());
+      for (const key of keysOf(others, [3])) expect(left.has(key)).toBe(false);
+      for (const key of [...keysOf(runs, [0, 1, 2, 3]), ...alone.blockKeys]) expect(left.has(key)).toBe(true);
+      // Of the revoked answer also what was generated.
+      expect(before.length - left.size).toBeGreaterThan(keysOf(others, [3]).length);
+    });
+  }
+
+  for (let steps = 0; steps < 8; steps++) {
+    test(`after ${steps} steps, of one owner alone: its request stores nothing more, the other's goes on`, async () => {
+      const world = new TinyWorld({ shape, limits: { stepTokens: 6 } });
+      const runs = makeRuns({ spans: [countUp(20, 6)], question: countUp(60, 9) }, true);
+      const owners = { owners: [{ number: 9 }, { number: 2 }], ofRun: Uint16Array.of(0, 1) };
+      world.engine.submit({ ...submitRuns("r", runs, long), owners });
+      for (let i = 0; i < steps; i++) await world.step();
+      world.engine.evict([runs[0]?.rootKey as BlockKey], 2);
+      await world.settle();
+      expect(world.finishedOf("r").reason).toBe("length");
+      expect(new Set(world.engine.residentKeys())).toEqual(new Set(keysOf(runs, [0])));
+    });
+  }
+
   test("a root key stands for what is being computed of its chains", async () => {
     const world = new TinyWorld({ shape, limits: { stepTokens: 6 } });
     const runs = makeRuns({ question: countUp(1, 3) }, true);

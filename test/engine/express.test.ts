@@ -15,11 +15,17 @@ function rowCounts(batch: Batch): number[] {
 class SharedWorld extends TinyWorld {
   readonly steps: number[][];
 
-  constructor(prefillTokensBesideDecodes = 16) {
+  constructor(prefillTokensBesideDecodes = 16, rowCostTokens = Number.POSITIVE_INFINITY) {
     const steps: number[][] = [];
     super({
-      shape: { blockCount: 256 },
-      limits: { maxRunningRequests: 32, maxWaitingRequests: 64, stepTokens: 64, prefillTokensBesideDecodes },
+      shape: { blockCount: 256, contextTokens: 2_048 },
+      limits: {
+        maxRunningRequests: 32,
+        maxWaitingRequests: 64,
+        stepTokens: 64,
+        prefillTokensBesideDecodes,
+        rowCostTokens,
+      },
       onForward: (batch) => void steps.push(rowCounts(batch)),
     });
     this.steps = steps;
@@ -115,5 +121,64 @@ describe("a tenant with one request beside one with many", () => {
     expect(await flood(75)).toBe(8);
     world.nowMs += 60_000;
     expect(await flood(85)).toBe(64);
+  });
+});
+
+describe("a stream beside another tenant's long prompt", () => {
+  const streaming = async (world: SharedWorld): Promise<void> => {
+    world.ask(light, "x", 5, 60);
+    await world.step();
+    world.ask(busy, "A", 400, 1);
+    await world.step();
+    world.steps.length = 0;
+  };
+
+  test("has steps of its own between those with rows of the prompt, which get half of what there is", async () => {
+    const world = new SharedWorld();
+    await streaming(world);
+    for (let step = 0; step < 6; step++) await world.step();
+    // A step with 8 of 16 rows is followed by two of the stream's alone.
+    expect(world.steps).toEqual([[1], [1], [1, 8], [1], [1], [1, 8]]);
+    await world.settle();
+    expect(world.finishedOf("A").usage.completionTokens).toBe(1);
+  });
+
+  test("of its own tenant's shares every step", async () => {
+    const world = new SharedWorld();
+    world.ask(light, "x", 5, 60);
+    await world.step();
+    world.ask(light, "A", 400, 1);
+    world.steps.length = 0;
+    for (let step = 0; step < 3; step++) await world.step();
+    expect(world.steps).toEqual([
+      [1, 16],
+      [1, 16],
+      [1, 16],
+    ]);
+  });
+
+  test("waits for fewer rows the more they read, and never for the end of a prompt that gets none", async () => {
+    const world = new SharedWorld(64, 16);
+    await streaming(world);
+    const rows: number[] = [];
+    while (world.messages.every((message) => message.type !== "finished")) {
+      const step = (await world.step1()) ?? [];
+      if (step.length > 1) rows.push(step[1] ?? 0);
+    }
+    expect(rows[0]).toBeGreaterThan(rows.at(-1) ?? 0);
+    expect(rows.every((count, index) => index === 0 || count <= (rows[index - 1] ?? 0))).toBe(true);
+    expect(Math.min(...rows)).toBeGreaterThanOrEqual(1);
+    await world.settle();
+    expect(world.finishedOf("A").usage.completionTokens).toBe(1);
+  });
+
+  test("many of them do not keep it from its steps", async () => {
+    const world = new SharedWorld();
+    for (let owner = 10; owner < 19; owner++) world.ask(owner, String.fromCharCode(60 + owner), 5, 60);
+    for (let step = 0; step < 4; step++) await world.step();
+    world.ask(busy, "z", 400, 1);
+    world.steps.length = 0;
+    for (let step = 0; step < 3; step++) await world.step();
+    expect(world.steps.map((rows) => rows.length)).toEqual([10, 10, 10]);
   });
 });

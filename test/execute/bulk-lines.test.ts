@@ -22,7 +22,7 @@ describe("lines of a bulk body", () => {
       ["4", 1],
       ["5", 2],
     ]);
-    expect(lines.map(({ query: parsed }) => (parsed instanceof Error ? "error" : parsed.kind))).toEqual([
+    expect(lines.map(({ query: parsed }) => (parsed instanceof Error ? "error" : parsed().kind))).toEqual([
       "generate",
       "generate",
       "message",

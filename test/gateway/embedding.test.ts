@@ -8,6 +8,7 @@ import { EmbedderError, type EmbeddingService, openEmbedding } from "../../gatew
 import { readModelText } from "../../gateway/lower/model-text.ts";
 import { TextTokenizer } from "../../gateway/lower/tokenizer.ts";
 import { writeTinyEmbeddingModel } from "../support/tiny-onnx.ts";
+import { turnsDuring } from "../support/turns.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "spangate-embedding-"));
 const tokenizer = new TextTokenizer(readModelText(demoModelFolder), { cacheChars: 1_000 });
@@ -42,12 +43,23 @@ describe("a sentence-embedding model", () => {
     expect(both?.[1]).toBeCloseTo(2 / norm, 6);
     expect([...(one ?? [])]).toEqual([0, 1]);
     expect([...(bread ?? [])]).toEqual([-1, 0]);
-    expect([...service.encode("whale")]).toEqual([2, 4, 3]);
+    expect([...(await service.encode("whale"))]).toEqual([2, 4, 3]);
   });
 
   test("what is too long loses its end", async () => {
     const [long] = await open(tiny).embed([`${"whale ".repeat(14)}${"shark ".repeat(50)}`], "plain");
     expect([...(long ?? [])]).toEqual([1, 0]);
+  });
+
+  test("a long text is encoded in slices, with the special tokens around it once", async () => {
+    const service = open(tiny);
+    const text = "whale shark, ".repeat(4_000);
+    const short = [...(await service.encode("whale shark, "))];
+    const expected = [2, ...Array.from({ length: 4_000 }, () => short.slice(1, -1)).flat(), 3];
+    const { result, turns } = await turnsDuring(() => service.encode(text));
+    expect([...result]).toEqual(expected);
+    expect(turns).toBeGreaterThan(4);
+    expect([...(await service.encode(text, "document", 16))]).toEqual([...expected.slice(0, 15), 3]);
   });
 
   test("prompts for queries and documents", async () => {

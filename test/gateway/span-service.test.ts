@@ -1,6 +1,9 @@
 import { describe, expect, test } from "bun:test";
 import { limits } from "../../gateway/config.ts";
+import type { PrepareFacts } from "../../gateway/corpus/ports.ts";
+import { ApiError } from "../../gateway/errors.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
+import type { TenantMeter } from "../../gateway/metered.ts";
 import { SpanService } from "../../gateway/span-service.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { fakeLinks } from "../dispatch/fake-link.ts";
@@ -9,7 +12,7 @@ import { models, textSide } from "../lower/models.ts";
 
 const fragment = (id: string, words: number) => ({ id, text: `${id} ${"the ".repeat(words)}`, salt });
 
-function service(devices = ["cpu", "cpu"]) {
+function service(devices = ["cpu", "cpu"], meter?: TenantMeter) {
   const links = fakeLinks();
   const rig = makeRig(links.openLink, devices);
   rig.supervisor.start(rig.dispatcher);
@@ -19,6 +22,7 @@ function service(devices = ["cpu", "cpu"]) {
     modelReady: () => rig.supervisor.firstReady(),
     kvQuotaBytesOf: (tenantId) => (tenantId === "bounded" ? 10 * fakeCard.kvBytesPerBlock : undefined),
     lowererFor: () => lowerer,
+    ...(meter === undefined ? {} : { meter }),
   });
   const tick = () => links.processes.forEach((process) => void process.core.tick());
   const timer = setInterval(tick, 0);
@@ -36,6 +40,30 @@ async function prepare(
 }
 
 describe("preparing", () => {
+  test("for a tenant waits while it has no tokens, and counts what was computed", async () => {
+    let open = false;
+    const spent: (readonly [string, number])[] = [];
+    using rig = service(["cpu"], {
+      requireTokens: () => {
+        if (!open) throw new ApiError("rate_limited", { retryAfterS: 7 });
+      },
+      spend: (tenantId, tokens) => void spent.push([tenantId, tokens]),
+    });
+    for (const process of rig.processes) process.ready();
+    const run = async (facts: PrepareFacts): Promise<void> => {
+      const signal = new AbortController().signal;
+      for await (const _ of rig.spans.prepareSpans([fragment("a", 10)], signal, facts));
+    };
+    await expect(run({ tenantId: "t" })).rejects.toMatchObject({ code: "rate_limited", retryAfterS: 7 });
+    expect(rig.processes[0]?.submits).toEqual([]);
+    await run({ tenantId: "t", mayWait: false });
+    open = true;
+    await run({ tenantId: "t" });
+    await run({});
+    expect(spent.map(([tenantId]) => tenantId)).toEqual(["t", "t"]);
+    for (const [, tokens] of spent) expect(tokens).toBeGreaterThan(10);
+  });
+
   test("waits for a model, works in groups, and puts fragments on every worker that has room", async () => {
     using rig = service();
     const fragments = Array.from({ length: limits.prepareSpans + 3 }, (_, index) => fragment(`f${index}`, 10));
@@ -92,7 +120,7 @@ describe("preparing", () => {
     const spanKey = blockKeys.at(-1) ?? rootKey;
     expect(rig.spans.residentWorkers(spanKey)).toEqual([0, 1]);
     expect(rig.spans.residentWorkers(spanKey)).toContain(span?.worker ?? -1);
-    rig.spans.evict(blockKeys);
+    rig.spans.evict(blockKeys, fragment("a", 10).salt);
     expect(rig.spans.residentWorkers(spanKey)).toEqual([]);
   });
 

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
 import type { ByteGrammar, VocabularyBytes } from "../../worker/contract/grammar.ts";
 import { GrammarConstraint } from "../../worker/sample/constraint.ts";
+import { GrammarMasks } from "../../worker/sample/grammar-masks.ts";
 import { TokenTrie } from "../../worker/sample/token-trie.ts";
 
 const encoder = new TextEncoder();
@@ -64,7 +65,7 @@ export class Adversary {
   }
 
   constraint(grammar: ByteGrammar): GrammarConstraint {
-    return new GrammarConstraint(grammar, this.#trie, this.#vocabSize, [this.#endTokenId]);
+    return new GrammarConstraint(new GrammarMasks(grammar, this.#trie, this.#vocabSize), [this.#endTokenId]);
   }
 
   /** What may come next. */

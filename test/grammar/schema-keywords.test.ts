@@ -2,8 +2,8 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { Ajv } from "ajv";
 import fc from "fast-check";
-import { schemaGrammar } from "../../gateway/grammar/json-schema.ts";
 import { Adversary, byteTokens, vocabularyOf } from "./adversary.ts";
+import { schemaGrammar } from "./compile.ts";
 import { bound, ranges } from "./ranges.ts";
 
 setDefaultTimeout(60_000);

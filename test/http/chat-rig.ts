@@ -23,6 +23,9 @@ import { Metrics } from "../../gateway/metrics.ts";
 import { Pipeline } from "../../gateway/pipeline.ts";
 import type { Principal, Scope } from "../../gateway/principal.ts";
 import { StoredResponses } from "../../gateway/stored-responses.ts";
+import { TenantStorage } from "../../gateway/tenant/storage.ts";
+import { openThreads } from "../../gateway/threads/open.ts";
+import { type CompileElsewhere, compileIn, Grammars } from "../../gateway/tools/grammars.ts";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { type FakeProcess, fakeLinks } from "../dispatch/fake-link.ts";
@@ -71,7 +74,13 @@ export interface ChatRigOptions {
   readonly model?: ModelText;
   /** What the model answers, control tokens in it as such; absent: the prompt's last run. */
   readonly answer?: () => string;
+  /** Of stored responses; absent: three. */
+  readonly retention?: { readonly rows?: number; readonly bytes?: number };
+  readonly compileElsewhere?: CompileElsewhere;
 }
+
+/** Shared by all rigs; a thread without work keeps no test from its end. */
+const threads = openThreads();
 
 export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, ...other }: ChatRigOptions = {}) {
   const { processes, openLink } = fakeLinks();
@@ -104,6 +113,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
       lowerers.set(card.digest, lowerer);
       return lowerer;
     },
+    grammars: new Grammars(other.compileElsewhere ?? compileIn(threads)),
     cacheSalt: (tenantId, subdivision) => btoa(`${tenantId}/${subdivision ?? ""}`) as CacheSalt,
     retrieve: (_tenantId, query, search) => {
       queries.push(query);
@@ -116,9 +126,16 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   });
   const limiter = new ConcurrencyLimiter(requestsPerTenant);
   const log = () => undefined;
-  const state = { draining: false, nowMs: Date.now() };
+  const state = { draining: false, nowMs: Date.now(), storageBytes: null as number | null };
   const compared = new ComparedPrompts(1_000);
-  const stored = new StoredResponses(tenantsDb(), { perTenant: 3, keepMs: 60_000, nowMs: () => state.nowMs });
+  const retention = { rows: 3, bytes: 2 ** 30, ...other.retention };
+  const db = tenantsDb();
+  const storage = new TenantStorage(db, {
+    disk: { availableBytes: () => 2 ** 40, availableForSmall: () => 2 ** 40 },
+    limitOf: () => state.storageBytes,
+    defaultBytes: undefined,
+  });
+  const stored = new StoredResponses(db, { retention, keepMs: 60_000, nowMs: () => state.nowMs, log, storage });
   const chat = { pipeline, tokenBytes, limiter, metrics, filters: z.unknown(), nowMs: Date.now, log, stored, compared };
   const app = createApp({
     authenticator: { authenticate: (apiKey) => principals[apiKey] },
@@ -132,7 +149,19 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     log,
   });
   const submits = (): readonly SubmitMessage[] => processes.flatMap((process) => process.submits);
-  return { app, processes, limiter, used, queries, submits, state, text: { ...text, tokenBytes }, ...workers };
+  return {
+    app,
+    db,
+    stored,
+    processes,
+    limiter,
+    used,
+    queries,
+    submits,
+    state,
+    text: { ...text, tokenBytes },
+    ...workers,
+  };
 }
 
 export type ChatRig = ReturnType<typeof chatRig>;

@@ -12,6 +12,7 @@ import { Metrics } from "../../gateway/metrics.ts";
 import type { Principal } from "../../gateway/principal.ts";
 import { RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 import { createWorld, type World } from "../corpus/world.ts";
+import { turnsDuring } from "../support/turns.ts";
 import { call } from "./store-app.ts";
 
 /** A word is a token; a text's vector counts its letters a, b and c. */
@@ -31,7 +32,7 @@ let failing = false;
 
 const embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens"> = {
   card: () => Promise.resolve(card),
-  encode: (text, role, maxTokens) => {
+  encode: async (text, role, maxTokens) => {
     const sequence = words(text).slice(0, maxTokens);
     if (role !== undefined) ranked.set(sequence, text);
     return sequence;
@@ -111,6 +112,24 @@ describe("embeddings", () => {
     expect((await embed({ dimensions: 3, user: "u" })).status).toBe(200);
   });
 
+  test("a long list is whole, in order, written in turns with other work", async () => {
+    const input = Array.from({ length: 1_000 }, (_, index) => [(index % 9) + 1]);
+    const { result: text, turns } = await turnsDuring(async () => {
+      const response = await app.request("/v1/embeddings", {
+        method: "POST",
+        headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
+        body: JSON.stringify({ model: "letters", input }),
+      });
+      expect(response.headers.get("content-type")).toContain("application/json");
+      return await response.text();
+    });
+    expect(turns).toBeGreaterThan(12);
+    const answer = JSON.parse(text) as { data: { index: number; embedding: number[] }[] };
+    expect(answer.data.map(({ embedding: [first] }) => first)).toEqual(input.flat());
+    expect(answer.data.map(({ index }) => index)).toEqual(input.keys().toArray());
+    expect(answer).toMatchObject({ object: "list", model: "letters", usage: { prompt_tokens: 1_000 } });
+  });
+
   test("refuses what it cannot do, by name", async () => {
     const invalid = (param: string, code = "invalid_value") => ({ status: 400, code, param });
     expect(errorOf(await embed({ dimensions: 2 }))).toEqual(invalid("dimensions"));
@@ -165,7 +184,13 @@ describe("rerank", () => {
 });
 
 describe("tokens", () => {
-  const unlimited = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null, kvBytes: null };
+  const unlimited = {
+    requestsPerMinute: null,
+    tokensPerMinute: null,
+    concurrency: null,
+    kvBytes: null,
+    storageBytes: null,
+  };
   const counted = (name: string): number =>
     Number(new RegExp(`^${name} (\\d+)$`, "m").exec(metrics.render())?.[1] ?? 0);
 

@@ -37,6 +37,7 @@ describe("a grant", () => {
     expect(it.world.corpus.readFragments(friend.id, [fragment])[0]).toBeDefined();
 
     expect((await grants(owner.key, "DELETE", `/${friend.id}`)).body).toMatchObject({ id: friend.id, deleted: true });
+    expect(it.world.spans.evictedDerived.map(([, tenantId]) => tenantId)).toEqual([friend.id]);
     const revoked = await search(friend.key);
     const unknown = await search(friend.key, newId("corpus"));
     expect([revoked.status, revoked.body]).toEqual([404, unknown.body]);

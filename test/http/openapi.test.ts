@@ -10,6 +10,7 @@ import { descriptions } from "../../gateway/http/descriptions.ts";
 import type { JsonObject, OpenApiDocument } from "../../gateway/http/openapi.ts";
 import { openApiDocument } from "../../gateway/http/openapi.ts";
 import { type RunningServer, startServer } from "../../gateway/server.ts";
+import { turnsDuring } from "../support/turns.ts";
 import { call, createStoreApp, upload } from "./store-app.ts";
 
 const fakeWorker = join(import.meta.dir, "..", "dispatch", "fake-worker.ts");
@@ -113,14 +114,25 @@ describe("the whole server's description", () => {
   });
 });
 
-test("a schema that holds itself is described by references", () => {
+test("a schema that holds itself is described by references", async () => {
   const tree: z.ZodType = z.strictObject({ value: z.string(), left: z.lazy(() => tree).optional() });
   const about = { summary: "Grows <b>trees</b>.", body: tree, answer: tree };
-  const document = openApiDocument([{ method: "POST", path: "/trees/:id{[0-9]+}", scope: "inference", about }], "1");
+  const document = await openApiDocument(
+    [{ method: "POST", path: "/trees/:id{[0-9]+}", scope: "inference", count: "request", about }],
+    "1",
+  );
   expect(Object.keys(document.paths)).toEqual(["/trees/{id}"]);
   expect(Object.keys(document.components.schemas ?? {})).toEqual(["Error", "post_trees_id.body"]);
   const references = new Set(referencesIn(document));
   expect(references).toContain("#/components/schemas/post_trees_id.body");
+});
+
+test("the description of all routes is made in turns with other work", async () => {
+  const about = { summary: "", body: z.strictObject({ value: z.string() }) };
+  const route = { method: "POST", scope: "inference", count: "request", about } as const;
+  const routes = Array.from({ length: 20 }, (_, index) => ({ ...route, path: `/r${index}` as const }));
+  const { turns } = await turnsDuring(() => openApiDocument(routes, "1"));
+  expect(turns).toBeGreaterThan(15);
 });
 
 test("answers are as described", async () => {

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import { turnsDuring } from "../support/turns.ts";
 import { ask, post, queryRig, readyRig, refusalOf } from "./query-rig.ts";
 
 const user = (text: string) => ({ user: text });
@@ -183,4 +184,14 @@ describe("explain", () => {
     expect(steps.length).toBeGreaterThan(0);
     expect((await ask(rig, wide)).spangate.generates.length).toBe(plan.length);
   });
+});
+
+test("a query at its limits is explained in turns with other work", async () => {
+  const rig = await readyRig();
+  const children = Array.from({ length: 400 }, (_, index) => g(user(`q${index}`)));
+  const { result, turns } = await turnsDuring(() => explain(rig, { plus: children }));
+  const { plan, steps } = result;
+  expect(plan.length + steps.length).toBeGreaterThanOrEqual(2);
+  // One for each plan at least, and for each pass, print and drawing.
+  expect(turns).toBeGreaterThan(plan.length + 8);
 });

@@ -123,15 +123,18 @@ describe("requests at the same time", () => {
   });
 });
 
-test("whatever takes a key that may run inference counts, where it computes", async () => {
-  const limiter = new RateLimiter(10, () => 1_000);
+describe("what counts", () => {
   const limits = { ...none, requestsPerMinute: 1 };
+  const limiter = new RateLimiter(10, () => 1_000);
   const app = createApp({
-    authenticator: { authenticate: () => ({ keyId: "k", tenantId: "t", scopes: new Set<Scope>(["inference"]) }) },
+    authenticator: { authenticate: () => ({ keyId: "k", tenantId: "t", scopes: new Set<Scope>(["corpus:read"]) }) },
     rateLimits: { limiter, ownersOf: () => [{ id: "t", kind: "tenant", limits }] },
     routes: [
-      (it) => declare(it, "POST", "/either", ["inference", "corpus:prepare"], (context) => context.text("ok")),
-      (it) => declare(it, "GET", "/look", "inference", (context) => context.text("ok")),
+      (it) => declare(it, "POST", "/v1/search", "corpus:read", (context) => context.text("ok")),
+      (it) => declare(it, "GET", "/v1/files", "corpus:read", (context) => context.text("ok")),
+      (it) => declare(it, "GET", "/v1/files/:file_id", "corpus:read", (context) => context.text("ok")),
+      (it) => declare(it, "DELETE", "/v1/files/:file_id", "corpus:read", (context) => context.text("ok")),
+      (it) => declare(it, "POST", "/v1/batches/:id/cancel", "corpus:read", (context) => context.text("ok")),
       (it) => declare(it, "POST", "/open", "public", (context) => context.text("ok")),
     ],
     metrics: new Metrics(),
@@ -139,12 +142,18 @@ test("whatever takes a key that may run inference counts, where it computes", as
   });
   const call = async (method: string, path: string) =>
     (await app.request(path, { method, headers: { authorization: "Bearer k" } })).status;
-  expect([await call("POST", "/open"), await call("GET", "/look"), await call("POST", "/either")]).toEqual([
-    ...[200, 200, 200],
-  ]);
-  expect([await call("POST", "/either"), await call("GET", "/look"), await call("POST", "/open")]).toEqual([
-    ...[429, 200, 200],
-  ]);
+
+  test("whatever computes, writes or lists is a request; looks have a limit of their own, and what ends work has none", async () => {
+    expect(await call("POST", "/v1/search")).toBe(200);
+    expect([await call("POST", "/v1/search"), await call("GET", "/v1/files")]).toEqual([429, 429]);
+    for (let round = 0; round < 700; round++) {
+      expect(await call("GET", "/v1/files/a")).toBe(round < 600 ? 200 : 429);
+      expect(await call("DELETE", "/v1/files/a")).toBe(200);
+      expect(await call("POST", "/v1/batches/a/cancel")).toBe(200);
+      expect(await call("POST", "/open")).toBe(200);
+    }
+    expect(limiter.running("t")).toBe(0);
+  });
 });
 
 test("durations as OpenAI's servers write them", () => {

@@ -59,3 +59,25 @@ test("store: false leaves nothing", async () => {
   const headers = { authorization: "Bearer key-a" };
   expect((await app.request(`${path}/${id}`, { headers })).status).toBe(404);
 });
+
+interface Found {
+  readonly output: readonly { readonly results?: readonly { readonly text?: string }[] }[];
+}
+
+test("a line of a batch tells what was found without its text, which its file would keep", async () => {
+  const { app } = chatRig();
+  const body = {
+    ...question,
+    tools: [{ type: "file_search", vector_store_ids: ["vs_1"] }],
+    include: ["file_search_call.results"],
+  };
+  const principal = { keyId: "k1", tenantId: "tenant_a", scopes: new Set(["inference" as const]) };
+  const headers = { "content-type": "application/json" };
+  const request = new Request(`http://batch${path}`, { method: "POST", headers, body: JSON.stringify(body) });
+  const line = (await (await app.fetch(request, { batch: { principal, requestId: "req_1" } })).json()) as Found;
+  const { output } = (await send(app, body)) as unknown as Found;
+  const results = output[0]?.results ?? [];
+  expect(results.every(({ text }) => typeof text === "string")).toBe(true);
+  expect(line.output[0]?.results).toEqual(results.map(({ text: _, ...rest }) => rest));
+  expect(results.length).toBeGreaterThan(0);
+});

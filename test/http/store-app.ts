@@ -26,6 +26,8 @@ export interface StoreApp {
   readonly usage: UsageLedger;
   /** Level and message of each line. */
   readonly logged: readonly string[];
+  /** Tenants whose batches were to look at what they still have. */
+  readonly rechecked: readonly string[];
   /** A tenant and a key of it. */
   tenant(name: string, ...scopes: Scope[]): { readonly id: `tenant_${string}`; readonly key: string };
 }
@@ -44,7 +46,8 @@ export function createStoreApp(): StoreApp {
   const world = createWorld();
   const { tenants, corpus } = world;
   const logged: string[] = [];
-  const records = openRecords(world.db, () => undefined);
+  const rechecked: string[] = [];
+  const records = openRecords(world.db, world.storage, () => undefined);
   const uploads = new ConcurrencyLimiter(2);
   const app = createApp({
     authenticator: tenants.apiKeys,
@@ -55,8 +58,12 @@ export function createStoreApp(): StoreApp {
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(2) }),
-      (it) => addTenantRoutes(it, { tenants, corpus }),
-      (it) => addLimitRoutes(it, tenants),
+      (it) =>
+        addTenantRoutes(it, {
+          ...{ tenants, corpus, stored: records.stored },
+          batches: { recheck: (id) => void rechecked.push(id) },
+        }),
+      (it) => addLimitRoutes(it, tenants, world.storage),
       records.addRoutes,
     ],
     translateError: (thrown) =>
@@ -74,6 +81,7 @@ export function createStoreApp(): StoreApp {
     adminKey,
     usage: records.usage,
     logged,
+    rechecked,
     tenant: (name, ...scopes) => {
       const { id } = tenants.create(name);
       const all: Scope[] = ["inference", "corpus:read", "corpus:write", "corpus:prepare", "tenant:admin"];

@@ -16,7 +16,14 @@ beforeEach(() => {
   const { tenants, corpus } = world;
   app = createApp({
     authenticator: tenants.apiKeys,
-    routes: [(it) => addTenantRoutes(it, { tenants, corpus }), (it) => addLimitRoutes(it, tenants)],
+    routes: [
+      (it) =>
+        addTenantRoutes(it, {
+          ...{ tenants, corpus, stored: { wake: () => undefined } },
+          batches: { recheck: () => undefined },
+        }),
+      (it) => addLimitRoutes(it, tenants, world.storage),
+    ],
     metrics: new Metrics(),
     log: () => undefined,
   });
@@ -41,11 +48,20 @@ describe("limits of a tenant and of a key", () => {
     const { id, keyId } = await tenantWithKey("a", "inference");
     const path = `/admin/v1/tenants/${id}/limits`;
     const unset = { requests_per_minute: null, tokens_per_minute: null, concurrency: null };
-    const none = { status: 200, body: { id, object: "tenant.limits", ...unset, kv_bytes: null } };
+    const nothing = { files: 0, uploads: 0, texts: 0, responses: 0, batches: 0 };
+    const storage = (limit_bytes: number) => ({ limit_bytes, used_bytes: 0, ...nothing });
+    const own = { kv_bytes: null, storage_bytes: null, storage: storage(2 ** 39) };
+    const none = { status: 200, body: { id, object: "tenant.limits", ...unset, ...own } };
     expect(await call("GET", path)).toEqual(none);
     expect(world.tenants.limits.kvBytesOf(id)).toBeUndefined();
-    const wanted = { requests_per_minute: 60, tokens_per_minute: 100_000, concurrency: 4, kv_bytes: 1_048_576 };
-    const answer = { status: 200, body: { id, object: "tenant.limits", ...wanted } };
+    const wanted = {
+      requests_per_minute: 60,
+      tokens_per_minute: 100_000,
+      concurrency: 4,
+      kv_bytes: 1_048_576,
+      storage_bytes: 7,
+    };
+    const answer = { status: 200, body: { id, object: "tenant.limits", ...wanted, storage: storage(7) } };
     expect(await call("PUT", path, wanted)).toEqual(answer);
     expect(await call("GET", path)).toEqual(answer);
     expect(await call("PUT", `/admin/v1/keys/${keyId}/limits`, { concurrency: 2 })).toEqual({
@@ -81,7 +97,7 @@ describe("limits of a tenant and of a key", () => {
 
   test("what is no limit is refused by name", async () => {
     const { id } = await tenantWithKey("a", "inference");
-    for (const field of ["requests_per_minute", "tokens_per_minute", "concurrency", "kv_bytes"]) {
+    for (const field of ["requests_per_minute", "tokens_per_minute", "concurrency", "kv_bytes", "storage_bytes"]) {
       for (const value of [0, -1, 1.5, "10", 1e15, true]) {
         const { status, body } = await call("PUT", `/admin/v1/tenants/${id}/limits`, { [field]: value });
         expect({ status, error: body.error }).toMatchObject({ status: 400, error: { param: field } });

@@ -1,4 +1,5 @@
 import { describe, expect, spyOn, test } from "bun:test";
+import { turnsDuring } from "../support/turns.ts";
 import { models } from "./models.ts";
 import {
   behind,
@@ -62,15 +63,7 @@ test("more spans than a plan may have are refused before one of them is encoded"
 test("many short texts leave turns to other work", async () => {
   const { lowerer, tokenizer } = lowererOf(models.chatml);
   const texts = Array.from({ length: 1_000 }, (_, index) => user(`${index}`));
-  let turns = 0;
-  let isWarm = false;
-  const count = (): void => {
-    turns += 1;
-    if (!isWarm) setImmediate(count);
-  };
-  setImmediate(count);
-  await lowerer.warm(g(plus(...texts)), contextOf(tokenizer));
-  isWarm = true;
+  const { turns } = await turnsDuring(() => lowerer.warm(g(plus(...texts)), contextOf(tokenizer)));
   expect(turns).toBeGreaterThan(4);
 });
 

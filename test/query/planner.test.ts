@@ -1,6 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { type FragmentUse, planOrder, simulateOrder } from "../../gateway/query/planner.ts";
+import {
+  FragmentTable,
+  type FragmentUse,
+  planningSteps,
+  planOrder,
+  simulateOrder,
+} from "../../gateway/query/planner.ts";
 import { drawQueries, paperOrder, reuseDistances } from "../bench/support/reuse-order.ts";
 
 type Queries = readonly (readonly FragmentUse[])[];
@@ -133,4 +139,17 @@ describe("workloads with a pool of a tenth of the fragments", () => {
     expect(missed(queries, ingestionOf(queries), capacityTokens) / ours).toBeGreaterThan(factor);
     expect(missed(queries, paperOrder(queries), capacityTokens) / ours).toBeGreaterThan(overPaper);
   });
+});
+
+test("planning has a step for each query and each fragment at least, so that others have their turn between them", () => {
+  const queries = Array.from({ length: 50 }, (_, index) => [
+    { key: `shared ${index % 5}`, tokens: 16 },
+    { key: `own ${index}`, tokens: 16 },
+  ]);
+  const steps = planningSteps(FragmentTable.of(queries), 64);
+  let count = 0;
+  let step = steps.next();
+  for (; step.done !== true; step = steps.next()) count += 1;
+  expect(count).toBeGreaterThanOrEqual(queries.length + 55);
+  expect(step.value).toEqual(planOrder(queries, 64));
 });

@@ -4,7 +4,7 @@ import fc from "fast-check";
 import { childrenOf, type Query } from "../../gateway/query/ir.ts";
 import { checkLegal } from "../../gateway/query/legality.ts";
 import { printQuery } from "../../gateway/query/print.ts";
-import { maxSteps, rewrite } from "../../gateway/query/rewrite.ts";
+import { maxSteps, rewrite, rewriteInSteps } from "../../gateway/query/rewrite.ts";
 import { ruleOn } from "../../gateway/query/rules/rule.ts";
 import { g, out, treeOf, user } from "./nodes.ts";
 import { treeArbitrary } from "./trees.ts";
@@ -217,4 +217,32 @@ describe("bounds", () => {
     visit(rewrite(query).query);
     expect(nodes.size).toBeLessThan(5_000);
   });
+});
+
+test("a rewriting that is done in steps ends with the same query, after a step for each pass and check", () => {
+  const query = treeOf(g({ seq: [a, { seq: [b, { plus: [g(a), g(c)] }] }] }));
+  let passes = 0;
+  const afterPass = () => {
+    passes += 1;
+  };
+  const inSteps = rewriteInSteps(query, { afterPass });
+  let steps = 0;
+  for (let next = inSteps.next(); ; next = inSteps.next(), steps++) {
+    if (!next.done) continue;
+    expect(printQuery(next.value.query)).toEqual(printQuery(rewrite(query).query));
+    break;
+  }
+  // Each phase has a pass that changes nothing, and a check behind it; one more is before both.
+  expect(steps).toBe(passes + 5);
+});
+
+test("a wide query is rewritten a few nodes at a time", () => {
+  const wide = treeOf(g({ plus: Array.from({ length: 1_000 }, (_, at) => g({ user: `${at}` })) }));
+  let passes = 0;
+  const afterPass = () => {
+    passes += 1;
+  };
+  const steps = [...rewriteInSteps(wide, { afterPass })].length;
+  // A pass visits each generate and its message; the two that change nothing are not told.
+  expect(steps).toBeGreaterThan(((passes + 2) * 2_000) / 128);
 });

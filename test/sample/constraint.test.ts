@@ -1,7 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { type ByteGrammar, byteRange, firstRuleSymbol } from "../../worker/contract/grammar.ts";
+import { type ByteGrammar, byteRange, firstRuleSymbol, grammarSymbols } from "../../worker/contract/grammar.ts";
 import { GrammarConstraint } from "../../worker/sample/constraint.ts";
+import { GrammarMasks, grammarLimits } from "../../worker/sample/grammar-masks.ts";
 import { TokenTrie } from "../../worker/sample/token-trie.ts";
 import { vocabularyOf } from "../grammar/adversary.ts";
 
@@ -9,11 +10,11 @@ const byte = (char: string): number => byteRange(char.charCodeAt(0), char.charCo
 const nested = firstRuleSymbol;
 /** (…(x)…) of any depth; or a, then any number of b. */
 const grammar: ByteGrammar = {
-  rules: [
+  symbols: grammarSymbols([
     [[nested + 1], [byte("a"), nested + 2]],
     [[byte("("), nested + 1, byte(")")], [byte("x")]],
     [[], [byte("b"), nested + 2]],
-  ],
+  ]),
 };
 const language = /^(?:ab*)$/;
 const isNested = (text: string): boolean =>
@@ -31,14 +32,15 @@ const tokenTexts = fc.array(fc.string({ unit: fc.constantFrom(..."()xab"), maxLe
 });
 
 describe("a mask", () => {
-  test.each([8_192, 0])(
-    "allows what some text of the grammar goes on with, and the end where a text is whole (%i states)",
-    (maxStates) => {
+  test.each([grammarLimits.automatonBytes, 80_000])(
+    "allows what some text of the grammar goes on with, and the end where a text is whole (%i bytes remembered)",
+    (automatonBytes) => {
       const property = fc.property(tokenTexts, fc.array(fc.nat(), { maxLength: 8 }), (texts, picks) => {
         // Token 0 ends. One character at least leads on from everywhere.
         const tokens = ["", ...texts, ..."()xab"];
         const trie = new TokenTrie(vocabularyOf(tokens));
-        const constraint = new GrammarConstraint(grammar, trie, tokens.length, [0], maxStates);
+        const limits = { ...grammarLimits, automatonBytes };
+        const constraint = new GrammarConstraint(new GrammarMasks(grammar, trie, tokens.length, limits), [0]);
         let text = "";
         for (const pick of picks) {
           const mask = constraint.mask();
@@ -60,26 +62,30 @@ describe("a mask", () => {
 
   test("takes no more memory for a text that nests ever deeper, and still knows how deep it is", () => {
     const tokens = ["", "(", "((", "x", ")"];
-    const constraint = new GrammarConstraint(grammar, new TokenTrie(vocabularyOf(tokens)), tokens.length, [0]);
+    const masks = new GrammarMasks(grammar, new TokenTrie(vocabularyOf(tokens)), tokens.length);
+    const constraint = new GrammarConstraint(masks, [0]);
     const depth = 50_000;
     let most = 0;
     for (let i = 0; i < depth; i++) {
       expect(constraint.mask()[0]).toBe(0b01110);
       constraint.accept(1);
-      most = Math.max(most, constraint.stateCount);
+      most = Math.max(most, masks.byteLength);
     }
-    expect(most).toBeLessThan(10_000);
+    expect(most).toBeLessThan(2 * grammarLimits.automatonBytes);
     constraint.accept(3);
     for (let i = 0; i < depth; i++) {
       expect(constraint.mask()[0]).toBe(0b10000);
       constraint.accept(4);
     }
     expect(constraint.mask()[0]).toBe(0b00001);
-    expect(constraint.stateCount).toBeLessThan(10_000);
+    expect(masks.byteLength).toBeLessThan(2 * grammarLimits.automatonBytes);
   }, 20_000);
 
   test("refuses a token that may not come", () => {
-    const constraint = new GrammarConstraint(grammar, new TokenTrie(vocabularyOf(["", "a", "x"])), 3, [0]);
+    const constraint = new GrammarConstraint(
+      new GrammarMasks(grammar, new TokenTrie(vocabularyOf(["", "a", "x"])), 3),
+      [0],
+    );
     constraint.accept(1);
     expect(() => constraint.accept(2)).toThrow(RangeError);
   });
@@ -87,13 +93,16 @@ describe("a mask", () => {
   test("gives up what is too ambiguous, and keeps what it keeps whole", () => {
     // Each a is read in two ways, which both go on: 2^n readings of n of them.
     const twice: ByteGrammar = {
-      rules: [
+      symbols: grammarSymbols([
         [[nested + 1, byte(".")]],
         [[byte("x")], [byte("a"), nested + 1, byte("b")], [byte("a"), nested + 1, byte("c")]],
-      ],
+      ]),
     };
     const tokens = ["", ..."abcx."];
-    const constraint = new GrammarConstraint(twice, new TokenTrie(vocabularyOf(tokens)), tokens.length, [0]);
+    const constraint = new GrammarConstraint(
+      new GrammarMasks(twice, new TokenTrie(vocabularyOf(tokens)), tokens.length),
+      [0],
+    );
     const depth = 40;
     for (let i = 0; i < depth; i++) constraint.accept(1);
     constraint.accept(4);

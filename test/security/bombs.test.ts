@@ -8,6 +8,7 @@ import { deflateSync } from "node:zlib";
 import JSZip from "jszip";
 import { FileError } from "../../gateway/corpus/decode.ts";
 import { type ExtractLimits, Extractor } from "../../gateway/corpus/extractor.ts";
+import { ReaderProgram } from "../../gateway/corpus/reader-program.ts";
 import type { DocumentKind } from "../../gateway/extract/protocol.ts";
 import { docxOf, paragraph, pdfOf, pdfPage } from "../extract/documents.ts";
 import { bytesOf, catalog, page, pdfObjects, stream } from "../extract/pdf-objects.ts";
@@ -15,6 +16,7 @@ import { bytesOf, catalog, page, pdfObjects, stream } from "../extract/pdf-objec
 setDefaultTimeout(120_000);
 
 const mib = 1024 * 1024;
+const program = new ReaderProgram();
 const limits: ExtractLimits = {
   maxTextChars: mib,
   maxPages: 100,
@@ -27,7 +29,7 @@ const limits: ExtractLimits = {
 /** The text, or why there is none; anything else that is thrown fails the test. */
 async function outcome(kind: DocumentKind, bytes: Uint8Array): Promise<string> {
   try {
-    return await new Extractor(limits).extract(kind, bytes, new AbortController().signal);
+    return await new Extractor(limits, program).extract(kind, bytes, new AbortController().signal);
   } catch (error) {
     if (error instanceof FileError && error.code === "invalid_file") return error.message;
     throw error;

@@ -223,7 +223,7 @@ export class PoolWorld {
     const worker = this.#workers.find(({ id }) => id === workerId);
     if (message.type === "submit") worker?.engine.submit(message);
     else if (message.type === "abort") worker?.engine.abort(message.requestId);
-    else if (message.type === "evict") worker?.engine.evict(message.blockKeys);
+    else if (message.type === "evict") worker?.engine.evict(message.blockKeys, message.owner);
     return true;
   }
 

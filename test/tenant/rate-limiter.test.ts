@@ -150,3 +150,40 @@ describe("requests at the same time", () => {
     expect(limiter.running("tenant_a")).toBe(0);
   });
 });
+
+describe("what no request waits for", () => {
+  const hundred = owner({ tokensPerMinute: 100 });
+
+  test("begins when half of a minute's tokens are there, and its debt holds up what comes", () => {
+    const { admit, limiter, clock } = limiterAt();
+    limiter.requireTokens(hundred);
+    limiter.spend(hundred, 150);
+    expect(refusal(() => limiter.requireTokens(hundred))).toEqual({ code: "rate_limited", retryAfterS: 60 });
+    expect(refusal(() => admit(hundred))).toEqual({ code: "rate_limited", retryAfterS: 31 });
+    clock.nowMs += 31_000;
+    admit(hundred).end();
+    expect(refusal(() => limiter.requireTokens(hundred))).toMatchObject({ code: "rate_limited" });
+    clock.nowMs += 30_000;
+    limiter.requireTokens(hundred);
+  });
+
+  test("is bounded by nothing where there is no limit", () => {
+    const { limiter } = limiterAt();
+    const free = owner({ requestsPerMinute: 1 });
+    limiter.spend(free, 1_000_000);
+    limiter.requireTokens(free);
+  });
+});
+
+test("looks are ten to a request and ten a second at least, and take neither requests nor places", () => {
+  const { admit, limiter, clock } = limiterAt();
+  const few = owner({ requestsPerMinute: 1, concurrency: 1 });
+  for (let i = 0; i < 600; i++) limiter.look([few]);
+  expect(refusal(() => limiter.look([few]))).toEqual({ code: "rate_limited", retryAfterS: 1 });
+  clock.nowMs += 1_000;
+  for (let i = 0; i < 10; i++) limiter.look([few]);
+  admit(few).end();
+  const many = owner({ requestsPerMinute: 100 }, "tenant_b");
+  for (let i = 0; i < 1_000; i++) limiter.look([many]);
+  expect(refusal(() => limiter.look([many]))?.code).toBe("rate_limited");
+});

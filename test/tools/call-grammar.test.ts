@@ -1,16 +1,16 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { Ajv } from "ajv";
-import { anyObjectGrammar } from "../../gateway/grammar/json-schema.ts";
 import { ChatTemplate } from "../../gateway/lower/chat-template.ts";
 import { Detokenizer, TokenBytes } from "../../gateway/lower/detokenizer.ts";
 import type { JsonObject } from "../../gateway/lower/messages.ts";
 import type { ModelText } from "../../gateway/lower/model-text.ts";
-import { callGrammar } from "../../gateway/tools/call-grammar.ts";
 import { CallReader } from "../../gateway/tools/call-reader.ts";
 import type { OfferedTool, ToolUse } from "../../gateway/tools/tool-use.ts";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import { GrammarConstraint } from "../../worker/sample/constraint.ts";
+import { GrammarMasks } from "../../worker/sample/grammar-masks.ts";
 import { TokenTrie } from "../../worker/sample/token-trie.ts";
+import { callGrammar } from "../grammar/compile.ts";
 import { toolModels } from "../lower/tool-models.ts";
 import { Choices } from "../sim/random.ts";
 
@@ -59,7 +59,8 @@ function world(model: ModelText) {
   const vocabulary = tokenBytes.vocabulary();
   const trie = new TokenTrie(vocabulary);
   const endId = model.tokenizer.added_tokens.find(({ content }) => content === model.config.eos_token)?.id ?? -1;
-  const constrain = (grammar: ByteGrammar) => new GrammarConstraint(grammar, trie, vocabulary.ends.length, [endId]);
+  const constrain = (grammar: ByteGrammar) =>
+    new GrammarConstraint(new GrammarMasks(grammar, trie, vocabulary.ends.length), [endId]);
   const allowed = (constraint: GrammarConstraint): number[] =>
     [...constraint.mask().entries()].flatMap(([word, bits]) =>
       Array.from({ length: 32 }, (_, bit) => word * 32 + bit).filter((_, bit) => ((bits >> bit) & 1) === 1),
@@ -112,7 +113,7 @@ describe("where a call must come", () => {
       let finished = 0;
       let several = 0;
       for (let run = 0; run < 60; run++) {
-        const grammar = callGrammar(syntax, use({ mode: "required" }), undefined);
+        const grammar = callGrammar(syntax, use({ mode: "required" }));
         const drawn = grammar && complete(grammar, () => choices.next());
         if (drawn === undefined) continue;
         finished += 1;
@@ -132,7 +133,7 @@ describe("where a call must come", () => {
     const choices = new Choices(3);
     for (let run = 0; run < 20; run++) {
       const one = use({ mode: "required", callable: new Set(["clock"]), parallel: false });
-      const grammar = callGrammar(syntax, one, undefined);
+      const grammar = callGrammar(syntax, one);
       const drawn = grammar && complete(grammar, () => choices.next());
       if (drawn === undefined) continue;
       expect(answer(drawn, true).calls.map((call) => call.name)).toEqual(["clock"]);
@@ -143,7 +144,7 @@ describe("where a call must come", () => {
 test("a tool without properties is called without arguments", () => {
   const { syntax, answer, complete } = world(toolModels.qwen);
   const none: OfferedTool = { ...clock, parameters: { type: "object", properties: {} } };
-  const grammar = callGrammar(syntax, use({ mode: "required", tools: [none], parallel: false }), undefined);
+  const grammar = callGrammar(syntax, use({ mode: "required", tools: [none], parallel: false }));
   const drawn = grammar && complete(grammar, () => 0.5);
   expect(answer(drawn ?? [], true).calls).toEqual([{ name: "clock", arguments: "{}" }]);
 });
@@ -151,10 +152,10 @@ test("a tool without properties is called without arguments", () => {
 describe("where the answer is free", () => {
   test("nothing is asked of it, unless a tool is strict, or only one call is wanted, or a format", () => {
     const { syntax } = world(toolModels.qwen);
-    expect(callGrammar(syntax, use(), undefined)).toBeUndefined();
-    expect(callGrammar(syntax, use({ parallel: false }), undefined)).toBeDefined();
-    expect(callGrammar(syntax, use({ tools: [{ ...clock, strict: true }] }), undefined)).toBeDefined();
-    expect(callGrammar(syntax, use(), anyObjectGrammar())).toBeDefined();
+    expect(callGrammar(syntax, use())).toBeUndefined();
+    expect(callGrammar(syntax, use({ parallel: false }))).toBeDefined();
+    expect(callGrammar(syntax, use({ tools: [{ ...clock, strict: true }] }))).toBeDefined();
+    expect(callGrammar(syntax, use(), { kind: "object" })).toBeDefined();
   });
 
   for (const [name, model] of Object.entries(toolModels)) {
@@ -167,7 +168,7 @@ describe("where the answer is free", () => {
         ],
       });
       const choices = new Choices(11);
-      const grammar = callGrammar(syntax, strict, undefined);
+      const grammar = callGrammar(syntax, strict);
       if (grammar === undefined) throw new Error("strict tools have a grammar");
       // A text, then what opens a call.
       const { tokenizer } = model;
@@ -195,7 +196,7 @@ describe("where the answer is free", () => {
 
   test("a text that begins as a call's JSON does is a call where nothing marks one", () => {
     const { syntax, constrain } = world(toolModels.llama);
-    const grammar = callGrammar(syntax, use({ parallel: false }), undefined);
+    const grammar = callGrammar(syntax, use({ parallel: false }));
     if (grammar === undefined) throw new Error("one call has a grammar");
     const vocab = toolModels.llama.tokenizer.model.vocab as Record<string, number>;
     const accept = (text: string): void => {
@@ -209,7 +210,7 @@ describe("where the answer is free", () => {
 
   test("an answer of a format stands beside the calls", () => {
     const { syntax, answer, complete } = world(toolModels.qwen);
-    const grammar = callGrammar(syntax, use(), anyObjectGrammar());
+    const grammar = callGrammar(syntax, use(), { kind: "object" });
     const choices = new Choices(5);
     const kinds = new Set<string>();
     for (let run = 0; run < 80; run++) {
@@ -230,9 +231,8 @@ describe("what cannot be kept", () => {
 
   test("is refused with its path in the request", () => {
     const properties: JsonObject = { a: { anyOf: [{ type: "string" }, { type: "array", uniqueItems: true }] } };
-    expect(() => callGrammar(syntax, withParameters({ type: "object", properties }), undefined)).toThrow(
+    expect(() => callGrammar(syntax, withParameters({ type: "object", properties }))).toThrow(
       expect.objectContaining({
-        code: "invalid_value",
         param: "tools[0].function.parameters.properties.a.anyOf[1].uniqueItems",
       }),
     );
@@ -241,10 +241,8 @@ describe("what cannot be kept", () => {
   test("does no harm in a tool that may not be called, and none in a free answer", () => {
     const odd: OfferedTool = { ...clock, parameters: { type: "object", not: {} } };
     const one = new Set(["get_weather"]);
-    expect(
-      callGrammar(syntax, use({ mode: "required", tools: [weather, odd], callable: one }), undefined),
-    ).toBeDefined();
-    expect(callGrammar(syntax, use({ parallel: false, tools: [weather, odd] }), undefined)).toBeDefined();
+    expect(callGrammar(syntax, use({ mode: "required", tools: [weather, odd], callable: one }))).toBeDefined();
+    expect(callGrammar(syntax, use({ parallel: false, tools: [weather, odd] }))).toBeDefined();
   });
 
   test("tools whose grammar is too large, or that have no value, name the tools", () => {
@@ -254,12 +252,10 @@ describe("what cannot be kept", () => {
         { type: "string", maxLength: 4_000 + (index % 7) },
       ]),
     );
-    expect(() => callGrammar(syntax, withParameters({ type: "object", properties }), undefined)).toThrow(
-      expect.objectContaining({ code: "invalid_value", param: "tools" }),
+    expect(() => callGrammar(syntax, withParameters({ type: "object", properties }))).toThrow(
+      expect.objectContaining({ param: "tools" }),
     );
     const endless = { type: "object", properties: { a: { $ref: "#" } }, required: ["a"] };
-    expect(() => callGrammar(syntax, withParameters(endless), undefined)).toThrow(
-      expect.objectContaining({ code: "invalid_value", param: "tools" }),
-    );
+    expect(() => callGrammar(syntax, withParameters(endless))).toThrow(expect.objectContaining({ param: "tools" }));
   });
 });

@@ -75,7 +75,7 @@ describe("tools", () => {
     expect(native.messages).toBe(messages);
     const plain = [user("q")];
     const untouched = openTools({ messages: plain }, new ChatTemplate(models.chatml), salt, undefined);
-    expect(untouched).toEqual({ messages: plain, tools: [], reading: undefined, grammar: undefined });
+    expect(untouched).toEqual({ messages: plain, tools: [], reading: undefined, rules: undefined });
     const history = openTools({ messages }, new ChatTemplate(models.chatml), salt, undefined);
     expect(history.messages.map(({ role }) => role)).toEqual(["user", "assistant", "user"]);
   });

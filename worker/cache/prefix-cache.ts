@@ -127,13 +127,17 @@ export class PrefixCache {
     return true;
   }
 
-  /** Forgets these keys at once, and what was computed from them; those not resident are passed over. */
-  evict(keys: readonly BlockKey[]): void {
+  /**
+   * Forgets these keys at once, and what was computed from them; those not resident are passed over.
+   * @param owner number of the owner whose blocks are meant; undefined: everybody's
+   */
+  evict(keys: readonly BlockKey[], owner?: number): void {
     for (const key of keys) {
-      this.pinnedKeys.delete(key);
+      if (owner === undefined) this.pinnedKeys.delete(key);
       for (const gone of [key, ...this.derivations.from(key)]) {
         const [blockId] = this.blocksOf(gone);
-        if (blockId !== undefined) this.forget(blockId);
+        if (blockId === undefined) continue;
+        if (owner === undefined || this.pool.shares.ownerOf(blockId)?.number === owner) this.forget(blockId);
       }
     }
   }

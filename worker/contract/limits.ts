@@ -18,6 +18,7 @@ export const limits = {
   /** Rules of a grammar, and symbols of all its alternatives. */
   maxGrammarRules: 16_384,
   maxGrammarSymbols: 65_536,
+  maxGrammarIdChars: 128,
   /** Characters of a request id made by the gateway. */
   maxRequestIdChars: 64,
 } as const;

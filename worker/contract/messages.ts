@@ -169,16 +169,17 @@ export type GatewayMessage =
   /**
    * Forget the blocks with these keys at once (blocks in use lose their key and are freed when released), and all that
    * was computed from the runs that end with these keys. The key that spans begin with stands for all of them; any
-   * chain's root key stands for what is being computed of it.
+   * chain's root key stands for what is being computed of it. With `owner`: only of blocks and runs that are counted
+   * for the owner with this number.
    */
-  | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[] }
+  | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[]; readonly owner?: number }
   /** Blocks with these keys are evicted last of their owner's, those that are stored later too; or no longer so. */
   | { readonly type: "pin"; readonly blockKeys: readonly BlockKey[]; readonly pinned: boolean }
   | { readonly type: "stats"; readonly id: number }
   /** Finish what runs, take nothing new, then exit. */
   | { readonly type: "drain" };
 
-export type WorkerErrorCode = "bad_plan" | "prompt_too_long" | "overloaded" | "internal";
+export type WorkerErrorCode = "bad_plan" | "prompt_too_long" | "grammar_too_ambiguous" | "overloaded" | "internal";
 
 /** A change of what is resident, numbered without gaps from 1. All goes at once with the worker's process alone. */
 export type KvEvent = StoredEvent | RemovedEvent;

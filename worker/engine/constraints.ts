@@ -1,12 +1,27 @@
-/** Makes the constraints of requests, once the vocabulary has been told. */
-import type { VocabularyBytes } from "../contract/grammar.ts";
+/** Makes the constraints of requests, once the vocabulary has been told. Requests with one grammar share its masks. */
+import { LRUCache } from "lru-cache";
+import type { ByteGrammar, VocabularyBytes } from "../contract/grammar.ts";
 import type { SubmitMessage } from "../contract/messages.ts";
 import { GrammarConstraint, type TokenConstraint } from "../sample/constraint.ts";
+import { GrammarMasks, grammarLimits } from "../sample/grammar-masks.ts";
 import { TokenTrie } from "../sample/token-trie.ts";
+
+const mebibyte = 2 ** 20;
+/** Bytes of grammars that no request has now. */
+const maxIdleBytes = 64 * mebibyte;
+/** Bytes of grammars that requests have: over it they give up what they can do without, but for so little. */
+const maxUsedBytes = 128 * mebibyte;
+const leastSpareBytes = mebibyte;
 
 export class Constraints {
   private readonly vocabSize: number;
   private trie: TokenTrie | undefined;
+  /** By their names; those without one have a name of their own. */
+  private readonly used = new Map<string | symbol, GrammarMasks>();
+  private readonly idle = new LRUCache<string, GrammarMasks>({
+    maxSize: maxIdleBytes,
+    sizeCalculation: ({ byteLength }) => byteLength,
+  });
 
   constructor(vocabSize: number) {
     this.vocabSize = vocabSize;
@@ -15,17 +30,50 @@ export class Constraints {
   /** How tokens are spelled: requests with a grammar are refused before it is told. */
   setVocabulary(vocabulary: VocabularyBytes): void {
     this.trie = new TokenTrie(vocabulary);
+    this.idle.clear();
   }
 
-  /** Why this request's completion cannot be constrained as it asks. */
-  fault({ params }: SubmitMessage): string | undefined {
-    const lacks = params.grammar !== undefined && this.trie === undefined;
-    return lacks ? "a grammar is given, and the vocabulary is not known" : undefined;
+  /** Grammars that are remembered, and their bytes. */
+  get size(): { readonly grammars: number; readonly bytes: number } {
+    return { grammars: this.used.size + this.idle.size, bytes: this.usedBytes + this.idle.calculatedSize };
   }
 
-  /** undefined: the request asks for none. @throws RangeError when the grammar recurs on the left */
+  /**
+   * The constraint of a completion; undefined: the request asks for none.
+   * @throws RangeError when it cannot be constrained as it asks, with why
+   */
   of({ params }: SubmitMessage, stopTokenIds: readonly number[]): TokenConstraint | undefined {
-    if (params.grammar === undefined || this.trie === undefined) return undefined;
-    return new GrammarConstraint(params.grammar, this.trie, this.vocabSize, stopTokenIds);
+    const { grammar } = params;
+    if (grammar === undefined) return undefined;
+    if (this.trie === undefined) throw new RangeError("a grammar is given, and the vocabulary is not known");
+    const name = grammar.id ?? Symbol();
+    const masks = this.used.get(name) ?? this.masksOf(grammar, this.trie);
+    this.used.set(name, masks);
+    return new GrammarConstraint(masks, stopTokenIds, () => this.leave(name, masks));
+  }
+
+  /** Where requests' grammars take too much, the one that can best do without gives up what it does not need. Between steps. */
+  trim(): void {
+    if (this.usedBytes <= maxUsedBytes) return;
+    let most: GrammarMasks | undefined;
+    for (const masks of this.used.values()) if (masks.spareBytes > (most?.spareBytes ?? leastSpareBytes)) most = masks;
+    most?.forget();
+  }
+
+  private get usedBytes(): number {
+    return this.used.values().reduce((sum, { byteLength }) => sum + byteLength, 0);
+  }
+
+  private masksOf(grammar: ByteGrammar, trie: TokenTrie): GrammarMasks {
+    const known = grammar.id === undefined ? undefined : this.idle.get(grammar.id);
+    if (known !== undefined) this.idle.delete(grammar.id as string);
+    return known ?? new GrammarMasks(grammar, trie, this.vocabSize, grammarLimits);
+  }
+
+  /** A request that had these masks is gone. */
+  private leave(name: string | symbol, masks: GrammarMasks): void {
+    if (!masks.isIdle || this.used.get(name) !== masks) return;
+    this.used.delete(name);
+    if (typeof name === "string") this.idle.set(name, masks);
   }
 }

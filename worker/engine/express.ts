@@ -1,9 +1,12 @@
 /**
- * Short ways for tenants that ask for little, beside one that keeps the engine busy. A step takes as long as its rows, so
- * whoever has one short prompt would wait for a whole step of the other's, and then for one that both are in:
+ * Short ways for tenants that ask for little, beside one that asks for much. A step takes as long as its rows and what
+ * they read, so whoever has one short prompt would wait for a whole step of the other's, and then for one that both are
+ * in, and each token of its answer would wait for a step full of the other's prompt. Requests are *heavy* when their
+ * tenant has many of them in progress, or when they have a long prompt to compute; others are *light*:
  *
- *   its rows are in a step without those of busy tenants, every other step at most: many such requests do not stop them
- *   a busy tenant alone gets fewer prompt rows in a step, while another one has been there lately
+ *   a light prompt is in a step without heavy requests, every other step at most: many such prompts do not stop them
+ *   a step with much heavy work is followed by some of the light requests alone, as long as these are few
+ *   heavy prompts alone get less of a step while another tenant has been there lately
  */
 import type { EngineLimits } from "./limits.ts";
 import type { Request } from "./request.ts";
@@ -11,12 +14,16 @@ import type { Request } from "./request.ts";
 /** A tenant with so many requests in progress keeps the engine busy. */
 const busyRequests = 4;
 /**
- * Part of the prompt rows beside decodes that busy tenants get while another one is there. With all of them they get 5 to
- * 10 % more done, and the other's p99 to the first token is 1.8 times what it is alone instead of 1.4 (`bench light-tenant`).
+ * Part of the prompt rows beside decodes that heavy prompts get while another tenant is there. With all of them they get 5
+ * to 10 % more done, and the other's p99 to the first token is 1.8 times what it is alone instead of 1.4 (`bench light-tenant`).
  */
 const sharedPart = 1 / 2;
 /** A tenant counts as there so long after its last request. */
 const lateMs = 60_000;
+/** So many light requests at most have steps of their own: they take a small part of the time that heavy ones take. */
+const fewRequests = 8;
+/** Steps of light requests alone behind one with heavy work: one for each quarter of the rows beside decodes, and no more. */
+const [stepsForMaxRows, mostLightSteps] = [4, 6];
 
 type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
 
@@ -24,6 +31,8 @@ export class Express {
   private readonly maxRows: number;
   private readonly clock: () => number;
   private wasExpress = false;
+  /** Steps still to come that light requests have for themselves. */
+  private lightSteps = 0;
   /** The two tenants that came last: enough to know whether there was another one. */
   private latest = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
   private other = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
@@ -33,23 +42,46 @@ export class Express {
     this.clock = clock;
   }
 
+  /** Another tenant than the last one has been there lately. */
+  get isShared(): boolean {
+    return this.clock() - this.other.atMs <= lateMs;
+  }
+
   /** Requests that the next step leaves out. To be asked once for each step. @param requests in progress */
   leftOut(requests: readonly Request[]): ReadonlySet<Request> {
-    const counts = countByOwner(requests);
-    const busy = requests.filter((request) => isBusy(request, counts));
-    const isExpress = !this.wasExpress && busy.length > 0 && requests.some((request) => this.isShort(request, counts));
+    const heavy = this.heavyOf(requests);
+    // Who waits for a mask is in no step.
+    const light = lightBeside(requests, heavy).filter(({ awaitsMask }) => !awaitsMask);
+    const isLights = this.lightSteps > 0 && light.length > 0 && light.length <= fewRequests;
+    const isExpress = !this.wasExpress && light.some((request) => this.isShort(request));
+    this.lightSteps = isLights ? this.lightSteps - 1 : 0;
     this.wasExpress = isExpress;
-    return new Set(isExpress ? busy : []);
+    return isLights || isExpress ? heavy : new Set();
   }
 
   /** Prompt rows of the next step, of so many that there is room for. @param requests in progress */
   promptRows(requests: readonly Request[], rowCount: number): number {
     const prefilling = requests.filter((request) => !request.decoding);
     for (const request of prefilling) this.note(request);
-    if (this.clock() - this.other.atMs > lateMs) return rowCount;
-    const counts = countByOwner(requests);
-    if (!prefilling.every((request) => isBusy(request, counts))) return rowCount;
+    const heavy = this.heavyOf(requests);
+    if (!this.isShared || !prefilling.every((request) => heavy.has(request))) return rowCount;
+    const isBusyAlone = prefilling.every((request) => isBusy(request, countByOwner(requests)));
+    if (!isBusyAlone && lightBeside(requests, heavy).length === 0) return rowCount;
     return Math.max(1, Math.floor(Math.min(rowCount, this.maxRows) * sharedPart));
+  }
+
+  /** What is in the next step. @param workOf a request's rows in it, in prompt rows without context */
+  noteStep(requests: readonly Request[], workOf: (request: Request) => number): void {
+    let work = 0;
+    for (const request of this.heavyOf(requests)) work += workOf(request);
+    if (work === 0) return;
+    this.lightSteps = Math.min(mostLightSteps, Math.floor((work * stepsForMaxRows) / this.maxRows));
+  }
+
+  private heavyOf(requests: readonly Request[]): ReadonlySet<Request> {
+    const counts = countByOwner(requests);
+    const isLong = ({ decoding, missingTokens }: Request): boolean => !decoding && missingTokens > this.maxRows;
+    return new Set(requests.filter((request) => isBusy(request, counts) || isLong(request)));
   }
 
   private note({ owner: { number: owner } }: Request): void {
@@ -57,10 +89,17 @@ export class Express {
     this.latest = { owner, atMs: this.clock() };
   }
 
-  /** Of a tenant that asks for little, with a prompt that one step ends. */
-  private isShort(request: Request, counts: ReadonlyMap<number, number>): boolean {
-    return !request.decoding && request.missingTokens <= this.maxRows && !isBusy(request, counts);
+  /** A prompt that one step ends. */
+  private isShort(request: Request): boolean {
+    return !request.decoding && request.missingTokens <= this.maxRows;
   }
+}
+
+/** Requests that are not heavy, of tenants that are not the only one with heavy ones. */
+function lightBeside(requests: readonly Request[], heavy: ReadonlySet<Request>): readonly Request[] {
+  const owners = new Set(Array.from(heavy, ({ owner }) => owner.number));
+  const isBeside = ({ owner }: Request): boolean => owners.size > (owners.has(owner.number) ? 1 : 0);
+  return requests.filter((request) => !heavy.has(request) && isBeside(request));
 }
 
 function isBusy({ owner }: Request, counts: ReadonlyMap<number, number>): boolean {

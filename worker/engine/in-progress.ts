@@ -1,5 +1,6 @@
 /** The requests in progress, and how they end. */
-import type { FinishReason, WorkerMessage } from "../contract/messages.ts";
+import type { FinishReason, WorkerErrorCode, WorkerMessage } from "../contract/messages.ts";
+import { GrammarTooAmbiguous } from "../sample/byte-automaton.ts";
 import type { StepInFlight } from "./in-flight.ts";
 import type { Request } from "./request.ts";
 import type { Scheduler } from "./scheduler.ts";
@@ -58,10 +59,16 @@ export class RequestsInProgress {
   }
 
   /** Takes it out and tells the gateway that it failed here. */
-  fail(request: Request, message: string): void {
+  fail(request: Request, message: string, code: WorkerErrorCode = "internal"): void {
     this.remove(request);
-    this.emit({ type: "failed", requestId: request.requestId, code: "internal", message });
+    this.emit({ type: "failed", requestId: request.requestId, code, message });
     this.tellNone();
+  }
+
+  /** No token may come next, or what may come cannot be worked out within the bounds. */
+  failMask(request: Request, error: RangeError): void {
+    if (!(error instanceof GrammarTooAmbiguous)) return this.fail(request, `sampling failed: ${error.message}`);
+    this.fail(request, `the grammar cannot be followed: ${error.message}`, "grammar_too_ambiguous");
   }
 
   /** Resolves when all have ended. */
@@ -74,6 +81,7 @@ export class RequestsInProgress {
   private remove(request: Request): void {
     this.scheduler.remove(request);
     this.requests.delete(request.requestId);
+    request.release();
     const holder = this.inFlight.findLast((step) => step.holds(request));
     if (holder === undefined) this.scheduler.releaseBlocks(request);
     else holder.leaving.push(request);

@@ -7,10 +7,17 @@ export interface EngineLimits {
   /** Prefill rows of a step that also decodes, at most: they lengthen the time between two tokens of a stream. */
   readonly prefillTokensBesideDecodes: number;
   /**
+   * Tokens of context that cost a row as much in attention as the model's products do: beside other tenants a step has
+   * fewer prompt rows, the more they read. Infinity: attention is not counted.
+   */
+  readonly rowCostTokens: number;
+  /**
    * Words of what a backend is told of a step beside its rows (list-room.ts), on top of the blocks of a whole context
    * for each running request: rows that read thousands of segments are fewer in a step.
    */
   readonly stepListWords: number;
+  /** Work on masks of constrained requests between two steps (mask-turns.ts): 1 is about a nanosecond. */
+  readonly stepMaskWork: number;
 }
 
 /** Of a CPU; worker/config.ts has a GPU's. */
@@ -19,5 +26,7 @@ export const defaultEngineLimits: EngineLimits = {
   maxWaitingRequests: 1_024,
   stepTokens: 512,
   prefillTokensBesideDecodes: 128,
+  rowCostTokens: Number.POSITIVE_INFINITY,
   stepListWords: 15 * 2 ** 17,
+  stepMaskWork: 1_000_000,
 };

@@ -15,6 +15,7 @@ import { type Draw, expectResults, type StepInFlight, type StepResult, settleRun
 import { RequestsInProgress } from "./in-progress.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
 import { defaultEngineLimits, type EngineLimits } from "./limits.ts";
+import { MaskTurns } from "./mask-turns.ts";
 import { type KvPositions, type Relocation, relocationOf } from "./relocate.ts";
 import { Request } from "./request.ts";
 import { Scheduler } from "./scheduler.ts";
@@ -56,6 +57,7 @@ export class Engine {
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
   private readonly requests: RequestsInProgress;
+  readonly maskTurns: MaskTurns<Request>;
   /** In order; two at most. */
   private readonly inFlight: StepInFlight[] = [];
   private generatedTokens = 0;
@@ -79,6 +81,9 @@ export class Engine {
     this.scheduler = new Scheduler({ pool, cache, limits: this.limits, shape, clock, relocation });
     this.requests = new RequestsInProgress({ scheduler: this.scheduler, inFlight, clock, emit });
     this.runner = new StepRunner(backend, options);
+    this.maskTurns = new MaskTurns(this.limits.stepMaskWork, (request, error) =>
+      this.requests.failMask(request, error),
+    );
   }
 
   /** Queues a request. What is wrong with it is answered as `failed`; nothing is thrown. */
@@ -86,7 +91,7 @@ export class Engine {
     const { requestId } = message;
     const refuse = (code: WorkerErrorCode, text: string): void =>
       this.emit({ type: "failed", requestId, code, message: text });
-    const fault = planFault(message, this.backend.shape) ?? this.constraints.fault(message);
+    const fault = planFault(message, this.backend.shape);
     if (fault !== undefined) return refuse("bad_plan", fault);
     if (this.requests.has(requestId)) return refuse("bad_plan", "a request with this requestId is in progress");
     if (this.draining) return refuse("overloaded", "the worker is shutting down");
@@ -94,11 +99,11 @@ export class Engine {
     if (this.scheduler.waiting.length >= maxWaitingRequests) {
       return refuse("overloaded", `${maxWaitingRequests} requests are waiting, no more are taken`);
     }
-    const places = this.relocation?.placesOf(message.plan.runs);
-    const constrain = (stopTokenIds: readonly number[]) => this.constraints.of(message, stopTokenIds);
-    const request = new Request(message, this.backend.shape, this.eosTokenIds, this.clock(), places, constrain);
+    const request = this.requestOf(message);
+    if (request instanceof RangeError) return refuse("bad_plan", request.message);
     const { blockCount, blockTokens } = this.backend.shape;
     if (request.blockCount > blockCount) {
+      request.release();
       const need = `the prompt's ${request.promptTokens} tokens take ${request.blockCount} blocks of ${blockTokens}`;
       return refuse("prompt_too_long", `${need}, the KV pool has ${blockCount}`);
     }
@@ -116,12 +121,16 @@ export class Engine {
   /**
    * Forgets these keys and what was computed from them at once. Blocks in use lose their key and are freed when
    * released; requests in progress that would compute them go on without keeping them, so that nothing comes back.
+   * @param owner number of the owner whose blocks and runs are meant; undefined: everybody's
    */
-  evict(blockKeys: readonly BlockKey[]): void {
-    this.cache.evict(blockKeys);
+  evict(blockKeys: readonly BlockKey[], owner?: number): void {
+    this.cache.evict(blockKeys, owner);
     const evicted = new Set(blockKeys);
     for (const request of this.requests.all()) {
-      for (const run of request.runs) if (run.keyed && run.mentions(evicted)) run.keyed = false;
+      for (const run of request.runs) {
+        const isMeant = owner === undefined || run.owner.number === owner;
+        if (run.keyed && isMeant && run.mentions(evicted)) run.keyed = false;
+      }
     }
     this.flushEvents();
   }
@@ -177,6 +186,8 @@ export class Engine {
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
     if (this.inFlight.length === 0 && this.requests.count === 0) return false;
+    this.maskTurns.take([...this.scheduler.running, ...this.scheduler.admissible]);
+    this.constraints.trim();
     const step = this.inFlight[0] ?? this.begin(this.scheduler.schedule());
     if (step.allowsNext && this.scheduler.canScheduleAhead()) {
       const next = this.scheduler.schedule(step.plan);
@@ -202,6 +213,18 @@ export class Engine {
   /** Keys that are resident now, in no order. */
   residentKeys(): BlockKey[] {
     return [...new Set(Array.from(this.cache.resident(), ([key]) => key))];
+  }
+
+  /** A RangeError says why its completion cannot be constrained as it asks. */
+  private requestOf(message: SubmitMessage): Request | RangeError {
+    const places = this.relocation?.placesOf(message.plan.runs);
+    const constrain = (stopTokenIds: readonly number[]) => this.constraints.of(message, stopTokenIds);
+    try {
+      return new Request(message, this.backend.shape, this.eosTokenIds, this.clock(), places, constrain);
+    } catch (error) {
+      if (error instanceof RangeError) return error;
+      throw error;
+    }
   }
 
   private begin(plan: StepPlan): StepInFlight {

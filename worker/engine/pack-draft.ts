@@ -1,7 +1,7 @@
 /** Chooses how the rows of a step are packed, by estimated time, and writes the choice as items. */
 import type { Batch } from "../backend/backend.ts";
+import { IntList } from "../sample/int-list.ts";
 import { fewTiles } from "./attention-plan.ts";
-import { IntList } from "./int-list.ts";
 import { kernelTime, mergeTime } from "./pack-estimate.ts";
 import { chooseHubs, HubGrouper, type HubPacks } from "./pack-hubs.ts";
 import { ItemWriter } from "./pack-items.ts";

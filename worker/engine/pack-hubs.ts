@@ -3,7 +3,7 @@
  * result more. A hub whose rows all read another hub too may take that one's tokens into its own items instead, which
  * saves the partial results of its rows and costs reading these tokens once more.
  */
-import { IntList } from "./int-list.ts";
+import { IntList } from "../sample/int-list.ts";
 import type { RowOrder } from "./pack-rows.ts";
 import type { KernelCosts, PackCosts } from "./pack-shape.ts";
 import type { Stretches } from "./pack-sharing.ts";

@@ -3,7 +3,7 @@
  * much longer than the others. An item is cut between its rows where they have little in common, else over its tokens,
  * which costs its rows partial results.
  */
-import { IntList } from "./int-list.ts";
+import { IntList } from "../sample/int-list.ts";
 import { itemCost } from "./pack-estimate.ts";
 import type { HubPacks } from "./pack-hubs.ts";
 import type { LeafItems } from "./pack-leaves.ts";

@@ -1,6 +1,6 @@
 /** Rows of long pieces (prefill): items of many rows, split over their tokens where they do not fill the chip. */
 import type { Batch } from "../backend/backend.ts";
-import { IntList } from "./int-list.ts";
+import { IntList } from "../sample/int-list.ts";
 import type { PackShape } from "./pack-shape.ts";
 import type { PlanWriter } from "./pack-writer.ts";
 

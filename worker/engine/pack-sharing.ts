@@ -7,7 +7,7 @@
  * equal block by block is not shared.
  */
 import type { Batch } from "../backend/backend.ts";
-import { IntList } from "./int-list.ts";
+import { IntList } from "../sample/int-list.ts";
 import { DistinctSegments, isEqualRange } from "./pack-segments.ts";
 
 /** Struct of arrays, valid until the next `find`. */

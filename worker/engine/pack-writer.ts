@@ -1,5 +1,6 @@
 /** Writes the words of a plan (attention-plan.ts), item by item, and then where their partial results go. */
 import type { Batch } from "../backend/backend.ts";
+import { IntList } from "../sample/int-list.ts";
 import {
   type AttentionPlan,
   planItem,
@@ -10,7 +11,6 @@ import {
   planSlice,
   planSliceWords,
 } from "./attention-plan.ts";
-import { IntList } from "./int-list.ts";
 import type { Stretches } from "./pack-sharing.ts";
 import { TurnWriter } from "./pack-turns.ts";
 

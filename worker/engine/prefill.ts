@@ -12,6 +12,9 @@ import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 import type { StepDraft } from "./step.ts";
 
+/** Rows that a step's first prompt gets however much they read: with fewer, reading its context would be most of the work. */
+const leastRows = 8;
+
 export class PrefillScheduler {
   private readonly cache: PrefixCache;
   private readonly blockTokens: number;
@@ -35,25 +38,33 @@ export class PrefillScheduler {
     for (const request of prefilling.toSorted(order)) this.addPieces(request, step, step.budget);
   }
 
-  /** Up to `maxRows` more rows of a request's prompt; pieces it has in this step grow. */
-  private addPieces(request: Request, step: StepDraft, maxRows: number): void {
-    let rowsLeft = maxRows;
+  /** More rows of a request's prompt, worth up to `maxWork` rows without context; pieces it has in this step grow. */
+  private addPieces(request: Request, step: StepDraft, maxWork: number): void {
+    let workLeft = maxWork;
     for (const run of request.runs) {
-      if (rowsLeft === 0) return;
       if (step.covers(run) || !step.mayCompute(run, request)) continue;
+      const rowsBefore = step.pieces.get(run)?.rowCount ?? 0;
+      const rowsLeft = this.rowsFor(run, step, workLeft);
+      if (rowsLeft === 0) return;
       if (run.plan.blend !== undefined) {
-        rowsLeft -= this.addBlend(run, request, step, rowsLeft);
+        workLeft -= this.addBlend(run, request, step, rowsLeft);
         continue;
       }
-      const rowsBefore = step.pieces.get(run)?.rowCount ?? 0;
       const start = run.computedTokens + rowsBefore;
       const rows = step.room.rowsFor(run, Math.min(run.tokenCount - start, rowsLeft), rowsBefore);
       const end = this.claim(run, step, start, start + rows);
       if (end === start) continue;
       request.reservedBlocks -= run.coverWithBlocks(end, this.cache);
       step.addRows(request, run, end - start);
-      rowsLeft -= end - start;
+      workLeft -= (end - start) * step.rowCost(run);
     }
+  }
+
+  /** Rows of the run that so much work is enough for; the first prompt of a step gets some in any case. */
+  private rowsFor(run: Run, step: StepDraft, work: number): number {
+    if (work <= 0) return 0;
+    const rows = Math.floor(work / step.rowCost(run));
+    return step.hasPrompts ? rows : Math.max(rows, Math.min(leastRows, Math.floor(work)));
   }
 
   /** The next of a blended run: its copies, then probes, then up to `maxRows` selected tokens. Answers how many. */

@@ -5,6 +5,7 @@ import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { FinishReason, SubmitMessage, WorkerMessage } from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
 import type { TokenConstraint } from "../sample/constraint.ts";
+import type { WorkBudget } from "../sample/mask-walk.ts";
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 import { blendReportOf, RequestTimes, spanReports, usageOf } from "./reports.ts";
@@ -45,6 +46,7 @@ export class Request {
   /**
    * @param places of the plan's runs; default: all 0
    * @param constrain makes the constraint of a completion that may stop with these tokens
+   * @throws what `constrain` throws
    */
   constructor(
     message: SubmitMessage,
@@ -56,7 +58,8 @@ export class Request {
   ) {
     const { plan, params, reuse, closeTokenIds, tellFound = false } = message;
     this.requestId = message.requestId;
-    this.params = params;
+    // What is made of the grammar is shared; the message's own copy of it is not kept.
+    this.params = { ...params, grammar: undefined };
     this.closeTokenIds = closeTokenIds;
     this.tellFound = tellFound;
     this.times = new RequestTimes(nowMs);
@@ -114,6 +117,21 @@ export class Request {
   /** A draw depends on all tokens before it. */
   get drawsByHistory(): boolean {
     return this.history !== undefined || this.constraint !== undefined;
+  }
+
+  /** The next token cannot be drawn yet: which ones may come is not worked out. */
+  get awaitsMask(): boolean {
+    return this.constraint !== undefined && !this.constraint.isReady && this.closingReason === undefined;
+  }
+
+  /** @throws RangeError when no token may come, or that takes too much to be worked out (GrammarTooAmbiguous) */
+  prepareMask(budget: WorkBudget): void {
+    this.constraint?.prepare(budget);
+  }
+
+  /** Nothing is drawn any more. */
+  release(): void {
+    this.constraint?.release();
   }
 
   /** Whatever token is pending, generation ends with it. */

@@ -45,6 +45,8 @@ export class Run {
   readonly blocks: BlockId[] = [];
   /** Blocks of what the plan sees, each segment's its own. */
   readonly seenBlockCount: number;
+  /** Tokens of what the plan sees. */
+  readonly seenTokenCount: number;
   computedTokens = 0;
   settledTokens = 0;
   /** What `plan.sees` comes to in blocks; made when first needed, dropped with the blocks. */
@@ -83,6 +85,7 @@ export class Run {
     this.tokenCount = plan.tokenIds.length;
     this.keys = [...plan.blockKeys];
     this.usage = new RunUsage(this.promptTokens);
+    this.seenTokenCount = plan.sees.reduce((sum, { tokenCount }) => sum + tokenCount, 0);
     this.seenBlockCount = plan.sees.reduce((sum, { firstToken, tokenCount }) => {
       return sum + blockCountForTokens((firstToken % blockTokens) + tokenCount, blockTokens);
     }, 0);

@@ -91,16 +91,25 @@ export class Scheduler {
     const leftOut = this.express.leftOut(this.running);
     for (const request of leftOut) step.dropDecode(request);
     step.budget = this.express.promptRows(this.running, step.budget);
-    const prefilling = leftOut.size === 0 ? this.running : this.running.filter((request) => !leftOut.has(request));
+    const prefilling = this.running.filter((request) => !leftOut.has(request) && !request.awaitsMask);
+    if (this.express.isShared) step.rowCostTokens = this.limits.rowCostTokens;
     this.prefill.schedule(prefilling, step);
+    // Those who were to have the step for themselves wait for what others compute.
+    if (leftOut.size > 0 && step.isEmpty) return this.schedule(before);
+    this.express.noteStep(this.running, (request) => step.workOf(request));
     return step.plan(this.relocation?.takeMoves());
   }
 
   /** Whether `schedule` may be called while a step is in flight. */
   canScheduleAhead(): boolean {
-    const admissible = this.waiting.slice(0, this.limits.maxRunningRequests - this.running.length);
+    const { admissible } = this;
     if (this.relocation?.mayMove(this.running, admissible) === true) return false;
     return canScheduleAhead(this.running, admissible, this.room.openBlocks);
+  }
+
+  /** Waiting requests that the next step may admit. */
+  get admissible(): readonly Request[] {
+    return this.waiting.slice(0, this.limits.maxRunningRequests - this.running.length);
   }
 
   /** Takes the request out, wherever it is. Its blocks stay its own until `releaseBlocks`. */
@@ -130,7 +139,7 @@ export class Scheduler {
     for (const request of this.decodeOrder()) {
       const run = request.openRun;
       // A request before it may have preempted it.
-      if (!request.decoding || run === undefined || request.drawsLastToken) continue;
+      if (!request.decoding || run === undefined || request.drawsLastToken || request.awaitsMask) continue;
       const lacking = run.blockCount - run.blocks.length;
       const isClosing = request.closingReason !== undefined;
       if (!isClosing && step.room.rowsFor(run, 1, 0, "together", keptWords) === 0) {

@@ -54,8 +54,15 @@ export class StepDraft {
   /** Keys of blocks that are computed in this step, or by a run that is being blended. */
   readonly claimed = new Set<BlockKey>();
   private readonly claimedBefore: ReadonlySet<BlockKey> | undefined;
-  /** Prefill rows left. A probe runs one layer and not all, so probes have rows and lists of their own. */
+  /**
+   * Prefill rows left, in rows without context (`rowCost`). A probe runs one layer and not all, so probes have rows and
+   * lists of their own.
+   */
   budget = 0;
+  /** Rows of a prompt are in the step. */
+  hasPrompts = false;
+  /** Tokens of context that count as one more row (EngineLimits); Infinity: a row is a row. */
+  rowCostTokens = Number.POSITIVE_INFINITY;
   private probeBudget: number;
   readonly room: ListRoom;
   private readonly probeRoom: ListRoom;
@@ -85,7 +92,22 @@ export class StepDraft {
     const wantsLogits = run.open && firstToken + before + rowCount === run.tokenCount;
     this.pieces.set(run, { request, run, firstToken, rowCount: before + rowCount, wantsLogits });
     this.room.take(run, rowCount, before);
-    this.budget -= rowCount;
+    this.budget -= rowCount * this.rowCost(run);
+    this.hasPrompts = true;
+  }
+
+  get isEmpty(): boolean {
+    return this.pieces.size + this.copies.length + this.probes.size + this.recomputed.size + this.outgrown.length === 0;
+  }
+
+  /** What a row of the run costs, in rows without context. */
+  rowCost(run: Run): number {
+    return 1 + (run.seenTokenCount + run.computedTokens) / this.rowCostTokens;
+  }
+
+  /** All rows of a request, as `rowCost` counts. */
+  workOf({ runs }: Request): number {
+    return runs.reduce((sum, run) => sum + (this.pieces.get(run)?.rowCount ?? 0) * this.rowCost(run), 0);
   }
 
   /** Up to `rowCount` more of the tokens of a blended run that are computed again. @returns how many */
@@ -96,6 +118,7 @@ export class StepDraft {
     this.recomputed.set(run, { request, rowCount: before + rows });
     this.room.take(run, rows, before, "scattered");
     this.budget -= rows;
+    this.hasPrompts = true;
     return rows;
   }
 

@@ -3,7 +3,7 @@
  * process border is checked again before work begins. Answers the first fault as a sentence.
  */
 import type { BackendShape } from "../backend/backend.ts";
-import { type ByteGrammar, firstRuleSymbol } from "../contract/grammar.ts";
+import { type ByteGrammar, endOfRule, firstRuleSymbol } from "../contract/grammar.ts";
 import { limits } from "../contract/limits.ts";
 import type {
   BlendPlan,
@@ -184,20 +184,25 @@ function checkParams(params: GenerateParams, vocabSize: number): void {
   if (params.grammar !== undefined) checkGrammar(params, params.grammar);
 }
 
-function checkGrammar({ minTokens, ignoreEos }: GenerateParams, { rules }: ByteGrammar): void {
+function checkGrammar({ minTokens, ignoreEos }: GenerateParams, { id, symbols }: ByteGrammar): void {
   check(minTokens === 0 && !ignoreEos, () => "a grammar is given, and minTokens or ignoreEos too");
-  listOf(rules, limits.maxGrammarRules, "grammar.rules");
-  check(rules.length > 0, () => "grammar.rules is empty");
-  let symbolCount = 0;
-  for (const [index, alternatives] of rules.entries()) {
-    listOf(alternatives, limits.maxGrammarSymbols, `grammar.rules[${index}]`);
-    for (const alternative of alternatives) {
-      listOf(alternative, limits.maxGrammarSymbols, `an alternative of grammar.rules[${index}]`);
-      for (const symbol of alternative) integerIn(symbol, 0, firstRuleSymbol + rules.length - 1, "a symbol of grammar");
-      symbolCount += alternative.length + 1;
-    }
+  const { maxGrammarIdChars, maxGrammarRules, maxGrammarSymbols } = limits;
+  const named = id === undefined || (typeof id === "string" && id.length > 0 && id.length <= maxGrammarIdChars);
+  check(named, () => `grammar.id is not a string of 1 to ${maxGrammarIdChars} characters`);
+  check(symbols instanceof Int32Array, () => "grammar.symbols is not an Int32Array");
+  integerIn(symbols.length, 1, maxGrammarRules + maxGrammarSymbols, "the length of grammar.symbols");
+  let ruleCount = 0;
+  for (const symbol of symbols) if (symbol === endOfRule) ruleCount += 1;
+  integerIn(ruleCount, 1, maxGrammarRules, "the number of rules of grammar");
+  const most = firstRuleSymbol + ruleCount - 1;
+  // A rule ends behind an alternative or another rule.
+  let before: number = endOfRule;
+  for (const symbol of symbols) {
+    const holds = symbol >= endOfRule && symbol <= most && (symbol !== endOfRule || before < 0);
+    check(holds, () => `${symbol} is no symbol of grammar where it stands`);
+    before = symbol;
   }
-  integerIn(symbolCount, 0, limits.maxGrammarSymbols, "the number of symbols of grammar");
+  check(before === endOfRule, () => "the last of the rules of grammar has no end");
 }
 
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {

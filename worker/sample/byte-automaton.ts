@@ -1,159 +1,254 @@
 /**
- * A grammar over bytes, read one byte at a time. What may come next is a set of stacks: a stack is what is still to be
- * read, innermost first. Sets are numbered as they are met, and remembered with where each byte leads from them, so that
- * the grammar is made deterministic only as far as it is used. A text that nests ever deeper meets ever new sets: what is
- * remembered of them can be given up (`keepOnly`).
+ * A grammar over bytes, read one byte at a time. What may come next is a set of stacks (stack-store.ts). Sets are numbered
+ * as they are met, and remembered with where each byte leads from them, so that the grammar is made deterministic only as
+ * far as it is used. A text that nests ever deeper meets ever new sets: what is not in use can be given up (`keepOnly`).
+ *
+ * All is counted in `work`, which depends on nothing but the grammar and what was read: a grammar can be so ambiguous that
+ * a byte takes as long as a whole mask of another one.
  */
-import { type ByteGrammar, firstRuleSymbol } from "../contract/grammar.ts";
+import { endOfAlternative, firstRuleSymbol } from "../contract/grammar.ts";
+import type { GrammarItems } from "./grammar-items.ts";
+import { IntList } from "./int-list.ts";
+import { emptyStack, StackStore } from "./stack-store.ts";
 
 /** No byte leads here. */
 export const deadState = -1;
-const unknownState = -2;
+/** In `steps`: not worked out yet. */
+export const unknownState = -2;
 
-const endOfAlternative = -1;
-/** Nothing is left to be read. */
-const emptyStack = 0;
 /** A set keeps so many stacks: what an ambiguous grammar has beyond is given up, and what is kept still ends well. */
 const maxStacks = 1_024;
-/** Stacks looked at in finding a set. Only a grammar with left recursion, or one beyond all use, has more. */
-const maxSearchedStacks = 65_536;
+/** Stacks looked at in finding a set; all of it is done at once. */
+const maxSearchedStacks = 16_384;
+/** Work of a stack that is looked at, and of a state that is made; 1 is about a nanosecond. */
+const stackWork = 16;
+const stateWork = 512;
+/** Of a stack that is brought to another store. */
+const moveWork = 128;
+const mapEntryBytes = 48;
+
+/** A grammar cannot be followed within the bounds on work and memory. */
+export class GrammarTooAmbiguous extends RangeError {
+  override readonly name = "GrammarTooAmbiguous";
+}
 
 export class ByteAutomaton {
-  /** Alternatives one after the other, each closed by `endOfAlternative`; an item is a place in it. */
-  private readonly symbols: Int32Array;
-  /** Of each rule, the items that its alternatives begin with. */
-  private readonly alternatives: readonly (readonly number[])[];
-  /** Of each stack: where it goes on, and the stack below. */
-  private readonly items: number[] = [endOfAlternative];
-  private readonly below: number[] = [emptyStack];
-  private readonly stackIds = new Map<number, number>();
-  /** Of each state: its stacks. Each has a byte range on top, or is empty. */
-  private readonly states: (readonly number[])[] = [];
-  private readonly stateIds = new Map<string, number>();
-  /** Of each state: [256] where a byte leads. */
-  private readonly steps: Int32Array[] = [];
+  /** [256] for each state: where a byte leads. Another array once a state was added. */
+  steps = new Int32Array(16 * 256);
+  private readonly grammar: GrammarItems;
+  private stacks = new StackStore();
+  /** Stacks of all states, in rising order of each; state s has those before memberEnds[s]. Each has a byte range on top, or is empty. */
+  private readonly members = new IntList(64);
+  private readonly memberEnds = new IntList(16);
+  /** States by what their stacks come to; the last that came to the same before each. */
+  private readonly latest = new Map<number, number>();
+  private readonly earlier = new IntList(16);
+  /** The set that is being found, and of each stack the last search that met it. */
+  private readonly found = new IntList(64);
+  private readonly searches = new IntList(64);
+  private search = 0;
+  private otherWork = 0;
 
-  constructor({ rules }: ByteGrammar) {
-    const symbols: number[] = [];
-    this.alternatives = rules.map((alternatives) =>
-      alternatives.map((alternative) => {
-        const first = symbols.length;
-        symbols.push(...alternative, endOfAlternative);
-        return first;
-      }),
-    );
-    this.symbols = Int32Array.from(symbols);
+  /** @param grammar without left recursion */
+  constructor(grammar: GrammarItems) {
+    this.grammar = grammar;
   }
 
-  /** Nothing was read yet. @throws RangeError when the grammar recurs on the left */
-  start(): number {
-    return this.stateOf(this.alternatives[0].map((item) => this.stack(item, emptyStack)));
+  /** All that was worked out so far, rising. */
+  get work(): number {
+    return this.otherWork + this.stacks.lookups * stackWork;
   }
 
-  /** @throws RangeError as `start` does */
-  next(state: number, byte: number): number {
-    const row = this.steps[state];
-    const known = row[byte];
-    if (known !== unknownState) return known;
-    const taken: number[] = [];
-    // Bytes around this one that the same stacks take lead where it leads.
-    let [low, high] = [0, 255];
-    for (const stack of this.states[state]) {
-      if (stack === emptyStack) continue;
-      const range = this.symbols[this.items[stack]];
-      const [first, last] = [range >> 8, range & 255];
-      if (byte < first) high = Math.min(high, first - 1);
-      else if (byte > last) low = Math.max(low, last + 1);
-      else {
-        taken.push(this.after(stack));
-        low = Math.max(low, first);
-        high = Math.min(high, last);
-      }
-    }
-    const next = this.stateOf(taken);
-    row.fill(next, low, high + 1);
-    return next;
-  }
-
-  /** States that are remembered; each takes 1 KiB, and the stacks that it was made with. */
   get stateCount(): number {
-    return this.states.length;
+    return this.memberEnds.length;
+  }
+
+  /** Of all that is remembered. */
+  get byteLength(): number {
+    const lists = [this.members, this.memberEnds, this.earlier, this.found, this.searches];
+    const listBytes = lists.reduce((sum, { memory }) => sum + memory.byteLength, 0);
+    return this.steps.byteLength + this.stacks.byteLength + listBytes + this.latest.size * mapEntryBytes;
+  }
+
+  /** Nothing was read yet. @throws GrammarTooAmbiguous */
+  start(): number {
+    this.beginSearch();
+    this.meetAlternatives(0, emptyStack);
+    return this.foundState();
+  }
+
+  /** Where a byte leads, or `deadState`. @throws GrammarTooAmbiguous */
+  next(state: number, byte: number): number {
+    const known = this.steps[state * 256 + byte];
+    return known === unknownState ? this.step(state, byte) : known;
   }
 
   /** All that is wanted has been read. */
   isComplete(state: number): boolean {
-    return this.states[state].includes(emptyStack);
+    // The empty stack has the lowest name.
+    return this.members.memory[this.membersStart(state)] === emptyStack;
   }
 
   /**
-   * Forgets all that was met but this state, with what its stacks hold.
-   * @returns its number from now on; every other one means nothing any more
+   * Forgets all that was met but these states, with what their stacks hold.
+   * @returns the new name of each of them; all other names mean nothing any more
    */
-  keepOnly(state: number): number {
-    const stacks = this.states[state];
-    const [items, below] = [this.items.splice(0), this.below.splice(0)];
-    this.states.length = 0;
-    this.steps.length = 0;
-    this.stateIds.clear();
-    this.stackIds.clear();
-    this.items.push(endOfAlternative);
-    this.below.push(emptyStack);
-    const kept = new Map([[emptyStack, emptyStack]]);
-    const moved = (stack: number): number => {
-      const path: number[] = [];
-      let base = kept.get(stack);
-      for (let at = stack; base === undefined; base = kept.get(at)) {
-        path.push(at);
-        at = below[at];
-      }
-      for (let at = path.pop(); at !== undefined; at = path.pop()) {
-        base = this.stack(items[at], base);
-        kept.set(at, base);
-      }
-      return base;
-    };
-    return this.stateOf(stacks.map(moved));
+  keepOnly(states: Iterable<number>): ReadonlyMap<number, number> {
+    const stacks = new StackStore();
+    const moved = new Map([[emptyStack, emptyStack]]);
+    const kept = new Map<number, readonly number[]>();
+    for (const state of states) if (state >= 0 && !kept.has(state)) kept.set(state, this.membersOf(state));
+    const members = Array.from(
+      kept,
+      ([state, list]) => [state, list.map((at) => this.move(at, stacks, moved))] as const,
+    );
+    this.otherWork = this.work;
+    this.stacks = stacks;
+    this.steps = new Int32Array(16 * 256);
+    for (const list of [this.members, this.memberEnds, this.earlier, this.found, this.searches]) list.release();
+    this.latest.clear();
+    this.search = 0;
+    this.otherWork += moved.size * moveWork;
+    return new Map(
+      members.map(([state, list]) => {
+        this.found.clear();
+        for (const stack of list) this.found.push(stack);
+        return [state, this.stateOfFound()];
+      }),
+    );
   }
 
-  /** The state of these stacks once rules on top are replaced by what they begin with. */
-  private stateOf(stacks: readonly number[]): number {
-    const found = new Set<number>();
-    const seen = new Set<number>(stacks);
-    // A set is gone through in the order of insertion, with what is added on the way.
-    for (const stack of seen) {
-      if (seen.size > maxSearchedStacks) throw new RangeError("the grammar recurs on the left");
-      const symbol = stack === emptyStack ? endOfAlternative : this.symbols[this.items[stack]];
-      if (stack === emptyStack || (symbol >= 0 && symbol < firstRuleSymbol)) found.add(stack);
-      else if (symbol === endOfAlternative) seen.add(this.below[stack]);
+  /** A stack in another store. */
+  private move(stack: number, target: StackStore, moved: Map<number, number>): number {
+    const path: number[] = [];
+    let base = moved.get(stack);
+    for (let at = stack; base === undefined; base = moved.get(at)) {
+      path.push(at);
+      at = this.stacks.below(at);
+    }
+    for (let at = path.pop(); at !== undefined; at = path.pop()) {
+      base = target.push(this.stacks.item(at), base);
+      moved.set(at, base);
+    }
+    return base;
+  }
+
+  private step(state: number, byte: number): number {
+    this.beginSearch();
+    // Bytes around this one that the same stacks take lead where it leads.
+    let [low, high] = [0, 255];
+    const { symbols } = this.grammar;
+    const end = this.memberEnds.memory[state];
+    for (let at = this.membersStart(state); at < end; at++) {
+      const stack = this.members.memory[at];
+      if (stack === emptyStack) continue;
+      const range = symbols[this.stacks.item(stack)];
+      const [first, last] = [range >> 8, range & 255];
+      if (byte < first) high = Math.min(high, first - 1);
+      else if (byte > last) low = Math.max(low, last + 1);
       else {
-        const rest = this.after(stack);
-        for (const item of this.alternatives[symbol - firstRuleSymbol]) seen.add(this.stack(item, rest));
+        this.meet(this.after(stack));
+        low = Math.max(low, first);
+        high = Math.min(high, last);
       }
     }
-    if (found.size === 0) return deadState;
-    const kept = [...found].slice(0, maxStacks).sort((a, b) => a - b);
-    const key = kept.join();
-    const known = this.stateIds.get(key);
-    if (known !== undefined) return known;
-    this.stateIds.set(key, this.states.length);
-    this.steps.push(new Int32Array(256).fill(unknownState));
-    return this.states.push(kept) - 1;
+    this.otherWork += (end - this.membersStart(state)) * stackWork;
+    const next = this.foundState();
+    this.steps.fill(next, state * 256 + low, state * 256 + high + 1);
+    return next;
+  }
+
+  private beginSearch(): void {
+    this.search += 1;
+    this.found.clear();
+  }
+
+  /** Adds a stack to what the search has met. */
+  private meet(stack: number): void {
+    this.searches.resize(this.stacks.count, 0);
+    if (this.searches.memory[stack] === this.search) return;
+    this.searches.memory[stack] = this.search;
+    this.found.push(stack);
+  }
+
+  private meetAlternatives(rule: number, rest: number): void {
+    const { firstAlternatives, firstItems } = this.grammar;
+    for (let at = firstAlternatives[rule]; at < firstAlternatives[rule + 1]; at++) {
+      this.meet(this.stacks.push(firstItems[at], rest));
+    }
+  }
+
+  /** The state of the stacks that were met, once rules on top are replaced by what they begin with. */
+  private foundState(): number {
+    const { found } = this;
+    let kept = 0;
+    // What is met on the way is gone through too.
+    for (let at = 0; at < found.length; at++) {
+      if (found.length > maxSearchedStacks) throw new GrammarTooAmbiguous("a byte can be read in too many ways");
+      const stack = found.memory[at];
+      const symbol = stack === emptyStack ? 0 : this.grammar.symbols[this.stacks.item(stack)];
+      if (symbol >= firstRuleSymbol) this.meetAlternatives(symbol - firstRuleSymbol, this.after(stack));
+      else if (symbol === endOfAlternative) this.meet(this.stacks.below(stack));
+      else found.memory[kept++] = stack;
+    }
+    this.otherWork += found.length * stackWork;
+    if (kept === 0) return deadState;
+    found.length = Math.min(kept, maxStacks);
+    return this.stateOfFound();
+  }
+
+  /** The state that has just the stacks of `found`. */
+  private stateOfFound(): number {
+    const stacks = this.found.view();
+    stacks.sort();
+    let key = stacks.length;
+    for (const stack of stacks) key = Math.imul(key ^ stack, 0x9e3779b1) ^ (key >>> 15);
+    const latest = this.latest.get(key) ?? deadState;
+    for (let state = latest; state !== deadState; state = this.earlier.memory[state]) {
+      if (this.hasMembers(state, stacks)) return state;
+    }
+    const state = this.stateCount;
+    this.latest.set(key, state);
+    this.earlier.push(latest);
+    this.members.append(stacks);
+    this.memberEnds.push(this.members.length);
+    this.addSteps(state);
+    return state;
+  }
+
+  private hasMembers(state: number, stacks: Int32Array): boolean {
+    const start = this.membersStart(state);
+    const count = this.memberEnds.memory[state] - start;
+    this.otherWork += count;
+    if (count !== stacks.length) return false;
+    for (let i = 0; i < count; i++) if (this.members.memory[start + i] !== stacks[i]) return false;
+    return true;
+  }
+
+  private addSteps(state: number): void {
+    this.otherWork += stateWork;
+    const start = state * 256;
+    if (start === this.steps.length) {
+      const grown = new Int32Array(2 * start);
+      grown.set(this.steps);
+      this.steps = grown;
+    }
+    this.steps.fill(unknownState, start, start + 256);
   }
 
   /** The stack without the symbol on top. */
   private after(stack: number): number {
-    const item = this.items[stack] + 1;
+    const item = this.stacks.item(stack) + 1;
+    const below = this.stacks.below(stack);
     // An alternative that has been read is left at once, so that recursion at the end of a rule needs no depth.
-    return this.symbols[item] === endOfAlternative ? this.below[stack] : this.stack(item, this.below[stack]);
+    return this.grammar.symbols[item] === endOfAlternative ? below : this.stacks.push(item, below);
   }
 
-  private stack(item: number, below: number): number {
-    const key = below * this.symbols.length + item;
-    const known = this.stackIds.get(key);
-    if (known !== undefined) return known;
-    this.items.push(item);
-    this.below.push(below);
-    this.stackIds.set(key, this.items.length - 1);
-    return this.items.length - 1;
+  private membersStart(state: number): number {
+    return state === 0 ? 0 : this.memberEnds.memory[state - 1];
+  }
+
+  private membersOf(state: number): number[] {
+    return Array.from(this.members.memory.subarray(this.membersStart(state), this.memberEnds.memory[state]));
   }
 }

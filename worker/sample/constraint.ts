@@ -1,95 +1,120 @@
 /** Completions that spell what a grammar says: which tokens may come next, step by step. */
-import type { ByteGrammar } from "../contract/grammar.ts";
-import { ByteAutomaton, deadState } from "./byte-automaton.ts";
-import type { TokenTrie } from "./token-trie.ts";
+import { deadState, GrammarTooAmbiguous } from "./byte-automaton.ts";
+import type { GrammarMasks } from "./grammar-masks.ts";
+import type { WorkBudget } from "./mask-walk.ts";
 
 export interface TokenConstraint {
+  /** The mask can be had without work. */
+  readonly isReady: boolean;
+  /**
+   * Works on the mask until it is there or the budget is used up.
+   * @throws GrammarTooAmbiguous, or another RangeError when no token may come
+   */
+  prepare(budget: WorkBudget): void;
   /**
    * One bit a token, tokens 32w … 32w + 31 in word w: set when the token may come next. Valid until `accept`.
-   * @throws RangeError when none may
+   * @throws as `prepare`
    */
   mask(): Int32Array;
   /** Goes on behind this token. @throws RangeError when it may not come next */
   accept(tokenId: number): void;
+  /** It is not used any more. */
+  release(): void;
 }
 
-/** Masks kept for states that come again, as those inside a string do. */
-const maxMasks = 64;
-/** States kept, of 1 KiB each: more than any usual answer meets, and a bound for one that nests without end. */
-const mostStates = 8_192;
+/** No state was worked out yet. */
+const notBegun = deadState;
+/** Where nobody waits. */
+const unhurriedWork = 1_000_000;
 
 export class GrammarConstraint implements TokenConstraint {
-  private readonly automaton: ByteAutomaton;
-  private readonly trie: TokenTrie;
+  private readonly masks: GrammarMasks;
   private readonly endTokenIds: readonly number[];
-  private readonly vocabSize: number;
-  private readonly maxStates: number;
-  private readonly masks = new Map<number, Int32Array>();
-  /** undefined before the first mask. */
-  private state: number | undefined;
+  /** [1] the state behind what was read; its name may change. */
+  private readonly state = Int32Array.of(notBegun);
+  private readonly bits: Int32Array;
+  private ready = false;
+  /** Bytes that come behind the state, and how many of them were read. */
+  private bytes: Uint8Array = new Uint8Array(0);
+  private readBytes = 0;
+
+  private readonly released: () => void;
 
   /**
-   * @param vocabSize rows of logits have so many
    * @param endTokenIds may come when all that is wanted has been spelled
-   * @param maxStates of the grammar to remember; no mask depends on it, but for grammars too ambiguous to be kept whole
+   * @param released called when the masks are not needed any more
    */
-  constructor(
-    grammar: ByteGrammar,
-    trie: TokenTrie,
-    vocabSize: number,
-    endTokenIds: readonly number[],
-    maxStates = mostStates,
-  ) {
-    this.maxStates = maxStates;
-    this.automaton = new ByteAutomaton(grammar);
-    this.trie = trie;
-    this.vocabSize = vocabSize;
+  constructor(masks: GrammarMasks, endTokenIds: readonly number[], released: () => void = () => undefined) {
+    this.masks = masks;
     this.endTokenIds = endTokenIds;
+    this.released = released;
+    this.bits = new Int32Array(Math.ceil(masks.vocabSize / 32));
+    masks.hold(this.state);
   }
 
-  /** States of the grammar that are remembered, for checks. */
-  get stateCount(): number {
-    return this.automaton.stateCount;
+  get isReady(): boolean {
+    return this.ready;
+  }
+
+  prepare(budget: WorkBudget): void {
+    if (this.ready) return;
+    const { masks, bits, bytes } = this;
+    masks.trim(budget);
+    if (this.state[0] === notBegun) this.begin(budget);
+    for (; this.readBytes < bytes.length && budget.left > 0; this.readBytes++) {
+      this.go(masks.next(this.state[0], bytes[this.readBytes], budget));
+    }
+    if (this.readBytes < bytes.length || !masks.writeMask(this.state[0], bits, budget)) return;
+    if (masks.isComplete(this.state[0])) for (const id of this.endTokenIds) bits[id >> 5] |= 1 << (id & 31);
+    if (isEmpty(bits)) throw new RangeError("no token of the vocabulary may come next");
+    this.ready = true;
   }
 
   mask(): Int32Array {
-    this.state ??= this.automaton.start();
-    const known = this.masks.get(this.state);
-    if (known !== undefined) return known;
-    const mask = this.makeMask(this.state);
-    if (this.masks.size >= maxMasks) this.masks.clear();
-    this.masks.set(this.state, mask);
-    return mask;
+    while (!this.ready) this.prepare({ left: unhurriedWork });
+    return this.bits;
   }
 
   accept(tokenId: number): void {
-    let state = this.state ?? this.automaton.start();
-    for (const byte of this.trie.spelling(tokenId)) {
-      state = this.automaton.next(state, byte);
-      if (state === deadState) throw new RangeError(`token ${tokenId} may not come here`);
-    }
-    this.state = state;
-    if (this.automaton.stateCount <= this.maxStates) return;
-    this.state = this.automaton.keepOnly(state);
-    this.masks.clear();
+    if (((this.mask()[tokenId >> 5] >> (tokenId & 31)) & 1) === 0)
+      throw new RangeError(`token ${tokenId} may not come here`);
+    this.bytes = this.masks.trie.spelling(tokenId);
+    this.readBytes = 0;
+    this.ready = false;
   }
 
-  private makeMask(start: number): Int32Array {
-    const mask = new Int32Array(Math.ceil(this.vocabSize / 32));
-    const allow = (tokenId: number): void => {
-      mask[tokenId >> 5] |= 1 << (tokenId & 31);
-    };
-    this.trie.walk(start, (state, byte) => this.automaton.next(state, byte), allow);
-    if (this.automaton.isComplete(start)) for (const tokenId of this.endTokenIds) allow(tokenId);
-    if (mask.every((word) => word === 0)) throw new RangeError("no token of the vocabulary may come next");
-    return mask;
+  release(): void {
+    this.masks.release(this.state);
+    this.released();
   }
+
+  private begin(budget: WorkBudget): void {
+    this.state[0] = this.masks.start(budget);
+    if (this.state[0] === deadState) throw new RangeError("no text is of the grammar");
+  }
+
+  /** A token that may come leads somewhere, but for what an ambiguous grammar had to give up. */
+  private go(state: number): void {
+    if (state === deadState) throw new GrammarTooAmbiguous("what was given up is needed");
+    this.state[0] = state;
+  }
+}
+
+function isEmpty(mask: Int32Array): boolean {
+  for (const word of mask) if (word !== 0) return false;
+  return true;
 }
 
 /** Makes every token that may not come impossible. */
 export function restrict(logits: Float32Array, constraint: TokenConstraint): void {
   const mask = constraint.mask();
-  for (let tokenId = 0; tokenId < logits.length; tokenId++) {
-    if (((mask[tokenId >> 5] >> (tokenId & 31)) & 1) === 0) logits[tokenId] = Number.NEGATIVE_INFINITY;
+  for (let word = 0; 32 * word < logits.length; word++) {
+    const bits = mask[word];
+    if (bits === -1) continue;
+    const first = 32 * word;
+    if (bits === 0) logits.fill(Number.NEGATIVE_INFINITY, first, first + 32);
+    else {
+      for (let i = 0; i < 32; i++) if (((bits >> i) & 1) === 0) logits[first + i] = Number.NEGATIVE_INFINITY;
+    }
   }
 }

@@ -11,6 +11,12 @@ export class IntList {
     this.length = 0;
   }
 
+  /** Clears it, and gives its memory back. */
+  release(): void {
+    this.length = 0;
+    this.memory = new Int32Array(16);
+  }
+
   push(value: number): void {
     if (this.length === this.memory.length) this.reserve(1);
     this.memory[this.length++] = value;

@@ -1,0 +1,143 @@
+/**
+ * Byte-pair merges of one word: the pair of lowest rank first, the leftmost of equals. In steps, so that a word of any
+ * length gives way to other work.
+ */
+
+/** A rank and a place as one number that sorts by both: more places than a text has, and exact in a double. */
+const places = 2 ** 26;
+/** About a millisecond. */
+export const pairsPerStep = 2_048;
+
+export class BytePairs {
+  readonly #symbols = new Map<string, number>();
+  /** Left and right symbol as one number, to the rank of their merge. */
+  readonly #ranks = new Map<number, number>();
+  /** Symbol that each merge makes. */
+  readonly #merged: Int32Array;
+
+  /** @param merges by rank; of two that are the same the later one counts */
+  constructor(merges: readonly (readonly [string, string])[]) {
+    const symbolOf = (text: string): number => {
+      const known = this.#symbols.get(text);
+      if (known !== undefined) return known;
+      const symbol = this.#symbols.size;
+      this.#symbols.set(text, symbol);
+      return symbol;
+    };
+    const parts = merges.map(([left, right]) => [symbolOf(left), symbolOf(right)] as const);
+    this.#merged = Int32Array.from(merges, ([left, right]) => symbolOf(left + right));
+    for (const [rank, [left, right]] of parts.entries()) this.#ranks.set(this.#pair(left, right), rank);
+  }
+
+  /** Tokens of a word, which are the word when they are joined. Yields after each step. */
+  *split(word: string): Generator<void, string[]> {
+    const starts = startsOf(word);
+    const count = starts.length - 1;
+    const symbols = new Int32Array(count);
+    for (let at = 0; at < count; at++) symbols[at] = this.#symbols.get(word.slice(starts[at], starts[at + 1])) ?? -1;
+    const next = yield* this.#merge(symbols);
+    const tokens: string[] = [];
+    for (let at = 0; at < count; ) {
+      const end = next[at] ?? count;
+      tokens.push(word.slice(starts[at], starts[end]));
+      at = end;
+    }
+    return tokens;
+  }
+
+  /** @returns for each place where a token begins, the place where the next one does */
+  *#merge(symbols: Int32Array): Generator<void, Int32Array> {
+    const count = symbols.length;
+    const next = Int32Array.from({ length: count }, (_, at) => at + 1);
+    const before = Int32Array.from({ length: count }, (_, at) => at - 1);
+    /** Rank of the pair that begins at a place; -1: there is none. */
+    const ranks = new Int32Array(count).fill(-1);
+    const queue = new NumberHeap();
+    const look = (at: number): void => {
+      const end = next[at] ?? count;
+      const rank = end >= count ? -1 : this.#rankOf(symbols[at] ?? -1, symbols[end] ?? -1);
+      ranks[at] = rank;
+      if (rank >= 0) queue.push(rank * places + at);
+    };
+    for (let at = 0; at < count - 1; at++) {
+      look(at);
+      if (at % pairsPerStep === pairsPerStep - 1) yield;
+    }
+    let pairsLeft = pairsPerStep;
+    for (let entry = queue.pop(); entry !== undefined; entry = queue.pop()) {
+      if (--pairsLeft === 0) {
+        pairsLeft = pairsPerStep;
+        yield;
+      }
+      const rank = Math.floor(entry / places);
+      const at = entry - rank * places;
+      // What was queued for a pair that is no more.
+      if (ranks[at] !== rank) continue;
+      const gone = next[at] ?? count;
+      const end = next[gone] ?? count;
+      symbols[at] = this.#merged[rank] ?? -1;
+      next[at] = end;
+      ranks[gone] = -1;
+      if (end < count) before[end] = at;
+      const left = before[at] ?? -1;
+      if (left >= 0) look(left);
+      look(at);
+    }
+    return next;
+  }
+
+  #rankOf(left: number, right: number): number {
+    return left < 0 || right < 0 ? -1 : (this.#ranks.get(this.#pair(left, right)) ?? -1);
+  }
+
+  #pair(left: number, right: number): number {
+    return left * places + right;
+  }
+}
+
+/** Where each code point of a word begins, and the word's end. */
+function startsOf(word: string): Int32Array {
+  const starts = new Int32Array(word.length + 1);
+  let count = 0;
+  for (let at = 0; at < word.length; at += (word.codePointAt(at) ?? 0) > 0xffff ? 2 : 1) starts[count++] = at;
+  starts[count] = word.length;
+  return starts.subarray(0, count + 1);
+}
+
+/** The smallest number first. */
+class NumberHeap {
+  readonly #entries: number[] = [];
+
+  push(entry: number): void {
+    const entries = this.#entries;
+    let at = entries.length;
+    entries.push(entry);
+    while (at > 0) {
+      const parent = (at - 1) >> 1;
+      const above = entries[parent] ?? 0;
+      if (above <= entry) break;
+      entries[at] = above;
+      at = parent;
+    }
+    entries[at] = entry;
+  }
+
+  pop(): number | undefined {
+    const entries = this.#entries;
+    const [first] = entries;
+    const last = entries.pop();
+    if (entries.length === 0 || last === undefined) return first;
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= entries.length) break;
+      if ((entries[child + 1] ?? Number.POSITIVE_INFINITY) < (entries[child] ?? 0)) child += 1;
+      const below = entries[child] ?? 0;
+      if (below >= last) break;
+      entries[at] = below;
+      at = child;
+    }
+    entries[at] = last;
+    return first;
+  }
+}

@@ -1,0 +1,108 @@
+/**
+ * What is remembered for tenants under one bound for all of them. When there is too much, whoever has most loses what it
+ * used longest ago, so nobody who remembers little loses it to somebody who remembers much; and nobody finds another's.
+ */
+
+/** Part of the bound that is made free at once, so that not every entry looks for who has most. */
+const freedPart = 1 / 64;
+
+interface Entry<Value> {
+  readonly value: Value;
+  readonly size: number;
+}
+
+interface Share<Value> {
+  /** The longest unused first. */
+  readonly entries: Map<string, Entry<Value>>;
+  size: number;
+}
+
+export interface TenantLruOptions<Value> {
+  /** Of all entries together. */
+  readonly maxSize: number;
+  /** An entry was forgotten for want of room. */
+  readonly onForget?: (tenantId: string, value: Value) => void;
+}
+
+export class TenantLru<Value> {
+  readonly #options: TenantLruOptions<Value>;
+  readonly #shares = new Map<string, Share<Value>>();
+  #size = 0;
+
+  constructor(options: TenantLruOptions<Value>) {
+    this.#options = options;
+  }
+
+  /** @param size an entry that is larger than the bound is forgotten at once */
+  set(tenantId: string, name: string, value: Value, size = 1): void {
+    const share = this.#shareOf(tenantId);
+    this.#delete(share, name);
+    share.entries.set(name, { value, size });
+    share.size += size;
+    this.#size += size;
+    if (this.#size > this.#options.maxSize) this.#forget();
+  }
+
+  /** Looking at an entry is no use of it. */
+  peek(tenantId: string, name: string): Value | undefined {
+    return this.#shares.get(tenantId)?.entries.get(name)?.value;
+  }
+
+  /** Uses the entry. */
+  get(tenantId: string, name: string): Value | undefined {
+    const share = this.#shares.get(tenantId);
+    const entry = share?.entries.get(name);
+    if (share === undefined || entry === undefined) return undefined;
+    share.entries.delete(name);
+    share.entries.set(name, entry);
+    return entry.value;
+  }
+
+  #shareOf(tenantId: string): Share<Value> {
+    const found = this.#shares.get(tenantId);
+    if (found !== undefined) return found;
+    const created: Share<Value> = { entries: new Map(), size: 0 };
+    this.#shares.set(tenantId, created);
+    return created;
+  }
+
+  #delete(share: Share<Value>, name: string): Entry<Value> | undefined {
+    const entry = share.entries.get(name);
+    if (entry === undefined) return undefined;
+    share.entries.delete(name);
+    share.size -= entry.size;
+    this.#size -= entry.size;
+    return entry;
+  }
+
+  #forget(): void {
+    const { maxSize, onForget } = this.#options;
+    const enough = maxSize - Math.floor(maxSize * freedPart);
+    const shares = [...this.#shares].sort(([, a], [, b]) => b.size - a.size);
+    const level = levelOf(
+      shares.map(([, { size }]) => size),
+      enough,
+    );
+    for (const [tenantId, share] of shares) {
+      for (const name of share.entries.keys()) {
+        if (this.#size <= enough || share.size <= level) break;
+        const entry = this.#delete(share, name);
+        if (entry !== undefined) onForget?.(tenantId, entry.value);
+      }
+      if (share.entries.size === 0) this.#shares.delete(tenantId);
+      if (this.#size <= enough) return;
+    }
+  }
+}
+
+/** The size at which all are cut, so that together they have no more than `most`. @param sizes the largest first */
+function levelOf(sizes: readonly number[], most: number): number {
+  let left = most;
+  for (let at = sizes.length - 1; at >= 0; at--) {
+    const size = sizes[at] ?? 0;
+    const level = Math.floor(left / (at + 1));
+    if (size > level) return level;
+    left -= size;
+  }
+  return most;
+}

@@ -1,0 +1,109 @@
+/**
+ * The account of bytes that tenants store: what their rows hold, what is being taken in, what they may have. Room is
+ * reserved before the bytes come and given back when a row holds them, so that none of many at the same time goes over.
+ */
+import type { TenantId } from "../../db/ids.ts";
+import type { Db } from "../../db/open.ts";
+import { type StoredBytes, storedBytes } from "../../db/storage.ts";
+import { ApiError } from "../errors.ts";
+
+export interface DiskRoom {
+  /** Bytes that tenants may still store; small things find room when large ones do not any more. */
+  availableBytes(): number;
+  availableForSmall(): number;
+}
+
+export interface TenantStorageOptions {
+  readonly disk: DiskRoom;
+  /** The tenant's own limit; null: none was set. */
+  readonly limitOf: (tenantId: TenantId) => number | null;
+  /** Of each tenant without a limit of its own; undefined: as much as there is left on the disk. */
+  readonly defaultBytes: number | undefined;
+}
+
+export interface StorageUse {
+  readonly limitBytes: number;
+  readonly usedBytes: number;
+  readonly stored: StoredBytes;
+}
+
+/** Small things may use half of the disk's reserve. */
+export type StoredSize = "large" | "small";
+
+/** Gives the room back; safe to call twice. */
+export type ReleaseRoom = () => void;
+
+export class TenantStorage {
+  readonly #db: Db;
+  readonly #options: TenantStorageOptions;
+  readonly #reserved = new Map<string, number>();
+  #reservedBytes = 0;
+
+  constructor(db: Db, options: TenantStorageOptions) {
+    this.#db = db;
+    this.#options = options;
+  }
+
+  use(tenantId: string, size: StoredSize = "large"): StorageUse {
+    const stored = storedBytes(this.#db, tenantId as TenantId);
+    const usedBytes = Object.values(stored).reduce((sum, bytes) => sum + bytes, 0);
+    return { limitBytes: this.#limitOf(tenantId, usedBytes, size), usedBytes, stored };
+  }
+
+  /**
+   * Keeps room for what is about to be stored. Call what it gives when a row holds the bytes, or nothing will.
+   * @throws ApiError quota_exceeded, storage_full
+   */
+  reserve(tenantId: string, bytes: number, size: StoredSize = "large"): ReleaseRoom {
+    this.checkDisk(bytes, size);
+    const own = this.#reserved.get(tenantId) ?? 0;
+    const use = this.use(tenantId, size);
+    if (use.usedBytes + own + bytes > use.limitBytes) throw full(use, bytes);
+    this.#reserved.set(tenantId, own + bytes);
+    this.#reservedBytes += bytes;
+    let isHeld = true;
+    return () => {
+      if (!isHeld) return;
+      isHeld = false;
+      this.#reservedBytes -= bytes;
+      const left = (this.#reserved.get(tenantId) ?? 0) - bytes;
+      if (left > 0) this.#reserved.set(tenantId, left);
+      else this.#reserved.delete(tenantId);
+    };
+  }
+
+  /** For what is counted already, or is the server's own. @throws ApiError storage_full */
+  checkDisk(bytes: number, size: StoredSize = "large"): void {
+    if (bytes > this.#available(size) - this.#reservedBytes) throw new ApiError("storage_full", { retryAfterS: 30 });
+  }
+
+  #available(size: StoredSize): number {
+    const { disk } = this.#options;
+    return size === "large" ? disk.availableBytes() : disk.availableForSmall();
+  }
+
+  #limitOf(tenantId: string, usedBytes: number, size: StoredSize): number {
+    const { limitOf, defaultBytes } = this.#options;
+    const set = limitOf(tenantId as TenantId) ?? defaultBytes;
+    if (set !== undefined) return set;
+    // A tenant may have as much as it leaves: whoever fills the disk leaves half of what there was.
+    return Math.floor((usedBytes + this.#available(size)) / 2);
+  }
+}
+
+const names: Readonly<Record<keyof StoredBytes, string>> = {
+  files: "files",
+  uploads: "uploads in parts",
+  texts: "text in vector stores",
+  responses: "stored responses",
+  batches: "results of batches",
+};
+
+function full({ limitBytes, usedBytes, stored }: StorageUse, bytes: number): ApiError {
+  const parts = (Object.keys(names) as (keyof StoredBytes)[])
+    .filter((kind) => stored[kind] > 0)
+    .map((kind) => `${names[kind]} ${stored[kind]}`);
+  const held = parts.length === 0 ? "" : ` (${parts.join(", ")})`;
+  const message = `The tenant has stored ${usedBytes} of the ${limitBytes} bytes that it may${held}, and this takes ${bytes} more: delete some of it.`;
+  return new ApiError("quota_exceeded", { message });
+}

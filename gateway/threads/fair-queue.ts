@@ -1,0 +1,54 @@
+/** A waiting line in which each tenant's turn comes once a round, whatever the others have waiting. */
+export class FairQueue<Item> {
+  /** In the order of their turns. No list is empty. */
+  readonly #lines = new Map<string, Item[]>();
+  #size = 0;
+
+  get size(): number {
+    return this.#size;
+  }
+
+  sizeOf(tenantId: string): number {
+    return this.#lines.get(tenantId)?.length ?? 0;
+  }
+
+  push(tenantId: string, item: Item): void {
+    const line = this.#lines.get(tenantId);
+    if (line === undefined) this.#lines.set(tenantId, [item]);
+    else line.push(item);
+    this.#size += 1;
+  }
+
+  /** The next item, of the first tenant in turn who may have one now. undefined: there is none. */
+  take(mayHave: (tenantId: string) => boolean): Item | undefined {
+    for (const [tenantId, line] of this.#lines) {
+      if (!mayHave(tenantId)) continue;
+      const item = line.shift();
+      // The tenant's next turn comes after everybody else's.
+      this.#lines.delete(tenantId);
+      if (line.length > 0) this.#lines.set(tenantId, line);
+      this.#size -= 1;
+      return item;
+    }
+    return undefined;
+  }
+
+  /** @returns whether it was still waiting */
+  remove(tenantId: string, item: Item): boolean {
+    const line = this.#lines.get(tenantId);
+    const index = line?.indexOf(item) ?? -1;
+    if (line === undefined || index < 0) return false;
+    line.splice(index, 1);
+    if (line.length === 0) this.#lines.delete(tenantId);
+    this.#size -= 1;
+    return true;
+  }
+
+  /** Empties the line. */
+  drain(): readonly Item[] {
+    const items = [...this.#lines.values()].flat();
+    this.#lines.clear();
+    this.#size = 0;
+    return items;
+  }
+}

@@ -1,0 +1,170 @@
+/**
+ * A few threads for heavy work on text, so that the event loop does none of it. Tasks are in `tasks.ts`, with how to add
+ * one. Tenants take turns; none has all threads at once where there are several, and with one thread the time limit
+ * bounds how long another waits. A thread that passes a task's time limit, or whose heap grew too far, is replaced.
+ */
+import { ApiError } from "../errors.ts";
+import { FairQueue } from "./fair-queue.ts";
+import type { InputOf, OutputOf, TaskTable } from "./protocol.ts";
+import { Thread } from "./thread.ts";
+
+export interface ThreadPoolOptions {
+  /** Path of the file that a thread begins with: it serves the tasks. */
+  readonly program: string;
+  /** Threads are started when there is work for them. */
+  readonly maxThreads: number;
+  /** Tasks that wait, of one tenant and of all. */
+  readonly waitingPerTenant: number;
+  readonly waiting: number;
+  /** A thread with a larger heap after a task is replaced. */
+  readonly maxHeapBytes: number;
+  /** A thread that had nothing to do for so long is ended, but for one that is kept. */
+  readonly idleMs: number;
+}
+
+export interface TaskRun {
+  /** Whose turn it is. */
+  readonly tenantId: string;
+  /** From when a thread has the task. */
+  readonly maxMs: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** A task took longer than it may. */
+export class TaskTimeout extends Error {}
+
+interface Task extends TaskRun {
+  readonly name: string;
+  readonly input: unknown;
+  readonly resolve: (output: unknown) => void;
+  readonly reject: (reason: unknown) => void;
+}
+
+/** What callers need of it. */
+export type TaskRunner<Table extends TaskTable> = Pick<ThreadPool<Table>, "run">;
+
+export class ThreadPool<Table extends TaskTable> {
+  readonly #options: ThreadPoolOptions;
+  readonly #waiting = new FairQueue<Task>();
+  readonly #idle: { readonly thread: Thread; readonly timer: ReturnType<typeof setTimeout> }[] = [];
+  /** Threads at work, by what they run. */
+  readonly #running = new Map<Task, Thread>();
+  readonly #runningOf = new Map<string, number>();
+  #isStopped = false;
+
+  constructor(options: ThreadPoolOptions) {
+    this.#options = options;
+  }
+
+  /** Threads that there are, at work or not. */
+  get threadCount(): number {
+    return this.#idle.length + this.#running.size;
+  }
+
+  /**
+   * @throws TaskTimeout; ApiError concurrency_limited and overloaded when too many tasks wait, server_shutdown; the
+   *   signal's reason when it is aborted; Error when the task or its thread failed
+   */
+  async run<Name extends keyof Table & string>(
+    name: Name,
+    input: InputOf<Table, Name>,
+    run: TaskRun,
+  ): Promise<OutputOf<Table, Name>> {
+    run.signal?.throwIfAborted();
+    if (this.#isStopped) throw new ApiError("server_shutdown");
+    const { waitingPerTenant, waiting } = this.#options;
+    if (this.#waiting.sizeOf(run.tenantId) >= waitingPerTenant) throw new ApiError("concurrency_limited");
+    if (this.#waiting.size >= waiting) throw new ApiError("overloaded");
+    const { promise, resolve, reject } = Promise.withResolvers<unknown>();
+    const task: Task = { ...run, name, input, resolve, reject };
+    const onAbort = (): void => this.#abort(task);
+    run.signal?.addEventListener("abort", onAbort, { once: true });
+    try {
+      this.#waiting.push(run.tenantId, task);
+      this.#startWaiting();
+      return (await promise) as OutputOf<Table, Name>;
+    } finally {
+      run.signal?.removeEventListener("abort", onAbort);
+    }
+  }
+
+  /** Ends all threads; what waits or runs is refused. */
+  async stop(): Promise<void> {
+    this.#isStopped = true;
+    const refused = new ApiError("server_shutdown");
+    for (const task of [...this.#waiting.drain(), ...this.#running.keys()]) task.reject(refused);
+    const idle = this.#idle.splice(0).map(({ thread, timer }) => {
+      clearTimeout(timer);
+      return thread;
+    });
+    await Promise.all([...idle, ...this.#running.values()].map((thread) => thread.end()));
+  }
+
+  #startWaiting(): void {
+    const { maxThreads } = this.#options;
+    const mayHave = (tenantId: string): boolean => (this.#runningOf.get(tenantId) ?? 0) < Math.max(1, maxThreads - 1);
+    while (!this.#isStopped && this.#running.size < maxThreads) {
+      const task = this.#waiting.take(mayHave);
+      if (task === undefined) return;
+      void this.#runIn(this.#takeThread(), task);
+    }
+  }
+
+  async #runIn(thread: Thread, task: Task): Promise<void> {
+    const { name, input, tenantId, maxMs } = task;
+    this.#running.set(task, thread);
+    this.#runningOf.set(tenantId, (this.#runningOf.get(tenantId) ?? 0) + 1);
+    const timer = setTimeout(() => {
+      task.reject(new TaskTimeout(`the task '${name}' took longer than ${maxMs} ms`));
+      void thread.end();
+    }, maxMs);
+    let heapBytes = 0;
+    try {
+      const answer = await thread.run({ name, input });
+      heapBytes = answer.heapBytes;
+      if (answer.failure === undefined) task.resolve(answer.output);
+      else task.reject(new Error(`the task '${name}' failed: ${answer.failure}`));
+    } catch (error) {
+      task.reject(error);
+    }
+    clearTimeout(timer);
+    if (heapBytes > this.#options.maxHeapBytes && !thread.isLost) await thread.end();
+    this.#leave(task);
+    if (!thread.isLost && !this.#isStopped) this.#rest(thread);
+    this.#startWaiting();
+  }
+
+  #leave(task: Task): void {
+    this.#running.delete(task);
+    const left = (this.#runningOf.get(task.tenantId) ?? 0) - 1;
+    if (left > 0) this.#runningOf.set(task.tenantId, left);
+    else this.#runningOf.delete(task.tenantId);
+  }
+
+  #abort(task: Task): void {
+    task.reject(task.signal?.reason);
+    if (!this.#waiting.remove(task.tenantId, task)) void this.#running.get(task)?.end();
+  }
+
+  #rest(thread: Thread): void {
+    const timer = setTimeout(() => {
+      if (this.threadCount <= 1) return;
+      this.#idle.splice(
+        this.#idle.findIndex((idle) => idle.thread === thread),
+        1,
+      );
+      void thread.end();
+    }, this.#options.idleMs);
+    timer.unref();
+    this.#idle.push({ thread, timer });
+  }
+
+  /** The one that rested last, so that the others come to their end. */
+  #takeThread(): Thread {
+    for (let idle = this.#idle.pop(); idle !== undefined; idle = this.#idle.pop()) {
+      clearTimeout(idle.timer);
+      if (!idle.thread.isLost) return idle.thread;
+    }
+    return new Thread(this.#options.program);
+  }
+}

@@ -1,0 +1,21 @@
+/** What goes between the event loop and a thread. */
+
+/** A task takes one value and gives one; both cross by structured clone. */
+// biome-ignore lint/suspicious/noExplicitAny: a table holds functions of any input
+export type TaskTable = Readonly<Record<string, (input: any) => unknown>>;
+
+export type InputOf<Table extends TaskTable, Name extends keyof Table> = Parameters<Table[Name]>[0];
+export type OutputOf<Table extends TaskTable, Name extends keyof Table> = Awaited<ReturnType<Table[Name]>>;
+
+export interface TaskMessage {
+  readonly name: string;
+  readonly input: unknown;
+}
+
+export interface TaskAnswer {
+  /** Of the thread alone, after the task, with what is garbage by now. */
+  readonly heapBytes: number;
+  /** For the log; undefined: the task has ended well, with `output`. */
+  readonly failure?: string;
+  readonly output?: unknown;
+}

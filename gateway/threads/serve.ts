@@ -1,0 +1,22 @@
+/** The thread's side: runs one task after the other, as they come. */
+import type { TaskAnswer, TaskMessage, TaskTable } from "./protocol.ts";
+
+declare const self: Worker;
+
+export function serveTasks(tasks: TaskTable): void {
+  self.onmessage = async ({ data: { name, input } }: MessageEvent<TaskMessage>) => {
+    const answer = await answerOf(tasks, name, input);
+    // In a thread, the heap is the thread's own.
+    self.postMessage({ ...answer, heapBytes: process.memoryUsage().heapUsed } satisfies TaskAnswer);
+  };
+}
+
+async function answerOf(tasks: TaskTable, name: string, input: unknown): Promise<Omit<TaskAnswer, "heapBytes">> {
+  try {
+    const task = tasks[name];
+    if (task === undefined) throw new Error(`there is no task '${name}'`);
+    return { output: await task(input) };
+  } catch (error) {
+    return { failure: error instanceof Error ? (error.stack ?? error.message) : String(error) };
+  }
+}

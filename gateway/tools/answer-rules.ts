@@ -1,0 +1,52 @@
+/** What an answer has to be, as plain data: from it a grammar is made, in this thread or in another. */
+import type { CallSyntax } from "../lower/call-syntax.ts";
+import type { JsonObject } from "../lower/messages.ts";
+import type { ToolUse } from "./tool-use.ts";
+
+/** What an answer has to be where it is no call: any JSON object, or a value of a schema. */
+export type AnswerFormat =
+  | { readonly kind: "object" }
+  /** `param` is the schema's path in the request, for what cannot be kept of it. */
+  | { readonly kind: "schema"; readonly schema: unknown; readonly param: string };
+
+export interface CallableTool {
+  readonly name: string;
+  /** Path of the schema in the request. */
+  readonly param: string;
+  /** What its arguments have to fit; undefined: any object. */
+  readonly parameters: JsonObject | undefined;
+}
+
+export interface CallRules extends Pick<ToolUse, "mode" | "parallel"> {
+  readonly syntax: CallSyntax;
+  readonly tools: readonly CallableTool[];
+}
+
+/** At least one of the two is there. */
+export interface AnswerRules {
+  readonly format?: AnswerFormat | undefined;
+  readonly calls?: CallRules | undefined;
+}
+
+/** What an error names where no part of a schema is to blame more than another. undefined: there is no schema. */
+export function schemaParam({ format, calls }: AnswerRules): string | undefined {
+  if (calls !== undefined) return "tools";
+  return format?.kind === "schema" ? format.param : undefined;
+}
+
+export const formatRules = (format: AnswerFormat | undefined): AnswerRules | undefined => format && { format };
+
+/** undefined: the answer is free. Where calls must come, or arguments must fit, it is not. */
+export function answerRules(
+  syntax: CallSyntax,
+  { tools, callable, mode, parallel }: ToolUse,
+  format: AnswerFormat | undefined,
+): AnswerRules | undefined {
+  const offered = tools.filter(({ name }) => callable.has(name));
+  const isFree = mode === "auto" && parallel && !offered.some(({ strict }) => strict);
+  if (isFree && format === undefined) return undefined;
+  const kept = offered.map(({ name, param, strict, parameters }) => {
+    return { name, param, parameters: strict || mode === "required" ? parameters : undefined };
+  });
+  return { format, calls: { syntax, tools: kept, mode, parallel } };
+}

@@ -1,0 +1,185 @@
+/**
+ * What one tenant's single requests cost everybody else: every route of /openapi.json at its largest and its nastiest,
+ * one after the other, while another tenant asks for the models and for a short chat answer all the time.
+ */
+import type { HttpClient } from "../../gateway/cli/client.ts";
+import { CommandError } from "../../gateway/cli/command.ts";
+import type { Bench, BenchContext, BenchReport } from "./bench.ts";
+import { bodyCases } from "./support/stalls/bodies.ts";
+import { mib, type StallCase, type StallRequest } from "./support/stalls/case.ts";
+import { corpusCases } from "./support/stalls/corpus-cases.ts";
+import { generationCases } from "./support/stalls/generation-cases.ts";
+import { forgetPeak, peakBytes, residentBytes } from "./support/stalls/memory.ts";
+import { WaitMeter } from "./support/stalls/meter.ts";
+import { operatorCases } from "./support/stalls/operator-cases.ts";
+import { queryCases } from "./support/stalls/query-cases.ts";
+import { keptBoundMib, lineOf, reportOf, type StallResult, worstOf } from "./support/stalls/report.ts";
+import { schemaCases } from "./support/stalls/schema-cases.ts";
+import { openStallWorld, type StallWorld } from "./support/stalls/world.ts";
+import { median, quantile } from "./support/stats.ts";
+
+const backMs = 10_000;
+const defaultRounds = 2;
+const [usualAfterMs, streamMs, giveUpMs, aloneMs] = [300, 1_000, 20_000, 5_000];
+
+async function run({ option, say }: BenchContext): Promise<BenchReport> {
+  const rounds = Number(option("rounds") ?? defaultRounds);
+  const only = (option("only") ?? "").split(",");
+  if (!(rounds >= 1)) throw new CommandError("--rounds is 1 or more");
+  await using world = await openStallWorld(say);
+  const routes = await declaredRoutes(world);
+  const all = [
+    ...generationCases,
+    ...schemaCases,
+    ...queryCases,
+    ...corpusCases,
+    ...operatorCases,
+    ...bodyCases(routes.withJson),
+  ];
+  const uncovered = routes.all.filter((route) => !all.some((each) => each.route === route));
+  const cases = all.filter(({ route, name }) => only.some((text) => `${route} ${name}`.includes(text)));
+  const chat = { model: world.model, messages: [{ role: "user", content: "Who is Anna?" }], ...shortAnswer };
+  using meter = new WaitMeter({ url: world.server.url, apiKey: world.other.apiKey, chat });
+  await Bun.sleep(aloneMs / 2);
+  await meter.take();
+  say("the other tenant alone");
+  await Bun.sleep(aloneMs);
+  const alone = await meter.take();
+  const results: StallResult[] = [];
+  for (let round = 0; round < rounds; round++) {
+    for (const each of cases) {
+      const result = await runCase(world, meter, each);
+      results.push(result);
+      say(lineOf(result));
+    }
+  }
+  return reportOf(world.model, { results: worstOf(results), alone, uncovered, routeCount: routes.all.length, rounds });
+}
+
+const shortAnswer = { temperature: 0, max_tokens: 8, min_tokens: 8, ignore_eos: true };
+
+async function declaredRoutes({
+  server,
+}: StallWorld): Promise<{ readonly all: string[]; readonly withJson: string[] }> {
+  type Operation = { readonly requestBody?: { readonly content: object } };
+  const { paths } = await server.admin.json<{ paths: Record<string, Record<string, Operation>> }>(
+    "GET",
+    "/openapi.json",
+  );
+  const operations = Object.entries(paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, operation]) => ({ route: `${method.toUpperCase()} ${path}`, operation })),
+  );
+  const takesJson = ({ requestBody }: Operation) =>
+    requestBody !== undefined && "application/json" in requestBody.content;
+  return {
+    all: operations.map(({ route }) => route),
+    withJson: operations.filter(({ operation }) => takesJson(operation)).map(({ route }) => route),
+  };
+}
+
+async function runCase(world: StallWorld, meter: WaitMeter, each: StallCase): Promise<StallResult> {
+  const { pid } = world.server.process;
+  const apiKey = each.as === "platform" ? world.server.adminKey : world.hostile.apiKey;
+  const request = await each.make(world);
+  await Bun.sleep(100);
+  await meter.take();
+  forgetPeak(pid);
+  const beforeBytes = residentBytes(pid);
+  const startMs = performance.now();
+  const { status, text } = await send(world, apiKey, request, each.stream === true);
+  const answerMs = performance.now() - startMs;
+  await Bun.sleep(each.afterMs ?? usualAfterMs);
+  const waits = await meter.take();
+  const growthMib = (peakBytes(pid) - beforeBytes) / mib;
+  const keptMib = await keptAfter(pid, beforeBytes);
+  await settle(world.hostile.client, text);
+  return {
+    route: each.route,
+    name: each.name,
+    bodyBytes: bytesOf(request.body),
+    status,
+    refusal: status >= 400 ? text.slice(0, 160) : "",
+    answerMs,
+    waitMs: quantile(waits.modelsMs, 1),
+    chatMs: median(waits.chatMs),
+    longestChatMs: quantile(waits.chatMs, 1),
+    failures: waits.failures,
+    growthMib,
+    keptMib,
+  };
+}
+
+function bytesOf(body: StallRequest["body"]): number {
+  if (body === undefined) return 0;
+  if (typeof body === "string") return Buffer.byteLength(body);
+  const parts: readonly (string | Blob)[] = [...body.values()];
+  return parts.reduce((sum, part) => sum + (typeof part === "string" ? part.length : part.size), 0);
+}
+
+/** @returns status 0 when it was given up, the beginning of the answer */
+async function send(world: StallWorld, apiKey: string, request: StallRequest, isStream: boolean) {
+  const headers: Record<string, string> = { authorization: `Bearer ${apiKey}` };
+  if (request.contentType !== undefined) headers["content-type"] = request.contentType;
+  const { method, path, body } = request;
+  const signal = AbortSignal.timeout(isStream ? streamMs : giveUpMs);
+  let status = 0;
+  let text = "";
+  try {
+    const answer = await fetch(world.server.url + path, {
+      method,
+      headers,
+      signal,
+      ...(body === undefined ? {} : { body }),
+    });
+    status = answer.status;
+    const decoder = new TextDecoder();
+    for await (const chunk of answer.body ?? [])
+      if (text.length < 4_096) text += decoder.decode(chunk, { stream: true });
+  } catch (error) {
+    if (!signal.aborted) throw error;
+    if (!isStream) status = 0;
+  }
+  return { status, text };
+}
+
+/** Waits until the process is near what it was, for 10 s at most. */
+async function keptAfter(pid: number, beforeBytes: number): Promise<number> {
+  const untilMs = performance.now() + backMs;
+  const keptMib = () => Math.max(0, (residentBytes(pid) - beforeBytes) / mib);
+  while (keptMib() > keptBoundMib && performance.now() < untilMs) await Bun.sleep(100);
+  return keptMib();
+}
+
+interface Batches {
+  readonly data: readonly { readonly id: string; readonly status?: string; readonly processing_status?: string }[];
+}
+
+/** Ends what still runs of the hostile tenant's, so that the next request is measured alone. */
+async function settle(client: HttpClient, answer: string): Promise<void> {
+  const [, jobId] = /"id":"([^"]+)","object":"prepare_job"/.exec(answer) ?? [];
+  if (jobId !== undefined) await client.json("POST", `/admin/v1/jobs/${jobId}/cancel`, {}).catch(() => undefined);
+  for (const path of ["/v1/batches", "/v1/messages/batches"]) {
+    const { data } = await client.json<Batches>("GET", `${path}?limit=20`);
+    const open = data.filter(
+      ({ status, processing_status: state }) => status === "in_progress" || state === "in_progress",
+    );
+    for (const { id } of open) await client.json("POST", `${path}/${id}/cancel`, {}).catch(() => undefined);
+  }
+  type Stores = { data: readonly { readonly file_counts: { readonly in_progress: number } }[] };
+  const untilMs = performance.now() + 120_000;
+  while (performance.now() < untilMs) {
+    const { data } = await client.json<Stores>("GET", "/v1/vector_stores?limit=100");
+    if (data.every(({ file_counts: counts }) => counts.in_progress === 0)) return;
+    await Bun.sleep(250);
+  }
+}
+
+export const stallsBench: Bench = {
+  name: "stalls",
+  summary: "Every route at its largest and its nastiest: how long another tenant waits, what memory it takes",
+  options: {
+    rounds: `N  times that each request is sent (default ${defaultRounds})`,
+    only: "TEXT,TEXT  requests whose route and name hold one of these",
+  },
+  run,
+};

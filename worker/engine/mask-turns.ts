@@ -1,0 +1,60 @@
+/**
+ * Masks of constrained requests are made between steps. A step's masks take a bounded work; what is not ready then sits the
+ * step out and is gone on with before the next, while others decode. Tenants get equal shares of the work, and what one
+ * leaves goes to the others; of a tenant's requests the one that waits longest comes first.
+ */
+import type { WorkBudget } from "../sample/mask-walk.ts";
+
+export interface AwaitsMask {
+  readonly owner: { readonly number: number };
+  /** The next token cannot be drawn before `prepareMask` has worked some more. */
+  readonly awaitsMask: boolean;
+  /** @throws RangeError when no mask can be made */
+  prepareMask(budget: WorkBudget): void;
+}
+
+export class MaskTurns<Request extends AwaitsMask> {
+  /** Work on all masks so far (WorkBudget). */
+  spentWork = 0;
+  private readonly stepWork: number;
+  private readonly failed: (request: Request, error: RangeError) => void;
+  /** Who waits longest comes first. */
+  private awaiting: readonly Request[] = [];
+
+  /**
+   * @param stepWork of all masks between two steps (WorkBudget)
+   * @param failed told of requests whose mask cannot be made
+   */
+  constructor(stepWork: number, failed: (request: Request, error: RangeError) => void) {
+    this.stepWork = stepWork;
+    this.failed = failed;
+  }
+
+  /** To be called once for each step. @param requests that may be in it */
+  take(requests: readonly Request[]): void {
+    const wanting = new Set(requests.filter(({ awaitsMask }) => awaitsMask));
+    // In the order of first insertion.
+    const order = new Set([...this.awaiting.filter((request) => wanting.has(request)), ...wanting]);
+    this.awaiting = [...order];
+    const byOwner = Map.groupBy(this.awaiting, ({ owner }) => owner.number);
+    let left = this.stepWork;
+    let owners = byOwner.size;
+    for (const own of byOwner.values()) {
+      const budget = { left: left / owners };
+      const before = budget.left;
+      for (const request of own) if (budget.left > 0) this.prepare(request, budget);
+      this.spentWork += before - budget.left;
+      left = Math.max(0, left - before + budget.left);
+      owners -= 1;
+    }
+  }
+
+  private prepare(request: Request, budget: WorkBudget): void {
+    try {
+      request.prepareMask(budget);
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error;
+      this.failed(request, error);
+    }
+  }
+}
