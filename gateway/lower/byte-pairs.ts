@@ -15,8 +15,11 @@ export class BytePairs {
   /** Symbol that each merge makes. */
   readonly #merged: Int32Array;
 
-  /** @param merges by rank; of two that are the same the later one counts */
-  constructor(merges: readonly (readonly [string, string])[]) {
+  /**
+   * @param merges by rank; of two that are the same the later one counts
+   * @param letters symbols that no merge may have
+   */
+  constructor(merges: readonly (readonly [string, string])[], letters: readonly string[] = []) {
     const symbolOf = (text: string): number => {
       const known = this.#symbols.get(text);
       if (known !== undefined) return known;
@@ -24,9 +27,40 @@ export class BytePairs {
       this.#symbols.set(text, symbol);
       return symbol;
     };
+    for (const letter of letters) symbolOf(letter);
     const parts = merges.map(([left, right]) => [symbolOf(left), symbolOf(right)] as const);
     this.#merged = Int32Array.from(merges, ([left, right]) => symbolOf(left + right));
     for (const [rank, [left, right]] of parts.entries()) this.#ranks.set(this.#pair(left, right), rank);
+  }
+
+  /** -1: no merge and no letter has the text. */
+  symbolOf(text: string): number {
+    return this.#symbols.get(text) ?? -1;
+  }
+
+  /** Texts of the symbols, which are numbered from 0. */
+  symbolTexts(): readonly string[] {
+    return [...this.#symbols.keys()];
+  }
+
+  /**
+   * Merges a short word in place: each merge looks at all that is left.
+   * @param symbols the word's are the first `count`
+   * @returns how many are left
+   */
+  mergeShort(symbols: Int32Array, count: number): number {
+    let left = count;
+    for (;;) {
+      let [bestRank, bestAt] = [-1, -1];
+      for (let at = 0; at + 1 < left; at++) {
+        const rank = this.#rankOf(symbols[at] ?? -1, symbols[at + 1] ?? -1);
+        if (rank >= 0 && (bestRank < 0 || rank < bestRank)) [bestRank, bestAt] = [rank, at];
+      }
+      if (bestAt < 0) return left;
+      symbols[bestAt] = this.#merged[bestRank] ?? -1;
+      symbols.copyWithin(bestAt + 1, bestAt + 2, left);
+      left -= 1;
+    }
   }
 
   /** Tokens of a word, which are the word when they are joined. Yields after each step. */
@@ -34,8 +68,8 @@ export class BytePairs {
     const starts = startsOf(word);
     const count = starts.length - 1;
     const symbols = new Int32Array(count);
-    for (let at = 0; at < count; at++) symbols[at] = this.#symbols.get(word.slice(starts[at], starts[at + 1])) ?? -1;
-    const next = yield* this.#merge(symbols);
+    for (let at = 0; at < count; at++) symbols[at] = this.symbolOf(word.slice(starts[at], starts[at + 1]));
+    const next = yield* this.merge(symbols);
     const tokens: string[] = [];
     for (let at = 0; at < count; ) {
       const end = next[at] ?? count;
@@ -45,8 +79,12 @@ export class BytePairs {
     return tokens;
   }
 
-  /** @returns for each place where a token begins, the place where the next one does */
-  *#merge(symbols: Int32Array): Generator<void, Int32Array> {
+  /**
+   * Merges a word of any length in place; yields after each step.
+   * @param symbols afterwards a token's symbol stands where the token begins
+   * @returns for each place where a token begins, the place where the next one does
+   */
+  *merge(symbols: Int32Array): Generator<void, Int32Array> {
     const count = symbols.length;
     const next = Int32Array.from({ length: count }, (_, at) => at + 1);
     const before = Int32Array.from({ length: count }, (_, at) => at - 1);

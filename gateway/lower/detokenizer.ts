@@ -183,15 +183,17 @@ function decoderTypes(decoder: unknown): readonly string[] {
   return typeof type === "string" ? [type] : [];
 }
 
-/** GPT-2's printable stand-ins for bytes: printable Latin-1 stands for itself, the rest for U+0100 onwards. */
-function byteLevelBytes(): (token: string) => Uint8Array {
-  const byteOf = new Map<string, number>();
+/** GPT-2's printable letters for the 256 bytes: printable Latin-1 stands for itself, the rest for U+0100 onwards. */
+export function byteLetters(): readonly string[] {
   let next = 0x100;
-  for (let byte = 0; byte < 256; byte++) {
+  return Array.from({ length: 256 }, (_, byte) => {
     const printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-    byteOf.set(String.fromCodePoint(printable ? byte : next), byte);
-    if (!printable) next += 1;
-  }
+    return String.fromCodePoint(printable ? byte : next++);
+  });
+}
+
+function byteLevelBytes(): (token: string) => Uint8Array {
+  const byteOf = new Map(byteLetters().map((letter, byte) => [letter, byte]));
   const encoder = new TextEncoder();
   return (token) => {
     const bytes = Array.from(token, (char) => byteOf.get(char));

@@ -66,8 +66,11 @@ class SpecialTokenEncoder {
       return withoutEnd(ids, maxTokens);
     }
     const slices = sliceText(text, sliceChars).map((slice) => [slice, false] as const);
-    const options = { longWords: this.#longWords, turns: this.#turns, maxTokens };
-    const own = await encodedInTurns(slices, (slice) => this.#idsOf(slice, false), options);
+    const encode = async (slice: string): Promise<Int32Array> => {
+      const run = (): Int32Array => this.#idsOf(slice, false);
+      return slice.length > sliceChars ? await this.#longWords.inTurns(run) : run();
+    };
+    const own = await encodedInTurns(slices, encode, { turns: this.#turns, maxTokens });
     return withoutEnd(joined([around.before, own, around.after]), maxTokens);
   }
 

@@ -5,7 +5,6 @@
  * it ends in a letter or digit, where no look-ahead of theirs applies.
  */
 import { nextTurn } from "../pace.ts";
-import type { LongWords } from "./long-words.ts";
 
 const beforeSpace = /[\p{L}\p{N}]/u;
 const beforePunctuation = /\p{L}/u;
@@ -69,7 +68,6 @@ export class TokenBound {
 }
 
 export interface TurnOptions {
-  readonly longWords: LongWords;
   readonly turns: { chars: number };
   /** What comes behind so many tokens is not encoded. */
   readonly maxTokens: number;
@@ -78,14 +76,13 @@ export interface TurnOptions {
 /** Tokens of a text's slices one after the other, `maxTokens` at most. */
 export async function encodedInTurns(
   slices: Iterable<readonly [slice: string, isFirst: boolean]>,
-  encode: (slice: string, isFirst: boolean) => Int32Array,
-  { longWords, turns, maxTokens }: TurnOptions,
+  encode: (slice: string, isFirst: boolean) => Promise<Int32Array>,
+  { turns, maxTokens }: TurnOptions,
 ): Promise<Int32Array> {
   const parts: Int32Array[] = [];
   let count = 0;
   for (const [slice, isFirst] of slices) {
-    const run = (): Int32Array => encode(slice, isFirst);
-    const ids = slice.length > sliceChars ? await longWords.inTurns(run) : run();
+    const ids = await encode(slice, isFirst);
     parts.push(ids);
     count += ids.length;
     await takeTurn(turns, slice.length);

@@ -7,6 +7,7 @@ import { Tokenizer } from "@huggingface/tokenizers";
 import { LRUCache } from "lru-cache";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../errors.ts";
+import { ByteLevelEncoder } from "./byte-level.ts";
 import { LongWords } from "./long-words.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
 import { openingTokenIds } from "./opening-tokens.ts";
@@ -33,6 +34,8 @@ type Section = { readonly control: AddedToken } | { plain: string };
 
 export class TextTokenizer {
   readonly #plain: Tokenizer;
+  /** Encodes instead of `#plain` where it can. */
+  readonly #byteLevel: ByteLevelEncoder | undefined;
   readonly #longWords: LongWords;
   /** Of texts that are encoded on their own. */
   readonly #turns = { chars: 0 };
@@ -57,6 +60,8 @@ export class TextTokenizer {
     this.#controlPattern = patternOf(controls);
     this.#notFirst = `\uE000${crypto.randomUUID()}\uE001`;
     this.#plain = new Tokenizer(withoutControls(tokenizer, controls, this.#notFirst), config);
+    const hasLayout = controls.length < tokenizer.added_tokens.length;
+    this.#byteLevel = hasLayout ? undefined : ByteLevelEncoder.of(this.#plain, text);
     this.#longWords = new LongWords(this.#plain);
     this.#encoded = new LRUCache({
       maxSize: options.cacheChars,
@@ -106,8 +111,7 @@ export class TextTokenizer {
           const known = this.#encoded.peek(key);
           bound?.add(known?.length ?? 0);
           if (known !== undefined) continue;
-          const encode = (): Int32Array => this.#idsOf(slice, isFirst);
-          const ids = slice.length > sliceChars ? await this.#longWords.inTurns(encode) : encode();
+          const ids = await this.#idsInTurns(slice, isFirst);
           this.#encoded.set(key, ids);
           bound?.add(ids.length);
           await takeTurn(turns, slice.length);
@@ -123,8 +127,8 @@ export class TextTokenizer {
    */
   async encodeInTurns(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
     const slices = text === "" ? [] : this.#slicesOf(text, true);
-    const encode = (slice: string, isFirst: boolean): Int32Array => this.#idsOf(slice, isFirst);
-    return await encodedInTurns(slices, encode, { longWords: this.#longWords, turns: this.#turns, maxTokens });
+    const encode = (slice: string, isFirst: boolean): Promise<Int32Array> => this.#idsInTurns(slice, isFirst);
+    return await encodedInTurns(slices, encode, { turns: this.#turns, maxTokens });
   }
 
   /** Ids of a text on its own, not remembered; special tokens in it are text. */
@@ -202,6 +206,16 @@ export class TextTokenizer {
   }
 
   #idsOf(text: string, first: boolean): Int32Array {
+    return this.#byteLevel?.encode(text) ?? this.#libraryIdsOf(text, first);
+  }
+
+  async #idsInTurns(slice: string, first: boolean): Promise<Int32Array> {
+    if (this.#byteLevel !== undefined) return await this.#byteLevel.encodeInTurns(slice);
+    const encode = (): Int32Array => this.#libraryIdsOf(slice, first);
+    return slice.length > sliceChars ? await this.#longWords.inTurns(encode) : encode();
+  }
+
+  #libraryIdsOf(text: string, first: boolean): Int32Array {
     const { ids } = this.#plain.encode(first ? text : this.#notFirst + text, { add_special_tokens: false });
     return Int32Array.from(first ? ids : ids.slice(1));
   }
