@@ -1,7 +1,7 @@
 /** Long work on the event loop in short turns, so that streams and requests get theirs. */
 
 /** How long one turn may take. */
-const turnMs = 8;
+const turnMs = 4;
 /** Turns that are held are asked for again after so long. */
 const holdMs = 5;
 

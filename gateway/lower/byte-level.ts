@@ -6,8 +6,7 @@
  */
 import type { Tokenizer } from "@huggingface/tokenizers";
 import { nextTurn } from "../pace.ts";
-import { BytePairs } from "./byte-pairs.ts";
-import { byteLetters } from "./detokenizer.ts";
+import { BytePairs, byteLetters } from "./byte-pairs.ts";
 import type { ModelText } from "./model-text.ts";
 
 /** Words of more characters are merged in steps: the plain loop takes time by the square of them. */

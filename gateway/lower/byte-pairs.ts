@@ -133,6 +133,15 @@ export class BytePairs {
   }
 }
 
+/** GPT-2's printable letters for the 256 bytes: printable Latin-1 stands for itself, the rest for U+0100 onwards. */
+export function byteLetters(): readonly string[] {
+  let next = 0x100;
+  return Array.from({ length: 256 }, (_, byte) => {
+    const printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    return String.fromCodePoint(printable ? byte : next++);
+  });
+}
+
 /** Where each code point of a word begins, and the word's end. */
 function startsOf(word: string): Int32Array {
   const starts = new Int32Array(word.length + 1);

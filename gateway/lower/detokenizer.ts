@@ -3,6 +3,7 @@
  * it is whole. Text that may begin a stop string waits too.
  */
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
+import { byteLetters } from "./byte-pairs.ts";
 import { type CallSign, signByte, signChar, withoutSigns } from "./call-syntax.ts";
 import type { TokenizerJson } from "./model-text.ts";
 
@@ -181,15 +182,6 @@ function decoderTypes(decoder: unknown): readonly string[] {
   const { type, decoders } = decoder as { type?: unknown; decoders?: unknown };
   if (type === "Sequence" && Array.isArray(decoders)) return decoders.flatMap(decoderTypes);
   return typeof type === "string" ? [type] : [];
-}
-
-/** GPT-2's printable letters for the 256 bytes: printable Latin-1 stands for itself, the rest for U+0100 onwards. */
-export function byteLetters(): readonly string[] {
-  let next = 0x100;
-  return Array.from({ length: 256 }, (_, byte) => {
-    const printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-    return String.fromCodePoint(printable ? byte : next++);
-  });
 }
 
 function byteLevelBytes(): (token: string) => Uint8Array {

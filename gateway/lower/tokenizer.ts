@@ -11,7 +11,7 @@ import { ByteLevelEncoder } from "./byte-level.ts";
 import { LongWords } from "./long-words.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
 import { openingTokenIds } from "./opening-tokens.ts";
-import { encodedInTurns, sliceChars, sliceProbe, sliceText, type TokenBound, takeTurn } from "./text-slices.ts";
+import { encodedInTurns, joined, sliceChars, sliceProbe, sliceText, type TokenBound, takeTurn } from "./text-slices.ts";
 
 export interface Piece {
   readonly kind: "template" | "content";
@@ -79,14 +79,14 @@ export class TextTokenizer {
    * @throws ApiError invalid_value as `warm` does
    */
   encode(pieces: readonly Piece[], opensPrompt: boolean, owner?: CacheSalt): Int32Array {
-    const parts: (Int32Array | number)[] = [];
+    const parts: Int32Array[] = [];
     let first = opensPrompt;
     for (const section of this.#sections(pieces)) {
-      if ("control" in section) parts.push(section.control.id);
+      if ("control" in section) parts.push(Int32Array.of(section.control.id));
       else if (section.plain !== "") parts.push(this.#encodePlain(section.plain, first, owner));
       first = false;
     }
-    return concatenate(parts);
+    return joined(parts);
   }
 
   /**
@@ -179,7 +179,7 @@ export class TextTokenizer {
 
   #encodePlain(text: string, first: boolean, owner: CacheSalt | undefined): Int32Array {
     const slices = [...this.#slicesOf(text, first)];
-    return concatenate(slices.map(([slice, isFirst]) => this.#encodeSlice(slice, isFirst, owner)));
+    return joined(slices.map(([slice, isFirst]) => this.#encodeSlice(slice, isFirst, owner)));
   }
 
   *#slicesOf(text: string, first: boolean): Generator<readonly [slice: string, isFirst: boolean]> {
@@ -282,20 +282,4 @@ function longestToken(tokenizer: TokenizerJson): number {
   const added = tokenizer.added_tokens.map((token) => token.content);
   const tokens = added.concat(Array.isArray(vocab) ? vocab.map(([token]) => token) : Object.keys(vocab));
   return tokens.reduce((longest, token) => Math.max(longest, token.length), 1);
-}
-
-function concatenate(parts: readonly (Int32Array | number)[]): Int32Array {
-  const length = parts.reduce<number>((sum, part) => sum + (typeof part === "number" ? 1 : part.length), 0);
-  const all = new Int32Array(length);
-  let at = 0;
-  for (const part of parts) {
-    if (typeof part === "number") {
-      all[at] = part;
-      at += 1;
-    } else {
-      all.set(part, at);
-      at += part.length;
-    }
-  }
-  return all;
 }
