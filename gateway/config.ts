@@ -3,7 +3,7 @@ import { availableParallelism } from "node:os";
 import { isAbsolute, join, resolve } from "node:path";
 import { z } from "zod";
 import { limits as contractLimits } from "../worker/contract/limits.ts";
-import { logLevels } from "./log.ts";
+import { logLevels } from "./base/log.ts";
 
 const kib = 1024;
 const mib = 1024 * kib;

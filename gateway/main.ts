@@ -1,9 +1,10 @@
 /** The server as a program: environment in, ready line out, signals, exit code. Starts on import. */
+
+import { placeOf } from "./base/log.ts";
 import { parseConfig } from "./config.ts";
-import { hideSelf } from "./confine.ts";
-import { placeOf } from "./log.ts";
-import { watchMemory } from "./memory-watch.ts";
-import { secretSettings, withSecrets } from "./secret-settings.ts";
+import { hideSelf } from "./process/confine.ts";
+import { watchMemory } from "./process/memory-watch.ts";
+import { secretSettings, withSecrets } from "./process/secret-settings.ts";
 import { type RunningServer, startServer } from "./server.ts";
 
 function fail(error: unknown): never {

@@ -3,10 +3,10 @@ import { type BatchRow, nextBatch, readBatch, updateBatch } from "../../db/batch
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { BatchFault } from "../../db/schema.ts";
-import type { OpenFile } from "../corpus/content-store.ts";
-import type { FileService } from "../corpus/files.ts";
-import type { TenantWork } from "../corpus/turns.ts";
-import { ApiError } from "../errors.ts";
+import type { TenantWork } from "../background/tenant-rounds.ts";
+import { ApiError } from "../base/errors.ts";
+import type { OpenFile } from "../corpus/files/content-store.ts";
+import type { FileService } from "../corpus/files/files.ts";
 import { type CheckedLines, checkLines } from "./line-checks.ts";
 
 export const inputGone: BatchFault = {

@@ -1,6 +1,6 @@
 /** Whether the lines of a batch's file can be run: looked at when the batch is made. */
 import type { BatchFault } from "../../db/schema.ts";
-import type { OpenFile } from "../corpus/content-store.ts";
+import type { OpenFile } from "../corpus/files/content-store.ts";
 import { readJsonText } from "../query/json-text.ts";
 import { batchLimits } from "./limits.ts";
 import { findLines, firstLine, type LineCursor, type LinePlace, linesPerSlice, textOf } from "./lines.ts";

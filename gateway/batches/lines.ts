@@ -1,5 +1,5 @@
 /** The lines of a batch's file: each is one request to the batch's endpoint. */
-import type { OpenFile } from "../corpus/content-store.ts";
+import type { OpenFile } from "../corpus/files/content-store.ts";
 
 export const batchEndpoints = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"] as const;
 /** Of batches that are made by Anthropic's API. */

@@ -4,7 +4,7 @@
  */
 import { type BatchRow, listDoneLines } from "../../db/batches.ts";
 import type { Db } from "../../db/open.ts";
-import type { FileService } from "../corpus/files.ts";
+import type { FileService } from "../corpus/files/files.ts";
 import { batchLimits } from "./limits.ts";
 import { type BatchLine, findLines, firstLine, type LineCursor, type LinePlace, readLine } from "./lines.ts";
 import type { Answered } from "./requests.ts";

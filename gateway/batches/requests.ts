@@ -1,6 +1,6 @@
 /** One line as a request to the server's own routes: everything that holds for a caller holds for it. */
 import type { Id } from "../../db/ids.ts";
-import type { BatchCaller, Principal } from "../principal.ts";
+import type { BatchCaller, Principal } from "../base/principal.ts";
 import { type BatchLine, messagesEndpoint } from "./lines.ts";
 import { messageResult, unrunMessageResult } from "./message-results.ts";
 

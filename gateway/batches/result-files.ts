@@ -3,9 +3,9 @@
 import { type BatchResultRow, type BatchRow, walkResults } from "../../db/batches.ts";
 import type { FileId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
-import type { FileService } from "../corpus/files.ts";
-import type { StoragePort } from "../corpus/ports.ts";
-import { nextTurn } from "../pace.ts";
+import { nextTurn } from "../base/pace.ts";
+import type { StoragePort } from "../corpus/base/ports.ts";
+import type { FileService } from "../corpus/files/files.ts";
 import { type BatchLine, messagesEndpoint } from "./lines.ts";
 import { restResult } from "./message-results.ts";
 

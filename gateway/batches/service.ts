@@ -10,9 +10,9 @@ import {
 } from "../../db/batches.ts";
 import { type FileId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Page, PageRange } from "../../db/page.ts";
-import type { StagedFile } from "../corpus/staged-file.ts";
-import { ApiError } from "../errors.ts";
-import type { Principal } from "../principal.ts";
+import { ApiError } from "../base/errors.ts";
+import type { Principal } from "../base/principal.ts";
+import type { StagedFile } from "../corpus/files/staged-file.ts";
 import { batchLimits } from "./limits.ts";
 import { batchEndpoints, messageLine, messagesEndpoint } from "./lines.ts";
 import { endedAtOf } from "./message-results.ts";

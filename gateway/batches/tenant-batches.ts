@@ -2,8 +2,8 @@
 import { nextBatch } from "../../db/batches.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
-import type { FileService } from "../corpus/files.ts";
-import type { TenantWork } from "../corpus/turns.ts";
+import type { TenantWork } from "../background/tenant-rounds.ts";
+import type { FileService } from "../corpus/files/files.ts";
 import { batchLimits } from "./limits.ts";
 import { OpenBatch } from "./open-batch.ts";
 

@@ -1,14 +1,14 @@
 /** What the dispatcher stands on, and its bounds. */
 import type { WorkerErrorCode } from "../../worker/contract/messages.ts";
-import type { ErrorCode } from "../errors.ts";
-import type { Log } from "../log.ts";
-import type { KvHistory } from "./kv-history.ts";
-import type { Misses } from "./misses.ts";
-import type { Registry } from "./registry.ts";
-import type { Residency } from "./residency.ts";
-import type { Supervisor } from "./supervisor.ts";
-import type { Underway } from "./underway.ts";
-import type { UseCounts } from "./use-counts.ts";
+import type { ErrorCode } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type { KvHistory } from "./kv/history.ts";
+import type { Misses } from "./kv/miss-report.ts";
+import type { Underway } from "./kv/pending-blocks.ts";
+import type { Residency } from "./kv/residency.ts";
+import type { UseCounts } from "./kv/use-counts.ts";
+import type { Registry } from "./workers/registry.ts";
+import type { Supervisor } from "./workers/supervisor.ts";
 
 export interface DispatcherOptions {
   readonly registry: Registry;

@@ -3,17 +3,17 @@
  * was streamed, ends it with an error otherwise. Every request ends: by its worker, its deadline or its abort.
  */
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
-import { ApiError, type ErrorCode } from "../errors.ts";
+import { ApiError, type ErrorCode } from "../base/errors.ts";
 import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
-import { Evictions } from "./evictions.ts";
 import { FairQueue } from "./fair-queue.ts";
 import { abortedEnd, type InFlight, openEntry, reportedEnd, restarted, tokensEvent } from "./in-flight.ts";
-import { KvOwners } from "./kv-owners.ts";
-import { type Placed, Placer } from "./placement.ts";
-import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request.ts";
+import { Evictions } from "./kv/evictions.ts";
+import { KvOwners } from "./kv/owners.ts";
+import { type Placed, Placer } from "./placement/placement.ts";
+import { Windows } from "./placement/worker-admission.ts";
+import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request/request.ts";
 import { submitMessage } from "./submit-message.ts";
-import type { WorkerEvents } from "./supervisor.ts";
-import { Windows } from "./windows.ts";
+import type { WorkerEvents } from "./workers/supervisor.ts";
 
 export class Dispatcher implements WorkerEvents {
   readonly evictions: Evictions;

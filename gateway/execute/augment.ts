@@ -1,6 +1,7 @@
 /** Retrieval over a document that comes with the query: split as an uploaded one, ranked by the words it shares with the question. */
-import { chunkText } from "../corpus/chunk.ts";
-import { Pace } from "../pace.ts";
+
+import { Pace } from "../base/pace.ts";
+import { chunkText } from "../corpus/ingest/chunk.ts";
 import { augmentFragments } from "../query/augment.ts";
 import type { Augment, Message } from "../query/ir.ts";
 

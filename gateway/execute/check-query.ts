@@ -1,7 +1,7 @@
 /** What is wrong with a query though its shape is right: found before anything is read or run. */
 import type { z } from "zod";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import { childrenOf, type Query } from "../query/ir.ts";
 import { requireModel } from "./params.ts";
 import { type Inner, innerAt } from "./prompt-parts.ts";

@@ -2,9 +2,9 @@
 
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { nextTurn } from "../base/pace.ts";
 import { limits } from "../config.ts";
 import type { QueryContext } from "../lower/query-context.ts";
-import { nextTurn } from "../pace.ts";
 import { drawSvg } from "../query/draw-svg.ts";
 import { drawText } from "../query/draw-text.ts";
 import { childrenOf, type Query } from "../query/ir.ts";

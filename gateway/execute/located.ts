@@ -1,5 +1,5 @@
 /** Errors that name the node they come from. */
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 
 /** The error with the node's path as its param; one that names a place in the query already stays as it is. */
 export function atPath(thrown: unknown, path: string): unknown {

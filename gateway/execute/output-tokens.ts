@@ -1,9 +1,10 @@
 /** One inner generate on a worker: its tokens, cut before a stop string. */
+
+import { ApiError } from "../base/errors.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { DispatchRequest, FinishedEvent } from "../dispatch/request.ts";
-import { ApiError } from "../errors.ts";
-import { type EndEvent, endOf } from "../generation.ts";
-import { Detokenizer, type TokenBytes, textOfTokens } from "../lower/detokenizer.ts";
+import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
+import { type EndEvent, endOf } from "../generate/completion.ts";
+import { Detokenizer, type TokenBytes, textOfTokens } from "../text/detokenizer.ts";
 
 export interface OutputRequest extends DispatchRequest {
   readonly signal: AbortSignal;

@@ -1,7 +1,7 @@
 /** A generate's options as the worker takes them. */
 import type { GenerateParams } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import type { GenerateOptions } from "../query/ir.ts";
 
 /**

@@ -1,6 +1,6 @@
 /** Computes and keeps what the prompts of a query hold besides the outputs of its generates. */
 import type { SpanReport } from "../../worker/contract/messages.ts";
-import type { FinishedEvent } from "../dispatch/request.ts";
+import type { FinishedEvent } from "../dispatch/request/request.ts";
 import type { Query } from "../query/ir.ts";
 import { outermostOf } from "./check-query.ts";
 import { allRuns, generateOf } from "./prompt-parts.ts";

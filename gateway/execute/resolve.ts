@@ -3,10 +3,10 @@
  * that are named by id get their text. Reading happens here and only here; the rules that follow are pure.
  */
 
-import type { Awaitable, RetrievedFragment, RetrieveRequest } from "../corpus/retrieve.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
+import { nextTurn } from "../base/pace.ts";
+import type { Awaitable, RetrievedFragment, RetrieveRequest } from "../corpus/search/retrieve.ts";
 import type { FragmentSource } from "../lower/query-context.ts";
-import { nextTurn } from "../pace.ts";
 import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
 import { queryLimits } from "../query/limits.ts";
 import { mapChildren } from "../query/transform.ts";

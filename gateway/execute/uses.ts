@@ -1,7 +1,7 @@
 /** Which stored runs a query's prompts are made of: what a planner of many queries needs to know. */
 
+import { Pace } from "../base/pace.ts";
 import type { QueryContext } from "../lower/query-context.ts";
-import { Pace } from "../pace.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
 import { outermostOf } from "./check-query.ts";

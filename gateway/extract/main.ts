@@ -3,7 +3,7 @@
  * and its environment are not among it. Arguments: the program, then its own. Ends with 1 where it cannot be confined.
  */
 import { dirname, join } from "node:path";
-import { executeConfined, type Opened } from "../confine.ts";
+import { executeConfined, type Opened } from "../process/confine.ts";
 
 const root = join(import.meta.dir, "..", "..");
 const [program = "", ...rest] = process.argv.slice(2);

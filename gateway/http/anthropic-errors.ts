@@ -1,5 +1,5 @@
 /** Errors as Anthropic's clients read them, on the routes that speak their API. */
-import { type ApiError, errorBody } from "../errors.ts";
+import { type ApiError, errorBody } from "../base/errors.ts";
 
 export const speaksAnthropic = (path: string): boolean => path === "/v1/messages" || path.startsWith("/v1/messages/");
 

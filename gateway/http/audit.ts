@@ -2,8 +2,8 @@
 import type { Context, Hono, MiddlewareHandler } from "hono";
 import { z } from "zod";
 import type { AuditEventRow } from "../../db/audit.ts";
-import type { Log } from "../log.ts";
-import { platformReaders } from "../principal.ts";
+import type { Log } from "../base/log.ts";
+import { platformReaders } from "../base/principal.ts";
 import type { AuditedAction, AuditLog } from "../tenant/audit.ts";
 import { type AppEnv, principalOf } from "./auth.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "./paging.ts";

@@ -1,8 +1,8 @@
 /** Credentials of a request: who calls, and for which tenant. */
 import type { Context, MiddlewareHandler } from "hono";
+import { ApiError } from "../base/errors.ts";
+import type { Authenticator, BatchCaller, Principal } from "../base/principal.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
-import type { Authenticator, BatchCaller, Principal } from "../principal.ts";
 import type { Held } from "./rate-limits.ts";
 import type { RequestBudget } from "./request-budget.ts";
 

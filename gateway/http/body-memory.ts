@@ -2,7 +2,7 @@
  * Bytes of bodies that are in memory, of all tenants together. What has arrived counts against the server's part; what a
  * tenant's bodies say they will be counts against the tenant's, so that none of them is taken that cannot be finished.
  */
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 
 export interface BodyMemoryLimits {
   /** Of all bodies that are beyond their tenants' reserves. */

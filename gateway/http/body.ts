@@ -1,8 +1,8 @@
 /** Reads and checks a body: a place and its size first; of JSON then its cost while it comes, the parse, the schema. */
 import type { Context } from "hono";
 import type { z } from "zod";
+import { ApiError } from "../base/errors.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
 import { JsonCost } from "./json-cost.ts";
 import { refuseBadStrings } from "./json-strings.ts";

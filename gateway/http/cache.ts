@@ -1,9 +1,9 @@
 /** GET /admin/v1/cache: whose KV the workers hold. Blocks that can be found by a key; what is in use without one is no one's. */
 import type { Hono } from "hono";
-import type { Pins } from "../dispatch/pins.ts";
-import type { Registry, WorkerRecord } from "../dispatch/registry.ts";
-import type { HeldKv, Residency } from "../dispatch/residency.ts";
-import { platformReaders } from "../principal.ts";
+import { platformReaders } from "../base/principal.ts";
+import type { Pins } from "../dispatch/kv/pins.ts";
+import type { HeldKv, Residency } from "../dispatch/kv/residency.ts";
+import type { Registry, WorkerRecord } from "../dispatch/workers/registry.ts";
 import type { AppEnv } from "./auth.ts";
 import { declare } from "./route.ts";
 

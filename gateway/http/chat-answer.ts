@@ -1,10 +1,10 @@
 /** The JSON of chat completions: whole answers, chunks, usage, and the `spangate` object. */
 import type { SpanReport, TokenLogprob } from "../../worker/contract/messages.ts";
-import { shareOf, sumOf } from "../counted.ts";
-import type { MissReport } from "../dispatch/misses.ts";
-import type { ArgumentsEvent, CallEvent, EndEvent } from "../generation.ts";
-import type { TokenBytes } from "../lower/detokenizer.ts";
-import type { ChatRun } from "../pipeline.ts";
+import type { MissReport } from "../dispatch/kv/miss-report.ts";
+import type { ArgumentsEvent, CallEvent, EndEvent } from "../generate/completion.ts";
+import type { ChatRun } from "../generate/pipeline.ts";
+import { shareOf, sumOf } from "../generate/usage-counters.ts";
+import type { TokenBytes } from "../text/detokenizer.ts";
 import { type ChunkShape, endsOf, finishReasonOf } from "./completion.ts";
 
 export interface AnswerHead {

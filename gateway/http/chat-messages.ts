@@ -1,7 +1,7 @@
 /** Messages of chat completions. */
 import { z } from "zod";
 import { limits } from "../config.ts";
-import type { LowerMessage } from "../lower/messages.ts";
+import type { LowerMessage } from "../text/messages.ts";
 import { toolLimits } from "../tools/limits.ts";
 import { optional } from "./fields.ts";
 import { type CacheBreakpoint, cacheBreakpoint } from "./prompt-cache.ts";

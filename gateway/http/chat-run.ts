@@ -1,6 +1,6 @@
 /** What every API that answers a conversation has in common: a place for the tenant, a run of the pipeline, an end. */
 import type { Context } from "hono";
-import type { ChatJob, ChatRequest, ChatRun, Pipeline } from "../pipeline.ts";
+import type { ChatJob, ChatRequest, ChatRun, Pipeline } from "../generate/pipeline.ts";
 import type { AppEnv } from "./auth.ts";
 import { tenantIdOf } from "./auth.ts";
 import type { Choice } from "./chat-answer.ts";

@@ -1,9 +1,9 @@
 /** POST /v1/chat/completions */
 import type { Hono } from "hono";
 import type { z } from "zod";
-import type { ApiError } from "../errors.ts";
-import type { Log } from "../log.ts";
-import type { TokenBytes } from "../lower/detokenizer.ts";
+import type { ApiError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type { TokenBytes } from "../text/detokenizer.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { chatChunks, logprobsDescriber, spangateOf, usageOf, wholeAnswer } from "./chat-answer.ts";

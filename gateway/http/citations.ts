@@ -1,5 +1,5 @@
 /** Which of the files that were found an answer rests on: those whose fragments hold the words that it adds to the question. */
-import type { RetrievedFragment } from "../corpus/retrieve.ts";
+import type { RetrievedFragment } from "../corpus/search/retrieve.ts";
 
 export interface FileCitation {
   readonly type: "file_citation";

@@ -1,7 +1,7 @@
 /** What every route that generates has in common: choices are collected, and answered whole or streamed. */
 import type { Context } from "hono";
-import type { ApiError } from "../errors.ts";
-import type { ArgumentsEvent, CallEvent, CompletionEvent, EndEvent, TextEvent } from "../generation.ts";
+import type { ApiError } from "../base/errors.ts";
+import type { ArgumentsEvent, CallEvent, CompletionEvent, EndEvent, TextEvent } from "../generate/completion.ts";
 import type { AppEnv } from "./auth.ts";
 import type { Choice } from "./chat-answer.ts";
 import { type SseFraming, type SseStream, sseResponse } from "./sse.ts";

@@ -3,7 +3,7 @@
  * them. Request schemas are the ones that the handlers read with. A route may bring its own to `declare` instead.
  */
 import { z } from "zod";
-import { attributeFilterSchema } from "../corpus/filters.ts";
+import { attributeFilterSchema } from "../corpus/search/filters.ts";
 import * as answers from "./answer-schemas.ts";
 import * as fileBatches from "./file-batches.ts";
 import * as files from "./files.ts";

@@ -1,7 +1,7 @@
 /** What every request passes on its way to a route: its URL must be whole, and it gets its budget. */
 import type { MiddlewareHandler } from "hono";
+import { ApiError } from "../base/errors.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
 import { BodyMemory } from "./body-memory.ts";
 import { RequestBudget } from "./request-budget.ts";

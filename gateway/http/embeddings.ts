@@ -3,11 +3,11 @@
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { EmbedderCard } from "../../worker/contract/embedding.ts";
+import { ApiError } from "../base/errors.ts";
+import { nextTurn } from "../base/pace.ts";
 import { limits } from "../config.ts";
-import type { EmbeddingService } from "../embedding.ts";
-import { ApiError } from "../errors.ts";
-import type { EmbedderMeter } from "../metered.ts";
-import { nextTurn } from "../pace.ts";
+import type { EmbeddingService } from "../embedding/embedding-service.ts";
+import type { EmbedderMeter } from "../generate/token-metering.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { tokenIds } from "./fields.ts";

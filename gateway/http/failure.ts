@@ -1,7 +1,7 @@
 /** Log lines about requests that failed. */
 import { DbError } from "../../db/errors.ts";
-import type { ApiError } from "../errors.ts";
-import { type Log, placeOf } from "../log.ts";
+import type { ApiError } from "../base/errors.ts";
+import { type Log, placeOf } from "../base/log.ts";
 
 /** What went wrong inside, for the operator: the kind of error and where, not its message, which may hold a tenant's text. */
 export function logFailure(log: Log, error: ApiError, requestId: string): void {

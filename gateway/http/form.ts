@@ -6,9 +6,9 @@ import { Busboy, type BusboyFileStream, type BusboyInstance } from "@fastify/bus
 import type { Context } from "hono";
 import { z } from "zod";
 import type { IdKind } from "../../db/ids.ts";
-import { corpusLimits } from "../corpus/limits.ts";
-import type { StagedFile } from "../corpus/staged-file.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
+import type { StagedFile } from "../corpus/files/staged-file.ts";
 import type { AppEnv } from "./auth.ts";
 import { readPieces } from "./body.ts";
 import { checked } from "./schema-error.ts";

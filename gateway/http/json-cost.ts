@@ -1,5 +1,5 @@
 /** What a JSON text may cost whoever parses it and looks at what it holds. */
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import { jsonSigns, StringScan } from "../query/json-scan.ts";
 
 const { quote, comma, openBracket, closeBracket, openBrace, closeBrace } = jsonSigns;

@@ -2,7 +2,7 @@
  * A JSON object with one long list, read while it comes: `{"name": [element, element, …], …}`. Elements are given as text,
  * each when it is whole, so that none but the last one is in memory.
  */
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import { jsonSigns, StringScan } from "../query/json-scan.ts";
 
 const { quote, comma, openBracket, closeBracket, openBrace, closeBrace } = jsonSigns;

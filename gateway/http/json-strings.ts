@@ -1,5 +1,5 @@
 /** Names and strings that no JSON body may hold, wherever in it they are. */
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import { paramOf } from "./schema-error.ts";
 
 /**

@@ -1,8 +1,8 @@
 /** GET /admin/v1/kv-events: which worker holds which blocks, as it changes. Keys and counts, no text and no tenant. */
 import type { Hono } from "hono";
 import { z } from "zod";
-import type { FedChange, KvFeed } from "../dispatch/kv-feed.ts";
-import { platformReaders } from "../principal.ts";
+import { platformReaders } from "../base/principal.ts";
+import type { FedChange, KvFeed } from "../dispatch/kv/feed.ts";
 import type { AppEnv } from "./auth.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";
 import { readQuery } from "./paging.ts";

@@ -1,5 +1,5 @@
 /** How many requests of one tenant run at the same time, of those that share a limiter. */
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 
 export class ConcurrencyLimiter {
   readonly #running = new Map<string, number>();

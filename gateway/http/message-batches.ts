@@ -5,7 +5,7 @@ import type { BatchRow } from "../../db/batches.ts";
 import type { TenantId } from "../../db/ids.ts";
 import { endedAtOf } from "../batches/message-results.ts";
 import type { BatchService } from "../batches/service.ts";
-import { corpusLimits } from "../corpus/limits.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, principalOf, tenantIdOf } from "./auth.ts";
 import { requireJson } from "./body.ts";

@@ -3,11 +3,11 @@
  * soon as it is whole. In memory it would be many times its 32 MiB.
  */
 import { z } from "zod";
+import { ApiError } from "../base/errors.ts";
 import { batchLimits } from "../batches/limits.ts";
 import { messageLine } from "../batches/lines.ts";
 import { limits } from "../config.ts";
-import { corpusLimits } from "../corpus/limits.ts";
-import { ApiError } from "../errors.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
 import { type BodyContext, readPieces } from "./body.ts";
 import { optional } from "./fields.ts";
 import { JsonCost } from "./json-cost.ts";

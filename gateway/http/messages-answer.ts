@@ -1,6 +1,6 @@
 /** The JSON of Anthropic's messages: whole answers, stream events, usage. */
-import type { EndEvent } from "../generation.ts";
-import type { ChatRun } from "../pipeline.ts";
+import type { EndEvent } from "../generate/completion.ts";
+import type { ChatRun } from "../generate/pipeline.ts";
 import { type Choice, spangateOf } from "./chat-answer.ts";
 import type { Completion } from "./completion.ts";
 import { type CitableSource, messageCitations } from "./messages-citations.ts";

@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import { limits } from "../config.ts";
-import type { JsonObject } from "../lower/messages.ts";
+import type { JsonObject } from "../text/messages.ts";
 import { optional } from "./fields.ts";
 import type { CitableSource } from "./messages-citations.ts";
 import { messageToolName } from "./messages-tools.ts";

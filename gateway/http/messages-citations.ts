@@ -1,5 +1,5 @@
 /** Citations of messages: passages of the request's documents and search results that hold what the answer says. */
-import { sentenceUnits } from "../corpus/sentences.ts";
+import { sentenceUnits } from "../corpus/ingest/sentences.ts";
 import { heldWords } from "./citations.ts";
 
 /** A block that may be cited. */

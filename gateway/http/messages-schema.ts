@@ -1,7 +1,7 @@
 /** The bodies of POST /v1/messages and /v1/messages/count_tokens. */
 import { z } from "zod";
 import { limits } from "../config.ts";
-import type { ChatRequest, PromptRequest } from "../pipeline.ts";
+import type { ChatRequest, PromptRequest } from "../generate/pipeline.ts";
 import { optional, shortString } from "./fields.ts";
 import { allBlocks, cacheControl, citableOf, documentsOf, message, textBlocks, textOf } from "./messages-blocks.ts";
 import type { CitableSource } from "./messages-citations.ts";

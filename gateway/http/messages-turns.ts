@@ -1,5 +1,5 @@
 /** Anthropic's messages as turns of a conversation: what tools answered are turns of their own. */
-import type { LowerMessage } from "../lower/messages.ts";
+import type { LowerMessage } from "../text/messages.ts";
 import { type Block, blocksOf, type Message, textOf } from "./messages-blocks.ts";
 import type { Path, Refuse } from "./tool-schemas.ts";
 

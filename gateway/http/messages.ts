@@ -1,10 +1,10 @@
 /** POST /v1/messages and /v1/messages/count_tokens, for Anthropic's clients. */
 import type { Context, Hono } from "hono";
 import type { z } from "zod";
-import type { ComparedPrompts } from "../compared-prompts.ts";
-import { ApiError } from "../errors.ts";
-import type { Log } from "../log.ts";
-import { type Pipeline, questionOf } from "../pipeline.ts";
+import { ApiError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { type Pipeline, questionOf } from "../generate/pipeline.ts";
+import type { ComparedPrompts } from "../generate/prompt-history.ts";
 import { anthropicErrorBody } from "./anthropic-errors.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";

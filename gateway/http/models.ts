@@ -1,8 +1,8 @@
 /** GET /v1/models, /v1/models/{id}: the one model that is served, to Anthropic's clients in their own words. */
 import type { Context, Hono } from "hono";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
-import { ApiError } from "../errors.ts";
-import { scopes } from "../principal.ts";
+import { ApiError } from "../base/errors.ts";
+import { scopes } from "../base/principal.ts";
 import type { AppEnv } from "./auth.ts";
 import { declare } from "./route.ts";
 

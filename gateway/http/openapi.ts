@@ -1,8 +1,8 @@
 /** The OpenAPI 3.1 document of the declared routes, made from the schemas that the handlers read requests with. */
 
 import { z } from "zod";
-import { errorCodes, errorEntry } from "../errors.ts";
-import { nextTurn } from "../pace.ts";
+import { errorCodes, errorEntry } from "../base/errors.ts";
+import { nextTurn } from "../base/pace.ts";
 import type { RouteAbout, RouteDeclaration, RouteScope } from "./route.ts";
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };

@@ -1,10 +1,10 @@
 /** GET /health, /ready, /metrics, /admin/v1/workers: for whoever operates the server. */
 import type { Hono } from "hono";
+import { platformReaders } from "../base/principal.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { Registry, WorkerRecord } from "../dispatch/registry.ts";
-import type { Residency } from "../dispatch/residency.ts";
-import { type Labels, type Metrics, renderSamples } from "../metrics.ts";
-import { platformReaders } from "../principal.ts";
+import type { Residency } from "../dispatch/kv/residency.ts";
+import type { Registry, WorkerRecord } from "../dispatch/workers/registry.ts";
+import { type Labels, type Metrics, renderSamples } from "../telemetry/metrics.ts";
 import type { AppEnv } from "./auth.ts";
 import { declare } from "./route.ts";
 

@@ -2,8 +2,8 @@
 import type { Context } from "hono";
 import { z } from "zod";
 import type { Page, PageRange } from "../../db/page.ts";
-import { corpusLimits } from "../corpus/limits.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
 import type { AppEnv } from "./auth.ts";
 import { readBody } from "./body.ts";
 import { checked } from "./schema-error.ts";

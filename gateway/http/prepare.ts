@@ -4,7 +4,7 @@ import { z } from "zod";
 import type { TenantId } from "../../db/ids.ts";
 import type { JobRow } from "../../db/jobs.ts";
 import type { Corpus } from "../corpus/corpus.ts";
-import type { FragmentFacts } from "../corpus/fragments.ts";
+import type { FragmentFacts } from "../corpus/prepare/fragments.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import type { ConcurrencyLimiter } from "./limits.ts";

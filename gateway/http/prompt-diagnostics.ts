@@ -1,6 +1,7 @@
 /** Why the prompt cache was not used as an earlier prompt lets hope, in the words of OpenAI's and Anthropic's packages. */
-import type { ComparedPrompts, Comparison, PromptFacts } from "../compared-prompts.ts";
-import type { ChatRequest, ChatRun } from "../pipeline.ts";
+
+import type { ChatRequest, ChatRun } from "../generate/pipeline.ts";
+import type { ComparedPrompts, Comparison, PromptFacts } from "../generate/prompt-history.ts";
 import type { Choice } from "./chat-answer.ts";
 
 type Part = "tools" | "system" | "documents";

@@ -1,11 +1,11 @@
 /** The JSON of span queries' answers. */
 
-import { type AnswerUsage, countAnswer } from "../counted.ts";
 import type { Explanation } from "../execute/explain.ts";
 import type { PreparedSpans } from "../execute/prepare-tree.ts";
 import type { GenerateReport, TreeReport } from "../execute/report.ts";
-import type { Metrics } from "../metrics.ts";
+import { type AnswerUsage, countAnswer } from "../generate/usage-counters.ts";
 import type { Query } from "../query/ir.ts";
+import type { Metrics } from "../telemetry/metrics.ts";
 import { type AnswerHead, type Choice, chatChunks, diagnosticsOf, rounded, spanBody } from "./chat-answer.ts";
 import { type ChunkShape, finishReasonOf } from "./completion.ts";
 

@@ -1,7 +1,7 @@
 /** Reads a span query from a request: as JSON, also under text/plain as spnl sends it, or as YAML. */
 import type { Context } from "hono";
+import { ApiError } from "../base/errors.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
 import { QueryError } from "../query/errors.ts";
 import type { Query } from "../query/ir.ts";
 import { parseQueryText } from "../query/parse.ts";

@@ -1,12 +1,12 @@
 /** /v1/query/bulk: many span queries in one request, their results as they finish, and afterwards by id. */
 import type { Context, Hono } from "hono";
 import { z } from "zod";
+import { ApiError, errorBody } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
 import { limits } from "../config.ts";
-import { ApiError, errorBody } from "../errors.ts";
-import { type BulkRunner, runBulk } from "../execute/bulk.ts";
-import { type BulkLine, readBulkLines } from "../execute/bulk-lines.ts";
-import type { BulkRecord, BulkResults } from "../execute/bulk-results.ts";
-import type { Log } from "../log.ts";
+import { type BulkRunner, runBulk } from "../execute/bulk/bulk.ts";
+import { type BulkLine, readBulkLines } from "../execute/bulk/bulk-lines.ts";
+import type { BulkRecord, BulkResults } from "../execute/bulk/bulk-results.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { useText } from "./body.ts";
 import { logFailure } from "./failure.ts";

@@ -1,5 +1,5 @@
 /** Runs a query to its whole answer: for /v1/query/execute's callers that are no HTTP request of their own. */
-import type { BulkRunner } from "../execute/bulk.ts";
+import type { BulkRunner } from "../execute/bulk/bulk.ts";
 import type { Query } from "../query/ir.ts";
 import { collect, emptyChoices } from "./completion.ts";
 import type { QueryRouteDeps } from "./query.ts";

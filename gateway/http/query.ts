@@ -1,12 +1,12 @@
 /** Span queries: POST /v1/query/execute, /v1/query/prepare, /v1/query/explain */
 import type { Context, Hono } from "hono";
 import { z } from "zod";
-import { countPrepared } from "../counted.ts";
-import type { ApiError } from "../errors.ts";
+import type { ApiError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
 import type { QueryJob, QueryService } from "../execute/query-service.ts";
-import type { Log } from "../log.ts";
-import type { Metrics } from "../metrics.ts";
+import { countPrepared } from "../generate/usage-counters.ts";
 import type { Query } from "../query/ir.ts";
+import type { Metrics } from "../telemetry/metrics.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { answerStreamed, answerWhole, emptyChoices } from "./completion.ts";
 import { logFailure } from "./failure.ts";

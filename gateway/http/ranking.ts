@@ -1,6 +1,6 @@
 /** `ranking_options` of a search, as the `openai` package has them. */
 import { z } from "zod";
-import type { HybridWeights } from "../corpus/retrieve.ts";
+import type { HybridWeights } from "../corpus/search/retrieve.ts";
 
 /** "auto" and its dated name are the server's own ranking; "none" is it too, since nothing is ranked again. */
 const rankerSchema = z.enum(["none", "auto", "default-2024-11-15"], {

@@ -1,6 +1,6 @@
 /** Limits at the door: a request is admitted before its body is read, and held until it ends; a look is only counted. */
 import type { Context, MiddlewareHandler } from "hono";
-import type { Principal } from "../principal.ts";
+import type { Principal } from "../base/principal.ts";
 import type { Admission, LimitedOwner, RateLimiter, Standing } from "../tenant/rate-limiter.ts";
 import type { AppEnv } from "./auth.ts";
 import type { RouteCount } from "./route-counts.ts";

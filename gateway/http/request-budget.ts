@@ -3,8 +3,9 @@
  * request (`context.get("budget")`); whoever works for the request takes from it before the work. Its tokens are its
  * admission's, which holds them to its caller's limits a minute.
  */
+
+import { ApiError } from "../base/errors.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
 import type { BodyMemory, HeldBody } from "./body-memory.ts";
 
 export class RequestBudget {

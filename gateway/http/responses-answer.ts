@@ -1,8 +1,8 @@
 /** The JSON of responses: the object as it is answered, stored and told in events, and its output items. */
 import type { ResponseId } from "../../db/ids.ts";
-import { corpusLimits } from "../corpus/limits.ts";
-import type { EndEvent } from "../generation.ts";
-import { type ChatRun, questionOf } from "../pipeline.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
+import type { EndEvent } from "../generate/completion.ts";
+import { type ChatRun, questionOf } from "../generate/pipeline.ts";
 import { type Choice, chatCallId, type DescribeLogprobs, spangateOf } from "./chat-answer.ts";
 import { fileCitations } from "./citations.ts";
 import { type comparePrompt, responseDiagnostics } from "./prompt-diagnostics.ts";

@@ -1,8 +1,8 @@
 /** Items of a conversation as messages: calls of functions are part of the assistant's message before them. */
 import { z } from "zod";
+import { ApiError } from "../base/errors.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
-import type { JsonObject, LowerMessage } from "../lower/messages.ts";
+import type { JsonObject, LowerMessage } from "../text/messages.ts";
 import { optional, shortString } from "./fields.ts";
 import type { Item } from "./responses-schema.ts";
 import { argumentsJson, callId, toolName } from "./tool-schemas.ts";

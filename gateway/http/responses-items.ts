@@ -3,10 +3,10 @@
 import type { ResponseId } from "../../db/ids.ts";
 import type { ResponseHead } from "../../db/responses.ts";
 import type { JsonObject } from "../../db/schema.ts";
+import { ApiError } from "../base/errors.ts";
+import { nextTurn } from "../base/pace.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
-import { nextTurn } from "../pace.ts";
-import type { StoredResponses } from "../stored-responses.ts";
+import type { StoredResponses } from "../tenant/stored-responses.ts";
 import type { RequestBudget } from "./request-budget.ts";
 import type { Item, ItemReference, ResponsePrompt } from "./responses-schema.ts";
 

@@ -1,8 +1,8 @@
 /** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
 import { z } from "zod";
 import { limits } from "../config.ts";
-import { corpusLimits } from "../corpus/limits.ts";
-import type { ChatRequest, PromptRequest } from "../pipeline.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
+import type { ChatRequest, PromptRequest } from "../generate/pipeline.ts";
 import {
   type CacheBreakpoint,
   cacheBreakpoint,

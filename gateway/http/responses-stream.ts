@@ -1,6 +1,6 @@
 /** A response as typed events, numbered from 0 without a gap. */
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
-import type { ApiError } from "../errors.ts";
+import type { ApiError } from "../base/errors.ts";
 import type { Completion } from "./completion.ts";
 import {
   callItem,

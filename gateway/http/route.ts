@@ -4,8 +4,8 @@
  */
 import type { Context, Handler, Hono } from "hono";
 import type { z } from "zod";
-import { ApiError } from "../errors.ts";
-import type { Principal, Scope } from "../principal.ts";
+import { ApiError } from "../base/errors.ts";
+import type { Principal, Scope } from "../base/principal.ts";
 import type { AppEnv } from "./auth.ts";
 import { countOf, type RouteCount } from "./route-counts.ts";
 

@@ -2,7 +2,7 @@
 import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import { limits } from "../config.ts";
-import type { AnswerParams } from "../pipeline.ts";
+import type { AnswerParams } from "../generate/pipeline.ts";
 import { optional, tokenId } from "./fields.ts";
 import { responseFormat } from "./response-format.ts";
 

@@ -1,6 +1,6 @@
 /** Values from outside against their schema, and what it found wrong as the error that the client gets. */
 import type { z } from "zod";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 
 /**
  * Parsing ends at the first fault, which is all that is told: a body can have a hundred thousand, and an issue for each

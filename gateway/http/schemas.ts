@@ -5,7 +5,7 @@
 import { z } from "zod";
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import { limits } from "../config.ts";
-import type { ChatRequest } from "../pipeline.ts";
+import type { ChatRequest } from "../generate/pipeline.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
 import { optional, shortString } from "./fields.ts";

@@ -1,6 +1,6 @@
 /** Server-sent events. Comment pings keep the connection when there is nothing to say. */
 import type { Context } from "hono";
-import { errorBody } from "../errors.ts";
+import { errorBody } from "../base/errors.ts";
 import type { AppEnv } from "./auth.ts";
 import { type Framing, type TextStream, type TextStreamOptions, textStreamResponse } from "./text-stream.ts";
 

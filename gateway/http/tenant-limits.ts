@@ -2,8 +2,8 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { RateLimits, TenantLimits } from "../../db/limits.ts";
+import type { Scope } from "../base/principal.ts";
 import { limits as bounds } from "../config.ts";
-import type { Scope } from "../principal.ts";
 import type { TenantStorage } from "../tenant/storage.ts";
 import type { TenantService } from "../tenant/tenants.ts";
 import { changed } from "./audit.ts";

@@ -3,8 +3,8 @@
  * never reads is let go. Pings keep the connection when there is nothing to say.
  */
 import type { Context } from "hono";
+import { type ApiError, toApiError } from "../base/errors.ts";
 import { limits } from "../config.ts";
-import { type ApiError, toApiError } from "../errors.ts";
 import type { AppEnv } from "./auth.ts";
 
 export interface TextStream {

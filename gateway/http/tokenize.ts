@@ -1,9 +1,9 @@
 /** POST /tokenize and /detokenize, as vLLM has them. */
 import type { Hono } from "hono";
 import { z } from "zod";
-import { ApiError } from "../errors.ts";
-import type { TokenBytes } from "../lower/detokenizer.ts";
-import type { Pipeline } from "../pipeline.ts";
+import { ApiError } from "../base/errors.ts";
+import type { Pipeline } from "../generate/pipeline.ts";
+import type { TokenBytes } from "../text/detokenizer.ts";
 import { type AppEnv, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";
 import { chatToolsAsked } from "./chat-tools.ts";

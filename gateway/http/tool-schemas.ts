@@ -1,8 +1,8 @@
 /** What the APIs have in common in what they say of tools: functions, their schemas, calls, and which may be called. */
 import { z } from "zod";
+import { ApiError } from "../base/errors.ts";
 import { limits } from "../config.ts";
-import { ApiError } from "../errors.ts";
-import type { JsonObject } from "../lower/messages.ts";
+import type { JsonObject } from "../text/messages.ts";
 import { toolLimits } from "../tools/limits.ts";
 import type { OfferedTool, ToolUse } from "../tools/tool-use.ts";
 import { JsonCost } from "./json-cost.ts";

@@ -2,9 +2,9 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { UsageDayRow } from "../../db/usage.ts";
-import { corpusLimits } from "../corpus/limits.ts";
-import { ApiError } from "../errors.ts";
-import { platformReaders } from "../principal.ts";
+import { ApiError } from "../base/errors.ts";
+import { platformReaders } from "../base/principal.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
 import { visibleTenant } from "../tenant/audit.ts";
 import { dayOf, type UsageLedger } from "../tenant/usage.ts";
 import { type AppEnv, principalOf } from "./auth.ts";

@@ -2,10 +2,10 @@
 import { z } from "zod";
 import type { FileCounts } from "../../db/corpora.ts";
 import type { CorpusFileRow, VisibleStatus } from "../../db/corpus-files.ts";
-import type { Chunking } from "../corpus/chunk.ts";
-import type { CorpusWithUsage } from "../corpus/corpora.ts";
-import type { AttachRequest } from "../corpus/corpus-files.ts";
-import { corpusLimits } from "../corpus/limits.ts";
+import type { CorpusWithUsage } from "../corpus/base/corpora.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
+import type { Chunking } from "../corpus/ingest/chunk.ts";
+import type { AttachRequest } from "../corpus/ingest/corpus-files.ts";
 import { seconds } from "./paging.ts";
 
 const { maxMetadataEntries, maxMetadataKeyChars, maxMetadataValueChars } = corpusLimits;

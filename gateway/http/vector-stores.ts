@@ -2,10 +2,10 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { TenantId } from "../../db/ids.ts";
+import { corpusLimits } from "../corpus/base/limits.ts";
 import type { Corpus } from "../corpus/corpus.ts";
-import { attributeFilterSchema } from "../corpus/filters.ts";
-import { corpusLimits } from "../corpus/limits.ts";
-import type { RetrievedFragment } from "../corpus/retrieve.ts";
+import { attributeFilterSchema } from "../corpus/search/filters.ts";
+import type { RetrievedFragment } from "../corpus/search/retrieve.ts";
 import { changed } from "./audit.ts";
 import { type AppEnv, principalOf, tenantIdOf } from "./auth.ts";
 import { readJson } from "./body.ts";

@@ -6,7 +6,7 @@ import { runBlockKeys } from "../../worker/contract/block-key.ts";
 import { limits } from "../../worker/contract/limits.ts";
 import type { BlendCopy, PlanRun, SegmentRef, TokenPlan } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import type { Chain, ChainRun } from "./chains.ts";
 
 /** Segments of all runs of one plan: what the worker gets is not to grow with the square of the query. */

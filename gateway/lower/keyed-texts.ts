@@ -2,8 +2,8 @@
 import { LRUCache } from "lru-cache";
 import { runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
-import { joined } from "./text-slices.ts";
-import type { Piece, TextTokenizer } from "./tokenizer.ts";
+import { joined } from "../text/text-slices.ts";
+import type { Piece, TextTokenizer } from "../text/tokenizer.ts";
 
 /** Text that is encoded as one. */
 export interface Text {

@@ -1,14 +1,14 @@
 /** Outlines to chains: encodes the text, puts outputs where they stand, keys the runs. */
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
+import type { ChatTemplate } from "../text/chat-template.ts";
+import { joined } from "../text/text-slices.ts";
+import type { Piece } from "../text/tokenizer.ts";
 import { type Chain, ChainBuilder, type ChainCard, type ChainCopy, chainOfSpan } from "./chains.ts";
-import type { ChatTemplate } from "./chat-template.ts";
 import type { KeyedTexts, Text } from "./keyed-texts.ts";
 import { documentPieces, type Lowerer } from "./plan.ts";
 import type { ChainOutline, ChainSource, FragmentOutline, OutputOutline } from "./prompt-outline.ts";
 import type { FragmentSource, GeneratedOutput, QueryContext } from "./query-context.ts";
-import { joined } from "./text-slices.ts";
-import type { Piece } from "./tokenizer.ts";
 
 /** Tokens around every output: the answer's opening (empty: the template has none), and the message's end. */
 export interface AnswerFrame {

@@ -11,14 +11,14 @@ import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key
 import type { PlanRun, SegmentRef, TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
-import { ApiError } from "../errors.ts";
-import type { ChatTemplate, LayoutPart, PromptLayout } from "./chat-template.ts";
-import { type LowerMessage, type ToolDefinition, toolChars } from "./messages.ts";
-import { asJson } from "./stand-ins.ts";
-import { TokenBound } from "./text-slices.ts";
-import type { Piece, TextTokenizer } from "./tokenizer.ts";
+import { ApiError } from "../base/errors.ts";
+import type { ChatTemplate, LayoutPart, PromptLayout } from "../text/chat-template.ts";
+import { type LowerMessage, type ToolDefinition, toolChars } from "../text/messages.ts";
+import { asJson } from "../text/stand-ins.ts";
+import { TokenBound } from "../text/text-slices.ts";
+import type { Piece, TextTokenizer } from "../text/tokenizer.ts";
 
-export type { LowerMessage } from "./messages.ts";
+export type { LowerMessage } from "../text/messages.ts";
 
 /** A document or fragment. Its KV belongs to whoever owns its text: `salt` is the tenant's or the corpus's. */
 export interface LowerDocument {

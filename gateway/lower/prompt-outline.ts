@@ -2,14 +2,14 @@
  * A generate's input as an outline of chains: which text, fragments and outputs stand in which chain, in what order,
  * before any of it is tokens.
  */
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import { childrenOf, defaultRecomputeRatio, type Generate, type Plus, type Query, type Repeat } from "../query/ir.ts";
-import type { ChatTemplate } from "./chat-template.ts";
-import type { MessageLayouts } from "./message-layouts.ts";
+import type { ChatTemplate } from "../text/chat-template.ts";
+import type { MessageLayouts } from "../text/message-layouts.ts";
+import type { MessageLayout } from "../text/template-probe.ts";
+import type { Piece } from "../text/tokenizer.ts";
 import { documentPieces } from "./plan.ts";
 import type { FragmentSource, QueryContext } from "./query-context.ts";
-import type { MessageLayout } from "./template-probe.ts";
-import type { Piece } from "./tokenizer.ts";
 
 export interface FragmentOutline {
   readonly kind: "fragment";

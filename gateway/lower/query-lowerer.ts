@@ -8,18 +8,18 @@
  */
 import { limits } from "../../worker/contract/limits.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import type { Generate } from "../query/ir.ts";
+import type { ChatTemplate } from "../text/chat-template.ts";
+import { takeTurn } from "../text/text-slices.ts";
+import type { TextTokenizer } from "../text/tokenizer.ts";
 import { determinatePlan, planOf, tooManySpans } from "./chain-plan.ts";
 import { type ChainCard, outputRoot } from "./chains.ts";
-import type { ChatTemplate } from "./chat-template.ts";
 import { KeyedTexts } from "./keyed-texts.ts";
 import { type AnswerFrame, ChainMaker, stretchesOf } from "./outline-chains.ts";
 import { documentPieces, type Lowerer } from "./plan.ts";
 import { type ChainOutline, type ChainSource, OutlineBuilder } from "./prompt-outline.ts";
 import type { LoweredGenerate, QueryContext } from "./query-context.ts";
-import { takeTurn } from "./text-slices.ts";
-import type { TextTokenizer } from "./tokenizer.ts";
 
 export interface QueryLowererOptions {
   readonly template: ChatTemplate;

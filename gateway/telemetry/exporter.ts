@@ -2,7 +2,7 @@
  * Sends spans in batches: OTLP over HTTP, in its JSON form. What a collector cannot take now is sent again later; what it
  * refuses is dropped, and what is too much to keep. No request waits for it. The packages of OpenTelemetry do the same with 24 MiB of memory and 0.2 s of the start.
  */
-import type { Log } from "../log.ts";
+import type { Log } from "../base/log.ts";
 import type { TraceSettings } from "./settings.ts";
 
 export type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;

@@ -1,6 +1,6 @@
 /** The dispatcher, with the stages of each run as spans of the request that it is part of. */
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { FinishedEvent, GenerationEvent } from "../dispatch/request.ts";
+import type { FinishedEvent, GenerationEvent } from "../dispatch/request/request.ts";
 import { currentTrace, type RequestTrace } from "./tracer.ts";
 
 export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">): Pick<Dispatcher, "submit"> {

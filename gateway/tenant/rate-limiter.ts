@@ -5,7 +5,7 @@
  */
 import { LRUCache } from "lru-cache";
 import type { RateLimits } from "../../db/limits.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import { Allowance } from "./allowance.ts";
 
 /** Whose limits they are. */

@@ -5,7 +5,7 @@
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import { type StoredBytes, storedBytes } from "../../db/storage.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 
 export interface DiskRoom {
   /** Bytes that tenants may still store; small things find room when large ones do not any more. */

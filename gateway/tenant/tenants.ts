@@ -14,7 +14,7 @@ import {
   updateTenant,
 } from "../../db/tenants.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
 import { ApiKeys } from "./api-keys.ts";
 import { CallerLimits } from "./limits.ts";
 import { Salts } from "./salts.ts";

@@ -6,7 +6,7 @@ import { DbError } from "../../db/errors.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page } from "../../db/page.ts";
 import { addUsage, listUsage, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
-import type { Log } from "../log.ts";
+import type { Log } from "../base/log.ts";
 
 /** Requests and tokens of what has ended. */
 export type UsageCounts = Omit<UsageDayRow, "day" | "tenantId">;

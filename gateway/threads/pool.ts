@@ -3,9 +3,9 @@
  * one. Tenants take turns; none has all threads at once where there are several, and with one thread the time limit
  * bounds how long another waits. A thread that passes a task's time limit, or whose heap grew too far, is replaced.
  */
-import { ApiError } from "../errors.ts";
-import { FairQueue } from "./fair-queue.ts";
+import { ApiError } from "../base/errors.ts";
 import type { InputOf, OutputOf, TaskTable } from "./protocol.ts";
+import { FairQueue } from "./round-robin-queue.ts";
 import { Thread } from "./thread.ts";
 
 export interface ThreadPoolOptions {

@@ -1,6 +1,6 @@
 /** What an answer has to be, as plain data: from it a grammar is made, in this thread or in another. */
-import type { CallSyntax } from "../lower/call-syntax.ts";
-import type { JsonObject } from "../lower/messages.ts";
+import type { CallSyntax } from "../text/call-syntax.ts";
+import type { JsonObject } from "../text/messages.ts";
 import type { ToolUse } from "./tool-use.ts";
 
 /** What an answer has to be where it is no call: any JSON object, or a value of a schema. */

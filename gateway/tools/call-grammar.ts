@@ -6,7 +6,7 @@ import { byteRange, type GrammarSymbol } from "../../worker/contract/grammar.ts"
 import { type Alternative, type GrammarBuilder, literal } from "../grammar/builder.ts";
 import { schemaRule } from "../grammar/json-schema.ts";
 import { anyObject } from "../grammar/json-values.ts";
-import { type CallSyntax, signByte, signIndex } from "../lower/call-syntax.ts";
+import { type CallSyntax, signByte, signIndex } from "../text/call-syntax.ts";
 import type { CallableTool, CallRules } from "./answer-rules.ts";
 
 /** Bytes of texts, and more: what is above stands for signs. */

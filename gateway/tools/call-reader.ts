@@ -2,7 +2,7 @@
  * A model's answer as text and calls, while it comes. What is not a whole call up to its arguments' first bracket, or
  * names a tool that was not offered, stays text.
  */
-import { type CallSyntax, signIndex } from "../lower/call-syntax.ts";
+import { type CallSyntax, signIndex } from "../text/call-syntax.ts";
 import { type CallSink, readCalls } from "./read-call.ts";
 import type { Reading } from "./read-json.ts";
 

@@ -3,14 +3,14 @@
  * Nothing is shared between tenants: the time that an answer takes would tell what another tenant asks for.
  */
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
-import { ApiError } from "../errors.ts";
+import { ApiError } from "../base/errors.ts";
+import { TenantLru } from "../base/tenant-lru.ts";
 import type { GrammarBounds } from "../grammar/budget.ts";
-import { TenantLru } from "../tenant-lru.ts";
-import type { Threads } from "../threads/open.ts";
 import { TaskTimeout } from "../threads/pool.ts";
 import { type AnswerGrammar, answerGrammar } from "./answer-grammar.ts";
 import type { AnswerRules } from "./answer-rules.ts";
 import { answerLimits } from "./limits.ts";
+import type { Threads } from "./open-threads.ts";
 
 /** What is compiled on the event loop, in a millisecond or two. A pattern, or a format, which is one, may take more. */
 export const smallGrammar: GrammarBounds = { rules: 1_024, symbols: 4_096, patternChars: 0, looks: 4_096 };

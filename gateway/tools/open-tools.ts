@@ -1,8 +1,8 @@
 /** A request's tools in the words of the model that is asked. */
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { ApiError } from "../errors.ts";
-import type { CallSyntax } from "../lower/call-syntax.ts";
-import { dataValues, hasCalls, type LowerMessage, type ToolDefinition } from "../lower/messages.ts";
+import { ApiError } from "../base/errors.ts";
+import type { CallSyntax } from "../text/call-syntax.ts";
+import { dataValues, hasCalls, type LowerMessage, type ToolDefinition } from "../text/messages.ts";
 import { type AnswerFormat, type AnswerRules, answerRules, formatRules } from "./answer-rules.ts";
 import type { CallReaderOptions } from "./call-reader.ts";
 import { toolLimits } from "./limits.ts";

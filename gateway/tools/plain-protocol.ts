@@ -4,8 +4,8 @@
  * none can hold a call.
  */
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import type { CallSyntax } from "../lower/call-syntax.ts";
-import type { LowerMessage, MessageCall, ToolDefinition } from "../lower/messages.ts";
+import type { CallSyntax } from "../text/call-syntax.ts";
+import type { LowerMessage, MessageCall, ToolDefinition } from "../text/messages.ts";
 
 export interface PlainProtocol {
   readonly syntax: CallSyntax;

@@ -1,5 +1,5 @@
 /** One row of calls behind its marker, as a model writes it. */
-import { type CallSyntax, signIndex } from "../lower/call-syntax.ts";
+import { type CallSyntax, signIndex } from "../text/call-syntax.ts";
 import { nextChar, type Reading, readNested, readString, readValue } from "./read-json.ts";
 
 /** What is told of the calls as they are read. */

@@ -2,7 +2,7 @@
  * JSON as it is being written, one character at a time: each reader is a generator that takes the next character with
  * every `yield`. What a reader writes on is valid wherever a model's slips allow it.
  */
-import { signIndex } from "../lower/call-syntax.ts";
+import { signIndex } from "../text/call-syntax.ts";
 
 /** Takes characters; returns what it found. */
 export type Reading<Found> = Generator<undefined, Found, string>;

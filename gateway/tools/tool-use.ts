@@ -1,5 +1,5 @@
 /** What a request says of tools. */
-import type { ToolDefinition } from "../lower/messages.ts";
+import type { ToolDefinition } from "../text/messages.ts";
 
 export interface OfferedTool extends ToolDefinition {
   /** Its arguments have to fit its schema. */

@@ -1,11 +1,11 @@
 /** Batches over a database, a content folder and an app that a test answers for. */
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { updateBatch } from "../../db/batches.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import type { Principal } from "../../gateway/base/principal.ts";
 import { batchLimits } from "../../gateway/batches/limits.ts";
 import type { SendRequest } from "../../gateway/batches/requests.ts";
 import { BatchService } from "../../gateway/batches/service.ts";
-import { ApiError } from "../../gateway/errors.ts";
-import type { Principal } from "../../gateway/principal.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 import { endpoint, linesOf, until } from "./batch-file.ts";
 

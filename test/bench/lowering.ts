@@ -1,14 +1,14 @@
 /** What rewriting and lowering a span query cost before anything runs: 32 fragments of 512 tokens each, tokenized before. */
 
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
-import { ChatTemplate } from "../../gateway/lower/chat-template.ts";
-import { readModelText } from "../../gateway/lower/model-text.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import type { FragmentSource, QueryContext } from "../../gateway/lower/query-context.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
-import { TextTokenizer } from "../../gateway/lower/tokenizer.ts";
 import type { Generate, Query } from "../../gateway/query/ir.ts";
 import { rewrite } from "../../gateway/query/rewrite.ts";
+import { ChatTemplate } from "../../gateway/text/chat-template.ts";
+import { readModelText } from "../../gateway/text/model-text.ts";
+import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { fillerWords, SpanTexts } from "./support/prompts.ts";

@@ -6,7 +6,7 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Embedder } from "../../gateway/corpus/ports.ts";
+import type { Embedder } from "../../gateway/corpus/base/ports.ts";
 import { createWorld, ingestText } from "../corpus/world.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { generator, zipfTexts } from "./support/zipf-texts.ts";

@@ -1,5 +1,5 @@
 /** A worker in memory with the real engine over the fake backend, whose every token depends on all it may see. */
-import type { LinkHandlers, OpenLink } from "../../gateway/dispatch/link.ts";
+import type { LinkHandlers, OpenLink } from "../../gateway/dispatch/workers/link.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { GatewayMessage } from "../../worker/contract/messages.ts";
 import { Engine } from "../../worker/engine/loop.ts";

@@ -1,7 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { type Chunk, chunkText } from "../../gateway/corpus/chunk.ts";
-import { maxSentenceChars, sentenceSteps, sentenceUnits, type TextKind } from "../../gateway/corpus/sentences.ts";
+import { type Chunk, chunkText } from "../../gateway/corpus/ingest/chunk.ts";
+import {
+  maxSentenceChars,
+  sentenceSteps,
+  sentenceUnits,
+  type TextKind,
+} from "../../gateway/corpus/ingest/sentences.ts";
 import { countTokens } from "./fixtures.ts";
 
 function chunk(text: string, maxTokens: number, overlapTokens = 0, kind: TextKind = "plain"): Chunk[] {

@@ -2,9 +2,9 @@
 import { describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
 import { deflateSync } from "node:zlib";
-import { FileError } from "../../gateway/corpus/decode.ts";
-import { type ExtractLimits, Extractor } from "../../gateway/corpus/extractor.ts";
-import { ReaderProgram } from "../../gateway/corpus/reader-program.ts";
+import { FileError } from "../../gateway/corpus/ingest/decode.ts";
+import { type ExtractLimits, Extractor } from "../../gateway/corpus/ingest/extractor.ts";
+import { ReaderProgram } from "../../gateway/corpus/ingest/reader-program.ts";
 import type { DocumentKind } from "../../gateway/extract/protocol.ts";
 import { docxOf, paragraph, pdfOf, pdfPage } from "../extract/documents.ts";
 

@@ -1,8 +1,8 @@
 /** Filters of any size: refused by name before anything looks at all of them, and read just below the bounds. */
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { attributeFilterSchema } from "../../gateway/corpus/filters.ts";
-import { corpusLimits } from "../../gateway/corpus/limits.ts";
+import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
+import { attributeFilterSchema } from "../../gateway/corpus/search/filters.ts";
 import { searchSchema } from "../../gateway/http/vector-stores.ts";
 
 const { maxFilterNodes, maxFilterDepth, maxFilterValues, maxFilterValuesInAll } = corpusLimits;

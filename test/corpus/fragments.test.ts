@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import type { ListedFragment } from "../../db/fragments.ts";
-import { corpusLimits } from "../../gateway/corpus/limits.ts";
+import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
 import { createWorld, ingestText, type World } from "./world.ts";
 
 let world: World;

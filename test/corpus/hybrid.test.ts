@@ -2,10 +2,10 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fuse } from "../../gateway/corpus/fuse.ts";
-import type { Embedder } from "../../gateway/corpus/ports.ts";
-import type { RetrieveRequest } from "../../gateway/corpus/retrieve.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import type { Embedder } from "../../gateway/corpus/base/ports.ts";
+import { fuse } from "../../gateway/corpus/search/fuse.ts";
+import type { RetrieveRequest } from "../../gateway/corpus/search/retrieve.ts";
 import { createWorld, ingestText, type World } from "./world.ts";
 
 /** Words of one meaning share a dimension. */

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import JSZip from "jszip";
 import { DbError } from "../../db/errors.ts";
 import type { TenantId } from "../../db/ids.ts";
-import type { AttachRequest } from "../../gateway/corpus/corpus-files.ts";
+import type { AttachRequest } from "../../gateway/corpus/ingest/corpus-files.ts";
 import { docxOf, paragraph, pdfOf, pdfPage } from "../extract/documents.ts";
 import { countTokens } from "./fixtures.ts";
 import { createWorld, ingestText, type World } from "./world.ts";

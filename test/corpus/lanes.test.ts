@@ -3,9 +3,9 @@ import { afterEach, beforeEach, describe, expect, spyOn, test } from "bun:test";
 import { deflateSync } from "node:zlib";
 import { attachFile, type CorpusFileRow, completeFile, nextPendingFile } from "../../db/corpus-files.ts";
 import type { TenantId } from "../../db/ids.ts";
-import { Extractor } from "../../gateway/corpus/extractor.ts";
-import { IngestLanes, type Lane } from "../../gateway/corpus/lanes.ts";
-import { corpusLimits } from "../../gateway/corpus/limits.ts";
+import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
+import { Extractor } from "../../gateway/corpus/ingest/extractor.ts";
+import { IngestLanes, type Lane } from "../../gateway/corpus/ingest/lanes.ts";
 import { pdfOf } from "../extract/documents.ts";
 import { createWorld, type World } from "./world.ts";
 

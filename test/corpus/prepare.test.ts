@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { TenantId } from "../../db/ids.ts";
 import type { JobRow } from "../../db/jobs.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { createWorld, ingestText, type World } from "./world.ts";
 
 let world: World;

@@ -1,7 +1,7 @@
 /** Work of many tenants in a few lanes: whose turn it is, who waits, and what a failure or a stop does. */
 import { afterEach, describe, expect, test } from "bun:test";
 import type { TenantId } from "../../db/ids.ts";
-import { type TenantWork, Turns, type TurnsOptions } from "../../gateway/corpus/turns.ts";
+import { type TenantWork, Turns, type TurnsOptions } from "../../gateway/background/tenant-rounds.ts";
 
 const id = (name: string): TenantId => `tenant_${name}`;
 let turns: Turns | undefined;

@@ -4,9 +4,9 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { newId, type TenantId } from "../../db/ids.ts";
-import { ContentStore } from "../../gateway/corpus/content-store.ts";
-import { corpusLimits } from "../../gateway/corpus/limits.ts";
-import { UploadService } from "../../gateway/corpus/uploads.ts";
+import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
+import { ContentStore } from "../../gateway/corpus/files/content-store.ts";
+import { UploadService } from "../../gateway/corpus/files/uploads.ts";
 import { until } from "../support/until.ts";
 import { createWorld, type World } from "./world.ts";
 

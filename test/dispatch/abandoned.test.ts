@@ -1,8 +1,8 @@
 /** What a request took is told also when its reader did not wait for the end. */
 import { describe, expect, test } from "bun:test";
-import type { FinishedEvent } from "../../gateway/dispatch/request.ts";
-import { generate } from "../../gateway/generation.ts";
-import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import type { FinishedEvent } from "../../gateway/dispatch/request/request.ts";
+import { generate } from "../../gateway/generate/completion.ts";
+import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import { models } from "../lower/models.ts";
 import { greedy, readyRig, request } from "./rig.ts";
 

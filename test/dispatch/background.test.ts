@@ -1,7 +1,7 @@
 /** Background work: it waits for everything else, and fills a part of a worker only. */
 import { expect, test } from "bun:test";
 import { FairQueue } from "../../gateway/dispatch/fair-queue.ts";
-import { metered } from "../../gateway/metered.ts";
+import { metered } from "../../gateway/generate/token-metering.ts";
 import { RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 import { greedy, readyRig, request } from "./rig.ts";
 

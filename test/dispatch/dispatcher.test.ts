@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import { Placement } from "../../gateway/dispatch/placement.ts";
-import type { GenerationEvent } from "../../gateway/dispatch/request.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import { Placement } from "../../gateway/dispatch/placement/placement.ts";
+import type { GenerationEvent } from "../../gateway/dispatch/request/request.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";
 import { greedy, makeRig, plan, request, spanRun } from "./rig.ts";

@@ -1,8 +1,8 @@
 /** What is evicted stays away: from requests in progress, and from those that are sent later than they read their texts. */
 import { describe, expect, test } from "bun:test";
-import { Evictions } from "../../gateway/dispatch/evictions.ts";
-import { KvOwners } from "../../gateway/dispatch/kv-owners.ts";
-import { Underway } from "../../gateway/dispatch/underway.ts";
+import { Evictions } from "../../gateway/dispatch/kv/evictions.ts";
+import { KvOwners } from "../../gateway/dispatch/kv/owners.ts";
+import { Underway } from "../../gateway/dispatch/kv/pending-blocks.ts";
 import type { GatewayMessage, PlanRun } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import type { FakeProcess } from "./fake-link.ts";

@@ -1,6 +1,6 @@
 /** Operators are told of every run that failed, and with what; one that ended, or was refused, is none of them. */
 import { expect, test } from "bun:test";
-import type { ErrorCode } from "../../gateway/errors.ts";
+import type { ErrorCode } from "../../gateway/base/errors.ts";
 import { greedy, readyRig, request } from "./rig.ts";
 
 test("each failed run is told of once, with its code", async () => {

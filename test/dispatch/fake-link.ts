@@ -1,5 +1,5 @@
 /** Workers in memory: the test decides when one is ready, ticks or dies. */
-import type { LinkHandlers, OpenLink } from "../../gateway/dispatch/link.ts";
+import type { LinkHandlers, OpenLink } from "../../gateway/dispatch/workers/link.ts";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import { FakeCore, fakeCard } from "./fake-core.ts";
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { type FragmentHolder, FragmentHomes } from "../../gateway/dispatch/homes.ts";
+import { type FragmentHolder, FragmentHomes } from "../../gateway/dispatch/placement/fragment-placement.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 
 /** Pools of 100 blocks, of which fragments take so many. */

@@ -1,7 +1,7 @@
 /** A follower that reads on knows what the workers hold, whenever it came and however slow it is. */
 import { expect, test } from "bun:test";
-import { type FedChange, KvFeed } from "../../gateway/dispatch/kv-feed.ts";
-import { Residency } from "../../gateway/dispatch/residency.ts";
+import { type FedChange, KvFeed } from "../../gateway/dispatch/kv/feed.ts";
+import { Residency } from "../../gateway/dispatch/kv/residency.ts";
 import type { KvEvent } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { KvOwners } from "../../gateway/dispatch/kv-owners.ts";
+import { KvOwners } from "../../gateway/dispatch/kv/owners.ts";
 import { corpusSalt, plan, readyRig, request, spanRun } from "./rig.ts";
 
 describe("owners of a plan's runs", () => {

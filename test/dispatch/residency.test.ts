@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { Residency } from "../../gateway/dispatch/residency.ts";
+import { Residency } from "../../gateway/dispatch/kv/residency.ts";
 import type { KvEvent, PlanRun } from "../../worker/contract/messages.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { spanRun } from "./rig.ts";

@@ -1,16 +1,16 @@
 /** Registry, residency, supervisor and dispatcher wired as main.ts wires them, over any kind of link. */
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
 import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
-import { KvHistory } from "../../gateway/dispatch/kv-history.ts";
-import type { OpenLink, WorkerCommand } from "../../gateway/dispatch/link.ts";
-import { Misses } from "../../gateway/dispatch/misses.ts";
-import { Pins } from "../../gateway/dispatch/pins.ts";
-import { Registry } from "../../gateway/dispatch/registry.ts";
-import type { DispatchRequest } from "../../gateway/dispatch/request.ts";
-import { Residency } from "../../gateway/dispatch/residency.ts";
-import { Supervisor } from "../../gateway/dispatch/supervisor.ts";
-import { Underway } from "../../gateway/dispatch/underway.ts";
-import { UseCounts } from "../../gateway/dispatch/use-counts.ts";
+import { KvHistory } from "../../gateway/dispatch/kv/history.ts";
+import { Misses } from "../../gateway/dispatch/kv/miss-report.ts";
+import { Underway } from "../../gateway/dispatch/kv/pending-blocks.ts";
+import { Pins } from "../../gateway/dispatch/kv/pins.ts";
+import { Residency } from "../../gateway/dispatch/kv/residency.ts";
+import { UseCounts } from "../../gateway/dispatch/kv/use-counts.ts";
+import type { DispatchRequest } from "../../gateway/dispatch/request/request.ts";
+import type { OpenLink, WorkerCommand } from "../../gateway/dispatch/workers/link.ts";
+import { Registry } from "../../gateway/dispatch/workers/registry.ts";
+import { Supervisor } from "../../gateway/dispatch/workers/supervisor.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan } from "../../worker/contract/messages.ts";

@@ -1,6 +1,6 @@
 /** What a run took is told from its submission on, whatever it waited for. */
 import { expect, test } from "bun:test";
-import type { FinishedEvent, GenerationEvent } from "../../gateway/dispatch/request.ts";
+import type { FinishedEvent, GenerationEvent } from "../../gateway/dispatch/request/request.ts";
 import { fakeLinks } from "./fake-link.ts";
 import { greedy, makeRig, request } from "./rig.ts";
 

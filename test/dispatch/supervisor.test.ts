@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import { Heartbeat } from "../../gateway/dispatch/heartbeat.ts";
-import { spawnLink } from "../../gateway/dispatch/link.ts";
-import { Registry } from "../../gateway/dispatch/registry.ts";
-import { Supervisor } from "../../gateway/dispatch/supervisor.ts";
+import { Heartbeat } from "../../gateway/dispatch/workers/heartbeat.ts";
+import { spawnLink } from "../../gateway/dispatch/workers/link.ts";
+import { Registry } from "../../gateway/dispatch/workers/registry.ts";
+import { Supervisor } from "../../gateway/dispatch/workers/supervisor.ts";
 import { fakeCard } from "./fake-core.ts";
 import { fakeLinks } from "./fake-link.ts";
 import { greedy, makeRig, request } from "./rig.ts";

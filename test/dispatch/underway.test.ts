@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { Underway } from "../../gateway/dispatch/underway.ts";
+import { Underway } from "../../gateway/dispatch/kv/pending-blocks.ts";
 import type { FakeProcess } from "./fake-link.ts";
 import { corpusSalt, greedy, plan, readyRig, request, spanRun } from "./rig.ts";
 

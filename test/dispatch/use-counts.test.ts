@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { UseCounts } from "../../gateway/dispatch/use-counts.ts";
+import { UseCounts } from "../../gateway/dispatch/kv/use-counts.ts";
 import { plan, spanRun } from "./rig.ts";
 
 const keyOf = (name: string) => spanRun(name, 20).blockKeys.at(-1) ?? spanRun(name, 20).rootKey;

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { Windows } from "../../gateway/dispatch/windows.ts";
+import { Windows } from "../../gateway/dispatch/placement/worker-admission.ts";
 import { fakeCard } from "./fake-core.ts";
 
 const stepPromptTokens = 100;

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { limits } from "../../gateway/config.ts";
-import { ApiError } from "../../gateway/errors.ts";
-import { type BulkLine, readBulkLines } from "../../gateway/execute/bulk-lines.ts";
+import { type BulkLine, readBulkLines } from "../../gateway/execute/bulk/bulk-lines.ts";
 
 const query = { g: { model: "", max_tokens: 1, input: { user: "hello" } } };
 const line = (fields: object): string => JSON.stringify(fields);

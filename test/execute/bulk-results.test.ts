@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { BulkResults } from "../../gateway/execute/bulk-results.ts";
+import { BulkResults } from "../../gateway/execute/bulk/bulk-results.ts";
 
 const usage = { promptTokens: 10, completionTokens: 2, cachedTokens: 4, cacheWriteTokens: 3 };
 

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import { ApiError } from "../../gateway/errors.ts";
-import { type BulkAnswer, type BulkJob, type BulkRunner, runBulk } from "../../gateway/execute/bulk.ts";
-import { readBulkLines } from "../../gateway/execute/bulk-lines.ts";
-import { BulkResults } from "../../gateway/execute/bulk-results.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import { type BulkAnswer, type BulkJob, type BulkRunner, runBulk } from "../../gateway/execute/bulk/bulk.ts";
+import { readBulkLines } from "../../gateway/execute/bulk/bulk-lines.ts";
+import { BulkResults } from "../../gateway/execute/bulk/bulk-results.ts";
 import type { Query } from "../../gateway/query/ir.ts";
 
 const textOf = (query: Query): string => (query.kind === "message" ? query.text : "");

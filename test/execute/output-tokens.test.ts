@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
-import type { DispatchRequest, FinishedEvent, GenerationEvent } from "../../gateway/dispatch/request.ts";
+import type { DispatchRequest, FinishedEvent, GenerationEvent } from "../../gateway/dispatch/request/request.ts";
 import { outputTokens } from "../../gateway/execute/output-tokens.ts";
-import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import { request } from "../dispatch/rig.ts";
 import { models, textSide } from "../lower/models.ts";
 

@@ -1,8 +1,8 @@
 import { describe, expect, test } from "bun:test";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import { Pace } from "../../gateway/base/pace.ts";
 import { rank } from "../../gateway/execute/augment.ts";
 import { Resolver, type Search, type Sources } from "../../gateway/execute/resolve.ts";
-import { Pace } from "../../gateway/pace.ts";
 import type { Query } from "../../gateway/query/ir.ts";
 import { queryLimits } from "../../gateway/query/limits.ts";
 import { parseQuery } from "../../gateway/query/parse.ts";

@@ -1,13 +1,13 @@
 /** A tree against workers that stand still: how many at the same time, how long, and what becomes of a lost worker. */
 import { describe, expect, test } from "bun:test";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { innerAt } from "../../gateway/execute/prompt-parts.ts";
 import { TreeRun } from "../../gateway/execute/run-tree.ts";
-import { type CompletionEvent, mergeCompletions } from "../../gateway/generation.ts";
-import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import { type CompletionEvent, mergeCompletions } from "../../gateway/generate/completion.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
 import { parseQuery } from "../../gateway/query/parse.ts";
+import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { readyRig } from "../dispatch/rig.ts";

@@ -1,5 +1,5 @@
 /** What an answer has to be, whatever the request was. */
-import { type ErrorCode, errorCodes, errorEntry } from "../../gateway/errors.ts";
+import { type ErrorCode, errorCodes, errorEntry } from "../../gateway/base/errors.ts";
 
 export interface Judged {
   readonly path: string;

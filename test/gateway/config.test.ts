@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { workerEnvironment } from "../../gateway/child-environment.ts";
 import { parseConfig } from "../../gateway/config.ts";
+import { workerEnvironment } from "../../gateway/process/child-environment.ts";
 
 describe("configuration", () => {
   test("has a default for everything, and an empty variable counts as unset", () => {

@@ -1,8 +1,8 @@
 /** Times that vLLM's metrics name are those of the whole server: a wait here is in them, an end without a token is not. */
 import { expect, test } from "bun:test";
-import { countChoice } from "../../gateway/counted.ts";
-import type { RunTimes } from "../../gateway/dispatch/run-clock.ts";
-import { Metrics } from "../../gateway/metrics.ts";
+import type { RunTimes } from "../../gateway/dispatch/request/run-clock.ts";
+import { countChoice } from "../../gateway/generate/usage-counters.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 function rendered(times: RunTimes, completionTokens: number): string {
   const metrics = new Metrics();

@@ -8,8 +8,8 @@ import { insertCorpus, updateCorpus } from "../../db/corpora.ts";
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant, updateTenant } from "../../db/tenants.ts";
-import { openData } from "../../gateway/data-folder.ts";
-import { LogTruncation } from "../../gateway/log-truncation.ts";
+import { openData } from "../../gateway/data/data-folder.ts";
+import { LogTruncation } from "../../gateway/data/log-truncation.ts";
 import { until } from "../support/until.ts";
 
 let dir = "";

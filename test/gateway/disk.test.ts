@@ -7,7 +7,7 @@ import { DbError } from "../../db/errors.ts";
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant, listTenants } from "../../db/tenants.ts";
-import { Disk, type DiskSpace } from "../../gateway/disk.ts";
+import { Disk, type DiskSpace } from "../../gateway/data/disk.ts";
 import { AuditLog } from "../../gateway/tenant/audit.ts";
 
 const mib = 1024 * 1024;

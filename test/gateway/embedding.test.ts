@@ -4,9 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { parseConfig } from "../../gateway/config.ts";
-import { EmbedderError, type EmbeddingService, openEmbedding } from "../../gateway/embedding.ts";
-import { readModelText } from "../../gateway/lower/model-text.ts";
-import { TextTokenizer } from "../../gateway/lower/tokenizer.ts";
+import { EmbedderError, type EmbeddingService, openEmbedding } from "../../gateway/embedding/embedding-service.ts";
+import { readModelText } from "../../gateway/text/model-text.ts";
+import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import { writeTinyEmbeddingModel } from "../support/tiny-onnx.ts";
 import { turnsDuring } from "../support/turns.ts";
 

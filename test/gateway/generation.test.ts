@@ -1,5 +1,5 @@
 import { expect, spyOn, test } from "bun:test";
-import { type CompletionEvent, mergeCompletions } from "../../gateway/generation.ts";
+import { type CompletionEvent, mergeCompletions } from "../../gateway/generate/completion.ts";
 
 async function* texts(...parts: readonly string[]): AsyncGenerator<CompletionEvent, void> {
   for (const text of parts) yield { type: "text", text, logprobs: [] };

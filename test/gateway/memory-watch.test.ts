@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { MemoryWatch } from "../../gateway/memory-watch.ts";
+import { MemoryWatch } from "../../gateway/process/memory-watch.ts";
 
 /** Looks ten milliseconds apart at so many resident bytes: "c" a collection begins, "h" long work waits, "." neither. */
 function looks(bytes: readonly number[]): string {

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { nextTurn } from "../../gateway/pace.ts";
+import { nextTurn } from "../../gateway/base/pace.ts";
 
 test("many pieces of work have one turn among them each time around the event loop, in order", async () => {
   const log: string[] = [];

@@ -4,8 +4,8 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import OpenAI from "openai";
+import type { Log } from "../../gateway/base/log.ts";
 import { parseConfig } from "../../gateway/config.ts";
-import type { Log } from "../../gateway/log.ts";
 import { type RunningServer, startServer } from "../../gateway/server.ts";
 
 const adminKey = "test-admin-key-0123456789";

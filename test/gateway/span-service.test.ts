@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { limits } from "../../gateway/config.ts";
-import type { PrepareFacts } from "../../gateway/corpus/ports.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import type { PrepareFacts } from "../../gateway/corpus/base/ports.ts";
+import type { TenantMeter } from "../../gateway/generate/token-metering.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
-import type { TenantMeter } from "../../gateway/metered.ts";
-import { SpanService } from "../../gateway/span-service.ts";
+import { SpanService } from "../../gateway/prepare/span-service.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { fakeLinks } from "../dispatch/fake-link.ts";
 import { makeRig, corpusSalt as salt } from "../dispatch/rig.ts";

@@ -1,7 +1,7 @@
 /** What is remembered for tenants under one bound: who has most loses first, and nobody else's is found. */
 import { expect, test } from "bun:test";
-import { SecretNames } from "../../gateway/secret-names.ts";
-import { TenantLru } from "../../gateway/tenant-lru.ts";
+import { SecretNames } from "../../gateway/base/secret-names.ts";
+import { TenantLru } from "../../gateway/base/tenant-lru.ts";
 
 test("who has most loses what it used longest ago; the others keep all", () => {
   const forgotten: string[] = [];

@@ -4,8 +4,8 @@ import { copyFileSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
+import { openText } from "../../gateway/compose/text.ts";
 import { parseConfig } from "../../gateway/config.ts";
-import { openText } from "../../gateway/text-side.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "spangate-text-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));

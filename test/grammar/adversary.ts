@@ -1,7 +1,7 @@
 /** Completions by whoever would rather break out of the grammar: any token that the mask allows, by chance. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import type { ByteGrammar, VocabularyBytes } from "../../worker/contract/grammar.ts";
 import { GrammarConstraint } from "../../worker/sample/constraint.ts";
 import { GrammarMasks } from "../../worker/sample/grammar-masks.ts";

@@ -1,11 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import type { Hono } from "hono";
-import { createApp } from "../../gateway/app.ts";
-import { ApiError, errorBody, errorCodes, errorEntry } from "../../gateway/errors.ts";
+import { ApiError, errorBody, errorCodes, errorEntry } from "../../gateway/base/errors.ts";
+import type { Principal, Scope } from "../../gateway/base/principal.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import type { AppEnv } from "../../gateway/http/auth.ts";
 import { declare, declaredRoutes } from "../../gateway/http/route.ts";
-import { Metrics } from "../../gateway/metrics.ts";
-import type { Principal, Scope } from "../../gateway/principal.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 function appWith(addRoutes: (app: Hono<AppEnv>) => void, log: (line: string) => void = () => undefined) {
   const principal: Principal = { keyId: "k", tenantId: "t", scopes: new Set<Scope>(["corpus:read"]) };

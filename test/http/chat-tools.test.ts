@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import type { ModelText } from "../../gateway/lower/model-text.ts";
+import type { ModelText } from "../../gateway/text/model-text.ts";
 import { toolModels } from "../lower/tool-models.ts";
 import { chatRig, post, question } from "./chat-rig.ts";
 import { asked, tool } from "./chat-tools-request.ts";

@@ -1,9 +1,9 @@
 /** A log line of a failure tells what the database said, and nothing that a tenant wrote. */
 import { expect, test } from "bun:test";
 import { DbError } from "../../db/errors.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import type { LogFields } from "../../gateway/base/log.ts";
 import { logFailure } from "../../gateway/http/failure.ts";
-import type { LogFields } from "../../gateway/log.ts";
 
 function logged(cause: unknown): LogFields | undefined {
   const lines: (LogFields | undefined)[] = [];

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import type { Context } from "hono";
 import { z } from "zod";
 import { newId } from "../../db/ids.ts";
-import { ContentStore } from "../../gateway/corpus/content-store.ts";
+import { ContentStore } from "../../gateway/corpus/files/content-store.ts";
 import type { AppEnv } from "../../gateway/http/auth.ts";
 import { formFile, readForm } from "../../gateway/http/form.ts";
 

@@ -1,12 +1,12 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { z } from "zod";
-import { createApp } from "../../gateway/app.ts";
 import { limits } from "../../gateway/config.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import { readJson } from "../../gateway/http/body.ts";
 import { JsonCost } from "../../gateway/http/json-cost.ts";
 import { declare } from "../../gateway/http/route.ts";
-import { Metrics } from "../../gateway/metrics.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 const small = { depth: 4, commas: 6, fields: 3, nodes: 8 };
 

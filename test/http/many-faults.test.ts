@@ -1,7 +1,7 @@
 /** Bodies with a fault in each of very many places: the first is told, and the others cost nothing. */
 import { expect, test } from "bun:test";
 import { z } from "zod";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { checked } from "../../gateway/http/schema-error.ts";
 import { chatRig, post } from "./chat-rig.ts";
 

@@ -1,7 +1,7 @@
 /** The body of a batch of messages, in pieces of any size. */
 import { describe, expect, test } from "bun:test";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { batchLimits } from "../../gateway/batches/limits.ts";
-import { ApiError } from "../../gateway/errors.ts";
 import { MessageRequests } from "../../gateway/http/message-requests.ts";
 
 function inPieces(bytes: Uint8Array, pieceBytes: number): ReadableStream<Uint8Array> {

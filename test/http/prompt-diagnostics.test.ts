@@ -1,6 +1,6 @@
 /** What answers say of prompts that were not found: by span, and against an earlier prompt in the packages' own words. */
 import { describe, expect, test } from "bun:test";
-import { ComparedPrompts, type Comparison } from "../../gateway/compared-prompts.ts";
+import { ComparedPrompts, type Comparison } from "../../gateway/generate/prompt-history.ts";
 import { messageDiagnostics, responseDiagnostics } from "../../gateway/http/prompt-diagnostics.ts";
 import { type ChatRig, chatRig, post } from "./chat-rig.ts";
 import { ask, readyRig } from "./query-rig.ts";

@@ -1,13 +1,13 @@
 import { describe, expect, test } from "bun:test";
-import { createApp } from "../../gateway/app.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import type { Principal, Scope } from "../../gateway/base/principal.ts";
 import { limits } from "../../gateway/config.ts";
-import { ApiError } from "../../gateway/errors.ts";
-import type { BulkRunner } from "../../gateway/execute/bulk.ts";
-import { BulkResults } from "../../gateway/execute/bulk-results.ts";
+import type { BulkRunner } from "../../gateway/execute/bulk/bulk.ts";
+import { BulkResults } from "../../gateway/execute/bulk/bulk-results.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
 import { addBulkRoutes } from "../../gateway/http/query-bulk.ts";
-import { Metrics } from "../../gateway/metrics.ts";
-import type { Principal, Scope } from "../../gateway/principal.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 const principals: Readonly<Record<string, Principal>> = {
   "key-a": { keyId: "k1", tenantId: "tenant_a", scopes: new Set<Scope>(["inference"]) },

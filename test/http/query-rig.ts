@@ -1,17 +1,18 @@
 /** The query routes over workers in memory: the real engine over a backend whose tokens depend on all that they see. */
-import { createApp } from "../../gateway/app.ts";
-import { attributeFilterSchema } from "../../gateway/corpus/filters.ts";
-import type { OpenLink } from "../../gateway/dispatch/link.ts";
-import { ApiError } from "../../gateway/errors.ts";
+
+import { ApiError } from "../../gateway/base/errors.ts";
+import type { Principal, Scope } from "../../gateway/base/principal.ts";
+import { attributeFilterSchema } from "../../gateway/corpus/search/filters.ts";
+import type { OpenLink } from "../../gateway/dispatch/workers/link.ts";
 import { QueryService } from "../../gateway/execute/query-service.ts";
 import type { FoundFragment, Search } from "../../gateway/execute/resolve.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
 import { addQueryRoutes } from "../../gateway/http/query.ts";
-import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
-import { Metrics } from "../../gateway/metrics.ts";
-import type { Principal, Scope } from "../../gateway/principal.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import type { GatewayMessage, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";

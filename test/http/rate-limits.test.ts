@@ -1,10 +1,10 @@
 import { describe, expect, test } from "bun:test";
 import type { RateLimits } from "../../db/limits.ts";
-import { createApp } from "../../gateway/app.ts";
+import type { Scope } from "../../gateway/base/principal.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import { durationText } from "../../gateway/http/rate-limits.ts";
 import { declare } from "../../gateway/http/route.ts";
-import { Metrics } from "../../gateway/metrics.ts";
-import type { Scope } from "../../gateway/principal.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import { RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 import { chatRig, post, question } from "./chat-rig.ts";
 

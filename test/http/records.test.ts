@@ -4,10 +4,10 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { openDb } from "../../db/open.ts";
-import { countChoice } from "../../gateway/counted.ts";
+import { countChoice } from "../../gateway/generate/usage-counters.ts";
 import { auditAnswer } from "../../gateway/http/audit.ts";
 import { usageAnswer } from "../../gateway/http/usage.ts";
-import { Metrics } from "../../gateway/metrics.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import { UsageLedger } from "../../gateway/tenant/usage.ts";
 import { type Answer, call, createStoreApp, type StoreApp, upload } from "./store-app.ts";
 

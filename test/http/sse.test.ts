@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { Hono } from "hono";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { limits } from "../../gateway/config.ts";
-import { ApiError } from "../../gateway/errors.ts";
 import type { AppEnv } from "../../gateway/http/auth.ts";
 import { type SseOptions, type SseStream, sseResponse } from "../../gateway/http/sse.ts";
 

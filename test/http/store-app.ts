@@ -1,8 +1,10 @@
 /** The store's routes over a small world, for tests that call `app.request`. */
 import type { Hono } from "hono";
 import { DbError } from "../../db/errors.ts";
-import { createApp } from "../../gateway/app.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
+import type { Scope } from "../../gateway/base/principal.ts";
+import { openRecords } from "../../gateway/compose/records.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import type { AppEnv } from "../../gateway/http/auth.ts";
 import { addFileBatchRoutes } from "../../gateway/http/file-batches.ts";
 import { addFileRoutes } from "../../gateway/http/files.ts";
@@ -13,9 +15,7 @@ import { addTenantRoutes } from "../../gateway/http/tenants.ts";
 import { addUploadRoutes } from "../../gateway/http/uploads.ts";
 import { addVectorStoreFileRoutes } from "../../gateway/http/vector-store-files.ts";
 import { addVectorStoreRoutes } from "../../gateway/http/vector-stores.ts";
-import { Metrics } from "../../gateway/metrics.ts";
-import type { Scope } from "../../gateway/principal.ts";
-import { openRecords } from "../../gateway/records.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import type { UsageLedger } from "../../gateway/tenant/usage.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 

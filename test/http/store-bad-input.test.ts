@@ -1,7 +1,7 @@
 /** Bad input to the store's routes: a clear error that names the field, never a 5xx. */
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
-import { corpusLimits } from "../../gateway/corpus/limits.ts";
+import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
 import { declaredRoutes } from "../../gateway/http/route.ts";
 import { call, createStoreApp, form, type StoreApp, upload } from "./store-app.ts";
 

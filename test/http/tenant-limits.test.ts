@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Hono } from "hono";
-import { createApp } from "../../gateway/app.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import type { AppEnv } from "../../gateway/http/auth.ts";
 import { addLimitRoutes } from "../../gateway/http/tenant-limits.ts";
 import { addTenantRoutes } from "../../gateway/http/tenants.ts";
-import { Metrics } from "../../gateway/metrics.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 
 let world: World;

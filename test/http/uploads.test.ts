@@ -1,6 +1,6 @@
 /** /v1/uploads over HTTP: shapes, what is refused by name, and what one tenant may hold at the same time. */
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { corpusLimits } from "../../gateway/corpus/limits.ts";
+import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
 import { call, createStoreApp, form, type StoreApp } from "./store-app.ts";
 
 let it: StoreApp;

@@ -2,8 +2,8 @@ import { describe, expect, test } from "bun:test";
 import { Tokenizer } from "@huggingface/tokenizers";
 import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
-import { ByteLevelEncoder } from "../../gateway/lower/byte-level.ts";
-import { readModelText, type TokenizerJson } from "../../gateway/lower/model-text.ts";
+import { ByteLevelEncoder } from "../../gateway/text/byte-level.ts";
+import { readModelText, type TokenizerJson } from "../../gateway/text/model-text.ts";
 import { turnsDuring } from "../support/turns.ts";
 import { byteLevelTokenizer } from "./models.ts";
 

@@ -2,8 +2,8 @@ import { describe, expect, test } from "bun:test";
 import { Template } from "@huggingface/jinja";
 import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
-import { type ModelText, readModelText } from "../../gateway/lower/model-text.ts";
 import type { Message, Query } from "../../gateway/query/ir.ts";
+import { type ModelText, readModelText } from "../../gateway/text/model-text.ts";
 import { models, ownTokens, textSide } from "./models.ts";
 import { assistant, contextOf, fragment, g, lowererOf, plus, seq, system, user, visibleTo } from "./query-rig.ts";
 

@@ -1,9 +1,9 @@
 /** Model folders' text side for tests: a byte-level tokenizer with a few merges, and three kinds of template. */
 import { Template } from "@huggingface/jinja";
 import { Tokenizer } from "@huggingface/tokenizers";
-import { ChatTemplate } from "../../gateway/lower/chat-template.ts";
-import type { AddedToken, ModelText, TokenizerJson } from "../../gateway/lower/model-text.ts";
-import { TextTokenizer } from "../../gateway/lower/tokenizer.ts";
+import { ChatTemplate } from "../../gateway/text/chat-template.ts";
+import type { AddedToken, ModelText, TokenizerJson } from "../../gateway/text/model-text.ts";
+import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 
 const pattern =
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";

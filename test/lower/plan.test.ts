@@ -1,7 +1,7 @@
 import { describe, expect, spyOn, test } from "bun:test";
 import fc from "fast-check";
-import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { type LowerDocument, Lowerer, type LowerMessage } from "../../gateway/lower/plan.ts";
+import type { ModelText } from "../../gateway/text/model-text.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";

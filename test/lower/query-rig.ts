@@ -1,6 +1,5 @@
 /** Span queries for tests, their texts' naive flattening, and what a plan shows, worked out from the plan alone. */
 import { Tokenizer } from "@huggingface/tokenizers";
-import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import type { GeneratedOutput, LoweredGenerate, QueryContext } from "../../gateway/lower/query-context.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
@@ -14,6 +13,7 @@ import type {
   Query,
   Repeat,
 } from "../../gateway/query/ir.ts";
+import type { ModelText } from "../../gateway/text/model-text.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { SegmentRef, SubmitMessage, TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";

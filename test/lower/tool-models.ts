@@ -1,9 +1,9 @@
 /** Models whose templates know tools, each as a family writes them: small tokenizers, the templates' own structure. */
 import { Template } from "@huggingface/jinja";
 import { Tokenizer } from "@huggingface/tokenizers";
-import type { LowerMessage, ToolDefinition } from "../../gateway/lower/messages.ts";
-import type { AddedToken, ModelText } from "../../gateway/lower/model-text.ts";
-import { callId } from "../../gateway/lower/tool-data.ts";
+import type { LowerMessage, ToolDefinition } from "../../gateway/text/messages.ts";
+import type { AddedToken, ModelText } from "../../gateway/text/model-text.ts";
+import { callId } from "../../gateway/text/tool-data.ts";
 import { byteLevelTokenizer } from "./models.ts";
 
 /** As Qwen 2.5 and Hermes 3 write them; `<tool_call>` is an added token that is not special. */

@@ -1,9 +1,9 @@
 import { describe, expect, test } from "bun:test";
-import type { LowerMessage, ToolDefinition } from "../../gateway/lower/messages.ts";
-import type { ModelText } from "../../gateway/lower/model-text.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
-import { asJson, StandIns } from "../../gateway/lower/stand-ins.ts";
-import { callId } from "../../gateway/lower/tool-data.ts";
+import type { LowerMessage, ToolDefinition } from "../../gateway/text/messages.ts";
+import type { ModelText } from "../../gateway/text/model-text.ts";
+import { asJson, StandIns } from "../../gateway/text/stand-ins.ts";
+import { callId } from "../../gateway/text/tool-data.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { models, textSide } from "./models.ts";
 import { clock, ownToolTokens, toolModels, weather } from "./tool-models.ts";

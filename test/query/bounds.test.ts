@@ -1,7 +1,7 @@
 /** Queries that are too large in one way each: refused with a path, and just below it read. */
 import { describe, expect, test } from "bun:test";
 import { limits as chatLimits } from "../../gateway/config.ts";
-import { corpusLimits } from "../../gateway/corpus/limits.ts";
+import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
 import { QueryError } from "../../gateway/query/errors.ts";
 import { queryLimits } from "../../gateway/query/limits.ts";
 import { parseQuery, parseQueryText } from "../../gateway/query/parse.ts";

@@ -1,9 +1,9 @@
 /** IBM/spnl's assertions about templated texts and their tokens: what the model's own template and tokenizer make of them. */
 import { describe, expect, test } from "bun:test";
 import { Template } from "@huggingface/jinja";
-import { MessageLayouts } from "../../gateway/lower/message-layouts.ts";
-import type { ModelText } from "../../gateway/lower/model-text.ts";
-import { TextTokenizer } from "../../gateway/lower/tokenizer.ts";
+import { MessageLayouts } from "../../gateway/text/message-layouts.ts";
+import type { ModelText } from "../../gateway/text/model-text.ts";
+import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import { byteLevelTokenizer } from "../lower/models.ts";
 import chatTemplate from "./fixtures/upstream/chat_template.json";
 import tokenizer from "./fixtures/upstream/tokenizer.json";

@@ -4,9 +4,9 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseConfig } from "../../gateway/config.ts";
-import { type ExtractLimits, Extractor } from "../../gateway/corpus/extractor.ts";
-import { ReaderProgram } from "../../gateway/corpus/reader-program.ts";
-import { withSecrets } from "../../gateway/secret-settings.ts";
+import { type ExtractLimits, Extractor } from "../../gateway/corpus/ingest/extractor.ts";
+import { ReaderProgram } from "../../gateway/corpus/ingest/reader-program.ts";
+import { withSecrets } from "../../gateway/process/secret-settings.ts";
 
 setDefaultTimeout(60_000);
 

@@ -4,13 +4,13 @@
  */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { connect, type Socket } from "node:net";
-import { createApp } from "../../gateway/app.ts";
+import type { Scope } from "../../gateway/base/principal.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import { readBody } from "../../gateway/http/body.ts";
 import { BodyMemory } from "../../gateway/http/body-memory.ts";
+import { listen } from "../../gateway/http/listen.ts";
 import { declare } from "../../gateway/http/route.ts";
-import { listen } from "../../gateway/listen.ts";
-import { Metrics } from "../../gateway/metrics.ts";
-import type { Scope } from "../../gateway/principal.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 setDefaultTimeout(60_000);
 

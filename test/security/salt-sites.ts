@@ -43,27 +43,27 @@ export const saltMutants: readonly Mutant[] = [
     "the salt of no corpus": `ofCorpus("", epoch)`,
     "the corpus's first epoch's salt": "ofCorpus(corpusId, 0)",
   }),
-  ...site("gateway/corpus/corpora.ts", "this.#saltOf(row.id, row.saltEpoch, row.tenantId)", {
+  ...site("gateway/corpus/base/corpora.ts", "this.#saltOf(row.id, row.saltEpoch, row.tenantId)", {
     "another corpus's salt": `this.#saltOf("", row.saltEpoch, row.tenantId)`,
     "the first epoch": "this.#saltOf(row.id, 0, row.tenantId)",
   }),
-  ...site("gateway/corpus/retrieve.ts", "undefined : corpora.saltOf(corpus)", {
+  ...site("gateway/corpus/search/retrieve.ts", "undefined : corpora.saltOf(corpus)", {
     "fragments that are read have no salt": `undefined : ${none}`,
   }),
-  ...site("gateway/corpus/prepare.ts", "const salt = this.#corpora.saltOf(corpus)", {
+  ...site("gateway/corpus/prepare/prepare.ts", "const salt = this.#corpora.saltOf(corpus)", {
     "what is prepared has no salt": `const salt = ${none}`,
   }),
-  ...site("gateway/pipeline.ts", "this.#deps.cacheSalt(tenantId, request.cacheSalt)", {
+  ...site("gateway/generate/pipeline.ts", "this.#deps.cacheSalt(tenantId, request.cacheSalt)", {
     "a chat has no salt": none,
     "a chat's own salt is dropped": "this.#deps.cacheSalt(tenantId, undefined)",
   }),
-  ...site("gateway/pipeline.ts", "this.#deps.cacheSalt(job.tenantId, cacheSalt)", {
+  ...site("gateway/generate/pipeline.ts", "this.#deps.cacheSalt(job.tenantId, cacheSalt)", {
     "a completion has no salt": none,
   }),
-  ...site("gateway/pipeline.ts", "({ ...document, salt }))", {
+  ...site("gateway/generate/pipeline.ts", "({ ...document, salt }))", {
     "a chat's documents have no salt": `({ ...document, salt: ${none} }))`,
   }),
-  ...site("gateway/pipeline.ts", "({ id, text, salt: corpusSalt }))", {
+  ...site("gateway/generate/pipeline.ts", "({ id, text, salt: corpusSalt }))", {
     "a chat's fragments have no salt": `({ id, text, salt: ${none} }))`,
     "a chat's fragments have the tenant's salt": "({ id, text, salt }))",
   }),
@@ -110,7 +110,7 @@ export const saltMutants: readonly Mutant[] = [
     "a query's fragments of corpora": `this.fragments.set(id, { id, text, salt: ${none} })`,
   }),
   ...site("gateway/execute/query-service.ts", "salt: cacheSalt(tenantId)", { "a query has no salt": `salt: ${none}` }),
-  ...site("gateway/queries.ts", "cacheSalt: (tenantId) => tenants.cacheSalt(tenantId, undefined)", {
+  ...site("gateway/compose/queries.ts", "cacheSalt: (tenantId) => tenants.cacheSalt(tenantId, undefined)", {
     "queries have one salt for all": `cacheSalt: () => ${none}`,
   }),
 ];

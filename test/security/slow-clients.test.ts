@@ -4,13 +4,13 @@
  */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { connect, type Socket } from "node:net";
-import { createApp } from "../../gateway/app.ts";
+import { createApp } from "../../gateway/http/app.ts";
 import { readBody } from "../../gateway/http/body.ts";
 import { byteStreamResponse } from "../../gateway/http/byte-stream.ts";
+import { listen } from "../../gateway/http/listen.ts";
 import { declare } from "../../gateway/http/route.ts";
 import { textStreamResponse } from "../../gateway/http/text-stream.ts";
-import { listen } from "../../gateway/listen.ts";
-import { Metrics } from "../../gateway/metrics.ts";
+import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 setDefaultTimeout(60_000);
 

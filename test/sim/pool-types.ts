@@ -1,5 +1,5 @@
 /** What a simulated pool is asked, how it is made and what comes of it. */
-import type { WorkerRecord } from "../../gateway/dispatch/registry.ts";
+import type { WorkerRecord } from "../../gateway/dispatch/workers/registry.ts";
 
 export interface PoolRequest {
   readonly atMs: number;

@@ -2,14 +2,15 @@
  * A pool of workers in virtual time: the gateway's own dispatcher over real engines, whose steps take as long as their
  * rows. Requests over fragments arrive, are routed, and what they cost is counted. The same seed gives the same life.
  */
+
+import { ApiError } from "../../gateway/base/errors.ts";
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
-import { FragmentHomes, fragmentHolders } from "../../gateway/dispatch/homes.ts";
-import { Placement } from "../../gateway/dispatch/placement.ts";
-import { Registry } from "../../gateway/dispatch/registry.ts";
-import { Residency } from "../../gateway/dispatch/residency.ts";
-import { Underway } from "../../gateway/dispatch/underway.ts";
-import { UseCounts } from "../../gateway/dispatch/use-counts.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { Underway } from "../../gateway/dispatch/kv/pending-blocks.ts";
+import { Residency } from "../../gateway/dispatch/kv/residency.ts";
+import { UseCounts } from "../../gateway/dispatch/kv/use-counts.ts";
+import { FragmentHomes, fragmentHolders } from "../../gateway/dispatch/placement/fragment-placement.ts";
+import { Placement } from "../../gateway/dispatch/placement/placement.ts";
+import { Registry } from "../../gateway/dispatch/workers/registry.ts";
 import { FakeBackend, fakeShape } from "../../worker/backend/fake.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { GatewayMessage, PlanRun, SegmentRef, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";

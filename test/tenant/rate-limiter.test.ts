@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { RateLimits } from "../../db/limits.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { type LimitedOwner, RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 
 const none: RateLimits = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null };

@@ -5,7 +5,7 @@ import { newId, type TenantId } from "../../db/ids.ts";
 import { openDb } from "../../db/open.ts";
 import { insertResponse } from "../../db/responses.ts";
 import { storedBytes } from "../../db/storage.ts";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { TenantStorage } from "../../gateway/tenant/storage.ts";
 import { createWorld, ingestText, type World } from "../corpus/world.ts";
 

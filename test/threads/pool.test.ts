@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import { join } from "node:path";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { type TaskRun, TaskTimeout, ThreadPool, type ThreadPoolOptions } from "../../gateway/threads/pool.ts";
 import type { TestTasks } from "./test-tasks.ts";
 

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
-import { AnswerReader } from "../../gateway/answer-reader.ts";
-import { type AnswerEvent, type CompletionEvent, generate } from "../../gateway/generation.ts";
-import { TokenBytes } from "../../gateway/lower/detokenizer.ts";
+import { AnswerReader } from "../../gateway/generate/answer-reader.ts";
+import { type AnswerEvent, type CompletionEvent, generate } from "../../gateway/generate/completion.ts";
+import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import { textSide } from "../lower/models.ts";
 import { toolModels } from "../lower/tool-models.ts";
 

@@ -1,9 +1,9 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { Ajv } from "ajv";
-import { ChatTemplate } from "../../gateway/lower/chat-template.ts";
-import { Detokenizer, TokenBytes } from "../../gateway/lower/detokenizer.ts";
-import type { JsonObject } from "../../gateway/lower/messages.ts";
-import type { ModelText } from "../../gateway/lower/model-text.ts";
+import { ChatTemplate } from "../../gateway/text/chat-template.ts";
+import { Detokenizer, TokenBytes } from "../../gateway/text/detokenizer.ts";
+import type { JsonObject } from "../../gateway/text/messages.ts";
+import type { ModelText } from "../../gateway/text/model-text.ts";
 import { CallReader } from "../../gateway/tools/call-reader.ts";
 import type { OfferedTool, ToolUse } from "../../gateway/tools/tool-use.ts";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { type CallSyntax, signChar } from "../../gateway/lower/call-syntax.ts";
-import { ChatTemplate } from "../../gateway/lower/chat-template.ts";
+import { type CallSyntax, signChar } from "../../gateway/text/call-syntax.ts";
+import { ChatTemplate } from "../../gateway/text/chat-template.ts";
 import { CallReader, type CallReaderOptions } from "../../gateway/tools/call-reader.ts";
 import { toolModels } from "../lower/tool-models.ts";
 

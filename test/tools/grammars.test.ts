@@ -1,6 +1,6 @@
 /** Where grammars are compiled, and who shares them. */
 import { describe, expect, test } from "bun:test";
-import { ApiError } from "../../gateway/errors.ts";
+import { ApiError } from "../../gateway/base/errors.ts";
 import { largestGrammar } from "../../gateway/grammar/budget.ts";
 import { TaskTimeout } from "../../gateway/threads/pool.ts";
 import { answerGrammar } from "../../gateway/tools/answer-grammar.ts";

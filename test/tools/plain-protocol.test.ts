@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { ChatTemplate } from "../../gateway/lower/chat-template.ts";
-import type { LowerMessage } from "../../gateway/lower/messages.ts";
+import { ChatTemplate } from "../../gateway/text/chat-template.ts";
+import type { LowerMessage } from "../../gateway/text/messages.ts";
 import { CallReader } from "../../gateway/tools/call-reader.ts";
 import { openTools } from "../../gateway/tools/open-tools.ts";
 import { plainProtocol } from "../../gateway/tools/plain-protocol.ts";

@@ -1,0 +1,96 @@
+/** Span queries, wired: who reads fragments for them, who lowers and runs them, what they see of the caches. */
+
+import type { TenantId } from "../../db/ids.ts";
+import type { PlanRun } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { ApiError } from "../base/errors.ts";
+import { limits } from "../config.ts";
+import type { Corpus } from "../corpus/corpus.ts";
+import { type AttributeFilter, attributeFilterSchema } from "../corpus/search/filters.ts";
+import type { Dispatcher } from "../dispatch/dispatcher.ts";
+import { BulkResults } from "../execute/bulk/bulk-results.ts";
+import { QueryService, type QueryServiceDeps } from "../execute/query-service.ts";
+import type { QueryLowering } from "../execute/run-tree.ts";
+import { paced } from "../generate/token-metering.ts";
+import { ConcurrencyLimiter } from "../http/limits.ts";
+import type { QueryRouteDeps } from "../http/query.ts";
+import type { BulkRouteDeps } from "../http/query-bulk.ts";
+import { queryRunner } from "../http/query-runner.ts";
+import type { RateLimiter } from "../tenant/rate-limiter.ts";
+import type { TenantService } from "../tenant/tenants.ts";
+import type { TokenBytes } from "../text/detokenizer.ts";
+import type { Workers } from "./workers.ts";
+
+/** Workers as a request reaches them: what it submits counts against its caller's limits. */
+export interface LimitedWorkers extends Pick<Workers, "registry" | "residency"> {
+  readonly dispatcher: Pick<Dispatcher, "submit">;
+}
+
+export interface QueryParts {
+  readonly workers: LimitedWorkers;
+  readonly text: {
+    readonly tokenBytes: TokenBytes;
+    readonly tokenizer: { countTokens(text: string): number };
+    readonly queryLowererFor: (card: ModelCard) => QueryLowering;
+  };
+  readonly tenants: Pick<TenantService, "cacheSalt">;
+  readonly corpus: Pick<Corpus, "retrieve" | "readFragments" | "evictDeleted">;
+  readonly reduceArity: number | undefined;
+  readonly onLateEnd: QueryServiceDeps["onLateEnd"];
+}
+
+export function openQueries(parts: QueryParts): QueryService {
+  const { workers, text, tenants, corpus, reduceArity, onLateEnd } = parts;
+  const { dispatcher, registry, residency } = workers;
+  const residents = (run: PlanRun, blockTokens: number) => {
+    let best = { worker: "", cachedTokens: 0 };
+    for (const { id } of registry.ready()) {
+      const cachedTokens = residency.cachedTokens(id, [run], blockTokens);
+      if (cachedTokens > best.cachedTokens) best = { worker: id, cachedTokens };
+    }
+    return best;
+  };
+  return new QueryService({
+    dispatcher,
+    tokenBytes: text.tokenBytes,
+    card: () => registry.card(),
+    lowererFor: text.queryLowererFor,
+    cacheSalt: (tenantId) => tenants.cacheSalt(tenantId, undefined),
+    retrieve: (tenantId, { filters, ...search }) =>
+      corpus.retrieve({ tenantId, ...search, filters: filters as AttributeFilter | undefined }),
+    fragments: (tenantId, ids) => corpus.readFragments(tenantId as TenantId, ids),
+    fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
+    countTokens: (part) => text.tokenizer.countTokens(part),
+    filters: attributeFilterSchema,
+    residents,
+    reduceArity,
+    onLateEnd,
+  });
+}
+
+/** Many queries at once, each waiting for its tenant's tokens. */
+export function openBulk(
+  query: QueryRouteDeps,
+  rateLimiter: RateLimiter,
+  card: () => ModelCard | undefined,
+): BulkRouteDeps {
+  return {
+    results: new BulkResults({
+      tenants: limits.bulkResultTenants,
+      bulksPerTenant: limits.bulkRecordsPerTenant,
+      bytesPerTenant: limits.bulkResultBytesPerTenant,
+      keepMs: limits.bulkKeepMs,
+      nowMs: query.nowMs,
+    }),
+    runnerFor: (tenantId: string) => paced(queryRunner(query, tenantId), rateLimiter),
+    capacityTokens: () => poolTokens(card()),
+    limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
+    log: query.log,
+  };
+}
+
+/** @throws ApiError not_ready while no model is known */
+function poolTokens(card: ModelCard | undefined): number {
+  if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
+  return card.blockCount * card.blockTokens;
+}

@@ -1,0 +1,43 @@
+/** Between text and tokens: all that is made of the model's folder. */
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import { type Config, limits } from "../config.ts";
+import { Lowerer } from "../lower/plan.ts";
+import { QueryLowerer } from "../lower/query-lowerer.ts";
+import { ChatTemplate } from "../text/chat-template.ts";
+import { TokenBytes } from "../text/detokenizer.ts";
+import { type ModelText, readModelText } from "../text/model-text.ts";
+import { TextTokenizer } from "../text/tokenizer.ts";
+
+export type TextSide = ReturnType<typeof openText>;
+
+/**
+ * Tokenizer, template and bytes of the model's folder; the lowerer when a worker has told the model's digest.
+ * @throws Error naming the folder and what is wrong in it
+ */
+export function openText(config: Config) {
+  const modelText = readModelText(config.modelDir);
+  const tokenizer = new TextTokenizer(modelText, { cacheChars: limits.encodedCacheChars });
+  const template = openTemplate(config.modelDir, modelText);
+  let lowerer: Lowerer | undefined;
+  let queryLowerer: QueryLowerer | undefined;
+  // All workers serve one model (the registry sees to it), so there is one lowerer of each kind.
+  const lowererFor = (card: ModelCard): Lowerer => {
+    lowerer ??= new Lowerer({ template, tokenizer, card, cacheChars: limits.spanCacheChars });
+    return lowerer;
+  };
+  const queryLowererFor = (card: ModelCard): QueryLowerer => {
+    const cacheChars = limits.encodedCacheChars;
+    queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheChars });
+    return queryLowerer;
+  };
+  const tokenBytes = new TokenBytes(modelText.tokenizer, template.calls?.signs);
+  return { tokenizer, lowererFor, queryLowererFor, tokenBytes };
+}
+
+function openTemplate(modelDir: string, modelText: ModelText): ChatTemplate {
+  try {
+    return new ChatTemplate(modelText);
+  } catch (cause) {
+    throw new Error(`${modelDir}: chat template: ${cause instanceof Error ? cause.message : String(cause)}`, { cause });
+  }
+}

@@ -1,0 +1,119 @@
+/** The worker side of the gateway, wired: who starts workers, who knows of them, who gives them work. */
+import { join } from "node:path";
+import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
+import type { Log } from "../base/log.ts";
+import { type Config, limits } from "../config.ts";
+import { Dispatcher } from "../dispatch/dispatcher.ts";
+import type { DispatcherOptions } from "../dispatch/dispatcher-options.ts";
+import { KvFeed } from "../dispatch/kv/feed.ts";
+import { KvHistory } from "../dispatch/kv/history.ts";
+import { Misses } from "../dispatch/kv/miss-report.ts";
+import { Underway } from "../dispatch/kv/pending-blocks.ts";
+import { Pins } from "../dispatch/kv/pins.ts";
+import { Residency } from "../dispatch/kv/residency.ts";
+import { UseCounts } from "../dispatch/kv/use-counts.ts";
+import { Heartbeat } from "../dispatch/workers/heartbeat.ts";
+import { spawnLink } from "../dispatch/workers/link.ts";
+import { Registry } from "../dispatch/workers/registry.ts";
+import { Supervisor, type WorkerEvents } from "../dispatch/workers/supervisor.ts";
+import { workerEnvironment } from "../process/child-environment.ts";
+import { CorpusOwners } from "../tenant/corpus-owners.ts";
+
+export interface WorkersOptions {
+  /** What the worker's environment is taken from. */
+  readonly env: Readonly<Record<string, string | undefined>>;
+  /** Program and arguments of a worker; the project's own when absent. */
+  readonly workerArgv?: readonly string[];
+  /** How the model's tokens are spelled: told to each worker before its first request. */
+  readonly vocabulary?: VocabularyBytes;
+  /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
+  readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
+  /** A worker begins, with nothing in its memory. */
+  readonly onReady?: () => void;
+  readonly onFailed?: DispatcherOptions["onFailed"];
+}
+
+export interface Workers {
+  readonly registry: Registry;
+  readonly residency: Residency;
+  /** To be told of corpora that are used. */
+  readonly corpusOwners: CorpusOwners;
+  readonly uses: UseCounts;
+  readonly supervisor: Supervisor;
+  readonly dispatcher: Dispatcher;
+  readonly pins: Pins;
+  readonly kvFeed: KvFeed;
+  start(): void;
+  stop(): Promise<void>;
+}
+
+/** Starts nothing; see `start`. */
+export function openWorkers(config: Config, options: WorkersOptions, log: Log): Workers {
+  const registry = new Registry();
+  const corpusOwners = new CorpusOwners(() => registry.card()?.digest, limits.corpusOwners);
+  const underway = new Underway((rootKey) => corpusOwners.ownerOf(rootKey));
+  const uses = new UseCounts(limits.usedSpans);
+  const residency = new Residency((workerId, rootKey) => underway.ownerOf(workerId, rootKey));
+  const argv = options.workerArgv ?? [process.execPath, join(import.meta.dir, "..", "..", "worker", "main.ts")];
+  const supervisor = new Supervisor({
+    devices: config.devices,
+    command: (device) => ({ argv, env: workerEnvironment(config, options.env, device) }),
+    openLink: spawnLink,
+    registry,
+    log,
+    backoffMinMs: limits.restartMinMs,
+    backoffMaxMs: limits.restartMaxMs,
+    stableMs: limits.workerStableMs,
+  });
+  const history = new KvHistory({ maxGone: limits.goneBlocks, maxTexts: limits.notedTexts });
+  const misses = new Misses({ history, residency, blockTokens: () => registry.card()?.blockTokens });
+  const dispatcher = new Dispatcher({
+    registry,
+    residency,
+    underway,
+    uses,
+    misses,
+    history,
+    supervisor,
+    log,
+    maxAttempts: limits.attempts,
+    maxRunningPerWorker: config.maxRunning,
+    maxWaiting: limits.waitingRequests,
+    maxWaitingTokens: limits.waitingTokens,
+    abortGraceMs: limits.abortGraceMs,
+    ...(options.kvQuotaBytesOf && { kvQuotaBytesOf: options.kvQuotaBytesOf }),
+    ...(options.onFailed && { onFailed: options.onFailed }),
+  });
+  const pins = new Pins({ registry, residency, supervisor });
+  const { heartbeatMs: intervalMs, workerHangMs: hangMs } = limits;
+  const kvFeed = new KvFeed({ residency, maxKeys: limits.kvFeedKeys, keysPerChange: limits.kvFeedKeysPerEvent });
+  const heartbeat = new Heartbeat({ registry, supervisor, log, intervalMs, hangMs });
+  const events: WorkerEvents = {
+    onReady: (workerId) => {
+      const { vocabulary } = options;
+      if (vocabulary !== undefined) supervisor.send(workerId, { type: "vocabulary", vocabulary });
+      pins.onReady(workerId);
+      dispatcher.onReady();
+      options.onReady?.();
+    },
+    onMessage: (workerId, message) => {
+      heartbeat.heard(workerId);
+      dispatcher.onMessage(workerId, message);
+      if (message.type === "kv") kvFeed.apply(workerId, message.events);
+    },
+    onLost: (workerId) => {
+      heartbeat.lost(workerId);
+      dispatcher.onLost(workerId);
+      kvFeed.lost(workerId);
+    },
+  };
+  const start = (): void => {
+    supervisor.start(events);
+    heartbeat.start();
+  };
+  const stop = async (): Promise<void> => {
+    heartbeat.stop();
+    await supervisor.stop(limits.workerStopMs);
+  };
+  return { registry, residency, corpusOwners, uses, supervisor, dispatcher, pins, kvFeed, start, stop };
+}

@@ -1,0 +1,143 @@
+/** Corpora (the API's vector stores) and the files attached to them. */
+import {
+  type CorpusAccess,
+  type CorpusRow,
+  type CorpusUsage,
+  corpusUsage,
+  countCorpora,
+  findCorpus,
+  findCorpusAnyState,
+  insertCorpus,
+  listCorpora,
+  markCorpusDeleted,
+  raiseCorpusSaltEpoch,
+  updateCorpus,
+} from "../../../db/corpora.ts";
+import { type CorpusId, newId, parseId, type TenantId } from "../../../db/ids.ts";
+import type { Db } from "../../../db/open.ts";
+import type { Page, PageRange } from "../../../db/page.ts";
+import type { Metadata } from "../../../db/schema.ts";
+import type { CacheSalt } from "../../../worker/contract/units.ts";
+import { ApiError } from "../../base/errors.ts";
+import { corpusLimits } from "./limits.ts";
+import type { CorpusSaltOf } from "./ports.ts";
+
+export interface CorpusWithUsage {
+  readonly row: CorpusRow;
+  readonly usage: CorpusUsage;
+}
+
+export interface CorpusEvents {
+  /** A corpus, whose KV is under this salt, and its open jobs are invisible and can be swept. */
+  deleted(corpus: Pick<CorpusRow, "id" | "tenantId">, salt: CacheSalt): void;
+  /** KV under this salt is unreachable and can be dropped. */
+  saltRetired(salt: CacheSalt): void;
+}
+
+const noFiles: CorpusUsage = {
+  fileCounts: { in_progress: 0, completed: 0, failed: 0, cancelled: 0, total: 0 },
+  usageBytes: 0,
+};
+
+export class CorpusService {
+  readonly #db: Db;
+  readonly #saltOf: CorpusSaltOf;
+  readonly #events: CorpusEvents;
+
+  constructor(db: Db, saltOf: CorpusSaltOf, events: CorpusEvents) {
+    this.#db = db;
+    this.#saltOf = saltOf;
+    this.#events = events;
+  }
+
+  /**
+   * The one way to a corpus. Unknown, deleted, and not the tenant's all end alike.
+   * @param access "own" to change it, "read" for what a grant allows too
+   * @throws ApiError not_found
+   */
+  require(tenantId: TenantId, rawId: string, access: CorpusAccess): CorpusRow {
+    const id = parseId("corpus", rawId);
+    const row = id === undefined ? undefined : findCorpus(this.#db, tenantId, id, access);
+    if (row === undefined) throw new ApiError("not_found");
+    return row;
+  }
+
+  /** @throws ApiError quota_exceeded, not_found (the tenant is gone) */
+  create(
+    tenantId: TenantId,
+    fields: { readonly name: string; readonly description?: string | undefined; readonly metadata: Metadata },
+  ): CorpusRow {
+    if (countCorpora(this.#db, tenantId) >= corpusLimits.maxCorporaPerTenant) {
+      const message = `A tenant can have at most ${corpusLimits.maxCorporaPerTenant} vector stores.`;
+      throw new ApiError("quota_exceeded", { message });
+    }
+    const { name, description = null, metadata } = fields;
+    const id = newId("corpus");
+    const row = insertCorpus(this.#db, { id, tenantId, name, description, metadata, createdAt: Date.now() });
+    if (row === undefined) throw new ApiError("not_found");
+    return row;
+  }
+
+  withUsage(row: CorpusRow): CorpusWithUsage {
+    return { row, usage: corpusUsage(this.#db, [row.id]).get(row.id) ?? noFiles };
+  }
+
+  list(tenantId: TenantId, range: PageRange): Page<CorpusWithUsage> {
+    const page = listCorpora(this.#db, tenantId, range);
+    const usage = corpusUsage(
+      this.#db,
+      page.rows.map((row) => row.id),
+    );
+    return { ...page, rows: page.rows.map((row) => ({ row, usage: usage.get(row.id) ?? noFiles })) };
+  }
+
+  /** @throws ApiError not_found */
+  update(
+    tenantId: TenantId,
+    rawId: string,
+    change: { readonly name?: string | undefined; readonly metadata?: Metadata | undefined },
+  ): CorpusRow {
+    const { id } = this.require(tenantId, rawId, "own");
+    const updated = updateCorpus(this.#db, id, { ...definedOf(change), lastActiveAt: Date.now() });
+    if (updated === undefined) throw new ApiError("not_found");
+    return updated;
+  }
+
+  /** Unknown from here on; text, index and KV follow with the sweep. @throws ApiError not_found */
+  delete(tenantId: TenantId, rawId: string): CorpusId {
+    const row = this.require(tenantId, rawId, "own");
+    markCorpusDeleted(this.#db, row.id, Date.now());
+    this.#events.deleted(row, this.saltOf(row));
+    return row.id;
+  }
+
+  saltOf(row: Pick<CorpusRow, "id" | "saltEpoch" | "tenantId">): CacheSalt {
+    return this.#saltOf(row.id, row.saltEpoch, row.tenantId);
+  }
+
+  /**
+   * The corpus' KV is unreachable from here on.
+   * @param tenantId its owner
+   * @returns the new epoch
+   * @throws ApiError not_found
+   */
+  rotateSalt(tenantId: TenantId, rawId: string): number {
+    const row = this.require(tenantId, rawId, "own");
+    const epoch = raiseCorpusSaltEpoch(this.#db, row.id);
+    if (epoch === undefined) throw new ApiError("not_found");
+    this.#events.saltRetired(this.saltOf(row));
+    return epoch;
+  }
+
+  /** Of any tenant's corpus: for the platform's operators. @throws ApiError not_found */
+  ownerOf(rawId: string): TenantId {
+    const id = parseId("corpus", rawId);
+    const row = id === undefined ? undefined : findCorpusAnyState(this.#db, id);
+    if (row === undefined) throw new ApiError("not_found");
+    return row.tenantId;
+  }
+}
+
+function definedOf<T extends object>(change: T): Partial<T> {
+  return Object.fromEntries(Object.entries(change).filter(([, value]) => value !== undefined)) as Partial<T>;
+}

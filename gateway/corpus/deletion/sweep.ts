@@ -1,0 +1,108 @@
+/**
+ * Takes away what was deleted: KV in the workers, index entries, text, bytes, rows. Deleting itself only marks
+ * rows, which makes them invisible at once; what is marked and not yet swept is found again after a crash. Tenants take
+ * turns, so that nobody's deletion waits for the end of another's.
+ */
+import { listSweepTenants } from "../../../db/corpora.ts";
+import type { FragmentRow } from "../../../db/fragments.ts";
+import { zeroFreeSpace } from "../../../db/free-space.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import type { Db } from "../../../db/open.ts";
+import { listDeletedTenants } from "../../../db/tenants.ts";
+import type { CacheSalt } from "../../../worker/contract/units.ts";
+import { reasonOf } from "../../background/background-loop.ts";
+import { Turns } from "../../background/tenant-rounds.ts";
+import { ApiError } from "../../base/errors.ts";
+import type { Log } from "../../base/log.ts";
+import type { CorpusSaltOf, SpanPort } from "../base/ports.ts";
+import type { ContentStore } from "../files/content-store.ts";
+import { TenantSweep } from "./sweep-work.ts";
+
+/** Tenants whose sweeps are open at the same time. */
+const maxOpen = 256;
+
+export interface SweeperDeps {
+  readonly db: Db;
+  readonly content: ContentStore;
+  readonly spans: SpanPort;
+  readonly saltOf: CorpusSaltOf;
+  readonly log: Log;
+  /** KV of deleted files is gone, or of a whole corpus for it. */
+  readonly onEvicted: () => void;
+}
+
+export class Sweeper {
+  readonly #deps: SweeperDeps;
+  readonly #turns: Turns;
+  readonly #tenants = new Map<TenantId, TenantSweep>();
+  /** Whoever takes part in it does the next piece. */
+  #zeroing: Iterator<void> | undefined;
+
+  constructor(deps: SweeperDeps) {
+    this.#deps = deps;
+    this.#turns = new Turns({
+      ...{ name: "the sweep", log: deps.log, lanes: 1, maxOpen },
+      open: (tenantId) => this.#open(tenantId),
+      onFailure: (error) => deps.db.relieve(error),
+    });
+  }
+
+  /** The tenant deleted something, or was deleted. */
+  wake(tenantId: TenantId): void {
+    this.#tenants.get(tenantId)?.lookAgain();
+    this.#turns.offer(tenantId);
+  }
+
+  /** Takes up what a stopped server left. */
+  wakeAll(): void {
+    for (const tenantId of listSweepTenants(this.#deps.db)) this.wake(tenantId);
+  }
+
+  /** Something is gone that deleted tenants waited for. */
+  wakeDeletedTenants(): void {
+    for (const tenantId of listDeletedTenants(this.#deps.db)) this.wake(tenantId);
+  }
+
+  idle(): Promise<void> {
+    return this.#turns.idle();
+  }
+
+  stop(): Promise<void> {
+    return this.#turns.stop();
+  }
+
+  /** All workers forget these fragments' spans. */
+  evict(fragments: readonly Pick<FragmentRow, "id" | "text">[], salt: CacheSalt): void {
+    const { spans, log } = this.#deps;
+    try {
+      const keys = fragments.flatMap(({ id, text }) => spans.lowerSpan({ id, text, salt }).blockKeys);
+      if (keys.length > 0) spans.evict(keys, salt);
+    } catch (error) {
+      // No model was ever ready: no KV exists.
+      if (error instanceof ApiError && error.code === "not_ready") return;
+      log("warn", "fragments' KV could not be evicted", { reason: reasonOf(error) });
+    }
+  }
+
+  #open(tenantId: TenantId): TenantSweep {
+    const deps = {
+      ...this.#deps,
+      evict: (fragments: readonly FragmentRow[], salt: CacheSalt) => this.evict(fragments, salt),
+      zeroFreeSpace: () => this.#zeroFreeSpace(),
+    };
+    const sweep = new TenantSweep(deps, tenantId, () => this.#tenants.delete(tenantId));
+    this.#tenants.set(tenantId, sweep);
+    return sweep;
+  }
+
+  /** Of all tenants, since nobody knows whose space it was: those that are swept at the same time share the work. */
+  *#zeroFreeSpace(): Generator<void> {
+    for (;;) {
+      this.#zeroing ??= zeroFreeSpace(this.#deps.db)[Symbol.iterator]();
+      const { done } = this.#zeroing.next();
+      if (done === true) break;
+      yield;
+    }
+    this.#zeroing = undefined;
+  }
+}

@@ -1,0 +1,128 @@
+/**
+ * The order in which files are ingested. Tenants take turns, each with its oldest file. A file that turns out to be
+ * large makes way for the others: it waits for the lanes of large files, where tenants take turns too, a slice each, and
+ * until it is taken up there its tenant has no turn in the quick lane. So the quick lane loses one short try to each
+ * file of the other lanes, however many large files wait.
+ *
+ * What is to be done is in the database; who waits here is forgotten with the process, and found out again.
+ */
+import { type CorpusFileRow, nextPendingFile } from "../../../db/corpus-files.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import type { Db } from "../../../db/open.ts";
+import { BackgroundLoop } from "../../background/background-loop.ts";
+import { type TenantWork, Turns } from "../../background/tenant-rounds.ts";
+import type { Log } from "../../base/log.ts";
+
+export type Lane = "quick" | "large";
+
+/**
+ * In slices, each of which ends with a `yield`, of the ms for which the next one has to wait if it has to.
+ * Returns false: the file is too large for the quick lane.
+ */
+export type IngestFile = (
+  file: CorpusFileRow,
+  lane: Lane,
+  signal: AbortSignal,
+) => AsyncGenerator<number | undefined, boolean>;
+
+/** Of different tenants: while one has its document read by a process, others' texts go on. */
+const largeLanes = 2;
+/** Tenants whose large texts are in memory at the same time. */
+const maxOpenLarge = 4;
+
+export class IngestLanes {
+  readonly #db: Db;
+  readonly #ingest: IngestFile;
+  readonly #quick: BackgroundLoop;
+  readonly #large: Turns;
+  /** Files that wait for the lanes of large ones, one a tenant. */
+  readonly #waiting = new Map<TenantId, CorpusFileRow>();
+  /** `seq` of the files that are in them. */
+  readonly #openSeqs = new Set<number>();
+
+  constructor(db: Db, log: Log, ingest: IngestFile) {
+    this.#db = db;
+    this.#ingest = ingest;
+    this.#quick = new BackgroundLoop("ingestion", log, (signal) => this.#ingestQuick(signal));
+    this.#large = new Turns({
+      ...{ name: "ingestion of large files", log, lanes: largeLanes, maxOpen: maxOpenLarge },
+      open: (tenantId) => this.#openLarge(tenantId),
+    });
+  }
+
+  /** Call when files may be waiting. */
+  wake(): void {
+    this.#quick.wake();
+  }
+
+  /** Resolves when nothing waits any more. */
+  async idle(): Promise<void> {
+    while (!this.#quick.isIdle || !this.#large.isIdle) await Promise.all([this.#quick.idle(), this.#large.idle()]);
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all([this.#quick.stop(), this.#large.stop()]);
+  }
+
+  async #ingestQuick(signal: AbortSignal): Promise<void> {
+    for (let lastTenantId = ""; !signal.aborted; ) {
+      const file = this.#nextAfter(lastTenantId) ?? this.#nextAfter("");
+      if (file === undefined) return;
+      lastTenantId = file.tenantId;
+      if (await this.#tryQuick(file, signal)) continue;
+      this.#waiting.set(file.tenantId, file);
+      this.#large.offer(file.tenantId);
+    }
+  }
+
+  async #tryQuick(file: CorpusFileRow, signal: AbortSignal): Promise<boolean> {
+    const slices = this.#ingest(file, "quick", signal);
+    for (;;) {
+      const slice = await slices.next();
+      if (slice.done === true) return slice.value;
+    }
+  }
+
+  #nextAfter(tenantId: string): CorpusFileRow | undefined {
+    const open = [...this.#openSeqs];
+    let file = nextPendingFile(this.#db, tenantId, open);
+    while (file !== undefined && this.#waiting.has(file.tenantId)) {
+      file = nextPendingFile(this.#db, file.tenantId, open);
+    }
+    return file;
+  }
+
+  #openLarge(tenantId: TenantId): TenantWork | undefined {
+    const file = this.#waiting.get(tenantId);
+    if (file === undefined) return undefined;
+    this.#waiting.delete(tenantId);
+    this.#openSeqs.add(file.seq);
+    // Its tenant has turns again.
+    this.#quick.wake();
+    const stop = new AbortController();
+    const slices = this.#ingest(file, "large", stop.signal);
+    let readyAtMs = 0;
+    return {
+      readyAtMs: () => readyAtMs,
+      runSlice: async (stopped) => {
+        readyAtMs = Number.POSITIVE_INFINITY;
+        const onStop = (): void => stop.abort(stopped.reason);
+        if (stopped.aborted) onStop();
+        stopped.addEventListener("abort", onStop, { once: true });
+        try {
+          const { done, value } = await slices.next();
+          readyAtMs = typeof value === "number" ? performance.now() + value : 0;
+          return done !== true;
+        } finally {
+          stopped.removeEventListener("abort", onStop);
+        }
+      },
+      close: () => {
+        void slices.return(true);
+        this.#openSeqs.delete(file.seq);
+        // Put off by the database, or attached anew meanwhile: it is found by the quick lane.
+        this.#quick.wake();
+      },
+    };
+  }
+}

@@ -1,0 +1,56 @@
+/**
+ * The program that reads documents, and how it is run: confined to its own files where the system can do that. Whether it
+ * can is found out once, by a document of ours.
+ */
+import { join } from "node:path";
+import type { ExtractJob } from "../../extract/protocol.ts";
+
+/** Working folder of the program: no settings of anybody's lie there. */
+export const programFolder = join(import.meta.dir, "..", "..", "extract");
+const confining = join(programFolder, "main.ts");
+const documentProgram = join(programFolder, "document.ts");
+
+const trialJob: ExtractJob = { kind: "html", maxTextChars: 64, maxPages: 1, maxUnpackedBytes: 64, maxParts: 1 };
+const trialBytes = new TextEncoder().encode("<p>confined");
+const trialMs = 60_000;
+
+export class ReaderProgram {
+  readonly #onUnconfined: () => void;
+  readonly #program: string;
+  #arguments: Promise<readonly string[]> | undefined;
+
+  /**
+   * @param onUnconfined called once where the program can open what the server's user can
+   * @param program another one, for tests
+   */
+  constructor(onUnconfined: () => void = () => undefined, program = documentProgram) {
+    this.#onUnconfined = onUnconfined;
+    this.#program = program;
+  }
+
+  /** Of Bun, before the job. */
+  arguments(): Promise<readonly string[]> {
+    this.#arguments ??= this.#find();
+    return this.#arguments;
+  }
+
+  async #find(): Promise<readonly string[]> {
+    if (await canConfine()) return [confining, this.#program];
+    this.#onUnconfined();
+    return [this.#program];
+  }
+}
+
+async function canConfine(): Promise<boolean> {
+  const child = Bun.spawn([process.execPath, confining, documentProgram, JSON.stringify(trialJob)], {
+    cwd: programFolder,
+    env: {},
+    stdin: trialBytes,
+    stdout: "pipe",
+    stderr: "ignore",
+    timeout: trialMs,
+    killSignal: "SIGKILL",
+  });
+  const answer = await new Response(child.stdout).text();
+  return answer === JSON.stringify({ text: "confined" });
+}

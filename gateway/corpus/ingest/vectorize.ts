@@ -1,0 +1,172 @@
+/**
+ * Gives visible fragments their vectors, in the background: those of new files, in turns of their tenants, and from a
+ * start on all that are missing, which are all of them after a change of the embedding model. The database knows which
+ * are. Until a fragment has its vector it is found by its words.
+ */
+import type { CorpusFileRow } from "../../../db/corpus-files.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import type { Db } from "../../../db/open.ts";
+import {
+  insertVectors,
+  lastVisibleSeq,
+  listUnembedded,
+  listUnembeddedOf,
+  repairVectorIndexes,
+  type UnembeddedFragment,
+  type VectorModel,
+  vectorModel,
+} from "../../../db/vectors.ts";
+import { BackgroundLoop } from "../../background/background-loop.ts";
+import { type TenantWork, Turns } from "../../background/tenant-rounds.ts";
+import { ApiError } from "../../base/errors.ts";
+import type { Log } from "../../base/log.ts";
+import { Pace } from "../../base/pace.ts";
+import type { Embedder } from "../base/ports.ts";
+
+/** Fragments of one call to the embedder and of one transaction. */
+const fragmentsPerPiece = 32;
+/** Rows that one statement looks through. */
+const rowsPerWindow = 2_048;
+
+export interface QueryVector {
+  readonly model: VectorModel;
+  readonly vector: Float32Array;
+}
+
+/** Tenants whose new files are embedded in turns. */
+const maxOpen = 1_024;
+
+export class Vectorizer {
+  readonly #db: Db;
+  readonly #embedder: Embedder;
+  readonly #log: Log;
+  readonly #loop: BackgroundLoop;
+  readonly #turns: Turns;
+  #model: VectorModel | undefined;
+  /** All fragments up to here have been looked at. */
+  #doneSeq = 0;
+  /** `seq` of new files, the oldest first. */
+  readonly #newFiles = new Map<TenantId, Set<number>>();
+
+  constructor(db: Db, embedder: Embedder, log: Log) {
+    this.#db = db;
+    this.#embedder = embedder;
+    this.#log = log;
+    this.#loop = new BackgroundLoop("embedding of fragments", log, (signal) => this.#embedAll(signal));
+    this.#turns = new Turns({
+      ...{ name: "embedding of fragments", log, lanes: 1, maxOpen },
+      open: (tenantId) => this.#openTenant(tenantId),
+    });
+  }
+
+  /** Takes up what is missing. */
+  start(): void {
+    if (this.#db.hasVectors) this.#loop.wake();
+  }
+
+  /** Call when a file's fragments have become visible. */
+  completed({ tenantId, seq }: Pick<CorpusFileRow, "tenantId" | "seq">): void {
+    if (!this.#db.hasVectors) return;
+    const files = this.#newFiles.get(tenantId) ?? new Set();
+    this.#newFiles.set(tenantId, files.add(seq));
+    this.#turns.offer(tenantId);
+  }
+
+  async idle(): Promise<void> {
+    await Promise.all([this.#loop.idle(), this.#turns.idle()]);
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all([this.#loop.stop(), this.#turns.stop()]);
+  }
+
+  /** The question's vector; undefined where vectors cannot be searched. @throws ApiError as the embedder does */
+  async queryVector(query: string, onTokens?: (count: number) => void): Promise<QueryVector | undefined> {
+    if (!this.#db.hasVectors) return undefined;
+    const model = await this.#openModel();
+    const [vector] = await this.#embedder.embed([query], "query", onTokens);
+    return vector === undefined ? undefined : { model, vector };
+  }
+
+  async #openModel(): Promise<VectorModel> {
+    if (this.#model !== undefined) return this.#model;
+    const { modelId, dimensions } = await this.#embedder.card();
+    // Two may have come here at once: the statements may run twice.
+    const model = vectorModel(this.#db, modelId, dimensions);
+    repairVectorIndexes(this.#db, model);
+    this.#model = model;
+    return model;
+  }
+
+  /** undefined: there never will be one. */
+  async #tryModel(): Promise<VectorModel | undefined> {
+    try {
+      return await this.#openModel();
+    } catch (error) {
+      if (error instanceof ApiError) throw error;
+      const reason = error instanceof Error ? error.message : "unknown failure";
+      this.#log("error", "fragments get no vectors: the embedding model cannot be opened", { reason });
+      return undefined;
+    }
+  }
+
+  #openTenant(tenantId: TenantId): TenantWork | undefined {
+    const files = this.#newFiles.get(tenantId);
+    if (files === undefined) return undefined;
+    let isRunning = false;
+    let afterOrdinal = -1;
+    const nextPiece = async (): Promise<void> => {
+      const model = await this.#tryModel();
+      const [seq] = files;
+      if (seq === undefined) return;
+      const range = { seq, afterOrdinal, limit: fragmentsPerPiece };
+      const piece = model === undefined ? [] : listUnembeddedOf(this.#db, model, range);
+      if (model !== undefined && piece.length > 0) await this.#embedPiece(model, piece);
+      afterOrdinal = piece.at(-1)?.ordinal ?? afterOrdinal;
+      if (piece.length === fragmentsPerPiece) return;
+      files.delete(seq);
+      afterOrdinal = -1;
+    };
+    return {
+      readyAtMs: () => (isRunning ? Number.POSITIVE_INFINITY : 0),
+      runSlice: async () => {
+        isRunning = true;
+        try {
+          await nextPiece();
+        } finally {
+          isRunning = false;
+        }
+        if (files.size > 0) return true;
+        this.#newFiles.delete(tenantId);
+        return false;
+      },
+    };
+  }
+
+  async #embedAll(signal: AbortSignal): Promise<void> {
+    const model = await this.#tryModel();
+    if (model === undefined) return;
+    const pace = new Pace();
+    const lastSeq = lastVisibleSeq(this.#db);
+    while (this.#doneSeq < lastSeq && !signal.aborted) {
+      const windowEnd = Math.min(this.#doneSeq + rowsPerWindow, lastSeq);
+      const range = { afterSeq: this.#doneSeq, lastSeq: windowEnd, limit: fragmentsPerPiece };
+      const piece = listUnembedded(this.#db, model, range);
+      if (piece.length > 0) await this.#embedPiece(model, piece);
+      this.#doneSeq = piece.length < fragmentsPerPiece ? windowEnd : (piece.at(-1)?.seq ?? windowEnd);
+      await pace.breathe();
+    }
+  }
+
+  async #embedPiece(model: VectorModel, piece: readonly UnembeddedFragment[]): Promise<void> {
+    const vectors = await this.#embedder.embed(
+      piece.map(({ text }) => text),
+      "document",
+    );
+    const rows = piece.flatMap(({ seq, corpusSeq }, index) => {
+      const vector = vectors[index];
+      return vector === undefined ? [] : [{ seq, corpusSeq, vector }];
+    });
+    this.#db.unsynced(() => insertVectors(this.#db, model, rows));
+  }
+}

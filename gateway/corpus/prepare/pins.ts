@@ -1,0 +1,138 @@
+/**
+ * Pinned fragments: evicted last of their owner's, as long as its quota has room for them, and computed again when a
+ * worker has lost them. The database says what is pinned; the workers are told of it, and told again, by one loop.
+ */
+import { corpusFragment } from "../../../db/fragments.ts";
+import { parseId, type TenantId } from "../../../db/ids.ts";
+import type { Db } from "../../../db/open.ts";
+import { isPinned, type PinnedFragment, putPin, removePin, sumPins, walkPins } from "../../../db/pins.ts";
+import type { BlockKey } from "../../../worker/contract/units.ts";
+import { BackgroundLoop } from "../../background/background-loop.ts";
+import { ApiError } from "../../base/errors.ts";
+import type { Log } from "../../base/log.ts";
+import { Pace } from "../../base/pace.ts";
+import type { CorpusService } from "../base/corpora.ts";
+import { corpusLimits } from "../base/limits.ts";
+import type { CorpusSaltOf, SpanPort, SpanText } from "../base/ports.ts";
+import type { FragmentFacts, FragmentService } from "./fragments.ts";
+
+const pinsPerPiece = 64;
+
+export interface PinParts {
+  readonly db: Db;
+  readonly corpora: CorpusService;
+  readonly fragments: FragmentService;
+  readonly spans: SpanPort;
+  readonly corpusSalt: CorpusSaltOf;
+  readonly log: Log;
+}
+
+export class PinService {
+  readonly #parts: PinParts;
+  readonly #loop: BackgroundLoop;
+
+  constructor(parts: PinParts) {
+    this.#parts = parts;
+    this.#loop = new BackgroundLoop("pinning", parts.log, (signal) => this.#tell(signal));
+  }
+
+  /** Something may have changed of what is pinned, or of what the workers hold of it. */
+  wake(): void {
+    this.#loop.wake();
+  }
+
+  idle(): Promise<void> {
+    return this.#loop.idle();
+  }
+
+  stop(): Promise<void> {
+    return this.#loop.stop();
+  }
+
+  /**
+   * The fragment's KV is computed if it is not there, and evicted last. May be repeated.
+   * @throws ApiError not_found, quota_exceeded, not_ready
+   */
+  pin(tenantId: TenantId, rawId: string): FragmentFacts {
+    const { db, spans } = this.#parts;
+    const { seq, facts } = this.#require(tenantId, rawId);
+    if (facts.span === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
+    const { blockCount } = facts.span;
+    if (!isPinned(db, seq)) {
+      const { fragments, blocks } = sumPins(db, tenantId);
+      const most = spans.mostPinnedBlocks(tenantId);
+      if (fragments >= corpusLimits.maxPinsPerTenant || blocks + blockCount > most) {
+        const message = `The tenant has ${fragments} fragments of ${blocks} blocks pinned, and may pin ${most} blocks.`;
+        throw new ApiError("quota_exceeded", { message });
+      }
+    }
+    putPin(db, seq, tenantId, blockCount);
+    this.wake();
+    return this.#facts(tenantId, rawId);
+  }
+
+  /** May be repeated. @throws ApiError not_found */
+  unpin(tenantId: TenantId, rawId: string): FragmentFacts {
+    const { seq } = this.#require(tenantId, rawId);
+    removePin(this.#parts.db, seq);
+    this.wake();
+    return this.#facts(tenantId, rawId);
+  }
+
+  /** All workers forget the fragment's KV and what was computed from it; a pin ends. @throws ApiError not_found */
+  evict(tenantId: TenantId, rawId: string): FragmentFacts {
+    const { seq, span } = this.#require(tenantId, rawId);
+    removePin(this.#parts.db, seq);
+    if (this.#parts.spans.isReady) this.#parts.spans.evict(this.#parts.spans.lowerSpan(span).blockKeys, span.salt);
+    this.wake();
+    return this.#facts(tenantId, rawId);
+  }
+
+  #require(tenantId: TenantId, rawId: string) {
+    const { db, corpora, fragments } = this.#parts;
+    const id = parseId("fragment", rawId);
+    const found = id === undefined ? undefined : corpusFragment(db, id);
+    if (found === undefined) throw new ApiError("not_found");
+    const corpus = corpora.require(tenantId, found.corpusId, "own");
+    const facts = fragments.factsOf(corpus, found.row);
+    const span: SpanText = { id: found.row.id, text: found.row.text, salt: corpora.saltOf(corpus) };
+    return { seq: found.row.seq, facts, span };
+  }
+
+  #facts(tenantId: TenantId, rawId: string): FragmentFacts {
+    return this.#require(tenantId, rawId).facts;
+  }
+
+  /** Tells the workers what is pinned, and computes what they do not hold of it. */
+  async #tell(signal: AbortSignal): Promise<void> {
+    const { db, spans } = this.#parts;
+    // Woken again by the first worker that is ready.
+    if (!spans.isReady) return;
+    const readAtMs = performance.now();
+    const tenants = new Map<BlockKey, string>();
+    const missing = new Map<string, SpanText[]>();
+    const pace = new Pace();
+    let piece: readonly PinnedFragment[] = [];
+    for (let afterSeq = 0; ; afterSeq = piece.at(-1)?.seq ?? afterSeq) {
+      piece = walkPins(db, afterSeq, pinsPerPiece);
+      if (piece.length === 0) break;
+      for (const { id, text, corpusId, tenantId, saltEpoch } of piece) {
+        const span = { id, text, salt: this.#parts.corpusSalt(corpusId, saltEpoch, tenantId) };
+        const { blockKeys } = spans.lowerSpan(span);
+        for (const key of blockKeys) tenants.set(key, tenantId);
+        const last = blockKeys.at(-1);
+        if (last === undefined || spans.residentWorkers(last).length > 0) continue;
+        const theirs = missing.get(tenantId) ?? [];
+        theirs.push(span);
+        missing.set(tenantId, theirs);
+      }
+      await pace.breathe();
+      if (signal.aborted) return;
+    }
+    spans.setPinned(tenants);
+    for (const [tenantId, theirs] of missing) {
+      for await (const _ of spans.prepareSpans(theirs, signal, { readAtMs, tenantId, mayWait: false }))
+        if (signal.aborted) return;
+    }
+  }
+}

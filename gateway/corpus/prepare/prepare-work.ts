@@ -1,0 +1,194 @@
+/**
+ * Prepare jobs of one tenant, the oldest first, a few fragments in each slice. A job that the workers refuse for now
+ * waits without a lane; one that a stopped server left is run again from its first fragment.
+ */
+import { findCorpusAnyState } from "../../../db/corpora.ts";
+import {
+  countFragments,
+  type FragmentPlace,
+  type FragmentRow,
+  notePrepared,
+  placeOf,
+  visibleFragmentIds,
+  walkFragments,
+} from "../../../db/fragments.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import { type JobRow, nextOpenJob, updateOpenJob } from "../../../db/jobs.ts";
+import type { Db } from "../../../db/open.ts";
+import type { CacheSalt } from "../../../worker/contract/units.ts";
+import { isPassing, reasonOf } from "../../background/background-loop.ts";
+import type { TenantWork } from "../../background/tenant-rounds.ts";
+import { ApiError, errorEntry, toApiError } from "../../base/errors.ts";
+import type { Log } from "../../base/log.ts";
+import type { CorpusService } from "../base/corpora.ts";
+import type { PreparedSpan, SpanPort } from "../base/ports.ts";
+import type { Sweeper } from "../deletion/sweep.ts";
+import type { JobOwner, JobWatchers } from "./job-watchers.ts";
+
+/** Fragments given to the workers at once: enough to fill a step, few enough to show progress. */
+const fragmentsPerGroup = 8;
+const maxAttempts = 12;
+const firstRetryDelayMs = 250;
+const maxRetryDelayMs = 10_000;
+
+export interface PrepareDeps {
+  readonly db: Db;
+  readonly corpora: CorpusService;
+  readonly spans: SpanPort;
+  readonly sweeper: Sweeper;
+  readonly watchers: JobWatchers;
+  readonly log: Log;
+}
+
+interface OpenJob {
+  readonly row: JobRow;
+  readonly cancel: AbortController;
+  /** Fragments when it began; more may come. */
+  readonly expected: number;
+  readonly after: FragmentPlace | undefined;
+  readonly done: number;
+  /** Of the fragments that are next. */
+  readonly attempts: number;
+}
+
+export class TenantPrepare implements TenantWork {
+  readonly #deps: PrepareDeps;
+  readonly #tenantId: TenantId;
+  readonly #onClose: () => void;
+  #job: OpenJob | undefined;
+  #isRunning = false;
+  #notBeforeMs = 0;
+
+  constructor(deps: PrepareDeps, tenantId: TenantId, onClose: () => void) {
+    this.#deps = deps;
+    this.#tenantId = tenantId;
+    this.#onClose = onClose;
+  }
+
+  readyAtMs(): number {
+    if (this.#isRunning) return Number.POSITIVE_INFINITY;
+    return this.#job?.cancel.signal.aborted ? 0 : this.#notBeforeMs;
+  }
+
+  /** The job that runs ends at once, if it is one of these. */
+  abort(concerns: (job: JobOwner & Pick<JobRow, "id">) => boolean): void {
+    if (this.#job !== undefined && concerns(this.#job.row)) this.#job.cancel.abort();
+  }
+
+  async runSlice(): Promise<boolean> {
+    this.#isRunning = true;
+    try {
+      const job = this.#job ?? this.#begin();
+      if (job === undefined) return false;
+      this.#job = job;
+      this.#job = await this.#runGroup(job);
+      return true;
+    } finally {
+      this.#isRunning = false;
+    }
+  }
+
+  close(): void {
+    this.#onClose();
+  }
+
+  #begin(): OpenJob | undefined {
+    const row = nextOpenJob(this.#deps.db, this.#tenantId);
+    if (row === undefined) return undefined;
+    const expected = countFragments(this.#deps.db, row.corpusId);
+    this.#update(row, { status: "running", done: 0, total: expected });
+    return { row, cancel: new AbortController(), expected, after: undefined, done: 0, attempts: 0 };
+  }
+
+  /** @returns what is left of the job */
+  async #runGroup(job: OpenJob): Promise<OpenJob | undefined> {
+    this.#notBeforeMs = 0;
+    if (job.cancel.signal.aborted) return undefined;
+    try {
+      return await this.#prepareNext(job);
+    } catch (error) {
+      if (job.cancel.signal.aborted) return undefined;
+      // Begun anew once the database takes writes again; what is resident by then costs nothing.
+      if (isPassing(error)) throw error;
+      const attempts = job.attempts + 1;
+      const retryMs = retryDelayMs(error, attempts);
+      if (retryMs !== undefined) {
+        this.#notBeforeMs = performance.now() + retryMs;
+        return { ...job, attempts };
+      }
+      const failure = toApiError(error);
+      this.#deps.log("warn", "a prepare job failed", { jobId: job.row.id, reason: reasonOf(error) });
+      const fields = { errorCode: failure.code, errorMessage: failure.message, finishedAt: Date.now() };
+      this.#update(job.row, { status: "failed", ...fields });
+      return undefined;
+    }
+  }
+
+  async #prepareNext(job: OpenJob): Promise<OpenJob | undefined> {
+    const { db, corpora, spans } = this.#deps;
+    const { row, cancel, expected } = job;
+    // Looked up for every group: the salt may be rotated and files may come and go meanwhile.
+    const corpus = findCorpusAnyState(db, row.corpusId);
+    if (corpus === undefined || corpus.deletedAt !== null) return undefined;
+    const facts = { readAtMs: performance.now(), tenantId: row.tenantId };
+    const group = walkFragments(db, corpus.id, job.after, fragmentsPerGroup);
+    const last = group.at(-1);
+    if (last === undefined) {
+      this.#update(row, { status: "completed", done: job.done, total: job.done, finishedAt: Date.now() });
+      return undefined;
+    }
+    const salt = corpora.saltOf(corpus);
+    const texts = group.map(({ id, text }) => ({ id, text, salt }));
+    const prepared = await collect(spans.prepareSpans(texts, cancel.signal, facts));
+    if (prepared.size !== texts.length) {
+      throw new ApiError("internal", { cause: new Error("the workers did not report every span") });
+    }
+    this.#note(group, prepared, salt);
+    const done = job.done + group.length;
+    if (this.#update(row, { done, total: Math.max(expected, done) }) === undefined) return undefined;
+    return { row, cancel, expected, after: placeOf(last), done, attempts: 0 };
+  }
+
+  #note(group: readonly FragmentRow[], prepared: PreparedById, salt: CacheSalt): void {
+    const { db, spans, sweeper } = this.#deps;
+    const visible = visibleFragmentIds(
+      db,
+      group.map(({ id }) => id),
+    );
+    const now = Date.now();
+    db.transaction("notePrepared", () => {
+      for (const { id, text } of group) {
+        const worker = prepared.get(id)?.worker;
+        if (worker === undefined || !visible.has(id)) continue;
+        const spanKey = spans.lowerSpan({ id, text, salt }).blockKeys.at(-1);
+        if (spanKey !== undefined) notePrepared(db, id, spanKey, worker, now);
+      }
+    });
+    // Deleted while it was computed: the sweep may have evicted it before it was stored.
+    const gone = group.filter(({ id }) => !visible.has(id));
+    if (gone.length > 0) sweeper.evict(gone, salt);
+  }
+
+  #update({ id }: JobRow, change: Parameters<typeof updateOpenJob>[2]): JobRow | undefined {
+    const job = updateOpenJob(this.#deps.db, id, change);
+    if (job !== undefined) this.#deps.watchers.publish(job);
+    return job;
+  }
+}
+
+/** While the workers are overloaded, lost, or still loading, or a limit of the tenant's is reached; undefined: it has failed. */
+function retryDelayMs(error: unknown, attempts: number): number | undefined {
+  if (!(error instanceof ApiError) || !errorEntry(error.code).retryable || error.code === "internal") return undefined;
+  // A limit lets it go on in time, however often it refuses.
+  if (attempts >= maxAttempts && error.code !== "rate_limited") return undefined;
+  const askedMs = (error.retryAfterS ?? 0) * 1000;
+  return Math.min(maxRetryDelayMs, Math.max(askedMs, firstRetryDelayMs * 2 ** (attempts - 1)));
+}
+
+type PreparedById = ReadonlyMap<string, PreparedSpan>;
+
+async function collect(spans: AsyncIterable<PreparedSpan>): Promise<PreparedById> {
+  const prepared = new Map<string, PreparedSpan>();
+  for await (const span of spans) prepared.set(span.id, span);
+  return prepared;
+}

@@ -1,0 +1,115 @@
+/**
+ * Prepare jobs: every fragment of a corpus is computed and kept ahead of use. Jobs are rows; those that a
+ * stopped server left are run again from their first fragment, since the KV went with its workers.
+ */
+import { countFragments } from "../../../db/fragments.ts";
+import { type JobId, newId, parseId, type TenantId } from "../../../db/ids.ts";
+import {
+  countOpenJobs,
+  findJob,
+  findOpenJob,
+  insertJob,
+  type JobRow,
+  listJobTenants,
+  updateOpenJob,
+} from "../../../db/jobs.ts";
+import { Turns } from "../../background/tenant-rounds.ts";
+import { ApiError } from "../../base/errors.ts";
+import { corpusLimits } from "../base/limits.ts";
+import { type JobOwner, JobWatchers } from "./job-watchers.ts";
+import { type PrepareDeps, TenantPrepare } from "./prepare-work.ts";
+
+/** Groups of fragments that are computed at the same time, and those beyond them of tenants that have none. */
+const groupsAtOnce = 4;
+const spareGroups = 12;
+/** Tenants whose jobs run at the same time, in turns. */
+const maxTenants = 1_024;
+
+export class PrepareService {
+  readonly watchers = new JobWatchers();
+  readonly #deps: Omit<PrepareDeps, "watchers">;
+  readonly #turns: Turns;
+  /** Those whose jobs run. */
+  readonly #tenants = new Map<TenantId, TenantPrepare>();
+
+  constructor(deps: Omit<PrepareDeps, "watchers">) {
+    this.#deps = deps;
+    this.#turns = new Turns({
+      ...{ name: "preparing", log: deps.log, lanes: groupsAtOnce, spareLanes: spareGroups, maxOpen: maxTenants },
+      open: (tenantId) => this.#open(tenantId),
+    });
+  }
+
+  /** Takes up what a stopped server left. */
+  start(): void {
+    for (const tenantId of listJobTenants(this.#deps.db)) this.#turns.offer(tenantId);
+  }
+
+  idle(): Promise<void> {
+    return this.#turns.idle();
+  }
+
+  /** Running jobs are left as they are, for the next start. */
+  async stop(): Promise<void> {
+    for (const tenant of this.#tenants.values()) tenant.abort(() => true);
+    await this.#turns.stop();
+  }
+
+  /** The corpus' open job if there is one, so that the call may be repeated. @throws ApiError not_found, quota_exceeded */
+  create(tenantId: TenantId, rawCorpusId: string): JobRow {
+    const corpus = this.#deps.corpora.require(tenantId, rawCorpusId, "own");
+    const open = findOpenJob(this.#deps.db, corpus.id);
+    if (open !== undefined) return open;
+    if (countOpenJobs(this.#deps.db, tenantId) >= corpusLimits.maxOpenJobsPerTenant) {
+      throw new ApiError("quota_exceeded", { message: "Too many prepare jobs of this tenant are open." });
+    }
+    const total = countFragments(this.#deps.db, corpus.id);
+    const job = insertJob(this.#deps.db, {
+      id: newId("job"),
+      tenantId,
+      corpusId: corpus.id,
+      total,
+      createdAt: Date.now(),
+    });
+    this.#turns.offer(tenantId);
+    return job;
+  }
+
+  /** @throws ApiError not_found */
+  get(tenantId: TenantId, rawId: string): JobRow {
+    const id = parseId("job", rawId);
+    const job = id === undefined ? undefined : findJob(this.#deps.db, tenantId, id);
+    if (job === undefined) throw new ApiError("not_found");
+    return job;
+  }
+
+  /** Ends a job that is open; one that has ended stays as it is. @throws ApiError not_found */
+  cancel(tenantId: TenantId, rawId: string): JobRow {
+    const job = this.get(tenantId, rawId);
+    const cancelled = updateOpenJob(this.#deps.db, job.id, { status: "cancelled", finishedAt: Date.now() });
+    if (cancelled !== undefined) this.watchers.publish(cancelled);
+    this.#abort((open) => open.id === job.id);
+    return this.get(tenantId, rawId);
+  }
+
+  /** Jobs whose corpus is deleted, and which are cancelled by that: stop them, and end who follows them. */
+  abandon(concerns: (job: JobOwner) => boolean): void {
+    this.#abort(concerns);
+    this.watchers.end(concerns);
+  }
+
+  #abort(concerns: (job: JobOwner & { readonly id: JobId }) => boolean): void {
+    for (const [tenantId, tenant] of this.#tenants) {
+      tenant.abort(concerns);
+      this.#turns.offer(tenantId);
+    }
+  }
+
+  #open(tenantId: TenantId): TenantPrepare {
+    const work = new TenantPrepare({ ...this.#deps, watchers: this.watchers }, tenantId, () => {
+      this.#tenants.delete(tenantId);
+    });
+    this.#tenants.set(tenantId, work);
+    return work;
+  }
+}

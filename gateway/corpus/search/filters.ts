@@ -1,0 +1,121 @@
+/** Attribute filters as the OpenAI API has them: comparisons, joined by and/or. */
+import { z } from "zod";
+import type { Attributes, AttributeValue } from "../../../db/schema.ts";
+import { corpusLimits } from "../base/limits.ts";
+
+export interface ComparisonFilter {
+  readonly type: "eq" | "ne" | "gt" | "gte" | "lt" | "lte" | "in" | "nin";
+  readonly key: string;
+  readonly value: AttributeValue | readonly (string | number)[];
+}
+
+export interface CompoundFilter {
+  readonly type: "and" | "or";
+  readonly filters: readonly AttributeFilter[];
+}
+
+export type AttributeFilter = ComparisonFilter | CompoundFilter;
+
+const key = z.string().min(1).max(corpusLimits.maxMetadataKeyChars);
+const text = z.string().max(corpusLimits.maxMetadataValueChars);
+
+const singleComparison = z.strictObject({
+  type: z.enum(["eq", "ne", "gt", "gte", "lt", "lte"]),
+  key,
+  value: z.union([text, z.number(), z.boolean()]),
+});
+const setComparison = z.strictObject({
+  type: z.enum(["in", "nin"]),
+  key,
+  value: z.array(z.union([text, z.number()])).max(corpusLimits.maxFilterValues),
+});
+
+const unknownType = "must be eq, ne, gt, gte, lt, lte, in, nin, and or or";
+
+/** Levels are spelled out, so that a filter of any depth cannot exhaust the parser's stack. */
+function filterSchema(depth: number): z.ZodType<AttributeFilter> {
+  if (depth === 1) return z.discriminatedUnion("type", [singleComparison, setComparison], unknownType);
+  const filters = z
+    .array(filterSchema(depth - 1))
+    .min(1)
+    .max(corpusLimits.maxFilterNodes);
+  const compound = z.strictObject({ type: z.enum(["and", "or"]), filters });
+  return z.discriminatedUnion("type", [singleComparison, setComparison, compound], unknownType);
+}
+
+/** Bounded in depth, in the number of comparisons and in that of their values, before any of them is checked. */
+export const attributeFilterSchema: z.ZodType<AttributeFilter> = z.preprocess((filter, context) => {
+  const fault = new FilterSize().faultOf(filter, [], 1);
+  if (fault === undefined) return filter;
+  context.addIssue({ code: "custom", input: filter, ...fault });
+  return z.NEVER;
+}, filterSchema(corpusLimits.maxFilterDepth));
+
+interface SizeFault {
+  readonly path: (string | number)[];
+  readonly message: string;
+}
+
+/** Looks at no more of a filter than is allowed; what its parts are is for the schema to say. */
+class FilterSize {
+  #parts = 0;
+  #values = 0;
+
+  faultOf(part: unknown, path: readonly (string | number)[], depth: number): SizeFault | undefined {
+    const { maxFilterNodes, maxFilterDepth, maxFilterValues, maxFilterValuesInAll } = corpusLimits;
+    this.#parts += 1;
+    if (this.#parts > maxFilterNodes) return { path: [], message: `a filter can have at most ${maxFilterNodes} parts` };
+    if (typeof part !== "object" || part === null) return undefined;
+    if (depth > maxFilterDepth) return { path: [...path], message: `nested more than ${maxFilterDepth} deep` };
+    const { value, filters } = part as { readonly value?: unknown; readonly filters?: unknown };
+    if (Array.isArray(value)) {
+      this.#values += value.length;
+      const most = (count: string) => ({ path: [...path, "value"], message: `a filter can have at most ${count}` });
+      if (value.length > maxFilterValues) return most(`${maxFilterValues} values in a list`);
+      if (this.#values > maxFilterValuesInAll) return most(`${maxFilterValuesInAll} values in all its lists`);
+    }
+    if (!Array.isArray(filters)) return undefined;
+    for (const [index, inner] of filters.entries()) {
+      const fault = this.faultOf(inner, [...path, "filters", index], depth + 1);
+      if (fault !== undefined) return fault;
+    }
+    return undefined;
+  }
+}
+
+/**
+ * Whether a file's attributes pass. An attribute that is absent equals nothing and orders with nothing; order
+ * is between numbers or between strings only.
+ */
+export function passesFilter(filter: AttributeFilter, attributes: Attributes): boolean {
+  if ("filters" in filter) {
+    const passes = (inner: AttributeFilter) => passesFilter(inner, attributes);
+    return filter.type === "and" ? filter.filters.every(passes) : filter.filters.some(passes);
+  }
+  const actual = Object.hasOwn(attributes, filter.key) ? attributes[filter.key] : undefined;
+  const { value } = filter;
+  switch (filter.type) {
+    case "eq":
+      return actual === value;
+    case "ne":
+      return actual !== value;
+    case "in":
+      return Array.isArray(value) && value.some((one) => one === actual);
+    case "nin":
+      return Array.isArray(value) && value.every((one) => one !== actual);
+    case "gt":
+    case "gte":
+    case "lt":
+    case "lte":
+      return passesOrder(filter.type, actual, value);
+  }
+}
+
+function passesOrder(type: "gt" | "gte" | "lt" | "lte", actual: unknown, value: unknown): boolean {
+  const comparable =
+    (typeof actual === "number" && typeof value === "number") ||
+    (typeof actual === "string" && typeof value === "string");
+  if (!comparable) return false;
+  if (actual === value) return type === "gte" || type === "lte";
+  return actual > value === (type === "gt" || type === "gte");
+}

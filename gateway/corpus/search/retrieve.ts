@@ -1,0 +1,234 @@
+/**
+ * Finds the fragments that answer a question: by its words (bm25), or by words and vectors, whose rankings are fused.
+ */
+import { type CorpusRow, findCorpus } from "../../../db/corpora.ts";
+import { listFileAttributes } from "../../../db/corpus-files.ts";
+import { findFragments, visibleFragmentIds } from "../../../db/fragments.ts";
+import { searchFullText } from "../../../db/fts.ts";
+import type { Hit } from "../../../db/hits.ts";
+import { type CorpusId, type FileId, type FragmentId, parseId, type TenantId } from "../../../db/ids.ts";
+import type { Db } from "../../../db/open.ts";
+import type { Attributes } from "../../../db/schema.ts";
+import { searchVectors } from "../../../db/vectors.ts";
+import type { CacheSalt } from "../../../worker/contract/units.ts";
+import { ApiError } from "../../base/errors.ts";
+import { Pace } from "../../base/pace.ts";
+import type { CorpusService } from "../base/corpora.ts";
+import { corpusLimits } from "../base/limits.ts";
+import type { CorpusDeps } from "../base/ports.ts";
+import type { QueryVector, Vectorizer } from "../ingest/vectorize.ts";
+import { type AttributeFilter, passesFilter } from "./filters.ts";
+import { fuse } from "./fuse.ts";
+
+export interface RetrieveRequest {
+  readonly tenantId: string;
+  readonly vectorStoreIds: readonly string[];
+  readonly query: string;
+  /** 1..50. */
+  readonly maxResults: number;
+  readonly filters?: AttributeFilter | undefined;
+  /** 0..1; lower scores are left out. */
+  readonly scoreThreshold?: number | undefined;
+  /** Weights of the two rankings, 0 or more, not both 0; absent: the server's own. */
+  readonly weights?: HybridWeights | undefined;
+}
+
+export interface HybridWeights {
+  readonly embedding: number;
+  readonly text: number;
+}
+
+export interface RetrieveDeps {
+  readonly db: Db;
+  readonly corpora: CorpusService;
+  readonly vectors: Pick<Vectorizer, "queryVector"> | undefined;
+  readonly hybridByDefault: boolean;
+  readonly onSearched?: CorpusDeps["onSearched"];
+}
+
+/** What is there at once, or comes. */
+export type Awaitable<T> = T | Promise<T>;
+
+export interface RetrievedFragment {
+  readonly id: FragmentId;
+  readonly corpusId: CorpusId;
+  readonly fileId: FileId;
+  readonly filename: string;
+  readonly attributes: Attributes;
+  readonly text: string;
+  /** In 0..1: bm25 / (1 + bm25) where words alone are searched, the fused rank (fuse.ts) where vectors are too. */
+  readonly score: number;
+  /** Of the corpus: the fragment's span is keyed with it. */
+  readonly salt: CacheSalt;
+}
+
+const byWords: HybridWeights = { embedding: 0, text: 1 };
+const hybrid: HybridWeights = { embedding: 1, text: 1 };
+/** Hits of each ranking that are fused: a fragment that is further down in both is not among the best. */
+const hitsPerResult = 2;
+const minHits = 20;
+
+type RankedHit = Hit & { readonly corpus: CorpusRow; readonly rank: number };
+
+/**
+ * Best first; ties by age, so that the same question over the same corpora has the same answer.
+ * @throws ApiError not_found, with param, when the tenant may not see one of the corpora; invalid_value when vectors
+ *   are asked for that there are not
+ */
+export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
+  requireAll(deps.corpora, request);
+  const query = request.query.slice(0, corpusLimits.maxQueryChars);
+  const passing = await passingFiles(deps, request);
+  const onTokens = (count: number): void => deps.onSearched?.(request.tenantId, count);
+  const weights = request.weights ?? (deps.hybridByDefault ? hybrid : byWords);
+  const question = weights.embedding > 0 ? await deps.vectors?.queryVector(query, onTokens) : undefined;
+  if (question === undefined && request.weights !== undefined && weights.embedding > 0) {
+    const message = "This server cannot search by vectors.";
+    throw new ApiError("unsupported_field", { param: "ranking_options.hybrid_search", message });
+  }
+  // What was deleted while the files were looked through and the question embedded is not found.
+  const rows = requireAll(deps.corpora, request);
+  const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
+  const pace = new Pace();
+  let othersRan = false;
+  const search = {
+    passing,
+    query,
+    goOn: async () => {
+      if (!(await pace.breathe())) return;
+      othersRan = true;
+      // A corpus that was deleted meanwhile has no index any more.
+      requireAll(deps.corpora, request);
+    },
+    limit: question === undefined ? limit : Math.max(minHits, limit * hitsPerResult),
+  };
+  const words = weights.text > 0 ? await wordHits(deps.db, rows, search) : [];
+  const near = question === undefined ? [] : await vectorHits(deps.db, rows, search, question);
+  const visible = othersRan
+    ? visibleFragmentIds(
+        deps.db,
+        [...words, ...near].map(({ id }) => id),
+      )
+    : undefined;
+  const found =
+    question === undefined
+      ? words.map((hit) => ({ hit, score: hit.rank / (1 + hit.rank) }))
+      : fuse([
+          { weight: weights.text, hits: words },
+          { weight: weights.embedding, hits: near },
+        ]);
+  const threshold = request.scoreThreshold ?? 0;
+  return found
+    .filter(({ hit, score }) => score >= threshold && visible?.has(hit.id) !== false)
+    .slice(0, limit)
+    .map(({ hit: { corpus, rank, seq, ...hit }, score }) => {
+      return { ...hit, corpusId: corpus.id, salt: deps.corpora.saltOf(corpus), score };
+    });
+}
+
+const byRank = (a: RankedHit, b: RankedHit): number => b.rank - a.rank || a.seq - b.seq;
+
+interface CorpusSearch {
+  readonly query: string;
+  readonly limit: number;
+  readonly passing: PassingFiles;
+  /** Lets others run when this turn is used up. @throws ApiError not_found */
+  readonly goOn: () => Promise<void>;
+}
+
+async function wordHits(
+  db: Db,
+  corpora: readonly CorpusRow[],
+  { query, limit, passing, goOn }: CorpusSearch,
+): Promise<readonly RankedHit[]> {
+  const found: RankedHit[] = [];
+  for (const corpus of corpora) {
+    const pieces = searchFullText(db, corpus.seq, query, limit, passing?.get(corpus.id));
+    let piece = pieces.next();
+    for (; piece.done !== true; piece = pieces.next()) await goOn();
+    found.push(...piece.value.map(({ bm25, ...hit }) => ({ ...hit, corpus, rank: bm25 })));
+    await goOn();
+  }
+  return found.sort(byRank);
+}
+
+async function vectorHits(
+  db: Db,
+  corpora: readonly CorpusRow[],
+  { limit, passing, goOn }: CorpusSearch,
+  question: QueryVector,
+): Promise<readonly RankedHit[]> {
+  const found: RankedHit[] = [];
+  for (const corpus of corpora) {
+    const hits = searchVectors(db, corpus.seq, { ...question, limit }, passing?.get(corpus.id));
+    found.push(...hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine })));
+    await goOn();
+  }
+  return found.sort(byRank);
+}
+
+function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly CorpusRow[] {
+  const ids = [...new Set(request.vectorStoreIds)];
+  if (ids.length > corpusLimits.maxCorporaPerSearch) {
+    const message = `At most ${corpusLimits.maxCorporaPerSearch} vector stores can be searched at once.`;
+    throw new ApiError("invalid_value", { param: "vector_store_ids", message });
+  }
+  try {
+    return ids.map((id) => corpora.require(request.tenantId as TenantId, id, "read"));
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    throw new ApiError(error.code, { param: "vector_store_ids", message: "No such vector store." });
+  }
+}
+
+/** Of each corpus, the files that the filter lets through; undefined: all. */
+type PassingFiles = ReadonlyMap<CorpusId, readonly number[]> | undefined;
+
+const filesPerPiece = 500;
+
+async function passingFiles({ db, corpora }: RetrieveDeps, request: RetrieveRequest): Promise<PassingFiles> {
+  const { filters } = request;
+  if (filters === undefined) return undefined;
+  const pace = new Pace();
+  const passing = new Map<CorpusId, readonly number[]>();
+  for (const { id } of requireAll(corpora, request)) {
+    const seqs: number[] = [];
+    for (let afterSeq = 0; ; ) {
+      const piece = listFileAttributes(db, id, afterSeq, filesPerPiece);
+      for (const { seq, attributes } of piece) if (passesFilter(filters, attributes)) seqs.push(seq);
+      if (piece.length < filesPerPiece) break;
+      afterSeq = piece.at(-1)?.seq ?? afterSeq;
+      await pace.breathe();
+    }
+    passing.set(id, seqs);
+  }
+  return passing;
+}
+
+/**
+ * Fragments by id, in the order of the ids; undefined where there is none, or the tenant may not see its corpus.
+ * Fragments of files that are not completed do not exist yet.
+ */
+export function readFragments(
+  db: Db,
+  corpora: CorpusService,
+  tenantId: TenantId,
+  rawIds: readonly string[],
+): readonly (Pick<RetrievedFragment, "id" | "text" | "salt"> | undefined)[] {
+  const ids = rawIds.map((rawId) => parseId("fragment", rawId));
+  const rows = findFragments(
+    db,
+    ids.filter((id) => id !== undefined),
+  );
+  const salts = new Map<CorpusId, CacheSalt | undefined>();
+  for (const corpusId of new Set(rows.map((row) => row.corpusId))) {
+    const corpus = findCorpus(db, tenantId, corpusId, "read");
+    salts.set(corpusId, corpus === undefined ? undefined : corpora.saltOf(corpus));
+  }
+  const found = new Map(rows.map((row) => [row.id, row]));
+  return ids.map((id) => {
+    const row = id === undefined ? undefined : found.get(id);
+    const salt = row === undefined ? undefined : salts.get(row.corpusId);
+    return row === undefined || salt === undefined ? undefined : { id: row.id, text: row.text, salt };
+  });
+}

@@ -1,0 +1,127 @@
+/** Why a request's KV was not found, span by span: what was known when it was sent, and what its worker then found. */
+import type { PlanRun } from "../../../worker/contract/messages.ts";
+import type { BlockKey } from "../../../worker/contract/units.ts";
+import type { DispatchRequest } from "../request/request.ts";
+import type { KvHistory } from "./history.ts";
+import { firstBlocks, type Residency } from "./residency.ts";
+
+export type MissReason =
+  | "never_computed"
+  /** Its memory was needed. */
+  | "evicted"
+  /** It was deleted or purged. */
+  | "removed"
+  /** Its worker has ended. */
+  | "worker_lost"
+  /** Another worker has it, and the request was sent where it costs less all in all. */
+  | "other_worker"
+  /** The same text was there under another salt: one that was rotated since, or another cache_salt. */
+  | "salt_changed"
+  /** The same text was there behind other text. */
+  | "text_before_changed"
+  /** What is left of a prompt behind its last full block, and its last token, is always computed. */
+  | "below_block"
+  /** The request asked for no reuse, or something of it was removed while it waited. */
+  | "reuse_off";
+
+/** A span, or the prompt's own text: all of it together. */
+export interface MissReport {
+  /** undefined: the prompt's own text. */
+  readonly id: string | undefined;
+  readonly tokens: number;
+  readonly cachedTokens: number;
+  /** Of its first tokens that were not found; undefined: all were. */
+  readonly reason: MissReason | undefined;
+}
+
+export interface MissesOptions {
+  readonly history: KvHistory;
+  readonly residency: Pick<Residency, "holds" | "holders">;
+  /** Tokens of a block; undefined while no worker was ever ready. */
+  readonly blockTokens: () => number | undefined;
+}
+
+/** Of each run, why its first block that is not there is not; undefined: it is all there. */
+export type LookUp = readonly (MissReason | undefined)[];
+
+export class Misses {
+  readonly #options: MissesOptions;
+
+  constructor(options: MissesOptions) {
+    this.#options = options;
+  }
+
+  /** Called as the request is sent. @returns undefined unless the request asks for it */
+  lookUp(workerId: string, reuse: boolean, request: DispatchRequest): LookUp | undefined {
+    const { history, residency } = this.#options;
+    const blockTokens = this.#options.blockTokens();
+    if (blockTokens === undefined) return undefined;
+    const { tenantId, plan, params } = request;
+    const asked = request.diagnose === true;
+    const reasons = asked
+      ? plan.runs.map((run, index) => {
+          if (!reuse) return "reuse_off";
+          const open = params.maxTokens > 0 && index === plan.runs.length - 1;
+          return this.#reasonOf(workerId, tenantId, run, { open, blockTokens });
+        })
+      : undefined;
+    // The corpora's own work has no tenant. What the worker holds was noted when it was computed.
+    if (reuse && tenantId !== "") {
+      const fresh = plan.runs.filter(({ blockKeys: [key] }) => key !== undefined && !residency.holds(workerId, key));
+      history.noteTexts(tenantId, fresh, blockTokens);
+    }
+    return reasons;
+  }
+
+  #reasonOf(
+    workerId: string,
+    tenantId: string,
+    run: PlanRun,
+    { open, blockTokens }: { readonly open: boolean; readonly blockTokens: number },
+  ): MissReason | undefined {
+    const { history, residency } = this.#options;
+    const { blockKeys, tokenIds } = run;
+    // A worker that was told to forget a block has not yet told that it did.
+    const isThere = (id: string, key: BlockKey) => residency.holds(id, key) && history.goneFor(key) !== "removed";
+    const held = firstBlocks(blockKeys, (key) => isThere(workerId, key));
+    const reusable = open ? Math.floor((tokenIds.length - 1) / blockTokens) : blockKeys.length;
+    if (held >= reusable) return open ? "below_block" : undefined;
+    const key = blockKeys[held];
+    if (key === undefined) return "below_block";
+    if (residency.holders(key).some((id) => isThere(id, key))) return "other_worker";
+    const gone = history.goneFor(key);
+    if (gone !== undefined) return gone;
+    if (held > 0 || history.formerKey(tenantId, run, blockTokens) === undefined) return "never_computed";
+    return startsChain(run) ? "salt_changed" : "text_before_changed";
+  }
+}
+
+/** Nothing stands before it, so its key is of its text and its salt alone. */
+const startsChain = ({ position, sees }: PlanRun): boolean => position === 0 && sees.length === 0;
+
+/** @param foundTokens of each run, as its worker tells them */
+export function missReports(
+  runs: readonly PlanRun[],
+  lookUp: LookUp,
+  foundTokens: readonly number[],
+): readonly MissReport[] {
+  const reports = new Map<string | undefined, MissReport>();
+  for (const [index, { kind, spanId, tokenIds }] of runs.entries()) {
+    const id = kind === "span" ? (spanId ?? String(index)) : undefined;
+    const before = reports.get(id);
+    const found = foundTokens[index] ?? 0;
+    reports.set(id, {
+      id,
+      tokens: (before?.tokens ?? 0) + tokenIds.length,
+      cachedTokens: (before?.cachedTokens ?? 0) + found,
+      // What was there as the request was sent and was not found has gone meanwhile.
+      reason: graver(before?.reason, found === tokenIds.length ? undefined : (lookUp[index] ?? "evicted")),
+    });
+  }
+  return [...reports.values()];
+}
+
+/** The first that says more than that a prompt has an end. */
+function graver(first: MissReason | undefined, second: MissReason | undefined): MissReason | undefined {
+  return first === undefined || (first === "below_block" && second !== undefined) ? second : first;
+}

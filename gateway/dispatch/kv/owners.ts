@@ -1,0 +1,51 @@
+/**
+ * Whom the workers count KV for. They know tenants by numbers alone, which say nothing to anybody else: a tenant has one
+ * from its first request on. Those that were unused longest lose theirs and get another when they come back; what they
+ * still hold then is an owner's that asks for nothing, and goes when it is the oldest.
+ */
+import { LRUCache } from "lru-cache";
+import { type KvOwner, nobody, type PlanOwners } from "../../../worker/contract/owners.ts";
+
+/** Tenants whose number is remembered. */
+const rememberedTenants = 65_536;
+
+export class KvOwners {
+  readonly #numbers: LRUCache<string, number>;
+  readonly #quotaBytesOf: (tenantId: string) => number | undefined;
+  #lastNumber = nobody.number;
+
+  /** @param quotaBytesOf what a tenant may keep on each worker; undefined: no quota */
+  constructor(
+    quotaBytesOf: (tenantId: string) => number | undefined = () => undefined,
+    maxTenants = rememberedTenants,
+  ) {
+    this.#numbers = new LRUCache({ max: maxTenants });
+    this.#quotaBytesOf = quotaBytesOf;
+  }
+
+  /** @param tenantIds whose each run of the plan is; "": nobody's */
+  ofPlan(tenantIds: readonly string[], kvBytesPerBlock: number): PlanOwners {
+    const distinct = [...new Set(tenantIds)];
+    const indexes = new Map(distinct.map((tenantId, index) => [tenantId, index]));
+    const owners = distinct.map((tenantId) => this.#of(tenantId, kvBytesPerBlock));
+    return { owners, ofRun: Uint16Array.from(tenantIds, (tenantId) => indexes.get(tenantId) ?? 0) };
+  }
+
+  /** undefined: the tenant has none, or may have had another before. */
+  numberOf(tenantId: string): number | undefined {
+    const wasAnyForgotten = this.#lastNumber - nobody.number > this.#numbers.size;
+    return wasAnyForgotten ? undefined : this.#numbers.peek(tenantId);
+  }
+
+  #of(tenantId: string, kvBytesPerBlock: number): KvOwner {
+    if (tenantId === "") return nobody;
+    let number = this.#numbers.get(tenantId);
+    if (number === undefined) {
+      this.#lastNumber += 1;
+      number = this.#lastNumber;
+      this.#numbers.set(tenantId, number);
+    }
+    const quotaBytes = this.#quotaBytesOf(tenantId);
+    return quotaBytes === undefined ? { number } : { number, quotaBlocks: Math.floor(quotaBytes / kvBytesPerBlock) };
+  }
+}

@@ -1,0 +1,85 @@
+/** Which of the ready workers takes a request: the one that it is to go to, or the cheapest of those with room. */
+import type { BlockKey } from "../../../worker/contract/units.ts";
+import type { Underway } from "../kv/pending-blocks.ts";
+import { firstBlocks, type Residency, tokensBefore } from "../kv/residency.ts";
+import type { DispatchRequest } from "../request/request.ts";
+import type { Registry, WorkerRecord } from "../workers/registry.ts";
+import { type Candidate, chooseWorker, missingTokens } from "./route.ts";
+import type { Windows } from "./worker-admission.ts";
+
+/**
+ * Shared by the requests of one tree: outputs of some are segments of others, so they run where the blocks are. The
+ * first that is placed decides by cost, or whoever made it; the others follow, and wait while that worker is full.
+ */
+export class Placement {
+  #workerId: string | undefined;
+
+  constructor(workerId?: string) {
+    this.#workerId = workerId;
+  }
+
+  /** undefined before the first request was placed. */
+  get workerId(): string | undefined {
+    return this.#workerId;
+  }
+
+  moveTo(workerId: string): void {
+    this.#workerId = workerId;
+  }
+}
+
+export interface PlacerOptions {
+  readonly registry: Registry;
+  readonly residency: Residency;
+  readonly underway: Underway;
+  readonly windows: Pick<Windows, "isOpen" | "hasPromptRoom">;
+}
+
+export interface Placed {
+  readonly workerId: string;
+  /** Prompt tokens that the worker will compute for this request alone. */
+  readonly missingTokens: number;
+  /** Keys of the blocks that it does not hold, of those it will keep. */
+  readonly missing: readonly BlockKey[];
+}
+
+export class Placer {
+  readonly #options: PlacerOptions;
+
+  constructor(options: PlacerOptions) {
+    this.#options = options;
+  }
+
+  /** Of these workers, those with room for the tenant count. @returns undefined when none has room, or the best no room for more of the tenant's prompts */
+  choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Placed | undefined {
+    const { affinity = "", placement, tenantId, background } = request;
+    const followed = ready.find(({ id }) => id === placement?.workerId);
+    const { windows } = this.#options;
+    const possible = followed === undefined ? ready : [followed];
+    const open = possible.filter(({ id, inFlight }) => windows.isOpen(id, inFlight, tenantId, background));
+    const candidates = open.map((worker) => this.#candidate(worker, request));
+    const workerId = chooseWorker(candidates, promptTokens, affinity);
+    const chosen = candidates.find(({ id }) => id === workerId);
+    if (chosen === undefined) return undefined;
+    if (background !== true && !windows.hasPromptRoom(chosen.id, tenantId)) return undefined;
+    placement?.moveTo(chosen.id);
+    const missing = request.reuse ? this.#missingKeys(chosen.id, request) : [];
+    return { workerId: chosen.id, missingTokens: missingTokens(chosen, promptTokens), missing };
+  }
+
+  #candidate({ id, pendingTokens, inFlight }: WorkerRecord, { reuse, plan }: DispatchRequest): Candidate {
+    if (!reuse) return { id, pendingTokens, inFlight, cachedTokens: 0, underwayTokens: 0 };
+    const { registry, residency, underway } = this.#options;
+    const blockTokens = registry.card()?.blockTokens ?? 1;
+    const cachedTokens = residency.cachedTokens(id, plan.runs, blockTokens);
+    const isThereSoon = (key: BlockKey): boolean => residency.holds(id, key) || underway.isComing(id, key);
+    const underwayTokens = tokensBefore(plan.runs, blockTokens, isThereSoon) - cachedTokens;
+    return { id, pendingTokens, inFlight, cachedTokens, underwayTokens };
+  }
+
+  #missingKeys(workerId: string, { plan }: DispatchRequest): BlockKey[] {
+    const { residency } = this.#options;
+    const isHeld = (key: BlockKey): boolean => residency.holds(workerId, key);
+    return plan.runs.flatMap(({ blockKeys }) => blockKeys.slice(firstBlocks(blockKeys, isHeld)));
+  }
+}

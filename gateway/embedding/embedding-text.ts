@@ -1,0 +1,114 @@
+/** Texts as the embedding model reads them. */
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Tokenizer } from "@huggingface/tokenizers";
+import { LongWords } from "../text/long-words.ts";
+import { encodedInTurns, joined, sliceChars, sliceProbe, sliceText, takeTurn } from "../text/text-slices.ts";
+import type { TextTokenizer } from "../text/tokenizer.ts";
+
+/** "query": what is looked for; "document": what is found. Some models are trained with a prompt for each. */
+export type EmbeddingRole = "query" | "document" | "plain";
+
+export interface EmbeddingText {
+  /**
+   * Tokens with the model's special ones, made in turns with other work; a text that is longer loses its end when
+   * `maxTokens` is given, and most of that is not looked at.
+   */
+  encode(text: string, role: EmbeddingRole, maxTokens?: number): Promise<Int32Array>;
+}
+
+/** Of the loaded model: plain tokens. Text opens with a space, so that its first word is the word it is elsewhere. */
+export function plainEmbeddingText(tokenizer: TextTokenizer): EmbeddingText {
+  return {
+    encode: (text, _role, maxTokens) => tokenizer.encodeInTurns(` ${text}`, maxTokens),
+  };
+}
+
+/**
+ * Of a sentence-embedding model's folder: tokenizer.json, and the prompts of config_sentence_transformers.json.
+ * @throws Error naming the file
+ */
+export function readEmbeddingText(folder: string): EmbeddingText {
+  const json = readJson(join(folder, "tokenizer.json"));
+  if (json === undefined) throw new Error(`${join(folder, "tokenizer.json")}: no such file`);
+  const tokenizer = new Tokenizer(json, readJson(join(folder, "tokenizer_config.json")) ?? {});
+  const own = (readJson(join(folder, "config_sentence_transformers.json")) as { prompts?: unknown } | undefined)
+    ?.prompts;
+  const prompts = new Map(Object.entries(typeof own === "object" && own !== null ? own : {}));
+  const promptOf = (...names: string[]): string => {
+    const prompt = names.map((name) => prompts.get(name)).find((found) => typeof found === "string");
+    return typeof prompt === "string" ? prompt : "";
+  };
+  const byRole = { query: promptOf("query"), document: promptOf("document", "passage"), plain: "" };
+  const encoder = new SpecialTokenEncoder(tokenizer);
+  return { encode: (text, role, maxTokens) => encoder.encode(byRole[role] + text, maxTokens) };
+}
+
+/** What is encoded with the tokens that a model puts around every text, long texts in slices where that is the same. */
+class SpecialTokenEncoder {
+  readonly #tokenizer: Tokenizer;
+  readonly #longWords: LongWords;
+  readonly #turns = { chars: 0 };
+  /** Special tokens before and after a text; undefined: a text's slices are not the text. */
+  readonly #around: { readonly before: Int32Array; readonly after: Int32Array } | undefined;
+
+  constructor(tokenizer: Tokenizer) {
+    this.#tokenizer = tokenizer;
+    this.#longWords = new LongWords(tokenizer);
+    this.#around = this.#findAround();
+  }
+
+  async encode(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
+    const around = this.#around;
+    if (around === undefined || text.length <= sliceChars) {
+      const ids = await this.#longWords.inTurns(() => this.#idsOf(text, true));
+      await takeTurn(this.#turns, text.length);
+      return withoutEnd(ids, maxTokens);
+    }
+    const slices = sliceText(text, sliceChars).map((slice) => [slice, false] as const);
+    const encode = async (slice: string): Promise<Int32Array> => {
+      const run = (): Int32Array => this.#idsOf(slice, false);
+      return slice.length > sliceChars ? await this.#longWords.inTurns(run) : run();
+    };
+    const own = await encodedInTurns(slices, encode, { turns: this.#turns, maxTokens });
+    return withoutEnd(joined([around.before, own, around.after]), maxTokens);
+  }
+
+  #idsOf(text: string, withSpecial: boolean): Int32Array {
+    return Int32Array.from(this.#tokenizer.encode(text, { add_special_tokens: withSpecial }).ids);
+  }
+
+  /** By a probe. A model that closes no text needs the last token of each, so none is sliced. */
+  #findAround() {
+    const cuts = sliceText(sliceProbe, 1);
+    const own = this.#idsOf(sliceProbe, false);
+    const whole = this.#idsOf(sliceProbe, true);
+    if (own.length === 0 || joined(cuts.map((cut) => this.#idsOf(cut, false))).join() !== own.join()) return undefined;
+    const start = Array.from(whole.keys()).find((at) => whole.subarray(at, at + own.length).join() === own.join());
+    if (start === undefined || start + own.length === whole.length) return undefined;
+    return { before: whole.slice(0, start), after: whole.slice(start + own.length) };
+  }
+}
+
+/** The last token closes the sequence. */
+function withoutEnd(ids: Int32Array, maxTokens: number): Int32Array {
+  if (ids.length <= maxTokens) return ids;
+  return joined([ids.subarray(0, maxTokens - 1), ids.subarray(-1)]);
+}
+
+function readJson(file: string): object | undefined {
+  let text: string;
+  try {
+    text = readFileSync(file, "utf8");
+  } catch (error) {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return undefined;
+    throw error;
+  }
+  try {
+    const parsed: unknown = JSON.parse(text);
+    if (typeof parsed === "object" && parsed !== null) return parsed;
+  } catch {
+    // Told below.
+  }
+  throw new Error(`${file}: not a JSON object`);
+}

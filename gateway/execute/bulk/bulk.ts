@@ -1,0 +1,129 @@
+/** Many queries at once: ordered so that shared fragments are used close in time, run some at a time. */
+
+import { type ApiError, errorBody, toApiError } from "../../base/errors.ts";
+import { nextTurn, Pace } from "../../base/pace.ts";
+import type { Query } from "../../query/ir.ts";
+import { FragmentTable, type FragmentUse, type PlannedOrder, planningSteps } from "../../query/planner.ts";
+import type { BulkLine } from "./bulk-lines.ts";
+import type { BulkRecord, BulkUsage } from "./bulk-results.ts";
+
+export type QueryOrder = "planned" | "ingestion";
+
+export interface BulkAnswer {
+  /** What `execute` answers with. */
+  readonly response: object;
+  /** Of all the query's runs, inner ones too. */
+  readonly usage: BulkUsage;
+}
+
+/** How one query is looked at and run, for one tenant. Both throw ApiError. */
+export interface BulkRunner {
+  /** What the prompts of the query are made of, for the planner. */
+  readonly fragments: (query: Query, signal: AbortSignal) => Promise<readonly FragmentUse[]>;
+  readonly run: (query: Query, requestId: string, signal: AbortSignal) => Promise<BulkAnswer>;
+}
+
+export interface BulkJob {
+  readonly requestId: string;
+  readonly lines: readonly BulkLine[];
+  readonly order: QueryOrder;
+  /** Queries that run at the same time. */
+  readonly concurrency: number;
+  /** What the KV pool of one worker holds. */
+  readonly capacityTokens: number;
+  readonly runner: BulkRunner;
+  readonly record: BulkRecord;
+  /** Called with each result as it is there; the next query waits until it resolves. */
+  readonly onLine: (line: string) => Promise<void>;
+  /** Told of every line's error. */
+  readonly onError: (error: ApiError) => void;
+  /** What has not finished when it aborts is not answered. */
+  readonly signal: AbortSignal;
+}
+
+interface Runnable {
+  readonly line: BulkLine;
+  readonly query: () => Query;
+}
+
+/** Resolves when every line has its result, or the signal has aborted and nothing runs any more. */
+export async function runBulk(job: BulkJob): Promise<void> {
+  try {
+    const queue = (await inOrder(job, await runnableOf(job))).values();
+    const runNext = async (): Promise<void> => {
+      for (const { line, query } of queue) {
+        if (job.signal.aborted) return;
+        await settle(job, line, await runOne(job, line, query));
+      }
+    };
+    await Promise.all(Array.from({ length: job.concurrency }, runNext));
+  } finally {
+    job.record.end();
+  }
+}
+
+/** Lines that hold a query; the others are answered here. */
+async function runnableOf(job: BulkJob): Promise<readonly Runnable[]> {
+  const runnable: Runnable[] = [];
+  for (const line of job.lines) {
+    if (job.signal.aborted) return [];
+    if (line.query instanceof Error) await settle(job, line, line.query);
+    else runnable.push({ line, query: line.query });
+  }
+  return runnable;
+}
+
+async function runOne({ runner, requestId, signal }: BulkJob, line: BulkLine, query: () => Query) {
+  try {
+    return await runner.run(query(), `${requestId}.${line.index}`, signal);
+  } catch (error) {
+    return toApiError(error);
+  }
+}
+
+async function settle(job: BulkJob, { id, index }: BulkLine, result: BulkAnswer | ApiError): Promise<void> {
+  // What was cut off by the client's leaving says nothing about the query.
+  if (job.signal.aborted && result instanceof Error) return;
+  const body = result instanceof Error ? errorBody(result) : { response: result.response };
+  const text = JSON.stringify({ id, index, ...body });
+  job.record.add(id, text, result instanceof Error ? undefined : result.usage);
+  if (result instanceof Error) job.onError(result);
+  await job.onLine(text);
+}
+
+/** The queries in the order to run them; those that cannot be looked at are answered here. */
+async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<readonly Runnable[]> {
+  if (job.order === "ingestion") {
+    job.record.planned("ingestion");
+    return runnable;
+  }
+  const fine: Runnable[] = [];
+  const table = new FragmentTable();
+  for (const one of runnable) {
+    if (job.signal.aborted) return [];
+    try {
+      table.add(await job.runner.fragments(one.query(), job.signal));
+      fine.push(one);
+    } catch (error) {
+      await settle(job, one.line, toApiError(error));
+    }
+    // A look is mostly computing, and there may be thousands: others have their turn.
+    await nextTurn();
+  }
+  const planned = await plan(table, job);
+  if (planned === undefined) return [];
+  job.record.planned(planned.kind);
+  return planned.order.flatMap((index) => fine[index] ?? []);
+}
+
+/** @returns undefined when it was aborted */
+async function plan(table: FragmentTable, { capacityTokens, signal }: BulkJob): Promise<PlannedOrder | undefined> {
+  const pace = new Pace();
+  const steps = planningSteps(table, capacityTokens);
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
+    await pace.breathe();
+    if (signal.aborted) return undefined;
+  }
+}

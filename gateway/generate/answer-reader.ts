@@ -1,0 +1,46 @@
+/** Tokens of one completion as what its reader is told: text, and where tools may be called, calls. */
+import type { TokenLogprob } from "../../worker/contract/messages.ts";
+import { Detokenizer, type TokenBytes } from "../text/detokenizer.ts";
+import { type AnswerPart, CallReader, type CallReaderOptions } from "../tools/call-reader.ts";
+import type { AnswerEvent } from "./completion.ts";
+
+export interface ReadTokens {
+  readonly events: readonly AnswerEvent[];
+  /** The stop string that ended the answer. */
+  readonly stoppedBy: string | undefined;
+}
+
+export class AnswerReader {
+  readonly #detokenizer: Detokenizer;
+  readonly #calls: CallReader | undefined;
+
+  constructor(tokenBytes: TokenBytes, stops: readonly string[], calls: CallReaderOptions | undefined) {
+    this.#detokenizer = new Detokenizer(tokenBytes, stops, calls !== undefined);
+    this.#calls = calls === undefined ? undefined : new CallReader(calls);
+  }
+
+  push(tokenIds: readonly number[], logprobs: readonly TokenLogprob[] | undefined): ReadTokens {
+    const { text, stoppedBy } = this.#detokenizer.push(tokenIds);
+    const parts = this.#read(text);
+    // Log-probabilities are of tokens, whatever these are a part of.
+    const untold = logprobs !== undefined && parts[0]?.type !== "text" ? [{ type: "text", text: "" } as const] : [];
+    const events = [...untold, ...parts].map((part, index) => eventOf(part, index === 0 ? logprobs : undefined));
+    return { events, stoppedBy };
+  }
+
+  end(): readonly AnswerEvent[] {
+    const { text } = this.#detokenizer.end();
+    return [...this.#read(text), ...(this.#calls?.end() ?? [])].map((part) => eventOf(part, undefined));
+  }
+
+  #read(text: string): readonly AnswerPart[] {
+    if (this.#calls !== undefined) return this.#calls.push(text);
+    return text === "" ? [] : [{ type: "text", text }];
+  }
+}
+
+function eventOf(part: AnswerPart, logprobs: readonly TokenLogprob[] | undefined): AnswerEvent {
+  if (part.type === "text") return { ...part, logprobs: logprobs ?? [] };
+  if (part.type === "arguments") return part;
+  return { ...part, id: crypto.randomUUID().replaceAll("-", "").slice(0, 24) };
+}

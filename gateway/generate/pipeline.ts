@@ -1,0 +1,300 @@
+/** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
+import type { ByteGrammar } from "../../worker/contract/grammar.ts";
+import type { GenerateParams, TokenPlan } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { RetentionTime } from "../../worker/contract/owners.ts";
+import type { CacheSalt } from "../../worker/contract/units.ts";
+import { ApiError } from "../base/errors.ts";
+import { Pace } from "../base/pace.ts";
+import type { Awaitable, HybridWeights, RetrievedFragment } from "../corpus/search/retrieve.ts";
+import type { Dispatcher } from "../dispatch/dispatcher.ts";
+import type { Lowerer, LowerMessage } from "../lower/plan.ts";
+import { traced } from "../telemetry/tracer.ts";
+import type { TokenBytes } from "../text/detokenizer.ts";
+import { type AnswerFormat, schemaParam } from "../tools/answer-rules.ts";
+import type { CallReaderOptions } from "../tools/call-reader.ts";
+import type { Grammars } from "../tools/grammars.ts";
+import { openTools } from "../tools/open-tools.ts";
+import type { ToolUse } from "../tools/tool-use.ts";
+import { type CompletionEvent, type EndEvent, generate, mergeCompletions } from "./completion.ts";
+import { completionTokens, tokenCount } from "./context-budget.ts";
+import { planDocuments } from "./plan-documents.ts";
+import { textPlan } from "./text-plan.ts";
+import { checkTokenIds } from "./token-checks.ts";
+
+export interface FileSearch {
+  readonly vectorStoreIds: readonly string[];
+  readonly maxResults: number;
+  readonly filters?: unknown;
+  readonly scoreThreshold?: number | undefined;
+  readonly weights?: HybridWeights | undefined;
+}
+
+/** What a prompt is made of. */
+export interface PromptRequest {
+  readonly model: string;
+  readonly messages: readonly LowerMessage[];
+  /** undefined: none is shown, and none is called. */
+  readonly tools?: ToolUse | undefined;
+  readonly documents: readonly { readonly id: string; readonly text: string; readonly title?: string | undefined }[];
+  readonly fileSearch: FileSearch | undefined;
+  readonly cacheSalt: string | undefined;
+  readonly attention: "span" | "full";
+}
+
+/** How an answer is drawn; how long it may be, and what it has to be, is known later. */
+export type AnswerParams = Omit<GenerateParams, "maxTokens" | "grammar">;
+
+/** A chat request, checked and with its defaults filled in. */
+export interface ChatRequest extends PromptRequest {
+  /** undefined: as many as the context has room for. */
+  readonly maxTokens: number | undefined;
+  readonly params: AnswerParams;
+  /** What an answer has to be where it is no call; undefined: any text. */
+  readonly format: AnswerFormat | undefined;
+  readonly choiceCount: number;
+  readonly stops: readonly string[];
+  readonly cacheKey: string | undefined;
+  readonly reuse: boolean;
+  /** How long its KV is to be kept after this use; absent: as long as there is room. */
+  readonly retention?: RetentionTime | undefined;
+  /** The answer is to tell why KV was not found. */
+  readonly diagnose: boolean;
+}
+
+/** A text-completion request, checked and with its defaults filled in. */
+export interface TextRequest extends Omit<ChatRequest, Exclude<keyof PromptRequest, "model" | "cacheSalt"> | "format"> {
+  readonly prompts: readonly (string | readonly number[])[];
+}
+
+export interface ChatJob extends Job {
+  readonly request: ChatRequest;
+}
+
+export interface TextJob extends Job {
+  readonly request: TextRequest;
+}
+
+interface SubmitFacts {
+  readonly readAtMs: number;
+  /** What an error names. */
+  readonly promptParam: string;
+  readonly retrieved: readonly RetrievedFragment[];
+  readonly calls?: CallReaderOptions | undefined;
+  readonly grammar?: ByteGrammar | undefined;
+  /** What an error names that comes of the grammar. */
+  readonly schemaParam?: string | undefined;
+}
+
+interface Job {
+  readonly requestId: string;
+  readonly tenantId: string;
+  readonly signal: AbortSignal;
+  /** The caller shows nothing before the end, so a lost worker's part of the answer can be made again. */
+  readonly restartable: boolean;
+}
+
+export interface ChatRun {
+  readonly model: string;
+  readonly retrieved: readonly RetrievedFragment[];
+  readonly promptTokens: number;
+  /** Ends after one `end` event per choice; throws ApiError. Leaving the loop aborts what still runs. */
+  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+}
+
+export interface PipelineDeps {
+  readonly dispatcher: Pick<Dispatcher, "submit">;
+  readonly tokenBytes: TokenBytes;
+  /** undefined while no worker was ever ready. */
+  readonly card: () => ModelCard | undefined;
+  readonly lowererFor: (card: ModelCard) => Lowerer;
+  readonly grammars: Pick<Grammars, "of">;
+  readonly cacheSalt: (tenantId: string, subdivision: string | undefined) => CacheSalt;
+  readonly retrieve: (tenantId: string, query: string, search: FileSearch) => Awaitable<readonly RetrievedFragment[]>;
+  /** Called when a request that used retrieved fragments has ended. */
+  readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
+  readonly requestMs: number;
+  /** Told of every run that has ended, read or not; `isFirst` of the first choice of its prompt. */
+  readonly onRunEnd?: (tenantId: string, end: EndEvent, isFirst: boolean) => void;
+}
+
+export class Pipeline {
+  readonly #deps: PipelineDeps;
+
+  constructor(deps: PipelineDeps) {
+    this.#deps = deps;
+  }
+
+  /** @throws ApiError before anything runs; what fails later is thrown by `events` */
+  async chat(job: ChatJob): Promise<ChatRun> {
+    const readAtMs = performance.now();
+    const { card, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
+    const events = await this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved, ...answer });
+    return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
+  }
+
+  /** Completions of texts; choice `i` is of prompt `i / choiceCount`. @throws ApiError as `chat` does */
+  async complete(job: TextJob): Promise<ChatRun> {
+    const readAtMs = performance.now();
+    const { model, prompts, cacheSalt } = job.request;
+    const card = this.modelCard(model);
+    const salt = this.#deps.cacheSalt(job.tenantId, cacheSalt);
+    const plans: TokenPlan[] = [];
+    for (const prompt of prompts) {
+      plans.push(await textPlan(prompt, { card, lowerer: this.#deps.lowererFor(card), salt }, job.request.maxTokens));
+    }
+    const events = await this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", retrieved: [] });
+    const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
+    return { model: card.id, retrieved: [], promptTokens, events };
+  }
+
+  /** Ids of a text as `complete` takes it. @throws ApiError */
+  async encodeText(tenantId: string, text: string, withOpening: boolean): Promise<Int32Array> {
+    const card = this.modelCard(undefined);
+    const salt = this.#deps.cacheSalt(tenantId, undefined);
+    return await this.#deps.lowererFor(card).encodeText(text, salt, withOpening);
+  }
+
+  /** Ids of the whole prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
+  async promptTokenIds(tenantId: string, request: PromptRequest): Promise<readonly number[]> {
+    const { plan } = await this.#lower(tenantId, request);
+    return plan.runs.flatMap((run) => [...run.tokenIds]);
+  }
+
+  /** Runs each plan `choiceCount` times. @throws ApiError when one of them is refused; none of the others goes on */
+  async #submit(
+    { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
+    card: ModelCard,
+    plans: readonly TokenPlan[],
+    { readAtMs, promptParam, retrieved, calls, grammar, schemaParam }: SubmitFacts,
+  ): Promise<ChatRun["events"]> {
+    const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
+    const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
+    checkTokenIds(card, request.params);
+    const ender = new AbortController();
+    const signal = AbortSignal.any([outer, ender.signal]);
+    const submit = ({ plan, maxTokens }: (typeof runs)[number], index: number) =>
+      generate(this.#deps.dispatcher, this.#deps.tokenBytes, {
+        requestId: `${requestId}.${index}`,
+        tenantId,
+        plan,
+        params: { ...forChoice(request.params, index % request.choiceCount), maxTokens, grammar },
+        stops: request.stops,
+        calls,
+        reuse: request.reuse,
+        retention: request.retention,
+        // Choices share the prompt: the first tells what became of it.
+        diagnose: request.diagnose && index % request.choiceCount === 0,
+        readAtMs,
+        deadlineMs: this.#deps.requestMs,
+        signal,
+        restartable,
+        affinity: `${tenantId} ${request.cacheKey ?? ""}`,
+        onRunEnd: (end) => this.#deps.onRunEnd?.(tenantId, end, index % request.choiceCount === 0),
+      });
+    const completions: ReturnType<typeof generate>[] = [];
+    try {
+      const all = runs.flatMap((run) => Array.from({ length: request.choiceCount }, () => run));
+      const pace = new Pace();
+      for (const [index, run] of all.entries()) {
+        completions.push(submit(run, index));
+        await pace.breathe();
+      }
+    } catch (error) {
+      // The choices before the one that was refused run already.
+      ender.abort();
+      throw error;
+    }
+    return this.#untilEnd(mergeCompletions(completions), ender, { retrieved, schemaParam });
+  }
+
+  /** Tokens of the prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
+  async countTokens(tenantId: string, request: PromptRequest): Promise<number> {
+    const { plan } = await this.#lower(tenantId, request);
+    return tokenCount(plan.runs);
+  }
+
+  /** Card of the model that is served under this name, or under any. @throws ApiError not_ready, model_not_found */
+  modelCard(name: string | undefined): ModelCard {
+    const card = this.#deps.card();
+    if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
+    if (name === undefined || card.id === name) return card;
+    throw new ApiError("model_not_found", {
+      message: `The model '${name.slice(0, 64)}' does not exist.`,
+      param: "model",
+    });
+  }
+
+  /** @param answer what is asked of the answer; absent: there will be none, and its grammar is not made */
+  async #lower(tenantId: string, request: PromptRequest, answer?: Pick<ChatJob, "request" | "signal">) {
+    const card = this.modelCard(request.model);
+    const lowerer = this.#deps.lowererFor(card);
+    const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
+    const { messages, tools, reading, rules } = openTools(request, lowerer.templateFacts, salt, answer?.request.format);
+    // What cannot be kept of a schema is refused before anything is searched for.
+    const compile = answer && rules && (() => this.#deps.grammars.of(tenantId, rules, answer.signal));
+    const grammar = compile && (await traced("grammar", compile));
+    const retrieved = await this.#retrieve(tenantId, request);
+    const documents = planDocuments(request, retrieved, salt);
+    const prompt = { messages, tools, documents, salt, attention: request.attention };
+    const lower = async (): Promise<TokenPlan> => {
+      await lowerer.warm(prompt, answer !== undefined);
+      return lowerer.lower(prompt);
+    };
+    return {
+      card,
+      retrieved,
+      calls: reading,
+      grammar,
+      schemaParam: rules && schemaParam(rules),
+      plan: await traced("lowering", lower),
+    };
+  }
+
+  async #retrieve(tenantId: string, request: PromptRequest): Promise<readonly RetrievedFragment[]> {
+    if (request.fileSearch === undefined) return [];
+    const question = questionOf(request.messages);
+    if (question === undefined) {
+      throw new ApiError("invalid_value", {
+        message: "file_search searches for the last user message, and there is none with text.",
+        param: "messages",
+      });
+    }
+    try {
+      const { fileSearch } = request;
+      const found = (fragments: readonly RetrievedFragment[]) => ({ "spangate.fragments": fragments.length });
+      return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch), found);
+    } catch (error) {
+      // The corpus side names its own argument; here that is a part of file_search.
+      if (!(error instanceof ApiError) || error.param === undefined) throw error;
+      throw new ApiError(error.code, { message: error.message, param: `file_search.${error.param}`, cause: error });
+    }
+  }
+
+  async *#untilEnd(
+    events: ChatRun["events"],
+    ender: AbortController,
+    { retrieved, schemaParam: param }: Pick<SubmitFacts, "retrieved" | "schemaParam">,
+  ): ChatRun["events"] {
+    try {
+      yield* events;
+    } catch (error) {
+      const isNamed = error instanceof ApiError && error.code === "schema_too_ambiguous" && param !== undefined;
+      throw isNamed ? new ApiError(error.code, { param, cause: error }) : error;
+    } finally {
+      ender.abort();
+      if (retrieved.length > 0) this.#deps.fragmentsUsed(retrieved);
+    }
+  }
+}
+
+/** What file_search searches for: the last user message. undefined: there is none with text. */
+export function questionOf(messages: readonly LowerMessage[]): string | undefined {
+  return messages.findLast((message) => message.role === "user")?.content.trim() || undefined;
+}
+
+/** Choices of one request draw from different streams of random numbers. */
+function forChoice(params: AnswerParams, index: number): AnswerParams {
+  if (index === 0) return params;
+  return { ...params, sampling: { ...params.sampling, seed: params.sampling.seed + index } };
+}

@@ -1,0 +1,91 @@
+/** Work that is sent to workers for a caller with limits: reserved before, settled after. */
+
+import type { Dispatcher } from "../dispatch/dispatcher.ts";
+import type { BulkRunner } from "../execute/bulk/bulk.ts";
+import type { Metrics } from "../telemetry/metrics.ts";
+import type { LimitedOwner, RateLimiter } from "../tenant/rate-limiter.ts";
+import { tokenCount } from "./context-budget.ts";
+import { countEmbedding } from "./usage-counters.ts";
+
+/**
+ * The dispatcher, for work of requests that came over HTTP, and of lines of batches.
+ * @param isBackground of a request's id, or of that and more behind a point
+ */
+export function metered(
+  dispatcher: Pick<Dispatcher, "submit">,
+  limiter: RateLimiter,
+  isBackground: (workId: string) => boolean = () => false,
+): Pick<Dispatcher, "submit"> {
+  return {
+    submit: (given) => {
+      const request = isBackground(given.requestId) ? { ...given, background: true } : given;
+      const admission = limiter.admissionOf(request.requestId);
+      if (admission === undefined) return dispatcher.submit(request);
+      const reservation = admission.reserve(tokenCount(request.plan.runs) + request.params.maxTokens);
+      try {
+        return dispatcher.submit({ ...request, onEnd: (tokens) => reservation.settle(tokens) });
+      } catch (error) {
+        reservation.settle(0);
+        throw error;
+      }
+    },
+  };
+}
+
+/** Work of the embedder that a request waits for. */
+export interface EmbedderWork {
+  readonly requestId: string;
+  readonly tenantId: string;
+  readonly tokens: number;
+}
+
+/** Runs it with its tokens reserved, and counts it when it has succeeded. @throws ApiError rate_limited */
+export type EmbedderMeter = <Result>(work: EmbedderWork, run: () => Promise<Result>) => Promise<Result>;
+
+export function embedderMeter(limiter: RateLimiter, metrics: Metrics): EmbedderMeter {
+  return async ({ requestId, tenantId, tokens }, run) => {
+    const reservation = limiter.admissionOf(requestId)?.reserve(tokens);
+    try {
+      const result = await run();
+      reservation?.settle(tokens);
+      countEmbedding(metrics, tenantId, tokens);
+      return result;
+    } catch (error) {
+      reservation?.settle(0);
+      throw error;
+    }
+  };
+}
+
+/** Tokens that are computed for a tenant outside of an admitted request: searched for, prepared, pinned. */
+export interface TenantMeter {
+  /** Before work that no request waits for. @throws ApiError rate_limited, with the time to wait */
+  requireTokens(tenantId: string): void;
+  /** Once they are computed. */
+  spend(tenantId: string, tokens: number): void;
+}
+
+export function tenantMeter(limiter: RateLimiter, ownerOf: (tenantId: string) => LimitedOwner): TenantMeter {
+  return {
+    requireTokens: (tenantId) => limiter.requireTokens(ownerOf(tenantId)),
+    spend: (tenantId, tokens) => limiter.spend(ownerOf(tenantId), tokens),
+  };
+}
+
+/** Longest sleep between two looks: limits may be raised meanwhile. */
+const maxWaitMs = 1_000;
+
+/** Queries of a bulk request are not refused for tokens: each waits until there are any. */
+export function paced(runner: BulkRunner, limiter: RateLimiter): BulkRunner {
+  return {
+    ...runner,
+    run: async (query, requestId, signal) => {
+      for (;;) {
+        const waitMs = limiter.admissionOf(requestId)?.tokensWaitMs() ?? 0;
+        if (waitMs === 0 || signal.aborted) break;
+        await Bun.sleep(Math.min(maxWaitMs, Math.ceil(waitMs)));
+      }
+      return await runner.run(query, requestId, signal);
+    },
+  };
+}

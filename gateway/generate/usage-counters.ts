@@ -1,0 +1,98 @@
+/** What is counted of runs that have ended: the operators' counters and, with the same numbers, the tenant's usage. */
+
+import type { ErrorCode } from "../base/errors.ts";
+import type { FinishedEvent } from "../dispatch/request/request.ts";
+import type { Metrics } from "../telemetry/metrics.ts";
+import type { EndEvent } from "./completion.ts";
+
+export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
+
+/** As an answer tells it. */
+export interface AnswerUsage {
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  readonly cacheWriteTokens: number;
+  readonly completionTokens: number;
+}
+
+/** One choice's part of its answer's usage: choices share their prompt, which counts once, as the first found it. */
+export function shareOf({ completionTokens, report }: CountedRun, isFirst: boolean): AnswerUsage {
+  if (!isFirst) return { promptTokens: 0, cachedTokens: 0, cacheWriteTokens: 0, completionTokens };
+  const { promptTokens, cachedTokens, cacheWriteTokens } = report.usage;
+  return { promptTokens, cachedTokens, cacheWriteTokens, completionTokens };
+}
+
+export function sumOf(shares: readonly AnswerUsage[]): AnswerUsage {
+  const sum = (read: (share: AnswerUsage) => number): number => shares.reduce((total, share) => total + read(share), 0);
+  return {
+    promptTokens: sum((share) => share.promptTokens),
+    cachedTokens: sum((share) => share.cachedTokens),
+    cacheWriteTokens: sum((share) => share.cacheWriteTokens),
+    completionTokens: sum((share) => share.completionTokens),
+  };
+}
+
+/** @param isFirst whether it is the first choice of its prompt */
+export function countChoice(metrics: Metrics, tenantId: string, end: CountedRun, isFirst: boolean): void {
+  countAnswer(metrics, tenantId, [end], shareOf(end, isFirst));
+}
+
+/** @param usage of all the runs together */
+export function countAnswer(metrics: Metrics, tenantId: string, runs: readonly CountedRun[], usage: AnswerUsage): void {
+  for (const run of runs) countRun(metrics, run);
+  countTokens(metrics, tenantId, usage, { worker: runs[0]?.report.workerId ?? "", requests: runs.length });
+}
+
+/** A plan was computed for prompts that are to come. */
+export function countPrepared(metrics: Metrics, tenantId: string, { usage, workerId: worker }: FinishedEvent): void {
+  countEnd(metrics, "prepared");
+  countTokens(metrics, tenantId, usage, { worker, requests: 1 });
+}
+
+function countTokens(
+  metrics: Metrics,
+  tenantId: string,
+  { promptTokens, cachedTokens, cacheWriteTokens, completionTokens }: AnswerUsage,
+  { worker, requests }: { readonly worker: string; readonly requests: number },
+): void {
+  metrics.count("vllm:prompt_tokens_total", "Prompt tokens.", { worker }, promptTokens);
+  metrics.count("vllm:generation_tokens_total", "Generated tokens.", { worker }, completionTokens);
+  metrics.count("spangate_cached_tokens_total", "Prompt tokens that were cached.", { worker }, cachedTokens);
+  metrics.count("spangate_cache_write_tokens_total", "Prompt tokens stored.", { worker }, cacheWriteTokens);
+  metrics.tenantUsage?.add(tenantId, { requests, promptTokens, cachedTokens, cacheWriteTokens, completionTokens });
+}
+
+function countEnd(metrics: Metrics, reason: string): void {
+  metrics.count("vllm:request_success_total", "Requests that ended, by reason.", { finished_reason: reason });
+}
+
+function countRun(metrics: Metrics, { reason, completionTokens, report }: CountedRun): void {
+  const { times, timings, usage } = report;
+  const observe = (name: string, help: string, ms: number): void => metrics.observe(name, help, ms / 1000);
+  countEnd(metrics, reason);
+  metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", usage.promptTokens);
+  metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
+  observe("vllm:e2e_request_latency_seconds", "Submission to end.", times.totalMs);
+  // Who left before the first token had no time to it.
+  if (times.firstTokenMs === undefined) return;
+  const decodeMs = times.totalMs - times.firstTokenMs;
+  observe("vllm:time_to_first_token_seconds", "Submission to first token.", times.firstTokenMs);
+  observe("vllm:request_queue_time_seconds", "Submission to admission by a worker.", times.queueMs);
+  observe("vllm:request_prefill_time_seconds", "Admission to last prompt token.", timings.prefillMs);
+  observe("vllm:request_decode_time_seconds", "First token to end.", decodeMs);
+  if (usage.completionTokens < 2) return;
+  const tokenMs = decodeMs / (usage.completionTokens - 1);
+  observe("vllm:request_time_per_output_token_seconds", "Mean time of a token after the first.", tokenMs);
+}
+
+/** A run has failed: also one whose stream had begun, which the counter of answers takes for a 200. */
+export function countFailure(metrics: Metrics, code: ErrorCode): void {
+  metrics.count("spangate_run_failures_total", "Runs that failed, by error.", { code });
+}
+
+/** A request for embeddings or a ranking has ended. */
+export function countEmbedding(metrics: Metrics, tenantId: string, tokens: number): void {
+  metrics.count("spangate_embedding_requests_total", "Requests of embeddings and rankings that ended.");
+  metrics.count("spangate_embedding_tokens_total", "Tokens of embeddings and rankings.", {}, tokens);
+  metrics.tenantUsage?.add(tenantId, { requests: 1, embeddingTokens: tokens });
+}

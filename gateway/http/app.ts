@@ -1,0 +1,94 @@
+/** (deps) -> Hono app. No state of its own, so that tests call `app.request`. */
+import { Hono } from "hono";
+import { ApiError, errorBody, toApiError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type { Authenticator } from "../base/principal.ts";
+import type { Metrics } from "../telemetry/metrics.ts";
+import type { Tracer } from "../telemetry/tracer.ts";
+import type { AuditLog } from "../tenant/audit.ts";
+import { anthropicErrorBody, speaksAnthropic } from "./anthropic-errors.ts";
+import { auditTrail } from "./audit.ts";
+import { type AppEnv, authenticate } from "./auth.ts";
+import type { BodyMemory } from "./body-memory.ts";
+import { bodyMemory, requestBudgets, requireWholeUrl } from "./door.ts";
+import { logFailure } from "./failure.ts";
+import { type RateLimitDeps, rateLimits } from "./rate-limits.ts";
+import { declaredRoutes } from "./route.ts";
+import { traceRequests } from "./trace.ts";
+
+export interface AppDeps {
+  readonly authenticator: Authenticator;
+  /** Each adds the routes of one resource. */
+  readonly routes: readonly ((app: Hono<AppEnv>) => void)[];
+  /** Errors of other layers that have a code of their own; undefined: not one of them. */
+  readonly translateError?: (thrown: unknown) => ApiError | undefined;
+  /** undefined: callers have no limits of their own. */
+  readonly rateLimits?: RateLimitDeps;
+  /** Of all requests together; absent: as large as it usually is. */
+  readonly bodyMemory?: BodyMemory;
+  /** undefined: changes are not written down. */
+  readonly audit?: AuditLog;
+  /** undefined: nothing is traced. */
+  readonly tracer?: Tracer | undefined;
+  readonly metrics: Metrics;
+  readonly log: Log;
+}
+
+/** @throws Error when a route declares no scope */
+export function createApp(deps: AppDeps): Hono<AppEnv> {
+  const app = new Hono<AppEnv>();
+  app.use("*", async (context, next) => {
+    const startMs = performance.now();
+    const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;
+    context.set("requestId", requestId);
+    await next();
+    context.header("x-request-id", requestId);
+    // Anthropic's clients know it by another name.
+    if (speaksAnthropic(context.req.path)) context.header("request-id", requestId);
+    // The route's pattern, never the path: paths hold ids, and their number has no bound.
+    const route = context.req.routePath;
+    const callerRequestId = context.req
+      .header("x-request-id")
+      ?.replace(/[^\x21-\x7e]/g, "")
+      .slice(0, 64);
+    const { method } = context.req;
+    const status = String(context.res.status);
+    deps.metrics.count("spangate_http_requests_total", "Answers, by route and status.", {
+      method: knownMethod(method),
+      route,
+      status,
+    });
+    deps.log("debug", "request", {
+      requestId,
+      callerRequestId,
+      method: knownMethod(method),
+      route,
+      status,
+      ms: Math.round(performance.now() - startMs),
+    });
+  });
+  app.use("*", requireWholeUrl);
+  if (deps.tracer !== undefined) app.use("*", traceRequests(deps.tracer, knownMethod));
+  app.use("*", authenticate(deps.authenticator));
+  app.use("*", requestBudgets(deps.bodyMemory ?? bodyMemory()));
+  if (deps.rateLimits !== undefined) app.use("*", rateLimits(deps.rateLimits));
+  if (deps.audit !== undefined) app.use("*", auditTrail(deps.audit, deps.log));
+  for (const addRoutes of deps.routes) addRoutes(app);
+  declaredRoutes(app);
+  app.notFound(() => {
+    throw new ApiError("route_not_found");
+  });
+  app.onError((thrown, context) => {
+    const error = deps.translateError?.(thrown) ?? toApiError(thrown);
+    if (error.status >= 500) logFailure(deps.log, error, context.get("requestId"));
+    if (error.retryAfterS !== undefined) context.header("retry-after", String(error.retryAfterS));
+    const requestId = context.get("requestId");
+    context.header("x-request-id", requestId);
+    const body = speaksAnthropic(context.req.path) ? anthropicErrorBody(error, requestId) : errorBody(error);
+    return context.json(body, error.status);
+  });
+  return app;
+}
+
+const methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+const knownMethod = (method: string): string => (methods.includes(method) ? method : "other");

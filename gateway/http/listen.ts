@@ -1,0 +1,68 @@
+/** The socket: Bun's server over the app. */
+import { type Config, limits } from "../config.ts";
+import type { AppEnv } from "./auth.ts";
+
+type Fetch = (request: Request, env: AppEnv["Bindings"]) => Response | Promise<Response>;
+
+/**
+ * What a socket may be silent. Bun counts neither a body's bytes nor a stream's as a sign of life, so while those
+ * are on their way its own time-out is off, and whoever reads or writes them has one.
+ */
+export interface SocketTimes {
+  /** Before a request, between two, and after a stream. */
+  readonly idleS: number;
+  /** While a whole answer goes out. */
+  readonly answerS: number;
+}
+
+const usualTimes: SocketTimes = { idleS: limits.socketIdleS, answerS: limits.answerSendS };
+
+/**
+ * @param onFailure called before the error is thrown
+ * @throws Error in one sentence for the operator
+ */
+export function listen(
+  config: Pick<Config, "host" | "port">,
+  fetch: Fetch,
+  onFailure: () => void,
+  times: SocketTimes = usualTimes,
+) {
+  try {
+    return Bun.serve({
+      hostname: config.host,
+      port: config.port,
+      idleTimeout: times.idleS,
+      maxRequestBodySize: limits.serverBodyBytes,
+      fetch: (request, server) => answer(request, fetch, times, (seconds) => server.timeout(request, seconds)),
+      error: () => new Response(null, { status: 500 }),
+    });
+  } catch (cause) {
+    onFailure();
+    const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
+    const where = `${config.host}:${config.port}`;
+    if (code === "EADDRINUSE") {
+      throw new Error(`${where} is in use; set SPANGATE_PORT to another port (0 takes any free one)`, { cause });
+    }
+    throw new Error(`cannot listen on ${where} (${code ?? "unknown"}); set SPANGATE_HOST and SPANGATE_PORT`, { cause });
+  }
+}
+
+/** @param setIdleS of the request's socket; 0: it may be silent for ever */
+async function answer(
+  request: Request,
+  fetch: Fetch,
+  { idleS, answerS }: SocketTimes,
+  setIdleS: (seconds: number) => void,
+): Promise<Response> {
+  let isStream = false;
+  const response = await fetch(request, {
+    keepOpen: () => setIdleS(0),
+    holdStream: () => {
+      isStream = true;
+      setIdleS(0);
+      return () => setIdleS(idleS);
+    },
+  });
+  if (!isStream) setIdleS(answerS);
+  return response;
+}

@@ -1,0 +1,220 @@
+/** Spans for the corpus side: how a fragment is lowered, and preparing it on a worker ahead of its use. */
+import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
+import type { TokenPlan } from "../../worker/contract/messages.ts";
+import type { ModelCard } from "../../worker/contract/model-card.ts";
+import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { ApiError } from "../base/errors.ts";
+import { limits } from "../config.ts";
+import type { PreparedSpan, PrepareFacts, SpanPort, SpanText } from "../corpus/base/ports.ts";
+import type { Dispatcher } from "../dispatch/dispatcher.ts";
+import type { TenantPart } from "../dispatch/kv/evictions.ts";
+import type { Pins } from "../dispatch/kv/pins.ts";
+import type { Residency } from "../dispatch/kv/residency.ts";
+import type { UseCounts } from "../dispatch/kv/use-counts.ts";
+import { FragmentHomes, fragmentHolders } from "../dispatch/placement/fragment-placement.ts";
+import { Placement } from "../dispatch/placement/placement.ts";
+import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
+import type { Registry } from "../dispatch/workers/registry.ts";
+import type { TenantMeter } from "../generate/token-metering.ts";
+import type { LoweredSpan, Lowerer } from "../lower/plan.ts";
+
+export interface SpanServiceDeps {
+  readonly dispatcher: Pick<Dispatcher, "submit" | "evictions">;
+  readonly residency: Residency;
+  readonly registry: Pick<Registry, "ready" | "card">;
+  readonly uses: Pick<UseCounts, "of">;
+  readonly pins: Pick<Pins, "set">;
+  /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
+  readonly kvQuotaBytesOf: (tenantId: string) => number | undefined;
+  /** Resolves once a model is known. */
+  readonly modelReady: () => Promise<void>;
+  readonly lowererFor: (card: ModelCard) => Lowerer;
+  /** Holds tenants to their limits of tokens. Absent: they have none. */
+  readonly meter?: TenantMeter;
+  /** Told of each plan that was prepared for a tenant. */
+  readonly onPrepared?: (tenantId: string, report: FinishedEvent) => void;
+}
+
+interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs" | "mayWait">>, Pick<PrepareFacts, "tenantId"> {
+  readonly signal: AbortSignal;
+}
+
+/** Part of a pool that a tenant without a quota may pin. */
+const pinnedPoolPart = 1 / 8;
+
+export class SpanService implements SpanPort {
+  readonly #deps: SpanServiceDeps;
+  readonly #homes = new FragmentHomes(limits.corpusHomes);
+  /** Of all spans that are warmed: many short ones give way to others too. */
+  readonly #turns = { chars: 0 };
+
+  constructor(deps: SpanServiceDeps) {
+    this.#deps = deps;
+  }
+
+  /** @throws ApiError not_ready while no model is known */
+  lowerSpan(span: SpanText): LoweredSpan {
+    return this.#lowerer().lowerSpan(span);
+  }
+
+  /** @throws ApiError not_ready while no model is known */
+  async warmSpan(span: SpanText): Promise<void> {
+    await this.#lowerer().warmSpan(span, this.#turns);
+  }
+
+  /** Ends early when `signal` aborts, also while no model is known. @throws ApiError */
+  async *prepareSpans(
+    spans: readonly SpanText[],
+    signal: AbortSignal,
+    { readAtMs = performance.now(), tenantId, mayWait = true }: PrepareFacts = {},
+  ): AsyncGenerator<PreparedSpan, void> {
+    const work = { signal, readAtMs, tenantId, mayWait };
+    try {
+      await unlessAborted(this.#deps.modelReady(), signal);
+    } catch (cause) {
+      // No fault of the spans: with another model folder they can be prepared.
+      throw new ApiError("not_ready", { cause });
+    }
+    if (signal.aborted) return;
+    let group: SpanText[] = [];
+    let groupTokens = 0;
+    for (const span of spans) {
+      await this.warmSpan(span);
+      const tokenCount = this.lowerSpan(span).tokenIds.length;
+      const full = group.length >= limits.prepareSpans || groupTokens + tokenCount > limits.prepareTokens;
+      if (group.length > 0 && full) {
+        yield* this.#prepare(group, work);
+        group = [];
+        groupTokens = 0;
+      }
+      group.push(span);
+      groupTokens += tokenCount;
+    }
+    if (group.length > 0) yield* this.#prepare(group, work);
+  }
+
+  evict(blockKeys: readonly BlockKey[], salt: CacheSalt): void {
+    this.#deps.dispatcher.evictions.evict(blockKeys, this.#lowerer().spanRoot(salt));
+  }
+
+  evictCorpora(salts: readonly CacheSalt[]): void {
+    // No model was ever ready: no KV exists.
+    if (!this.isReady) return;
+    const roots = salts.map((salt) => this.#lowerer().spanRoot(salt));
+    const [first] = roots;
+    if (first !== undefined) this.#deps.dispatcher.evictions.evict(roots, first);
+  }
+
+  evictDerived(salt: CacheSalt, tenantId: string): void {
+    if (this.isReady) this.#deps.dispatcher.evictions.evictDerived(this.#lowerer().spanRoot(salt), tenantId);
+  }
+
+  evictTenant(tenantId: string, part: TenantPart): number {
+    return this.#deps.dispatcher.evictions.evictTenant(tenantId, part);
+  }
+
+  get isReady(): boolean {
+    return this.#deps.registry.card() !== undefined;
+  }
+
+  setPinned(tenants: ReadonlyMap<BlockKey, string>): void {
+    this.#deps.pins.set(tenants);
+  }
+
+  mostPinnedBlocks(tenantId: string): number {
+    const card = this.#deps.registry.card();
+    if (card === undefined) return 0;
+    const quotaBytes = this.#deps.kvQuotaBytesOf(tenantId);
+    const allowed = quotaBytes === undefined ? card.blockCount * pinnedPoolPart : quotaBytes / card.kvBytesPerBlock;
+    return Math.floor(Math.min(allowed, card.blockCount));
+  }
+
+  residentWorkers(spanKey: BlockKey): readonly number[] {
+    return this.#deps.residency.holders(spanKey).map(workerNumber);
+  }
+
+  async *#prepare(
+    spans: readonly SpanText[],
+    { signal, readAtMs, tenantId, mayWait }: PrepareWork,
+  ): AsyncGenerator<PreparedSpan, void> {
+    const { meter } = this.#deps;
+    if (tenantId !== undefined && mayWait) meter?.requireTokens(tenantId);
+    const onEnd = (tokens: number): void => void (tenantId !== undefined && meter?.spend(tenantId, tokens));
+    const homes = spans.map((span) => ({ span, workerIds: this.#homesOf(span) }));
+    const workerIds = new Set(homes.flatMap((home) => home.workerIds));
+    const ender = new AbortController();
+    const either = AbortSignal.any([signal, ender.signal]);
+    const prepareOn = async (workerId: string | undefined) => {
+      const there = homes.filter((home) => workerId === undefined || home.workerIds.includes(workerId));
+      const plan = this.#lowerer().preparePlan(there.map(({ span }) => span));
+      const report = await this.#run(plan, { placement: new Placement(workerId), signal: either, readAtMs, onEnd });
+      if (tenantId !== undefined) this.#deps.onPrepared?.(tenantId, report);
+      return report;
+    };
+    try {
+      // With no worker ready there is one plan, which waits for the first.
+      const asked = workerIds.size === 0 ? [undefined] : [...workerIds];
+      const reports = await Promise.all(asked.map(async (id) => [id, await prepareOn(id)] as const));
+      const reportOf = new Map(reports);
+      for (const { span, workerIds } of homes) {
+        const report = reportOf.get(workerIds[0]);
+        const prepared = report?.spans.find(({ id }) => id === span.id);
+        if (report === undefined || prepared === undefined) continue;
+        const { id, tokens, source } = prepared;
+        yield { id, tokens, source, worker: workerNumber(report.workerId) };
+      }
+    } finally {
+      // What the others compute is of no use when one of them failed: the group is prepared anew.
+      ender.abort();
+    }
+  }
+
+  #homesOf(span: SpanText): readonly string[] {
+    const { residency, registry, uses } = this.#deps;
+    const { blockKeys } = this.lowerSpan(span);
+    const spanKey = blockKeys.at(-1);
+    if (spanKey === undefined) return [];
+    const workers = fragmentHolders(registry.ready(), residency);
+    const fragment = { corpus: span.salt, spanKey, blockCount: blockKeys.length, uses: uses.of(spanKey) };
+    return this.#homes.of(fragment, workers, residency.holders(spanKey));
+  }
+
+  async #run(
+    plan: TokenPlan,
+    how: Required<Pick<DispatchRequest, "placement" | "signal" | "readAtMs" | "onEnd">>,
+  ): Promise<FinishedEvent> {
+    const events = this.#deps.dispatcher.submit({
+      requestId: `prepare_${crypto.randomUUID().replaceAll("-", "")}`,
+      // All its chains are corpora's.
+      tenantId: "",
+      plan,
+      params: prepareOnly,
+      reuse: true,
+      deadlineMs: limits.requestMs,
+      ...how,
+    });
+    for await (const event of events) if (event.type === "finished") return event;
+    throw new ApiError("internal", { cause: new Error("a prepare plan ended without a report") });
+  }
+
+  #lowerer(): Lowerer {
+    const card = this.#deps.registry.card();
+    if (card === undefined) throw new ApiError("not_ready");
+    return this.#deps.lowererFor(card);
+  }
+}
+
+/** Resolves with the promise, or as soon as the signal aborts. */
+async function unlessAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return;
+  const aborted = Promise.withResolvers<void>();
+  const onAbort = (): void => aborted.resolve();
+  signal.addEventListener("abort", onAbort, { once: true });
+  try {
+    await Promise.race([promise, aborted.promise]);
+  } finally {
+    signal.removeEventListener("abort", onAbort);
+  }
+}
+
+const workerNumber = (workerId: string): number => Number(workerId.replace("worker-", ""));

@@ -1,0 +1,131 @@
+/** Answers that their tenant can ask for again: the newest ones, for a time. What goes leaves in pieces, in the background. */
+
+import { newId, parseId, type ResponseId, type TenantId } from "../../db/ids.ts";
+import type { Db } from "../../db/open.ts";
+import {
+  deleteResponse,
+  findResponse,
+  insertResponse,
+  type NewResponse,
+  type ResponseHead,
+  type Retention,
+  readResponse,
+  retireOldResponses,
+  sweepResponses,
+} from "../../db/responses.ts";
+import { removeSweptTenants } from "../../db/tenants.ts";
+import { BackgroundLoop } from "../background/background-loop.ts";
+import { ApiError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { nextTurn } from "../base/pace.ts";
+import type { TenantStorage } from "./storage.ts";
+
+export interface StoredResponsesOptions {
+  /** Of one tenant. */
+  readonly retention: Retention;
+  readonly keepMs: number;
+  readonly nowMs: () => number;
+  readonly log: Log;
+  readonly storage: Pick<TenantStorage, "reserve">;
+}
+
+/** What an answer takes, as far as it is foreseen. */
+const answerBytes = 16 * 1024;
+const sweptBytesAtOnce = 1024 * 1024;
+const retiredAtOnce = 64;
+/** How often those whose time is over are looked for where nothing else is done. */
+const ageCheckMs = 600_000;
+
+export class StoredResponses {
+  readonly #db: Db;
+  readonly #options: StoredResponsesOptions;
+  readonly #loop: BackgroundLoop;
+  readonly #timer: ReturnType<typeof setInterval>;
+
+  constructor(db: Db, options: StoredResponsesOptions) {
+    this.#db = db;
+    this.#options = options;
+    this.#loop = new BackgroundLoop("the sweep of responses", options.log, (signal) =>
+      this.#sweep(signal).catch((error: unknown) => {
+        db.relieve(error);
+        throw error;
+      }),
+    );
+    this.#timer = setInterval(() => this.wake(), ageCheckMs);
+    this.#timer.unref();
+  }
+
+  /** Call when responses may have been deleted, as with their tenant. */
+  wake(): void {
+    this.#loop.wake();
+  }
+
+  /** Resolves when nothing is left that was deleted. */
+  idle(): Promise<void> {
+    return this.#loop.idle();
+  }
+
+  async stop(): Promise<void> {
+    clearInterval(this.#timer);
+    await this.#loop.stop();
+  }
+
+  newId(): ResponseId {
+    return newId("response");
+  }
+
+  /**
+   * Room for a response that is about to be made. Call what it gives when it is kept, or will not be.
+   * @param bytes of what is known of it
+   * @throws ApiError quota_exceeded, storage_full
+   */
+  reserve(tenantId: string, bytes: number): () => void {
+    return this.#options.storage.reserve(tenantId, bytes + answerBytes, "small");
+  }
+
+  /** Nothing happens when the tenant was deleted while its answer was made. */
+  add(tenantId: string, row: Omit<NewResponse, "tenantId" | "createdAt">): void {
+    const fields = { ...row, tenantId: tenantId as TenantId, createdAt: this.#options.nowMs() };
+    insertResponse(this.#db, fields, this.#options.retention);
+    this.wake();
+  }
+
+  /** @throws ApiError not_found, for another tenant's as for one that never was */
+  get(tenantId: string, rawId: string): ResponseHead {
+    return found(this.#find(tenantId, rawId, { since: this.#options.nowMs() - this.#options.keepMs }));
+  }
+
+  /** One that another response goes on from, which may be beyond what is kept otherwise; undefined: it was deleted. */
+  earlier(tenantId: string, rawId: string): ResponseHead | undefined {
+    return this.#find(tenantId, rawId, false);
+  }
+
+  /** JSON. @throws ApiError not_found: it was deleted a moment ago */
+  read({ seq }: ResponseHead, part: "body" | "inputItems"): string {
+    return found(readResponse(this.#db, seq, part));
+  }
+
+  /** @throws ApiError not_found */
+  delete(tenantId: string, rawId: string): void {
+    const id = parseId("response", rawId);
+    if (id === undefined || !deleteResponse(this.#db, tenantId as TenantId, id)) throw new ApiError("not_found");
+    this.wake();
+  }
+
+  #find(tenantId: string, rawId: string, isEntry: Parameters<typeof findResponse>[3]): ResponseHead | undefined {
+    const id = parseId("response", rawId);
+    return id === undefined ? undefined : findResponse(this.#db, tenantId as TenantId, id, isEntry);
+  }
+
+  async #sweep(signal: AbortSignal): Promise<void> {
+    const { nowMs, keepMs } = this.#options;
+    while (!signal.aborted && retireOldResponses(this.#db, nowMs() - keepMs, retiredAtOnce) > 0) await nextTurn();
+    while (!signal.aborted && sweepResponses(this.#db, sweptBytesAtOnce)) await nextTurn();
+    if (!signal.aborted) removeSweptTenants(this.#db);
+  }
+}
+
+function found<Value>(value: Value | undefined): Value {
+  if (value === undefined) throw new ApiError("not_found");
+  return value;
+}

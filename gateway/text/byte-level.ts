@@ -1,0 +1,194 @@
+/**
+ * Byte-level byte-pair encoding (that of GPT-2 and of most models since), to the ids of the tokenizer library. The
+ * library writes each word as a string of letters that stand for bytes, and merges strings: a megabyte of text costs it
+ * a quarter of a second and leaves tens of megabytes of garbage. Here a word that is a token is looked up as it stands,
+ * and any other is merged in one array of integers.
+ */
+import type { Tokenizer } from "@huggingface/tokenizers";
+import { nextTurn } from "../base/pace.ts";
+import { BytePairs, byteLetters } from "./byte-pairs.ts";
+import type { ModelText } from "./model-text.ts";
+
+/** Words of more characters are merged in steps: the plain loop takes time by the square of them. */
+const shortChars = 48;
+/** Bytes of a UTF-16 code unit in UTF-8, at most. */
+const bytesPerChar = 3;
+
+/** What the library builds of `pre_tokenizer`; its types name few of these fields. */
+interface PreTokenizer {
+  readonly config?: { readonly type?: string; readonly behavior?: string; readonly invert?: boolean };
+  readonly tokenizers?: readonly PreTokenizer[];
+  readonly pattern?: RegExp | null;
+  readonly add_prefix_space?: boolean;
+  readonly use_regex?: boolean;
+}
+
+/** What the library builds of `model`. */
+interface BytePairModel {
+  readonly config: { readonly dropout?: number | null };
+  readonly tokens_to_ids: ReadonlyMap<string, number>;
+  readonly merges?: readonly (readonly [string, string])[];
+  readonly ignore_merges?: boolean;
+  readonly end_of_word_suffix?: string | null;
+  readonly continuing_subword_suffix?: string | null;
+}
+
+/** Whether the bytes of a token, merged, are that one token. */
+const [notKnown, isWhole, isParted] = [0, 1, 2];
+
+export class ByteLevelEncoder {
+  readonly #isNfc: boolean;
+  /** Each cuts what the one before it has left in one piece. */
+  readonly #patterns: readonly RegExp[];
+  readonly #pairs: BytePairs;
+  /** Tokens whose bytes are a text, by that text. */
+  readonly #idOfText: ReadonlyMap<string, number>;
+  /** By token id: `notKnown`, `isWhole` or `isParted`. */
+  readonly #wholes: Uint8Array;
+  readonly #symbolOfByte: Int32Array;
+  readonly #idOfSymbol: Int32Array;
+  readonly #utf8 = new TextEncoder();
+  /** Of the short word that is merged. */
+  readonly #bytes = new Uint8Array(shortChars * bytesPerChar);
+  readonly #symbols = new Int32Array(shortChars * bytesPerChar);
+
+  private constructor(model: BytePairModel, pairs: BytePairs, patterns: readonly RegExp[], isNfc: boolean) {
+    this.#isNfc = isNfc;
+    this.#patterns = patterns;
+    this.#pairs = pairs;
+    this.#symbolOfByte = Int32Array.from(byteLetters(), (letter) => pairs.symbolOf(letter));
+    this.#idOfSymbol = Int32Array.from(pairs.symbolTexts(), (text) => model.tokens_to_ids.get(text) ?? -1);
+    this.#idOfText = idsByText(model.tokens_to_ids);
+    const largestId = this.#idOfText.values().reduce((a, b) => Math.max(a, b), 0);
+    this.#wholes = new Uint8Array(largestId + 1).fill(model.ignore_merges === true ? isWhole : notKnown);
+  }
+
+  /**
+   * @param tokenizer what the library has built of `text`; it makes no added tokens of a text
+   * @returns undefined for a tokenizer that does more to a text than is done here
+   */
+  static of(tokenizer: Tokenizer, text: Pick<ModelText, "tokenizer" | "config">): ByteLevelEncoder | undefined {
+    const model = tokenizer.model as unknown as BytePairModel | null;
+    const patterns = patternsOf(tokenizer.pre_tokenizer as unknown as PreTokenizer | null);
+    const { type: normalizer } = (text.tokenizer as { normalizer?: { type?: string } | null }).normalizer ?? {};
+    const isPlain = normalizer === undefined || normalizer === "NFC";
+    const config = text.config as { remove_space?: unknown; do_lowercase_and_remove_accent?: unknown };
+    const changesText = Boolean(config.remove_space) || Boolean(config.do_lowercase_and_remove_accent);
+    if (model?.merges === undefined || patterns === undefined || !isPlain || changesText) return undefined;
+    const hasMore = model.config.dropout || model.end_of_word_suffix || model.continuing_subword_suffix;
+    if (hasMore) return undefined;
+    const pairs = new BytePairs(model.merges, byteLetters());
+    // What is merged to something that is no token is left out by the library, or unknown.
+    if (!pairs.symbolTexts().every((symbol) => model.tokens_to_ids.has(symbol))) return undefined;
+    return new ByteLevelEncoder(model, pairs, patterns, normalizer === "NFC");
+  }
+
+  encode(text: string): Int32Array {
+    const steps = this.#steps(text);
+    for (;;) {
+      const { done, value } = steps.next();
+      if (done) return value;
+    }
+  }
+
+  /** As `encode`; a word of any length gives way to other work. */
+  async encodeInTurns(text: string): Promise<Int32Array> {
+    const steps = this.#steps(text);
+    for (;;) {
+      const { done, value } = steps.next();
+      if (done) return value;
+      await nextTurn();
+    }
+  }
+
+  /** Yields within long words. */
+  *#steps(text: string): Generator<void, Int32Array> {
+    const normal = this.#isNfc ? text.normalize("NFC") : text;
+    let words: string[] = [normal];
+    for (const pattern of this.#patterns) words = words.flatMap((word) => cut(word, pattern));
+    const ids: number[] = [];
+    for (const word of words) {
+      const id = this.#idOfText.get(word);
+      if (id !== undefined && this.#isWhole(id, word)) ids.push(id);
+      else if (word.length <= shortChars) this.#mergeShort(word, ids);
+      else yield* this.#mergeLong(word, ids);
+    }
+    return Int32Array.from(ids);
+  }
+
+  #isWhole(id: number, word: string): boolean {
+    if (this.#wholes[id] === notKnown && word.length <= shortChars) {
+      const ids: number[] = [];
+      this.#mergeShort(word, ids);
+      this.#wholes[id] = ids.length === 1 ? isWhole : isParted;
+    }
+    return this.#wholes[id] === isWhole;
+  }
+
+  #mergeShort(word: string, ids: number[]): void {
+    const { written: byteCount } = this.#utf8.encodeInto(word, this.#bytes);
+    for (let at = 0; at < byteCount; at++) this.#symbols[at] = this.#symbolOfByte[this.#bytes[at] ?? 0] ?? -1;
+    const count = this.#pairs.mergeShort(this.#symbols, byteCount);
+    for (let at = 0; at < count; at++) ids.push(this.#idOfSymbol[this.#symbols[at] ?? 0] ?? -1);
+  }
+
+  *#mergeLong(word: string, ids: number[]): Generator<void, void> {
+    const symbols = Int32Array.from(this.#utf8.encode(word), (byte) => this.#symbolOfByte[byte] ?? -1);
+    const next = yield* this.#pairs.merge(symbols);
+    for (let at = 0; at < symbols.length; at = next[at] ?? symbols.length) {
+      ids.push(this.#idOfSymbol[symbols[at] ?? 0] ?? -1);
+    }
+  }
+}
+
+/** What the pattern matches, and what stands between its matches. */
+function cut(text: string, sticky: RegExp): string[] {
+  const words: string[] = [];
+  let [wordStart, at] = [0, 0];
+  while (at < text.length) {
+    sticky.lastIndex = at;
+    if (sticky.test(text) && sticky.lastIndex > at) {
+      if (wordStart < at) words.push(text.slice(wordStart, at));
+      words.push(text.slice(at, sticky.lastIndex));
+      at = sticky.lastIndex;
+      wordStart = at;
+    } else {
+      at += (text.codePointAt(at) ?? 0) > 0xffff ? 2 : 1;
+    }
+  }
+  if (wordStart < at) words.push(text.slice(wordStart));
+  return words;
+}
+
+/** The patterns of a pre-tokenizer whose last part is the byte level; undefined: it has other parts. */
+function patternsOf(preTokenizer: PreTokenizer | null): readonly RegExp[] | undefined {
+  const parts = preTokenizer?.tokenizers ?? (preTokenizer === null ? [] : [preTokenizer]);
+  const bytes = parts.at(-1);
+  if (bytes?.config?.type !== "ByteLevel" || bytes.add_prefix_space === true) return undefined;
+  const cutting = bytes.use_regex === true ? parts : parts.slice(0, -1);
+  const patterns = cutting.map((part) => (cutsOnly(part) ? part.pattern : undefined));
+  const sticky = patterns.flatMap((pattern) => (pattern ? [new RegExp(pattern, pattern.flags.replace("g", "y"))] : []));
+  return sticky.length === cutting.length ? sticky : undefined;
+}
+
+/** Whether each match of its pattern is a word, and so is what stands between two. */
+function cutsOnly({ config }: PreTokenizer): boolean {
+  if (config?.type === "Split") return config.invert === false && config.behavior === "Isolated";
+  return config?.type === "Digits" || config?.type === "ByteLevel";
+}
+
+function idsByText(tokens: ReadonlyMap<string, number>): ReadonlyMap<string, number> {
+  const byteOf = new Map(byteLetters().map((letter, byte) => [letter, byte]));
+  const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+  const byText = new Map<string, number>();
+  for (const [token, id] of tokens) {
+    const bytes = Array.from(token, (letter) => byteOf.get(letter) ?? -1);
+    if (bytes.includes(-1)) continue;
+    try {
+      byText.set(decoder.decode(Uint8Array.from(bytes)), id);
+    } catch {
+      // A part of a character: no word is that.
+    }
+  }
+  return byText;
+}

@@ -1,0 +1,209 @@
+/**
+ * The model's own chat template, rendered without content: each content is a stand-in that no user can know, so
+ * what users write never reaches the template engine. A layout depends on the roles (and the day), so it is remembered.
+ * Tools and calls are data that templates look into: of these, what could be read as a control token is a stand-in.
+ */
+import { Template } from "@huggingface/jinja";
+import { LRUCache } from "lru-cache";
+import { ApiError } from "../base/errors.ts";
+import { type CallSyntax, findCallSyntax } from "./call-syntax.ts";
+import { MessageLayouts } from "./message-layouts.ts";
+import { hasCalls, type LowerMessage, type ToolDefinition } from "./messages.ts";
+import type { ModelText } from "./model-text.ts";
+import { StandIns } from "./stand-ins.ts";
+import {
+  documentLayout,
+  type MessageLayout,
+  messageLayout,
+  probe,
+  type Render,
+  type TemplateMessage,
+  type TemplateTool,
+  trimRule,
+} from "./template-probe.ts";
+import { controlsOf } from "./tokenizer.ts";
+import { templateData } from "./tool-data.ts";
+
+/** The template's own text, the place of a message's content, or a text of a tool or a call. */
+export type LayoutPart =
+  | { readonly text: string }
+  | { readonly contentOf: number; readonly jsonDepth: number }
+  | { readonly literal: string; readonly jsonDepth: number };
+
+export interface PromptLayout {
+  /** From the start to the end of the system messages: what stands before the documents. */
+  readonly head: readonly LayoutPart[];
+  /** The conversation, and the start of the assistant's answer. */
+  readonly tail: readonly LayoutPart[];
+}
+
+/** What a layout is rendered from. */
+interface Rendered {
+  readonly messages: readonly TemplateMessage[];
+  readonly tools: readonly TemplateTool[] | undefined;
+  /** Stand-ins beyond those of the messages' contents. */
+  readonly literals: readonly string[];
+}
+
+const rememberedLayouts = 256;
+
+export class ChatTemplate {
+  readonly #template: Template;
+  readonly #toolTemplate: Template;
+  readonly #variables: Readonly<Record<string, unknown>>;
+  readonly #standIns = new StandIns();
+  readonly #controls: readonly string[];
+  readonly #layouts = new LRUCache<string, PromptLayout>({ max: rememberedLayouts });
+  readonly #openings = new Map<string, MessageLayout | undefined>();
+  readonly #trims = new Map<string, (content: string) => string>();
+  readonly #messages = new LRUCache<string, MessageLayouts>({ max: 2 });
+  /** How one document stands in the prompt, wherever it stands. */
+  readonly document: MessageLayout;
+  /** How calls are written. undefined: the template knows no tools, or writes calls in a way that cannot be read. */
+  readonly calls: CallSyntax | undefined;
+  /** It has a place for a system message before a question. */
+  readonly takesSystem: boolean;
+
+  /** @throws Error when the template cannot be parsed or places no document */
+  constructor(text: ModelText) {
+    this.#template = new Template(text.chatTemplate);
+    this.#toolTemplate = text.toolTemplate === undefined ? this.#template : new Template(text.toolTemplate);
+    const { bos_token, eos_token, pad_token, unk_token } = text.config;
+    this.#variables = {
+      bos_token: bos_token ?? "",
+      eos_token: eos_token ?? "",
+      pad_token: pad_token ?? "",
+      unk_token: unk_token ?? "",
+    };
+    const controls = controlsOf(text.tokenizer);
+    this.#controls = controls.map(({ content }) => content);
+    this.document = documentLayout(this.#render);
+    this.calls = findCallSyntax(this.#render, controls);
+    this.takesSystem = this.#render([probe.system, probe.question], true)?.includes(probe.system.content) === true;
+  }
+
+  /** @throws ApiError chat_template_error when the template refuses such a row of messages */
+  layout(messages: readonly LowerMessage[], tools: readonly ToolDefinition[] = []): PromptLayout {
+    if (tools.length > 0 || hasCalls(messages)) return this.#makeLayout(this.#toolData(messages, tools));
+    // Some templates write today's date.
+    const cacheKey = `${new Date().toDateString()} ${messages.map(({ role }) => role).join(" ")}`;
+    const cached = this.#layouts.get(cacheKey);
+    if (cached !== undefined) return cached;
+    const plain = messages.map(({ role }, index) => ({ role, content: this.#standIns.of(index) }));
+    const made = this.#makeLayout({ messages: plain, tools: undefined, literals: [] });
+    this.#layouts.set(cacheKey, made);
+    return made;
+  }
+
+  /** How messages stand in a prompt that is put together from parts. */
+  get messages(): MessageLayouts {
+    // Some templates write today's date.
+    const day = new Date().toDateString();
+    const known = this.#messages.get(day);
+    if (known !== undefined) return known;
+    const { bos_token: bos } = this.#variables;
+    const made = new MessageLayouts(this.#render, typeof bos === "string" ? bos : "");
+    this.#messages.set(day, made);
+    return made;
+  }
+
+  /** The content as the template writes it: some templates trim it, for some roles. */
+  contentFor(role: string, content: string): string {
+    let trim = this.#trims.get(role);
+    if (trim === undefined) {
+      trim = trimRule(this.#render, role);
+      this.#trims.set(role, trim);
+    }
+    return trim(content);
+  }
+
+  /** The template over messages whose contents are given as they are. undefined: it refuses them. */
+  readonly #render: Render = (messages, addGenerationPrompt, tools) => {
+    const hasTools = tools !== undefined || messages.some((message) => "tool_calls" in message);
+    try {
+      return (hasTools ? this.#toolTemplate : this.#template).render({
+        ...this.#variables,
+        messages,
+        ...(tools === undefined ? {} : { tools }),
+        add_generation_prompt: addGenerationPrompt,
+      });
+    } catch {
+      // raise_exception and the engine's own errors look alike: either way there is no rendering.
+      return undefined;
+    }
+  };
+
+  #toolData(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): Rendered {
+    const literals: string[] = [];
+    const standIns = {
+      content: (index: number): string => this.#standIns.of(index),
+      literal: (text: string): string => this.#standIns.of(messages.length + literals.push(text) - 1),
+    };
+    return { ...templateData(messages, tools, this.#controls, standIns), literals };
+  }
+
+  #makeLayout(from: Rendered): PromptLayout {
+    const { messages, tools } = from;
+    const rendered = this.#render(messages, true, tools);
+    if (rendered === undefined) throw refusal(messages);
+    const cut = this.#headEnd(rendered, from);
+    const head = this.#parts(rendered.slice(0, cut), from);
+    const tail = this.#parts(rendered.slice(cut), from);
+    const placed = new Set([...head, ...tail].map((part) => ("contentOf" in part ? part.contentOf : -1)));
+    // What is said beside a call is left out by some templates.
+    const mustStand = messages.filter((message, index) => message.tool_calls === undefined && !placed.has(index));
+    if (mustStand.length > 0) throw refusal(messages);
+    return { head, tail };
+  }
+
+  /** Where the first message that is not a system message begins. */
+  #headEnd(rendered: string, { messages, tools }: Rendered): number {
+    const first = messages.findIndex((message) => message.role !== "system");
+    const message = messages[first];
+    if (message === undefined) return this.#prefixEnd(rendered, messages, 0);
+    const beforeContent = rendered.slice(0, Math.max(0, this.#standIns.find(rendered, first)));
+    const opening = this.#opening(message.role)?.before;
+    if (opening !== undefined && beforeContent.endsWith(opening)) return beforeContent.length - opening.length;
+    // Some templates show the tools in the first user's message.
+    const toolsStart = tools === undefined || opening?.trim() === "" ? -1 : beforeContent.lastIndexOf(opening ?? "\n");
+    if (opening !== undefined && toolsStart > 0) return toolsStart;
+    const { bos_token: bos } = this.#variables;
+    const start = typeof bos === "string" && rendered.startsWith(bos) ? bos.length : 0;
+    return this.#prefixEnd(rendered, messages.slice(0, first), start, tools);
+  }
+
+  /** The rendering of the first messages is a prefix of the whole one, unless the template looks ahead. */
+  #prefixEnd(
+    rendered: string,
+    first: readonly TemplateMessage[],
+    otherwise: number,
+    tools?: readonly TemplateTool[],
+  ): number {
+    const before = this.#render(first, false, tools);
+    const isPrefix = before !== undefined && before.length < rendered.length && rendered.startsWith(before);
+    return isPrefix ? before.length : otherwise;
+  }
+
+  #opening(role: string): MessageLayout | undefined {
+    if (!this.#openings.has(role)) this.#openings.set(role, messageLayout(this.#render, role));
+    return this.#openings.get(role);
+  }
+
+  #parts(rendered: string, { messages, literals }: Rendered): readonly LayoutPart[] {
+    return this.#standIns.split(rendered).map((part): LayoutPart => {
+      if (typeof part === "string") return { text: part };
+      const { index, jsonDepth } = part;
+      if (index < messages.length) return { contentOf: index, jsonDepth };
+      return { literal: literals[index - messages.length] ?? "", jsonDepth };
+    });
+  }
+}
+
+function refusal(messages: readonly TemplateMessage[]): ApiError {
+  const roles = messages.map(({ role }) => role);
+  const shown = roles.length <= 16 ? roles.join(", ") : `${roles.slice(0, 16).join(", ")}, …`;
+  return new ApiError("chat_template_error", {
+    message: `The model's chat template refuses messages with these roles in this order: ${shown}.`,
+    param: "messages",
+  });
+}

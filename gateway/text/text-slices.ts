@@ -1,0 +1,103 @@
+/**
+ * Cuts a long text where the tokenizer would cut it anyway, so that it can be encoded in turns. Byte-level
+ * pre-tokenizers (GPT-2's pattern and those that came of it) never let a token reach from a letter to white space or
+ * punctuation, nor from a digit to white space. The rest of the text does not change what comes before such a place:
+ * it ends in a letter or digit, where no look-ahead of theirs applies.
+ */
+import { nextTurn } from "../base/pace.ts";
+
+const beforeSpace = /[\p{L}\p{N}]/u;
+const beforePunctuation = /\p{L}/u;
+const space = /\s/u;
+/** Apostrophes begin or end contractions in some patterns. */
+const punctuation = /[\p{P}--['’ʼ＇]]/v;
+
+/** Whether a token can end before `text[index]`. Looks at single code units: a place next to a surrogate is none. */
+function isCut(text: string, index: number): boolean {
+  const before = text.charAt(index - 1);
+  const after = text.charAt(index);
+  if (space.test(after)) return beforeSpace.test(before);
+  return punctuation.test(after) && beforePunctuation.test(before);
+}
+
+/** Slices of about `sliceChars`; longer where no cut comes sooner. Joined, they are the text. */
+export function sliceText(text: string, sliceChars: number): readonly string[] {
+  const slices: string[] = [];
+  let start = 0;
+  while (text.length - start > sliceChars) {
+    let end = start + sliceChars;
+    while (end < text.length && !isCut(text, end)) end += 1;
+    slices.push(text.slice(start, end));
+    start = end;
+  }
+  if (start < text.length || slices.length === 0) slices.push(text.slice(start));
+  return slices;
+}
+
+/** Has a place to cut of each kind. */
+export const sliceProbe = "It's 12 (or 34,5) o'clock;\n\n  don't say: \"no\" — 世界，你好。 x_y\tz";
+
+/** Texts are encoded in slices of about so many characters: some milliseconds each. */
+export const sliceChars = 8_192;
+
+/** Lets others have theirs when as many characters were encoded as one turn is for. */
+export async function takeTurn(turns: { chars: number }, chars: number): Promise<void> {
+  turns.chars += chars;
+  if (turns.chars < sliceChars) return;
+  turns.chars = 0;
+  await nextTurn();
+}
+
+/** Ends the encoding of a prompt as soon as it is known to be too long: the rest of it could be megabytes. */
+export class TokenBound {
+  readonly #maxTokens: number;
+  readonly #refusal: (tokens: number) => Error;
+  #tokens = 0;
+
+  /** @param refusal told of tokens that there are at least */
+  constructor(maxTokens: number, refusal: (tokens: number) => Error) {
+    this.#maxTokens = maxTokens;
+    this.#refusal = refusal;
+  }
+
+  /** @throws what `refusal` gives */
+  add(tokens: number): void {
+    this.#tokens += tokens;
+    if (this.#tokens > this.#maxTokens) throw this.#refusal(this.#tokens);
+  }
+}
+
+export interface TurnOptions {
+  readonly turns: { chars: number };
+  /** What comes behind so many tokens is not encoded. */
+  readonly maxTokens: number;
+}
+
+/** Tokens of a text's slices one after the other, `maxTokens` at most. */
+export async function encodedInTurns(
+  slices: Iterable<readonly [slice: string, isFirst: boolean]>,
+  encode: (slice: string, isFirst: boolean) => Promise<Int32Array>,
+  { turns, maxTokens }: TurnOptions,
+): Promise<Int32Array> {
+  const parts: Int32Array[] = [];
+  let count = 0;
+  for (const [slice, isFirst] of slices) {
+    const ids = await encode(slice, isFirst);
+    parts.push(ids);
+    count += ids.length;
+    await takeTurn(turns, slice.length);
+    if (count >= maxTokens) break;
+  }
+  return joined(parts).subarray(0, maxTokens);
+}
+
+/** The arrays one after the other. */
+export function joined(parts: readonly Int32Array[]): Int32Array {
+  const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+}

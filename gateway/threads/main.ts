@@ -1,5 +1,0 @@
-/** Where a thread of the pool begins. */
-import { serveTasks } from "./serve.ts";
-import { tasks } from "./tasks.ts";
-
-serveTasks(tasks);

@@ -1,0 +1,5 @@
+/** Where a thread of the pool begins. */
+import { serveTasks } from "../threads/serve.ts";
+import { tasks } from "./compile-tasks.ts";
+
+serveTasks(tasks);

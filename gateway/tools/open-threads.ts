@@ -1,0 +1,17 @@
+/** The server's pool of threads. */
+import { join } from "node:path";
+import { ThreadPool, type ThreadPoolOptions } from "../threads/pool.ts";
+import type { Tasks } from "./compile-tasks.ts";
+
+export type Threads = ThreadPool<Tasks>;
+
+const options: ThreadPoolOptions = {
+  program: join(import.meta.dir, "compile-thread.ts"),
+  maxThreads: 2,
+  waitingPerTenant: 256,
+  waiting: 8_192,
+  maxHeapBytes: 64 * 2 ** 20,
+  idleMs: 30_000,
+};
+
+export const openThreads = (): Threads => new ThreadPool<Tasks>(options);
