@@ -6,15 +6,15 @@ import type { Authenticator } from "../base/principal.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
 import type { Tracer } from "../telemetry/tracer.ts";
 import type { AuditLog } from "../tenant/audit.ts";
-import { anthropicErrorBody, speaksAnthropic } from "./anthropic-errors.ts";
-import { auditTrail } from "./audit.ts";
-import { type AppEnv, authenticate } from "./auth.ts";
-import type { BodyMemory } from "./body-memory.ts";
-import { bodyMemory, requestBudgets, requireWholeUrl } from "./door.ts";
-import { logFailure } from "./failure.ts";
-import { type RateLimitDeps, rateLimits } from "./rate-limits.ts";
-import { declaredRoutes } from "./route.ts";
-import { traceRequests } from "./trace.ts";
+import { anthropicErrorBody, speaksAnthropic } from "./anthropic/errors.ts";
+import { auditTrail } from "./middleware/audit.ts";
+import { bodyMemory, requestBudgets, requireWholeUrl } from "./middleware/every-request.ts";
+import { logFailure } from "./middleware/failure.ts";
+import { type RateLimitDeps, rateLimits } from "./middleware/rate-limits.ts";
+import { traceRequests } from "./middleware/trace.ts";
+import type { BodyMemory } from "./transport/body-memory.ts";
+import { type AppEnv, authenticate } from "./transport/context.ts";
+import { declaredRoutes } from "./transport/route.ts";
 
 export interface AppDeps {
   readonly authenticator: Authenticator;

@@ -1,6 +1,6 @@
 /** The socket: Bun's server over the app. */
 import { type Config, limits } from "../config.ts";
-import type { AppEnv } from "./auth.ts";
+import type { AppEnv } from "./transport/context.ts";
 
 type Fetch = (request: Request, env: AppEnv["Bindings"]) => Response | Promise<Response>;
 

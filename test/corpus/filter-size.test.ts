@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
 import { attributeFilterSchema } from "../../gateway/corpus/search/filters.ts";
-import { searchSchema } from "../../gateway/http/vector-stores.ts";
+import { searchSchema } from "../../gateway/http/openai/vector-stores.ts";
 
 const { maxFilterNodes, maxFilterDepth, maxFilterValues, maxFilterValuesInAll } = corpusLimits;
 

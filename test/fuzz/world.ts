@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Scope, scopes } from "../../gateway/base/principal.ts";
 import { parseConfig } from "../../gateway/config.ts";
-import type { RouteDeclaration } from "../../gateway/http/route.ts";
+import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
 import { startServer } from "../../gateway/server.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 

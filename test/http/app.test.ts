@@ -3,8 +3,8 @@ import type { Hono } from "hono";
 import { ApiError, errorBody, errorCodes, errorEntry } from "../../gateway/base/errors.ts";
 import type { Principal, Scope } from "../../gateway/base/principal.ts";
 import { createApp } from "../../gateway/http/app.ts";
-import type { AppEnv } from "../../gateway/http/auth.ts";
-import { declare, declaredRoutes } from "../../gateway/http/route.ts";
+import type { AppEnv } from "../../gateway/http/transport/context.ts";
+import { declare, declaredRoutes } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 function appWith(addRoutes: (app: Hono<AppEnv>) => void, log: (line: string) => void = () => undefined) {

@@ -1,7 +1,7 @@
 /** Every change that the audit log tells of is made together with its row: both, or neither. */
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { createApp } from "../../gateway/http/app.ts";
-import { declare, declaredRoutes } from "../../gateway/http/route.ts";
+import { declare, declaredRoutes } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import { AuditLog } from "../../gateway/tenant/audit.ts";
 import { createWorld } from "../corpus/world.ts";

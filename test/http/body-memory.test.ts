@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { BodyMemory } from "../../gateway/http/body-memory.ts";
+import { BodyMemory } from "../../gateway/http/transport/body-memory.ts";
 
 const memory = () => new BodyMemory({ totalBytes: 100, tenantBytes: 40, reserveBytes: 10, tenantBodies: 3 });
 const refused = (code: string) => expect.objectContaining({ code });

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { limits } from "../../gateway/config.ts";
-import { readBody } from "../../gateway/http/body.ts";
+import { readBody } from "../../gateway/http/transport/body.ts";
 
 const readMs = 60;
 const chunkBytes = 200 * limits.bodyBytesPerMs;

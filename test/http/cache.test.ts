@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { addCacheRoutes } from "../../gateway/http/cache.ts";
+import { addCacheRoutes } from "../../gateway/http/admin/cache.ts";
 import type { BlockKey } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { chatRig, post, question } from "./chat-rig.ts";

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { type CitedFragment, fileCitations } from "../../gateway/http/citations.ts";
+import { type CitedFragment, fileCitations } from "../../gateway/http/generation/citations.ts";
 
 const fragment = (fileId: string, text: string) => ({ fileId, filename: `${fileId}.md`, text }) as CitedFragment;
 const fragments = [

@@ -7,8 +7,8 @@ import type { Context } from "hono";
 import { z } from "zod";
 import { newId } from "../../db/ids.ts";
 import { ContentStore } from "../../gateway/corpus/files/content-store.ts";
-import type { AppEnv } from "../../gateway/http/auth.ts";
-import { formFile, readForm } from "../../gateway/http/form.ts";
+import type { AppEnv } from "../../gateway/http/transport/context.ts";
+import { formFile, readForm } from "../../gateway/http/transport/form.ts";
 
 let dir: string;
 let store: ContentStore;

@@ -3,9 +3,9 @@ import fc from "fast-check";
 import { z } from "zod";
 import { limits } from "../../gateway/config.ts";
 import { createApp } from "../../gateway/http/app.ts";
-import { readJson } from "../../gateway/http/body.ts";
-import { JsonCost } from "../../gateway/http/json-cost.ts";
-import { declare } from "../../gateway/http/route.ts";
+import { readJson } from "../../gateway/http/transport/body.ts";
+import { JsonCost } from "../../gateway/http/transport/json-cost.ts";
+import { declare } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 const small = { depth: 4, commas: 6, fields: 3, nodes: 8 };

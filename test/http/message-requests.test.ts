@@ -2,7 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { batchLimits } from "../../gateway/batches/limits.ts";
-import { MessageRequests } from "../../gateway/http/message-requests.ts";
+import { MessageRequests } from "../../gateway/http/anthropic/message-requests.ts";
 
 function inPieces(bytes: Uint8Array, pieceBytes: number): ReadableStream<Uint8Array> {
   let at = 0;

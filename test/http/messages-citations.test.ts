@@ -1,6 +1,6 @@
 /** Citations of messages: where in the request's blocks the answer's words stand. */
 import { expect, test } from "bun:test";
-import { type CitableSource, messageCitations } from "../../gateway/http/messages-citations.ts";
+import { type CitableSource, messageCitations } from "../../gateway/http/anthropic/citations.ts";
 import { chatRig, post } from "./chat-rig.ts";
 
 const document = (content: CitableSource["content"], fields: Partial<CitableSource> = {}): CitableSource => {

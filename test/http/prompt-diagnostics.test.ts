@@ -1,7 +1,7 @@
 /** What answers say of prompts that were not found: by span, and against an earlier prompt in the packages' own words. */
 import { describe, expect, test } from "bun:test";
 import { ComparedPrompts, type Comparison } from "../../gateway/generate/prompt-history.ts";
-import { messageDiagnostics, responseDiagnostics } from "../../gateway/http/prompt-diagnostics.ts";
+import { messageDiagnostics, responseDiagnostics } from "../../gateway/http/generation/prompt-diagnostics.ts";
 import { type ChatRig, chatRig, post } from "./chat-rig.ts";
 import { ask, readyRig } from "./query-rig.ts";
 

@@ -5,8 +5,8 @@ import { limits } from "../../gateway/config.ts";
 import type { BulkRunner } from "../../gateway/execute/bulk/bulk.ts";
 import { BulkResults } from "../../gateway/execute/bulk/bulk-results.ts";
 import { createApp } from "../../gateway/http/app.ts";
-import { ConcurrencyLimiter } from "../../gateway/http/limits.ts";
-import { addBulkRoutes } from "../../gateway/http/query-bulk.ts";
+import { ConcurrencyLimiter } from "../../gateway/http/middleware/concurrency.ts";
+import { addBulkRoutes } from "../../gateway/http/query/bulk.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 const principals: Readonly<Record<string, Principal>> = {

@@ -1,7 +1,7 @@
 /** Queries of a bulk request on the real engine: what they answer, how they end, and what the planner is told of them. */
 import { describe, expect, test } from "bun:test";
 import type { BulkRunner } from "../../gateway/execute/bulk/bulk.ts";
-import { queryRunner } from "../../gateway/http/query-runner.ts";
+import { queryRunner } from "../../gateway/http/query/runner.ts";
 import { parseQuery } from "../../gateway/query/parse.ts";
 import { engineCard } from "../contract/engine-link.ts";
 import { ask, type QueryRig, readyRig } from "./query-rig.ts";

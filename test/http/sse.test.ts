@@ -2,8 +2,8 @@ import { describe, expect, test } from "bun:test";
 import { Hono } from "hono";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { limits } from "../../gateway/config.ts";
-import type { AppEnv } from "../../gateway/http/auth.ts";
-import { type SseOptions, type SseStream, sseResponse } from "../../gateway/http/sse.ts";
+import type { AppEnv } from "../../gateway/http/transport/context.ts";
+import { type SseOptions, type SseStream, sseResponse } from "../../gateway/http/transport/sse.ts";
 
 function stream(produce: (stream: SseStream) => Promise<void>, options?: SseOptions) {
   const app = new Hono<AppEnv>();

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
 import { corpusLimits } from "../../gateway/corpus/base/limits.ts";
-import { declaredRoutes } from "../../gateway/http/route.ts";
+import { declaredRoutes } from "../../gateway/http/transport/route.ts";
 import { call, createStoreApp, form, type StoreApp, upload } from "./store-app.ts";
 
 let it: StoreApp;

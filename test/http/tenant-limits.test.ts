@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { Hono } from "hono";
+import { addLimitRoutes } from "../../gateway/http/admin/tenant-limits.ts";
+import { addTenantRoutes } from "../../gateway/http/admin/tenants.ts";
 import { createApp } from "../../gateway/http/app.ts";
-import type { AppEnv } from "../../gateway/http/auth.ts";
-import { addLimitRoutes } from "../../gateway/http/tenant-limits.ts";
-import { addTenantRoutes } from "../../gateway/http/tenants.ts";
+import type { AppEnv } from "../../gateway/http/transport/context.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 

@@ -6,10 +6,10 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { connect, type Socket } from "node:net";
 import type { Scope } from "../../gateway/base/principal.ts";
 import { createApp } from "../../gateway/http/app.ts";
-import { readBody } from "../../gateway/http/body.ts";
-import { BodyMemory } from "../../gateway/http/body-memory.ts";
 import { listen } from "../../gateway/http/listen.ts";
-import { declare } from "../../gateway/http/route.ts";
+import { readBody } from "../../gateway/http/transport/body.ts";
+import { BodyMemory } from "../../gateway/http/transport/body-memory.ts";
+import { declare } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 setDefaultTimeout(60_000);

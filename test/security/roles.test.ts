@@ -4,7 +4,7 @@
  */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { type Scope, scopes } from "../../gateway/base/principal.ts";
-import type { RouteDeclaration } from "../../gateway/http/route.ts";
+import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
 import { type FuzzWorld, openWorld, tenantScopes } from "../fuzz/world.ts";
 
 setDefaultTimeout(120_000);

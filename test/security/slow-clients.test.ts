@@ -5,11 +5,11 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { connect, type Socket } from "node:net";
 import { createApp } from "../../gateway/http/app.ts";
-import { readBody } from "../../gateway/http/body.ts";
-import { byteStreamResponse } from "../../gateway/http/byte-stream.ts";
 import { listen } from "../../gateway/http/listen.ts";
-import { declare } from "../../gateway/http/route.ts";
-import { textStreamResponse } from "../../gateway/http/text-stream.ts";
+import { readBody } from "../../gateway/http/transport/body.ts";
+import { byteStreamResponse } from "../../gateway/http/transport/byte-stream.ts";
+import { declare } from "../../gateway/http/transport/route.ts";
+import { textStreamResponse } from "../../gateway/http/transport/text-stream.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 setDefaultTimeout(60_000);

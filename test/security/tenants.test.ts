@@ -5,7 +5,7 @@
  */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import fc from "fast-check";
-import type { RouteDeclaration } from "../../gateway/http/route.ts";
+import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
 import { bodyOf, plainBodies } from "../fuzz/bodies.ts";
 import { type Caller, type FuzzWorld, type ObjectIds, openWorld } from "../fuzz/world.ts";
 

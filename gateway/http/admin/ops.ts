@@ -1,0 +1,137 @@
+/** GET /health, /ready, /metrics, /admin/v1/workers: for whoever operates the server. */
+import type { Hono } from "hono";
+import { platformReaders } from "../../base/principal.ts";
+import type { Dispatcher } from "../../dispatch/dispatcher.ts";
+import type { Residency } from "../../dispatch/kv/residency.ts";
+import type { Registry, WorkerRecord } from "../../dispatch/workers/registry.ts";
+import { type Labels, type Metrics, renderSamples } from "../../telemetry/metrics.ts";
+import type { AppEnv } from "../transport/context.ts";
+import { declare } from "../transport/route.ts";
+
+export interface OpsDeps {
+  readonly registry: Registry;
+  readonly residency: Residency;
+  readonly dispatcher: Pick<Dispatcher, "stats">;
+  readonly metrics: Metrics;
+  /** True from the moment the server begins to shut down. */
+  readonly draining: () => boolean;
+}
+
+export function addOpsRoutes(app: Hono<AppEnv>, deps: OpsDeps): void {
+  const { registry } = deps;
+  // Alive: this process answers. Whether it can serve is /ready's business.
+  declare(app, "GET", "/health", "public", (context) => context.json({ status: "ok" }));
+  declare(app, "GET", "/ready", "public", (context) => {
+    const readyCount = registry.ready().length;
+    const ready = readyCount > 0 && !deps.draining();
+    const workers = registry.list().map(({ id, state }) => ({ id, state }));
+    const status = deps.draining() ? "draining" : ready ? "ready" : "not_ready";
+    return context.json({ status, workers }, ready ? 200 : 503);
+  });
+  declare(app, "GET", "/metrics", platformReaders, (context) =>
+    context.body(deps.metrics.render((name) => sharedLabels(name, registry)) + workerMetrics(deps), 200, {
+      "content-type": "text/plain; version=0.0.4; charset=utf-8",
+    }),
+  );
+  declare(app, "GET", "/admin/v1/workers", platformReaders, (context) =>
+    context.json({ object: "list", data: registry.list().map((worker) => describeWorker(worker, deps.residency)) }),
+  );
+}
+
+function describeWorker(worker: WorkerRecord, residency: Residency) {
+  const { id, device, state, pid, restarts, failure, inFlight, pendingTokens, card, stats } = worker;
+  return {
+    id,
+    object: "worker",
+    device,
+    state,
+    pid: pid ?? null,
+    restarts,
+    failure: failure ?? null,
+    in_flight_requests: inFlight,
+    pending_tokens: pendingTokens,
+    keyed_blocks: residency.blockCount(id),
+    model: card?.id ?? null,
+    model_digest: card?.digest ?? null,
+    numeric_mode: card?.numericMode ?? null,
+    backend: card?.backend ?? null,
+    block_tokens: card?.blockTokens ?? null,
+    block_count: card?.blockCount ?? null,
+    kv_bytes_per_block: card?.kvBytesPerBlock ?? null,
+    stats: stats ?? null,
+  };
+}
+
+/** vLLM's series name the model that is served, and dashboards made for them ask for it. */
+function sharedLabels(name: string, registry: Registry): Labels {
+  const card = name.startsWith("vllm:") ? registry.card() : undefined;
+  return card === undefined ? {} : { model_name: card.id };
+}
+
+type WorkerMetric = readonly [
+  name: string,
+  type: "gauge" | "counter",
+  help: string,
+  value: (worker: WorkerRecord) => number | undefined,
+];
+
+const waitingName = "vllm:num_requests_waiting";
+const poolName = "vllm:cache_config_info";
+const workerMetricTable: readonly WorkerMetric[] = [
+  ["vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", (w) => w.stats?.queriedTokens],
+  ["vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", (w) => w.stats?.hitTokens],
+  ["vllm:kv_cache_usage_perc", "gauge", "Part of the KV blocks in use, 0 to 1.", usedPart],
+  ["vllm:num_requests_running", "gauge", "Requests that run.", (w) => w.stats?.runningRequests],
+  [waitingName, "gauge", "Requests that wait: for a worker, or at one.", (w) => w.stats?.waitingRequests],
+  ["vllm:num_preemptions_total", "counter", "Requests put back to be computed again.", (w) => w.stats?.preemptions],
+  ["spangate_computed_tokens_total", "counter", "Prompt tokens computed.", (w) => w.stats?.computedTokens],
+  ["spangate_evicted_blocks_total", "counter", "KV blocks evicted.", (w) => w.stats?.evictedBlocks],
+  ["spangate_cached_blocks", "gauge", "KV blocks held for reuse.", (w) => w.stats?.cachedBlocks],
+  ["spangate_worker_steps_total", "counter", "Steps of the engine.", (w) => w.stats?.steps],
+  ["spangate_worker_ready", "gauge", "1 when the worker serves.", (w) => (w.state === "ready" ? 1 : 0)],
+  ["spangate_worker_restarts_total", "counter", "Times the worker was started again.", (w) => w.restarts],
+];
+
+function workerMetrics({ registry, dispatcher }: OpsDeps): string {
+  const workers = registry.list();
+  const { running, unplaced } = dispatcher.stats();
+  const ofWorkers = workerMetricTable.map(([name, type, help, read]) => {
+    const shared = sharedLabels(name, registry);
+    const samples = workers.flatMap((worker) => {
+      const value = read(worker);
+      return value === undefined ? [] : [{ labels: { ...shared, worker: worker.id }, value }];
+    });
+    // What has no worker yet waits as well: a sum over the series is all that waits.
+    const elsewhere = name === waitingName ? [{ labels: shared, value: unplaced }] : [];
+    return renderSamples(name, type, help, [...elsewhere, ...samples]);
+  });
+  const pools = workers.flatMap(({ id, card }) => {
+    if (card === undefined) return [];
+    const pool = { worker: id, block_size: String(card.blockTokens), num_gpu_blocks: String(card.blockCount) };
+    return [{ labels: { ...sharedLabels(poolName, registry), ...pool }, value: 1 }];
+  });
+  const one = (value: number) => [{ labels: {}, value }];
+  return [
+    ...ofWorkers,
+    renderSamples(poolName, "gauge", "The KV pools, in labels: tokens a block, and blocks.", pools),
+    renderSamples("spangate_requests_in_flight", "gauge", "Requests placed on workers.", one(running)),
+    renderSamples("spangate_requests_unplaced", "gauge", "Requests that wait for a worker.", one(unplaced)),
+    ...processMetrics().map(([name, type, help, value]) => renderSamples(name, type, help, one(value))),
+  ].join("");
+}
+
+/** Of the gateway, under the names that every Prometheus client has for them. */
+function processMetrics() {
+  const { user, system } = process.cpuUsage();
+  const startedS = performance.timeOrigin / 1_000;
+  return [
+    ["process_resident_memory_bytes", "gauge", "Memory of the gateway's process.", process.memoryUsage.rss()],
+    ["process_cpu_seconds_total", "counter", "CPU time of the gateway's process.", (user + system) / 1e6],
+    ["process_start_time_seconds", "gauge", "When the gateway's process started, Unix time.", startedS],
+  ] as const;
+}
+
+function usedPart({ stats, card }: WorkerRecord): number | undefined {
+  if (stats === undefined || card === undefined || card.blockCount === 0) return undefined;
+  return stats.usedBlocks / card.blockCount;
+}

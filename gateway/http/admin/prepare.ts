@@ -1,0 +1,147 @@
+/** /admin/v1: preparing a corpus, its jobs, and what is known of its fragments. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { TenantId } from "../../../db/ids.ts";
+import type { JobRow } from "../../../db/jobs.ts";
+import type { Corpus } from "../../corpus/corpus.ts";
+import type { FragmentFacts } from "../../corpus/prepare/fragments.ts";
+import { changed } from "../middleware/audit.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { listBody, pageQuery, readNoFields, readQuery, seconds } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+import { sseResponse } from "../transport/sse.ts";
+
+export const fragmentsQuery = pageQuery
+  .omit({ before: true })
+  .extend({ order: z.enum(["asc", "desc"]).default("asc"), file_id: z.string().max(64).optional() });
+
+export interface PrepareRouteDeps {
+  readonly corpus: Corpus;
+  /** Of streams of job events that are open at the same time. */
+  readonly jobStreams: ConcurrencyLimiter;
+}
+
+export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: PrepareRouteDeps): void {
+  declare(app, "POST", "/admin/v1/vector_stores/:vector_store_id/prepare", "corpus:prepare", async (c) => {
+    await readNoFields(c);
+    const owner = tenantIdOf(c) as TenantId;
+    const job = changed(c, () => corpus.prepare.create(owner, c.req.param("vector_store_id")));
+    return c.json(jobBody(job), 202);
+  });
+
+  declare(app, "GET", "/admin/v1/jobs/:job_id", "corpus:prepare", (c) =>
+    c.json(jobBody(corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id")))),
+  );
+
+  // Every event is the whole job, so a client that comes back (Last-Event-ID) is served by the present state.
+  declare(app, "GET", "/admin/v1/jobs/:job_id/events", "corpus:prepare", (c) => {
+    const job = corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id"));
+    const leave = jobStreams.enter(job.tenantId);
+    return sseResponse(c, async (stream) => {
+      try {
+        for await (const state of corpus.prepare.watchers.follow(job, stream.signal)) {
+          const { id, status, done } = state;
+          await stream.event({ event: "job", id: `${id}/${status}/${done}`, data: JSON.stringify(jobBody(state)) });
+        }
+      } finally {
+        leave();
+      }
+    });
+  });
+
+  declare(app, "POST", "/admin/v1/jobs/:job_id/cancel", "corpus:prepare", async (c) => {
+    await readNoFields(c);
+    const owner = tenantIdOf(c) as TenantId;
+    return c.json(jobBody(changed(c, () => corpus.prepare.cancel(owner, c.req.param("job_id")))));
+  });
+
+  const { pins } = corpus;
+  addFragmentAction(app, "pin", (tenantId, id) => pins.pin(tenantId, id));
+  addFragmentAction(app, "unpin", (tenantId, id) => pins.unpin(tenantId, id));
+  addFragmentAction(app, "evict", (tenantId, id) => pins.evict(tenantId, id));
+
+  declare(app, "GET", "/admin/v1/vector_stores/:vector_store_id/fragments", "corpus:read", async (c) => {
+    const { file_id: fileId, limit, order, after } = readQuery(c, fragmentsQuery);
+    const range = { limit, order, after, fileId };
+    const page = await corpus.fragments.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), range);
+    return c.json(listBody(page, fragmentBody));
+  });
+}
+
+const fragmentActions = {
+  pin: "Computes the fragment's KV if it is not there, and evicts it last; stays over restarts, within the tenant's quota.",
+  unpin: "Lets the fragment's KV be evicted as any other.",
+  evict: "All workers forget the fragment's KV and what was computed from it; a pin ends.",
+} as const;
+
+function addFragmentAction(
+  app: Hono<AppEnv>,
+  action: keyof typeof fragmentActions,
+  run: (tenantId: TenantId, fragmentId: string) => FragmentFacts,
+): void {
+  declare(
+    app,
+    "POST",
+    `/admin/v1/fragments/:fragment_id/${action}` as const,
+    "corpus:prepare",
+    async (c) => {
+      await readNoFields(c);
+      const tenantId = tenantIdOf(c) as TenantId;
+      return c.json(fragmentBody(changed(c, () => run(tenantId, c.req.param("fragment_id")))));
+    },
+    { summary: fragmentActions[action], answer: fragmentAnswer },
+  );
+}
+
+function jobBody(job: JobRow) {
+  return {
+    id: job.id,
+    object: "prepare_job",
+    vector_store_id: job.corpusId,
+    status: job.status,
+    done: job.done,
+    total: job.total,
+    error: job.errorCode === null ? null : { code: job.errorCode, message: job.errorMessage },
+    created_at: seconds(job.createdAt),
+    finished_at: job.finishedAt === null ? null : seconds(job.finishedAt),
+  };
+}
+
+const fragmentAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("fragment"),
+  file_id: z.string(),
+  filename: z.string(),
+  index: z.int(),
+  first_char: z.int(),
+  end_char: z.int(),
+  text_tokens: z.int(),
+  span_tokens: z.int().nullable(),
+  blocks: z.int().nullable(),
+  span_key: z.string().nullable(),
+  prepared: z.strictObject({ worker: z.int().nullable(), at: z.int() }).nullable(),
+  pinned: z.boolean(),
+  resident: z.array(z.strictObject({ worker: z.int(), tier: z.literal("device") })),
+});
+
+function fragmentBody({ row, span }: FragmentFacts): z.infer<typeof fragmentAnswer> {
+  // What a job noted under another salt or model says nothing of the span as it is now.
+  const current = span !== undefined && row.preparedSpanKey === span.spanKey;
+  return {
+    id: row.id,
+    object: "fragment",
+    file_id: row.fileId,
+    filename: row.filename,
+    index: row.ordinal,
+    first_char: row.firstChar,
+    end_char: row.endChar,
+    text_tokens: row.tokenCount,
+    span_tokens: span?.tokenCount ?? null,
+    blocks: span?.blockCount ?? null,
+    span_key: span?.spanKey ?? null,
+    prepared: current && row.preparedAt !== null ? { worker: row.preparedWorker, at: seconds(row.preparedAt) } : null,
+    pinned: row.pinned,
+    resident: (span?.residentWorkers ?? []).map((worker) => ({ worker, tier: "device" as const })),
+  };
+}

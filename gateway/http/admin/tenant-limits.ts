@@ -1,0 +1,145 @@
+/** /admin/v1: what a tenant and an API key may take. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { RateLimits, TenantLimits } from "../../../db/limits.ts";
+import type { Scope } from "../../base/principal.ts";
+import { limits as bounds } from "../../config.ts";
+import type { TenantStorage } from "../../tenant/storage.ts";
+import type { TenantService } from "../../tenant/tenants.ts";
+import { changed } from "../middleware/audit.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, principalOf } from "../transport/context.ts";
+import { declare } from "../transport/route.ts";
+import { keyIds, managedTenant } from "./tenants.ts";
+
+const limit = (max: number) =>
+  z
+    .int()
+    .min(1)
+    .max(max)
+    .nullish()
+    .transform((value) => value ?? null);
+
+const rateFields = {
+  requests_per_minute: limit(bounds.limitRequestsPerMinute),
+  tokens_per_minute: limit(bounds.limitTokensPerMinute),
+  concurrency: limit(bounds.limitConcurrency),
+};
+
+type RateBody = Readonly<Record<keyof typeof rateFields, number | null>>;
+
+const ratesOf = ({ requests_per_minute, tokens_per_minute, concurrency }: RateBody): RateLimits => {
+  return { requestsPerMinute: requests_per_minute, tokensPerMinute: tokens_per_minute, concurrency };
+};
+
+/** A field that is left out, or null, is no limit. */
+const keyLimitsSchema = z.strictObject(rateFields).transform(ratesOf);
+const tenantLimitsSchema = z
+  .strictObject({
+    ...rateFields,
+    kv_bytes: limit(bounds.limitBytes),
+    storage_bytes: limit(bounds.limitBytes),
+  })
+  .transform(({ kv_bytes: kvBytes, storage_bytes: storageBytes, ...rates }): TenantLimits => {
+    return { ...ratesOf(rates), kvBytes, storageBytes };
+  });
+
+const count = z.int().nullable();
+const rateAnswer = { requests_per_minute: count, tokens_per_minute: count, concurrency: count };
+const keyLimitsAnswer = z.object({ id: z.string(), object: z.literal("api_key.limits"), ...rateAnswer });
+const tenantLimitsAnswer = z.object({
+  id: z.string(),
+  object: z.literal("tenant.limits"),
+  ...rateAnswer,
+  kv_bytes: count,
+  storage_bytes: count,
+  storage: z.object({
+    limit_bytes: z.int().describe("What holds now: storage_bytes, or what the server gives each tenant."),
+    used_bytes: z.int(),
+    files: z.int(),
+    uploads: z.int(),
+    texts: z.int().describe("Of files in vector stores."),
+    responses: z.int(),
+    batches: z.int(),
+  }),
+});
+
+const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
+
+export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storage: Pick<TenantStorage, "use">): void {
+  const tenantLimitsBody = (id: string, limits: TenantLimits) => {
+    const { kvBytes, storageBytes, ...rates } = limits;
+    const { limitBytes, usedBytes, stored } = storage.use(id);
+    return {
+      ...{ id, object: "tenant.limits", ...ratesBody(rates), kv_bytes: kvBytes, storage_bytes: storageBytes },
+      storage: { limit_bytes: limitBytes, used_bytes: usedBytes, ...stored },
+    };
+  };
+  declare(
+    app,
+    "GET",
+    "/admin/v1/tenants/:tenant_id/limits",
+    either,
+    (c) => {
+      const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+      return c.json(tenantLimitsBody(id, tenants.limits.ofTenant(id)));
+    },
+    { summary: "What the tenant may take.", answer: tenantLimitsAnswer },
+  );
+
+  // A tenant's own administrators cannot raise what the platform gives it.
+  declare(
+    app,
+    "PUT",
+    "/admin/v1/tenants/:tenant_id/limits",
+    "platform:admin",
+    async (c) => {
+      const wanted = await readJson(c, tenantLimitsSchema);
+      const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+      changed(c, () => tenants.limits.setTenant(id, wanted));
+      return c.json(tenantLimitsBody(id, wanted));
+    },
+    {
+      summary: "Sets what the tenant may take, and how much it may store and keep as KV on each worker.",
+      body: tenantLimitsSchema,
+      answer: tenantLimitsAnswer,
+    },
+  );
+
+  declare(
+    app,
+    "GET",
+    "/admin/v1/keys/:key_id/limits",
+    either,
+    (c) => {
+      const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
+      return c.json(keyLimitsBody(id, tenants.limits.ofKey(id)));
+    },
+    { summary: "What the API key may take.", answer: keyLimitsAnswer },
+  );
+
+  declare(
+    app,
+    "PUT",
+    "/admin/v1/keys/:key_id/limits",
+    either,
+    async (c) => {
+      const wanted = await readJson(c, keyLimitsSchema);
+      const key = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
+      const set = () => tenants.limits.setKey(key.id, wanted);
+      changed(c, set, () => keyIds(key));
+      return c.json(keyLimitsBody(key.id, wanted));
+    },
+    {
+      summary: "Sets what the API key may take, within its tenant's limits.",
+      body: keyLimitsSchema,
+      answer: keyLimitsAnswer,
+    },
+  );
+}
+
+const ratesBody = ({ requestsPerMinute, tokensPerMinute, concurrency }: RateLimits) => {
+  return { requests_per_minute: requestsPerMinute, tokens_per_minute: tokensPerMinute, concurrency };
+};
+
+const keyLimitsBody = (id: string, limits: RateLimits) => ({ id, object: "api_key.limits", ...ratesBody(limits) });

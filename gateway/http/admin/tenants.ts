@@ -1,0 +1,169 @@
+/** /admin/v1: tenants and their API keys. */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { ApiKeyRow } from "../../../db/api-keys.ts";
+import { parseId, type TenantId } from "../../../db/ids.ts";
+import type { TenantRow } from "../../../db/tenants.ts";
+import { ApiError } from "../../base/errors.ts";
+import { type Scope, scopes } from "../../base/principal.ts";
+import type { BatchService } from "../../batches/service.ts";
+import type { Corpus } from "../../corpus/corpus.ts";
+import type { StoredResponses } from "../../tenant/stored-responses.ts";
+import type { TenantService } from "../../tenant/tenants.ts";
+import { changed } from "../middleware/audit.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, principalOf } from "../transport/context.ts";
+import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+
+const name = z.string().min(1).max(256);
+export const createSchema = z.strictObject({ name });
+export const updateSchema = z.strictObject({
+  name: name.optional(),
+  status: z.enum(["active", "disabled"]).optional(),
+});
+export const mintSchema = z.strictObject({
+  scopes: z.array(z.enum(scopes)).min(1).max(scopes.length),
+  name: z.string().max(256).default(""),
+});
+
+const platform: Scope = "platform:admin";
+const purgeAbout = {
+  summary: "Drops the tenant's KV, that of its vector stores included, from all workers; nothing else is changed.",
+  answer: z.strictObject({
+    id: z.string(),
+    object: z.literal("tenant_cache.deleted"),
+    deleted: z.literal(true),
+    blocks: z.int().min(0).describe("Blocks that were held, on all workers."),
+  }),
+};
+/** The platform's operators, and a tenant's own for that tenant. */
+const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
+
+export interface TenantRouteDeps {
+  readonly tenants: TenantService;
+  readonly corpus: Corpus;
+  /** Told of tenants that are gone: their responses are taken away. */
+  readonly stored: Pick<StoredResponses, "wake">;
+  /** Told of tenants and keys that are gone: lines that run for them end. */
+  readonly batches: Pick<BatchService, "recheck">;
+}
+
+export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, batches }: TenantRouteDeps): void {
+  declare(app, "POST", "/admin/v1/tenants", platform, async (c) => {
+    const fields = await readJson(c, createSchema);
+    return c.json(tenantBody(changed(c, () => tenants.create(fields.name))), 201);
+  });
+
+  declare(app, "GET", "/admin/v1/tenants", platform, (c) => {
+    const range = rangeOf(readQuery(c, pageQuery), (id) => tenants.get(requireId(id)));
+    return c.json(listBody(tenants.list(range), tenantBody));
+  });
+
+  declare(app, "GET", "/admin/v1/tenants/:tenant_id", either, (c) =>
+    c.json(tenantBody(managedTenant(c, tenants, c.req.param("tenant_id")))),
+  );
+
+  declare(app, "PATCH", "/admin/v1/tenants/:tenant_id", platform, async (c) => {
+    const change = await readJson(c, updateSchema);
+    const id = requireId(c.req.param("tenant_id"));
+    const row = changed(c, () => tenants.update(id, change));
+    if (row.status !== "active") batches.recheck(id);
+    return c.json(tenantBody(row));
+  });
+
+  declare(app, "DELETE", "/admin/v1/tenants/:tenant_id", platform, (c) => {
+    const id = requireId(c.req.param("tenant_id"));
+    changed(c, () => tenants.delete(id));
+    corpus.tenantDeleted(id);
+    stored.wake();
+    batches.recheck(id);
+    return c.json({ id, object: "tenant.deleted", deleted: true });
+  });
+
+  declare(app, "POST", "/admin/v1/tenants/:tenant_id/salt/rotate", either, async (c) => {
+    await readNoFields(c);
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    const epoch = changed(c, () => tenants.rotateSalt(id));
+    corpus.tenantSaltRetired(id);
+    return c.json({ id, object: "tenant.salt", epoch });
+  });
+
+  const purge = (c: Context<AppEnv, "/admin/v1/tenants/:tenant_id/cache">): Response => {
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    return c.json({
+      id,
+      object: "tenant_cache.deleted",
+      deleted: true,
+      blocks: changed(c, () => corpus.purgeCache(id)),
+    });
+  };
+  declare(app, "DELETE", "/admin/v1/tenants/:tenant_id/cache", either, purge, purgeAbout);
+
+  addApiKeyRoutes(app, { tenants, batches });
+}
+
+type ApiKeyRouteDeps = Pick<TenantRouteDeps, "tenants" | "batches">;
+
+function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDeps): void {
+  declare(app, "POST", "/admin/v1/tenants/:tenant_id/keys", either, async (c) => {
+    const fields = await readJson(c, mintSchema);
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    const mint = () => tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes);
+    const { row, apiKey } = changed(c, mint, (minted) => ({ id: minted.row.id }));
+    // The only answer that ever holds a key: no cache may keep it.
+    c.header("cache-control", "no-store");
+    return c.json({ ...apiKeyBody(row), key: apiKey }, 201);
+  });
+
+  declare(app, "GET", "/admin/v1/tenants/:tenant_id/keys", either, (c) => {
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    const range = rangeOf(readQuery(c, pageQuery), (keyId) => {
+      const row = tenants.apiKeys.get(principalOf(c), keyId);
+      if (row.tenantId !== id) throw new ApiError("not_found");
+      return row;
+    });
+    return c.json(listBody(tenants.apiKeys.list(id, range), apiKeyBody));
+  });
+
+  declare(app, "DELETE", "/admin/v1/keys/:key_id", either, (c) => {
+    const { id, tenantId } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")), keyIds);
+    if (tenantId !== null) batches.recheck(tenantId);
+    return c.json({ id, object: "api_key.deleted", deleted: true });
+  });
+}
+
+function requireId(raw: string): TenantId {
+  const id = parseId("tenant", raw);
+  if (id === undefined) throw new ApiError("not_found");
+  return id;
+}
+
+/** A tenant the caller may manage; another one answers like one that does not exist. */
+export function managedTenant(c: Context<AppEnv>, tenants: TenantService, raw: string): TenantRow {
+  const principal = principalOf(c);
+  const row = tenants.get(requireId(raw));
+  if (principal.scopes.has("platform:admin") || row.id === principal.tenantId) return row;
+  throw new ApiError("not_found");
+}
+
+/** Of a key that was changed, and of the tenant that is to be shown that. */
+export const keyIds = ({ id, tenantId }: Pick<ApiKeyRow, "id" | "tenantId">): Record<string, string> =>
+  tenantId === null ? { id } : { id, tenant_id: tenantId };
+
+function tenantBody(row: TenantRow) {
+  return { id: row.id, object: "tenant", name: row.name, status: row.status, created_at: seconds(row.createdAt) };
+}
+
+function apiKeyBody(row: ApiKeyRow) {
+  return {
+    id: row.id,
+    object: "api_key",
+    tenant_id: row.tenantId,
+    name: row.name,
+    prefix: row.prefix,
+    scopes: row.scopes,
+    created_at: seconds(row.createdAt),
+    revoked_at: row.revokedAt === null ? null : seconds(row.revokedAt),
+  };
+}

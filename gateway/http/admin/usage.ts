@@ -1,0 +1,95 @@
+/** GET /admin/v1/usage: tokens by day and tenant. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { UsageDayRow } from "../../../db/usage.ts";
+import { ApiError } from "../../base/errors.ts";
+import { platformReaders } from "../../base/principal.ts";
+import { corpusLimits } from "../../corpus/base/limits.ts";
+import { visibleTenant } from "../../tenant/audit.ts";
+import { dayOf, type UsageLedger } from "../../tenant/usage.ts";
+import { type AppEnv, principalOf } from "../transport/context.ts";
+import { pageQuery, readQuery } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+
+const usageQuery = z.strictObject({
+  from: z.iso.date().optional(),
+  to: z.iso.date().optional(),
+  tenant_id: z.string().max(64).optional(),
+  limit: pageQuery.shape.limit.default(corpusLimits.maxPageItems),
+  after: z
+    .string()
+    .regex(/^\d{4}-\d\d-\d\d\.[\w-]{1,64}$/, "must be the id of a row")
+    .optional(),
+});
+
+const count = z.int().min(0);
+const dayAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("usage"),
+  day: z.string().describe("UTC."),
+  tenant_id: z.string(),
+  requests: count.describe(
+    "Runs that ended: one for each choice of an answer, each generate of a query, and each request of embeddings or of a ranking.",
+  ),
+  prompt_tokens: count,
+  cached_tokens: count,
+  cache_write_tokens: count,
+  completion_tokens: count,
+  embedding_tokens: count.describe("Of embeddings and rankings; in no other number."),
+});
+export const usageAnswer = z.strictObject({
+  object: z.literal("list"),
+  data: z.array(dayAnswer),
+  first_id: z.string().nullable(),
+  last_id: z.string().nullable(),
+  has_more: z.boolean(),
+});
+
+const defaultDays = 31;
+const dayMs = 86_400_000;
+
+export function addUsageRoutes(app: Hono<AppEnv>, { usage }: { readonly usage: UsageLedger }): void {
+  declare(
+    app,
+    "GET",
+    "/admin/v1/usage",
+    [...platformReaders, "tenant:admin"],
+    (c) => {
+      const { from, to = dayOf(Date.now()), tenant_id: asked, limit, after } = readQuery(c, usageQuery);
+      const firstDay = from ?? dayOf(Date.parse(to) - (defaultDays - 1) * dayMs);
+      if (firstDay > to) throw new ApiError("invalid_value", { param: "from", message: "'from' is after 'to'." });
+      const own = visibleTenant(principalOf(c));
+      // Another tenant's usage looks like that of one that does not exist: there is none.
+      if (own !== undefined && asked !== undefined && asked !== own) return c.json(listOfDays([], false));
+      const range = { tenantId: own ?? asked, firstDay, lastDay: to, after: cursorOf(after), limit };
+      const { rows, hasMore } = usage.list(range);
+      return c.json(listOfDays(rows, hasMore));
+    },
+    {
+      summary: "Tokens by day and tenant, the latest day first; a tenant's own with tenant:admin.",
+      query: usageQuery,
+      answer: usageAnswer,
+    },
+  );
+}
+
+function cursorOf(after: string | undefined): Pick<UsageDayRow, "day" | "tenantId"> | undefined {
+  return after === undefined ? undefined : { day: after.slice(0, 10), tenantId: after.slice(11) };
+}
+
+function listOfDays(rows: readonly UsageDayRow[], hasMore: boolean): z.infer<typeof usageAnswer> {
+  const data = rows.map((row) => ({
+    id: `${row.day}.${row.tenantId}`,
+    object: "usage" as const,
+    day: row.day,
+    tenant_id: row.tenantId,
+    requests: row.requests,
+    prompt_tokens: row.promptTokens,
+    cached_tokens: row.cachedTokens,
+    cache_write_tokens: row.cacheWriteTokens,
+    completion_tokens: row.completionTokens,
+    embedding_tokens: row.embeddingTokens,
+  }));
+  const firstId = data[0]?.id ?? null;
+  return { object: "list", data, first_id: firstId, last_id: data.at(-1)?.id ?? null, has_more: hasMore };
+}

@@ -1,0 +1,195 @@
+/** The JSON of Anthropic's messages: whole answers, stream events, usage. */
+import type { EndEvent } from "../../generate/completion.ts";
+import type { ChatRun } from "../../generate/pipeline.ts";
+import { type Choice, spangateOf } from "../generation/chat-answer.ts";
+import type { Completion } from "../generation/completion.ts";
+import { type ComparedPrompt, comparePrompt, messageDiagnostics } from "../generation/prompt-diagnostics.ts";
+import type { SseStream } from "../transport/sse.ts";
+import { type CitableSource, messageCitations } from "./citations.ts";
+
+export interface MessageParts {
+  readonly requestId: string;
+  readonly run: ChatRun;
+  readonly choice: Choice;
+  /** What the request asked of what is written; undefined: nothing. */
+  readonly ttl: "5m" | "1h" | undefined;
+  readonly question: string;
+  /** The answer may have calls of tools. */
+  readonly callsTools: boolean;
+  /** What the answer may cite. */
+  readonly citable: readonly CitableSource[];
+  /** undefined: it is not asked for. */
+  readonly comparing: ComparedPrompt | undefined;
+}
+
+export function wholeMessage(parts: MessageParts) {
+  const { requestId, run, choice } = parts;
+  const text = { type: "text", text: choice.text, citations: parts.citable.length === 0 ? null : citationsOf(parts) };
+  const uses = choice.calls.map((call) => ({ ...useOf(call.id, call.name), input: inputOf(call.arguments) }));
+  return {
+    ...messageOf(parts),
+    diagnostics: diagnosticsOf(parts),
+    content: uses.length > 0 && choice.text === "" ? uses : [text, ...uses],
+    ...stopOf(choice),
+    usage: { ...finalUsage(parts), ...fixedUsage },
+    spangate: spangateOf(requestId, run, endsOf(choice)),
+  };
+}
+
+/** From message_start to message_stop. */
+export async function writeMessage(
+  stream: SseStream,
+  events: Completion["events"],
+  parts: MessageParts,
+): Promise<void> {
+  const { requestId, run, choice } = parts;
+  const write: WriteEvent = (type, fields = {}) =>
+    stream.event({ event: type, data: JSON.stringify({ type, ...fields }) });
+  await write("message_start", {
+    message: { ...messageOf(parts), content: [], ...stopOf(undefined), usage: usageBeforeEnd(run) },
+  });
+  const blocks = new BlockWriter(write, parts);
+  // Where tools may be called, an answer may have no text.
+  if (!parts.callsTools) await blocks.openText();
+  await write("ping");
+  for await (const [, event] of events) {
+    if (event.type === "text" && event.text !== "") await blocks.text(event.text);
+    else if (event.type === "call") await blocks.open(useOf(event.id, event.name));
+    else if (event.type === "arguments") {
+      await blocks.delta({ type: "input_json_delta", partial_json: event.text });
+    }
+  }
+  if (stream.closed) return;
+  await blocks.end();
+  await write("message_delta", {
+    delta: { ...stopOf(choice), container: null },
+    usage: finalUsage(parts),
+    diagnostics: diagnosticsOf(parts),
+    spangate: spangateOf(requestId, run, endsOf(choice)),
+  });
+  await write("message_stop");
+}
+
+type WriteEvent = (type: string, fields?: object) => Promise<void>;
+
+/** Blocks one after the other. */
+class BlockWriter {
+  readonly #write: WriteEvent;
+  readonly #parts: MessageParts;
+  #index = -1;
+  #type: string | undefined;
+  #cites: boolean;
+
+  constructor(write: WriteEvent, parts: MessageParts) {
+    this.#write = write;
+    this.#parts = parts;
+    this.#cites = parts.citable.length > 0;
+  }
+
+  async open(block: { readonly type: string }): Promise<void> {
+    await this.#close();
+    this.#index += 1;
+    this.#type = block.type;
+    await this.#write("content_block_start", { index: this.#index, content_block: block });
+  }
+
+  async openText(): Promise<void> {
+    const citations = this.#parts.citable.length === 0 ? null : [];
+    await this.open({ type: "text", ...{ text: "", citations } });
+  }
+
+  async text(text: string): Promise<void> {
+    if (this.#type !== "text") await this.openText();
+    await this.delta({ type: "text_delta", text });
+  }
+
+  async delta(delta: object): Promise<void> {
+    await this.#write("content_block_delta", { index: this.#index, delta });
+  }
+
+  /** An answer has one block at least. */
+  async end(): Promise<void> {
+    if (this.#type === undefined) await this.openText();
+    await this.#close();
+  }
+
+  async #close(): Promise<void> {
+    if (this.#type === undefined) return;
+    if (this.#type === "text" && this.#cites) {
+      // The first text has them all.
+      this.#cites = false;
+      for (const citation of citationsOf(this.#parts)) await this.delta({ type: "citations_delta", citation });
+    }
+    await this.#write("content_block_stop", { index: this.#index });
+  }
+}
+
+const useOf = (id: string, name: string) => {
+  return { type: "tool_use", id: `toolu_${id}`, name, input: {}, caller: { type: "direct" } };
+};
+
+/** Of a call that was cut off, nothing is sure. */
+function inputOf(json: string): unknown {
+  try {
+    return JSON.parse(json);
+  } catch {
+    return {};
+  }
+}
+
+export const messageIdOf = (requestId: string): string => `msg_${requestId}`;
+
+function messageOf({ requestId, run, comparing }: MessageParts) {
+  const { model } = run;
+  // A stream begins before it is known what will be found: pending, as their clients know it.
+  const diagnostics = comparing?.earlierId === undefined ? null : { cache_miss_reason: null };
+  const id = messageIdOf(requestId);
+  return { id, type: "message", role: "assistant", model, container: null, diagnostics };
+}
+
+function diagnosticsOf({ comparing, run, choice }: MessageParts) {
+  return comparing === undefined ? null : messageDiagnostics(comparePrompt(comparing, run, choice));
+}
+
+const citationsOf = ({ choice, question, citable }: MessageParts): readonly object[] =>
+  citable.length === 0 ? [] : messageCitations(choice.text, question, citable);
+
+/** @param choice undefined: it runs */
+function stopOf(choice: Choice | undefined) {
+  return { stop_reason: stopReasonOf(choice), stop_sequence: choice?.end?.stoppedBy ?? null, stop_details: null };
+}
+
+function stopReasonOf(choice: Choice | undefined): string | null {
+  if (choice?.end === undefined) return null;
+  if (choice.end.reason === "length") return "max_tokens";
+  if (choice.end.stoppedBy !== undefined) return "stop_sequence";
+  return choice.calls.length > 0 ? "tool_use" : "end_turn";
+}
+
+const endsOf = ({ end }: Choice): readonly EndEvent[] => (end === undefined ? [] : [end]);
+
+const fixedUsage = { inference_geo: null, service_tier: "standard", speed: null };
+
+/** What was found and what was written is known at the end only: null until then, and input_tokens is the whole prompt. */
+function usageBeforeEnd(run: ChatRun) {
+  const unknown = { cache_creation: null, cache_creation_input_tokens: null, cache_read_input_tokens: null };
+  const none = { output_tokens_details: null, server_tool_use: null };
+  return { input_tokens: run.promptTokens, ...unknown, output_tokens: 0, ...none, ...fixedUsage };
+}
+
+/** As there, the prompt is the sum of what was read from the cache, what was written to it, and input_tokens: the rest. */
+function finalUsage({ run, choice, ttl }: MessageParts) {
+  const { promptTokens = run.promptTokens, cachedTokens = 0, cacheWriteTokens = 0 } = choice.end?.report.usage ?? {};
+  return {
+    input_tokens: promptTokens - cachedTokens - cacheWriteTokens,
+    cache_creation_input_tokens: cacheWriteTokens,
+    cache_read_input_tokens: cachedTokens,
+    cache_creation: {
+      ephemeral_5m_input_tokens: ttl === "1h" ? 0 : cacheWriteTokens,
+      ephemeral_1h_input_tokens: ttl === "1h" ? cacheWriteTokens : 0,
+    },
+    output_tokens: choice.end?.completionTokens ?? 0,
+    output_tokens_details: null,
+    server_tool_use: null,
+  };
+}

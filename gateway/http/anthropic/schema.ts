@@ -1,0 +1,145 @@
+/** The bodies of POST /v1/messages and /v1/messages/count_tokens. */
+import { z } from "zod";
+import { limits } from "../../config.ts";
+import type { ChatRequest, PromptRequest } from "../../generate/pipeline.ts";
+import { messageFormat } from "../generation/response-format.ts";
+import { generateParams, stopString } from "../generation/sampling.ts";
+import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
+import { chatFields, fileSearchSchema } from "../openai/chat-schema.ts";
+import { optional, shortString } from "../transport/fields.ts";
+import { allBlocks, cacheControl, citableOf, documentsOf, message, textBlocks, textOf } from "./blocks.ts";
+import type { CitableSource } from "./citations.ts";
+import { messageToolFields, messageToolsAsked } from "./tools.ts";
+import { checkToolUses, turnsOf } from "./turns.ts";
+
+const promptFields = (filters: z.ZodType) => ({
+  model: chatFields.model,
+  messages: z.array(message).min(1).max(limits.messages),
+  system: optional(z.union([z.string(), textBlocks])),
+  cache_control: cacheControl,
+  file_search: optional(fileSearchSchema(filters)),
+  cache_salt: chatFields.cache_salt,
+  spangate: chatFields.spangate,
+  output_config: optional(
+    z.strictObject({ format: optional(messageFormat), effort: z.null("is not supported").optional() }),
+  ),
+  // Values that mean what this server does anyway.
+  thinking: optional(z.strictObject({ type: z.literal("disabled", "thinking is not supported") })),
+  ...messageToolFields(cacheControl),
+});
+type PromptBody = z.output<z.ZodObject<ReturnType<typeof promptFields>>>;
+
+export interface CountBody {
+  readonly request: PromptRequest;
+}
+
+export interface MessagesBody {
+  readonly request: ChatRequest;
+  readonly stream: boolean;
+  /** How long the caller hopes that what is written stays; undefined: it does not say. */
+  readonly ttl: "5m" | "1h" | undefined;
+  /** What the answer may cite. */
+  readonly citable: readonly CitableSource[];
+  /** Asked why KV was not found, against an earlier message if there was one. */
+  readonly diagnostics: { readonly previous_message_id?: string | undefined } | undefined;
+}
+
+/** @param filters the corpus side's schema of `filters` */
+export function countTokensSchema(filters: z.ZodType) {
+  return z
+    .strictObject(promptFields(filters))
+    .superRefine(checkPrompt)
+    .transform((body): CountBody => ({ request: promptOf(body) }));
+}
+
+/** @param filters the corpus side's schema of `filters` */
+export function messagesSchema(filters: z.ZodType) {
+  return z
+    .strictObject({
+      ...promptFields(filters),
+      max_tokens: z.int().min(1),
+      temperature: chatFields.temperature,
+      top_p: chatFields.top_p,
+      top_k: chatFields.top_k,
+      stop_sequences: optional(z.array(stopString).max(limits.stopStrings)),
+      stream: chatFields.stream,
+      service_tier: optional(z.enum(["auto", "standard_only"])),
+      metadata: optional(z.strictObject({ user_id: optional(shortString) })),
+      diagnostics: optional(z.strictObject({ previous_message_id: optional(shortString) })),
+    })
+    .superRefine(checkPrompt)
+    .transform(
+      (body): MessagesBody => ({
+        request: {
+          ...promptOf(body),
+          maxTokens: body.max_tokens,
+          params: generateParams(body),
+          format: body.output_config?.format,
+          choiceCount: 1,
+          stops: body.stop_sequences ?? [],
+          cacheKey: undefined,
+          reuse: body.spangate?.reuse ?? true,
+          retention: ttlOf(body),
+          diagnose: body.diagnostics !== undefined || body.spangate?.prompt_cache_diagnostics === true,
+        },
+        stream: body.stream ?? false,
+        ttl: ttlOf(body),
+        citable: citableOf(body.messages),
+        diagnostics: body.diagnostics,
+      }),
+    );
+}
+
+/** Fields of Anthropic's client that are known and not supported, whatever their value. */
+export const unsupportedMessagesFields: ReadonlySet<string> = new Set([
+  ...["container", "context_management", "fallbacks", "inference_geo", "mcp_servers"],
+  ...["output_format", "speed", "task_budget", "user_profile_id", "workspace_id", "thinking", "thread"],
+]);
+
+const maxCacheControls = 4;
+
+function checkPrompt(body: PromptBody, context: z.RefinementCtx): void {
+  const refuse = (path: PropertyKey[], text: string): void => {
+    context.addIssue({ code: "custom", path, message: text, input: body });
+  };
+  const last = body.messages.length - 1;
+  if (body.messages[last]?.role !== "user") {
+    refuse(
+      ["messages", last, "role"],
+      "the last message must be the user's: an answer that has begun is not continued",
+    );
+  }
+  checkToolUses(body.messages, (path, text) => refuse([...path], text));
+  checkTools(messageToolsAsked(body), (path, text) => refuse([...path], text));
+  if (documentsOf(body.messages).length > limits.documents) {
+    refuse(["messages"], `have more than ${limits.documents} documents and search results`);
+  }
+  if (cacheControlsOf(body).length > maxCacheControls) {
+    refuse(["cache_control"], `stands more than ${maxCacheControls} times in the request`);
+  }
+}
+
+function promptOf(body: PromptBody): PromptRequest {
+  const system = body.system === undefined ? [] : [{ role: "system", content: textOf(body.system) }];
+  return {
+    model: body.model,
+    messages: turnsOf(body.messages, system),
+    tools: toolUseOf(messageToolsAsked(body)),
+    documents: documentsOf(body.messages).map((fields, index) => ({ id: `document-${index}`, ...fields })),
+    fileSearch: body.file_search,
+    cacheSalt: body.cache_salt,
+    attention: body.spangate?.attention ?? "span",
+  };
+}
+
+function cacheControlsOf(body: PromptBody): readonly { readonly ttl?: "5m" | "1h" | undefined }[] {
+  const { system = "", messages, tools = [], cache_control: whole } = body;
+  const blocks = [...(typeof system === "string" ? [] : system), ...messages.flatMap(allBlocks), ...tools];
+  return [whole, ...blocks.map((block) => block.cache_control)].filter((control) => control !== undefined);
+}
+
+function ttlOf(body: PromptBody): "5m" | "1h" | undefined {
+  const controls = cacheControlsOf(body);
+  if (controls.length === 0) return undefined;
+  return controls.some(({ ttl }) => ttl === "1h") ? "1h" : "5m";
+}

@@ -1,0 +1,173 @@
+/** What every route that generates has in common: choices are collected, and answered whole or streamed. */
+import type { Context } from "hono";
+import type { ApiError } from "../../base/errors.ts";
+import type { ArgumentsEvent, CallEvent, CompletionEvent, EndEvent, TextEvent } from "../../generate/completion.ts";
+import type { AppEnv } from "../transport/context.ts";
+import { type SseFraming, type SseStream, sseResponse } from "../transport/sse.ts";
+import type { Choice } from "./chat-answer.ts";
+
+/** One request that runs. */
+export interface Completion {
+  /** Ends after one `end` event per choice. */
+  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+  readonly choices: readonly Choice[];
+  readonly client: AbortController;
+  /** Called once, however it ends. */
+  readonly onEnd: () => void;
+}
+
+/** How a stream's chunks look. */
+export interface ChunkShape {
+  /** `id`, `object`, `created`, `model` of every chunk. */
+  readonly shared: object;
+  /** One entry of `choices` each. */
+  readonly begin?: (index: number) => object;
+  readonly text: (index: number, event: TextEvent) => object;
+  /** Where tools may be called. */
+  readonly call?: (index: number, event: CallEvent | ArgumentsEvent) => object;
+  readonly end: (index: number, finishReason: string) => object;
+  /** Fields of a last chunk without choices; every other chunk has `usage: null` then. */
+  readonly summary: (() => object) | undefined;
+}
+
+export function emptyChoices(count: number): readonly Choice[] {
+  return Array.from(
+    { length: count },
+    (): Choice => ({ text: "", textAt: 0, calls: [], logprobs: [], end: undefined }),
+  );
+}
+
+export const endsOf = (choices: readonly Choice[]): readonly EndEvent[] =>
+  choices.flatMap((choice) => (choice.end === undefined ? [] : [choice.end]));
+
+export function finishReasonOf(reason: EndEvent["reason"] | undefined, callCount = 0): string {
+  if (reason === "length") return "length";
+  return callCount > 0 ? "tool_calls" : "stop";
+}
+
+/** @param answer made when every choice has ended */
+export async function answerWhole(
+  context: Context<AppEnv>,
+  { events, choices, onEnd }: Completion,
+  answer: () => object,
+): Promise<Response> {
+  try {
+    for await (const [index, event] of events) collect(choices[index], event);
+    return context.json(answer());
+  } finally {
+    onEnd();
+  }
+}
+
+/** What comes within this time decides the status: an early failure is an HTTP error, not an event in a 200. */
+const defaultFirstEventMs = 2_000;
+
+export interface StreamAnswerOptions {
+  /** Told of what ends the stream before its end. */
+  readonly onError: (error: ApiError) => void;
+  readonly firstEventMs?: number | undefined;
+  readonly framing?: SseFraming | undefined;
+}
+
+/** An answer in chunks as OpenAI's clients read them. */
+export const answerStreamed = (
+  context: Context<AppEnv>,
+  completion: Completion,
+  shape: ChunkShape,
+  options: StreamAnswerOptions,
+): Promise<Response> =>
+  answerInEvents(context, completion, (stream, events) => writeStream(stream, completion, shape, events), options);
+
+/**
+ * @param write writes the whole answer; its events are in the choices already when it gets them, and end early when
+ *   nobody reads any more
+ */
+export async function answerInEvents(
+  context: Context<AppEnv>,
+  completion: Completion,
+  write: (stream: SseStream, events: Completion["events"]) => Promise<void>,
+  { onError, framing, firstEventMs = defaultFirstEventMs }: StreamAnswerOptions,
+): Promise<Response> {
+  const { events, client, onEnd } = completion;
+  const first = events.next();
+  first.catch(() => undefined);
+  const timer = Promise.withResolvers<void>();
+  const timeout = setTimeout(timer.resolve, firstEventMs);
+  try {
+    await Promise.race([first, timer.promise]);
+  } catch (error) {
+    onEnd();
+    throw error;
+  } finally {
+    clearTimeout(timeout);
+  }
+  const produce = async (stream: SseStream): Promise<void> => {
+    stream.signal.addEventListener("abort", () => client.abort(), { once: true });
+    try {
+      await write(stream, collectedEvents(stream, completion, first));
+    } finally {
+      onEnd();
+      void events.return();
+    }
+  };
+  return sseResponse(context, produce, { onError, framing });
+}
+
+async function* collectedEvents(
+  stream: SseStream,
+  { events, choices }: Completion,
+  first: ReturnType<Completion["events"]["next"]>,
+): Completion["events"] {
+  for (let next = await first; next.done !== true && !stream.closed; next = await events.next()) {
+    const [index, event] = next.value;
+    collect(choices[index], event);
+    yield [index, event];
+  }
+}
+
+async function writeStream(
+  stream: SseStream,
+  { choices }: Completion,
+  { shared, begin, text, call, end, summary }: ChunkShape,
+  events: Completion["events"],
+): Promise<void> {
+  const common = summary === undefined ? shared : { ...shared, usage: null };
+  const write = (fields: object): Promise<void> => stream.event({ data: JSON.stringify({ ...common, ...fields }) });
+  if (begin !== undefined) for (const index of choices.keys()) await write({ choices: [begin(index)] });
+  for await (const [index, event] of events) {
+    if (event.type === "text") await write({ choices: [text(index, event)] });
+    else if (event.type === "end") {
+      await write({ choices: [end(index, finishReasonOf(event.reason, choices[index]?.calls.length))] });
+    } else if (event.type !== "restart" && call !== undefined) await write({ choices: [call(index, event)] });
+  }
+  if (stream.closed) return;
+  if (summary !== undefined) await write({ choices: [], ...summary() });
+  await stream.event({ data: "[DONE]" });
+}
+
+export function collect(choice: Choice | undefined, event: CompletionEvent): void {
+  if (choice === undefined) throw new Error("an event of a choice that was not asked for");
+  if (event.type === "end") {
+    choice.end = event;
+    return;
+  }
+  if (event.type === "restart") {
+    choice.text = "";
+    choice.calls.length = 0;
+    choice.logprobs.length = 0;
+    return;
+  }
+  if (event.type === "call") {
+    choice.calls.push({ id: event.id, name: event.name, arguments: "" });
+    return;
+  }
+  if (event.type === "arguments") {
+    const call = choice.calls[event.call];
+    if (call === undefined) throw new Error("arguments of a call that has not begun");
+    call.arguments += event.text;
+    return;
+  }
+  if (choice.text === "" && event.text !== "") choice.textAt = choice.calls.length;
+  choice.text += event.text;
+  choice.logprobs.push(...event.logprobs);
+}

@@ -1,0 +1,74 @@
+/** Why the prompt cache was not used as an earlier prompt lets hope, in the words of OpenAI's and Anthropic's packages. */
+
+import type { ChatRequest, ChatRun } from "../../generate/pipeline.ts";
+import type { ComparedPrompts, Comparison, PromptFacts } from "../../generate/prompt-history.ts";
+import type { Choice } from "./chat-answer.ts";
+
+type Part = "tools" | "system" | "documents";
+
+/** What a prompt is compared by. */
+export interface ComparedPrompt {
+  readonly compared: ComparedPrompts;
+  readonly tenantId: string;
+  /** What its own answer is asked for by later. */
+  readonly id: string;
+  /** undefined: it is compared with none. */
+  readonly earlierId: string | undefined;
+  readonly request: ChatRequest;
+}
+
+/** Called when the answer is whole. @returns undefined when there is nothing to compare with */
+export function comparePrompt(
+  { compared, tenantId, id, earlierId, request }: ComparedPrompt,
+  run: ChatRun,
+  choice: Choice,
+): Comparison<Part> | undefined {
+  const usage = choice.end?.report.usage;
+  if (usage === undefined) return undefined;
+  const facts = factsOf(request, run);
+  const comparison = earlierId === undefined ? undefined : compared.compare(tenantId, earlierId, facts, usage);
+  compared.note(tenantId, id, facts, usage);
+  return comparison;
+}
+
+/** `diagnostics` of a message; null: nothing of the cache was missed. */
+export function messageDiagnostics(comparison: Comparison<Part> | undefined) {
+  if (comparison === undefined) return null;
+  if (!comparison.found) return { cache_miss_reason: { type: "previous_message_not_found" } };
+  if (comparison.missedTokens === 0) return null;
+  if (comparison.changed === undefined) return { cache_miss_reason: { type: "unavailable" } };
+  const types = {
+    tools: "tools_changed",
+    system: "system_changed",
+    documents: messagesChanged,
+    turns: messagesChanged,
+  };
+  const type = types[comparison.changed];
+  return { cache_miss_reason: { type, cache_missed_input_tokens: comparison.missedTokens } };
+}
+
+const messagesChanged = "messages_changed";
+
+/** `prompt_cache_diagnostics` of a response. */
+export function responseDiagnostics(comparison: Comparison<Part>) {
+  if (!comparison.found) return { type: "comparison_response_not_found" };
+  if (comparison.missedTokens === 0) return { type: "cache_hit" };
+  if (comparison.changed === undefined) return { type: "unavailable" };
+  return {
+    type: "cache_miss",
+    reason: comparison.changed === "tools" ? "tools_changed" : "input_changed",
+    cache_missed_tokens: comparison.missedTokens,
+    comparison_reusable_tokens: comparison.reusableTokens,
+  };
+}
+
+function factsOf(request: ChatRequest, run: ChatRun): PromptFacts<Part> {
+  const { messages, documents } = request;
+  const firstTurn = messages.findIndex(({ role }) => role !== "system");
+  const turns = firstTurn < 0 ? [] : messages.slice(firstTurn);
+  const system = messages.slice(0, messages.length - turns.length);
+  // As the prompt shows them: which of them may be called is no part of it.
+  const tools = request.tools?.tools.map(({ name, description, parameters }) => [name, description, parameters]);
+  const shown = [...documents.map(({ title, text }) => [title, text]), ...run.retrieved.map(({ id }) => id)];
+  return { parts: { tools, system, documents: shown }, turns };
+}

@@ -1,0 +1,62 @@
+/** What every API that answers a conversation has in common: a place for the tenant, a run of the pipeline, an end. */
+import type { Context } from "hono";
+import type { ChatJob, ChatRequest, ChatRun, Pipeline } from "../../generate/pipeline.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import type { AppEnv } from "../transport/context.ts";
+import { tenantIdOf } from "../transport/context.ts";
+import type { Choice } from "./chat-answer.ts";
+import { type Completion, emptyChoices } from "./completion.ts";
+
+export interface ChatRunDeps {
+  readonly pipeline: Pick<Pipeline, "chat">;
+  readonly limiter: ConcurrencyLimiter;
+}
+
+/** What a run is asked with, whatever it is asked for. */
+type RunJob = Omit<ChatJob, "request">;
+
+/** Runs a conversation: see `runJob`. */
+export const runChat = (
+  context: Context<AppEnv>,
+  deps: ChatRunDeps,
+  { request, stream }: { readonly request: ChatRequest; readonly stream: boolean },
+  answer: (run: ChatRun, completion: Completion) => Promise<Response>,
+): Promise<Response> =>
+  runJob(context, deps, {
+    choices: emptyChoices(request.choiceCount),
+    stream,
+    start: (job) => deps.pipeline.chat({ ...job, request }),
+    answer,
+  });
+
+export interface RunParts {
+  readonly choices: readonly Choice[];
+  readonly stream: boolean;
+  readonly start: (job: RunJob) => Promise<ChatRun>;
+  readonly answer: (run: ChatRun, completion: Completion) => Promise<Response>;
+}
+
+/**
+ * Starts a run and answers with what `answer` makes of it. The tenant's place is taken from now until the
+ * completion's `onEnd`, or until something throws before.
+ * @throws ApiError concurrency_limited, and what `start` throws
+ */
+export async function runJob(
+  context: Context<AppEnv>,
+  { limiter }: Pick<ChatRunDeps, "limiter">,
+  { choices, stream, start, answer }: RunParts,
+): Promise<Response> {
+  const tenantId = tenantIdOf(context);
+  const leave = limiter.enter(tenantId);
+  try {
+    const client = new AbortController();
+    const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
+    const run = await start({ requestId: context.get("requestId"), tenantId, signal, restartable: !stream });
+    return await answer(run, { events: run.events, choices, client, onEnd: leave });
+  } catch (error) {
+    leave();
+    // The caller has gone, and the work was given up: nobody is left to tell.
+    if (context.req.raw.signal.aborted) return context.body(null);
+    throw error;
+  }
+}

@@ -1,0 +1,61 @@
+/** Limits at the door: a request is admitted before its body is read, and held until it ends; a look is only counted. */
+import type { Context, MiddlewareHandler } from "hono";
+import type { Principal } from "../../base/principal.ts";
+import type { Admission, LimitedOwner, RateLimiter, Standing } from "../../tenant/rate-limiter.ts";
+import type { AppEnv } from "../transport/context.ts";
+import type { RouteCount } from "../transport/route-counts.ts";
+
+export interface RateLimitDeps {
+  readonly limiter: RateLimiter;
+  readonly ownersOf: (principal: Principal) => readonly LimitedOwner[];
+}
+
+/** What the request holds of its caller's limits. */
+export interface Held {
+  /** @throws ApiError rate_limited, concurrency_limited */
+  admit(principal: Principal, count: Exclude<RouteCount, "free">): void;
+  /** The request goes on after its handler has returned, until what this gives is called. */
+  holdOpen(): () => void;
+}
+
+export function rateLimits({ limiter, ownersOf }: RateLimitDeps): MiddlewareHandler<AppEnv> {
+  return async (context, next) => {
+    let owners: readonly LimitedOwner[] = [];
+    let admission: Admission | undefined;
+    let open = false;
+    context.set("held", {
+      admit: (principal, count) => {
+        owners = ownersOf(principal);
+        if (owners.length === 0) return;
+        if (count === "look") limiter.look(owners);
+        else admission = limiter.admit(context.get("requestId"), owners);
+      },
+      holdOpen: () => {
+        open = true;
+        return () => admission?.end();
+      },
+    });
+    try {
+      await next();
+    } finally {
+      if (!open) admission?.end();
+    }
+    for (const kind of ["requests", "tokens"] as const) writeStanding(context, kind, limiter.standing(owners, kind));
+  };
+}
+
+/** As OpenAI's servers say it. */
+function writeStanding(context: Context<AppEnv>, kind: "requests" | "tokens", standing: Standing | undefined): void {
+  if (standing === undefined) return;
+  context.header(`x-ratelimit-limit-${kind}`, String(standing.limit));
+  context.header(`x-ratelimit-remaining-${kind}`, String(standing.remaining));
+  context.header(`x-ratelimit-reset-${kind}`, durationText(standing.resetMs));
+}
+
+/** "17ms", "1.5s", "6m0s". */
+export function durationText(ms: number): string {
+  if (ms < 1000) return `${Math.ceil(ms)}ms`;
+  const seconds = Math.ceil(ms / 100) / 10;
+  if (seconds < 60) return `${seconds}s`;
+  return `${Math.floor(seconds / 60)}m${Math.ceil(seconds % 60)}s`;
+}

@@ -1,0 +1,140 @@
+/** /v1/batches: the lines of a file as requests, run when there is room for them. Shapes of the `openai` package. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { BatchRow } from "../../../db/batches.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import { batchEndpoints } from "../../batches/lines.ts";
+import type { BatchService } from "../../batches/service.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, principalOf, tenantIdOf } from "../transport/context.ts";
+import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+import { chatFields, optional, shortString } from "./chat-schema.ts";
+
+const createSchema = z.strictObject({
+  input_file_id: shortString,
+  endpoint: z.enum(batchEndpoints),
+  completion_window: z.literal("24h", "must be 24h"),
+  metadata: optional(chatFields.metadata),
+});
+const unsupported: ReadonlySet<string> = new Set(["output_expires_after"]);
+
+const states = [
+  "validating",
+  "failed",
+  "in_progress",
+  "finalizing",
+  "completed",
+  "expired",
+  "cancelling",
+  "cancelled",
+] as const;
+const status = z.enum(states);
+const fault = z.object({
+  code: z.string(),
+  message: z.string(),
+  line: z.int().nullable(),
+  param: z.string().nullable(),
+});
+const time = z.int().nullable();
+const batchAnswer = z.object({
+  id: z.string(),
+  object: z.literal("batch"),
+  endpoint: z.enum(batchEndpoints),
+  errors: z.object({ object: z.literal("list"), data: z.array(fault) }).nullable(),
+  input_file_id: z.string(),
+  completion_window: z.literal("24h"),
+  status,
+  output_file_id: z.string().nullable(),
+  error_file_id: z.string().nullable(),
+  ...{ created_at: z.int(), expires_at: z.int(), in_progress_at: time, finalizing_at: time, completed_at: time },
+  ...{ failed_at: time, expired_at: time, cancelling_at: time, cancelled_at: time },
+  request_counts: z.object({ total: z.int(), completed: z.int(), failed: z.int() }),
+  usage: z.object({ input_tokens: z.int(), output_tokens: z.int(), total_tokens: z.int() }),
+  metadata: z.record(z.string(), z.string()).nullable(),
+});
+const batchList = z.object({ object: z.literal("list"), data: z.array(batchAnswer), has_more: z.boolean() });
+
+export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
+  declare(
+    app,
+    "POST",
+    "/v1/batches",
+    "inference",
+    async (c) => {
+      const tenantId = tenantIdOf(c) as TenantId;
+      const body = await readJson(c, createSchema, { unsupported });
+      const { input_file_id: inputFileId, endpoint, metadata = null } = body;
+      return c.json(batchBody(batches.create(principalOf(c), tenantId, { inputFileId, endpoint, metadata })));
+    },
+    { summary: "Runs the lines of a file within a day.", body: createSchema, answer: batchAnswer },
+  );
+
+  declare(
+    app,
+    "GET",
+    "/v1/batches",
+    "inference",
+    (c) => {
+      const tenantId = tenantIdOf(c) as TenantId;
+      const range = rangeOf(readQuery(c, pageQuery), (id) => batches.get(tenantId, id));
+      return c.json(listBody(batches.list(tenantId, range), batchBody));
+    },
+    { summary: "The tenant's batches, newest first.", query: pageQuery, answer: batchList },
+  );
+
+  declare(
+    app,
+    "GET",
+    "/v1/batches/:request_batch_id",
+    "inference",
+    (c) => c.json(batchBody(batches.get(tenantIdOf(c) as TenantId, c.req.param("request_batch_id")))),
+    { summary: "How far a batch is, and its files.", answer: batchAnswer },
+  );
+
+  declare(
+    app,
+    "POST",
+    "/v1/batches/:request_batch_id/cancel",
+    "inference",
+    async (c) => {
+      await readNoFields(c);
+      return c.json(batchBody(batches.cancel(tenantIdOf(c) as TenantId, c.req.param("request_batch_id"))));
+    },
+    { summary: "Ends a batch; what has a result stays in its files.", answer: batchAnswer },
+  );
+}
+
+function batchBody(row: BatchRow) {
+  const { id, endpoint, errors, status, metadata, inputTokens, cachedTokens, outputTokens } = row;
+  const at = (unixMs: number | null): number | null => (unixMs === null ? null : seconds(unixMs));
+  return {
+    id,
+    object: "batch",
+    endpoint,
+    errors: errors === null ? null : { object: "list", data: errors },
+    input_file_id: row.inputFileId,
+    completion_window: "24h",
+    status,
+    output_file_id: row.outputFileId,
+    error_file_id: row.errorFileId,
+    created_at: seconds(row.createdAt),
+    expires_at: seconds(row.expiresAt),
+    in_progress_at: at(row.inProgressAt),
+    finalizing_at: at(row.finalizingAt),
+    completed_at: at(row.completedAt),
+    failed_at: at(row.failedAt),
+    expired_at: at(row.expiredAt),
+    cancelling_at: at(row.cancellingAt),
+    cancelled_at: at(row.cancelledAt),
+    request_counts: { total: row.total, completed: row.completed, failed: row.failed },
+    usage: {
+      input_tokens: inputTokens,
+      input_tokens_details: { cached_tokens: cachedTokens },
+      output_tokens: outputTokens,
+      output_tokens_details: { reasoning_tokens: 0 },
+      total_tokens: inputTokens + outputTokens,
+    },
+    metadata,
+  };
+}

@@ -1,0 +1,113 @@
+/** Messages of chat completions. */
+import { z } from "zod";
+import { limits } from "../../config.ts";
+import type { LowerMessage } from "../../text/messages.ts";
+import { toolLimits } from "../../tools/limits.ts";
+import { type CacheBreakpoint, cacheBreakpoint } from "../generation/prompt-cache.ts";
+import { argumentsJson, callId, type Path, toolName } from "../generation/tool-schemas.ts";
+import { optional } from "../transport/fields.ts";
+
+const textPart = z.strictObject({
+  type: z.literal("text", { error: "only parts of type 'text' are supported" }),
+  text: z.string(),
+  prompt_cache_breakpoint: cacheBreakpoint,
+});
+const content = z.union([
+  z.string().transform((text) => ({ text, breakpoints: [] })),
+  z
+    .array(textPart)
+    .min(1)
+    .max(limits.contentParts)
+    .transform((parts) => ({
+      text: parts.map((part) => part.text).join(""),
+      breakpoints: parts.flatMap(({ prompt_cache_breakpoint: breakpoint }) => breakpoint ?? []),
+    })),
+]);
+
+const call = z.strictObject({
+  id: callId,
+  type: z.literal("function", "only calls of type 'function' are supported"),
+  function: z.strictObject({ name: toolName, arguments: argumentsJson }),
+});
+const notSupported = "is not supported";
+const message = z.discriminatedUnion(
+  "role",
+  [
+    z.strictObject({ role: z.enum(["system", "developer", "user"]), content }),
+    z.strictObject({
+      role: z.literal("assistant"),
+      content: optional(content),
+      tool_calls: optional(z.array(call).min(1).max(toolLimits.callsPerMessage)),
+      // Answers come back as clients got them, with what was not in them as null.
+      refusal: z.null(notSupported).optional(),
+      function_call: z.null(notSupported).optional(),
+      audio: z.null(notSupported).optional(),
+      annotations: z.array(z.unknown()).max(0, notSupported).nullish(),
+    }),
+    z.strictObject({ role: z.literal("tool"), content, tool_call_id: callId, name: optional(toolName) }),
+  ],
+  { error: "only the roles system, developer, user, assistant and tool are supported" },
+);
+type Message = z.output<typeof message>;
+
+/** Calls of the last message that made any, and have no answer yet: their names, and where they stand. */
+type OpenCalls = Map<string, { readonly name: string; readonly path: Path }>;
+
+export interface ChatMessages {
+  readonly lowered: readonly LowerMessage[];
+  /** In order. */
+  readonly breakpoints: readonly CacheBreakpoint[];
+}
+
+export const chatMessages = z
+  .array(message)
+  .min(1)
+  .max(limits.messages)
+  .transform((messages, context): ChatMessages => {
+    let refused = false;
+    const refuse = (path: Path, text: string): void => {
+      // The first is what is told, and there may be as many as there are calls.
+      if (!refused) context.addIssue({ code: "custom", path: [...path], message: text, input: messages });
+      refused = true;
+    };
+    const open: OpenCalls = new Map();
+    const refuseOpen = (): void => {
+      for (const { path } of open.values())
+        refuse(path, "has no answer: a message of role 'tool' for each must follow");
+      open.clear();
+    };
+    const lowered = messages.map((each, index): LowerMessage => {
+      if (each.role === "tool") {
+        const called = open.get(each.tool_call_id);
+        if (called === undefined) refuse([index, "tool_call_id"], "is the id of no call that waits for an answer");
+        open.delete(each.tool_call_id);
+        const name = each.name ?? called?.name ?? "";
+        return { role: "tool", content: each.content.text, answers: { id: each.tool_call_id, name } };
+      }
+      refuseOpen();
+      if (each.role === "assistant") return assistantMessage(each, index, open, refuse);
+      return { role: each.role === "developer" ? "system" : each.role, content: each.content.text };
+    });
+    refuseOpen();
+    return { lowered, breakpoints: messages.flatMap(({ content: each }) => each?.breakpoints ?? []) };
+  });
+
+function assistantMessage(
+  { content: said, tool_calls: made }: Message & { readonly role: "assistant" },
+  index: number,
+  open: OpenCalls,
+  refuse: (path: Path, text: string) => void,
+): LowerMessage {
+  const text = said?.text;
+  if (made === undefined) {
+    if (text === undefined) refuse([index, "content"], "is missing, and so are tool_calls");
+    return { role: "assistant", content: text ?? "" };
+  }
+  const calls = made.map(({ id, function: { name, arguments: given } }, at) => {
+    const path = [index, "tool_calls", at];
+    if (open.has(id)) refuse([...path, "id"], "another call has this id");
+    open.set(id, { name, path });
+    return { id, name, arguments: given };
+  });
+  return { role: "assistant", content: text ?? "", calls };
+}

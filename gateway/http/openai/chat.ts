@@ -1,0 +1,49 @@
+/** POST /v1/chat/completions */
+import type { Hono } from "hono";
+import type { z } from "zod";
+import type { ApiError } from "../../base/errors.ts";
+import type { Log } from "../../base/log.ts";
+import type { TokenBytes } from "../../text/detokenizer.ts";
+import { chatChunks, logprobsDescriber, spangateOf, usageOf, wholeAnswer } from "../generation/chat-answer.ts";
+import { answerStreamed, answerWhole, endsOf } from "../generation/completion.ts";
+import { type ChatRunDeps, runChat } from "../generation/run.ts";
+import { logFailure } from "../middleware/failure.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { declare } from "../transport/route.ts";
+import { chatSchema, unsupportedChatFields } from "./chat-schema.ts";
+
+export interface ChatDeps extends ChatRunDeps {
+  readonly tokenBytes: TokenBytes;
+  /** Schema of file_search.filters. */
+  readonly filters: z.ZodType;
+  readonly nowMs: () => number;
+  readonly log: Log;
+}
+
+export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
+  const schema = chatSchema(deps.filters);
+  const describe = logprobsDescriber(deps.tokenBytes);
+  const formatLogprobs = (logprobs: Parameters<typeof describe>[0]) => ({ content: describe(logprobs), refusal: null });
+  declare(app, "POST", "/v1/chat/completions", "inference", async (context) => {
+    tenantIdOf(context);
+    const body = await readJson(context, schema, { unsupported: unsupportedChatFields });
+    const requestId = context.get("requestId");
+    return await runChat(context, deps, body, async (run, completion) => {
+      const { request, stream, includeUsage } = body;
+      const { choices } = completion;
+      const head = { id: `chatcmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
+      const logprobsOf = request.params.sampling.topLogprobs >= 0 ? formatLogprobs : undefined;
+      if (!stream) {
+        return await answerWhole(context, completion, () => wholeAnswer(head, requestId, run, choices, logprobsOf));
+      }
+      const summary = () => ({
+        usage: usageOf(endsOf(choices)),
+        spangate: spangateOf(requestId, run, endsOf(choices)),
+      });
+      const shape = chatChunks(head, logprobsOf, includeUsage ? summary : undefined, request.tools !== undefined);
+      const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
+      return await answerStreamed(context, completion, shape, { onError });
+    });
+  });
+}

@@ -1,0 +1,91 @@
+/** /v1/vector_stores/{id}/file_batches: many files attached in one call. */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { CorpusAccess, CorpusRow, FileCounts } from "../../../db/corpora.ts";
+import type { FileBatchRow } from "../../../db/corpus-files.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import { corpusLimits } from "../../corpus/base/limits.ts";
+import type { Corpus } from "../../corpus/corpus.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { listBody, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+import { corpusFilesQuery } from "./vector-store-files.ts";
+import {
+  attachRequestOf,
+  attachSchema,
+  attributesSchema,
+  batchStatus,
+  chunkingSchema,
+  corpusFileBody,
+  fileIdsSchema,
+} from "./vector-store-schemas.ts";
+
+const distinctFiles = z
+  .array(attachSchema)
+  .min(1)
+  .max(corpusLimits.maxFilesPerBatch)
+  .refine((files) => new Set(files.map((file) => file.file_id)).size === files.length, {
+    message: "must not name a file twice",
+  });
+
+export const createSchema = z.union([
+  z.strictObject({
+    file_ids: fileIdsSchema.min(1),
+    attributes: attributesSchema.nullish(),
+    chunking_strategy: chunkingSchema.optional(),
+  }),
+  // Attributes and chunking of their own, file by file.
+  z.strictObject({ files: distinctFiles }),
+]);
+
+const batchesPath = "/v1/vector_stores/:vector_store_id/file_batches";
+const batchPath = "/v1/vector_stores/:vector_store_id/file_batches/:batch_id";
+
+export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
+  const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
+    corpus.corpora.require(tenantIdOf(c) as TenantId, id, access);
+
+  declare(app, "POST", batchesPath, "corpus:write", async (c) => {
+    const fields = await readJson(c, createSchema);
+    const store = storeOf(c, c.req.param("vector_store_id"), "own");
+    const named =
+      "files" in fields
+        ? fields.files
+        : fields.file_ids.map((file_id) => ({ ...fields, file_ids: undefined, file_id }));
+    const param = "files" in fields ? "files" : "file_ids";
+    const row = await corpus.corpusFiles.createBatch(store, named.map(attachRequestOf), param);
+    return c.json(batchBody(corpus.corpusFiles.getBatch(store, row.id)));
+  });
+
+  declare(app, "GET", batchPath, "corpus:read", (c) => {
+    const store = storeOf(c, c.req.param("vector_store_id"), "read");
+    return c.json(batchBody(corpus.corpusFiles.getBatch(store, c.req.param("batch_id"))));
+  });
+
+  declare(app, "POST", `${batchPath}/cancel`, "corpus:write", async (c) => {
+    await readNoFields(c);
+    const store = storeOf(c, c.req.param("vector_store_id"), "own");
+    return c.json(batchBody(corpus.corpusFiles.cancelBatch(store, c.req.param("batch_id"))));
+  });
+
+  declare(app, "GET", `${batchPath}/files`, "corpus:read", (c) => {
+    const query = readQuery(c, corpusFilesQuery);
+    const store = storeOf(c, c.req.param("vector_store_id"), "read");
+    const { row } = corpus.corpusFiles.getBatch(store, c.req.param("batch_id"));
+    const range = rangeOf(query, (id) => corpus.corpusFiles.get(store, id));
+    const page = corpus.corpusFiles.list(store, { ...range, status: query.filter, batchId: row.id });
+    return c.json(listBody(page, corpusFileBody));
+  });
+}
+
+function batchBody({ row, counts }: { readonly row: FileBatchRow; readonly counts: FileCounts }) {
+  return {
+    id: row.id,
+    object: "vector_store.files_batch",
+    created_at: seconds(row.createdAt),
+    vector_store_id: row.corpusId,
+    status: batchStatus(counts),
+    file_counts: counts,
+  };
+}

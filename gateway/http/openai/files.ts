@@ -1,0 +1,110 @@
+/** /v1/files */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { FileRow } from "../../../db/files.ts";
+import type { TenantId } from "../../../db/ids.ts";
+import { corpusLimits } from "../../corpus/base/limits.ts";
+import type { Corpus } from "../../corpus/corpus.ts";
+import type { Upload } from "../../corpus/files/files.ts";
+import { changed } from "../middleware/audit.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { byteStreamResponse } from "../transport/byte-stream.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { formFile, readForm } from "../transport/form.ts";
+import { listBody, pageQuery, rangeOf, readQuery, seconds, wholeNumber } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+
+export const purposes = ["assistants", "user_data", "batch"] as const;
+export const listQuery = pageQuery.extend({
+  // Many clients read the first page only, as their own API's has 10,000.
+  limit: wholeNumber.pipe(z.number().min(1).max(corpusLimits.maxFilePageItems)).default(corpusLimits.maxFilePageItems),
+  // Results of batches are files of the server's own making.
+  purpose: z.enum([...purposes, "batch_output"]).optional(),
+});
+export const uploadFields = z.strictObject({
+  file: formFile<"file">(),
+  purpose: z.enum(purposes),
+});
+const unsupportedFields = new Set(["expires_after", "expires_after[anchor]", "expires_after[seconds]"]);
+
+export interface FileRouteDeps {
+  readonly corpus: Corpus;
+  /** Of uploads that are taken in at the same time. */
+  readonly uploads: ConcurrencyLimiter;
+  /** Of files that are being read. */
+  readonly downloads: ConcurrencyLimiter;
+}
+
+export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }: FileRouteDeps): void {
+  declare(app, "POST", "/v1/files", "corpus:write", async (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const leave = uploads.enter(tenantId);
+    try {
+      const announced = c.req.header("content-length");
+      const release = corpus.files.reserve(tenantId, announced === undefined ? undefined : Number(announced));
+      try {
+        return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c, corpus))));
+      } finally {
+        release();
+      }
+    } finally {
+      leave();
+    }
+  });
+
+  declare(app, "GET", "/v1/files", "corpus:read", (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const query = readQuery(c, listQuery);
+    const range = rangeOf(query, (id) => corpus.files.get(tenantId, id));
+    return c.json(listBody(corpus.files.list(tenantId, { ...range, purpose: query.purpose }), fileBody));
+  });
+
+  declare(app, "GET", "/v1/files/:file_id", "corpus:read", (c) =>
+    c.json(fileBody(corpus.files.get(tenantIdOf(c) as TenantId, c.req.param("file_id")))),
+  );
+
+  declare(app, "DELETE", "/v1/files/:file_id", "corpus:write", (c) => {
+    const id = changed(c, () => corpus.files.delete(tenantIdOf(c) as TenantId, c.req.param("file_id")));
+    return c.json({ id, object: "file", deleted: true });
+  });
+
+  declare(app, "GET", "/v1/files/:file_id/content", "corpus:read", async (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const { row, pieces } = await corpus.files.pieces(tenantId, c.req.param("file_id"), () =>
+      downloads.enter(tenantId),
+    );
+    // Whatever it claims to be, a browser must neither render nor sniff it.
+    c.header("content-type", "application/octet-stream");
+    c.header("content-disposition", `attachment; filename*=UTF-8''${extValue(row.filename)}`);
+    c.header("x-content-type-options", "nosniff");
+    return byteStreamResponse(c, pieces);
+  });
+}
+
+/** @throws ApiError 413, 415, 400 with `param` */
+async function readUpload(c: Context<AppEnv>, { files }: Corpus): Promise<Upload> {
+  const { file, purpose } = await readForm(c, uploadFields, {
+    ...{ maxBytes: corpusLimits.maxUploadBytes, fileField: "file", unsupported: unsupportedFields },
+    stage: () => files.stage(),
+  });
+  // A part with an empty name is a file without one, whatever the type says.
+  const mediaType = file.type.slice(0, corpusLimits.maxMediaTypeChars);
+  return { filename: file.name, purpose, mediaType, bytes: file.content };
+}
+
+/** RFC 8187's ext-value: encodeURIComponent leaves signs that it does not allow. */
+function extValue(text: string): string {
+  return encodeURIComponent(text).replace(/['()*]/g, (sign) => `%${sign.charCodeAt(0).toString(16)}`);
+}
+
+export function fileBody(row: FileRow) {
+  return {
+    id: row.id,
+    object: "file" as const,
+    bytes: row.byteCount,
+    created_at: seconds(row.createdAt),
+    filename: row.filename,
+    purpose: row.purpose,
+    status: "processed" as const,
+  };
+}

@@ -1,0 +1,124 @@
+/** POST /tokenize and /detokenize, as vLLM has them. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import { ApiError } from "../../base/errors.ts";
+import type { Pipeline } from "../../generate/pipeline.ts";
+import type { TokenBytes } from "../../text/detokenizer.ts";
+import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { declare } from "../transport/route.ts";
+import { chatFields, optional } from "./chat-schema.ts";
+import { chatToolsAsked } from "./chat-tools.ts";
+import { tokenIdList } from "./text-completions.ts";
+
+export interface TokenizeDeps {
+  readonly pipeline: Pick<Pipeline, "encodeText" | "promptTokenIds" | "modelCard">;
+  readonly tokenBytes: TokenBytes;
+  readonly limiter: ConcurrencyLimiter;
+}
+
+const tokenizeSchema = z
+  .strictObject({
+    model: optional(chatFields.model),
+    prompt: optional(z.string()),
+    messages: optional(chatFields.messages),
+    tools: chatFields.tools,
+    add_special_tokens: optional(z.boolean()),
+    add_generation_prompt: optional(z.literal(true, "the start of the answer is a part of every prompt")),
+    return_token_strs: optional(z.boolean()),
+  })
+  .superRefine((body, context) => {
+    const refuse = (path: string, message: string): void => {
+      context.addIssue({ code: "custom", path: [path], message, input: body });
+    };
+    if (body.prompt === undefined && body.messages === undefined) refuse("prompt", "is missing, and so is messages");
+    if (body.prompt !== undefined && body.messages !== undefined) refuse("prompt", "cannot stand beside messages");
+    checkTools(chatToolsAsked(toolsIn(body)), (path, text) => {
+      context.addIssue({ code: "custom", path: [...path], message: text, input: body });
+    });
+    if (body.messages === undefined && body.tools !== undefined) refuse("tools", "are shown beside messages only");
+    if (body.messages === undefined) return;
+    if (body.add_special_tokens !== undefined) refuse("add_special_tokens", "is the template's affair with messages");
+  });
+type TokenizeBody = z.output<typeof tokenizeSchema>;
+
+const detokenizeSchema = z.strictObject({
+  model: optional(chatFields.model),
+  tokens: z.union([z.array(z.never()).length(0), tokenIdList]),
+});
+
+const unsupportedFields: ReadonlySet<string> = new Set([
+  ...["continue_final_message", "chat_template", "chat_template_kwargs", "mm_processor_kwargs"],
+]);
+
+export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
+  const { pipeline, tokenBytes, limiter } = deps;
+  declare(
+    app,
+    "POST",
+    "/tokenize",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
+      const card = pipeline.modelCard(body.model);
+      const leave = limiter.enter(tenantId);
+      try {
+        const tokens = await tokensOf(pipeline, tenantId, card.id, body);
+        const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
+        return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
+      } finally {
+        leave();
+      }
+    },
+    { summary: "Token ids of a text, or of a conversation's whole prompt.", body: tokenizeSchema },
+  );
+
+  declare(
+    app,
+    "POST",
+    "/detokenize",
+    "inference",
+    async (context) => {
+      tenantIdOf(context);
+      const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });
+      const { vocabSize } = pipeline.modelCard(body.model);
+      const unknown = body.tokens.findIndex((id) => id >= vocabSize);
+      if (unknown >= 0) {
+        const param = `tokens[${unknown}]`;
+        throw new ApiError("invalid_value", { message: `'${param}' is a token that the model does not have.`, param });
+      }
+      return context.json({ prompt: textOf(tokenBytes, body.tokens) });
+    },
+    { summary: "The text of token ids.", body: detokenizeSchema },
+  );
+}
+
+async function tokensOf(
+  pipeline: TokenizeDeps["pipeline"],
+  tenantId: string,
+  model: string,
+  { prompt, messages, tools, add_special_tokens: opening = true }: TokenizeBody,
+): Promise<readonly number[]> {
+  if (messages === undefined) return [...(await pipeline.encodeText(tenantId, prompt ?? "", opening))];
+  const nothingElse = { documents: [], fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
+  const shown = toolUseOf(chatToolsAsked(toolsIn({ tools })));
+  return await pipeline.promptTokenIds(tenantId, { model, messages: messages.lowered, tools: shown, ...nothingElse });
+}
+
+const toolsIn = ({ tools }: Pick<TokenizeBody, "tools">) => {
+  return { tools, tool_choice: undefined, parallel_tool_calls: undefined };
+};
+
+/** Special tokens by their names, all others by their bytes: a character may be spread over several. */
+function textOf(tokenBytes: TokenBytes, tokens: readonly number[]): string {
+  const encoder = new TextEncoder();
+  const bytes = tokens.map((id) => {
+    const own = tokenBytes.of(id);
+    return own.length > 0 ? own : encoder.encode(tokenBytes.describe(id).token);
+  });
+  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(Buffer.concat(bytes));
+  return tokenBytes.stripsLeadingSpace && text.startsWith(" ") ? text.slice(1) : text;
+}

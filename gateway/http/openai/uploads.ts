@@ -1,0 +1,141 @@
+/** /v1/uploads: a file that comes in parts. Shapes of the `openai` package. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { TenantId } from "../../../db/ids.ts";
+import type { UploadPartRow, UploadRow } from "../../../db/uploads.ts";
+import { corpusLimits } from "../../corpus/base/limits.ts";
+import type { Corpus } from "../../corpus/corpus.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { fileAnswer } from "../openapi/answer-schemas.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { formFile, readForm } from "../transport/form.ts";
+import { readNoFields, seconds } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+import { optional, shortString } from "./chat-schema.ts";
+import { fileBody, purposes } from "./files.ts";
+
+const createSchema = z.strictObject({
+  bytes: z.int().min(1).max(corpusLimits.maxUploadBytes),
+  filename: z.string().min(1).max(corpusLimits.maxFilenameChars),
+  mime_type: z
+    .string()
+    .max(corpusLimits.maxMediaTypeChars)
+    .regex(/^[\x21-\x7e]+\/[\x20-\x7e]+$/, "must be a media type"),
+  purpose: z.enum(purposes),
+});
+const unsupported: ReadonlySet<string> = new Set(["expires_after"]);
+const partFields = z.strictObject({ data: formFile<"uploadPart">() });
+const completeSchema = z.strictObject({
+  part_ids: z.array(shortString).min(1).max(corpusLimits.maxPartsPerUpload),
+  md5: optional(z.string().regex(/^[0-9a-fA-F]{32}$/, "must be 32 hexadecimal digits")),
+});
+
+const uploadAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("upload"),
+  bytes: z.int(),
+  created_at: z.int(),
+  expires_at: z.int(),
+  filename: z.string(),
+  purpose: z.string(),
+  status: z.enum(["pending", "completed", "cancelled", "expired"]),
+  file: fileAnswer.nullable(),
+});
+const partAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("upload.part"),
+  created_at: z.int(),
+  upload_id: z.string(),
+});
+
+export interface UploadRouteDeps {
+  readonly corpus: Pick<Corpus, "uploads">;
+  /** Of files and parts that are taken in at the same time. */
+  readonly uploads: ConcurrencyLimiter;
+}
+
+export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service }, uploads }: UploadRouteDeps): void {
+  const uploadBody = (row: UploadRow): z.infer<typeof uploadAnswer> => {
+    const { id, byteCount: bytes, createdAt, expiresAt, filename, purpose, status } = row;
+    const file = service.fileOf(row);
+    const times = { created_at: seconds(createdAt), expires_at: seconds(expiresAt) };
+    const fields = { id, object: "upload" as const, bytes, ...times, filename, purpose, status };
+    return { ...fields, file: file === undefined ? null : fileBody(file) };
+  };
+
+  declare(
+    app,
+    "POST",
+    "/v1/uploads",
+    "corpus:write",
+    async (c) => {
+      const tenantId = tenantIdOf(c) as TenantId;
+      const { bytes, mime_type: mediaType, ...rest } = await readJson(c, createSchema, { unsupported });
+      return c.json(uploadBody(service.create(tenantId, { ...rest, mediaType, byteCount: bytes })));
+    },
+    { summary: "Begins a file that comes in parts, within an hour.", body: createSchema, answer: uploadAnswer },
+  );
+
+  declare(
+    app,
+    "POST",
+    "/v1/uploads/:upload_id/parts",
+    "corpus:write",
+    async (c) => {
+      const tenantId = tenantIdOf(c) as TenantId;
+      const id = c.req.param("upload_id");
+      const upload = service.pending(tenantId, id);
+      const leave = uploads.enter(tenantId);
+      try {
+        const maxBytes = upload.byteCount;
+        const form = { maxBytes, fileField: "data", stage: () => service.stagePart(maxBytes) };
+        const { data } = await readForm(c, partFields, form);
+        return c.json(partBody(upload, await service.addPart(tenantId, id, data.content)));
+      } finally {
+        leave();
+      }
+    },
+    {
+      summary: "Adds a part. The same bytes are the same part.",
+      body: partFields.extend({ data: z.file() }),
+      bodyTypes: ["multipart/form-data"],
+      answer: partAnswer,
+    },
+  );
+
+  declare(
+    app,
+    "POST",
+    "/v1/uploads/:upload_id/complete",
+    "corpus:write",
+    async (c) => {
+      const tenantId = tenantIdOf(c) as TenantId;
+      const id = c.req.param("upload_id");
+      const { part_ids: partIds, md5 } = await readJson(c, completeSchema);
+      const leave = uploads.enter(tenantId);
+      try {
+        return c.json(uploadBody(await service.complete(tenantId, id, { partIds, md5 })));
+      } finally {
+        leave();
+      }
+    },
+    { summary: "Makes a file of the parts, in the order given.", body: completeSchema, answer: uploadAnswer },
+  );
+
+  declare(
+    app,
+    "POST",
+    "/v1/uploads/:upload_id/cancel",
+    "corpus:write",
+    async (c) => {
+      await readNoFields(c);
+      return c.json(uploadBody(service.cancel(tenantIdOf(c) as TenantId, c.req.param("upload_id"))));
+    },
+    { summary: "Ends an upload and removes its parts.", answer: uploadAnswer },
+  );
+}
+
+function partBody(upload: UploadRow, part: UploadPartRow): z.infer<typeof partAnswer> {
+  return { id: part.id, object: "upload.part", created_at: seconds(part.createdAt), upload_id: upload.id };
+}

@@ -1,0 +1,132 @@
+/** /v1/vector_stores: a vector store is a corpus. */
+import type { Hono } from "hono";
+import { z } from "zod";
+import type { TenantId } from "../../../db/ids.ts";
+import { corpusLimits } from "../../corpus/base/limits.ts";
+import type { Corpus } from "../../corpus/corpus.ts";
+import { attributeFilterSchema } from "../../corpus/search/filters.ts";
+import type { RetrievedFragment } from "../../corpus/search/retrieve.ts";
+import { addGrantRoutes } from "../admin/grants.ts";
+import { rankingOptions } from "../generation/ranking.ts";
+import { changed } from "../middleware/audit.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, principalOf, tenantIdOf } from "../transport/context.ts";
+import { listBody, pageQuery, rangeOf, readNoFields, readQuery } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+import { chunkingOf, chunkingSchema, fileIdsSchema, metadataSchema, vectorStoreBody } from "./vector-store-schemas.ts";
+
+const unsupported = new Set(["expires_after", "expires_after.anchor", "expires_after.days"]);
+
+export const createSchema = z.strictObject({
+  name: z.string().max(corpusLimits.maxNameChars).default(""),
+  description: z.string().max(corpusLimits.maxDescriptionChars).optional(),
+  file_ids: fileIdsSchema.default([]),
+  chunking_strategy: chunkingSchema.optional(),
+  metadata: metadataSchema.nullish(),
+});
+
+export const updateSchema = z.strictObject({
+  name: z.string().max(corpusLimits.maxNameChars).nullish(),
+  metadata: metadataSchema.nullish(),
+});
+
+const queryText = z.string().min(1).max(corpusLimits.maxQueryChars);
+export const searchSchema = z.strictObject({
+  query: z.union([queryText, z.array(queryText).min(1).max(corpusLimits.maxQueriesPerSearch)]),
+  filters: attributeFilterSchema.optional(),
+  max_num_results: z.int().min(1).max(corpusLimits.maxSearchResults).default(corpusLimits.defaultSearchResults),
+  ranking_options: rankingOptions.optional(),
+  rewrite_query: z.literal(false, { error: "query rewriting is not supported" }).optional(),
+});
+
+export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
+  declare(app, "POST", "/v1/vector_stores", "corpus:write", async (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const fields = await readJson(c, createSchema, { unsupported });
+    const chunking = chunkingOf(fields.chunking_strategy);
+    const requests = fields.file_ids.map((fileId) => ({ fileId, attributes: {}, chunking }));
+    corpus.corpusFiles.requireFiles(tenantId, requests, "file_ids");
+    const { name, description, metadata } = fields;
+    const row = corpus.corpora.create(tenantId, { name, description, metadata: metadata ?? {} });
+    try {
+      if (requests.length > 0) await corpus.corpusFiles.attach(row, requests, "file_ids");
+    } catch (error) {
+      // The caller learns no id of it, so it must not stay.
+      corpus.corpora.delete(tenantId, row.id);
+      throw error;
+    }
+    return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
+  });
+
+  declare(app, "GET", "/v1/vector_stores", "corpus:read", (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const range = rangeOf(readQuery(c, pageQuery), (id) => corpus.corpora.require(tenantId, id, "own"));
+    return c.json(listBody(corpus.corpora.list(tenantId, range), vectorStoreBody));
+  });
+
+  declare(app, "GET", "/v1/vector_stores/:vector_store_id", "corpus:read", (c) => {
+    const row = corpus.corpora.require(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), "read");
+    return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
+  });
+
+  declare(app, "POST", "/v1/vector_stores/:vector_store_id", "corpus:write", async (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const { name, metadata } = await readJson(c, updateSchema, { unsupported });
+    // null empties a field, absence leaves it.
+    const change = { name: name === null ? "" : name, metadata: metadata === null ? {} : metadata };
+    const row = corpus.corpora.update(tenantId, c.req.param("vector_store_id"), change);
+    return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
+  });
+
+  declare(app, "DELETE", "/v1/vector_stores/:vector_store_id", "corpus:write", (c) => {
+    const id = changed(c, () => corpus.corpora.delete(tenantIdOf(c) as TenantId, c.req.param("vector_store_id")));
+    return c.json({ id, object: "vector_store.deleted", deleted: true });
+  });
+
+  declare(app, "POST", "/v1/vector_stores/:vector_store_id/search", "corpus:read", async (c) => {
+    const tenantId = tenantIdOf(c) as TenantId;
+    const fields = await readJson(c, searchSchema);
+    const row = corpus.corpora.require(tenantId, c.req.param("vector_store_id"), "read");
+    const queries = typeof fields.query === "string" ? [fields.query] : fields.query;
+    const found = await corpus.retrieve({
+      tenantId,
+      vectorStoreIds: [row.id],
+      query: queries.join("\n"),
+      maxResults: fields.max_num_results,
+      filters: fields.filters,
+      scoreThreshold: fields.ranking_options?.score_threshold,
+      weights: fields.ranking_options?.hybrid_search,
+    });
+    const page = { object: "vector_store.search_results.page", search_query: queries };
+    return c.json({ ...page, data: found.map(searchResultBody), has_more: false, next_page: null });
+  });
+
+  declare(
+    app,
+    "POST",
+    "/admin/v1/vector_stores/:vector_store_id/salt/rotate",
+    ["platform:admin", "tenant:admin"],
+    async (c) => {
+      await readNoFields(c);
+      const id = c.req.param("vector_store_id");
+      // The platform's operators may rotate any corpus's.
+      const isPlatform = principalOf(c).scopes.has("platform:admin");
+      const owner = isPlatform ? corpus.corpora.ownerOf(id) : (tenantIdOf(c) as TenantId);
+      const rotate = () => corpus.corpora.rotateSalt(owner, id);
+      const epoch = changed(c, rotate, () => ({ tenant_id: owner }));
+      return c.json({ id, object: "vector_store.salt", epoch });
+    },
+  );
+
+  addGrantRoutes(app, { corpus });
+}
+
+function searchResultBody(fragment: RetrievedFragment) {
+  return {
+    file_id: fragment.fileId,
+    filename: fragment.filename,
+    score: fragment.score,
+    attributes: fragment.attributes,
+    content: [{ type: "text", text: fragment.text }],
+  };
+}

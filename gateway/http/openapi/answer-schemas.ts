@@ -1,0 +1,154 @@
+/** Answers as /openapi.json describes them. Handlers do not read these; test/http/openapi.test.ts holds real answers against them. */
+import { z } from "zod";
+import { scopes } from "../../base/principal.ts";
+
+const seconds = z.int().describe("Unix time in seconds.");
+const count = z.int().min(0);
+
+/** A page of a list. */
+export function listOf<Item extends z.ZodType>(item: Item) {
+  const id = z.string().nullable();
+  return z.strictObject({
+    object: z.literal("list"),
+    data: z.array(item),
+    first_id: id,
+    last_id: id,
+    has_more: z.boolean(),
+  });
+}
+
+export const deletedAnswer = z.strictObject({ id: z.string(), object: z.string(), deleted: z.literal(true) });
+export const saltAnswer = z.strictObject({ id: z.string(), object: z.string(), epoch: count });
+
+export const tenantAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("tenant"),
+  name: z.string(),
+  status: z.enum(["active", "disabled"]),
+  created_at: seconds,
+});
+
+export const apiKeyAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("api_key"),
+  tenant_id: z.string().nullable(),
+  name: z.string(),
+  prefix: z.string(),
+  scopes: z.array(z.enum(scopes)),
+  created_at: seconds,
+  revoked_at: seconds.nullable(),
+});
+
+export const mintedKeyAnswer = apiKeyAnswer.extend({ key: z.string().describe("Shown in this answer only.") });
+
+export const fileAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("file"),
+  bytes: count,
+  created_at: seconds,
+  filename: z.string(),
+  purpose: z.string(),
+  status: z.literal("processed"),
+});
+
+const fileCounts = z.strictObject({
+  in_progress: count,
+  completed: count,
+  failed: count,
+  cancelled: count,
+  total: count,
+});
+
+export const vectorStoreAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("vector_store"),
+  created_at: seconds,
+  name: z.string(),
+  description: z.string().nullable(),
+  usage_bytes: count,
+  file_counts: fileCounts,
+  status: z.enum(["in_progress", "completed"]),
+  expires_after: z.null(),
+  expires_at: z.null(),
+  last_active_at: seconds,
+  metadata: z.record(z.string(), z.string()),
+});
+
+const attributes = z.record(z.string(), z.union([z.string(), z.number(), z.boolean()]));
+const textPart = z.strictObject({ type: z.literal("text"), text: z.string() });
+
+export const vectorStoreFileAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("vector_store.file"),
+  created_at: seconds,
+  vector_store_id: z.string(),
+  status: z.enum(["in_progress", "completed", "failed", "cancelled"]),
+  last_error: z
+    .strictObject({ code: z.enum(["server_error", "unsupported_file", "invalid_file"]), message: z.string() })
+    .nullable(),
+  usage_bytes: count,
+  attributes,
+  chunking_strategy: z.strictObject({
+    type: z.literal("static"),
+    static: z.strictObject({ max_chunk_size_tokens: count, chunk_overlap_tokens: count }),
+  }),
+});
+
+export const fileContentAnswer = z.strictObject({
+  object: z.literal("vector_store.file_content.page"),
+  data: z.array(textPart),
+  has_more: z.boolean(),
+  next_page: z.null(),
+});
+
+export const fileBatchAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("vector_store.files_batch"),
+  created_at: seconds,
+  vector_store_id: z.string(),
+  status: z.enum(["in_progress", "completed", "cancelled", "failed"]),
+  file_counts: fileCounts,
+});
+
+export const searchAnswer = z.strictObject({
+  object: z.literal("vector_store.search_results.page"),
+  search_query: z.array(z.string()),
+  data: z.array(
+    z.strictObject({
+      file_id: z.string(),
+      filename: z.string(),
+      score: z.number(),
+      attributes,
+      content: z.array(textPart),
+    }),
+  ),
+  has_more: z.boolean(),
+  next_page: z.null(),
+});
+
+export const jobAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("prepare_job"),
+  vector_store_id: z.string(),
+  status: z.enum(["queued", "running", "completed", "failed", "cancelled"]),
+  done: count,
+  total: count,
+  error: z.strictObject({ code: z.string(), message: z.string().nullable() }).nullable(),
+  created_at: seconds,
+  finished_at: seconds.nullable(),
+});
+
+export const modelAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("model"),
+  created: seconds,
+  owned_by: z.string(),
+  max_model_len: count,
+});
+
+export const modelsAnswer = z.strictObject({ object: z.literal("list"), data: z.array(modelAnswer) });
+
+export const readyAnswer = z.strictObject({
+  status: z.enum(["ready", "not_ready", "draining"]),
+  workers: z.array(z.strictObject({ id: z.string(), state: z.string() })),
+});

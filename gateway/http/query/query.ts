@@ -1,0 +1,124 @@
+/** Span queries: POST /v1/query/execute, /v1/query/prepare, /v1/query/explain */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { ApiError } from "../../base/errors.ts";
+import type { Log } from "../../base/log.ts";
+import type { QueryJob, QueryService } from "../../execute/query-service.ts";
+import { countPrepared } from "../../generate/usage-counters.ts";
+import type { Query } from "../../query/ir.ts";
+import type { Metrics } from "../../telemetry/metrics.ts";
+import { answerStreamed, answerWhole, emptyChoices } from "../generation/completion.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { logFailure } from "../middleware/failure.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { readQuery } from "../transport/paging.ts";
+import { declare } from "../transport/route.ts";
+import {
+  answerKindOf,
+  countTree,
+  explanationBody,
+  headOf,
+  preparedBody,
+  queryAnswer,
+  queryChunks,
+  queryFacts,
+} from "./answer.ts";
+import { readQueryBody } from "./body.ts";
+
+export interface QueryRouteDeps {
+  readonly queries: QueryService;
+  readonly limiter: ConcurrencyLimiter;
+  readonly metrics: Metrics;
+  readonly nowMs: () => number;
+  readonly log: Log;
+  /** How long a stream's status waits for the first event. */
+  readonly firstEventMs?: number;
+}
+
+const flag = z
+  .enum(["true", "false"])
+  .transform((value) => value === "true")
+  .optional();
+export const executeParams = z.strictObject({ stream: flag, reuse: flag, prompt_cache_diagnostics: flag });
+const noParams = z.strictObject({});
+
+export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
+  declare(app, "POST", "/v1/query/execute", "inference", async (context) => {
+    const { stream = false, reuse = true, prompt_cache_diagnostics: diagnose } = readQuery(context, executeParams);
+    const query = await readQueryBody(context);
+    return await limited(context, deps, (leave) => execute(context, deps, { query, stream, reuse, diagnose, leave }));
+  });
+
+  // It computes what an execute would, and answers with no text: whoever may run queries may, and whoever prepares corpora.
+  declare(app, "POST", "/v1/query/prepare", ["inference", "corpus:prepare"], async (context) => {
+    readQuery(context, noParams);
+    const query = await readQueryBody(context);
+    return await limited(context, deps, async (leave) => {
+      const prepared = await deps.queries.prepare(jobOf(context, query, context.req.raw.signal));
+      leave();
+      for (const report of prepared.reports) countPrepared(deps.metrics, tenantIdOf(context), report);
+      return context.json(preparedBody(context.get("requestId"), prepared));
+    });
+  });
+
+  declare(app, "POST", "/v1/query/explain", "inference", async (context) => {
+    readQuery(context, noParams);
+    const query = await readQueryBody(context);
+    return await limited(context, deps, async (leave) => {
+      const explanation = await deps.queries.explain(jobOf(context, query, context.req.raw.signal));
+      leave();
+      return context.json(explanationBody(explanation));
+    });
+  });
+}
+
+/** @param work calls `leave` when the request has ended, unless it throws */
+async function limited(
+  context: Context<AppEnv>,
+  { limiter }: QueryRouteDeps,
+  work: (leave: () => void) => Promise<Response>,
+): Promise<Response> {
+  const leave = limiter.enter(tenantIdOf(context));
+  try {
+    return await work(leave);
+  } catch (error) {
+    leave();
+    // The caller has gone, and everything was aborted: nobody is left to tell.
+    if (context.req.raw.signal.aborted) return context.body(null);
+    throw error;
+  }
+}
+
+function jobOf(context: Context<AppEnv>, query: Query, signal: AbortSignal): QueryJob {
+  const requestId = context.get("requestId");
+  return { requestId, tenantId: tenantIdOf(context), query, reuse: true, restartable: true, signal };
+}
+
+interface ExecuteOptions extends Pick<QueryJob, "query" | "reuse" | "diagnose"> {
+  readonly stream: boolean;
+  readonly leave: () => void;
+}
+
+async function execute(
+  context: Context<AppEnv>,
+  deps: QueryRouteDeps,
+  { query, reuse, diagnose, stream, leave }: ExecuteOptions,
+): Promise<Response> {
+  const requestId = context.get("requestId");
+  const client = new AbortController();
+  const signal = AbortSignal.any([context.req.raw.signal, client.signal]);
+  const run = deps.queries.execute({ ...jobOf(context, query, signal), reuse, diagnose, restartable: !stream });
+  const kind = answerKindOf(query);
+  const head = headOf(kind, requestId, run.model, deps.nowMs());
+  const choices = emptyChoices(run.choiceCount);
+  const onEnd = (): void => {
+    leave();
+    countTree(deps.metrics, tenantIdOf(context), run.report);
+  };
+  const completion = { events: run.events, choices, client, onEnd };
+  if (!stream)
+    return await answerWhole(context, completion, () => queryAnswer(kind, head, requestId, run.report, choices));
+  const shape = queryChunks(kind, head, () => queryFacts(requestId, run.report));
+  const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
+  return await answerStreamed(context, completion, shape, { onError, firstEventMs: deps.firstEventMs });
+}

@@ -1,0 +1,92 @@
+/** Items of a conversation as messages: calls of functions are part of the assistant's message before them. */
+import { z } from "zod";
+import { ApiError } from "../../base/errors.ts";
+import { limits } from "../../config.ts";
+import type { JsonObject, LowerMessage } from "../../text/messages.ts";
+import { argumentsJson, callId, toolName } from "../generation/tool-schemas.ts";
+import { optional, shortString } from "../transport/fields.ts";
+import type { Item } from "./schema.ts";
+
+const status = optional(z.enum(["in_progress", "completed", "incomplete"]));
+const caller = optional(z.strictObject({ type: z.literal("direct", "is not supported") }));
+const outputPart = z.strictObject({
+  type: z.literal("input_text", "only parts of type 'input_text' are supported"),
+  text: z.string(),
+});
+
+export const callItem = z.strictObject({
+  type: z.literal("function_call"),
+  id: optional(shortString),
+  call_id: callId,
+  name: toolName,
+  arguments: z.string().refine((text) => argumentsJson.safeParse(text).success, "must be a JSON object"),
+  status,
+  caller,
+  async: optional(z.literal(false, "is not supported")),
+});
+export const callOutputItem = z.strictObject({
+  type: z.literal("function_call_output"),
+  id: optional(shortString),
+  call_id: callId,
+  output: z.union([
+    z.string(),
+    z
+      .array(outputPart)
+      .max(limits.contentParts)
+      .transform((parts) => parts.map(({ text }) => text).join("")),
+  ]),
+  status,
+  caller,
+});
+
+/**
+ * The conversation as messages.
+ * @param ownCount how many of the items, at their end, are the request's own
+ * @throws ApiError invalid_value for a call without an output, and an output without a call
+ */
+export function messagesOf(items: readonly Item[], ownCount: number): readonly LowerMessage[] {
+  const messages: LowerMessage[] = [];
+  const open = new Map<string, { readonly name: string; readonly index: number }>();
+  const refuse = (index: number, field: string, text: string): never => {
+    const own = index - (items.length - ownCount);
+    const param = own < 0 ? "previous_response_id" : `input[${own}]${field}`;
+    throw new ApiError("invalid_value", { message: `'${param}' ${text}.`, param });
+  };
+  const refuseOpen = (): void => {
+    for (const { index } of open.values()) refuse(index, "", "is a function_call without a function_call_output");
+  };
+  for (const [index, item] of items.entries()) {
+    if (item.type === "file_search_call") continue;
+    if (item.type === "function_call_output") {
+      const { call_id: id } = item;
+      const call = open.get(id) ?? refuse(index, ".call_id", "is the id of no function_call that waits for its output");
+      open.delete(id);
+      messages.push({ role: "tool", content: item.output, answers: { id, name: call.name } });
+      continue;
+    }
+    if (item.type === "function_call") {
+      if (open.has(item.call_id)) refuse(index, ".call_id", "is the id of another function_call");
+      open.set(item.call_id, { name: item.name, index });
+      addCall(messages, item);
+      continue;
+    }
+    refuseOpen();
+    const role = item.role === "developer" ? "system" : item.role;
+    messages.push({ role, content: item.content.map((part) => part.text).join("") });
+  }
+  refuseOpen();
+  return messages;
+}
+
+function addCall(messages: LowerMessage[], item: Item & { readonly type: "function_call" }): void {
+  const call = { id: item.call_id, name: item.name, arguments: argumentsOf(item.arguments) };
+  const last = messages.at(-1);
+  if (last?.role !== "assistant") messages.push({ role: "assistant", content: "", calls: [call] });
+  else messages[messages.length - 1] = { ...last, calls: [...(last.calls ?? []), call] };
+}
+
+/** An answer that was cut off has calls whose arguments are none. */
+function argumentsOf(text: string): JsonObject {
+  const parsed = argumentsJson.safeParse(text);
+  return parsed.success ? parsed.data : {};
+}

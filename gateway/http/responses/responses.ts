@@ -1,0 +1,284 @@
+/** /v1/responses: answers to a conversation, with file search, stored when wanted. */
+import type { Context, Hono } from "hono";
+import { z } from "zod";
+import type { ResponseId } from "../../../db/ids.ts";
+import type { JsonObject } from "../../../db/schema.ts";
+import { ApiError } from "../../base/errors.ts";
+import type { Log } from "../../base/log.ts";
+import { limits } from "../../config.ts";
+import type { ChatRun, Pipeline } from "../../generate/pipeline.ts";
+import type { ComparedPrompts } from "../../generate/prompt-history.ts";
+import type { StoredResponses } from "../../tenant/stored-responses.ts";
+import type { TokenBytes } from "../../text/detokenizer.ts";
+import { logprobsDescriber } from "../generation/chat-answer.ts";
+import { answerInEvents, answerWhole, type Completion } from "../generation/completion.ts";
+import { comparePrompt } from "../generation/prompt-diagnostics.ts";
+import { type ChatRunDeps, runChat } from "../generation/run.ts";
+import { changed } from "../middleware/audit.ts";
+import { logFailure } from "../middleware/failure.ts";
+import { readJson } from "../transport/body.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { pageQuery, readNoFields, readQuery } from "../transport/paging.ts";
+import { declare, type RouteAbout } from "../transport/route.ts";
+import { responseBody } from "./answer.ts";
+import { type Conversation, conversationOf, inputItemsOf, keptInput } from "./items.ts";
+import {
+  comparedWith,
+  type Item,
+  inputTokensSchema,
+  promptOf,
+  type ResponsePrompt,
+  type ResponsesBody,
+  requestOf,
+  responsesSchema,
+  showsLogprobs,
+  unsupportedResponseFields,
+} from "./schema.ts";
+import { ResponseEvents, writeResponse } from "./stream.ts";
+
+export interface ResponsesDeps extends ChatRunDeps {
+  readonly pipeline: Pick<Pipeline, "chat" | "countTokens">;
+  readonly stored: StoredResponses;
+  readonly tokenBytes: TokenBytes;
+  /** Schema of a tool's filters. */
+  readonly filters: z.ZodType;
+  readonly nowMs: () => number;
+  readonly log: Log;
+  readonly compared: ComparedPrompts;
+}
+
+// Results are kept without their text, which belongs to the files: there is nothing more to include.
+const retrieveQuery = z.strictObject({ stream: z.literal("false", "a response is not streamed again").optional() });
+const itemsQuery = pageQuery.omit({ before: true });
+
+const about = {
+  create: (body: z.ZodType): RouteAbout => ({
+    summary: "Answers a conversation, with file search and citations; kept unless store is false.",
+    body,
+    answerTypes: ["application/json", "text/event-stream"],
+  }),
+  count: (body: z.ZodType): RouteAbout => ({ summary: "Tokens of the prompt that a response would have.", body }),
+  get: { summary: "A response that was kept.", query: retrieveQuery },
+  delete: { summary: "Deletes a response that was kept." },
+  cancel: { summary: "Refuses: no response is made in the background." },
+  items: { summary: "The conversation that a response was given to.", query: itemsQuery },
+};
+
+export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void {
+  const { stored } = deps;
+  const schema = responsesSchema(deps.filters);
+  declare(
+    app,
+    "POST",
+    "/v1/responses",
+    "inference",
+    async (context) => {
+      const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
+      const conversation = await boundedConversation(context, stored, parsed);
+      try {
+        return await respond(context, deps, parsed, conversation);
+      } catch (error) {
+        throw inOwnWords(error, parsed.searchIndex);
+      }
+    },
+    about.create(schema),
+  );
+  addCountRoute(app, deps);
+
+  declare(
+    app,
+    "GET",
+    "/v1/responses/:response_id",
+    "inference",
+    (context) => {
+      readQuery(context, retrieveQuery);
+      const head = stored.get(tenantIdOf(context), context.req.param("response_id"));
+      return context.body(stored.read(head, "body"), 200, { "content-type": "application/json" });
+    },
+    about.get,
+  );
+
+  declare(
+    app,
+    "DELETE",
+    "/v1/responses/:response_id",
+    "inference",
+    (context) => {
+      const id = context.req.param("response_id");
+      changed(context, () => stored.delete(tenantIdOf(context), id));
+      return context.json({ id, object: "response", deleted: true });
+    },
+    about.delete,
+  );
+
+  declare(
+    app,
+    "POST",
+    "/v1/responses/:response_id/cancel",
+    "inference",
+    async (context) => {
+      await readNoFields(context);
+      stored.get(tenantIdOf(context), context.req.param("response_id"));
+      throw new ApiError("invalid_request", {
+        message: "Only a response that is made in the background can be cancelled, and this one has ended.",
+      });
+    },
+    about.cancel,
+  );
+
+  declare(
+    app,
+    "GET",
+    "/v1/responses/:response_id/input_items",
+    "inference",
+    async (context) => {
+      const query = readQuery(context, itemsQuery);
+      const reading = { stored, tenantId: tenantIdOf(context), budget: context.get("budget") };
+      return context.json(itemPage(await inputItemsOf(reading, context.req.param("response_id")), query));
+    },
+    about.items,
+  );
+}
+
+function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }: ResponsesDeps): void {
+  const schema = inputTokensSchema(filters);
+  declare(
+    app,
+    "POST",
+    "/v1/responses/input_tokens",
+    "inference",
+    async (context) => {
+      const tenantId = tenantIdOf(context);
+      const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
+      const { items } = await boundedConversation(context, stored, parsed);
+      const leave = limiter.enter(tenantId);
+      try {
+        const count = await pipeline.countTokens(tenantId, promptOf(parsed, items));
+        return context.json({ object: "response.input_tokens", input_tokens: count });
+      } catch (error) {
+        throw inOwnWords(error, parsed.searchIndex);
+      } finally {
+        leave();
+      }
+    },
+    about.count(schema),
+  );
+}
+
+/** @throws ApiError not_found, invalid_value with `param` */
+async function boundedConversation(
+  context: Context<AppEnv>,
+  stored: StoredResponses,
+  parsed: ResponsePrompt,
+): Promise<Conversation> {
+  const reading = { stored, tenantId: tenantIdOf(context), budget: context.get("budget") };
+  const conversation = await conversationOf(reading, parsed);
+  if (conversation.items.length <= limits.messages) return conversation;
+  const message = `'input' has more than ${limits.messages} items.`;
+  throw new ApiError("invalid_value", { message, param: "input" });
+}
+
+/**
+ * What is kept of the request, JSON; undefined where nothing is.
+ * @throws ApiError invalid_value: it is too much to be kept
+ */
+function keptInputOf(id: ResponseId, { body, items }: ResponsesBody): string | undefined {
+  if (body.store === false) return undefined;
+  const input = keptInput(id, items);
+  const { instructions = "", tools = [], metadata = {}, text } = body;
+  // They are kept with the answer, which tells of them.
+  const echoed = JSON.stringify([instructions, tools, metadata, text?.format?.shown]);
+  if (Buffer.byteLength(input) + Buffer.byteLength(echoed) <= limits.storedResponses.requestBytes) return input;
+  const what = `new input, instructions and tools of at most ${limits.storedResponses.requestBytes} bytes together`;
+  throw new ApiError("invalid_value", {
+    message: `A response that is kept has ${what}; or set 'store' to false.`,
+    param: "input",
+  });
+}
+
+async function respond(
+  context: Context<AppEnv>,
+  deps: ResponsesDeps,
+  parsed: ResponsesBody,
+  { items, usedSeqs }: Conversation,
+): Promise<Response> {
+  const stream = parsed.body.stream ?? false;
+  const requestId = context.get("requestId");
+  const tenantId = tenantIdOf(context);
+  const request = requestOf(parsed, items);
+  const id = deps.stored.newId();
+  const inputItems = keptInputOf(id, parsed);
+  const roomBytes = inputItems === undefined ? 0 : Buffer.byteLength(inputItems);
+  const release = inputItems === undefined ? () => undefined : deps.stored.reserve(tenantId, roomBytes);
+  const previousId = (parsed.body.previous_response_id ?? null) as ResponseId | null;
+  const answer = async (run: ChatRun, { onEnd, ...rest }: Completion): Promise<Response> => {
+    const completion = {
+      ...rest,
+      onEnd: () => {
+        release();
+        onEnd();
+      },
+    };
+    const [choice] = completion.choices;
+    if (choice === undefined) throw new Error("a response is one choice");
+    const logprobsOf = showsLogprobs(parsed.body) ? logprobsDescriber(deps.tokenBytes) : () => [];
+    const isBatchLine = context.env?.batch !== undefined;
+    const parts = { id, requestId, createdMs: deps.nowMs(), parsed, items, run, choice, isBatchLine, logprobsOf };
+    const earlierId = comparedWith(parsed.body);
+    const finish = () => {
+      const comparison = comparePrompt({ compared: deps.compared, tenantId, id, earlierId, request }, run, choice);
+      const body = responseBody({ ...parts, comparison }, deps.nowMs());
+      if (inputItems !== undefined) {
+        deps.stored.add(tenantId, { id, previousId, usedSeqs, inputItems, body: JSON.stringify(kept(body)) });
+      }
+      return body;
+    };
+    if (!stream) return await answerWhole(context, completion, finish);
+    const numbered = new ResponseEvents();
+    const write: Parameters<typeof answerInEvents>[2] = (to, events) =>
+      writeResponse(to, events, parts, { numbered, finish });
+    return await answerInEvents(context, completion, write, {
+      onError: (error) => logFailure(deps.log, error, requestId),
+      framing: numbered.framing,
+    });
+  };
+  try {
+    return await runChat(context, deps, { request, stream }, answer);
+  } catch (error) {
+    release();
+    throw error;
+  }
+}
+
+/**
+ * A found text is its file's: it is not kept where deleting the file would not reach it. Probabilities are many times
+ * the text.
+ */
+function kept(body: ReturnType<typeof responseBody>): JsonObject {
+  const output = body.output.map((item) => {
+    if ("queries" in item) return { ...item, results: null };
+    return "content" in item ? { ...item, content: item.content.map((part) => ({ ...part, logprobs: [] })) } : item;
+  });
+  return { ...body, output };
+}
+
+function itemPage(
+  items: readonly (Item & { readonly id?: string })[],
+  { limit, order, after }: z.output<typeof itemsQuery>,
+) {
+  const ordered = order === "asc" ? items : items.toReversed();
+  const start = after === undefined ? 0 : ordered.findIndex(({ id }) => id === after) + 1;
+  if (after !== undefined && start === 0) throw new ApiError("not_found", { param: "after" });
+  const data = ordered.slice(start, start + limit);
+  const hasMore = start + limit < ordered.length;
+  return { object: "list", data, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null, has_more: hasMore };
+}
+
+/** The pipeline names fields as chat does. */
+function inOwnWords(error: unknown, searchIndex: number): unknown {
+  if (!(error instanceof ApiError) || error.param === undefined) return error;
+  const names: Readonly<Record<string, string>> = { messages: "input", max_tokens: "max_output_tokens" };
+  const param = names[error.param] ?? error.param.replace(/^file_search\./, `tools[${searchIndex}].`);
+  const { code, message, retryAfterS, cause } = error;
+  return new ApiError(code, { message, param, cause, ...(retryAfterS === undefined ? {} : { retryAfterS }) });
+}

@@ -1,0 +1,216 @@
+/** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
+import { z } from "zod";
+import { limits } from "../../config.ts";
+import { corpusLimits } from "../../corpus/base/limits.ts";
+import type { ChatRequest, PromptRequest } from "../../generate/pipeline.ts";
+import {
+  type CacheBreakpoint,
+  cacheBreakpoint,
+  cacheUse,
+  promptCacheFields,
+  promptCacheOptions,
+} from "../generation/prompt-cache.ts";
+import { responseTextFormat } from "../generation/response-format.ts";
+import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";
+import { toolUseOf } from "../generation/tool-schemas.ts";
+import { chatFields, noReasoning, noVerbosity, optional, shortString } from "../openai/chat-schema.ts";
+import { callItem, callOutputItem, messagesOf } from "./calls.ts";
+import { checkResponseTools, responseToolFields, responseTools } from "./tools.ts";
+
+/** More than an answer has tokens. */
+const maxLogprobs = 131_072;
+const textPart = z.strictObject({
+  type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
+  text: z.string(),
+  prompt_cache_breakpoint: cacheBreakpoint,
+  // An earlier answer comes back as it was given; neither is kept.
+  annotations: optional(z.array(z.unknown()).max(limits.documents)),
+  logprobs: optional(z.array(z.unknown()).max(maxLogprobs)),
+});
+const messageItem = z.strictObject({
+  type: z.literal("message"),
+  id: optional(shortString),
+  status: optional(z.enum(["in_progress", "completed", "incomplete"])),
+  role: z.enum(["user", "assistant", "system", "developer"], "must be user, assistant, system or developer"),
+  content: z.union([z.string(), z.array(textPart).min(1).max(limits.contentParts)]),
+});
+/** A search of an earlier turn, as it was answered: what it found is not searched for again, and not in the prompt. */
+const searchItem = z.strictObject({
+  type: z.literal("file_search_call"),
+  id: shortString,
+  queries: z.array(z.string().max(corpusLimits.maxQueryChars)).max(corpusLimits.maxQueriesPerSearch),
+  status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
+  results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
+});
+/** What a response that is kept has already, named by the id that it had there. */
+const referenceItem = z.strictObject({ type: z.literal("item_reference"), id: shortString });
+const itemTypes =
+  "only items of type 'message', 'function_call', 'function_call_output', 'file_search_call' and 'item_reference' are supported";
+/** The type of a message may be left out. */
+const withType = (value: unknown): unknown =>
+  typeof value === "object" && value !== null && !("type" in value) ? { ...value, type: "message" } : value;
+const itemKinds = [messageItem, searchItem, referenceItem, callItem, callOutputItem] as const;
+const item = z.preprocess(withType, z.discriminatedUnion("type", itemKinds, itemTypes));
+type InputItem = z.output<typeof item>;
+
+/** What an answer has beside what it always has. */
+const searchResults = "file_search_call.results";
+const textLogprobs = "message.output_text.logprobs";
+const includable = [searchResults, textLogprobs] as const;
+
+const responseFields = {
+  model: chatFields.model,
+  input: z.union([z.string(), z.array(item).min(1).max(limits.messages)]),
+  instructions: optional(z.string()),
+  previous_response_id: optional(shortString),
+  documents: chatFields.documents,
+  max_output_tokens: optional(z.int().min(1)),
+  ...samplingFields,
+  store: optional(z.boolean()),
+  stream: chatFields.stream,
+  include: optional(
+    z.array(z.enum(includable, `only ${includable.join(" and ")} are supported`)).max(includable.length),
+  ),
+  text: optional(
+    z.strictObject({ format: optional(responseTextFormat), verbosity: optional(z.literal("medium", noVerbosity)) }),
+  ),
+  top_logprobs: generateFields.top_logprobs,
+  metadata: chatFields.metadata,
+  ...promptCacheFields,
+  prompt_cache_options: optional(
+    z.strictObject({ ...promptCacheOptions, comparison_response_id: optional(shortString) }),
+  ),
+  cache_salt: chatFields.cache_salt,
+  spangate: chatFields.spangate,
+  // Values that mean what this server does anyway.
+  background: optional(z.literal(false, "answers are not made in the background")),
+  reasoning: optional(
+    z.strictObject({
+      effort: optional(z.literal("none", noReasoning)),
+      summary: z.null("is not supported").optional(),
+    }),
+  ),
+  truncation: optional(z.literal("disabled", "prompts are never cut")),
+  service_tier: chatFields.service_tier,
+  stream_options: optional(z.strictObject({ include_obfuscation: z.literal(false, "is not supported").optional() })),
+  user: chatFields.user,
+  safety_identifier: chatFields.safety_identifier,
+};
+
+/** Fields of the OpenAI client that are known and not supported, whatever their value. */
+export const unsupportedResponseFields: ReadonlySet<string> = new Set([
+  ...["access_programs", "context_management", "conversation", "image", "max_tool_calls", "moderation", "prompt"],
+  ...["personality", "phase"],
+]);
+
+type ToolBody = Parameters<typeof checkResponseTools>[0];
+
+function checkTools(body: ToolBody, context: z.RefinementCtx): void {
+  checkResponseTools(body, (path, message) => {
+    context.addIssue({ code: "custom", path: [...path], message, input: body });
+  });
+}
+
+const parsedOf = <Body extends ToolBody & { readonly input: string | readonly InputItem[] }>(body: Body) => {
+  return { body, ...responseTools(body), items: itemsOf(body.input) };
+};
+
+/** @param filters the corpus side's schema of a search's filters */
+export function responsesSchema(filters: z.ZodType) {
+  return z
+    .strictObject({ ...responseFields, ...responseToolFields(filters) })
+    .superRefine(checkTools)
+    .superRefine((body, context) => {
+      if (body.top_logprobs === undefined || showsLogprobs(body)) return;
+      const message = `needs ${textLogprobs} in include`;
+      context.addIssue({ code: "custom", path: ["top_logprobs"], message, input: body });
+    })
+    .transform(parsedOf);
+}
+
+type Including = { readonly include?: readonly string[] | undefined };
+export const showsResults = ({ include = [] }: Including): boolean => include.includes(searchResults);
+export const showsLogprobs = ({ include = [] }: Including): boolean => include.includes(textLogprobs);
+
+/** The body of POST /v1/responses/input_tokens: what a prompt is made of. */
+export function inputTokensSchema(filters: z.ZodType) {
+  const { model, input, instructions, previous_response_id, documents, text, reasoning, truncation } = responseFields;
+  const { cache_salt, spangate } = responseFields;
+  const prompt = { model, input, instructions, previous_response_id, documents, cache_salt, spangate };
+  return z
+    .strictObject({ ...prompt, text, reasoning, truncation, ...responseToolFields(filters) })
+    .superRefine(checkTools)
+    .transform(parsedOf);
+}
+
+export type ResponsesBody = z.output<ReturnType<typeof responsesSchema>>;
+/** As much of it as a prompt is made of. */
+export type ResponsePrompt = z.output<ReturnType<typeof inputTokensSchema>>;
+export type ItemReference = z.output<typeof referenceItem>;
+/** A message, a call or its output as it is kept, listed and lowered. */
+export type Item = Exclude<ReturnType<typeof itemsOf>[number], ItemReference>;
+
+function itemsOf(input: string | readonly InputItem[]) {
+  const items =
+    typeof input === "string" ? [{ type: "message" as const, role: "user" as const, content: input }] : input;
+  return items.map((entry) => {
+    if (entry.type === "item_reference") return entry;
+    if (entry.type === "file_search_call") return { ...entry, results: null };
+    if (entry.type === "function_call") {
+      const { type, call_id, name } = entry;
+      return { type, call_id, name, arguments: entry.arguments, status: "completed" };
+    }
+    if (entry.type === "function_call_output") {
+      return { type: entry.type, call_id: entry.call_id, output: entry.output, status: "completed" };
+    }
+    const type = entry.role === "assistant" ? "output_text" : "input_text";
+    const texts = typeof entry.content === "string" ? [entry.content] : entry.content.map((part) => part.text);
+    const content = texts.map((text) => ({ type, text, ...(type === "output_text" ? { annotations: [] } : {}) }));
+    return { type: entry.type, role: entry.role, status: "completed", content };
+  });
+}
+
+function breakpointsOf(input: string | readonly InputItem[]): readonly CacheBreakpoint[] {
+  if (typeof input === "string") return [];
+  const parts = input.flatMap((entry) =>
+    entry.type === "message" && typeof entry.content !== "string" ? entry.content : [],
+  );
+  return parts.flatMap(({ prompt_cache_breakpoint: breakpoint }) => breakpoint ?? []);
+}
+
+/** Response that the prompt is to be compared with. */
+export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
+  body.prompt_cache_options?.comparison_response_id;
+
+/** @param items the conversation so far and the new input, in order */
+export function promptOf(parsed: ResponsePrompt, items: readonly Item[]): PromptRequest {
+  const { body, fileSearch, functions } = parsed;
+  const system = body.instructions === undefined ? [] : [{ role: "system", content: body.instructions }];
+  return {
+    model: body.model,
+    messages: [...system, ...messagesOf(items, parsed.items.length)],
+    tools: toolUseOf(functions),
+    documents: body.documents ?? [],
+    fileSearch,
+    cacheSalt: body.cache_salt,
+    attention: body.spangate?.attention ?? "span",
+  };
+}
+
+/** @param items the conversation so far and the new input, in order */
+export function requestOf(parsed: ResponsesBody, items: readonly Item[]): ChatRequest {
+  const { body } = parsed;
+  const { caches, retention } = cacheUse(body, breakpointsOf(body.input));
+  return {
+    ...promptOf(parsed, items),
+    maxTokens: body.max_output_tokens,
+    params: generateParams({ ...body, logprobs: showsLogprobs(body) }),
+    format: body.text?.format?.format,
+    choiceCount: 1,
+    stops: body.stop ?? [],
+    cacheKey: body.prompt_cache_key,
+    reuse: caches && (body.spangate?.reuse ?? true),
+    retention,
+    diagnose: comparedWith(body) !== undefined || body.spangate?.prompt_cache_diagnostics === true,
+  };
+}

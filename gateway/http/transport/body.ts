@@ -1,0 +1,171 @@
+/** Reads and checks a body: a place and its size first; of JSON then its cost while it comes, the parse, the schema. */
+import type { Context } from "hono";
+import type { z } from "zod";
+import { ApiError } from "../../base/errors.ts";
+import { limits } from "../../config.ts";
+import type { AppEnv } from "./context.ts";
+import { JsonCost } from "./json-cost.ts";
+import { refuseBadStrings } from "./json-strings.ts";
+import type { RequestBudget } from "./request-budget.ts";
+import { checked } from "./schema-error.ts";
+
+export interface ReadJsonOptions {
+  readonly maxBytes?: number;
+  /** Fields that callers of other servers may send and that are not supported here: told apart from unknown ones. */
+  readonly unsupported?: ReadonlySet<string>;
+}
+
+/** @throws ApiError 413, 415, 429, 503, 400 with `param` naming the field */
+export async function readJson<Schema extends z.ZodType>(
+  context: Context<AppEnv>,
+  schema: Schema,
+  { maxBytes = limits.bodyBytes, unsupported }: ReadJsonOptions = {},
+): Promise<z.infer<Schema>> {
+  requireJson(context);
+  const { jsonDepth: depth, jsonCommas: commas, jsonFields: fields, jsonNodes: nodes } = limits;
+  const cost = new JsonCost({ depth, commas, fields, nodes });
+  const parsed = await useText(context, maxBytes, parseJson, (piece) => cost.look(piece));
+  return checked(schema, withoutUnset(parsed, unsupported), unsupported);
+}
+
+/** @throws ApiError unsupported_media_type */
+export function requireJson(context: Context<AppEnv>): void {
+  const contentType = context.req.header("content-type") ?? "";
+  if (/^application\/([a-z0-9.+-]+\+)?json\s*(;|$)/i.test(contentType)) return;
+  throw new ApiError("unsupported_media_type", { message: "Send the body as application/json." });
+}
+
+function parseJson(text: string): unknown {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    throw new ApiError("invalid_json");
+  }
+  refuseBadStrings(parsed);
+  return parsed;
+}
+
+/** Clients send null for "not set", also where nothing can be set here. */
+function withoutUnset(parsed: unknown, unsupported: ReadonlySet<string> = new Set()): unknown {
+  if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed)) return parsed;
+  const isUnset = ([name, value]: readonly [string, unknown]): boolean => value === null && unsupported.has(name);
+  const entries = Object.entries(parsed);
+  return entries.some(isUnset) ? Object.fromEntries(entries.filter((entry) => !isUnset(entry))) : parsed;
+}
+
+/** What reading takes of a request's context. */
+export interface BodyContext {
+  readonly env?: AppEnv["Bindings"] | undefined;
+  readonly req: { readonly raw: Request };
+  /** Absent in tests of reading alone. */
+  readonly var?: { readonly budget?: RequestBudget };
+}
+
+export interface ReadOptions {
+  readonly maxBytes: number;
+  /** What the body may take, beside the time that its bytes take at `limits.bodyBytesPerMs`. */
+  readonly readMs?: number;
+  /** The pieces stay in memory after `onPiece`, and count as such: the usual case. */
+  readonly kept?: boolean;
+}
+
+/**
+ * Reads the body piece by piece, as it comes and no faster than `onPiece` takes it. Its place and its part of the memory
+ * for bodies are taken before its first byte; they are given back when the request ends, or by `budget.releaseBody`.
+ * @returns its bytes
+ * @throws ApiError body_too_large as soon as there are more than `maxBytes`, request_timeout, concurrency_limited,
+ * overloaded, invalid_request
+ */
+export async function readPieces(
+  context: BodyContext,
+  { maxBytes, readMs = limits.bodyReadMs, kept = true }: ReadOptions,
+  onPiece: (piece: Uint8Array) => void | Promise<void>,
+): Promise<number> {
+  const request = context.req.raw;
+  const tooLarge = () => new ApiError("body_too_large", { message: `The body may have at most ${maxBytes} bytes.` });
+  const announcedBytes = Number(request.headers.get("content-length") ?? "0");
+  if (announcedBytes > maxBytes) throw tooLarge();
+  if (request.body === null) return 0;
+  const budget = context.var?.budget;
+  budget?.openBody(kept ? announcedBytes : 0);
+  // From here the body's own time counts, and then the request's deadline.
+  context.env?.keepOpen?.();
+  const reader = request.body.getReader();
+  let byteCount = 0;
+  const cancel = (): void => void reader.cancel().catch(() => undefined);
+  const startMs = performance.now();
+  let late = false;
+  const check = (): void => {
+    const leftMs = startMs + readMs + byteCount / limits.bodyBytesPerMs - performance.now();
+    late = leftMs <= 0;
+    if (late) cancel();
+    else timer = setTimeout(check, leftMs);
+  };
+  let timer = setTimeout(check, readMs);
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (late) throw new ApiError("request_timeout");
+      if (done) return byteCount;
+      byteCount += value.byteLength;
+      if (byteCount > maxBytes) throw tooLarge();
+      if (kept) budget?.takeBody(value.byteLength);
+      await onPiece(value);
+    }
+  } catch (error) {
+    cancel();
+    budget?.releaseBody();
+    if (error instanceof ApiError) throw error;
+    throw new ApiError("invalid_request", { message: "The body could not be read.", cause: error });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Bytes of the body, whole; they count until the request ends. @throws ApiError as `readPieces` does */
+export async function readBody(context: BodyContext, maxBytes: number, readMs?: number): Promise<Uint8Array> {
+  const pieces: Uint8Array[] = [];
+  await readPieces(context, { maxBytes, ...(readMs === undefined ? {} : { readMs }) }, (piece) => {
+    pieces.push(piece);
+  });
+  return pieces.length === 1 && pieces[0] !== undefined ? pieces[0] : new Uint8Array(Buffer.concat(pieces));
+}
+
+/**
+ * The body as text, for `use` alone: when that has ended, it counts no more.
+ * @param look at each piece as it comes
+ * @throws ApiError as `readPieces` does; invalid_json when it is not UTF-8
+ */
+export async function useText<Result>(
+  context: BodyContext,
+  maxBytes: number,
+  use: (text: string) => Result | Promise<Result>,
+  look: (piece: string) => void = () => undefined,
+): Promise<Result> {
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  const pieces: string[] = [];
+  const add = (bytes?: Uint8Array): void => {
+    const piece = decoded(decoder, bytes);
+    look(piece);
+    pieces.push(piece);
+  };
+  const byteCount = await readPieces(context, { maxBytes }, add);
+  const budget = context.var?.budget;
+  try {
+    add();
+    budget?.takeParsed(byteCount);
+    return await use(pieces.join(""));
+  } finally {
+    budget?.releaseBody();
+  }
+}
+
+/** @param bytes absent: there are no more */
+function decoded(decoder: TextDecoder, bytes: Uint8Array | undefined): string {
+  try {
+    return decoder.decode(bytes, { stream: bytes !== undefined });
+  } catch {
+    throw new ApiError("invalid_json", { message: "The request body is not UTF-8." });
+  }
+}

@@ -1,0 +1,32 @@
+/** What fields of every body are made of. */
+import { z } from "zod";
+import { limits } from "../../config.ts";
+
+export const shortString = z.string().max(limits.shortStringChars);
+const tokenIdMax = 2 ** 31 - 1;
+/** What an int32 holds; whether the model has such a token is asked where the model is known. */
+export const tokenId = z.int().min(0).max(tokenIdMax);
+
+/** A list of token ids, looked through until the first that is none: a schema for each takes twenty times as long. */
+export function tokenIds(maxCount: number): z.ZodType<readonly number[]> {
+  const items = { type: "integer", minimum: 0, maximum: tokenIdMax } as const;
+  // An element at a time, zod would take a tenth of a second for a long list.
+  const list = z.custom<readonly unknown[]>((value) => Array.isArray(value), "must be a list of token ids");
+  const checked = list.superRefine((ids, context) => {
+    if (ids.length === 0 || ids.length > maxCount) {
+      const message = `must have 1 to ${maxCount} token ids`;
+      return context.addIssue({ code: "custom", message, input: ids, continue: false });
+    }
+    const wrong = ids.findIndex((id) => !(Number.isInteger(id) && Number(id) >= 0 && Number(id) <= tokenIdMax));
+    if (wrong < 0) return;
+    const message = `must be a token id, a whole number from 0 to ${tokenIdMax}`;
+    context.addIssue({ code: "custom", message, path: [wrong], input: ids[wrong], continue: false });
+  });
+  return checked.meta({ type: "array", items, minItems: 1, maxItems: maxCount }) as unknown as z.ZodType<
+    readonly number[]
+  >;
+}
+
+/** Clients send null for "not set". */
+export const optional = <Schema extends z.ZodType>(schema: Schema) =>
+  schema.nullish().transform((value): z.output<Schema> | undefined => value ?? undefined);

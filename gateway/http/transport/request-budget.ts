@@ -1,0 +1,59 @@
+/**
+ * What one request may take of the server, counted from the first byte of its body on. Middleware makes one for each
+ * request (`context.get("budget")`); whoever works for the request takes from it before the work. Its tokens are its
+ * admission's, which holds them to its caller's limits a minute.
+ */
+
+import { ApiError } from "../../base/errors.ts";
+import { limits } from "../../config.ts";
+import type { BodyMemory, HeldBody } from "./body-memory.ts";
+
+export class RequestBudget {
+  readonly #memory: BodyMemory;
+  readonly #owner: string;
+  #body: HeldBody | undefined;
+  #parsedBytes = 0;
+  #rows = 0;
+
+  /** @param owner tenant, or key of none, whose part of the memory for bodies it takes from */
+  constructor(memory: BodyMemory, owner: string) {
+    this.#memory = memory;
+    this.#owner = owner;
+  }
+
+  /**
+   * Takes a place for the body, before any of it is read.
+   * @param announcedBytes what its head says, at most what will be kept of it in memory; 0 when unknown
+   * @throws ApiError concurrency_limited, overloaded
+   */
+  openBody(announcedBytes: number): void {
+    this.#body ??= this.#memory.open(this.#owner, announcedBytes);
+  }
+
+  /** So many bytes of the body have come, and stay in memory. @throws ApiError concurrency_limited, overloaded */
+  takeBody(bytes: number): void {
+    this.openBody(0);
+    this.#body?.take(bytes);
+  }
+
+  /** The body's bytes are in memory no more, and its place is free; safe to call twice. */
+  releaseBody(): void {
+    this.#body?.release();
+    this.#body = undefined;
+  }
+
+  /** Bytes of JSON that are parsed: of the body, and of what it refers to. @throws ApiError invalid_request */
+  takeParsed(bytes: number): void {
+    this.#parsedBytes += bytes;
+    if (this.#parsedBytes > limits.requestParsedBytes) throw exceeded(limits.requestParsedBytes, "bytes of JSON");
+  }
+
+  /** Rows of the database that are read or written. @throws ApiError invalid_request */
+  takeRows(count: number): void {
+    this.#rows += count;
+    if (this.#rows > limits.requestRows) throw exceeded(limits.requestRows, "objects");
+  }
+}
+
+const exceeded = (limit: number, what: string): ApiError =>
+  new ApiError("invalid_request", { message: `One request may work on at most ${limit} ${what}.` });

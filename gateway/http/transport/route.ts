@@ -1,0 +1,94 @@
+/**
+ * The only way to add a route. Default deny: a route names the scopes it takes before it exists, and
+ * `declaredRoutes` refuses to start an app that has a handler added some other way.
+ */
+import type { Context, Handler, Hono } from "hono";
+import type { z } from "zod";
+import { ApiError } from "../../base/errors.ts";
+import type { Principal, Scope } from "../../base/principal.ts";
+import type { AppEnv } from "./context.ts";
+import { countOf, type RouteCount } from "./route-counts.ts";
+
+export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+
+/** "public": no key needed. A list: any one of the scopes is enough. */
+export type RouteScope = Scope | readonly Scope[] | "public";
+
+/** What the route takes and gives, for its description in /openapi.json. Says nothing that the handler obeys. */
+export interface RouteAbout {
+  /** One line: what the route does. */
+  readonly summary: string;
+  /** Parameters of the query string: the schema that the handler reads them with. */
+  readonly query?: z.ZodObject;
+  /** The request body; the schema that the handler reads it with where it is JSON. */
+  readonly body?: z.ZodType;
+  /** Media types of the request body: application/json unless given. */
+  readonly bodyTypes?: readonly string[];
+  /** A JSON answer. */
+  readonly answer?: z.ZodType;
+  /** Media types of other answers, as streams are. */
+  readonly answerTypes?: readonly string[];
+  /** Status of success: 200 unless given. */
+  readonly status?: number;
+}
+
+export interface RouteDeclaration {
+  readonly method: Method;
+  readonly path: string;
+  readonly scope: RouteScope;
+  /** Against the limits of who calls it. */
+  readonly count: RouteCount;
+  readonly about?: RouteAbout | undefined;
+}
+
+const declaration = Symbol("spangate.route");
+
+interface DeclaredHandler extends Handler<AppEnv> {
+  [declaration]?: RouteDeclaration;
+}
+
+/**
+ * Adds a route to the app. The handler runs only for callers with the scope: 401 without a valid key,
+ * 403 without the scope, both before the body is read.
+ */
+export function declare<Path extends string>(
+  app: Hono<AppEnv>,
+  method: Method,
+  path: Path,
+  scope: RouteScope,
+  handler: (context: Context<AppEnv, Path>) => Response | Promise<Response>,
+  about?: RouteAbout,
+): void {
+  const count = countOf(method, path, scope);
+  const declared: DeclaredHandler = (context) => {
+    const principal = context.get("principal");
+    requireScope(principal, context.get("apiKeyGiven"), scope);
+    if (principal !== undefined && count !== "free") context.get("held")?.admit(principal, count);
+    return handler(context as Context<AppEnv, Path>);
+  };
+  declared[declaration] = { method, path, scope, count, about };
+  app.on(method, path, declared);
+}
+
+/** Every declared route, in order; throws when a route has a handler that was not declared. */
+export function declaredRoutes(app: Hono<AppEnv>): readonly RouteDeclaration[] {
+  const declarations: RouteDeclaration[] = [];
+  for (const route of app.routes) {
+    // Middleware registers under ALL and only wraps handlers.
+    if (route.method === "ALL") continue;
+    const found = (route.handler as DeclaredHandler)[declaration];
+    if (found === undefined) throw new Error(`route ${route.method} ${route.path} declares no scope`);
+    declarations.push(found);
+  }
+  return declarations;
+}
+
+function requireScope(principal: Principal | undefined, apiKeyGiven: boolean, scope: RouteScope): void {
+  if (scope === "public") return;
+  if (principal === undefined) throw new ApiError(apiKeyGiven ? "invalid_api_key" : "missing_api_key");
+  const accepted: readonly Scope[] = typeof scope === "string" ? [scope] : scope;
+  if (accepted.some((name) => principal.scopes.has(name))) return;
+  throw new ApiError("insufficient_scope", {
+    message: `The API key lacks the scope this route takes: ${accepted.join(" or ")}.`,
+  });
+}

@@ -1,0 +1,153 @@
+/**
+ * A response that is written piece by piece, with back-pressure: a slow reader holds its own producer up, one that
+ * never reads is let go. Pings keep the connection when there is nothing to say.
+ */
+import type { Context } from "hono";
+import { type ApiError, toApiError } from "../../base/errors.ts";
+import { limits } from "../../config.ts";
+import type { AppEnv } from "./context.ts";
+
+export interface TextStream {
+  /** Resolves when there is room for more. Does nothing once the stream is closed. */
+  write(text: string): Promise<void>;
+  readonly closed: boolean;
+  /** Aborted when the client has gone or does not read. */
+  readonly signal: AbortSignal;
+}
+
+/** How a content type marks silence and failure. */
+export interface Framing {
+  readonly contentType: string;
+  /** What a client skips. */
+  readonly ping: string;
+  /** The last words of a stream whose producer threw. */
+  readonly error: (error: ApiError) => string;
+}
+
+export interface TextStreamOptions {
+  /** Told of what `produce` threw; the client is told by the framing's error. */
+  readonly onError?: (error: ApiError) => void;
+  readonly pingMs?: number;
+  readonly stallMs?: number;
+}
+
+/** Answers with what `produce` writes; the stream closes when it returns. When it throws, the error is the last that is sent. */
+export function textStreamResponse(
+  context: Context<AppEnv>,
+  framing: Framing,
+  produce: (stream: TextStream) => Promise<void>,
+  options: TextStreamOptions = {},
+): Response {
+  const letIdle = context.env?.holdStream?.();
+  context.header("content-type", framing.contentType);
+  context.header("cache-control", "no-cache, no-transform");
+  context.header("x-accel-buffering", "no");
+  const release = context.get("held")?.holdOpen();
+  const ended = (): void => {
+    release?.();
+    letIdle?.();
+  };
+  const body = new StreamWriter(framing, options).start((stream) => produce(stream).finally(ended));
+  // HEAD is answered with the headers of a GET: the stream is dropped unread, and nothing would ever end it.
+  if (context.req.method !== "HEAD") return context.body(body);
+  void body.cancel();
+  return context.body(null);
+}
+
+class StreamWriter implements TextStream {
+  readonly #framing: Framing;
+  readonly #options: TextStreamOptions;
+  readonly #encoder = new TextEncoder();
+  readonly #gone = new AbortController();
+  #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
+  #room: PromiseWithResolvers<void> | undefined;
+  #lastWriteMs = 0;
+  #closed = false;
+
+  constructor(framing: Framing, options: TextStreamOptions) {
+    this.#framing = framing;
+    this.#options = options;
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  get signal(): AbortSignal {
+    return this.#gone.signal;
+  }
+
+  start(produce: (stream: TextStream) => Promise<void>): ReadableStream<Uint8Array> {
+    return new ReadableStream<Uint8Array>(
+      {
+        start: (controller) => {
+          this.#controller = controller;
+          void this.#run(produce);
+        },
+        pull: () => this.#makeRoom(),
+        cancel: () => this.#end(),
+      },
+      { highWaterMark: limits.streamBufferBytes, size: (chunk) => chunk?.byteLength ?? 0 },
+    );
+  }
+
+  async write(text: string): Promise<void> {
+    this.#write(text);
+    if (this.#closed || (this.#controller?.desiredSize ?? 0) > 0) return;
+    await this.#waitForRoom();
+  }
+
+  async #run(produce: (stream: TextStream) => Promise<void>): Promise<void> {
+    const pingMs = this.#options.pingMs ?? limits.streamPingMs;
+    const timer = setInterval(() => {
+      const silent = performance.now() - this.#lastWriteMs >= pingMs / 2;
+      // A reader that is behind needs no sign of life, and gets nothing more to buffer.
+      if (silent && (this.#controller?.desiredSize ?? 0) > 0) this.#write(this.#framing.ping);
+    }, pingMs / 2);
+    try {
+      await produce(this);
+    } catch (thrown) {
+      const error = toApiError(thrown);
+      this.#write(this.#framing.error(error));
+      if (!this.#gone.signal.aborted) this.#options.onError?.(error);
+    } finally {
+      clearInterval(timer);
+      if (!this.#closed) {
+        this.#closed = true;
+        this.#controller?.close();
+      }
+    }
+  }
+
+  #write(text: string): void {
+    if (this.#closed) return;
+    this.#lastWriteMs = performance.now();
+    this.#controller?.enqueue(this.#encoder.encode(text));
+  }
+
+  async #waitForRoom(): Promise<void> {
+    this.#room ??= Promise.withResolvers<void>();
+    const timer = setTimeout(() => this.#end(), this.#options.stallMs ?? limits.streamStallMs);
+    await this.#room.promise;
+    clearTimeout(timer);
+  }
+
+  #makeRoom(): void {
+    this.#room?.resolve();
+    this.#room = undefined;
+  }
+
+  /** Nobody reads any more. */
+  #end(): void {
+    if (!this.#closed) {
+      this.#closed = true;
+      try {
+        this.#controller?.close();
+      } catch {
+        // Cancelled by the reader: it is closed already.
+      }
+    }
+    this.#gone.abort();
+    this.#makeRoom();
+  }
+}
