@@ -1,5 +1,5 @@
 /*
- * The attention plan as worker/engine/attention-plan.ts writes it, and what the kernels that follow it share.
+ * The attention plan as worker/attention/plan-format.ts writes it, and what the kernels that follow it share.
  *
  * PLAN. An item is a set of rows of the step and slices of the tokens they see. The first `sharedSlices` slices are
  * read by every row of the item, each other one by rows of one tile alone. A slice is a stretch of tokens over

@@ -6,7 +6,7 @@ import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
 import type { Backend } from "../../worker/backend/backend.ts";
 import { CpuBackend, type CpuBackendOptions } from "../../worker/backend/cpu/cpu-backend.ts";
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
-import { FileReader } from "../../worker/backend/cuda/tensor-reader.ts";
+import { FileReader } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import { type LoadedModel, loadModel } from "../../worker/model/load.ts";
 import { Weights } from "../../worker/model/weights.ts";
 import { randomTensors, writeModelFolder } from "../model/folder.ts";

@@ -1,9 +1,9 @@
 /** K that is moved, on the CPU backend with a small random model: against the same prompts, each computed for itself. */
 import { afterAll, describe, expect, test } from "bun:test";
 import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
-import { maxMoves } from "../../worker/cache/relocating-cache.ts";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import { loadModel } from "../../worker/model/load.ts";
+import { maxMoves } from "../../worker/relocation/relocating-cache.ts";
 import { randomTensors, tinyConfig, writeModelFolder } from "../model/folder.ts";
 import { Random } from "../native/random.ts";
 import { answersOf, difference, recomputed, Texts } from "./relocate-answers.ts";

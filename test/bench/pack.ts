@@ -1,8 +1,9 @@
 /** The pack scheduler: what its plans load, what they would take by its own estimate, and what planning costs. */
+
+import { planItemWords } from "../../worker/attention/plan-format.ts";
+import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
-import { planItemWords } from "../../worker/engine/attention-plan.ts";
-import { PackPlanner } from "../../worker/engine/pack.ts";
-import { planCost } from "../../worker/engine/pack-cost.ts";
+import { planCost } from "../attention/cost.ts";
 import { batchOf, type RequestSizes, requestsOver, h200 as shape } from "../engine/pack-world.ts";
 import { Choices } from "../sim/random.ts";
 import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";

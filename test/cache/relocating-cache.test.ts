@@ -2,8 +2,8 @@ import { describe, expect, test } from "bun:test";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
 import { KvEventLog } from "../../worker/cache/kv-events.ts";
 import type { BlockContent } from "../../worker/cache/prefix-cache.ts";
-import { maxMoves, RelocatingCache, type RelocatingCacheOptions } from "../../worker/cache/relocating-cache.ts";
 import type { BlockId, BlockKey } from "../../worker/contract/units.ts";
+import { maxMoves, RelocatingCache, type RelocatingCacheOptions } from "../../worker/relocation/relocating-cache.ts";
 
 const key = "a" as BlockKey;
 const root = "root" as BlockKey;

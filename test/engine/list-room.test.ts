@@ -1,12 +1,12 @@
 /** Steps over very many fragments: no more rows than there is room for in what a backend is told of them. */
 import { describe, expect, test } from "bun:test";
+import { mostPieceWords } from "../../worker/attention/plan-format.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { limits as planLimits } from "../../worker/contract/limits.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
-import { mostPieceWords } from "../../worker/engine/attention-plan.ts";
 import { defaultEngineLimits } from "../../worker/engine/limits.ts";
-import { ListRoom } from "../../worker/engine/list-room.ts";
 import { Run } from "../../worker/engine/run.ts";
+import { ListRoom } from "../../worker/engine/step-budget.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, makeRuns, submitPlan } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";

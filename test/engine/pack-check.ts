@@ -1,6 +1,5 @@
 /** What must hold for every plan of every batch. */
 import { expect } from "bun:test";
-import type { Batch } from "../../worker/backend/backend.ts";
 import {
   type AttentionPlan,
   fewTiles,
@@ -11,8 +10,9 @@ import {
   planRowWords,
   planSliceWords,
   rowsPerTile,
-} from "../../worker/engine/attention-plan.ts";
-import type { PackShape } from "../../worker/engine/pack-shape.ts";
+} from "../../worker/attention/plan-format.ts";
+import type { PackShape } from "../../worker/attention/shape.ts";
+import type { Batch } from "../../worker/backend/backend.ts";
 
 function wordsOf(list: Int32Array, size: number): number[][] {
   return Array.from({ length: list.length / size }, (_, i) => [...list.subarray(i * size, (i + 1) * size)]);

@@ -1,8 +1,8 @@
 /** A plan is patched while only runs grow, and is then the plan that would have been made anew. */
 import { expect, test } from "bun:test";
+import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
+import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
-import type { AttentionPlan } from "../../worker/engine/attention-plan.ts";
-import { PackPlanner } from "../../worker/engine/pack.ts";
 import { Choices } from "../sim/random.ts";
 import { checkPlan } from "./pack-check.ts";
 import { BlockSource, batchOf, h200, type PieceSpec, randomPieces } from "./pack-world.ts";

@@ -1,7 +1,7 @@
 /** What many rows read in any order is read together, and in no more items than pay. */
 import { describe, expect, test } from "bun:test";
-import { PackPlanner } from "../../worker/engine/pack.ts";
-import { planCost } from "../../worker/engine/pack-cost.ts";
+import { PackPlanner } from "../../worker/attention/planner.ts";
+import { planCost } from "../attention/cost.ts";
 import { Choices } from "../sim/random.ts";
 import { checkPlan } from "./pack-check.ts";
 import { BlockSource, batchOf, h200, requestsOver } from "./pack-world.ts";

@@ -1,9 +1,9 @@
 /** Plans of small steps against the best of all plans, found by trying them all. */
 import { expect, test } from "bun:test";
-import { PackPlanner } from "../../worker/engine/pack.ts";
-import { planCost } from "../../worker/engine/pack-cost.ts";
-import { itemCost, kernelTime, mergeTime } from "../../worker/engine/pack-estimate.ts";
-import { type PackShape, packCosts } from "../../worker/engine/pack-shape.ts";
+import { itemCost, kernelTime, mergeTime } from "../../worker/attention/estimate.ts";
+import { PackPlanner } from "../../worker/attention/planner.ts";
+import { type PackShape, packCosts } from "../../worker/attention/shape.ts";
+import { planCost } from "../attention/cost.ts";
 import { Choices } from "../sim/random.ts";
 import { BlockSource, batchOf } from "./pack-world.ts";
 

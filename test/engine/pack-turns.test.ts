@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
-import { notRead, planSlice, planSliceWords } from "../../worker/engine/attention-plan.ts";
-import { TurnWriter } from "../../worker/engine/pack-turns.ts";
-import { IntList } from "../../worker/sample/int-list.ts";
+import { notRead, planSlice, planSliceWords } from "../../worker/attention/plan-format.ts";
+import { TurnWriter } from "../../worker/attention/rotations.ts";
+import { IntList } from "../../worker/base/int-list.ts";
 
 /** Slices of 16 tokens for a row each, with an offset of its own. */
 function written(rows: readonly number[], itemRows: number): { turns: number[]; added: number[] } {

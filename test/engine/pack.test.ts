@@ -1,10 +1,10 @@
 /** Every token that a batch shows to a row is read for it once, whatever is shared. */
 import { describe, expect, test } from "bun:test";
+import { type AttentionPlan, mostPieceWords, planItemWords, planRowWords } from "../../worker/attention/plan-format.ts";
+import { PackPlanner } from "../../worker/attention/planner.ts";
+import type { PackShape } from "../../worker/attention/shape.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
-import { type AttentionPlan, mostPieceWords, planItemWords, planRowWords } from "../../worker/engine/attention-plan.ts";
-import { PackPlanner } from "../../worker/engine/pack.ts";
-import { planCost } from "../../worker/engine/pack-cost.ts";
-import type { PackShape } from "../../worker/engine/pack-shape.ts";
+import { planCost } from "../attention/cost.ts";
 import { Choices } from "../sim/random.ts";
 import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";
 import { checkPlan } from "./pack-check.ts";

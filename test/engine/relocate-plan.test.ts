@@ -1,7 +1,7 @@
 /** Launches of moves on a simulated memory, against the parallel assignment that they stand for. */
 import { describe, expect, test } from "bun:test";
 import type { BlockId } from "../../worker/contract/units.ts";
-import { type BlockMove, launchCopies, planRelocation } from "../../worker/engine/relocate-plan.ts";
+import { type BlockMove, launchCopies, planRelocation } from "../../worker/relocation/plan.ts";
 import { Choices } from "../sim/random.ts";
 
 const blockTokens = 4;

@@ -2,9 +2,9 @@
 import { describe, expect, test } from "bun:test";
 import type { Batch, TokenCopies } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
-import { maxMoves } from "../../worker/cache/relocating-cache.ts";
 import type { PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
-import { placesOf } from "../../worker/engine/relocate.ts";
+import { maxMoves } from "../../worker/relocation/relocating-cache.ts";
+import { placesOf } from "../../worker/relocation/relocation.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { blendRuns, countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
+import { Room } from "../../worker/engine/admission.ts";
 import type { Request } from "../../worker/engine/request.ts";
-import { Room } from "../../worker/engine/room.ts";
 
 const request = (number: number, reservedBlocks = 0) => ({ owner: { number }, reservedBlocks }) as Request;
 

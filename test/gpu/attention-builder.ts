@@ -1,7 +1,7 @@
 /** Attention plans from lists of items: what the planner would write, where a test wants items of its own choice. */
-import { type AttentionPlan, planItem, planItemWords } from "../../worker/engine/attention-plan.ts";
-import { TurnWriter } from "../../worker/engine/pack-turns.ts";
-import { IntList } from "../../worker/sample/int-list.ts";
+import { type AttentionPlan, planItem, planItemWords } from "../../worker/attention/plan-format.ts";
+import { TurnWriter } from "../../worker/attention/rotations.ts";
+import { IntList } from "../../worker/base/int-list.ts";
 
 export interface BuiltSlice {
   readonly block: number;

@@ -1,5 +1,5 @@
 /** The kernels of attention plans on a device: their memory, launches and times, with nothing around them. */
-import type { AttentionPlan } from "../../worker/engine/attention-plan.ts";
+import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
 import type { ArgumentsOf } from "../../worker/native/cuda/arguments.ts";
 import { CudaContext } from "../../worker/native/cuda/context.ts";
 import { CublasLt } from "../../worker/native/cuda/cublaslt.ts";

@@ -7,7 +7,7 @@ import {
   planRowWords,
   planSlice,
   planSliceWords,
-} from "../../worker/engine/attention-plan.ts";
+} from "../../worker/attention/plan-format.ts";
 import type { Heads } from "./attention-device.ts";
 
 export interface OracleInputs extends Heads {

@@ -3,7 +3,7 @@
  * slices that are empty, of one token, begin inside a block and end inside another, causal ones, rows that see nothing,
  * an offset of either sign for each (row, slice).
  */
-import { type AttentionPlan, fewTiles, manyTiles, rowsPerTile } from "../../worker/engine/attention-plan.ts";
+import { type AttentionPlan, fewTiles, manyTiles, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import type { Random } from "../native/random.ts";
 import { type BuiltItem, type BuiltSlice, buildPlan } from "./attention-builder.ts";
 

@@ -1,7 +1,8 @@
 /** Many shapes of plans for each published tree: which are fast, and what the planner's own makes of it. */
+
+import { type AttentionPlan, planItem, planItemWords, rowsPerTile } from "../../worker/attention/plan-format.ts";
+import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
-import { type AttentionPlan, planItem, planItemWords, rowsPerTile } from "../../worker/engine/attention-plan.ts";
-import { PackPlanner } from "../../worker/engine/pack.ts";
 import type { Random } from "../native/random.ts";
 import { attentionTrees } from "../support/attention-trees.ts";
 import type { AttentionDevice, Heads } from "./attention-device.ts";

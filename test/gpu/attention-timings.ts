@@ -3,8 +3,9 @@
  * floor, that is each shared token's K and V, q and the result once at the rate of a copy, or the products at the rate
  * of a large one, whichever takes longer.
  */
+
+import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
-import type { AttentionPlan } from "../../worker/engine/attention-plan.ts";
 import type { Random } from "../native/random.ts";
 import { type AttentionTree, type TreeBatch, treeBatch } from "../support/attention-trees.ts";
 import { fromBfloat16, toBfloat16 } from "./attention-checks.ts";

@@ -3,8 +3,8 @@
  * with all that they read, apart from nodes that many rows read, which get items of their own.
  */
 
+import { type AttentionPlan, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
-import { type AttentionPlan, rowsPerTile } from "../../worker/engine/attention-plan.ts";
 import { type BuiltItem, type BuiltSlice, buildPlan } from "./attention-builder.ts";
 
 export interface TreePlanShape {

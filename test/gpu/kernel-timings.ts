@@ -3,12 +3,13 @@
  * least that the device can do: bytes over its copy rate, operations over its rate of matrix products. Each is
  * recorded as a graph of launches over as many inputs as do not fit into the cache, and the median of its runs counts.
  */
+
+import { planItemWords } from "../../worker/attention/plan-format.ts";
+import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { launchesOf } from "../../worker/backend/cuda/attention.ts";
 import type { DeviceBuffer } from "../../worker/backend/cuda/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
-import { planItemWords } from "../../worker/engine/attention-plan.ts";
-import { PackPlanner } from "../../worker/engine/pack.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
 import { batchOf, type PieceSpec } from "../engine/pack-world.ts";

@@ -7,7 +7,7 @@ import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
-import { roundToBfloat16 } from "../../worker/backend/cuda/tensor-reader.ts";
+import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import { parseModelConfig } from "../../worker/model/config.ts";
 import { storedShapes, tensorLayout } from "../../worker/model/tensor-layout.ts";
 import { type ModelName, modelNames, normalNumbers, rawConfigs } from "./models.ts";

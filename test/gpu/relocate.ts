@@ -5,11 +5,11 @@
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
-import { maxMoves } from "../../worker/cache/relocating-cache.ts";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
-import { type BlockMove, launchCopies, planRelocation } from "../../worker/engine/relocate-plan.ts";
 import { loadModel } from "../../worker/model/load.ts";
+import { type BlockMove, launchCopies, planRelocation } from "../../worker/relocation/plan.ts";
+import { maxMoves } from "../../worker/relocation/relocating-cache.ts";
 import { answersOf, difference, recomputed, Texts } from "../backend/relocate-answers.ts";
 import { Random } from "../native/random.ts";
 import { checkHeads } from "./kernel-rows.ts";

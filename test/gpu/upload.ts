@@ -5,8 +5,8 @@
  */
 import { open } from "node:fs/promises";
 import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
-import { FileReader, type FileReaderOptions } from "../../worker/backend/cuda/tensor-reader.ts";
-import { loadWeights } from "../../worker/backend/cuda/weights.ts";
+import { FileReader, type FileReaderOptions } from "../../worker/backend/cuda/weights/tensor-reader.ts";
+import { loadWeights } from "../../worker/backend/cuda/weights/weights.ts";
 import { type LoadedModel, loadModel } from "../../worker/model/load.ts";
 import { Report } from "./report.ts";
 

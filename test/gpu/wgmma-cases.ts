@@ -1,7 +1,8 @@
 /** Random plans of "many" items, and what they stand on: rows, pool, blocks, offsets. */
+
+import { type AttentionPlan, manyTiles, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import { packedWarpgroupLaunch, warpgroupLaunch } from "../../worker/backend/cuda/attention.ts";
-import { roundToBfloat16 } from "../../worker/backend/cuda/tensor-reader.ts";
-import { type AttentionPlan, manyTiles, rowsPerTile } from "../../worker/engine/attention-plan.ts";
+import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import type { DeviceBuffer } from "../../worker/native/cuda/memory.ts";
 import { encodeTensorMap } from "../../worker/native/cuda/tensor-map.ts";
 import type { Random } from "../native/random.ts";

@@ -3,10 +3,10 @@
  * nobody fails, all get the answers they get alone, and all go on at the same pace.
  */
 import { expect, test } from "bun:test";
+import { mostPieceWords } from "../../worker/attention/plan-format.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
-import { mostPieceWords } from "../../worker/engine/attention-plan.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { blockTokens, countUp, submitPlan } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";

@@ -9,7 +9,7 @@ import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { KvEvent, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
-import type { KvPositions } from "../../worker/engine/relocate.ts";
+import type { KvPositions } from "../../worker/relocation/relocation.ts";
 import { blockTokens, countUp, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
 import { closedChain, randomBlendRuns, randomRuns, runsOver, withForcedCollision } from "./plans.ts";

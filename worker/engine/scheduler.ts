@@ -15,13 +15,13 @@ import type { BackendShape } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
-import { Express } from "./express.ts";
+import type { Relocation } from "../relocation/relocation.ts";
+import { Room } from "./admission.ts";
+import { Express } from "./fairness.ts";
 import { canScheduleAhead } from "./in-flight.ts";
 import type { EngineLimits } from "./limits.ts";
 import { PrefillScheduler } from "./prefill.ts";
-import type { Relocation } from "./relocate.ts";
 import type { Request } from "./request.ts";
-import { Room } from "./room.ts";
 import type { Run } from "./run.ts";
 import { StepDraft, type StepPlan, type StepSizes } from "./step.ts";
 

@@ -1,10 +1,10 @@
 /** A planned step as the backend's calls. */
 import type { Backend, Batch, BegunStep, TokenCopies } from "../backend/backend.ts";
+import { type BlockMove, launchCopies, planRelocation } from "../relocation/plan.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
 import { BatchBuilder } from "./batch.ts";
 import { tokenCopies } from "./blend.ts";
 import { type Draw, StepInFlight, type StepResult } from "./in-flight.ts";
-import { type BlockMove, launchCopies, planRelocation } from "./relocate-plan.ts";
 import type { StepPlan } from "./step.ts";
 
 export interface StepRunnerOptions {

@@ -1,9 +1,9 @@
 /** What a step is made of: pieces for all layers, probes and copies of blended runs (blend.ts). */
 import type { BlockKey } from "../contract/units.ts";
-import { ListRoom } from "./list-room.ts";
-import type { BlockMove } from "./relocate-plan.ts";
+import type { BlockMove } from "../relocation/plan.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
+import { ListRoom } from "./step-budget.ts";
 
 /** Consecutive tokens of a run, computed in one step. */
 export interface Piece {

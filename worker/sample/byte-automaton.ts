@@ -6,9 +6,10 @@
  * All is counted in `work`, which depends on nothing but the grammar and what was read: a grammar can be so ambiguous that
  * a byte takes as long as a whole mask of another one.
  */
+
+import { IntList } from "../base/int-list.ts";
 import { endOfAlternative, firstRuleSymbol } from "../contract/grammar.ts";
 import type { GrammarItems } from "./grammar-items.ts";
-import { IntList } from "./int-list.ts";
 import { emptyStack, StackStore } from "./stack-store.ts";
 
 /** No byte leads here. */

@@ -1,6 +1,7 @@
 /** A grammar's rules laid out in arrays: an item is a place in an alternative. */
+
+import { IntList } from "../base/int-list.ts";
 import { type ByteGrammar, endOfAlternative, endOfRule, firstRuleSymbol } from "../contract/grammar.ts";
-import { IntList } from "./int-list.ts";
 
 export class GrammarItems {
   /** Alternatives one after the other, each closed by `endOfAlternative`, each rule by `endOfRule`. */

@@ -1,6 +1,7 @@
 /** Stacks of items, each stored once: what is still to be read, innermost first. Names are counted from 0. */
+
+import { IntList } from "../base/int-list.ts";
 import { endOfAlternative } from "../contract/grammar.ts";
-import { IntList } from "./int-list.ts";
 
 /** Nothing is left to be read. */
 export const emptyStack = 0;

@@ -1,9 +1,9 @@
 /** A plan's items, partial results and merges against attention written down from the batch alone, in float64. */
 import { expect, test } from "bun:test";
+import { planItemWords } from "../../../worker/attention/plan-format.ts";
+import { PackPlanner } from "../../../worker/attention/planner.ts";
 import type { Batch } from "../../../worker/backend/backend.ts";
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
-import { planItemWords } from "../../../worker/engine/attention-plan.ts";
-import { PackPlanner } from "../../../worker/engine/pack.ts";
 import { batchOf, randomPieces } from "../../engine/pack-world.ts";
 import { Choices } from "../../sim/random.ts";
 import { emulate } from "./emulated-kernels.ts";

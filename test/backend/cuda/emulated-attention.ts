@@ -1,12 +1,13 @@
-/** Attention as a plan has it (worker/engine/attention-plan.ts), in plain loops: items, partial results, their merge. */
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+/** Attention as a plan has it (worker/attention/plan-format.ts), in plain loops: items, partial results, their merge. */
+
 import {
   planItemWords,
   planMergeWords,
   planRowWords,
   planSliceWords,
   rowsPerTile,
-} from "../../../worker/engine/attention-plan.ts";
+} from "../../../worker/attention/plan-format.ts";
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 

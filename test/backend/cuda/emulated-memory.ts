@@ -1,6 +1,6 @@
 /** Device memory of the emulated device: one flat address space, and typed views of it by address. */
 import { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
-import { roundToBfloat16 } from "../../../worker/backend/cuda/tensor-reader.ts";
+import { roundToBfloat16 } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 
 /** The first address: an address below it is a mistake, null among them. */
 const base = 4_096;

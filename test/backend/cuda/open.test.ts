@@ -7,7 +7,7 @@ import { allowAttention } from "../../../worker/backend/cuda/attention.ts";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
 import { kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
 import { type CudaDevice, openDevice } from "../../../worker/backend/cuda/open-device.ts";
-import { FileReader } from "../../../worker/backend/cuda/tensor-reader.ts";
+import { FileReader } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { parameterBytes, type Signature } from "../../../worker/native/cuda/arguments.ts";
 import { CudaDriver } from "../../../worker/native/cuda/driver.ts";

@@ -1,8 +1,8 @@
 /** What a step's lists name by place, they still name where the copy has them on the device. */
 import { expect, test } from "bun:test";
+import { notRead, planItem, planItemWords, planSlice, planSliceWords } from "../../../worker/attention/plan-format.ts";
+import { PackPlanner } from "../../../worker/attention/planner.ts";
 import { StepLayout, StepStaging } from "../../../worker/backend/cuda/staging.ts";
-import { notRead, planItem, planItemWords, planSlice, planSliceWords } from "../../../worker/engine/attention-plan.ts";
-import { PackPlanner } from "../../../worker/engine/pack.ts";
 import { batchOf, randomPieces } from "../../engine/pack-world.ts";
 import { Choices } from "../../sim/random.ts";
 import { EmulatedDevice } from "./emulated-device.ts";

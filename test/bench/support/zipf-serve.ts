@@ -2,7 +2,7 @@
 import type { Backend, Batch } from "../../../worker/backend/backend.ts";
 import type { SubmitMessage, WorkerMessage } from "../../../worker/contract/messages.ts";
 import { Engine } from "../../../worker/engine/loop.ts";
-import type { KvPositions } from "../../../worker/engine/relocate.ts";
+import type { KvPositions } from "../../../worker/relocation/relocation.ts";
 import type { Arm, Trace } from "./zipf-trace.ts";
 
 /** Computes nothing: what is found and what is not depends on scheduler and cache alone. */

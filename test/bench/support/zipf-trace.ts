@@ -12,7 +12,7 @@ import { drawQueries, randomNumbers } from "./reuse-order.ts";
  *   a copy a place   for each place that they stood at, as a cache of absolute positions has them
  *   copies kept      as published relocation does: found wherever it stands; turned in place when nobody uses it,
  *                    copied when somebody does; the copies stay until the least recently used memory is needed
- *   relocation       the same, but a copy goes when nobody uses it (worker/engine/relocate.ts)
+ *   relocation       the same, but a copy goes when nobody uses it (worker/relocation/relocation.ts)
  *   deferred         once
  *
  * "copies kept" is the Block-Attention that LazyAttention compares itself with (block_attn_vllm/scheduler.py of its

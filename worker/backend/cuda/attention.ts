@@ -1,6 +1,6 @@
-/** The launches of one layer's attention: the plan's items of many rows, then those of few (worker/engine/pack.ts). */
-import { fewTiles, manyTiles, tileHeads } from "../../engine/attention-plan.ts";
-import type { PackShape } from "../../engine/pack-shape.ts";
+/** The launches of one layer's attention: the plan's items of many rows, then those of few (worker/attention/planner.ts). */
+import { fewTiles, manyTiles, tileHeads } from "../../attention/plan-format.ts";
+import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device.ts";
 import type { ForwardParts, Op } from "./forward.ts";

@@ -2,7 +2,7 @@
  * The CUDA backend: one device, one stream. A step is one copy of its integers, the launches of its bucket
  * (forward.ts; a graph where it is a decode step), and one copy back of what was asked for.
  */
-import { PackPlanner } from "../../engine/pack.ts";
+import { PackPlanner } from "../../attention/planner.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import {

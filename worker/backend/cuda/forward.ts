@@ -12,7 +12,7 @@
  *   each layer   qkv = row Wqkv;  k, v to the pool;  attended = attention;  residual += attended Wo, row
  *                activated = silu(gate) * up of row Wgate, Wup;  residual += activated Wdown, row
  */
-import type { PackShape } from "../../engine/pack-shape.ts";
+import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
 import { type AttentionOps, attentionLaunches, type LayerMaps } from "./attention.ts";
@@ -22,7 +22,7 @@ import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
 import type { SampleAnswer } from "./sampling.ts";
 import type { StepCounts, StepLayout, StepStaging } from "./staging.ts";
-import type { DeviceWeights, LayerWeights } from "./weights.ts";
+import type { DeviceWeights, LayerWeights } from "./weights/weights.ts";
 import type { RopeTable, Workspace } from "./workspace.ts";
 
 /** Puts one launch or product into the stream, sized for a step's counts. */

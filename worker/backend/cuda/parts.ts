@@ -1,5 +1,5 @@
 /** What a backend is made of: the model's weights on the device, the memory that steps work in, the KV pool. */
-import type { PackShape } from "../../engine/pack-shape.ts";
+import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeOf, putLayerMaps } from "./attention.ts";
@@ -9,8 +9,8 @@ import type { ForwardParts } from "./forward.ts";
 import { DevicePool } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { StepLayout, StepStaging } from "./staging.ts";
-import { FileReader, type TensorReader } from "./tensor-reader.ts";
-import { loadWeights, type WeightInfo } from "./weights.ts";
+import { FileReader, type TensorReader } from "./weights/tensor-reader.ts";
+import { loadWeights, type WeightInfo } from "./weights/weights.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
 
 export interface CudaBackendOptions {

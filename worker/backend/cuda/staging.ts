@@ -14,7 +14,7 @@ import {
   planRowWords,
   planSlice,
   planSliceWords,
-} from "../../engine/attention-plan.ts";
+} from "../../attention/plan-format.ts";
 import type { Batch } from "../backend.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";

@@ -1,7 +1,7 @@
 /** By what q is turned for the slices of an item of few rows (attention-plan.ts, `turns`). */
 
-import type { IntList } from "../sample/int-list.ts";
-import { manyTiles, notRead, planSlice, planSliceWords, tileHeads } from "./attention-plan.ts";
+import type { IntList } from "../base/int-list.ts";
+import { manyTiles, notRead, planSlice, planSliceWords, tileHeads } from "./plan-format.ts";
 
 /** Offsets of so many rows stand in the list for each row that has one, at most. */
 const mostSpread = 2;

@@ -1,5 +1,6 @@
 /** What a plan reads, multiplies and writes, and how long that takes by estimate: for tests and benchmarks. */
-import type { Batch } from "../backend/backend.ts";
+
+import { itemCost, kernelTime, mergeTime } from "../../worker/attention/estimate.ts";
 import {
   type AttentionPlan,
   planItem,
@@ -8,9 +9,9 @@ import {
   planRowWords,
   planSlice,
   planSliceWords,
-} from "./attention-plan.ts";
-import { itemCost, kernelTime, mergeTime } from "./pack-estimate.ts";
-import { type KernelCosts, type PackCosts, type PackShape, packCosts } from "./pack-shape.ts";
+} from "../../worker/attention/plan-format.ts";
+import { type KernelCosts, type PackCosts, type PackShape, packCosts } from "../../worker/attention/shape.ts";
+import type { Batch } from "../../worker/backend/backend.ts";
 
 export interface PlanCost {
   /** Of a layer's KV: each distinct token once, and all that items load. */

@@ -13,12 +13,12 @@
 import type { BackendShape } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { KvEventLog } from "../cache/kv-events.ts";
-import { RelocatingCache, type RelocatingCacheOptions } from "../cache/relocating-cache.ts";
 import type { PlanRun } from "../contract/messages.ts";
 import type { BlockId } from "../contract/units.ts";
-import type { BlockMove } from "./relocate-plan.ts";
-import type { Request } from "./request.ts";
-import type { Run } from "./run.ts";
+import type { Request } from "../engine/request.ts";
+import type { Run } from "../engine/run.ts";
+import type { BlockMove } from "./plan.ts";
+import { RelocatingCache, type RelocatingCacheOptions } from "./relocating-cache.ts";
 
 /** What a block holds until the step's moves run: where that comes from. */
 interface Origin {

@@ -8,11 +8,12 @@
  * bfloat16 0.17% of its size, and 0.7% after 16 moves).
  * After `maxMoves` it is taken as lost at any other place, and computed anew there.
  */
+
+import type { BlockPool } from "../cache/block-pool.ts";
+import type { Derivation } from "../cache/derivations.ts";
+import type { KvEventLog } from "../cache/kv-events.ts";
+import { type BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
-import type { BlockPool } from "./block-pool.ts";
-import type { Derivation } from "./derivations.ts";
-import type { KvEventLog } from "./kv-events.ts";
-import { type BlockContent, PrefixCache } from "./prefix-cache.ts";
 
 /** Moves that a K is still taken for what it was. */
 export const maxMoves = 16;

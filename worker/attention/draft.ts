@@ -1,16 +1,16 @@
 /** Chooses how the rows of a step are packed, by estimated time, and writes the choice as items. */
 import type { Batch } from "../backend/backend.ts";
-import { IntList } from "../sample/int-list.ts";
-import { fewTiles } from "./attention-plan.ts";
-import { kernelTime, mergeTime } from "./pack-estimate.ts";
-import { chooseHubs, HubGrouper, type HubPacks } from "./pack-hubs.ts";
-import { ItemWriter } from "./pack-items.ts";
-import { LeafCutter, type LeafItems, leafCosts } from "./pack-leaves.ts";
-import { LeafSplitter, PartList, splitHubs } from "./pack-parts.ts";
-import { RowArranger, type RowOrder, rankStretches } from "./pack-rows.ts";
-import type { KernelCosts, PackCosts, PackShape } from "./pack-shape.ts";
-import type { Stretches } from "./pack-sharing.ts";
-import type { ItemKind, PlanWriter } from "./pack-writer.ts";
+import { IntList } from "../base/int-list.ts";
+import { kernelTime, mergeTime } from "./estimate.ts";
+import { chooseHubs, HubGrouper, type HubPacks } from "./hubs.ts";
+import { ItemWriter } from "./items.ts";
+import { LeafCutter, type LeafItems, leafCosts } from "./leaves.ts";
+import { LeafSplitter, PartList, splitHubs } from "./parts.ts";
+import { fewTiles } from "./plan-format.ts";
+import { RowArranger, type RowOrder, rankStretches } from "./rows.ts";
+import type { KernelCosts, PackCosts, PackShape } from "./shape.ts";
+import type { Stretches } from "./sharing.ts";
+import type { ItemKind, PlanWriter } from "./writer.ts";
 
 /** Rounds of choosing hubs: each changes the order of rows, and so what leaf items load. */
 const maxRounds = 3;

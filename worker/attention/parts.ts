@@ -3,12 +3,12 @@
  * much longer than the others. An item is cut between its rows where they have little in common, else over its tokens,
  * which costs its rows partial results.
  */
-import { IntList } from "../sample/int-list.ts";
-import { itemCost } from "./pack-estimate.ts";
-import type { HubPacks } from "./pack-hubs.ts";
-import type { LeafItems } from "./pack-leaves.ts";
-import type { RowOrder } from "./pack-rows.ts";
-import type { KernelCosts, PackCosts } from "./pack-shape.ts";
+import { IntList } from "../base/int-list.ts";
+import { itemCost } from "./estimate.ts";
+import type { HubPacks } from "./hubs.ts";
+import type { LeafItems } from "./leaves.ts";
+import type { RowOrder } from "./rows.ts";
+import type { KernelCosts, PackCosts } from "./shape.ts";
 
 /** Words of a part, and their places. */
 export const partWords = 8;

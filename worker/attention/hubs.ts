@@ -3,10 +3,10 @@
  * result more. A hub whose rows all read another hub too may take that one's tokens into its own items instead, which
  * saves the partial results of its rows and costs reading these tokens once more.
  */
-import { IntList } from "../sample/int-list.ts";
-import type { RowOrder } from "./pack-rows.ts";
-import type { KernelCosts, PackCosts } from "./pack-shape.ts";
-import type { Stretches } from "./pack-sharing.ts";
+import { IntList } from "../base/int-list.ts";
+import type { RowOrder } from "./rows.ts";
+import type { KernelCosts, PackCosts } from "./shape.ts";
+import type { Stretches } from "./sharing.ts";
 
 /** Rows of one hub and what its items read: struct of arrays, valid until the next `group`. */
 export interface HubPacks {

@@ -10,13 +10,13 @@
  * Each is cut so that the chip is filled. A plan is kept while only the ends of runs grow: then its words are patched.
  */
 import type { Batch } from "../backend/backend.ts";
-import { type AttentionPlan, mostPieceWords } from "./attention-plan.ts";
-import { BatchCopy } from "./pack-copy.ts";
-import { type PackChoice, PackDraft } from "./pack-draft.ts";
-import { PieceWriter } from "./pack-pieces.ts";
-import { type PackCosts, type PackShape, packCosts } from "./pack-shape.ts";
-import { SharingFinder, type Stretches } from "./pack-sharing.ts";
-import { PlanWriter } from "./pack-writer.ts";
+import { BatchCopy } from "./copy.ts";
+import { type PackChoice, PackDraft } from "./draft.ts";
+import { PieceWriter } from "./pieces.ts";
+import { type AttentionPlan, mostPieceWords } from "./plan-format.ts";
+import { type PackCosts, type PackShape, packCosts } from "./shape.ts";
+import { SharingFinder, type Stretches } from "./sharing.ts";
+import { PlanWriter } from "./writer.ts";
 
 /** Prefill items are not split into parts of fewer tokens. */
 const minPieceTokens = 512;

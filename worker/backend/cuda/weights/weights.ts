@@ -2,9 +2,9 @@
  * Weights on the device, all bfloat16 in one allocation. q, k and v stand together as one matrix, gate and up as
  * another, so that a layer is four matrix products.
  */
-import type { ModelConfig } from "../../model/config.ts";
-import type { StoredTensor } from "../../model/weights.ts";
-import { type ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { ModelConfig } from "../../../model/config.ts";
+import type { StoredTensor } from "../../../model/weights.ts";
+import { type ComputeDevice, DeviceBuffer } from "../device.ts";
 import type { TensorReader } from "./tensor-reader.ts";
 
 export interface LayerWeights {

@@ -3,7 +3,7 @@
  * segments that each row reads (attention-plan.ts). A step that does not fit would fail for all of its requests, so it
  * has fewer rows, and the next step has the others.
  */
-import { mostPieceWords } from "./attention-plan.ts";
+import { mostPieceWords } from "../attention/plan-format.ts";
 import type { Run } from "./run.ts";
 
 /** Rows of a run: one piece, or (blended runs) rows that may all be pieces of their own. */

@@ -1,5 +1,5 @@
 /** How long items take, in the unit of PackCosts. */
-import type { KernelCosts, PackCosts } from "./pack-shape.ts";
+import type { KernelCosts, PackCosts } from "./shape.ts";
 
 /** Above so many rounds of items, their order evens everything out. */
 const manyRounds = 6;

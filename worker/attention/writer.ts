@@ -1,6 +1,6 @@
 /** Writes the words of a plan (attention-plan.ts), item by item, and then where their partial results go. */
 import type { Batch } from "../backend/backend.ts";
-import { IntList } from "../sample/int-list.ts";
+import { IntList } from "../base/int-list.ts";
 import {
   type AttentionPlan,
   planItem,
@@ -10,9 +10,9 @@ import {
   planRowWords,
   planSlice,
   planSliceWords,
-} from "./attention-plan.ts";
-import type { Stretches } from "./pack-sharing.ts";
-import { TurnWriter } from "./pack-turns.ts";
+} from "./plan-format.ts";
+import { TurnWriter } from "./rotations.ts";
+import type { Stretches } from "./sharing.ts";
 
 export type ItemKind = "few" | "many";
 

@@ -3,11 +3,11 @@
  * pinned memory, straight (bfloat16) or rounded, while the one before is copied to the device.
  */
 import { type FileHandle, open } from "node:fs/promises";
-import { ModelError } from "../../model/model-error.ts";
-import { type Dtype, dtypeBytes, type TensorInfo } from "../../model/safetensors.ts";
-import { unpairRows } from "../../model/tensor-layout.ts";
-import type { StoredTensor } from "../../model/weights.ts";
-import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import { ModelError } from "../../../model/model-error.ts";
+import { type Dtype, dtypeBytes, type TensorInfo } from "../../../model/safetensors.ts";
+import { unpairRows } from "../../../model/tensor-layout.ts";
+import type { StoredTensor } from "../../../model/weights.ts";
+import type { ComputeDevice, DeviceBuffer } from "../device.ts";
 import type { TensorUpload } from "./weights.ts";
 
 /** Where weights come from; another than files makes random ones for benchmarks. */

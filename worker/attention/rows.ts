@@ -2,8 +2,8 @@
  * The rows of a step in an order in which those that read most in common stand together: each row's stretches by how
  * many rows read them, rows sorted by these lists. For chains that share prefixes that is the order of their tree.
  */
-import { IntList } from "../sample/int-list.ts";
-import type { Stretches } from "./pack-sharing.ts";
+import { IntList } from "../base/int-list.ts";
+import type { Stretches } from "./sharing.ts";
 
 /** Valid until the next `arrange`. */
 export interface RowOrder {

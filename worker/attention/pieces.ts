@@ -1,8 +1,8 @@
 /** Rows of long pieces (prefill): items of many rows, split over their tokens where they do not fill the chip. */
 import type { Batch } from "../backend/backend.ts";
-import { IntList } from "../sample/int-list.ts";
-import type { PackShape } from "./pack-shape.ts";
-import type { PlanWriter } from "./pack-writer.ts";
+import { IntList } from "../base/int-list.ts";
+import type { PackShape } from "./shape.ts";
+import type { PlanWriter } from "./writer.ts";
 
 /** Rows of one item of a piece, and the tokens that they read, counted over all segments one after the other. */
 interface PieceItem {

@@ -7,8 +7,8 @@
  * equal block by block is not shared.
  */
 import type { Batch } from "../backend/backend.ts";
-import { IntList } from "../sample/int-list.ts";
-import { DistinctSegments, isEqualRange } from "./pack-segments.ts";
+import { IntList } from "../base/int-list.ts";
+import { DistinctSegments, isEqualRange } from "./segments.ts";
 
 /** Struct of arrays, valid until the next `find`. */
 export interface Stretches {

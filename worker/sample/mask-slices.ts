@@ -3,7 +3,7 @@
  * step out and is gone on with before the next, while others decode. Tenants get equal shares of the work, and what one
  * leaves goes to the others; of a tenant's requests the one that waits longest comes first.
  */
-import type { WorkBudget } from "../sample/mask-walk.ts";
+import type { WorkBudget } from "./mask-walk.ts";
 
 export interface AwaitsMask {
   readonly owner: { readonly number: number };

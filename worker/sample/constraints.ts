@@ -2,9 +2,9 @@
 import { LRUCache } from "lru-cache";
 import type { ByteGrammar, VocabularyBytes } from "../contract/grammar.ts";
 import type { SubmitMessage } from "../contract/messages.ts";
-import { GrammarConstraint, type TokenConstraint } from "../sample/constraint.ts";
-import { GrammarMasks, grammarLimits } from "../sample/grammar-masks.ts";
-import { TokenTrie } from "../sample/token-trie.ts";
+import { GrammarConstraint, type TokenConstraint } from "./constraint.ts";
+import { GrammarMasks, grammarLimits } from "./grammar-masks.ts";
+import { TokenTrie } from "./token-trie.ts";
 
 const mebibyte = 2 ** 20;
 /** Bytes of grammars that no request has now. */

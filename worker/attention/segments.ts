@@ -1,7 +1,7 @@
 /** Segments of equal blocks, found by their first and last block and compared, and who reads them. */
 import type { Batch } from "../backend/backend.ts";
+import { IntList } from "../base/int-list.ts";
 import { blockCountForTokens } from "../contract/units.ts";
-import { IntList } from "../sample/int-list.ts";
 
 const hashFactor = 0x9e3779b1;
 

@@ -1,5 +1,5 @@
 /** What packing must know of the model and of the machine, and what work costs there. */
-import { fewTiles, manyTiles, rowsPerTile, tileHeads } from "./attention-plan.ts";
+import { fewTiles, manyTiles, rowsPerTile, tileHeads } from "./plan-format.ts";
 
 export interface PackShape {
   /** Query heads of one KV head. */

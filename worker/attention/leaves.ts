@@ -2,9 +2,9 @@
  * Leaf items: rows that stand together in the order of `RowArranger`, up to 4 m-tiles of them. What all rows of an item
  * read is loaded once for it, what rows of one m-tile read once for the m-tile; no row is in two items.
  */
-import { IntList } from "../sample/int-list.ts";
-import type { RowOrder } from "./pack-rows.ts";
-import type { PackCosts } from "./pack-shape.ts";
+import { IntList } from "../base/int-list.ts";
+import type { RowOrder } from "./rows.ts";
+import type { PackCosts } from "./shape.ts";
 
 /** Struct of arrays, valid until the next `cut`. */
 export interface LeafItems {

@@ -1,10 +1,10 @@
 /** From parts (pack-parts.ts) to the items of a plan. */
 import type { Batch } from "../backend/backend.ts";
-import { type HubPacks, readerOf } from "./pack-hubs.ts";
-import { type PartList, partField, partWords } from "./pack-parts.ts";
-import type { RowOrder } from "./pack-rows.ts";
-import type { Stretches } from "./pack-sharing.ts";
-import type { ItemKind, PlanWriter } from "./pack-writer.ts";
+import { type HubPacks, readerOf } from "./hubs.ts";
+import { type PartList, partField, partWords } from "./parts.ts";
+import type { RowOrder } from "./rows.ts";
+import type { Stretches } from "./sharing.ts";
+import type { ItemKind, PlanWriter } from "./writer.ts";
 
 /** What parts are of. */
 export interface PartSource {
