@@ -4,7 +4,7 @@ import { planItemWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { Batch } from "../../worker/backend/backend.ts";
 import { planCost } from "../attention/cost.ts";
-import { batchOf, type RequestSizes, requestsOver, h200 as shape } from "../engine/pack-world.ts";
+import { batchOf, type RequestSizes, requestsOver, h200 as shape } from "../attention/world.ts";
 import { Choices } from "../sim/random.ts";
 import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";
 import { atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";

@@ -6,7 +6,7 @@ import type { CacheSalt } from "../../worker/contract/units.ts";
 import { planFault } from "../../worker/engine/validate.ts";
 import { greedy } from "../dispatch/rig.ts";
 import { chatRig, post } from "../http/chat-rig.ts";
-import { models, textSide } from "../lower/models.ts";
+import { models, textSide } from "../text/models.ts";
 import { engineCard, engineLink } from "./engine-link.ts";
 
 interface Answer {

@@ -5,7 +5,6 @@ import type { Generate, Query, Repeat } from "../../gateway/query/ir.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import { TinyWorld } from "../engine/harness.ts";
 import { referenceAnswer } from "../engine/reference.ts";
-import { models } from "../lower/models.ts";
 import {
   behind,
   contextOf,
@@ -19,6 +18,7 @@ import {
   system,
   user,
 } from "../lower/query-rig.ts";
+import { models } from "../text/models.ts";
 
 const blockTokens = 4;
 const shape = { vocabSize: 300, contextTokens: 4_096, blockTokens, blockCount: 2_048 };

@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import type { FinishedEvent } from "../../gateway/dispatch/request/request.ts";
 import { generate } from "../../gateway/generate/completion.ts";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";
-import { models } from "../lower/models.ts";
+import { models } from "../text/models.ts";
 import { greedy, readyRig, request } from "./rig.ts";
 
 function started(options = {}) {

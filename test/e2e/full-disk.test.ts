@@ -8,7 +8,7 @@ import { startTestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
 
 const disk = mkdtempSync(join(tmpdir(), "spangate-full-disk-"));
-/** Only root may mount; elsewhere the same is simulated (test/gateway/disk.test.ts). */
+/** Only root may mount; elsewhere the same is simulated (test/data/disk.test.ts). */
 const isMounted = Bun.spawnSync(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk]).exitCode === 0;
 afterAll(() => {
   if (isMounted) Bun.spawnSync(["umount", "-l", disk]);

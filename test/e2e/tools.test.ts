@@ -7,9 +7,9 @@ import Anthropic from "@anthropic-ai/sdk";
 import { Ajv } from "ajv";
 import type OpenAI from "openai";
 import { parseConfig } from "../../gateway/config.ts";
-import { toolModels } from "../lower/tool-models.ts";
 import { type ChatParams, type ChatStreamParams, openaiClient } from "../support/openai.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
+import { toolModels } from "../text/tool-models.ts";
 
 setDefaultTimeout(60_000);
 

@@ -3,7 +3,7 @@ import type { DispatchRequest, FinishedEvent, GenerationEvent } from "../../gate
 import { outputTokens } from "../../gateway/execute/output-tokens.ts";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import { request } from "../dispatch/rig.ts";
-import { models, textSide } from "../lower/models.ts";
+import { models, textSide } from "../text/models.ts";
 
 const tokenBytes = new TokenBytes(models.chatml.tokenizer);
 const idsOf = (text: string): number[] => [...textSide(models.chatml).tokenizer.encodeText(text)];

@@ -11,7 +11,7 @@ import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { readyRig } from "../dispatch/rig.ts";
-import { models, textSide } from "../lower/models.ts";
+import { models, textSide } from "../text/models.ts";
 
 interface Options {
   readonly concurrency?: number;

@@ -12,7 +12,7 @@ import type { DeviceBuffer } from "../../worker/backend/cuda/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
-import { batchOf, type PieceSpec } from "../engine/pack-world.ts";
+import { batchOf, type PieceSpec } from "../attention/world.ts";
 import type { Random } from "../native/random.ts";
 
 export const model = {

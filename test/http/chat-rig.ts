@@ -30,7 +30,7 @@ import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { type FakeProcess, fakeLinks } from "../dispatch/fake-link.ts";
 import { makeRig } from "../dispatch/rig.ts";
-import { models, textSide } from "../lower/models.ts";
+import { models, textSide } from "../text/models.ts";
 
 const principals: Readonly<Record<string, Principal>> = {
   "key-a": { keyId: "k1", tenantId: "tenant_a", scopes: new Set<Scope>(["inference"]) },

@@ -18,7 +18,7 @@ import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { engineCard, engineLink } from "../contract/engine-link.ts";
 import { makeRig } from "../dispatch/rig.ts";
-import { models, textSide } from "../lower/models.ts";
+import { models, textSide } from "../text/models.ts";
 
 const principals: Readonly<Record<string, Principal>> = {
   "key-a": { keyId: "k1", tenantId: "tenant_a", scopes: new Set<Scope>(["inference"]) },

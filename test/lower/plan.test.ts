@@ -5,7 +5,7 @@ import type { ModelText } from "../../gateway/text/model-text.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { models, ownTokens, textSide } from "./models.ts";
+import { models, ownTokens, textSide } from "../text/models.ts";
 
 const salt = "dGVuYW50" as CacheSalt;
 const corpusSalt = "Y29ycHVz" as CacheSalt;

@@ -4,7 +4,7 @@ import type { Generate, Query, Repeat } from "../../gateway/query/ir.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
-import { models } from "./models.ts";
+import { models } from "../text/models.ts";
 import {
   assistant,
   behind,

@@ -1,6 +1,6 @@
 import { describe, expect, spyOn, test } from "bun:test";
 import { turnsDuring } from "../support/turns.ts";
-import { models } from "./models.ts";
+import { models } from "../text/models.ts";
 import {
   behind,
   contextOf,

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import type { Generate, Query, Repeat } from "../../gateway/query/ir.ts";
 import { planFault } from "../../worker/engine/validate.ts";
-import { models } from "./models.ts";
+import { models } from "../text/models.ts";
 import {
   assistant,
   behind,

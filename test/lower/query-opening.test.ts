@@ -5,7 +5,7 @@
 import { describe, expect, test } from "bun:test";
 import type { Query } from "../../gateway/query/ir.ts";
 import { planFault } from "../../worker/engine/validate.ts";
-import { mistralModel, models, ownTokens } from "./models.ts";
+import { mistralModel, models, ownTokens } from "../text/models.ts";
 import {
   assistant,
   behind,

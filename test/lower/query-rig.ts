@@ -17,7 +17,7 @@ import type { ModelText } from "../../gateway/text/model-text.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { SegmentRef, SubmitMessage, TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { textSide } from "./models.ts";
+import { textSide } from "../text/models.ts";
 
 export const salt = "dGVuYW50" as CacheSalt;
 export const corpusSalt = "Y29ycHVz" as CacheSalt;

@@ -2,7 +2,7 @@
 import { expect, test } from "bun:test";
 import type { Generate, Query } from "../../gateway/query/ir.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
-import { models } from "./models.ts";
+import { models } from "../text/models.ts";
 import { behind, contextOf, corpusSalt, fragment, g, lowererOf, plus, salt, seq, system, user } from "./query-rig.ts";
 
 const rig = lowererOf(models.chatml);

@@ -4,7 +4,7 @@ import { Template } from "@huggingface/jinja";
 import { MessageLayouts } from "../../gateway/text/message-layouts.ts";
 import type { ModelText } from "../../gateway/text/model-text.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
-import { byteLevelTokenizer } from "../lower/models.ts";
+import { byteLevelTokenizer } from "../text/models.ts";
 import chatTemplate from "./fixtures/upstream/chat_template.json";
 import tokenizer from "./fixtures/upstream/tokenizer.json";
 import { differs } from "./upstream-differences.ts";

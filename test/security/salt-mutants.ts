@@ -14,8 +14,13 @@ const repository = join(import.meta.dir, "..", "..");
 const stages: readonly (readonly string[])[] = [
   ["test/lower", "test/tenant"],
   ["test/e2e/salts.test.ts"],
-  ["test/corpus/retrieve.test.ts", "test/corpus/prepare.test.ts", "test/corpus/delete.test.ts", "test/execute"],
-  ["test/http/chat.test.ts", "test/http/query.test.ts", "test/http/isolation.test.ts"],
+  [
+    "test/corpus/search/retrieve.test.ts",
+    "test/corpus/prepare/prepare.test.ts",
+    "test/corpus/deletion/delete.test.ts",
+    "test/execute",
+  ],
+  ["test/http/openai/chat.test.ts", "test/http/query/query.test.ts", "test/http/isolation.test.ts"],
 ];
 const stageLimitMs = 300_000;
 

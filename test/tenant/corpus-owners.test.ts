@@ -3,7 +3,7 @@ import { Lowerer } from "../../gateway/lower/plan.ts";
 import { CorpusOwners } from "../../gateway/tenant/corpus-owners.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
-import { models, textSide } from "../lower/models.ts";
+import { models, textSide } from "../text/models.ts";
 
 const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheChars: 10_000 });
 const rootOf = (salt: string, text = "the thing") =>

@@ -2,8 +2,8 @@ import { expect, test } from "bun:test";
 import { AnswerReader } from "../../gateway/generate/answer-reader.ts";
 import { type AnswerEvent, type CompletionEvent, generate } from "../../gateway/generate/completion.ts";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";
-import { textSide } from "../lower/models.ts";
-import { toolModels } from "../lower/tool-models.ts";
+import { textSide } from "../text/models.ts";
+import { toolModels } from "../text/tool-models.ts";
 
 const model = toolModels.qwen;
 const { tokenizer, template } = textSide(model);

@@ -11,8 +11,8 @@ import { GrammarConstraint } from "../../worker/sample/constraint.ts";
 import { GrammarMasks } from "../../worker/sample/grammar-masks.ts";
 import { TokenTrie } from "../../worker/sample/token-trie.ts";
 import { callGrammar } from "../grammar/compile.ts";
-import { toolModels } from "../lower/tool-models.ts";
 import { Choices } from "../sim/random.ts";
+import { toolModels } from "../text/tool-models.ts";
 
 setDefaultTimeout(60_000);
 

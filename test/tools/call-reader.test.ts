@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { type CallSyntax, signChar } from "../../gateway/text/call-syntax.ts";
 import { ChatTemplate } from "../../gateway/text/chat-template.ts";
 import { CallReader, type CallReaderOptions } from "../../gateway/tools/call-reader.ts";
-import { toolModels } from "../lower/tool-models.ts";
+import { toolModels } from "../text/tool-models.ts";
 
 type Model = keyof typeof toolModels;
 

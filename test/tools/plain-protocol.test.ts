@@ -5,8 +5,8 @@ import { CallReader } from "../../gateway/tools/call-reader.ts";
 import { openTools } from "../../gateway/tools/open-tools.ts";
 import { plainProtocol } from "../../gateway/tools/plain-protocol.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { mistralModel, models } from "../lower/models.ts";
-import { clock, toolModels, weather } from "../lower/tool-models.ts";
+import { mistralModel, models } from "../text/models.ts";
+import { clock, toolModels, weather } from "../text/tool-models.ts";
 
 const salt = "c2FsdA==" as CacheSalt;
 const protocol = plainProtocol(salt, true);

@@ -1,4 +1,4 @@
-/** Answers as /openapi.json describes them. Handlers do not read these; test/http/openapi.test.ts holds real answers against them. */
+/** Answers as /openapi.json describes them. Handlers do not read these; test/http/openapi/openapi.test.ts holds real answers against them. */
 import { z } from "zod";
 import { scopes } from "../../base/principal.ts";
 

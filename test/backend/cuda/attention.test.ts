@@ -4,7 +4,7 @@ import { planItemWords } from "../../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../../worker/attention/planner.ts";
 import type { Batch } from "../../../worker/backend/backend.ts";
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
-import { batchOf, randomPieces } from "../../engine/pack-world.ts";
+import { batchOf, randomPieces } from "../../attention/world.ts";
 import { Choices } from "../../sim/random.ts";
 import { emulate } from "./emulated-kernels.ts";
 import { EmulatedMemory } from "./emulated-memory.ts";

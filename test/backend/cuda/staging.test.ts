@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { notRead, planItem, planItemWords, planSlice, planSliceWords } from "../../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../../worker/attention/planner.ts";
 import { StepLayout, StepStaging } from "../../../worker/backend/cuda/staging.ts";
-import { batchOf, randomPieces } from "../../engine/pack-world.ts";
+import { batchOf, randomPieces } from "../../attention/world.ts";
 import { Choices } from "../../sim/random.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
 

@@ -1,0 +1,88 @@
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { Residency } from "../../../gateway/dispatch/kv/residency.ts";
+import type { KvEvent, PlanRun } from "../../../worker/contract/messages.ts";
+import type { BlockKey } from "../../../worker/contract/units.ts";
+import { spanRun } from "../rig.ts";
+
+const key = (name: string) => name.padEnd(32, "0") as BlockKey;
+
+/** Blocks of 16 tokens, each chained from the one before it, the first from `root`. */
+function stored(root: string, ...names: string[]): KvEvent {
+  const blockKeys = names.map(key);
+  const previousKeys = [key(root), ...blockKeys].slice(0, names.length);
+  return { sequence: 1, type: "stored", blockKeys, previousKeys, tokenCounts: names.map(() => 16) };
+}
+
+const removed = (...names: string[]): KvEvent => ({ sequence: 2, type: "removed", blockKeys: names.map(key) });
+
+/** The first blocks of a run. */
+function storedRun({ blockKeys, rootKey, tokenIds }: PlanRun, blockCount: number): KvEvent {
+  const previousKeys = [rootKey, ...blockKeys].slice(0, blockCount);
+  const tokenCounts = previousKeys.map((_, index) => Math.min(16, tokenIds.length - 16 * index));
+  return { sequence: 1, type: "stored", blockKeys: blockKeys.slice(0, blockCount), previousKeys, tokenCounts };
+}
+
+describe("residency", () => {
+  test("follows what is stored and removed, and what goes with a worker, each worker for itself", () => {
+    const residency = new Residency();
+    residency.apply("w0", [stored("r", "a", "b")]);
+    residency.apply("w1", [stored("a", "b")]);
+    expect(residency.holders(key("b"))).toEqual(["w0", "w1"]);
+    residency.apply("w0", [removed("a")]);
+    expect([residency.holders(key("a")), residency.blockCount("w0")]).toEqual([[], 1]);
+    residency.forget("w0");
+    residency.apply("w0", [stored("r", "c")]);
+    expect(residency.holders(key("b"))).toEqual(["w1"]);
+    expect(residency.holders(key("c"))).toEqual(["w0"]);
+  });
+
+  test("counts the first blocks of each chain that are held, the last one by its own tokens", () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 200 }), fc.nat(), (tokenCount, seed) => {
+        const run = spanRun("x", tokenCount);
+        const held = seed % (run.blockKeys.length + 1);
+        const residency = new Residency();
+        residency.apply("w", [storedRun(run, held)]);
+        expect(residency.cachedTokens("w", [run], 16)).toBe(Math.min(held * 16, tokenCount));
+      }),
+    );
+  });
+});
+
+describe("accounting", () => {
+  const owners = new Map([
+    [key("ra"), { tenantId: "tenant-a", isFragment: false }],
+    [key("rf"), { tenantId: "tenant-a", isFragment: true }],
+    [key("rb"), { tenantId: "tenant-b", isFragment: false }],
+  ]);
+  const open = () => new Residency((_, root) => owners.get(root));
+
+  test("a block is its chain's owner's, also one that was generated later", () => {
+    const residency = open();
+    residency.apply("w0", [stored("ra", "a0"), stored("rb", "b0", "b1"), stored("rf", "f0"), stored("a0", "a1")]);
+    residency.apply("w1", [stored("rb", "b0")]);
+    expect(residency.byTenant("w0")).toEqual(
+      new Map([
+        ["tenant-a", { blockCount: 3, tokenCount: 48, fragmentBlockCount: 1 }],
+        ["tenant-b", { blockCount: 2, tokenCount: 32, fragmentBlockCount: 0 }],
+      ]),
+    );
+    expect(residency.byTenant("w1").get("tenant-b")).toMatchObject({ blockCount: 1 });
+  });
+
+  test("what is removed is counted no more; a block told twice is counted once", () => {
+    const residency = open();
+    residency.apply("w0", [stored("ra", "a0", "a1"), stored("ra", "a0"), removed("a1", "never there")]);
+    expect(residency.byTenant("w0").get("tenant-a")).toMatchObject({ blockCount: 1, tokenCount: 16 });
+    residency.apply("w0", [removed("a0")]);
+    expect(residency.byTenant("w0").size).toBe(0);
+  });
+
+  test("a worker that is gone holds nothing", () => {
+    const residency = open();
+    residency.apply("w0", [stored("ra", "a0")]);
+    residency.forget("w0");
+    expect([residency.byTenant("w0").size, residency.blockCount("w0")]).toEqual([0, 0]);
+  });
+});

@@ -1,0 +1,69 @@
+import { describe, expect, test } from "bun:test";
+import { Placement } from "../../../gateway/dispatch/placement/placement.ts";
+import { greedy, readyRig, request } from "../rig.ts";
+
+function started(options = {}) {
+  const rig = readyRig(2, options);
+  return { ...rig, submitted: () => rig.processes.map(({ submittedIds }) => submittedIds) };
+}
+
+describe("the requests of one tree", () => {
+  test("follow the first one to its worker, whatever waits there", () => {
+    const { dispatcher, submitted } = started();
+    const placement = new Placement();
+    for (const id of ["a", "b", "c", "d"]) dispatcher.submit(request(id, { placement }));
+    const [first = [], second = []] = submitted();
+    expect([first.length, second.length].toSorted()).toEqual([0, 4]);
+    // Without a placement the load decides: they spread.
+    for (const id of ["e", "f", "g", "h"]) dispatcher.submit(request(id));
+    expect(Math.min(...submitted().map((ids) => ids.length))).toBeGreaterThanOrEqual(3);
+  });
+
+  test("wait for their worker when it has no room, and keep nobody else from another", () => {
+    const { dispatcher, processes, submitted } = started({ maxRunningPerWorker: 2 });
+    const placement = new Placement("worker-1");
+    for (const id of ["a", "b", "c", "d"]) dispatcher.submit(request(id, { placement, params: greedy(1) }));
+    dispatcher.submit(request("e"));
+    expect(submitted()).toEqual([["e.1"], ["a.1", "b.1"]]);
+    processes[1]?.core.tick();
+    expect(submitted()).toEqual([["e.1"], ["a.1", "b.1", "c.1", "d.1"]]);
+  });
+
+  test("move together when their worker is lost", () => {
+    const { dispatcher, processes, submitted } = started();
+    const placement = new Placement();
+    for (const id of ["a", "b"]) dispatcher.submit(request(id, { placement }));
+    const lost = submitted().findIndex((ids) => ids.length > 0);
+    processes[lost]?.die();
+    expect(submitted()[1 - lost]).toEqual(["a.2", "b.2"]);
+    dispatcher.submit(request("c", { placement }));
+    expect(submitted()[1 - lost]).toEqual(["a.2", "b.2", "c.1"]);
+  });
+});
+
+test("the tokens that close a chain reach the worker; a chat's chain stays open", () => {
+  const { dispatcher, processes } = started();
+  dispatcher.submit(request("a", { closeTokenIds: Int32Array.of(1, 10) }));
+  dispatcher.submit(request("b"));
+  const submits = processes.flatMap((process) => process.submits);
+  const byId = new Map(submits.map((submit) => [submit.requestId, submit]));
+  expect(byId.get("a.1")?.closeTokenIds).toEqual(Int32Array.of(1, 10));
+  expect("closeTokenIds" in (byId.get("b.1") ?? {})).toBe(false);
+});
+
+test("a blend report comes back with the end", async () => {
+  const { dispatcher, processes, submitted } = started();
+  const events = dispatcher.submit(request("a"));
+  const at = submitted().findIndex((ids) => ids.length > 0);
+  processes[at]?.handlers.onMessage({
+    type: "finished",
+    requestId: "a.1",
+    reason: "length",
+    usage: { promptTokens: 3, completionTokens: 0, cachedTokens: 0, cacheWriteTokens: 0 },
+    timings: { queueMs: 0, prefillMs: 0, ttftMs: 0 },
+    spans: [],
+    blend: { copiedTokens: 40, recomputedTokens: 6 },
+  });
+  const { value } = await events.next();
+  expect(value).toMatchObject({ type: "finished", blend: { copiedTokens: 40, recomputedTokens: 6 } });
+});

@@ -1,0 +1,74 @@
+import { describe, expect, test } from "bun:test";
+import { chatRig, post, question } from "../chat-rig.ts";
+
+describe("operators' routes", () => {
+  const get = (rig: ReturnType<typeof chatRig>, path: string, key = "key-platform") =>
+    rig.app.request(path, { headers: { authorization: `Bearer ${key}` } });
+
+  test("ready follows the workers and the shutdown, health does not", async () => {
+    const rig = chatRig({ ready: false });
+    expect((await rig.app.request("/ready")).status).toBe(503);
+    rig.processes[0]?.ready();
+    expect((await rig.app.request("/ready")).status).toBe(200);
+    rig.state.draining = true;
+    expect(await (await rig.app.request("/ready")).json()).toMatchObject({ status: "draining" });
+    expect((await rig.app.request("/health")).status).toBe(200);
+  });
+
+  test("metrics count tokens and answers, and hold no tenant's text", async () => {
+    const rig = chatRig();
+    await post(rig.app, { ...question, user: "canary-user", documents: [{ id: "canary-id", text: "canary text" }] });
+    await post(rig.app, { ...question, model: 'canary"model' });
+    const text = await (await get(rig, "/metrics")).text();
+    const model = 'model_name="fake-model"';
+    expect(text).toContain(`vllm:generation_tokens_total{${model},worker="worker-0"} 4\n`);
+    expect(text).toContain('route="/v1/chat/completions",status="404"} 1\n');
+    for (const name of ["time_to_first_token", "e2e_request_latency", "request_decode_time"]) {
+      expect(text).toContain(`vllm:${name}_seconds_bucket{${model},le="+Inf"} 1\n`);
+    }
+    expect(text).toContain(`vllm:request_time_per_output_token_seconds_count{${model}} 1\n`);
+    expect(text).toContain(`vllm:request_generation_tokens_bucket{${model},le="2"} 0\n`);
+    expect(text).toContain(`vllm:request_generation_tokens_bucket{${model},le="5"} 1\n`);
+    expect(text).toContain(`vllm:request_generation_tokens_sum{${model}} 4\n`);
+    const pool = 'worker="worker-0",block_size="\\d+",num_gpu_blocks="\\d+"';
+    expect(text).toMatch(new RegExp(`^vllm:cache_config_info\\{${model},${pool}\\} 1$`, "m"));
+    expect(text).toContain('spangate_worker_ready{worker="worker-0"} 1\n');
+    const ofProcess = (name: string): number => Number(new RegExp(`^process_${name} (\\S+)$`, "m").exec(text)?.[1]);
+    expect(ofProcess("resident_memory_bytes")).toBeGreaterThan(10_000_000);
+    expect(ofProcess("cpu_seconds_total")).toBeGreaterThan(0);
+    expect(Math.abs(ofProcess("start_time_seconds") * 1_000 - performance.timeOrigin)).toBeLessThan(60_000);
+    expect(text).not.toContain("canary");
+    expect((await get(rig, "/metrics", "key-a")).status).toBe(403);
+  });
+
+  test("what waits for a worker is told as waiting, and who left before a token as no time to one", async () => {
+    const rig = chatRig({ ticking: false, dispatch: { maxRunningPerWorker: 1 } });
+    const leaver = new AbortController();
+    const running = post(rig.app, question, { signal: leaver.signal });
+    const waiting = post(rig.app, question);
+    while (rig.dispatcher.stats().unplaced === 0) await Bun.sleep(1);
+    expect(await (await get(rig, "/metrics")).text()).toContain(
+      'vllm:num_requests_waiting{model_name="fake-model"} 1\n',
+    );
+    leaver.abort();
+    await running;
+    const text = await (await get(rig, "/metrics")).text();
+    expect(text).toContain('vllm:request_success_total{model_name="fake-model",finished_reason="abort"} 1\n');
+    expect(text).toContain('vllm:e2e_request_latency_seconds_count{model_name="fake-model"} 1\n');
+    expect(text).not.toContain("time_to_first_token_seconds_count");
+    while (rig.dispatcher.stats().running > 0) rig.processes[0]?.core.tick();
+    await waiting;
+  });
+
+  test("workers and models are described", async () => {
+    const rig = chatRig();
+    expect(await (await get(rig, "/admin/v1/workers")).json()).toMatchObject({
+      data: [{ id: "worker-0", state: "ready", pid: 1001 }],
+    });
+    expect(await (await get(rig, "/v1/models", "key-a")).json()).toMatchObject({
+      data: [{ id: "fake-model", max_model_len: 2048 }],
+    });
+    expect((await get(rig, "/v1/models/fake-model", "key-a")).status).toBe(200);
+    expect((await get(rig, "/v1/models/other", "key-a")).status).toBe(404);
+  });
+});

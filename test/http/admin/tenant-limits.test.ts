@@ -1,0 +1,128 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import type { Hono } from "hono";
+import { addLimitRoutes } from "../../../gateway/http/admin/tenant-limits.ts";
+import { addTenantRoutes } from "../../../gateway/http/admin/tenants.ts";
+import { createApp } from "../../../gateway/http/app.ts";
+import type { AppEnv } from "../../../gateway/http/transport/context.ts";
+import { Metrics } from "../../../gateway/telemetry/metrics.ts";
+import { createWorld, type World } from "../../corpus/world.ts";
+
+let world: World;
+let app: Hono<AppEnv>;
+let adminKey = "";
+
+beforeEach(() => {
+  world = createWorld();
+  const { tenants, corpus } = world;
+  app = createApp({
+    authenticator: tenants.apiKeys,
+    routes: [
+      (it) =>
+        addTenantRoutes(it, {
+          ...{ tenants, corpus, stored: { wake: () => undefined } },
+          batches: { recheck: () => undefined },
+        }),
+      (it) => addLimitRoutes(it, tenants, world.storage),
+    ],
+    metrics: new Metrics(),
+    log: () => undefined,
+  });
+  adminKey = tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "";
+});
+afterEach(() => world.close());
+
+async function call(method: string, path: string, body?: unknown, key = adminKey) {
+  const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
+  const response = await app.request(path, { method, headers, body: body === undefined ? null : JSON.stringify(body) });
+  return { status: response.status, body: (await response.json()) as Record<string, unknown> };
+}
+
+async function tenantWithKey(name: string, ...scopes: string[]) {
+  const tenant = await call("POST", "/admin/v1/tenants", { name });
+  const key = await call("POST", `/admin/v1/tenants/${tenant.body.id}/keys`, { scopes });
+  return { id: String(tenant.body.id), keyId: String(key.body.id), apiKey: String(key.body.key) };
+}
+
+describe("limits of a tenant and of a key", () => {
+  test("are none at first, are set whole, and count for the tenant's requests", async () => {
+    const { id, keyId } = await tenantWithKey("a", "inference");
+    const path = `/admin/v1/tenants/${id}/limits`;
+    const unset = { requests_per_minute: null, tokens_per_minute: null, concurrency: null };
+    const nothing = { files: 0, uploads: 0, texts: 0, responses: 0, batches: 0 };
+    const storage = (limit_bytes: number) => ({ limit_bytes, used_bytes: 0, ...nothing });
+    const own = { kv_bytes: null, storage_bytes: null, storage: storage(2 ** 39) };
+    const none = { status: 200, body: { id, object: "tenant.limits", ...unset, ...own } };
+    expect(await call("GET", path)).toEqual(none);
+    expect(world.tenants.limits.kvBytesOf(id)).toBeUndefined();
+    const wanted = {
+      requests_per_minute: 60,
+      tokens_per_minute: 100_000,
+      concurrency: 4,
+      kv_bytes: 1_048_576,
+      storage_bytes: 7,
+    };
+    const answer = { status: 200, body: { id, object: "tenant.limits", ...wanted, storage: storage(7) } };
+    expect(await call("PUT", path, wanted)).toEqual(answer);
+    expect(await call("GET", path)).toEqual(answer);
+    expect(await call("PUT", `/admin/v1/keys/${keyId}/limits`, { concurrency: 2 })).toEqual({
+      status: 200,
+      body: { id: keyId, object: "api_key.limits", ...unset, concurrency: 2 },
+    });
+    const { limits } = world.tenants;
+    expect(limits.owners({ tenantId: id, keyId })).toEqual([
+      { id, kind: "tenant", limits: { requestsPerMinute: 60, tokensPerMinute: 100_000, concurrency: 4 } },
+      { id: keyId, kind: "API key", limits: { requestsPerMinute: null, tokensPerMinute: null, concurrency: 2 } },
+    ]);
+    expect(limits.owners({ tenantId: undefined, keyId })).toEqual([]);
+    expect(limits.kvBytesOf(id)).toBe(1_048_576);
+    expect(await call("PUT", path, {})).toEqual(none);
+    expect(limits.kvBytesOf(id)).toBeUndefined();
+  });
+
+  test("a key has no KV of its own", async () => {
+    const { keyId } = await tenantWithKey("a", "inference");
+    const { status, body } = await call("PUT", `/admin/v1/keys/${keyId}/limits`, { kv_bytes: 1 });
+    expect(status).toBe(400);
+    expect(body.error).toMatchObject({ param: "kv_bytes" });
+  });
+
+  test("go with their tenant", async () => {
+    const { id, keyId } = await tenantWithKey("a", "inference");
+    await call("PUT", `/admin/v1/tenants/${id}/limits`, { concurrency: 1 });
+    await call("PUT", `/admin/v1/keys/${keyId}/limits`, { concurrency: 1 });
+    await call("DELETE", `/admin/v1/tenants/${id}`);
+    expect((await call("GET", `/admin/v1/tenants/${id}/limits`)).status).toBe(404);
+    expect((await call("GET", `/admin/v1/keys/${keyId}/limits`)).status).toBe(404);
+  });
+
+  test("what is no limit is refused by name", async () => {
+    const { id } = await tenantWithKey("a", "inference");
+    for (const field of ["requests_per_minute", "tokens_per_minute", "concurrency", "kv_bytes", "storage_bytes"]) {
+      for (const value of [0, -1, 1.5, "10", 1e15, true]) {
+        const { status, body } = await call("PUT", `/admin/v1/tenants/${id}/limits`, { [field]: value });
+        expect({ status, error: body.error }).toMatchObject({ status: 400, error: { param: field } });
+      }
+    }
+    const unknown = await call("PUT", `/admin/v1/tenants/${id}/limits`, { rpm: 5 });
+    expect({ status: unknown.status, error: unknown.body.error }).toMatchObject({
+      status: 400,
+      error: { param: "rpm" },
+    });
+  });
+
+  test("a tenant's administrator sees the tenant's, sets its keys', and meets nobody else's", async () => {
+    const a = await tenantWithKey("a", "inference", "tenant:admin");
+    const b = await tenantWithKey("b", "inference");
+    const as = (method: string, path: string, body?: unknown) => call(method, path, body, a.apiKey);
+    expect((await as("GET", `/admin/v1/tenants/${a.id}/limits`)).status).toBe(200);
+    expect((await as("PUT", `/admin/v1/tenants/${a.id}/limits`, {})).status).toBe(403);
+    expect((await as("PUT", `/admin/v1/keys/${a.keyId}/limits`, { concurrency: 1 })).status).toBe(200);
+    const unknown = await as("GET", "/admin/v1/tenants/tenant_nobody/limits");
+    expect(unknown.status).toBe(404);
+    for (const path of [`/admin/v1/tenants/${b.id}/limits`, `/admin/v1/keys/${b.keyId}/limits`]) {
+      expect(await as("GET", path)).toEqual(unknown);
+    }
+    expect(await as("PUT", `/admin/v1/keys/${b.keyId}/limits`, {})).toEqual(unknown);
+    expect((await call("GET", `/admin/v1/tenants/${b.id}/limits`, undefined, b.apiKey)).status).toBe(403);
+  });
+});

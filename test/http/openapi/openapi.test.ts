@@ -1,0 +1,170 @@
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { z } from "zod";
+import { errorCodes } from "../../../gateway/base/errors.ts";
+import { parseConfig } from "../../../gateway/config.ts";
+import * as answers from "../../../gateway/http/openapi/answer-schemas.ts";
+import { descriptions } from "../../../gateway/http/openapi/descriptions.ts";
+import type { JsonObject, OpenApiDocument } from "../../../gateway/http/openapi/openapi.ts";
+import { openApiDocument } from "../../../gateway/http/openapi/openapi.ts";
+import { type RunningServer, startServer } from "../../../gateway/server.ts";
+import { turnsDuring } from "../../support/turns.ts";
+import { call, createStoreApp, upload } from "../store-app.ts";
+
+const fakeWorker = join(import.meta.dir, "..", "..", "dispatch", "fake-worker.ts");
+const dataDir = mkdtempSync(join(tmpdir(), "spangate-openapi-"));
+const context = { server: undefined as RunningServer | undefined };
+const routes = () => context.server?.routes ?? [];
+const fetchText = async (path: string) => await fetch(`${context.server?.url}${path}`);
+const fetchDocument = async () => (await (await fetchText("/openapi.json")).json()) as OpenApiDocument;
+
+beforeAll(async () => {
+  const env = { ...process.env, SPANGATE_PORT: "0", SPANGATE_DATA: dataDir, SPANGATE_LOG: "silent" };
+  context.server = await startServer(parseConfig(env), { env, workerArgv: [process.execPath, fakeWorker] });
+});
+afterAll(async () => {
+  await context.server?.stop();
+  rmSync(dataDir, { recursive: true, force: true });
+});
+
+/** Every `$ref` in the document. */
+function referencesIn(value: unknown): string[] {
+  if (typeof value !== "object" || value === null) return [];
+  return Object.entries(value).flatMap(([key, item]) =>
+    key === "$ref" && typeof item === "string" ? [item] : referencesIn(item),
+  );
+}
+
+describe("the whole server's description", () => {
+  test("names every declared route, with its scopes, and nothing else", async () => {
+    const document = await fetchDocument();
+    const described = Object.entries(document.paths).flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, { security }]) => {
+        const scopes = new Set(security.flatMap((entry) => Object.values(entry).flat() as string[]));
+        return `${method.toUpperCase()} ${path} ${[...scopes].sort().join(",")}`;
+      }),
+    );
+    const declared = routes().map(({ method, path, scope }) => {
+      const scopes = scope === "public" ? [] : [scope].flat();
+      return `${method} ${path.replace(/:(\w+)(\{[^}]*\})?/g, "{$1}")} ${scopes.toSorted().join(",")}`;
+    });
+    expect(declared.length).toBeGreaterThan(40);
+    expect(described.sort()).toEqual(declared.sort());
+  });
+
+  test("every route says something of itself", async () => {
+    const document = await fetchDocument();
+    const operations = Object.values(document.paths).flatMap((methods) => Object.values(methods));
+    for (const { summary, responses } of operations) {
+      expect(summary.length).toBeGreaterThan(5);
+      expect(Object.keys(responses).filter((status) => status.startsWith("2"))).toHaveLength(1);
+    }
+  });
+
+  test("every route says what it does", () => {
+    const undescribed = routes().filter(({ about }) => about === undefined);
+    // A new route brings a description: the last argument of `declare`, or an entry of http/descriptions.ts.
+    expect(undescribed.map(({ method, path }) => `${method} ${path}`)).toEqual([]);
+  });
+
+  test("no description is of a route that is not there", () => {
+    const present = new Set(routes().map(({ method, path }) => `${method} ${path}`));
+    expect(Object.keys(descriptions).filter((key) => !present.has(key))).toEqual([]);
+  });
+
+  test("every reference leads somewhere, every path parameter is described, and ids are distinct", async () => {
+    const document = await fetchDocument();
+    for (const reference of referencesIn(document)) {
+      const [, kind = "", name = ""] = /^#\/components\/(\w+)\/(.+)$/.exec(reference) ?? [];
+      expect(document.components[kind]?.[name], reference).toBeDefined();
+    }
+    const ids: string[] = [];
+    for (const [path, methods] of Object.entries(document.paths)) {
+      for (const { operationId, parameters } of Object.values(methods)) {
+        ids.push(operationId);
+        const named = parameters.filter((parameter) => parameter.in === "path").map(({ name }) => `{${name}}`);
+        expect(named).toEqual(path.match(/\{\w+\}/g) ?? []);
+      }
+    }
+    expect(new Set(ids).size).toBe(ids.length);
+  });
+
+  test("request schemas are those of the handlers, and errors name every code", async () => {
+    const document = await fetchDocument();
+    const chat = document.components.schemas?.["post_v1_chat_completions.body"] as JsonObject;
+    expect(chat.additionalProperties).toBe(false);
+    expect(Object.keys(chat.properties as JsonObject)).toContain("file_search");
+    expect(chat.required).toEqual(["model", "messages"]);
+    const uploadBody = document.components.schemas?.["post_v1_files.body"] as { properties: { file: JsonObject } };
+    expect(uploadBody.properties.file).toMatchObject({ type: "string", format: "binary" });
+    const errors = Object.values(document.components.responses ?? {}) as { description: string }[];
+    const text = errors.map(({ description }) => description).join("\n");
+    expect(errorCodes.filter((code) => !text.includes(`${code}: `))).toEqual([]);
+  });
+
+  test("the page works offline: no script, nothing fetched, every route in it", async () => {
+    const response = await fetchText("/docs");
+    expect(response.headers.get("content-type")).toStartWith("text/html");
+    expect(response.headers.get("content-security-policy")).toContain("default-src 'none'");
+    const page = await response.text();
+    expect(page).not.toMatch(/<script|<link|<img|@import|https?:\/\/(?!json-schema)/i);
+    for (const { path } of routes()) expect(page).toContain(path.replace(/:(\w+)(\{[^}]*\})?/g, "{$1}"));
+  });
+});
+
+test("a schema that holds itself is described by references", async () => {
+  const tree: z.ZodType = z.strictObject({ value: z.string(), left: z.lazy(() => tree).optional() });
+  const about = { summary: "Grows <b>trees</b>.", body: tree, answer: tree };
+  const document = await openApiDocument(
+    [{ method: "POST", path: "/trees/:id{[0-9]+}", scope: "inference", count: "request", about }],
+    "1",
+  );
+  expect(Object.keys(document.paths)).toEqual(["/trees/{id}"]);
+  expect(Object.keys(document.components.schemas ?? {})).toEqual(["Error", "post_trees_id.body"]);
+  const references = new Set(referencesIn(document));
+  expect(references).toContain("#/components/schemas/post_trees_id.body");
+});
+
+test("the description of all routes is made in turns with other work", async () => {
+  const about = { summary: "", body: z.strictObject({ value: z.string() }) };
+  const route = { method: "POST", scope: "inference", count: "request", about } as const;
+  const routes = Array.from({ length: 20 }, (_, index) => ({ ...route, path: `/r${index}` as const }));
+  const { turns } = await turnsDuring(() => openApiDocument(routes, "1"));
+  expect(turns).toBeGreaterThan(15);
+});
+
+test("answers are as described", async () => {
+  const { app, world, adminKey, tenant } = createStoreApp();
+  const { id, key } = tenant("acme");
+  const check = async (schema: z.ZodType, who: string, method: string, path: string, body?: unknown) => {
+    const { status, body: answer } = await call(app, who, method, path, body);
+    expect(status).toBeLessThan(300);
+    const result = schema.safeParse(answer);
+    expect(result.error?.issues ?? [], `${method} ${path}`).toEqual([]);
+    return answer as { readonly id: string };
+  };
+  const { listOf } = answers;
+  const admin = "/admin/v1/tenants";
+  const made = await check(answers.tenantAnswer, adminKey, "POST", admin, { name: "b" });
+  await check(listOf(answers.tenantAnswer), adminKey, "GET", admin);
+  const minted = { scopes: ["inference"] };
+  const apiKey = await check(answers.mintedKeyAnswer, adminKey, "POST", `${admin}/${id}/keys`, minted);
+  await check(listOf(answers.apiKeyAnswer), adminKey, "GET", `${admin}/${id}/keys`);
+  await check(answers.deletedAnswer, adminKey, "DELETE", `/admin/v1/keys/${apiKey.id}`);
+  await check(answers.saltAnswer, adminKey, "POST", `${admin}/${id}/salt/rotate`);
+  await check(answers.deletedAnswer, adminKey, "DELETE", `${admin}/${made.id}`);
+
+  const fileId = await upload(app, key, "a.txt", "Anna has a cat. Tom has a dog.");
+  await check(answers.fileAnswer, key, "GET", `/v1/files/${fileId}`);
+  const store = await check(answers.vectorStoreAnswer, key, "POST", "/v1/vector_stores", { file_ids: [fileId] });
+  const path = `/v1/vector_stores/${store.id}`;
+  await world.corpus.idle();
+  await check(listOf(answers.vectorStoreFileAnswer), key, "GET", `${path}/files`);
+  await check(answers.fileContentAnswer, key, "GET", `${path}/files/${fileId}/content`);
+  await check(answers.searchAnswer, key, "POST", `${path}/search`, { query: "cat" });
+  await check(answers.fileBatchAnswer, key, "POST", `${path}/file_batches`, { file_ids: [fileId] });
+  await check(answers.jobAnswer, key, "POST", `/admin/v1/vector_stores/${store.id}/prepare`);
+  await world.remove();
+});

@@ -1,0 +1,151 @@
+import { describe, expect, test } from "bun:test";
+import { ApiError } from "../../gateway/base/errors.ts";
+import { limits } from "../../gateway/config.ts";
+import type { PrepareFacts } from "../../gateway/corpus/base/ports.ts";
+import type { TenantMeter } from "../../gateway/generate/token-metering.ts";
+import { Lowerer } from "../../gateway/lower/plan.ts";
+import { SpanService } from "../../gateway/prepare/span-service.ts";
+import { fakeCard } from "../dispatch/fake-core.ts";
+import { fakeLinks } from "../dispatch/fake-link.ts";
+import { makeRig, corpusSalt as salt } from "../dispatch/rig.ts";
+import { models, textSide } from "../text/models.ts";
+
+const fragment = (id: string, words: number) => ({ id, text: `${id} ${"the ".repeat(words)}`, salt });
+
+function service(devices = ["cpu", "cpu"], meter?: TenantMeter) {
+  const links = fakeLinks();
+  const rig = makeRig(links.openLink, devices);
+  rig.supervisor.start(rig.dispatcher);
+  const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheChars: 100_000 });
+  const spans = new SpanService({
+    ...rig,
+    modelReady: () => rig.supervisor.firstReady(),
+    kvQuotaBytesOf: (tenantId) => (tenantId === "bounded" ? 10 * fakeCard.kvBytesPerBlock : undefined),
+    lowererFor: () => lowerer,
+    ...(meter === undefined ? {} : { meter }),
+  });
+  const tick = () => links.processes.forEach((process) => void process.core.tick());
+  const timer = setInterval(tick, 0);
+  return { ...rig, ...links, spans, lowerer, [Symbol.dispose]: () => clearInterval(timer) };
+}
+
+async function prepare(
+  spans: SpanService,
+  fragments: readonly ReturnType<typeof fragment>[],
+  signal = new AbortController().signal,
+) {
+  const prepared: { id: string; tokens: number; worker: number }[] = [];
+  for await (const span of spans.prepareSpans(fragments, signal)) prepared.push(span);
+  return prepared;
+}
+
+describe("preparing", () => {
+  test("for a tenant waits while it has no tokens, and counts what was computed", async () => {
+    let open = false;
+    const spent: (readonly [string, number])[] = [];
+    using rig = service(["cpu"], {
+      requireTokens: () => {
+        if (!open) throw new ApiError("rate_limited", { retryAfterS: 7 });
+      },
+      spend: (tenantId, tokens) => void spent.push([tenantId, tokens]),
+    });
+    for (const process of rig.processes) process.ready();
+    const run = async (facts: PrepareFacts): Promise<void> => {
+      const signal = new AbortController().signal;
+      for await (const _ of rig.spans.prepareSpans([fragment("a", 10)], signal, facts));
+    };
+    await expect(run({ tenantId: "t" })).rejects.toMatchObject({ code: "rate_limited", retryAfterS: 7 });
+    expect(rig.processes[0]?.submits).toEqual([]);
+    await run({ tenantId: "t", mayWait: false });
+    open = true;
+    await run({ tenantId: "t" });
+    await run({});
+    expect(spent.map(([tenantId]) => tenantId)).toEqual(["t", "t"]);
+    for (const [, tokens] of spent) expect(tokens).toBeGreaterThan(10);
+  });
+
+  test("waits for a model, works in groups, and puts fragments on every worker that has room", async () => {
+    using rig = service();
+    const fragments = Array.from({ length: limits.prepareSpans + 3 }, (_, index) => fragment(`f${index}`, 10));
+    const running = prepare(rig.spans, fragments);
+    expect(() => rig.spans.lowerSpan(fragment("x", 1))).toThrow("No worker is ready");
+    for (const process of rig.processes) process.ready();
+    const prepared = await running;
+    expect(prepared.map((span) => span.id)).toEqual(fragments.map((one) => one.id));
+    for (const process of rig.processes) {
+      const { submits } = process;
+      expect(submits.map((submit) => submit.plan.runs.length)).toEqual([limits.prepareSpans, 3]);
+      expect(submits.every((submit) => submit.params.maxTokens === 0)).toBe(true);
+    }
+  });
+
+  test("a group ends where its tokens would be too many, and one fragment alone may be as long as it is", async () => {
+    using rig = service(["cpu"]);
+    for (const process of rig.processes) process.ready();
+    // This tokenizer makes three tokens of each word; some stay free for the template's own.
+    const half = Math.floor((limits.prepareTokens / 2 - 100) / 3);
+    await prepare(rig.spans, [fragment("a", half), fragment("b", half), fragment("c", half), fragment("d", 3 * half)]);
+    const submits = rig.processes[0]?.submits ?? [];
+    expect(submits.map((submit) => submit.plan.runs.length)).toEqual([2, 1, 1]);
+  });
+
+  test("a corpus has one home when pools fill up, goes on where room is, and what is used much goes to all", async () => {
+    using rig = service();
+    for (const process of rig.processes) process.ready();
+    // This tokenizer makes three tokens of each word.
+    const wordsOf = (blockCount: number) => Math.floor((blockCount * fakeCard.blockTokens - 100) / 3);
+    const quarter = fakeCard.blockCount / 4;
+    const prepareOne = async (one: ReturnType<typeof fragment>): Promise<readonly number[]> => {
+      const [prepared] = await prepare(rig.spans, [one]);
+      const { blockKeys, rootKey } = rig.spans.lowerSpan(one);
+      const held = rig.spans.residentWorkers(blockKeys.at(-1) ?? rootKey);
+      expect(held).toContain(prepared?.worker ?? -1);
+      return held;
+    };
+    expect(await prepareOne(fragment("copied", wordsOf(quarter)))).toEqual([0, 1]);
+    const [home = -1, ...more] = await prepareOne(fragment("at home", wordsOf(quarter)));
+    expect(more).toEqual([]);
+    const cold = fragment("at home as well", wordsOf(quarter));
+    expect(await prepareOne(cold)).toEqual([home]);
+    expect(await prepareOne(fragment("outgrown", wordsOf(quarter)))).toEqual([1 - home]);
+    for (let use = 0; use < 20; use++) rig.uses.note(rig.lowerer.preparePlan([cold]));
+    expect(await prepareOne(cold)).toEqual([0, 1]);
+  });
+
+  test("what is resident is known by its span key, until it is evicted", async () => {
+    using rig = service();
+    for (const process of rig.processes) process.ready();
+    const [span] = await prepare(rig.spans, [fragment("a", 10)]);
+    const { blockKeys, rootKey } = rig.spans.lowerSpan(fragment("a", 10));
+    const spanKey = blockKeys.at(-1) ?? rootKey;
+    expect(rig.spans.residentWorkers(spanKey)).toEqual([0, 1]);
+    expect(rig.spans.residentWorkers(spanKey)).toContain(span?.worker ?? -1);
+    rig.spans.evict(blockKeys, fragment("a", 10).salt);
+    expect(rig.spans.residentWorkers(spanKey)).toEqual([]);
+  });
+
+  test("a model that cannot be loaded is no fault of the job, which may be tried again", async () => {
+    using rig = service();
+    const running = prepare(rig.spans, [fragment("a", 10)]);
+    const fatal = { type: "fatal", message: "config.json: no such file" } as const;
+    for (const process of rig.processes) process.handlers.onMessage(fatal);
+    await expect(running).rejects.toMatchObject({ code: "not_ready" });
+  });
+
+  test("a job cancelled while no model is known does not wait for one", async () => {
+    using rig = service();
+    const controller = new AbortController();
+    const running = prepare(rig.spans, [fragment("a", 10)], controller.signal);
+    controller.abort();
+    expect(await running).toEqual([]);
+  });
+
+  test("a cancelled job leaves nothing running", async () => {
+    using rig = service();
+    for (const process of rig.processes) process.ready();
+    const controller = new AbortController();
+    controller.abort();
+    await prepare(rig.spans, [fragment("a", 10)], controller.signal);
+    expect(rig.dispatcher.stats()).toEqual({ running: 0, unplaced: 0 });
+  });
+});
