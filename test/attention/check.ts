@@ -12,7 +12,7 @@ import {
   rowsPerTile,
 } from "../../worker/attention/plan-format.ts";
 import type { PackShape } from "../../worker/attention/shape.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 
 function wordsOf(list: Int32Array, size: number): number[][] {
   return Array.from({ length: list.length / size }, (_, i) => [...list.subarray(i * size, (i + 1) * size)]);

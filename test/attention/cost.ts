@@ -11,7 +11,7 @@ import {
   planSliceWords,
 } from "../../worker/attention/plan-format.ts";
 import { type KernelCosts, type PackCosts, type PackShape, packCosts } from "../../worker/attention/shape.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 
 export interface PlanCost {
   /** Of a layer's KV: each distinct token once, and all that items load. */

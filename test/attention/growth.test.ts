@@ -2,7 +2,7 @@
 import { expect, test } from "bun:test";
 import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { Choices } from "../sim/random.ts";
 import { checkPlan } from "./check.ts";
 import { BlockSource, batchOf, h200, type PieceSpec, randomPieces } from "./world.ts";

@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { type AttentionPlan, mostPieceWords, planItemWords, planRowWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { PackShape } from "../../worker/attention/shape.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { Choices } from "../sim/random.ts";
 import { attentionTrees, treeBatch, treeName } from "../support/attention-trees.ts";
 import { checkPlan } from "./check.ts";

@@ -1,7 +1,7 @@
 /** Random batches over a pool of documents: shared whole or in part, at any offset, and chains that part. */
 
 import type { PackShape } from "../../worker/attention/shape.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import type { Choices } from "../sim/random.ts";
 
 /** An H200, heads of an 8B model. */

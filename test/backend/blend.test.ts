@@ -1,7 +1,8 @@
 /** Blending on the CPU backend: against the same prompt computed whole, on a small random model. */
 import { afterAll, describe, expect, test } from "bun:test";
-import type { Backend, Batch, TokenCopies } from "../../worker/backend/backend.ts";
+import type { Backend } from "../../worker/backend/backend.ts";
 import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
+import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 import type { PlanRun, WorkerMessage } from "../../worker/contract/messages.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { loadModel } from "../../worker/model/load.ts";

@@ -1,7 +1,7 @@
 /** The CPU backend against itself in other shapes of the same work, on a small random model. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import type { Batch } from "../../worker/backend/backend.ts";
 import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { tinyConfig, writeModelFolder } from "../model/folder.ts";
 

@@ -2,7 +2,7 @@
 
 import { planItemWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { planCost } from "../attention/cost.ts";
 import { batchOf, type RequestSizes, requestsOver, h200 as shape } from "../attention/world.ts";
 import { Choices } from "../sim/random.ts";

@@ -1,6 +1,6 @@
 /** A short prompt of a tenant with one request, beside a tenant with many. */
 import { describe, expect, test } from "bun:test";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, submitPlan } from "./plans.ts";

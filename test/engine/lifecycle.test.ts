@@ -1,7 +1,7 @@
 /** Ends other than an answer: aborts, evictions, failures, drain; and the loop that sleeps when idle. */
 import { describe, expect, test } from "bun:test";
-import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { blendRuns, countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "./plans.ts";

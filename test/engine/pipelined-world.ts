@@ -1,6 +1,7 @@
 /** An engine over the fake device, which takes a step while one is in flight. */
-import type { Batch } from "../../worker/backend/backend.ts";
+
 import { FakeDevice } from "../../worker/backend/fake-device.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { TinyWorld } from "./harness.ts";
 
 export interface PipelinedOptions {

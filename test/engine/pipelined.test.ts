@@ -1,6 +1,7 @@
 /** Steps begun while the one before runs: the same answers as one after the other, and nothing given away too early. */
 import { describe, expect, test } from "bun:test";
-import { type Batch, DeviceLost } from "../../worker/backend/backend.ts";
+import { DeviceLost } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { eosTokenIds, type TinyWorld } from "./harness.ts";
 import { pipelinedWorld as worldOf } from "./pipelined-world.ts";
 import { blendRuns, countUp, makeRuns, type PlanParts, type SubmitOptions, submitPlan, submitRuns } from "./plans.ts";

@@ -1,6 +1,6 @@
 /** Who runs when: budget, queue, admission, preemption. */
 import { describe, expect, test } from "bun:test";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { chainKeys, countUp, makeRuns, type PlanParts, type SubmitOptions, submitPlan } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";

@@ -1,7 +1,7 @@
 /** Steps over very many fragments: no more rows than there is room for in what a backend is told of them. */
 import { describe, expect, test } from "bun:test";
 import { mostPieceWords } from "../../worker/attention/plan-format.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { limits as planLimits } from "../../worker/contract/limits.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { defaultEngineLimits } from "../../worker/engine/limits.ts";

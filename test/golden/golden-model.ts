@@ -1,6 +1,7 @@
 /** Runs golden cases through the real engine and backend, and compares. */
 import { z } from "zod";
-import type { Backend, Batch, TokenCopies } from "../../worker/backend/backend.ts";
+import type { Backend } from "../../worker/backend/backend.ts";
+import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { GenerateParams, PlanRun, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";

@@ -2,7 +2,7 @@
 
 import { type AttentionPlan, planItem, planItemWords, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import type { Random } from "../native/random.ts";
 import { attentionTrees } from "../support/attention-trees.ts";
 import type { AttentionDevice, Heads } from "./attention-device.ts";

@@ -5,7 +5,7 @@
  */
 
 import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import type { Random } from "../native/random.ts";
 import { type AttentionTree, type TreeBatch, treeBatch } from "../support/attention-trees.ts";
 import { fromBfloat16, toBfloat16 } from "./attention-checks.ts";

@@ -4,7 +4,7 @@
  */
 
 import { type AttentionPlan, rowsPerTile } from "../../worker/attention/plan-format.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { type BuiltItem, type BuiltSlice, buildPlan } from "./attention-builder.ts";
 
 export interface TreePlanShape {

@@ -1,7 +1,8 @@
 /** An engine over a backend whose steps are timed: what the device took, and what the whole step took. */
-import type { Backend, Batch, BegunStep, TokenCopies } from "../../worker/backend/backend.ts";
+import type { Backend, BegunStep } from "../../worker/backend/backend.ts";
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
+import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import { greedySampling } from "../../worker/contract/greedy-sampling.ts";
 import type { PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";

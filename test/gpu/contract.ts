@@ -5,10 +5,10 @@
  * beside decode, every parameter of sampling (contract-engine.ts).
  */
 import { join } from "node:path";
-import type { Batch } from "../../worker/backend/backend.ts";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice } from "../../worker/backend/cuda/device.ts";
 import { kvBytesPerBlock } from "../../worker/backend/cuda/pool.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { EmulatedDevice } from "../backend/cuda/emulated-device.ts";
 import { type ContractSides, contractRows, engineChecks, type PoolSize } from "./contract-engine.ts";

@@ -3,7 +3,8 @@
  * compared call by call, so the engine can do with it what it likes. Tokens are the device's own: the host's sampler must
  * draw the same from the device's logits.
  */
-import type { Backend, Batch, BegunStep, TokenCopies } from "../../worker/backend/backend.ts";
+import type { Backend, BegunStep } from "../../worker/backend/backend.ts";
+import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../worker/sample/sampler.ts";
 import { assertThat } from "./report.ts";
 

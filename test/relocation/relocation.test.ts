@@ -1,7 +1,7 @@
 /** K that is moved to where it is used: answers, the moves they take, and offsets of 0. The simulation has the rest. */
 import { describe, expect, test } from "bun:test";
-import type { Batch, TokenCopies } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
+import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 import type { PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { maxMoves } from "../../worker/relocation/relocating-cache.ts";
 import { placesOf } from "../../worker/relocation/relocation.ts";

@@ -4,8 +4,8 @@
  */
 import { expect, test } from "bun:test";
 import { mostPieceWords } from "../../worker/attention/plan-format.ts";
-import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeDevice } from "../../worker/backend/fake-device.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { blockTokens, countUp, submitPlan } from "../engine/plans.ts";

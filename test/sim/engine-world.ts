@@ -3,9 +3,9 @@
  * compared with the one worked out by definition, and the bookkeeping is re-derived after every step.
  */
 import { expect } from "bun:test";
-import type { Batch } from "../../worker/backend/backend.ts";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import { FakeDevice } from "../../worker/backend/fake-device.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import type { KvEvent, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";

@@ -2,7 +2,7 @@
  * Trees of shared KV for attention: `nodes[i]` nodes on level i of `tokens[i]` tokens each, under them as many queries as
  * the last level has nodes. Query i of B stands under node floor(i * n / B) of a level of n nodes; then rows are shuffled.
  */
-import type { Batch } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
 import { Choices } from "../sim/random.ts";
 
 export interface AttentionTree {

@@ -1,6 +1,7 @@
 /** Chooses how the rows of a step are packed, by estimated time, and writes the choice as items. */
-import type { Batch } from "../backend/backend.ts";
+
 import { IntList } from "../base/int-list.ts";
+import type { Batch } from "../contract/batch.ts";
 import { kernelTime, mergeTime } from "./estimate.ts";
 import { chooseHubs, HubGrouper, type HubPacks } from "./hubs.ts";
 import { ItemWriter } from "./items.ts";

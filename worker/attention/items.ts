@@ -1,5 +1,5 @@
 /** From parts (pack-parts.ts) to the items of a plan. */
-import type { Batch } from "../backend/backend.ts";
+import type { Batch } from "../contract/batch.ts";
 import { type HubPacks, readerOf } from "./hubs.ts";
 import { type PartList, partField, partWords } from "./parts.ts";
 import type { RowOrder } from "./rows.ts";

@@ -1,6 +1,7 @@
 /** Rows of long pieces (prefill): items of many rows, split over their tokens where they do not fill the chip. */
-import type { Batch } from "../backend/backend.ts";
+
 import { IntList } from "../base/int-list.ts";
+import type { Batch } from "../contract/batch.ts";
 import type { PackShape } from "./shape.ts";
 import type { PlanWriter } from "./writer.ts";
 

@@ -9,7 +9,7 @@
  *
  * Each is cut so that the chip is filled. A plan is kept while only the ends of runs grow: then its words are patched.
  */
-import type { Batch } from "../backend/backend.ts";
+import type { Batch } from "../contract/batch.ts";
 import { BatchCopy } from "./copy.ts";
 import { type PackChoice, PackDraft } from "./draft.ts";
 import { PieceWriter } from "./pieces.ts";

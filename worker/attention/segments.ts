@@ -1,6 +1,7 @@
 /** Segments of equal blocks, found by their first and last block and compared, and who reads them. */
-import type { Batch } from "../backend/backend.ts";
+
 import { IntList } from "../base/int-list.ts";
+import type { Batch } from "../contract/batch.ts";
 import { blockCountForTokens } from "../contract/units.ts";
 
 const hashFactor = 0x9e3779b1;

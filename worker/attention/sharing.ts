@@ -6,8 +6,9 @@
  * then cut where the set of segments that hold them changes. No fact of how blocks came about is needed: what is not
  * equal block by block is not shared.
  */
-import type { Batch } from "../backend/backend.ts";
+
 import { IntList } from "../base/int-list.ts";
+import type { Batch } from "../contract/batch.ts";
 import { DistinctSegments, isEqualRange } from "./segments.ts";
 
 /** Struct of arrays, valid until the next `find`. */

@@ -1,6 +1,7 @@
 /** Writes the words of a plan (attention-plan.ts), item by item, and then where their partial results go. */
-import type { Batch } from "../backend/backend.ts";
+
 import { IntList } from "../base/int-list.ts";
+import type { Batch } from "../contract/batch.ts";
 import {
   type AttentionPlan,
   planItem,

@@ -3,49 +3,8 @@
  * device; the engine owns which block holds what.
  */
 
+import type { Batch, TokenCopies } from "../contract/batch.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
-
-/**
- * One step: T rows (tokens) in P pieces. A piece is `rowCount` consecutive tokens of one run, all in the
- * same step. Struct of arrays, so that a backend passes it to native code as it is. Rows of a piece stand
- * together, in chain order.
- */
-export interface Batch {
-  /**
-   * [T] token id, chain position (K is stored rotated by it), and slot = blockId * blockTokens + offset. Of `beginStep` a
-   * token id below 0, -1 - r, is the token that the step begun before draws for its r-th logit row.
-   */
-  readonly tokenIds: Int32Array;
-  readonly positions: Int32Array;
-  readonly slots: Int32Array;
-  /** [P + 1] first row of each piece; the last entry is T. */
-  readonly pieceRows: Int32Array;
-  /** [P + 1] first segment of each piece in the segment arrays; the last entry is S. */
-  readonly pieceSegments: Int32Array;
-  /**
-   * [S] segments. The last segment of a piece is its own run up to and including the piece's last row and is
-   * causal: row r of R sees the first tokenCount - (R - 1 - r) tokens of it. All other segments are seen whole.
-   * A segment starts at token `segmentFirstTokens` (0 <= first < blockTokens) of its first block.
-   */
-  readonly segmentBlockStarts: Int32Array;
-  readonly segmentFirstTokens: Int32Array;
-  readonly segmentTokenCounts: Int32Array;
-  /** [S] Δ, below the context in size: a row at p reads this segment with q rotated to p - Δ, at most twice the context. */
-  readonly segmentOffsets: Int32Array;
-  /** Block ids of all segments, one after the other; segment s begins at segmentBlockStarts[s]. */
-  readonly blockIds: Int32Array;
-  /** [N] rows whose logits are wanted, rising. */
-  readonly logitRows: Int32Array;
-}
-
-/** Tokens whose KV is copied from slot to slot, in every layer; [n] each. */
-export interface TokenCopies {
-  readonly sourceSlots: Int32Array;
-  /** No slot twice, and none that another token is copied from; where it is the source itself, K is turned in place. */
-  readonly targetSlots: Int32Array;
-  /** Positions by which the token's stored K is turned further: it stands that much later than its source. */
-  readonly deltas: Int32Array;
-}
 
 /** The device does nothing any more: the worker ends, and the next one begins anew. */
 export class DeviceLost extends Error {

@@ -5,8 +5,10 @@
  *   a block that is given to a run while a step in flight has it for another one is a fault (`faults`)
  *   a name of a token that the step before does not draw is one too, and one in a row whose draw depends on that token
  */
+
+import type { Batch } from "../contract/batch.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
-import type { BackendShape, Batch, BegunStep } from "./backend.ts";
+import type { BackendShape, BegunStep } from "./backend.ts";
 import { FakeBackend, type FakeOptions } from "./fake.ts";
 
 type Draws = readonly (SampledToken | undefined)[];

@@ -16,7 +16,9 @@
  * offset or a wrong visibility changes the output, there and in every token after. The sum makes the order of
  * segments irrelevant, as in attention.
  */
-import type { Backend, BackendShape, Batch, TokenCopies } from "./backend.ts";
+
+import type { Batch, TokenCopies } from "../contract/batch.ts";
+import type { Backend, BackendShape } from "./backend.ts";
 
 export const fakeShape: BackendShape = {
   vocabSize: 97,

@@ -2,21 +2,13 @@
  * From the pieces of a step to the backend's struct of arrays. All arrays are views of scratch memory that
  * grows and is used again, so a batch is valid until the next `build`.
  */
-import type { Batch } from "../backend/backend.ts";
+
+import { IntList } from "../base/int-list.ts";
+import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { blockCountForTokens } from "../contract/units.ts";
 import type { Request } from "./request.ts";
-import type { Run } from "./run.ts";
+import type { Run, SeenSegments } from "./run.ts";
 import type { Piece } from "./step.ts";
-
-/** The segments of `PlanRun.sees` in blocks: fixed once the runs seen are complete, so built once a run. */
-export interface SeenSegments {
-  /** [S] where a segment's blocks begin in blockIds. */
-  readonly blockStarts: Int32Array;
-  readonly firstTokens: Int32Array;
-  readonly tokenCounts: Int32Array;
-  readonly offsets: Int32Array;
-  readonly blockIds: Int32Array;
-}
 
 /**
  * Tokens first .. first + count - 1 of a run of blocks of B tokens:
@@ -45,30 +37,30 @@ function seenSegments(run: Run, runs: readonly Run[], blockTokens: number): Seen
 
 export class BatchBuilder {
   private readonly blockTokens: number;
-  private readonly tokenIds = new Scratch();
-  private readonly positions = new Scratch();
-  private readonly slots = new Scratch();
-  private readonly pieceRows = new Scratch();
-  private readonly pieceSegments = new Scratch();
-  private readonly segmentBlockStarts = new Scratch();
-  private readonly segmentFirstTokens = new Scratch();
-  private readonly segmentTokenCounts = new Scratch();
-  private readonly segmentOffsets = new Scratch();
-  private readonly blockIds = new Scratch();
-  private readonly logitRows = new Scratch();
-  private readonly all: readonly Scratch[];
+  private readonly tokenIds = new IntList();
+  private readonly positions = new IntList();
+  private readonly slots = new IntList();
+  private readonly pieceRows = new IntList();
+  private readonly pieceSegments = new IntList();
+  private readonly segmentBlockStarts = new IntList();
+  private readonly segmentFirstTokens = new IntList();
+  private readonly segmentTokenCounts = new IntList();
+  private readonly segmentOffsets = new IntList();
+  private readonly blockIds = new IntList();
+  private readonly logitRows = new IntList();
+  private readonly all: readonly IntList[];
   private listedRun: Run | undefined;
   private seenStart = 0;
   private ownStart = 0;
 
   constructor(blockTokens: number) {
     this.blockTokens = blockTokens;
-    this.all = Object.values(this).filter((field) => field instanceof Scratch);
+    this.all = Object.values(this).filter((field) => field instanceof IntList);
   }
 
   /** @returns arrays that the next `build` writes over */
   build(pieces: readonly Piece[]): Batch {
-    for (const scratch of this.all) scratch.clear();
+    for (const list of this.all) list.clear();
     this.listedRun = undefined;
     for (const piece of pieces) this.addPiece(piece);
     this.pieceRows.push(this.tokenIds.length);
@@ -136,46 +128,25 @@ export class BatchBuilder {
   }
 }
 
-/** An Int32Array that grows and keeps its memory. */
-class Scratch {
-  private memory = new Int32Array(64);
-  private count = 0;
-
-  get length(): number {
-    return this.count;
+/** Slots of what these runs copy, without the tokens that were found under their keys. */
+export function tokenCopies(runs: readonly { readonly request: Request; readonly run: Run }[]): TokenCopies {
+  const sourceSlots: number[] = [];
+  const targetSlots: number[] = [];
+  const deltas: number[] = [];
+  for (const { request, run } of runs) {
+    for (const { run: index, firstToken, tokenCount, at } of run.plan.blend?.copies ?? []) {
+      const source = request.runs[index];
+      const delta = run.plan.position + run.place + at - (source.plan.position + source.place + firstToken);
+      for (let i = Math.max(0, run.computedTokens - at); i < tokenCount; i++) {
+        sourceSlots.push(source.slotOf(firstToken + i));
+        targetSlots.push(run.slotOf(at + i));
+        deltas.push(delta);
+      }
+    }
   }
-
-  clear(): void {
-    this.count = 0;
-  }
-
-  push(value: number): void {
-    if (this.count === this.memory.length) this.reserve(1);
-    this.memory[this.count] = value;
-    this.count += 1;
-  }
-
-  append(values: Int32Array): void {
-    this.reserve(values.length);
-    this.memory.set(values, this.count);
-    this.count += values.length;
-  }
-
-  /** A loop, since TypedArray.set of a plain array is several times slower. */
-  appendList(values: readonly number[]): void {
-    this.reserve(values.length);
-    for (let i = 0; i < values.length; i++) this.memory[this.count + i] = values[i];
-    this.count += values.length;
-  }
-
-  view(): Int32Array {
-    return this.memory.subarray(0, this.count);
-  }
-
-  private reserve(extra: number): void {
-    if (this.count + extra <= this.memory.length) return;
-    const grown = new Int32Array(Math.max(this.count + extra, 2 * this.memory.length));
-    grown.set(this.memory);
-    this.memory = grown;
-  }
+  return {
+    sourceSlots: Int32Array.from(sourceSlots),
+    targetSlots: Int32Array.from(targetSlots),
+    deltas: Int32Array.from(deltas),
+  };
 }

@@ -8,10 +8,7 @@
  *
  * Which tokens are chosen depends on what was found, so a blended block's KV is one of several approximations.
  */
-import type { TokenCopies } from "../backend/backend.ts";
 import type { BlendPlan } from "../contract/messages.ts";
-import type { Request } from "./request.ts";
-import type { Run } from "./run.ts";
 
 /** How many of so many copied tokens are computed again: a ceiling, but not of a product's rounding. */
 export function recomputeCount(copiedTokens: number, recomputeRatio: number): number {
@@ -102,27 +99,4 @@ export class Blending {
   private select(): void {
     this.selected = selectTokens(this.copied, this.deviations, this.recomputedTokens);
   }
-}
-
-/** Slots of what these runs copy, without the tokens that were found under their keys. */
-export function tokenCopies(runs: readonly { readonly request: Request; readonly run: Run }[]): TokenCopies {
-  const sourceSlots: number[] = [];
-  const targetSlots: number[] = [];
-  const deltas: number[] = [];
-  for (const { request, run } of runs) {
-    for (const { run: index, firstToken, tokenCount, at } of run.plan.blend?.copies ?? []) {
-      const source = request.runs[index];
-      const delta = run.plan.position + run.place + at - (source.plan.position + source.place + firstToken);
-      for (let i = Math.max(0, run.computedTokens - at); i < tokenCount; i++) {
-        sourceSlots.push(source.slotOf(firstToken + i));
-        targetSlots.push(run.slotOf(at + i));
-        deltas.push(delta);
-      }
-    }
-  }
-  return {
-    sourceSlots: Int32Array.from(sourceSlots),
-    targetSlots: Int32Array.from(targetSlots),
-    deltas: Int32Array.from(deltas),
-  };
 }

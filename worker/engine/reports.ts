@@ -1,46 +1,45 @@
-/** What the gateway is told of a request: its usage, its spans, its times. */
-import type { BlendReport, RequestTimings, RequestUsage, SpanReport } from "../contract/messages.ts";
-import type { Run } from "./run.ts";
+/** What is counted and timed of runs and requests while they are in the engine, for the reports that the gateway gets. */
+import type { RequestTimings } from "../contract/messages.ts";
 
-/** @param completionTokens tokens sampled, the stop token that is not emitted too */
-export function usageOf(runs: readonly Run[], completionTokens: number): RequestUsage {
-  let [promptTokens, cachedTokens, cacheWriteTokens] = [0, 0, 0];
-  for (const { promptTokens: own, usage } of runs) {
-    promptTokens += own;
-    cachedTokens += usage.cachedTokens;
-    cacheWriteTokens += usage.cacheWriteTokens;
-  }
-  return { promptTokens, completionTokens, cachedTokens, cacheWriteTokens };
-}
+/** What became of a run's prompt tokens, each counted once: what is computed again after a preemption counts nothing. */
+export class RunUsage {
+  /** Prompt tokens that were found, and those that were computed and are kept under a key. */
+  cachedTokens = 0;
+  cacheWriteTokens = 0;
+  private readonly promptTokens: number;
+  /** Tokens before these places are counted: as found or computed, as kept. */
+  private reached = 0;
+  private kept = 0;
 
-/** Runs of one span are one report, at the place of the first. */
-export function spanReports(runs: readonly Run[]): SpanReport[] {
-  const reports = new Map<string, SpanReport>();
-  for (const [index, { plan, promptTokens, usage }] of runs.entries()) {
-    if (plan.kind !== "span") continue;
-    const id = plan.spanId ?? String(index);
-    const before = reports.get(id) ?? { id, tokens: 0, source: "device", cachedTokens: 0, cacheWriteTokens: 0 };
-    reports.set(id, {
-      id,
-      tokens: before.tokens + promptTokens,
-      source: usage.cachedTokens === promptTokens ? before.source : "computed",
-      cachedTokens: before.cachedTokens + usage.cachedTokens,
-      cacheWriteTokens: before.cacheWriteTokens + usage.cacheWriteTokens,
-    });
+  constructor(promptTokens: number) {
+    this.promptTokens = promptTokens;
   }
-  return [...reports.values()];
-}
 
-/** undefined: nothing of the request is blended. */
-export function blendReportOf(runs: readonly Run[]): BlendReport | undefined {
-  const blended = runs.filter(({ plan }) => plan.blend !== undefined);
-  if (blended.length === 0) return undefined;
-  let [copiedTokens, recomputedTokens] = [0, 0];
-  for (const { blendReport } of blended) {
-    copiedTokens += blendReport?.copiedTokens ?? 0;
-    recomputedTokens += blendReport?.recomputedTokens ?? 0;
+  /** Tokens before `end` are there: found, those that no step computed. @returns prompt tokens found now */
+  found(end: number): number {
+    this.kept = Math.max(this.kept, end);
+    const fresh = this.reach(end);
+    this.cachedTokens += fresh;
+    return fresh;
   }
-  return { copiedTokens, recomputedTokens };
+
+  /** Tokens before `end` are there; those that were not found are computed. */
+  computed(end: number): void {
+    this.reach(end);
+  }
+
+  /** The block of tokens start .. end - 1 is done with. @param stored it is found under its key from now on */
+  keep(start: number, end: number, stored: boolean): void {
+    const written = Math.min(end, this.promptTokens) - Math.max(start, this.kept);
+    if (stored && written > 0) this.cacheWriteTokens += written;
+    this.kept = Math.max(this.kept, end);
+  }
+
+  private reach(end: number): number {
+    const fresh = Math.max(0, Math.min(end, this.promptTokens) - this.reached);
+    this.reached += fresh;
+    return fresh;
+  }
 }
 
 /** When a request came to its stages, each for the first time; milliseconds on the engine's clock. */

@@ -2,15 +2,22 @@
 
 import type { BackendShape } from "../backend/backend.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
-import type { FinishReason, SubmitMessage, WorkerMessage } from "../contract/messages.ts";
+import { sourcesOf } from "../cache/sources.ts";
+import type {
+  BlendReport,
+  FinishReason,
+  RequestUsage,
+  SpanReport,
+  SubmitMessage,
+  WorkerMessage,
+} from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
 import type { TokenConstraint } from "../sample/constraint.ts";
 import type { WorkBudget } from "../sample/mask-walk.ts";
 import { TokenHistory } from "../sample/penalties.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
-import { blendReportOf, RequestTimes, spanReports, usageOf } from "./reports.ts";
+import { RequestTimes } from "./reports.ts";
 import { Run } from "./run.ts";
-import { sourcesOf } from "./sources.ts";
 
 export class Request {
   readonly requestId: string;
@@ -209,4 +216,45 @@ export class Request {
 
 function ownerOfRun({ owners }: SubmitMessage, run: number): KvOwner {
   return owners === undefined ? nobody : owners.owners[owners.ofRun[run]];
+}
+
+/** @param completionTokens tokens sampled, the stop token that is not emitted too */
+function usageOf(runs: readonly Run[], completionTokens: number): RequestUsage {
+  let [promptTokens, cachedTokens, cacheWriteTokens] = [0, 0, 0];
+  for (const { promptTokens: own, usage } of runs) {
+    promptTokens += own;
+    cachedTokens += usage.cachedTokens;
+    cacheWriteTokens += usage.cacheWriteTokens;
+  }
+  return { promptTokens, completionTokens, cachedTokens, cacheWriteTokens };
+}
+
+/** Runs of one span are one report, at the place of the first. */
+function spanReports(runs: readonly Run[]): SpanReport[] {
+  const reports = new Map<string, SpanReport>();
+  for (const [index, { plan, promptTokens, usage }] of runs.entries()) {
+    if (plan.kind !== "span") continue;
+    const id = plan.spanId ?? String(index);
+    const before = reports.get(id) ?? { id, tokens: 0, source: "device", cachedTokens: 0, cacheWriteTokens: 0 };
+    reports.set(id, {
+      id,
+      tokens: before.tokens + promptTokens,
+      source: usage.cachedTokens === promptTokens ? before.source : "computed",
+      cachedTokens: before.cachedTokens + usage.cachedTokens,
+      cacheWriteTokens: before.cacheWriteTokens + usage.cacheWriteTokens,
+    });
+  }
+  return [...reports.values()];
+}
+
+/** undefined: nothing of the request is blended. */
+function blendReportOf(runs: readonly Run[]): BlendReport | undefined {
+  const blended = runs.filter(({ plan }) => plan.blend !== undefined);
+  if (blended.length === 0) return undefined;
+  let [copiedTokens, recomputedTokens] = [0, 0];
+  for (const { blendReport } of blended) {
+    copiedTokens += blendReport?.copiedTokens ?? 0;
+    recomputedTokens += blendReport?.recomputedTokens ?? 0;
+  }
+  return { copiedTokens, recomputedTokens };
 }

@@ -17,9 +17,18 @@ import { nextBlockKey } from "../contract/block-key.ts";
 import type { BlendReport, PlanRun } from "../contract/messages.ts";
 import { type KvOwner, nobody } from "../contract/owners.ts";
 import { type BlockId, type BlockKey, blockCountForTokens } from "../contract/units.ts";
-import type { SeenSegments } from "./batch.ts";
 import { Blending } from "./blend.ts";
-import { RunUsage } from "./run-usage.ts";
+import { RunUsage } from "./reports.ts";
+
+/** The segments of `PlanRun.sees` in blocks: fixed once the runs seen are complete, so built once a run. */
+export interface SeenSegments {
+  /** [S] where a segment's blocks begin in blockIds. */
+  readonly blockStarts: Int32Array;
+  readonly firstTokens: Int32Array;
+  readonly tokenCounts: Int32Array;
+  readonly offsets: Int32Array;
+  readonly blockIds: Int32Array;
+}
 
 export interface RunDetail {
   readonly place?: number | undefined;

@@ -1,9 +1,10 @@
 /** A planned step as the backend's calls. */
-import type { Backend, Batch, BegunStep, TokenCopies } from "../backend/backend.ts";
+import type { Backend, BegunStep } from "../backend/backend.ts";
+import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { type BlockMove, launchCopies, planRelocation } from "../relocation/plan.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
-import { BatchBuilder } from "./batch.ts";
-import { tokenCopies } from "./blend.ts";
+import { BatchBuilder, tokenCopies } from "./batch.ts";
+
 import { type Draw, StepInFlight, type StepResult } from "./in-flight.ts";
 import type { StepPlan } from "./step.ts";
 

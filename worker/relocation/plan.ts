@@ -16,7 +16,7 @@
  * chains wait for first (T. C. Hu, "Parallel sequencing and assembly line problems", 1961): as few as there can be
  * when all moves are of one size.
  */
-import type { TokenCopies } from "../backend/backend.ts";
+import type { TokenCopies } from "../contract/batch.ts";
 import type { BlockId } from "../contract/units.ts";
 
 export interface BlockMove {

@@ -2,8 +2,8 @@
 import { describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Batch } from "../../../worker/backend/backend.ts";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
+import type { Batch } from "../../../worker/contract/batch.ts";
 import { loadModel } from "../../../worker/model/load.ts";
 import { GoldenModel, goldenSchema } from "../../golden/golden-model.ts";
 import { EmulatedDevice } from "./emulated-device.ts";

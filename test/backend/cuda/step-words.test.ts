@@ -1,8 +1,8 @@
 /** What the device is told of the largest steps that the engine makes fits into the room that is made for it. */
 import { expect, test } from "bun:test";
 import { PackPlanner } from "../../../worker/attention/planner.ts";
-import type { Batch } from "../../../worker/backend/backend.ts";
 import { minListWords } from "../../../worker/backend/cuda/parts.ts";
+import type { Batch } from "../../../worker/contract/batch.ts";
 import type { PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { defaultEngineLimits } from "../../../worker/engine/limits.ts";

@@ -1,5 +1,6 @@
 /** A trace served by one engine, so many requests at a time, and what was found of it. */
-import type { Backend, Batch } from "../../../worker/backend/backend.ts";
+import type { Backend } from "../../../worker/backend/backend.ts";
+import type { Batch } from "../../../worker/contract/batch.ts";
 import type { SubmitMessage, WorkerMessage } from "../../../worker/contract/messages.ts";
 import { Engine } from "../../../worker/engine/loop.ts";
 import type { KvPositions } from "../../../worker/relocation/relocation.ts";

@@ -3,6 +3,7 @@
  * A step runs graph 0, then for each layer attention and the next graph (dense-graph.ts has the cuts).
  */
 import { totalmem } from "node:os";
+import type { Batch, TokenCopies } from "../../contract/batch.ts";
 import { blockCountForTokens } from "../../contract/units.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
@@ -16,7 +17,7 @@ import {
   type KvPool,
   openCpuKernels,
 } from "../../native/cpu-kernels.ts";
-import type { Backend, BackendShape, Batch, TokenCopies } from "../backend.ts";
+import type { Backend, BackendShape } from "../backend.ts";
 import { DenseGraphs, type WeightMode } from "./dense-graph.ts";
 import { DenseSession, rowsTensor } from "./dense-session.ts";
 import { gatherRows, reduceToLogitRows, wantsAllLogits } from "./logit-rows.ts";

@@ -2,7 +2,7 @@
  * The last layer's attention, MLP and head are needed only where logits are wanted. This reduces a batch to
  * those rows: a piece of one row each, its causal segment cut to what the row sees.
  */
-import type { Batch } from "../backend.ts";
+import type { Batch } from "../../contract/batch.ts";
 
 /** True when every row wants logits, so that nothing can be left out. */
 export function wantsAllLogits(batch: Batch): boolean {

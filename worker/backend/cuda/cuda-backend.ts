@@ -3,16 +3,10 @@
  * (forward.ts; a graph where it is a decode step), and one copy back of what was asked for.
  */
 import { PackPlanner } from "../../attention/planner.ts";
+import type { Batch, TokenCopies } from "../../contract/batch.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
-import {
-  type Backend,
-  type BackendShape,
-  type Batch,
-  type BegunStep,
-  DeviceLost,
-  type TokenCopies,
-} from "../backend.ts";
+import { type Backend, type BackendShape, type BegunStep, DeviceLost } from "../backend.ts";
 import { AnswerTurns } from "./answer-turns.ts";
 import { maxItems } from "./attention.ts";
 import { bucketOf, smallBuckets } from "./buckets.ts";

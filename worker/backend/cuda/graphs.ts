@@ -2,7 +2,7 @@
  * Decode steps as recorded graphs, one a bucket: every row is a piece of its own and wants logits. What is recorded is
  * sized for the whole bucket and reads from the device how much of it a step uses.
  */
-import type { Batch } from "../backend.ts";
+import type { Batch } from "../../contract/batch.ts";
 import type { ComputeDevice, Recording } from "./device.ts";
 import type { Op } from "./forward.ts";
 import type { StepCapacity } from "./staging.ts";

@@ -15,7 +15,7 @@ import {
   planSlice,
   planSliceWords,
 } from "../../attention/plan-format.ts";
-import type { Batch } from "../backend.ts";
+import type { Batch } from "../../contract/batch.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
 
