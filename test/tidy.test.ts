@@ -34,10 +34,11 @@ const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/sample": ["worker/contract", "worker/base"],
   "worker/cache": ["worker/contract"],
   // The plan of a step's attention is made without knowledge of devices, by whoever runs it.
-  "worker/attention": ["worker/contract", "worker/base", "worker/backend/backend.ts"],
-  "worker/relocation": ["worker/contract", "worker/cache", "worker/engine", "worker/backend/backend.ts"],
+  "worker/attention": ["worker/contract", "worker/base"],
+  "worker/relocation": ["worker/contract", "worker/cache", "worker/backend/backend.ts"],
   "worker/engine": [
     "worker/contract",
+    "worker/base",
     "worker/cache",
     "worker/sample",
     "worker/relocation",

@@ -15,10 +15,25 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { KvEventLog } from "../cache/kv-events.ts";
 import type { PlanRun } from "../contract/messages.ts";
 import type { BlockId } from "../contract/units.ts";
-import type { Request } from "../engine/request.ts";
-import type { Run } from "../engine/run.ts";
 import type { BlockMove } from "./plan.ts";
 import { RelocatingCache, type RelocatingCacheOptions } from "./relocating-cache.ts";
+
+/** A run of a request, as far as relocation looks at it and changes it. */
+export interface PlacedRun {
+  /** Where the chain's position 0 stands in the positions that K is stored at. */
+  readonly place: number;
+  readonly blocks: BlockId[];
+}
+
+/** A request, as far as relocation looks at it. */
+export interface PlacedRequest {
+  readonly requestId: string;
+  readonly runs: readonly PlacedRun[];
+  /** undefined: its runs are only prepared, and nothing reads them. */
+  readonly openRun: PlacedRun | undefined;
+  readonly allRunsComplete: boolean;
+  readonly decoding: boolean;
+}
 
 /** What a block holds until the step's moves run: where that comes from. */
 interface Origin {
@@ -78,18 +93,18 @@ export class Relocation {
   }
 
   /** The block serves this run beside those who use it: it takes no memory. */
-  isShared(blockId: BlockId, run: Run): boolean {
+  isShared(blockId: BlockId, run: PlacedRun): boolean {
     return this.pool.isLive(blockId) && this.cache.placeOf(blockId) === run.place;
   }
 
   /** The same of all runs of a request that is admitted. What is only prepared is not read, so it stays where it is. */
-  settleAll({ runs, openRun, allRunsComplete }: Request, found: readonly (readonly BlockId[])[]): void {
+  settleAll({ runs, openRun, allRunsComplete }: PlacedRequest, found: readonly (readonly BlockId[])[]): void {
     if (openRun === undefined && allRunsComplete) return;
     for (const [index, run] of runs.entries()) this.settle(run, found[index].length);
   }
 
   /** Brings the blocks that the run adopted last, `count` of them, to where it stands; each has room reserved. */
-  settle(run: Run, count: number): void {
+  settle(run: PlacedRun, count: number): void {
     for (let index = run.blocks.length - count; index < run.blocks.length; index++) {
       const blockId = run.blocks[index];
       if (this.cache.placeOf(blockId) === run.place) continue;
@@ -99,7 +114,7 @@ export class Relocation {
   }
 
   /** Whether the next step may have moves, which take a step of their own: somebody looks for blocks. */
-  mayMove(running: readonly Request[], admissible: readonly Request[]): boolean {
+  mayMove(running: readonly PlacedRequest[], admissible: readonly PlacedRequest[]): boolean {
     return admissible.length > 0 || running.some((request) => !request.decoding);
   }
 
@@ -112,7 +127,7 @@ export class Relocation {
   }
 
   /** @throws Error when a request that reads would read a block at another place than it is at. For tests. */
-  assertPlaces(requests: readonly Request[]): void {
+  assertPlaces(requests: readonly PlacedRequest[]): void {
     for (const { requestId, runs, openRun } of requests) {
       for (const { blocks, place } of openRun === undefined ? [] : runs) {
         const isAstray = (id: BlockId) => this.cache.keyOf(id) !== undefined && this.cache.placeOf(id) !== place;
