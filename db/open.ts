@@ -3,9 +3,9 @@ import { Database } from "bun:sqlite";
 import { closeSync, openSync } from "node:fs";
 import { join } from "node:path";
 import { type BunSQLiteDatabase, drizzle } from "drizzle-orm/bun-sqlite";
+import { getLoadablePath } from "sqlite-vec";
 import { DbError, sqliteCode, toDbError } from "./errors.ts";
 import { migrate, readMigrations } from "./migrate.ts";
-import { loadVectorExtension } from "./vectors.ts";
 
 export type Orm = BunSQLiteDatabase<Record<string, never>>;
 
@@ -145,7 +145,7 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
     client.run("pragma synchronous = full");
     client.run("pragma foreign_keys = on");
     client.run("pragma secure_delete = on");
-    const vectorsMissing = loadVectorExtension({ client }, options.vectorExtension);
+    const vectorsMissing = loadVectorExtension(client, options.vectorExtension);
     migrate(client, migrations);
     return new Db(client, busyTimeoutMs, vectorsMissing);
   } catch (error) {
@@ -153,5 +153,15 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
     if (error instanceof DbError) throw error;
     const code = sqliteCode(error) ?? (error instanceof Error ? error.message : "unknown failure");
     throw new DbError("open", "openDb", `cannot open the database ${path}: ${code}`);
+  }
+}
+
+/** @returns why vectors cannot be searched in this database; undefined: they can */
+function loadVectorExtension(client: Database, path: () => string = getLoadablePath): string | undefined {
+  try {
+    client.loadExtension(path());
+    return undefined;
+  } catch (error) {
+    return error instanceof Error ? error.message : "unknown failure";
   }
 }

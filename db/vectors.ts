@@ -3,7 +3,6 @@
  * Hamming distance; what it finds is ranked by the cosine of the vectors themselves, kept with a byte a dimension.
  * Only completed files' fragments are given vectors.
  */
-import { getLoadablePath } from "sqlite-vec";
 import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
 
@@ -28,16 +27,6 @@ export interface UnembeddedFragment {
   readonly seq: number;
   readonly text: string;
   readonly corpusSeq: number;
-}
-
-/** @returns why vectors cannot be searched in this database; undefined: they can */
-export function loadVectorExtension(db: Pick<Db, "client">, path: () => string = getLoadablePath): string | undefined {
-  try {
-    db.client.loadExtension(path());
-    return undefined;
-  } catch (error) {
-    return error instanceof Error ? error.message : "unknown failure";
-  }
 }
 
 function tableOf(corpusSeq: number): string {

@@ -15,7 +15,7 @@ import { Corpus } from "./corpus/corpus.ts";
 import { type AttributeFilter, attributeFilterSchema } from "./corpus/search/filters.ts";
 import { openData } from "./data/data-folder.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding/embedding-service.ts";
-import type { EndEvent } from "./generate/completion.ts";
+import type { EndEvent } from "./generate/events.ts";
 import { Pipeline, type PipelineDeps } from "./generate/pipeline.ts";
 import { ComparedPrompts } from "./generate/prompt-history.ts";
 import { embedderMeter, metered, type TenantMeter, tenantMeter } from "./generate/token-metering.ts";

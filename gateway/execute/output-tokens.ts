@@ -3,7 +3,8 @@
 import { ApiError } from "../base/errors.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
-import { type EndEvent, endOf } from "../generate/completion.ts";
+import { endOf } from "../generate/completion.ts";
+import type { EndEvent } from "../generate/events.ts";
 import { Detokenizer, type TokenBytes, textOfTokens } from "../text/detokenizer.ts";
 
 export interface OutputRequest extends DispatchRequest {

@@ -1,7 +1,7 @@
 /** What ran of a tree, in the tree's order: inner generates before those that read them. */
-import type { MissReport } from "../dispatch/kv/miss-report.ts";
+import type { MissReport } from "../dispatch/request/miss-report.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
-import type { EndEvent } from "../generate/completion.ts";
+import type { EndEvent } from "../generate/events.ts";
 
 export interface GenerateReport {
   /** As the caller wrote it, and in the rewritten query. */

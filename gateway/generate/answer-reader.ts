@@ -2,7 +2,7 @@
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import { Detokenizer, type TokenBytes } from "../text/detokenizer.ts";
 import { type AnswerPart, CallReader, type CallReaderOptions } from "../tools/call-reader.ts";
-import type { AnswerEvent } from "./completion.ts";
+import type { AnswerEvent } from "./events.ts";
 
 export interface ReadTokens {
   readonly events: readonly AnswerEvent[];

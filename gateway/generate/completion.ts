@@ -2,7 +2,7 @@
  * One completion: a plan is dispatched, its tokens become text, a stop string ends it. Several completions of one
  * request are merged into one row of events.
  */
-import type { GenerateParams, TokenLogprob, TokenPlan } from "../../worker/contract/messages.ts";
+import type { GenerateParams, TokenPlan } from "../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../worker/contract/owners.ts";
 import { EventQueue } from "../base/event-queue.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
@@ -10,6 +10,7 @@ import type { FinishedEvent } from "../dispatch/request/request.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
 import type { CallReaderOptions } from "../tools/call-reader.ts";
 import { AnswerReader } from "./answer-reader.ts";
+import type { CompletionEvent, EndEvent } from "./events.ts";
 
 export interface GenerationInput {
   readonly requestId: string;
@@ -31,47 +32,6 @@ export interface GenerationInput {
   /** Called once when it has ended, also when its reader has gone; not when it has failed. */
   readonly onRunEnd?: ((end: EndEvent) => void) | undefined;
 }
-
-export interface TextEvent {
-  readonly type: "text";
-  readonly text: string;
-  readonly logprobs: readonly TokenLogprob[];
-}
-
-/** A call begins: calls of a completion are counted from 0. */
-export interface CallEvent {
-  readonly type: "call";
-  readonly call: number;
-  /** Letters and digits; no other call has it. */
-  readonly id: string;
-  readonly name: string;
-}
-
-/** More of a call's arguments, which are JSON in the end. */
-export interface ArgumentsEvent {
-  readonly type: "arguments";
-  readonly call: number;
-  readonly text: string;
-}
-
-export type AnswerEvent = TextEvent | CallEvent | ArgumentsEvent;
-
-export interface EndEvent {
-  readonly type: "end";
-  readonly reason: "stop" | "length" | "abort";
-  /** Tokens up to the end of the text, those of the stop string included. */
-  readonly completionTokens: number;
-  /** The stop string that ended it. */
-  readonly stoppedBy?: string | undefined;
-  readonly report: FinishedEvent;
-}
-
-/** What came so far is void. */
-export interface RestartEvent {
-  readonly type: "restart";
-}
-
-export type CompletionEvent = AnswerEvent | RestartEvent | EndEvent;
 
 /** @throws ApiError as Dispatcher.submit does */
 export function generate(

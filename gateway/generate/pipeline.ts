@@ -16,9 +16,10 @@ import type { CallReaderOptions } from "../tools/call-reader.ts";
 import type { Grammars } from "../tools/grammars.ts";
 import { openTools } from "../tools/open-tools.ts";
 import type { ToolUse } from "../tools/tool-use.ts";
-import { type CompletionEvent, type EndEvent, generate, mergeCompletions } from "./completion.ts";
+import { generate, mergeCompletions } from "./completion.ts";
 import { completionTokens, tokenCount } from "./context-budget.ts";
-import { planDocuments } from "./plan-documents.ts";
+import type { CompletionEvent, EndEvent } from "./events.ts";
+import { type PromptDocument, planDocuments } from "./plan-documents.ts";
 import { textPlan } from "./text-plan.ts";
 import { checkTokenIds } from "./token-checks.ts";
 
@@ -36,7 +37,7 @@ export interface PromptRequest {
   readonly messages: readonly LowerMessage[];
   /** undefined: none is shown, and none is called. */
   readonly tools?: ToolUse | undefined;
-  readonly documents: readonly { readonly id: string; readonly text: string; readonly title?: string | undefined }[];
+  readonly documents: readonly PromptDocument[];
   readonly fileSearch: FileSearch | undefined;
   readonly cacheSalt: string | undefined;
   readonly attention: "span" | "full";
@@ -235,7 +236,7 @@ export class Pipeline {
     const compile = answer && rules && (() => this.#deps.grammars.of(tenantId, rules, answer.signal));
     const grammar = compile && (await traced("grammar", compile));
     const retrieved = await this.#retrieve(tenantId, request);
-    const documents = planDocuments(request, retrieved, salt);
+    const documents = planDocuments(request.documents, retrieved, salt);
     const prompt = { messages, tools, documents, salt, attention: request.attention };
     const lower = async (): Promise<TokenPlan> => {
       await lowerer.warm(prompt, answer !== undefined);

@@ -1,7 +1,6 @@
 /** Work that is sent to workers for a caller with limits: reserved before, settled after. */
 
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { BulkRunner } from "../execute/bulk/bulk.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
 import type { LimitedOwner, RateLimiter } from "../tenant/rate-limiter.ts";
 import { tokenCount } from "./context-budget.ts";
@@ -69,23 +68,5 @@ export function tenantMeter(limiter: RateLimiter, ownerOf: (tenantId: string) =>
   return {
     requireTokens: (tenantId) => limiter.requireTokens(ownerOf(tenantId)),
     spend: (tenantId, tokens) => limiter.spend(ownerOf(tenantId), tokens),
-  };
-}
-
-/** Longest sleep between two looks: limits may be raised meanwhile. */
-const maxWaitMs = 1_000;
-
-/** Queries of a bulk request are not refused for tokens: each waits until there are any. */
-export function paced(runner: BulkRunner, limiter: RateLimiter): BulkRunner {
-  return {
-    ...runner,
-    run: async (query, requestId, signal) => {
-      for (;;) {
-        const waitMs = limiter.admissionOf(requestId)?.tokensWaitMs() ?? 0;
-        if (waitMs === 0 || signal.aborted) break;
-        await Bun.sleep(Math.min(maxWaitMs, Math.ceil(waitMs)));
-      }
-      return await runner.run(query, requestId, signal);
-    },
   };
 }

@@ -3,7 +3,7 @@
 import type { ErrorCode } from "../base/errors.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
-import type { EndEvent } from "./completion.ts";
+import type { EndEvent } from "./events.ts";
 
 export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
 

@@ -8,12 +8,13 @@ import type { Tracer } from "../telemetry/tracer.ts";
 import type { AuditLog } from "../tenant/audit.ts";
 import { anthropicErrorBody, speaksAnthropic } from "./anthropic/errors.ts";
 import { auditTrail } from "./middleware/audit.ts";
+import { authenticate } from "./middleware/auth.ts";
 import { bodyMemory, requestBudgets, requireWholeUrl } from "./middleware/every-request.ts";
 import { logFailure } from "./middleware/failure.ts";
 import { type RateLimitDeps, rateLimits } from "./middleware/rate-limits.ts";
 import { traceRequests } from "./middleware/trace.ts";
 import type { BodyMemory } from "./transport/body-memory.ts";
-import { type AppEnv, authenticate } from "./transport/context.ts";
+import type { AppEnv } from "./transport/context.ts";
 import { declaredRoutes } from "./transport/route.ts";
 
 export interface AppDeps {

@@ -12,7 +12,7 @@ import type { Pins } from "../dispatch/kv/pins.ts";
 import type { Residency } from "../dispatch/kv/residency.ts";
 import type { UseCounts } from "../dispatch/kv/use-counts.ts";
 import { FragmentHomes, fragmentHolders } from "../dispatch/placement/fragment-placement.ts";
-import { Placement } from "../dispatch/placement/placement.ts";
+import { Placement } from "../dispatch/request/placement.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
 import type { Registry } from "../dispatch/workers/registry.ts";
 import type { TenantMeter } from "../generate/token-metering.ts";

@@ -1,7 +1,7 @@
 /** How large a query becomes when it is written out as joins of messages, fragments and generates. */
 import { childrenOf, type Query } from "./ir.ts";
 import { queryLimits as limits } from "./limits.ts";
-import { isOrdered } from "./rules/rule.ts";
+import { isOrdered } from "./nodes.ts";
 
 export interface Expansion {
   readonly nodes: number;

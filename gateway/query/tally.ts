@@ -3,8 +3,7 @@ import { refuse, stringOf } from "./check.ts";
 import { type Expansion, expansionOf, judgedCount } from "./expansion.ts";
 import type { Generate, Query, Zip } from "./ir.ts";
 import { queryLimits as limits } from "./limits.ts";
-import { judgeCount } from "./rules/reduce.ts";
-import { isOrdered } from "./rules/rule.ts";
+import { isOrdered, judgeCount } from "./nodes.ts";
 
 const anyText = { min: 0, max: limits.textChars };
 

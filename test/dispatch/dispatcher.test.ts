@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../gateway/base/errors.ts";
-import { Placement } from "../../gateway/dispatch/placement/placement.ts";
+import { Placement } from "../../gateway/dispatch/request/placement.ts";
 import type { GenerationEvent } from "../../gateway/dispatch/request/request.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import { type FakeProcess, fakeLinks } from "./fake-link.ts";

@@ -1,7 +1,7 @@
 /** Usage as the caller is told it: of the prompt that was read, whatever else the plan held. */
 import { expect, test } from "bun:test";
 import { asShown, TreeReport } from "../../gateway/execute/report.ts";
-import type { EndEvent } from "../../gateway/generate/completion.ts";
+import type { EndEvent } from "../../gateway/generate/events.ts";
 
 function endOf(promptTokens: number, cachedTokens: number, blend?: { copiedTokens: number; recomputedTokens: number }) {
   const usage = { promptTokens, completionTokens: 5, cachedTokens, cacheWriteTokens: 3 };

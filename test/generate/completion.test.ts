@@ -1,5 +1,6 @@
 import { expect, spyOn, test } from "bun:test";
-import { type CompletionEvent, mergeCompletions } from "../../gateway/generate/completion.ts";
+import { mergeCompletions } from "../../gateway/generate/completion.ts";
+import type { CompletionEvent } from "../../gateway/generate/events.ts";
 
 async function* texts(...parts: readonly string[]): AsyncGenerator<CompletionEvent, void> {
   for (const text of parts) yield { type: "text", text, logprobs: [] };

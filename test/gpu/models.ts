@@ -1,8 +1,8 @@
 /** Models of true shapes with random weights, made in device memory: what benchmarks run. */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { ComputeDevice } from "../../worker/backend/cuda/device.ts";
-import { roundToBfloat16, type TensorReader } from "../../worker/backend/cuda/weights/tensor-reader.ts";
-import type { TensorUpload, WeightInfo } from "../../worker/backend/cuda/weights/weights.ts";
+import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
+import type { TensorReader, TensorUpload, WeightInfo } from "../../worker/backend/cuda/weights/weights.ts";
 import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts";
 import type { TensorInfo } from "../../worker/model/safetensors.ts";
 import { tensorLayout } from "../../worker/model/tensor-layout.ts";

@@ -60,10 +60,10 @@ export const saltMutants: readonly Mutant[] = [
   ...site("gateway/generate/pipeline.ts", "this.#deps.cacheSalt(job.tenantId, cacheSalt)", {
     "a completion has no salt": none,
   }),
-  ...site("gateway/generate/pipeline.ts", "({ ...document, salt }))", {
+  ...site("gateway/generate/plan-documents.ts", "({ ...document, salt }))", {
     "a chat's documents have no salt": `({ ...document, salt: ${none} }))`,
   }),
-  ...site("gateway/generate/pipeline.ts", "({ id, text, salt: corpusSalt }))", {
+  ...site("gateway/generate/plan-documents.ts", "({ id, text, salt: corpusSalt }))", {
     "a chat's fragments have no salt": `({ id, text, salt: ${none} }))`,
     "a chat's fragments have the tenant's salt": "({ id, text, salt }))",
   }),

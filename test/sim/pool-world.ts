@@ -9,7 +9,7 @@ import { Underway } from "../../gateway/dispatch/kv/pending-blocks.ts";
 import { Residency } from "../../gateway/dispatch/kv/residency.ts";
 import { UseCounts } from "../../gateway/dispatch/kv/use-counts.ts";
 import { FragmentHomes, fragmentHolders } from "../../gateway/dispatch/placement/fragment-placement.ts";
-import { Placement } from "../../gateway/dispatch/placement/placement.ts";
+import { Placement } from "../../gateway/dispatch/request/placement.ts";
 import { Registry } from "../../gateway/dispatch/workers/registry.ts";
 import { FakeBackend, fakeShape } from "../../worker/backend/fake.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";

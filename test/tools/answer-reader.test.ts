@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { AnswerReader } from "../../gateway/generate/answer-reader.ts";
-import { type AnswerEvent, type CompletionEvent, generate } from "../../gateway/generate/completion.ts";
+import { generate } from "../../gateway/generate/completion.ts";
+import type { AnswerEvent, CompletionEvent } from "../../gateway/generate/events.ts";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import { textSide } from "../text/models.ts";
 import { toolModels } from "../text/tool-models.ts";

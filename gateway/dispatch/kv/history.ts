@@ -9,7 +9,7 @@ import type { KvEvent, PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { SecretNames } from "../../base/secret-names.ts";
 import { TenantLru } from "../../base/tenant-lru.ts";
-import type { MissReason } from "./miss-report.ts";
+import type { MissReason } from "../request/miss-report.ts";
 
 type GoneReason = Extract<MissReason, "evicted" | "removed" | "worker_lost">;
 

@@ -9,8 +9,8 @@ import type {
   TokenPlan,
 } from "../../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../../worker/contract/owners.ts";
-import type { MissReport } from "../kv/miss-report.ts";
-import type { Placement } from "../placement/placement.ts";
+import type { MissReport } from "./miss-report.ts";
+import type { Placement } from "./placement.ts";
 import type { RunTimes } from "./run-clock.ts";
 
 export interface DispatchRequest {

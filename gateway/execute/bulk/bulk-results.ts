@@ -3,7 +3,9 @@
  * tenant by bytes and by time; the oldest go first.
  */
 import { LRUCache } from "lru-cache";
-import type { QueryOrder } from "./bulk.ts";
+
+/** The order in which the queries of a bulk request run. */
+export type QueryOrder = "planned" | "ingestion";
 
 export type BulkStatus = "running" | "completed" | "cancelled";
 

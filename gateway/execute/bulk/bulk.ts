@@ -5,9 +5,7 @@ import { nextTurn, Pace } from "../../base/pace.ts";
 import type { Query } from "../../query/ir.ts";
 import { FragmentTable, type FragmentUse, type PlannedOrder, planningSteps } from "../../query/planner.ts";
 import type { BulkLine } from "./bulk-lines.ts";
-import type { BulkRecord, BulkUsage } from "./bulk-results.ts";
-
-export type QueryOrder = "planned" | "ingestion";
+import type { BulkRecord, BulkUsage, QueryOrder } from "./bulk-results.ts";
 
 export interface BulkAnswer {
   /** What `execute` answers with. */

@@ -1,9 +1,10 @@
 /** The JSON of Anthropic's messages: whole answers, stream events, usage. */
-import type { EndEvent } from "../../generate/completion.ts";
+import type { EndEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
-import { type Choice, spangateOf } from "../generation/chat-answer.ts";
+import type { Choice } from "../generation/choice.ts";
 import type { Completion } from "../generation/completion.ts";
 import { type ComparedPrompt, comparePrompt, messageDiagnostics } from "../generation/prompt-diagnostics.ts";
+import { spangateOf } from "../generation/report.ts";
 import type { SseStream } from "../transport/sse.ts";
 import { type CitableSource, messageCitations } from "./citations.ts";
 

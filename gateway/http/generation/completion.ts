@@ -1,10 +1,10 @@
 /** What every route that generates has in common: choices are collected, and answered whole or streamed. */
 import type { Context } from "hono";
 import type { ApiError } from "../../base/errors.ts";
-import type { ArgumentsEvent, CallEvent, CompletionEvent, EndEvent, TextEvent } from "../../generate/completion.ts";
+import type { ArgumentsEvent, CallEvent, CompletionEvent, TextEvent } from "../../generate/events.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { type SseFraming, type SseStream, sseResponse } from "../transport/sse.ts";
-import type { Choice } from "./chat-answer.ts";
+import { type Choice, collect, finishReasonOf } from "./choice.ts";
 
 /** One request that runs. */
 export interface Completion {
@@ -28,21 +28,6 @@ export interface ChunkShape {
   readonly end: (index: number, finishReason: string) => object;
   /** Fields of a last chunk without choices; every other chunk has `usage: null` then. */
   readonly summary: (() => object) | undefined;
-}
-
-export function emptyChoices(count: number): readonly Choice[] {
-  return Array.from(
-    { length: count },
-    (): Choice => ({ text: "", textAt: 0, calls: [], logprobs: [], end: undefined }),
-  );
-}
-
-export const endsOf = (choices: readonly Choice[]): readonly EndEvent[] =>
-  choices.flatMap((choice) => (choice.end === undefined ? [] : [choice.end]));
-
-export function finishReasonOf(reason: EndEvent["reason"] | undefined, callCount = 0): string {
-  if (reason === "length") return "length";
-  return callCount > 0 ? "tool_calls" : "stop";
 }
 
 /** @param answer made when every choice has ended */
@@ -143,31 +128,4 @@ async function writeStream(
   if (stream.closed) return;
   if (summary !== undefined) await write({ choices: [], ...summary() });
   await stream.event({ data: "[DONE]" });
-}
-
-export function collect(choice: Choice | undefined, event: CompletionEvent): void {
-  if (choice === undefined) throw new Error("an event of a choice that was not asked for");
-  if (event.type === "end") {
-    choice.end = event;
-    return;
-  }
-  if (event.type === "restart") {
-    choice.text = "";
-    choice.calls.length = 0;
-    choice.logprobs.length = 0;
-    return;
-  }
-  if (event.type === "call") {
-    choice.calls.push({ id: event.id, name: event.name, arguments: "" });
-    return;
-  }
-  if (event.type === "arguments") {
-    const call = choice.calls[event.call];
-    if (call === undefined) throw new Error("arguments of a call that has not begun");
-    call.arguments += event.text;
-    return;
-  }
-  if (choice.text === "" && event.text !== "") choice.textAt = choice.calls.length;
-  choice.text += event.text;
-  choice.logprobs.push(...event.logprobs);
 }

@@ -2,7 +2,7 @@
 
 import type { ChatRequest, ChatRun } from "../../generate/pipeline.ts";
 import type { ComparedPrompts, Comparison, PromptFacts } from "../../generate/prompt-history.ts";
-import type { Choice } from "./chat-answer.ts";
+import type { Choice } from "./choice.ts";
 
 type Part = "tools" | "system" | "documents";
 

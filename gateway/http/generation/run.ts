@@ -4,8 +4,9 @@ import type { ChatJob, ChatRequest, ChatRun, Pipeline } from "../../generate/pip
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { tenantIdOf } from "../transport/context.ts";
-import type { Choice } from "./chat-answer.ts";
-import { type Completion, emptyChoices } from "./completion.ts";
+import type { Choice } from "./choice.ts";
+import { emptyChoices } from "./choice.ts";
+import type { Completion } from "./completion.ts";
 
 export interface ChatRunDeps {
   readonly pipeline: Pick<Pipeline, "chat">;

@@ -3,19 +3,10 @@ import type { Context, MiddlewareHandler } from "hono";
 import type { Principal } from "../../base/principal.ts";
 import type { Admission, LimitedOwner, RateLimiter, Standing } from "../../tenant/rate-limiter.ts";
 import type { AppEnv } from "../transport/context.ts";
-import type { RouteCount } from "../transport/route-counts.ts";
 
 export interface RateLimitDeps {
   readonly limiter: RateLimiter;
   readonly ownersOf: (principal: Principal) => readonly LimitedOwner[];
-}
-
-/** What the request holds of its caller's limits. */
-export interface Held {
-  /** @throws ApiError rate_limited, concurrency_limited */
-  admit(principal: Principal, count: Exclude<RouteCount, "free">): void;
-  /** The request goes on after its handler has returned, until what this gives is called. */
-  holdOpen(): () => void;
 }
 
 export function rateLimits({ limiter, ownersOf }: RateLimitDeps): MiddlewareHandler<AppEnv> {

@@ -4,13 +4,15 @@ import type { z } from "zod";
 import type { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
-import { chatChunks, logprobsDescriber, spangateOf, usageOf, wholeAnswer } from "../generation/chat-answer.ts";
-import { answerStreamed, answerWhole, endsOf } from "../generation/completion.ts";
+import { endsOf } from "../generation/choice.ts";
+import { answerStreamed, answerWhole } from "../generation/completion.ts";
+import { logprobsDescriber, spangateOf, usageOf } from "../generation/report.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
 import { logFailure } from "../middleware/failure.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
+import { chatChunks, wholeAnswer } from "./chat-answer.ts";
 import { chatSchema, unsupportedChatFields } from "./chat-schema.ts";
 
 export interface ChatDeps extends ChatRunDeps {

@@ -27,6 +27,16 @@ export const uploadFields = z.strictObject({
 });
 const unsupportedFields = new Set(["expires_after", "expires_after[anchor]", "expires_after[seconds]"]);
 
+export const fileAnswer = z.strictObject({
+  id: z.string(),
+  object: z.literal("file"),
+  bytes: z.int().min(0),
+  created_at: z.int().describe("Unix time in seconds."),
+  filename: z.string(),
+  purpose: z.string(),
+  status: z.literal("processed"),
+});
+
 export interface FileRouteDeps {
   readonly corpus: Corpus;
   /** Of uploads that are taken in at the same time. */

@@ -9,15 +9,10 @@ import { limits } from "../../config.ts";
 import type { ChatRun, Pipeline, TextRequest } from "../../generate/pipeline.ts";
 import { shareOf } from "../../generate/usage-counters.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
-import { type AnswerHead, type Choice, spangateOf, usageOfShares } from "../generation/chat-answer.ts";
-import {
-  answerStreamed,
-  answerWhole,
-  type ChunkShape,
-  emptyChoices,
-  endsOf,
-  finishReasonOf,
-} from "../generation/completion.ts";
+import type { Choice } from "../generation/choice.ts";
+import { emptyChoices, endsOf, finishReasonOf } from "../generation/choice.ts";
+import { answerStreamed, answerWhole, type ChunkShape } from "../generation/completion.ts";
+import { type AnswerHead, spangateOf, usageOfShares } from "../generation/report.ts";
 import { type ChatRunDeps, runJob } from "../generation/run.ts";
 import { generateParams, samplingFields } from "../generation/sampling.ts";
 import { logFailure } from "../middleware/failure.ts";

@@ -6,14 +6,13 @@ import type { UploadPartRow, UploadRow } from "../../../db/uploads.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
-import { fileAnswer } from "../openapi/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { formFile, readForm } from "../transport/form.ts";
 import { readNoFields, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
 import { optional, shortString } from "./chat-schema.ts";
-import { fileBody, purposes } from "./files.ts";
+import { fileAnswer, fileBody, purposes } from "./files.ts";
 
 const createSchema = z.strictObject({
   bytes: z.int().min(1).max(corpusLimits.maxUploadBytes),

@@ -41,16 +41,6 @@ export const apiKeyAnswer = z.strictObject({
 
 export const mintedKeyAnswer = apiKeyAnswer.extend({ key: z.string().describe("Shown in this answer only.") });
 
-export const fileAnswer = z.strictObject({
-  id: z.string(),
-  object: z.literal("file"),
-  bytes: count,
-  created_at: seconds,
-  filename: z.string(),
-  purpose: z.string(),
-  status: z.literal("processed"),
-});
-
 const fileCounts = z.strictObject({
   in_progress: count,
   completed: count,

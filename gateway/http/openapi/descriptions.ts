@@ -16,7 +16,8 @@ import { queryBodyTypes } from "../query/body.ts";
 import { bulkQuery } from "../query/bulk.ts";
 import { executeParams } from "../query/query.ts";
 import { pageQuery } from "../transport/paging.ts";
-import type { Method, RouteAbout } from "../transport/route.ts";
+import type { RouteAbout } from "../transport/route.ts";
+import type { Method } from "../transport/route-counts.ts";
 import * as answers from "./answer-schemas.ts";
 
 const { listOf } = answers;
@@ -67,10 +68,10 @@ const documents: Descriptions = {
     summary: "Uploads a file. The same content under the same name and purpose is the same file.",
     body: uploadBody,
     bodyTypes: ["multipart/form-data"],
-    answer: answers.fileAnswer,
+    answer: files.fileAnswer,
   },
-  "GET /v1/files": { summary: "Lists files.", query: files.listQuery, answer: listOf(answers.fileAnswer) },
-  "GET /v1/files/:file_id": { summary: "Describes a file.", answer: answers.fileAnswer },
+  "GET /v1/files": { summary: "Lists files.", query: files.listQuery, answer: listOf(files.fileAnswer) },
+  "GET /v1/files/:file_id": { summary: "Describes a file.", answer: files.fileAnswer },
   "DELETE /v1/files/:file_id": { summary: "Deletes a file, out of every vector store too.", answer: deleted },
   "GET /v1/files/:file_id/content": { summary: "A file's bytes.", answerTypes: ["application/octet-stream"] },
   "POST /v1/vector_stores": {

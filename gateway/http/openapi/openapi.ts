@@ -3,7 +3,8 @@
 import { z } from "zod";
 import { errorCodes, errorEntry } from "../../base/errors.ts";
 import { nextTurn } from "../../base/pace.ts";
-import type { RouteAbout, RouteDeclaration, RouteScope } from "../transport/route.ts";
+import type { RouteAbout, RouteDeclaration } from "../transport/route.ts";
+import type { RouteScope } from "../transport/route-counts.ts";
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 export type JsonObject = { readonly [key: string]: Json };

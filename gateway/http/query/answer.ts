@@ -6,15 +6,11 @@ import type { GenerateReport, TreeReport } from "../../execute/report.ts";
 import { type AnswerUsage, countAnswer } from "../../generate/usage-counters.ts";
 import type { Query } from "../../query/ir.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
-import {
-  type AnswerHead,
-  type Choice,
-  chatChunks,
-  diagnosticsOf,
-  rounded,
-  spanBody,
-} from "../generation/chat-answer.ts";
-import { type ChunkShape, finishReasonOf } from "../generation/completion.ts";
+import type { Choice } from "../generation/choice.ts";
+import { finishReasonOf } from "../generation/choice.ts";
+import type { ChunkShape } from "../generation/completion.ts";
+import { type AnswerHead, diagnosticsOf, rounded, spanBody } from "../generation/report.ts";
+import { chatChunks } from "../openai/chat-answer.ts";
 
 /** A map's answer is a text completion with one choice for each input; all others are chat completions. */
 export type AnswerKind = "chat" | "text";

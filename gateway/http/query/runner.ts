@@ -1,7 +1,7 @@
 /** Runs a query to its whole answer: for /v1/query/execute's callers that are no HTTP request of their own. */
 import type { BulkRunner } from "../../execute/bulk/bulk.ts";
 import type { Query } from "../../query/ir.ts";
-import { collect, emptyChoices } from "../generation/completion.ts";
+import { collect, emptyChoices } from "../generation/choice.ts";
 import { answerKindOf, countTree, headOf, queryAnswer } from "./answer.ts";
 import type { QueryRouteDeps } from "./query.ts";
 

@@ -1,13 +1,16 @@
 /** The JSON of responses: the object as it is answered, stored and told in events, and its output items. */
 import type { ResponseId } from "../../../db/ids.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
-import type { EndEvent } from "../../generate/completion.ts";
+import type { EndEvent } from "../../generate/events.ts";
 import { type ChatRun, questionOf } from "../../generate/pipeline.ts";
-import { type Choice, chatCallId, type DescribeLogprobs, spangateOf } from "../generation/chat-answer.ts";
+import type { Choice } from "../generation/choice.ts";
 import { fileCitations } from "../generation/citations.ts";
 import { type comparePrompt, responseDiagnostics } from "../generation/prompt-diagnostics.ts";
+import { type DescribeLogprobs, spangateOf } from "../generation/report.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
-import { type Item, type ResponsesBody, showsResults } from "./schema.ts";
+import { chatCallId } from "../openai/chat-answer.ts";
+import type { Item } from "./input-items.ts";
+import { type ResponsesBody, showsResults } from "./schema.ts";
 
 export interface ResponseParts {
   readonly id: ResponseId;

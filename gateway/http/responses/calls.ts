@@ -1,43 +1,7 @@
-/** Items of a conversation as messages: calls of functions are part of the assistant's message before them. */
-import { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
-import { limits } from "../../config.ts";
 import type { JsonObject, LowerMessage } from "../../text/messages.ts";
-import { argumentsJson, callId, toolName } from "../generation/tool-schemas.ts";
-import { optional, shortString } from "../transport/fields.ts";
-import type { Item } from "./schema.ts";
-
-const status = optional(z.enum(["in_progress", "completed", "incomplete"]));
-const caller = optional(z.strictObject({ type: z.literal("direct", "is not supported") }));
-const outputPart = z.strictObject({
-  type: z.literal("input_text", "only parts of type 'input_text' are supported"),
-  text: z.string(),
-});
-
-export const callItem = z.strictObject({
-  type: z.literal("function_call"),
-  id: optional(shortString),
-  call_id: callId,
-  name: toolName,
-  arguments: z.string().refine((text) => argumentsJson.safeParse(text).success, "must be a JSON object"),
-  status,
-  caller,
-  async: optional(z.literal(false, "is not supported")),
-});
-export const callOutputItem = z.strictObject({
-  type: z.literal("function_call_output"),
-  id: optional(shortString),
-  call_id: callId,
-  output: z.union([
-    z.string(),
-    z
-      .array(outputPart)
-      .max(limits.contentParts)
-      .transform((parts) => parts.map(({ text }) => text).join("")),
-  ]),
-  status,
-  caller,
-});
+import { argumentsJson } from "../generation/tool-schemas.ts";
+import type { Item } from "./input-items.ts";
 
 /**
  * The conversation as messages.

@@ -8,7 +8,8 @@ import { nextTurn } from "../../base/pace.ts";
 import { limits } from "../../config.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
 import type { RequestBudget } from "../transport/request-budget.ts";
-import type { Item, ItemReference, ResponsePrompt } from "./schema.ts";
+import type { Item, ItemReference } from "./input-items.ts";
+import type { ResponsePrompt } from "./schema.ts";
 
 /** An item as it is kept: those of other responses by their id alone. */
 type KeptItem = Item | ItemReference;

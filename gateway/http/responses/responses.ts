@@ -10,9 +10,9 @@ import type { ChatRun, Pipeline } from "../../generate/pipeline.ts";
 import type { ComparedPrompts } from "../../generate/prompt-history.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
-import { logprobsDescriber } from "../generation/chat-answer.ts";
 import { answerInEvents, answerWhole, type Completion } from "../generation/completion.ts";
 import { comparePrompt } from "../generation/prompt-diagnostics.ts";
+import { logprobsDescriber } from "../generation/report.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
 import { changed } from "../middleware/audit.ts";
 import { logFailure } from "../middleware/failure.ts";
@@ -21,10 +21,10 @@ import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { pageQuery, readNoFields, readQuery } from "../transport/paging.ts";
 import { declare, type RouteAbout } from "../transport/route.ts";
 import { responseBody } from "./answer.ts";
+import type { Item } from "./input-items.ts";
 import { type Conversation, conversationOf, inputItemsOf, keptInput } from "./items.ts";
 import {
   comparedWith,
-  type Item,
   inputTokensSchema,
   promptOf,
   type ResponsePrompt,

@@ -1,57 +1,15 @@
 /** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
 import { z } from "zod";
 import { limits } from "../../config.ts";
-import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { ChatRequest, PromptRequest } from "../../generate/pipeline.ts";
-import {
-  type CacheBreakpoint,
-  cacheBreakpoint,
-  cacheUse,
-  promptCacheFields,
-  promptCacheOptions,
-} from "../generation/prompt-cache.ts";
+import { cacheUse, promptCacheFields, promptCacheOptions } from "../generation/prompt-cache.ts";
 import { responseTextFormat } from "../generation/response-format.ts";
 import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
 import { chatFields, noReasoning, noVerbosity, optional, shortString } from "../openai/chat-schema.ts";
-import { callItem, callOutputItem, messagesOf } from "./calls.ts";
+import { messagesOf } from "./calls.ts";
+import { breakpointsOf, type InputItem, type Item, item, itemsOf } from "./input-items.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./tools.ts";
-
-/** More than an answer has tokens. */
-const maxLogprobs = 131_072;
-const textPart = z.strictObject({
-  type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
-  text: z.string(),
-  prompt_cache_breakpoint: cacheBreakpoint,
-  // An earlier answer comes back as it was given; neither is kept.
-  annotations: optional(z.array(z.unknown()).max(limits.documents)),
-  logprobs: optional(z.array(z.unknown()).max(maxLogprobs)),
-});
-const messageItem = z.strictObject({
-  type: z.literal("message"),
-  id: optional(shortString),
-  status: optional(z.enum(["in_progress", "completed", "incomplete"])),
-  role: z.enum(["user", "assistant", "system", "developer"], "must be user, assistant, system or developer"),
-  content: z.union([z.string(), z.array(textPart).min(1).max(limits.contentParts)]),
-});
-/** A search of an earlier turn, as it was answered: what it found is not searched for again, and not in the prompt. */
-const searchItem = z.strictObject({
-  type: z.literal("file_search_call"),
-  id: shortString,
-  queries: z.array(z.string().max(corpusLimits.maxQueryChars)).max(corpusLimits.maxQueriesPerSearch),
-  status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
-  results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
-});
-/** What a response that is kept has already, named by the id that it had there. */
-const referenceItem = z.strictObject({ type: z.literal("item_reference"), id: shortString });
-const itemTypes =
-  "only items of type 'message', 'function_call', 'function_call_output', 'file_search_call' and 'item_reference' are supported";
-/** The type of a message may be left out. */
-const withType = (value: unknown): unknown =>
-  typeof value === "object" && value !== null && !("type" in value) ? { ...value, type: "message" } : value;
-const itemKinds = [messageItem, searchItem, referenceItem, callItem, callOutputItem] as const;
-const item = z.preprocess(withType, z.discriminatedUnion("type", itemKinds, itemTypes));
-type InputItem = z.output<typeof item>;
 
 /** What an answer has beside what it always has. */
 const searchResults = "file_search_call.results";
@@ -146,38 +104,6 @@ export function inputTokensSchema(filters: z.ZodType) {
 export type ResponsesBody = z.output<ReturnType<typeof responsesSchema>>;
 /** As much of it as a prompt is made of. */
 export type ResponsePrompt = z.output<ReturnType<typeof inputTokensSchema>>;
-export type ItemReference = z.output<typeof referenceItem>;
-/** A message, a call or its output as it is kept, listed and lowered. */
-export type Item = Exclude<ReturnType<typeof itemsOf>[number], ItemReference>;
-
-function itemsOf(input: string | readonly InputItem[]) {
-  const items =
-    typeof input === "string" ? [{ type: "message" as const, role: "user" as const, content: input }] : input;
-  return items.map((entry) => {
-    if (entry.type === "item_reference") return entry;
-    if (entry.type === "file_search_call") return { ...entry, results: null };
-    if (entry.type === "function_call") {
-      const { type, call_id, name } = entry;
-      return { type, call_id, name, arguments: entry.arguments, status: "completed" };
-    }
-    if (entry.type === "function_call_output") {
-      return { type: entry.type, call_id: entry.call_id, output: entry.output, status: "completed" };
-    }
-    const type = entry.role === "assistant" ? "output_text" : "input_text";
-    const texts = typeof entry.content === "string" ? [entry.content] : entry.content.map((part) => part.text);
-    const content = texts.map((text) => ({ type, text, ...(type === "output_text" ? { annotations: [] } : {}) }));
-    return { type: entry.type, role: entry.role, status: "completed", content };
-  });
-}
-
-function breakpointsOf(input: string | readonly InputItem[]): readonly CacheBreakpoint[] {
-  if (typeof input === "string") return [];
-  const parts = input.flatMap((entry) =>
-    entry.type === "message" && typeof entry.content !== "string" ? entry.content : [],
-  );
-  return parts.flatMap(({ prompt_cache_breakpoint: breakpoint }) => breakpoint ?? []);
-}
-
 /** Response that the prompt is to be compared with. */
 export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>
   body.prompt_cache_options?.comparison_response_id;

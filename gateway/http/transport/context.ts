@@ -1,16 +1,23 @@
-/** Credentials of a request: who calls, and for which tenant. */
-import type { Context, MiddlewareHandler } from "hono";
+/** What a request carries to its handler: who calls, for which tenant, and what it may take of the server. */
+import type { Context } from "hono";
 import { ApiError } from "../../base/errors.ts";
-import type { Authenticator, BatchCaller, Principal } from "../../base/principal.ts";
-import { limits } from "../../config.ts";
-import type { Held } from "../middleware/rate-limits.ts";
+import type { BatchCaller, Principal } from "../../base/principal.ts";
 import type { RequestBudget } from "./request-budget.ts";
+import type { RouteCount } from "./route-counts.ts";
 
 /** Makes a change and writes it down with the ids that are known then. */
 type AuditLogWriter = <Result>(
   change: () => Result,
   made: (result: Result) => Readonly<Record<string, string>>,
 ) => Result;
+
+/** What the request holds of its caller's limits. */
+export interface Held {
+  /** @throws ApiError rate_limited, concurrency_limited */
+  admit(principal: Principal, count: Exclude<RouteCount, "free">): void;
+  /** The request goes on after its handler has returned, until what this gives is called. */
+  holdOpen(): () => void;
+}
 
 /** What middleware leaves on the context for handlers. */
 export interface AppEnv {
@@ -37,17 +44,6 @@ export interface AppEnv {
   };
 }
 
-export function authenticate(authenticator: Authenticator): MiddlewareHandler<AppEnv> {
-  return async (context, next) => {
-    const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
-    const within = context.env?.batch?.principal;
-    context.set("apiKeyGiven", apiKey !== undefined || within !== undefined);
-    const usable = apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
-    context.set("principal", within ?? (usable ? authenticator.authenticate(apiKey) : undefined));
-    await next();
-  };
-}
-
 /** The caller; for handlers of routes that are not public. */
 export function principalOf(context: Context<AppEnv>): Principal {
   const principal = context.get("principal");
@@ -60,13 +56,4 @@ export function tenantIdOf(context: Context<AppEnv>): string {
   const { tenantId } = principalOf(context);
   if (tenantId === undefined) throw new ApiError("no_tenant");
   return tenantId;
-}
-
-function apiKeyOf(authorization: string | undefined, xApiKey: string | undefined): string | undefined {
-  if (authorization !== undefined) {
-    const match = /^Bearer +([^\s]+) *$/i.exec(authorization);
-    // A malformed header is a credential that is not valid, never "no credential".
-    return match?.[1] ?? "";
-  }
-  return xApiKey;
 }

@@ -3,7 +3,12 @@
  * a place until it ends. What clients ask again and again while they wait is a look, of which there are many more. What
  * ends work, or tells nothing of a tenant's, never counts: who has reached a limit must be able to end what he runs.
  */
-import type { Method, RouteScope } from "./route.ts";
+import type { Scope } from "../../base/principal.ts";
+
+export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+
+/** "public": no key needed. A list: any one of the scopes is enough. */
+export type RouteScope = Scope | readonly Scope[] | "public";
 
 export type RouteCount = "request" | "look" | "free";
 

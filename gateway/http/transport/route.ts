@@ -7,12 +7,7 @@ import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 import type { Principal, Scope } from "../../base/principal.ts";
 import type { AppEnv } from "./context.ts";
-import { countOf, type RouteCount } from "./route-counts.ts";
-
-export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
-
-/** "public": no key needed. A list: any one of the scopes is enough. */
-export type RouteScope = Scope | readonly Scope[] | "public";
+import { countOf, type Method, type RouteCount, type RouteScope } from "./route-counts.ts";
 
 /** What the route takes and gives, for its description in /openapi.json. Says nothing that the handler obeys. */
 export interface RouteAbout {

@@ -4,8 +4,9 @@
  * values were computed: both are reused as they are.
  */
 import type { Generate, Plus, Query, Repeat } from "../ir.ts";
+import { isOrdered, isRun, nothing, optionsOf } from "../nodes.ts";
 import { mapChildren } from "../transform.ts";
-import { isOrdered, isRun, nothing, optionsOf, type Rule, type RuleContext, ruleOn } from "./rule.ts";
+import { type Rule, type RuleContext, ruleOn } from "./rule.ts";
 
 /**
  * A rule of the outer generate, not of the plus: the plus alone does not know who reads it. Every place of the inner

@@ -9,8 +9,9 @@ import {
   type Query,
   type Retrieved,
 } from "../ir.ts";
+import { isOrdered, nothing } from "../nodes.ts";
 import { mapChildren } from "../transform.ts";
-import { isOrdered, nothing, type Rule, ruleOn } from "./rule.ts";
+import { type Rule, ruleOn } from "./rule.ts";
 
 const chatToGenerate = ruleOn(
   ["chat"],

@@ -3,8 +3,10 @@
  * thinner the more there is to read; a judge over m children reads no more than m at any level.
  */
 import { childrenOf, type Generate, type Plus, type Query } from "../ir.ts";
+
 import { queryLimits } from "../limits.ts";
-import { isOrdered, type Rule, ruleOn } from "./rule.ts";
+import { isOrdered, judgeCount } from "../nodes.ts";
+import { type Rule, ruleOn } from "./rule.ts";
 
 /**
  * Judges above the first ones read answers in an ordered join, so that these are computed in place like any text: an
@@ -67,12 +69,6 @@ function innerJudge(judge: Generate, plus: Plus, join: Query): Generate {
 function withJoin(input: Query, plus: Plus, join: Query): Query {
   if (!isOrdered(input)) return join;
   return { ...input, children: input.children.map((part) => (part === plus ? join : part)) };
-}
-
-/** Judges below the outermost one, at most. */
-export function judgeCount(judged: number, arity: number): number {
-  const groupCount = Math.ceil(judged / arity);
-  return groupCount <= 1 ? 0 : groupCount + judgeCount(groupCount, arity);
 }
 
 /** As few groups as the arity allows, in order, their sizes at most one apart. */

@@ -1,5 +1,5 @@
 /** What a rewrite rule is, and what it may know beside the node it looks at. */
-import type { Generate, Ordered, Query, Repeat } from "../ir.ts";
+import type { Generate, Query, Repeat } from "../ir.ts";
 
 /**
  * Where a node stands. `root`: the whole query. `program`: outside every generate; nobody reads it, its answers are
@@ -62,26 +62,3 @@ export function ruleOn<Kind extends Query["kind"]>(
     apply: (query, context) => (isWanted(query) ? apply(query, context) : undefined),
   };
 }
-
-export const orderedKinds = ["seq", "cross", "par"] as const;
-
-export function isOrdered(query: Query): query is Ordered {
-  return query.kind === "seq" || query.kind === "cross" || query.kind === "par";
-}
-
-/** Stands in a prompt by its outputs. */
-export function isRun(query: Query): query is Generate | Repeat {
-  return query.kind === "generate" || query.kind === "repeat";
-}
-
-export function optionsOf(run: Generate | Repeat): Generate["options"] {
-  return run.kind === "generate" ? run.options : run.generate.options;
-}
-
-/** A join without children: it puts nothing anywhere and runs nothing. */
-export function isEmpty(query: Query): boolean {
-  if (query.kind === "plus") return query.children.length === 0 && query.preamble === undefined;
-  return isOrdered(query) && query.children.length === 0;
-}
-
-export const nothing: Ordered = { kind: "seq", children: [] };

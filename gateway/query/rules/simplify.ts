@@ -1,6 +1,7 @@
 /** Fewer nodes for the same thing: nothing is seen or run otherwise than before. Each rule removes a node. */
 import { childrenOf, type Query } from "../ir.ts";
-import { isEmpty, isOrdered, isRun, nothing, orderedKinds, type Rule, ruleOn } from "./rule.ts";
+import { isEmpty, isOrdered, isRun, nothing, orderedKinds } from "../nodes.ts";
+import { type Rule, ruleOn } from "./rule.ts";
 
 /**
  * Not around a generate in a prompt: a seq shows its output alone, as words of the chain around it, and a plus around

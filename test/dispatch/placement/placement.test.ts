@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { Placement } from "../../../gateway/dispatch/placement/placement.ts";
+import { Placement } from "../../../gateway/dispatch/request/placement.ts";
 import { greedy, readyRig, request } from "../rig.ts";
 
 function started(options = {}) {

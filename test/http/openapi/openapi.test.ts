@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { z } from "zod";
 import { errorCodes } from "../../../gateway/base/errors.ts";
 import { parseConfig } from "../../../gateway/config.ts";
+import { fileAnswer } from "../../../gateway/http/openai/files.ts";
 import * as answers from "../../../gateway/http/openapi/answer-schemas.ts";
 import { descriptions } from "../../../gateway/http/openapi/descriptions.ts";
 import type { JsonObject, OpenApiDocument } from "../../../gateway/http/openapi/openapi.ts";
@@ -157,7 +158,7 @@ test("answers are as described", async () => {
   await check(answers.deletedAnswer, adminKey, "DELETE", `${admin}/${made.id}`);
 
   const fileId = await upload(app, key, "a.txt", "Anna has a cat. Tom has a dog.");
-  await check(answers.fileAnswer, key, "GET", `/v1/files/${fileId}`);
+  await check(fileAnswer, key, "GET", `/v1/files/${fileId}`);
   const store = await check(answers.vectorStoreAnswer, key, "POST", "/v1/vector_stores", { file_ids: [fileId] });
   const path = `/v1/vector_stores/${store.id}`;
   await world.corpus.idle();

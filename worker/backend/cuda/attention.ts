@@ -3,7 +3,7 @@ import { fewTiles, manyTiles, tileHeads } from "../../attention/plan-format.ts";
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device.ts";
-import type { ForwardParts, Op } from "./forward.ts";
+import type { ForwardParts, LayerMaps, Op } from "./forward-parts.ts";
 import type { StepLayout } from "./staging.ts";
 
 export interface AttentionOps {
@@ -160,12 +160,6 @@ export function allowAttention(device: ComputeDevice, headDim: number): void {
     device.allowSharedBytes(fewKernel, few.sharedBytes ?? 0);
     device.allowSharedBytes(manyKernel, many.sharedBytes ?? 0);
   }
-}
-
-/** Tensor maps of a layer's part of the pool. */
-export interface LayerMaps {
-  readonly few: DeviceBuffer;
-  readonly many: DeviceBuffer;
 }
 
 /**

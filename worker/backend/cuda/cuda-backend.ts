@@ -9,10 +9,10 @@ import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sam
 import { type Backend, type BackendShape, type BegunStep, DeviceLost } from "../backend.ts";
 import { AnswerTurns } from "./answer-turns.ts";
 import { maxItems } from "./attention.ts";
-import { bucketOf, smallBuckets } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
-import { Forward, type ForwardParts, type Op } from "./forward.ts";
-import { DecodeGraphs, type StepKind } from "./graphs.ts";
+import { Forward } from "./forward.ts";
+import type { ForwardParts, Op } from "./forward-parts.ts";
+import { bucketOf, DecodeGraphs, type StepKind, smallBuckets } from "./graphs.ts";
 import { type CudaBackendOptions, type CudaModel, makeParts } from "./parts.ts";
 import { encodeSamples, type SampleLists, wantsLogprobs } from "./sampling.ts";
 import { StepLayout, stepCounts } from "./staging.ts";

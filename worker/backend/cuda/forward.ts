@@ -1,49 +1,11 @@
-/**
- * A step as launches: what each layer puts into the stream, in order. Everything is prepared once for a number of rows
- * (a "bucket"): launches read how much of it a step uses from the device, so the same ones serve every step of the
- * bucket, one by one or recorded as a graph.
- *
- *   residual = embedding
- *   each layer   normed = norm(residual += delta);  qkv = normed Wqkv;  k, v to the pool;  attended = attention
- *                delta = attended Wo;  normed = norm(residual += delta);  delta = silu(gate) * up Wdown
- *   head         normed = norm(residual += delta);  logits = normed[logitRows] Whead
- *
- * A step of one row, the first layer's beginning apart, has the sums and norms inside its products (row-products.ts):
- *   each layer   qkv = row Wqkv;  k, v to the pool;  attended = attention;  residual += attended Wo, row
- *                activated = silu(gate) * up of row Wgate, Wup;  residual += activated Wdown, row
- */
-import type { PackShape } from "../../attention/shape.ts";
-import type { ModelConfig } from "../../model/config.ts";
 import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
-import { type AttentionOps, attentionLaunches, type LayerMaps } from "./attention.ts";
+import { type AttentionOps, attentionLaunches } from "./attention.ts";
 import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device.ts";
-import type { DevicePool } from "./pool.ts";
+import type { ForwardParts, Op } from "./forward-parts.ts";
 import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
 import { sampleOps } from "./sample-ops.ts";
-import type { SampleAnswer } from "./sampling.ts";
-import type { StepCounts, StepLayout, StepStaging } from "./staging.ts";
-import type { DeviceWeights, LayerWeights } from "./weights/weights.ts";
-import type { RopeTable, Workspace } from "./workspace.ts";
-
-/** Puts one launch or product into the stream, sized for a step's counts. */
-export type Op = (counts: StepCounts) => void;
-
-export interface ForwardParts {
-  readonly device: ComputeDevice;
-  readonly config: ModelConfig;
-  readonly weights: DeviceWeights;
-  readonly workspace: Workspace;
-  readonly pool: DevicePool;
-  readonly rope: RopeTable;
-  readonly staging: StepStaging;
-  readonly answer: SampleAnswer;
-  readonly packShape: PackShape;
-  /** By the address of a layer's part of the pool (putLayerMaps). */
-  readonly layerMaps: ReadonlyMap<number, LayerMaps>;
-  readonly blockTokens: number;
-  /** Steps of one row run with sums and norms inside their products; false: as any other step. */
-  readonly fusesRows: boolean;
-}
+import type { StepLayout } from "./staging.ts";
+import type { LayerWeights } from "./weights/weights.ts";
 
 const blockThreads = 256;
 const warpThreads = 32;

@@ -3,13 +3,14 @@ import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeOf, putLayerMaps } from "./attention.ts";
-import { bucketOf } from "./buckets.ts";
 import type { ComputeDevice } from "./device.ts";
-import type { ForwardParts } from "./forward.ts";
+import type { ForwardParts } from "./forward-parts.ts";
+import { bucketOf } from "./graphs.ts";
 import { DevicePool } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { StepLayout, StepStaging } from "./staging.ts";
-import { FileReader, type TensorReader } from "./weights/tensor-reader.ts";
+import { FileReader } from "./weights/tensor-reader.ts";
+import type { TensorReader } from "./weights/weights.ts";
 import { loadWeights, type WeightInfo } from "./weights/weights.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
 

@@ -1,5 +1,5 @@
 /** Drawing tokens on the device, as launches. */
-import type { ForwardParts, Op } from "./forward.ts";
+import type { ForwardParts, Op } from "./forward-parts.ts";
 import { topStride } from "./sampling.ts";
 import type { StepLayout } from "./staging.ts";
 

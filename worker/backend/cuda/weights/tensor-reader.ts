@@ -8,12 +8,7 @@ import { type Dtype, dtypeBytes, type TensorInfo } from "../../../model/safetens
 import { unpairRows } from "../../../model/tensor-layout.ts";
 import type { StoredTensor } from "../../../model/weights.ts";
 import type { ComputeDevice, DeviceBuffer } from "../device.ts";
-import type { TensorUpload } from "./weights.ts";
-
-/** Where weights come from; another than files makes random ones for benchmarks. */
-export interface TensorReader {
-  upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void>;
-}
+import type { TensorReader, TensorUpload } from "./weights.ts";
 
 interface Chunk {
   readonly tensor: StoredTensor;

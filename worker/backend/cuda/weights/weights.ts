@@ -5,7 +5,6 @@
 import type { ModelConfig } from "../../../model/config.ts";
 import type { StoredTensor } from "../../../model/weights.ts";
 import { type ComputeDevice, DeviceBuffer } from "../device.ts";
-import type { TensorReader } from "./tensor-reader.ts";
 
 export interface LayerWeights {
   /** [hidden] */
@@ -45,6 +44,11 @@ export interface TensorUpload {
   readonly tensor: StoredTensor;
   readonly target: DeviceBuffer;
   readonly scale: number;
+}
+
+/** Where weights come from; another than files makes random ones for benchmarks. */
+export interface TensorReader {
+  upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void>;
 }
 
 /** Puts every weight on the device. @throws CudaError when they do not fit, ModelError for a bad file */

@@ -1,0 +1,80 @@
+/** What answers tell beside their text, in all APIs: usage, log-probabilities, and the `spangate` object. */
+import type { SpanReport, TokenLogprob } from "../../../worker/contract/messages.ts";
+import type { MissReport } from "../../dispatch/request/miss-report.ts";
+import type { EndEvent } from "../../generate/events.ts";
+import type { ChatRun } from "../../generate/pipeline.ts";
+import { shareOf, sumOf } from "../../generate/usage-counters.ts";
+import type { TokenBytes } from "../../text/detokenizer.ts";
+
+export interface AnswerHead {
+  readonly id: string;
+  readonly created: number;
+  readonly model: string;
+}
+
+export function usageOf(ends: readonly EndEvent[]) {
+  return usageOfShares(ends.map((end, index) => shareOf(end, index === 0)));
+}
+
+export function usageOfShares(shares: Parameters<typeof sumOf>[0]) {
+  const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = sumOf(shares);
+  return {
+    prompt_tokens: promptTokens,
+    completion_tokens: completionTokens,
+    total_tokens: promptTokens + completionTokens,
+    prompt_tokens_details: {
+      cached_tokens: cachedTokens,
+      cache_write_tokens: cacheWriteTokens,
+      audio_tokens: 0,
+    },
+    completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
+  };
+}
+
+export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEvent[]) {
+  const report = ends[0]?.report;
+  const { queueMs = 0, prefillMs = 0, ttftMs = 0 } = report?.timings ?? {};
+  return {
+    request_id: requestId,
+    worker: report?.workerId ?? "",
+    queue_ms: rounded(queueMs),
+    prefill_ms: rounded(prefillMs),
+    ttft_ms: rounded(ttftMs),
+    spans: (report?.spans ?? []).map(spanBody),
+    ...diagnosticsOf(ends.flatMap((end) => end.report.misses ?? [])),
+    ...(run.retrieved.length === 0 ? {} : { retrieved: retrievedOf(run) }),
+  };
+}
+
+export type DescribeLogprobs = (logprobs: readonly TokenLogprob[]) => readonly object[];
+
+/** `[{token, logprob, bytes, top_logprobs}]` */
+export function logprobsDescriber(tokenBytes: TokenBytes): DescribeLogprobs {
+  return (logprobs) =>
+    logprobs.map(({ tokenId, logprob, top }) => ({
+      ...tokenBytes.describe(tokenId),
+      logprob,
+      top_logprobs: top.map(([id, value]) => ({ ...tokenBytes.describe(id), logprob: value })),
+    }));
+}
+
+export function spanBody({ id, tokens, source, cachedTokens, cacheWriteTokens }: SpanReport) {
+  return { id, tokens, source, cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens };
+}
+
+/** Only of a request that asked for it. */
+export function diagnosticsOf(misses: readonly MissReport[]) {
+  if (misses.length === 0) return {};
+  const rows = misses.map(({ id = null, tokens, cachedTokens, reason = null }) => {
+    return { id, tokens, cached_tokens: cachedTokens, reason };
+  });
+  return { prompt_cache_diagnostics: rows };
+}
+
+function retrievedOf(run: ChatRun) {
+  return run.retrieved.map(({ id, fileId, filename, corpusId, score }) => {
+    return { id, file_id: fileId, filename, vector_store_id: corpusId, score: Math.round(score * 1e6) / 1e6 };
+  });
+}
+
+export const rounded = (ms: number): number => Math.round(ms * 1000) / 1000;

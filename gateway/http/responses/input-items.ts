@@ -1,0 +1,107 @@
+/** Items of the input of POST /v1/responses: messages, calls and their outputs, searches, references to kept items. */
+import { z } from "zod";
+import { limits } from "../../config.ts";
+import { corpusLimits } from "../../corpus/base/limits.ts";
+import { type CacheBreakpoint, cacheBreakpoint } from "../generation/prompt-cache.ts";
+import { argumentsJson, callId, toolName } from "../generation/tool-schemas.ts";
+import { optional, shortString } from "../transport/fields.ts";
+
+const status = optional(z.enum(["in_progress", "completed", "incomplete"]));
+const caller = optional(z.strictObject({ type: z.literal("direct", "is not supported") }));
+const outputPart = z.strictObject({
+  type: z.literal("input_text", "only parts of type 'input_text' are supported"),
+  text: z.string(),
+});
+
+const callItem = z.strictObject({
+  type: z.literal("function_call"),
+  id: optional(shortString),
+  call_id: callId,
+  name: toolName,
+  arguments: z.string().refine((text) => argumentsJson.safeParse(text).success, "must be a JSON object"),
+  status,
+  caller,
+  async: optional(z.literal(false, "is not supported")),
+});
+const callOutputItem = z.strictObject({
+  type: z.literal("function_call_output"),
+  id: optional(shortString),
+  call_id: callId,
+  output: z.union([
+    z.string(),
+    z
+      .array(outputPart)
+      .max(limits.contentParts)
+      .transform((parts) => parts.map(({ text }) => text).join("")),
+  ]),
+  status,
+  caller,
+});
+
+/** More than an answer has tokens. */
+const maxLogprobs = 131_072;
+const textPart = z.strictObject({
+  type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
+  text: z.string(),
+  prompt_cache_breakpoint: cacheBreakpoint,
+  // An earlier answer comes back as it was given; neither is kept.
+  annotations: optional(z.array(z.unknown()).max(limits.documents)),
+  logprobs: optional(z.array(z.unknown()).max(maxLogprobs)),
+});
+const messageItem = z.strictObject({
+  type: z.literal("message"),
+  id: optional(shortString),
+  status: optional(z.enum(["in_progress", "completed", "incomplete"])),
+  role: z.enum(["user", "assistant", "system", "developer"], "must be user, assistant, system or developer"),
+  content: z.union([z.string(), z.array(textPart).min(1).max(limits.contentParts)]),
+});
+/** A search of an earlier turn, as it was answered: what it found is not searched for again, and not in the prompt. */
+const searchItem = z.strictObject({
+  type: z.literal("file_search_call"),
+  id: shortString,
+  queries: z.array(z.string().max(corpusLimits.maxQueryChars)).max(corpusLimits.maxQueriesPerSearch),
+  status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
+  results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
+});
+/** What a response that is kept has already, named by the id that it had there. */
+const referenceItem = z.strictObject({ type: z.literal("item_reference"), id: shortString });
+const itemTypes =
+  "only items of type 'message', 'function_call', 'function_call_output', 'file_search_call' and 'item_reference' are supported";
+/** The type of a message may be left out. */
+const withType = (value: unknown): unknown =>
+  typeof value === "object" && value !== null && !("type" in value) ? { ...value, type: "message" } : value;
+const itemKinds = [messageItem, searchItem, referenceItem, callItem, callOutputItem] as const;
+export const item = z.preprocess(withType, z.discriminatedUnion("type", itemKinds, itemTypes));
+export type InputItem = z.output<typeof item>;
+
+export type ItemReference = z.output<typeof referenceItem>;
+/** A message, a call or its output as it is kept, listed and lowered. */
+export type Item = Exclude<ReturnType<typeof itemsOf>[number], ItemReference>;
+
+export function itemsOf(input: string | readonly InputItem[]) {
+  const items =
+    typeof input === "string" ? [{ type: "message" as const, role: "user" as const, content: input }] : input;
+  return items.map((entry) => {
+    if (entry.type === "item_reference") return entry;
+    if (entry.type === "file_search_call") return { ...entry, results: null };
+    if (entry.type === "function_call") {
+      const { type, call_id, name } = entry;
+      return { type, call_id, name, arguments: entry.arguments, status: "completed" };
+    }
+    if (entry.type === "function_call_output") {
+      return { type: entry.type, call_id: entry.call_id, output: entry.output, status: "completed" };
+    }
+    const type = entry.role === "assistant" ? "output_text" : "input_text";
+    const texts = typeof entry.content === "string" ? [entry.content] : entry.content.map((part) => part.text);
+    const content = texts.map((text) => ({ type, text, ...(type === "output_text" ? { annotations: [] } : {}) }));
+    return { type: entry.type, role: entry.role, status: "completed", content };
+  });
+}
+
+export function breakpointsOf(input: string | readonly InputItem[]): readonly CacheBreakpoint[] {
+  if (typeof input === "string") return [];
+  const parts = input.flatMap((entry) =>
+    entry.type === "message" && typeof entry.content !== "string" ? entry.content : [],
+  );
+  return parts.flatMap(({ prompt_cache_breakpoint: breakpoint }) => breakpoint ?? []);
+}

@@ -1,0 +1,35 @@
+/** What the launches of a step are made of: device, weights, memory. */
+import type { PackShape } from "../../attention/shape.ts";
+import type { ModelConfig } from "../../model/config.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { DevicePool } from "./pool.ts";
+import type { SampleAnswer } from "./sampling.ts";
+import type { StepCounts, StepStaging } from "./staging.ts";
+import type { DeviceWeights } from "./weights/weights.ts";
+import type { RopeTable, Workspace } from "./workspace.ts";
+
+/** Puts one launch or product into the stream, sized for a step's counts. */
+export type Op = (counts: StepCounts) => void;
+
+export interface ForwardParts {
+  readonly device: ComputeDevice;
+  readonly config: ModelConfig;
+  readonly weights: DeviceWeights;
+  readonly workspace: Workspace;
+  readonly pool: DevicePool;
+  readonly rope: RopeTable;
+  readonly staging: StepStaging;
+  readonly answer: SampleAnswer;
+  readonly packShape: PackShape;
+  /** By the address of a layer's part of the pool (putLayerMaps). */
+  readonly layerMaps: ReadonlyMap<number, LayerMaps>;
+  readonly blockTokens: number;
+  /** Steps of one row run with sums and norms inside their products; false: as any other step. */
+  readonly fusesRows: boolean;
+}
+
+/** Tensor maps of a layer's part of the pool. */
+export interface LayerMaps {
+  readonly few: DeviceBuffer;
+  readonly many: DeviceBuffer;
+}
