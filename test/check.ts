@@ -2,9 +2,9 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { CommandError } from "../gateway/cli/command.ts";
-import { prepareKernels } from "../gateway/cli/kernels.ts";
-import { ensureInstalled, repositoryRoot } from "../gateway/cli/setup.ts";
+import { CommandError } from "../gateway/cli/support/command.ts";
+import { prepareKernels } from "../gateway/cli/support/kernels.ts";
+import { ensureInstalled, repositoryRoot } from "../gateway/cli/support/setup.ts";
 
 interface Counts {
   passed: number;

@@ -1,7 +1,7 @@
 /** The corpora that the demo model ships with: a folder for each tenant, Markdown documents and questions about them. */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { repositoryRoot } from "./setup.ts";
+import { repositoryRoot } from "./support/setup.ts";
 
 export interface DemoCorpus {
   readonly tenant: string;

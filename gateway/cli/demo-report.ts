@@ -1,6 +1,6 @@
 /** What the demo prints: its table of answers and the lines to go on with. */
-import type { ChatAnswer } from "./operations.ts";
-import { textTable } from "./text-table.ts";
+import type { ChatAnswer } from "./support/operations.ts";
+import { textTable } from "./support/text-table.ts";
 
 export interface AskedQuestion {
   readonly question: string;

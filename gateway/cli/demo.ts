@@ -6,11 +6,11 @@ import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { HttpClient, HttpError } from "./client.ts";
-import { CommandError } from "./command.ts";
 import { type DemoCorpus, readDemoCorpora } from "./demo-corpora.ts";
 import { type AskedQuestion, answersTable, closingWords } from "./demo-report.ts";
-import { prepareKernels } from "./kernels.ts";
+import { HttpClient, HttpError } from "./support/client.ts";
+import { CommandError } from "./support/command.ts";
+import { prepareKernels } from "./support/kernels.ts";
 import {
   type ApiKey,
   addFile,
@@ -20,10 +20,10 @@ import {
   type Tenant,
   type VectorStore,
   waitForFile,
-} from "./operations.ts";
-import { Progress } from "./progress.ts";
-import { type ServerProcess, startServer } from "./server-process.ts";
-import { ensureInstalled } from "./setup.ts";
+} from "./support/operations.ts";
+import { Progress } from "./support/progress.ts";
+import { type ServerProcess, startServer } from "./support/server-process.ts";
+import { ensureInstalled } from "./support/setup.ts";
 
 interface DemoTenant {
   readonly corpus: DemoCorpus;

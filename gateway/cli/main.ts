@@ -1,6 +1,4 @@
 #!/usr/bin/env bun
-/** `spangate`: the table of commands, help, and one place where failures become a sentence and an exit code. */
-import { type Command, CommandError, helpText, parseInput, UsageError } from "./command.ts";
 import { askCommand } from "./commands/ask.ts";
 import { backupCommand, restoreCommand } from "./commands/backup.ts";
 import { benchCommand } from "./commands/bench.ts";
@@ -11,6 +9,8 @@ import { prepareCommand } from "./commands/prepare.ts";
 import { queryCommand } from "./commands/query.ts";
 import { serveCommand } from "./commands/serve.ts";
 import { tenantCommand } from "./commands/tenant.ts";
+/** `spangate`: the table of commands, help, and one place where failures become a sentence and an exit code. */
+import { type Command, CommandError, helpText, parseInput, UsageError } from "./support/command.ts";
 
 const commands: readonly Command[] = [
   serveCommand,

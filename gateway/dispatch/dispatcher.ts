@@ -9,7 +9,7 @@ import { FairQueue } from "./fair-queue.ts";
 import { abortedEnd, type InFlight, openEntry, reportedEnd, restarted, tokensEvent } from "./in-flight.ts";
 import { Evictions } from "./kv/evictions.ts";
 import { KvOwners } from "./kv/owners.ts";
-import { type Placed, Placer } from "./placement/placement.ts";
+import { type Placed, Placer } from "./placement/placer.ts";
 import { Windows } from "./placement/worker-admission.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request/request.ts";
 import { submitMessage } from "./submit-message.ts";

@@ -10,7 +10,7 @@ import { drawText } from "../query/draw-text.ts";
 import { childrenOf, type Query } from "../query/ir.ts";
 import type { Labels } from "../query/outline.ts";
 import { printQuery } from "../query/print.ts";
-import type { Rewritten } from "../query/rewrite.ts";
+import type { Rewritten } from "../query/rules/rewrite.ts";
 import { outermostOf } from "./check-query.ts";
 import { allRuns, generateOf, type Inner, sampleCount } from "./prompt-parts.ts";
 import type { QueryLowering } from "./run-tree.ts";

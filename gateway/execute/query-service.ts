@@ -10,7 +10,7 @@ import { mergeCompletions } from "../generate/completion.ts";
 import type { CompletionEvent } from "../generate/events.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
-import { type Rewritten, rewriteInSteps } from "../query/rewrite.ts";
+import { type Rewritten, rewriteInSteps } from "../query/rules/rewrite.ts";
 import { traced } from "../telemetry/tracer.ts";
 import { textOfTokens } from "../text/detokenizer.ts";
 import { checkQuery, choiceCount, outermostOf } from "./check-query.ts";

@@ -1,72 +1,26 @@
 /** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
-import type { GenerateParams, TokenPlan } from "../../worker/contract/messages.ts";
+import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
-import type { RetentionTime } from "../../worker/contract/owners.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
-import type { Awaitable, HybridWeights, RetrievedFragment } from "../corpus/search/retrieve.ts";
+import type { Awaitable, RetrievedFragment } from "../corpus/search/retrieve.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { Lowerer, LowerMessage } from "../lower/plan.ts";
 import { traced } from "../telemetry/tracer.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
-import { type AnswerFormat, schemaParam } from "../tools/answer-rules.ts";
+import { schemaParam } from "../tools/answer-rules.ts";
 import type { CallReaderOptions } from "../tools/call-reader.ts";
 import type { Grammars } from "../tools/grammars.ts";
 import { openTools } from "../tools/open-tools.ts";
-import type { ToolUse } from "../tools/tool-use.ts";
 import { generate, mergeCompletions } from "./completion.ts";
 import { completionTokens, tokenCount } from "./context-budget.ts";
 import type { CompletionEvent, EndEvent } from "./events.ts";
-import { type PromptDocument, planDocuments } from "./plan-documents.ts";
+import { planDocuments } from "./plan-documents.ts";
+import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
 import { textPlan } from "./text-plan.ts";
 import { checkTokenIds } from "./token-checks.ts";
-
-export interface FileSearch {
-  readonly vectorStoreIds: readonly string[];
-  readonly maxResults: number;
-  readonly filters?: unknown;
-  readonly scoreThreshold?: number | undefined;
-  readonly weights?: HybridWeights | undefined;
-}
-
-/** What a prompt is made of. */
-export interface PromptRequest {
-  readonly model: string;
-  readonly messages: readonly LowerMessage[];
-  /** undefined: none is shown, and none is called. */
-  readonly tools?: ToolUse | undefined;
-  readonly documents: readonly PromptDocument[];
-  readonly fileSearch: FileSearch | undefined;
-  readonly cacheSalt: string | undefined;
-  readonly attention: "span" | "full";
-}
-
-/** How an answer is drawn; how long it may be, and what it has to be, is known later. */
-export type AnswerParams = Omit<GenerateParams, "maxTokens" | "grammar">;
-
-/** A chat request, checked and with its defaults filled in. */
-export interface ChatRequest extends PromptRequest {
-  /** undefined: as many as the context has room for. */
-  readonly maxTokens: number | undefined;
-  readonly params: AnswerParams;
-  /** What an answer has to be where it is no call; undefined: any text. */
-  readonly format: AnswerFormat | undefined;
-  readonly choiceCount: number;
-  readonly stops: readonly string[];
-  readonly cacheKey: string | undefined;
-  readonly reuse: boolean;
-  /** How long its KV is to be kept after this use; absent: as long as there is room. */
-  readonly retention?: RetentionTime | undefined;
-  /** The answer is to tell why KV was not found. */
-  readonly diagnose: boolean;
-}
-
-/** A text-completion request, checked and with its defaults filled in. */
-export interface TextRequest extends Omit<ChatRequest, Exclude<keyof PromptRequest, "model" | "cacheSalt"> | "format"> {
-  readonly prompts: readonly (string | readonly number[])[];
-}
 
 export interface ChatJob extends Job {
   readonly request: ChatRequest;

@@ -2,7 +2,7 @@
  * Prompt tokens that bulk queries over shared fragments compute, in the order they are given in and in the planner's,
  * with a KV pool of a tenth of the fragments. Each arm has a server of its own, so nothing is cached before.
  */
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import type { BulkItem } from "../../gateway/client/answers.ts";
 import { SpanQueryClient } from "../../gateway/client/span-query-client.ts";
 import { planOrder, simulateOrder } from "../../gateway/query/planner.ts";

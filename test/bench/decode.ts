@@ -2,8 +2,9 @@
  * A decode step of the engine (schedule, ONNX segments, attention, sampling) against its ONNX segments alone,
  * step by step in turn, in one process.
  */
-import { CommandError } from "../../gateway/cli/command.ts";
+
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
 import { parseWorkerConfig } from "../../worker/config.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";

@@ -5,9 +5,9 @@
 import { Database } from "bun:sqlite";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { type HttpClient, HttpError } from "../../gateway/cli/client.ts";
-import { CommandError } from "../../gateway/cli/command.ts";
-import type { PrepareJob, VectorStore } from "../../gateway/cli/operations.ts";
+import { type HttpClient, HttpError } from "../../gateway/cli/support/client.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
+import type { PrepareJob, VectorStore } from "../../gateway/cli/support/operations.ts";
 import { firstWorkerOf, type TenantCache } from "../support/operator.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";

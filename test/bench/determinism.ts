@@ -3,7 +3,7 @@
  * prepared fragments, and from fragments prepared again after their eviction. Where float32 rounding flips a
  * near-tie, the margin between the two tokens in the lone run is shown.
  */
-import type { HttpClient } from "../../gateway/cli/client.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { mapConcurrent } from "./support/concurrent.ts";

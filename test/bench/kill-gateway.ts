@@ -1,5 +1,5 @@
 /** The gateway is killed in ingestion, a hundred times on one data folder: what was lost. See test/chaos. */
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { killGateways } from "../chaos/kill-gateway.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 

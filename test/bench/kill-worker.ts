@@ -1,5 +1,5 @@
 /** A worker that is killed under load, a hundred times: how every request ends, and after how long. See test/chaos. */
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { killWorkers, wrongEnds } from "../chaos/kill-worker.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";

@@ -1,5 +1,5 @@
 /** A tenant at one request a second beside one at a hundred: its times and its hit rate. See test/chaos. */
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { hitRate, type LightAnswer, lightBesideHeavy } from "../chaos/light-tenant.ts";
 import { atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { figure, quantile } from "./support/stats.ts";

@@ -5,8 +5,8 @@
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { CommandError } from "../../gateway/cli/command.ts";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { atLeast, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { LlamaPeer, type Throughput } from "./support/peer.ts";
 import { qwen3Shape, writeRandomModel } from "./support/random-model.ts";

@@ -5,7 +5,7 @@ import { Lowerer } from "../../gateway/lower/plan.ts";
 import type { FragmentSource, QueryContext } from "../../gateway/lower/query-context.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
 import type { Generate, Query } from "../../gateway/query/ir.ts";
-import { rewrite } from "../../gateway/query/rewrite.ts";
+import { rewrite } from "../../gateway/query/rules/rewrite.ts";
 import { ChatTemplate } from "../../gateway/text/chat-template.ts";
 import { readModelText } from "../../gateway/text/model-text.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";

@@ -1,7 +1,7 @@
 /** Resident memory of the gateway and one worker with the demo model after real questions, less the KV pool's pages. */
 import { readFileSync } from "node:fs";
-import { CommandError } from "../../gateway/cli/command.ts";
-import { askChat } from "../../gateway/cli/operations.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
+import { askChat } from "../../gateway/cli/support/operations.ts";
 import { firstWorkerOf } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";
 import { atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";

@@ -2,9 +2,9 @@
  * Names found in hay of growing length: asked for in one query over all fragments, and in a tree of queries over few
  * fragments each (`reduce`). Full attention over the same documents as one chain is the reference.
  */
-import type { HttpClient } from "../../gateway/cli/client.ts";
-import { CommandError } from "../../gateway/cli/command.ts";
-import { askChat } from "../../gateway/cli/operations.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
+import { askChat } from "../../gateway/cli/support/operations.ts";
 import { textsOf } from "../../gateway/client/answers.ts";
 import { SpanQueryClient } from "../../gateway/client/span-query-client.ts";
 import type { QueryJson } from "../../gateway/query/wire.ts";

@@ -3,7 +3,7 @@
  * generate, with the candidates' KV reused as they were generated, and with its whole prompt computed. Both in turn,
  * each with candidates of its own.
  */
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { SpanQueryClient } from "../../gateway/client/span-query-client.ts";
 import type { QueryJson } from "../../gateway/query/wire.ts";
 import { startTestServer } from "../support/server.ts";

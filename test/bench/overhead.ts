@@ -2,7 +2,7 @@
  * What the gateway costs: HTTP in to worker, and worker's first token to first byte out. The client's time to
  * first token less the worker's own (arrival there to first token).
  */
-import { askChat } from "../../gateway/cli/operations.ts";
+import { askChat } from "../../gateway/cli/support/operations.ts";
 import { startTestServer } from "../support/server.ts";
 import { atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { processSeconds } from "./support/hardware.ts";

@@ -3,7 +3,7 @@
  * with documents of their own of which some are asked about much, and plain chat. Each arm has a server of its own.
  */
 import { basename } from "node:path";
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { allReady } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";

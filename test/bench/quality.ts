@@ -2,7 +2,7 @@
  * Exact match on the demo model's evaluation sets, by this engine: full attention (the documents one after the
  * other in one chain) and span attention (each document on its own, reused).
  */
-import { askChat } from "../../gateway/cli/operations.ts";
+import { askChat } from "../../gateway/cli/support/operations.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { mapConcurrent } from "./support/concurrent.ts";

@@ -2,8 +2,8 @@
  * Time to first token of a question over k prepared fragments, against the same prompt computed without reuse
  * and against plain concatenation (one chain, full attention). All three in turn, in one run, through HTTP.
  */
-import { CommandError } from "../../gateway/cli/command.ts";
-import { askChat, type ChatAnswer } from "../../gateway/cli/operations.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
+import { askChat, type ChatAnswer } from "../../gateway/cli/support/operations.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { readEvalQuestions } from "./support/eval-sets.ts";

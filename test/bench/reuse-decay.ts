@@ -1,5 +1,5 @@
 /** Whether the share of prompts that is found falls as thousands of novel combinations are asked. See test/chaos. */
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { type Reuse, reuseOverTime, reuseRatio } from "../chaos/reuse-decay.ts";
 import { atLeast, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { figure, median } from "./support/stats.ts";

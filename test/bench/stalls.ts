@@ -2,8 +2,8 @@
  * What one tenant's single requests cost everybody else: every route of /openapi.json at its largest and its nastiest,
  * one after the other, while another tenant asks for the models and for a short chat answer all the time.
  */
-import type { HttpClient } from "../../gateway/cli/client.ts";
-import { CommandError } from "../../gateway/cli/command.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import type { Bench, BenchContext, BenchReport } from "./bench.ts";
 import { bodyCases } from "./support/stalls/bodies.ts";
 import { mib, type StallCase, type StallRequest } from "./support/stalls/case.ts";

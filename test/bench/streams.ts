@@ -1,5 +1,5 @@
 /** Thousands of streams at the same time, every one of which gets tokens while all are open. See test/chaos. */
-import { CommandError } from "../../gateway/cli/command.ts";
+import { CommandError } from "../../gateway/cli/support/command.ts";
 import { mostStreams, openStreams } from "../chaos/streams.ts";
 import { atLeast, atMost, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { figure, quantile } from "./support/stats.ts";

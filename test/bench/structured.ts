@@ -2,7 +2,7 @@
  * What a schema costs an answer: to compile it, until the first token when it is new and when it is known, and for each
  * token after it; the same question without a schema beside it.
  */
-import { askChat, type ChatRequest } from "../../gateway/cli/operations.ts";
+import { askChat, type ChatRequest } from "../../gateway/cli/support/operations.ts";
 import { largestGrammar } from "../../gateway/grammar/budget.ts";
 import { answerGrammar } from "../../gateway/tools/answer-grammar.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";

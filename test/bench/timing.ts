@@ -3,8 +3,8 @@
  * for a fresh one of equal length, in random order, and times both. Another tenant's times must tell nothing; those of
  * the victim itself must tell all, or the probe would be too weak to find a leak.
  */
-import type { HttpClient } from "../../gateway/cli/client.ts";
-import { askChat } from "../../gateway/cli/operations.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
+import { askChat } from "../../gateway/cli/support/operations.ts";
 import { startTestServer } from "../support/server.ts";
 import { atLeast, atMost, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { type Auc, aucOf } from "./support/auc.ts";

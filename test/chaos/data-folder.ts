@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { restoreFolder } from "../../db/backup.ts";
-import { type HttpClient, HttpError } from "../../gateway/cli/client.ts";
+import { type HttpClient, HttpError } from "../../gateway/cli/support/client.ts";
 import { type Acknowledged, documentOf } from "./ingestion.ts";
 
 /** @returns what is wrong, one line each */

@@ -1,5 +1,5 @@
 /** Clients that upload, attach and delete without end, and what the server acknowledged to them until it was killed. */
-import type { HttpClient } from "../../gateway/cli/client.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
 
 /** What was acknowledged, over all lives of a server. */
 export class Acknowledged {

@@ -5,8 +5,8 @@
 import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { HttpClient } from "../../gateway/cli/client.ts";
-import { repositoryRoot } from "../../gateway/cli/setup.ts";
+import { HttpClient } from "../../gateway/cli/support/client.ts";
+import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 import { backupFaults, folderFaults, serverFaults, strayFiles } from "./data-folder.ts";
 import { Acknowledged, ingest } from "./ingestion.ts";

@@ -2,7 +2,7 @@
  * kill -9 of workers under load, again and again, while clients keep requests of all kinds open. Every request has to
  * end with its whole answer, the same as without a kill, or with `worker_lost`, and none may be silent for long.
  */
-import type { HttpClient } from "../../gateway/cli/client.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
 import type { TestServer } from "../support/server.ts";
 import { type Outcome, type RequestKind, requestOf, send } from "./requests.ts";
 

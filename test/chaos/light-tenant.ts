@@ -3,7 +3,7 @@
  * its times and to what is found of its prompts. Both ask about documents of their own, in a pool that the other's
  * documents fill several times over.
  */
-import { askChat } from "../../gateway/cli/operations.ts";
+import { askChat } from "../../gateway/cli/support/operations.ts";
 import { fillerWords, SpanTexts } from "../bench/support/prompts.ts";
 import { openStream } from "../bench/support/raw-streams.ts";
 import { randomNumbers } from "../bench/support/reuse-order.ts";

@@ -1,6 +1,6 @@
 /** Requests of all kinds that a client keeps open while something is killed, and how each of them ended. */
-import type { HttpClient } from "../../gateway/cli/client.ts";
-import { HttpError } from "../../gateway/cli/client.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
+import { HttpError } from "../../gateway/cli/support/client.ts";
 
 export interface Outcome {
   readonly kind: string;

@@ -2,7 +2,7 @@
  * Novel combinations of the same fragments, one after the other, in a pool that holds the fragments and not much more:
  * what each question leaves behind in the pool must not crowd the fragments out of it as time goes on.
  */
-import { askChat } from "../../gateway/cli/operations.ts";
+import { askChat } from "../../gateway/cli/support/operations.ts";
 import { mapConcurrent } from "../bench/support/concurrent.ts";
 import { fillerWords, SpanTexts } from "../bench/support/prompts.ts";
 import { drawQueries } from "../bench/support/reuse-order.ts";

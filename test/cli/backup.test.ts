@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { openDb } from "../../db/open.ts";
-import { repositoryRoot } from "../../gateway/cli/setup.ts";
+import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 
 let dir = "";
 beforeEach(() => {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import { Progress } from "../../gateway/cli/progress.ts";
-import { textTable } from "../../gateway/cli/text-table.ts";
+import { Progress } from "../../gateway/cli/support/progress.ts";
+import { textTable } from "../../gateway/cli/support/text-table.ts";
 
 function progressOn(isTTY: boolean) {
   const written: string[] = [];

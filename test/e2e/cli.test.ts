@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { demoModelFolder, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
-import { repositoryRoot } from "../../gateway/cli/setup.ts";
+import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 // A server starts in each of these tests.

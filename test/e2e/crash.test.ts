@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import OpenAI, { toFile } from "openai";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
-import { startServer } from "../../gateway/cli/server-process.ts";
+import { startServer } from "../../gateway/cli/support/server-process.ts";
 import { type ChatParams, type ChatStreamParams, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
 import { allReady, killWorker, workersOf } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";

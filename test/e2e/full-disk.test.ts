@@ -3,7 +3,7 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, statfsSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { startServer } from "../../gateway/cli/server-process.ts";
+import { startServer } from "../../gateway/cli/support/server-process.ts";
 import { startTestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
 

@@ -3,8 +3,8 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type OpenAI from "openai";
-import { HttpClient } from "../../gateway/cli/client.ts";
-import { type ApiKey, prepareStore } from "../../gateway/cli/operations.ts";
+import { HttpClient } from "../../gateway/cli/support/client.ts";
+import { type ApiKey, prepareStore } from "../../gateway/cli/support/operations.ts";
 import {
   type ChatParams,
   type ChatStreamParams,

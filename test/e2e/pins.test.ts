@@ -1,7 +1,7 @@
 /** Pinned fragments of a real server: counted, refused beyond the quota, and there again after a worker was killed. */
 import { expect, test } from "bun:test";
-import { HttpError } from "../../gateway/cli/client.ts";
-import { addFile, listAll, waitForFile } from "../../gateway/cli/operations.ts";
+import { HttpError } from "../../gateway/cli/support/client.ts";
+import { addFile, listAll, waitForFile } from "../../gateway/cli/support/operations.ts";
 import { cacheOf, firstWorkerOf, killWorker } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import OpenAI from "openai";
-import { prepareStore } from "../../gateway/cli/operations.ts";
+import { prepareStore } from "../../gateway/cli/support/operations.ts";
 import { type ChatParams, type ChatStreamParams, createStore, openaiClient, spangateOf } from "../support/openai.ts";
 import { allReady, cacheOf, cachesOf, firstWorkerOf, workersOf } from "../support/operator.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";

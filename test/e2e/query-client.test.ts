@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { join } from "node:path";
 import { type BulkLine, piecesOf, q, SpanQueryClient, textsOf } from "spangate/query";
-import { repositoryRoot } from "../../gateway/cli/setup.ts";
+import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 setDefaultTimeout(60_000);

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { type DemoCorpus, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
-import { prepareStore } from "../../gateway/cli/operations.ts";
+import { prepareStore } from "../../gateway/cli/support/operations.ts";
 import { type ChatParams, createStore, errorOf, openaiClient, spangateOf } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
 

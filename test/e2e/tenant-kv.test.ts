@@ -1,6 +1,6 @@
 /** Tenants in one small pool of a real server: one's corpus stays beside another's flood, and a quota bounds what is kept. */
 import { expect, test } from "bun:test";
-import { addFile, askChat, listAll, prepareStore, waitForFile } from "../../gateway/cli/operations.ts";
+import { addFile, askChat, listAll, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
 import { fillerWords } from "../bench/support/prompts.ts";
 import { cacheOf, firstWorkerOf } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";

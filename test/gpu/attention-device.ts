@@ -1,12 +1,13 @@
 /** The kernels of attention plans on a device: their memory, launches and times, with nothing around them. */
 import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
 import type { ArgumentsOf } from "../../worker/native/cuda/arguments.ts";
+import { readKernelSources } from "../../worker/native/cuda/compile/kernel-sources.ts";
+import { architectureName, type CudaSource, Nvrtc } from "../../worker/native/cuda/compile/nvrtc.ts";
 import { CudaContext } from "../../worker/native/cuda/context.ts";
 import { CublasLt } from "../../worker/native/cuda/cublaslt.ts";
 import { CudaDriver } from "../../worker/native/cuda/driver.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { type CudaGraph, captureGraph } from "../../worker/native/cuda/graph.ts";
-import { readKernelSources } from "../../worker/native/cuda/kernel-sources.ts";
 import {
   copyOnDevice,
   copyToDevice,
@@ -17,7 +18,6 @@ import {
   type HostArray,
 } from "../../worker/native/cuda/memory.ts";
 import { type CudaKernel, CudaModule } from "../../worker/native/cuda/module.ts";
-import { architectureName, type CudaSource, Nvrtc } from "../../worker/native/cuda/nvrtc.ts";
 import { CudaStream } from "../../worker/native/cuda/stream.ts";
 
 /** PLAN_PARAMETERS of kernels/cuda/attention_plan.cuh. */

@@ -1,5 +1,5 @@
 /** Small kernels for the checks of the host layer. */
-import type { CudaSource } from "../../worker/native/cuda/nvrtc.ts";
+import type { CudaSource } from "../../worker/native/cuda/compile/nvrtc.ts";
 
 /** `Extra` as bytes, for a parameter of 24 bytes by value. */
 export function extraBytes(whole: number, fraction: number, wide: number): Uint8Array {

@@ -3,8 +3,9 @@
  * package: `bun test/gpu/host.ts [folder of NVIDIA's libraries]...`; writes $OUT/host.json where OUT is set.
  */
 import { join } from "node:path";
+import { CubinCache } from "../../worker/native/cuda/compile/cubin-cache.ts";
+import { architectureName, CudaCompileError, Nvrtc } from "../../worker/native/cuda/compile/nvrtc.ts";
 import { CudaContext } from "../../worker/native/cuda/context.ts";
-import { CubinCache } from "../../worker/native/cuda/cubin-cache.ts";
 import { CublasLt } from "../../worker/native/cuda/cublaslt.ts";
 import { CudaDriver, CudaError, versionText } from "../../worker/native/cuda/driver.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
@@ -18,7 +19,6 @@ import {
   PinnedBuffer,
 } from "../../worker/native/cuda/memory.ts";
 import { CudaModule } from "../../worker/native/cuda/module.ts";
-import { architectureName, CudaCompileError, Nvrtc } from "../../worker/native/cuda/nvrtc.ts";
 import { CudaStream } from "../../worker/native/cuda/stream.ts";
 import { extraBytes, hostKernels } from "./host-kernels.ts";
 import { checkProducts, timeProducts } from "./host-products.ts";

@@ -6,7 +6,7 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { builtinModules } from "node:module";
 import { join, relative, resolve } from "node:path";
-import { repositoryRoot } from "../../gateway/cli/setup.ts";
+import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 
 const sourceFolders = ["gateway", "worker", "db", "kernels", "test/bench", "test/support", "test/gpu"];
 const emptied = "onnxruntime-node";

@@ -1,6 +1,6 @@
 /** The demo's questions over its stores, each answered from prepared fragments and from a prompt computed whole. */
 import type { DemoCorpus } from "../../gateway/cli/demo-corpora.ts";
-import { addFile, askChat, type ChatAnswer, prepareStore, waitForFile } from "../../gateway/cli/operations.ts";
+import { addFile, askChat, type ChatAnswer, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
 import type { TestServer, TestTenant } from "../support/server.ts";
 
 export interface Store {

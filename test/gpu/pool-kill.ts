@@ -1,5 +1,5 @@
 /** One of the workers gets SIGKILL while all of them stream: who notices, and how. */
-import type { HttpClient } from "../../gateway/cli/client.ts";
+import type { HttpClient } from "../../gateway/cli/support/client.ts";
 import { allReady, workersOf } from "../support/operator.ts";
 import type { TestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";

@@ -1,5 +1,5 @@
 /** Stores that have no room everywhere: each has its fragments on one worker, but for those that are asked about much. */
-import { addFile, askChat, prepareStore, waitForFile } from "../../gateway/cli/operations.ts";
+import { addFile, askChat, prepareStore, waitForFile } from "../../gateway/cli/support/operations.ts";
 import { fillerWords } from "../bench/support/prompts.ts";
 import { cacheOf, workersOf } from "../support/operator.ts";
 import type { TestServer } from "../support/server.ts";

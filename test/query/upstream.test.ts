@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { augmentFragments } from "../../gateway/query/augment.ts";
 import type { Query } from "../../gateway/query/ir.ts";
 import { printQuery } from "../../gateway/query/print.ts";
-import { type RewriteOptions, rewrite } from "../../gateway/query/rewrite.ts";
+import { type RewriteOptions, rewrite } from "../../gateway/query/rules/rewrite.ts";
 import type { Rule } from "../../gateway/query/rules/rule.ts";
 import { standardRules } from "../../gateway/query/rules/table.ts";
 import { mapChildren } from "../../gateway/query/transform.ts";

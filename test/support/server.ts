@@ -2,9 +2,9 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { HttpClient } from "../../gateway/cli/client.ts";
-import { type ApiKey, firstModelId, type Tenant } from "../../gateway/cli/operations.ts";
-import { type ServerProcess, startServer } from "../../gateway/cli/server-process.ts";
+import { HttpClient } from "../../gateway/cli/support/client.ts";
+import { type ApiKey, firstModelId, type Tenant } from "../../gateway/cli/support/operations.ts";
+import { type ServerProcess, startServer } from "../../gateway/cli/support/server-process.ts";
 
 export interface TestTenant {
   readonly id: string;

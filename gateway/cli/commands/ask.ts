@@ -1,6 +1,6 @@
-import { type Command, CommandError, serverFlags } from "../command.ts";
-import { connect, onlyPositional } from "../connect.ts";
-import { askChat, type ChatAnswer, firstModelId } from "../operations.ts";
+import { type Command, CommandError, serverFlags } from "../support/command.ts";
+import { connect, onlyPositional } from "../support/connect.ts";
+import { askChat, type ChatAnswer, firstModelId } from "../support/operations.ts";
 
 export const askCommand: Command = {
   name: "ask",

@@ -1,6 +1,6 @@
 import { statSync } from "node:fs";
 import { BackupError, type BackupReport, backupFolder, restoreFolder } from "../../../db/backup.ts";
-import { type Command, CommandError, type CommandInput, UsageError } from "../command.ts";
+import { type Command, CommandError, type CommandInput, UsageError } from "../support/command.ts";
 
 const dataFlag = {
   data: { type: "string", value: "DIR", description: "Data folder (SPANGATE_DATA, else .spangate)." },

@@ -1,5 +1,5 @@
-import { type Command, CommandError } from "../command.ts";
-import { repositoryRoot } from "../setup.ts";
+import { type Command, CommandError } from "../support/command.ts";
+import { repositoryRoot } from "../support/setup.ts";
 
 export const benchCommand: Command = {
   name: "bench",

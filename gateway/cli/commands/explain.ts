@@ -1,6 +1,6 @@
 import type { Explanation } from "../../client/answers.ts";
-import { type Command, CommandError, serverFlags } from "../command.ts";
-import { queryFlags, readQueryFile, withServer } from "../query-file.ts";
+import { type Command, CommandError, serverFlags } from "../support/command.ts";
+import { queryFlags, readQueryFile, withServer } from "../support/query-file.ts";
 
 export const explainCommand: Command = {
   name: "explain",

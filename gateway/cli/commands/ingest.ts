@@ -1,9 +1,9 @@
 import { existsSync, statSync } from "node:fs";
 import { basename } from "node:path";
-import { type Command, CommandError, serverFlags, UsageError } from "../command.ts";
-import { connect } from "../connect.ts";
-import { addFile, type VectorStore, waitForFile } from "../operations.ts";
-import { Progress } from "../progress.ts";
+import { type Command, CommandError, serverFlags, UsageError } from "../support/command.ts";
+import { connect } from "../support/connect.ts";
+import { addFile, type VectorStore, waitForFile } from "../support/operations.ts";
+import { Progress } from "../support/progress.ts";
 
 export const ingestCommand: Command = {
   name: "ingest",

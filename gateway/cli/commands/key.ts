@@ -1,6 +1,6 @@
-import { type Command, serverFlags, UsageError } from "../command.ts";
-import { connect, requiredText } from "../connect.ts";
-import { type ApiKey, listAll } from "../operations.ts";
+import { type Command, serverFlags, UsageError } from "../support/command.ts";
+import { connect, requiredText } from "../support/connect.ts";
+import { type ApiKey, listAll } from "../support/operations.ts";
 
 const defaultScopes = "inference,corpus:read,corpus:write,corpus:prepare";
 

@@ -1,7 +1,7 @@
-import { type Command, serverFlags } from "../command.ts";
-import { connect, onlyPositional } from "../connect.ts";
-import { prepareStore } from "../operations.ts";
-import { Progress } from "../progress.ts";
+import { type Command, serverFlags } from "../support/command.ts";
+import { connect, onlyPositional } from "../support/connect.ts";
+import { prepareStore } from "../support/operations.ts";
+import { Progress } from "../support/progress.ts";
 
 export const prepareCommand: Command = {
   name: "prepare",

@@ -1,8 +1,8 @@
 import { piecesOf, type SpangateReport, textsOf, type Usage } from "../../client/answers.ts";
 import type { SpanQueryClient } from "../../client/span-query-client.ts";
-import { ChoiceWriter } from "../choice-writer.ts";
-import { type Command, CommandError, serverFlags, UsageError } from "../command.ts";
-import { queryFlags, readQueryFile, withServer } from "../query-file.ts";
+import { ChoiceWriter } from "../support/choice-writer.ts";
+import { type Command, CommandError, serverFlags, UsageError } from "../support/command.ts";
+import { queryFlags, readQueryFile, withServer } from "../support/query-file.ts";
 
 export const queryCommand: Command = {
   name: "query",

@@ -1,5 +1,5 @@
-import { type Command, type CommandInput, UsageError } from "../command.ts";
-import { prepareKernels } from "../kernels.ts";
+import { type Command, type CommandInput, UsageError } from "../support/command.ts";
+import { prepareKernels } from "../support/kernels.ts";
 
 /** Flags are names for the environment's settings, so that there is one configuration and one place that checks it. */
 const variables: Readonly<Record<string, string>> = {

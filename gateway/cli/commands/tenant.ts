@@ -1,6 +1,6 @@
-import { type Command, serverFlags, UsageError } from "../command.ts";
-import { connect } from "../connect.ts";
-import { listAll, type Tenant } from "../operations.ts";
+import { type Command, serverFlags, UsageError } from "../support/command.ts";
+import { connect } from "../support/connect.ts";
+import { listAll, type Tenant } from "../support/operations.ts";
 
 export const tenantCommand: Command = {
   name: "tenant",

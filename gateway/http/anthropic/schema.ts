@@ -1,7 +1,7 @@
 /** The bodies of POST /v1/messages and /v1/messages/count_tokens. */
 import { z } from "zod";
 import { limits } from "../../config.ts";
-import type { ChatRequest, PromptRequest } from "../../generate/pipeline.ts";
+import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
 import { messageFormat } from "../generation/response-format.ts";
 import { generateParams, stopString } from "../generation/sampling.ts";
 import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";

@@ -1,7 +1,8 @@
 /** Why the prompt cache was not used as an earlier prompt lets hope, in the words of OpenAI's and Anthropic's packages. */
 
-import type { ChatRequest, ChatRun } from "../../generate/pipeline.ts";
+import type { ChatRun } from "../../generate/pipeline.ts";
 import type { ComparedPrompts, Comparison, PromptFacts } from "../../generate/prompt-history.ts";
+import type { ChatRequest } from "../../generate/requests.ts";
 import type { Choice } from "./choice.ts";
 
 type Part = "tools" | "system" | "documents";

@@ -1,6 +1,7 @@
 /** What every API that answers a conversation has in common: a place for the tenant, a run of the pipeline, an end. */
 import type { Context } from "hono";
-import type { ChatJob, ChatRequest, ChatRun, Pipeline } from "../../generate/pipeline.ts";
+import type { ChatJob, ChatRun, Pipeline } from "../../generate/pipeline.ts";
+import type { ChatRequest } from "../../generate/requests.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { tenantIdOf } from "../transport/context.ts";

@@ -2,7 +2,7 @@
 import { z } from "zod";
 import { limits as contractLimits } from "../../../worker/contract/limits.ts";
 import { limits } from "../../config.ts";
-import type { AnswerParams } from "../../generate/pipeline.ts";
+import type { AnswerParams } from "../../generate/requests.ts";
 import { optional, tokenId } from "../transport/fields.ts";
 import { responseFormat } from "./response-format.ts";
 

@@ -5,7 +5,7 @@
 import { z } from "zod";
 import { limits as contractLimits } from "../../../worker/contract/limits.ts";
 import { limits } from "../../config.ts";
-import type { ChatRequest } from "../../generate/pipeline.ts";
+import type { ChatRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields } from "../generation/prompt-cache.ts";
 import { rankingOptions } from "../generation/ranking.ts";
 import { generateFields, generateParams } from "../generation/sampling.ts";

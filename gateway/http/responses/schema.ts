@@ -1,7 +1,7 @@
 /** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
 import { z } from "zod";
 import { limits } from "../../config.ts";
-import type { ChatRequest, PromptRequest } from "../../generate/pipeline.ts";
+import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields, promptCacheOptions } from "../generation/prompt-cache.ts";
 import { responseTextFormat } from "../generation/response-format.ts";
 import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";

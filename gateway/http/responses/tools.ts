@@ -1,6 +1,6 @@
 /** Tools as responses have them: a search that the server makes, functions that the caller has. */
 import { z } from "zod";
-import type { ChatRequest } from "../../generate/pipeline.ts";
+import type { ChatRequest } from "../../generate/requests.ts";
 import { toolLimits } from "../../tools/limits.ts";
 import type { OfferedTool } from "../../tools/tool-use.ts";
 import {

@@ -1,9 +1,9 @@
 /** The demo model's evaluation sets: documents, questions about them, and the answers that count as right. */
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { CommandError } from "../../../gateway/cli/command.ts";
 import { demoModelFolder } from "../../../gateway/cli/demo-corpora.ts";
-import type { ChatRequest } from "../../../gateway/cli/operations.ts";
+import { CommandError } from "../../../gateway/cli/support/command.ts";
+import type { ChatRequest } from "../../../gateway/cli/support/operations.ts";
 
 interface EvalSet {
   readonly name: string;

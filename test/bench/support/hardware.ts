@@ -1,7 +1,7 @@
 /** What a figure was measured on. */
 import { readFileSync } from "node:fs";
 import { cpus, totalmem } from "node:os";
-import { repositoryRoot } from "../../../gateway/cli/setup.ts";
+import { repositoryRoot } from "../../../gateway/cli/support/setup.ts";
 
 export interface Hardware {
   readonly cpu: string;

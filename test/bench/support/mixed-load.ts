@@ -2,9 +2,16 @@
  * A mixed load of a RAG server: questions over prepared vector stores, questions with documents of their own of which
  * some are asked about much, and plain chat. The same requests for every server.
  */
-import { CommandError } from "../../../gateway/cli/command.ts";
+
 import { readDemoCorpora } from "../../../gateway/cli/demo-corpora.ts";
-import { addFile, askChat, type ChatAnswer, prepareStore, waitForFile } from "../../../gateway/cli/operations.ts";
+import { CommandError } from "../../../gateway/cli/support/command.ts";
+import {
+  addFile,
+  askChat,
+  type ChatAnswer,
+  prepareStore,
+  waitForFile,
+} from "../../../gateway/cli/support/operations.ts";
 import type { TestServer, TestTenant } from "../../support/server.ts";
 import { fillerWords, SpanTexts } from "./prompts.ts";
 import { drawQueries, randomNumbers } from "./reuse-order.ts";

@@ -5,7 +5,7 @@
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { CommandError } from "../../../gateway/cli/command.ts";
+import { CommandError } from "../../../gateway/cli/support/command.ts";
 
 export interface Throughput {
   readonly length: number;

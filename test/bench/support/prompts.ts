@@ -2,8 +2,8 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
-import { CommandError } from "../../../gateway/cli/command.ts";
 import { demoModelFolder } from "../../../gateway/cli/demo-corpora.ts";
+import { CommandError } from "../../../gateway/cli/support/command.ts";
 
 const vocabulary =
   "amber birch cedar delta ember fjord grove heron inlet junco knoll larch maple north ocean pearl".split(" ");

@@ -1,5 +1,5 @@
 /** What a server's worker counts, and the size of its pool. */
-import { CommandError } from "../../../gateway/cli/command.ts";
+import { CommandError } from "../../../gateway/cli/support/command.ts";
 import type { WorkerStats } from "../../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../../worker/contract/units.ts";
 import { firstWorkerOf } from "../../support/operator.ts";

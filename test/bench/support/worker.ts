@@ -1,7 +1,7 @@
 /** A worker without a gateway: token plans in, tokens and timings out. For figures that are the engine's alone. */
 import { join } from "node:path";
-import { CommandError } from "../../../gateway/cli/command.ts";
-import { repositoryRoot } from "../../../gateway/cli/setup.ts";
+import { CommandError } from "../../../gateway/cli/support/command.ts";
+import { repositoryRoot } from "../../../gateway/cli/support/setup.ts";
 import { rootKey, runBlockKeys } from "../../../worker/contract/block-key.ts";
 import { greedySampling } from "../../../worker/contract/greedy-sampling.ts";
 import type {

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { HttpClient } from "../../../gateway/cli/client.ts";
+import { HttpClient } from "../../../gateway/cli/support/client.ts";
 import { readSse } from "../../../gateway/client/sse.ts";
 import { parseConfig } from "../../../gateway/config.ts";
 import { type RunningServer, startServer } from "../../../gateway/server.ts";

@@ -1,12 +1,13 @@
 /** A CUDA device as `ComputeDevice`: one stream, every allocation kept until the device is closed. */
 import type { ArgumentsOf, Signature } from "../../native/cuda/arguments.ts";
+import { CubinCache } from "../../native/cuda/compile/cubin-cache.ts";
+import { readKernelSources } from "../../native/cuda/compile/kernel-sources.ts";
+import { architectureName, Nvrtc } from "../../native/cuda/compile/nvrtc.ts";
 import { CudaContext } from "../../native/cuda/context.ts";
-import { CubinCache } from "../../native/cuda/cubin-cache.ts";
 import { CublasLt, type MatmulOperands, type MatmulShape } from "../../native/cuda/cublaslt.ts";
 import { CudaDriver, CudaError } from "../../native/cuda/driver.ts";
 import { CudaEvent } from "../../native/cuda/event.ts";
 import { captureGraph } from "../../native/cuda/graph.ts";
-import { readKernelSources } from "../../native/cuda/kernel-sources.ts";
 import {
   copyToDevice,
   copyToHost,
@@ -17,7 +18,6 @@ import {
   PinnedBuffer,
 } from "../../native/cuda/memory.ts";
 import { type CudaKernel, CudaModule } from "../../native/cuda/module.ts";
-import { architectureName, Nvrtc } from "../../native/cuda/nvrtc.ts";
 import { CudaStream } from "../../native/cuda/stream.ts";
 import { encodeTensorMap } from "../../native/cuda/tensor-map.ts";
 import type { ComputeDevice, Launch, Recording, StreamMark } from "./device.ts";

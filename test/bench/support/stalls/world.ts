@@ -4,7 +4,7 @@
  */
 import { Database } from "bun:sqlite";
 import { join } from "node:path";
-import { HttpClient } from "../../../../gateway/cli/client.ts";
+import { HttpClient } from "../../../../gateway/cli/support/client.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../../../support/server.ts";
 import { mib, prose, times } from "./case.ts";
 

@@ -1,6 +1,6 @@
 /** The command line's only way to the server: HTTP with an API key, errors as one sentence. */
 
-import { readSse, type SseEvent } from "../client/sse.ts";
+import { readSse, type SseEvent } from "../../client/sse.ts";
 import { CommandError } from "./command.ts";
 
 /** An answer that is not 2xx, with the server's own words. */

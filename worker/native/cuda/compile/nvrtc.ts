@@ -2,9 +2,9 @@
 import { dlopen, type Library, type Pointer, ptr } from "bun:ffi";
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { openHandle } from "../library.ts";
-import { CudaError, cString, cText } from "./driver.ts";
-import { libraryPaths, openFirstLibrary, toolkitNames } from "./library-names.ts";
+import { openHandle } from "../../library.ts";
+import { CudaError, cString, cText } from "../driver.ts";
+import { libraryPaths, openFirstLibrary, toolkitNames } from "../library-names.ts";
 
 const nvrtcSymbols = {
   nvrtcVersion: { args: ["ptr", "ptr"], returns: "i32" },

@@ -2,7 +2,7 @@ import { afterAll, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { ensureInstalled } from "../../gateway/cli/setup.ts";
+import { ensureInstalled } from "../../../gateway/cli/support/setup.ts";
 
 const folders: string[] = [];
 afterAll(() => {

@@ -3,11 +3,16 @@ import { afterAll, beforeEach, describe, expect, test } from "bun:test";
 import { link, mkdir, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { CubinCache, type CubinTarget, cubinFileName } from "../../../worker/native/cuda/cubin-cache.ts";
-import { CudaError } from "../../../worker/native/cuda/driver.ts";
-import { CudaUnavailable } from "../../../worker/native/cuda/library-names.ts";
-import { architectureName, CudaCompileError, type CudaSource, Nvrtc } from "../../../worker/native/cuda/nvrtc.ts";
-import { fake, fakePath } from "./fake.ts";
+import { CubinCache, type CubinTarget, cubinFileName } from "../../../../worker/native/cuda/compile/cubin-cache.ts";
+import {
+  architectureName,
+  CudaCompileError,
+  type CudaSource,
+  Nvrtc,
+} from "../../../../worker/native/cuda/compile/nvrtc.ts";
+import { CudaError } from "../../../../worker/native/cuda/driver.ts";
+import { CudaUnavailable } from "../../../../worker/native/cuda/library-names.ts";
+import { fake, fakePath } from "../fake.ts";
 
 const folder = await mkdtemp(join(tmpdir(), "spangate-cubins-"));
 afterAll(() => rm(folder, { recursive: true, force: true }));

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { ChoiceWriter } from "../../gateway/cli/choice-writer.ts";
+import { ChoiceWriter } from "../../../gateway/cli/support/choice-writer.ts";
 
 const written = (events: (writer: ChoiceWriter) => void): string => {
   let text = "";

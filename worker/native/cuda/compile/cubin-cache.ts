@@ -4,7 +4,7 @@
  */
 import { mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { buildFolder } from "../../../kernels/build.ts";
+import { buildFolder } from "../../../../kernels/build.ts";
 import type { CudaSource } from "./nvrtc.ts";
 
 export interface CubinTarget {

@@ -1,9 +1,9 @@
 /** Each rule of the table alone: what it fires on, and the near misses on which it must stay quiet. */
 import { describe, expect, test } from "bun:test";
-import { canonicalKey, printQuery } from "../../gateway/query/print.ts";
-import { type RewriteOptions, rewrite } from "../../gateway/query/rewrite.ts";
-import { standardRules } from "../../gateway/query/rules/table.ts";
-import { fragment, g, type Json, out, plainOptions, treeOf, user } from "./nodes.ts";
+import { canonicalKey, printQuery } from "../../../gateway/query/print.ts";
+import { type RewriteOptions, rewrite } from "../../../gateway/query/rules/rewrite.ts";
+import { standardRules } from "../../../gateway/query/rules/table.ts";
+import { fragment, g, type Json, out, plainOptions, treeOf, user } from "../nodes.ts";
 import { expandAndSimplifyCases, type RuleCases } from "./rule-cases.ts";
 
 const [a, b, c, d] = ["a", "b", "c", "d"].map(user);

@@ -1,6 +1,6 @@
 /** Cases and near misses of the rules that expand and simplify. */
-import type { RewriteOptions } from "../../gateway/query/rewrite.ts";
-import { fragment, g, type Json, out, plainOptions, user } from "./nodes.ts";
+import type { RewriteOptions } from "../../../gateway/query/rules/rewrite.ts";
+import { fragment, g, type Json, out, plainOptions, user } from "../nodes.ts";
 
 /** What a rule alone makes of a tree. */
 export type Case = readonly [what: string, before: Json, after: Json, options?: RewriteOptions];

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { type Command, helpText, parseInput, UsageError } from "../../gateway/cli/command.ts";
+import { type Command, helpText, parseInput, UsageError } from "../../../gateway/cli/support/command.ts";
 
 const command: Command = {
   name: "fetch",

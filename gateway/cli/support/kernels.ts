@@ -1,5 +1,5 @@
 /** Builds the native kernels in front of the person who waits: a sentence, and the time it took. */
-import { buildCpuKernels, KernelBuildError } from "../../kernels/build.ts";
+import { buildCpuKernels, KernelBuildError } from "../../../kernels/build.ts";
 import { CommandError } from "./command.ts";
 
 /** @throws CommandError with one sentence when there is no compiler. */

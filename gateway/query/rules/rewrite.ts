@@ -15,12 +15,12 @@
  * One generate object is one run (ir.ts). A pass remembers by object what became of each node, and what became of a
  * run does not depend on where it stands: it is the same object everywhere again.
  */
-import { Equality } from "./equality.ts";
-import { childrenOf, type Generate, type Query, type Repeat } from "./ir.ts";
-import { checkLegal } from "./legality.ts";
-import type { Place, Rule, RuleContext } from "./rules/rule.ts";
-import { standardRules } from "./rules/table.ts";
-import { mapChildren } from "./transform.ts";
+import { Equality } from "../equality.ts";
+import { childrenOf, type Generate, type Query, type Repeat } from "../ir.ts";
+import { checkLegal } from "../legality.ts";
+import { mapChildren } from "../transform.ts";
+import type { Place, Rule, RuleContext } from "./rule.ts";
+import { standardRules } from "./table.ts";
 
 export interface RewriteOptions {
   /** false: the engine reuses no spans. For the whole query: a run that two prompts read shows both the same. */

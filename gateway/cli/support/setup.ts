@@ -6,7 +6,7 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CommandError } from "./command.ts";
 
-export const repositoryRoot: string = join(import.meta.dir, "..", "..");
+export const repositoryRoot: string = join(import.meta.dir, "..", "..", "..");
 
 /** Name of the file in node_modules that tells which lockfile it was installed from. */
 const stampName = ".spangate-lock";

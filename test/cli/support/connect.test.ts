@@ -1,7 +1,7 @@
 /** Which key a command speaks with, where several are at hand. */
 import { afterEach, expect, test } from "bun:test";
-import type { CommandInput } from "../../gateway/cli/command.ts";
-import { serverOf } from "../../gateway/cli/connect.ts";
+import type { CommandInput } from "../../../gateway/cli/support/command.ts";
+import { serverOf } from "../../../gateway/cli/support/connect.ts";
 
 const names = ["SPANGATE_API_KEY", "SPANGATE_ADMIN_KEY"] as const;
 const before = names.map((name) => process.env[name]);

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { CudaSource } from "./nvrtc.ts";
 
-const kernelFolder = join(import.meta.dir, "..", "..", "..", "kernels", "cuda");
+const kernelFolder = join(import.meta.dir, "..", "..", "..", "..", "kernels", "cuda");
 
 export interface KernelSourceOptions {
   /** Default: kernels/cuda of the project. */

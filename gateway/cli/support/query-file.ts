@@ -1,8 +1,8 @@
 /** A span query from a file, and the client that takes it to the server. */
-import { SpanQueryClient, SpanQueryError } from "../client/span-query-client.ts";
-import { QueryError } from "../query/errors.ts";
-import { parseQueryText } from "../query/parse.ts";
-import { canonicalText } from "../query/print.ts";
+import { SpanQueryClient, SpanQueryError } from "../../client/span-query-client.ts";
+import { QueryError } from "../../query/errors.ts";
+import { parseQueryText } from "../../query/parse.ts";
+import { canonicalText } from "../../query/print.ts";
 import { CommandError, type CommandInput, type Flag, UsageError } from "./command.ts";
 import { onlyPositional, serverOf } from "./connect.ts";
 

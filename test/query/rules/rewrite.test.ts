@@ -1,13 +1,13 @@
 /** The driver: fixpoint, bounds, sharing, places, steps. */
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { childrenOf, type Query } from "../../gateway/query/ir.ts";
-import { checkLegal } from "../../gateway/query/legality.ts";
-import { printQuery } from "../../gateway/query/print.ts";
-import { maxSteps, rewrite, rewriteInSteps } from "../../gateway/query/rewrite.ts";
-import { ruleOn } from "../../gateway/query/rules/rule.ts";
-import { g, out, treeOf, user } from "./nodes.ts";
-import { treeArbitrary } from "./trees.ts";
+import { childrenOf, type Query } from "../../../gateway/query/ir.ts";
+import { checkLegal } from "../../../gateway/query/legality.ts";
+import { printQuery } from "../../../gateway/query/print.ts";
+import { maxSteps, rewrite, rewriteInSteps } from "../../../gateway/query/rules/rewrite.ts";
+import { ruleOn } from "../../../gateway/query/rules/rule.ts";
+import { g, out, treeOf, user } from "../nodes.ts";
+import { treeArbitrary } from "../trees.ts";
 
 const [a, b, c] = ["a", "b", "c"].map(user);
 const greedy = { temperature: 0 };
