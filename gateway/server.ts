@@ -21,6 +21,7 @@ import { ComparedPrompts } from "./generate/prompt-history.ts";
 import { embedderMeter, metered, type TenantMeter, tenantMeter } from "./generate/token-metering.ts";
 import { countChoice, countFailure, countPrepared } from "./generate/usage-counters.ts";
 import { addCacheRoutes } from "./http/admin/cache.ts";
+import { addGrantRoutes } from "./http/admin/grants.ts";
 import { addKvEventRoutes } from "./http/admin/kv-events.ts";
 import { addOpsRoutes } from "./http/admin/ops.ts";
 import { addPrepareRoutes } from "./http/admin/prepare.ts";
@@ -228,6 +229,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addFileRoutes(it, { corpus, uploads, downloads }),
       (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),
+      (it) => addGrantRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(limits.jobStreamsPerTenant) }),

@@ -6,7 +6,7 @@ import type { HttpClient } from "../../gateway/cli/support/client.ts";
 import { CommandError } from "../../gateway/cli/support/command.ts";
 import type { Bench, BenchContext, BenchReport } from "./bench.ts";
 import { bodyCases } from "./support/stalls/bodies.ts";
-import { mib, type StallCase, type StallRequest } from "./support/stalls/case.ts";
+import type { StallCase, StallRequest } from "./support/stalls/case.ts";
 import { corpusCases } from "./support/stalls/corpus-cases.ts";
 import { generationCases } from "./support/stalls/generation-cases.ts";
 import { forgetPeak, peakBytes, residentBytes } from "./support/stalls/memory.ts";
@@ -15,6 +15,7 @@ import { operatorCases } from "./support/stalls/operator-cases.ts";
 import { queryCases } from "./support/stalls/query-cases.ts";
 import { keptBoundMib, lineOf, reportOf, type StallResult, worstOf } from "./support/stalls/report.ts";
 import { schemaCases } from "./support/stalls/schema-cases.ts";
+import { mib } from "./support/stalls/texts.ts";
 import { openStallWorld, type StallWorld } from "./support/stalls/world.ts";
 import { median, quantile } from "./support/stats.ts";
 

@@ -6,7 +6,7 @@
  */
 import { join } from "node:path";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
-import type { ComputeDevice } from "../../worker/backend/cuda/device.ts";
+import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
 import { kvBytesPerBlock } from "../../worker/backend/cuda/pool.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import { loadModel } from "../../worker/model/load.ts";

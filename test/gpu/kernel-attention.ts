@@ -3,7 +3,7 @@
 import { planItemWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import { launchesOf } from "../../worker/backend/cuda/attention.ts";
-import type { DeviceBuffer } from "../../worker/backend/cuda/device.ts";
+import type { DeviceBuffer } from "../../worker/backend/cuda/device/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { Random } from "../native/random.ts";

@@ -1,5 +1,5 @@
 /** Products of one row on the device against their twins, in widths with and without rests of every kind. */
-import type { LaunchSize } from "../../worker/backend/cuda/device.ts";
+import type { LaunchSize } from "../../worker/backend/cuda/device/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { Random } from "../native/random.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";

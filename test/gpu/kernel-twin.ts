@@ -3,8 +3,8 @@
  * same bytes, and then all memory is compared: outputs within a tolerance, everything else bit for bit. Memory that
  * nobody wrote is NaN on both sides, so an output left out shows, and so does a write where none belongs.
  */
-import type { DeviceBuffer, HostArray, LaunchSize } from "../../worker/backend/cuda/device.ts";
-import type { KernelName } from "../../worker/backend/cuda/kernels.ts";
+import type { DeviceBuffer, HostArray, LaunchSize } from "../../worker/backend/cuda/device/device.ts";
+import type { KernelName } from "../../worker/backend/cuda/device/kernels.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { emulate } from "../backend/cuda/emulated-kernels.ts";
 import { EmulatedMemory } from "../backend/cuda/emulated-memory.ts";

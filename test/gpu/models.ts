@@ -1,6 +1,6 @@
 /** Models of true shapes with random weights, made in device memory: what benchmarks run. */
 import { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
-import type { ComputeDevice } from "../../worker/backend/cuda/device.ts";
+import type { ComputeDevice } from "../../worker/backend/cuda/device/device.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import type { TensorReader, TensorUpload, WeightInfo } from "../../worker/backend/cuda/weights/weights.ts";
 import { type ModelConfig, parseModelConfig } from "../../worker/model/config.ts";

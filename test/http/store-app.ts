@@ -4,6 +4,7 @@ import { DbError } from "../../db/errors.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import type { Scope } from "../../gateway/base/principal.ts";
 import { openRecords } from "../../gateway/compose/records.ts";
+import { addGrantRoutes } from "../../gateway/http/admin/grants.ts";
 import { addPrepareRoutes } from "../../gateway/http/admin/prepare.ts";
 import { addLimitRoutes } from "../../gateway/http/admin/tenant-limits.ts";
 import { addTenantRoutes } from "../../gateway/http/admin/tenants.ts";
@@ -55,6 +56,7 @@ export function createStoreApp(): StoreApp {
       (it) => addFileRoutes(it, { corpus, uploads, downloads: new ConcurrencyLimiter(2) }),
       (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),
+      (it) => addGrantRoutes(it, { corpus }),
       (it) => addVectorStoreFileRoutes(it, { corpus }),
       (it) => addFileBatchRoutes(it, { corpus }),
       (it) => addPrepareRoutes(it, { corpus, jobStreams: new ConcurrencyLimiter(2) }),

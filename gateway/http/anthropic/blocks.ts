@@ -5,8 +5,8 @@
 import { z } from "zod";
 import { limits } from "../../config.ts";
 import type { JsonObject } from "../../text/messages.ts";
+import { documentTitle } from "../generation/request-fields.ts";
 import { callId } from "../generation/tool-schemas.ts";
-import { documentTitle } from "../openai/chat-schema.ts";
 import { optional } from "../transport/fields.ts";
 import type { CitableSource } from "./citations.ts";
 import { messageToolName } from "./tools.ts";

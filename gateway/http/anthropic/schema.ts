@@ -2,10 +2,10 @@
 import { z } from "zod";
 import { limits } from "../../config.ts";
 import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
+import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { messageFormat } from "../generation/response-format.ts";
-import { generateParams, stopString } from "../generation/sampling.ts";
+import { generateParams, samplingFields, stopString } from "../generation/sampling.ts";
 import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
-import { chatFields, fileSearchSchema } from "../openai/chat-schema.ts";
 import { optional, shortString } from "../transport/fields.ts";
 import { allBlocks, cacheControl, citableOf, documentsOf, message, textBlocks, textOf } from "./blocks.ts";
 import type { CitableSource } from "./citations.ts";
@@ -13,13 +13,13 @@ import { messageToolFields, messageToolsAsked } from "./tools.ts";
 import { checkToolUses, turnsOf } from "./turns.ts";
 
 const promptFields = (filters: z.ZodType) => ({
-  model: chatFields.model,
+  model: requestFields.model,
   messages: z.array(message).min(1).max(limits.messages),
   system: optional(z.union([z.string(), textBlocks])),
   cache_control: cacheControl,
   file_search: optional(fileSearchSchema(filters)),
-  cache_salt: chatFields.cache_salt,
-  spangate: chatFields.spangate,
+  cache_salt: requestFields.cache_salt,
+  spangate: requestFields.spangate,
   output_config: optional(
     z.strictObject({ format: optional(messageFormat), effort: z.null("is not supported").optional() }),
   ),
@@ -58,11 +58,11 @@ export function messagesSchema(filters: z.ZodType) {
     .strictObject({
       ...promptFields(filters),
       max_tokens: z.int().min(1),
-      temperature: chatFields.temperature,
-      top_p: chatFields.top_p,
-      top_k: chatFields.top_k,
+      temperature: samplingFields.temperature,
+      top_p: samplingFields.top_p,
+      top_k: samplingFields.top_k,
       stop_sequences: optional(z.array(stopString).max(limits.stopStrings)),
-      stream: chatFields.stream,
+      stream: requestFields.stream,
       service_tier: optional(z.enum(["auto", "standard_only"])),
       metadata: optional(z.strictObject({ user_id: optional(shortString) })),
       diagnostics: optional(z.strictObject({ previous_message_id: optional(shortString) })),

@@ -5,17 +5,18 @@ import type { BatchRow } from "../../../db/batches.ts";
 import type { TenantId } from "../../../db/ids.ts";
 import { batchEndpoints } from "../../batches/lines.ts";
 import type { BatchService } from "../../batches/service.ts";
+import { requestFields } from "../generation/request-fields.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, principalOf, tenantIdOf } from "../transport/context.ts";
+import { optional, shortString } from "../transport/fields.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
-import { chatFields, optional, shortString } from "./chat-schema.ts";
 
 const createSchema = z.strictObject({
   input_file_id: shortString,
   endpoint: z.enum(batchEndpoints),
   completion_window: z.literal("24h", "must be 24h"),
-  metadata: optional(chatFields.metadata),
+  metadata: optional(requestFields.metadata),
 });
 const unsupported: ReadonlySet<string> = new Set(["output_expires_after"]);
 

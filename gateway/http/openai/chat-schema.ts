@@ -3,42 +3,14 @@
  * those whose only possible effect is elsewhere (`user`, `metadata`) are checked and have none here.
  */
 import { z } from "zod";
-import { limits as contractLimits } from "../../../worker/contract/limits.ts";
-import { limits } from "../../config.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields } from "../generation/prompt-cache.ts";
-import { rankingOptions } from "../generation/ranking.ts";
+import { fileSearchSchema, noReasoning, noVerbosity, requestFields } from "../generation/request-fields.ts";
 import { generateFields, generateParams } from "../generation/sampling.ts";
 import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
-import { optional, shortString } from "../transport/fields.ts";
+import { optional } from "../transport/fields.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
-
-export { optional, shortString } from "../transport/fields.ts";
-
-/** One line: it stands in a line of its own in the prompt. */
-export const documentTitle = z
-  .string()
-  .max(limits.titleChars)
-  .transform((title) => title.replace(/\s+/g, " ").trim());
-
-const document = z.strictObject({
-  id: z.string().min(1).max(limits.documentIdChars).optional(),
-  title: optional(documentTitle),
-  text: z.string().min(1),
-});
-
-/** Reports tell of documents by id, so no two have the same; one without is known by its place. */
-const documents = z
-  .array(document)
-  .max(limits.documents)
-  .transform((entries) => entries.map(({ id, title, text }, index) => ({ id: id ?? `document-${index}`, title, text })))
-  .superRefine((entries, context) => {
-    const ids = entries.map(({ id }) => id);
-    const twice = ids.findIndex((id, index) => ids.indexOf(id) !== index);
-    if (twice < 0) return;
-    context.addIssue({ code: "custom", path: [twice, "id"], message: "another document has this id", input: entries });
-  });
 
 /** @param filters the corpus side's schema of `filters` */
 export function chatSchema(filters: z.ZodType) {
@@ -48,69 +20,31 @@ export function chatSchema(filters: z.ZodType) {
     .transform(toRequest);
 }
 
-/** @param filters the corpus side's schema of `filters` */
-export const fileSearchFields = (filters: z.ZodType) => ({
-  vector_store_ids: z.array(z.string().min(1).max(limits.shortStringChars)).min(1).max(limits.vectorStoresPerSearch),
-  max_num_results: z.int().min(1).max(limits.retrievedFragments).default(10),
-  filters: filters.optional(),
-  ranking_options: rankingOptions.optional(),
-});
-
-export const fileSearchSchema = (filters: z.ZodType) =>
-  z.strictObject(fileSearchFields(filters)).transform(fileSearchOf);
-
-export function fileSearchOf(
-  body: z.output<z.ZodObject<ReturnType<typeof fileSearchFields>>>,
-): NonNullable<ChatRequest["fileSearch"]> {
-  return {
-    vectorStoreIds: body.vector_store_ids,
-    maxResults: body.max_num_results,
-    filters: body.filters,
-    scoreThreshold: body.ranking_options?.score_threshold,
-    weights: body.ranking_options?.hybrid_search,
-  };
-}
-
-export const noReasoning = "is not supported: the answer is all that is generated";
-export const noVerbosity = "is not supported: say in the prompt how long the answer is to be";
-
-/** Fields of the body; other APIs take those that they share. */
+/** Fields of the body. */
 export const chatFields = {
-  model: z.string().min(1).max(limits.shortStringChars),
+  model: requestFields.model,
   messages: chatMessages,
-  documents: optional(documents),
+  documents: requestFields.documents,
   max_tokens: optional(z.int().min(1)),
   max_completion_tokens: optional(z.int().min(1)),
   ...generateFields,
-  n: optional(z.int().min(1).max(contractLimits.maxChoices)),
-  stream: optional(z.boolean()),
-  stream_options: optional(
-    z.strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() }),
-  ),
+  n: requestFields.n,
+  stream: requestFields.stream,
+  stream_options: requestFields.stream_options,
   ...promptCacheFields,
-  cache_salt: optional(z.string().min(1).max(limits.shortStringChars)),
-  spangate: optional(
-    z.strictObject({
-      reuse: z.boolean().optional(),
-      attention: z.enum(["span", "full"]).optional(),
-      prompt_cache_diagnostics: z.boolean().optional(),
-    }),
-  ),
+  cache_salt: requestFields.cache_salt,
+  spangate: requestFields.spangate,
   // Values that mean what this server does anyway.
   modalities: optional(z.array(z.literal("text")).length(1)),
   store: optional(z.literal(false, { error: "completions are never stored; leave it out or send false" })),
-  service_tier: optional(z.enum(["auto", "default"])),
+  service_tier: requestFields.service_tier,
   reasoning_effort: optional(z.literal("none", noReasoning)),
   verbosity: optional(z.literal("medium", noVerbosity)),
   ...chatToolFields,
   // Facts for the caller's own bookkeeping.
-  user: optional(shortString),
-  safety_identifier: optional(shortString),
-  metadata: optional(
-    z
-      .record(z.string().max(64), shortString)
-      .refine((entries) => Object.keys(entries).length <= limits.metadataEntries, "too many entries"),
-  ),
+  user: requestFields.user,
+  safety_identifier: requestFields.safety_identifier,
+  metadata: requestFields.metadata,
 };
 
 /** Fields of the OpenAI client and of vLLM that are known and not supported, whatever their value. */

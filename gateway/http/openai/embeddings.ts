@@ -11,10 +11,9 @@ import type { EmbedderMeter } from "../../generate/token-metering.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
-import { tokenIds } from "../transport/fields.ts";
+import { optional, shortString, tokenIds } from "../transport/fields.ts";
 import { declare } from "../transport/route.ts";
 import { type Framing, textStreamResponse } from "../transport/text-stream.ts";
-import { optional, shortString } from "./chat-schema.ts";
 
 export interface EmbeddingDeps {
   readonly embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens">;

@@ -14,14 +14,15 @@ import type { Choice } from "../generation/choice.ts";
 import { emptyChoices, endsOf, finishReasonOf } from "../generation/choice.ts";
 import { answerStreamed, answerWhole, type ChunkShape } from "../generation/completion.ts";
 import { type AnswerHead, spangateOf, usageOfShares } from "../generation/report.ts";
+import { requestFields } from "../generation/request-fields.ts";
 import { type ChatRunDeps, runJob } from "../generation/run.ts";
 import { generateParams, samplingFields } from "../generation/sampling.ts";
 import { logFailure } from "../middleware/failure.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
-import { tokenIds } from "../transport/fields.ts";
+import { optional, tokenIds } from "../transport/fields.ts";
 import { declare, type RouteAbout } from "../transport/route.ts";
-import { chatFields, optional, unsupportedChatFields } from "./chat-schema.ts";
+import { chatFields, unsupportedChatFields } from "./chat-schema.ts";
 
 export interface TextCompletionDeps extends Pick<ChatRunDeps, "limiter"> {
   readonly pipeline: Pick<Pipeline, "complete">;
@@ -47,7 +48,7 @@ const prompt = z.preprocess((given, context) => {
 
 const schema = z
   .strictObject({
-    model: chatFields.model,
+    model: requestFields.model,
     prompt,
     // As the clients know it.
     max_tokens: optional(z.int().min(1)).transform((count) => count ?? 16),
@@ -55,20 +56,20 @@ const schema = z
     ignore_eos: chatFields.ignore_eos,
     ...samplingFields,
     stop_token_ids: chatFields.stop_token_ids,
-    n: chatFields.n,
+    n: requestFields.n,
     logprobs: optional(z.int().min(0).max(contractLimits.maxTopLogprobs)),
     logit_bias: chatFields.logit_bias,
-    stream: chatFields.stream,
-    stream_options: chatFields.stream_options,
+    stream: requestFields.stream,
+    stream_options: requestFields.stream_options,
     prompt_cache_key: chatFields.prompt_cache_key,
-    cache_salt: chatFields.cache_salt,
+    cache_salt: requestFields.cache_salt,
     spangate: optional(
       z.strictObject({ reuse: z.boolean().optional(), prompt_cache_diagnostics: z.boolean().optional() }),
     ),
     // Values that mean what this server does anyway.
     echo: optional(z.literal(false, "prompts are not sent back")),
     best_of: optional(z.literal(1, "every completion is answered; ask for n")),
-    user: chatFields.user,
+    user: requestFields.user,
   })
   .superRefine((body, context) => {
     const refuse = (path: string, message: string): void => {

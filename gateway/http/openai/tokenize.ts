@@ -8,8 +8,9 @@ import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { optional } from "../transport/fields.ts";
 import { declare } from "../transport/route.ts";
-import { chatFields, optional } from "./chat-schema.ts";
+import { chatFields } from "./chat-schema.ts";
 import { chatToolsAsked } from "./chat-tools.ts";
 import { tokenIdList } from "./text-completions.ts";
 

@@ -8,10 +8,10 @@ import type { Corpus } from "../../corpus/corpus.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { optional, shortString } from "../transport/fields.ts";
 import { formFile, readForm } from "../transport/form.ts";
 import { readNoFields, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
-import { optional, shortString } from "./chat-schema.ts";
 import { fileAnswer, fileBody, purposes } from "./files.ts";
 
 const createSchema = z.strictObject({

@@ -6,7 +6,6 @@ import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { attributeFilterSchema } from "../../corpus/search/filters.ts";
 import type { RetrievedFragment } from "../../corpus/search/retrieve.ts";
-import { addGrantRoutes } from "../admin/grants.ts";
 import { rankingOptions } from "../generation/ranking.ts";
 import { changed } from "../middleware/audit.ts";
 import { readJson } from "../transport/body.ts";
@@ -117,8 +116,6 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
       return c.json({ id, object: "vector_store.salt", epoch });
     },
   );
-
-  addGrantRoutes(app, { corpus });
 }
 
 function searchResultBody(fragment: RetrievedFragment) {

@@ -3,10 +3,11 @@ import { z } from "zod";
 import { limits } from "../../config.ts";
 import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields, promptCacheOptions } from "../generation/prompt-cache.ts";
+import { noReasoning, noVerbosity, requestFields } from "../generation/request-fields.ts";
 import { responseTextFormat } from "../generation/response-format.ts";
 import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
-import { chatFields, noReasoning, noVerbosity, optional, shortString } from "../openai/chat-schema.ts";
+import { optional, shortString } from "../transport/fields.ts";
 import { messagesOf } from "./calls.ts";
 import { breakpointsOf, type InputItem, type Item, item, itemsOf } from "./input-items.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./tools.ts";
@@ -17,15 +18,15 @@ const textLogprobs = "message.output_text.logprobs";
 const includable = [searchResults, textLogprobs] as const;
 
 const responseFields = {
-  model: chatFields.model,
+  model: requestFields.model,
   input: z.union([z.string(), z.array(item).min(1).max(limits.messages)]),
   instructions: optional(z.string()),
   previous_response_id: optional(shortString),
-  documents: chatFields.documents,
+  documents: requestFields.documents,
   max_output_tokens: optional(z.int().min(1)),
   ...samplingFields,
   store: optional(z.boolean()),
-  stream: chatFields.stream,
+  stream: requestFields.stream,
   include: optional(
     z.array(z.enum(includable, `only ${includable.join(" and ")} are supported`)).max(includable.length),
   ),
@@ -33,13 +34,13 @@ const responseFields = {
     z.strictObject({ format: optional(responseTextFormat), verbosity: optional(z.literal("medium", noVerbosity)) }),
   ),
   top_logprobs: generateFields.top_logprobs,
-  metadata: chatFields.metadata,
+  metadata: requestFields.metadata,
   ...promptCacheFields,
   prompt_cache_options: optional(
     z.strictObject({ ...promptCacheOptions, comparison_response_id: optional(shortString) }),
   ),
-  cache_salt: chatFields.cache_salt,
-  spangate: chatFields.spangate,
+  cache_salt: requestFields.cache_salt,
+  spangate: requestFields.spangate,
   // Values that mean what this server does anyway.
   background: optional(z.literal(false, "answers are not made in the background")),
   reasoning: optional(
@@ -49,10 +50,10 @@ const responseFields = {
     }),
   ),
   truncation: optional(z.literal("disabled", "prompts are never cut")),
-  service_tier: chatFields.service_tier,
+  service_tier: requestFields.service_tier,
   stream_options: optional(z.strictObject({ include_obfuscation: z.literal(false, "is not supported").optional() })),
-  user: chatFields.user,
-  safety_identifier: chatFields.safety_identifier,
+  user: requestFields.user,
+  safety_identifier: requestFields.safety_identifier,
 };
 
 /** Fields of the OpenAI client that are known and not supported, whatever their value. */

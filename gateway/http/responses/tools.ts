@@ -3,6 +3,7 @@ import { z } from "zod";
 import type { ChatRequest } from "../../generate/requests.ts";
 import { toolLimits } from "../../tools/limits.ts";
 import type { OfferedTool } from "../../tools/tool-use.ts";
+import { fileSearchFields, fileSearchOf } from "../generation/request-fields.ts";
 import {
   checkTools,
   parametersSchema,
@@ -12,7 +13,6 @@ import {
   toolDescription,
   toolName,
 } from "../generation/tool-schemas.ts";
-import { fileSearchFields, fileSearchOf } from "../openai/chat-schema.ts";
 import { optional } from "../transport/fields.ts";
 
 const onlyThese = "only the tools 'function' and 'file_search' are supported";

@@ -2,7 +2,7 @@
 import { expect, test } from "bun:test";
 import { planItemWords } from "../../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../../worker/attention/planner.ts";
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { Batch } from "../../../worker/contract/batch.ts";
 import { batchOf, randomPieces } from "../../attention/world.ts";
 import { Choices } from "../../sim/random.ts";

@@ -7,7 +7,7 @@ import {
   planSliceWords,
   rowsPerTile,
 } from "../../../worker/attention/plan-format.ts";
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 

@@ -7,8 +7,8 @@ import type {
   Launch,
   Recording,
   StreamMark,
-} from "../../../worker/backend/cuda/device.ts";
-import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
+} from "../../../worker/backend/cuda/device/device.ts";
+import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/device/kernels.ts";
 import type { ArgumentsOf, Signature } from "../../../worker/native/cuda/arguments.ts";
 import { PackedArguments } from "../../../worker/native/cuda/arguments.ts";
 import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cublaslt.ts";

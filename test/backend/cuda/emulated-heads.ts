@@ -1,5 +1,5 @@
 /** Heads of q, k and v in the emulated device: their turns, and their places in the KV pool. */
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 
 /** Arguments as `prepare` got them. */

@@ -1,6 +1,6 @@
 /** What the CUDA kernels compute, in plain loops: written from the comments in kernels/cuda, not from their code. */
-import { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
-import type { KernelName } from "../../../worker/backend/cuda/kernels.ts";
+import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
+import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
 import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
 import { emulatedMatvec, emulatedMatvecAdd, emulatedMatvecFloat, emulatedMatvecGated } from "./emulated-matvec.ts";

@@ -1,5 +1,5 @@
 /** Products of one row as kernels/cuda/matvec.cu says them, in plain loops. */
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 

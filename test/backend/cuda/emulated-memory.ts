@@ -1,5 +1,5 @@
 /** Device memory of the emulated device: one flat address space, and typed views of it by address. */
-import { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import { roundToBfloat16 } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 
 /** The first address: an address below it is a mistake, null among them. */

@@ -1,6 +1,6 @@
 /** The sampling kernels, by the host's sampler (kernels/cuda/sampling.cuh has the words). */
 
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import { greedySampling } from "../../../worker/contract/greedy-sampling.ts";
 import { argmax } from "../../../worker/sample/argmax.ts";
 import { tokenLogprob } from "../../../worker/sample/logprobs.ts";

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { allowAttention } from "../../../worker/backend/cuda/attention.ts";
 import { CudaBackend, numericMode } from "../../../worker/backend/cuda/cuda-backend.ts";
-import { kernelSignatures } from "../../../worker/backend/cuda/kernels.ts";
+import { kernelSignatures } from "../../../worker/backend/cuda/device/kernels.ts";
 import { type CudaDevice, openDevice } from "../../../worker/backend/cuda/open-device.ts";
 import { FileReader } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 import { loadModel } from "../../../worker/model/load.ts";

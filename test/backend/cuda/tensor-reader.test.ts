@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { DeviceBuffer } from "../../../worker/backend/cuda/device.ts";
+import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import { FileReader } from "../../../worker/backend/cuda/weights/tensor-reader.ts";
 import type { TensorUpload } from "../../../worker/backend/cuda/weights/weights.ts";
 import type { Dtype } from "../../../worker/model/safetensors.ts";

@@ -1,5 +1,5 @@
 /** Where the device puts what steps answer: two places in turn, since two steps can be in flight. */
-import type { ComputeDevice, StreamMark } from "./device.ts";
+import type { ComputeDevice, StreamMark } from "./device/device.ts";
 
 export interface AnswerTurn {
   /** Pinned. */

@@ -2,7 +2,7 @@
 import { fewTiles, manyTiles, tileHeads } from "../../attention/plan-format.ts";
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
-import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device/device.ts";
 import type { ForwardParts, LayerMaps, Op } from "./forward-parts.ts";
 import type { StepLayout } from "./staging.ts";
 

@@ -9,7 +9,7 @@ import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sam
 import { type Backend, type BackendShape, type BegunStep, DeviceLost } from "../backend.ts";
 import { AnswerTurns } from "./answer-turns.ts";
 import { maxItems } from "./attention.ts";
-import type { ComputeDevice } from "./device.ts";
+import type { ComputeDevice } from "./device/device.ts";
 import { Forward } from "./forward.ts";
 import type { ForwardParts, Op } from "./forward-parts.ts";
 import { bucketOf, DecodeGraphs, type StepKind, smallBuckets } from "./graphs.ts";

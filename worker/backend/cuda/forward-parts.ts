@@ -1,7 +1,7 @@
 /** What the launches of a step are made of: device, weights, memory. */
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
-import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import type { DevicePool } from "./pool.ts";
 import type { SampleAnswer } from "./sampling.ts";
 import type { StepCounts, StepStaging } from "./staging.ts";

@@ -1,6 +1,6 @@
 import type { MatmulOperands } from "../../native/cuda/cublaslt.ts";
 import { type AttentionOps, attentionLaunches } from "./attention.ts";
-import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer, MatmulShape } from "./device/device.ts";
 import type { ForwardParts, Op } from "./forward-parts.ts";
 import { type RowInput, RowProducts, takesRows } from "./row-products.ts";
 import { sampleOps } from "./sample-ops.ts";

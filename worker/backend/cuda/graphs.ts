@@ -4,7 +4,7 @@
  * sized for the whole bucket and reads from the device how much of it a step uses.
  */
 import type { Batch } from "../../contract/batch.ts";
-import type { ComputeDevice, Recording } from "./device.ts";
+import type { ComputeDevice, Recording } from "./device/device.ts";
 import type { Op } from "./forward-parts.ts";
 import type { StepCapacity } from "./staging.ts";
 

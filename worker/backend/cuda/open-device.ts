@@ -20,8 +20,8 @@ import {
 import { type CudaKernel, CudaModule } from "../../native/cuda/module.ts";
 import { CudaStream } from "../../native/cuda/stream.ts";
 import { encodeTensorMap } from "../../native/cuda/tensor-map.ts";
-import type { ComputeDevice, Launch, Recording, StreamMark } from "./device.ts";
-import { type KernelName, kernelFile, kernelSignatures } from "./kernels.ts";
+import type { ComputeDevice, Launch, Recording, StreamMark } from "./device/device.ts";
+import { type KernelName, kernelFile, kernelSignatures } from "./device/kernels.ts";
 import { bytesText } from "./pool.ts";
 
 /** Enough for every algorithm of cuBLASLt on Hopper. */

@@ -3,7 +3,7 @@ import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { allowAttention, assertAttention, countersPerMerge, maxItems, packShapeOf, putLayerMaps } from "./attention.ts";
-import type { ComputeDevice } from "./device.ts";
+import type { ComputeDevice } from "./device/device.ts";
 import type { ForwardParts } from "./forward-parts.ts";
 import { bucketOf } from "./graphs.ts";
 import { DevicePool } from "./pool.ts";

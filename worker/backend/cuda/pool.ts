@@ -3,7 +3,7 @@
  * It takes what is free once weights and workspace are there, so it is made last.
  */
 import type { ModelConfig } from "../../model/config.ts";
-import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 
 export interface PoolOptions {
   readonly blockTokens: number;

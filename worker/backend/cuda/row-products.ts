@@ -3,7 +3,7 @@
  * stands between two products themselves. The row comes finished, or as matvec_add left it: without the factor that
  * makes it RMSNorm, which follows from sums of squares.
  */
-import type { ComputeDevice, DeviceBuffer, Launch } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer, Launch } from "./device/device.ts";
 
 // Of matvec.cu.
 const blockThreads = 128;

@@ -16,7 +16,7 @@ import {
   planSliceWords,
 } from "../../attention/plan-format.ts";
 import type { Batch } from "../../contract/batch.ts";
-import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
 
 /** Places in `counts`. */

@@ -1,6 +1,6 @@
 /** Activations of one step, made once for the largest, and the table of turns. */
 import type { ModelConfig } from "../../model/config.ts";
-import type { ComputeDevice, DeviceBuffer } from "./device.ts";
+import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { squareCount } from "./row-products.ts";
 import { editWords } from "./sampling.ts";
 

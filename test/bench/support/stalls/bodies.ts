@@ -1,5 +1,6 @@
 /** Bodies that are nasty for every route that reads JSON, whatever it reads it for. */
-import { mib, type StallCase, target, times } from "./case.ts";
+import { type StallCase, target } from "./case.ts";
+import { mib, times } from "./texts.ts";
 
 const bodies: Readonly<Record<string, () => string>> = {
   "many small values": () => `{"x":[${times(500_000, () => "{}").join(",")}]}`,

@@ -1,5 +1,6 @@
 /** Files, uploads in parts, vector stores, searches, jobs and fragments. */
-import { jsonCase, mib, plainCase, prose, type StallCase, type StallRequest, times } from "./case.ts";
+import { jsonCase, plainCase, type StallCase, type StallRequest } from "./case.ts";
+import { mib, prose, times } from "./texts.ts";
 import { makeStore, type StallWorld, upload } from "./world.ts";
 
 const stores = "POST /v1/vector_stores";

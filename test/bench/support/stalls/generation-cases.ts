@@ -1,5 +1,6 @@
 /** Prompts, parameters and tools of the routes that answer. */
-import { jsonCase, mib, plainCase, prose, type StallCase, times } from "./case.ts";
+import { jsonCase, plainCase, type StallCase } from "./case.ts";
+import { mib, prose, times } from "./texts.ts";
 import type { StallWorld } from "./world.ts";
 
 const chat = "POST /v1/chat/completions";

@@ -1,7 +1,8 @@
 /** Batches, tenants, keys, grants, limits and what operators look at. */
 
-import { jsonCase, plainCase, prose, type StallCase, times } from "./case.ts";
+import { jsonCase, plainCase, type StallCase } from "./case.ts";
 import { batchLines } from "./corpus-cases.ts";
+import { prose, times } from "./texts.ts";
 import { type StallWorld, tenantOfStores, upload } from "./world.ts";
 
 const platform = { as: "platform" } as const;

@@ -1,5 +1,6 @@
 /** Span queries: trees as wide, as deep and as long as they may be, in JSON and YAML. */
-import { jsonCase, prose, type StallCase, target, times } from "./case.ts";
+import { jsonCase, type StallCase, target } from "./case.ts";
+import { prose, times } from "./texts.ts";
 import type { StallWorld } from "./world.ts";
 
 type Tree = Readonly<Record<string, unknown>>;

@@ -1,5 +1,6 @@
 /** Schemas of answers and of tools: what a grammar is compiled from, and what it costs to follow. */
-import { jsonCase, type StallCase, times } from "./case.ts";
+import { jsonCase, type StallCase } from "./case.ts";
+import { times } from "./texts.ts";
 
 const chat = "POST /v1/chat/completions";
 

@@ -6,7 +6,7 @@ import { Database } from "bun:sqlite";
 import { join } from "node:path";
 import { HttpClient } from "../../../../gateway/cli/support/client.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../../../support/server.ts";
-import { mib, prose, times } from "./case.ts";
+import { mib, prose, times } from "./texts.ts";
 
 export interface StallWorld extends AsyncDisposable {
   readonly server: TestServer;

@@ -7,7 +7,7 @@ import { ModelError } from "../../../model/model-error.ts";
 import { type Dtype, dtypeBytes, type TensorInfo } from "../../../model/safetensors.ts";
 import { unpairRows } from "../../../model/tensor-layout.ts";
 import type { StoredTensor } from "../../../model/weights.ts";
-import type { ComputeDevice, DeviceBuffer } from "../device.ts";
+import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import type { TensorReader, TensorUpload } from "./weights.ts";
 
 interface Chunk {

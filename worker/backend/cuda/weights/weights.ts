@@ -4,7 +4,7 @@
  */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { StoredTensor } from "../../../model/weights.ts";
-import { type ComputeDevice, DeviceBuffer } from "../device.ts";
+import { type ComputeDevice, DeviceBuffer } from "../device/device.ts";
 
 export interface LayerWeights {
   /** [hidden] */

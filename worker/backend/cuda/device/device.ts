@@ -2,15 +2,15 @@
  * What the backend needs of a device: memory, copies, launches and matrix products, all in one stream. An interface, so
  * that the order and the arguments of a step can be tested without a device (open-device.ts has the real one).
  */
-import type { ArgumentsOf } from "../../native/cuda/arguments.ts";
-import type { MatmulOperands, MatmulShape } from "../../native/cuda/cublaslt.ts";
-import type { DeviceBuffer, HostArray } from "../../native/cuda/memory.ts";
-import type { Extent } from "../../native/cuda/module.ts";
+import type { ArgumentsOf } from "../../../native/cuda/arguments.ts";
+import type { MatmulOperands, MatmulShape } from "../../../native/cuda/cublaslt.ts";
+import type { DeviceBuffer, HostArray } from "../../../native/cuda/memory.ts";
+import type { Extent } from "../../../native/cuda/module.ts";
 import type { KernelName, kernelSignatures } from "./kernels.ts";
 
-export type { MatmulShape } from "../../native/cuda/cublaslt.ts";
-export type { HostArray } from "../../native/cuda/memory.ts";
-export { DeviceBuffer } from "../../native/cuda/memory.ts";
+export type { MatmulShape } from "../../../native/cuda/cublaslt.ts";
+export type { HostArray } from "../../../native/cuda/memory.ts";
+export { DeviceBuffer } from "../../../native/cuda/memory.ts";
 
 /** How many thread blocks, and threads in one. */
 export interface LaunchSize {

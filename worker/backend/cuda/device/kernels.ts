@@ -1,5 +1,5 @@
 /** Kernels that the backend launches: the parameters of each, in order. What they mean stands in kernels/cuda/NAME.cu. */
-import type { Signature } from "../../native/cuda/arguments.ts";
+import type { Signature } from "../../../native/cuda/arguments.ts";
 
 /** `double`, by value. */
 const float64 = { structBytes: 8 } as const;

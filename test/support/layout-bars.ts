@@ -1,0 +1,56 @@
+/** What of the layout is counted, and how much of it there may be. */
+import { posix } from "node:path";
+import { circlesOf, filesOf, graphOf, imports, readText } from "./import-graph.ts";
+import { allowedImports, contains } from "./import-table.ts";
+
+/** What ships, tests left out. */
+const isProduct = (file: string): boolean => !file.startsWith("test/");
+
+/** A file's folder; files of the folders that hold programs stand for themselves. */
+function folderOf(file: string, levels = Number.POSITIVE_INFINITY): string {
+  const folder = posix.dirname(file);
+  return folder === "gateway" || folder === "worker" ? file : folder.split("/").slice(0, levels).join("/");
+}
+
+const folderCircles = (area: string, levels?: number): string[][] =>
+  circlesOf(graphOf((file) => (contains(area, file) ? folderOf(file, levels) : undefined)));
+
+/** Folders with more files than a folder has: flat tables, a file a noun or a kernel. */
+const largeFolders: Readonly<Record<string, string>> = {
+  db: "a query file for each noun",
+  "gateway/query": "the query language: pure, small files",
+  "worker/engine": "see its own bar",
+  "kernels/cpu": "headers and sources of one library",
+  "kernels/cuda": "one file for each kernel",
+};
+const maxFolderFiles = 16;
+
+const productFiles = filesOf("**/*.{ts,cpp,h,cu,cuh}").filter(isProduct);
+const filesByFolder = Map.groupBy(productFiles, (file) => posix.dirname(file));
+const engineFiles = filesByFolder.get("worker/engine") ?? [];
+const folders = [...new Set(productFiles.map((file) => folderOf(file)))];
+const hasRow = (folder: string): boolean => folder in allowedImports || /^kernels\//.test(folder);
+
+/** What may not grow: [what is counted, what there is of it, how many there may be]. */
+export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [
+  ["circles of files", circlesOf(graphOf((file) => (isProduct(file) ? file : undefined))), 0],
+  ["circles of test files", circlesOf(graphOf((file) => file)), 0],
+  ["loops of the gateway's folders", folderCircles("gateway", 2), 0],
+  ["loops of the gateway's folders at two levels", folderCircles("gateway"), 0],
+  ["loops of the worker's folders at two levels", folderCircles("worker"), 0],
+  [
+    "imports from a backend into the engine",
+    imports.filter(({ from, target = "" }) => contains("worker/backend", from) && contains("worker/engine", target)),
+    0,
+  ],
+  ["folders without a row in the import table", folders.filter((folder) => !hasRow(folder)), 0],
+  [
+    `folders of more than ${maxFolderFiles} files`,
+    [...filesByFolder].filter(([folder, files]) => files.length > maxFolderFiles && !(folder in largeFolders)),
+    0,
+  ],
+  ["large folders that are listed", Object.keys(largeFolders), 5],
+  ["loose files in gateway/", filesByFolder.get("gateway") ?? [], 3],
+  ["files in worker/engine", engineFiles, 18],
+  ["lines in worker/engine", engineFiles.flatMap((file) => readText(file).trimEnd().split("\n")), 2_700],
+];
