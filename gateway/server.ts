@@ -17,7 +17,7 @@ import { openData } from "./data/data-folder.ts";
 import { type EmbeddingService, openEmbedding } from "./embedding/embedding-service.ts";
 import type { EndEvent } from "./generate/events.ts";
 import { Pipeline, type PipelineDeps } from "./generate/pipeline.ts";
-import { ComparedPrompts } from "./generate/prompt-history.ts";
+import { PromptHistory } from "./generate/prompt-history.ts";
 import { embedderMeter, metered, type TenantMeter, tenantMeter } from "./generate/token-metering.ts";
 import { countChoice, countFailure, countPrepared } from "./generate/usage-counters.ts";
 import { addCacheRoutes } from "./http/admin/cache.ts";
@@ -193,7 +193,7 @@ function openApp(parts: AppParts): Hono<AppEnv> {
   const onLateEnd = (tenantId: string, end: EndEvent): void => countChoice(metrics, tenantId, end, true);
   const chat = {
     stored: records.stored,
-    compared: new ComparedPrompts(limits.comparedTurns),
+    compared: new PromptHistory(limits.comparedTurns),
     pipeline: openPipeline({ ...parts, workers: limited, onRunEnd }),
     tokenBytes: text.tokenBytes,
     limiter: new ConcurrencyLimiter(limits.requestsPerTenant),

@@ -18,7 +18,7 @@ export interface TenantWork {
   close?(): void;
 }
 
-export interface TurnsOptions {
+export interface TenantRoundsOptions {
   /** For the log. */
   readonly name: string;
   readonly log: Log;
@@ -48,8 +48,8 @@ interface Turn {
 const firstRetryMs = 500;
 const maxRetryMs = 30_000;
 
-export class Turns {
-  readonly #options: TurnsOptions;
+export class TenantRounds {
+  readonly #options: TenantRoundsOptions;
   readonly #stop = new AbortController();
   readonly #pace = new Pace();
   /** The next one first. */
@@ -61,7 +61,7 @@ export class Turns {
   /** Who waits for the end of it all; undefined: nobody has anything to be done. */
   #busy: ReturnType<typeof Promise.withResolvers<void>> | undefined;
 
-  constructor(options: TurnsOptions) {
+  constructor(options: TenantRoundsOptions) {
     this.#options = options;
   }
 

@@ -2,14 +2,14 @@
 
 /** How long one turn may take. */
 const turnMs = 4;
-/** Turns that are held are asked for again after so long. */
+/** YieldQueue that are held are asked for again after so long. */
 const holdMs = 5;
 
 /**
  * Who waits for a turn, in order. One has it each time around the event loop: of many pieces of work at the same time,
  * each with turns of its own, all together would hold the loop as many times as long.
  */
-class Turns {
+class YieldQueue {
   readonly #waiting: (() => void)[] = [];
   #isRunning = false;
   /** Asked before each turn: whether it has to wait. */
@@ -34,7 +34,7 @@ class Turns {
   };
 }
 
-const turns = new Turns();
+const turns = new YieldQueue();
 
 /** Nobody has a turn while this says so. @param isHeld cheap: asked before each turn */
 export function holdTurns(isHeld: () => boolean): void {

@@ -17,7 +17,7 @@ import { newId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { BatchFault } from "../../db/schema.ts";
 import { isPassing, reasonOf } from "../background/background-loop.ts";
-import { Turns } from "../background/tenant-rounds.ts";
+import { TenantRounds } from "../background/tenant-rounds.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { nextTurn, Pace } from "../base/pace.ts";
@@ -48,8 +48,8 @@ export interface BatchRunnerDeps {
 export class BatchRunner {
   readonly #deps: BatchRunnerDeps;
   readonly #send: SendRequest;
-  readonly #checking: Turns;
-  readonly #lines: Turns;
+  readonly #checking: TenantRounds;
+  readonly #lines: TenantRounds;
   /** Those whose batches run. */
   readonly #tenants = new Map<TenantId, TenantBatches>();
   #stopping = false;
@@ -58,11 +58,11 @@ export class BatchRunner {
     const { log } = deps;
     this.#deps = deps;
     this.#send = send;
-    this.#checking = new Turns({
+    this.#checking = new TenantRounds({
       ...{ name: "checking batches", log, lanes: 1, maxOpen: batchLimits.checkedTenants },
       open: (tenantId) => new TenantChecks(deps, tenantId, () => this.#goOn(tenantId)),
     });
-    this.#lines = new Turns({
+    this.#lines = new TenantRounds({
       ...{ name: "running batches", log, lanes: batchLimits.linesAtOnce, spareLanes: batchLimits.spareLines },
       maxOpen: batchLimits.runningTenants,
       open: (tenantId) => this.#openTenant(tenantId),

@@ -7,8 +7,8 @@ import { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { DispatcherOptions } from "../dispatch/dispatcher-options.ts";
 import { KvFeed } from "../dispatch/kv/feed.ts";
 import { KvHistory } from "../dispatch/kv/history.ts";
-import { Misses } from "../dispatch/kv/miss-report.ts";
-import { Underway } from "../dispatch/kv/pending-blocks.ts";
+import { MissReasons } from "../dispatch/kv/miss-reasons.ts";
+import { PendingBlocks } from "../dispatch/kv/pending-blocks.ts";
 import { Pins } from "../dispatch/kv/pins.ts";
 import { Residency } from "../dispatch/kv/residency.ts";
 import { UseCounts } from "../dispatch/kv/use-counts.ts";
@@ -51,9 +51,9 @@ export interface Workers {
 export function openWorkers(config: Config, options: WorkersOptions, log: Log): Workers {
   const registry = new Registry();
   const corpusOwners = new CorpusOwners(() => registry.card()?.digest, limits.corpusOwners);
-  const underway = new Underway((rootKey) => corpusOwners.ownerOf(rootKey));
+  const pendingBlocks = new PendingBlocks((rootKey) => corpusOwners.ownerOf(rootKey));
   const uses = new UseCounts(limits.usedSpans);
-  const residency = new Residency((workerId, rootKey) => underway.ownerOf(workerId, rootKey));
+  const residency = new Residency((workerId, rootKey) => pendingBlocks.ownerOf(workerId, rootKey));
   const argv = options.workerArgv ?? [process.execPath, join(import.meta.dir, "..", "..", "worker", "main.ts")];
   const supervisor = new Supervisor({
     devices: config.devices,
@@ -66,11 +66,11 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     stableMs: limits.workerStableMs,
   });
   const history = new KvHistory({ maxGone: limits.goneBlocks, maxTexts: limits.notedTexts });
-  const misses = new Misses({ history, residency, blockTokens: () => registry.card()?.blockTokens });
+  const misses = new MissReasons({ history, residency, blockTokens: () => registry.card()?.blockTokens });
   const dispatcher = new Dispatcher({
     registry,
     residency,
-    underway,
+    pendingBlocks,
     uses,
     misses,
     history,

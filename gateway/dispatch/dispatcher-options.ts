@@ -3,8 +3,8 @@ import type { WorkerErrorCode } from "../../worker/contract/messages.ts";
 import type { ErrorCode } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { KvHistory } from "./kv/history.ts";
-import type { Misses } from "./kv/miss-report.ts";
-import type { Underway } from "./kv/pending-blocks.ts";
+import type { MissReasons } from "./kv/miss-reasons.ts";
+import type { PendingBlocks } from "./kv/pending-blocks.ts";
 import type { Residency } from "./kv/residency.ts";
 import type { UseCounts } from "./kv/use-counts.ts";
 import type { Registry } from "./workers/registry.ts";
@@ -13,10 +13,10 @@ import type { Supervisor } from "./workers/supervisor.ts";
 export interface DispatcherOptions {
   readonly registry: Registry;
   readonly residency: Residency;
-  readonly underway: Underway;
+  readonly pendingBlocks: PendingBlocks;
   readonly uses: Pick<UseCounts, "note">;
   /** undefined: nobody is told why KV was not found. */
-  readonly misses?: Misses;
+  readonly misses?: MissReasons;
   readonly history?: KvHistory;
   readonly supervisor: Pick<Supervisor, "send">;
   readonly log: Log;

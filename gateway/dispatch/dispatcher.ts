@@ -10,7 +10,7 @@ import { abortedEnd, type InFlight, openEntry, reportedEnd, restarted, tokensEve
 import { Evictions } from "./kv/evictions.ts";
 import { KvOwners } from "./kv/owners.ts";
 import { type Placed, Placer } from "./placement/placer.ts";
-import { Windows } from "./placement/worker-admission.ts";
+import { WorkerAdmission } from "./placement/worker-admission.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request/request.ts";
 import { submitMessage } from "./submit-message.ts";
 import type { WorkerEvents } from "./workers/supervisor.ts";
@@ -21,7 +21,7 @@ export class Dispatcher implements WorkerEvents {
   readonly #placer: Placer;
   /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
   readonly #byWorkerRequestId = new Map<string, InFlight>();
-  readonly #windows: Windows;
+  readonly #admission: WorkerAdmission;
   readonly #owners: KvOwners;
   readonly #waiting: FairQueue<InFlight>;
   #draining = false;
@@ -29,9 +29,9 @@ export class Dispatcher implements WorkerEvents {
   constructor(options: DispatcherOptions) {
     this.#options = options;
     const { maxWaiting, maxWaitingTokens, nowMs = () => performance.now() } = options;
-    this.#windows = new Windows({ ...options, nowMs });
+    this.#admission = new WorkerAdmission({ ...options, nowMs });
     this.#waiting = new FairQueue({ maxItems: maxWaiting, maxTokens: maxWaitingTokens });
-    this.#placer = new Placer({ ...options, windows: this.#windows });
+    this.#placer = new Placer({ ...options, admission: this.#admission });
     this.#owners = new KvOwners(options.kvQuotaBytesOf);
     this.evictions = new Evictions({ ...options, owners: this.#owners });
   }
@@ -43,7 +43,7 @@ export class Dispatcher implements WorkerEvents {
   submit(request: DispatchRequest): AsyncIterableIterator<GenerationEvent> {
     if (this.#draining) throw new ApiError("server_shutdown");
     const entry = openEntry(request, (aborted) => this.#abort(aborted), this.#options.nowMs);
-    if (!entry.background) this.#windows.note(request.tenantId);
+    if (!entry.background) this.#admission.note(request.tenantId);
     this.#place(entry);
     if (request.params.maxTokens > 0) this.#options.uses.note(request.plan);
     entry.timers.deadline = setTimeout(() => this.#cutOff(entry, "deadline_exceeded"), request.deadlineMs);
@@ -75,8 +75,8 @@ export class Dispatcher implements WorkerEvents {
   onLost(workerId: string): void {
     this.#options.history?.lost(this.#options.residency.keys(workerId));
     this.#options.residency.forget(workerId);
-    this.#options.underway.forget(workerId);
-    this.#windows.forget(workerId);
+    this.#options.pendingBlocks.forget(workerId);
+    this.#admission.forget(workerId);
     for (const entry of [...this.#byWorkerRequestId.values()]) {
       if (entry.workerId !== workerId) continue;
       this.#detach(entry);
@@ -103,7 +103,7 @@ export class Dispatcher implements WorkerEvents {
       case "finished":
       case "failed":
         this.#onRequestMessage(message);
-        this.#options.underway.end(message.requestId);
+        this.#options.pendingBlocks.end(message.requestId);
         return;
       default:
         return;
@@ -172,7 +172,7 @@ export class Dispatcher implements WorkerEvents {
   }
 
   #send(entry: InFlight, { workerId, missingTokens, missing }: Placed): void {
-    const { registry, underway, supervisor } = this.#options;
+    const { registry, pendingBlocks, supervisor } = this.#options;
     const { requestId, tenantId, plan } = entry.request;
     const reuse = entry.request.reuse && !this.evictions.concern(entry.request, entry.readAtMs);
     entry.lookUp = this.#options.misses?.lookUp(workerId, reuse, entry.request);
@@ -183,11 +183,11 @@ export class Dispatcher implements WorkerEvents {
     entry.pendingTokens = missingTokens;
     this.#byWorkerRequestId.set(entry.workerRequestId, entry);
     registry.addLoad(workerId, 1, missingTokens);
-    this.#windows.enter(workerId, tenantId, entry.pendingTokens);
+    this.#admission.enter(workerId, tenantId, entry.pendingTokens);
     this.#waiting.charge(entry, missingTokens);
-    underway.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
+    pendingBlocks.begin(workerId, entry.workerRequestId, { plan, missing, tenantId });
     // A worker that cannot be reached is about to be reported lost; onLost then retries this entry too.
-    const owners = this.#owners.ofPlan(underway.tenantsOf(plan, tenantId), registry.card()?.kvBytesPerBlock ?? 1);
+    const owners = this.#owners.ofPlan(pendingBlocks.tenantsOf(plan, tenantId), registry.card()?.kvBytesPerBlock ?? 1);
     supervisor.send(workerId, submitMessage(entry, reuse, owners));
   }
 
@@ -266,16 +266,16 @@ export class Dispatcher implements WorkerEvents {
     this.#releasePending(entry);
     if (entry.workerId !== undefined) {
       this.#options.registry.addLoad(entry.workerId, -1, 0);
-      this.#windows.leave(entry.workerId, entry.tenantId);
+      this.#admission.leave(entry.workerId, entry.tenantId);
     }
     this.#detach(entry);
   }
 
   #releasePending(entry: InFlight): void {
     if (entry.workerId === undefined || entry.workerRequestId === undefined) return;
-    this.#options.underway.prompted(entry.workerRequestId);
+    this.#options.pendingBlocks.prompted(entry.workerRequestId);
     this.#options.registry.addLoad(entry.workerId, 0, -entry.pendingTokens);
-    this.#windows.prompted(entry.workerId, entry.tenantId, entry.pendingTokens);
+    this.#admission.prompted(entry.workerId, entry.tenantId, entry.pendingTokens);
     entry.pendingTokens = 0;
   }
 

@@ -1,7 +1,7 @@
 /** A request between its arrival here and its end: where it is, what it still costs there, what its reader has seen. */
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import { EventQueue } from "../base/event-queue.ts";
-import { type LookUp, missReports } from "./kv/miss-report.ts";
+import { type LookUp, missReports } from "./kv/miss-reasons.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent, TokensEvent } from "./request/request.ts";
 import { RunClock } from "./request/run-clock.ts";
 

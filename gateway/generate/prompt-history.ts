@@ -33,7 +33,7 @@ export type Comparison<Part extends string> =
       readonly changed: Part | "turns" | undefined;
     };
 
-export class ComparedPrompts {
+export class PromptHistory {
   readonly #prompts: TenantLru<Noted>;
   readonly #names = new SecretNames();
 

@@ -11,7 +11,7 @@ import type { TenantPart } from "../dispatch/kv/evictions.ts";
 import type { Pins } from "../dispatch/kv/pins.ts";
 import type { Residency } from "../dispatch/kv/residency.ts";
 import type { UseCounts } from "../dispatch/kv/use-counts.ts";
-import { FragmentHomes, fragmentHolders } from "../dispatch/placement/fragment-placement.ts";
+import { FragmentPlacement, fragmentHolders } from "../dispatch/placement/fragment-placement.ts";
 import { Placement } from "../dispatch/request/placement.ts";
 import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
 import type { Registry } from "../dispatch/workers/registry.ts";
@@ -44,7 +44,7 @@ const pinnedPoolPart = 1 / 8;
 
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
-  readonly #homes = new FragmentHomes(limits.corpusHomes);
+  readonly #homes = new FragmentPlacement(limits.corpusHomes);
   /** Of all spans that are warmed: many short ones give way to others too. */
   readonly #turns = { chars: 0 };
 

@@ -5,7 +5,7 @@
  */
 import { ApiError } from "../base/errors.ts";
 import type { InputOf, OutputOf, TaskTable } from "./protocol.ts";
-import { FairQueue } from "./round-robin-queue.ts";
+import { RoundRobinQueue } from "./round-robin-queue.ts";
 import { Thread } from "./thread.ts";
 
 export interface ThreadPoolOptions {
@@ -45,7 +45,7 @@ export type TaskRunner<Table extends TaskTable> = Pick<ThreadPool<Table>, "run">
 
 export class ThreadPool<Table extends TaskTable> {
   readonly #options: ThreadPoolOptions;
-  readonly #waiting = new FairQueue<Task>();
+  readonly #waiting = new RoundRobinQueue<Task>();
   readonly #idle: { readonly thread: Thread; readonly timer: ReturnType<typeof setTimeout> }[] = [];
   /** Threads at work, by what they run. */
   readonly #running = new Map<Task, Thread>();

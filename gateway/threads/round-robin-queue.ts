@@ -1,5 +1,5 @@
 /** A waiting line in which each tenant's turn comes once a round, whatever the others have waiting. */
-export class FairQueue<Item> {
+export class RoundRobinQueue<Item> {
   /** In the order of their turns. No list is empty. */
   readonly #lines = new Map<string, Item[]>();
   #size = 0;

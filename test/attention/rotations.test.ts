@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { notRead, planSlice, planSliceWords } from "../../worker/attention/plan-format.ts";
-import { TurnWriter } from "../../worker/attention/rotations.ts";
+import { RotationWriter } from "../../worker/attention/rotations.ts";
 import { IntList } from "../../worker/base/int-list.ts";
 
 /** Slices of 16 tokens for a row each, with an offset of its own. */
@@ -14,7 +14,7 @@ function written(rows: readonly number[], itemRows: number): { turns: number[]; 
     slices[s * planSliceWords + planSlice.rowCount] = 1;
     offsets.push(1_000 + s);
   });
-  new TurnWriter().write(slices, offsets, 0, rows.length, itemRows);
+  new RotationWriter().write(slices, offsets, 0, rows.length, itemRows);
   const turns = rows.map((_, s) => slices[s * planSliceWords + planSlice.turns]);
   return { turns, added: [...offsets.view()].slice(rows.length) };
 }

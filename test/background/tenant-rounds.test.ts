@@ -1,16 +1,16 @@
 /** Work of many tenants in a few lanes: whose turn it is, who waits, and what a failure or a stop does. */
 import { afterEach, describe, expect, test } from "bun:test";
 import type { TenantId } from "../../db/ids.ts";
-import { type TenantWork, Turns, type TurnsOptions } from "../../gateway/background/tenant-rounds.ts";
+import { TenantRounds, type TenantRoundsOptions, type TenantWork } from "../../gateway/background/tenant-rounds.ts";
 
 const id = (name: string): TenantId => `tenant_${name}`;
-let turns: Turns | undefined;
+let turns: TenantRounds | undefined;
 afterEach(() => turns?.stop());
 
 const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 /** Work of so many slices for each tenant, and the order in which they began. */
-function world(slices: Record<string, number>, options: Partial<TurnsOptions> = {}) {
+function world(slices: Record<string, number>, options: Partial<TenantRoundsOptions> = {}) {
   const order: string[] = [];
   const logged: string[] = [];
   let atOnce = 0;
@@ -31,7 +31,7 @@ function world(slices: Record<string, number>, options: Partial<TurnsOptions> = 
       },
     };
   };
-  const made = new Turns({
+  const made = new TenantRounds({
     ...{ name: "work", log: (_level, message) => void logged.push(message) },
     ...{ lanes: 1, maxOpen: 8, open, ...options },
   });

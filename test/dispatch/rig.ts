@@ -2,8 +2,8 @@
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
 import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
 import { KvHistory } from "../../gateway/dispatch/kv/history.ts";
-import { Misses } from "../../gateway/dispatch/kv/miss-report.ts";
-import { Underway } from "../../gateway/dispatch/kv/pending-blocks.ts";
+import { MissReasons } from "../../gateway/dispatch/kv/miss-reasons.ts";
+import { PendingBlocks } from "../../gateway/dispatch/kv/pending-blocks.ts";
 import { Pins } from "../../gateway/dispatch/kv/pins.ts";
 import { Residency } from "../../gateway/dispatch/kv/residency.ts";
 import { UseCounts } from "../../gateway/dispatch/kv/use-counts.ts";
@@ -26,8 +26,8 @@ const corpusRoots: ReadonlySet<string> = new Set([rootKey(fakeCard.digest, corpu
 
 export function makeRig(openLink: OpenLink, devices: readonly string[], options: Partial<DispatcherOptions> = {}) {
   const registry = new Registry();
-  const underway = new Underway((root) => (corpusRoots.has(root) ? "tenant-corpus" : undefined));
-  const residency = new Residency((workerId, root) => underway.ownerOf(workerId, root));
+  const pendingBlocks = new PendingBlocks((root) => (corpusRoots.has(root) ? "tenant-corpus" : undefined));
+  const residency = new Residency((workerId, root) => pendingBlocks.ownerOf(workerId, root));
   const uses = new UseCounts(1_000);
   const log = () => undefined;
   const command = (): WorkerCommand => ({
@@ -48,10 +48,10 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
   const dispatcher = new Dispatcher({
     registry,
     residency,
-    underway,
+    pendingBlocks,
     uses,
     history,
-    misses: new Misses({ history, residency, blockTokens: () => registry.card()?.blockTokens }),
+    misses: new MissReasons({ history, residency, blockTokens: () => registry.card()?.blockTokens }),
     supervisor,
     log,
     maxAttempts: 3,
@@ -62,7 +62,7 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
     ...options,
   });
   const pins = new Pins({ registry, residency, supervisor });
-  return { registry, residency, underway, uses, supervisor, dispatcher, pins };
+  return { registry, residency, pendingBlocks, uses, supervisor, dispatcher, pins };
 }
 
 /** A rig whose workers are in memory and ready; `process` is the first of them. */

@@ -40,8 +40,8 @@ function ask(world: TinyWorld, requestId: string, { owner, grammar, maxTokens }:
 async function settle(world: TinyWorld, watched: string): Promise<number[]> {
   const counts: number[] = [];
   for (let steps = 0, spent = 0; await world.step(); steps++) {
-    expect(world.engine.maskTurns.spentWork - spent).toBeLessThan(stepMaskWork + workOfByte);
-    spent = world.engine.maskTurns.spentWork;
+    expect(world.engine.maskSlices.spentWork - spent).toBeLessThan(stepMaskWork + workOfByte);
+    spent = world.engine.maskSlices.spentWork;
     counts.push(world.tokensOf(watched).length);
     expect(steps).toBeLessThan(5_000);
   }
@@ -80,7 +80,7 @@ describe("anyOf of 250 patterns", () => {
     ask(world, "plain", { owner: other, maxTokens: 100 });
     expectFlow(await settle(world, "plain"), 100);
     expect(ends(world, choices)).toEqual(new Set(["grammar_too_ambiguous"]));
-    expect(world.engine.maskTurns.spentWork).toBeLessThan(150_000_000);
+    expect(world.engine.maskSlices.spentWork).toBeLessThan(150_000_000);
     // What was computed for the other is still there.
     const stored = world.engine.residentKeys().length;
     expect(stored).toBeGreaterThan(0);
@@ -95,6 +95,6 @@ describe("anyOf of 250 patterns", () => {
     expectFlow(await settle(world, "schema"), 12);
     for (const id of choices) expect(world.finishedOf(id).usage.completionTokens).toBeGreaterThan(0);
     // Their masks did not fit into as many steps as they have tokens.
-    expect(world.engine.maskTurns.spentWork).toBeGreaterThan(20 * stepMaskWork);
+    expect(world.engine.maskSlices.spentWork).toBeGreaterThan(20 * stepMaskWork);
   });
 });

@@ -6,7 +6,7 @@ import { limits as planLimits } from "../../worker/contract/limits.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { defaultEngineLimits } from "../../worker/engine/limits.ts";
 import { Run } from "../../worker/engine/run.ts";
-import { ListRoom } from "../../worker/engine/step-budget.ts";
+import { ListBudget } from "../../worker/engine/step-budget.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, makeRuns, submitPlan } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
@@ -71,7 +71,7 @@ describe("by default", () => {
   });
 });
 
-describe("ListRoom", () => {
+describe("ListBudget", () => {
   const runOver = (spanCount: number): Run => {
     const spans = fragments.slice(0, spanCount);
     const plans = makeRuns({ spans, question: countUp(1, 300) }, true);
@@ -81,7 +81,7 @@ describe("ListRoom", () => {
   test("has room for whole rows, a piece's blocks and what its rows read", () => {
     const run = runOver(9);
     const blocks = 9 + 75;
-    const room = new ListRoom(blocks + 10 * 120 + 119);
+    const room = new ListBudget(blocks + 10 * 120 + 119);
     expect(room.rowsFor(run, 100)).toBe(10);
     expect(room.rowsFor(run, 100, 0, "scattered")).toBe(10);
     expect(room.rowsFor(run, 100, 0, "together", 120)).toBe(9);
@@ -94,14 +94,14 @@ describe("ListRoom", () => {
 
   test("rows of a long piece cost less than single ones", () => {
     const run = runOver(9);
-    const room = new ListRoom(84 + 10 * (136 + 150));
+    const room = new ListBudget(84 + 10 * (136 + 150));
     expect(room.rowsFor(run, 300)).toBe(150);
     expect(room.rowsFor(run, 300, 0, "scattered")).toBe(23);
   });
 
   test("has room for one row in any case, and for no second one", () => {
     const run = runOver(9);
-    const room = new ListRoom(1);
+    const room = new ListBudget(1);
     expect(room.rowsFor(run, 5)).toBe(1);
     expect(room.rowsFor(run, 0)).toBe(0);
     room.take(run, 1);

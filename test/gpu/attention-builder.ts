@@ -1,6 +1,6 @@
 /** Attention plans from lists of items: what the planner would write, where a test wants items of its own choice. */
 import { type AttentionPlan, planItem, planItemWords } from "../../worker/attention/plan-format.ts";
-import { TurnWriter } from "../../worker/attention/rotations.ts";
+import { RotationWriter } from "../../worker/attention/rotations.ts";
 import { IntList } from "../../worker/base/int-list.ts";
 
 export interface BuiltSlice {
@@ -49,7 +49,7 @@ export function buildPlan(rowCount: number, few: readonly BuiltItem[], many: rea
     return [firstRow, rows.length, firstSlice, shared.length, shared.length + own.length, tokens, 0, 0];
   };
   const [fewItems, manyItems] = [few, many].map((items) => Int32Array.from(items.flatMap(add)));
-  const [sliceWords, offsetWords, turns] = [Int32Array.from(slices), new IntList(1_024), new TurnWriter()];
+  const [sliceWords, offsetWords, turns] = [Int32Array.from(slices), new IntList(1_024), new RotationWriter()];
   offsetWords.append(Int32Array.from(offsets));
   for (let at = 0; at < fewItems.length; at += planItemWords) {
     const [first, count] = [fewItems[at + planItem.firstSlice], fewItems[at + planItem.sliceCount]];

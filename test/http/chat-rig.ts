@@ -9,7 +9,7 @@ import type { RetrievedFragment } from "../../gateway/corpus/search/retrieve.ts"
 import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
 import type { OpenLink } from "../../gateway/dispatch/workers/link.ts";
 import { Pipeline } from "../../gateway/generate/pipeline.ts";
-import { ComparedPrompts } from "../../gateway/generate/prompt-history.ts";
+import { PromptHistory } from "../../gateway/generate/prompt-history.ts";
 import { metered } from "../../gateway/generate/token-metering.ts";
 import { countChoice } from "../../gateway/generate/usage-counters.ts";
 import { addOpsRoutes } from "../../gateway/http/admin/ops.ts";
@@ -127,7 +127,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
   const limiter = new ConcurrencyLimiter(requestsPerTenant);
   const log = () => undefined;
   const state = { draining: false, nowMs: Date.now(), storageBytes: null as number | null };
-  const compared = new ComparedPrompts(1_000);
+  const compared = new PromptHistory(1_000);
   const retention = { rows: 3, bytes: 2 ** 30, ...other.retention };
   const db = tenantsDb();
   const storage = new TenantStorage(db, {

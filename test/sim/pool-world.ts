@@ -5,10 +5,10 @@
 
 import { ApiError } from "../../gateway/base/errors.ts";
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
-import { Underway } from "../../gateway/dispatch/kv/pending-blocks.ts";
+import { PendingBlocks } from "../../gateway/dispatch/kv/pending-blocks.ts";
 import { Residency } from "../../gateway/dispatch/kv/residency.ts";
 import { UseCounts } from "../../gateway/dispatch/kv/use-counts.ts";
-import { FragmentHomes, fragmentHolders } from "../../gateway/dispatch/placement/fragment-placement.ts";
+import { FragmentPlacement, fragmentHolders } from "../../gateway/dispatch/placement/fragment-placement.ts";
 import { Placement } from "../../gateway/dispatch/request/placement.ts";
 import { Registry } from "../../gateway/dispatch/workers/registry.ts";
 import { FakeBackend, fakeShape } from "../../worker/backend/fake.ts";
@@ -42,11 +42,11 @@ interface SimWorker {
 
 export class PoolWorld {
   readonly registry = new Registry();
-  readonly underway = new Underway((root) => this.#corpusRoots.get(root));
-  readonly residency = new Residency((workerId, root) => this.underway.ownerOf(workerId, root));
+  readonly pendingBlocks = new PendingBlocks((root) => this.#corpusRoots.get(root));
+  readonly residency = new Residency((workerId, root) => this.pendingBlocks.ownerOf(workerId, root));
   readonly uses = new UseCounts(10_000, () => this.#nowMs);
   readonly #corpusRoots = new Map<BlockKey, string>();
-  readonly #fragmentHomes = new FragmentHomes(100);
+  readonly #fragmentHomes = new FragmentPlacement(100);
   readonly #options: PoolOptions;
   readonly #dispatcher: Dispatcher;
   readonly #workers: SimWorker[] = [];
@@ -64,7 +64,7 @@ export class PoolWorld {
     this.#dispatcher = new Dispatcher({
       registry: this.registry,
       residency: this.residency,
-      underway: this.underway,
+      pendingBlocks: this.pendingBlocks,
       uses: this.uses,
       supervisor: { send: (workerId, message) => this.#receive(workerId, message) },
       log: () => undefined,

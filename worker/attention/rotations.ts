@@ -6,7 +6,7 @@ import { manyTiles, notRead, planSlice, planSliceWords, tileHeads } from "./plan
 /** Offsets of so many rows stand in the list for each row that has one, at most. */
 const mostSpread = 2;
 
-export class TurnWriter {
+export class RotationWriter {
   /** By row of the item: the offset that it is turned by since the last slice with `turns`. */
   private readonly turned = new Int32Array(manyTiles * tileHeads).fill(notRead);
   /** That slice, the rows between which all lie that have an offset since, and how many have. */

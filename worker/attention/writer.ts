@@ -12,7 +12,7 @@ import {
   planSlice,
   planSliceWords,
 } from "./plan-format.ts";
-import { TurnWriter } from "./rotations.ts";
+import { RotationWriter } from "./rotations.ts";
 import type { Stretches } from "./sharing.ts";
 
 export type ItemKind = "few" | "many";
@@ -50,7 +50,7 @@ export class PlanWriter {
   private readonly slices = new IntList(4_096);
   private readonly offsets = new IntList(4_096);
   private readonly merges = new IntList(1_024);
-  private readonly turns = new TurnWriter();
+  private readonly turns = new RotationWriter();
   /** [slices] segment that the slice is of, and the place of its first block among the segment's. */
   private readonly sliceSegments = new IntList(1_024);
   private readonly sliceBlocks = new IntList(1_024);

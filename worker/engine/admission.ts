@@ -5,7 +5,7 @@
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { Request } from "./request.ts";
 
-export class Room {
+export class Admission {
   private readonly pool: BlockPool;
   private readonly running: readonly Request[];
 

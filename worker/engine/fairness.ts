@@ -27,10 +27,10 @@ const [stepsForMaxRows, mostLightSteps] = [4, 6];
 
 type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
 
-export class Express {
+export class Fairness {
   private readonly maxRows: number;
   private readonly clock: () => number;
-  private wasExpress = false;
+  private lastWasLight = false;
   /** Steps still to come that light requests have for themselves. */
   private lightSteps = 0;
   /** The two tenants that came last: enough to know whether there was another one. */
@@ -53,10 +53,10 @@ export class Express {
     // Who waits for a mask is in no step.
     const light = lightBeside(requests, heavy).filter(({ awaitsMask }) => !awaitsMask);
     const isLights = this.lightSteps > 0 && light.length > 0 && light.length <= fewRequests;
-    const isExpress = !this.wasExpress && light.some((request) => this.isShort(request));
+    const isForLightPrompt = !this.lastWasLight && light.some((request) => this.isShort(request));
     this.lightSteps = isLights ? this.lightSteps - 1 : 0;
-    this.wasExpress = isExpress;
-    return isLights || isExpress ? heavy : new Set();
+    this.lastWasLight = isForLightPrompt;
+    return isLights || isForLightPrompt ? heavy : new Set();
   }
 
   /** Prompt rows of the next step, of so many that there is room for. @param requests in progress */

@@ -12,7 +12,7 @@ import type { SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from 
 import type { BlockKey } from "../contract/units.ts";
 import { type KvPositions, type Relocation, relocationOf } from "../relocation/relocation.ts";
 import { Constraints } from "../sample/constraints.ts";
-import { MaskTurns } from "../sample/mask-slices.ts";
+import { MaskSlices } from "../sample/mask-slices.ts";
 import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
 import { RequestsInProgress } from "./in-progress.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
@@ -57,7 +57,7 @@ export class Engine {
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
   private readonly requests: RequestsInProgress;
-  readonly maskTurns: MaskTurns<Request>;
+  readonly maskSlices: MaskSlices<Request>;
   /** In order; two at most. */
   private readonly inFlight: StepInFlight[] = [];
   private generatedTokens = 0;
@@ -81,7 +81,7 @@ export class Engine {
     this.scheduler = new Scheduler({ pool, cache, limits: this.limits, shape, clock, relocation });
     this.requests = new RequestsInProgress({ scheduler: this.scheduler, inFlight, clock, emit });
     this.runner = new StepRunner(backend, options);
-    this.maskTurns = new MaskTurns(this.limits.stepMaskWork, (request, error) =>
+    this.maskSlices = new MaskSlices(this.limits.stepMaskWork, (request, error) =>
       this.requests.failMask(request, error),
     );
   }
@@ -186,7 +186,7 @@ export class Engine {
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
     if (this.inFlight.length === 0 && this.requests.count === 0) return false;
-    this.maskTurns.take([...this.scheduler.running, ...this.scheduler.admissible]);
+    this.maskSlices.take([...this.scheduler.running, ...this.scheduler.admissible]);
     this.constraints.trim();
     const step = this.inFlight[0] ?? this.begin(this.scheduler.schedule());
     if (step.allowsNext && this.scheduler.canScheduleAhead()) {

@@ -51,7 +51,7 @@ export class PrefillScheduler {
         continue;
       }
       const start = run.computedTokens + rowsBefore;
-      const rows = step.room.rowsFor(run, Math.min(run.tokenCount - start, rowsLeft), rowsBefore);
+      const rows = step.listBudget.rowsFor(run, Math.min(run.tokenCount - start, rowsLeft), rowsBefore);
       const end = this.claim(run, step, start, start + rows);
       if (end === start) continue;
       request.reservedBlocks -= run.coverWithBlocks(end, this.cache);

@@ -16,8 +16,8 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
 import type { Relocation } from "../relocation/relocation.ts";
-import { Room } from "./admission.ts";
-import { Express } from "./fairness.ts";
+import { Admission } from "./admission.ts";
+import { Fairness } from "./fairness.ts";
 import { canScheduleAhead } from "./in-flight.ts";
 import type { EngineLimits } from "./limits.ts";
 import { PrefillScheduler } from "./prefill.ts";
@@ -53,8 +53,8 @@ export class Scheduler {
   private readonly clock: () => number;
   private readonly relocation: Relocation | undefined;
   private readonly prefill: PrefillScheduler;
-  private readonly room: Room;
-  private readonly express: Express;
+  private readonly admission: Admission;
+  private readonly fairness: Fairness;
   /** Requests whose tokens the last step had no room for, who waited longest first. */
   private leftOut: readonly Request[] = [];
 
@@ -75,8 +75,8 @@ export class Scheduler {
     this.clock = clock;
     this.relocation = relocation;
     this.prefill = new PrefillScheduler(cache, shape.blockTokens);
-    this.room = new Room(pool, this.running);
-    this.express = new Express(limits, clock);
+    this.admission = new Admission(pool, this.running);
+    this.fairness = new Fairness(limits, clock);
   }
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
@@ -88,15 +88,15 @@ export class Scheduler {
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
     this.adoptResident();
     if (!preempted || this.running.length === 0) this.admit(step);
-    const leftOut = this.express.leftOut(this.running);
+    const leftOut = this.fairness.leftOut(this.running);
     for (const request of leftOut) step.dropDecode(request);
-    step.budget = this.express.promptRows(this.running, step.budget);
+    step.budget = this.fairness.promptRows(this.running, step.budget);
     const prefilling = this.running.filter((request) => !leftOut.has(request) && !request.awaitsMask);
-    if (this.express.isShared) step.rowCostTokens = this.limits.rowCostTokens;
+    if (this.fairness.isShared) step.rowCostTokens = this.limits.rowCostTokens;
     this.prefill.schedule(prefilling, step);
     // Those who were to have the step for themselves wait for what others compute.
     if (leftOut.size > 0 && step.isEmpty) return this.schedule(before);
-    this.express.noteStep(this.running, (request) => step.workOf(request));
+    this.fairness.noteStep(this.running, (request) => step.workOf(request));
     return step.plan(this.relocation?.takeMoves());
   }
 
@@ -104,7 +104,7 @@ export class Scheduler {
   canScheduleAhead(): boolean {
     const { admissible } = this;
     if (this.relocation?.mayMove(this.running, admissible) === true) return false;
-    return canScheduleAhead(this.running, admissible, this.room.openBlocks);
+    return canScheduleAhead(this.running, admissible, this.admission.openBlocks);
   }
 
   /** Waiting requests that the next step may admit. */
@@ -128,7 +128,7 @@ export class Scheduler {
 
   /** Blocks promised to running requests and not taken yet. */
   get reservedBlocks(): number {
-    return this.room.reservedBlocks;
+    return this.admission.reservedBlocks;
   }
 
   /** @returns whether a request was preempted. */
@@ -142,7 +142,7 @@ export class Scheduler {
       if (!request.decoding || run === undefined || request.drawsLastToken || request.awaitsMask) continue;
       const lacking = run.blockCount - run.blocks.length;
       const isClosing = request.closingReason !== undefined;
-      if (!isClosing && step.room.rowsFor(run, 1, 0, "together", keptWords) === 0) {
+      if (!isClosing && step.listBudget.rowsFor(run, 1, 0, "together", keptWords) === 0) {
         leftOut.push(request);
         continue;
       }
@@ -171,9 +171,9 @@ export class Scheduler {
   /** Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. */
   private makeRoom(request: Request, blockCount: number, step: StepDraft): boolean {
     while (blockCount > 0) {
-      const refusal = this.room.refusal(request, blockCount);
+      const refusal = this.admission.refusal(request, blockCount);
       if (refusal === undefined) return true;
-      const victim = this.room.victimFor(request, refusal);
+      const victim = this.admission.victimFor(request, refusal);
       this.remove(victim);
       this.releaseBlocks(victim);
       step.dropDecode(victim);
@@ -209,7 +209,7 @@ export class Scheduler {
       for (const blockId of found[index]) if (this.isShared(blockId, run)) foundLive += 1;
     }
     // Free blocks that are hit leave the free list too, so only live ones lower what is needed.
-    const refusal = this.room.refusal(request, required - foundLive);
+    const refusal = this.admission.refusal(request, required - foundLive);
     if (refusal !== undefined) return refusal;
     if (request.times.markAdmitted(this.clock())) {
       for (const run of request.runs) if (run.keyed) this.queriedTokens += run.promptTokens;

@@ -9,7 +9,7 @@ import type { Run } from "./run.ts";
 /** Rows of a run: one piece, or (blended runs) rows that may all be pieces of their own. */
 export type RowsAre = "together" | "scattered";
 
-export class ListRoom {
+export class ListBudget {
   private readonly wordCount: number;
   private usedWords = 0;
 

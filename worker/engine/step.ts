@@ -3,7 +3,7 @@ import type { BlockKey } from "../contract/units.ts";
 import type { BlockMove } from "../relocation/plan.ts";
 import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
-import { ListRoom } from "./step-budget.ts";
+import { ListBudget } from "./step-budget.ts";
 
 /** Consecutive tokens of a run, computed in one step. */
 export interface Piece {
@@ -64,26 +64,26 @@ export class StepDraft {
   /** Tokens of context that count as one more row (EngineLimits); Infinity: a row is a row. */
   rowCostTokens = Number.POSITIVE_INFINITY;
   private probeBudget: number;
-  readonly room: ListRoom;
-  private readonly probeRoom: ListRoom;
+  readonly listBudget: ListBudget;
+  private readonly probeListBudget: ListBudget;
 
   /** @param claimedBefore keys that the step before this one claims, when it is still in flight */
   constructor({ stepTokens, listWords }: StepSizes, claimedBefore?: ReadonlySet<BlockKey>) {
     this.probeBudget = stepTokens;
-    this.room = new ListRoom(listWords);
-    this.probeRoom = new ListRoom(listWords);
+    this.listBudget = new ListBudget(listWords);
+    this.probeListBudget = new ListBudget(listWords);
     this.claimedBefore = claimedBefore;
   }
 
   /** A request that decodes computes its newest token. */
   addDecode(request: Request, run: Run): void {
-    this.room.take(run, 1);
+    this.listBudget.take(run, 1);
     this.pieces.set(run, { request, run, firstToken: run.computedTokens, rowCount: 1, wantsLogits: true });
   }
 
   /** The request has lost its blocks. */
   dropDecode({ openRun }: Request): void {
-    if (openRun !== undefined && this.pieces.delete(openRun)) this.room.giveBack(openRun, 1);
+    if (openRun !== undefined && this.pieces.delete(openRun)) this.listBudget.giveBack(openRun, 1);
   }
 
   /** The run's piece has `rowCount` rows more. */
@@ -91,7 +91,7 @@ export class StepDraft {
     const { firstToken, rowCount: before } = this.pieces.get(run) ?? { firstToken: run.computedTokens, rowCount: 0 };
     const wantsLogits = run.open && firstToken + before + rowCount === run.tokenCount;
     this.pieces.set(run, { request, run, firstToken, rowCount: before + rowCount, wantsLogits });
-    this.room.take(run, rowCount, before);
+    this.listBudget.take(run, rowCount, before);
     this.budget -= rowCount * this.rowCost(run);
     this.hasPrompts = true;
   }
@@ -113,10 +113,10 @@ export class StepDraft {
   /** Up to `rowCount` more of the tokens of a blended run that are computed again. @returns how many */
   addRecomputed(request: Request, run: Run, rowCount: number): number {
     const before = this.recomputed.get(run)?.rowCount ?? 0;
-    const rows = this.room.rowsFor(run, rowCount - before, before, "scattered");
+    const rows = this.listBudget.rowsFor(run, rowCount - before, before, "scattered");
     if (rows === 0) return 0;
     this.recomputed.set(run, { request, rowCount: before + rows });
-    this.room.take(run, rows, before, "scattered");
+    this.listBudget.take(run, rows, before, "scattered");
     this.budget -= rows;
     this.hasPrompts = true;
     return rows;
@@ -125,10 +125,10 @@ export class StepDraft {
   /** Up to `rowCount` probes of a blended run, as far as there is room. */
   addProbes(request: Request, run: Run, firstToken: number, rowCount: number): void {
     const before = this.probes.get(run)?.rowCount ?? 0;
-    const more = this.probeRoom.rowsFor(run, Math.min(rowCount - before, this.probeBudget), before);
+    const more = this.probeListBudget.rowsFor(run, Math.min(rowCount - before, this.probeBudget), before);
     if (more <= 0) return;
     this.probes.set(run, { request, run, firstToken, rowCount: before + more, wantsLogits: false });
-    this.probeRoom.take(run, more, before);
+    this.probeListBudget.take(run, more, before);
     this.probeBudget -= more;
   }
 

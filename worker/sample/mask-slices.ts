@@ -13,7 +13,7 @@ export interface AwaitsMask {
   prepareMask(budget: WorkBudget): void;
 }
 
-export class MaskTurns<Request extends AwaitsMask> {
+export class MaskSlices<Request extends AwaitsMask> {
   /** Work on all masks so far (WorkBudget). */
   spentWork = 0;
   private readonly stepWork: number;

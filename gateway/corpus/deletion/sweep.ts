@@ -11,7 +11,7 @@ import type { Db } from "../../../db/open.ts";
 import { listDeletedTenants } from "../../../db/tenants.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 import { reasonOf } from "../../background/background-loop.ts";
-import { Turns } from "../../background/tenant-rounds.ts";
+import { TenantRounds } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import type { CorpusSaltOf, SpanPort } from "../base/ports.ts";
@@ -33,14 +33,14 @@ export interface SweeperDeps {
 
 export class Sweeper {
   readonly #deps: SweeperDeps;
-  readonly #turns: Turns;
+  readonly #turns: TenantRounds;
   readonly #tenants = new Map<TenantId, TenantSweep>();
   /** Whoever takes part in it does the next piece. */
   #zeroing: Iterator<void> | undefined;
 
   constructor(deps: SweeperDeps) {
     this.#deps = deps;
-    this.#turns = new Turns({
+    this.#turns = new TenantRounds({
       ...{ name: "the sweep", log: deps.log, lanes: 1, maxOpen },
       open: (tenantId) => this.#open(tenantId),
       onFailure: (error) => deps.db.relieve(error),

@@ -10,7 +10,7 @@ import { type CorpusFileRow, nextPendingFile } from "../../../db/corpus-files.ts
 import type { TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import { BackgroundLoop } from "../../background/background-loop.ts";
-import { type TenantWork, Turns } from "../../background/tenant-rounds.ts";
+import { TenantRounds, type TenantWork } from "../../background/tenant-rounds.ts";
 import type { Log } from "../../base/log.ts";
 
 export type Lane = "quick" | "large";
@@ -34,7 +34,7 @@ export class IngestLanes {
   readonly #db: Db;
   readonly #ingest: IngestFile;
   readonly #quick: BackgroundLoop;
-  readonly #large: Turns;
+  readonly #large: TenantRounds;
   /** Files that wait for the lanes of large ones, one a tenant. */
   readonly #waiting = new Map<TenantId, CorpusFileRow>();
   /** `seq` of the files that are in them. */
@@ -44,7 +44,7 @@ export class IngestLanes {
     this.#db = db;
     this.#ingest = ingest;
     this.#quick = new BackgroundLoop("ingestion", log, (signal) => this.#ingestQuick(signal));
-    this.#large = new Turns({
+    this.#large = new TenantRounds({
       ...{ name: "ingestion of large files", log, lanes: largeLanes, maxOpen: maxOpenLarge },
       open: (tenantId) => this.#openLarge(tenantId),
     });

@@ -17,7 +17,7 @@ import {
   vectorModel,
 } from "../../../db/vectors.ts";
 import { BackgroundLoop } from "../../background/background-loop.ts";
-import { type TenantWork, Turns } from "../../background/tenant-rounds.ts";
+import { TenantRounds, type TenantWork } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
@@ -41,7 +41,7 @@ export class Vectorizer {
   readonly #embedder: Embedder;
   readonly #log: Log;
   readonly #loop: BackgroundLoop;
-  readonly #turns: Turns;
+  readonly #turns: TenantRounds;
   #model: VectorModel | undefined;
   /** All fragments up to here have been looked at. */
   #doneSeq = 0;
@@ -53,7 +53,7 @@ export class Vectorizer {
     this.#embedder = embedder;
     this.#log = log;
     this.#loop = new BackgroundLoop("embedding of fragments", log, (signal) => this.#embedAll(signal));
-    this.#turns = new Turns({
+    this.#turns = new TenantRounds({
       ...{ name: "embedding of fragments", log, lanes: 1, maxOpen },
       open: (tenantId) => this.#openTenant(tenantId),
     });

@@ -13,7 +13,7 @@ import {
   listJobTenants,
   updateOpenJob,
 } from "../../../db/jobs.ts";
-import { Turns } from "../../background/tenant-rounds.ts";
+import { TenantRounds } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import { corpusLimits } from "../base/limits.ts";
 import { type JobOwner, JobWatchers } from "./job-watchers.ts";
@@ -28,13 +28,13 @@ const maxTenants = 1_024;
 export class PrepareService {
   readonly watchers = new JobWatchers();
   readonly #deps: Omit<PrepareDeps, "watchers">;
-  readonly #turns: Turns;
+  readonly #turns: TenantRounds;
   /** Those whose jobs run. */
   readonly #tenants = new Map<TenantId, TenantPrepare>();
 
   constructor(deps: Omit<PrepareDeps, "watchers">) {
     this.#deps = deps;
-    this.#turns = new Turns({
+    this.#turns = new TenantRounds({
       ...{ name: "preparing", log: deps.log, lanes: groupsAtOnce, spareLanes: spareGroups, maxOpen: maxTenants },
       open: (tenantId) => this.#open(tenantId),
     });

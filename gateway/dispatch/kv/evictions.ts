@@ -10,13 +10,13 @@ import type { Registry } from "../workers/registry.ts";
 import type { Supervisor } from "../workers/supervisor.ts";
 import type { KvHistory } from "./history.ts";
 import type { KvOwners } from "./owners.ts";
-import type { Underway } from "./pending-blocks.ts";
+import type { PendingBlocks } from "./pending-blocks.ts";
 import type { Residency } from "./residency.ts";
 
 export interface EvictionsOptions {
   readonly registry: Pick<Registry, "ready">;
   readonly residency: Residency;
-  readonly underway: Underway;
+  readonly pendingBlocks: PendingBlocks;
   readonly supervisor: Pick<Supervisor, "send">;
   readonly history?: Pick<KvHistory, "removed">;
   readonly owners: Pick<KvOwners, "numberOf">;
@@ -79,14 +79,14 @@ export class Evictions {
 
   /** Every worker forgets what is counted for the tenant. @returns blocks that were held, on all workers */
   evictTenant(tenantId: string, part: TenantPart): number {
-    const { registry, residency, underway, history } = this.#options;
+    const { registry, residency, pendingBlocks, history } = this.#options;
     this.#note(this.#tenants, tenantId, performance.now());
     let blockCount = 0;
     for (const { id } of registry.ready()) {
       const held = residency.keysOf(id, tenantId, part === "text");
       blockCount += held.length;
       history?.removed(held);
-      this.#send(id, [...held, ...underway.rootsOf(id, tenantId, part === "text")]);
+      this.#send(id, [...held, ...pendingBlocks.rootsOf(id, tenantId, part === "text")]);
     }
     return blockCount;
   }
@@ -104,7 +104,7 @@ export class Evictions {
     const names: string[] = [...keys];
     const owners = new Set([""]);
     for (const key of new Set(keys)) {
-      const owner = this.#options.underway.corpusOwner(key);
+      const owner = this.#options.pendingBlocks.corpusOwner(key);
       if (owner === undefined) continue;
       owners.add(owner);
       names.push(derivedName(key, tenantId));
@@ -122,7 +122,7 @@ export class Evictions {
   }
 
   #remember(rootKey: BlockKey, names: readonly string[]): void {
-    const owner = this.#options.underway.corpusOwner(rootKey) ?? "";
+    const owner = this.#options.pendingBlocks.corpusOwner(rootKey) ?? "";
     this.#lastMs = performance.now();
     for (const name of names) this.#keys.set(owner, name, this.#lastMs);
   }

@@ -25,13 +25,13 @@ interface RequestWork {
   keys: readonly BlockKey[] | undefined;
 }
 
-export class Underway {
+export class PendingBlocks {
   readonly #workers = new Map<string, WorkerWork>();
   readonly #requests = new Map<string, RequestWork>();
   /** Owner of a corpus's fragments, by the key that their chains begin with. */
   readonly corpusOwner: (rootKey: BlockKey) => string | undefined;
 
-  constructor(corpusOwner: Underway["corpusOwner"]) {
+  constructor(corpusOwner: PendingBlocks["corpusOwner"]) {
     this.corpusOwner = corpusOwner;
   }
 

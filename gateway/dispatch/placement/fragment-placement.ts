@@ -17,7 +17,7 @@ export interface FragmentHolder {
   readonly fragmentBlockCount: number;
 }
 
-export interface HomelessFragment {
+export interface UnplacedFragment {
   /** The same for all fragments of a corpus. */
   readonly corpus: string;
   readonly spanKey: BlockKey;
@@ -32,7 +32,7 @@ const copyShare = 0.25;
 /** Uses from which a fragment is kept on every worker, room or not. */
 const hotUses = 16;
 
-export class FragmentHomes {
+export class FragmentPlacement {
   readonly #homes: LRUCache<string, string>;
 
   constructor(maxCorpora: number) {
@@ -43,7 +43,7 @@ export class FragmentHomes {
    * @param holders ids of workers that hold the fragment now
    * @returns ids of workers, the home first; empty when there is no worker
    */
-  of(fragment: HomelessFragment, workers: readonly FragmentHolder[], holders: readonly string[]): readonly string[] {
+  of(fragment: UnplacedFragment, workers: readonly FragmentHolder[], holders: readonly string[]): readonly string[] {
     const home = workers.find(({ id }) => holders.includes(id)) ?? this.#homeOf(fragment, workers);
     if (home === undefined) return [];
     const takesCopy = (worker: FragmentHolder): boolean =>
@@ -51,7 +51,7 @@ export class FragmentHomes {
     return [home, ...workers.filter((worker) => worker !== home && takesCopy(worker))].map(({ id }) => id);
   }
 
-  #homeOf(fragment: HomelessFragment, workers: readonly FragmentHolder[]): FragmentHolder | undefined {
+  #homeOf(fragment: UnplacedFragment, workers: readonly FragmentHolder[]): FragmentHolder | undefined {
     const withRoom = workers.filter((worker) => hasRoom(worker, fragment, homeShare));
     const open = withRoom.length === 0 ? workers : withRoom;
     const known = this.#homes.get(fragment.corpus);
@@ -75,7 +75,7 @@ export function fragmentHolders(
 
 const roomOf = ({ blockCount, fragmentBlockCount }: FragmentHolder): number => blockCount - fragmentBlockCount;
 
-function hasRoom(worker: FragmentHolder, { blockCount }: HomelessFragment, share: number): boolean {
+function hasRoom(worker: FragmentHolder, { blockCount }: UnplacedFragment, share: number): boolean {
   return worker.fragmentBlockCount + blockCount <= worker.blockCount * share;
 }
 

@@ -1,17 +1,17 @@
 /** Which of the ready workers takes a request: the one that it is to go to, or the cheapest of those with room. */
 import type { BlockKey } from "../../../worker/contract/units.ts";
-import type { Underway } from "../kv/pending-blocks.ts";
+import type { PendingBlocks } from "../kv/pending-blocks.ts";
 import { firstBlocks, type Residency, tokensBefore } from "../kv/residency.ts";
 import type { DispatchRequest } from "../request/request.ts";
 import type { Registry, WorkerRecord } from "../workers/registry.ts";
 import { type Candidate, chooseWorker, missingTokens } from "./route.ts";
-import type { Windows } from "./worker-admission.ts";
+import type { WorkerAdmission } from "./worker-admission.ts";
 
 export interface PlacerOptions {
   readonly registry: Registry;
   readonly residency: Residency;
-  readonly underway: Underway;
-  readonly windows: Pick<Windows, "isOpen" | "hasPromptRoom">;
+  readonly pendingBlocks: PendingBlocks;
+  readonly admission: Pick<WorkerAdmission, "isOpen" | "hasPromptRoom">;
 }
 
 export interface Placed {
@@ -33,27 +33,27 @@ export class Placer {
   choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Placed | undefined {
     const { affinity = "", placement, tenantId, background } = request;
     const followed = ready.find(({ id }) => id === placement?.workerId);
-    const { windows } = this.#options;
+    const { admission } = this.#options;
     const possible = followed === undefined ? ready : [followed];
-    const open = possible.filter(({ id, inFlight }) => windows.isOpen(id, inFlight, tenantId, background));
+    const open = possible.filter(({ id, inFlight }) => admission.isOpen(id, inFlight, tenantId, background));
     const candidates = open.map((worker) => this.#candidate(worker, request));
     const workerId = chooseWorker(candidates, promptTokens, affinity);
     const chosen = candidates.find(({ id }) => id === workerId);
     if (chosen === undefined) return undefined;
-    if (background !== true && !windows.hasPromptRoom(chosen.id, tenantId)) return undefined;
+    if (background !== true && !admission.hasPromptRoom(chosen.id, tenantId)) return undefined;
     placement?.moveTo(chosen.id);
     const missing = request.reuse ? this.#missingKeys(chosen.id, request) : [];
     return { workerId: chosen.id, missingTokens: missingTokens(chosen, promptTokens), missing };
   }
 
   #candidate({ id, pendingTokens, inFlight }: WorkerRecord, { reuse, plan }: DispatchRequest): Candidate {
-    if (!reuse) return { id, pendingTokens, inFlight, cachedTokens: 0, underwayTokens: 0 };
-    const { registry, residency, underway } = this.#options;
+    if (!reuse) return { id, pendingTokens, inFlight, cachedTokens: 0, upcomingTokens: 0 };
+    const { registry, residency, pendingBlocks } = this.#options;
     const blockTokens = registry.card()?.blockTokens ?? 1;
     const cachedTokens = residency.cachedTokens(id, plan.runs, blockTokens);
-    const isThereSoon = (key: BlockKey): boolean => residency.holds(id, key) || underway.isComing(id, key);
-    const underwayTokens = tokensBefore(plan.runs, blockTokens, isThereSoon) - cachedTokens;
-    return { id, pendingTokens, inFlight, cachedTokens, underwayTokens };
+    const isThereSoon = (key: BlockKey): boolean => residency.holds(id, key) || pendingBlocks.isComing(id, key);
+    const upcomingTokens = tokensBefore(plan.runs, blockTokens, isThereSoon) - cachedTokens;
+    return { id, pendingTokens, inFlight, cachedTokens, upcomingTokens };
   }
 
   #missingKeys(workerId: string, { plan }: DispatchRequest): BlockKey[] {

@@ -7,7 +7,7 @@ export interface Candidate {
   /** Prompt tokens of this request that it holds. */
   readonly cachedTokens: number;
   /** Prompt tokens of this request that it does not hold, and that requests it has are about to compute. */
-  readonly underwayTokens: number;
+  readonly upcomingTokens: number;
   /** Prompt tokens of other requests that it has still to compute. */
   readonly pendingTokens: number;
   /** Requests it has. */
@@ -43,8 +43,8 @@ export function chooseWorker(
 }
 
 /** Prompt tokens that the worker would compute for this request alone. */
-export function missingTokens({ cachedTokens, underwayTokens }: Candidate, promptTokens: number): number {
-  return Math.max(0, promptTokens - cachedTokens - underwayTokens);
+export function missingTokens({ cachedTokens, upcomingTokens }: Candidate, promptTokens: number): number {
+  return Math.max(0, promptTokens - cachedTokens - upcomingTokens);
 }
 
 /**

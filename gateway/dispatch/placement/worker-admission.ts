@@ -7,7 +7,7 @@
  */
 import type { Registry } from "../workers/registry.ts";
 
-export interface WindowOptions {
+export interface WorkerAdmissionOptions {
   /** Requests that a worker runs at the same time. */
   readonly maxRunningPerWorker: number;
   readonly registry: Pick<Registry, "card">;
@@ -30,7 +30,7 @@ const backgroundShare = 1 / 4;
 /** A tenant counts as there so long after its last request. */
 const lateMs = 60_000;
 
-export class Windows {
+export class WorkerAdmission {
   readonly #maxRunning: number;
   readonly #reserve: number;
   readonly #nowMs: () => number;
@@ -41,7 +41,7 @@ export class Windows {
   #latest: { readonly tenantId: string; readonly atMs: number } | undefined;
   #other: { readonly tenantId: string; readonly atMs: number } | undefined;
 
-  constructor({ maxRunningPerWorker, registry, nowMs }: WindowOptions) {
+  constructor({ maxRunningPerWorker, registry, nowMs }: WorkerAdmissionOptions) {
     this.#maxRunning = maxRunningPerWorker;
     this.#reserve = Math.floor(maxRunningPerWorker * share);
     this.#registry = registry;

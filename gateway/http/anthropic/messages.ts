@@ -4,7 +4,7 @@ import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { type Pipeline, questionOf } from "../../generate/pipeline.ts";
-import type { ComparedPrompts } from "../../generate/prompt-history.ts";
+import type { PromptHistory } from "../../generate/prompt-history.ts";
 import { answerInEvents, answerWhole } from "../generation/completion.ts";
 import type { ComparedPrompt } from "../generation/prompt-diagnostics.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
@@ -22,7 +22,7 @@ export interface MessagesDeps extends ChatRunDeps {
   /** Schema of file_search.filters. */
   readonly filters: z.ZodType;
   readonly log: Log;
-  readonly compared: ComparedPrompts;
+  readonly compared: PromptHistory;
 }
 
 const about = {

@@ -1,7 +1,7 @@
 /** Why the prompt cache was not used as an earlier prompt lets hope, in the words of OpenAI's and Anthropic's packages. */
 
 import type { ChatRun } from "../../generate/pipeline.ts";
-import type { ComparedPrompts, Comparison, PromptFacts } from "../../generate/prompt-history.ts";
+import type { Comparison, PromptFacts, PromptHistory } from "../../generate/prompt-history.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
 import type { Choice } from "./choice.ts";
 
@@ -9,7 +9,7 @@ type Part = "tools" | "system" | "documents";
 
 /** What a prompt is compared by. */
 export interface ComparedPrompt {
-  readonly compared: ComparedPrompts;
+  readonly compared: PromptHistory;
   readonly tenantId: string;
   /** What its own answer is asked for by later. */
   readonly id: string;

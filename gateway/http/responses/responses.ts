@@ -7,7 +7,7 @@ import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { limits } from "../../config.ts";
 import type { ChatRun, Pipeline } from "../../generate/pipeline.ts";
-import type { ComparedPrompts } from "../../generate/prompt-history.ts";
+import type { PromptHistory } from "../../generate/prompt-history.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 import { answerInEvents, answerWhole, type Completion } from "../generation/completion.ts";
@@ -44,7 +44,7 @@ export interface ResponsesDeps extends ChatRunDeps {
   readonly filters: z.ZodType;
   readonly nowMs: () => number;
   readonly log: Log;
-  readonly compared: ComparedPrompts;
+  readonly compared: PromptHistory;
 }
 
 // Results are kept without their text, which belongs to the files: there is nothing more to include.

@@ -8,7 +8,7 @@ import {
   rowsPerTile,
 } from "../../../worker/attention/plan-format.ts";
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
-import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
+import { keyOffset, Rotations, type Values } from "./emulated-heads.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 
 const buffer = (value: unknown): DeviceBuffer => value as DeviceBuffer;
@@ -81,7 +81,7 @@ class ItemReader {
       const q = data.row(row * width + head * headDim, headDim);
       const offset = byTurns ? turned : offsets[firstOffset + i];
       const position = memory.int32(buffer(positions))[row] - offset;
-      if (rotaryDim > 0) new Turns(memory, buffer(table)).rotate(q, position, rotaryDim);
+      if (rotaryDim > 0) new Rotations(memory, buffer(table)).rotate(q, position, rotaryDim);
       for (let token = 0; token < Math.min(tokens, visible + i); token++) {
         const at = first + token;
         const id = memory.int32(buffer(values[8]))[block + Math.floor(at / blockTokens)];

@@ -16,7 +16,7 @@ function rotate(head: Float32Array, turns: Float32Array, rotaryDim: number): voi
 }
 
 /** Rows of turns around position 0: the table begins `context` rows before its origin. */
-export class Turns {
+export class Rotations {
   private readonly memory: EmulatedMemory;
   private readonly origin: DeviceBuffer;
 

@@ -2,7 +2,7 @@
 import { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { KernelName } from "../../../worker/backend/cuda/device/kernels.ts";
 import { emulatedAttention } from "./emulated-attention.ts";
-import { keyOffset, Turns, type Values } from "./emulated-heads.ts";
+import { keyOffset, Rotations, type Values } from "./emulated-heads.ts";
 import { emulatedMatvec, emulatedMatvecAdd, emulatedMatvecFloat, emulatedMatvecGated } from "./emulated-matvec.ts";
 import { type Bfloat16Array, EmulatedMemory } from "./emulated-memory.ts";
 import { emulatedLogprobs, emulatedSampling } from "./emulated-sampling.ts";
@@ -103,7 +103,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         const [isQuery, isKey] = [head < queryHeads, head < queryHeads + kvHeads];
         const norm = isQuery ? qNorm : isKey ? kNorm : null;
         if (norm !== null) normalise(x, memory.bfloat16(buffer(norm)).row(0, headDim), number(epsilon));
-        if (isKey && !isQuery && rotaryDim > 0) new Turns(memory, buffer(turns)).rotate(x, position, rotaryDim);
+        if (isKey && !isQuery && rotaryDim > 0) new Rotations(memory, buffer(turns)).rotate(x, position, rotaryDim);
         const kvHead = (head - queryHeads) % kvHeads;
         const stored = keyOffset(place, slot, kvHead) + (isKey ? 0 : blockTokens * headDim);
         if (isQuery) data.setRow(at, x);
@@ -153,7 +153,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
           const k = kv.row(offset(at(sources)), headDim);
           if (at(deltas) !== 0 && memory.int32(buffer(layerTurns))[layer] !== 0) {
             for (let d = 0; d < rotaryDim; d++) k[d] *= number(inverseFactor);
-            new Turns(memory, buffer(turns)).rotate(k, at(deltas), rotaryDim);
+            new Rotations(memory, buffer(turns)).rotate(k, at(deltas), rotaryDim);
           }
           const v = kv.row(offset(at(sources)) + blockTokens * headDim, headDim);
           kv.setRow(offset(at(targets)), k);
@@ -178,7 +178,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         const isKey = head < kvHeads;
         if (isKey && kNorm !== null) normalise(x, memory.bfloat16(buffer(kNorm)).row(0, headDim), number(epsilon));
         if (isKey && rotaryDim > 0) {
-          new Turns(memory, buffer(turns)).rotate(x, memory.int32(buffer(positions))[row], rotaryDim);
+          new Rotations(memory, buffer(turns)).rotate(x, memory.int32(buffer(positions))[row], rotaryDim);
         }
         const place = { kvHeads, headDim, blockTokens };
         const stored = keyOffset(place, slot, head % kvHeads) + (isKey ? 0 : blockTokens * headDim);

@@ -7,7 +7,7 @@ import type { PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { defaultEngineLimits } from "../../../worker/engine/limits.ts";
 import { Run } from "../../../worker/engine/run.ts";
-import { ListRoom } from "../../../worker/engine/step-budget.ts";
+import { ListBudget } from "../../../worker/engine/step-budget.ts";
 
 const blockTokens = 16;
 
@@ -35,14 +35,14 @@ function batchOf(pieces: number, rows: number, fragments: number): Batch {
 
 /** Rows of each of so many pieces that the engine takes into one step, at most. */
 function rowsOf(pieces: number, fragments: number): number {
-  const room = new ListRoom(defaultEngineLimits.stepListWords / pieces);
+  const room = new ListBudget(defaultEngineLimits.stepListWords / pieces);
   return room.rowsFor(makeRun(fragments), 8_192 / pieces);
 }
 
 /** Rows of as many requests that decode. */
 function decodesOf(fragments: number): number {
   const run = makeRun(fragments);
-  const room = new ListRoom(defaultEngineLimits.stepListWords);
+  const room = new ListBudget(defaultEngineLimits.stepListWords);
   let count = 0;
   for (; room.rowsFor(run, 1) > 0; count++) room.take(run, 1);
   return count;

@@ -2,7 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { Evictions } from "../../../gateway/dispatch/kv/evictions.ts";
 import { KvOwners } from "../../../gateway/dispatch/kv/owners.ts";
-import { Underway } from "../../../gateway/dispatch/kv/pending-blocks.ts";
+import { PendingBlocks } from "../../../gateway/dispatch/kv/pending-blocks.ts";
 import type { GatewayMessage, PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
 import type { FakeProcess } from "../fake-link.ts";
@@ -151,9 +151,9 @@ describe("more than is remembered", () => {
     Array.from({ length: count }, (_, n) => of(`${n} ${corpus}`, corpus).blockKeys.at(-1) as BlockKey);
   const opened = (): Evictions => {
     const { registry, residency, supervisor } = readyRig();
-    const underway = new Underway((root) => corpora.get(root));
+    const pendingBlocks = new PendingBlocks((root) => corpora.get(root));
     const owners = new KvOwners();
-    return new Evictions({ registry, residency, underway, supervisor, owners, maxRemembered: 64 });
+    return new Evictions({ registry, residency, pendingBlocks, supervisor, owners, maxRemembered: 64 });
   };
 
   test("stands for all that is its owner's, and for nobody else's: others' prompts are kept", () => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { Underway } from "../../../gateway/dispatch/kv/pending-blocks.ts";
+import { PendingBlocks } from "../../../gateway/dispatch/kv/pending-blocks.ts";
 import type { FakeProcess } from "../fake-link.ts";
 import { corpusSalt, greedy, plan, readyRig, request, spanRun } from "../rig.ts";
 
@@ -12,7 +12,7 @@ const span = spanRun("fragment", 400);
 const overSpan = { plan: plan([1], [span]) };
 const spanKey = span.blockKeys.at(-1) ?? span.rootKey;
 
-describe("what is underway", () => {
+describe("what is pendingBlocks", () => {
   test("draws requests over the same text to the worker that computes it, until its prompts are many", () => {
     const { dispatcher, submits } = started();
     for (let index = 0; index < 8; index++) dispatcher.submit(request(`r${index}`, overSpan));
@@ -27,57 +27,57 @@ describe("what is underway", () => {
   });
 
   test("is over with the prompt, with the request, and with the worker", () => {
-    const { dispatcher, processes, underway } = started(1);
+    const { dispatcher, processes, pendingBlocks } = started(1);
     const [process] = processes;
     dispatcher.submit(request("a", overSpan));
-    expect(underway.isComing("worker-0", spanKey)).toBe(true);
+    expect(pendingBlocks.isComing("worker-0", spanKey)).toBe(true);
     process?.core.tick();
-    expect(underway.isComing("worker-0", spanKey)).toBe(false);
+    expect(pendingBlocks.isComing("worker-0", spanKey)).toBe(false);
     dispatcher.submit(request("b", { plan: plan([1], [spanRun("other", 100)]) }));
     const otherKey = spanRun("other", 100).blockKeys.at(-1) ?? span.rootKey;
-    expect(underway.isComing("worker-0", otherKey)).toBe(true);
+    expect(pendingBlocks.isComing("worker-0", otherKey)).toBe(true);
     process?.handlers.onMessage({ type: "failed", requestId: "b.1", code: "internal", message: "" });
-    expect(underway.isComing("worker-0", otherKey)).toBe(false);
+    expect(pendingBlocks.isComing("worker-0", otherKey)).toBe(false);
     dispatcher.submit(request("c", { plan: plan([1], [spanRun("third", 100)]) }));
     process?.die();
-    expect(underway.isComing("worker-0", spanRun("third", 100).blockKeys[0] ?? span.rootKey)).toBe(false);
+    expect(pendingBlocks.isComing("worker-0", spanRun("third", 100).blockKeys[0] ?? span.rootKey)).toBe(false);
   });
 
   test("is over with the request's end, whether its prompt was told as computed or not", () => {
-    const underway = new Underway(() => undefined);
+    const pendingBlocks = new PendingBlocks(() => undefined);
     const [run] = overSpan.plan.runs;
     if (run === undefined) throw new Error("a plan has runs");
-    underway.begin("w", "a.1", { plan: overSpan.plan, missing: run.blockKeys, tenantId: "tenant-a" });
-    expect(underway.isComing("w", spanKey)).toBe(true);
-    underway.end("a.1");
-    expect(underway.isComing("w", spanKey)).toBe(false);
-    expect(underway.ownerOf("w", run.rootKey)).toBeUndefined();
+    pendingBlocks.begin("w", "a.1", { plan: overSpan.plan, missing: run.blockKeys, tenantId: "tenant-a" });
+    expect(pendingBlocks.isComing("w", spanKey)).toBe(true);
+    pendingBlocks.end("a.1");
+    expect(pendingBlocks.isComing("w", spanKey)).toBe(false);
+    expect(pendingBlocks.ownerOf("w", run.rootKey)).toBeUndefined();
   });
 
   test("two requests that compute the same are both to end before it is over", () => {
-    const { dispatcher, processes, underway } = started(1);
+    const { dispatcher, processes, pendingBlocks } = started(1);
     for (const id of ["a", "b"]) dispatcher.submit(request(id, overSpan));
     const fail = (requestId: string) =>
       processes[0]?.handlers.onMessage({ type: "failed", requestId, code: "internal", message: "" });
     fail("a.1");
-    expect(underway.isComing("worker-0", spanKey)).toBe(true);
+    expect(pendingBlocks.isComing("worker-0", spanKey)).toBe(true);
     fail("b.1");
-    expect(underway.isComing("worker-0", spanKey)).toBe(false);
+    expect(pendingBlocks.isComing("worker-0", spanKey)).toBe(false);
   });
 
   test("nothing of a request without reuse", () => {
-    const { dispatcher, underway } = started(1);
+    const { dispatcher, pendingBlocks } = started(1);
     dispatcher.submit(request("a", { ...overSpan, reuse: false }));
-    expect(underway.isComing("worker-0", spanKey)).toBe(false);
+    expect(pendingBlocks.isComing("worker-0", spanKey)).toBe(false);
   });
 
   test("owners of chains are known until the worker has told the end, however it ended here", async () => {
-    const { dispatcher, processes, underway } = started(1);
+    const { dispatcher, processes, pendingBlocks } = started(1);
     const fragment = spanRun("fragment", 40, corpusSalt);
     const [, main] = plan([1], [fragment]).runs;
     if (main === undefined) throw new Error("a plan ends with its main run");
     const events = dispatcher.submit(request("a", { plan: plan([1], [fragment]), params: greedy(100), deadlineMs: 1 }));
-    const ownerOf = (rootKey: typeof main.rootKey) => underway.ownerOf("worker-0", rootKey);
+    const ownerOf = (rootKey: typeof main.rootKey) => pendingBlocks.ownerOf("worker-0", rootKey);
     expect(ownerOf(fragment.rootKey)).toEqual({ tenantId: "tenant-corpus", isFragment: true });
     expect(ownerOf(main.rootKey)).toEqual({ tenantId: "tenant-a", isFragment: false });
     // The fake worker answers the abort at once; one that is told later is waited for.

@@ -5,7 +5,7 @@ import { type Candidate, chooseWorker } from "../../../gateway/dispatch/placemen
 const idle = (id: string, cachedTokens = 0): Candidate => ({
   id,
   cachedTokens,
-  underwayTokens: 0,
+  upcomingTokens: 0,
   pendingTokens: 0,
   inFlight: 0,
 });
@@ -33,7 +33,7 @@ describe("chooseWorker", () => {
   });
 
   test("follows what another request is about to compute, rather than computing it twice", () => {
-    const computing = { ...idle("a"), underwayTokens: 900, pendingTokens: 900, inFlight: 1 };
+    const computing = { ...idle("a"), upcomingTokens: 900, pendingTokens: 900, inFlight: 1 };
     expect(chooseWorker([computing, idle("b")], 1000, "")).toBe("a");
   });
 

@@ -1,6 +1,6 @@
 /** What answers say of prompts that were not found: by span, and against an earlier prompt in the packages' own words. */
 import { describe, expect, test } from "bun:test";
-import { ComparedPrompts, type Comparison } from "../../../gateway/generate/prompt-history.ts";
+import { type Comparison, PromptHistory } from "../../../gateway/generate/prompt-history.ts";
 import { messageDiagnostics, responseDiagnostics } from "../../../gateway/http/generation/prompt-diagnostics.ts";
 import { type ChatRig, chatRig, post } from "../chat-rig.ts";
 import { ask, readyRig } from "../query-rig.ts";
@@ -191,7 +191,7 @@ describe("a response compared with an earlier one", () => {
 describe("the comparison", () => {
   const usage = (cachedTokens: number, cacheWriteTokens = 0) => ({ cachedTokens, cacheWriteTokens });
   const facts = (system: string, ...turns: string[]) => ({ parts: { tools: undefined, system, documents: [] }, turns });
-  const compared = new ComparedPrompts(8);
+  const compared = new PromptHistory(8);
   compared.note("t", "a", facts("s", "one", "two"), usage(16, 32));
 
   test("counts what the earlier prompt left and this one did not find", () => {

@@ -7,7 +7,7 @@ import type { Batch, TokenCopies } from "../../contract/batch.ts";
 import type { LoadedModel } from "../../model/load.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../sample/sampler.ts";
 import { type Backend, type BackendShape, type BegunStep, DeviceLost } from "../backend.ts";
-import { AnswerTurns } from "./answer-turns.ts";
+import { AlternatingAnswers } from "./alternating-answers.ts";
 import { maxItems } from "./attention.ts";
 import type { ComputeDevice } from "./device/device.ts";
 import { Forward } from "./forward.ts";
@@ -37,7 +37,7 @@ export class CudaBackend implements Backend {
   /** Pinned. */
   readonly #logits: Float32Array;
   readonly #deviations: Float32Array;
-  readonly #answers: AnswerTurns;
+  readonly #answers: AlternatingAnswers;
   readonly #copies: Int32Array;
   readonly #copyBuffer: ReturnType<ComputeDevice["allocate"]>;
 
@@ -52,7 +52,7 @@ export class CudaBackend implements Backend {
     this.#logits = floats("logits", bucketOf(options.maxLogitRows) * config.vocabSize);
     this.#deviations = floats("deviations", options.maxRows);
     this.#hostSampler = new Sampler(config.vocabSize);
-    this.#answers = new AnswerTurns(device, parts.answer.wordCount);
+    this.#answers = new AlternatingAnswers(device, parts.answer.wordCount);
     this.#copies = new Int32Array(device.allocateHost("copies", copyWords(options.maxRows) * 4).buffer);
     this.#copyBuffer = device.allocate("copies", copyWords(options.maxRows) * 4);
     this.shape = {

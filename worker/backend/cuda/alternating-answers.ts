@@ -1,19 +1,19 @@
 /** Where the device puts what steps answer: two places in turn, since two steps can be in flight. */
 import type { ComputeDevice, StreamMark } from "./device/device.ts";
 
-export interface AnswerTurn {
+export interface AnswerPlace {
   /** Pinned. */
   readonly words: Int32Array;
   /** Behind the copy of the answer. */
   readonly mark: StreamMark;
 }
 
-export class AnswerTurns {
-  private readonly turns: readonly [AnswerTurn, AnswerTurn];
+export class AlternatingAnswers {
+  private readonly turns: readonly [AnswerPlace, AnswerPlace];
   private index: 0 | 1 = 0;
 
   constructor(device: ComputeDevice, wordCount: number) {
-    const turn = (name: string): AnswerTurn => {
+    const turn = (name: string): AnswerPlace => {
       const bytes = device.allocateHost(name, wordCount * 4);
       return { words: new Int32Array(bytes.buffer, bytes.byteOffset, wordCount), mark: device.mark() };
     };
@@ -21,7 +21,7 @@ export class AnswerTurns {
   }
 
   /** The place of the next step; what the step before the last one answered must have been taken. */
-  next(): AnswerTurn {
+  next(): AnswerPlace {
     this.index = this.index === 0 ? 1 : 0;
     return this.turns[this.index];
   }

@@ -6,7 +6,7 @@ import type { DispatchRequest } from "../request/request.ts";
 import type { KvHistory } from "./history.ts";
 import { firstBlocks, type Residency } from "./residency.ts";
 
-export interface MissesOptions {
+export interface MissReasonsOptions {
   readonly history: KvHistory;
   readonly residency: Pick<Residency, "holds" | "holders">;
   /** Tokens of a block; undefined while no worker was ever ready. */
@@ -16,10 +16,10 @@ export interface MissesOptions {
 /** Of each run, why its first block that is not there is not; undefined: it is all there. */
 export type LookUp = readonly (MissReason | undefined)[];
 
-export class Misses {
-  readonly #options: MissesOptions;
+export class MissReasons {
+  readonly #options: MissReasonsOptions;
 
-  constructor(options: MissesOptions) {
+  constructor(options: MissReasonsOptions) {
     this.#options = options;
   }
 

@@ -1,7 +1,7 @@
 /** Why KV was not found, as a request that asks for it is told: each reason once, from what worker and gateway know. */
 import { describe, expect, test } from "bun:test";
 import { KvHistory } from "../../../gateway/dispatch/kv/history.ts";
-import { type LookUp, missReports } from "../../../gateway/dispatch/kv/miss-report.ts";
+import { type LookUp, missReports } from "../../../gateway/dispatch/kv/miss-reasons.ts";
 import type { MissReport } from "../../../gateway/dispatch/request/miss-report.ts";
 import { Placement } from "../../../gateway/dispatch/request/placement.ts";
 import type { DispatchRequest } from "../../../gateway/dispatch/request/request.ts";
