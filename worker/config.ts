@@ -48,7 +48,7 @@ export interface WorkerConfig {
   readonly modelName: string;
   readonly weightMode: "float32" | "int8";
   readonly kvType: "float32" | "float16";
-  /** Whether q is turned to where a span stands, or K moved there (engine/relocate.ts). */
+  /** Whether q is turned to where a span stands, or K moved there (relocation/relocation.ts). */
   readonly kvPositions: "deferred" | "relocate";
   /** undefined: what the device has free. */
   readonly kvBytes: number | undefined;

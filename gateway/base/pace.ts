@@ -2,7 +2,7 @@
 
 /** How long one turn may take. */
 const turnMs = 4;
-/** YieldQueue that are held are asked for again after so long. */
+/** Turns that are held are asked for again after so long. */
 const holdMs = 5;
 
 /**

@@ -1,4 +1,4 @@
-/** From parts (pack-parts.ts) to the items of a plan. */
+/** From parts (parts.ts) to the items of a plan. */
 import type { Batch } from "../contract/batch.ts";
 import { type HubPacks, readerOf } from "./hubs.ts";
 import { type PartList, partField, partWords } from "./parts.ts";

@@ -1,7 +1,7 @@
 /**
- * The pack scheduler: from the segments of a step to a plan of its attention (attention-plan.ts) in which rows that
+ * The pack scheduler: from the segments of a step to a plan of its attention (plan-format.ts) in which rows that
  * read the same KV do so together. Memory is the measure: KV that s rows share is loaded once for as many of them as
- * fit into an item. The plan is a choice of three, by estimated time (pack-estimate.ts):
+ * fit into an item. The plan is a choice of three, by estimated time (estimate.ts):
  *
  *   1. leaf items alone: rows in the order of what they share, nobody has partial results
  *   2. hubs too, as items of few rows
@@ -72,7 +72,7 @@ export class PackPlanner {
   /**
    * Chains that part at ever other blocks cut each other into stretches, of which a row then has more than it has
    * segments. A plan has no more words than one that shares nothing may have, which steps are measured by
-   * (list-room.ts).
+   * (step-budget.ts).
    */
   private planAnew(batch: Batch): AttentionPlan {
     const { packing } = this.shape;

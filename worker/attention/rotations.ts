@@ -1,4 +1,4 @@
-/** By what q is turned for the slices of an item of few rows (attention-plan.ts, `turns`). */
+/** By what q is turned for the slices of an item of few rows (plan-format.ts, `turns`). */
 
 import type { IntList } from "../base/int-list.ts";
 import { manyTiles, notRead, planSlice, planSliceWords, tileHeads } from "./plan-format.ts";

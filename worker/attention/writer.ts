@@ -1,4 +1,4 @@
-/** Writes the words of a plan (attention-plan.ts), item by item, and then where their partial results go. */
+/** Writes the words of a plan (plan-format.ts), item by item, and then where their partial results go. */
 
 import { IntList } from "../base/int-list.ts";
 import type { Batch } from "../contract/batch.ts";

@@ -12,11 +12,11 @@ export interface EngineLimits {
    */
   readonly rowCostTokens: number;
   /**
-   * Words of what a backend is told of a step beside its rows (list-room.ts), on top of the blocks of a whole context
+   * Words of what a backend is told of a step beside its rows (step-budget.ts), on top of the blocks of a whole context
    * for each running request: rows that read thousands of segments are fewer in a step.
    */
   readonly stepListWords: number;
-  /** Work on masks of constrained requests between two steps (mask-turns.ts): 1 is about a nanosecond. */
+  /** Work on masks of constrained requests between two steps (sample/mask-slices.ts): 1 is about a nanosecond. */
   readonly stepMaskWork: number;
 }
 

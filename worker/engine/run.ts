@@ -32,7 +32,7 @@ export interface SeenSegments {
 
 export interface RunDetail {
   readonly place?: number | undefined;
-  /** Of the run (sources.ts). */
+  /** Of the run (cache/sources.ts). */
   readonly sources?: readonly BlockKey[];
   readonly owner?: KvOwner | undefined;
   readonly retention?: number;
@@ -40,7 +40,7 @@ export interface RunDetail {
 
 export class Run {
   readonly plan: PlanRun;
-  /** Where the chain's position 0 stands in the positions that K is stored at (relocate.ts); 0 unless K is moved. */
+  /** Where the chain's position 0 stands in the positions that K is stored at (relocation.ts); 0 unless K is moved. */
   readonly place: number;
   /** Whom its blocks are counted for. */
   readonly owner: KvOwner;

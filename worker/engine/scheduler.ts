@@ -1,14 +1,14 @@
 /**
  * Who computes what in the next step: decodes first, then new requests are admitted first come first served,
  * then pieces of prompts (prefill.ts), all under one token budget. Beside decodes prompts get less, so that streams flow.
- * Decodes that there is no room for (list-room.ts) come first in the next step.
+ * Decodes that there is no room for (step-budget.ts) come first in the next step.
  *
  * Memory: at admission a request refers to the blocks it hits and *reserves* the rest of its prompt; blocks
  * are taken when a piece needs them, so nothing cached is evicted early. reserved <= available at all times.
  * A chain that is closed after its last token is a prompt again: its end reserves what it lacks.
  * Decode blocks are taken on demand; when none is left the request admitted last is preempted: it gives all
  * back, keeps its tokens and waits in front. The oldest request is never preempted for another, so it ends.
- * What belongs to other tenants up to their floors counts as not there for who has other requests (room.ts).
+ * What belongs to other tenants up to their floors counts as not there for who has other requests (admission.ts).
  */
 
 import type { BackendShape } from "../backend/backend.ts";

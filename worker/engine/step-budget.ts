@@ -1,6 +1,6 @@
 /**
  * Room for what a backend is told of a step beside its rows: slices, offsets and block ids, which grow with the
- * segments that each row reads (attention-plan.ts). A step that does not fit would fail for all of its requests, so it
+ * segments that each row reads (plan-format.ts). A step that does not fit would fail for all of its requests, so it
  * has fewer rows, and the next step has the others.
  */
 import { mostPieceWords } from "../attention/plan-format.ts";

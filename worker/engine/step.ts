@@ -18,7 +18,7 @@ export interface Piece {
 export interface StepPlan {
   /** Through all layers: what runs lack, in their order; of a blended run the tokens that are computed again. */
   readonly pieces: readonly Piece[];
-  /** Blocks that are brought to where runs stand, before all else (relocate.ts). */
+  /** Blocks that are brought to where runs stand, before all else (relocation.ts). */
   readonly moves: readonly BlockMove[];
   /** Blended runs that begin: their copies come before what is computed. */
   readonly copies: readonly { readonly request: Request; readonly run: Run }[];
@@ -38,7 +38,7 @@ export function isEmpty({ pieces, copies, probes, moves, outgrown }: StepPlan): 
 /** What a step has room for. */
 export interface StepSizes {
   readonly stepTokens: number;
-  /** Words of its lists (list-room.ts). */
+  /** Words of its lists (step-budget.ts). */
   readonly listWords: number;
 }
 

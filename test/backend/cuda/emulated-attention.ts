@@ -136,7 +136,7 @@ class ItemReader {
   }
 }
 
-/** What `turns` of a slice says for a row of the item (attention-plan.ts). */
+/** What `turns` of a slice says for a row of the item (plan-format.ts). */
 function turnedBy(offsets: Int32Array, turns: number, row: number): number {
   if (turns > 0) return offsets[turns - 1 + row];
   const ends = offsets[-turns - 1];

@@ -6,7 +6,7 @@ import { createWorld, ingestText, type World } from "../world.ts";
 
 let world: World;
 let tenantId: TenantId;
-/** TenantRounds of the event loop so far. */
+/** Turns of the event loop so far. */
 let turns = 0;
 let counting = true;
 
@@ -39,7 +39,7 @@ const indexCount = (): number =>
   world.db.client.query<{ n: number }, []>("select count(*) n from sqlite_schema where sql like '%using fts5%'").get()
     ?.n ?? 0;
 
-/** TenantRounds in which the transaction was made, one entry for each time. */
+/** Turns in which the transaction was made, one entry for each time. */
 function turnsOf(name: string, each: () => void = () => undefined): number[] {
   const transaction = world.db.transaction.bind(world.db);
   const seen: number[] = [];

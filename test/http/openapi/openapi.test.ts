@@ -66,7 +66,7 @@ describe("the whole server's description", () => {
 
   test("every route says what it does", () => {
     const undescribed = routes().filter(({ about }) => about === undefined);
-    // A new route brings a description: the last argument of `declare`, or an entry of http/descriptions.ts.
+    // A new route brings a description: the last argument of `declare`, or an entry of http/openapi/descriptions.ts.
     expect(undescribed.map(({ method, path }) => `${method} ${path}`)).toEqual([]);
   });
 

@@ -170,7 +170,7 @@ function move(words: Int32Array, at: number, length: number, size: number, by: n
   for (let word = at; word < at + length; word += size) words[word] += by;
 }
 
-/** `turns` of slices (attention-plan.ts) name a place by their distance from 0, on either side. */
+/** `turns` of slices (plan-format.ts) name a place by their distance from 0, on either side. */
 function moveTurns(words: Int32Array, slices: number, length: number, by: number): void {
   for (let word = slices + planSlice.turns; word < slices + length; word += planSliceWords) {
     words[word] += Math.sign(words[word]) * by;
