@@ -4,7 +4,7 @@ import { ApiError, errorBody, errorCodes, errorEntry } from "../../gateway/base/
 import type { Principal, Scope } from "../../gateway/base/principal.ts";
 import { createApp } from "../../gateway/http/app.ts";
 import type { AppEnv } from "../../gateway/http/transport/context.ts";
-import { declare, declaredRoutes } from "../../gateway/http/transport/route.ts";
+import { declaredRoutes, declareRoute } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 function appWith(addRoutes: (app: Hono<AppEnv>) => void, log: (line: string) => void = () => undefined) {
@@ -26,9 +26,19 @@ describe("default deny", () => {
 
   test("any one of the scopes of a list is enough, none is not", async () => {
     const app = appWith((it) => {
-      declare(it, "GET", "/either", ["platform:admin", "corpus:read"], (context) => context.text("ok"));
-      declare(it, "GET", "/other", ["platform:admin", "tenant:admin"], (context) => context.text("ok"));
-      declare(it, "GET", "/open", "public", (context) => context.text("ok"));
+      declareRoute(
+        it,
+        { method: "GET", path: "/either", scope: ["platform:admin", "corpus:read"], count: "request" },
+        (context) => context.text("ok"),
+      );
+      declareRoute(
+        it,
+        { method: "GET", path: "/other", scope: ["platform:admin", "tenant:admin"], count: "request" },
+        (context) => context.text("ok"),
+      );
+      declareRoute(it, { method: "GET", path: "/open", scope: "public", count: "free" }, (context) =>
+        context.text("ok"),
+      );
     });
     expect((await app.request("/either", withKey)).status).toBe(200);
     expect((await app.request("/other", withKey)).status).toBe(403);
@@ -60,7 +70,7 @@ describe("errors", () => {
   test("what a handler throws never reaches the client or the log in its own words", async () => {
     const lines: string[] = [];
     const throwing = (app: Hono<AppEnv>) =>
-      declare(app, "GET", "/boom", "public", () => {
+      declareRoute(app, { method: "GET", path: "/boom", scope: "public", count: "free" }, () => {
         throw new TypeError("tenant's\nsecret\n    at secret");
       });
     const response = await appWith(throwing, (line) => void lines.push(line)).request("/boom");
@@ -86,7 +96,11 @@ describe("errors", () => {
   });
 
   test("strange credentials are refused like unknown ones", async () => {
-    const app = appWith((it) => declare(it, "GET", "/x", "corpus:read", (context) => context.text("ok")));
+    const app = appWith((it) =>
+      declareRoute(it, { method: "GET", path: "/x", scope: "corpus:read", count: "request" }, (context) =>
+        context.text("ok"),
+      ),
+    );
     for (const authorization of [
       "Bearer ' OR 1=1 --",
       "Bearer",

@@ -9,7 +9,7 @@ import { createApp } from "../../gateway/http/app.ts";
 import { listen } from "../../gateway/http/listen.ts";
 import { readBody } from "../../gateway/http/transport/body.ts";
 import { BodyMemory } from "../../gateway/http/transport/body-memory.ts";
-import { declare } from "../../gateway/http/transport/route.ts";
+import { declareRoute } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 setDefaultTimeout(60_000);
@@ -30,19 +30,21 @@ const app = createApp({
   bodyMemory: memory,
   routes: [
     (it) =>
-      declare(it, "POST", "/body", "inference", async (c) => c.text(String((await readBody(c, 8_192 * kib)).length))),
+      declareRoute(it, { method: "POST", path: "/body", scope: "inference", count: "request" }, async (c) =>
+        c.text(String((await readBody(c, 8_192 * kib)).length)),
+      ),
     (it) =>
-      declare(it, "GET", "/health", "public", (c) => {
+      declareRoute(it, { method: "GET", path: "/health", scope: "public", count: "free" }, (c) => {
         seen.paths.push(c.req.path);
         return c.text("health");
       }),
     (it) =>
-      declare(it, "GET", "/v1/health", "public", (c) => {
+      declareRoute(it, { method: "GET", path: "/v1/health", scope: "public", count: "free" }, (c) => {
         seen.paths.push(c.req.path);
         return c.text("other");
       }),
     (it) =>
-      declare(it, "GET", "/slow", "public", async (c) => {
+      declareRoute(it, { method: "GET", path: "/slow", scope: "public", count: "free" }, async (c) => {
         const { promise, resolve } = Promise.withResolvers<void>();
         c.req.raw.signal.addEventListener("abort", () => {
           seen.aborted += 1;

@@ -8,7 +8,7 @@ import { createApp } from "../../gateway/http/app.ts";
 import { listen } from "../../gateway/http/listen.ts";
 import { readBody } from "../../gateway/http/transport/body.ts";
 import { byteStreamResponse } from "../../gateway/http/transport/byte-stream.ts";
-import { declare } from "../../gateway/http/transport/route.ts";
+import { declareRoute } from "../../gateway/http/transport/route.ts";
 import { textStreamResponse } from "../../gateway/http/transport/text-stream.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
@@ -35,13 +35,19 @@ const app = createApp({
   authenticator: { authenticate: () => undefined },
   routes: [
     (it) =>
-      declare(it, "POST", "/body", "public", async (c) =>
+      declareRoute(it, { method: "POST", path: "/body", scope: "public", count: "free" }, async (c) =>
         c.text(String((await readBody(c, 2 ** 24, bodyMs)).byteLength)),
       ),
-    (it) => declare(it, "GET", "/answer", "public", (c) => c.body(new Uint8Array(40_000_000))),
-    (it) => declare(it, "GET", "/file", "public", (c) => byteStreamResponse(c, endlessFile(), stallMs)),
     (it) =>
-      declare(it, "GET", "/steady", "public", (c) =>
+      declareRoute(it, { method: "GET", path: "/answer", scope: "public", count: "free" }, (c) =>
+        c.body(new Uint8Array(40_000_000)),
+      ),
+    (it) =>
+      declareRoute(it, { method: "GET", path: "/file", scope: "public", count: "free" }, (c) =>
+        byteStreamResponse(c, endlessFile(), stallMs),
+      ),
+    (it) =>
+      declareRoute(it, { method: "GET", path: "/steady", scope: "public", count: "free" }, (c) =>
         textStreamResponse(c, framing, async (stream) => {
           for (let part = 0; part < 30; part++) {
             await stream.write("x");
@@ -50,7 +56,7 @@ const app = createApp({
         }),
       ),
     (it) =>
-      declare(it, "GET", "/texts", "public", (c) =>
+      declareRoute(it, { method: "GET", path: "/texts", scope: "public", count: "free" }, (c) =>
         textStreamResponse(
           c,
           framing,

@@ -1,6 +1,5 @@
 /** GET /admin/v1/cache: whose KV the workers hold. Blocks that can be found by a key; what is in use without one is no one's. */
 import type { Hono } from "hono";
-import { platformReaders } from "../../base/principal.ts";
 import type { Pins } from "../../dispatch/kv/pins.ts";
 import type { HeldKv, Residency } from "../../dispatch/kv/residency.ts";
 import type { Registry, WorkerRecord } from "../../dispatch/workers/registry.ts";
@@ -14,7 +13,7 @@ export interface CacheDeps {
 }
 
 export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins }: CacheDeps): void {
-  declare(app, "GET", "/admin/v1/cache", platformReaders, (context) => {
+  declare(app, "GET /admin/v1/cache", (context) => {
     const workers = registry.list().filter(({ state }) => state === "ready");
     const byTenant = new Map<string, TenantPart[]>();
     for (const worker of workers) {

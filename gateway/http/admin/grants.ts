@@ -52,9 +52,9 @@ export function addGrantRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus:
     const revoked = changed(c, () => corpus.grants.revoke(tenantIdOf(c) as TenantId, id, grantee));
     return c.json({ id: revoked, object: "vector_store.grant.deleted", deleted: true });
   };
-  declare(app, "POST", path, "tenant:admin", share, createAbout);
-  declare(app, "GET", path, "tenant:admin", list, listAbout);
-  declare(app, "DELETE", `${path}/:tenant_id`, "tenant:admin", revoke, revokeAbout);
+  declare(app, `POST ${path}`, share, createAbout);
+  declare(app, `GET ${path}`, list, listAbout);
+  declare(app, `DELETE ${path}/:tenant_id`, revoke, revokeAbout);
 }
 
 function grantBody({ corpusId, tenantId, createdAt }: GrantRow) {

@@ -1,7 +1,6 @@
 /** GET /admin/v1/kv-events: which worker holds which blocks, as it changes. Keys and counts, no text and no tenant. */
 import type { Hono } from "hono";
 import { z } from "zod";
-import { platformReaders } from "../../base/principal.ts";
 import type { FedChange, KvFeed } from "../../dispatch/kv/feed.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import type { AppEnv } from "../transport/context.ts";
@@ -25,9 +24,7 @@ export function addKvEventRoutes(
 ): void {
   declare(
     app,
-    "GET",
-    "/admin/v1/kv-events",
-    platformReaders,
+    "GET /admin/v1/kv-events",
     (c) => {
       readQuery(c, noQuery);
       const lastId = c.req.header("last-event-id");

@@ -1,6 +1,5 @@
 /** GET /health, /ready, /metrics, /admin/v1/workers: for whoever operates the server. */
 import type { Hono } from "hono";
-import { platformReaders } from "../../base/principal.ts";
 import type { Dispatcher } from "../../dispatch/dispatcher.ts";
 import type { Residency } from "../../dispatch/kv/residency.ts";
 import type { Registry, WorkerRecord } from "../../dispatch/workers/registry.ts";
@@ -20,20 +19,20 @@ export interface OpsDeps {
 export function addOpsRoutes(app: Hono<AppEnv>, deps: OpsDeps): void {
   const { registry } = deps;
   // Alive: this process answers. Whether it can serve is /ready's business.
-  declare(app, "GET", "/health", "public", (context) => context.json({ status: "ok" }));
-  declare(app, "GET", "/ready", "public", (context) => {
+  declare(app, "GET /health", (context) => context.json({ status: "ok" }));
+  declare(app, "GET /ready", (context) => {
     const readyCount = registry.ready().length;
     const ready = readyCount > 0 && !deps.draining();
     const workers = registry.list().map(({ id, state }) => ({ id, state }));
     const status = deps.draining() ? "draining" : ready ? "ready" : "not_ready";
     return context.json({ status, workers }, ready ? 200 : 503);
   });
-  declare(app, "GET", "/metrics", platformReaders, (context) =>
+  declare(app, "GET /metrics", (context) =>
     context.body(deps.metrics.render((name) => sharedLabels(name, registry)) + workerMetrics(deps), 200, {
       "content-type": "text/plain; version=0.0.4; charset=utf-8",
     }),
   );
-  declare(app, "GET", "/admin/v1/workers", platformReaders, (context) =>
+  declare(app, "GET /admin/v1/workers", (context) =>
     context.json({ object: "list", data: registry.list().map((worker) => describeWorker(worker, deps.residency)) }),
   );
 }

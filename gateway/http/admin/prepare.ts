@@ -23,19 +23,19 @@ export interface PrepareRouteDeps {
 }
 
 export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: PrepareRouteDeps): void {
-  declare(app, "POST", "/admin/v1/vector_stores/:vector_store_id/prepare", "corpus:prepare", async (c) => {
+  declare(app, "POST /admin/v1/vector_stores/:vector_store_id/prepare", async (c) => {
     await readNoFields(c);
     const owner = tenantIdOf(c) as TenantId;
     const job = changed(c, () => corpus.prepare.create(owner, c.req.param("vector_store_id")));
     return c.json(jobBody(job), 202);
   });
 
-  declare(app, "GET", "/admin/v1/jobs/:job_id", "corpus:prepare", (c) =>
+  declare(app, "GET /admin/v1/jobs/:job_id", (c) =>
     c.json(jobBody(corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id")))),
   );
 
   // Every event is the whole job, so a client that comes back (Last-Event-ID) is served by the present state.
-  declare(app, "GET", "/admin/v1/jobs/:job_id/events", "corpus:prepare", (c) => {
+  declare(app, "GET /admin/v1/jobs/:job_id/events", (c) => {
     const job = corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id"));
     const leave = jobStreams.enter(job.tenantId);
     return sseResponse(c, async (stream) => {
@@ -50,7 +50,7 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
     });
   });
 
-  declare(app, "POST", "/admin/v1/jobs/:job_id/cancel", "corpus:prepare", async (c) => {
+  declare(app, "POST /admin/v1/jobs/:job_id/cancel", async (c) => {
     await readNoFields(c);
     const owner = tenantIdOf(c) as TenantId;
     return c.json(jobBody(changed(c, () => corpus.prepare.cancel(owner, c.req.param("job_id")))));
@@ -61,7 +61,7 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
   addFragmentAction(app, "unpin", (tenantId, id) => pins.unpin(tenantId, id));
   addFragmentAction(app, "evict", (tenantId, id) => pins.evict(tenantId, id));
 
-  declare(app, "GET", "/admin/v1/vector_stores/:vector_store_id/fragments", "corpus:read", async (c) => {
+  declare(app, "GET /admin/v1/vector_stores/:vector_store_id/fragments", async (c) => {
     const { file_id: fileId, limit, order, after } = readQuery(c, fragmentsQuery);
     const range = { limit, order, after, fileId };
     const page = await corpus.fragments.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), range);
@@ -82,9 +82,7 @@ function addFragmentAction(
 ): void {
   declare(
     app,
-    "POST",
-    `/admin/v1/fragments/:fragment_id/${action}` as const,
-    "corpus:prepare",
+    `POST /admin/v1/fragments/:fragment_id/${action}`,
     async (c) => {
       await readNoFields(c);
       const tenantId = tenantIdOf(c) as TenantId;

@@ -2,7 +2,6 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { RateLimits, TenantLimits } from "../../../db/limits.ts";
-import type { Scope } from "../../base/principal.ts";
 import { limits as bounds } from "../../config.ts";
 import type { TenantStorage } from "../../tenant/storage.ts";
 import type { TenantService } from "../../tenant/tenants.ts";
@@ -64,8 +63,6 @@ const tenantLimitsAnswer = z.object({
   }),
 });
 
-const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
-
 export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storage: Pick<TenantStorage, "use">): void {
   const tenantLimitsBody = (id: string, limits: TenantLimits) => {
     const { kvBytes, storageBytes, ...rates } = limits;
@@ -77,9 +74,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storag
   };
   declare(
     app,
-    "GET",
-    "/admin/v1/tenants/:tenant_id/limits",
-    either,
+    "GET /admin/v1/tenants/:tenant_id/limits",
     (c) => {
       const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
       return c.json(tenantLimitsBody(id, tenants.limits.ofTenant(id)));
@@ -90,9 +85,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storag
   // A tenant's own administrators cannot raise what the platform gives it.
   declare(
     app,
-    "PUT",
-    "/admin/v1/tenants/:tenant_id/limits",
-    "platform:admin",
+    "PUT /admin/v1/tenants/:tenant_id/limits",
     async (c) => {
       const wanted = await readJson(c, tenantLimitsSchema);
       const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
@@ -108,9 +101,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storag
 
   declare(
     app,
-    "GET",
-    "/admin/v1/keys/:key_id/limits",
-    either,
+    "GET /admin/v1/keys/:key_id/limits",
     (c) => {
       const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
       return c.json(keyLimitsBody(id, tenants.limits.ofKey(id)));
@@ -120,9 +111,7 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storag
 
   declare(
     app,
-    "PUT",
-    "/admin/v1/keys/:key_id/limits",
-    either,
+    "PUT /admin/v1/keys/:key_id/limits",
     async (c) => {
       const wanted = await readJson(c, keyLimitsSchema);
       const key = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));

@@ -5,7 +5,7 @@ import type { ApiKeyRow } from "../../../db/api-keys.ts";
 import { parseId, type TenantId } from "../../../db/ids.ts";
 import type { TenantRow } from "../../../db/tenants.ts";
 import { ApiError } from "../../base/errors.ts";
-import { type Scope, scopes } from "../../base/principal.ts";
+import { scopes } from "../../base/principal.ts";
 import type { BatchService } from "../../batches/service.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
@@ -27,7 +27,6 @@ export const mintSchema = z.strictObject({
   name: z.string().max(256).default(""),
 });
 
-const platform: Scope = "platform:admin";
 const purgeAbout = {
   summary: "Drops the tenant's KV, that of its vector stores included, from all workers; nothing else is changed.",
   answer: z.strictObject({
@@ -37,8 +36,6 @@ const purgeAbout = {
     blocks: z.int().min(0).describe("Blocks that were held, on all workers."),
   }),
 };
-/** The platform's operators, and a tenant's own for that tenant. */
-const either: readonly Scope[] = ["platform:admin", "tenant:admin"];
 
 export interface TenantRouteDeps {
   readonly tenants: TenantService;
@@ -50,21 +47,21 @@ export interface TenantRouteDeps {
 }
 
 export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, batches }: TenantRouteDeps): void {
-  declare(app, "POST", "/admin/v1/tenants", platform, async (c) => {
+  declare(app, "POST /admin/v1/tenants", async (c) => {
     const fields = await readJson(c, createSchema);
     return c.json(tenantBody(changed(c, () => tenants.create(fields.name))), 201);
   });
 
-  declare(app, "GET", "/admin/v1/tenants", platform, (c) => {
+  declare(app, "GET /admin/v1/tenants", (c) => {
     const range = rangeOf(readQuery(c, pageQuery), (id) => tenants.get(requireId(id)));
     return c.json(listBody(tenants.list(range), tenantBody));
   });
 
-  declare(app, "GET", "/admin/v1/tenants/:tenant_id", either, (c) =>
+  declare(app, "GET /admin/v1/tenants/:tenant_id", (c) =>
     c.json(tenantBody(managedTenant(c, tenants, c.req.param("tenant_id")))),
   );
 
-  declare(app, "PATCH", "/admin/v1/tenants/:tenant_id", platform, async (c) => {
+  declare(app, "PATCH /admin/v1/tenants/:tenant_id", async (c) => {
     const change = await readJson(c, updateSchema);
     const id = requireId(c.req.param("tenant_id"));
     const row = changed(c, () => tenants.update(id, change));
@@ -72,7 +69,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
     return c.json(tenantBody(row));
   });
 
-  declare(app, "DELETE", "/admin/v1/tenants/:tenant_id", platform, (c) => {
+  declare(app, "DELETE /admin/v1/tenants/:tenant_id", (c) => {
     const id = requireId(c.req.param("tenant_id"));
     changed(c, () => tenants.delete(id));
     corpus.tenantDeleted(id);
@@ -81,7 +78,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
     return c.json({ id, object: "tenant.deleted", deleted: true });
   });
 
-  declare(app, "POST", "/admin/v1/tenants/:tenant_id/salt/rotate", either, async (c) => {
+  declare(app, "POST /admin/v1/tenants/:tenant_id/salt/rotate", async (c) => {
     await readNoFields(c);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
     const epoch = changed(c, () => tenants.rotateSalt(id));
@@ -98,7 +95,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
       blocks: changed(c, () => corpus.purgeCache(id)),
     });
   };
-  declare(app, "DELETE", "/admin/v1/tenants/:tenant_id/cache", either, purge, purgeAbout);
+  declare(app, "DELETE /admin/v1/tenants/:tenant_id/cache", purge, purgeAbout);
 
   addApiKeyRoutes(app, { tenants, batches });
 }
@@ -106,7 +103,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
 type ApiKeyRouteDeps = Pick<TenantRouteDeps, "tenants" | "batches">;
 
 function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDeps): void {
-  declare(app, "POST", "/admin/v1/tenants/:tenant_id/keys", either, async (c) => {
+  declare(app, "POST /admin/v1/tenants/:tenant_id/keys", async (c) => {
     const fields = await readJson(c, mintSchema);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
     const mint = () => tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes);
@@ -116,7 +113,7 @@ function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDep
     return c.json({ ...apiKeyBody(row), key: apiKey }, 201);
   });
 
-  declare(app, "GET", "/admin/v1/tenants/:tenant_id/keys", either, (c) => {
+  declare(app, "GET /admin/v1/tenants/:tenant_id/keys", (c) => {
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
     const range = rangeOf(readQuery(c, pageQuery), (keyId) => {
       const row = tenants.apiKeys.get(principalOf(c), keyId);
@@ -126,7 +123,7 @@ function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDep
     return c.json(listBody(tenants.apiKeys.list(id, range), apiKeyBody));
   });
 
-  declare(app, "DELETE", "/admin/v1/keys/:key_id", either, (c) => {
+  declare(app, "DELETE /admin/v1/keys/:key_id", (c) => {
     const { id, tenantId } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")), keyIds);
     if (tenantId !== null) batches.recheck(tenantId);
     return c.json({ id, object: "api_key.deleted", deleted: true });

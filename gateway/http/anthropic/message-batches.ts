@@ -65,9 +65,7 @@ export function addMessageBatchRoutes(app: Hono<AppEnv>, deps: MessageBatchRoute
 function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRouteDeps): void {
   declare(
     app,
-    "POST",
-    path,
-    "inference",
+    `POST ${path}`,
     async (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       checkVersion(c);
@@ -84,9 +82,7 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
 
   declare(
     app,
-    "GET",
-    path,
-    "inference",
+    `GET ${path}`,
     (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       checkVersion(c);
@@ -113,9 +109,7 @@ async function created(c: Context<AppEnv>, batches: BatchService, tenantId: Tena
 function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps): void {
   declare(
     app,
-    "GET",
-    `${path}/:message_batch_id`,
-    "inference",
+    `GET ${path}/:message_batch_id`,
     (c) => {
       checkVersion(c);
       return c.json(batchBody(batches.get(tenantIdOf(c) as TenantId, c.req.param("message_batch_id"), kind)));
@@ -125,9 +119,7 @@ function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps):
 
   declare(
     app,
-    "POST",
-    `${path}/:message_batch_id/cancel`,
-    "inference",
+    `POST ${path}/:message_batch_id/cancel`,
     async (c) => {
       checkVersion(c);
       await readNoFields(c);
@@ -138,9 +130,7 @@ function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps):
 
   declare(
     app,
-    "DELETE",
-    `${path}/:message_batch_id`,
-    "inference",
+    `DELETE ${path}/:message_batch_id`,
     (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       checkVersion(c);
@@ -154,9 +144,7 @@ function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps):
 function addResultsRoute(app: Hono<AppEnv>, { batches, downloads }: MessageBatchRouteDeps): void {
   declare(
     app,
-    "GET",
-    `${path}/:message_batch_id/results`,
-    "inference",
+    `GET ${path}/:message_batch_id/results`,
     async (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       checkVersion(c);

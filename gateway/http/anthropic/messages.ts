@@ -41,9 +41,7 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
   const countSchema = countTokensSchema(deps.filters);
   declare(
     app,
-    "POST",
-    "/v1/messages",
-    "inference",
+    "POST /v1/messages",
     async (context) => {
       tenantIdOf(context);
       checkVersion(context);
@@ -67,9 +65,7 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
   );
   declare(
     app,
-    "POST",
-    "/v1/messages/count_tokens",
-    "inference",
+    "POST /v1/messages/count_tokens",
     async (context) => {
       const tenantId = tenantIdOf(context);
       checkVersion(context);

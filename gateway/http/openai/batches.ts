@@ -59,9 +59,7 @@ const batchList = z.object({ object: z.literal("list"), data: z.array(batchAnswe
 export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
   declare(
     app,
-    "POST",
-    "/v1/batches",
-    "inference",
+    "POST /v1/batches",
     async (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       const body = await readJson(c, createSchema, { unsupported });
@@ -73,9 +71,7 @@ export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
 
   declare(
     app,
-    "GET",
-    "/v1/batches",
-    "inference",
+    "GET /v1/batches",
     (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       const range = rangeOf(readQuery(c, pageQuery), (id) => batches.get(tenantId, id));
@@ -86,18 +82,14 @@ export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
 
   declare(
     app,
-    "GET",
-    "/v1/batches/:request_batch_id",
-    "inference",
+    "GET /v1/batches/:request_batch_id",
     (c) => c.json(batchBody(batches.get(tenantIdOf(c) as TenantId, c.req.param("request_batch_id")))),
     { summary: "How far a batch is, and its files.", answer: batchAnswer },
   );
 
   declare(
     app,
-    "POST",
-    "/v1/batches/:request_batch_id/cancel",
-    "inference",
+    "POST /v1/batches/:request_batch_id/cancel",
     async (c) => {
       await readNoFields(c);
       return c.json(batchBody(batches.cancel(tenantIdOf(c) as TenantId, c.req.param("request_batch_id"))));

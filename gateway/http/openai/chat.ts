@@ -27,7 +27,7 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
   const schema = chatSchema(deps.filters);
   const describe = logprobsDescriber(deps.tokenBytes);
   const formatLogprobs = (logprobs: Parameters<typeof describe>[0]) => ({ content: describe(logprobs), refusal: null });
-  declare(app, "POST", "/v1/chat/completions", "inference", async (context) => {
+  declare(app, "POST /v1/chat/completions", async (context) => {
     tenantIdOf(context);
     const body = await readJson(context, schema, { unsupported: unsupportedChatFields });
     const requestId = context.get("requestId");

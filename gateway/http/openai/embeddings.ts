@@ -57,9 +57,7 @@ const unsupportedRerankFields = new Set([
 export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, meter }: EmbeddingDeps): void {
   declare(
     app,
-    "POST",
-    "/v1/embeddings",
-    "inference",
+    "POST /v1/embeddings",
     async (context) => {
       const tenantId = tenantIdOf(context);
       const body = await readJson(context, embeddingsSchema, { unsupported: unsupportedEmbeddingFields });
@@ -85,9 +83,7 @@ export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, mete
 
   declare(
     app,
-    "POST",
-    "/v1/rerank",
-    "inference",
+    "POST /v1/rerank",
     async (context) => {
       const tenantId = tenantIdOf(context);
       const body = await readJson(context, rerankSchema, { unsupported: unsupportedRerankFields });

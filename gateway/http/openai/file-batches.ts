@@ -46,7 +46,7 @@ export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly cor
   const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
     corpus.corpora.require(tenantIdOf(c) as TenantId, id, access);
 
-  declare(app, "POST", batchesPath, "corpus:write", async (c) => {
+  declare(app, `POST ${batchesPath}`, async (c) => {
     const fields = await readJson(c, createSchema);
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     const named =
@@ -58,18 +58,18 @@ export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly cor
     return c.json(batchBody(corpus.corpusFiles.getBatch(store, row.id)));
   });
 
-  declare(app, "GET", batchPath, "corpus:read", (c) => {
+  declare(app, `GET ${batchPath}`, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     return c.json(batchBody(corpus.corpusFiles.getBatch(store, c.req.param("batch_id"))));
   });
 
-  declare(app, "POST", `${batchPath}/cancel`, "corpus:write", async (c) => {
+  declare(app, `POST ${batchPath}/cancel`, async (c) => {
     await readNoFields(c);
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     return c.json(batchBody(corpus.corpusFiles.cancelBatch(store, c.req.param("batch_id"))));
   });
 
-  declare(app, "GET", `${batchPath}/files`, "corpus:read", (c) => {
+  declare(app, `GET ${batchPath}/files`, (c) => {
     const query = readQuery(c, corpusFilesQuery);
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     const { row } = corpus.corpusFiles.getBatch(store, c.req.param("batch_id"));

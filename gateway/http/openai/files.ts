@@ -46,7 +46,7 @@ export interface FileRouteDeps {
 }
 
 export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }: FileRouteDeps): void {
-  declare(app, "POST", "/v1/files", "corpus:write", async (c) => {
+  declare(app, "POST /v1/files", async (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const leave = uploads.enter(tenantId);
     try {
@@ -62,23 +62,23 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }:
     }
   });
 
-  declare(app, "GET", "/v1/files", "corpus:read", (c) => {
+  declare(app, "GET /v1/files", (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const query = readQuery(c, listQuery);
     const range = rangeOf(query, (id) => corpus.files.get(tenantId, id));
     return c.json(listBody(corpus.files.list(tenantId, { ...range, purpose: query.purpose }), fileBody));
   });
 
-  declare(app, "GET", "/v1/files/:file_id", "corpus:read", (c) =>
+  declare(app, "GET /v1/files/:file_id", (c) =>
     c.json(fileBody(corpus.files.get(tenantIdOf(c) as TenantId, c.req.param("file_id")))),
   );
 
-  declare(app, "DELETE", "/v1/files/:file_id", "corpus:write", (c) => {
+  declare(app, "DELETE /v1/files/:file_id", (c) => {
     const id = changed(c, () => corpus.files.delete(tenantIdOf(c) as TenantId, c.req.param("file_id")));
     return c.json({ id, object: "file", deleted: true });
   });
 
-  declare(app, "GET", "/v1/files/:file_id/content", "corpus:read", async (c) => {
+  declare(app, "GET /v1/files/:file_id/content", async (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const { row, pieces } = await corpus.files.pieces(tenantId, c.req.param("file_id"), () =>
       downloads.enter(tenantId),

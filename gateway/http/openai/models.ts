@@ -2,7 +2,6 @@
 import type { Context, Hono } from "hono";
 import type { ModelCard } from "../../../worker/contract/model-card.ts";
 import { ApiError } from "../../base/errors.ts";
-import { scopes } from "../../base/principal.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
 
@@ -31,13 +30,13 @@ export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
     ...{ capabilities: null, line: null, deprecated_at: null, retires_at: null },
   });
   // Which model there is, is no secret to anyone with a key.
-  declare(app, "GET", "/v1/models", scopes, (context) => {
+  declare(app, "GET /v1/models", (context) => {
     const cards = [deps.card()].filter((card) => card !== undefined);
     if (!isAnthropics(context)) return context.json({ object: "list", data: cards.map(describe) });
     const id = cards[0]?.id ?? null;
     return context.json({ data: cards.map(describeInfo), first_id: id, last_id: id, has_more: false });
   });
-  declare(app, "GET", "/v1/models/:id", scopes, (context) => {
+  declare(app, "GET /v1/models/:id", (context) => {
     const card = deps.card();
     if (card === undefined) throw new ApiError("not_ready");
     if (card.id !== context.req.param("id")) throw new ApiError("model_not_found", { param: "model" });

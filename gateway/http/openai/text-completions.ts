@@ -93,9 +93,7 @@ const about: RouteAbout = {
 export function addTextCompletionRoutes(app: Hono<AppEnv>, deps: TextCompletionDeps): void {
   declare(
     app,
-    "POST",
-    "/v1/completions",
-    "inference",
+    "POST /v1/completions",
     async (context) => {
       tenantIdOf(context);
       const body = await readJson(context, schema, { unsupported: unsupportedFields });

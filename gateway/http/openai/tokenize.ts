@@ -58,9 +58,7 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
   const { pipeline, tokenBytes, limiter } = deps;
   declare(
     app,
-    "POST",
-    "/tokenize",
-    "inference",
+    "POST /tokenize",
     async (context) => {
       const tenantId = tenantIdOf(context);
       const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
@@ -79,9 +77,7 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
 
   declare(
     app,
-    "POST",
-    "/detokenize",
-    "inference",
+    "POST /detokenize",
     async (context) => {
       tenantIdOf(context);
       const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });

@@ -65,9 +65,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
 
   declare(
     app,
-    "POST",
-    "/v1/uploads",
-    "corpus:write",
+    "POST /v1/uploads",
     async (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       const { bytes, mime_type: mediaType, ...rest } = await readJson(c, createSchema, { unsupported });
@@ -78,9 +76,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
 
   declare(
     app,
-    "POST",
-    "/v1/uploads/:upload_id/parts",
-    "corpus:write",
+    "POST /v1/uploads/:upload_id/parts",
     async (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       const id = c.req.param("upload_id");
@@ -105,9 +101,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
 
   declare(
     app,
-    "POST",
-    "/v1/uploads/:upload_id/complete",
-    "corpus:write",
+    "POST /v1/uploads/:upload_id/complete",
     async (c) => {
       const tenantId = tenantIdOf(c) as TenantId;
       const id = c.req.param("upload_id");
@@ -124,9 +118,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
 
   declare(
     app,
-    "POST",
-    "/v1/uploads/:upload_id/cancel",
-    "corpus:write",
+    "POST /v1/uploads/:upload_id/cancel",
     async (c) => {
       await readNoFields(c);
       return c.json(uploadBody(service.cancel(tenantIdOf(c) as TenantId, c.req.param("upload_id"))));

@@ -23,39 +23,39 @@ export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readon
   const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
     corpus.corpora.require(tenantIdOf(c) as TenantId, id, access);
 
-  declare(app, "POST", filesPath, "corpus:write", async (c) => {
+  declare(app, `POST ${filesPath}`, async (c) => {
     const request = attachRequestOf(await readJson(c, attachSchema));
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     await corpus.corpusFiles.attach(store, [request], "file_id");
     return c.json(corpusFileBody(corpus.corpusFiles.get(store, request.fileId)));
   });
 
-  declare(app, "GET", filesPath, "corpus:read", (c) => {
+  declare(app, `GET ${filesPath}`, (c) => {
     const query = readQuery(c, corpusFilesQuery);
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     const range = rangeOf(query, (id) => corpus.corpusFiles.get(store, id));
     return c.json(listBody(corpus.corpusFiles.list(store, { ...range, status: query.filter }), corpusFileBody));
   });
 
-  declare(app, "GET", filePath, "corpus:read", (c) => {
+  declare(app, `GET ${filePath}`, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     return c.json(corpusFileBody(corpus.corpusFiles.get(store, c.req.param("file_id"))));
   });
 
-  declare(app, "POST", filePath, "corpus:write", async (c) => {
+  declare(app, `POST ${filePath}`, async (c) => {
     const { attributes } = await readJson(c, updateSchema);
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     const row = corpus.corpusFiles.updateAttributes(store, c.req.param("file_id"), attributes ?? {});
     return c.json(corpusFileBody(row));
   });
 
-  declare(app, "DELETE", filePath, "corpus:write", (c) => {
+  declare(app, `DELETE ${filePath}`, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     const id = changed(c, () => corpus.corpusFiles.detach(store, c.req.param("file_id")));
     return c.json({ id, object: "vector_store.file.deleted", deleted: true });
   });
 
-  declare(app, "GET", `${filePath}/content`, "corpus:read", (c) => {
+  declare(app, `GET ${filePath}/content`, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     const data = corpus.corpusFiles.texts(store, c.req.param("file_id")).map((text) => ({ type: "text", text }));
     return c.json({ object: "vector_store.file_content.page", data, has_more: false, next_page: null });

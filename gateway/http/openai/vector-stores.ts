@@ -39,7 +39,7 @@ export const searchSchema = z.strictObject({
 });
 
 export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
-  declare(app, "POST", "/v1/vector_stores", "corpus:write", async (c) => {
+  declare(app, "POST /v1/vector_stores", async (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const fields = await readJson(c, createSchema, { unsupported });
     const chunking = chunkingOf(fields.chunking_strategy);
@@ -57,18 +57,18 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
-  declare(app, "GET", "/v1/vector_stores", "corpus:read", (c) => {
+  declare(app, "GET /v1/vector_stores", (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const range = rangeOf(readQuery(c, pageQuery), (id) => corpus.corpora.require(tenantId, id, "own"));
     return c.json(listBody(corpus.corpora.list(tenantId, range), vectorStoreBody));
   });
 
-  declare(app, "GET", "/v1/vector_stores/:vector_store_id", "corpus:read", (c) => {
+  declare(app, "GET /v1/vector_stores/:vector_store_id", (c) => {
     const row = corpus.corpora.require(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), "read");
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
-  declare(app, "POST", "/v1/vector_stores/:vector_store_id", "corpus:write", async (c) => {
+  declare(app, "POST /v1/vector_stores/:vector_store_id", async (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const { name, metadata } = await readJson(c, updateSchema, { unsupported });
     // null empties a field, absence leaves it.
@@ -77,12 +77,12 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
-  declare(app, "DELETE", "/v1/vector_stores/:vector_store_id", "corpus:write", (c) => {
+  declare(app, "DELETE /v1/vector_stores/:vector_store_id", (c) => {
     const id = changed(c, () => corpus.corpora.delete(tenantIdOf(c) as TenantId, c.req.param("vector_store_id")));
     return c.json({ id, object: "vector_store.deleted", deleted: true });
   });
 
-  declare(app, "POST", "/v1/vector_stores/:vector_store_id/search", "corpus:read", async (c) => {
+  declare(app, "POST /v1/vector_stores/:vector_store_id/search", async (c) => {
     const tenantId = tenantIdOf(c) as TenantId;
     const fields = await readJson(c, searchSchema);
     const row = corpus.corpora.require(tenantId, c.req.param("vector_store_id"), "read");
@@ -100,22 +100,16 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     return c.json({ ...page, data: found.map(searchResultBody), has_more: false, next_page: null });
   });
 
-  declare(
-    app,
-    "POST",
-    "/admin/v1/vector_stores/:vector_store_id/salt/rotate",
-    ["platform:admin", "tenant:admin"],
-    async (c) => {
-      await readNoFields(c);
-      const id = c.req.param("vector_store_id");
-      // The platform's operators may rotate any corpus's.
-      const isPlatform = principalOf(c).scopes.has("platform:admin");
-      const owner = isPlatform ? corpus.corpora.ownerOf(id) : (tenantIdOf(c) as TenantId);
-      const rotate = () => corpus.corpora.rotateSalt(owner, id);
-      const epoch = changed(c, rotate, () => ({ tenant_id: owner }));
-      return c.json({ id, object: "vector_store.salt", epoch });
-    },
-  );
+  declare(app, "POST /admin/v1/vector_stores/:vector_store_id/salt/rotate", async (c) => {
+    await readNoFields(c);
+    const id = c.req.param("vector_store_id");
+    // The platform's operators may rotate any corpus's.
+    const isPlatform = principalOf(c).scopes.has("platform:admin");
+    const owner = isPlatform ? corpus.corpora.ownerOf(id) : (tenantIdOf(c) as TenantId);
+    const rotate = () => corpus.corpora.rotateSalt(owner, id);
+    const epoch = changed(c, rotate, () => ({ tenant_id: owner }));
+    return c.json({ id, object: "vector_store.salt", epoch });
+  });
 }
 
 function searchResultBody(fragment: RetrievedFragment) {

@@ -17,7 +17,7 @@ import { bulkQuery } from "../query/bulk.ts";
 import { executeParams } from "../query/query.ts";
 import { pageQuery } from "../transport/paging.ts";
 import type { RouteAbout } from "../transport/route.ts";
-import type { Method } from "../transport/route-counts.ts";
+import type { Method } from "../transport/routes.ts";
 import * as answers from "./answer-schemas.ts";
 
 const { listOf } = answers;

@@ -25,9 +25,7 @@ export function addDocsRoutes(app: Hono<AppEnv>, { version }: DocsDeps): void {
   };
   declare(
     app,
-    "GET",
-    "/openapi.json",
-    "public",
+    "GET /openapi.json",
     async (c) => {
       json ??= made().then((known) => JSON.stringify(known));
       return c.body(await json, 200, { "content-type": "application/json" });
@@ -36,9 +34,7 @@ export function addDocsRoutes(app: Hono<AppEnv>, { version }: DocsDeps): void {
   );
   declare(
     app,
-    "GET",
-    "/docs",
-    "public",
+    "GET /docs",
     async (c) => {
       page ??= made().then(docsPage);
       return c.html(await page, 200, { "content-security-policy": contentSecurityPolicy });

@@ -4,7 +4,7 @@ import { z } from "zod";
 import { errorCodes, errorEntry } from "../../base/errors.ts";
 import { nextTurn } from "../../base/pace.ts";
 import type { RouteAbout, RouteDeclaration } from "../transport/route.ts";
-import type { RouteScope } from "../transport/route-counts.ts";
+import type { RouteScope } from "../transport/routes.ts";
 
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 export type JsonObject = { readonly [key: string]: Json };

@@ -44,7 +44,7 @@ export interface BulkRouteDeps {
 }
 
 export function addBulkRoutes(app: Hono<AppEnv>, deps: BulkRouteDeps): void {
-  declare(app, "POST", "/v1/query/bulk", "inference", async (c) => {
+  declare(app, "POST /v1/query/bulk", async (c) => {
     const tenantId = tenantIdOf(c);
     const query = readQuery(c, bulkQuery);
     const leave = deps.limiter.enter(tenantId);
@@ -56,13 +56,13 @@ export function addBulkRoutes(app: Hono<AppEnv>, deps: BulkRouteDeps): void {
     }
   });
 
-  declare(app, "GET", "/v1/query/bulk/:bulk_id", "inference", (c) => {
+  declare(app, "GET /v1/query/bulk/:bulk_id", (c) => {
     const record = deps.results.bulk(tenantIdOf(c), c.req.param("bulk_id"));
     if (record === undefined) throw new ApiError("not_found");
     return c.json(bulkBody(record));
   });
 
-  declare(app, "GET", "/v1/query/bulk/:bulk_id/results/:result_id", "inference", (c) => {
+  declare(app, "GET /v1/query/bulk/:bulk_id/results/:result_id", (c) => {
     const line = deps.results.line(tenantIdOf(c), c.req.param("bulk_id"), c.req.param("result_id"));
     if (line === undefined) throw new ApiError("not_found");
     return c.body(line, 200, { "content-type": "application/json" });

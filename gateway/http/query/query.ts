@@ -44,14 +44,14 @@ export const executeParams = z.strictObject({ stream: flag, reuse: flag, prompt_
 const noParams = z.strictObject({});
 
 export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
-  declare(app, "POST", "/v1/query/execute", "inference", async (context) => {
+  declare(app, "POST /v1/query/execute", async (context) => {
     const { stream = false, reuse = true, prompt_cache_diagnostics: diagnose } = readQuery(context, executeParams);
     const query = await readQueryBody(context);
     return await limited(context, deps, (leave) => execute(context, deps, { query, stream, reuse, diagnose, leave }));
   });
 
   // It computes what an execute would, and answers with no text: whoever may run queries may, and whoever prepares corpora.
-  declare(app, "POST", "/v1/query/prepare", ["inference", "corpus:prepare"], async (context) => {
+  declare(app, "POST /v1/query/prepare", async (context) => {
     readQuery(context, noParams);
     const query = await readQueryBody(context);
     return await limited(context, deps, async (leave) => {
@@ -62,7 +62,7 @@ export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
     });
   });
 
-  declare(app, "POST", "/v1/query/explain", "inference", async (context) => {
+  declare(app, "POST /v1/query/explain", async (context) => {
     readQuery(context, noParams);
     const query = await readQueryBody(context);
     return await limited(context, deps, async (leave) => {

@@ -69,9 +69,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
   const schema = responsesSchema(deps.filters);
   declare(
     app,
-    "POST",
-    "/v1/responses",
-    "inference",
+    "POST /v1/responses",
     async (context) => {
       const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
       const conversation = await boundedConversation(context, stored, parsed);
@@ -87,9 +85,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
 
   declare(
     app,
-    "GET",
-    "/v1/responses/:response_id",
-    "inference",
+    "GET /v1/responses/:response_id",
     (context) => {
       readQuery(context, retrieveQuery);
       const head = stored.get(tenantIdOf(context), context.req.param("response_id"));
@@ -100,9 +96,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
 
   declare(
     app,
-    "DELETE",
-    "/v1/responses/:response_id",
-    "inference",
+    "DELETE /v1/responses/:response_id",
     (context) => {
       const id = context.req.param("response_id");
       changed(context, () => stored.delete(tenantIdOf(context), id));
@@ -113,9 +107,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
 
   declare(
     app,
-    "POST",
-    "/v1/responses/:response_id/cancel",
-    "inference",
+    "POST /v1/responses/:response_id/cancel",
     async (context) => {
       await readNoFields(context);
       stored.get(tenantIdOf(context), context.req.param("response_id"));
@@ -128,9 +120,7 @@ export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void
 
   declare(
     app,
-    "GET",
-    "/v1/responses/:response_id/input_items",
-    "inference",
+    "GET /v1/responses/:response_id/input_items",
     async (context) => {
       const query = readQuery(context, itemsQuery);
       const reading = { stored, tenantId: tenantIdOf(context), budget: context.get("budget") };
@@ -144,9 +134,7 @@ function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }
   const schema = inputTokensSchema(filters);
   declare(
     app,
-    "POST",
-    "/v1/responses/input_tokens",
-    "inference",
+    "POST /v1/responses/input_tokens",
     async (context) => {
       const tenantId = tenantIdOf(context);
       const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });

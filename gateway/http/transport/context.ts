@@ -3,7 +3,7 @@ import type { Context } from "hono";
 import { ApiError } from "../../base/errors.ts";
 import type { BatchCaller, Principal } from "../../base/principal.ts";
 import type { RequestBudget } from "./request-budget.ts";
-import type { RouteCount } from "./route-counts.ts";
+import type { RouteCount } from "./routes.ts";
 
 /** Makes a change and writes it down with the ids that are known then. */
 type AuditLogWriter = <Result>(

@@ -7,7 +7,7 @@ import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 import type { Principal, Scope } from "../../base/principal.ts";
 import type { AppEnv } from "./context.ts";
-import { countOf, type Method, type RouteCount, type RouteScope } from "./route-counts.ts";
+import { type Method, type RouteCount, type RouteName, type RouteScope, routes } from "./routes.ts";
 
 /** What the route takes and gives, for its description in /openapi.json. Says nothing that the handler obeys. */
 export interface RouteAbout {
@@ -42,26 +42,40 @@ interface DeclaredHandler extends Handler<AppEnv> {
   [declaration]?: RouteDeclaration;
 }
 
+/** `/v1/files/:file_id` of `GET /v1/files/:file_id`. */
+type PathOf<Name extends string> = Name extends `${string} ${infer Path}` ? Path : never;
+
+type RouteHandler<Path extends string> = (context: Context<AppEnv, Path>) => Response | Promise<Response>;
+
 /**
- * Adds a route to the app. The handler runs only for callers with the scope: 401 without a valid key,
+ * Adds a route of the list to the app. The handler runs only for callers with the scope: 401 without a valid key,
  * 403 without the scope, both before the body is read.
  */
-export function declare<Path extends string>(
+export function declare<Name extends RouteName>(
   app: Hono<AppEnv>,
-  method: Method,
-  path: Path,
-  scope: RouteScope,
-  handler: (context: Context<AppEnv, Path>) => Response | Promise<Response>,
+  name: Name,
+  handler: RouteHandler<PathOf<Name>>,
   about?: RouteAbout,
 ): void {
-  const count = countOf(method, path, scope);
+  const [scope, count] = routes[name];
+  const [method, path] = name.split(" ") as [Method, PathOf<Name>];
+  declareRoute(app, { method, path, scope, count, about }, handler);
+}
+
+/** The same for a route that is not of the product. */
+export function declareRoute<Path extends string>(
+  app: Hono<AppEnv>,
+  route: RouteDeclaration & { readonly path: Path },
+  handler: RouteHandler<Path>,
+): void {
+  const { method, path, scope, count } = route;
   const declared: DeclaredHandler = (context) => {
     const principal = context.get("principal");
     requireScope(principal, context.get("apiKeyGiven"), scope);
     if (principal !== undefined && count !== "free") context.get("held")?.admit(principal, count);
     return handler(context as Context<AppEnv, Path>);
   };
-  declared[declaration] = { method, path, scope, count, about };
+  declared[declaration] = route;
   app.on(method, path, declared);
 }
 

@@ -1,7 +1,7 @@
 /** Every change that the audit log tells of is made together with its row: both, or neither. */
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { createApp } from "../../../gateway/http/app.ts";
-import { declare, declaredRoutes } from "../../../gateway/http/transport/route.ts";
+import { declaredRoutes, declareRoute } from "../../../gateway/http/transport/route.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
 import { AuditLog } from "../../../gateway/tenant/audit.ts";
 import { createWorld } from "../../corpus/world.ts";
@@ -181,7 +181,14 @@ test("a handler that makes its change without its row is told of, and its change
   const lines: string[] = [];
   const app = createApp({
     authenticator: tenants.apiKeys,
-    routes: [(it) => declare(it, "DELETE", "/v1/things/:thing_id", "platform:admin", (c) => c.json({}))],
+    routes: [
+      (it) =>
+        declareRoute(
+          it,
+          { method: "DELETE", path: "/v1/things/:thing_id", scope: "platform:admin", count: "free" },
+          (c) => c.json({}),
+        ),
+    ],
     audit: new AuditLog(db),
     metrics: new Metrics(),
     log: (level, message) => void lines.push(`${level} ${message}`),

@@ -3,7 +3,7 @@ import type { RateLimits } from "../../../db/limits.ts";
 import type { Scope } from "../../../gateway/base/principal.ts";
 import { createApp } from "../../../gateway/http/app.ts";
 import { durationText } from "../../../gateway/http/middleware/rate-limits.ts";
-import { declare } from "../../../gateway/http/transport/route.ts";
+import { declareRoute } from "../../../gateway/http/transport/route.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
 import { RateLimiter } from "../../../gateway/tenant/rate-limiter.ts";
 import { chatRig, post, question } from "../chat-rig.ts";
@@ -130,12 +130,36 @@ describe("what counts", () => {
     authenticator: { authenticate: () => ({ keyId: "k", tenantId: "t", scopes: new Set<Scope>(["corpus:read"]) }) },
     rateLimits: { limiter, ownersOf: () => [{ id: "t", kind: "tenant", limits }] },
     routes: [
-      (it) => declare(it, "POST", "/v1/search", "corpus:read", (context) => context.text("ok")),
-      (it) => declare(it, "GET", "/v1/files", "corpus:read", (context) => context.text("ok")),
-      (it) => declare(it, "GET", "/v1/files/:file_id", "corpus:read", (context) => context.text("ok")),
-      (it) => declare(it, "DELETE", "/v1/files/:file_id", "corpus:read", (context) => context.text("ok")),
-      (it) => declare(it, "POST", "/v1/batches/:id/cancel", "corpus:read", (context) => context.text("ok")),
-      (it) => declare(it, "POST", "/open", "public", (context) => context.text("ok")),
+      (it) =>
+        declareRoute(it, { method: "POST", path: "/v1/search", scope: "corpus:read", count: "request" }, (context) =>
+          context.text("ok"),
+        ),
+      (it) =>
+        declareRoute(it, { method: "GET", path: "/v1/files", scope: "corpus:read", count: "request" }, (context) =>
+          context.text("ok"),
+        ),
+      (it) =>
+        declareRoute(
+          it,
+          { method: "GET", path: "/v1/files/:file_id", scope: "corpus:read", count: "look" },
+          (context) => context.text("ok"),
+        ),
+      (it) =>
+        declareRoute(
+          it,
+          { method: "DELETE", path: "/v1/files/:file_id", scope: "corpus:read", count: "free" },
+          (context) => context.text("ok"),
+        ),
+      (it) =>
+        declareRoute(
+          it,
+          { method: "POST", path: "/v1/batches/:id/cancel", scope: "corpus:read", count: "free" },
+          (context) => context.text("ok"),
+        ),
+      (it) =>
+        declareRoute(it, { method: "POST", path: "/open", scope: "public", count: "free" }, (context) =>
+          context.text("ok"),
+        ),
     ],
     metrics: new Metrics(),
     log: () => undefined,

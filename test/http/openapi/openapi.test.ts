@@ -10,6 +10,7 @@ import * as answers from "../../../gateway/http/openapi/answer-schemas.ts";
 import { descriptions } from "../../../gateway/http/openapi/descriptions.ts";
 import type { JsonObject, OpenApiDocument } from "../../../gateway/http/openapi/openapi.ts";
 import { openApiDocument } from "../../../gateway/http/openapi/openapi.ts";
+import { routes as listedRoutes } from "../../../gateway/http/transport/routes.ts";
 import { type RunningServer, startServer } from "../../../gateway/server.ts";
 import { turnsDuring } from "../../support/turns.ts";
 import { call, createStoreApp, upload } from "../store-app.ts";
@@ -62,6 +63,11 @@ describe("the whole server's description", () => {
       expect(summary.length).toBeGreaterThan(5);
       expect(Object.keys(responses).filter((status) => status.startsWith("2"))).toHaveLength(1);
     }
+  });
+
+  test("every route of the list is there", () => {
+    const declared = routes().map(({ method, path }) => `${method} ${path}`);
+    expect(declared.toSorted()).toEqual(Object.keys(listedRoutes).toSorted());
   });
 
   test("every route says what it does", () => {

@@ -5,7 +5,7 @@ import { limits } from "../../../gateway/config.ts";
 import { createApp } from "../../../gateway/http/app.ts";
 import { readJson } from "../../../gateway/http/transport/body.ts";
 import { JsonCost } from "../../../gateway/http/transport/json-cost.ts";
-import { declare } from "../../../gateway/http/transport/route.ts";
+import { declareRoute } from "../../../gateway/http/transport/route.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
 
 const small = { depth: 4, commas: 6, fields: 3, nodes: 8 };
@@ -54,7 +54,12 @@ describe("a JSON body", () => {
   const seen = { sent: 0 };
   const app = createApp({
     authenticator: { authenticate: () => undefined },
-    routes: [(it) => declare(it, "POST", "/", "public", async (c) => c.json((await readJson(c, z.unknown())) ?? null))],
+    routes: [
+      (it) =>
+        declareRoute(it, { method: "POST", path: "/", scope: "public", count: "free" }, async (c) =>
+          c.json((await readJson(c, z.unknown())) ?? null),
+        ),
+    ],
     metrics: new Metrics(),
     log: () => undefined,
   });
