@@ -20,7 +20,7 @@ import {
 import { type CudaKernel, CudaModule } from "../../worker/native/cuda/module.ts";
 import { CudaStream } from "../../worker/native/cuda/stream.ts";
 
-/** PLAN_PARAMETERS of kernels/cuda/attention_plan.cuh. */
+/** PLAN_PARAMETERS of kernels/cuda/attention/attention_plan.cuh. */
 const planSignature = [
   ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
   ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),

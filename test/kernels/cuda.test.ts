@@ -2,10 +2,12 @@
 import { describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 
 const folder = join(import.meta.dir, "..", "..", "kernels", "cuda");
-const sources = [...new Bun.Glob("*.cu").scanSync(folder)].sort();
+const sources = [...new Bun.Glob("**/*.cu").scanSync(folder)].sort();
+/** Files include each other by name, whatever folder they stand in. */
+const includes = ["", "attention", "attention/wgmma"].map((name) => `-I${join(folder, name)}`);
 const nvcc = Bun.which("nvcc");
 
 /** Compiler arguments; one pass of the compiler for all three. */
@@ -24,7 +26,7 @@ function compile(source: string, headDim: number): string {
   const scratch = mkdtempSync(join(tmpdir(), "spangate-cuda-"));
   try {
     const options = ["--fatbin", "--std=c++17", "--Werror=all-warnings", `--define-macro=HEAD_DIM=${headDim}`];
-    const command = [nvcc ?? "", ...options, ...targets, "-o", join(scratch, "out"), join(folder, source)];
+    const command = [nvcc ?? "", ...options, ...includes, ...targets, "-o", join(scratch, "out"), join(folder, source)];
     const { exitCode, stdout, stderr } = Bun.spawnSync(command);
     return exitCode === 0 ? "" : `${stdout}${stderr}`;
   } finally {
@@ -36,7 +38,7 @@ test("there are kernels", () => expect(sources.length).toBeGreaterThan(10));
 
 describe.skipIf(nvcc === null)(`CUDA kernels compile for sm_${architectures.join(", sm_")} (needs nvcc)`, () => {
   for (const source of sources) {
-    for (const headDim of headDims[source] ?? [128]) {
+    for (const headDim of headDims[basename(source)] ?? [128]) {
       test(`${source} for heads of ${headDim}`, () => expect(compile(source, headDim)).toBe(""), 120_000);
     }
   }

@@ -120,17 +120,17 @@ export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups
   return { fewKernel: "attention_packed", few, manyKernel: "attention_tiles", many };
 }
 
-/** Of kernels/cuda/attention_packed.cu: slots of 16 rows of K and of V for each warp that computes. */
+/** Of kernels/cuda/attention/attention_packed.cu: slots of 16 rows of K and of V for each warp that computes. */
 function packedShared(headDim: number, slots: number): number {
   return 4 * slots * 32 * 2 * (headDim + 8);
 }
 
-/** Of kernels/cuda/attention_tiles.cu: q, and two steps of K and V. */
+/** Of kernels/cuda/attention/attention_tiles.cu: q, and two steps of K and V. */
 function tilesShared(headDim: number, tokens: number): number {
   return (manyTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
 }
 
-/** Of kernels/cuda/attention_wgmma.cu: one block a multiprocessor, whose kSharedBytes stand in wgmma_ring.cuh. */
+/** Of kernels/cuda/attention/wgmma/attention_wgmma.cu: one block a multiprocessor, whose kSharedBytes stand in wgmma_ring.cuh. */
 export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
   const slots = headDim === 128 ? 5 : 10;
   const tileBytes = manyTiles * 16 * 2 * headDim;
@@ -139,7 +139,7 @@ export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
 }
 
 /**
- * Of kernels/cuda/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in packed_ring.cuh. They
+ * Of kernels/cuda/attention/wgmma/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in packed_ring.cuh. They
  * may wait for each other, so there are never more than stand on the device at once.
  */
 export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: number) {

@@ -1,6 +1,9 @@
-/** The CUDA kernels' source files as NVRTC takes them: every header of the folder is there for every file. */
+/**
+ * The CUDA kernels' source files as NVRTC takes them: every header is there for every file. Headers are included by
+ * their names alone, whatever folder they stand in, so no two files have one name.
+ */
 import { readdirSync, readFileSync } from "node:fs";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import type { CudaSource } from "./nvrtc.ts";
 
 const kernelFolder = join(import.meta.dir, "..", "..", "..", "..", "kernels", "cuda");
@@ -13,8 +16,10 @@ export interface KernelSourceOptions {
 }
 
 export function readKernelSources({ folder = kernelFolder, defines }: KernelSourceOptions): CudaSource[] {
-  const files = readdirSync(folder).sort();
-  const textOf = (file: string): string => readFileSync(join(folder, file), "utf8");
+  const paths = readdirSync(folder, { recursive: true, encoding: "utf8" });
+  const pathOf = new Map(paths.map((path) => [basename(path), join(folder, path)]));
+  const files = [...pathOf.keys()].sort();
+  const textOf = (file: string): string => readFileSync(pathOf.get(file) ?? file, "utf8");
   const headers = Object.fromEntries(
     files.filter((file) => file.endsWith(".cuh")).map((file) => [file, textOf(file)] as const),
   );
