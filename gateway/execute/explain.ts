@@ -117,9 +117,8 @@ async function turn(signal: AbortSignal): Promise<void> {
 async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Promise<ExplainedPlan> {
   const { card, lowerer, residents, context } = deps;
   const { node, place, path } = run;
-  await lowerer.warm(generateOf(node), context, place);
+  const { plan, promptTokens, indeterminateRuns } = await lowerer.lowerInTurns(generateOf(node), context, place);
   await turn(deps.signal);
-  const { plan, promptTokens, indeterminateRuns } = lowerer.lower(generateOf(node), context, place);
   const shown = plan.runs.slice(0, runsLeft).map((one, index): ExplainedRun => {
     const { kind, spanId, position, tokenIds, blockKeys } = one;
     const held = residents(one, card.blockTokens);

@@ -34,8 +34,7 @@ import { Slots } from "./slots.ts";
 
 /** What of the lowerer the executor uses. */
 export interface QueryLowering {
-  warm(node: Generate, context: QueryContext, path: string): Promise<void>;
-  lower(node: Generate, context: QueryContext, path: string): LoweredGenerate;
+  lowerInTurns(node: Generate, context: QueryContext, path: string): Promise<LoweredGenerate>;
   /** The runs that are known already, as a plan of their own; undefined when there are none. */
   preparable(lowered: LoweredGenerate): TokenPlan | undefined;
 }
@@ -184,11 +183,7 @@ export class TreeRun {
     const leave = await this.#lowering.enter(this.#job.signal);
     try {
       await this.#pace.breathe();
-      const context = this.context();
-      return await traced("lowering", async () => {
-        await lowerer.warm(node, context, path);
-        return lowerer.lower(node, context, path);
-      });
+      return await traced("lowering", () => lowerer.lowerInTurns(node, this.context(), path));
     } finally {
       leave();
     }

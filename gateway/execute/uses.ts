@@ -23,8 +23,7 @@ export async function usesOf(
   for (const { node, path } of allRuns(outermostOf(rewritten))) {
     await pace.breathe();
     const generate = generateOf(node);
-    await lowerer.warm(generate, context, path);
-    const known = lowerer.preparable(lowerer.lower(generate, context, path));
+    const known = lowerer.preparable(await lowerer.lowerInTurns(generate, context, path));
     for (const { blockKeys } of known?.runs ?? []) {
       const key = blockKeys.at(-1);
       if (key !== undefined) uses.set(key, { key, tokens: blockKeys.length * blockTokens });

@@ -47,6 +47,11 @@ export class ChainMaker {
     this.#context = context;
   }
 
+  /** Ends the assistant's message. */
+  get closing(): Int32Array {
+    return this.#options.frame.closing;
+  }
+
   /** @throws ApiError chat_template_error where an answer cannot be opened, invalid_value as encoding does */
   chain(source: ChainSource): Chain {
     const known = this.#chains.get(source);

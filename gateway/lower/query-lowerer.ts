@@ -9,6 +9,7 @@
 import { limits } from "../../worker/contract/limits.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import { ApiError } from "../base/errors.ts";
+import { Pace } from "../base/pace.ts";
 import type { Generate } from "../query/ir.ts";
 import type { ChatTemplate } from "../text/chat-template.ts";
 import { takeTurn } from "../text/text-slices.ts";
@@ -44,29 +45,43 @@ export class QueryLowerer {
   }
 
   /**
-   * Encodes long texts ahead of `lower`, in turns with other work, so that no query holds up all others.
+   * As `lower`, in turns with other work, so that no query holds up all others.
    * @param path of the generate in the query; errors and span ids begin with it
-   * @throws ApiError context_length_exceeded (when that is plain before encoding), chat_template_error, invalid_value
+   * @throws ApiError as `lower` does; context_length_exceeded before anything is encoded when that is plain
    */
-  async warm(generate: Generate, context: QueryContext, path = "$"): Promise<void> {
+  async lowerInTurns(generate: Generate, context: QueryContext, path = "$"): Promise<LoweredGenerate> {
     const outline = this.#outline(generate, context, path);
     const turns = { chars: 0 };
     await takeTurn(turns, outline.parts.length * sourceChars);
     for (const source of sourcesOf(outline)) await this.#warmOwn(source, context, turns);
+    const maker = this.#maker(context, path);
+    const pace = new Pace();
+    for (const source of partsFirst(outline)) {
+      await pace.breathe();
+      maker.chain(source);
+    }
+    await pace.breathe();
+    return this.#lowered(outline, maker, context, path);
   }
 
   /** @throws ApiError chat_template_error, context_length_exceeded, invalid_value, each with the path */
   lower(generate: Generate, context: QueryContext, path = "$"): LoweredGenerate {
+    return this.#lowered(this.#outline(generate, context, path), this.#maker(context, path), context, path);
+  }
+
+  #maker(context: QueryContext, path: string): ChainMaker {
     const { template, card, spans } = this.#options;
-    const outline = this.#outline(generate, context, path);
-    const frame = this.#frame(path);
-    const maker = new ChainMaker({ template, texts: this.#texts, card, spans, frame }, context);
+    return new ChainMaker({ template, texts: this.#texts, card, spans, frame: this.#frame(path) }, context);
+  }
+
+  #lowered(outline: ChainOutline, maker: ChainMaker, { salt }: QueryContext, path: string): LoweredGenerate {
+    const { card } = this.#options;
     const prompt = maker.chain(outline);
     if (prompt.knownTokens > card.contextTokens) throw tooLong(card, prompt.knownTokens, path);
     const tokenIds = maker.openingOf(outline);
-    const opening = { tokenIds, rootKey: outputRoot(card, context.salt, prompt) };
+    const opening = { tokenIds, rootKey: outputRoot(card, salt, prompt) };
     const planned = planOf(prompt, opening, card.blockTokens);
-    return { ...planned, promptTokens: prompt.end + tokenIds.length, closeTokenIds: frame.closing };
+    return { ...planned, promptTokens: prompt.end + tokenIds.length, closeTokenIds: maker.closing };
   }
 
   /** The closed runs of a plan that depend on no unknown output, for preparing. undefined: there are none. */
@@ -124,6 +139,18 @@ function sourcesOf(source: ChainSource, found = new Set<ChainSource>()): Readonl
   if (source.kind === "fragment") return found;
   for (const part of source.parts) if (part.kind !== "text") sourcesOf(part.source, found);
   return found;
+}
+
+/** The chains that a chain is made of, each behind those that it is made of itself. */
+function* partsFirst(source: ChainSource, found = new Set<ChainSource>()): Generator<ChainSource, void> {
+  if (found.has(source)) return;
+  found.add(source);
+  if (source.kind === "output") yield* partsFirst(source.prompt, found);
+  else if (source.parent !== undefined) yield* partsFirst(source.parent, found);
+  if (source.kind === "prompt" || source.kind === "span") {
+    for (const part of source.parts) if (part.kind === "nested") yield* partsFirst(part.source, found);
+  }
+  yield source;
 }
 
 /** Characters of content that a prompt shows, those of nested chains included. */

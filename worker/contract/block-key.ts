@@ -14,14 +14,26 @@ export type ChainKind = "main" | "span" | `blend ${number}`;
 
 const domain = "spangate/1";
 
-function digest(parts: readonly (string | Uint8Array)[]): BlockKey {
-  const hasher = new Bun.CryptoHasher("sha256");
+const utf8 = new TextEncoder();
+/** What is hashed is written here first: one call of the hash over few bytes costs less than a hasher fed in parts. */
+const scratch = new Uint8Array(4_096);
+const scratchView = new DataView(scratch.buffer);
+const [keyChars, countBytes] = [32, 4];
+/** Tokens of a block, behind the key before it and their count. */
+const scratchTokens = new Int32Array(scratch.buffer, keyChars + countBytes);
+
+const keyOf = (bytes: Uint8Array): BlockKey => Bun.SHA256.hash(bytes, "hex").slice(0, keyChars) as BlockKey;
+
+/** Each part with its length before it. */
+function digest(parts: readonly string[]): BlockKey {
+  let at = 0;
   for (const part of parts) {
-    const bytes = typeof part === "string" ? new TextEncoder().encode(part) : part;
-    hasher.update(new Uint8Array(Uint32Array.of(bytes.byteLength).buffer));
-    hasher.update(bytes);
+    const { read, written } = utf8.encodeInto(part, scratch.subarray(at + countBytes));
+    if (read < part.length) throw new Error("a field of a key is too long");
+    scratchView.setUint32(at, written, true);
+    at += countBytes + written;
   }
-  return hasher.digest("hex").slice(0, 32) as BlockKey;
+  return keyOf(scratch.subarray(0, at));
 }
 
 /**
@@ -39,11 +51,14 @@ export function foldSpan(mainKey: BlockKey, spanKey: BlockKey): BlockKey {
 
 /** Key of the block that holds exactly `tokenIds` after what `previousKey` stands for. */
 export function nextBlockKey(previousKey: BlockKey, tokenIds: Int32Array): BlockKey {
-  const hasher = new Bun.CryptoHasher("sha256");
-  hasher.update(previousKey);
-  hasher.update(new Uint8Array(Uint32Array.of(tokenIds.length).buffer));
-  hasher.update(new Uint8Array(tokenIds.buffer, tokenIds.byteOffset, tokenIds.byteLength));
-  return hasher.digest("hex").slice(0, 32) as BlockKey;
+  const byteCount = keyChars + countBytes + tokenIds.byteLength;
+  const isSmall = tokenIds.length <= scratchTokens.length;
+  const bytes = isSmall ? scratch.subarray(0, byteCount) : new Uint8Array(byteCount);
+  const tokens = isSmall ? scratchTokens : new Int32Array(bytes.buffer, keyChars + countBytes);
+  if (utf8.encodeInto(previousKey, bytes).written !== keyChars) throw new Error("a key has another length");
+  (isSmall ? scratchView : new DataView(bytes.buffer)).setUint32(keyChars, tokenIds.length, true);
+  tokens.set(tokenIds);
+  return keyOf(bytes);
 }
 
 /**
