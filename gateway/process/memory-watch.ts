@@ -10,6 +10,8 @@ export interface MemoryWatchOptions {
   /** Begins a collection, which goes on beside the event loop. */
   readonly collect: () => void;
   readonly nowMs: () => number;
+  /** Asking for the bytes costs a system call or two: those are asked for so often at most. */
+  readonly lookMs: number;
   /** Growth since the last collection has ended: with so much one begins, and with so much more long work waits for it. */
   readonly collectBytes: number;
   readonly holdBytes: number;
@@ -22,6 +24,8 @@ export class MemoryWatch {
   #floorBytes: number;
   /** Of the collection that goes on. */
   #begunMs: number | undefined;
+  #lookedMs = Number.NEGATIVE_INFINITY;
+  #isHeld = false;
 
   constructor(options: MemoryWatchOptions) {
     this.#options = options;
@@ -30,21 +34,30 @@ export class MemoryWatch {
 
   /** To be called often. @returns whether long work is to wait */
   look(): boolean {
-    const { residentBytes, collect, nowMs, collectBytes, holdBytes, collectMs } = this.#options;
+    const { nowMs, lookMs } = this.#options;
+    const now = nowMs();
+    if (now - this.#lookedMs < lookMs) return this.#isHeld;
+    this.#lookedMs = now;
+    this.#isHeld = this.#lookAt(now);
+    return this.#isHeld;
+  }
+
+  #lookAt(now: number): boolean {
+    const { residentBytes, collect, collectBytes, holdBytes, collectMs } = this.#options;
     const bytes = residentBytes();
-    const isOver = this.#begunMs !== undefined && nowMs() - this.#begunMs >= collectMs;
+    const isOver = this.#begunMs !== undefined && now - this.#begunMs >= collectMs;
     if (isOver || bytes < this.#floorBytes) this.#floorBytes = bytes;
     if (isOver) this.#begunMs = undefined;
     const growth = bytes - this.#floorBytes;
     if (growth > collectBytes && this.#begunMs === undefined) {
-      this.#begunMs = nowMs();
+      this.#begunMs = now;
       collect();
     }
     return this.#begunMs !== undefined && growth > holdBytes;
   }
 }
 
-const [lookEveryMs, collectMs] = [20, 120];
+const [lookEveryMs, lookMs, collectMs] = [20, 4, 120];
 const [collectBytes, holdBytes] = [12 * 2 ** 20, 28 * 2 ** 20];
 
 /** Watches this process until it ends. */
@@ -53,7 +66,7 @@ export function watchMemory(): void {
     residentBytes: () => process.memoryUsage.rss(),
     collect: () => Bun.gc(false),
     nowMs: () => performance.now(),
-    ...{ collectBytes, holdBytes, collectMs },
+    ...{ lookMs, collectBytes, holdBytes, collectMs },
   });
   holdTurns(() => watch.look());
   // What makes garbage without taking turns is small, or short.

@@ -8,7 +8,7 @@ function looks(bytes: readonly number[]): string {
     residentBytes: () => bytes[at] ?? 0,
     collect: () => void count++,
     nowMs: () => at * 10,
-    ...{ collectBytes: 10, holdBytes: 20, collectMs: 50 },
+    ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, collectMs: 50 },
   });
   const marks = bytes.map((_, index) => {
     at = index;
@@ -29,4 +29,26 @@ test("what a collection frees is room for the next growth", () => {
 
 test("what is still there after a collection lives: it holds nobody, and no other collection begins for it", () => {
   expect(looks([100, 130, 130, 130, 130, 130, 130, 130, 135, 138])).toBe(".ch" + "hhhh" + "....");
+});
+
+test("between two looks what was seen last holds", () => {
+  let [bytes, now, asked] = [100, 0, 0];
+  const watch = new MemoryWatch({
+    residentBytes: () => {
+      asked += 1;
+      return bytes;
+    },
+    collect: () => undefined,
+    nowMs: () => now,
+    ...{ lookMs: 5, collectBytes: 10, holdBytes: 20, collectMs: 50 },
+  });
+  bytes = 130;
+  now = 1;
+  expect(watch.look()).toBeTrue();
+  const before = asked;
+  bytes = 100;
+  now = 5;
+  expect([watch.look(), asked]).toEqual([true, before]);
+  now = 6;
+  expect([watch.look(), asked]).toEqual([false, before + 1]);
 });

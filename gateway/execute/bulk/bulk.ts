@@ -50,6 +50,8 @@ export async function runBulk(job: BulkJob): Promise<void> {
     const queue = (await inOrder(job, await runnableOf(job))).values();
     const runNext = async (): Promise<void> => {
       for (const { line, query } of queue) {
+        // As many begin at once as may run; others have their turn between two of them.
+        await nextTurn();
         if (job.signal.aborted) return;
         await settle(job, line, await runOne(job, line, query));
       }
@@ -97,6 +99,7 @@ async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<rea
   }
   const fine: Runnable[] = [];
   const table = new FragmentTable();
+  const pace = new Pace();
   for (const one of runnable) {
     if (job.signal.aborted) return [];
     try {
@@ -106,7 +109,7 @@ async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<rea
       await settle(job, one.line, toApiError(error));
     }
     // A look is mostly computing, and there may be thousands: others have their turn.
-    await nextTurn();
+    await pace.breathe();
   }
   const planned = await plan(table, job);
   if (planned === undefined) return [];

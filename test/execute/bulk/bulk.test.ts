@@ -102,7 +102,12 @@ describe("order", () => {
 
 test("at most so many run at the same time, and as many as that", async () => {
   const { job, runner } = await makeJob([..."abcdefgh"], { concurrency: 3 });
-  runner.wait = () => new Promise((resolve) => setImmediate(resolve));
+  // Each waits until as many run as may.
+  const three = Promise.withResolvers<void>();
+  runner.wait = () => {
+    if (runner.mostRunning === 3) three.resolve();
+    return three.promise;
+  };
   await runBulk(job);
   expect(runner.mostRunning).toBe(3);
 });
@@ -126,7 +131,7 @@ test("a reader that is slow holds the next query up", async () => {
   const gate = Promise.withResolvers<void>();
   const { job, runner } = await makeJob(["a", "b"], { onLine: () => gate.promise, order: "ingestion" });
   const done = runBulk(job);
-  await new Promise(setImmediate);
+  for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);
   expect(runner.ran).toEqual(["a"]);
   gate.resolve();
   await done;
