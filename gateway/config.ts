@@ -118,8 +118,9 @@ export const limits = {
   workerStableMs: 5_000,
   heartbeatMs: 1_000,
   workerHangMs: 60_000,
-  encodedCacheChars: 16 * mib,
-  spanCacheChars: 64 * mib,
+  /** Remembered texts with their tokens: encoded ones, those of span queries with their keys, and spans. */
+  encodedCacheBytes: 8 * mib,
+  spanCacheBytes: 32 * mib,
   /** Corpora whose owner is remembered from their last use. */
   corpusOwners: 65_536,
   /** Corpora whose home among the workers is remembered. */

@@ -16,18 +16,18 @@ export type TextSide = ReturnType<typeof openText>;
  */
 export function openText(config: Config) {
   const modelText = readModelText(config.modelDir);
-  const tokenizer = new TextTokenizer(modelText, { cacheChars: limits.encodedCacheChars });
+  const tokenizer = new TextTokenizer(modelText, { cacheBytes: limits.encodedCacheBytes });
   const template = openTemplate(config.modelDir, modelText);
   let lowerer: Lowerer | undefined;
   let queryLowerer: QueryLowerer | undefined;
   // All workers serve one model (the registry sees to it), so there is one lowerer of each kind.
   const lowererFor = (card: ModelCard): Lowerer => {
-    lowerer ??= new Lowerer({ template, tokenizer, card, cacheChars: limits.spanCacheChars });
+    lowerer ??= new Lowerer({ template, tokenizer, card, cacheBytes: limits.spanCacheBytes });
     return lowerer;
   };
   const queryLowererFor = (card: ModelCard): QueryLowerer => {
-    const cacheChars = limits.encodedCacheChars;
-    queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheChars });
+    const cacheBytes = limits.encodedCacheBytes;
+    queryLowerer ??= new QueryLowerer({ template, tokenizer, card, spans: lowererFor(card), cacheBytes });
     return queryLowerer;
   };
   const tokenBytes = new TokenBytes(modelText.tokenizer, template.calls?.signs);

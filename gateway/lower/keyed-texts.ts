@@ -3,7 +3,7 @@ import { LRUCache } from "lru-cache";
 import { runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { joined } from "../text/text-slices.ts";
-import type { Piece, TextTokenizer } from "../text/tokenizer.ts";
+import { type Piece, rememberedBytes, type TextTokenizer } from "../text/tokenizer.ts";
 
 /** Text that is encoded as one. */
 export interface Text {
@@ -26,21 +26,24 @@ export interface KeyedText extends EncodedText {
 export interface KeyedTextsOptions {
   readonly tokenizer: TextTokenizer;
   readonly card: { readonly blockTokens: number };
-  /** Characters of texts to remember. */
-  readonly cacheChars: number;
+  /** Of texts to remember, with their tokens and keys. */
+  readonly cacheBytes: number;
 }
+
+/** Of one block key in memory. */
+export const keyBytes = 56;
 
 export class KeyedTexts {
   readonly #tokenizer: TextTokenizer;
   readonly #blockTokens: number;
   readonly #keyed: LRUCache<string, KeyedText>;
 
-  constructor({ tokenizer, card, cacheChars }: KeyedTextsOptions) {
+  constructor({ tokenizer, card, cacheBytes }: KeyedTextsOptions) {
     this.#tokenizer = tokenizer;
     this.#blockTokens = card.blockTokens;
     this.#keyed = new LRUCache({
-      maxSize: cacheChars,
-      sizeCalculation: (text, key) => key.length + text.tokenIds.length + 40 * text.blockKeys.length,
+      maxSize: cacheBytes,
+      sizeCalculation: (text, key) => rememberedBytes(key, text.tokenIds) + keyBytes * text.blockKeys.length,
     });
   }
 

@@ -16,7 +16,8 @@ import type { ChatTemplate, LayoutPart, PromptLayout } from "../text/chat-templa
 import { type LowerMessage, type ToolDefinition, toolChars } from "../text/messages.ts";
 import { asJson } from "../text/stand-ins.ts";
 import { TokenBound } from "../text/text-slices.ts";
-import type { Piece, TextTokenizer } from "../text/tokenizer.ts";
+import { type Piece, rememberedBytes, type TextTokenizer } from "../text/tokenizer.ts";
+import { keyBytes } from "./keyed-texts.ts";
 
 export type { LowerMessage } from "../text/messages.ts";
 
@@ -49,8 +50,8 @@ export interface LowererOptions {
   readonly template: ChatTemplate;
   readonly tokenizer: TextTokenizer;
   readonly card: Pick<ModelCard, "digest" | "blockTokens" | "contextTokens">;
-  /** Characters of lowered documents to remember. */
-  readonly cacheChars: number;
+  /** Of lowered documents to remember, with their tokens and keys. */
+  readonly cacheBytes: number;
 }
 
 export class Lowerer {
@@ -62,8 +63,8 @@ export class Lowerer {
   constructor(options: LowererOptions) {
     this.#options = options;
     this.#spans = new LRUCache({
-      maxSize: options.cacheChars,
-      sizeCalculation: (span, key) => key.length + span.tokenIds.length + 40 * span.blockKeys.length,
+      maxSize: options.cacheBytes,
+      sizeCalculation: (span, key) => rememberedBytes(key, span.tokenIds) + keyBytes * span.blockKeys.length,
     });
   }
 

@@ -28,8 +28,8 @@ export interface QueryLowererOptions {
   readonly card: ChainCard;
   /** Fragments get their tokens and keys from it, so that prepared ones are found. */
   readonly spans: Lowerer;
-  /** Characters of encoded and keyed texts to remember. */
-  readonly cacheChars: number;
+  /** Of keyed texts to remember, with their tokens and keys. */
+  readonly cacheBytes: number;
 }
 
 /** What a text costs besides its own characters, in characters: thousands of short ones take turns too. */

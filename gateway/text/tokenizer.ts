@@ -26,8 +26,8 @@ const maxTemplateTexts = 256;
 const maxTemplateChars = 256;
 
 export interface TextTokenizerOptions {
-  /** Characters of encoded texts to remember. */
-  readonly cacheChars: number;
+  /** Of encoded texts to remember, with their tokens. */
+  readonly cacheBytes: number;
 }
 
 type Section = { readonly control: AddedToken } | { plain: string };
@@ -64,8 +64,8 @@ export class TextTokenizer {
     this.#byteLevel = hasLayout ? undefined : ByteLevelEncoder.of(this.#plain, text);
     this.#longWords = new LongWords(this.#plain);
     this.#encoded = new LRUCache({
-      maxSize: options.cacheChars,
-      sizeCalculation: (ids, key) => key.length + ids.length,
+      maxSize: options.cacheBytes,
+      sizeCalculation: (ids, key) => rememberedBytes(key, ids),
     });
     this.maxTokenChars = longestToken(tokenizer);
     this.openingTokenIds = openingTokenIds(text);
@@ -230,6 +230,9 @@ export class TextTokenizer {
     return sliced.join() === this.#encodeSlice(sliceProbe, true).join();
   }
 }
+
+/** About what one remembered text takes: its key, its tokens, and the objects around them. */
+export const rememberedBytes = (key: string, tokenIds: Int32Array): number => 300 + key.length + 4 * tokenIds.length;
 
 /** Salts hold neither sign, so no two cases make the same string. */
 const cacheKey = (text: string, first: boolean, owner: CacheSalt): string => `${owner}${first ? "^" : " "}${text}`;

@@ -18,7 +18,7 @@ const fragmentCount = 32;
 const fragmentTokens = 512;
 const repeatCount = 500;
 const warmUpCount = 100;
-const cacheChars = 16_000_000;
+const cacheBytes = 16_000_000;
 const contextTokens = 32_768;
 
 const salt = "dGVuYW50" as CacheSalt;
@@ -67,9 +67,9 @@ function measure(name: string, spans: readonly Query[], lowerer: QueryLowerer, c
 async function run({ say }: BenchContext): Promise<BenchReport> {
   const text = readModelText(demoModelFolder);
   const template = new ChatTemplate(text);
-  const tokenizer = new TextTokenizer(text, { cacheChars });
+  const tokenizer = new TextTokenizer(text, { cacheBytes });
   const card = { digest: "0".repeat(64), blockTokens: 16, contextTokens };
-  const options = { template, tokenizer, card, cacheChars };
+  const options = { template, tokenizer, card, cacheBytes };
   const lowerer = new QueryLowerer({ ...options, spans: new Lowerer(options) });
   const texts = new SpanTexts();
   const documents = Array.from({ length: fragmentCount }, (_, index) => texts.textOf(fragmentTokens, index + 1));

@@ -91,7 +91,7 @@ describe("chat over the real engine", () => {
     await ask({ documents });
     const stored = rig.residency.blockCount("worker-0");
     expect(stored).toBeGreaterThanOrEqual(3);
-    const lowerer = new Lowerer({ ...textSide(models.chatml), card: engineCard, cacheChars: 1_000 });
+    const lowerer = new Lowerer({ ...textSide(models.chatml), card: engineCard, cacheBytes: 1_000 });
     const salt = btoa("tenant_a/") as CacheSalt;
     const spans = documents.map((document) => lowerer.lowerSpan({ ...document, salt }));
     for (const span of spans)
@@ -109,7 +109,7 @@ test("any messages and documents lower to a plan that the engine takes", () => {
   });
   const salt = "c2FsdA==" as CacheSalt;
   for (const model of [models.chatml, models.llama3, models.strict]) {
-    const lowerer = new Lowerer({ ...textSide(model), card: engineCard, cacheChars: 10_000 });
+    const lowerer = new Lowerer({ ...textSide(model), card: engineCard, cacheBytes: 10_000 });
     const property = fc.property(
       fc.array(text, { maxLength: 6 }),
       fc.array(text, { minLength: 1, maxLength: 3 }),

@@ -11,7 +11,7 @@ import { writeTinyEmbeddingModel } from "../support/tiny-onnx.ts";
 import { turnsDuring } from "../support/turns.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "spangate-embedding-"));
-const tokenizer = new TextTokenizer(readModelText(demoModelFolder), { cacheChars: 1_000 });
+const tokenizer = new TextTokenizer(readModelText(demoModelFolder), { cacheBytes: 1_000 });
 const logged: string[] = [];
 const services: EmbeddingService[] = [];
 

@@ -24,14 +24,14 @@ interface Options {
 function treeOver(query: unknown, options: Options = {}) {
   const rig = readyRig();
   const text = textSide(models.chatml);
-  const spans = new Lowerer({ ...text, card: fakeCard, cacheChars: 10_000 });
+  const spans = new Lowerer({ ...text, card: fakeCard, cacheBytes: 10_000 });
   const ender = new AbortController();
   const tree = new TreeRun(
     {
       dispatcher: rig.dispatcher,
       tokenBytes: new TokenBytes(models.chatml.tokenizer),
       card: fakeCard,
-      lowerer: new QueryLowerer({ ...text, card: fakeCard, spans, cacheChars: 10_000 }),
+      lowerer: new QueryLowerer({ ...text, card: fakeCard, spans, cacheBytes: 10_000 }),
       concurrency: options.concurrency ?? 64,
       defaultTokens: options.defaultTokens ?? 32,
     },

@@ -51,6 +51,6 @@ test("every token of the vocabulary has a text, and texts become the demo model'
   const bytes = new TokenBytes(text.tokenizer);
   const words = Array.from({ length: 4_200 - 3 }, (_, index) => bytes.of(index + 3));
   expect(words.every((word) => word.length > 0)).toBe(true);
-  const ids = new TextTokenizer(text, { cacheChars: 1_000 }).encodeText("Ada lives in w4150, they say.");
+  const ids = new TextTokenizer(text, { cacheBytes: 1_000 }).encodeText("Ada lives in w4150, they say.");
   expect(ids.every((id) => id < 4_096)).toBe(true);
 });

@@ -109,7 +109,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     tokenBytes,
     card: () => workers.registry.card(),
     lowererFor: (card) => {
-      const lowerer = lowerers.get(card.digest) ?? new Lowerer({ ...text, card, cacheChars: 100_000 });
+      const lowerer = lowerers.get(card.digest) ?? new Lowerer({ ...text, card, cacheBytes: 100_000 });
       lowerers.set(card.digest, lowerer);
       return lowerer;
     },

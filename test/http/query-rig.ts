@@ -51,8 +51,8 @@ export function queryRig(options: QueryRigOptions = {}) {
   const searches: Search[] = [];
   const used: string[] = [];
   const lowererOf = (card: ModelCard) => {
-    const spans = new Lowerer({ ...text, card, cacheChars: 100_000 });
-    return new QueryLowerer({ ...text, card, spans, cacheChars: 100_000 });
+    const spans = new Lowerer({ ...text, card, cacheBytes: 100_000 });
+    return new QueryLowerer({ ...text, card, spans, cacheBytes: 100_000 });
   };
   const lowerer = lowererOf(engineCard);
   const queries = new QueryService({

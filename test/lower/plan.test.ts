@@ -11,7 +11,7 @@ const salt = "dGVuYW50" as CacheSalt;
 const corpusSalt = "Y29ycHVz" as CacheSalt;
 const card = { digest: "ab".repeat(32), blockTokens: 4, contextTokens: 100_000 };
 
-const lowerer = (model: ModelText) => new Lowerer({ ...textSide(model), card, cacheChars: 1_000_000 });
+const lowerer = (model: ModelText) => new Lowerer({ ...textSide(model), card, cacheBytes: 1_000_000 });
 const allTokens = (plan: TokenPlan): number[] => plan.runs.flatMap((run) => [...run.tokenIds]);
 const document = (id: string, text: string, title?: string): LowerDocument => ({ id, text, title, salt: corpusSalt });
 const message = (role: string, content: string): LowerMessage => ({ role, content });
@@ -168,7 +168,7 @@ describe("the plan", () => {
     expect(refused).toThrow("maximum context length is 100000 tokens");
     // One character makes the difference between what may fit and what cannot.
     const text = textSide(models.chatml);
-    const small = new Lowerer({ ...text, card: { ...card, contextTokens: 10 }, cacheChars: 1_000 });
+    const small = new Lowerer({ ...text, card: { ...card, contextTokens: 10 }, cacheBytes: 1_000 });
     const lower = (chars: number) =>
       small.lower({ ...input, documents: [], messages: [message("user", "a".repeat(chars))] });
     const most = 10 * text.tokenizer.maxTokenChars;
@@ -209,7 +209,7 @@ test("each text is encoded under the salt of its owner, ahead of use and in use"
   ] as const) {
     warmed.mockClear();
     encoded.mockClear();
-    const prompt = new Lowerer({ tokenizer, template, card, cacheChars: 1_000_000 });
+    const prompt = new Lowerer({ tokenizer, template, card, cacheBytes: 1_000_000 });
     await prompt.warm({ ...input, attention });
     expect(warmed.mock.calls.map(([, , owner]) => owner)).toEqual([...owners]);
     prompt.lower({ ...input, attention });

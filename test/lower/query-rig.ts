@@ -44,7 +44,7 @@ export function lowererOf(
   model: ModelText,
   { blockTokens = card.blockTokens, contextTokens = card.contextTokens } = {},
 ) {
-  const options = { ...textSide(model), card: { ...card, blockTokens, contextTokens }, cacheChars: 1_000_000 };
+  const options = { ...textSide(model), card: { ...card, blockTokens, contextTokens }, cacheBytes: 1_000_000 };
   const spans = new Lowerer(options);
   return { ...options, spans, lowerer: new QueryLowerer({ ...options, spans }) };
 }

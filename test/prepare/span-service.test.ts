@@ -16,7 +16,7 @@ function service(devices = ["cpu", "cpu"], meter?: TenantMeter) {
   const links = fakeLinks();
   const rig = makeRig(links.openLink, devices);
   rig.supervisor.start(rig.dispatcher);
-  const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheChars: 100_000 });
+  const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheBytes: 100_000 });
   const spans = new SpanService({
     ...rig,
     modelReady: () => rig.supervisor.firstReady(),

@@ -71,7 +71,7 @@ describe("tokenizer.json", () => {
       { kind: "content", text: content },
       { kind: "template", text: after },
     ] as const;
-    return [...new TextTokenizer(granite, { cacheChars: 1 }).encode(pieces, true)];
+    return [...new TextTokenizer(granite, { cacheBytes: 1 }).encode(pieces, true)];
   };
 
   for (const { fn, name = fn, in: text, out } of tokenizer.cases) {

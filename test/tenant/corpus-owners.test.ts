@@ -5,7 +5,7 @@ import type { CacheSalt } from "../../worker/contract/units.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { models, textSide } from "../text/models.ts";
 
-const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheChars: 10_000 });
+const lowerer = new Lowerer({ ...textSide(models.chatml), card: fakeCard, cacheBytes: 10_000 });
 const rootOf = (salt: string, text = "the thing") =>
   lowerer.lowerSpan({ id: "f", text, salt: salt as CacheSalt }).rootKey;
 

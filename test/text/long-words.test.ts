@@ -68,7 +68,7 @@ test("no step of a word does more than its share, whatever the word", () => {
 });
 
 test("letters in a row give way to other work", async () => {
-  const tokenizer = new TextTokenizer(demo, { cacheChars: 1_000_000 });
+  const tokenizer = new TextTokenizer(demo, { cacheBytes: 1_000_000 });
   const pieces = [{ kind: "content" as const, text: letters(60_000, 5) }];
   expect((await turnsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).turns).toBeGreaterThan(20);
   expect(tokenizer.encode(pieces, true, mine).length).toBeGreaterThan(10_000);
@@ -78,7 +78,7 @@ test("a tokenizer that cannot be cut gives way within its text too", async () =>
   // Its normalizer makes a whole text one word, as those of Llama 2 and Mistral do.
   const { tokenizer: json } = models.chatml;
   const whole = { ...json, pre_tokenizer: { type: "ByteLevel", add_prefix_space: true, use_regex: false } };
-  const tokenizer = new TextTokenizer({ ...models.chatml, tokenizer: whole }, { cacheChars: 1_000_000 });
+  const tokenizer = new TextTokenizer({ ...models.chatml, tokenizer: whole }, { cacheBytes: 1_000_000 });
   const text = "the thing in the row ".repeat(2_000);
   const pieces = [{ kind: "content" as const, text }];
   expect((await turnsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).turns).toBeGreaterThan(20);
@@ -87,7 +87,7 @@ test("a tokenizer that cannot be cut gives way within its text too", async () =>
 });
 
 test("a text on its own is encoded in turns, and no further than asked for", async () => {
-  const tokenizer = new TextTokenizer(demo, { cacheChars: 1_000 });
+  const tokenizer = new TextTokenizer(demo, { cacheBytes: 1_000 });
   const text = `${"Anna Berg works in Oslo as a plumber, and her manager is Tom. ".repeat(1_000)}${letters(20_000, 9)}`;
   const whole = tokenizer.encodeText(text);
   const encoded = tokenizer.encodeInTurns(text);

@@ -98,5 +98,5 @@ export function ownTokens(model: ModelText, messages: readonly { role: string; c
 }
 
 export function textSide(model: ModelText): { tokenizer: TextTokenizer; template: ChatTemplate } {
-  return { tokenizer: new TextTokenizer(model, { cacheChars: 1_000_000 }), template: new ChatTemplate(model) };
+  return { tokenizer: new TextTokenizer(model, { cacheBytes: 1_000_000 }), template: new ChatTemplate(model) };
 }

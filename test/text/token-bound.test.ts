@@ -13,7 +13,7 @@ const input = (chars: number) => {
 
 test("a prompt that is too long is refused while it is encoded, as soon as that is known", async () => {
   const [lowerer, counting] = [0, 1].map(
-    () => new Lowerer({ ...textSide(models.chatml), card, cacheChars: 1_000_000 }),
+    () => new Lowerer({ ...textSide(models.chatml), card, cacheBytes: 1_000_000 }),
   );
   if (lowerer === undefined || counting === undefined) throw new Error("there are two");
   const refused = expect.objectContaining({ code: "context_length_exceeded", param: "messages" });

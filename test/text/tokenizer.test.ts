@@ -10,7 +10,7 @@ import { turnsDuring } from "../support/turns.ts";
 import { byteLevelTokenizer, models } from "./models.ts";
 
 const demo = readModelText(parseConfig({}).modelDir);
-const open = (model = demo) => new TextTokenizer(model, { cacheChars: 1_000_000 });
+const open = (model = demo) => new TextTokenizer(model, { cacheBytes: 1_000_000 });
 const mine = "bWluZQ==" as CacheSalt;
 const yours = "eW91cnM=" as CacheSalt;
 const unit = fc.constantFrom(

@@ -17,7 +17,7 @@ function lowered(
   tools: readonly ToolDefinition[],
   texts: readonly string[] = [],
 ) {
-  const lowerer = new Lowerer({ ...textSide(model), card, cacheChars: 1_000_000 });
+  const lowerer = new Lowerer({ ...textSide(model), card, cacheBytes: 1_000_000 });
   const documents = texts.map((text, index) => ({ id: `d${index}`, text, salt }));
   return lowerer.lower({ messages, tools, documents, salt, attention: "span" });
 }

@@ -169,9 +169,10 @@ describe("results by id", () => {
   });
 
   test("while it runs, and after the client has left: what finished is there", async () => {
-    const left = Promise.withResolvers<void>();
+    const [begun, left] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const run: BulkRunner["run"] = async (query, requestId, signal) => {
       if (query.kind === "message" && query.text === "one") return echo(query, requestId, signal);
+      begun.resolve();
       await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))).finally(
         left.resolve,
       );
@@ -185,6 +186,7 @@ describe("results by id", () => {
     expect(await (await get(`${id}`)).json()).toMatchObject({ status: "running", counts: { completed: 1 } });
     expect(await errorOf(await post(bodyOf("three")))).toMatchObject({ code: "concurrency_limited" });
     expect((await get(`${id}/results/2`)).status).toBe(404);
+    await begun.promise;
     await reader?.cancel();
     await left.promise;
     await new Promise(setImmediate);
