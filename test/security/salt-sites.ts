@@ -50,7 +50,7 @@ export const saltMutants: readonly Mutant[] = [
   ...site("gateway/corpus/search/retrieve.ts", "undefined : corpora.saltOf(corpus)", {
     "fragments that are read have no salt": `undefined : ${none}`,
   }),
-  ...site("gateway/corpus/prepare/prepare.ts", "const salt = this.#corpora.saltOf(corpus)", {
+  ...site("gateway/corpus/prepare/prepare-work.ts", "const salt = corpora.saltOf(corpus)", {
     "what is prepared has no salt": `const salt = ${none}`,
   }),
   ...site("gateway/generate/pipeline.ts", "this.#deps.cacheSalt(tenantId, request.cacheSalt)", {
