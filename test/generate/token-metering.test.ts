@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { paced } from "../../gateway/execute/bulk/paced.ts";
+import { paced } from "../../gateway/execute/bulk/bulk.ts";
 import { metered } from "../../gateway/generate/token-metering.ts";
 import { type LimitedOwner, RateLimiter } from "../../gateway/tenant/rate-limiter.ts";
 import { greedy, readyRig, request } from "../dispatch/rig.ts";

@@ -1,6 +1,6 @@
 /** What of the layout is counted, and how much of it there may be. */
 import { posix } from "node:path";
-import { circlesOf, filesOf, graphOf, imports, readText } from "./import-graph.ts";
+import { circlesOf, filesOf, graphOf, imports, lineCount, readText } from "./import-graph.ts";
 import { allowedImports, contains } from "./import-table.ts";
 
 /** What ships, tests left out. */
@@ -30,6 +30,15 @@ const engineFiles = filesByFolder.get("worker/engine") ?? [];
 const folders = [...new Set(productFiles.map((file) => folderOf(file)))];
 const hasRow = (folder: string): boolean => folder in allowedImports || /^kernels\//.test(folder);
 
+/** A file this short that one other imports is a part of that one, or a seam. */
+const shortLines = 50;
+const importersOf = Map.groupBy(
+  imports.filter(({ from }) => isProduct(from)),
+  ({ target }) => target,
+);
+const isShortPart = (file: string): boolean =>
+  lineCount(file) < shortLines && new Set(importersOf.get(file)?.map(({ from }) => from)).size === 1;
+
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [
   ["circles of files", circlesOf(graphOf((file) => (isProduct(file) ? file : undefined))), 0],
@@ -51,5 +60,7 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
   ["large folders that are listed", Object.keys(largeFolders), 4],
   ["loose files in gateway/", filesByFolder.get("gateway") ?? [], 3],
   ["files in worker/engine", engineFiles, 18],
+  [`files under ${shortLines} lines with one importer`, productFiles.filter(isShortPart), 52],
+  ["casts to TenantId", productFiles.flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []), 49],
   ["lines in worker/engine", engineFiles.flatMap((file) => readText(file).trimEnd().split("\n")), 2_700],
 ];

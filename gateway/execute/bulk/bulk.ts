@@ -4,6 +4,7 @@ import { type ApiError, errorBody, toApiError } from "../../base/errors.ts";
 import { nextTurn, Pace } from "../../base/pace.ts";
 import type { Query } from "../../query/ir.ts";
 import { FragmentTable, type FragmentUse, type PlannedOrder, planningSteps } from "../../query/planner.ts";
+import type { RateLimiter } from "../../tenant/rate-limiter.ts";
 import type { BulkLine } from "./bulk-lines.ts";
 import type { BulkRecord, BulkUsage, QueryOrder } from "./bulk-results.ts";
 
@@ -127,4 +128,22 @@ async function plan(table: FragmentTable, { capacityTokens, signal }: BulkJob): 
     await pace.breathe();
     if (signal.aborted) return undefined;
   }
+}
+
+/** Longest sleep between two looks: limits may be raised meanwhile. */
+const maxWaitMs = 1_000;
+
+/** Queries of a bulk request are not refused for tokens: each waits until there are any. */
+export function paced(runner: BulkRunner, limiter: RateLimiter): BulkRunner {
+  return {
+    ...runner,
+    run: async (query, requestId, signal) => {
+      for (;;) {
+        const waitMs = limiter.admissionOf(requestId)?.tokensWaitMs() ?? 0;
+        if (waitMs === 0 || signal.aborted) break;
+        await Bun.sleep(Math.min(maxWaitMs, Math.ceil(waitMs)));
+      }
+      return await runner.run(query, requestId, signal);
+    },
+  };
 }
