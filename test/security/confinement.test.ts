@@ -54,7 +54,7 @@ test("the same document finds all of that where it is not confined, so it would 
 test.skipIf(process.platform !== "linux")(
   "a process that hides has no secret in the environment it was started with",
   async () => {
-    const confine = join(import.meta.dir, "..", "..", "gateway", "confine.ts");
+    const confine = join(import.meta.dir, "..", "..", "gateway", "process", "confine.ts");
     const code = `
     const { hideSelf } = await import(${JSON.stringify(confine)});
     hideSelf(["SPANGATE_ADMIN_KEY", "EMPTY", "UNSET"]);
