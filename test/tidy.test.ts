@@ -2,6 +2,7 @@
 import { expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { join, normalize } from "node:path";
+import { documents, missingPaths } from "./support/document-paths.ts";
 import {
   filesOf,
   type Import,
@@ -91,7 +92,7 @@ const bannedTexts: readonly { readonly what: string; readonly pattern: RegExp }[
 ];
 
 test("nothing is written that must not be", () => {
-  const files = [...filesOf("**/*.{ts,cpp,h,cu,cuh}"), "README.md", "CHANGELOG.md", "package.json", ".ci/run"];
+  const files = [...filesOf("**/*.{ts,cpp,h,cu,cuh}"), ...documents, "CHANGELOG.md", "package.json", ".ci/run"];
   const found = files
     .filter((file) => normalize(file) !== normalize("test/tidy.test.ts"))
     .flatMap((file) => {
@@ -117,4 +118,27 @@ test("what belongs to tenants is named by no weak hash", () => {
 
 test("the lockfile names no host", () => {
   expect(readText("bun.lock")).not.toMatch(/https?:\/\//);
+});
+
+test("every path of the repository that a document names exists", () => {
+  const missing = documents.flatMap((file) => missingPaths(readText(file), file).map((path) => `${file}: ${path}`));
+  expect(missing).toEqual([]);
+});
+
+test("paths that do not exist are found in documents, and what is no path is passed over", () => {
+  const text = [
+    "See `gateway/no-such-file.ts`, `worker/main.ts`, `no-such-name.cpp` and `scheduler.ts`.",
+    "Run `bun test test/no-such-folder`, [this](../LICENSE) or [that](no-such-page.md#part), never <https://example.com/a.md>.",
+    "```sh",
+    "sh test/gpu/no-such-script.sh bundle > OUT.json # then test/bench/main.ts",
+    "```",
+    "Not paths: `POST /v1/files`, `application/json`, `test/bench/<name>.ts`, `docs/adr/NNNN-title.md`, `test/golden/*/`.",
+  ];
+  expect(missingPaths(text.join("\n"), "docs/page.md")).toEqual([
+    "test/gpu/no-such-script.sh",
+    "gateway/no-such-file.ts",
+    "no-such-name.cpp",
+    "test/no-such-folder",
+    "no-such-page.md#part",
+  ]);
 });
