@@ -8,14 +8,15 @@
  *            time, KV of Llama-3.2-1B. Its paper (arXiv 2606.04302) has 13.6% against 7.3% at 1 GB and zipf 2.1
  *
  * Hit ratios are of the real scheduler and cache; times to the first token are of the demo model on a shorter trace,
- * with as many tokens of KV as the least budget holds.
+ * with as many tokens of KV as the least budget holds. The arms take turns of a few steps there, each with a clock that
+ * stands still during the others' turns; times are of the engine, without HTTP.
  */
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { CpuBackend, numericMode } from "../../worker/backend/cpu/cpu-backend.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { atLeast, type Bar, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { figure, median } from "./support/stats.ts";
-import { CountingBackend, type Served, serve } from "./support/zipf-serve.ts";
+import { ArmRun, CountingBackend, type Served, serve, serveInTurns } from "./support/zipf-serve.ts";
 import { type Arm, arms, Trace, type TraceOptions } from "./support/zipf-trace.ts";
 
 const blockTokens = 16;
@@ -111,10 +112,11 @@ function predictedRatio({ documents, placedDocuments }: Capacity, zipf: number):
   return popularity(documents, zipf) / popularity(placedDocuments, zipf);
 }
 
-async function serveAll(serveArm: (arm: Arm) => Promise<Served>): Promise<Record<Arm, Served>> {
-  const served: Partial<Record<Arm, Served>> = {};
-  for (const arm of arms) served[arm] = await serveArm(arm);
-  return served as Record<Arm, Served>;
+/** One after the other. */
+async function ofEachArm<Value>(make: (arm: Arm) => Promise<Value>): Promise<Record<Arm, Value>> {
+  const values: Partial<Record<Arm, Value>> = {};
+  for (const arm of arms) values[arm] = await make(arm);
+  return values as Record<Arm, Value>;
 }
 
 /** Hit ratios of one kind of trace and one skew at all budgets. */
@@ -133,7 +135,7 @@ async function measureHits(
   for (const budgetGib of budgets) {
     say(`hit ratios, ${kind}, ${budgetGib} GiB, zipf ${zipf}`);
     const shared = { concurrency, warmUp: Math.floor(requestCount / 4), stepTokens: 8_192 };
-    const served = await serveAll((arm) =>
+    const served = await ofEachArm((arm) =>
       serve(trace, new CountingBackend(blocksOf(setting, budgetGib), trace, concurrency), { arm, ...shared }),
     );
     const capacity = capacityOf(setting, budgetGib);
@@ -153,16 +155,20 @@ async function measureTimes(requestCount: number, say: (line: string) => void): 
   const kvBytes = blocksOf(setting, budgetsGib[0]) * blockTokens * 2 * 2 * layerCount * kvHeadCount * headDim;
   const trace = new Trace({ ...setting.trace, requestCount, vocabSize, zipf: hardestSkew });
   const sizes = { kvBytes, blockTokens, threadCount: 2, maxRows: 512, maxLogitRows: setting.concurrency };
-  return serveAll(async (arm) => {
-    say(`times to the first token, ${arm}`);
-    const backend = await CpuBackend.open(model, { ...kv, ...sizes });
-    try {
-      const warmUp = Math.floor(requestCount / 4);
-      return await serve(trace, backend, { arm, concurrency: 8, warmUp, stepTokens: sizes.maxRows });
-    } finally {
-      await backend.dispose();
-    }
-  });
+  const options = { concurrency: 8, warmUp: Math.floor(requestCount / 4), stepTokens: sizes.maxRows };
+  say(`times to the first token, ${arms.length} arms in turns`);
+  const backends: CpuBackend[] = [];
+  try {
+    const runs = await ofEachArm(async (arm) => {
+      const backend = await CpuBackend.open(model, { ...kv, ...sizes });
+      backends.push(backend);
+      return new ArmRun(trace, backend, { ...options, arm });
+    });
+    await serveInTurns(Object.values(runs));
+    return await ofEachArm(async (arm) => runs[arm].served());
+  } finally {
+    for (const backend of backends) await backend.dispose();
+  }
 }
 
 function lead({ served }: Cell, arm: Arm): number {
@@ -250,7 +256,8 @@ function notesOf(cells: readonly Cell[]): string[] {
   return [
     ...described,
     "window: a prompt's documents are neighbours in the pool and stand in it several times, by Zipf's law: all documents are",
-    "as popular, and who turns K has a copy for each place of one prompt. demo model: as all, 8 requests at a time.",
+    "as popular, and who turns K has a copy for each place of one prompt. demo model: as all, 8 requests at a time; the",
+    "arms take turns of a few steps, and ttft is the engine's, from a request's arrival, without HTTP.",
     "formula: of deferred over a copy a place, by Zipf's law; uses: by the uses that the trace has, where a prompt's documents",
     "are all different. running: requests that the budget lets run, mean. copies: blocks for each that holds something",
     "different. moved: of what was found, turned or copied to another place.",

@@ -1,6 +1,6 @@
 /**
- * One tenant asks once a second, first alone, then beside another that sends a hundred times as much: what that does to
- * its times and to what is found of its prompts. Both ask about documents of their own, in a pool that the other's
+ * One tenant asks once a second, first alone, then beside another for which a hundred times as many requests are due, of
+ * which it sends as many as are answered in time: what that does to the first one's times and to what is found of its prompts. Both ask about documents of their own, in a pool that the other's
  * documents fill several times over.
  */
 import { askChat } from "../../gateway/cli/support/operations.ts";
@@ -14,7 +14,7 @@ export interface LightTenantPlan {
   /** Of the light tenant in each of both parts. */
   readonly requests: number;
   readonly requestMs: number;
-  /** Requests of the heavy tenant for each of the light one's. */
+  /** Requests of the heavy tenant that are due for each of the light one's. */
   readonly times: number;
   readonly say: (line: string) => void;
 }
@@ -41,7 +41,8 @@ const [lightDocuments, heavyDocuments] = [40, 400];
 const heavySeed = 1_000;
 /** In tokens of the light tenant's documents. */
 const poolShare = 5;
-const heavyAtOnce = 250;
+/** Requests of the heavy tenant that are open at the same time, at most: what is due beyond them is not sent. */
+export const heavyAtOnce = 250;
 const rampMs = 5_000;
 
 export async function lightBesideHeavy(plan: LightTenantPlan): Promise<LightTenantReport> {
@@ -55,7 +56,7 @@ export async function lightBesideHeavy(plan: LightTenantPlan): Promise<LightTena
   const alone = await atPace(plan, () => asker.ask(light));
   const load = new HeavyLoad(asker, heavy, plan.requestMs / plan.times);
   await Bun.sleep(Math.min(rampMs, 2 * plan.requestMs));
-  plan.say(`${plan.requests} requests beside ${plan.times} times as many`);
+  plan.say(`${plan.requests} requests beside ${plan.times} times as many that are due`);
   const beside = await atPace(plan, () => asker.ask(light));
   return { model: server.model, alone, beside, heavy: await load.stop() };
 }
