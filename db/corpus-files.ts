@@ -143,7 +143,7 @@ export function nextPendingFile(
       .where(
         and(
           pending,
-          gt(corpusFiles.tenantId, afterTenantId as TenantId),
+          sql`${corpusFiles.tenantId} > ${afterTenantId}`,
           notInArray(corpusFiles.seq, [...exceptSeqs]),
           ofLiveCorpus,
         ),

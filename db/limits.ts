@@ -71,7 +71,7 @@ interface CallerRow {
 /** What was set for a tenant and for one of its keys. Runs on every request that is limited. */
 export function findCallerLimits(
   db: Db,
-  tenantId: string,
+  tenantId: TenantId,
   keyId: string,
 ): readonly (RateLimits & { readonly kind: "tenant" | "key" })[] {
   const rows = db.statement("findCallerLimits", () =>

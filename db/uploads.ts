@@ -158,7 +158,7 @@ export function nextEndedPartsTenant(db: Db, afterTenantId: string): TenantId | 
     orm
       .select({ tenantId: uploads.tenantId })
       .from(uploads)
-      .where(and(gt(uploads.tenantId, afterTenantId as TenantId), ne(uploads.status, "pending"), hasParts))
+      .where(and(sql`${uploads.tenantId} > ${afterTenantId}`, ne(uploads.status, "pending"), hasParts))
       .orderBy(uploads.tenantId)
       .limit(1)
       .get(),

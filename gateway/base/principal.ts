@@ -1,4 +1,5 @@
 /** Who calls: scopes and the identity that an API key stands for. */
+import type { TenantId } from "../../db/ids.ts";
 export const scopes = [
   "inference",
   "corpus:read",
@@ -17,7 +18,7 @@ export const platformReaders = ["platform:admin", "platform:read"] as const sati
 export interface Principal {
   readonly keyId: string;
   /** undefined: a platform key, which belongs to no tenant. */
-  readonly tenantId: string | undefined;
+  readonly tenantId: TenantId | undefined;
   readonly scopes: ReadonlySet<Scope>;
 }
 

@@ -1,6 +1,7 @@
 /** The app that answers HTTP: every route with what it needs. */
 import type { Hono } from "hono";
 import { DbError } from "../../db/errors.ts";
+import type { TenantId } from "../../db/ids.ts";
 import { version } from "../../package.json";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -74,9 +75,9 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
     residency,
     dispatcher: metered(tracedDispatcher(dispatcher), rateLimiter, (id) => batches.isLine(id)),
   };
-  const onRunEnd = (tenantId: string, end: EndEvent, isFirst: boolean): void =>
+  const onRunEnd = (tenantId: TenantId, end: EndEvent, isFirst: boolean): void =>
     countChoice(metrics, tenantId, end, isFirst);
-  const onLateEnd = (tenantId: string, end: EndEvent): void => countChoice(metrics, tenantId, end, true);
+  const onLateEnd = (tenantId: TenantId, end: EndEvent): void => countChoice(metrics, tenantId, end, true);
   const chat = {
     stored: records.stored,
     compared: new PromptHistory(limits.comparedTurns),

@@ -1,5 +1,4 @@
 /** Span queries, wired: who reads fragments for them, who lowers and runs them, what they see of the caches. */
-
 import type { TenantId } from "../../db/ids.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -58,7 +57,7 @@ export function openQueries(parts: QueryParts): QueryService {
     cacheSalt: (tenantId) => tenants.cacheSalt(tenantId, undefined),
     retrieve: (tenantId, { filters, ...search }) =>
       corpus.retrieve({ tenantId, ...search, filters: filters as AttributeFilter | undefined }),
-    fragments: (tenantId, ids) => corpus.readFragments(tenantId as TenantId, ids),
+    fragments: (tenantId, ids) => corpus.readFragments(tenantId, ids),
     fragmentsUsed: (fragments) => corpus.evictDeleted(fragments),
     countTokens: (part) => text.tokenizer.countTokens(part),
     filters: attributeFilterSchema,
@@ -82,7 +81,7 @@ export function openBulk(
       keepMs: limits.bulkKeepMs,
       nowMs: query.nowMs,
     }),
-    runnerFor: (tenantId: string) => paced(queryRunner(query, tenantId), rateLimiter),
+    runnerFor: (tenantId: TenantId) => paced(queryRunner(query, tenantId), rateLimiter),
     capacityTokens: () => poolTokens(card()),
     limiter: new ConcurrencyLimiter(limits.bulksPerTenant),
     log: query.log,

@@ -1,5 +1,6 @@
 /** The worker side of the gateway, wired: who starts workers, who knows of them, who gives them work. */
 import { join } from "node:path";
+import type { TenantId } from "../../db/ids.ts";
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
 import type { Log } from "../base/log.ts";
 import { type Config, limits } from "../config.ts";
@@ -27,7 +28,7 @@ export interface WorkersOptions {
   /** How the model's tokens are spelled: told to each worker before its first request. */
   readonly vocabulary?: VocabularyBytes;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
-  readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
+  readonly kvQuotaBytesOf?: (tenantId: TenantId) => number | undefined;
   /** A worker begins, with nothing in its memory. */
   readonly onReady?: () => void;
   readonly onFailed?: DispatcherOptions["onFailed"];

@@ -1,4 +1,5 @@
 /** What the dispatcher stands on, and its bounds. */
+import type { TenantId } from "../../db/ids.ts";
 import type { WorkerErrorCode } from "../../worker/contract/messages.ts";
 import type { ErrorCode } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -30,7 +31,7 @@ export interface DispatcherOptions {
   /** How long a worker may take to confirm an abort. */
   readonly abortGraceMs: number;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
-  readonly kvQuotaBytesOf?: (tenantId: string) => number | undefined;
+  readonly kvQuotaBytesOf?: (tenantId: TenantId) => number | undefined;
   readonly nowMs?: () => number;
   /** A run that was taken ends with this error. */
   readonly onFailed?: (code: ErrorCode) => void;

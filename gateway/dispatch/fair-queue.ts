@@ -5,6 +5,7 @@
  * the line: who waits for nothing takes from nobody. Background work has lines of its own, which are served when nothing
  * of the others can run.
  */
+import type { WorkOwner } from "./request/request.ts";
 export interface FairQueueBounds {
   /** Items of all tenants, and their tokens. */
   readonly maxItems: number;
@@ -27,7 +28,7 @@ interface Line<Item> {
 
 /** Whose line it is. */
 export interface LineOwner {
-  readonly tenantId: string;
+  readonly tenantId: WorkOwner;
   readonly background?: boolean | undefined;
 }
 

@@ -2,12 +2,12 @@
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import { EventQueue } from "../base/event-queue.ts";
 import { type LookUp, missReports } from "./kv/miss-reasons.ts";
-import type { DispatchRequest, FinishedEvent, GenerationEvent, TokensEvent } from "./request/request.ts";
+import type { DispatchRequest, FinishedEvent, GenerationEvent, TokensEvent, WorkOwner } from "./request/request.ts";
 import { RunClock } from "./request/run-clock.ts";
 
 export interface InFlight {
   readonly request: DispatchRequest;
-  readonly tenantId: string;
+  readonly tenantId: WorkOwner;
   readonly background: boolean;
   readonly queue: EventQueue<GenerationEvent>;
   readonly promptTokens: number;

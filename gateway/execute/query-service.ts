@@ -1,5 +1,6 @@
 /** Span queries of tenants: run, prepared, explained. One query on one screen. */
 import type { z } from "zod";
+import type { TenantId } from "../../db/ids.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
@@ -25,7 +26,7 @@ import { usesOf } from "./uses.ts";
 
 export interface QueryJob {
   readonly requestId: string;
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly query: Query;
   /** false: the outermost generates compute their whole prompts. */
   readonly reuse: boolean;
@@ -48,9 +49,9 @@ export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBy
   /** undefined while no worker was ever ready. */
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => QueryLowering;
-  readonly cacheSalt: (tenantId: string) => CacheSalt;
-  readonly retrieve: (tenantId: string, search: Search) => Awaitable<readonly FoundFragment[]>;
-  readonly fragments: (tenantId: string, ids: readonly string[]) => readonly (FoundFragment | undefined)[];
+  readonly cacheSalt: (tenantId: TenantId) => CacheSalt;
+  readonly retrieve: (tenantId: TenantId, search: Search) => Awaitable<readonly FoundFragment[]>;
+  readonly fragments: (tenantId: TenantId, ids: readonly string[]) => readonly (FoundFragment | undefined)[];
   /** Called when a query that used fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly FoundFragment[]) => void;
   readonly countTokens: (text: string) => number;

@@ -2,6 +2,7 @@
  * Runs the generates of a query. Each runs once, as soon as the outputs that stand in its prompt are there, beside all
  * others that can run; what its prompt holds besides those outputs is prepared meanwhile. Outputs go on as token ids.
  */
+import type { TenantId } from "../../db/ids.ts";
 import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -49,12 +50,12 @@ export interface TreeDeps {
   /** What `max_tokens: 0` stands for, where the context has the room. */
   readonly defaultTokens: number;
   /** Told of a run that ended when nobody waited for it any more. */
-  readonly onLateEnd?: ((tenantId: string, end: EndEvent) => void) | undefined;
+  readonly onLateEnd?: ((tenantId: TenantId, end: EndEvent) => void) | undefined;
 }
 
 export interface TreeJob {
   readonly requestId: string;
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly salt: CacheSalt;
   /** May grow until the tree is run. */
   readonly fragments: ReadonlyMap<string, FragmentSource>;

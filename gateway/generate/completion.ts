@@ -2,6 +2,7 @@
  * One completion: a plan is dispatched, its tokens become text, a stop string ends it. Several completions of one
  * request are merged into one row of events.
  */
+import type { TenantId } from "../../db/ids.ts";
 import type { GenerateParams, TokenPlan } from "../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../worker/contract/owners.ts";
 import { EventQueue } from "../base/event-queue.ts";
@@ -14,7 +15,7 @@ import type { CompletionEvent, EndEvent } from "./events.ts";
 
 export interface GenerationInput {
   readonly requestId: string;
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly plan: TokenPlan;
   readonly params: GenerateParams;
   readonly stops: readonly string[];

@@ -1,4 +1,5 @@
 /** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
+import type { TenantId } from "../../db/ids.ts";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -43,7 +44,7 @@ interface SubmitFacts {
 
 interface Job {
   readonly requestId: string;
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly signal: AbortSignal;
   /** The caller shows nothing before the end, so a lost worker's part of the answer can be made again. */
   readonly restartable: boolean;
@@ -64,13 +65,13 @@ export interface PipelineDeps {
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => Lowerer;
   readonly grammars: Pick<Grammars, "of">;
-  readonly cacheSalt: (tenantId: string, subdivision: string | undefined) => CacheSalt;
-  readonly retrieve: (tenantId: string, query: string, search: FileSearch) => Awaitable<readonly RetrievedFragment[]>;
+  readonly cacheSalt: (tenantId: TenantId, subdivision: string | undefined) => CacheSalt;
+  readonly retrieve: (tenantId: TenantId, query: string, search: FileSearch) => Awaitable<readonly RetrievedFragment[]>;
   /** Called when a request that used retrieved fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
   readonly requestMs: number;
   /** Told of every run that has ended, read or not; `isFirst` of the first choice of its prompt. */
-  readonly onRunEnd?: (tenantId: string, end: EndEvent, isFirst: boolean) => void;
+  readonly onRunEnd?: (tenantId: TenantId, end: EndEvent, isFirst: boolean) => void;
 }
 
 export class Pipeline {
@@ -104,14 +105,14 @@ export class Pipeline {
   }
 
   /** Ids of a text as `complete` takes it. @throws ApiError */
-  async encodeText(tenantId: string, text: string, withOpening: boolean): Promise<Int32Array> {
+  async encodeText(tenantId: TenantId, text: string, withOpening: boolean): Promise<Int32Array> {
     const card = this.modelCard(undefined);
     const salt = this.#deps.cacheSalt(tenantId, undefined);
     return await this.#deps.lowererFor(card).encodeText(text, salt, withOpening);
   }
 
   /** Ids of the whole prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
-  async promptTokenIds(tenantId: string, request: PromptRequest): Promise<readonly number[]> {
+  async promptTokenIds(tenantId: TenantId, request: PromptRequest): Promise<readonly number[]> {
     const { plan } = await this.#lower(tenantId, request);
     return plan.runs.flatMap((run) => [...run.tokenIds]);
   }
@@ -164,7 +165,7 @@ export class Pipeline {
   }
 
   /** Tokens of the prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
-  async countTokens(tenantId: string, request: PromptRequest): Promise<number> {
+  async countTokens(tenantId: TenantId, request: PromptRequest): Promise<number> {
     const { plan } = await this.#lower(tenantId, request);
     return tokenCount(plan.runs);
   }
@@ -181,7 +182,7 @@ export class Pipeline {
   }
 
   /** @param answer what is asked of the answer; absent: there will be none, and its grammar is not made */
-  async #lower(tenantId: string, request: PromptRequest, answer?: Pick<ChatJob, "request" | "signal">) {
+  async #lower(tenantId: TenantId, request: PromptRequest, answer?: Pick<ChatJob, "request" | "signal">) {
     const card = this.modelCard(request.model);
     const lowerer = this.#deps.lowererFor(card);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
@@ -206,7 +207,7 @@ export class Pipeline {
     };
   }
 
-  async #retrieve(tenantId: string, request: PromptRequest): Promise<readonly RetrievedFragment[]> {
+  async #retrieve(tenantId: TenantId, request: PromptRequest): Promise<readonly RetrievedFragment[]> {
     if (request.fileSearch === undefined) return [];
     const question = questionOf(request.messages);
     if (question === undefined) {

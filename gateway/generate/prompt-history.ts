@@ -2,6 +2,7 @@
  * Prompts that later ones may be compared with, for callers who ask why the prompt cache was not used: what they were
  * made of by secret names, and how many tokens they left in the cache. In memory, bounded; another tenant's are unknown.
  */
+import type { TenantId } from "../../db/ids.ts";
 import { SecretNames } from "../base/secret-names.ts";
 import { TenantLru } from "../base/tenant-lru.ts";
 
@@ -43,7 +44,7 @@ export class PromptHistory {
   }
 
   /** A prompt was answered under this id. */
-  note<Part extends string>(tenantId: string, id: string, facts: PromptFacts<Part>, usage: PromptUsage): void {
+  note<Part extends string>(tenantId: TenantId, id: string, facts: PromptFacts<Part>, usage: PromptUsage): void {
     const keptTokens = usage.cachedTokens + usage.cacheWriteTokens;
     const noted = this.#named(tenantId, facts);
     this.#prompts.set(tenantId, id, { ...noted, keptTokens }, noted.turns.length + 1);
@@ -51,7 +52,7 @@ export class PromptHistory {
 
   /** What a prompt that found so much lost against the earlier one. */
   compare<Part extends string>(
-    tenantId: string,
+    tenantId: TenantId,
     earlierId: string,
     facts: PromptFacts<Part>,
     { cachedTokens }: PromptUsage,
@@ -66,7 +67,7 @@ export class PromptHistory {
     return { found: true, missedTokens, reusableTokens: earlier.keptTokens, changed };
   }
 
-  #named(tenantId: string, { parts, turns }: PromptFacts<string>): Pick<Noted, "parts" | "turns"> {
+  #named(tenantId: TenantId, { parts, turns }: PromptFacts<string>): Pick<Noted, "parts" | "turns"> {
     const nameOf = (value: unknown): string => this.#names.of(tenantId, JSON.stringify(value) ?? "");
     return {
       parts: Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, nameOf(value)])),

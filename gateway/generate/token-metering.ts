@@ -1,5 +1,5 @@
 /** Work that is sent to workers for a caller with limits: reserved before, settled after. */
-
+import type { TenantId } from "../../db/ids.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
 import type { LimitedOwner, RateLimiter } from "../tenant/rate-limiter.ts";
@@ -34,7 +34,7 @@ export function metered(
 /** Work of the embedder that a request waits for. */
 export interface EmbedderWork {
   readonly requestId: string;
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly tokens: number;
 }
 
@@ -59,12 +59,12 @@ export function embedderMeter(limiter: RateLimiter, metrics: Metrics): EmbedderM
 /** Tokens that are computed for a tenant outside of an admitted request: searched for, prepared, pinned. */
 export interface TenantMeter {
   /** Before work that no request waits for. @throws ApiError rate_limited, with the time to wait */
-  requireTokens(tenantId: string): void;
+  requireTokens(tenantId: TenantId): void;
   /** Once they are computed. */
-  spend(tenantId: string, tokens: number): void;
+  spend(tenantId: TenantId, tokens: number): void;
 }
 
-export function tenantMeter(limiter: RateLimiter, ownerOf: (tenantId: string) => LimitedOwner): TenantMeter {
+export function tenantMeter(limiter: RateLimiter, ownerOf: (tenantId: TenantId) => LimitedOwner): TenantMeter {
   return {
     requireTokens: (tenantId) => limiter.requireTokens(ownerOf(tenantId)),
     spend: (tenantId, tokens) => limiter.spend(ownerOf(tenantId), tokens),

@@ -1,5 +1,5 @@
 /** What is counted of runs that have ended: the operators' counters and, with the same numbers, the tenant's usage. */
-
+import type { TenantId } from "../../db/ids.ts";
 import type { ErrorCode } from "../base/errors.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
@@ -33,25 +33,30 @@ export function sumOf(shares: readonly AnswerUsage[]): AnswerUsage {
 }
 
 /** @param isFirst whether it is the first choice of its prompt */
-export function countChoice(metrics: Metrics, tenantId: string, end: CountedRun, isFirst: boolean): void {
+export function countChoice(metrics: Metrics, tenantId: TenantId, end: CountedRun, isFirst: boolean): void {
   countAnswer(metrics, tenantId, [end], shareOf(end, isFirst));
 }
 
 /** @param usage of all the runs together */
-export function countAnswer(metrics: Metrics, tenantId: string, runs: readonly CountedRun[], usage: AnswerUsage): void {
+export function countAnswer(
+  metrics: Metrics,
+  tenantId: TenantId,
+  runs: readonly CountedRun[],
+  usage: AnswerUsage,
+): void {
   for (const run of runs) countRun(metrics, run);
   countTokens(metrics, tenantId, usage, { worker: runs[0]?.report.workerId ?? "", requests: runs.length });
 }
 
 /** A plan was computed for prompts that are to come. */
-export function countPrepared(metrics: Metrics, tenantId: string, { usage, workerId: worker }: FinishedEvent): void {
+export function countPrepared(metrics: Metrics, tenantId: TenantId, { usage, workerId: worker }: FinishedEvent): void {
   countEnd(metrics, "prepared");
   countTokens(metrics, tenantId, usage, { worker, requests: 1 });
 }
 
 function countTokens(
   metrics: Metrics,
-  tenantId: string,
+  tenantId: TenantId,
   { promptTokens, cachedTokens, cacheWriteTokens, completionTokens }: AnswerUsage,
   { worker, requests }: { readonly worker: string; readonly requests: number },
 ): void {
@@ -91,7 +96,7 @@ export function countFailure(metrics: Metrics, code: ErrorCode): void {
 }
 
 /** A request for embeddings or a ranking has ended. */
-export function countEmbedding(metrics: Metrics, tenantId: string, tokens: number): void {
+export function countEmbedding(metrics: Metrics, tenantId: TenantId, tokens: number): void {
   metrics.count("spangate_embedding_requests_total", "Requests of embeddings and rankings that ended.");
   metrics.count("spangate_embedding_tokens_total", "Tokens of embeddings and rankings.", {}, tokens);
   metrics.tenantUsage?.add(tenantId, { requests: 1, embeddingTokens: tokens });

@@ -1,4 +1,5 @@
 /** Spans for the corpus side: how a fragment is lowered, and preparing it on a worker ahead of its use. */
+import type { TenantId } from "../../db/ids.ts";
 import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -25,14 +26,14 @@ export interface SpanServiceDeps {
   readonly uses: Pick<UseCounts, "of">;
   readonly pins: Pick<Pins, "set">;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
-  readonly kvQuotaBytesOf: (tenantId: string) => number | undefined;
+  readonly kvQuotaBytesOf: (tenantId: TenantId) => number | undefined;
   /** Resolves once a model is known. */
   readonly modelReady: () => Promise<void>;
   readonly lowererFor: (card: ModelCard) => Lowerer;
   /** Holds tenants to their limits of tokens. Absent: they have none. */
   readonly meter?: TenantMeter;
   /** Told of each plan that was prepared for a tenant. */
-  readonly onPrepared?: (tenantId: string, report: FinishedEvent) => void;
+  readonly onPrepared?: (tenantId: TenantId, report: FinishedEvent) => void;
 }
 
 interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs" | "mayWait">>, Pick<PrepareFacts, "tenantId"> {
@@ -105,11 +106,11 @@ export class SpanService implements SpanPort {
     if (first !== undefined) this.#deps.dispatcher.evictions.evict(roots, first);
   }
 
-  evictDerived(salt: CacheSalt, tenantId: string): void {
+  evictDerived(salt: CacheSalt, tenantId: TenantId): void {
     if (this.isReady) this.#deps.dispatcher.evictions.evictDerived(this.#lowerer().spanRoot(salt), tenantId);
   }
 
-  evictTenant(tenantId: string, part: TenantPart): number {
+  evictTenant(tenantId: TenantId, part: TenantPart): number {
     return this.#deps.dispatcher.evictions.evictTenant(tenantId, part);
   }
 
@@ -121,7 +122,7 @@ export class SpanService implements SpanPort {
     this.#deps.pins.set(tenants);
   }
 
-  mostPinnedBlocks(tenantId: string): number {
+  mostPinnedBlocks(tenantId: TenantId): number {
     const card = this.#deps.registry.card();
     if (card === undefined) return 0;
     const quotaBytes = this.#deps.kvQuotaBytesOf(tenantId);

@@ -4,14 +4,15 @@
  * are part of that prompt, and of its tenant.
  */
 import { LRUCache } from "lru-cache";
+import type { TenantId } from "../../db/ids.ts";
 import { rootKey } from "../../worker/contract/block-key.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 
 export class CorpusOwners {
   readonly #modelDigest: () => string | undefined;
   /** Noted, and not keyed yet: keys need the model's digest. */
-  readonly #noted: LRUCache<CacheSalt, string>;
-  readonly #owners: LRUCache<BlockKey, string>;
+  readonly #noted: LRUCache<CacheSalt, TenantId>;
+  readonly #owners: LRUCache<BlockKey, TenantId>;
 
   /** @param maxCorpora the least recently used are forgotten; each use of a corpus notes it again */
   constructor(modelDigest: () => string | undefined, maxCorpora: number) {
@@ -21,12 +22,12 @@ export class CorpusOwners {
   }
 
   /** A corpus is about to be used with this salt. */
-  note(salt: CacheSalt, tenantId: string): void {
+  note(salt: CacheSalt, tenantId: TenantId): void {
     this.#noted.set(salt, tenantId);
   }
 
   /** Tenant that owns the chain, when it is a corpus's fragment. */
-  ownerOf(root: BlockKey): string | undefined {
+  ownerOf(root: BlockKey): TenantId | undefined {
     const digest = this.#modelDigest();
     if (digest === undefined) return undefined;
     if (this.#noted.size > 0) {

@@ -1,5 +1,4 @@
 /** What tenants and API keys may take: kept in the database, read anew for every request. */
-
 import { LRUCache } from "lru-cache";
 import type { ApiKeyId, TenantId } from "../../db/ids.ts";
 import {
@@ -32,10 +31,10 @@ export class CallerLimits {
   }
 
   /** Bytes of KV that the tenant may keep on each worker; undefined: no quota. */
-  kvBytesOf(tenantId: string): number | undefined {
+  kvBytesOf(tenantId: TenantId): number | undefined {
     let known = this.#kvBytes.get(tenantId);
     if (known === undefined) {
-      known = this.ofTenant(tenantId as TenantId);
+      known = this.ofTenant(tenantId);
       this.#kvBytes.set(tenantId, known);
     }
     return known.kvBytes ?? undefined;
@@ -56,8 +55,8 @@ export class CallerLimits {
   }
 
   /** For work of a tenant that is no key's any more. */
-  tenantOwner(tenantId: string): LimitedOwner {
-    return { id: tenantId, kind: "tenant", limits: this.ofTenant(tenantId as TenantId) };
+  tenantOwner(tenantId: TenantId): LimitedOwner {
+    return { id: tenantId, kind: "tenant", limits: this.ofTenant(tenantId) };
   }
 
   /** Those whose limits a request of this caller counts against; none for a platform key. */

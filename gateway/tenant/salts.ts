@@ -4,6 +4,7 @@
  * else: never into a log line, an event or an answer.
  */
 import { createHmac } from "node:crypto";
+import type { TenantId } from "../../db/ids.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import type { ServerSecret } from "./secret.ts";
 
@@ -15,7 +16,7 @@ export class Salts {
   }
 
   /** Salt of a tenant's own text. `subdivision` (the API's cache_salt) makes it narrower, never someone else's. */
-  ofTenant(tenantId: string, epoch: number, subdivision?: string): CacheSalt {
+  ofTenant(tenantId: TenantId, epoch: number, subdivision?: string): CacheSalt {
     const base = this.#salt(["tenant", tenantId, String(epoch)]);
     return subdivision === undefined ? base : this.#salt(["subdivision", base, subdivision]);
   }

@@ -44,8 +44,8 @@ export class TenantStorage {
     this.#options = options;
   }
 
-  use(tenantId: string, size: StoredSize = "large"): StorageUse {
-    const stored = storedBytes(this.#db, tenantId as TenantId);
+  use(tenantId: TenantId, size: StoredSize = "large"): StorageUse {
+    const stored = storedBytes(this.#db, tenantId);
     const usedBytes = Object.values(stored).reduce((sum, bytes) => sum + bytes, 0);
     return { limitBytes: this.#limitOf(tenantId, usedBytes, size), usedBytes, stored };
   }
@@ -54,7 +54,7 @@ export class TenantStorage {
    * Keeps room for what is about to be stored. Call what it gives when a row holds the bytes, or nothing will.
    * @throws ApiError quota_exceeded, storage_full
    */
-  reserve(tenantId: string, bytes: number, size: StoredSize = "large"): ReleaseRoom {
+  reserve(tenantId: TenantId, bytes: number, size: StoredSize = "large"): ReleaseRoom {
     this.checkDisk(bytes, size);
     const own = this.#reserved.get(tenantId) ?? 0;
     const use = this.use(tenantId, size);
@@ -82,9 +82,9 @@ export class TenantStorage {
     return size === "large" ? disk.availableBytes() : disk.availableForSmall();
   }
 
-  #limitOf(tenantId: string, usedBytes: number, size: StoredSize): number {
+  #limitOf(tenantId: TenantId, usedBytes: number, size: StoredSize): number {
     const { limitOf, defaultBytes } = this.#options;
-    const set = limitOf(tenantId as TenantId) ?? defaultBytes;
+    const set = limitOf(tenantId) ?? defaultBytes;
     if (set !== undefined) return set;
     // A tenant may have as much as it leaves: whoever fills the disk leaves half of what there was.
     return Math.floor((usedBytes + this.#available(size)) / 2);

@@ -1,5 +1,4 @@
 /** Answers that their tenant can ask for again: the newest ones, for a time. What goes leaves in pieces, in the background. */
-
 import { newId, parseId, type ResponseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import {
@@ -79,24 +78,24 @@ export class StoredResponses {
    * @param bytes of what is known of it
    * @throws ApiError quota_exceeded, storage_full
    */
-  reserve(tenantId: string, bytes: number): () => void {
+  reserve(tenantId: TenantId, bytes: number): () => void {
     return this.#options.storage.reserve(tenantId, bytes + answerBytes, "small");
   }
 
   /** Nothing happens when the tenant was deleted while its answer was made. */
-  add(tenantId: string, row: Omit<NewResponse, "tenantId" | "createdAt">): void {
-    const fields = { ...row, tenantId: tenantId as TenantId, createdAt: this.#options.nowMs() };
+  add(tenantId: TenantId, row: Omit<NewResponse, "tenantId" | "createdAt">): void {
+    const fields = { ...row, tenantId: tenantId, createdAt: this.#options.nowMs() };
     insertResponse(this.#db, fields, this.#options.retention);
     this.wake();
   }
 
   /** @throws ApiError not_found, for another tenant's as for one that never was */
-  get(tenantId: string, rawId: string): ResponseHead {
+  get(tenantId: TenantId, rawId: string): ResponseHead {
     return found(this.#find(tenantId, rawId, { since: this.#options.nowMs() - this.#options.keepMs }));
   }
 
   /** One that another response goes on from, which may be beyond what is kept otherwise; undefined: it was deleted. */
-  earlier(tenantId: string, rawId: string): ResponseHead | undefined {
+  earlier(tenantId: TenantId, rawId: string): ResponseHead | undefined {
     return this.#find(tenantId, rawId, false);
   }
 
@@ -106,15 +105,15 @@ export class StoredResponses {
   }
 
   /** @throws ApiError not_found */
-  delete(tenantId: string, rawId: string): void {
+  delete(tenantId: TenantId, rawId: string): void {
     const id = parseId("response", rawId);
-    if (id === undefined || !deleteResponse(this.#db, tenantId as TenantId, id)) throw new ApiError("not_found");
+    if (id === undefined || !deleteResponse(this.#db, tenantId, id)) throw new ApiError("not_found");
     this.wake();
   }
 
-  #find(tenantId: string, rawId: string, isEntry: Parameters<typeof findResponse>[3]): ResponseHead | undefined {
+  #find(tenantId: TenantId, rawId: string, isEntry: Parameters<typeof findResponse>[3]): ResponseHead | undefined {
     const id = parseId("response", rawId);
-    return id === undefined ? undefined : findResponse(this.#db, tenantId as TenantId, id, isEntry);
+    return id === undefined ? undefined : findResponse(this.#db, tenantId, id, isEntry);
   }
 
   async #sweep(signal: AbortSignal): Promise<void> {

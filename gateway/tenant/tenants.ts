@@ -68,8 +68,8 @@ export class TenantService {
    * Salt of the tenant's own text: messages, inline documents.
    * @param subdivision the request's cache_salt
    */
-  cacheSalt(tenantId: string, subdivision?: string): CacheSalt {
-    const saltEpoch = findTenantSaltEpoch(this.#db, tenantId as TenantId);
+  cacheSalt(tenantId: TenantId, subdivision?: string): CacheSalt {
+    const saltEpoch = findTenantSaltEpoch(this.#db, tenantId);
     if (saltEpoch === undefined) throw new ApiError("not_found");
     return this.#salts.ofTenant(tenantId, saltEpoch, subdivision);
   }

@@ -3,6 +3,7 @@
  * a crash loses what came in the last second.
  */
 import { DbError } from "../../db/errors.ts";
+import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page } from "../../db/page.ts";
 import { addUsage, listUsage, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
@@ -41,7 +42,7 @@ export class UsageLedger {
   }
 
   /** What is not named is 0. */
-  add(tenantId: string, given: Partial<UsageCounts>): void {
+  add(tenantId: TenantId, given: Partial<UsageCounts>): void {
     const counts = { ...noUsage, ...given };
     const day = dayOf(this.#nowMs());
     const key = `${day} ${tenantId}`;

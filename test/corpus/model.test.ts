@@ -37,6 +37,13 @@ interface Run {
   readonly tenants: readonly TenantId[];
 }
 
+/** @param index 0 or 1 */
+function tenantOf({ tenants }: Run, index: number): TenantId {
+  const id = tenants[index];
+  if (id === undefined) throw new Error(`there is no tenant ${index}`);
+  return id;
+}
+
 type Step = (model: Model, run: Run) => Promise<void> | void;
 
 const words = ["amber", "birch", "cedar", "delta", "ember"];
@@ -49,7 +56,7 @@ const uploadFile = fc.tuple(fc.nat(1), fc.nat(12)).map(
     async (model, run) => {
       const name = `${n % 3}.txt`;
       const bytes = new TextEncoder().encode(textOf(n));
-      const tenantId = run.tenants[tenant] as TenantId;
+      const tenantId = tenantOf(run, tenant);
       const { id } = await run.world.corpus.files.upload(tenantId, {
         filename: name,
         purpose: "assistants",
@@ -68,7 +75,7 @@ const uploadFile = fc.tuple(fc.nat(1), fc.nat(12)).map(
 const createStore = fc.nat(1).map(
   (tenant): Step =>
     (model, run) => {
-      const row = run.world.corpus.corpora.create(run.tenants[tenant] as TenantId, { name: "", metadata: {} });
+      const row = run.world.corpus.corpora.create(tenantOf(run, tenant), { name: "", metadata: {} });
       model.stores.set(row.id, { tenant, attached: new Set() });
     },
 );
@@ -81,7 +88,7 @@ const attach = fc.tuple(index, index).map(
       if (fileId === undefined || storeId === undefined) return;
       const file = model.files.get(fileId);
       const store = model.stores.get(storeId);
-      const row = run.world.corpus.corpora.require(run.tenants[store?.tenant ?? 0] as TenantId, storeId, "own");
+      const row = run.world.corpus.corpora.require(tenantOf(run, store?.tenant ?? 0), storeId, "own");
       const chunking = { maxTokens: 16, overlapTokens: 0 };
       const attaching = run.world.corpus.corpusFiles.attach(row, [{ fileId, attributes: {}, chunking }], "file_id");
       if (file?.tenant !== store?.tenant) return await expect(attaching).rejects.toThrow("No such file.");
@@ -97,7 +104,7 @@ const detach = fc.tuple(index, index).map(
       const store = storeId === undefined ? undefined : model.stores.get(storeId);
       const fileId = [...(store?.attached ?? [])][f % Math.max(1, store?.attached.size ?? 0)];
       if (storeId === undefined || store === undefined || fileId === undefined) return;
-      const row = run.world.corpus.corpora.require(run.tenants[store.tenant] as TenantId, storeId, "own");
+      const row = run.world.corpus.corpora.require(tenantOf(run, store.tenant), storeId, "own");
       run.world.corpus.corpusFiles.detach(row, fileId);
       store.attached.delete(fileId);
     },
@@ -108,7 +115,7 @@ const deleteFile = index.map(
     (model, run) => {
       const fileId = model.fileAt(f);
       if (fileId === undefined) return;
-      run.world.corpus.files.delete(run.tenants[model.files.get(fileId)?.tenant ?? 0] as TenantId, fileId);
+      run.world.corpus.files.delete(tenantOf(run, model.files.get(fileId)?.tenant ?? 0), fileId);
       model.files.delete(fileId);
       for (const store of model.stores.values()) store.attached.delete(fileId);
     },
@@ -120,7 +127,7 @@ const onStore = (act: (run: Run, tenantId: TenantId, storeId: CorpusId, model: M
       (model, run) => {
         const storeId = model.storeAt(s);
         if (storeId === undefined) return;
-        act(run, run.tenants[model.stores.get(storeId)?.tenant ?? 0] as TenantId, storeId, model);
+        act(run, tenantOf(run, model.stores.get(storeId)?.tenant ?? 0), storeId, model);
       },
   );
 

@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import type { TenantId } from "../../db/ids.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { Placement } from "../../gateway/dispatch/request/placement.ts";
 import type { GenerationEvent } from "../../gateway/dispatch/request/request.ts";
@@ -182,14 +183,14 @@ describe("limits", () => {
   test("a tenant with a quarter of the queue is refused with Retry-After, others are not until it is full", () => {
     const { dispatcher, processes } = started(["cpu"], { maxRunningPerWorker: 1, maxWaiting: 8 });
     at(processes, 0).ready();
-    const submit = (id: string, tenantId: string) => refusalOf(() => dispatcher.submit(request(id, { tenantId })));
-    for (const id of ["a", "b", "c"]) submit(id, "tenant-a");
+    const submit = (id: string, tenantId: TenantId) => refusalOf(() => dispatcher.submit(request(id, { tenantId })));
+    for (const id of ["a", "b", "c"]) submit(id, "tenant_a");
     expect(dispatcher.stats()).toEqual({ running: 1, unplaced: 2 });
-    expect(submit("d", "tenant-a")).toMatchObject({ code: "concurrency_limited", status: 429, retryAfterS: 2 });
-    for (const tenantId of ["tenant-b", "tenant-c", "tenant-d"]) {
+    expect(submit("d", "tenant_a")).toMatchObject({ code: "concurrency_limited", status: 429, retryAfterS: 2 });
+    for (const tenantId of ["tenant_b", "tenant_c", "tenant_d"] as const) {
       for (const id of ["x", "y"]) expect(submit(`${tenantId}-${id}`, tenantId)).not.toBeInstanceOf(Error);
     }
-    expect(submit("e", "tenant-e")).toMatchObject({ code: "overloaded", status: 503, retryAfterS: 2 });
+    expect(submit("e", "tenant_e")).toMatchObject({ code: "overloaded", status: 503, retryAfterS: 2 });
     expect(dispatcher.stats()).toEqual({ running: 1, unplaced: 8 });
   });
 

@@ -1,16 +1,17 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
+import type { TenantId } from "../../db/ids.ts";
 import { FairQueue } from "../../gateway/dispatch/fair-queue.ts";
 
 interface Job {
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly tokens: number;
   readonly cost: number;
   readonly number: number;
 }
 
 const bounds = { maxItems: 1_000_000, maxTokens: 1_000_000_000 };
-const job = (tenantId: string, number: number, cost = 100): Job => ({ tenantId, number, cost, tokens: cost });
+const job = (tenantId: TenantId, number: number, cost = 100): Job => ({ tenantId, number, cost, tokens: cost });
 
 /** Takes and pays, as whoever runs them does. */
 function serve(queue: FairQueue<Job>, count: number): Job[] {
@@ -33,11 +34,13 @@ describe("FairQueue", () => {
         const paid = tenantCosts.map(() => 0);
         const goal = 60 * Math.max(...tenantCosts, 2_000);
         tenantCosts.forEach((cost, tenant) => {
-          for (let number = 0; number * cost < 1.2 * goal; number++) queue.push(job(String(tenant), number, cost));
+          for (let number = 0; number * cost < 1.2 * goal; number++) queue.push(job(`tenant_${tenant}`, number, cost));
         });
         while (Math.max(...paid) < goal) {
-          for (const { tenantId, cost } of serve(queue, 1))
-            paid[Number(tenantId)] = (paid[Number(tenantId)] ?? 0) + cost;
+          for (const { tenantId, cost } of serve(queue, 1)) {
+            const at = Number(tenantId.slice("tenant_".length));
+            paid[at] = (paid[at] ?? 0) + cost;
+          }
         }
         for (const tokens of paid) expect(Math.abs(tokens / goal - 1)).toBeLessThan(0.05);
       }),
@@ -51,7 +54,7 @@ describe("FairQueue", () => {
         const queue = new FairQueue<Job>(bounds);
         const served: Job[] = [];
         drawn.forEach(([tenant, cost], number) => {
-          queue.push(job(String(tenant), number, cost));
+          queue.push(job(`tenant_${tenant}`, number, cost));
           if (number % 3 === 0) served.push(...serve(queue, 1));
         });
         served.push(...serve(queue, Number.POSITIVE_INFINITY));
@@ -69,28 +72,28 @@ describe("FairQueue", () => {
 
   test("a tenant that has just come is served next, and one in debt after the others", () => {
     const queue = new FairQueue<Job>(bounds);
-    for (let number = 0; number < 50; number++) queue.push(job("a", number, 5_000));
+    for (let number = 0; number < 50; number++) queue.push(job("tenant_a", number, 5_000));
     serve(queue, 20);
-    queue.push(job("b", 0, 100));
-    expect(serve(queue, 1)[0]?.tenantId).toBe("b");
+    queue.push(job("tenant_b", 0, 100));
+    expect(serve(queue, 1)[0]?.tenantId).toBe("tenant_b");
   });
 
   test("what others were served before one came is not held against them", () => {
     const queue = new FairQueue<Job>(bounds);
-    for (const tenantId of ["a", "b"])
+    for (const tenantId of ["tenant_a", "tenant_b"] as const)
       for (let number = 0; number < 200; number++) queue.push(job(tenantId, number, 1_000));
     serve(queue, 200);
-    for (let number = 0; number < 100; number++) queue.push(job("c", number, 1_000));
-    const next = serve(queue, 30).filter(({ tenantId }) => tenantId === "c");
+    for (let number = 0; number < 100; number++) queue.push(job("tenant_c", number, 1_000));
+    const next = serve(queue, 30).filter(({ tenantId }) => tenantId === "tenant_c");
     expect(next.length).toBeWithin(9, 13);
   });
 
   test("what cannot run now keeps nobody else waiting", () => {
     const queue = new FairQueue<Job>(bounds);
-    for (const number of [0, 1]) queue.push(job("a", number));
-    queue.push(job("b", 2));
+    for (const number of [0, 1]) queue.push(job("tenant_a", number));
+    queue.push(job("tenant_b", 2));
     expect(queue.take((item) => (item.number === 0 ? undefined : item))?.item.number).toBe(1);
-    expect(queue.take((item) => (item.tenantId === "a" ? undefined : item))?.item.number).toBe(2);
+    expect(queue.take((item) => (item.tenantId === "tenant_a" ? undefined : item))?.item.number).toBe(2);
     expect(queue.take(() => undefined)).toBeUndefined();
     expect(queue.size).toBe(1);
   });

@@ -26,7 +26,7 @@ const corpusRoots: ReadonlySet<string> = new Set([rootKey(fakeCard.digest, corpu
 
 export function makeRig(openLink: OpenLink, devices: readonly string[], options: Partial<DispatcherOptions> = {}) {
   const registry = new Registry();
-  const pendingBlocks = new PendingBlocks((root) => (corpusRoots.has(root) ? "tenant-corpus" : undefined));
+  const pendingBlocks = new PendingBlocks((root) => (corpusRoots.has(root) ? "tenant_corpus" : undefined));
   const residency = new Residency((workerId, root) => pendingBlocks.ownerOf(workerId, root));
   const uses = new UseCounts(1_000);
   const log = () => undefined;
@@ -106,7 +106,7 @@ export const greedy = (maxTokens: number): GenerateParams => ({
 export function request(id: string, changes: Partial<DispatchRequest> = {}): DispatchRequest {
   return {
     requestId: id,
-    tenantId: "tenant-a",
+    tenantId: "tenant_a",
     plan: plan([7, 8, 9]),
     params: greedy(3),
     reuse: true,

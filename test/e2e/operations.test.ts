@@ -1,4 +1,5 @@
 /** What an operator relies on: nothing of tenants in logs and metrics, usage that adds up, an orderly end. */
+
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -8,6 +9,7 @@ import { ServerSecret } from "../../gateway/tenant/secret.ts";
 import { pdfOf, pdfPage } from "../extract/documents.ts";
 import { createStore, openaiClient } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+import { requireTenantId } from "../support/tenant-ids.ts";
 
 // A server starts in each of these tests.
 setDefaultTimeout(90_000);
@@ -89,7 +91,8 @@ describe("a server that logs all there is to log", () => {
     const secret = readFileSync(join(dataDir, "secret"));
     const salts = new Salts(new ServerSecret(secret));
     const secrets = [apiKey, server.adminKey, apiKey.slice(3), secret.toString("hex"), secret.toString("base64")];
-    for (const epoch of [0, 1]) secrets.push(salts.ofTenant(id, epoch), salts.ofCorpus(storeId, epoch));
+    for (const epoch of [0, 1])
+      secrets.push(salts.ofTenant(requireTenantId(id), epoch), salts.ofCorpus(storeId, epoch));
     for (const [index, text] of secrets.entries()) expect([index, seen.includes(text)]).toEqual([index, false]);
   });
 

@@ -1,4 +1,5 @@
 /** Traces of a server, as a collector gets them: every stage of every kind of request, and nothing of tenants' texts. */
+
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -7,6 +8,7 @@ import { Salts } from "../../gateway/tenant/salts.ts";
 import { ServerSecret } from "../../gateway/tenant/secret.ts";
 import { createStore, openaiClient } from "../support/openai.ts";
 import { startTestServer, type TestServer, type TestTenant } from "../support/server.ts";
+import { requireTenantId } from "../support/tenant-ids.ts";
 
 // A server starts in each of these tests.
 setDefaultTimeout(60_000);
@@ -110,6 +112,7 @@ test("every stage of a request is a span of its trace; no text, key or salt is i
   const secret = readFileSync(join(dataDir, "secret"));
   const salts = new Salts(new ServerSecret(secret));
   const secrets = [tenant.apiKey, server.adminKey, secret.toString("hex"), secret.toString("base64")];
-  secrets.push(salts.ofTenant(tenant.id, 0), salts.ofTenant(tenant.id, 0, "canary-salt"), salts.ofCorpus(storeId, 0));
+  const tenantId = requireTenantId(tenant.id);
+  secrets.push(salts.ofTenant(tenantId, 0), salts.ofTenant(tenantId, 0, "canary-salt"), salts.ofCorpus(storeId, 0));
   for (const [index, text] of secrets.entries()) expect([index, seen.includes(text)]).toEqual([index, false]);
 });

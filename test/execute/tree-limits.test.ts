@@ -37,7 +37,7 @@ function treeOver(query: unknown, options: Options = {}) {
     },
     {
       requestId: "r",
-      tenantId: "tenant-a",
+      tenantId: "tenant_a",
       salt: "c2FsdA==" as CacheSalt,
       fragments: new Map(),
       reuse: options.reuse ?? true,

@@ -5,7 +5,7 @@ import { type LimitedOwner, RateLimiter } from "../../gateway/tenant/rate-limite
 import { greedy, readyRig, request } from "../dispatch/rig.ts";
 
 const owner: LimitedOwner = {
-  id: "tenant-a",
+  id: "tenant_a",
   kind: "tenant",
   limits: { requestsPerMinute: null, tokensPerMinute: 1_000, concurrency: null },
 };

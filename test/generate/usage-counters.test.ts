@@ -9,7 +9,7 @@ function rendered(times: RunTimes, completionTokens: number): string {
   const usage = { promptTokens: 7, completionTokens, cachedTokens: 0, cacheWriteTokens: 0 };
   const timings = { queueMs: 1, prefillMs: 500, ttftMs: 501 };
   const report = { type: "finished", reason: "length", usage, timings, times, spans: [], workerId: "w" } as const;
-  countChoice(metrics, "tenant", { reason: "length", completionTokens, report }, true);
+  countChoice(metrics, "tenant_a", { reason: "length", completionTokens, report }, true);
   return metrics.render();
 }
 

@@ -8,7 +8,7 @@ import { declaredRoutes, declareRoute } from "../../gateway/http/transport/route
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
 
 function appWith(addRoutes: (app: Hono<AppEnv>) => void, log: (line: string) => void = () => undefined) {
-  const principal: Principal = { keyId: "k", tenantId: "t", scopes: new Set<Scope>(["corpus:read"]) };
+  const principal: Principal = { keyId: "k", tenantId: "tenant_t", scopes: new Set<Scope>(["corpus:read"]) };
   return createApp({
     authenticator: { authenticate: (apiKey) => (apiKey === "good" ? principal : undefined) },
     routes: [addRoutes],

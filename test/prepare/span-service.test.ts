@@ -20,7 +20,7 @@ function service(devices = ["cpu", "cpu"], meter?: TenantMeter) {
   const spans = new SpanService({
     ...rig,
     modelReady: () => rig.supervisor.firstReady(),
-    kvQuotaBytesOf: (tenantId) => (tenantId === "bounded" ? 10 * fakeCard.kvBytesPerBlock : undefined),
+    kvQuotaBytesOf: (tenantId) => (tenantId === "tenant_bounded" ? 10 * fakeCard.kvBytesPerBlock : undefined),
     lowererFor: () => lowerer,
     ...(meter === undefined ? {} : { meter }),
   });
@@ -54,13 +54,13 @@ describe("preparing", () => {
       const signal = new AbortController().signal;
       for await (const _ of rig.spans.prepareSpans([fragment("a", 10)], signal, facts));
     };
-    await expect(run({ tenantId: "t" })).rejects.toMatchObject({ code: "rate_limited", retryAfterS: 7 });
+    await expect(run({ tenantId: "tenant_t" })).rejects.toMatchObject({ code: "rate_limited", retryAfterS: 7 });
     expect(rig.processes[0]?.submits).toEqual([]);
-    await run({ tenantId: "t", mayWait: false });
+    await run({ tenantId: "tenant_t", mayWait: false });
     open = true;
-    await run({ tenantId: "t" });
+    await run({ tenantId: "tenant_t" });
     await run({});
-    expect(spent.map(([tenantId]) => tenantId)).toEqual(["t", "t"]);
+    expect(spent.map(([tenantId]) => tenantId)).toEqual(["tenant_t", "tenant_t"]);
     for (const [, tokens] of spent) expect(tokens).toBeGreaterThan(10);
   });
 

@@ -24,7 +24,7 @@ const app = createApp({
   authenticator: {
     authenticate: (apiKey) =>
       apiKey.startsWith("key-")
-        ? { keyId: apiKey, tenantId: apiKey.slice(4), scopes: new Set<Scope>(["inference"]) }
+        ? { keyId: apiKey, tenantId: `tenant_${apiKey.slice(4)}` as const, scopes: new Set<Scope>(["inference"]) }
         : undefined,
   },
   bodyMemory: memory,

@@ -3,6 +3,7 @@
  * rows. Requests over fragments arrive, are routed, and what they cost is counted. The same seed gives the same life.
  */
 
+import type { TenantId } from "../../db/ids.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
 import { PendingBlocks } from "../../gateway/dispatch/kv/pending-blocks.ts";
@@ -45,7 +46,7 @@ export class PoolWorld {
   readonly pendingBlocks = new PendingBlocks((root) => this.#corpusRoots.get(root));
   readonly residency = new Residency((workerId, root) => this.pendingBlocks.ownerOf(workerId, root));
   readonly uses = new UseCounts(10_000, () => this.#nowMs);
-  readonly #corpusRoots = new Map<BlockKey, string>();
+  readonly #corpusRoots = new Map<BlockKey, TenantId>();
   readonly #fragmentHomes = new FragmentPlacement(100);
   readonly #options: PoolOptions;
   readonly #dispatcher: Dispatcher;
@@ -131,7 +132,7 @@ export class PoolWorld {
 
   spanRun(corpus: number, fragment: number): PlanRun {
     const root = rootKey(digest, corpusSaltOf(corpus), "span");
-    this.#corpusRoots.set(root, `tenant-${corpus}`);
+    this.#corpusRoots.set(root, `tenant_${corpus}`);
     const tokenIds = Int32Array.from({ length: this.#options.fragmentTokens }, (_, i) => {
       return (Math.imul(fragment + 1, 0x9e3779b1) >>> (i % 24)) % fakeShape.vocabSize;
     });
@@ -142,7 +143,7 @@ export class PoolWorld {
   planOf({ tenant, corpus, fragments, questionTokens }: PoolRequest): TokenPlan {
     const runs: PlanRun[] = [];
     const sees: SegmentRef[] = [];
-    let key = rootKey(digest, `tenant-${tenant}` as CacheSalt, "main");
+    let key = rootKey(digest, `tenant_${tenant}` as CacheSalt, "main");
     let position = 0;
     for (const fragment of fragments) {
       const run = this.spanRun(corpus, fragment);
@@ -203,12 +204,12 @@ export class PoolWorld {
     this.#arrived.set(`${requestId}.1`, request);
     const job = {
       requestId,
-      tenantId: `tenant-${request.tenant}`,
+      tenantId: `tenant_${request.tenant}` as const,
       plan,
       params: { ...greedy(request.answerTokens), ignoreEos: true },
       reuse: true,
       deadlineMs: 600_000,
-      affinity: `tenant-${request.tenant}`,
+      affinity: `tenant_${request.tenant}`,
       placement: workerId === undefined ? undefined : new Placement(workerId),
     };
     try {

@@ -126,7 +126,7 @@ test("accounts of tenants and corpora are exact at any time: what each engine ho
       const accounts = [...world.residency.byTenant(workerId)];
       expect(accounts.reduce((sum, [, { blockCount }]) => sum + blockCount, 0)).toBe(keys.length);
       for (const [tenantId, held] of accounts) {
-        const corpus = Number(tenantId.replace("tenant-", ""));
+        const corpus = Number(tenantId.replace("tenant_", ""));
         const fragmentKeys = new Set(Array.from({ length: 40 }, (_, n) => world.spanRun(corpus, n).blockKeys).flat());
         expect(held.fragmentBlockCount).toBe(keys.filter((key) => fragmentKeys.has(key)).length);
         if (tenantId === "") nobodys += held.blockCount;

@@ -47,7 +47,8 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/open-backend.ts": ["worker/config.ts", "worker/model", "worker/backend"],
   "worker/embedder.ts": ["worker/contract", "worker/model", "worker/backend/onnx-embedder.ts"],
   "worker/main.ts": ["worker/contract", "worker/config.ts", "worker/model", "worker/engine", "worker/open-backend.ts"],
-  "gateway/base": [],
+  // Ids are pure types and their parsers: who calls is a TenantId from the door on.
+  "gateway/base": ["db/ids.ts"],
   "gateway/config.ts": ["worker/contract", "gateway/base"],
   "gateway/process": ["gateway/base", "gateway/config.ts"],
   "gateway/background": ["db", "gateway/base"],
@@ -90,18 +91,25 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/grammar": ["worker/contract"],
   "gateway/threads": ["gateway/base"],
   "gateway/tools": ["worker/contract", "gateway/base", "gateway/grammar", "gateway/text", "gateway/threads"],
-  "gateway/dispatch/request": ["worker/contract"],
+  "gateway/dispatch/request": ["db/ids.ts", "worker/contract"],
   "gateway/dispatch/workers": ["worker/contract", "gateway/base"],
-  "gateway/dispatch/kv": ["worker/contract", "gateway/base", "gateway/dispatch/request", "gateway/dispatch/workers"],
+  "gateway/dispatch/kv": [
+    "db/ids.ts",
+    "worker/contract",
+    "gateway/base",
+    "gateway/dispatch/request",
+    "gateway/dispatch/workers",
+  ],
   "gateway/dispatch/placement": [
     "worker/contract",
     "gateway/dispatch/request",
     "gateway/dispatch/workers",
     "gateway/dispatch/kv",
   ],
-  "gateway/dispatch": ["worker/contract", "gateway/base", "gateway/dispatch"],
+  "gateway/dispatch": ["db/ids.ts", "worker/contract", "gateway/base", "gateway/dispatch"],
   "gateway/embedding": ["worker/contract", "gateway/base", "gateway/config.ts", "gateway/process", "gateway/text"],
   "gateway/generate": [
+    "db/ids.ts",
     "worker/contract",
     "gateway/base",
     "gateway/corpus/search",
@@ -113,6 +121,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/tools",
   ],
   "gateway/prepare": [
+    "db/ids.ts",
     "worker/contract",
     "gateway/base",
     "gateway/config.ts",
@@ -122,6 +131,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/lower",
   ],
   "gateway/execute": [
+    "db/ids.ts",
     "worker/contract",
     "gateway/base",
     "gateway/config.ts",
@@ -133,7 +143,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/telemetry",
     "gateway/text",
   ],
-  "gateway/execute/bulk": ["gateway/base", "gateway/config.ts", "gateway/query", "gateway/tenant"],
+  "gateway/execute/bulk": ["db/ids.ts", "gateway/base", "gateway/config.ts", "gateway/query", "gateway/tenant"],
   "gateway/batches": [
     "db",
     "gateway/base",
@@ -153,6 +163,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/http/transport",
   ],
   "gateway/http/generation": [
+    "db/ids.ts",
     "worker/contract",
     "gateway/base",
     "gateway/config.ts",
@@ -222,6 +233,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/http/generation",
   ],
   "gateway/http/query": [
+    "db/ids.ts",
     "gateway/base",
     "gateway/config.ts",
     "gateway/execute",

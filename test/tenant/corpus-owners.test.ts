@@ -12,23 +12,23 @@ const rootOf = (salt: string, text = "the thing") =>
 test("a lowered fragment's chain is its corpus's owner's, also when noted before the model was known", () => {
   const card: { digest: string | undefined } = { digest: undefined };
   const owners = new CorpusOwners(() => card.digest, 10);
-  owners.note("c2FsdC0x" as CacheSalt, "tenant-a");
+  owners.note("c2FsdC0x" as CacheSalt, "tenant_a");
   expect(owners.ownerOf(rootOf("c2FsdC0x"))).toBeUndefined();
   card.digest = fakeCard.digest;
-  owners.note("c2FsdC0y" as CacheSalt, "tenant-b");
-  expect(owners.ownerOf(rootOf("c2FsdC0x"))).toBe("tenant-a");
-  expect(owners.ownerOf(rootOf("c2FsdC0x", "another text"))).toBe("tenant-a");
-  expect(owners.ownerOf(rootOf("c2FsdC0y"))).toBe("tenant-b");
+  owners.note("c2FsdC0y" as CacheSalt, "tenant_b");
+  expect(owners.ownerOf(rootOf("c2FsdC0x"))).toBe("tenant_a");
+  expect(owners.ownerOf(rootOf("c2FsdC0x", "another text"))).toBe("tenant_a");
+  expect(owners.ownerOf(rootOf("c2FsdC0y"))).toBe("tenant_b");
   expect(owners.ownerOf(rootOf("c2FsdC0z"))).toBeUndefined();
 });
 
 test("the corpora longest unused are forgotten, and known again with their next use", () => {
   const owners = new CorpusOwners(() => fakeCard.digest, 2);
   for (const salt of ["MQ==", "Mg==", "Mw=="]) {
-    owners.note(salt as CacheSalt, salt);
-    expect(owners.ownerOf(rootOf(salt))).toBe(salt);
+    owners.note(salt as CacheSalt, `tenant_${salt}`);
+    expect(owners.ownerOf(rootOf(salt))).toBe(`tenant_${salt}`);
   }
   expect(owners.ownerOf(rootOf("MQ=="))).toBeUndefined();
-  owners.note("MQ==" as CacheSalt, "MQ==");
-  expect(owners.ownerOf(rootOf("MQ=="))).toBe("MQ==");
+  owners.note("MQ==" as CacheSalt, "tenant_MQ==");
+  expect(owners.ownerOf(rootOf("MQ=="))).toBe("tenant_MQ==");
 });

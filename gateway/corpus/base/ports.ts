@@ -28,7 +28,7 @@ export interface PrepareFacts {
   /** When the texts were read, by performance.now(); default: now. */
   readonly readAtMs?: number;
   /** Whose usage the tokens are; undefined: nobody's. */
-  readonly tenantId?: string;
+  readonly tenantId?: TenantId;
   /** false: computed also while the tenant has reached its limit of tokens. */
   readonly mayWait?: boolean;
 }
@@ -58,24 +58,24 @@ export interface SpanPort {
    */
   evictCorpora(salts: readonly CacheSalt[]): void;
   /** All workers forget what the tenant computed from the spans with this salt, and nothing of anybody else's. */
-  evictDerived(salt: CacheSalt, tenantId: string): void;
+  evictDerived(salt: CacheSalt, tenantId: TenantId): void;
   /**
    * All workers forget what is counted for the tenant. "text": without its corpora's fragments.
    * @returns blocks that were held, on all workers
    */
-  evictTenant(tenantId: string, part: "text" | "all"): number;
+  evictTenant(tenantId: TenantId, part: "text" | "all"): number;
   /** A model is known: spans can be lowered. */
   readonly isReady: boolean;
   /** All workers evict these blocks last, and no others; each is counted for a tenant. */
   setPinned(tenants: ReadonlyMap<BlockKey, string>): void;
   /** Blocks that the tenant may have pinned: what its quota allows, or a part of the smallest pool. */
-  mostPinnedBlocks(tenantId: string): number;
+  mostPinnedBlocks(tenantId: TenantId): number;
   /** Workers that are thought to hold the span; a hint. */
   residentWorkers(spanKey: BlockKey): readonly number[];
 }
 
 /** Salt of a corpus's fragments. It is told whose the corpus is, since its KV is counted for its owner. */
-export type CorpusSaltOf = (corpusId: string, epoch: number, tenantId: string) => CacheSalt;
+export type CorpusSaltOf = (corpusId: string, epoch: number, tenantId: TenantId) => CacheSalt;
 
 /** Makes vectors of texts, of unit length. Vectors of another `modelId` are never compared with them. */
 export interface Embedder {
@@ -98,7 +98,7 @@ export interface StoragePort {
    * Keeps room until what it gives is called: when a row holds the bytes, or nothing will.
    * @throws ApiError quota_exceeded, storage_full
    */
-  reserve(tenantId: string, bytes: number): () => void;
+  reserve(tenantId: TenantId, bytes: number): () => void;
   /** For what is counted already. @throws ApiError storage_full */
   checkDisk(bytes: number): void;
 }
@@ -114,7 +114,7 @@ export interface CorpusDeps {
   /** Absent: fragments are found by their words alone. */
   readonly embedder?: Embedder;
   /** Told of the tokens of questions that tenants' searches have made vectors of. */
-  readonly onSearched?: (tenantId: string, tokens: number) => void;
+  readonly onSearched?: (tenantId: TenantId, tokens: number) => void;
   /** Searches that say nothing of their ranking use words and vectors alike; else words alone. */
   readonly hybridByDefault?: boolean;
   /** A file of the tenant's is gone: work that needs it is to end. */

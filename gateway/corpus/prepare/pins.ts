@@ -110,7 +110,7 @@ export class PinService {
     if (!spans.isReady) return;
     const readAtMs = performance.now();
     const tenants = new Map<BlockKey, string>();
-    const missing = new Map<string, SpanText[]>();
+    const missing = new Map<TenantId, SpanText[]>();
     const pace = new Pace();
     let piece: readonly PinnedFragment[] = [];
     for (let afterSeq = 0; ; afterSeq = piece.at(-1)?.seq ?? afterSeq) {

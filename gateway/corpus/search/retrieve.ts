@@ -21,7 +21,7 @@ import { type AttributeFilter, passesFilter } from "./filters.ts";
 import { fuse } from "./fuse.ts";
 
 export interface RetrieveRequest {
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly vectorStoreIds: readonly string[];
   readonly query: string;
   /** 1..50. */
@@ -174,7 +174,7 @@ function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly 
     throw new ApiError("invalid_value", { param: "vector_store_ids", message });
   }
   try {
-    return ids.map((id) => corpora.require(request.tenantId as TenantId, id, "read"));
+    return ids.map((id) => corpora.require(request.tenantId, id, "read"));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     throw new ApiError(error.code, { param: "vector_store_ids", message: "No such vector store." });

@@ -5,7 +5,7 @@
  */
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { TenantLru } from "../../base/tenant-lru.ts";
-import type { DispatchRequest } from "../request/request.ts";
+import type { DispatchRequest, WorkOwner } from "../request/request.ts";
 import type { Registry } from "../workers/registry.ts";
 import type { Supervisor } from "../workers/supervisor.ts";
 import type { KvHistory } from "./history.ts";
@@ -68,7 +68,7 @@ export class Evictions {
   }
 
   /** Every worker forgets what the tenant computed from spans that begin with the key, which are another's. */
-  evictDerived(rootKey: BlockKey, tenantId: string): void {
+  evictDerived(rootKey: BlockKey, tenantId: WorkOwner): void {
     const { registry, supervisor, owners } = this.#options;
     this.#remember(rootKey, [derivedName(rootKey, tenantId)]);
     const owner = owners.numberOf(tenantId);
@@ -78,7 +78,7 @@ export class Evictions {
   }
 
   /** Every worker forgets what is counted for the tenant. @returns blocks that were held, on all workers */
-  evictTenant(tenantId: string, part: TenantPart): number {
+  evictTenant(tenantId: WorkOwner, part: TenantPart): number {
     const { registry, residency, pendingBlocks, history } = this.#options;
     this.#note(this.#tenants, tenantId, performance.now());
     let blockCount = 0;
@@ -139,4 +139,4 @@ export class Evictions {
 }
 
 /** What a tenant computed from a corpus is remembered by this name. */
-const derivedName = (rootKey: BlockKey, tenantId: string): string => `${rootKey} ${tenantId}`;
+const derivedName = (rootKey: BlockKey, tenantId: WorkOwner): string => `${rootKey} ${tenantId}`;

@@ -4,12 +4,14 @@
  * Nobody learns of another tenant's text: a key is made with its owner's salt, and texts are kept by tenant, under
  * names that nobody can foresee.
  */
+
 import { LRUCache } from "lru-cache";
 import type { KvEvent, PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { SecretNames } from "../../base/secret-names.ts";
 import { TenantLru } from "../../base/tenant-lru.ts";
 import type { MissReason } from "../request/miss-report.ts";
+import type { WorkOwner } from "../request/request.ts";
 
 type GoneReason = Extract<MissReason, "evicted" | "removed" | "worker_lost">;
 
@@ -55,7 +57,7 @@ export class KvHistory {
   }
 
   /** A tenant's prompt has these runs, which are about to be computed. */
-  noteTexts(tenantId: string, runs: readonly PlanRun[], blockTokens: number): void {
+  noteTexts(tenantId: WorkOwner, runs: readonly PlanRun[], blockTokens: number): void {
     for (const run of runs) {
       const [key] = run.blockKeys;
       if (key !== undefined) this.#texts.set(tenantId, this.#nameOf(run, blockTokens), key);
@@ -63,7 +65,7 @@ export class KvHistory {
   }
 
   /** The other key that a run of this tenant with the same first block of text had the last time. */
-  formerKey(tenantId: string, run: PlanRun, blockTokens: number): BlockKey | undefined {
+  formerKey(tenantId: WorkOwner, run: PlanRun, blockTokens: number): BlockKey | undefined {
     const former = this.#texts.peek(tenantId, this.#nameOf(run, blockTokens));
     return former === run.blockKeys[0] ? undefined : former;
   }

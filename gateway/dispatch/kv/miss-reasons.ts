@@ -2,7 +2,7 @@
 import type { PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import type { MissReason, MissReport } from "../request/miss-report.ts";
-import type { DispatchRequest } from "../request/request.ts";
+import type { DispatchRequest, WorkOwner } from "../request/request.ts";
 import type { KvHistory } from "./history.ts";
 import { firstBlocks, type Residency } from "./residency.ts";
 
@@ -47,7 +47,7 @@ export class MissReasons {
 
   #reasonOf(
     workerId: string,
-    tenantId: string,
+    tenantId: WorkOwner,
     run: PlanRun,
     { open, blockTokens }: { readonly open: boolean; readonly blockTokens: number },
   ): MissReason | undefined {

@@ -3,20 +3,23 @@
  * from its first request on. Those that were unused longest lose theirs and get another when they come back; what they
  * still hold then is an owner's that asks for nothing, and goes when it is the oldest.
  */
+
 import { LRUCache } from "lru-cache";
+import type { TenantId } from "../../../db/ids.ts";
 import { type KvOwner, nobody, type PlanOwners } from "../../../worker/contract/owners.ts";
+import type { WorkOwner } from "../request/request.ts";
 
 /** Tenants whose number is remembered. */
 const rememberedTenants = 65_536;
 
 export class KvOwners {
   readonly #numbers: LRUCache<string, number>;
-  readonly #quotaBytesOf: (tenantId: string) => number | undefined;
+  readonly #quotaBytesOf: (tenantId: TenantId) => number | undefined;
   #lastNumber = nobody.number;
 
   /** @param quotaBytesOf what a tenant may keep on each worker; undefined: no quota */
   constructor(
-    quotaBytesOf: (tenantId: string) => number | undefined = () => undefined,
+    quotaBytesOf: (tenantId: TenantId) => number | undefined = () => undefined,
     maxTenants = rememberedTenants,
   ) {
     this.#numbers = new LRUCache({ max: maxTenants });
@@ -24,7 +27,7 @@ export class KvOwners {
   }
 
   /** @param tenantIds whose each run of the plan is; "": nobody's */
-  ofPlan(tenantIds: readonly string[], kvBytesPerBlock: number): PlanOwners {
+  ofPlan(tenantIds: readonly WorkOwner[], kvBytesPerBlock: number): PlanOwners {
     const distinct = [...new Set(tenantIds)];
     const indexes = new Map(distinct.map((tenantId, index) => [tenantId, index]));
     const owners = distinct.map((tenantId) => this.#of(tenantId, kvBytesPerBlock));
@@ -32,12 +35,12 @@ export class KvOwners {
   }
 
   /** undefined: the tenant has none, or may have had another before. */
-  numberOf(tenantId: string): number | undefined {
+  numberOf(tenantId: WorkOwner): number | undefined {
     const wasAnyForgotten = this.#lastNumber - nobody.number > this.#numbers.size;
     return wasAnyForgotten ? undefined : this.#numbers.peek(tenantId);
   }
 
-  #of(tenantId: string, kvBytesPerBlock: number): KvOwner {
+  #of(tenantId: WorkOwner, kvBytesPerBlock: number): KvOwner {
     if (tenantId === "") return nobody;
     let number = this.#numbers.get(tenantId);
     if (number === undefined) {

@@ -2,12 +2,14 @@
  * What the requests that a worker has will store there: the keys of the blocks they are about to compute, so that
  * requests over the same text follow them; and whose chains they are, so that what they store is counted for its owner.
  */
+import type { TenantId } from "../../../db/ids.ts";
 import type { TokenPlan } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
+import type { WorkOwner } from "../request/request.ts";
 
 /** Whose a chain is, and whether it is a corpus's fragment. */
 export interface ChainOwner {
-  readonly tenantId: string;
+  readonly tenantId: WorkOwner;
   readonly isFragment: boolean;
 }
 
@@ -29,7 +31,7 @@ export class PendingBlocks {
   readonly #workers = new Map<string, WorkerWork>();
   readonly #requests = new Map<string, RequestWork>();
   /** Owner of a corpus's fragments, by the key that their chains begin with. */
-  readonly corpusOwner: (rootKey: BlockKey) => string | undefined;
+  readonly corpusOwner: (rootKey: BlockKey) => TenantId | undefined;
 
   constructor(corpusOwner: PendingBlocks["corpusOwner"]) {
     this.corpusOwner = corpusOwner;
@@ -42,7 +44,11 @@ export class PendingBlocks {
   begin(
     workerId: string,
     requestId: string,
-    { plan, missing, tenantId }: { readonly plan: TokenPlan; readonly missing: readonly BlockKey[]; tenantId: string },
+    {
+      plan,
+      missing,
+      tenantId,
+    }: { readonly plan: TokenPlan; readonly missing: readonly BlockKey[]; tenantId: WorkOwner },
   ): void {
     const { keys, roots } = this.#workOf(workerId);
     for (const key of missing) keys.set(key, (keys.get(key) ?? 0) + 1);
@@ -100,18 +106,18 @@ export class PendingBlocks {
   }
 
   /** Whose each run of a plan is. @param tenantId owner of all chains that are no corpus's */
-  tenantsOf({ runs }: TokenPlan, tenantId: string): string[] {
+  tenantsOf({ runs }: TokenPlan, tenantId: WorkOwner): WorkOwner[] {
     return runs.map(({ rootKey }) => this.#ownerOf(rootKey, tenantId).tenantId);
   }
 
   /** What the tenant's chains begin or go on from, of which requests on this worker compute something. */
-  rootsOf(workerId: string, tenantId: string, withoutFragments: boolean): BlockKey[] {
+  rootsOf(workerId: string, tenantId: WorkOwner, withoutFragments: boolean): BlockKey[] {
     return [...(this.#workers.get(workerId)?.roots ?? [])]
       .filter(([, { owner }]) => owner.tenantId === tenantId && !(withoutFragments && owner.isFragment))
       .map(([rootKey]) => rootKey);
   }
 
-  #ownerOf(rootKey: BlockKey, tenantId: string): ChainOwner {
+  #ownerOf(rootKey: BlockKey, tenantId: WorkOwner): ChainOwner {
     const corpusOwner = this.corpusOwner(rootKey);
     return { tenantId: corpusOwner ?? tenantId, isFragment: corpusOwner !== undefined };
   }

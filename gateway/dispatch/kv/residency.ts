@@ -3,8 +3,10 @@
  * costs a recomputation, never a wrong answer. For accounting exact: each stored block is told with the key it was
  * chained from, so it is its chain's owner's, whether the gateway could know its tokens or the worker generated them.
  */
+
 import type { KvEvent, PlanRun, StoredEvent } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
+import type { WorkOwner } from "../request/request.ts";
 import type { ChainOwner } from "./pending-blocks.ts";
 
 /** What one tenant holds on one worker. */
@@ -83,7 +85,7 @@ export class Residency {
   }
 
   /** Keys of what the worker holds of one tenant's. */
-  keysOf(workerId: string, tenantId: string, withoutFragments: boolean): BlockKey[] {
+  keysOf(workerId: string, tenantId: WorkOwner, withoutFragments: boolean): BlockKey[] {
     const keys: BlockKey[] = [];
     for (const [key, { owner }] of this.#workers.get(workerId)?.blocks ?? []) {
       if (owner.tenantId === tenantId && !(withoutFragments && owner.isFragment)) keys.push(key);

@@ -5,6 +5,7 @@
  * one finds room. Nor has a tenant more of its prompts there then than two steps compute, since whoever comes shares the
  * steps with them. Background work fills a part of the batch only, and nothing while others fill that.
  */
+import type { WorkOwner } from "../request/request.ts";
 import type { Registry } from "../workers/registry.ts";
 
 export interface WorkerAdmissionOptions {
@@ -38,8 +39,8 @@ export class WorkerAdmission {
   /** By worker and tenant. */
   readonly #held = new Map<string, Map<string, Held>>();
   /** The two tenants that came last: enough to know whether there was another one. */
-  #latest: { readonly tenantId: string; readonly atMs: number } | undefined;
-  #other: { readonly tenantId: string; readonly atMs: number } | undefined;
+  #latest: { readonly tenantId: WorkOwner; readonly atMs: number } | undefined;
+  #other: { readonly tenantId: WorkOwner; readonly atMs: number } | undefined;
 
   constructor({ maxRunningPerWorker, registry, nowMs }: WorkerAdmissionOptions) {
     this.#maxRunning = maxRunningPerWorker;
@@ -49,13 +50,13 @@ export class WorkerAdmission {
   }
 
   /** A request of the tenant has come. */
-  note(tenantId: string): void {
+  note(tenantId: WorkOwner): void {
     if (this.#latest !== undefined && this.#latest.tenantId !== tenantId) this.#other = this.#latest;
     this.#latest = { tenantId, atMs: this.#nowMs() };
   }
 
   /** Whether one more request of the tenant may go there. @param inFlight requests that the worker has, of everybody */
-  isOpen(workerId: string, inFlight: number, tenantId: string, background = false): boolean {
+  isOpen(workerId: string, inFlight: number, tenantId: WorkOwner, background = false): boolean {
     if (background) return inFlight < Math.max(1, Math.floor(this.#maxRunning * backgroundShare));
     if (this.#isAlone(tenantId)) return inFlight < this.#maxRunning + this.#reserve;
     const requests = this.#held.get(workerId)?.get(tenantId)?.requests ?? 0;
@@ -63,14 +64,14 @@ export class WorkerAdmission {
   }
 
   /** Is there room for more of the tenant's prompts? Where there is none it waits for this worker, which has its text. */
-  hasPromptRoom(workerId: string, tenantId: string): boolean {
+  hasPromptRoom(workerId: string, tenantId: WorkOwner): boolean {
     if (this.#isAlone(tenantId)) return true;
     const promptTokens = this.#held.get(workerId)?.get(tenantId)?.promptTokens ?? 0;
     return promptTokens < stepsAhead * (this.#registry.card()?.stepPromptTokens ?? Number.POSITIVE_INFINITY);
   }
 
   /** @param promptTokens that the worker is to compute */
-  enter(workerId: string, tenantId: string, promptTokens: number): void {
+  enter(workerId: string, tenantId: WorkOwner, promptTokens: number): void {
     const tenants = this.#held.get(workerId) ?? new Map<string, Held>();
     this.#held.set(workerId, tenants);
     const { requests, promptTokens: before } = tenants.get(tenantId) ?? { requests: 0, promptTokens: 0 };
@@ -78,13 +79,13 @@ export class WorkerAdmission {
   }
 
   /** So much of the tenant's prompts is computed, or will not be. */
-  prompted(workerId: string, tenantId: string, promptTokens: number): void {
+  prompted(workerId: string, tenantId: WorkOwner, promptTokens: number): void {
     const held = this.#held.get(workerId)?.get(tenantId);
     if (held !== undefined) held.promptTokens -= promptTokens;
   }
 
   /** Its prompt is done with: see `prompted`. */
-  leave(workerId: string, tenantId: string): void {
+  leave(workerId: string, tenantId: WorkOwner): void {
     const tenants = this.#held.get(workerId);
     const held = tenants?.get(tenantId);
     if (held === undefined) return;
@@ -97,7 +98,7 @@ export class WorkerAdmission {
     this.#held.delete(workerId);
   }
 
-  #isAlone(tenantId: string): boolean {
+  #isAlone(tenantId: WorkOwner): boolean {
     const another = this.#latest?.tenantId === tenantId ? this.#other : this.#latest;
     return another === undefined || another.tenantId === tenantId || this.#nowMs() - another.atMs > lateMs;
   }

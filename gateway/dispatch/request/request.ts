@@ -1,4 +1,5 @@
 /** What goes into the dispatcher and what comes out of it. */
+import type { TenantId } from "../../../db/ids.ts";
 import type {
   BlendReport,
   GenerateParams,
@@ -13,11 +14,14 @@ import type { MissReport } from "./miss-report.ts";
 import type { Placement } from "./placement.ts";
 import type { RunTimes } from "./run-clock.ts";
 
+/** Tenant that work counts for; "" for work on corpora that no tenant asked for. */
+export type WorkOwner = TenantId | "";
+
 export interface DispatchRequest {
   /** Unique among the requests in flight; becomes part of the worker's request id. */
   readonly requestId: string;
   /** Whose the plan's chains are, those of corpora's fragments excepted: their KV is counted for it. */
-  readonly tenantId: string;
+  readonly tenantId: WorkOwner;
   readonly plan: TokenPlan;
   readonly params: GenerateParams;
   /** false: nothing found, nothing kept (the baseline of measurements). */

@@ -3,6 +3,7 @@
  * tenant by bytes and by time; the oldest go first.
  */
 import { LRUCache } from "lru-cache";
+import type { TenantId } from "../../../db/ids.ts";
 
 /** The order in which the queries of a bulk request run. */
 export type QueryOrder = "planned" | "ingestion";
@@ -40,7 +41,7 @@ export class BulkResults {
     this.#tenants = new LRUCache({ max: options.tenants });
   }
 
-  open(tenantId: string, total: number): BulkRecord {
+  open(tenantId: TenantId, total: number): BulkRecord {
     const { bulks, lines } = this.#tenants.get(tenantId) ?? this.#addTenant(tenantId);
     const id = `bulk_${crypto.randomUUID().replaceAll("-", "")}`;
     const keep = (resultId: string, line: string): void => void lines.set(lineKey(id, resultId), line);
@@ -50,16 +51,16 @@ export class BulkResults {
   }
 
   /** undefined: unknown, another tenant's, or too old. */
-  bulk(tenantId: string, bulkId: string): BulkRecord | undefined {
+  bulk(tenantId: TenantId, bulkId: string): BulkRecord | undefined {
     return this.#tenants.get(tenantId)?.bulks.get(bulkId);
   }
 
   /** undefined: not there yet, or one of `bulk`'s reasons. */
-  line(tenantId: string, bulkId: string, resultId: string): string | undefined {
+  line(tenantId: TenantId, bulkId: string, resultId: string): string | undefined {
     return this.#tenants.get(tenantId)?.lines.get(lineKey(bulkId, resultId));
   }
 
-  #addTenant(tenantId: string): TenantResults {
+  #addTenant(tenantId: TenantId): TenantResults {
     const { bulksPerTenant, bytesPerTenant, keepMs, nowMs } = this.#options;
     const age = { ttl: keepMs, ttlResolution: 0, perf: { now: nowMs } };
     const results: TenantResults = {

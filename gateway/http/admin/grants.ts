@@ -2,7 +2,6 @@
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { GrantRow } from "../../../db/grants.ts";
-import type { TenantId } from "../../../db/ids.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { changed } from "../middleware/audit.ts";
 import { readJson } from "../transport/body.ts";
@@ -38,18 +37,18 @@ const revokeAbout = { summary: "Ends the sharing: to that tenant the vector stor
 export function addGrantRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   const share = async (c: Context<AppEnv, typeof path>): Promise<Response> => {
     const { tenant_id: grantee } = await readJson(c, createSchema);
-    const owner = tenantIdOf(c) as TenantId;
+    const owner = tenantIdOf(c);
     const create = () => corpus.grants.create(owner, c.req.param("vector_store_id"), grantee);
     const row = changed(c, create, ({ tenantId }) => ({ tenant_id: tenantId }));
     return c.json(grantBody(row), 201);
   };
   const list = (c: Context<AppEnv, typeof path>): Response => {
-    const rows = corpus.grants.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"));
+    const rows = corpus.grants.list(tenantIdOf(c), c.req.param("vector_store_id"));
     return c.json({ object: "list", data: rows.map(grantBody) });
   };
   const revoke = (c: Context<AppEnv, `${typeof path}/:tenant_id`>): Response => {
     const { vector_store_id: id, tenant_id: grantee } = c.req.param();
-    const revoked = changed(c, () => corpus.grants.revoke(tenantIdOf(c) as TenantId, id, grantee));
+    const revoked = changed(c, () => corpus.grants.revoke(tenantIdOf(c), id, grantee));
     return c.json({ id: revoked, object: "vector_store.grant.deleted", deleted: true });
   };
   declare(app, `POST ${path}`, share, createAbout);

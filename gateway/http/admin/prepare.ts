@@ -25,18 +25,18 @@ export interface PrepareRouteDeps {
 export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: PrepareRouteDeps): void {
   declare(app, "POST /admin/v1/vector_stores/:vector_store_id/prepare", async (c) => {
     await readNoFields(c);
-    const owner = tenantIdOf(c) as TenantId;
+    const owner = tenantIdOf(c);
     const job = changed(c, () => corpus.prepare.create(owner, c.req.param("vector_store_id")));
     return c.json(jobBody(job), 202);
   });
 
   declare(app, "GET /admin/v1/jobs/:job_id", (c) =>
-    c.json(jobBody(corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id")))),
+    c.json(jobBody(corpus.prepare.get(tenantIdOf(c), c.req.param("job_id")))),
   );
 
   // Every event is the whole job, so a client that comes back (Last-Event-ID) is served by the present state.
   declare(app, "GET /admin/v1/jobs/:job_id/events", (c) => {
-    const job = corpus.prepare.get(tenantIdOf(c) as TenantId, c.req.param("job_id"));
+    const job = corpus.prepare.get(tenantIdOf(c), c.req.param("job_id"));
     const leave = jobStreams.enter(job.tenantId);
     return sseResponse(c, async (stream) => {
       try {
@@ -52,7 +52,7 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
 
   declare(app, "POST /admin/v1/jobs/:job_id/cancel", async (c) => {
     await readNoFields(c);
-    const owner = tenantIdOf(c) as TenantId;
+    const owner = tenantIdOf(c);
     return c.json(jobBody(changed(c, () => corpus.prepare.cancel(owner, c.req.param("job_id")))));
   });
 
@@ -64,7 +64,7 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
   declare(app, "GET /admin/v1/vector_stores/:vector_store_id/fragments", async (c) => {
     const { file_id: fileId, limit, order, after } = readQuery(c, fragmentsQuery);
     const range = { limit, order, after, fileId };
-    const page = await corpus.fragments.list(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), range);
+    const page = await corpus.fragments.list(tenantIdOf(c), c.req.param("vector_store_id"), range);
     return c.json(listBody(page, fragmentBody));
   });
 }
@@ -85,7 +85,7 @@ function addFragmentAction(
     `POST /admin/v1/fragments/:fragment_id/${action}`,
     async (c) => {
       await readNoFields(c);
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       return c.json(fragmentBody(changed(c, () => run(tenantId, c.req.param("fragment_id")))));
     },
     { summary: fragmentActions[action], answer: fragmentAnswer },

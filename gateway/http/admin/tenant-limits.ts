@@ -1,6 +1,7 @@
 /** /admin/v1: what a tenant and an API key may take. */
 import type { Hono } from "hono";
 import { z } from "zod";
+import type { TenantId } from "../../../db/ids.ts";
 import type { RateLimits, TenantLimits } from "../../../db/limits.ts";
 import { limits as bounds } from "../../config.ts";
 import type { TenantStorage } from "../../tenant/storage.ts";
@@ -64,7 +65,7 @@ const tenantLimitsAnswer = z.object({
 });
 
 export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storage: Pick<TenantStorage, "use">): void {
-  const tenantLimitsBody = (id: string, limits: TenantLimits) => {
+  const tenantLimitsBody = (id: TenantId, limits: TenantLimits) => {
     const { kvBytes, storageBytes, ...rates } = limits;
     const { limitBytes, usedBytes, stored } = storage.use(id);
     return {

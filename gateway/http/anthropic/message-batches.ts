@@ -67,7 +67,7 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
     app,
     `POST ${path}`,
     async (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       checkVersion(c);
       requireJson(c);
       const leave = uploads.enter(tenantId);
@@ -84,7 +84,7 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
     app,
     `GET ${path}`,
     (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       checkVersion(c);
       const { limit, after_id: after, before_id: before } = readQuery(c, listQuery);
       const range = rangeOf({ limit, order: "desc", after, before }, (id) => batches.get(tenantId, id, kind), "_id");
@@ -112,7 +112,7 @@ function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps):
     `GET ${path}/:message_batch_id`,
     (c) => {
       checkVersion(c);
-      return c.json(batchBody(batches.get(tenantIdOf(c) as TenantId, c.req.param("message_batch_id"), kind)));
+      return c.json(batchBody(batches.get(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
     },
     { summary: "How far a batch of messages is.", answer: batchAnswer },
   );
@@ -123,7 +123,7 @@ function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps):
     async (c) => {
       checkVersion(c);
       await readNoFields(c);
-      return c.json(batchBody(batches.cancel(tenantIdOf(c) as TenantId, c.req.param("message_batch_id"), kind)));
+      return c.json(batchBody(batches.cancel(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
     },
     { summary: "Ends a batch of messages; what is made by then stays.", answer: batchAnswer },
   );
@@ -132,7 +132,7 @@ function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps):
     app,
     `DELETE ${path}/:message_batch_id`,
     (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       checkVersion(c);
       const id = changed(c, () => batches.deleteMessages(tenantId, c.req.param("message_batch_id")));
       return c.json({ id, type: "message_batch_deleted" });
@@ -146,7 +146,7 @@ function addResultsRoute(app: Hono<AppEnv>, { batches, downloads }: MessageBatch
     app,
     `GET ${path}/:message_batch_id/results`,
     async (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       checkVersion(c);
       const enter = (): (() => void) => downloads.enter(tenantId);
       const pieces = await batches.messageResults(tenantId, c.req.param("message_batch_id"), enter);

@@ -1,5 +1,5 @@
 /** Why the prompt cache was not used as an earlier prompt lets hope, in the words of OpenAI's and Anthropic's packages. */
-
+import type { TenantId } from "../../../db/ids.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
 import type { Comparison, PromptFacts, PromptHistory } from "../../generate/prompt-history.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
@@ -10,7 +10,7 @@ type Part = "tools" | "system" | "documents";
 /** What a prompt is compared by. */
 export interface ComparedPrompt {
   readonly compared: PromptHistory;
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   /** What its own answer is asked for by later. */
   readonly id: string;
   /** undefined: it is compared with none. */

@@ -2,7 +2,6 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { BatchRow } from "../../../db/batches.ts";
-import type { TenantId } from "../../../db/ids.ts";
 import { batchEndpoints } from "../../batches/lines.ts";
 import type { BatchService } from "../../batches/service.ts";
 import { requestFields } from "../generation/request-fields.ts";
@@ -61,7 +60,7 @@ export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
     app,
     "POST /v1/batches",
     async (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       const body = await readJson(c, createSchema, { unsupported });
       const { input_file_id: inputFileId, endpoint, metadata = null } = body;
       return c.json(batchBody(batches.create(principalOf(c), tenantId, { inputFileId, endpoint, metadata })));
@@ -73,7 +72,7 @@ export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
     app,
     "GET /v1/batches",
     (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       const range = rangeOf(readQuery(c, pageQuery), (id) => batches.get(tenantId, id));
       return c.json(listBody(batches.list(tenantId, range), batchBody));
     },
@@ -83,7 +82,7 @@ export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
   declare(
     app,
     "GET /v1/batches/:request_batch_id",
-    (c) => c.json(batchBody(batches.get(tenantIdOf(c) as TenantId, c.req.param("request_batch_id")))),
+    (c) => c.json(batchBody(batches.get(tenantIdOf(c), c.req.param("request_batch_id")))),
     { summary: "How far a batch is, and its files.", answer: batchAnswer },
   );
 
@@ -92,7 +91,7 @@ export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
     "POST /v1/batches/:request_batch_id/cancel",
     async (c) => {
       await readNoFields(c);
-      return c.json(batchBody(batches.cancel(tenantIdOf(c) as TenantId, c.req.param("request_batch_id"))));
+      return c.json(batchBody(batches.cancel(tenantIdOf(c), c.req.param("request_batch_id"))));
     },
     { summary: "Ends a batch; what has a result stays in its files.", answer: batchAnswer },
   );

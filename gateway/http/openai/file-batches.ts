@@ -3,7 +3,6 @@ import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { CorpusAccess, CorpusRow, FileCounts } from "../../../db/corpora.ts";
 import type { FileBatchRow } from "../../../db/corpus-files.ts";
-import type { TenantId } from "../../../db/ids.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { readJson } from "../transport/body.ts";
@@ -44,7 +43,7 @@ const batchPath = "/v1/vector_stores/:vector_store_id/file_batches/:batch_id";
 
 export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
-    corpus.corpora.require(tenantIdOf(c) as TenantId, id, access);
+    corpus.corpora.require(tenantIdOf(c), id, access);
 
   declare(app, `POST ${batchesPath}`, async (c) => {
     const fields = await readJson(c, createSchema);

@@ -2,7 +2,6 @@
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { FileRow } from "../../../db/files.ts";
-import type { TenantId } from "../../../db/ids.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import type { Upload } from "../../corpus/files/files.ts";
@@ -47,7 +46,7 @@ export interface FileRouteDeps {
 
 export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }: FileRouteDeps): void {
   declare(app, "POST /v1/files", async (c) => {
-    const tenantId = tenantIdOf(c) as TenantId;
+    const tenantId = tenantIdOf(c);
     const leave = uploads.enter(tenantId);
     try {
       const announced = c.req.header("content-length");
@@ -63,23 +62,23 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }:
   });
 
   declare(app, "GET /v1/files", (c) => {
-    const tenantId = tenantIdOf(c) as TenantId;
+    const tenantId = tenantIdOf(c);
     const query = readQuery(c, listQuery);
     const range = rangeOf(query, (id) => corpus.files.get(tenantId, id));
     return c.json(listBody(corpus.files.list(tenantId, { ...range, purpose: query.purpose }), fileBody));
   });
 
   declare(app, "GET /v1/files/:file_id", (c) =>
-    c.json(fileBody(corpus.files.get(tenantIdOf(c) as TenantId, c.req.param("file_id")))),
+    c.json(fileBody(corpus.files.get(tenantIdOf(c), c.req.param("file_id")))),
   );
 
   declare(app, "DELETE /v1/files/:file_id", (c) => {
-    const id = changed(c, () => corpus.files.delete(tenantIdOf(c) as TenantId, c.req.param("file_id")));
+    const id = changed(c, () => corpus.files.delete(tenantIdOf(c), c.req.param("file_id")));
     return c.json({ id, object: "file", deleted: true });
   });
 
   declare(app, "GET /v1/files/:file_id/content", async (c) => {
-    const tenantId = tenantIdOf(c) as TenantId;
+    const tenantId = tenantIdOf(c);
     const { row, pieces } = await corpus.files.pieces(tenantId, c.req.param("file_id"), () =>
       downloads.enter(tenantId),
     );

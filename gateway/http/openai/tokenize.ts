@@ -1,6 +1,7 @@
 /** POST /tokenize and /detokenize, as vLLM has them. */
 import type { Hono } from "hono";
 import { z } from "zod";
+import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Pipeline } from "../../generate/pipeline.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
@@ -95,7 +96,7 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
 
 async function tokensOf(
   pipeline: TokenizeDeps["pipeline"],
-  tenantId: string,
+  tenantId: TenantId,
   model: string,
   { prompt, messages, tools, add_special_tokens: opening = true }: TokenizeBody,
 ): Promise<readonly number[]> {

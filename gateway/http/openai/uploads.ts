@@ -1,7 +1,6 @@
 /** /v1/uploads: a file that comes in parts. Shapes of the `openai` package. */
 import type { Hono } from "hono";
 import { z } from "zod";
-import type { TenantId } from "../../../db/ids.ts";
 import type { UploadPartRow, UploadRow } from "../../../db/uploads.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
@@ -67,7 +66,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
     app,
     "POST /v1/uploads",
     async (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       const { bytes, mime_type: mediaType, ...rest } = await readJson(c, createSchema, { unsupported });
       return c.json(uploadBody(service.create(tenantId, { ...rest, mediaType, byteCount: bytes })));
     },
@@ -78,7 +77,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
     app,
     "POST /v1/uploads/:upload_id/parts",
     async (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       const id = c.req.param("upload_id");
       const upload = service.pending(tenantId, id);
       const leave = uploads.enter(tenantId);
@@ -103,7 +102,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
     app,
     "POST /v1/uploads/:upload_id/complete",
     async (c) => {
-      const tenantId = tenantIdOf(c) as TenantId;
+      const tenantId = tenantIdOf(c);
       const id = c.req.param("upload_id");
       const { part_ids: partIds, md5 } = await readJson(c, completeSchema);
       const leave = uploads.enter(tenantId);
@@ -121,7 +120,7 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
     "POST /v1/uploads/:upload_id/cancel",
     async (c) => {
       await readNoFields(c);
-      return c.json(uploadBody(service.cancel(tenantIdOf(c) as TenantId, c.req.param("upload_id"))));
+      return c.json(uploadBody(service.cancel(tenantIdOf(c), c.req.param("upload_id"))));
     },
     { summary: "Ends an upload and removes its parts.", answer: uploadAnswer },
   );

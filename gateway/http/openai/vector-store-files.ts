@@ -2,7 +2,6 @@
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { CorpusAccess, CorpusRow } from "../../../db/corpora.ts";
-import type { TenantId } from "../../../db/ids.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { changed } from "../middleware/audit.ts";
 import { readJson } from "../transport/body.ts";
@@ -21,7 +20,7 @@ const filePath = "/v1/vector_stores/:vector_store_id/files/:file_id";
 
 export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
-    corpus.corpora.require(tenantIdOf(c) as TenantId, id, access);
+    corpus.corpora.require(tenantIdOf(c), id, access);
 
   declare(app, `POST ${filesPath}`, async (c) => {
     const request = attachRequestOf(await readJson(c, attachSchema));

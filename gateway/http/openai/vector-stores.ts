@@ -1,7 +1,6 @@
 /** /v1/vector_stores: a vector store is a corpus. */
 import type { Hono } from "hono";
 import { z } from "zod";
-import type { TenantId } from "../../../db/ids.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { attributeFilterSchema } from "../../corpus/search/filters.ts";
@@ -40,7 +39,7 @@ export const searchSchema = z.strictObject({
 
 export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   declare(app, "POST /v1/vector_stores", async (c) => {
-    const tenantId = tenantIdOf(c) as TenantId;
+    const tenantId = tenantIdOf(c);
     const fields = await readJson(c, createSchema, { unsupported });
     const chunking = chunkingOf(fields.chunking_strategy);
     const requests = fields.file_ids.map((fileId) => ({ fileId, attributes: {}, chunking }));
@@ -58,18 +57,18 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
   });
 
   declare(app, "GET /v1/vector_stores", (c) => {
-    const tenantId = tenantIdOf(c) as TenantId;
+    const tenantId = tenantIdOf(c);
     const range = rangeOf(readQuery(c, pageQuery), (id) => corpus.corpora.require(tenantId, id, "own"));
     return c.json(listBody(corpus.corpora.list(tenantId, range), vectorStoreBody));
   });
 
   declare(app, "GET /v1/vector_stores/:vector_store_id", (c) => {
-    const row = corpus.corpora.require(tenantIdOf(c) as TenantId, c.req.param("vector_store_id"), "read");
+    const row = corpus.corpora.require(tenantIdOf(c), c.req.param("vector_store_id"), "read");
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
   declare(app, "POST /v1/vector_stores/:vector_store_id", async (c) => {
-    const tenantId = tenantIdOf(c) as TenantId;
+    const tenantId = tenantIdOf(c);
     const { name, metadata } = await readJson(c, updateSchema, { unsupported });
     // null empties a field, absence leaves it.
     const change = { name: name === null ? "" : name, metadata: metadata === null ? {} : metadata };
@@ -78,12 +77,12 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
   });
 
   declare(app, "DELETE /v1/vector_stores/:vector_store_id", (c) => {
-    const id = changed(c, () => corpus.corpora.delete(tenantIdOf(c) as TenantId, c.req.param("vector_store_id")));
+    const id = changed(c, () => corpus.corpora.delete(tenantIdOf(c), c.req.param("vector_store_id")));
     return c.json({ id, object: "vector_store.deleted", deleted: true });
   });
 
   declare(app, "POST /v1/vector_stores/:vector_store_id/search", async (c) => {
-    const tenantId = tenantIdOf(c) as TenantId;
+    const tenantId = tenantIdOf(c);
     const fields = await readJson(c, searchSchema);
     const row = corpus.corpora.require(tenantId, c.req.param("vector_store_id"), "read");
     const queries = typeof fields.query === "string" ? [fields.query] : fields.query;
@@ -105,7 +104,7 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     const id = c.req.param("vector_store_id");
     // The platform's operators may rotate any corpus's.
     const isPlatform = principalOf(c).scopes.has("platform:admin");
-    const owner = isPlatform ? corpus.corpora.ownerOf(id) : (tenantIdOf(c) as TenantId);
+    const owner = isPlatform ? corpus.corpora.ownerOf(id) : tenantIdOf(c);
     const rotate = () => corpus.corpora.rotateSalt(owner, id);
     const epoch = changed(c, rotate, () => ({ tenant_id: owner }));
     return c.json({ id, object: "vector_store.salt", epoch });

@@ -1,5 +1,5 @@
 /** The JSON of span queries' answers. */
-
+import type { TenantId } from "../../../db/ids.ts";
 import type { Explanation } from "../../execute/explain.ts";
 import type { PreparedSpans } from "../../execute/prepare-tree.ts";
 import type { GenerateReport, TreeReport } from "../../execute/report.ts";
@@ -43,7 +43,7 @@ export function queryAnswer(
 }
 
 /** The numbers that `queryFacts` answers; called once. */
-export function countTree(metrics: Metrics, tenantId: string, report: TreeReport): void {
+export function countTree(metrics: Metrics, tenantId: TenantId, report: TreeReport): void {
   const { ends, usage } = report.count();
   countAnswer(metrics, tenantId, ends, usage);
 }

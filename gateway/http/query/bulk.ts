@@ -1,6 +1,7 @@
 /** /v1/query/bulk: many span queries in one request, their results as they finish, and afterwards by id. */
 import type { Context, Hono } from "hono";
 import { z } from "zod";
+import type { TenantId } from "../../../db/ids.ts";
 import { ApiError, errorBody } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { limits } from "../../config.ts";
@@ -35,7 +36,7 @@ const framing: Framing = {
 
 export interface BulkRouteDeps {
   readonly results: BulkResults;
-  readonly runnerFor: (tenantId: string) => BulkRunner;
+  readonly runnerFor: (tenantId: TenantId) => BulkRunner;
   /** What the KV pool of one worker holds. @throws ApiError not_ready */
   readonly capacityTokens: () => number;
   readonly limiter: ConcurrencyLimiter;
@@ -70,7 +71,7 @@ export function addBulkRoutes(app: Hono<AppEnv>, deps: BulkRouteDeps): void {
 }
 
 interface BulkRequest extends z.infer<typeof bulkQuery> {
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   /** Called once, when nothing of the request runs any more. */
   readonly leave: () => void;
 }

@@ -1,11 +1,12 @@
 /** Runs a query to its whole answer: for /v1/query/execute's callers that are no HTTP request of their own. */
+import type { TenantId } from "../../../db/ids.ts";
 import type { BulkRunner } from "../../execute/bulk/bulk.ts";
 import type { Query } from "../../query/ir.ts";
 import { collect, emptyChoices } from "../generation/choice.ts";
 import { answerKindOf, countTree, headOf, queryAnswer } from "./answer.ts";
 import type { QueryRouteDeps } from "./query.ts";
 
-export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantId: string): BulkRunner {
+export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantId: TenantId): BulkRunner {
   const jobOf = (query: Query, requestId: string, signal: AbortSignal) => {
     return { requestId, tenantId, query, reuse: true, restartable: true, signal };
   };

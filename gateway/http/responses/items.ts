@@ -1,6 +1,5 @@
 /** The conversation that a response answers: earlier ones', those that the request refers to by id, its own. */
-
-import type { ResponseId } from "../../../db/ids.ts";
+import type { ResponseId, TenantId } from "../../../db/ids.ts";
 import type { ResponseHead } from "../../../db/responses.ts";
 import type { JsonObject } from "../../../db/schema.ts";
 import { ApiError } from "../../base/errors.ts";
@@ -22,7 +21,7 @@ export interface Conversation {
 
 export interface ConversationDeps {
   readonly stored: StoredResponses;
-  readonly tenantId: string;
+  readonly tenantId: TenantId;
   readonly budget: Pick<RequestBudget, "takeParsed" | "takeRows">;
 }
 

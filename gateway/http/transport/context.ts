@@ -1,5 +1,6 @@
 /** What a request carries to its handler: who calls, for which tenant, and what it may take of the server. */
 import type { Context } from "hono";
+import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { BatchCaller, Principal } from "../../base/principal.ts";
 import type { RequestBudget } from "./request-budget.ts";
@@ -52,7 +53,7 @@ export function principalOf(context: Context<AppEnv>): Principal {
 }
 
 /** The caller's tenant; 403 `no_tenant` for a platform key. */
-export function tenantIdOf(context: Context<AppEnv>): string {
+export function tenantIdOf(context: Context<AppEnv>): TenantId {
   const { tenantId } = principalOf(context);
   if (tenantId === undefined) throw new ApiError("no_tenant");
   return tenantId;

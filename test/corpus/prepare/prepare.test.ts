@@ -236,17 +236,19 @@ describe("other tenants' jobs", () => {
     const groups = recorded((tenant) => {
       if (tenant !== tenantId) throw new ApiError("rate_limited", { retryAfterS: 3_600 });
     });
-    const owners = waiting.map((id) => world.corpus.corpora.ownerOf(id));
-    const jobs = waiting.map((id, i) => world.corpus.prepare.create(owners[i] as TenantId, id));
+    const jobs = waiting.map((storeId) => {
+      const owner = world.corpus.corpora.ownerOf(storeId);
+      return { owner, id: world.corpus.prepare.create(owner, storeId).id };
+    });
     while (new Set(groups).size < waiting.length) await new Promise((resolve) => setImmediate(resolve));
     const states = await follow(world.corpus.prepare.create(tenantId, store.id));
     expect(states.at(-1)).toMatchObject({ status: "completed", done: total });
-    for (const [i, { id }] of jobs.entries()) {
-      expect(world.corpus.prepare.get(owners[i] as TenantId, id).status).toBe("running");
+    for (const { owner, id } of jobs) {
+      expect(world.corpus.prepare.get(owner, id).status).toBe("running");
     }
     // Cancelled while it waits: it is not tried again.
     const tries = groups.length;
-    for (const [i, { id }] of jobs.entries()) world.corpus.prepare.cancel(owners[i] as TenantId, id);
+    for (const { owner, id } of jobs) world.corpus.prepare.cancel(owner, id);
     await world.corpus.idle();
     expect(groups.length).toBe(tries);
   });

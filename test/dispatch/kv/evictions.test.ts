@@ -65,7 +65,7 @@ describe("of a tenant", () => {
     const { dispatcher, processes, residency } = readyRig();
     const [process] = processes;
     const own = spanRun("own", 40);
-    const shared = request("r", { tenantId: "tenant-corpus", plan: plan([1, 2, 3], [own, span]) });
+    const shared = request("r", { tenantId: "tenant_corpus", plan: plan([1, 2, 3], [own, span]) });
     dispatcher.submit({ ...shared, params: greedy(1) });
     dispatcher.submit(request("of another", { plan: plan([5], [spanRun("elsewhere", 40)]), params: greedy(1) }));
     process?.core.tick();
@@ -74,39 +74,39 @@ describe("of a tenant", () => {
     const told = (): ReadonlySet<BlockKey> => new Set(sent(process, "evict").at(-1)?.blockKeys);
     expect(residency.holds("worker-0", spanKey)).toBe(true);
 
-    const ownBlocks = dispatcher.evictions.evictTenant("tenant-corpus", "text");
+    const ownBlocks = dispatcher.evictions.evictTenant("tenant_corpus", "text");
     expect(ownBlocks).toBeGreaterThan(0);
     expect(told().has(own.blockKeys.at(-1) as BlockKey)).toBe(true);
     expect(told().has(roots[2] as BlockKey)).toBe(true);
     expect(told().has(spanKey)).toBe(false);
 
-    dispatcher.evictions.evictTenant("tenant-corpus", "all");
+    dispatcher.evictions.evictTenant("tenant_corpus", "all");
     expect(told().has(spanKey)).toBe(true);
     for (const key of spanRun("elsewhere", 40).blockKeys) expect(told().has(key)).toBe(false);
-    expect(dispatcher.evictions.evictTenant("unknown", "all")).toBe(0);
+    expect(dispatcher.evictions.evictTenant("tenant_unknown", "all")).toBe(0);
   });
 
   test("its requests that read their texts before keep nothing", () => {
     const { dispatcher, processes } = readyRig();
     const readAtMs = performance.now();
-    dispatcher.evictions.evictTenant("tenant-a", "text");
+    dispatcher.evictions.evictTenant("tenant_a", "text");
     dispatcher.submit(request("late", { readAtMs }));
-    dispatcher.submit(request("of another", { tenantId: "tenant-b", readAtMs }));
+    dispatcher.submit(request("of another", { tenantId: "tenant_b", readAtMs }));
     dispatcher.submit(request("fresh"));
     expect(reuses(processes[0])).toEqual([false, true, true]);
   });
 });
 
 describe("what a tenant made of a corpus", () => {
-  const over = { tenantId: "tenant-b", plan: plan([1, 2, 3], [span]) };
+  const over = { tenantId: "tenant_b" as const, plan: plan([1, 2, 3], [span]) };
 
   test("workers are told whose of it goes; who has computed nothing has nothing to forget", () => {
     const { dispatcher, processes } = readyRig(2);
-    dispatcher.evictions.evictDerived(span.rootKey, "tenant-b");
+    dispatcher.evictions.evictDerived(span.rootKey, "tenant_b");
     expect(processes.flatMap((process) => sent(process, "evict"))).toEqual([]);
     dispatcher.submit(request("a"));
     dispatcher.submit(request("b", over));
-    dispatcher.evictions.evictDerived(span.rootKey, "tenant-b");
+    dispatcher.evictions.evictDerived(span.rootKey, "tenant_b");
     // The first tenant has the first number, the corpus's owner the second.
     const told = [{ type: "evict", blockKeys: [span.rootKey], owner: 3 }];
     for (const process of processes) expect(sent(process, "evict")).toEqual(told as never);
@@ -116,35 +116,37 @@ describe("what a tenant made of a corpus", () => {
     const { dispatcher, processes } = readyRig();
     const readAtMs = performance.now();
     dispatcher.submit(request("first", over));
-    dispatcher.evictions.evictDerived(span.rootKey, "tenant-b");
+    dispatcher.evictions.evictDerived(span.rootKey, "tenant_b");
     dispatcher.submit(request("late", { ...over, readAtMs }));
     dispatcher.submit(
       request("quotes", {
-        tenantId: "tenant-b",
+        tenantId: "tenant_b",
         plan: { runs: plan([1]).runs.map((run) => ({ ...run, quotes: [span.rootKey] })) },
         readAtMs,
       }),
     );
-    dispatcher.submit(request("of its own", { tenantId: "tenant-b", plan: plan([1, 2, 3]), readAtMs }));
-    dispatcher.submit(request("of another", { ...over, tenantId: "tenant-a", readAtMs }));
+    dispatcher.submit(request("of its own", { tenantId: "tenant_b", plan: plan([1, 2, 3]), readAtMs }));
+    dispatcher.submit(request("of another", { ...over, tenantId: "tenant_a", readAtMs }));
     dispatcher.submit(request("fresh", over));
     expect(reuses(processes[0])).toEqual([true, false, false, true, true, true]);
   });
 
   test("a tenant that may have had another number before loses all that is its own", () => {
     const owners = new KvOwners(() => undefined, 1);
-    const numbered = (): number | undefined => owners.numberOf("tenant-b");
+    const numbered = (): number | undefined => owners.numberOf("tenant_b");
     expect(numbered()).toBeUndefined();
-    owners.ofPlan(["tenant-b"], 1);
+    owners.ofPlan(["tenant_b"], 1);
     expect(numbered()).toBe(1);
-    owners.ofPlan(["tenant-c"], 1);
-    owners.ofPlan(["tenant-b"], 1);
+    owners.ofPlan(["tenant_c"], 1);
+    owners.ofPlan(["tenant_b"], 1);
     expect(numbered()).toBeUndefined();
   });
 });
 
 describe("more than is remembered", () => {
-  const corpora = new Map(["mine", "theirs"].map((name) => [spanRun(name, 4, btoa(name) as CacheSalt).rootKey, name]));
+  const corpora = new Map(
+    ["mine", "theirs"].map((name) => [spanRun(name, 4, btoa(name) as CacheSalt).rootKey, `tenant_${name}` as const]),
+  );
   const [mine, theirs] = [...corpora.keys()] as [BlockKey, BlockKey];
   const of = (name: string, corpus: string): PlanRun => spanRun(name, 4, btoa(corpus) as CacheSalt);
   const keysOf = (corpus: string, count: number): BlockKey[] =>

@@ -47,7 +47,7 @@ describe("what is pendingBlocks", () => {
     const pendingBlocks = new PendingBlocks(() => undefined);
     const [run] = overSpan.plan.runs;
     if (run === undefined) throw new Error("a plan has runs");
-    pendingBlocks.begin("w", "a.1", { plan: overSpan.plan, missing: run.blockKeys, tenantId: "tenant-a" });
+    pendingBlocks.begin("w", "a.1", { plan: overSpan.plan, missing: run.blockKeys, tenantId: "tenant_a" });
     expect(pendingBlocks.isComing("w", spanKey)).toBe(true);
     pendingBlocks.end("a.1");
     expect(pendingBlocks.isComing("w", spanKey)).toBe(false);
@@ -78,8 +78,8 @@ describe("what is pendingBlocks", () => {
     if (main === undefined) throw new Error("a plan ends with its main run");
     const events = dispatcher.submit(request("a", { plan: plan([1], [fragment]), params: greedy(100), deadlineMs: 1 }));
     const ownerOf = (rootKey: typeof main.rootKey) => pendingBlocks.ownerOf("worker-0", rootKey);
-    expect(ownerOf(fragment.rootKey)).toEqual({ tenantId: "tenant-corpus", isFragment: true });
-    expect(ownerOf(main.rootKey)).toEqual({ tenantId: "tenant-a", isFragment: false });
+    expect(ownerOf(fragment.rootKey)).toEqual({ tenantId: "tenant_corpus", isFragment: true });
+    expect(ownerOf(main.rootKey)).toEqual({ tenantId: "tenant_a", isFragment: false });
     // The fake worker answers the abort at once; one that is told later is waited for.
     const [process] = processes;
     if (process !== undefined) process.alive = false;

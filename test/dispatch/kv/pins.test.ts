@@ -4,7 +4,7 @@ import { type FakeProcess, fakeLinks } from "../fake-link.ts";
 import { makeRig } from "../rig.ts";
 
 const keys = (...names: string[]): ReadonlyMap<BlockKey, string> =>
-  new Map(names.map((name) => [name as BlockKey, `tenant-${name[0]}`]));
+  new Map(names.map((name) => [name as BlockKey, `tenant_${name[0]}`]));
 
 const told = (process: FakeProcess | undefined): (readonly (boolean | string)[])[] =>
   (process?.core.received ?? []).flatMap((message) =>
@@ -39,6 +39,6 @@ test("counts what a worker holds of them, by tenant", () => {
   const blockKeys = ["a1", "a2", "c1"] as BlockKey[];
   const stored = { sequence: 1, type: "stored", blockKeys, previousKeys: blockKeys, tokenCounts: [1, 1, 1] } as const;
   residency.apply("worker-0", [stored]);
-  expect([...pins.heldBy("worker-0")]).toEqual([["tenant-a", 2]]);
+  expect([...pins.heldBy("worker-0")]).toEqual([["tenant_a", 2]]);
   expect([...pins.heldBy("worker-1")]).toEqual([]);
 });

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
+import type { ChainOwner } from "../../../gateway/dispatch/kv/pending-blocks.ts";
 import { Residency } from "../../../gateway/dispatch/kv/residency.ts";
 import type { KvEvent, PlanRun } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
@@ -51,10 +52,10 @@ describe("residency", () => {
 });
 
 describe("accounting", () => {
-  const owners = new Map([
-    [key("ra"), { tenantId: "tenant-a", isFragment: false }],
-    [key("rf"), { tenantId: "tenant-a", isFragment: true }],
-    [key("rb"), { tenantId: "tenant-b", isFragment: false }],
+  const owners = new Map<BlockKey, ChainOwner>([
+    [key("ra"), { tenantId: "tenant_a", isFragment: false }],
+    [key("rf"), { tenantId: "tenant_a", isFragment: true }],
+    [key("rb"), { tenantId: "tenant_b", isFragment: false }],
   ]);
   const open = () => new Residency((_, root) => owners.get(root));
 
@@ -64,17 +65,17 @@ describe("accounting", () => {
     residency.apply("w1", [stored("rb", "b0")]);
     expect(residency.byTenant("w0")).toEqual(
       new Map([
-        ["tenant-a", { blockCount: 3, tokenCount: 48, fragmentBlockCount: 1 }],
-        ["tenant-b", { blockCount: 2, tokenCount: 32, fragmentBlockCount: 0 }],
+        ["tenant_a", { blockCount: 3, tokenCount: 48, fragmentBlockCount: 1 }],
+        ["tenant_b", { blockCount: 2, tokenCount: 32, fragmentBlockCount: 0 }],
       ]),
     );
-    expect(residency.byTenant("w1").get("tenant-b")).toMatchObject({ blockCount: 1 });
+    expect(residency.byTenant("w1").get("tenant_b")).toMatchObject({ blockCount: 1 });
   });
 
   test("what is removed is counted no more; a block told twice is counted once", () => {
     const residency = open();
     residency.apply("w0", [stored("ra", "a0", "a1"), stored("ra", "a0"), removed("a1", "never there")]);
-    expect(residency.byTenant("w0").get("tenant-a")).toMatchObject({ blockCount: 1, tokenCount: 16 });
+    expect(residency.byTenant("w0").get("tenant_a")).toMatchObject({ blockCount: 1, tokenCount: 16 });
     residency.apply("w0", [removed("a0")]);
     expect(residency.byTenant("w0").size).toBe(0);
   });

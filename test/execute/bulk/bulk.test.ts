@@ -47,7 +47,7 @@ async function makeJob(texts: readonly string[], fields: Partial<BulkJob> = {}) 
     keepMs: 1e6,
     nowMs: () => 0,
   });
-  const record = results.open("a", lines.length);
+  const record = results.open("tenant_a", lines.length);
   const out: { id: string; index: number; response?: { text: string }; error?: { code: string; param: string } }[] = [];
   const errors: string[] = [];
   const job: BulkJob = {
@@ -145,7 +145,7 @@ test("each line's failure is its own result: parsing, looking, running", async (
   expect(byId).toEqual({ 1: "invalid_json", 2: "not_found", 3: "overloaded", 4: "a" });
   expect(errors.toSorted()).toEqual(["invalid_json", "not_found", "overloaded"]);
   expect(record.state()).toMatchObject({ status: "completed", completed: 1, failed: 3, usage });
-  expect(JSON.parse(results.line("a", record.id, "2") ?? "")).toMatchObject({
+  expect(JSON.parse(results.line("tenant_a", record.id, "2") ?? "")).toMatchObject({
     id: "2",
     index: 1,
     error: { param: "$.fragment.id" },
@@ -181,7 +181,7 @@ describe("client gone", () => {
     expect(out.map(({ id }) => id)).toEqual(["1"]);
     expect(errors).toEqual([]);
     expect(record.state()).toMatchObject({ status: "cancelled", completed: 1, failed: 0 });
-    expect(results.line("a", record.id, "1")).toBeDefined();
+    expect(results.line("tenant_a", record.id, "1")).toBeDefined();
   });
 
   test("while queries are looked at: none is run", async () => {

@@ -63,11 +63,11 @@ test("the cache is told by tenant; fragments count for their corpus's owner, all
   const searched = rig.submits()[1]?.plan.runs ?? [];
   const spanBlocks = searched.filter(({ kind }) => kind === "span").flatMap(({ blockKeys }) => blockKeys).length;
   const after = await cache();
-  expect(after.get("tenant-corpus")).toMatchObject({ blocks: spanBlocks, fragment_blocks: spanBlocks });
+  expect(after.get("tenant_corpus")).toMatchObject({ blocks: spanBlocks, fragment_blocks: spanBlocks });
   const [first] = searched.filter(({ kind }) => kind === "span");
   const keys = first?.blockKeys ?? [];
-  rig.pins.set(new Map([...keys, "0".repeat(32) as BlockKey].map((key) => [key, "tenant-corpus"])));
-  expect((await cache()).get("tenant-corpus")).toMatchObject({
+  rig.pins.set(new Map([...keys, "0".repeat(32) as BlockKey].map((key) => [key, "tenant_corpus"])));
+  expect((await cache()).get("tenant_corpus")).toMatchObject({
     pinned_blocks: keys.length,
     workers: [{ worker: "worker-0", pinned_blocks: keys.length }],
   });

@@ -1,6 +1,6 @@
 /** Shared vector stores: who may share, what a grant opens, and that nothing is left of it when it is revoked. */
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { newId } from "../../../db/ids.ts";
+import { newId, type TenantId } from "../../../db/ids.ts";
 import { call, createStoreApp, type StoreApp, upload } from "../store-app.ts";
 
 let it: StoreApp;
@@ -30,7 +30,7 @@ describe("a grant", () => {
     expect([made.status, made.body]).toMatchObject([201, { object: "vector_store.grant", tenant_id: friend.id }]);
     expect(await grants(owner.key, "GET")).toMatchObject({ status: 200, body: { data: [made.body] } });
     expect((await search(friend.key)).body).toMatchObject({ data: [{ file_id: file }] });
-    const read = (tenantId: string) =>
+    const read = (tenantId: TenantId) =>
       it.world.corpus.retrieve({ tenantId, vectorStoreIds: [store], query: "heron", maxResults: 1 });
     expect(await read(friend.id)).toEqual(await read(owner.id));
     const fragment = (await read(owner.id))[0]?.id ?? "";

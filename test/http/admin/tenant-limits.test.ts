@@ -6,6 +6,7 @@ import { createApp } from "../../../gateway/http/app.ts";
 import type { AppEnv } from "../../../gateway/http/transport/context.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
 import { createWorld, type World } from "../../corpus/world.ts";
+import { requireTenantId } from "../../support/tenant-ids.ts";
 
 let world: World;
 let app: Hono<AppEnv>;
@@ -40,7 +41,7 @@ async function call(method: string, path: string, body?: unknown, key = adminKey
 async function tenantWithKey(name: string, ...scopes: string[]) {
   const tenant = await call("POST", "/admin/v1/tenants", { name });
   const key = await call("POST", `/admin/v1/tenants/${tenant.body.id}/keys`, { scopes });
-  return { id: String(tenant.body.id), keyId: String(key.body.id), apiKey: String(key.body.key) };
+  return { id: requireTenantId(tenant.body.id), keyId: String(key.body.id), apiKey: String(key.body.key) };
 }
 
 describe("limits of a tenant and of a key", () => {

@@ -192,11 +192,11 @@ describe("the comparison", () => {
   const usage = (cachedTokens: number, cacheWriteTokens = 0) => ({ cachedTokens, cacheWriteTokens });
   const facts = (system: string, ...turns: string[]) => ({ parts: { tools: undefined, system, documents: [] }, turns });
   const compared = new PromptHistory(8);
-  compared.note("t", "a", facts("s", "one", "two"), usage(16, 32));
+  compared.note("tenant_t", "a", facts("s", "one", "two"), usage(16, 32));
 
   test("counts what the earlier prompt left and this one did not find", () => {
     const of = (found: number, now = facts("s", "one", "two", "three")) =>
-      compared.compare<Part>("t", "a", now, usage(found));
+      compared.compare<Part>("tenant_t", "a", now, usage(found));
     expect(of(16)).toEqual({ found: true, missedTokens: 32, reusableTokens: 48, changed: undefined });
     expect(of(48)).toMatchObject({ missedTokens: 0 });
     expect(of(64, facts("s", "other"))).toMatchObject({ missedTokens: 0, changed: "turns" });
@@ -216,9 +216,9 @@ describe("the comparison", () => {
   });
 
   test("is bounded by the turns of all prompts together", () => {
-    compared.note("t", "b", facts("s", "1", "2", "3", "4", "5"), usage(0));
-    expect(compared.compare("t", "a", facts("s"), usage(0))).toEqual({ found: false });
-    compared.note("t", "huge", facts("s", ..."123456789"), usage(0));
-    expect(compared.compare("t", "huge", facts("s"), usage(0))).toEqual({ found: false });
+    compared.note("tenant_t", "b", facts("s", "1", "2", "3", "4", "5"), usage(0));
+    expect(compared.compare("tenant_t", "a", facts("s"), usage(0))).toEqual({ found: false });
+    compared.note("tenant_t", "huge", facts("s", ..."123456789"), usage(0));
+    expect(compared.compare("tenant_t", "huge", facts("s"), usage(0))).toEqual({ found: false });
   });
 });

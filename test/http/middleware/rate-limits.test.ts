@@ -1,4 +1,5 @@
 import { describe, expect, test } from "bun:test";
+import type { TenantId } from "../../../db/ids.ts";
 import type { RateLimits } from "../../../db/limits.ts";
 import type { Scope } from "../../../gateway/base/principal.ts";
 import { createApp } from "../../../gateway/http/app.ts";
@@ -13,7 +14,7 @@ const none: RateLimits = { requestsPerMinute: null, tokensPerMinute: null, concu
 function limitedRig(limits: Partial<RateLimits>, options: { readonly ticking?: boolean } = {}) {
   const limiter = new RateLimiter(10, () => 1_000);
   const owners = [{ id: "tenant_a", kind: "tenant", limits: { ...none, ...limits } }] as const;
-  const ownersOf = ({ tenantId }: { tenantId: string | undefined }) => (tenantId === "tenant_a" ? owners : []);
+  const ownersOf = ({ tenantId }: { tenantId: TenantId | undefined }) => (tenantId === "tenant_a" ? owners : []);
   return { ...chatRig({ ...options, rateLimits: { limiter, ownersOf } }), limiter };
 }
 
@@ -127,7 +128,9 @@ describe("what counts", () => {
   const limits = { ...none, requestsPerMinute: 1 };
   const limiter = new RateLimiter(10, () => 1_000);
   const app = createApp({
-    authenticator: { authenticate: () => ({ keyId: "k", tenantId: "t", scopes: new Set<Scope>(["corpus:read"]) }) },
+    authenticator: {
+      authenticate: () => ({ keyId: "k", tenantId: "tenant_t", scopes: new Set<Scope>(["corpus:read"]) }),
+    },
     rateLimits: { limiter, ownersOf: () => [{ id: "t", kind: "tenant", limits }] },
     routes: [
       (it) =>

@@ -49,7 +49,7 @@ const embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens"> = {
 let world: World;
 let app: Hono<AppEnv>;
 let key = "";
-let tenantId = "";
+let tenantId: TenantId;
 const limiter = new ConcurrencyLimiter(1);
 const usage: [string, object][] = [];
 const metrics = new Metrics({ add: (id, counts) => void usage.push([id, counts]) });
@@ -218,7 +218,7 @@ describe("tokens", () => {
   });
 
   test("count against the tenant's limit, reserved before and given back when it fails", async () => {
-    world.tenants.limits.setTenant(tenantId as TenantId, { ...unlimited, tokensPerMinute: 6 });
+    world.tenants.limits.setTenant(tenantId, { ...unlimited, tokensPerMinute: 6 });
     failing = true;
     for (let times = 0; times < 4; times++) expect((await embed({})).status).toBe(503);
     failing = false;
@@ -226,7 +226,7 @@ describe("tokens", () => {
     expect((await rerank({})).status).toBe(200);
     const refused = await embed({});
     expect(errorOf(refused)).toMatchObject({ status: 429, code: "rate_limited" });
-    world.tenants.limits.setTenant(tenantId as TenantId, unlimited);
+    world.tenants.limits.setTenant(tenantId, unlimited);
     expect((await embed({})).status).toBe(200);
   });
 });

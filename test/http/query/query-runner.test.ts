@@ -1,5 +1,7 @@
 /** Queries of a bulk request on the real engine: what they answer, how they end, and what the planner is told of them. */
+
 import { describe, expect, test } from "bun:test";
+import type { TenantId } from "../../../db/ids.ts";
 import type { BulkRunner } from "../../../gateway/execute/bulk/bulk.ts";
 import { queryRunner } from "../../../gateway/http/query/runner.ts";
 import { parseQuery } from "../../../gateway/query/parse.ts";
@@ -15,9 +17,9 @@ const judge = g({ seq: [{ plus: [g(user("a")), g(user("b"))] }, user("Which?")] 
 const over = (ids: readonly string[], question: string) => g({ seq: [{ plus: ids.map(stored) }, user(question)] });
 
 const never = new AbortController().signal;
-const runnerOf = ({ queries, limiter, metrics }: QueryRig, tenantId = "tenant_a"): BulkRunner =>
+const runnerOf = ({ queries, limiter, metrics }: QueryRig, tenantId: TenantId = "tenant_a"): BulkRunner =>
   queryRunner({ queries, limiter, metrics, nowMs: () => 7_000, log: () => undefined }, tenantId);
-const fragmentsOf = (rig: QueryRig, query: unknown, tenantId?: string) =>
+const fragmentsOf = (rig: QueryRig, query: unknown, tenantId?: TenantId) =>
   runnerOf(rig, tenantId).fragments(parseQuery(query), never);
 
 describe("a query of a bulk request", () => {
