@@ -61,6 +61,10 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
   ["loose files in gateway/", filesByFolder.get("gateway") ?? [], 3],
   ["files in worker/engine", engineFiles, 18],
   [`files under ${shortLines} lines with one importer`, productFiles.filter(isShortPart), 52],
-  ["casts to TenantId", productFiles.flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []), 49],
+  [
+    "casts to TenantId, tests counted",
+    filesOf("**/*.ts").flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []),
+    0,
+  ],
   ["lines in worker/engine", engineFiles.flatMap((file) => readText(file).trimEnd().split("\n")), 2_700],
 ];
