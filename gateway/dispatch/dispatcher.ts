@@ -2,18 +2,67 @@
  * Owns the requests in flight: places each on a worker, hands its events on, retries silently while nothing
  * was streamed, ends it with an error otherwise. Every request ends: by its worker, its deadline or its abort.
  */
-import type { WorkerMessage } from "../../worker/contract/messages.ts";
+import type { TenantId } from "../../db/ids.ts";
+import type { WorkerErrorCode, WorkerMessage } from "../../worker/contract/messages.ts";
 import { ApiError, type ErrorCode } from "../base/errors.ts";
-import { codeOfFailure, type DispatcherOptions } from "./dispatcher-options.ts";
+import type { Log } from "../base/log.ts";
 import { FairQueue } from "./fair-queue.ts";
-import { abortedEnd, type InFlight, openEntry, reportedEnd, restarted, tokensEvent } from "./in-flight.ts";
+import {
+  abortedEnd,
+  type InFlight,
+  openEntry,
+  reportedEnd,
+  restarted,
+  submitMessage,
+  tokensEvent,
+} from "./in-flight.ts";
 import { Evictions } from "./kv/evictions.ts";
+import type { KvHistory } from "./kv/history.ts";
+import type { MissReasons } from "./kv/miss-reasons.ts";
 import { KvOwners } from "./kv/owners.ts";
+import type { PendingBlocks } from "./kv/pending-blocks.ts";
+import type { Residency } from "./kv/residency.ts";
+import type { UseCounts } from "./kv/use-counts.ts";
 import { type Placed, Placer } from "./placement/placer.ts";
 import { WorkerAdmission } from "./placement/worker-admission.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent } from "./request/request.ts";
-import { submitMessage } from "./submit-message.ts";
-import type { WorkerEvents } from "./workers/supervisor.ts";
+import type { Registry } from "./workers/registry.ts";
+import type { Supervisor, WorkerEvents } from "./workers/supervisor.ts";
+
+export interface DispatcherOptions {
+  readonly registry: Registry;
+  readonly residency: Residency;
+  readonly pendingBlocks: PendingBlocks;
+  readonly uses: Pick<UseCounts, "note">;
+  /** undefined: nobody is told why KV was not found. */
+  readonly misses?: MissReasons;
+  readonly history?: KvHistory;
+  readonly supervisor: Pick<Supervisor, "send">;
+  readonly log: Log;
+  /** Times a request is sent to a worker, the first time included. */
+  readonly maxAttempts: number;
+  /** Requests that a worker runs at the same time. */
+  readonly maxRunningPerWorker: number;
+  /** Requests that wait for a worker, and tokens of their prompts. */
+  readonly maxWaiting: number;
+  readonly maxWaitingTokens: number;
+  /** How long a worker may take to confirm an abort. */
+  readonly abortGraceMs: number;
+  /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
+  readonly kvQuotaBytesOf?: (tenantId: TenantId) => number | undefined;
+  readonly nowMs?: () => number;
+  /** A run that was taken ends with this error. */
+  readonly onFailed?: (code: ErrorCode) => void;
+}
+
+/** What the client is told of a worker's refusal. */
+const codeOfFailure: Readonly<Record<WorkerErrorCode, ErrorCode>> = {
+  bad_plan: "internal",
+  prompt_too_long: "context_length_exceeded",
+  grammar_too_ambiguous: "schema_too_ambiguous",
+  overloaded: "overloaded",
+  internal: "internal",
+};
 
 export class Dispatcher implements WorkerEvents {
   readonly evictions: Evictions;
@@ -117,6 +166,7 @@ export class Dispatcher implements WorkerEvents {
       case "tokens": {
         if (entry.streamedTokens === 0) {
           entry.clock.firstToken();
+          entry.request.onFirstToken?.();
           this.#releasePending(entry);
           this.#sendWaiting();
         }
@@ -240,7 +290,7 @@ export class Dispatcher implements WorkerEvents {
   }
 
   #finish(entry: InFlight, event: FinishedEvent): void {
-    this.#settle(entry, event.usage.promptTokens + event.usage.completionTokens);
+    this.#settle(entry, event.usage.promptTokens + event.usage.completionTokens, event);
     if (entry.abandoned) entry.request.onAbandoned?.(event);
     entry.queue.push(event);
     entry.queue.end();
@@ -252,8 +302,8 @@ export class Dispatcher implements WorkerEvents {
     entry.queue.fail(error);
   }
 
-  #settle(entry: InFlight, tokens: number): void {
-    entry.request.onEnd?.(tokens);
+  #settle(entry: InFlight, tokens: number, end?: FinishedEvent): void {
+    entry.request.onEnd?.(tokens, end);
     clearTimeout(entry.timers.deadline);
     clearTimeout(entry.timers.abort);
     entry.request.signal?.removeEventListener("abort", entry.onAbort);

@@ -1,5 +1,6 @@
 /** A request between its arrival here and its end: where it is, what it still costs there, what its reader has seen. */
-import type { WorkerMessage } from "../../worker/contract/messages.ts";
+import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
+import { type PlanOwners, retentionOf } from "../../worker/contract/owners.ts";
 import { EventQueue } from "../base/event-queue.ts";
 import { type LookUp, missReports } from "./kv/miss-reasons.ts";
 import type { DispatchRequest, FinishedEvent, GenerationEvent, TokensEvent, WorkOwner } from "./request/request.ts";
@@ -66,6 +67,26 @@ export function openEntry(
     lookUp: undefined,
   };
   return entry;
+}
+
+/** What its worker is told of it. */
+export function submitMessage(
+  { request, workerRequestId = "", lookUp }: InFlight,
+  reuse: boolean,
+  owners: PlanOwners,
+): SubmitMessage {
+  const { plan, params, closeTokenIds, retention } = request;
+  return {
+    type: "submit",
+    requestId: workerRequestId,
+    plan,
+    params,
+    reuse,
+    owners,
+    ...(retention !== undefined && { retention: retentionOf[retention] }),
+    ...(closeTokenIds !== undefined && { closeTokenIds }),
+    ...(lookUp !== undefined && { tellFound: true }),
+  };
 }
 
 export function tokensEvent({ tokenIds, logprobs }: Extract<WorkerMessage, { readonly type: "tokens" }>): TokensEvent {

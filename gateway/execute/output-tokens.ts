@@ -2,16 +2,13 @@
 
 import { ApiError } from "../base/errors.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
-import { endOf } from "../generate/completion.ts";
+import type { ReadTokens, TokenReader } from "../generate/answer-reader.ts";
+import { type RunInput, runRead } from "../generate/completion.ts";
 import type { EndEvent } from "../generate/events.ts";
 import { Detokenizer, type TokenBytes, textOfTokens } from "../text/detokenizer.ts";
 
-export interface OutputRequest extends DispatchRequest {
-  readonly signal: AbortSignal;
+export interface OutputRequest extends RunInput {
   readonly stops: readonly string[];
-  /** Called when it has ended, aborted or not; not when it has failed. */
-  readonly onRunEnd?: ((end: EndEvent) => void) | undefined;
 }
 
 export interface OutputTokens {
@@ -23,62 +20,56 @@ export interface OutputTokens {
 export async function outputTokens(
   dispatcher: Pick<Dispatcher, "submit">,
   tokenBytes: TokenBytes,
-  { stops, signal, onRunEnd, ...request }: OutputRequest,
+  { stops, ...request }: OutputRequest,
 ): Promise<OutputTokens> {
-  const stopper = new AbortController();
-  const events = dispatcher.submit({ ...request, signal: AbortSignal.any([signal, stopper.signal]) });
-  const open = (): Reading => ({
-    tokenIds: [],
-    text: "",
-    stopped: false,
-    detokenizer: new Detokenizer(tokenBytes, stops),
-  });
-  let reading = open();
-  for await (const event of events) {
-    if (event.type === "restarted") reading = open();
-    else if (event.type === "finished") {
-      onRunEnd?.(endOf(event, reading.stopped, reading.tokenIds.length));
-      return outputOf(event, reading, tokenBytes, signal);
-    } else if (!reading.stopped) {
-      read(reading, event.tokenIds, stops.length > 0);
-      if (reading.stopped) stopper.abort();
-    }
+  let reader = new OutputReader(tokenBytes, stops);
+  const open = (): OutputReader => {
+    reader = new OutputReader(tokenBytes, stops);
+    return reader;
+  };
+  for await (const end of runRead(dispatcher, request, open)) {
+    if (end.type !== "end") continue;
+    request.signal.throwIfAborted();
+    if (end.reason === "abort") throw new ApiError("internal", { cause: new Error("a worker gave up") });
+    return { tokenIds: reader.tokenIds(), end };
   }
   throw new ApiError("internal", { cause: new Error("a generate ended without a report") });
 }
 
-interface Reading {
-  readonly tokenIds: number[];
-  /** Known only where there are stop strings to look for. */
-  text: string;
-  stopped: boolean;
-  readonly detokenizer: Detokenizer;
-}
+/** Keeps the tokens as they are, and text of them only where there are stop strings to look for. */
+class OutputReader implements TokenReader {
+  readonly #tokenBytes: TokenBytes;
+  readonly #detokenizer: Detokenizer | undefined;
+  readonly #tokenIds: number[] = [];
+  #text = "";
+  #stopped = false;
 
-function read(reading: Reading, tokenIds: readonly number[], looksForStops: boolean): void {
-  reading.tokenIds.push(...tokenIds);
-  if (!looksForStops) return;
-  const { text, stoppedBy } = reading.detokenizer.push(tokenIds);
-  reading.text += text;
-  reading.stopped = stoppedBy !== undefined;
-}
-
-function outputOf(
-  report: FinishedEvent,
-  { tokenIds, text, stopped }: Reading,
-  tokenBytes: TokenBytes,
-  signal: AbortSignal,
-): OutputTokens {
-  signal.throwIfAborted();
-  if (report.reason === "abort" && !stopped) throw new ApiError("internal", { cause: new Error("a worker gave up") });
-  const kept = stopped ? tokenIds.slice(0, tokensWithin(tokenBytes, tokenIds, text)) : tokenIds;
-  return { tokenIds: Int32Array.from(kept), end: endOf(report, stopped, tokenIds.length) };
-}
-
-/** How many first tokens spell nothing beyond `text`: a token that holds a part of the stop string goes whole. */
-function tokensWithin(tokenBytes: TokenBytes, tokenIds: readonly number[], text: string): number {
-  for (let count = tokenIds.length; count > 0; count--) {
-    if (text.startsWith(textOfTokens(tokenBytes, tokenIds.slice(0, count)))) return count;
+  constructor(tokenBytes: TokenBytes, stops: readonly string[]) {
+    this.#tokenBytes = tokenBytes;
+    this.#detokenizer = stops.length === 0 ? undefined : new Detokenizer(tokenBytes, stops);
   }
-  return 0;
+
+  push(tokenIds: readonly number[]): ReadTokens {
+    this.#tokenIds.push(...tokenIds);
+    const { text = "", stoppedBy } = this.#detokenizer?.push(tokenIds) ?? {};
+    this.#text += text;
+    this.#stopped = stoppedBy !== undefined;
+    return { events: [], stoppedBy };
+  }
+
+  end(): readonly [] {
+    return [];
+  }
+
+  /** Those that spell nothing beyond the text before a stop string: a token that holds a part of it is left out whole. */
+  tokenIds(): Int32Array {
+    let count = this.#tokenIds.length;
+    while (this.#stopped && count > 0 && !this.#text.startsWith(this.#textOf(count))) count -= 1;
+    return Int32Array.from(this.#tokenIds.slice(0, count));
+  }
+
+  /** The text of the first tokens. */
+  #textOf(count: number): string {
+    return textOfTokens(this.#tokenBytes, this.#tokenIds.slice(0, count));
+  }
 }

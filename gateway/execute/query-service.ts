@@ -7,8 +7,7 @@ import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
 import { limits } from "../config.ts";
 import type { Awaitable } from "../corpus/search/retrieve.ts";
-import { mergeCompletions } from "../generate/completion.ts";
-import type { CompletionEvent } from "../generate/events.ts";
+import { type MergedEvents, mergeCompletions } from "../generate/completion.ts";
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
 import { type Rewritten, rewriteInSteps } from "../query/rules/rewrite.ts";
@@ -41,7 +40,7 @@ export interface QueryRun {
   readonly model: string;
   readonly choiceCount: number;
   /** Nothing runs before the first is asked for. Ends after one `end` event per choice; throws ApiError. */
-  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+  readonly events: MergedEvents;
   readonly report: TreeReport;
 }
 
@@ -191,17 +190,16 @@ export class QueryService {
     }
   }
 
-  async *#events(job: QueryJob, { tree, rewritten, close }: Opened): QueryRun["events"] {
-    try {
+  #events(job: QueryJob, { tree, rewritten, close: onEnd }: Opened): MergedEvents {
+    const start = async () => {
       const outers = outermostOf((await rewritten()).query);
-      const choices = await Promise.all(outers.map((outer) => tree.choices(outer)));
-      yield* mergeCompletions(choices.flat());
-    } catch (error) {
-      // The caller has gone, and everything was aborted: nobody is left to tell.
+      return (await Promise.all(outers.map((outer) => tree.choices(outer)))).flat();
+    };
+    const onError = (error: unknown): void => {
+      // When the caller has gone and everything was aborted, nobody is left to tell.
       if (!job.signal.aborted) throw error;
-    } finally {
-      close();
-    }
+    };
+    return mergeCompletions(start, { onError, onEnd });
   }
 
   /** What a generate says that stands inside a retrieve's question. */

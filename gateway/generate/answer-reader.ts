@@ -1,4 +1,4 @@
-/** Tokens of one completion as what its reader is told: text, and where tools may be called, calls. */
+/** Makes of a completion's tokens what the caller is told: text and, where tools may be called, calls. */
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import { Detokenizer, type TokenBytes } from "../text/detokenizer.ts";
 import { type AnswerPart, CallReader, type CallReaderOptions } from "../tools/call-reader.ts";
@@ -10,7 +10,14 @@ export interface ReadTokens {
   readonly stoppedBy: string | undefined;
 }
 
-export class AnswerReader {
+/** Takes the tokens of one run. */
+export interface TokenReader {
+  push(tokenIds: readonly number[], logprobs: readonly TokenLogprob[] | undefined): ReadTokens;
+  /** The run has ended. @returns what was held back until then */
+  end(): readonly AnswerEvent[];
+}
+
+export class AnswerReader implements TokenReader {
   readonly #detokenizer: Detokenizer;
   readonly #calls: CallReader | undefined;
 
@@ -22,7 +29,7 @@ export class AnswerReader {
   push(tokenIds: readonly number[], logprobs: readonly TokenLogprob[] | undefined): ReadTokens {
     const { text, stoppedBy } = this.#detokenizer.push(tokenIds);
     const parts = this.#read(text);
-    // Log-probabilities are of tokens, whatever these are a part of.
+    // Log-probabilities belong to tokens and are told even of tokens that show no text: then with an empty text.
     const untold = logprobs !== undefined && parts[0]?.type !== "text" ? [{ type: "text", text: "" } as const] : [];
     const events = [...untold, ...parts].map((part, index) => eventOf(part, index === 0 ? logprobs : undefined));
     return { events, stoppedBy };

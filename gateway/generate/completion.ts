@@ -1,59 +1,62 @@
 /**
- * One completion: a plan is dispatched, its tokens become text, a stop string ends it. Several completions of one
- * request are merged into one row of events.
+ * One completion: a plan is dispatched, a reader makes text and calls of its tokens, a stop string ends it. The
+ * completions of one request are merged into one sequence of events.
  */
-import type { TenantId } from "../../db/ids.ts";
-import type { GenerateParams, TokenPlan } from "../../worker/contract/messages.ts";
-import type { RetentionTime } from "../../worker/contract/owners.ts";
 import { EventQueue } from "../base/event-queue.ts";
+import type { Awaitable } from "../corpus/search/retrieve.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { FinishedEvent } from "../dispatch/request/request.ts";
+import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
 import type { CallReaderOptions } from "../tools/call-reader.ts";
-import { AnswerReader } from "./answer-reader.ts";
+import { AnswerReader, type TokenReader } from "./answer-reader.ts";
 import type { CompletionEvent, EndEvent } from "./events.ts";
 
-export interface GenerationInput {
-  readonly requestId: string;
-  readonly tenantId: TenantId;
-  readonly plan: TokenPlan;
-  readonly params: GenerateParams;
-  readonly stops: readonly string[];
-  /** How calls of tools are read. Absent: there are none. */
-  readonly calls?: CallReaderOptions | undefined;
-  readonly reuse: boolean;
-  readonly retention?: RetentionTime | undefined;
-  readonly diagnose?: boolean;
-  readonly readAtMs?: number | undefined;
-  readonly deadlineMs: number;
+/** What runs: a request, and who is told of its end. */
+export interface RunInput extends Omit<DispatchRequest, "onAbandoned"> {
   readonly signal: AbortSignal;
-  readonly affinity: string;
-  /** Nothing is shown before the end: see DispatchRequest. */
-  readonly restartable: boolean;
-  /** Called once when it has ended, also when its reader has gone; not when it has failed. */
+  /** Called once when the run has ended, also when its reader has gone; not called when the run has failed. */
   readonly onRunEnd?: ((end: EndEvent) => void) | undefined;
 }
 
-/** @throws ApiError as Dispatcher.submit does */
+export interface GenerationInput extends RunInput {
+  /** Strings that end the answer, and are no part of it. */
+  readonly stops: readonly string[];
+  /** How calls of tools are read. Absent: there are none. */
+  readonly calls?: CallReaderOptions | undefined;
+}
+
+/** Runs a plan, and reads its tokens as an answer. @throws ApiError as Dispatcher.submit does */
 export function generate(
   dispatcher: Pick<Dispatcher, "submit">,
   tokenBytes: TokenBytes,
-  input: GenerationInput,
+  { stops, calls, ...input }: GenerationInput,
+): AsyncGenerator<CompletionEvent, void> {
+  return runRead(dispatcher, input, () => new AnswerReader(tokenBytes, stops, calls));
+}
+
+/**
+ * Runs a plan, and gives its tokens to a reader.
+ * @param open makes a reader at the start, and another whenever what came so far is void
+ * @throws ApiError as Dispatcher.submit does
+ */
+export function runRead(
+  dispatcher: Pick<Dispatcher, "submit">,
+  { signal, onRunEnd, ...request }: RunInput,
+  open: () => TokenReader,
 ): AsyncGenerator<CompletionEvent, void> {
   const stopper = new AbortController();
-  const { stops, calls, signal, onRunEnd, ...request } = input;
   const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, false, event.usage.completionTokens));
   // Submitted now, not at the first read: several completions run side by side, and a refusal is thrown here.
   const events = dispatcher.submit({ ...request, onAbandoned, signal: AbortSignal.any([signal, stopper.signal]) });
-  return textOf(events, () => new AnswerReader(tokenBytes, stops, calls), { stopper, onRunEnd });
+  return eventsRead(events, open, { stopper, onRunEnd });
 }
 
-async function* textOf(
+async function* eventsRead(
   events: ReturnType<Dispatcher["submit"]>,
-  open: () => AnswerReader,
-  { stopper, onRunEnd }: { readonly stopper: AbortController } & Pick<GenerationInput, "onRunEnd">,
+  open: () => TokenReader,
+  { stopper, onRunEnd }: { readonly stopper: AbortController } & Pick<RunInput, "onRunEnd">,
 ): AsyncGenerator<CompletionEvent, void> {
-  let answer = open();
+  let reader = open();
   let receivedTokens = 0;
   let stop: string | undefined;
   for await (const event of events) {
@@ -61,14 +64,14 @@ async function* textOf(
       // Tokens that were on their way when the stop string came are no part of the answer.
       if (stop !== undefined) continue;
       receivedTokens += event.tokenIds.length;
-      const { events: read, stoppedBy } = answer.push(event.tokenIds, event.logprobs);
-      yield* read;
+      const { events: read, stoppedBy } = reader.push(event.tokenIds, event.logprobs);
+      for (const one of read) yield one;
       stop = stoppedBy;
       if (stop !== undefined) stopper.abort();
       continue;
     }
     if (event.type === "restarted") {
-      answer = open();
+      reader = open();
       receivedTokens = 0;
       yield { type: "restart" };
       continue;
@@ -76,48 +79,84 @@ async function* textOf(
     const end = { ...endOf(event, stop !== undefined, receivedTokens), stoppedBy: stop };
     // Before anything is shown: the reader may leave at any text.
     onRunEnd?.(end);
-    yield* answer.end();
+    for (const one of reader.end()) yield one;
     yield end;
   }
 }
 
 /** How a completion ended, as its reader sees it. */
-export function endOf(report: FinishedEvent, stopped: boolean, receivedTokens: number): EndEvent {
+function endOf(report: FinishedEvent, stopped: boolean, receivedTokens: number): EndEvent {
   if (stopped) return { type: "end", reason: "stop", completionTokens: receivedTokens, report };
   const reason = report.reason === "prepared" ? "length" : report.reason;
   return { type: "end", reason, completionTokens: report.usage.completionTokens, report };
 }
 
-/** Events of several completions as they come, each with its completion's index. Ends all when one fails or the reader leaves. */
+/** Events of completions as they come, each with its completion's index. */
+export type MergedEvents = AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+
+export interface MergeOptions {
+  /** Given what has failed; throws what the reader is told. When it returns, the events end without an error. */
+  readonly onError?: (error: unknown) => void;
+  /** Called when the events have ended, or when their reader has left. */
+  readonly onEnd?: () => void;
+}
+
+const rethrow = (error: unknown): never => {
+  throw error;
+};
+
+/**
+ * Merges completions. All of them end when one fails or when the reader leaves.
+ * @param start gives the completions; called when the first event is asked for
+ */
 export async function* mergeCompletions(
-  completions: readonly AsyncGenerator<CompletionEvent, void>[],
-): AsyncGenerator<readonly [index: number, event: CompletionEvent], void> {
-  type Step = { readonly index: number; readonly result: IteratorResult<CompletionEvent, void> };
-  // Not a race of promises: each event would leave a reaction on every completion that still waits.
-  const steps = new EventQueue<Step>(() => undefined);
-  const advance = (index: number): void => {
-    const completion = completions[index];
-    if (completion === undefined) throw new Error(`no completion ${index}`);
-    completion.next().then(
-      (result) => steps.push({ index, result }),
-      (error) => steps.fail(error),
-    );
-  };
-  const open = new Set(completions.keys());
-  for (const index of open) advance(index);
-  if (open.size === 0) steps.end();
+  start: () => Awaitable<readonly AsyncGenerator<CompletionEvent, void>[]>,
+  { onError = rethrow, onEnd }: MergeOptions = {},
+): MergedEvents {
+  let completions: readonly AsyncGenerator<CompletionEvent, void>[] = [];
   try {
+    completions = await start();
+    const [only] = completions;
+    if (only !== undefined && completions.length === 1) {
+      for await (const event of only) yield [0, event];
+      return;
+    }
+    let running = completions.length;
+    if (running === 0) return;
+    const { steps, advance } = stepsOf(completions);
     for await (const { index, result } of steps) {
       if (result.done !== true) {
         yield [index, result.value];
         advance(index);
         continue;
       }
-      open.delete(index);
-      if (open.size === 0) return;
+      running -= 1;
+      if (running === 0) return;
     }
+  } catch (error) {
+    onError(error);
   } finally {
     // A generator that is waiting for its next event cannot be returned yet; the request's signal ends that wait.
-    for (const index of open) void completions[index]?.return().catch(() => undefined);
+    for (const completion of completions) void completion.return().catch(() => undefined);
+    onEnd?.();
   }
+}
+
+interface Step {
+  readonly index: number;
+  readonly result: IteratorResult<CompletionEvent, void>;
+}
+
+/** The next event of each completion as it comes; `advance` asks a completion for another. */
+function stepsOf(completions: readonly AsyncGenerator<CompletionEvent, void>[]) {
+  // Not a race of promises: each event would leave a reaction on every completion that still waits.
+  const steps = new EventQueue<Step>(() => undefined);
+  const advance = (index: number): void => {
+    completions[index]?.next().then(
+      (result) => steps.push({ index, result }),
+      (error) => steps.fail(error),
+    );
+  };
+  for (const index of completions.keys()) advance(index);
+  return { steps, advance };
 }

@@ -15,9 +15,9 @@ import { schemaParam } from "../tools/answer-rules.ts";
 import type { CallReaderOptions } from "../tools/call-reader.ts";
 import type { Grammars } from "../tools/grammars.ts";
 import { openTools } from "../tools/open-tools.ts";
-import { generate, mergeCompletions } from "./completion.ts";
+import { generate, type MergedEvents, mergeCompletions } from "./completion.ts";
 import { completionTokens, tokenCount } from "./context-budget.ts";
-import type { CompletionEvent, EndEvent } from "./events.ts";
+import type { EndEvent } from "./events.ts";
 import { planDocuments } from "./plan-documents.ts";
 import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
 import { textPlan } from "./text-plan.ts";
@@ -55,7 +55,7 @@ export interface ChatRun {
   readonly retrieved: readonly RetrievedFragment[];
   readonly promptTokens: number;
   /** Ends after one `end` event per choice; throws ApiError. Leaving the loop aborts what still runs. */
-  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+  readonly events: MergedEvents;
 }
 
 export interface PipelineDeps {
@@ -123,7 +123,7 @@ export class Pipeline {
     card: ModelCard,
     plans: readonly TokenPlan[],
     { readAtMs, promptParam, retrieved, calls, grammar, schemaParam }: SubmitFacts,
-  ): Promise<ChatRun["events"]> {
+  ): Promise<MergedEvents> {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
     checkTokenIds(card, request.params);
@@ -161,7 +161,13 @@ export class Pipeline {
       ender.abort();
       throw error;
     }
-    return this.#untilEnd(mergeCompletions(completions), ender, { retrieved, schemaParam });
+    return mergeCompletions(() => completions, {
+      onError: (error) => throwNamed(error, schemaParam),
+      onEnd: () => {
+        ender.abort();
+        if (retrieved.length > 0) this.#deps.fragmentsUsed(retrieved);
+      },
+    });
   }
 
   /** Tokens of the prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
@@ -226,22 +232,12 @@ export class Pipeline {
       throw new ApiError(error.code, { message: error.message, param: `file_search.${error.param}`, cause: error });
     }
   }
+}
 
-  async *#untilEnd(
-    events: ChatRun["events"],
-    ender: AbortController,
-    { retrieved, schemaParam: param }: Pick<SubmitFacts, "retrieved" | "schemaParam">,
-  ): ChatRun["events"] {
-    try {
-      yield* events;
-    } catch (error) {
-      const isNamed = error instanceof ApiError && error.code === "schema_too_ambiguous" && param !== undefined;
-      throw isNamed ? new ApiError(error.code, { param, cause: error }) : error;
-    } finally {
-      ender.abort();
-      if (retrieved.length > 0) this.#deps.fragmentsUsed(retrieved);
-    }
-  }
+/** @param schemaParam the field of the request that the grammar came of, if it has one */
+function throwNamed(error: unknown, schemaParam: string | undefined): never {
+  const isNamed = error instanceof ApiError && error.code === "schema_too_ambiguous" && schemaParam !== undefined;
+  throw isNamed ? new ApiError(error.code, { param: schemaParam, cause: error }) : error;
 }
 
 /** What file_search searches for: the last user message. undefined: there is none with text. */

@@ -1,6 +1,6 @@
 /** The dispatcher, with the stages of each run as spans of the request that it is part of. */
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
-import type { FinishedEvent, GenerationEvent } from "../dispatch/request/request.ts";
+import type { FinishedEvent } from "../dispatch/request/request.ts";
 import { currentTrace, type RequestTrace } from "./tracer.ts";
 
 export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">): Pick<Dispatcher, "submit"> {
@@ -9,48 +9,52 @@ export function tracedDispatcher(dispatcher: Pick<Dispatcher, "submit">): Pick<D
       const trace = currentTrace();
       if (trace === undefined) return dispatcher.submit(request);
       const run = new RunTrace(trace);
+      const onFirstToken = (): void => {
+        run.firstToken();
+        request.onFirstToken?.();
+      };
+      const onEnd = (tokens: number, end: FinishedEvent | undefined): void => {
+        run.ended(end);
+        request.onEnd?.(tokens, end);
+      };
       try {
-        const onAbandoned = (end: FinishedEvent): void => {
-          run.ended(end);
-          request.onAbandoned?.(end);
-        };
-        const onEnd = (tokens: number): void => {
-          run.settled();
-          request.onEnd?.(tokens);
-        };
-        return observed(dispatcher.submit({ ...request, onAbandoned, onEnd }), run);
+        return dispatcher.submit({ ...request, onFirstToken, onEnd });
       } catch (error) {
-        run.failed();
+        run.ended(undefined);
         throw error;
       }
     },
   };
 }
 
-/** The stages of one run, told from its worker's timings and from when its events came. */
+/** The stages of one run, computed from the timings that its worker reports and from the times its events arrive here. */
 class RunTrace {
   readonly #trace: RequestTrace;
   readonly #leave: () => void;
   readonly #startMs = performance.now();
   #firstTokenMs: number | undefined;
-  #over = false;
-  #settled = false;
-  #left = false;
 
   constructor(trace: RequestTrace) {
     this.#trace = trace;
     this.#leave = trace.hold();
   }
 
-  tokens(): void {
+  /** A run that is started again on another worker keeps the time of its very first token. */
+  firstToken(): void {
     this.#firstTokenMs ??= performance.now();
   }
 
-  ended({ reason, usage, timings, workerId }: FinishedEvent): void {
-    if (this.#over) return;
+  /** @param end undefined when the run has failed */
+  ended(end: FinishedEvent | undefined): void {
+    if (end === undefined) this.#trace.span("run", this.#startMs, performance.now(), {}, true);
+    else this.#writeStages(end);
+    this.#leave();
+  }
+
+  #writeStages({ reason, usage, timings, workerId }: FinishedEvent): void {
     const nowMs = performance.now();
     const { queueMs, prefillMs, ttftMs } = timings;
-    // The worker's clock is another one: its stages are told back from what came here.
+    // The worker has a clock of its own, so its stages are placed backwards from the first token's arrival here.
     const firstTokenMs = this.#firstTokenMs ?? nowMs;
     const arrivedMs = Math.max(this.#startMs, firstTokenMs - Math.max(ttftMs, queueMs + prefillMs));
     const admittedMs = Math.min(arrivedMs + queueMs, firstTokenMs);
@@ -69,60 +73,5 @@ class RunTrace {
       const said = { "gen_ai.usage.output_tokens": completionTokens, "gen_ai.response.finish_reasons": reason };
       this.#trace.span("decode", firstTokenMs, nowMs, { ...worker, ...said });
     }
-    this.#end();
   }
-
-  /** The dispatcher is done with it; whoever reads is told how it ended. */
-  settled(): void {
-    this.#settled = true;
-    // Of what has failed nobody else tells.
-    if (this.#left) queueMicrotask(() => this.failed());
-  }
-
-  /** Nobody reads any more. */
-  left(): void {
-    this.#left = true;
-    if (this.#settled) this.failed();
-  }
-
-  failed(): void {
-    if (this.#over) return;
-    this.#trace.span("run", this.#startMs, performance.now(), {}, true);
-    this.#end();
-  }
-
-  #end(): void {
-    this.#over = true;
-    this.#leave();
-  }
-}
-
-function observed(
-  events: AsyncIterableIterator<GenerationEvent>,
-  run: RunTrace,
-): AsyncIterableIterator<GenerationEvent> {
-  const note = (event: GenerationEvent | undefined): void => {
-    if (event?.type === "tokens") run.tokens();
-    else if (event?.type === "finished") run.ended(event);
-  };
-  return {
-    next: async () => {
-      try {
-        const result = await events.next();
-        note(result.done === true ? undefined : result.value);
-        return result;
-      } catch (error) {
-        run.failed();
-        throw error;
-      }
-    },
-    return: async () => {
-      await events.return?.();
-      run.left();
-      return { value: undefined, done: true };
-    },
-    [Symbol.asyncIterator]() {
-      return this;
-    },
-  };
 }

@@ -1,6 +1,5 @@
 /** Registry, residency, supervisor and dispatcher wired as main.ts wires them, over any kind of link. */
-import { Dispatcher } from "../../gateway/dispatch/dispatcher.ts";
-import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
+import { Dispatcher, type DispatcherOptions } from "../../gateway/dispatch/dispatcher.ts";
 import { KvHistory } from "../../gateway/dispatch/kv/history.ts";
 import { MissReasons } from "../../gateway/dispatch/kv/miss-reasons.ts";
 import { PendingBlocks } from "../../gateway/dispatch/kv/pending-blocks.ts";

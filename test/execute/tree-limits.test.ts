@@ -53,7 +53,7 @@ function treeOver(query: unknown, options: Options = {}) {
   const run = async (): Promise<CompletionEvent[]> => {
     const events: CompletionEvent[] = [];
     try {
-      for await (const [, event] of mergeCompletions(await tree.choices(innerAt(root, "$")))) events.push(event);
+      for await (const [, event] of mergeCompletions(() => tree.choices(innerAt(root, "$")))) events.push(event);
       return events;
     } finally {
       ender.abort();

@@ -13,7 +13,7 @@ async function* failing(): AsyncGenerator<CompletionEvent, void> {
 
 async function readAll(completions: readonly AsyncGenerator<CompletionEvent, void>[]): Promise<readonly string[]> {
   const read: string[] = [];
-  for await (const [index, event] of mergeCompletions(completions)) {
+  for await (const [index, event] of mergeCompletions(() => completions)) {
     if (event.type === "text") read.push(`${index} ${event.text}`);
   }
   return read;

@@ -6,7 +6,7 @@ import { insertTenant } from "../../db/tenants.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
 import type { Principal, Scope } from "../../gateway/base/principal.ts";
 import type { RetrievedFragment } from "../../gateway/corpus/search/retrieve.ts";
-import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher-options.ts";
+import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher.ts";
 import type { OpenLink } from "../../gateway/dispatch/workers/link.ts";
 import { Pipeline } from "../../gateway/generate/pipeline.ts";
 import { PromptHistory } from "../../gateway/generate/prompt-history.ts";

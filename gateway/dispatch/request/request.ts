@@ -47,8 +47,13 @@ export interface DispatchRequest {
   readonly diagnose?: boolean | undefined;
   /** It waits for everything else: see FairQueue. */
   readonly background?: boolean | undefined;
-  /** Called once when it has ended, with the tokens it took: 0 when the server failed before the first. */
-  readonly onEnd?: (tokens: number) => void;
+  /** Called with its first token, and again when a lost worker's tokens were void. */
+  readonly onFirstToken?: () => void;
+  /**
+   * Called once when it has ended, with the tokens it took: 0 when the server failed before the first.
+   * @param end undefined when it has failed
+   */
+  readonly onEnd?: (tokens: number, end: FinishedEvent | undefined) => void;
   /** Called with the end when its reader had gone before it. */
   readonly onAbandoned?: ((end: FinishedEvent) => void) | undefined;
 }

@@ -2,7 +2,7 @@
 import type { EndEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
 import type { Choice } from "../generation/choice.ts";
-import type { Completion } from "../generation/completion.ts";
+import type { ForEachEvent } from "../generation/completion.ts";
 import { type ComparedPrompt, comparePrompt, messageDiagnostics } from "../generation/prompt-diagnostics.ts";
 import { spangateOf } from "../generation/report.ts";
 import type { SseStream } from "../transport/sse.ts";
@@ -38,11 +38,7 @@ export function wholeMessage(parts: MessageParts) {
 }
 
 /** From message_start to message_stop. */
-export async function writeMessage(
-  stream: SseStream,
-  events: Completion["events"],
-  parts: MessageParts,
-): Promise<void> {
+export async function writeMessage(stream: SseStream, forEachEvent: ForEachEvent, parts: MessageParts): Promise<void> {
   const { requestId, run, choice } = parts;
   const write: WriteEvent = (type, fields = {}) =>
     stream.event({ event: type, data: JSON.stringify({ type, ...fields }) });
@@ -53,13 +49,13 @@ export async function writeMessage(
   // Where tools may be called, an answer may have no text.
   if (!parts.callsTools) await blocks.openText();
   await write("ping");
-  for await (const [, event] of events) {
+  await forEachEvent(async (event) => {
     if (event.type === "text" && event.text !== "") await blocks.text(event.text);
     else if (event.type === "call") await blocks.open(useOf(event.id, event.name));
     else if (event.type === "arguments") {
       await blocks.delta({ type: "input_json_delta", partial_json: event.text });
     }
-  }
+  });
   if (stream.closed) return;
   await blocks.end();
   await write("message_delta", {

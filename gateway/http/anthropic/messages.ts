@@ -55,10 +55,15 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
         const asked = { ttl, question, citable, callsTools: body.request.tools !== undefined };
         const parts = { requestId, run, choice, ...asked, comparing: comparingOf(context, deps, body) };
         if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
-        return await answerInEvents(context, completion, (stream, events) => writeMessage(stream, events, parts), {
-          onError: (error) => logFailure(deps.log, error, requestId),
-          framing: framing(requestId),
-        });
+        return await answerInEvents(
+          context,
+          completion,
+          (stream, forEachEvent) => writeMessage(stream, forEachEvent, parts),
+          {
+            onError: (error) => logFailure(deps.log, error, requestId),
+            framing: framing(requestId),
+          },
+        );
       });
     },
     about.create(schema),

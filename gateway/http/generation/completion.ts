@@ -1,6 +1,7 @@
 /** What every route that generates has in common: choices are collected, and answered whole or streamed. */
 import type { Context } from "hono";
 import type { ApiError } from "../../base/errors.ts";
+import type { MergedEvents } from "../../generate/completion.ts";
 import type { ArgumentsEvent, CallEvent, CompletionEvent, TextEvent } from "../../generate/events.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { type SseFraming, type SseStream, sseResponse } from "../transport/sse.ts";
@@ -9,7 +10,7 @@ import { type Choice, collect, finishReasonOf } from "./choice.ts";
 /** One request that runs. */
 export interface Completion {
   /** Ends after one `end` event per choice. */
-  readonly events: AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
+  readonly events: MergedEvents;
   readonly choices: readonly Choice[];
   readonly client: AbortController;
   /** Called once, however it ends. */
@@ -61,19 +62,24 @@ export const answerStreamed = (
   shape: ChunkShape,
   options: StreamAnswerOptions,
 ): Promise<Response> =>
-  answerInEvents(context, completion, (stream, events) => writeStream(stream, completion, shape, events), options);
+  answerInEvents(
+    context,
+    completion,
+    (stream, forEachEvent) => writeStream(stream, completion, shape, forEachEvent),
+    options,
+  );
 
-/**
- * @param write writes the whole answer; its events are in the choices already when it gets them, and end early when
- *   nobody reads any more
- */
+/** Calls `take` with every event, once it is in its choice. Resolves early when nobody reads any more. */
+export type ForEachEvent = (take: (event: CompletionEvent, index: number) => Promise<void>) => Promise<void>;
+
+/** @param write writes the whole answer */
 export async function answerInEvents(
   context: Context<AppEnv>,
   completion: Completion,
-  write: (stream: SseStream, events: Completion["events"]) => Promise<void>,
+  write: (stream: SseStream, forEachEvent: ForEachEvent) => Promise<void>,
   { onError, framing, firstEventMs = defaultFirstEventMs }: StreamAnswerOptions,
 ): Promise<Response> {
-  const { events, client, onEnd } = completion;
+  const { events, choices, client, onEnd } = completion;
   const first = events.next();
   first.catch(() => undefined);
   const timer = Promise.withResolvers<void>();
@@ -88,8 +94,15 @@ export async function answerInEvents(
   }
   const produce = async (stream: SseStream): Promise<void> => {
     stream.signal.addEventListener("abort", () => client.abort(), { once: true });
+    const forEachEvent: ForEachEvent = async (take) => {
+      for (let next = await first; next.done !== true && !stream.closed; next = await events.next()) {
+        const [index, event] = next.value;
+        collect(choices[index], event);
+        await take(event, index);
+      }
+    };
     try {
-      await write(stream, collectedEvents(stream, completion, first));
+      await write(stream, forEachEvent);
     } finally {
       onEnd();
       void events.return();
@@ -98,33 +111,21 @@ export async function answerInEvents(
   return sseResponse(context, produce, { onError, framing });
 }
 
-async function* collectedEvents(
-  stream: SseStream,
-  { events, choices }: Completion,
-  first: ReturnType<Completion["events"]["next"]>,
-): Completion["events"] {
-  for (let next = await first; next.done !== true && !stream.closed; next = await events.next()) {
-    const [index, event] = next.value;
-    collect(choices[index], event);
-    yield [index, event];
-  }
-}
-
 async function writeStream(
   stream: SseStream,
   { choices }: Completion,
   { shared, begin, text, call, end, summary }: ChunkShape,
-  events: Completion["events"],
+  forEachEvent: ForEachEvent,
 ): Promise<void> {
   const common = summary === undefined ? shared : { ...shared, usage: null };
   const write = (fields: object): Promise<void> => stream.event({ data: JSON.stringify({ ...common, ...fields }) });
   if (begin !== undefined) for (const index of choices.keys()) await write({ choices: [begin(index)] });
-  for await (const [index, event] of events) {
+  await forEachEvent(async (event, index) => {
     if (event.type === "text") await write({ choices: [text(index, event)] });
     else if (event.type === "end") {
       await write({ choices: [end(index, finishReasonOf(event.reason, choices[index]?.calls.length))] });
     } else if (event.type !== "restart" && call !== undefined) await write({ choices: [call(index, event)] });
-  }
+  });
   if (stream.closed) return;
   if (summary !== undefined) await write({ choices: [], ...summary() });
   await stream.event({ data: "[DONE]" });

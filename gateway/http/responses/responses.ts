@@ -223,8 +223,8 @@ async function respond(
     };
     if (!stream) return await answerWhole(context, completion, finish);
     const numbered = new ResponseEvents();
-    const write: Parameters<typeof answerInEvents>[2] = (to, events) =>
-      writeResponse(to, events, parts, { numbered, finish });
+    const write: Parameters<typeof answerInEvents>[2] = (to, forEachEvent) =>
+      writeResponse(to, forEachEvent, parts, { numbered, finish });
     return await answerInEvents(context, completion, write, {
       onError: (error) => logFailure(deps.log, error, requestId),
       framing: numbered.framing,

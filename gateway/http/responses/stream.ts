@@ -1,7 +1,7 @@
 /** A response as typed events, numbered from 0 without a gap. */
 import type { TokenLogprob } from "../../../worker/contract/messages.ts";
 import type { ApiError } from "../../base/errors.ts";
-import type { Completion } from "../generation/completion.ts";
+import type { ForEachEvent } from "../generation/completion.ts";
 import type { SseFraming, SseStream } from "../transport/sse.ts";
 import {
   callItem,
@@ -41,7 +41,7 @@ const frame = (event: string, data: object): string => `event: ${event}\ndata: $
 /** @param finish called when all is generated, before the last event: makes, and keeps, the response as it is now */
 export async function writeResponse(
   stream: SseStream,
-  events: Completion["events"],
+  forEachEvent: ForEachEvent,
   parts: ResponseParts,
   { numbered, finish }: { readonly numbered: ResponseEvents; readonly finish: () => ResponseBody },
 ): Promise<void> {
@@ -52,11 +52,11 @@ export async function writeResponse(
   if (searches(parts)) await writeSearch(write, parts);
   const items = new ItemWriter(write, parts);
   if (!callsFunctions(parts)) await items.openMessage();
-  for await (const [, event] of events) {
+  await forEachEvent(async (event) => {
     if (event.type === "text") await items.text(event.text, event.logprobs);
     else if (event.type === "call") await items.openCall(event.call);
     else if (event.type === "arguments") await items.arguments(event.text);
-  }
+  });
   if (stream.closed) return;
   await items.end();
   const response = finish();
