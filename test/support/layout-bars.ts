@@ -39,6 +39,15 @@ const importersOf = Map.groupBy(
 const isShortPart = (file: string): boolean =>
   lineCount(file) < shortLines && new Set(importersOf.get(file)?.map(({ from }) => from)).size === 1;
 
+/** What a chat request passes on its way to the kernels and back: the numbered list of docs/architecture.md. */
+const [, wayOfChat = ""] = readText("docs/architecture.md").split("\n## The way of a chat request\n");
+const stops = wayOfChat.split("\n## ")[0]?.match(/^\d+\. `[\w./-]+`/gm) ?? [];
+/** What that list says wrongly of itself: a number that is left out or given twice, and how many there are. */
+const wrongStops = [
+  ...stops.filter((stop, index) => Number.parseInt(stop, 10) !== index + 1),
+  ...(stops.length > 0 && wayOfChat.includes(`${stops.length} stops`) ? [] : ["the number of stops"]),
+];
+
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [
   ["circles of files", circlesOf(graphOf((file) => (isProduct(file) ? file : undefined))), 0],
@@ -57,6 +66,8 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
     [...filesByFolder].filter(([folder, files]) => files.length > maxFolderFiles && !(folder in largeFolders)),
     0,
   ],
+  ["stops of a chat request and its token", stops, 42],
+  ["what the list of stops says wrongly", wrongStops, 0],
   ["large folders that are listed", Object.keys(largeFolders), 4],
   ["loose files in gateway/", filesByFolder.get("gateway") ?? [], 3],
   ["files in worker/engine", engineFiles, 18],
