@@ -84,36 +84,39 @@ export class ByteLevelEncoder {
   }
 
   encode(text: string): Int32Array {
-    const steps = this.#steps(text);
-    for (;;) {
-      const { done, value } = steps.next();
-      if (done) return value;
+    const ids: number[] = [];
+    for (const word of this.#wordsOf(text)) {
+      if (this.#append(word, ids)) continue;
+      const steps = this.#mergeLong(word, ids);
+      while (steps.next().done !== true);
     }
+    return Int32Array.from(ids);
   }
 
   /** As `encode`; a word of any length gives way to other work. */
   async encodeInTurns(text: string): Promise<Int32Array> {
-    const steps = this.#steps(text);
-    for (;;) {
-      const { done, value } = steps.next();
-      if (done) return value;
-      await nextTurn();
-    }
-  }
-
-  /** Yields within long words. */
-  *#steps(text: string): Generator<void, Int32Array> {
-    const normal = this.#isNfc ? text.normalize("NFC") : text;
-    let words: string[] = [normal];
-    for (const pattern of this.#patterns) words = words.flatMap((word) => cut(word, pattern));
     const ids: number[] = [];
-    for (const word of words) {
-      const id = this.#idOfText.get(word);
-      if (id !== undefined && this.#isWhole(id, word)) ids.push(id);
-      else if (word.length <= shortChars) this.#mergeShort(word, ids);
-      else yield* this.#mergeLong(word, ids);
+    for (const word of this.#wordsOf(text)) {
+      if (this.#append(word, ids)) continue;
+      const steps = this.#mergeLong(word, ids);
+      while (steps.next().done !== true) await nextTurn();
     }
     return Int32Array.from(ids);
+  }
+
+  #wordsOf(text: string): readonly string[] {
+    let words: string[] = [this.#isNfc ? text.normalize("NFC") : text];
+    for (const pattern of this.#patterns) words = words.flatMap((word) => cut(word, pattern));
+    return words;
+  }
+
+  /** @returns false for a long word, of which nothing is appended */
+  #append(word: string, ids: number[]): boolean {
+    const id = this.#idOfText.get(word);
+    const isToken = id !== undefined && this.#isWhole(id, word);
+    if (isToken) ids.push(id);
+    else if (word.length <= shortChars) this.#mergeShort(word, ids);
+    return isToken || word.length <= shortChars;
   }
 
   #isWhole(id: number, word: string): boolean {
@@ -132,6 +135,7 @@ export class ByteLevelEncoder {
     for (let at = 0; at < count; at++) ids.push(this.#idOfSymbol[this.#symbols[at] ?? 0] ?? -1);
   }
 
+  /** Yields after each step. */
   *#mergeLong(word: string, ids: number[]): Generator<void, void> {
     const symbols = Int32Array.from(this.#utf8.encode(word), (byte) => this.#symbolOfByte[byte] ?? -1);
     const next = yield* this.#pairs.merge(symbols);

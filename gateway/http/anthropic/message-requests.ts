@@ -4,6 +4,7 @@
  */
 import { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
+import { nextTurn } from "../../base/pace.ts";
 import { batchLimits } from "../../batches/limits.ts";
 import { messageLine } from "../../batches/lines.ts";
 import { limits } from "../../config.ts";
@@ -48,6 +49,8 @@ export class MessageRequests {
     await readPieces(context, { maxBytes, kept: false }, async (piece) => {
       const lines = this.#linesOf(this.#decoded(piece));
       if (lines.byteLength > 0) await take(lines);
+      // Memory that a piece has left is collected before the next ones fill as much again.
+      await nextTurn();
     });
     const last = this.#linesOf(this.#decoded(undefined));
     if (last.byteLength > 0) await take(last);
