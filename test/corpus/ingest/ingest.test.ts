@@ -175,7 +175,7 @@ describe("ingestion", () => {
     const chunking = { maxTokens: 32, overlapTokens: 0 };
     const requests: AttachRequest[] = [];
     for (let i = 0; i < 20; i++)
-      requests.push({ fileId: (await upload(`${i}.txt`, sentences(300, `A${i}`))).id, attributes: {}, chunking });
+      requests.push({ fileId: (await upload(`${i}.txt`, sentences(1_500, `A${i}`))).id, attributes: {}, chunking });
     const bytes = new TextEncoder().encode("One file.");
     const single = await world.corpus.files.upload(other, {
       filename: "b.txt",
