@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { randomRuns } from "../sim/plans.ts";
 import { Choices } from "../sim/random.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, type PlanParts, type SubmitOptions, submitPlan, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
@@ -61,7 +62,7 @@ describe("answers", () => {
     const world = new TinyWorld({ shape: { blockCount: 16 } });
     let kept: string[] = [];
     for (const reuse of [true, false]) {
-      kept = world.engine.residentKeys();
+      kept = residentKeys(world.engine);
       world.engine.submit(submitPlan(`${reuse}`, parts, { reuse }));
       await world.settle();
       expectReference(world, `${reuse}`, parts);
@@ -69,7 +70,7 @@ describe("answers", () => {
     expect(world.finishedOf("false").usage).toMatchObject({ promptTokens: 18, cachedTokens: 0, cacheWriteTokens: 0 });
     expect(world.backend.rowCount).toBe(2 * (18 + 3));
     expect(kept).toHaveLength(6);
-    expect(world.engine.residentKeys() as string[]).toEqual(kept);
+    expect(residentKeys(world.engine) as string[]).toEqual(kept);
   });
 
   test("the stop token ends the answer, is counted and not emitted", async () => {

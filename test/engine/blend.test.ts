@@ -4,6 +4,7 @@ import fc from "fast-check";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import { rootKey } from "../../worker/contract/block-key.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { type BlendPart, blendRuns, countUp, makeRuns, submitPlan, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
@@ -192,7 +193,7 @@ describe("in between", () => {
       world.engine.evict(keys);
       await world.settle();
       expectReference(world, "r", message);
-      expect(world.engine.residentKeys().filter((key) => keys.includes(key))).toEqual([]);
+      expect(residentKeys(world.engine).filter((key) => keys.includes(key))).toEqual([]);
     });
   }
 

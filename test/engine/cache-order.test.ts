@@ -1,6 +1,7 @@
 /** What stays and what goes, in which order, in a pool of 8 blocks of 4 tokens. */
 import { describe, expect, test } from "bun:test";
 import type { BlockKey } from "../../worker/contract/units.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { TinyWorld } from "./harness.ts";
 import { countUp, makeRuns, type PlanParts, submitPlan } from "./plans.ts";
 
@@ -52,7 +53,7 @@ describe("order of eviction", () => {
     await prepareAll(world, { spans }, b, text(60, 3));
     const [s0, s1, t0, u0, u1] = keysOf({ spans });
     expect(removedKeys(world)).toEqual([u1, u0, t0, s1]);
-    expect(world.engine.residentKeys()).toContain(s0);
+    expect(residentKeys(world.engine)).toContain(s0);
   });
 
   test("a text used again is the youngest", async () => {
@@ -85,7 +86,7 @@ describe("order of eviction", () => {
     expect(removedKeys(world)).toEqual([b0, b1, b2, b3]);
     await prepareAll(world, c);
     expect(removedKeys(world)).toHaveLength(4);
-    expect(world.engine.residentKeys().sort()).toEqual([...keysOf(a), ...keysOf(c)].sort());
+    expect(residentKeys(world.engine).sort()).toEqual([...keysOf(a), ...keysOf(c)].sort());
   });
 });
 

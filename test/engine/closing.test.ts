@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { PlanRun, SegmentRef, SubmitMessage } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { blockTokens, countUp, type SubmitOptions, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
@@ -81,7 +82,7 @@ describe("a closed chain", () => {
         const completionTokens = outputTokens + (reason === "stop" ? 1 : 0);
         expect(world.finishedOf("inner")).toMatchObject({ reason, usage: { completionTokens } });
         const keys = inner.flatMap((run) => run.blockKeys);
-        expect(world.engine.residentKeys().sort()).toEqual(keys.sort());
+        expect(residentKeys(world.engine).sort()).toEqual(keys.sort());
         // Prompt, output and closing tokens once each; the stop token is no part of the chain.
         expect(world.backend.rowCount).toBe(10 + 3 + outputTokens + count);
         expect(world.engine.stats()).toMatchObject({ usedBlocks: 0, generatedTokens: completionTokens });
@@ -128,7 +129,7 @@ describe("a closed chain", () => {
     world.engine.submit(submitRuns("chat", runs, { params: { maxTokens: 3 } }));
     await world.settle();
     expect(world.backend.rowCount).toBe(10 + 3 + 2);
-    expect(world.engine.residentKeys()).toHaveLength(3 + 1);
+    expect(residentKeys(world.engine)).toHaveLength(3 + 1);
   });
 });
 
@@ -153,7 +154,7 @@ describe("closing under pressure", () => {
     expect(world.finishedOf("r").reason).toBe("abort");
     expect(world.backend.rowCount).toBe(rows);
     // Two blocks of the input; of 2 + 5 computed tokens one full block.
-    expect(world.engine.residentKeys()).toHaveLength(2 + 1);
+    expect(residentKeys(world.engine)).toHaveLength(2 + 1);
     expect(world.engine.stats().usedBlocks).toBe(0);
   });
 
@@ -172,7 +173,7 @@ describe("closing under pressure", () => {
     expect(world.tokensOf("b")).toEqual(expected);
     expect(world.finishedOf("b").reason).toBe("length");
     const [input, output] = closedInner(runs, expected, closing);
-    expect(world.engine.residentKeys()).toEqual(expect.arrayContaining([...input.blockKeys, ...output.blockKeys]));
+    expect(residentKeys(world.engine)).toEqual(expect.arrayContaining([...input.blockKeys, ...output.blockKeys]));
   });
 
   test("what the pool cannot hold ends with its own reason, unclosed", async () => {
@@ -191,7 +192,7 @@ describe("closing under pressure", () => {
     expect(world.finishedOf("r").reason).toBe("length");
     expect(world.tokensOf("r")).toEqual(expected.slice(0, 12 - 7 - 2));
     expect(inner[1].position + inner[1].tokenIds.length).toBe(12);
-    expect(world.engine.residentKeys()).toEqual(expect.arrayContaining([...inner[1].blockKeys]));
+    expect(residentKeys(world.engine)).toEqual(expect.arrayContaining([...inner[1].blockKeys]));
   });
 
   test("closing a block in steps of few rows beside streams that go on", async () => {
@@ -201,7 +202,7 @@ describe("closing under pressure", () => {
     );
     const inner = await generateClosed(world, "r", runs, countUp(90, 4), { params });
     expect(world.tokensOf("r")).toEqual(expected);
-    expect(world.engine.residentKeys()).toEqual(expect.arrayContaining([...inner[1].blockKeys]));
+    expect(residentKeys(world.engine)).toEqual(expect.arrayContaining([...inner[1].blockKeys]));
   });
 });
 

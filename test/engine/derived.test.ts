@@ -5,6 +5,7 @@ import { sourcesOf } from "../../worker/cache/sources.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { TinyWorld } from "./harness.ts";
 import { blendRuns, blockTokens, countUp, makeRuns, submitRuns } from "./plans.ts";
 
@@ -18,7 +19,7 @@ const keysOf = (runs: readonly PlanRun[], indexes: readonly number[]): BlockKey[
 /** What the worker holds that is none of these runs'. */
 function others(world: TinyWorld, runs: readonly PlanRun[], indexes: readonly number[]): BlockKey[] {
   const known = new Set(keysOf(runs, indexes));
-  return world.engine.residentKeys().filter((key) => !known.has(key));
+  return residentKeys(world.engine).filter((key) => !known.has(key));
 }
 
 describe("evicting a span", () => {
@@ -31,7 +32,7 @@ describe("evicting a span", () => {
       // The question's blocks, and one that generated tokens fill.
       expect(others(world, runs, [0, 1, 2]).length).toBeGreaterThan(keysOf(runs, [3]).length);
       world.engine.evict(keysOf(runs, [2]));
-      expect(new Set(world.engine.residentKeys())).toEqual(new Set(keysOf(runs, [0, 1])));
+      expect(new Set(residentKeys(world.engine))).toEqual(new Set(keysOf(runs, [0, 1])));
     });
   }
 
@@ -43,7 +44,7 @@ describe("evicting a span", () => {
     world.engine.submit(submitRuns("other", other, long));
     await world.settle();
     world.engine.evict(keysOf(runs, [1]));
-    const left = new Set(world.engine.residentKeys());
+    const left = new Set(residentKeys(world.engine));
     for (const key of keysOf(runs, [1, 3])) expect(left.has(key)).toBe(false);
     for (const key of keysOf(other, [0, 1, 2])) expect(left.has(key)).toBe(true);
   });
@@ -68,9 +69,9 @@ describe("evicting a span", () => {
     const runs = [system, span, first, outer];
     world.engine.submit(submitRuns("r", runs, { params: { maxTokens: 0 } }));
     await world.settle();
-    expect(new Set(world.engine.residentKeys())).toEqual(new Set(keysOf(runs, [0, 1, 2, 3])));
+    expect(new Set(residentKeys(world.engine))).toEqual(new Set(keysOf(runs, [0, 1, 2, 3])));
     world.engine.evict(span.blockKeys);
-    expect(new Set(world.engine.residentKeys())).toEqual(new Set(system.blockKeys));
+    expect(new Set(residentKeys(world.engine))).toEqual(new Set(system.blockKeys));
   });
 
   test("takes runs that have its text as their own, or as a copy", async () => {
@@ -84,9 +85,9 @@ describe("evicting a span", () => {
     world.engine.submit(submitRuns("copies", blended, { params: { maxTokens: 0 } }));
     await world.settle();
     world.engine.evict([quoted]);
-    expect(new Set(world.engine.residentKeys())).toEqual(new Set(keysOf(blended, [0, 1])));
+    expect(new Set(residentKeys(world.engine))).toEqual(new Set(keysOf(blended, [0, 1])));
     world.engine.evict(keysOf(blended, [0]));
-    expect(world.engine.residentKeys()).toEqual([]);
+    expect(residentKeys(world.engine)).toEqual([]);
   });
 
   for (let steps = 0; steps < 8; steps++) {
@@ -98,7 +99,7 @@ describe("evicting a span", () => {
       world.engine.evict(keysOf(runs, [1]));
       await world.settle();
       expect(world.finishedOf("r").reason).toBe("length");
-      expect(new Set(world.engine.residentKeys())).toEqual(new Set(keysOf(runs, [0, 2])));
+      expect(new Set(residentKeys(world.engine))).toEqual(new Set(keysOf(runs, [0, 2])));
     });
   }
 
@@ -114,15 +115,15 @@ describe("evicting a span", () => {
     world.engine.submit(submitRuns("others", others, long));
     world.engine.submit(submitRuns("quotes", [{ ...quoting, quotes: [root] }], long));
     await world.settle();
-    const before = new Set(world.engine.residentKeys());
+    const before = new Set(residentKeys(world.engine));
     expect(keysOf(runs, [0, 1, 2, 3]).every((key) => before.has(key))).toBe(true);
     world.engine.evict([root]);
     // The system text has nothing of the corpus.
-    const left = new Set(world.engine.residentKeys());
+    const left = new Set(residentKeys(world.engine));
     for (const key of [...keysOf(runs, [0]), ...keysOf(others, [0, 1])]) expect(left.has(key)).toBe(true);
     for (const key of [...keysOf(runs, [1, 2, 3]), ...quoting.blockKeys]) expect(left.has(key)).toBe(false);
     world.engine.evict([root]);
-    expect(new Set(world.engine.residentKeys())).toEqual(left);
+    expect(new Set(residentKeys(world.engine))).toEqual(left);
   });
 
   for (const positions of ["deferred", "relocate"] as const) {
@@ -149,9 +150,9 @@ describe("evicting a span", () => {
       const aloneOwners = { owners: [{ number: 2 }], ofRun: Uint16Array.of(0) };
       world.engine.submit({ ...submitRuns("alone", [alone], long), owners: aloneOwners });
       await world.settle();
-      const before = world.engine.residentKeys();
+      const before = residentKeys(world.engine);
       world.engine.evict([root], 2);
-      const left = new Set(world.engine.residentKeys());
+      const left = new Set(residentKeys(world.engine));
       for (const key of keysOf(others, [3])) expect(left.has(key)).toBe(false);
       for (const key of [...keysOf(runs, [0, 1, 2, 3]), ...alone.blockKeys]) expect(left.has(key)).toBe(true);
       // Of the revoked answer also what was generated.
@@ -169,7 +170,7 @@ describe("evicting a span", () => {
       world.engine.evict([runs[0]?.rootKey as BlockKey], 2);
       await world.settle();
       expect(world.finishedOf("r").reason).toBe("length");
-      expect(new Set(world.engine.residentKeys())).toEqual(new Set(keysOf(runs, [0])));
+      expect(new Set(residentKeys(world.engine))).toEqual(new Set(keysOf(runs, [0])));
     });
   }
 
@@ -180,7 +181,7 @@ describe("evicting a span", () => {
     await world.step();
     world.engine.evict(runs.map((run) => run.rootKey));
     await world.settle();
-    expect(world.engine.residentKeys()).toEqual([]);
+    expect(residentKeys(world.engine)).toEqual([]);
   });
 });
 

@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import { Engine } from "../../worker/engine/loop.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { blendRuns, countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
@@ -64,8 +65,8 @@ describe("evict", () => {
     const world = new TinyWorld();
     world.engine.submit(submitPlan("r", parts, long));
     for (let i = 0; i < 3; i++) await world.step();
-    world.engine.evict(world.engine.residentKeys());
-    expect(world.engine.residentKeys()).toEqual([]);
+    world.engine.evict(residentKeys(world.engine));
+    expect(residentKeys(world.engine)).toEqual([]);
     expect(world.engine.stats().usedBlocks).toBeGreaterThan(0);
     await world.settle();
     expect(world.tokensOf("r")).toHaveLength(8);
@@ -83,8 +84,8 @@ describe("evict", () => {
       if (moment !== "is being computed") evict();
       await world.settle();
       expect(world.finishedOf("r").reason).toBe("length");
-      expect(world.engine.residentKeys().filter((key) => keys.includes(key))).toEqual([]);
-      expect(world.engine.residentKeys()).not.toEqual([]);
+      expect(residentKeys(world.engine).filter((key) => keys.includes(key))).toEqual([]);
+      expect(residentKeys(world.engine)).not.toEqual([]);
     });
   }
 });
@@ -94,7 +95,7 @@ describe("failures", () => {
     const world = new TinyWorld({ onForward: failOn(60), limits: { maxRunningRequests: 2 } });
     world.engine.submit(submitPlan("prepare", { spans: [countUp(20, 6)] }, { params: { maxTokens: 0 } }));
     await world.settle();
-    const kept = world.engine.residentKeys();
+    const kept = residentKeys(world.engine);
     for (const name of ["a", "b", "c"]) {
       const from = name === "c" ? 70 : 60;
       world.engine.submit(submitPlan(name, { spans: [countUp(20, 6)], question: countUp(from, 4) }));
@@ -103,7 +104,7 @@ describe("failures", () => {
     for (const name of ["a", "b"]) {
       expect(world.failedOf(name)).toMatchObject({ code: "internal", message: "a step failed: out of memory" });
     }
-    expect(world.engine.residentKeys()).toEqual(kept);
+    expect(residentKeys(world.engine)).toEqual(kept);
     await world.settle();
     expect(world.finishedOf("c")).toMatchObject({ reason: "length", usage: { cachedTokens: 6 } });
   });
@@ -155,7 +156,7 @@ describe("failures", () => {
     const goodKeys = makeRuns({ spans: [countUp(20, 6)], question: countUp(1, 4) }, true).flatMap(
       (run) => run.blockKeys,
     );
-    expect(world.engine.residentKeys().filter((key) => !goodKeys.includes(key))).toEqual([]);
+    expect(residentKeys(world.engine).filter((key) => !goodKeys.includes(key))).toEqual([]);
   });
 });
 

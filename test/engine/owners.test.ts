@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { TinyWorld } from "./harness.ts";
 import { countUp, makeRuns, type PlanParts, type SubmitOptions, submitPlan } from "./plans.ts";
 
@@ -36,7 +37,7 @@ async function run(world: TinyWorld, owner: number, parts: PlanParts, extra: Ext
 const keysOf = (parts: PlanParts): BlockKey[] => makeRuns(parts, false).flatMap((run) => [...run.blockKeys]);
 
 function residentOf(world: TinyWorld, parts: PlanParts): number {
-  const resident = new Set(world.engine.residentKeys());
+  const resident = new Set(residentKeys(world.engine));
   return keysOf(parts).filter((key) => resident.has(key)).length;
 }
 
@@ -150,7 +151,7 @@ describe("a quota", () => {
     const large = text(1, 1, 8);
     await run(world, 1, large, { ...prepare, quotaBlocks: 3 });
     expect(residentOf(world, large)).toBe(3);
-    expect(world.engine.residentKeys().sort()).toEqual(keysOf(large).slice(0, 3).sort());
+    expect(residentKeys(world.engine).sort()).toEqual(keysOf(large).slice(0, 3).sort());
   });
 
   test("of nothing keeps nothing; one that is taken back is none", async () => {

@@ -2,6 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { DeviceLost } from "../../worker/backend/backend.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, type TinyWorld } from "./harness.ts";
 import { pipelinedWorld as worldOf } from "./pipelined-world.ts";
 import { blendRuns, countUp, makeRuns, type PlanParts, type SubmitOptions, submitPlan, submitRuns } from "./plans.ts";
@@ -95,7 +96,7 @@ describe("a step in flight", () => {
     world.engine.submit(submitPlan("a", { spans: [countUp(20, 24)] }, prepared));
     world.engine.submit(submitPlan("b", { spans: [countUp(20, 24), countUp(50, 2)] }, prepared));
     await world.step();
-    const kept = world.engine.residentKeys().length;
+    const kept = residentKeys(world.engine).length;
     await world.settle();
     expect(world.finishedOf("b").usage).toMatchObject({ cachedTokens: 24, cacheWriteTokens: 2 });
     expect(kept).toBe(8 / 4);
@@ -191,7 +192,7 @@ describe("failures", () => {
     expect(world.tokensOf("bad")).toHaveLength(2);
     expect(world.tokensOf("good")).toEqual([...answerOf(submitPlan("good", { question: countUp(30, 3) }, long), made)]);
     const kept = makeRuns(parts, true).flatMap((run) => run.blockKeys);
-    expect(world.engine.residentKeys().filter((key) => kept.includes(key))).toEqual([]);
+    expect(residentKeys(world.engine).filter((key) => kept.includes(key))).toEqual([]);
   });
 
   for (const moment of ["begins", "is computed"] as const) {
@@ -232,7 +233,7 @@ describe("failures", () => {
     world.engine.evict(keys);
     await world.settle();
     expect(world.finishedOf("r").reason).toBe("length");
-    expect(world.engine.residentKeys()).toEqual([]);
+    expect(residentKeys(world.engine)).toEqual([]);
   });
 });
 

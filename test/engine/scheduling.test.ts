@@ -1,6 +1,7 @@
 /** Who runs when: budget, queue, admission, preemption. */
 import { describe, expect, test } from "bun:test";
 import type { Batch } from "../../worker/contract/batch.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { chainKeys, countUp, makeRuns, type PlanParts, type SubmitOptions, submitPlan } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
@@ -177,7 +178,7 @@ describe("preemption", () => {
     // a filled the pool, so b was computed anew; it ends alone and all its full blocks are kept.
     const root = makeRuns(prompts.b, true)[0].rootKey;
     const chain = chainKeys(root, Int32Array.from([...countUp(20, 8), ...world.tokensOf("b")]));
-    expect(world.engine.residentKeys()).toEqual(expect.arrayContaining(chain.slice(0, 7)));
+    expect(residentKeys(world.engine)).toEqual(expect.arrayContaining(chain.slice(0, 7)));
   });
 
   test("a preempted request is admitted again before those that only waited", async () => {

@@ -1,5 +1,6 @@
 /** Requests in progress share what they compute. */
 import { describe, expect, test } from "bun:test";
+import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
@@ -100,12 +101,12 @@ describe("sharing in flight", () => {
     for (let i = 0; i < 5; i++) await world.step();
     expect(world.finishedOf("a").reason).toBe("length");
     // The second block was computed twice and is found under a's; b's own is not.
-    const chain = world.engine.residentKeys();
+    const chain = residentKeys(world.engine);
     expect(chain).toHaveLength(2);
     world.engine.submit(submitPlan("fill", { spans: [countUp(20, 20)] }, { params: { maxTokens: 0 } }));
     await world.step();
     await world.step();
-    expect(world.engine.residentKeys()).not.toContain(chain[1]);
+    expect(residentKeys(world.engine)).not.toContain(chain[1]);
     await world.settle();
     const stored = world.kvEvents.flatMap((event) => (event.type === "stored" ? event.previousKeys : []));
     expect(stored).not.toContain(chain[1]);
@@ -119,13 +120,13 @@ describe("sharing in flight", () => {
     const options = { params: { maxTokens: 6, ignoreEos: true } };
     world.engine.submit(submitRuns("a", runs, options));
     await world.settle();
-    const keys = world.engine.residentKeys();
+    const keys = residentKeys(world.engine);
     world.engine.submit(submitRuns("b", collided, options));
     await world.settle();
     const expected = referenceAnswer(submitRuns("b", collided, options), world.backend.shape, eosTokenIds);
     expect(world.tokensOf("b")).toEqual(expected.tokenIds);
     expect(world.finishedOf("b").usage).toMatchObject({ cachedTokens: 0, cacheWriteTokens: 0 });
-    expect(world.engine.residentKeys()).toEqual(keys);
+    expect(residentKeys(world.engine)).toEqual(keys);
   });
 
   test("behind a collided block nothing is looked up, even where the tokens agree again", async () => {

@@ -90,7 +90,7 @@ async function timeMoves(device: CudaDevice, random: Random): Promise<string> {
   const words: string[] = [];
   for (const inPlace of [true, false]) {
     const startMs = performance.now();
-    const launches = planRelocation(randomMoves(random, blockCount, inPlace), { launchTokens, scratchBlocks: [] });
+    const launches = planRelocation(randomMoves(random, blockCount, inPlace), launchTokens);
     const planMs = performance.now() - startMs;
     const prepared = launches.map((launch) => {
       const { sourceSlots, targetSlots, deltas } = launchCopies(launch, blockTokens);

@@ -12,6 +12,7 @@ import { Engine } from "../../worker/engine/loop.ts";
 import type { KvPositions } from "../../worker/relocation/relocation.ts";
 import { blockTokens, countUp, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
+import { residentKeys } from "../support/resident-keys.ts";
 import { closedChain, randomBlendRuns, randomRuns, runsOver, withForcedCollision } from "./plans.ts";
 import { Choices } from "./random.ts";
 
@@ -168,10 +169,10 @@ export class Simulation {
     const { choices } = this;
     if (choices.chance(0.05)) this.engine.abort(`r${choices.int(0, this.counts.requests)}`);
     if (!choices.chance(0.1)) return;
-    const keys = this.engine.residentKeys().filter(() => choices.chance(0.3));
+    const keys = residentKeys(this.engine).filter(() => choices.chance(0.3));
     if (choices.chance(0.5)) return this.engine.cache.pin(keys, choices.chance(0.7));
     this.engine.evict(keys);
-    const resident = new Set(this.engine.residentKeys());
+    const resident = new Set(residentKeys(this.engine));
     expect(keys.filter((key) => resident.has(key))).toEqual([]);
   }
 
@@ -238,7 +239,7 @@ export class Simulation {
         expect(event.tokenCounts[at]).toBeWithin(1, blockTokens + 1);
       });
     });
-    expect([...resident].sort()).toEqual(this.engine.residentKeys().sort());
+    expect([...resident].sort()).toEqual(residentKeys(this.engine).sort());
   }
 
   private checkAnswer({ message, tokenIds, end }: Track): void {

@@ -1,5 +1,6 @@
 /** What the router and the placement of fragments must be worth, in virtual time: deterministic, one seed each. */
 import { describe, expect, test } from "bun:test";
+import { residentKeys } from "../support/resident-keys.ts";
 import { byCorpus, drawRequests, leastLoaded, type PoolWorkload, roundRobin } from "./pool-workloads.ts";
 import { type PoolOptions, type PoolReport, PoolWorld } from "./pool-world.ts";
 
@@ -122,7 +123,7 @@ test("accounts of tenants and corpora are exact at any time: what each engine ho
     const requests = drawRequests({ ...load, seed: 100 + round });
     await world.run(requests.map((request) => ({ ...request, atMs: request.atMs + world.nowMs })));
     for (const [workerId, engine] of world.engines()) {
-      const keys = engine.residentKeys();
+      const keys = residentKeys(engine);
       const accounts = [...world.residency.byTenant(workerId)];
       expect(accounts.reduce((sum, [, { blockCount }]) => sum + blockCount, 0)).toBe(keys.length);
       for (const [tenantId, held] of accounts) {

@@ -30,6 +30,8 @@ type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
 export class Fairness {
   private readonly maxRows: number;
   private readonly clock: () => number;
+  /** Heavy requests of the step that is planned. */
+  private heavy: ReadonlySet<Request> = new Set();
   private lastWasLight = false;
   /** Steps still to come that light requests have for themselves. */
   private lightSteps = 0;
@@ -50,6 +52,7 @@ export class Fairness {
   /** Requests that the next step leaves out. To be asked once for each step. @param requests in progress */
   leftOut(requests: readonly Request[]): ReadonlySet<Request> {
     const heavy = this.heavyOf(requests);
+    this.heavy = heavy;
     // Who waits for a mask is in no step.
     const light = lightBeside(requests, heavy).filter(({ awaitsMask }) => !awaitsMask);
     const isLights = this.lightSteps > 0 && light.length > 0 && light.length <= fewRequests;
@@ -63,7 +66,7 @@ export class Fairness {
   promptRows(requests: readonly Request[], rowCount: number): number {
     const prefilling = requests.filter((request) => !request.decoding);
     for (const request of prefilling) this.note(request);
-    const heavy = this.heavyOf(requests);
+    const { heavy } = this;
     if (!this.isShared || !prefilling.every((request) => heavy.has(request))) return rowCount;
     const isBusyAlone = prefilling.every((request) => isBusy(request, countByOwner(requests)));
     if (!isBusyAlone && lightBeside(requests, heavy).length === 0) return rowCount;
@@ -71,9 +74,9 @@ export class Fairness {
   }
 
   /** What is in the next step. @param workOf a request's rows in it, in prompt rows without context */
-  noteStep(requests: readonly Request[], workOf: (request: Request) => number): void {
+  noteStep(workOf: (request: Request) => number): void {
     let work = 0;
-    for (const request of this.heavyOf(requests)) work += workOf(request);
+    for (const request of this.heavy) work += workOf(request);
     if (work === 0) return;
     this.lightSteps = Math.min(mostLightSteps, Math.floor((work * stepsForMaxRows) / this.maxRows));
   }

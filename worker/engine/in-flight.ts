@@ -13,6 +13,7 @@
  * that would have to be taken from a request.
  */
 import type { PrefixCache } from "../cache/prefix-cache.ts";
+import type { BlockMove } from "../relocation/plan.ts";
 import type { SampledToken } from "../sample/sampler.ts";
 import type { Request } from "./request.ts";
 import type { StepPlan } from "./step.ts";
@@ -62,6 +63,53 @@ export class StepInFlight {
   /** Its answer for this request is still wanted. */
   isFor(request: Request): boolean {
     return !this.dropped.has(request);
+  }
+}
+
+/** The steps in flight, in the order in which they began; two at most. */
+export class StepsInFlight {
+  private readonly steps: StepInFlight[] = [];
+
+  get first(): StepInFlight | undefined {
+    return this.steps[0];
+  }
+
+  /** Requests that ended and whose blocks a step in flight still holds. */
+  get leaving(): readonly Request[] {
+    return this.steps.flatMap((step) => step.leaving);
+  }
+
+  /** Blocks that steps in flight bring to where runs stand. */
+  get moves(): readonly BlockMove[] {
+    return this.steps.flatMap(({ plan }) => plan.moves);
+  }
+
+  /** Takes a step that has begun. */
+  add(step: StepInFlight): void {
+    this.steps.push(step);
+  }
+
+  /** The first step is done. @returns requests whose blocks are given back now */
+  shift(): readonly Request[] {
+    return this.steps.shift()?.leaving ?? [];
+  }
+
+  /** Nothing of this request is wanted any more. @returns whether a step in flight still holds its blocks */
+  leave(request: Request): boolean {
+    const holder = this.steps.findLast((step) => step.holds(request));
+    holder?.leaving.push(request);
+    for (const step of this.steps) step.drop(request);
+    return holder !== undefined;
+  }
+
+  /** What steps after the first one answer for this request is not wanted any more. */
+  dropAfterFirst(request: Request): void {
+    for (const step of this.steps.slice(1)) step.drop(request);
+  }
+
+  /** Waits for all steps. */
+  async end(): Promise<void> {
+    for (const step of this.steps.splice(0)) await step.result();
   }
 }
 

@@ -1,4 +1,26 @@
-/** How much an engine takes on at a time. */
+/** What an engine is made with, and how much it takes on at a time. */
+import type { Backend } from "../backend/backend.ts";
+import type { WorkerMessage } from "../contract/messages.ts";
+import type { KvPositions } from "../relocation/relocation.ts";
+
+export interface EngineOptions {
+  readonly backend: Backend;
+  readonly eosTokenIds: readonly number[];
+  readonly limits?: Partial<EngineLimits>;
+  /** Milliseconds from any fixed point, never falling. */
+  readonly clock: () => number;
+  /** Takes every message to the gateway, in order; called synchronously. */
+  readonly emit: (message: WorkerMessage) => void;
+  /** Re-derives the bookkeeping after every step and throws when it contradicts itself. */
+  readonly debug?: boolean;
+  /** Draws tokens on the host even when the backend could (step-runner.ts). */
+  readonly hostSampling?: boolean;
+  /** Begins a step while the one before it runs, where the backend can; default true. */
+  readonly pipelined?: boolean;
+  /** Default: deferred. */
+  readonly positions?: KvPositions;
+}
+
 export interface EngineLimits {
   readonly maxRunningRequests: number;
   readonly maxWaitingRequests: number;

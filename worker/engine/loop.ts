@@ -1,45 +1,33 @@
 /**
- * The engine of one worker. A step is: schedule, begin, collect what it answers. Where the backend takes a step while
- * one runs, the next is scheduled and begun before this one is waited for (in-flight.ts); otherwise, or with
- * `pipelined` off, one follows the other. Messages come in between steps and while one is waited for: a request that is
- * gone by then is passed over in collect.
+ * The engine of one worker. A step is: schedule, begin, collect what it answers. Where the backend takes a step while one
+ * runs, the next one begins before this one is waited for (in-flight.ts); otherwise, or with `pipelined` off, one follows
+ * the other. Messages come in between, so `collect` passes over requests that are gone by then.
  */
 import { type Backend, DeviceLost } from "../backend/backend.ts";
 import { BlockPool } from "../cache/block-pool.ts";
 import { KvEventLog } from "../cache/kv-events.ts";
 import { PrefixCache } from "../cache/prefix-cache.ts";
-import type { SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
+import type { FinishReason, SubmitMessage, WorkerErrorCode, WorkerMessage, WorkerStats } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
-import { type KvPositions, type Relocation, relocationOf } from "../relocation/relocation.ts";
+import { type Relocation, relocationOf } from "../relocation/relocation.ts";
+import { GrammarTooAmbiguous } from "../sample/byte-automaton.ts";
 import { Constraints } from "../sample/constraints.ts";
 import { MaskSlices } from "../sample/mask-slices.ts";
-import { type Draw, expectResults, type StepInFlight, type StepResult, settleRuns } from "./in-flight.ts";
-import { RequestsInProgress } from "./in-progress.ts";
+import {
+  type Draw,
+  expectResults,
+  type StepInFlight,
+  type StepResult,
+  StepsInFlight,
+  settleRuns,
+} from "./in-flight.ts";
 import { assertInvariants, assertSettled } from "./invariants.ts";
-import { defaultEngineLimits, type EngineLimits } from "./limits.ts";
+import { defaultEngineLimits, type EngineLimits, type EngineOptions } from "./limits.ts";
 import { Request } from "./request.ts";
 import { Scheduler } from "./scheduler.ts";
 import { isEmpty, type StepPlan } from "./step.ts";
 import { StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
-
-export interface EngineOptions {
-  readonly backend: Backend;
-  readonly eosTokenIds: readonly number[];
-  readonly limits?: Partial<EngineLimits>;
-  /** Milliseconds from any fixed point, never falling. */
-  readonly clock: () => number;
-  /** Takes every message to the gateway, in order; called synchronously. */
-  readonly emit: (message: WorkerMessage) => void;
-  /** Re-derives the bookkeeping after every step and throws when it contradicts itself. */
-  readonly debug?: boolean;
-  /** Draws tokens on the host even when the backend could (step-runner.ts). */
-  readonly hostSampling?: boolean;
-  /** Begins a step while the one before it runs, where the backend can; default true. */
-  readonly pipelined?: boolean;
-  /** Default: deferred. */
-  readonly positions?: KvPositions;
-}
 
 export class Engine {
   private readonly backend: Backend;
@@ -56,10 +44,12 @@ export class Engine {
   readonly relocation: Relocation | undefined;
   private readonly scheduler: Scheduler;
   private readonly runner: StepRunner;
-  private readonly requests: RequestsInProgress;
+  /** Requests in progress, by their ids. */
+  private readonly requests = new Map<string, Request>();
   readonly maskSlices: MaskSlices<Request>;
-  /** In order; two at most. */
-  private readonly inFlight: StepInFlight[] = [];
+  private readonly inFlight = new StepsInFlight();
+  /** Called when no request is in progress any more. */
+  private readonly whenIdle: (() => void)[] = [];
   private generatedTokens = 0;
   private draining = false;
   private stopped = false;
@@ -77,13 +67,10 @@ export class Engine {
     this.pool = new BlockPool(shape.blockCount, clock);
     this.relocation = relocationOf(options.positions ?? "deferred", this.pool, shape, this.events);
     this.cache = this.relocation?.cache ?? new PrefixCache(this.pool, shape.blockTokens, this.events);
-    const { pool, cache, relocation, inFlight } = this;
+    const { pool, cache, relocation } = this;
     this.scheduler = new Scheduler({ pool, cache, limits: this.limits, shape, clock, relocation });
-    this.requests = new RequestsInProgress({ scheduler: this.scheduler, inFlight, clock, emit });
     this.runner = new StepRunner(backend, options);
-    this.maskSlices = new MaskSlices(this.limits.stepMaskWork, (request, error) =>
-      this.requests.failMask(request, error),
-    );
+    this.maskSlices = new MaskSlices(this.limits.stepMaskWork, (request, error) => this.failMask(request, error));
   }
 
   /** Queues a request. What is wrong with it is answered as `failed`; nothing is thrown. */
@@ -107,14 +94,15 @@ export class Engine {
       const need = `the prompt's ${request.promptTokens} tokens take ${request.blockCount} blocks of ${blockTokens}`;
       return refuse("prompt_too_long", `${need}, the KV pool has ${blockCount}`);
     }
-    this.requests.add(request);
+    this.requests.set(requestId, request);
+    this.scheduler.add(request);
     this.wake?.();
   }
 
   /** Ends a request at once; an unknown one (finished meanwhile) is passed over. */
   abort(requestId: string): void {
     const request = this.requests.get(requestId);
-    if (request !== undefined) this.requests.finish(request, "abort");
+    if (request !== undefined) this.finish(request, "abort");
     this.wake?.();
   }
 
@@ -126,12 +114,7 @@ export class Engine {
   evict(blockKeys: readonly BlockKey[], owner?: number): void {
     this.cache.evict(blockKeys, owner);
     const evicted = new Set(blockKeys);
-    for (const request of this.requests.all()) {
-      for (const run of request.runs) {
-        const isMeant = owner === undefined || run.owner.number === owner;
-        if (run.keyed && isMeant && run.mentions(evicted)) run.keyed = false;
-      }
-    }
+    for (const { runs } of this.requests.values()) for (const run of runs) run.forget(evicted, owner);
     this.flushEvents();
   }
 
@@ -161,7 +144,7 @@ export class Engine {
   /** Takes nothing new; resolves when all requests in progress have ended. */
   async drain(): Promise<void> {
     this.draining = true;
-    await this.requests.none();
+    if (this.requests.size > 0) await new Promise<void>((resolve) => this.whenIdle.push(resolve));
   }
 
   /**
@@ -174,7 +157,7 @@ export class Engine {
       if (await this.step()) await new Promise((resolve) => setImmediate(resolve));
       else await this.nextMessage();
     }
-    for (const step of this.inFlight.splice(0)) await step.result();
+    await this.inFlight.end();
   }
 
   /** Ends `run` after the step that it is in. */
@@ -185,18 +168,17 @@ export class Engine {
 
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
-    if (this.inFlight.length === 0 && this.requests.count === 0) return false;
+    if (this.inFlight.first === undefined && this.requests.size === 0) return false;
     this.maskSlices.take([...this.scheduler.running, ...this.scheduler.admissible]);
     this.constraints.trim();
-    const step = this.inFlight[0] ?? this.begin(this.scheduler.schedule());
+    const step = this.inFlight.first ?? this.begin(this.scheduler.schedule());
     if (step.allowsNext && this.scheduler.canScheduleAhead()) {
       const next = this.scheduler.schedule(step.plan);
       if (!isEmpty(next)) this.begin(next);
     }
     const result = await this.resultOf(step);
     if (result !== undefined) this.collect(step, result);
-    this.inFlight.shift();
-    for (const request of step.leaving) this.scheduler.releaseBlocks(request);
+    for (const request of this.inFlight.shift()) this.scheduler.releaseBlocks(request);
     this.flushEvents();
     if (this.debug) this.checkInvariants();
     return true;
@@ -204,15 +186,9 @@ export class Engine {
 
   /** @throws Error when the bookkeeping contradicts itself. For tests and for debugging. */
   checkInvariants(): void {
-    const leaving = this.inFlight.flatMap((step) => step.leaving);
-    assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.all()], leaving);
-    if (this.inFlight.length === 0) for (const request of this.requests.all()) assertSettled(request);
+    assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.values()], this.inFlight.leaving);
+    if (this.inFlight.first === undefined) for (const request of this.requests.values()) assertSettled(request);
     this.relocation?.assertPlaces(this.scheduler.running);
-  }
-
-  /** Keys that are resident now, in no order. */
-  residentKeys(): BlockKey[] {
-    return [...new Set(Array.from(this.cache.resident(), ([key]) => key))];
   }
 
   /** A RangeError says why its completion cannot be constrained as it asks. */
@@ -228,10 +204,10 @@ export class Engine {
   }
 
   private begin(plan: StepPlan): StepInFlight {
-    for (const request of plan.outgrown) this.requests.finish(request, request.closingReason ?? "length");
+    for (const request of plan.outgrown) this.finish(request, request.closingReason ?? "length");
     const step = this.runner.begin(plan);
     expectResults(plan);
-    this.inFlight.push(step);
+    this.inFlight.add(step);
     return step;
   }
 
@@ -243,9 +219,9 @@ export class Engine {
       if (error instanceof DeviceLost) throw error;
       // Blocks of this step have no key yet, so nothing half-written stays findable.
       const text = `a step failed: ${error instanceof Error ? error.message : String(error)}`;
-      for (const request of [...this.scheduler.running]) this.requests.fail(request, text);
+      for (const request of [...this.scheduler.running]) this.fail(request, text);
       // What was to be moved may be where it was; so may what the step after this one moves on from there.
-      for (const { plan } of this.inFlight) for (const { target } of plan.moves) this.cache.forget(target);
+      for (const { target } of this.inFlight.moves) this.cache.forget(target);
       return undefined;
     }
   }
@@ -262,7 +238,7 @@ export class Engine {
     this.flushEvents();
     for (const request of [...this.scheduler.running]) {
       const reason = request.reasonWhenComplete;
-      if (reason !== undefined && request.allRunsComplete) this.requests.finish(request, reason);
+      if (reason !== undefined && request.allRunsComplete) this.finish(request, reason);
     }
   }
 
@@ -270,15 +246,43 @@ export class Engine {
     if (sampled instanceof Error) {
       // Whatever made the logits unusable may sit in a cached block: forget all that this request read.
       for (const run of request.runs) for (const blockId of run.blocks) this.cache.forget(blockId);
-      return this.requests.fail(request, `sampling failed: ${sampled.message}`);
+      return this.fail(request, `sampling failed: ${sampled.message}`);
     }
     this.generatedTokens += 1;
     const { emit, reason } = request.accept(sampled.tokenId, this.clock());
     if (emit) this.emit(request.tokens(sampled));
     if (reason === undefined) return;
     // A step that began meanwhile took this token for one to go on from.
-    for (const step of this.inFlight.slice(1)) step.drop(request);
-    if (request.endsAt(reason, this.cache)) this.requests.finish(request, reason);
+    this.inFlight.dropAfterFirst(request);
+    if (request.endsAt(reason, this.cache)) this.finish(request, reason);
+  }
+
+  /** Takes the request out and tells the gateway how it ended. */
+  private finish(request: Request, reason: FinishReason): void {
+    this.remove(request);
+    if (reason === "prepared") request.times.markPrefilled(this.clock());
+    this.emit(request.finished(reason, this.clock()));
+  }
+
+  /** Takes the request out and tells the gateway that it failed here. */
+  private fail(request: Request, message: string, code: WorkerErrorCode = "internal"): void {
+    this.remove(request);
+    this.emit({ type: "failed", requestId: request.requestId, code, message });
+  }
+
+  /** No token may come next, or working out which ones may takes more than the bounds allow. */
+  private failMask(request: Request, error: RangeError): void {
+    if (!(error instanceof GrammarTooAmbiguous)) return this.fail(request, `sampling failed: ${error.message}`);
+    this.fail(request, `the grammar cannot be followed: ${error.message}`, "grammar_too_ambiguous");
+  }
+
+  /** Its blocks are given back when no step in flight holds them. */
+  private remove(request: Request): void {
+    this.scheduler.remove(request);
+    this.requests.delete(request.requestId);
+    request.release();
+    if (!this.inFlight.leave(request)) this.scheduler.releaseBlocks(request);
+    if (this.requests.size === 0) for (const resolve of this.whenIdle.splice(0)) resolve();
   }
 
   private flushEvents(): void {
@@ -287,7 +291,7 @@ export class Engine {
   }
 
   private async nextMessage(): Promise<void> {
-    if (this.requests.count > 0 || this.stopped) return;
+    if (this.requests.size > 0 || this.stopped) return;
     await new Promise<void>((resolve) => {
       this.wake = resolve;
     });

@@ -164,10 +164,15 @@ export class Run {
     return this.keyed ? this.keys[blockIndex] : undefined;
   }
 
-  /** Whether it has one of these keys, begins with one, or is computed from what one stands for. */
-  mentions(keys: ReadonlySet<BlockKey>): boolean {
+  /**
+   * Goes on without looking blocks up or keeping them when it has one of these keys, begins with one, or is computed from
+   * what one stands for.
+   * @param owner number of the owner whose runs are meant; undefined: everybody's
+   */
+  forget(keys: ReadonlySet<BlockKey>, owner?: number): void {
+    if (!this.keyed || (owner !== undefined && this.owner.number !== owner)) return;
     const has = (key: BlockKey): boolean => keys.has(key);
-    return has(this.plan.rootKey) || this.keys.some(has) || this.derivation.sources.some(has);
+    if (has(this.plan.rootKey) || this.keys.some(has) || this.derivation.sources.some(has)) this.keyed = false;
   }
 
   /** Resident blocks that continue what is computed, in order; the next missing one ends the list. */

@@ -16,7 +16,7 @@ import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import { type BlockId, blockCountForTokens } from "../contract/units.ts";
 import type { Relocation } from "../relocation/relocation.ts";
-import { Admission } from "./admission.ts";
+import { openBlocks, type Refusal, refusalOf, reservedBlocks, victimFor } from "./admission.ts";
 import { Fairness } from "./fairness.ts";
 import { canScheduleAhead } from "./in-flight.ts";
 import type { EngineLimits } from "./limits.ts";
@@ -38,9 +38,8 @@ export interface SchedulerParts {
 const maxPassed = 16;
 
 export class Scheduler {
-  readonly waiting: Request[] = [];
-  /** In order of admission. */
-  readonly running: Request[] = [];
+  private readonly waitingList: Request[] = [];
+  private readonly runningList: Request[] = [];
   preemptions = 0;
   /** Prompt tokens looked up at first admission, and those of them that were found. */
   queriedTokens = 0;
@@ -53,7 +52,6 @@ export class Scheduler {
   private readonly clock: () => number;
   private readonly relocation: Relocation | undefined;
   private readonly prefill: PrefillScheduler;
-  private readonly admission: Admission;
   private readonly fairness: Fairness;
   /** Requests whose tokens the last step had no room for, who waited longest first. */
   private leftOut: readonly Request[] = [];
@@ -75,8 +73,21 @@ export class Scheduler {
     this.clock = clock;
     this.relocation = relocation;
     this.prefill = new PrefillScheduler(cache, shape.blockTokens);
-    this.admission = new Admission(pool, this.running);
     this.fairness = new Fairness(limits, clock);
+  }
+
+  get waiting(): readonly Request[] {
+    return this.waitingList;
+  }
+
+  /** In order of admission. */
+  get running(): readonly Request[] {
+    return this.runningList;
+  }
+
+  /** Queues a request behind all that wait. */
+  add(request: Request): void {
+    this.waitingList.push(request);
   }
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
@@ -96,7 +107,7 @@ export class Scheduler {
     this.prefill.schedule(prefilling, step);
     // Those who were to have the step for themselves wait for what others compute.
     if (leftOut.size > 0 && step.isEmpty) return this.schedule(before);
-    this.fairness.noteStep(this.running, (request) => step.workOf(request));
+    this.fairness.noteStep((request) => step.workOf(request));
     return step.plan(this.relocation?.takeMoves());
   }
 
@@ -104,7 +115,7 @@ export class Scheduler {
   canScheduleAhead(): boolean {
     const { admissible } = this;
     if (this.relocation?.mayMove(this.running, admissible) === true) return false;
-    return canScheduleAhead(this.running, admissible, this.admission.openBlocks);
+    return canScheduleAhead(this.running, admissible, openBlocks(this.pool, this.running));
   }
 
   /** Waiting requests that the next step may admit. */
@@ -114,7 +125,7 @@ export class Scheduler {
 
   /** Takes the request out, wherever it is. Its blocks stay its own until `releaseBlocks`. */
   remove(request: Request): void {
-    for (const list of [this.running, this.waiting]) {
+    for (const list of [this.runningList, this.waitingList]) {
       const at = list.indexOf(request);
       if (at >= 0) list.splice(at, 1);
     }
@@ -128,7 +139,7 @@ export class Scheduler {
 
   /** Blocks promised to running requests and not taken yet. */
   get reservedBlocks(): number {
-    return this.admission.reservedBlocks;
+    return reservedBlocks(this.running);
   }
 
   /** @returns whether a request was preempted. */
@@ -171,14 +182,14 @@ export class Scheduler {
   /** Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. */
   private makeRoom(request: Request, blockCount: number, step: StepDraft): boolean {
     while (blockCount > 0) {
-      const refusal = this.admission.refusal(request, blockCount);
+      const refusal = refusalOf(this.pool, this.running, request, blockCount);
       if (refusal === undefined) return true;
-      const victim = this.admission.victimFor(request, refusal);
+      const victim = victimFor(this.running, request, refusal);
       this.remove(victim);
       this.releaseBlocks(victim);
       step.dropDecode(victim);
       victim.decoding = false;
-      this.waiting.unshift(victim);
+      this.waitingList.unshift(victim);
       this.preemptions += 1;
       if (victim === request) return false;
     }
@@ -197,11 +208,11 @@ export class Scheduler {
         continue;
       }
       if (refusal === "never") step.outgrown.push(request);
-      this.waiting.splice(passed, 1);
+      this.waitingList.splice(passed, 1);
     }
   }
 
-  private tryAdmit(request: Request): "full" | "floors" | undefined {
+  private tryAdmit(request: Request): Refusal | undefined {
     const required = request.blockCount;
     const found = request.runs.map((run) => run.residentBlocks(this.cache));
     let foundLive = 0;
@@ -209,7 +220,7 @@ export class Scheduler {
       for (const blockId of found[index]) if (this.isShared(blockId, run)) foundLive += 1;
     }
     // Free blocks that are hit leave the free list too, so only live ones lower what is needed.
-    const refusal = this.admission.refusal(request, required - foundLive);
+    const refusal = refusalOf(this.pool, this.running, request, required - foundLive);
     if (refusal !== undefined) return refusal;
     if (request.times.markAdmitted(this.clock())) {
       for (const run of request.runs) if (run.keyed) this.queriedTokens += run.promptTokens;
@@ -217,7 +228,7 @@ export class Scheduler {
     request.reservedBlocks = required;
     for (const [index, run] of request.runs.entries()) this.adopt(run, request, found[index]);
     this.relocation?.settleAll(request, found);
-    this.running.push(request);
+    this.runningList.push(request);
     return undefined;
   }
 

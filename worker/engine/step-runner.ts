@@ -77,10 +77,9 @@ export class StepRunner {
     };
   }
 
-  /** What is copied is in use, so that no copy overwrites what another reads: there are no cycles. */
   private launchesOf(moves: readonly BlockMove[]): TokenCopies[] {
     const { blockTokens } = this.backend.shape;
-    const launches = planRelocation(moves, { launchTokens, scratchBlocks: [] });
+    const launches = planRelocation(moves, launchTokens);
     return launches.map((launch) => launchCopies(launch, blockTokens));
   }
 

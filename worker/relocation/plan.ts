@@ -1,27 +1,25 @@
 /**
- * Moves of KV blocks, as launches that are safe in place. All moves together are one parallel assignment:
+ * Moves of KV blocks, as launches that are safe in place. All moves of a step together are one parallel assignment:
  *
- *   content(target) := content(source) as it was before any move, its K turned by `delta` positions
+ *   content(target) := content(source) as it was before any move, its K rotated on by `delta` positions
  *
- * A block may be read by many moves, written by one, and be both. A move has to run before the one that overwrites
- * what it reads, and it reads one block, so each move has at most one that waits for it: the graph is a forest whose
- * roots are moves or simple cycles, and these cycles are all the strongly connected components there can be. One of
- * a cycle's moves goes by way of a scratch block: what it reads is saved before all others, restored after them.
+ * Many moves may read a block, one move writes it, and a block may be both read and written. A move has to run before the
+ * one that overwrites what it reads. It reads one block, so at most one other move waits for it: the graph is a forest.
+ * There are no cycles, because a block that is copied is in use where it stands, and nothing overwrites it in that step.
  *
- *   copies        B <- A, C <- A, then A <- A turned in place
+ *   copies        B <- A, C <- A, then A <- A, rotated in place
  *   a chain       A <- B, then B <- C
- *   a cycle       S <- B, then B <- A, then A <- S
  *
  * A launch is a set of moves of which none waits for another. Launches are filled with the moves that the longest
- * chains wait for first (T. C. Hu, "Parallel sequencing and assembly line problems", 1961): as few as there can be
- * when all moves are of one size.
+ * chains wait for first (T. C. Hu, "Parallel sequencing and assembly line problems", 1961): when all moves are of one
+ * size, there cannot be fewer launches.
  */
 import type { TokenCopies } from "../contract/batch.ts";
 import type { BlockId } from "../contract/units.ts";
 
 export interface BlockMove {
   readonly source: BlockId;
-  /** The source itself: its K is turned in place. */
+  /** The source itself when K is rotated in place. */
   readonly target: BlockId;
   /** Tokens that the block holds, from its first slot on. */
   readonly tokenCount: number;
@@ -29,16 +27,9 @@ export interface BlockMove {
   readonly delta: number;
 }
 
-export interface RelocationLimits {
-  /** Tokens of one launch; a move's at least. */
-  readonly launchTokens: number;
-  /** Blocks that hold nothing and that no move names: one breaks a cycle, and then the next. */
-  readonly scratchBlocks: readonly BlockId[];
-}
-
-/** A move, the moves that have to be done before it (how many), and those that wait for it. */
+/** A move, how many moves have to be done before it, and the moves that wait for it. */
 interface Step {
-  move: BlockMove;
+  readonly move: BlockMove;
   pending: number;
   readonly waiting: Step[];
   /** Moves of the longest chain that begins with this one. */
@@ -46,21 +37,22 @@ interface Step {
 }
 
 /**
- * @throws RangeError when a block is written twice, a scratch block is named by a move, a move is too large for a
- * launch, or there is a cycle and no scratch block
+ * @param launchTokens tokens of one launch at most
+ * @throws RangeError when two moves write one block, a move is too large for a launch, or moves wait for each other
  */
-export function planRelocation(moves: readonly BlockMove[], limits: RelocationLimits): BlockMove[][] {
+export function planRelocation(moves: readonly BlockMove[], launchTokens: number): BlockMove[][] {
   const wanted = moves.filter(({ source, target, delta }) => source !== target || delta !== 0);
-  assertMoves(wanted, limits);
+  assertMoves(wanted, launchTokens);
   const steps = wanted.map((move): Step => ({ move, pending: 0, waiting: [], height: 0 }));
   const writers = new Map(steps.map((step) => [step.move.target, step]));
   for (const step of steps) {
     const writer = writers.get(step.move.source);
-    if (writer !== undefined && writer !== step) wait(writer, step);
+    if (writer === undefined || writer === step) continue;
+    step.waiting.push(writer);
+    writer.pending += 1;
   }
-  breakCycles(steps, limits.scratchBlocks);
   measureHeights(steps);
-  return fillLaunches(steps, limits.launchTokens);
+  return fillLaunches(steps, launchTokens);
 }
 
 /** One launch as the backend takes it. */
@@ -82,55 +74,16 @@ export function launchCopies(launch: readonly BlockMove[], blockTokens: number):
   return copies;
 }
 
-function assertMoves(moves: readonly BlockMove[], { launchTokens, scratchBlocks }: RelocationLimits): void {
+function assertMoves(moves: readonly BlockMove[], launchTokens: number): void {
   const targets = new Set<BlockId>();
-  const scratch = new Set(scratchBlocks);
-  for (const { source, target, tokenCount } of moves) {
+  for (const { target, tokenCount } of moves) {
     if (targets.has(target)) throw new RangeError(`block ${target} is moved to twice`);
-    if (scratch.has(source) || scratch.has(target)) throw new RangeError("a scratch block is moved");
     if (!(tokenCount <= launchTokens)) throw new RangeError(`a move of ${tokenCount} tokens exceeds a launch`);
     targets.add(target);
   }
 }
 
-function wait(step: Step, before: Step): void {
-  before.waiting.push(step);
-  step.pending += 1;
-}
-
-/** Follows, from each move, the one move that waits for it; where that comes back to the path there is a cycle. */
-function breakCycles(steps: Step[], scratchBlocks: readonly BlockId[]): void {
-  const walkOf = new Map<Step, number>();
-  const restores: Step[] = [];
-  for (const [walk, first] of [...steps].entries()) {
-    let at: Step | undefined = first;
-    while (at !== undefined && !walkOf.has(at)) {
-      walkOf.set(at, walk);
-      at = at.waiting[0];
-    }
-    if (at === undefined || walkOf.get(at) !== walk) continue;
-    if (scratchBlocks.length === 0) throw new RangeError("moves form a cycle, and there is no scratch block");
-    const scratch = scratchBlocks[restores.length % scratchBlocks.length];
-    const save = detour(at, scratch);
-    const lastUse = restores.at(-scratchBlocks.length);
-    if (lastUse !== undefined) wait(save, lastUse);
-    restores.push(at);
-    steps.push(save);
-  }
-}
-
-/**
- * Makes `step` read the scratch block. Answers the move that fills it, for which waits whoever waited for `step`: the
- * rest of the cycle, and `step` itself at its end.
- */
-function detour(step: Step, scratch: BlockId): Step {
-  const { move } = step;
-  const save: Step = { move: { ...move, target: scratch }, pending: 0, waiting: step.waiting.splice(0), height: 0 };
-  step.move = { ...move, source: scratch, delta: 0 };
-  return save;
-}
-
-/** Longest chains, from their ends: a move is measured when all that wait for it are. */
+/** Measures the longest chains from their ends: a move is measured after all moves that wait for it. */
 function measureHeights(steps: readonly Step[]): void {
   const order: Step[] = [];
   const pending = new Map(steps.map((step) => [step, step.pending]));
@@ -143,6 +96,7 @@ function measureHeights(steps: readonly Step[]): void {
       if (left === 0) ready.push(next);
     }
   }
+  if (order.length < steps.length) throw new RangeError("moves wait for each other");
   for (const step of order.reverse()) {
     step.height = 1 + step.waiting.reduce((most, { height }) => Math.max(most, height), 0);
   }
