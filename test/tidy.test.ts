@@ -120,7 +120,7 @@ test("the lockfile names no host", () => {
   expect(readText("bun.lock")).not.toMatch(/https?:\/\//);
 });
 
-test("every path of the repository that a document names exists", () => {
+test("every path of the repository and every heading that a document names exists", () => {
   const missing = documents.flatMap((file) => missingPaths(readText(file), file).map((path) => `${file}: ${path}`));
   expect(missing).toEqual([]);
 });
@@ -129,6 +129,8 @@ test("paths that do not exist are found in documents, and what is no path is pas
   const text = [
     "See `gateway/no-such-file.ts`, `worker/main.ts`, `no-such-name.cpp` and `scheduler.ts`.",
     "Run `bun test test/no-such-folder`, [this](../LICENSE) or [that](no-such-page.md#part), never <https://example.com/a.md>.",
+    "## Of `this` and that",
+    "[Here](#of-this-and-that), [there](architecture.md#the-words), [nowhere](#no-such-part), [lost](architecture.md#no-such-part).",
     "```sh",
     "sh test/gpu/no-such-script.sh bundle > OUT.json # then test/bench/main.ts",
     "```",
@@ -140,5 +142,7 @@ test("paths that do not exist are found in documents, and what is no path is pas
     "no-such-name.cpp",
     "test/no-such-folder",
     "no-such-page.md#part",
+    "#no-such-part",
+    "architecture.md#no-such-part",
   ]);
 });

@@ -1,7 +1,7 @@
 /** The paths of the repository that documents name, and which of them do not exist. */
 import { existsSync, readdirSync } from "node:fs";
 import { join, posix } from "node:path";
-import { filesOf, repositoryRoot } from "./import-graph.ts";
+import { filesOf, readText, repositoryRoot } from "./import-graph.ts";
 
 /** A word of a document that begins with one of these folders is a path from the repository's root. */
 const topFolders = ["gateway", "worker", "kernels", "db", "migrations", "test", "docs", "deploy", ".ci"];
@@ -10,6 +10,8 @@ const sourceName = /^[\w.@-]+\.(?:ts|cpp|h|cu|cuh|sql|py|sh)$/;
 const pathPattern = /^\.{0,2}[\w@-][\w.@/-]*$/;
 /** `NNNN-title.md`, `FOLDER`, `OUT.json`: words in capitals stand for what the reader fills in. */
 const placeholder = /^(?!README|LICENSE|CHANGELOG|CONTRIBUTING)[A-Z]{2,}(?:[^a-z]|$)/;
+
+const fences = /^( *)(```+|~~~+)[^\n]*\n([\s\S]*?)^\1\2/gm;
 
 /** Every document whose paths are checked. The changelog is left out: it tells of files as they were. */
 export const documents: readonly string[] = [
@@ -42,6 +44,29 @@ function isThere(places: readonly string[]): boolean {
   );
 }
 
+/** Headings of a page as the ends of links name them (GitHub's way: `The way of a salt` is `#the-way-of-a-salt`). */
+function anchorsOf(text: string): ReadonlySet<string> {
+  const headings = [...text.replace(fences, "").matchAll(/^#{1,6} +(.+)$/gm)].map((match) => match[1] ?? "");
+  return new Set(
+    headings.map((heading) =>
+      heading
+        .toLowerCase()
+        .replace(/[^\p{L}\p{N} _-]/gu, "")
+        .replaceAll(" ", "-"),
+    ),
+  );
+}
+
+/** @param text of the document itself */
+function isLinkBroken(target: string, document: string, text: string): boolean {
+  if (/^[a-z][a-z+.-]*:/i.test(target)) return false;
+  const [path = "", anchor] = decodeURI(target).split("#");
+  const file = path === "" ? document : posix.join(posix.dirname(document), path);
+  if (path !== "" && !existsSync(join(repositoryRoot, file))) return true;
+  if (anchor === undefined || !file.endsWith(".md")) return false;
+  return !anchorsOf(path === "" ? text : readText(file)).has(anchor);
+}
+
 /**
  * Words in code (`like this`, or in a fenced block) that are paths of the repository, and all targets of links. Words
  * with `<name>`, `*`, `{a,b}` or `…` stand for many paths, or for none, and are passed over.
@@ -49,7 +74,6 @@ function isThere(places: readonly string[]): boolean {
  * @returns what does not exist, as it is written
  */
 export function missingPaths(text: string, document: string): readonly string[] {
-  const fences = /^( *)(```+|~~~+)[^\n]*\n([\s\S]*?)^\1\2/gm;
   const code = [...text.matchAll(fences)].map((match) => match[3] ?? "");
   const prose = text.replace(fences, "");
   code.push(...[...prose.matchAll(/(`+)([^`]+)\1/g)].map((match) => match[2] ?? ""));
@@ -59,9 +83,6 @@ export function missingPaths(text: string, document: string): readonly string[] 
     return places !== undefined && !isThere(places);
   });
   const links = [...prose.matchAll(/\]\(<?([^)\s>]+)>?[^)]*\)/g)].map((match) => match[1] ?? "");
-  const brokenLinks = links.filter((target) => {
-    if (/^(?:[a-z][a-z+.-]*:|#)/i.test(target)) return false;
-    return !existsSync(join(repositoryRoot, posix.dirname(document), decodeURI(target.replace(/#.*$/, ""))));
-  });
+  const brokenLinks = links.filter((target) => isLinkBroken(target, document, text));
   return [...new Set([...missing, ...brokenLinks])];
 }
