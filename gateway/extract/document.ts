@@ -3,7 +3,7 @@
  * environment and no key, and whoever started it ends it when it takes too long or too much.
  */
 import { writeFileSync } from "node:fs";
-import { type ExtractAnswer, type ExtractJob, Refused } from "./protocol.ts";
+import { answerSigns, type ExtractAnswer, type ExtractJob, Refused } from "./protocol.ts";
 
 /** When memory runs out, the system ends this process and not the server. Linux only. */
 function offerFirst(): void {
@@ -40,5 +40,8 @@ async function answerOf(bytes: Uint8Array, job: ExtractJob): Promise<ExtractAnsw
 offerFirst();
 const job = JSON.parse(process.argv[2] ?? "{}") as ExtractJob;
 const answer = await answerOf(await Bun.stdin.bytes(), job);
-await Bun.write(Bun.stdout, JSON.stringify(answer));
+await Bun.write(
+  Bun.stdout,
+  "text" in answer ? `${answerSigns.text}${answer.text}` : `${answerSigns.refused}${answer.refused}`,
+);
 process.exit(0);

@@ -15,6 +15,9 @@ export interface ExtractJob {
 
 export type ExtractAnswer = { readonly text: string } | { readonly refused: string };
 
+/** The answer's first character; the text or the reason follows, in UTF-8. It is whole when the process ends with 0. */
+export const answerSigns = { text: "T", refused: "R" } as const;
+
 /** The document cannot be read; the message is for its owner, and quotes nothing of the document. */
 export class Refused extends Error {}
 

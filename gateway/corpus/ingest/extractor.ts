@@ -1,6 +1,6 @@
 /** Runs the process that reads a document, and ends it when it takes too long, too much memory or is not wanted. */
 import { readFile } from "node:fs/promises";
-import type { DocumentKind, ExtractAnswer, ExtractJob } from "../../extract/protocol.ts";
+import { answerSigns, type DocumentKind, type ExtractAnswer, type ExtractJob } from "../../extract/protocol.ts";
 import { FileError, OverBounds } from "./decode.ts";
 import { programFolder, type ReaderProgram } from "./reader-program.ts";
 
@@ -11,8 +11,8 @@ export interface ExtractLimits extends Omit<ExtractJob, "kind"> {
 }
 
 const memoryPollMs = 25;
-/** JSON writes a character in six at most. */
-const bytesPerChar = 6;
+/** Of a UTF-16 unit in UTF-8, at most. */
+const bytesPerChar = 3;
 const answerFrameBytes = 1_024;
 
 export class Extractor {
@@ -53,8 +53,9 @@ export class Extractor {
     }, memoryPollMs);
     try {
       const maxAnswerBytes = limits.maxTextChars * bytesPerChar + answerFrameBytes;
-      const answer = parseAnswer(await readAll(child.stdout, maxAnswerBytes));
-      await child.exited;
+      const answered = await readText(child.stdout, maxAnswerBytes);
+      const isWhole = (await child.exited) === 0;
+      const answer = isWhole && answered !== undefined ? answerOf(answered) : undefined;
       signal.throwIfAborted();
       if (answer !== undefined && "text" in answer) return answer.text;
       if (answer === undefined && ending.reason !== undefined) throw new OverBounds(ending.reason);
@@ -89,22 +90,25 @@ async function residentBytes(pid: number): Promise<number> {
   return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1] ?? 0) * 1024;
 }
 
-async function readAll(stream: ReadableStream<Uint8Array>, maxBytes: number): Promise<Uint8Array> {
-  const pieces: Uint8Array[] = [];
+/** In pieces, so that the text is not in memory as bytes too. undefined: it is too long, or not UTF-8. */
+async function readText(stream: ReadableStream<Uint8Array>, maxBytes: number): Promise<string | undefined> {
+  const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+  let text = "";
   let byteCount = 0;
-  for await (const piece of stream) {
-    byteCount += piece.byteLength;
-    if (byteCount > maxBytes) break;
-    pieces.push(piece);
-  }
-  return Buffer.concat(pieces);
-}
-
-/** undefined: the process ended before it had answered. */
-function parseAnswer(bytes: Uint8Array): ExtractAnswer | undefined {
   try {
-    return JSON.parse(new TextDecoder().decode(bytes)) as ExtractAnswer;
+    for await (const piece of stream) {
+      byteCount += piece.byteLength;
+      if (byteCount > maxBytes) return undefined;
+      text += decoder.decode(piece, { stream: true });
+    }
+    return text + decoder.decode();
   } catch {
     return undefined;
   }
+}
+
+function answerOf(answered: string): ExtractAnswer | undefined {
+  const said = answered.slice(1);
+  if (answered.startsWith(answerSigns.text)) return { text: said };
+  return answered.startsWith(answerSigns.refused) ? { refused: said } : undefined;
 }
