@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { families } from "../../worker/model/family.ts";
 import { openOnCpu } from "./cpu-model.ts";
 import { type GoldenModel, goldenSchema } from "./golden-model.ts";
 
@@ -47,4 +48,12 @@ describe.each(folders.map((entry) => entry.name))("%s", (name) => {
     const other = { ...cases[1], greedy: cases[1].greedy.map((token) => token + 1), margins: [9, 0] };
     expect((await model.run(other)).withinBfloat16 ?? false).toBe(false);
   });
+});
+
+test("every family has a folder", () => {
+  const shown = folders.flatMap((entry) => {
+    const text = readFileSync(join(import.meta.dir, entry.name, "config.json"), "utf8");
+    return (JSON.parse(text) as { readonly architectures: readonly string[] }).architectures;
+  });
+  expect(Object.keys(families).filter((architecture) => !shown.includes(architecture))).toEqual([]);
 });

@@ -1,5 +1,7 @@
 /** Each rule of the table alone: what it fires on, and the near misses on which it must stay quiet. */
 import { describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { canonicalKey, printQuery } from "../../../gateway/query/print.ts";
 import { type RewriteOptions, rewrite } from "../../../gateway/query/rules/rewrite.ts";
 import { standardRules } from "../../../gateway/query/rules/table.ts";
@@ -192,4 +194,11 @@ for (const [name, { fires, quiet }] of Object.entries(cases)) {
 test("every rule of the table has a case and a near miss", () => {
   expect(standardRules.map(({ name }) => name).sort()).toEqual(Object.keys(cases).sort());
   expect(Object.values(cases).every(({ fires, quiet }) => fires.length > 0 && quiet.length > 0)).toBe(true);
+});
+
+test("the language's page names every rule of the table", () => {
+  const page = readFileSync(join(import.meta.dir, "..", "..", "..", "gateway", "query", "README.md"), "utf8");
+  const rows = page.split("\n").filter((line) => line.trimStart().startsWith("|"));
+  const named = new Set(rows.flatMap((row) => (row.split("|")[1] ?? "").split(",").map((name) => name.trim())));
+  expect(standardRules.map(({ name }) => name).filter((name) => !named.has(name))).toEqual([]);
 });
