@@ -1,14 +1,10 @@
 #!/usr/bin/env bun
 import { askCommand } from "./commands/ask.ts";
 import { backupCommand, restoreCommand } from "./commands/backup.ts";
-import { benchCommand } from "./commands/bench.ts";
-import { explainCommand } from "./commands/explain.ts";
-import { ingestCommand } from "./commands/ingest.ts";
-import { keyCommand } from "./commands/key.ts";
-import { prepareCommand } from "./commands/prepare.ts";
-import { queryCommand } from "./commands/query.ts";
-import { serveCommand } from "./commands/serve.ts";
-import { tenantCommand } from "./commands/tenant.ts";
+import { ingestCommand, prepareCommand } from "./commands/ingest.ts";
+import { explainCommand, queryCommand } from "./commands/query.ts";
+import { benchCommand, serveCommand } from "./commands/serve.ts";
+import { keyCommand, tenantCommand } from "./commands/tenant.ts";
 /** `spangate`: the table of commands, help, and one place where failures become a sentence and an exit code. */
 import { type Command, CommandError, helpText, parseInput, UsageError } from "./support/command.ts";
 

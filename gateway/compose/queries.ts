@@ -13,8 +13,7 @@ import { QueryService, type QueryServiceDeps } from "../execute/query-service.ts
 import type { QueryLowering } from "../execute/run-tree.ts";
 import { ConcurrencyLimiter } from "../http/middleware/concurrency.ts";
 import type { BulkRouteDeps } from "../http/query/bulk.ts";
-import type { QueryRouteDeps } from "../http/query/query.ts";
-import { queryRunner } from "../http/query/runner.ts";
+import { type QueryRouteDeps, queryRunner } from "../http/query/query.ts";
 import type { RateLimiter } from "../tenant/rate-limiter.ts";
 import type { TenantService } from "../tenant/tenants.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";

@@ -1,10 +1,10 @@
 /** The data folder: made, this server's alone, and its database open. */
 import { join } from "node:path";
+import { DbError } from "../../db/errors.ts";
 import { lockFolder } from "../../db/lock.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import type { Log } from "../base/log.ts";
 import { Disk } from "./disk.ts";
-import { LogTruncation } from "./log-truncation.ts";
 
 export interface OpenData {
   readonly db: Db;
@@ -32,4 +32,44 @@ export function openData(dataDir: string, log: Log): OpenData {
     unlockFolder();
   };
   return { db, disk, closeData };
+}
+
+const defaultIntervalMs = 1_000;
+
+/**
+ * Empties the database's log a moment after any change, since text that was deleted or overwritten stays there until
+ * then. While another process reads the database, such as a backup, it is tried again.
+ */
+export class LogTruncation {
+  readonly #db: Db;
+  readonly #log: Log;
+  readonly #timer: ReturnType<typeof setInterval>;
+  /** What the log that was last emptied held; undefined: what a stopped server left is in it. */
+  #changes: number | undefined;
+  #isFailing = false;
+
+  /** @param intervalMs between two looks at whether anything was changed */
+  constructor(db: Db, log: Log, intervalMs = defaultIntervalMs) {
+    this.#db = db;
+    this.#log = log;
+    this.#timer = setInterval(() => this.#truncate(), intervalMs);
+    this.#timer.unref();
+  }
+
+  stop(): void {
+    clearInterval(this.#timer);
+  }
+
+  #truncate(): void {
+    try {
+      const changes = this.#db.changeCount();
+      if (changes === this.#changes) return;
+      if (this.#db.truncateLog()) this.#changes = changes;
+      this.#isFailing = false;
+    } catch (error) {
+      if (!(error instanceof DbError)) throw error;
+      if (!this.#isFailing) this.#log("warn", "the database's log could not be emptied", { reason: error.message });
+      this.#isFailing = true;
+    }
+  }
 }

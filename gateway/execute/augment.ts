@@ -2,7 +2,7 @@
 
 import { Pace } from "../base/pace.ts";
 import { chunkText } from "../corpus/ingest/chunk.ts";
-import { augmentFragments } from "../query/augment.ts";
+import { augmentFragments } from "../query/builder.ts";
 import type { Augment, Message } from "../query/ir.ts";
 
 export interface AugmentOptions {

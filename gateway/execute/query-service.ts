@@ -7,7 +7,10 @@ import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
 import { limits } from "../config.ts";
 import type { Awaitable } from "../corpus/search/retrieve.ts";
+
 import { type MergedEvents, mergeCompletions } from "../generate/completion.ts";
+import type { QueryContext } from "../lower/query-context.ts";
+
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
 import { type Rewritten, rewriteInSteps } from "../query/rules/rewrite.ts";
@@ -17,11 +20,10 @@ import { checkQuery, choiceCount, outermostOf } from "./check-query.ts";
 import { type Explanation, explain, type Residents } from "./explain.ts";
 import { markOrigins } from "./origins.ts";
 import { type PreparedSpans, prepareTree } from "./prepare-tree.ts";
-import type { Inner } from "./prompt-parts.ts";
+import { allRuns, generateOf, type Inner } from "./prompt-parts.ts";
 import type { TreeReport } from "./report.ts";
 import { type FoundFragment, Resolver, type Search, type Sources } from "./resolve.ts";
 import { type QueryLowering, type TreeDeps, TreeRun } from "./run-tree.ts";
-import { usesOf } from "./uses.ts";
 
 export interface QueryJob {
   readonly requestId: string;
@@ -216,4 +218,28 @@ function refuseGenerated(done: string): (tree: TreeRun, inner: Inner) => Promise
     const message = `${path}: its output is searched for, so the query cannot be ${done} without running it.`;
     return Promise.reject(new ApiError("unsupported_field", { message, param: path }));
   };
+}
+
+/**
+ * Each once, with the tokens of the blocks that it fills; what depends on outputs is left out, since no other query has it.
+ * @throws ApiError as lowering does
+ */
+export async function usesOf(
+  rewritten: Query,
+  lowerer: QueryLowering,
+  context: QueryContext,
+  blockTokens: number,
+): Promise<readonly FragmentUse[]> {
+  const pace = new Pace();
+  const uses = new Map<string, FragmentUse>();
+  for (const { node, path } of allRuns(outermostOf(rewritten))) {
+    await pace.breathe();
+    const generate = generateOf(node);
+    const known = lowerer.preparable(await lowerer.lowerInTurns(generate, context, path));
+    for (const { blockKeys } of known?.runs ?? []) {
+      const key = blockKeys.at(-1);
+      if (key !== undefined) uses.set(key, { key, tokens: blockKeys.length * blockTokens });
+    }
+  }
+  return [...uses.values()];
 }

@@ -7,12 +7,21 @@ import type { Metrics } from "../telemetry/metrics.ts";
 import type { Tracer } from "../telemetry/tracer.ts";
 import type { AuditLog } from "../tenant/audit.ts";
 import { anthropicErrorBody, speaksAnthropic } from "./anthropic/errors.ts";
+import { addMessagesRoutes, type MessagesDeps } from "./anthropic/messages.ts";
 import { auditTrail } from "./middleware/audit.ts";
-import { authenticate } from "./middleware/auth.ts";
-import { bodyMemory, requestBudgets, requireWholeUrl } from "./middleware/every-request.ts";
-import { logFailure } from "./middleware/failure.ts";
+import {
+  authenticate,
+  bodyMemory,
+  logFailure,
+  requestBudgets,
+  requireWholeUrl,
+  traceRequests,
+} from "./middleware/every-request.ts";
 import { type RateLimitDeps, rateLimits } from "./middleware/rate-limits.ts";
-import { traceRequests } from "./middleware/trace.ts";
+import { addChatRoutes, type ChatDeps } from "./openai/chat.ts";
+import { addTextCompletionRoutes, type TextCompletionDeps } from "./openai/text-completions.ts";
+import { addTokenizeRoutes, type TokenizeDeps } from "./openai/tokenize.ts";
+import { addResponsesRoutes, type ResponsesDeps } from "./responses/responses.ts";
 import type { BodyMemory } from "./transport/body-memory.ts";
 import type { AppEnv } from "./transport/context.ts";
 import { declaredRoutes } from "./transport/route.ts";
@@ -93,3 +102,20 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
 
 const methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const knownMethod = (method: string): string => (methods.includes(method) ? method : "other");
+
+/** What the APIs over the one pipeline need: conversations, texts, and their tokens. */
+export interface GenerationDeps extends ChatDeps, MessagesDeps, ResponsesDeps, TextCompletionDeps, TokenizeDeps {
+  readonly pipeline: ChatDeps["pipeline"] &
+    MessagesDeps["pipeline"] &
+    ResponsesDeps["pipeline"] &
+    TextCompletionDeps["pipeline"] &
+    TokenizeDeps["pipeline"];
+}
+
+export function addGenerationRoutes(app: Hono<AppEnv>, deps: GenerationDeps): void {
+  addChatRoutes(app, deps);
+  addMessagesRoutes(app, deps);
+  addResponsesRoutes(app, deps);
+  addTextCompletionRoutes(app, deps);
+  addTokenizeRoutes(app, deps);
+}

@@ -3,6 +3,8 @@
  * `q.g({ model }, q.cross(q.system("…"), q.plus(q.fragment({ id }), q.fragment({ id: other })), q.user("…")))`.
  * Only types are checked here; the server says what else is wrong, by path.
  */
+
+import type { Augment, Message } from "./ir.ts";
 import type {
   AssistantJson,
   AugmentJson,
@@ -81,3 +83,13 @@ export const q = {
   /** One fragment, stored (`id`) or given (`text`). */
   fragment: (fields: FragmentJson["fragment"]): FragmentJson => ({ fragment: fields }),
 } as const;
+
+/** One user message for each chunk of a document that comes with a query, as IBM/spnl writes them: its place is part of its text. */
+export function augmentFragments({ doc }: Augment, chunks: readonly string[]): readonly Message[] {
+  const baseName = doc.name.split(/[/\\]/).at(-1) ?? "";
+  return chunks.map((chunk, index) => ({
+    kind: "message",
+    role: "user",
+    text: `Relevant Document @base-${baseName}-${index}: ${chunk}`,
+  }));
+}

@@ -6,7 +6,6 @@
 import { LRUCache } from "lru-cache";
 import type { RateLimits } from "../../db/limits.ts";
 import { ApiError } from "../base/errors.ts";
-import { Allowance } from "./allowance.ts";
 
 /** Whose limits they are. */
 export interface LimitedOwner {
@@ -211,4 +210,31 @@ function requireRoom(account: Account, kind: LimitKind, amount: number, nowMs: n
   const what = kind === "looks" ? "reads of single objects" : kind;
   const message = `The ${account.kind} has reached its limit of ${limit} ${what} a minute. Try again in ${retryAfterS} s.`;
   throw new ApiError("rate_limited", { message, retryAfterS });
+}
+
+/** What was taken of a limit per minute. It comes back evenly, so a full limit is there again after a minute of rest. */
+class Allowance {
+  #taken = 0;
+  #atMs = 0;
+
+  remaining(limit: number, nowMs: number): number {
+    this.#leak(limit, nowMs);
+    return limit - this.#taken;
+  }
+
+  /** Below zero what remains is a debt. A negative amount is given back. */
+  take(amount: number, limit: number, nowMs: number): void {
+    this.#leak(limit, nowMs);
+    this.#taken = Math.max(0, this.#taken + amount);
+  }
+
+  /** Time until so much remains. */
+  waitMs(amount: number, limit: number, nowMs: number): number {
+    return Math.max(0, amount - this.remaining(limit, nowMs)) / (limit / 60_000);
+  }
+
+  #leak(limit: number, nowMs: number): void {
+    this.#taken = Math.max(0, this.#taken - ((nowMs - this.#atMs) * limit) / 60_000);
+    this.#atMs = nowMs;
+  }
 }

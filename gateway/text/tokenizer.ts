@@ -5,12 +5,12 @@
  */
 import { Tokenizer } from "@huggingface/tokenizers";
 import { LRUCache } from "lru-cache";
+import { z } from "zod";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import { ByteLevelEncoder } from "./byte-level.ts";
 import { LongWords } from "./long-words.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
-import { openingTokenIds } from "./opening-tokens.ts";
 import { encodedInTurns, joined, sliceChars, sliceProbe, sliceText, type TokenBound, takeTurn } from "./text-slices.ts";
 
 export interface Piece {
@@ -286,4 +286,33 @@ function longestToken(tokenizer: TokenizerJson): number {
   const added = tokenizer.added_tokens.map((token) => token.content);
   const tokens = added.concat(Array.isArray(vocab) ? vocab.map(([token]) => token) : Object.keys(vocab));
   return tokens.reduce((longest, token) => Math.max(longest, token.length), 1);
+}
+
+const templateSchema = z.looseObject({
+  type: z.literal("TemplateProcessing"),
+  single: z.array(z.looseObject({ SpecialToken: z.looseObject({ id: z.string() }).optional() })),
+  special_tokens: z.record(z.string(), z.looseObject({ ids: z.array(z.int().nonnegative()) })),
+});
+const sequenceSchema = z.looseObject({ type: z.literal("Sequence"), processors: z.array(z.unknown()) });
+
+/** By the post-processor of tokenizer.json, unless `add_bos_token` of tokenizer_config.json says otherwise. */
+export function openingTokenIds({ tokenizer, config }: Pick<ModelText, "tokenizer" | "config">): readonly number[] {
+  if (config.add_bos_token === false) return [];
+  const byTemplate = templateIds(tokenizer.post_processor);
+  if (byTemplate.length > 0 || config.add_bos_token !== true) return byTemplate;
+  const bos = tokenizer.added_tokens.find(({ content }) => content === config.bos_token);
+  return bos === undefined ? [] : [bos.id];
+}
+
+function templateIds(processor: unknown): readonly number[] {
+  const sequence = sequenceSchema.safeParse(processor);
+  if (sequence.success) {
+    return sequence.data.processors.map(templateIds).find((ids) => ids.length > 0) ?? [];
+  }
+  const template = templateSchema.safeParse(processor);
+  if (!template.success) return [];
+  const { single, special_tokens: specials } = template.data;
+  const end = single.findIndex(({ SpecialToken: token }) => token === undefined);
+  const opening = end < 0 ? [] : single.slice(0, end);
+  return opening.flatMap(({ SpecialToken: token }) => specials[token?.id ?? ""]?.ids ?? []);
 }

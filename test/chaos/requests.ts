@@ -1,6 +1,5 @@
 /** Requests of all kinds that a client keeps open while something is killed, and how each of them ended. */
-import type { HttpClient } from "../../gateway/cli/support/client.ts";
-import { HttpError } from "../../gateway/cli/support/client.ts";
+import { type HttpClient, HttpError } from "../../gateway/cli/support/client.ts";
 
 export interface Outcome {
   readonly kind: string;

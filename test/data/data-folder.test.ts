@@ -8,8 +8,7 @@ import { insertCorpus, updateCorpus } from "../../db/corpora.ts";
 import { newId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
 import { insertTenant, updateTenant } from "../../db/tenants.ts";
-import { openData } from "../../gateway/data/data-folder.ts";
-import { LogTruncation } from "../../gateway/data/log-truncation.ts";
+import { LogTruncation, openData } from "../../gateway/data/data-folder.ts";
 import { until } from "../support/until.ts";
 
 let dir = "";

@@ -1,7 +1,7 @@
 /** What hostile schemas cost: all is counted, and what is counted is bounded for all schemas of a request together. */
 import { describe, expect, test } from "bun:test";
 import { Budget, type GrammarBounds, GrammarTooLarge, largestGrammar } from "../../gateway/grammar/budget.ts";
-import { finiteRules } from "../../gateway/grammar/finite-rules.ts";
+import { finiteRules } from "../../gateway/grammar/builder.ts";
 import { answerGrammar } from "../../gateway/tools/answer-grammar.ts";
 import type { AnswerRules } from "../../gateway/tools/answer-rules.ts";
 import { firstRuleSymbol, type GrammarRules } from "../../worker/contract/grammar.ts";

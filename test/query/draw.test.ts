@@ -1,8 +1,7 @@
 /** Drawings: the whole tree, within bounds, whatever its texts hold. */
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { drawSvg } from "../../gateway/query/draw-svg.ts";
-import { drawText } from "../../gateway/query/draw-text.ts";
+import { drawSvg, drawText } from "../../gateway/query/draw.ts";
 import type { Query } from "../../gateway/query/ir.ts";
 import { maxRows } from "../../gateway/query/outline.ts";
 import { g, out, treeOf, user } from "./nodes.ts";

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import type { Generate, Query } from "../../gateway/query/ir.ts";
-import { childrenOf } from "../../gateway/query/ir.ts";
+import { childrenOf, type Generate, type Query } from "../../gateway/query/ir.ts";
 import { queryLimits } from "../../gateway/query/limits.ts";
 import { parseQuery, parseQueryText } from "../../gateway/query/parse.ts";
 import { canonicalKey, canonicalText, printQuery } from "../../gateway/query/print.ts";

@@ -1,6 +1,6 @@
 /** IBM/spnl's published assertions about the tree (commit 692dcfe), and what is answered where ours differs. */
 import { describe, expect, test } from "bun:test";
-import { augmentFragments } from "../../gateway/query/augment.ts";
+import { augmentFragments } from "../../gateway/query/builder.ts";
 import type { Query } from "../../gateway/query/ir.ts";
 import { printQuery } from "../../gateway/query/print.ts";
 import { type RewriteOptions, rewrite } from "../../gateway/query/rules/rewrite.ts";

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import type { ModelText } from "../../gateway/text/model-text.ts";
-import { openingTokenIds } from "../../gateway/text/opening-tokens.ts";
+import { openingTokenIds } from "../../gateway/text/tokenizer.ts";
 
 const template = {
   type: "TemplateProcessing",

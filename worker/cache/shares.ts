@@ -13,8 +13,7 @@
  * Of one owner's blocks those that nobody asked to retain go first, and those whose time is over; then retained ones,
  * then pinned ones. Bounded: an owner without blocks is forgotten.
  */
-import type { KvOwner } from "../contract/owners.ts";
-import { retentionTimesMs } from "../contract/owners.ts";
+import { type KvOwner, retentionTimesMs } from "../contract/owners.ts";
 import type { BlockId } from "../contract/units.ts";
 import { type FreeLinks, FreeList } from "./free-list.ts";
 

@@ -1,8 +1,8 @@
 import { existsSync, statSync } from "node:fs";
 import { basename } from "node:path";
 import { type Command, CommandError, serverFlags, UsageError } from "../support/command.ts";
-import { connect } from "../support/connect.ts";
-import { addFile, type VectorStore, waitForFile } from "../support/operations.ts";
+import { connect, onlyPositional } from "../support/connect.ts";
+import { addFile, prepareStore, type VectorStore, waitForFile } from "../support/operations.ts";
 import { Progress } from "../support/progress.ts";
 
 export const ingestCommand: Command = {
@@ -34,6 +34,23 @@ export const ingestCommand: Command = {
       progress.finish();
     }
     console.log(storeId);
+    return 0;
+  },
+};
+
+export const prepareCommand: Command = {
+  name: "prepare",
+  summary: "Compute and keep the KV of every fragment of a vector store, ahead of its first use.",
+  usage: "STORE_ID",
+  flags: serverFlags,
+  async run(input) {
+    const storeId = onlyPositional(input, "STORE_ID");
+    const progress = new Progress("prepare");
+    try {
+      await prepareStore(connect(input), storeId, (job) => progress.update(job.done, job.total, "fragments"));
+    } finally {
+      progress.finish();
+    }
     return 0;
   },
 };

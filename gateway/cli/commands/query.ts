@@ -1,6 +1,5 @@
-import { piecesOf, type SpangateReport, textsOf, type Usage } from "../../client/answers.ts";
+import { type Explanation, piecesOf, type SpangateReport, textsOf, type Usage } from "../../client/answers.ts";
 import type { SpanQueryClient } from "../../client/span-query-client.ts";
-import { ChoiceWriter } from "../support/choice-writer.ts";
 import { type Command, CommandError, serverFlags, UsageError } from "../support/command.ts";
 import { queryFlags, readQueryFile, withServer } from "../support/query-file.ts";
 
@@ -89,4 +88,82 @@ function statsLines({ usage, spangate }: Facts): readonly string[] {
     ].join(" · "),
   );
   return [total.join(" · "), ...generates];
+}
+
+export const explainCommand: Command = {
+  name: "explain",
+  summary: "Show what a span query becomes, how long its parts are and what of them is held; runs nothing.",
+  usage: "FILE|- [--svg OUT]",
+  flags: {
+    ...serverFlags,
+    ...queryFlags,
+    svg: { type: "string", value: "OUT", description: "Write the drawing of the rewritten query to a file." },
+    "svg-before": { type: "string", value: "OUT", description: "Write the drawing of the query as it is to a file." },
+    json: { type: "boolean", description: "Write the server's whole answer as JSON, plans and block keys included." },
+  },
+  async run(input) {
+    const query = await readQueryFile(input);
+    const explanation = await withServer(input, (client) => client.explain(query));
+    const { before, after } = explanation.drawing;
+    await writeSvg(input.text("svg"), after.svg);
+    await writeSvg(input.text("svg-before"), before.svg);
+    const isJson = input.isSet("json");
+    process.stdout.write(isJson ? `${JSON.stringify(explanation, null, 2)}\n` : textOf(explanation));
+    return 0;
+  },
+};
+
+function textOf({ steps, drawing }: Explanation): string {
+  const rules = steps.map(({ rule, path }) => `  ${rule}  ${path}`);
+  const section = (title: string, text: string) => `${title}\n${text}\n`;
+  return [
+    section("Query", drawing.before.text),
+    section("Rules", rules.join("\n") || "  none applies"),
+    section("Rewritten", drawing.after.text),
+  ].join("\n");
+}
+
+async function writeSvg(path: string | undefined, svg: string): Promise<void> {
+  if (path === undefined) return;
+  try {
+    await Bun.write(path, svg);
+  } catch (error) {
+    throw new CommandError(`${path} cannot be written`, { cause: error });
+  }
+}
+
+/** Writes choices that arrive side by side one after the other: text of a choice whose turn has not come waits. */
+export class ChoiceWriter {
+  readonly #write: (text: string) => void;
+  readonly #waiting = new Map<number, string>();
+  readonly #ended = new Set<number>();
+  /** The choice whose turn it is, and the last whose heading was written; the first has none. */
+  #turn = 0;
+  #headed = 0;
+
+  constructor(write: (text: string) => void) {
+    this.#write = write;
+  }
+
+  add(index: number, text: string): void {
+    if (text === "") return;
+    if (index === this.#turn) this.#put(text);
+    else this.#waiting.set(index, (this.#waiting.get(index) ?? "") + text);
+  }
+
+  /** Nothing follows of this choice. */
+  end(index: number): void {
+    this.#ended.add(index);
+    while (this.#ended.has(this.#turn)) {
+      this.#turn += 1;
+      this.#put(this.#waiting.get(this.#turn) ?? "");
+    }
+  }
+
+  #put(text: string): void {
+    if (text === "") return;
+    if (this.#headed < this.#turn) this.#write(`\n\n--- ${this.#turn + 1} ---\n`);
+    this.#headed = this.#turn;
+    this.#write(text);
+  }
 }

@@ -1,7 +1,8 @@
-import { type Command, type CommandInput, UsageError } from "../support/command.ts";
-import { prepareKernels } from "../support/kernels.ts";
-
 /** Flags are names for the environment's settings, so that there is one configuration and one place that checks it. */
+import { type Command, CommandError, type CommandInput, UsageError } from "../support/command.ts";
+import { prepareKernels } from "../support/kernels.ts";
+import { repositoryRoot } from "../support/setup.ts";
+
 const variables: Readonly<Record<string, string>> = {
   host: "SPANGATE_HOST",
   port: "SPANGATE_PORT",
@@ -45,3 +46,17 @@ function applyFlags(input: CommandInput): void {
     if (value !== undefined) process.env[variable] = value;
   }
 }
+
+export const benchCommand: Command = {
+  name: "bench",
+  summary: "Run one of the project's benchmarks; the last line is a JSON object.",
+  usage: "NAME | --list",
+  flags: { list: { type: "boolean", description: "Name them all." } },
+  async run(input) {
+    const script = `${repositoryRoot}/test/bench/main.ts`;
+    if (!(await Bun.file(script).exists())) throw new CommandError("the benchmarks are not part of this installation");
+    const args = input.isSet("list") ? ["--list"] : input.positionals;
+    const child = Bun.spawn([process.execPath, script, ...args], { stdio: ["inherit", "inherit", "inherit"] });
+    return await child.exited;
+  },
+};

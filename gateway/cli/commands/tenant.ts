@@ -1,6 +1,6 @@
 import { type Command, serverFlags, UsageError } from "../support/command.ts";
-import { connect } from "../support/connect.ts";
-import { listAll, type Tenant } from "../support/operations.ts";
+import { connect, requiredText } from "../support/connect.ts";
+import { type ApiKey, listAll, type Tenant } from "../support/operations.ts";
 
 export const tenantCommand: Command = {
   name: "tenant",
@@ -21,6 +21,44 @@ export const tenantCommand: Command = {
       await client.json("DELETE", `/admin/v1/tenants/${encodeURIComponent(argument)}`);
       console.log(`deleted ${argument}`);
     } else throw new UsageError("say one of: create NAME, list, delete ID");
+    return 0;
+  },
+};
+
+const defaultScopes = "inference,corpus:read,corpus:write,corpus:prepare";
+
+export const keyCommand: Command = {
+  name: "key",
+  summary: "Make, list and revoke a tenant's API keys.",
+  usage: "create --tenant ID | list --tenant ID | revoke KEY_ID",
+  flags: {
+    ...serverFlags,
+    tenant: { type: "string", short: "t", value: "ID", description: "The tenant." },
+    scopes: { type: "string", value: "LIST", description: `Comma-separated (${defaultScopes}).` },
+    name: { type: "string", value: "NAME", description: "A name to tell the key by." },
+  },
+  async run(input) {
+    const [action, argument] = input.positionals;
+    const client = connect(input, "platform");
+    if (action === "revoke" && argument) {
+      await client.json("DELETE", `/admin/v1/keys/${encodeURIComponent(argument)}`);
+      console.log(`revoked ${argument}`);
+      return 0;
+    }
+    if (argument !== undefined || (action !== "create" && action !== "list")) {
+      throw new UsageError("say one of: create --tenant ID, list --tenant ID, revoke KEY_ID");
+    }
+    const path = `/admin/v1/tenants/${encodeURIComponent(requiredText(input, "tenant"))}/keys`;
+    if (action === "list") {
+      for (const key of await listAll<ApiKey>(client, path)) {
+        console.log([key.id, key.name ?? "-", key.scopes.join(",")].join("  "));
+      }
+      return 0;
+    }
+    const scopes = (input.text("scopes") ?? defaultScopes).split(",");
+    const name = input.text("name");
+    const made = await client.json<ApiKey>("POST", path, { scopes, ...(name ? { name } : {}) });
+    console.log(made.key ?? made.id);
     return 0;
   },
 };

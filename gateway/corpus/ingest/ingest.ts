@@ -23,7 +23,6 @@ import { type ExtractLimits, Extractor } from "./extractor.ts";
 import { IngestLanes, type Lane } from "./lanes.ts";
 import { ReaderProgram } from "./reader-program.ts";
 import type { TextKind } from "./sentences.ts";
-import { WorkClock } from "./work-clock.ts";
 
 /** What a text takes on the disk with its indexes. */
 const diskBytesPerTextByte = 4;
@@ -256,4 +255,29 @@ export class Ingestor {
 function atMost(maxChars: number, text: string): string {
   if (text.length > maxChars) throw new OverBounds("It has too much text.");
   return text;
+}
+
+/** How long a file's own work took, without the turns of others between its slices. */
+export class WorkClock {
+  readonly #maxMs: number;
+  #spentMs = 0;
+  #sinceMs = performance.now();
+
+  constructor(maxMs: number) {
+    this.#maxMs = maxMs;
+  }
+
+  goOn(): void {
+    this.#sinceMs = performance.now();
+  }
+
+  rest(): void {
+    this.#spentMs += performance.now() - this.#sinceMs;
+  }
+
+  /** @throws OverBounds */
+  check(): void {
+    if (this.#spentMs + performance.now() - this.#sinceMs <= this.#maxMs) return;
+    throw new OverBounds(`It took longer than ${this.#maxMs / 1000} s to split and to store.`);
+  }
 }

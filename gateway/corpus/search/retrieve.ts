@@ -18,7 +18,6 @@ import { corpusLimits } from "../base/limits.ts";
 import type { CorpusDeps } from "../base/ports.ts";
 import type { QueryVector, Vectorizer } from "../ingest/vectorize.ts";
 import { type AttributeFilter, passesFilter } from "./filters.ts";
-import { fuse } from "./fuse.ts";
 
 export interface RetrieveRequest {
   readonly tenantId: TenantId;
@@ -56,7 +55,7 @@ export interface RetrievedFragment {
   readonly filename: string;
   readonly attributes: Attributes;
   readonly text: string;
-  /** In 0..1: bm25 / (1 + bm25) where words alone are searched, the fused rank (fuse.ts) where vectors are too. */
+  /** In 0..1: bm25 / (1 + bm25) where words alone are searched, the fused rank (see `fuse`) where vectors are too. */
   readonly score: number;
   /** Of the corpus: the fragment's span is keyed with it. */
   readonly salt: CacheSalt;
@@ -231,4 +230,34 @@ export function readFragments(
     const salt = row === undefined ? undefined : salts.get(row.corpusId);
     return row === undefined || salt === undefined ? undefined : { id: row.id, text: row.text, salt };
   });
+}
+
+const rankConstant = 60;
+
+export interface Ranking<Hit> {
+  /** 0 or more. */
+  readonly weight: number;
+  /** Best first. */
+  readonly hits: readonly Hit[];
+}
+
+/**
+ * Reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009): each ranking gives what it found weight / (60 + rank).
+ * Scores are shares of what the first of all rankings would have, so they are in 0..1.
+ * @returns the best first, ties by `seq`; where a hit is in several rankings, the first ranking's is kept
+ */
+export function fuse<Hit extends { readonly seq: number }>(
+  rankings: readonly Ranking<Hit>[],
+): readonly { readonly hit: Hit; readonly score: number }[] {
+  const fused = new Map<number, { readonly hit: Hit; score: number }>();
+  const highest = rankings.reduce((sum, { weight }) => sum + weight, 0) / (rankConstant + 1);
+  for (const { weight, hits } of rankings) {
+    if (weight <= 0) continue;
+    for (const [index, hit] of hits.entries()) {
+      const entry = fused.get(hit.seq) ?? { hit, score: 0 };
+      entry.score += weight / (rankConstant + index + 1) / highest;
+      fused.set(hit.seq, entry);
+    }
+  }
+  return [...fused.values()].sort((a, b) => b.score - a.score || a.hit.seq - b.hit.seq);
 }

@@ -8,7 +8,7 @@ import type { PromptHistory } from "../../generate/prompt-history.ts";
 import { answerInEvents, answerWhole } from "../generation/completion.ts";
 import type { ComparedPrompt } from "../generation/prompt-diagnostics.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
-import { logFailure } from "../middleware/failure.ts";
+import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { declare, type RouteAbout } from "../transport/route.ts";

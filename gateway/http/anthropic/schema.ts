@@ -7,10 +7,20 @@ import { messageFormat } from "../generation/response-format.ts";
 import { generateParams, samplingFields, stopString } from "../generation/sampling.ts";
 import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import { optional, shortString } from "../transport/fields.ts";
-import { allBlocks, cacheControl, citableOf, documentsOf, message, textBlocks, textOf } from "./blocks.ts";
 import type { CitableSource } from "./citations.ts";
-import { messageToolFields, messageToolsAsked } from "./tools.ts";
-import { checkToolUses, turnsOf } from "./turns.ts";
+import {
+  allBlocks,
+  cacheControl,
+  checkToolUses,
+  citableOf,
+  documentsOf,
+  message,
+  messageToolFields,
+  messageToolsAsked,
+  textBlocks,
+  textOf,
+  turnsOf,
+} from "./conversation.ts";
 
 const promptFields = (filters: z.ZodType) => ({
   model: requestFields.model,

@@ -6,7 +6,6 @@ import { z } from "zod";
 import { limits } from "../../config.ts";
 import type { AnswerFormat } from "../../tools/answer-rules.ts";
 import { answerLimits } from "../../tools/limits.ts";
-import { isLargerThan } from "./json-size.ts";
 
 /** As the OpenAI client's. */
 const formatName = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, "must be 1 to 64 letters, digits, _ or -");
@@ -61,3 +60,31 @@ export const responseTextFormat = z
 export const messageFormat = z
   .strictObject({ type: z.literal("json_schema"), schema: boundedSchema.pipe(z.record(z.string(), z.unknown())) })
   .transform(({ schema }) => schemaFormat(schema, "output_config.format.schema"));
+
+export interface SizeBounds {
+  /** Of its strings and names, and one for every value and name beside them. */
+  readonly chars: number;
+  readonly values: number;
+}
+
+/** Tells whether a parsed JSON value is larger than the bounds, without writing it out; looks at no more than they allow. */
+export function isLargerThan(value: unknown, { chars, values }: SizeBounds): boolean {
+  const open = [value];
+  let [charsLeft, valuesLeft] = [chars, values];
+  while (open.length > 0) {
+    const next = open.pop();
+    valuesLeft -= 1;
+    charsLeft -= typeof next === "string" ? next.length + 2 : 1;
+    if (Array.isArray(next)) {
+      if (next.length > valuesLeft) return true;
+      open.push(...next);
+    } else if (typeof next === "object" && next !== null) {
+      for (const [name, field] of Object.entries(next)) {
+        charsLeft -= name.length + 4;
+        open.push(field);
+      }
+    }
+    if (charsLeft < 0 || valuesLeft < open.length) return true;
+  }
+  return false;
+}

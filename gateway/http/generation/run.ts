@@ -3,10 +3,8 @@ import type { Context } from "hono";
 import type { ChatJob, ChatRun, Pipeline } from "../../generate/pipeline.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
-import type { AppEnv } from "../transport/context.ts";
-import { tenantIdOf } from "../transport/context.ts";
-import type { Choice } from "./choice.ts";
-import { emptyChoices } from "./choice.ts";
+import { type AppEnv, tenantIdOf } from "../transport/context.ts";
+import { type Choice, emptyChoices } from "./choice.ts";
 import type { Completion } from "./completion.ts";
 
 export interface ChatRunDeps {

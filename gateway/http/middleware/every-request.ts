@@ -1,7 +1,14 @@
-/** What every request passes on its way to a route: its URL must be whole, and it gets its budget. */
+/**
+ * What every request passes on its way to a route: its URL must be whole, its API key tells who calls, it gets a budget
+ * of memory, and a trace if it does work. Requests that fail inside are logged.
+ */
 import type { MiddlewareHandler } from "hono";
+import { DbError } from "../../../db/errors.ts";
 import { ApiError } from "../../base/errors.ts";
+import { type Log, placeOf } from "../../base/log.ts";
+import type { Authenticator } from "../../base/principal.ts";
 import { limits } from "../../config.ts";
+import type { Tracer } from "../../telemetry/tracer.ts";
 import { BodyMemory } from "../transport/body-memory.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { RequestBudget } from "../transport/request-budget.ts";
@@ -38,4 +45,63 @@ export function requestBudgets(memory: BodyMemory): MiddlewareHandler<AppEnv> {
       budget.releaseBody();
     }
   };
+}
+
+/** Finds out who calls, by the key in `authorization: Bearer` or `x-api-key`. */
+export function authenticate(authenticator: Authenticator): MiddlewareHandler<AppEnv> {
+  return async (context, next) => {
+    const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
+    const within = context.env?.batch?.principal;
+    context.set("apiKeyGiven", apiKey !== undefined || within !== undefined);
+    const usable = apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
+    context.set("principal", within ?? (usable ? authenticator.authenticate(apiKey) : undefined));
+    await next();
+  };
+}
+
+function apiKeyOf(authorization: string | undefined, xApiKey: string | undefined): string | undefined {
+  if (authorization !== undefined) {
+    const match = /^Bearer +([^\s]+) *$/i.exec(authorization);
+    // A malformed header is a credential that is not valid, never "no credential".
+    return match?.[1] ?? "";
+  }
+  return xApiKey;
+}
+
+/** Requests that only ask how the server is would fill the traces with themselves. */
+const isWork = (path: string): boolean => /^\/(v1|admin|tokenize|detokenize)\b/.test(path);
+
+/** Makes a trace for each request that does work. */
+export function traceRequests(tracer: Tracer, knownMethod: (method: string) => string): MiddlewareHandler<AppEnv> {
+  return async (context, next) => {
+    if (!isWork(context.req.path)) return await next();
+    await tracer.request(context.req.header("traceparent"), async (trace) => {
+      await next();
+      const method = knownMethod(context.req.method);
+      // The route's pattern, never the path, which holds ids that callers choose.
+      const route = context.req.routePath;
+      const { status } = context.res;
+      const attributes = {
+        "http.request.method": method,
+        "http.route": route,
+        "http.response.status_code": status,
+        "spangate.request_id": context.get("requestId"),
+      };
+      trace?.describe(`${method} ${route}`, attributes, status >= 500);
+    });
+  };
+}
+
+/** Tells the operator what kind of error it was and where it came from; its message is left out, since it may hold a tenant's text. */
+export function logFailure(log: Log, error: ApiError, requestId: string): void {
+  const { cause } = error;
+  const kind = cause instanceof Error ? cause.name : undefined;
+  log(error.code === "internal" ? "error" : "warn", "request failed", {
+    requestId,
+    code: error.code,
+    kind,
+    // Names a statement and a code, never a value.
+    reason: cause instanceof DbError ? cause.message : undefined,
+    at: placeOf(cause),
+  });
 }

@@ -8,7 +8,7 @@ import { endsOf } from "../generation/choice.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
 import { logprobsDescriber, spangateOf, usageOf } from "../generation/report.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
-import { logFailure } from "../middleware/failure.ts";
+import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";

@@ -9,7 +9,7 @@ import { type BulkRunner, runBulk } from "../../execute/bulk/bulk.ts";
 import { type BulkLine, readBulkLines } from "../../execute/bulk/bulk-lines.ts";
 import type { BulkRecord, BulkResults } from "../../execute/bulk/bulk-results.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
-import { logFailure } from "../middleware/failure.ts";
+import { logFailure } from "../middleware/every-request.ts";
 import { useText } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { readQuery, seconds } from "../transport/paging.ts";

@@ -1,16 +1,18 @@
 /** Span queries: POST /v1/query/execute, /v1/query/prepare, /v1/query/explain */
 import type { Context, Hono } from "hono";
 import { z } from "zod";
+import type { TenantId } from "../../../db/ids.ts";
 import type { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
+import type { BulkRunner } from "../../execute/bulk/bulk.ts";
 import type { QueryJob, QueryService } from "../../execute/query-service.ts";
 import { countPrepared } from "../../generate/usage-counters.ts";
 import type { Query } from "../../query/ir.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
-import { emptyChoices } from "../generation/choice.ts";
+import { collect, emptyChoices } from "../generation/choice.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
-import { logFailure } from "../middleware/failure.ts";
+import { logFailure } from "../middleware/every-request.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -122,4 +124,28 @@ async function execute(
   const shape = queryChunks(kind, head, () => queryFacts(requestId, run.report));
   const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
   return await answerStreamed(context, completion, shape, { onError, firstEventMs: deps.firstEventMs });
+}
+
+/** Runs queries to their whole answers for bulk requests, whose queries are no HTTP requests of their own. */
+export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantId: TenantId): BulkRunner {
+  const jobOf = (query: Query, requestId: string, signal: AbortSignal) => {
+    return { requestId, tenantId, query, reuse: true, restartable: true, signal };
+  };
+  return {
+    fragments: (query, signal) => queries.uses(jobOf(query, "planned", signal)),
+    run: async (query, requestId, signal) => {
+      const run = queries.execute(jobOf(query, requestId, signal));
+      const choices = emptyChoices(run.choiceCount);
+      try {
+        for await (const [index, event] of run.events) collect(choices[index], event);
+        // What was aborted ends without a word; it is no answer.
+        signal.throwIfAborted();
+        const kind = answerKindOf(query);
+        const head = headOf(kind, requestId, run.model, nowMs());
+        return { response: queryAnswer(kind, head, requestId, run.report, choices), usage: run.report.usage() };
+      } finally {
+        countTree(metrics, tenantId, run.report);
+      }
+    },
+  };
 }

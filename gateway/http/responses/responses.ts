@@ -15,7 +15,7 @@ import { comparePrompt } from "../generation/prompt-diagnostics.ts";
 import { logprobsDescriber } from "../generation/report.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
 import { changed } from "../middleware/audit.ts";
-import { logFailure } from "../middleware/failure.ts";
+import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { pageQuery, readNoFields, readQuery } from "../transport/paging.ts";

@@ -15,9 +15,9 @@
  * One generate object is one run (ir.ts). A pass remembers by object what became of each node, and what became of a
  * run does not depend on where it stands: it is the same object everywhere again.
  */
-import { Equality } from "../equality.ts";
 import { childrenOf, type Generate, type Query, type Repeat } from "../ir.ts";
 import { checkLegal } from "../legality.ts";
+import { canonicalKey } from "../print.ts";
 import { mapChildren } from "../transform.ts";
 import type { Place, Rule, RuleContext } from "./rule.ts";
 import { standardRules } from "./table.ts";
@@ -258,4 +258,36 @@ function placeInside(query: Query, place: Place): Place {
     default:
       return place === "root" ? "program" : place;
   }
+}
+
+/** What one rewriting knows about equal nodes. Nodes are immutable, so what was found for one stays true. */
+class Equality {
+  readonly #keys = new Map<Query, string>();
+  readonly #greedy = new Map<Query, boolean>();
+  readonly #first = new Map<string, Generate | Repeat>();
+
+  /** Equal exactly for nodes that are equal in structure. */
+  readonly keyOf = (query: Query): string => canonicalKey(query, this.#keys);
+
+  /** Whether it draws no sample anywhere: run twice, it gives the same. */
+  readonly isGreedy = (query: Query): boolean => {
+    const known = this.#greedy.get(query);
+    if (known !== undefined) return known;
+    const isGreedy = drawsNone(query) && childrenOf(query).every(([, child]) => this.isGreedy(child));
+    this.#greedy.set(query, isGreedy);
+    return isGreedy;
+  };
+
+  readonly representative = <Run extends Generate | Repeat>(run: Run): Run => {
+    // A key tells generates from repeats.
+    const first = this.#first.get(this.keyOf(run)) as Run | undefined;
+    if (first !== undefined) return first;
+    this.#first.set(this.keyOf(run), run);
+    return run;
+  };
+}
+
+/** Chats are written out as generates before anything is compared. */
+function drawsNone(query: Query): boolean {
+  return (query.kind !== "generate" && query.kind !== "map") || query.options.temperature === 0;
 }

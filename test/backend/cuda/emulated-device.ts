@@ -9,8 +9,7 @@ import type {
   StreamMark,
 } from "../../../worker/backend/cuda/device/device.ts";
 import { type KernelName, kernelSignatures } from "../../../worker/backend/cuda/device/kernels.ts";
-import type { ArgumentsOf, Signature } from "../../../worker/native/cuda/arguments.ts";
-import { PackedArguments } from "../../../worker/native/cuda/arguments.ts";
+import { type ArgumentsOf, PackedArguments, type Signature } from "../../../worker/native/cuda/arguments.ts";
 import type { MatmulOperands, MatmulShape } from "../../../worker/native/cuda/cublaslt.ts";
 import { emulate } from "./emulated-kernels.ts";
 import { EmulatedMemory } from "./emulated-memory.ts";

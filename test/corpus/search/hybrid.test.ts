@@ -4,8 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ApiError } from "../../../gateway/base/errors.ts";
 import type { Embedder } from "../../../gateway/corpus/base/ports.ts";
-import { fuse } from "../../../gateway/corpus/search/fuse.ts";
-import type { RetrieveRequest } from "../../../gateway/corpus/search/retrieve.ts";
+import { fuse, type RetrieveRequest } from "../../../gateway/corpus/search/retrieve.ts";
 import { createWorld, ingestText, type World } from "../world.ts";
 
 /** Words of one meaning share a dimension. */

@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { DbError } from "../../../db/errors.ts";
 import { ApiError } from "../../../gateway/base/errors.ts";
 import type { LogFields } from "../../../gateway/base/log.ts";
-import { logFailure } from "../../../gateway/http/middleware/failure.ts";
+import { logFailure } from "../../../gateway/http/middleware/every-request.ts";
 
 function logged(cause: unknown): LogFields | undefined {
   const lines: (LogFields | undefined)[] = [];

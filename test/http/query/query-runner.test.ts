@@ -3,7 +3,7 @@
 import { describe, expect, test } from "bun:test";
 import type { TenantId } from "../../../db/ids.ts";
 import type { BulkRunner } from "../../../gateway/execute/bulk/bulk.ts";
-import { queryRunner } from "../../../gateway/http/query/runner.ts";
+import { queryRunner } from "../../../gateway/http/query/query.ts";
 import { parseQuery } from "../../../gateway/query/parse.ts";
 import { engineCard } from "../../contract/engine-link.ts";
 import { ask, type QueryRig, readyRig } from "../query-rig.ts";

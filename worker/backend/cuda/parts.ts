@@ -10,8 +10,7 @@ import { DevicePool } from "./pool.ts";
 import { SampleAnswer } from "./sampling.ts";
 import { StepLayout, StepStaging } from "./staging.ts";
 import { FileReader } from "./weights/tensor-reader.ts";
-import type { TensorReader } from "./weights/weights.ts";
-import { loadWeights, type WeightInfo } from "./weights/weights.ts";
+import { loadWeights, type TensorReader, type WeightInfo } from "./weights/weights.ts";
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
 
 export interface CudaBackendOptions {

@@ -86,3 +86,13 @@ function escapeXml(text: string): string {
   };
   return text.replace(/[&<>"']/g, (char) => names[char] ?? char);
 }
+
+export function drawText(query: Query, labels?: Labels): string {
+  return outlineOf(query, labels).map(lineOf).join("\n");
+}
+
+function lineOf({ continues, text, label }: Row): string {
+  const stems = continues.slice(0, -1).map((isOpen) => (isOpen ? "│  " : "   "));
+  const branch = continues.length === 0 ? "" : continues.at(-1) ? "├─ " : "└─ ";
+  return `${stems.join("")}${branch}${text}${label === undefined ? "" : `  (${label})`}`;
+}

@@ -1,0 +1,309 @@
+/**
+ * A conversation as Anthropic's API writes it: the schemas of its messages, blocks and tools, and how they become the
+ * turns of a prompt. Blocks of documents and of search results leave the conversation: they become the request's
+ * documents, in their order, as `documents` of chat completions are.
+ */
+import { z } from "zod";
+import { limits } from "../../config.ts";
+import type { JsonObject, LowerMessage } from "../../text/messages.ts";
+import { toolLimits } from "../../tools/limits.ts";
+import type { OfferedTool } from "../../tools/tool-use.ts";
+import { documentTitle } from "../generation/request-fields.ts";
+import {
+  callId,
+  type Path,
+  parametersSchema,
+  type Refuse,
+  type ToolChoice,
+  type ToolsAsked,
+  toolDescription,
+} from "../generation/tool-schemas.ts";
+import { optional } from "../transport/fields.ts";
+import type { CitableSource } from "./citations.ts";
+
+export const cacheControl = optional(
+  z.strictObject({ type: z.literal("ephemeral"), ttl: z.enum(["5m", "1h"]).optional() }),
+);
+const citations = optional(z.strictObject({ enabled: z.boolean().optional() }));
+
+const textBlock = z.strictObject({
+  type: z.literal("text", "only blocks of type 'text' are supported here"),
+  text: z.string(),
+  cache_control: cacheControl,
+  // Our own answers have them, and come back in the next request.
+  citations: optional(z.array(z.unknown()).max(limits.contentParts)),
+});
+export const textBlocks = z.array(textBlock).min(1).max(limits.contentParts);
+const sourceTypes = "only sources of type 'text' and 'content' are supported";
+const documentBlock = z.strictObject({
+  type: z.literal("document"),
+  source: z.discriminatedUnion(
+    "type",
+    [
+      z.strictObject({ type: z.literal("text"), media_type: z.literal("text/plain"), data: z.string().min(1) }),
+      z.strictObject({ type: z.literal("content"), content: z.union([z.string().min(1), textBlocks]) }),
+    ],
+    sourceTypes,
+  ),
+  title: optional(documentTitle),
+  context: optional(z.string()),
+  citations,
+  cache_control: cacheControl,
+});
+const searchResultBlock = z.strictObject({
+  type: z.literal("search_result"),
+  source: z.string().min(1).max(limits.sourceChars),
+  title: documentTitle,
+  content: textBlocks,
+  citations,
+  cache_control: cacheControl,
+});
+const messageToolName = z.string().regex(/^[a-zA-Z0-9_-]{1,128}$/, "must be 1 to 128 letters, digits, _ or -");
+
+const toolUseBlock = z.strictObject({
+  type: z.literal("tool_use"),
+  id: callId,
+  name: messageToolName,
+  // It was parsed from JSON.
+  input: z.record(z.string(), z.unknown()).transform((input) => input as JsonObject),
+  caller: optional(z.strictObject({ type: z.literal("direct", "is not supported") })),
+  cache_control: cacheControl,
+});
+const toolResultBlock = z.strictObject({
+  type: z.literal("tool_result"),
+  tool_use_id: callId,
+  content: optional(
+    z.union([
+      z.string(),
+      z
+        .array(
+          z.discriminatedUnion(
+            "type",
+            [textBlock, documentBlock, searchResultBlock],
+            "only blocks of type 'text', 'document' and 'search_result' are supported",
+          ),
+        )
+        .max(limits.contentParts),
+    ]),
+  ),
+  is_error: z.boolean().optional(),
+  cache_control: cacheControl,
+});
+const userBlock = z.discriminatedUnion(
+  "type",
+  [textBlock, documentBlock, searchResultBlock, toolResultBlock],
+  "only blocks of type 'text', 'document', 'search_result' and 'tool_result' are supported",
+);
+type GivenBlock = z.output<typeof textBlock | typeof documentBlock | typeof searchResultBlock>;
+export type Block = z.output<typeof userBlock | typeof toolUseBlock>;
+
+const userMessage = z.strictObject({
+  role: z.literal("user"),
+  content: z.union([z.string(), z.array(userBlock).min(1).max(limits.contentParts)]),
+});
+const assistantMessage = z.strictObject({
+  role: z.literal("assistant"),
+  content: z.union([
+    z.string(),
+    z
+      .array(
+        z.discriminatedUnion(
+          "type",
+          [textBlock, toolUseBlock],
+          "only blocks of type 'text' and 'tool_use' are supported",
+        ),
+      )
+      .min(1)
+      .max(limits.contentParts),
+  ]),
+});
+const systemMessage = z.strictObject({ role: z.literal("system"), content: z.union([z.string(), textBlocks]) });
+export const message = z.discriminatedUnion(
+  "role",
+  [userMessage, assistantMessage, systemMessage],
+  "must be user, assistant or system",
+);
+export type Message = z.output<typeof message>;
+
+/** Text of the blocks of text. */
+export const textOf = (content: string | readonly Block[]): string =>
+  typeof content === "string"
+    ? content
+    : content.flatMap((block) => (block.type === "text" ? [block.text] : [])).join("\n");
+
+export const blocksOf = ({ content }: { readonly content: Message["content"] }): readonly Block[] =>
+  typeof content === "string" ? [] : content;
+
+/** Blocks of a message, with those that tools' results hold in their places. */
+function givenBlocks(message: Message): readonly GivenBlock[] {
+  return blocksOf(message).flatMap((block): readonly GivenBlock[] => {
+    if (block.type === "tool_use") return [];
+    if (block.type !== "tool_result") return [block];
+    return typeof block.content === "string" ? [] : (block.content ?? []);
+  });
+}
+
+export function documentsOf(messages: readonly Message[]) {
+  return messages.flatMap(givenBlocks).flatMap((block) => {
+    if (block.type === "text") return [];
+    const { title } = block;
+    if (block.type === "search_result") return [{ title, text: `Source: ${block.source}\n${textOf(block.content)}` }];
+    const text = block.source.type === "text" ? block.source.data : textOf(block.source.content);
+    return [{ title, text: block.context === undefined ? text : `Context: ${block.context}\n${text}` }];
+  });
+}
+
+/** Blocks whose citations are asked for, each with its place among all blocks of its kind. */
+export function citableOf(messages: readonly Message[]): readonly CitableSource[] {
+  const blocks = messages.flatMap(givenBlocks);
+  const partsOf = (content: string | readonly Block[]): readonly string[] =>
+    typeof content === "string" ? [content] : content.map((block) => textOf([block]));
+  const results = blocks.filter((block) => block.type === "search_result");
+  const documents = blocks.filter((block) => block.type === "document");
+  const sources: CitableSource[] = [
+    ...documents.map(({ title, source }, index) => ({
+      ...{ title, source: undefined, index },
+      content: source.type === "text" ? source.data : partsOf(source.content),
+    })),
+    ...results.map(({ title, source, content }, index) => ({ title, source, index, content: partsOf(content) })),
+  ];
+  const enabled = [...documents, ...results].map((block) => block.citations?.enabled === true);
+  return sources.filter((_, i) => enabled[i]);
+}
+
+/** Every block, with those in other blocks. */
+export const allBlocks = (message: Message): readonly Block[] => {
+  const inside = blocksOf(message).flatMap((block) =>
+    block.type === "tool_result" && typeof block.content === "object" ? block.content : [],
+  );
+  return [...blocksOf(message), ...inside];
+};
+
+type ToolUse = Extract<Block, { type: "tool_use" }>;
+type ToolResult = Extract<Block, { type: "tool_result" }>;
+
+/** Uses of the message before, by their ids. */
+type OpenUses = Map<string, { readonly name: string; readonly path: Path }>;
+
+/** Every use of a tool is answered in the message that follows it, and nothing else is. */
+export function checkToolUses(messages: readonly Message[], refuse: Refuse): void {
+  let open: OpenUses = new Map();
+  const refuseOpen = (): void => {
+    for (const { path } of open.values()) refuse(path, "has no tool_result in the message that follows");
+  };
+  for (const [index, message] of messages.entries()) {
+    const next: OpenUses = new Map();
+    for (const [at, block] of blocksOf(message).entries()) {
+      const path = ["messages", index, "content", at];
+      if (block.type === "tool_use") {
+        if (next.has(block.id)) refuse([...path, "id"], "another tool_use has this id");
+        next.set(block.id, { name: block.name, path });
+      }
+      if (block.type !== "tool_result") continue;
+      if (!open.delete(block.tool_use_id))
+        refuse([...path, "tool_use_id"], "is the id of no tool_use in the message before");
+    }
+    refuseOpen();
+    open = next;
+  }
+  refuseOpen();
+}
+
+/** Turns of messages that were checked. Neighbours of one role are one turn. */
+export function turnsOf(messages: readonly Message[], system: readonly LowerMessage[]): readonly LowerMessage[] {
+  const names = new Map<string, string>();
+  const turns = messages.flatMap((message): readonly LowerMessage[] => {
+    const { role, content } = message;
+    const blocks = blocksOf(message);
+    const uses = blocks.filter((block): block is ToolUse => block.type === "tool_use");
+    const results = blocks.filter((block): block is ToolResult => block.type === "tool_result");
+    for (const { id, name } of uses) names.set(id, name);
+    if (uses.length > 0) {
+      const calls = uses.map(({ id, name, input }) => ({ id, name, arguments: input }));
+      return [{ role, content: textOf(content), calls }];
+    }
+    const answered = results.map((result): LowerMessage => {
+      const { tool_use_id: id } = result;
+      return { role: "tool", content: resultText(result), answers: { id, name: names.get(id) ?? "" } };
+    });
+    const text = textOf(content);
+    return results.length > 0 && text === "" ? answered : [...answered, { role, content: text }];
+  });
+  return joined([...system, ...turns]);
+}
+
+/** A part without text (its documents stand elsewhere) adds nothing to its turn. */
+function joined(messages: readonly LowerMessage[]): readonly LowerMessage[] {
+  const turns: LowerMessage[] = [];
+  const isPlain = ({ calls, answers }: LowerMessage): boolean => calls === undefined && answers === undefined;
+  for (const message of messages) {
+    const turn = turns.at(-1);
+    if (turn?.role !== message.role || !isPlain(turn) || !isPlain(message)) {
+      turns.push(message);
+      continue;
+    }
+    const isBoth = turn.content !== "" && message.content !== "";
+    // Added, not joined: a thousand texts that are copied for each that follows are gigabytes.
+    turns[turns.length - 1] = { role: turn.role, content: turn.content + (isBoth ? "\n\n" : "") + message.content };
+  }
+  return turns;
+}
+
+/** What a tool found as documents is told by its title: the documents stand where all do. */
+function resultText({ content = "", is_error: isError }: ToolResult): string {
+  const found =
+    typeof content === "string"
+      ? []
+      : content.flatMap((block) => (block.type === "text" ? [] : [`Found: ${block.title ?? "a document"}`]));
+  const text = [textOf(content), ...found].filter((line) => line !== "").join("\n");
+  return isError === true ? `Error: ${text}` : text;
+}
+
+const notSupported = "is not supported";
+
+/** @param cacheControl schema of `cache_control` */
+export function messageToolFields<CacheControl extends z.ZodType>(cacheControl: CacheControl) {
+  const tool = z.strictObject({
+    type: optional(z.literal("custom", "only tools of type 'custom' are supported")),
+    name: messageToolName,
+    description: optional(toolDescription),
+    input_schema: parametersSchema,
+    strict: optional(z.boolean()),
+    cache_control: cacheControl,
+    // Values that mean what this server does anyway: arguments are streamed as they come.
+    eager_input_streaming: optional(z.boolean()),
+    defer_loading: optional(z.literal(false, notSupported)),
+    allowed_callers: optional(z.array(z.literal("direct", notSupported)).max(1)),
+    input_examples: optional(z.array(z.unknown()).max(0, notSupported)),
+  });
+  const disableParallel = { disable_parallel_tool_use: optional(z.boolean()) };
+  return {
+    tools: optional(z.array(tool).max(toolLimits.tools)),
+    tool_choice: optional(
+      z.discriminatedUnion("type", [
+        z.strictObject({ type: z.literal("auto"), ...disableParallel }),
+        z.strictObject({ type: z.literal("any"), ...disableParallel }),
+        z.strictObject({ type: z.literal("tool"), name: messageToolName, ...disableParallel }),
+        z.strictObject({ type: z.literal("none") }),
+      ]),
+    ),
+  };
+}
+
+type Fields = ReturnType<typeof messageToolFields<z.ZodType>>;
+type Body = { [Name in keyof Fields]: z.output<Fields[Name]> };
+
+export function messageToolsAsked({ tools = [], tool_choice: choice }: Body): ToolsAsked {
+  const offered = tools.map(({ name, description, input_schema: parameters, strict = false }, index): OfferedTool => {
+    return { name, description, parameters, strict, param: `tools[${index}].input_schema` };
+  });
+  const parallel = choice === undefined || choice.type === "none" || choice.disable_parallel_tool_use !== true;
+  return { tools: offered, namePath: ["name"], choice: choiceOf(choice), parallel };
+}
+
+function choiceOf(choice: Body["tool_choice"]): ToolChoice {
+  if (choice === undefined) return { mode: "auto" };
+  if (choice.type === "any") return { mode: "required" };
+  if (choice.type !== "tool") return { mode: choice.type };
+  return { mode: "required", isNamed: true, names: [{ name: choice.name, path: ["tool_choice", "name"] }] };
+}
