@@ -37,8 +37,9 @@ export function openData(dataDir: string, log: Log): OpenData {
 const defaultIntervalMs = 1_000;
 
 /**
- * Empties the database's log a moment after any change, since text that was deleted or overwritten stays there until
- * then. While another process reads the database, such as a backup, it is tried again.
+ * Empties the database's write-ahead log. Text that was deleted or overwritten stays in the log until then, so it is
+ * emptied a moment after any change, whoever made the change. While another process reads the database, such as a
+ * backup, the log cannot be emptied, and this tries again later.
  */
 export class LogTruncation {
   readonly #db: Db;

@@ -7,10 +7,8 @@ import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
 import { limits } from "../config.ts";
 import type { Awaitable } from "../corpus/search/retrieve.ts";
-
 import { type MergedEvents, mergeCompletions } from "../generate/completion.ts";
 import type { QueryContext } from "../lower/query-context.ts";
-
 import type { Query } from "../query/ir.ts";
 import type { FragmentUse } from "../query/planner.ts";
 import { type Rewritten, rewriteInSteps } from "../query/rules/rewrite.ts";
@@ -221,10 +219,11 @@ function refuseGenerated(done: string): (tree: TreeRun, inner: Inner) => Promise
 }
 
 /**
- * Each once, with the tokens of the blocks that it fills; what depends on outputs is left out, since no other query has it.
+ * The stored runs that a query's prompts are made of, for a planner of many queries. Each run is listed once, with the
+ * tokens of the blocks that it fills. Runs that depend on outputs are left out, since no other query has them.
  * @throws ApiError as lowering does
  */
-export async function usesOf(
+async function usesOf(
   rewritten: Query,
   lowerer: QueryLowering,
   context: QueryContext,

@@ -1,6 +1,6 @@
-/** How many tokens a plan's completion may have. */
+/** How many tokens a plan's completion may have, and whether the token ids that a caller names are the model's. */
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
-import type { PlanRun, TokenPlan } from "../../worker/contract/messages.ts";
+import type { GenerateParams, PlanRun, TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
@@ -45,4 +45,20 @@ function contextTokens(card: ModelCard, runs: readonly PlanRun[]): number {
   const last = runs.at(-1);
   const besideTokens = tokenCount(runs) - (last === undefined ? 0 : last.position + last.tokenIds.length);
   return Math.min(card.contextTokens + besideTokens, contractLimits.maxRequestTokens, poolTokens);
+}
+
+/** @throws ApiError invalid_value */
+export function checkPromptIds(card: ModelCard, tokenIds: readonly number[]): void {
+  if (tokenIds.every((tokenId) => tokenId < card.vocabSize)) return;
+  const message = "prompt has a token that the model does not have.";
+  throw new ApiError("invalid_value", { message, param: "prompt" });
+}
+
+/** @throws ApiError invalid_value */
+export function checkTokenIds(card: ModelCard, params: Pick<GenerateParams, "sampling" | "stopTokenIds">): void {
+  const refuse = (param: string): never => {
+    throw new ApiError("invalid_value", { message: `${param} names a token that the model does not have.`, param });
+  };
+  if (params.sampling.logitBias.some(([tokenId]) => tokenId >= card.vocabSize)) refuse("logit_bias");
+  if (params.stopTokenIds.some((tokenId) => tokenId >= card.vocabSize)) refuse("stop_token_ids");
 }

@@ -16,12 +16,10 @@ import type { CallReaderOptions } from "../tools/call-reader.ts";
 import type { Grammars } from "../tools/grammars.ts";
 import { openTools } from "../tools/open-tools.ts";
 import { generate, type MergedEvents, mergeCompletions } from "./completion.ts";
-import { completionTokens, tokenCount } from "./context-budget.ts";
+import { checkPromptIds, checkTokenIds, completionTokens, tokenCount } from "./context-budget.ts";
 import type { EndEvent } from "./events.ts";
 import { planDocuments } from "./plan-documents.ts";
 import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
-import { textPlan } from "./text-plan.ts";
-import { checkTokenIds } from "./token-checks.ts";
 
 export interface ChatJob extends Job {
   readonly request: ChatRequest;
@@ -249,4 +247,29 @@ export function questionOf(messages: readonly LowerMessage[]): string | undefine
 function forChoice(params: AnswerParams, index: number): AnswerParams {
   if (index === 0) return params;
   return { ...params, sampling: { ...params.sampling, seed: params.sampling.seed + index } };
+}
+
+interface TextPlanParts {
+  readonly card: ModelCard;
+  readonly lowerer: Pick<Lowerer, "lowerText">;
+  readonly salt: CacheSalt;
+}
+
+/**
+ * The plan of a prompt that is a text, or token ids, without a template.
+ * @param wanted tokens of the completion; undefined: as many as there is room for
+ * @throws ApiError invalid_value; context_length_exceeded here, before other prompts of the request are encoded
+ */
+async function textPlan(
+  prompt: string | readonly number[],
+  { card, lowerer, salt }: TextPlanParts,
+  wanted: number | undefined,
+): Promise<TokenPlan> {
+  if (typeof prompt !== "string") checkPromptIds(card, prompt);
+  const plan = await lowerer.lowerText(prompt, salt);
+  if (tokenCount(plan.runs) === 0) {
+    throw new ApiError("invalid_value", { message: "A prompt needs at least one token.", param: "prompt" });
+  }
+  completionTokens(card, plan, { wanted, promptParam: "prompt", wantedParam: "max_tokens" });
+  return plan;
 }

@@ -99,7 +99,10 @@ interface Open {
   left: number;
 }
 
-/** Each alternative is looked at when a rule that it names is found finite: the work is linear in the grammar. */
+/**
+ * Rules from which some finite text can be derived. An alternative is looked at only when a rule that it names is found
+ * finite, so the work is linear in the size of the grammar.
+ */
 export function finiteRules(rules: GrammarRules): ReadonlySet<number> {
   const finite = new Set<number>();
   /** Of each rule, the alternatives that name it, as often as they do. */

@@ -87,6 +87,10 @@ function escapeXml(text: string): string {
   return text.replace(/[&<>"']/g, (char) => names[char] ?? char);
 }
 
+/**
+ * The query as a tree of lines, for terminals. Long texts are cut, and so are large trees.
+ * @param labels what else to say of a node: its tokens, its key, whether it is cached
+ */
 export function drawText(query: Query, labels?: Labels): string {
   return outlineOf(query, labels).map(lineOf).join("\n");
 }

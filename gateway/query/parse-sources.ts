@@ -98,7 +98,8 @@ function textFragment(reader: NodeReader, fields: Fields, path: string): Fragmen
   return line === "" ? { kind: "fragment", text } : { kind: "fragment", text, title: line };
 }
 
-export function copyFilters(value: unknown, path: string): JsonObject {
+/** A retrieve's filters as plain JSON of bounded size. What they mean is known to the corpus side alone. */
+function copyFilters(value: unknown, path: string): JsonObject {
   if (!isObject(value)) return refuse(path, `must be an object, not ${describe(value)}`);
   let values = 0;
   const copy = (part: unknown, at: string, depth: number): JsonValue => {

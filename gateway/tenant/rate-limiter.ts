@@ -212,7 +212,10 @@ function requireRoom(account: Account, kind: LimitKind, amount: number, nowMs: n
   throw new ApiError("rate_limited", { message, retryAfterS });
 }
 
-/** What was taken of a limit per minute. It comes back evenly, so a full limit is there again after a minute of rest. */
+/**
+ * What was taken of a limit per minute. It comes back evenly, so a limit that was used up is whole again after a minute
+ * of rest.
+ */
 class Allowance {
   #taken = 0;
   #atMs = 0;

@@ -295,7 +295,10 @@ const templateSchema = z.looseObject({
 });
 const sequenceSchema = z.looseObject({ type: z.literal("Sequence"), processors: z.array(z.unknown()) });
 
-/** By the post-processor of tokenizer.json, unless `add_bos_token` of tokenizer_config.json says otherwise. */
+/**
+ * The tokens that a tokenizer itself puts in front of a text: `<s>`, `<|begin_of_text|>`, or none. They are told by
+ * the post-processor of tokenizer.json, unless `add_bos_token` of tokenizer_config.json says otherwise.
+ */
 export function openingTokenIds({ tokenizer, config }: Pick<ModelText, "tokenizer" | "config">): readonly number[] {
   if (config.add_bos_token === false) return [];
   const byTemplate = templateIds(tokenizer.post_processor);

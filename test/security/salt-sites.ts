@@ -88,7 +88,7 @@ export const saltMutants: readonly Mutant[] = [
   ...site("gateway/lower/chains.ts", "rootKey(card.digest, origin.salt, origin.kind", {
     "a chain's root": `rootKey(card.digest, ${none}, origin.kind`,
   }),
-  ...site("gateway/lower/query-lowerer.ts", "outputRoot(card, context.salt, prompt)", {
+  ...site("gateway/lower/query-lowerer.ts", "outputRoot(card, salt, prompt)", {
     "an answer's root": `outputRoot(card, ${none}, prompt)`,
   }),
   ...site("gateway/lower/outline-chains.ts", `kind: "span", salt, spanId, parent: this.chain(parent)`, {

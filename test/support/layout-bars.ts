@@ -71,7 +71,7 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
   ["large folders that are listed", Object.keys(largeFolders), 4],
   ["loose files in gateway/", filesByFolder.get("gateway") ?? [], 3],
   ["files in worker/engine", engineFiles, 18],
-  [`files under ${shortLines} lines with one importer`, productFiles.filter(isShortPart), 23],
+  [`files under ${shortLines} lines with one importer`, productFiles.filter(isShortPart), 20],
   [
     "casts to TenantId, tests counted",
     filesOf("**/*.ts").flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []),

@@ -258,7 +258,7 @@ function atMost(maxChars: number, text: string): string {
 }
 
 /** How long a file's own work took, without the turns of others between its slices. */
-export class WorkClock {
+class WorkClock {
   readonly #maxMs: number;
   #spentMs = 0;
   #sinceMs = performance.now();

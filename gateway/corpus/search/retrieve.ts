@@ -243,8 +243,8 @@ export interface Ranking<Hit> {
 
 /**
  * Reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009): each ranking gives what it found weight / (60 + rank).
- * Scores are shares of what the first of all rankings would have, so they are in 0..1.
- * @returns the best first, ties by `seq`; where a hit is in several rankings, the first ranking's is kept
+ * Scores are shares of what the first of all rankings would have, so they are in 0..1. The result is ordered best
+ * first, ties by `seq`. Where a hit is in several rankings, the first one's is kept.
  */
 export function fuse<Hit extends { readonly seq: number }>(
   rankings: readonly Ranking<Hit>[],
