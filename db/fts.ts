@@ -13,11 +13,11 @@ import type { Db } from "./open.ts";
 export const maxSearchTerms = 64;
 /** Fragments that one search ranks: ranking takes some 1 to 3 µs each. */
 const maxCandidates = 10_000;
-/** Fragments that are looked at, ranked or not, between two turns of the event loop. */
+/** Fragments that are looked at, ranked or not, before the event loop is yielded to. */
 const fragmentsPerPiece = 10_000;
 
 export interface SearchHit extends Hit {
-  /** FTS5's bm25 with its sign turned: higher is better, more than 0. */
+  /** FTS5's bm25 with its sign changed: higher is better, more than 0. */
   readonly bm25: number;
 }
 

@@ -13,9 +13,10 @@
  *   [layerCount][blockCount][kvHeads] of { K: [headDim][blockTokens], V: [blockTokens][headDim] }
  *
  * K is stored transposed, so that 16 tokens of one dimension are one AVX-512 register of float32. Elements
- * are float32, or float16 converted on load (all arithmetic is float32; beyond 65504 they are stored as that). Slot = blockId * blockTokens + offset.
- * K of the token at chain position i is stored rotated by RoPE at i, in layers with RoPE; V as it is. Everything native-endian.
- * blockTokens is a power of two up to 256; below 16 blocks are gathered into scratch first (correct, slower).
+ * are float32, or float16 converted on load (all arithmetic is float32; beyond 65504 they are stored as that). Slot =
+ * blockId * blockTokens + offset. K of the token at chain position i is stored rotated by RoPE at i, in layers with
+ * RoPE; V as it is. Everything native-endian. blockTokens is a power of two up to 256; below 16 blocks are gathered
+ * into scratch first (correct, slower).
  *
  * STEP. spg_step_begin copies the plan of one step (worker/backend/backend.ts: Batch), checks it once for all
  * layers and prepares cos/sin rows and the work list. Then, per layer, spg_attention writes K and V of every
@@ -25,7 +26,7 @@
  * DETERMINISM. A row's output depends on its own q, its segment list and the stored K and V alone: bit for bit
  * the same in any batch, with any number of threads, and however its run was cut into pieces. Each score is
  * one fused-multiply-add chain over ascending dimensions, each output one chain over ascending tokens inside a
- * chunk of 256 tokens counted from the segment's first block, and chunks are merged in segment order. Only the
+ * section of 256 tokens counted from the segment's first block, and sections are merged in segment order. Only the
  * instruction set and the KV type change the bits.
  */
 #ifndef SPANGATE_KERNELS_ABI_H
@@ -130,9 +131,9 @@ SPG_API int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int3
                            float *out);
 
 /*
- * Copies K and V of single tokens in every layer and head: K turned by the token's delta positions, V as it is.
+ * Copies K and V of single tokens in every layer and head: K rotated by the token's delta positions, V as it is.
  * All arrays: [token_count]. No slot may be a target twice, or the source of one token and the target of another; where
- * they are the same, K is turned in place.
+ * they are the same, K is rotated in place.
  */
 SPG_API int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, const int32_t *target_slots,
                                 const int32_t *deltas, int32_t token_count);

@@ -33,8 +33,8 @@ const schema = z.object({
 });
 
 /**
- * A step's rows, and prompt rows in a step that others decode in: a GPU works well on some thousands at once, a CPU keeps
- * everybody waiting with as many.
+ * A step's rows, and prompt rows in a step that others decode in: a GPU works well on some thousands at once, a CPU
+ * keeps everybody waiting with as many.
  */
 const stepDefaults = {
   cpu: { stepTokens: 512, besideDecodes: 128 },
@@ -48,7 +48,7 @@ export interface WorkerConfig {
   readonly modelName: string;
   readonly weightMode: "float32" | "int8";
   readonly kvType: "float32" | "float16";
-  /** Whether q is turned to where a span stands, or K moved there (relocation/relocation.ts). */
+  /** Whether q is rotated to where a span stands, or K moved there (relocation/relocation.ts). */
   readonly kvPositions: "deferred" | "relocate";
   /** undefined: what the device has free. */
   readonly kvBytes: number | undefined;

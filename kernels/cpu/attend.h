@@ -1,7 +1,7 @@
 /*
- * Attention of some rows over one chunk of K and V of one KV head.
+ * Attention of some rows over one section of K and V of one KV head.
  *
- * Shapes: queries = rowCount * group, query i is row i / group, head i % group. Chunk: up to 256 tokens in
+ * Shapes: queries = rowCount * group, query i is row i / group, head i % group. Section: up to 256 tokens in
  * panels of 16. Scratch of one thread, in floats: see Scratch. Scores are in log2 units: q carries
  * softmaxScale * log2(e). Oracle: reference::attend.
  */
@@ -29,10 +29,10 @@ struct Softmax {
 };
 
 struct Scratch {
-  float *bare, *turned;   /* [queries][headDim]: normalised and scaled q; the same rotated */
+  float *bare, *rotated;   /* [queries][headDim]: normalised and scaled q; the same rotated */
   float *scores;          /* [queries][kScoreStride]: scores, then weights */
-  Softmax chunk, running; /* [queries], [queries], [queries][paddedDim] */
-  float *keys, *values;   /* [panel][headDim][16] and [panel][16][headDim]: staged chunk */
+  Softmax section, running; /* [queries], [queries], [queries][paddedDim] */
+  float *keys, *values;   /* [panel][headDim][16] and [panel][16][headDim]: staged section */
 };
 
 Scratch lay_out(const PoolView &pool, float *memory) {
@@ -44,16 +44,16 @@ Scratch lay_out(const PoolView &pool, float *memory) {
     return start;
   };
   s.bare = take(queries * pool.headDim);
-  s.turned = take(queries * pool.headDim);
+  s.rotated = take(queries * pool.headDim);
   s.scores = take(queries * kScoreStride);
-  s.chunk = {take(queries), take(queries), take(queries * padded)};
+  s.section = {take(queries), take(queries), take(queries * padded)};
   s.running = {take(queries), take(queries), take(queries * padded)};
-  s.keys = take(static_cast<size_t>(kChunkTokens) * pool.headDim);
-  s.values = take(static_cast<size_t>(kChunkTokens) * pool.headDim + 16);
+  s.keys = take(static_cast<size_t>(kSectionTokens) * pool.headDim);
+  s.values = take(static_cast<size_t>(kSectionTokens) * pool.headDim + 16);
   return s;
 }
 
-/* The seen part of a chunk, for queries of `rowCount` rows. */
+/* The seen part of a section, for queries of `rowCount` rows. */
 struct Window {
   int firstToken, firstPanel;
   int endToken; /* of the last row */
@@ -61,15 +61,15 @@ struct Window {
   int rowCount, group;
 };
 
-inline Window window_of(const PoolView &pool, const Chunk &chunk, int rowCount, int rowsAfter) {
-  const int end = chunk.endToken - (chunk.causal ? rowsAfter : 0);
-  return {chunk.firstToken, chunk.firstToken / kPanelTokens, end, chunk.causal, rowCount, pool.group};
+inline Window window_of(const PoolView &pool, const Section &section, int rowCount, int rowsAfter) {
+  const int end = section.endToken - (section.causal ? rowsAfter : 0);
+  return {section.firstToken, section.firstToken / kPanelTokens, end, section.causal, rowCount, pool.group};
 }
 
 /* The end of what query i sees. */
 inline int query_end(const Window &window, int i) {
   const int end = window.endToken - (window.causal ? window.rowCount - 1 - i / window.group : 0);
-  return end < kChunkTokens ? end : kChunkTokens;
+  return end < kSectionTokens ? end : kSectionTokens;
 }
 
 inline int query_count(const Window &window) {
@@ -88,15 +88,15 @@ inline void widen(const T *from, size_t count, float *to) {
   for (; i < count; i++) to[i] = to_float(from[i]);
 }
 
-/* Copies a chunk into float32 panels: for blocks below 16 tokens, and for float16 that many queries share. */
+/* Copies a section into float32 panels: for blocks below 16 tokens, and for float16 that many queries share. */
 template <class T>
-void stage(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead, int endToken,
+void stage(const PoolView &pool, const StepView &step, const Section &section, int layer, int kvHead, int endToken,
            const Scratch &scratch, Panels<float> &panels) {
   const int run = pool.blockTokens < kPanelTokens ? pool.blockTokens : kPanelTokens;
   panels.keyStride = kPanelTokens;
   for (int token = 0; token < endToken; token += run) {
     const int panel = token / kPanelTokens, column = token % kPanelTokens, inBlock = token % pool.blockTokens;
-    const int block = step.blockIds[chunk.blockStart + token / pool.blockTokens];
+    const int block = step.blockIds[section.blockStart + token / pool.blockTokens];
     const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
     float *keys = scratch.keys + static_cast<size_t>(panel) * pool.headDim * kPanelTokens;
     float *values = scratch.values + static_cast<size_t>(panel) * pool.headDim * kPanelTokens;
@@ -110,7 +110,7 @@ void stage(const PoolView &pool, const StepView &step, const Chunk &chunk, int l
   }
 }
 
-/* Turns one query's scores into weights over [firstPanel, endPanel); tokens outside [first, end) weigh 0. */
+/* Makes weights of one query's scores over [firstPanel, endPanel); tokens outside [first, end) weigh 0. */
 inline void soften(float *scores, int firstPanel, int endPanel, int first, int end, float *maximum, float *sum) {
   float *start = scores + firstPanel * kPanelTokens, *stop = scores + endPanel * kPanelTokens;
   if (end <= first) {
@@ -133,15 +133,15 @@ inline void soften(float *scores, int firstPanel, int endPanel, int first, int e
 }
 
 /*
- * Scores, softmax and weighted values of one chunk into scratch.chunk. Micro panels of queries read it in turn; with
- * kStages the first leaves `panels` as float32 to the others, none of which sees more than it does.
+ * Scores, softmax and weighted values of one section into scratch.section. Micro panels of queries read it one after
+ * the other; with kStages the first leaves `panels` as float32 to the others, none of which sees more than it does.
  */
 template <class How, class T>
-void attend_chunk(const PoolView &pool, const Window &window, const Panels<T> &panels, const Scratch &scratch) {
-  typedef Reading<How::kAhead, How::kInTurn, false> Plain;
+void attend_section(const PoolView &pool, const Window &window, const Panels<T> &panels, const Scratch &scratch) {
+  typedef Reading<How::kAhead, How::kAlternates, false> Plain;
   const int queries = query_count(window), endPanel = end_panel(window), padded = spg::padded_dim(pool);
   const int micros = (queries + kMicroQueries - 1) / kMicroQueries;
-  const float *stagedKeys[kChunkPanels], *stagedValues[kChunkPanels];
+  const float *stagedKeys[kSectionPanels], *stagedValues[kSectionPanels];
   for (int p = window.firstPanel; How::kStages && p < endPanel; p++) {
     stagedKeys[p] = scratch.keys + static_cast<size_t>(p) * pool.headDim * kPanelTokens;
     stagedValues[p] = scratch.values + static_cast<size_t>(p) * pool.headDim * kPanelTokens;
@@ -154,7 +154,7 @@ void attend_chunk(const PoolView &pool, const Window &window, const Panels<T> &p
   auto score = [&](auto how, int m, int p, const auto &keys) {
     const int i = m * kMicroQueries, end = panels_of(micro_end(m));
     with_rows(micro_rows(m), [&](auto rows) {
-      score_rows<decltype(how), rows.count>(scratch.turned + i * pool.headDim, keys, p, end < p + 4 ? end : p + 4,
+      score_rows<decltype(how), rows.count>(scratch.rotated + i * pool.headDim, keys, p, end < p + 4 ? end : p + 4,
                                             scratch.scores + i * kScoreStride, kScoreStride);
     });
   };
@@ -163,7 +163,7 @@ void attend_chunk(const PoolView &pool, const Window &window, const Panels<T> &p
     with_rows(micro_rows(m), [&](auto rows) {
       value_rows<decltype(how), rows.count>(scratch.scores + i * kScoreStride, kScoreStride, values, window.firstToken,
                                             micro_end(m), padded,
-                                            scratch.chunk.values + static_cast<size_t>(i) * padded, padded);
+                                            scratch.section.values + static_cast<size_t>(i) * padded, padded);
     });
   };
   for (int p = window.firstPanel; p < endPanel; p += 4) {
@@ -181,7 +181,7 @@ void attend_chunk(const PoolView &pool, const Window &window, const Panels<T> &p
     if (end <= window.firstToken) continue;
     for (int r = first; r < first + micro_rows(m); r++) {
       soften(scratch.scores + r * kScoreStride, window.firstPanel, panels_of(end), window.firstToken,
-             query_end(window, r), scratch.chunk.maximum + r, scratch.chunk.sum + r);
+             query_end(window, r), scratch.section.maximum + r, scratch.section.sum + r);
     }
     const Ahead ahead{panels.valuesAhead, m, micros};
     if (m == 0 || !How::kStages) {

@@ -13,13 +13,14 @@ namespace {
 using spg::TokenCopies;
 
 template <class T>
-void copy_head(const PoolView &pool, const unsigned char *from, int fromOffset, const float *turn, unsigned char *to,
+void copy_head(const PoolView &pool, const unsigned char *from, int fromOffset, const float *rotation,
+               unsigned char *to,
                int toOffset) {
   const T *fromKeys = reinterpret_cast<const T *>(from) + fromOffset;
   T *toKeys = reinterpret_cast<T *>(to) + toOffset;
   float column[spg::kMaxHeadDim];
   for (int d = 0; d < pool.headDim; d++) column[d] = to_float(fromKeys[static_cast<size_t>(d) * pool.blockTokens]);
-  rotate_head(pool, column, turn, column);
+  rotate_head(pool, column, rotation, column);
   for (int d = 0; d < pool.headDim; d++) put(toKeys + static_cast<size_t>(d) * pool.blockTokens, column[d]);
   if (toKeys == fromKeys) return;
   const size_t dim = pool.headDim;
@@ -27,17 +28,18 @@ void copy_head(const PoolView &pool, const unsigned char *from, int fromOffset, 
          reinterpret_cast<const T *>(from) + dim * (pool.blockTokens + fromOffset), dim * sizeof(T));
 }
 
-void copy_tokens(const PoolView &pool, const TokenCopies &copies, const float *const *turns, int layer, int kvHead) {
+void copy_tokens(const PoolView &pool, const TokenCopies &copies, const float *const *rotations, int layer,
+                 int kvHead) {
   for (int i = 0; i < copies.count; i++) {
     const int source = copies.sourceSlots[i], target = copies.targetSlots[i];
-    const float *turn = pool.ropeLayers[layer] ? turns[i] : nullptr;
+    const float *rotation = pool.ropeLayers[layer] ? rotations[i] : nullptr;
     const unsigned char *from = spg::head_data(pool, layer, source / pool.blockTokens, kvHead);
     unsigned char *to = spg::head_data(pool, layer, target / pool.blockTokens, kvHead);
     const int fromOffset = source % pool.blockTokens, toOffset = target % pool.blockTokens;
     if (pool.elementBytes == 4) {
-      copy_head<float>(pool, from, fromOffset, turn, to, toOffset);
+      copy_head<float>(pool, from, fromOffset, rotation, to, toOffset);
     } else {
-      copy_head<Half>(pool, from, fromOffset, turn, to, toOffset);
+      copy_head<Half>(pool, from, fromOffset, rotation, to, toOffset);
     }
   }
 }
@@ -58,18 +60,18 @@ float head_deviation(const PoolView &pool, const float *k, const float *v, const
 }
 
 void deviate_rows(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow) {
-  float turned[spg::kMaxHeadDim];
+  float rotated[spg::kMaxHeadDim];
   for (int row = firstRow; row < endRow; row++) {
     float sum = 0;
     const int block = step.slots[row] / pool.blockTokens, offset = step.slots[row] % pool.blockTokens;
     for (int kvHead = 0; kvHead < pool.kvHeads; kvHead++) {
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
-      scale_head(k, call.kNorm, pool.headDim, pool.normEps, 1.0f, turned);
-      rotate_head(pool, turned, rope_row(pool, call.layer, step.positions[row]), turned);
+      scale_head(k, call.kNorm, pool.headDim, pool.normEps, 1.0f, rotated);
+      rotate_head(pool, rotated, rope_row(pool, call.layer, step.positions[row]), rotated);
       const unsigned char *head = spg::head_data(pool, call.layer, block, kvHead);
-      sum += pool.elementBytes == 4 ? head_deviation<float>(pool, turned, v, head, offset)
-                                    : head_deviation<Half>(pool, turned, v, head, offset);
+      sum += pool.elementBytes == 4 ? head_deviation<float>(pool, rotated, v, head, offset)
+                                    : head_deviation<Half>(pool, rotated, v, head, offset);
     }
     call.out[row] = sum;
   }

@@ -81,19 +81,19 @@ void write_head(const PoolView &pool, const float *k, const float *v, unsigned c
 
 /* K and V of rows [firstRow, endRow) into their slots. */
 void write_rows(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow) {
-  float turned[spg::kMaxHeadDim];
+  float rotated[spg::kMaxHeadDim];
   for (int kvHead = 0; kvHead < pool.kvHeads; kvHead++) {
     for (int row = firstRow; row < endRow; row++) {
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
-      scale_head(k, call.kNorm, pool.headDim, pool.normEps, 1.0f, turned);
-      rotate_head(pool, turned, rope_row(pool, call.layer, step.positions[row]), turned);
+      scale_head(k, call.kNorm, pool.headDim, pool.normEps, 1.0f, rotated);
+      rotate_head(pool, rotated, rope_row(pool, call.layer, step.positions[row]), rotated);
       const int block = step.slots[row] / pool.blockTokens, offset = step.slots[row] % pool.blockTokens;
       unsigned char *head = spg::head_data(pool, call.layer, block, kvHead);
       if (pool.elementBytes == 4) {
-        write_head<float>(pool, turned, v, head, offset);
+        write_head<float>(pool, rotated, v, head, offset);
       } else {
-        write_head<Half>(pool, turned, v, head, offset);
+        write_head<Half>(pool, rotated, v, head, offset);
       }
     }
   }

@@ -15,13 +15,13 @@ namespace spg {
 
 /* Tokens of one panel: the K columns that one AVX-512 register (or two AVX2 registers) holds. */
 constexpr int kPanelTokens = 16;
-/* Tokens of one chunk, the unit of online softmax and of the merge. Changing it changes the bits of results. */
-constexpr int kChunkTokens = 256;
-constexpr int kChunkPanels = kChunkTokens / kPanelTokens;
+/* Tokens of one section, the unit of online softmax and of the merge. Changing it changes the bits of results. */
+constexpr int kSectionTokens = 256;
+constexpr int kSectionPanels = kSectionTokens / kPanelTokens;
 /* Query vectors of one tile that share each load of K and V: eight micro panels of six. */
 constexpr int kTileQueries = 48;
 /* Floats between the score rows of two queries; not a power of two, so that rows do not share cache sets. */
-constexpr int kScoreStride = kChunkTokens + 16;
+constexpr int kScoreStride = kSectionTokens + 16;
 constexpr int kMaxHeadDim = 256;
 /* Greatest finite float16: what lies beyond is stored as this, so that one outlier does not become infinite. */
 constexpr float kMaxHalf = 65504;
@@ -46,10 +46,10 @@ struct PoolView {
   const uint8_t *ropeLayers;
 };
 
-/* Up to kChunkTokens tokens of one segment, aligned to the segment's first block. */
-struct Chunk {
+/* Up to kSectionTokens tokens of one segment, aligned to the segment's first block. */
+struct Section {
   int blockStart; /* index into StepView::blockIds */
-  int firstToken; /* tokens [firstToken, endToken) of the chunk are seen by the piece's last row */
+  int firstToken; /* tokens [firstToken, endToken) of the section are seen by the piece's last row */
   int endToken;
   int offset;     /* the segment's Δ */
   int causal;     /* 1: row r of R sees R - 1 - r tokens fewer than the last row (never below zero in all) */
@@ -59,31 +59,31 @@ struct Chunk {
 /* Rows [firstRow, firstRow + rowCount) of one piece. rowsAfter: rows of the piece behind the tile's last one. */
 struct Tile {
   int firstRow, rowCount, rowsAfter;
-  int firstChunk, chunkCount;
+  int firstSection, sectionCount;
   int itemCount;
   /* With more than one item: where the partial results of KV head 0 begin, and which counter is its own. */
   size_t partialStart;
   int counter;
 };
 
-/* Chunks from firstChunk on of one tile. */
+/* Sections from firstSection on of one tile. */
 struct Member {
-  int tile, firstChunk;
+  int tile, firstSection;
 };
 
 /*
- * A unit of work, done once for each KV head: chunkCount chunks of every member. More than one member is a pack:
+ * A unit of work, done once for each KV head: sectionCount sections of every member. More than one member is a pack:
  * tiles whose rows see the same blocks whole, each at an offset of its own, so that a block is loaded once.
  */
 struct Item {
-  int firstMember, memberCount, chunkCount;
+  int firstMember, memberCount, sectionCount;
 };
 
 struct StepView {
   int rows, pieces, segments;
   const int32_t *positions, *slots, *pieceRows, *pieceSegments;
   const int32_t *segmentBlockStarts, *segmentFirstTokens, *segmentTokenCounts, *segmentOffsets, *blockIds;
-  const Chunk *chunks;
+  const Section *sections;
   const Tile *tiles;
   const Member *members;
   const Item *items;
@@ -108,7 +108,7 @@ static inline int padded_dim(const PoolView &pool) {
   return (pool.headDim + 15) / 16 * 16;
 }
 
-/* Floats that keep one chunk's partial result of a tile: maxima, sums, weighted values. */
+/* Floats that keep one section's partial result of a tile: maxima, sums, weighted values. */
 static inline size_t partial_floats(const PoolView &pool, int queries) {
   return (static_cast<size_t>(queries) * (padded_dim(pool) + 2) + 15) / 16 * 16;
 }
@@ -141,8 +141,8 @@ struct KernelTable {
   /* task = item * kvHeads + kvHead */
   void (*attendTask)(const PoolView &pool, const StepView &step, const LayerCall &call, const SharedState &shared,
                      int task, float *scratch);
-  /* One head of one layer. `turns`: [count] cosines, then sines, of each token's turn. */
-  void (*copyTokens)(const PoolView &pool, const TokenCopies &copies, const float *const *turns, int layer,
+  /* One head of one layer. `rotations`: [count] cosines, then sines, of each token's rotation. */
+  void (*copyTokens)(const PoolView &pool, const TokenCopies &copies, const float *const *rotations, int layer,
                      int kvHead);
   /* call.out[row] of rows [firstRow, endRow). */
   void (*deviateRows)(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow);
@@ -152,7 +152,7 @@ struct KernelTable {
 const KernelTable *avx2_kernels();
 const KernelTable *avx512_kernels();
 
-/* The slow twin: same results within rounding, from the plan's own arrays (no tiles, no chunks, no tables). */
+/* The slow twin: same results within rounding, from the plan's own arrays (no tiles, no sections, no tables). */
 namespace reference {
 void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call);
 void attend(const PoolView &pool, const StepView &step, const LayerCall &call);

@@ -15,7 +15,7 @@ using spg::Member;
 size_t scratch_floats(const PoolView &pool) {
   float *end = nullptr;
   const Scratch scratch = lay_out(pool, end);
-  return static_cast<size_t>(scratch.values - end) + static_cast<size_t>(kChunkTokens) * pool.headDim + 32;
+  return static_cast<size_t>(scratch.values - end) + static_cast<size_t>(kSectionTokens) * pool.headDim + 32;
 }
 
 /* One thread's view of a task: the rows of an item's members, one after the other, for one KV head. */
@@ -29,7 +29,9 @@ struct Task {
 
   const Member &member(int m) const { return step.members[item.firstMember + m]; }
   const Tile &tile(int m) const { return step.tiles[member(m).tile]; }
-  const Chunk &chunk(int m, int c) const { return step.chunks[tile(m).firstChunk + member(m).firstChunk + c]; }
+  const Section &section(int m, int c) const {
+    return step.sections[tile(m).firstSection + member(m).firstSection + c];
+  }
 };
 
 /* Normalised and scaled q of a tile's rows, into scratch.bare from query `first` on. */
@@ -46,27 +48,27 @@ void load_queries(const Task &task, const Tile &tile, int first) {
   }
 }
 
-/* The same rotated to where they stand as seen from a segment at `offset`, into scratch.turned. */
-void turn_queries(const Task &task, const Tile &tile, int first, int offset) {
+/* The same rotated to where they stand as seen from a segment at `offset`, into scratch.rotated. */
+void rotate_queries(const Task &task, const Tile &tile, int first, int offset) {
   const PoolView &pool = task.pool;
   for (int r = 0; r < tile.rowCount; r++) {
     const float *row = rope_row(pool, task.call.layer, task.step.positions[tile.firstRow + r] - offset);
     for (int g = 0; g < pool.group; g++) {
       const int i = (first + r * pool.group + g) * pool.headDim;
-      rotate_head(pool, task.scratch.bare + i, row, task.scratch.turned + i);
+      rotate_head(pool, task.scratch.bare + i, row, task.scratch.rotated + i);
     }
   }
 }
 
-/* Loads q at the item's first chunk; turns it there and wherever a member's offset changes. Answers the rows. */
+/* Loads q at the item's first section; rotates it there and wherever a member's offset changes. Answers the rows. */
 int ready_queries(const Task &task, int c) {
   int rows = 0;
   for (int m = 0; m < task.item.memberCount; m++) {
     const Tile &tile = task.tile(m);
     const int first = rows * task.pool.group;
     if (c == 0) load_queries(task, tile, first);
-    const int offset = task.chunk(m, c).offset;
-    if (c == 0 || offset != task.chunk(m, c - 1).offset) turn_queries(task, tile, first, offset);
+    const int offset = task.section(m, c).offset;
+    if (c == 0 || offset != task.section(m, c - 1).offset) rotate_queries(task, tile, first, offset);
     rows += tile.rowCount;
   }
   return rows;
@@ -74,47 +76,47 @@ int ready_queries(const Task &task, int c) {
 
 /* Reads K and V where they are. */
 template <class T>
-void run_in_pool(const Task &task, const Chunk &chunk, const Chunk *next, const Window &window) {
+void run_in_pool(const Task &task, const Section &section, const Section *next, const Window &window) {
   Panels<T> panels;
   const int endPanel = end_panel(window), layer = task.call.layer;
   constexpr bool kIsHalf = sizeof(T) == sizeof(Half);
-  point_at_pool(task.pool, task.step, chunk, layer, task.kvHead, endPanel, panels);
+  point_at_pool(task.pool, task.step, section, layer, task.kvHead, endPanel, panels);
   if (query_count(window) <= kMicroQueries) {
     look_ahead(task.pool, task.step, next, layer, task.kvHead, window.firstPanel, endPanel, panels);
-    return attend_chunk<Reading<sizeof(T), false, false>>(task.pool, window, panels, task.scratch);
+    return attend_section<Reading<sizeof(T), false, false>>(task.pool, window, panels, task.scratch);
   }
   look_to_next<T>(task.pool, task.step, next, layer, task.kvHead, window.firstPanel, endPanel, panels);
-  attend_chunk<Reading<sizeof(T), true, kIsHalf>>(task.pool, window, panels, task.scratch);
+  attend_section<Reading<sizeof(T), true, kIsHalf>>(task.pool, window, panels, task.scratch);
 }
 
 /* Reads a copy in float32. */
 template <class T>
-void run_staged(const Task &task, const Chunk &chunk, const Window &window) {
+void run_staged(const Task &task, const Section &section, const Window &window) {
   Panels<float> panels;
   const int end = query_end(window, query_count(window) - 1);
   const int staged = task.pool.blockTokens < kPanelTokens ? end : panels_of(end) * kPanelTokens;
-  stage<T>(task.pool, task.step, chunk, task.call.layer, task.kvHead, staged, task.scratch, panels);
-  attend_chunk<Reading<0, false, false>>(task.pool, window, panels, task.scratch);
+  stage<T>(task.pool, task.step, section, task.call.layer, task.kvHead, staged, task.scratch, panels);
+  attend_section<Reading<0, false, false>>(task.pool, window, panels, task.scratch);
 }
 
-void run_chunk(const Task &task, const Chunk &chunk, const Chunk *next, const Window &window) {
+void run_section(const Task &task, const Section &section, const Section *next, const Window &window) {
   const bool tiny = task.pool.blockTokens < kPanelTokens, shared = query_count(window) > kMicroQueries;
   if (task.pool.elementBytes == 4) {
-    tiny ? run_staged<float>(task, chunk, window) : run_in_pool<float>(task, chunk, next, window);
+    tiny ? run_staged<float>(task, section, window) : run_in_pool<float>(task, section, next, window);
   } else {
     /* The first queries cannot copy for all where later ones see more, nor where vectors reach into the next token. */
     const bool reaches = task.pool.headDim != spg::padded_dim(task.pool);
     const bool copies = tiny || (shared && (window.causal || reaches));
-    copies ? run_staged<Half>(task, chunk, window) : run_in_pool<Half>(task, chunk, next, window);
+    copies ? run_staged<Half>(task, section, window) : run_in_pool<Half>(task, section, next, window);
   }
 }
 
-/* Merges a chunk's result into the running one, for each query that saw a token of it. */
-void merge_chunk(const Task &task, const Window &window, const Softmax &chunk) {
+/* Merges a section's result into the running one, for each query that saw a token of it. */
+void merge_section(const Task &task, const Window &window, const Softmax &section) {
   const int padded = spg::padded_dim(task.pool);
   for (int i = 0; i < query_count(window); i++) {
     if (query_end(window, i) <= window.firstToken) continue;
-    merge(query_at(task.scratch.running, i, padded), query_at(chunk, i, padded), padded);
+    merge(query_at(task.scratch.running, i, padded), query_at(section, i, padded), padded);
   }
 }
 
@@ -129,23 +131,23 @@ void write_out(const Task &task, const Tile &tile) {
   }
 }
 
-/* Where the result of chunk `c` of a tile waits for the others. */
+/* Where the result of section `c` of a tile waits for the others. */
 Softmax partial_at(const Task &task, const Tile &tile, const spg::SharedState &shared, int c) {
   const int queries = tile.rowCount * task.pool.group;
-  const size_t index = static_cast<size_t>(task.kvHead) * tile.chunkCount + c;
+  const size_t index = static_cast<size_t>(task.kvHead) * tile.sectionCount + c;
   float *start = shared.partials + tile.partialStart + index * spg::partial_floats(task.pool, queries);
   const size_t values = static_cast<size_t>(queries) * spg::padded_dim(task.pool);
   return {start + values, start + values + queries, start};
 }
 
-/* Puts each member's part of scratch.chunk, chunk `c` of the item, where the tile's last item will find it. */
+/* Puts each member's part of scratch.section, section `c` of the item, where the tile's last item will find it. */
 void keep_partials(const Task &task, const spg::SharedState &shared, int c) {
   const int padded = spg::padded_dim(task.pool);
   int first = 0;
   for (int m = 0; m < task.item.memberCount; m++) {
     const size_t queries = task.tile(m).rowCount * task.pool.group;
-    const Softmax from = query_at(task.scratch.chunk, first, padded);
-    const Softmax to = partial_at(task, task.tile(m), shared, task.member(m).firstChunk + c);
+    const Softmax from = query_at(task.scratch.section, first, padded);
+    const Softmax to = partial_at(task, task.tile(m), shared, task.member(m).firstSection + c);
     memcpy(to.maximum, from.maximum, queries * sizeof(float));
     memcpy(to.sum, from.sum, queries * sizeof(float));
     memcpy(to.values, from.values, queries * padded * sizeof(float));
@@ -153,15 +155,16 @@ void keep_partials(const Task &task, const spg::SharedState &shared, int c) {
   }
 }
 
-/* Whoever finishes a tile's last item merges all its chunks, in their order. */
+/* Whoever finishes a tile's last item merges all its sections, in their order. */
 void finish_tile(const Task &task, const Tile &tile, const spg::SharedState &shared) {
   int32_t *pending = shared.pending + tile.counter + task.kvHead;
   if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) != 0) return;
   __atomic_store_n(pending, tile.itemCount, __ATOMIC_RELAXED); /* for the next layer */
   clear(task.scratch.running, tile.rowCount * task.pool.group, spg::padded_dim(task.pool));
-  for (int c = 0; c < tile.chunkCount; c++) {
-    const Window window = window_of(task.pool, task.step.chunks[tile.firstChunk + c], tile.rowCount, tile.rowsAfter);
-    merge_chunk(task, window, partial_at(task, tile, shared, c));
+  for (int c = 0; c < tile.sectionCount; c++) {
+    const Section &section = task.step.sections[tile.firstSection + c];
+    const Window window = window_of(task.pool, section, tile.rowCount, tile.rowsAfter);
+    merge_section(task, window, partial_at(task, tile, shared, c));
   }
   write_out(task, tile);
 }
@@ -173,12 +176,12 @@ void attend_task(const PoolView &pool, const StepView &step, const LayerCall &ca
   const Tile &tile = task.tile(0);
   const bool whole = item.memberCount == 1 && tile.itemCount == 1; /* nothing is left to merge with */
   if (whole) clear(task.scratch.running, tile.rowCount * pool.group, spg::padded_dim(pool));
-  for (int c = 0; c < item.chunkCount; c++) {
+  for (int c = 0; c < item.sectionCount; c++) {
     const int rows = ready_queries(task, c);
-    const Chunk &chunk = task.chunk(0, c);
-    const Window window = window_of(pool, chunk, rows, tile.rowsAfter);
-    run_chunk(task, chunk, c + 1 < item.chunkCount ? &chunk + 1 : nullptr, window);
-    whole ? merge_chunk(task, window, task.scratch.chunk) : keep_partials(task, shared, c);
+    const Section &section = task.section(0, c);
+    const Window window = window_of(pool, section, rows, tile.rowsAfter);
+    run_section(task, section, c + 1 < item.sectionCount ? &section + 1 : nullptr, window);
+    whole ? merge_section(task, window, task.scratch.section) : keep_partials(task, shared, c);
   }
   if (whole) return write_out(task, tile);
   for (int m = 0; m < item.memberCount; m++) finish_tile(task, task.tile(m), shared);

@@ -45,14 +45,14 @@ void deviate_task(void *argument, int task, int) {
 struct CopyJob {
   const spg_pool &pool;
   const TokenCopies &copies;
-  const float *const *turns;
+  const float *const *rotations;
 };
 
 /* task = layer * kvHeads + kvHead */
 void copy_task(void *argument, int task, int) {
   const CopyJob &job = *static_cast<const CopyJob *>(argument);
   const PoolView &view = job.pool.view;
-  job.pool.context->kernels->copyTokens(view, job.copies, job.turns, task / view.kvHeads, task % view.kvHeads);
+  job.pool.context->kernels->copyTokens(view, job.copies, job.rotations, task / view.kvHeads, task % view.kvHeads);
 }
 
 void run_tasks(const spg_pool &pool, void *job, int count, bool serial, TaskBody body) {
@@ -87,21 +87,21 @@ void run_deviations(spg_pool &pool, const LayerCall &call) {
   run_tasks(pool, &job, row_tasks(pool), serial, deviate_task);
 }
 
-/* Tokens of one copied stretch move alike, so that a turn is worked out where it changes only. */
+/* Tokens of one copied stretch move alike, so that a rotation is worked out where it changes only. */
 void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
   if (!pool.context->kernels) return reference::copy_tokens(pool.view, copies);
   const int half = pool.view.rotaryDim / 2;
   std::deque<std::vector<float>> rows;
-  std::vector<const float *> turns(copies.count);
-  double turn[kMaxHeadDim];
+  std::vector<const float *> rotations(copies.count);
+  double rotation[kMaxHeadDim];
   for (int i = 0; i < copies.count; i++) {
     if (i == 0 || copies.deltas[i] != copies.deltas[i - 1]) {
-      fill_turn(pool.view.inverseFrequencies, half, copies.deltas[i], 1, turn);
-      rows.emplace_back(turn, turn + 2 * half);
+      fill_rotation(pool.view.inverseFrequencies, half, copies.deltas[i], 1, rotation);
+      rows.emplace_back(rotation, rotation + 2 * half);
     }
-    turns[i] = rows.back().data();
+    rotations[i] = rows.back().data();
   }
-  CopyJob job{pool, copies, turns.data()};
+  CopyJob job{pool, copies, rotations.data()};
   const int tasks = pool.view.layers * pool.view.kvHeads;
   run_tasks(pool, &job, tasks, is_small(pool.view, static_cast<int64_t>(copies.count) * tasks), copy_task);
 }

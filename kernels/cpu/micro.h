@@ -21,18 +21,19 @@ constexpr int kMicroQueries = 6;
 
 /*
  * How panels are read. While panel p is read, Ahead::panels[p], of elements of kAhead bytes, is fetched into the cache
- * (0: nothing is). kInTurn: who reads is one of `turns` that read the same panels, and fetches each `turns`-th row of
- * them, from row `turn` on: all at once would wait for memory. kStages: what is read is left as float32 for others.
+ * (0: nothing is). kAlternates: who reads is one of `readers` that read the same panels, and fetches each `readers`-th
+ * row of them, from row `reader` on: all at once would wait for memory. kStages: what is read is left as float32 for
+ * others.
  */
-template <int aheadBytes, bool inTurn, bool stages>
+template <int aheadBytes, bool alternates, bool stages>
 struct Reading {
   static constexpr int kAhead = aheadBytes;
-  static constexpr bool kInTurn = inTurn, kStages = stages;
+  static constexpr bool kAlternates = alternates, kStages = stages;
 };
 
 struct Ahead {
   const char *const *panels;
-  int turn, turns;
+  int reader, readers;
 };
 
 /* Panel p holds token t of dimension d at panels[p][d * stride + t]. */
@@ -79,11 +80,11 @@ __attribute__((noinline)) void score_panels(const float *q, const KeyPanels<T> &
   for (int r = 0; r < R; r++) {
     for (int v = 0; v < kVectors; v++) sum[r][v] = zero();
   }
-  int wait = k.ahead.turn;
+  int wait = k.ahead.reader;
   for (int d = 0; d < headDim; d++) {
-    if (How::kAhead && d * kRowBytes % kLineBytes == 0 && (!How::kInTurn || wait-- == 0)) {
+    if (How::kAhead && d * kRowBytes % kLineBytes == 0 && (!How::kAlternates || wait-- == 0)) {
       for (int p = 0; p < P; p++) fetch<kLineBytes>(ahead[p] + d * kRowBytes);
-      wait = k.ahead.turns - 1;
+      wait = k.ahead.readers - 1;
     }
     Vec key[kVectors];
     for (int v = 0; v < kVectors; v++) {
@@ -127,7 +128,7 @@ __attribute__((noinline)) void value_vectors(const float *weights, size_t weight
   for (int r = 0; r < R; r++) {
     for (int n = 0; n < N; n++) sum[r][n] = zero();
   }
-  int t = firstToken, wait = v.ahead.turn;
+  int t = firstToken, wait = v.ahead.reader;
   while (t < endToken) {
     const int panel = t / spg::kPanelTokens;
     const int panelEnd = (panel + 1) * spg::kPanelTokens;
@@ -136,9 +137,9 @@ __attribute__((noinline)) void value_vectors(const float *weights, size_t weight
     const T *row = v.panels[panel] + skipped;
     const char *ahead = How::kAhead ? v.ahead.panels[panel] + skipped * How::kAhead : nullptr;
     for (; t < stop; t++, row += headDim, ahead += headDim * How::kAhead) {
-      if (How::kAhead && (!How::kInTurn || wait-- == 0)) {
+      if (How::kAhead && (!How::kAlternates || wait-- == 0)) {
         fetch<N * kLanes * How::kAhead>(ahead);
-        wait = v.ahead.turns - 1;
+        wait = v.ahead.readers - 1;
       }
       Vec value[N];
       for (int n = 0; n < N; n++) {

@@ -1,4 +1,4 @@
-/* Where the panels of a chunk of K and V lie, and what is fetched into the cache while they are read. */
+/* Where the panels of a section of K and V lie, and what is fetched into the cache while they are read. */
 #ifndef SPANGATE_KERNELS_PANELS_H
 #define SPANGATE_KERNELS_PANELS_H
 
@@ -7,9 +7,9 @@
 
 namespace {
 
-using spg::Chunk;
-using spg::kChunkPanels;
-using spg::kChunkTokens;
+using spg::Section;
+using spg::kSectionPanels;
+using spg::kSectionTokens;
 using spg::kPanelTokens;
 using spg::PoolView;
 using spg::StepView;
@@ -20,9 +20,9 @@ inline int panels_of(int tokens) {
 
 template <class T>
 struct Panels {
-  const T *keys[kChunkPanels], *values[kChunkPanels];
+  const T *keys[kSectionPanels], *values[kSectionPanels];
   /* What to fetch into the cache while a panel is read. */
-  const char *keysAhead[kChunkPanels], *valuesAhead[kChunkPanels];
+  const char *keysAhead[kSectionPanels], *valuesAhead[kSectionPanels];
   size_t keyStride;
 };
 
@@ -31,12 +31,13 @@ constexpr int kPanelsAhead = 4;
 
 /* Panels as they lie in the pool; blockTokens is a multiple of 16. */
 template <class T>
-void point_at_pool(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead, int endPanel,
+void point_at_pool(const PoolView &pool, const StepView &step, const Section &section, int layer, int kvHead,
+                   int endPanel,
                    Panels<T> &panels) {
   const int panelsPerBlock = pool.blockTokens / kPanelTokens;
   panels.keyStride = pool.blockTokens;
   for (int p = 0; p < endPanel; p++) {
-    const int block = step.blockIds[chunk.blockStart + p / panelsPerBlock];
+    const int block = step.blockIds[section.blockStart + p / panelsPerBlock];
     const int token = p % panelsPerBlock * kPanelTokens;
     const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
     panels.keys[p] = head + token;
@@ -49,22 +50,22 @@ inline const char *bytes_of(const T *p) {
   return reinterpret_cast<const char *>(p);
 }
 
-/* The keys (or values) of panel p of a chunk, in the pool. */
+/* The keys (or values) of panel p of a section, in the pool. */
 template <class T>
-inline const char *panel_in_pool(const PoolView &pool, const StepView &step, const Chunk &chunk, int layer, int kvHead,
+inline const char *panel_in_pool(const PoolView &pool, const StepView &step, const Section &section, int layer, int kvHead,
                                  int p, bool values) {
   const int panelsPerBlock = pool.blockTokens / kPanelTokens;
-  const int block = step.blockIds[chunk.blockStart + p / panelsPerBlock], token = p % panelsPerBlock * kPanelTokens;
+  const int block = step.blockIds[section.blockStart + p / panelsPerBlock], token = p % panelsPerBlock * kPanelTokens;
   const T *head = reinterpret_cast<const T *>(spg::head_data(pool, layer, block, kvHead));
   return bytes_of(values ? head + static_cast<size_t>(pool.headDim) * (pool.blockTokens + token) : head + token);
 }
 
 /*
  * One micro panel of queries reads no faster than memory: while a panel is read, the one some steps later is fetched.
- * The order of reading is: keys of the chunk, its values, keys of the next chunk (`next`, or null at the end).
+ * The order of reading is: keys of the section, its values, keys of the next section (`next`, or null at the end).
  */
 template <class T>
-void look_ahead(const PoolView &pool, const StepView &step, const Chunk *next, int layer, int kvHead, int firstPanel,
+void look_ahead(const PoolView &pool, const StepView &step, const Section *next, int layer, int kvHead, int firstPanel,
                 int endPanel, Panels<T> &panels) {
   const int count = endPanel - firstPanel;
   const int nextPanels = next ? panels_of(next->endToken) : 0;
@@ -82,11 +83,11 @@ void look_ahead(const PoolView &pool, const StepView &step, const Chunk *next, i
   }
 }
 
-/* Many queries compute longer than memory takes: while they read a chunk, all of the next one is fetched. */
+/* Many queries compute longer than memory takes: while they read a section, all of the next one is fetched. */
 template <class InPool, class T>
-void look_to_next(const PoolView &pool, const StepView &step, const Chunk *next, int layer, int kvHead, int firstPanel,
+void look_to_next(const PoolView &pool, const StepView &step, const Section *next, int layer, int kvHead, int firstPanel,
                   int endPanel, Panels<T> &panels) {
-  const int nextPanels = next ? panels_of(next->endToken < kChunkTokens ? next->endToken : kChunkTokens) : 0;
+  const int nextPanels = next ? panels_of(next->endToken < kSectionTokens ? next->endToken : kSectionTokens) : 0;
   for (int p = firstPanel; p < endPanel; p++) {
     const bool there = p < nextPanels;
     panels.keysAhead[p] = there ? panel_in_pool<InPool>(pool, step, *next, layer, kvHead, p, false)

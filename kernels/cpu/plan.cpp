@@ -1,12 +1,12 @@
 /*
- * From a checked step to its work list. Chunks are cut by the geometry of each segment alone; how chunks are
+ * From a checked step to its work list. Sections are cut by the geometry of each segment alone; how sections are
  * dealt out to items follows the number of threads and what rows have in common, and no result depends on that
  * (see abi.h: DETERMINISM).
  *
  *   segment tokens   first ........................ first + count        counted from the segment's first block
- *   chunks           [0, 256) [256, 512) …                               each clipped to the seen tokens
+ *   sections           [0, 256) [256, 512) …                               each clipped to the seen tokens
  *   tile             up to 48 query vectors: rows of one piece x heads of one KV head
- *   item             a run of chunks of one tile, or of several that see the same blocks (a pack): whole segments,
+ *   item             a run of sections of one tile, or of several that see the same blocks (a pack): whole segments,
  *                    or their beginnings where chains part later
  */
 #include <string.h>
@@ -23,8 +23,8 @@ namespace {
  * out of the caches from step to step), and a query over a token's K and V of 64 dimensions. The two overlap.
  */
 constexpr double kByteNs = 0.03, kQueryNs = 2.6;
-/* For each query of a chunk: rotation, softmax ends, merge. */
-constexpr double kChunkQueryNs = 40;
+/* For each query of a section: rotation, softmax ends, merge. */
+constexpr double kSectionQueryNs = 40;
 /* An item takes at least this long: below it, starting and merging it would show. */
 constexpr double kSmallestItemNs = 10000;
 
@@ -47,48 +47,49 @@ class Planner {
  private:
   int tile_count() const { return static_cast<int>(step_.tiles.size()); }
 
-  static int seen_tokens(const Chunk &chunk, int rowsAfter) {
-    return std::min(chunk.endToken - (chunk.causal ? rowsAfter : 0), kChunkTokens) - chunk.firstToken;
+  static int seen_tokens(const Section &section, int rowsAfter) {
+    return std::min(section.endToken - (section.causal ? rowsAfter : 0), kSectionTokens) - section.firstToken;
   }
 
-  double chunk_ns(const Chunk &chunk, int rowsAfter, int queries) const {
-    const double tokens = seen_tokens(chunk, rowsAfter);
+  double section_ns(const Section &section, int rowsAfter, int queries) const {
+    const double tokens = seen_tokens(section, rowsAfter);
     const double loadNs = kByteNs * 2 * pool_.headDim * pool_.elementBytes;
     const double computeNs = kQueryNs * queries * pool_.headDim / 64;
-    return tokens * std::max(loadNs, computeNs) + queries * kChunkQueryNs;
+    return tokens * std::max(loadNs, computeNs) + queries * kSectionQueryNs;
   }
 
   double tile_ns(int index) const {
     const Tile &tile = step_.tiles[index];
     double ns = 0;
-    for (int c = 0; c < tile.chunkCount; c++) {
-      ns += chunk_ns(step_.chunks[tile.firstChunk + c], tile.rowsAfter, tile.rowCount * pool_.group);
+    for (int c = 0; c < tile.sectionCount; c++) {
+      ns += section_ns(step_.sections[tile.firstSection + c], tile.rowsAfter, tile.rowCount * pool_.group);
     }
     return ns;
   }
 
-  void add_chunks(int segment, bool causal) {
+  void add_sections(int segment, bool causal) {
     const StepView &view = step_.view;
-    step_.segmentChunks.push_back(static_cast<int>(step_.chunks.size()));
+    step_.segmentSections.push_back(static_cast<int>(step_.sections.size()));
     if (view.segmentTokenCounts[segment] == 0) return;
     const int first = view.segmentFirstTokens[segment], end = first + view.segmentTokenCounts[segment];
-    for (int base = 0; base < end; base += kChunkTokens) {
+    for (int base = 0; base < end; base += kSectionTokens) {
       const int blockStart = view.segmentBlockStarts[segment] + base / pool_.blockTokens;
-      step_.chunks.push_back(
+      step_.sections.push_back(
           {blockStart, base == 0 ? first : 0, end - base, view.segmentOffsets[segment], causal, segment});
     }
   }
 
   void add_piece(int piece) {
     const StepView &view = step_.view;
-    const int firstChunk = static_cast<int>(step_.chunks.size()), endSegment = view.pieceSegments[piece + 1];
-    for (int s = view.pieceSegments[piece]; s < endSegment; s++) add_chunks(s, s == endSegment - 1);
-    const int chunkCount = static_cast<int>(step_.chunks.size()) - firstChunk;
+    const int firstSection = static_cast<int>(step_.sections.size()), endSegment = view.pieceSegments[piece + 1];
+    for (int s = view.pieceSegments[piece]; s < endSegment; s++) add_sections(s, s == endSegment - 1);
+    const int sectionCount = static_cast<int>(step_.sections.size()) - firstSection;
     const int endRow = view.pieceRows[piece + 1], tileRows = tile_rows(pool_);
     for (int row = view.pieceRows[piece]; row < endRow; row += tileRows) {
       const int rowCount = std::min(tileRows, endRow - row);
-      Tile tile{row, rowCount, endRow - row - rowCount, firstChunk, chunkCount, 0, 0, 0};
-      while (seen_tokens(step_.chunks[firstChunk + tile.chunkCount - 1], tile.rowsAfter) <= 0) tile.chunkCount--;
+      Tile tile{row, rowCount, endRow - row - rowCount, firstSection, sectionCount, 0, 0, 0};
+      while (seen_tokens(step_.sections[firstSection + tile.sectionCount - 1], tile.rowsAfter) <= 0)
+        tile.sectionCount--;
       /* Only a piece of one small tile gains by company. */
       const bool small = rowCount == endRow - view.pieceRows[piece] && rowCount * pool_.group * 2 <= kTileQueries;
       for (int s = view.pieceSegments[piece]; small && s + 1 < endSegment; s++) {
@@ -123,14 +124,14 @@ class Planner {
     return endA != endB ? endA < endB : a.segment < b.segment;
   }
 
-  /* How many leading chunks of two segments are the same tokens of the same blocks. */
-  int common_chunks(int a, int b) const {
+  /* How many leading sections of two segments are the same tokens of the same blocks. */
+  int common_sections(int a, int b) const {
     if (step_.view.segmentFirstTokens[a] != step_.view.segmentFirstTokens[b]) return 0;
-    const int endA = end_token(a), endB = end_token(b), blocks = kChunkTokens / pool_.blockTokens;
+    const int endA = end_token(a), endB = end_token(b), blocks = kSectionTokens / pool_.blockTokens;
     int count = 0;
-    for (int base = 0; base < endA && base < endB; base += kChunkTokens, count++) {
-      const int tokens = std::min(endA - base, kChunkTokens);
-      if (tokens != std::min(endB - base, kChunkTokens)) break;
+    for (int base = 0; base < endA && base < endB; base += kSectionTokens, count++) {
+      const int tokens = std::min(endA - base, kSectionTokens);
+      if (tokens != std::min(endB - base, kSectionTokens)) break;
       const int32_t *from = blocks_of(a) + count * blocks, *other = blocks_of(b) + count * blocks;
       if (memcmp(from, other, blocks_to(tokens) * sizeof(int32_t)) != 0) break;
     }
@@ -138,34 +139,34 @@ class Planner {
   }
 
   void add_packs() {
-    step_.chunkPacked.assign(step_.chunks.size(), 0);
+    step_.sectionPacked.assign(step_.sections.size(), 0);
     if (tile_count() < 2 || !pool_.packing) return;
     std::sort(candidates_.begin(), candidates_.end(),
               [this](const Candidate &a, const Candidate &b) { return precedes(a, b); });
     pack_range(0, candidates_.size(), 0);
   }
 
-  /* Packs chunks from `chunk` on of candidates whose chunks before it are the same. */
-  void pack_range(size_t start, size_t end, int chunk) {
+  /* Packs sections from `section` on of candidates whose sections before it are the same. */
+  void pack_range(size_t start, size_t end, int section) {
     while (start < end) {
-      int common = chunk_count(candidates_[start].segment);
+      int common = section_count(candidates_[start].segment);
       size_t next = start + 1;
       for (; next < end; next++) {
-        const int same = common_chunks(candidates_[start].segment, candidates_[next].segment);
-        if (same <= chunk) break;
+        const int same = common_sections(candidates_[start].segment, candidates_[next].segment);
+        if (same <= section) break;
         common = std::min(common, same);
       }
-      if (next - start > 1 && common > chunk) {
-        for (size_t first = start; first < next;) first = add_pack(first, next, chunk, common);
+      if (next - start > 1 && common > section) {
+        for (size_t first = start; first < next;) first = add_pack(first, next, section, common);
         pack_range(start, next, common);
       }
       start = next;
     }
   }
 
-  /* Packs chunks [chunk, endChunk) of candidates from `start` on, as many as a tile's worth of queries; answers the
+  /* Packs sections [section, endSection) of candidates from `start` on, as many as a tile's worth of queries; answers the
      next one. */
-  size_t add_pack(size_t start, size_t end, int chunk, int endChunk) {
+  size_t add_pack(size_t start, size_t end, int section, int endSection) {
     int queries = 0;
     size_t next = start;
     while (next < end) {
@@ -176,49 +177,50 @@ class Planner {
     }
     if (next - start < 2) return next;
     for (size_t i = start; i < next; i++) {
-      for (int c = chunk; c < endChunk; c++) step_.chunkPacked[step_.segmentChunks[candidates_[i].segment] + c] = 1;
+      for (int c = section; c < endSection; c++)
+        step_.sectionPacked[step_.segmentSections[candidates_[i].segment] + c] = 1;
     }
-    const int first = step_.segmentChunks[candidates_[start].segment];
-    cut(first + chunk, first + endChunk, 0, queries, [&](int from, int count) {
+    const int first = step_.segmentSections[candidates_[start].segment];
+    cut(first + section, first + endSection, 0, queries, [&](int from, int count) {
       step_.items.push_back({static_cast<int>(step_.members.size()), static_cast<int>(next - start), count});
       for (size_t i = start; i < next; i++) {
-        add_member(candidates_[i].tile, step_.segmentChunks[candidates_[i].segment] + from - first);
+        add_member(candidates_[i].tile, step_.segmentSections[candidates_[i].segment] + from - first);
       }
     });
     return next;
   }
 
-  /* Calls emit(first, count) for consecutive runs of the chunks [chunk, end), each of about the target time. */
+  /* Calls emit(first, count) for consecutive runs of the sections [section, end), each of about the target time. */
   template <class Emit>
-  void cut(int chunk, int end, int rowsAfter, int queries, Emit emit) const {
+  void cut(int section, int end, int rowsAfter, int queries, Emit emit) const {
     double ns = 0;
-    for (int first = chunk; chunk < end; chunk++) {
-      ns += chunk_ns(step_.chunks[chunk], rowsAfter, queries);
-      if (ns < targetNs_ && chunk + 1 < end) continue;
-      emit(first, chunk + 1 - first);
-      first = chunk + 1;
+    for (int first = section; section < end; section++) {
+      ns += section_ns(step_.sections[section], rowsAfter, queries);
+      if (ns < targetNs_ && section + 1 < end) continue;
+      emit(first, section + 1 - first);
+      first = section + 1;
       ns = 0;
     }
   }
 
-  void add_member(int tile, int chunk) {
-    step_.members.push_back({tile, chunk - step_.tiles[tile].firstChunk});
+  void add_member(int tile, int section) {
+    step_.members.push_back({tile, section - step_.tiles[tile].firstSection});
     step_.tiles[tile].itemCount++;
   }
 
-  int chunk_count(int segment) const { return (end_token(segment) + kChunkTokens - 1) / kChunkTokens; }
+  int section_count(int segment) const { return (end_token(segment) + kSectionTokens - 1) / kSectionTokens; }
 
-  /* Items of the chunks that no pack took. */
+  /* Items of the sections that no pack took. */
   void add_own_items(int index) {
     const Tile tile = step_.tiles[index];
-    const int end = tile.firstChunk + tile.chunkCount;
-    auto packed = [&](int chunk) { return step_.chunkPacked[chunk] != 0; };
-    for (int start = tile.firstChunk; start < end;) {
+    const int end = tile.firstSection + tile.sectionCount;
+    auto packed = [&](int section) { return step_.sectionPacked[section] != 0; };
+    for (int start = tile.firstSection; start < end;) {
       int stop = start;
       while (stop < end && !packed(stop)) stop++;
-      cut(start, stop, tile.rowsAfter, tile.rowCount * pool_.group, [&](int chunk, int count) {
+      cut(start, stop, tile.rowsAfter, tile.rowCount * pool_.group, [&](int section, int count) {
         step_.items.push_back({static_cast<int>(step_.members.size()), 1, count});
-        add_member(index, chunk);
+        add_member(index, section);
       });
       start = stop;
       while (start < end && packed(start)) start++;
@@ -229,7 +231,7 @@ class Planner {
     if (tile.itemCount == 1) return;
     tile.partialStart = step_.partialFloats;
     tile.counter = static_cast<int>(step_.pending.size());
-    step_.partialFloats += partial_floats(pool_, tile.rowCount * pool_.group) * tile.chunkCount * pool_.kvHeads;
+    step_.partialFloats += partial_floats(pool_, tile.rowCount * pool_.group) * tile.sectionCount * pool_.kvHeads;
     step_.pending.resize(step_.pending.size() + pool_.kvHeads, tile.itemCount);
   }
 
@@ -243,16 +245,16 @@ class Planner {
 }
 
 void plan_step(const PoolView &pool, int threads, Step &step) {
-  step.chunks.clear();
+  step.sections.clear();
   step.tiles.clear();
   step.members.clear();
   step.items.clear();
-  step.segmentChunks.clear();
+  step.segmentSections.clear();
   step.pending.clear();
   step.partialFloats = 0;
   Planner(pool, threads, step).plan();
   StepView &view = step.view;
-  view.chunks = step.chunks.data();
+  view.sections = step.sections.data();
   view.tiles = step.tiles.data();
   view.members = step.members.data();
   view.items = step.items.data();

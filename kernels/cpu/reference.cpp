@@ -110,9 +110,9 @@ void attend_head(const PoolView &pool, const StepView &step, const LayerCall &ca
   Vector scores;
   std::vector<int> slots;
   for (int s = step.pieceSegments[piece]; s <= lastSegment; s++) {
-    Vector turned = bare;
+    Vector rotated = bare;
     const double position = static_cast<double>(step.positions[row]) - step.segmentOffsets[s];
-    rotate(pool, call.layer, turned, position, pool.ropeFactor);
+    rotate(pool, call.layer, rotated, position, pool.ropeFactor);
     int seen = step.segmentTokenCounts[s];
     if (s == lastSegment) seen -= step.pieceRows[piece + 1] - 1 - row;
     for (int t = 0; t < seen; t++) {
@@ -121,7 +121,7 @@ void attend_head(const PoolView &pool, const StepView &step, const LayerCall &ca
       const int slot = block * pool.blockTokens + token % pool.blockTokens;
       const TokenPlace at = place(pool, call.layer, kvHead, slot);
       double dot = 0;
-      for (int d = 0; d < pool.headDim; d++) dot += turned[d] * load(pool, at.head, k_index(pool, d, at.offset));
+      for (int d = 0; d < pool.headDim; d++) dot += rotated[d] * load(pool, at.head, k_index(pool, d, at.offset));
       scores.push_back(dot * pool.softmaxScale);
       slots.push_back(slot);
     }
@@ -146,10 +146,10 @@ void write_kv(const PoolView &pool, const StepView &step, const LayerCall &call)
     for (int kvHead = 0; kvHead < pool.kvHeads; kvHead++) {
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
-      Vector turned = normalised(pool, k, call.kNorm);
-      rotate(pool, call.layer, turned, step.positions[row], pool.ropeFactor);
+      Vector rotated = normalised(pool, k, call.kNorm);
+      rotate(pool, call.layer, rotated, step.positions[row], pool.ropeFactor);
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
-      for (int d = 0; d < pool.headDim; d++) store(pool, at.head, k_index(pool, d, at.offset), turned[d]);
+      for (int d = 0; d < pool.headDim; d++) store(pool, at.head, k_index(pool, d, at.offset), rotated[d]);
       for (int d = 0; d < pool.headDim; d++) store(pool, at.head, v_index(pool, d, at.offset), v[d]);
     }
   }
@@ -186,11 +186,11 @@ void deviations(const PoolView &pool, const StepView &step, const LayerCall &cal
     for (int kvHead = 0; kvHead < pool.kvHeads; kvHead++) {
       const float *k = call.qkv + row * call.qkvStride + static_cast<size_t>(pool.queryHeads + kvHead) * pool.headDim;
       const float *v = k + static_cast<size_t>(pool.kvHeads) * pool.headDim;
-      Vector turned = normalised(pool, k, call.kNorm);
-      rotate(pool, call.layer, turned, step.positions[row], pool.ropeFactor);
+      Vector rotated = normalised(pool, k, call.kNorm);
+      rotate(pool, call.layer, rotated, step.positions[row], pool.ropeFactor);
       const TokenPlace at = place(pool, call.layer, kvHead, step.slots[row]);
       for (int d = 0; d < pool.headDim; d++) {
-        const double inKey = turned[d] - load(pool, at.head, k_index(pool, d, at.offset));
+        const double inKey = rotated[d] - load(pool, at.head, k_index(pool, d, at.offset));
         const double inValue = v[d] - load(pool, at.head, v_index(pool, d, at.offset));
         sum += inKey * inKey + inValue * inValue;
       }

@@ -10,7 +10,7 @@ namespace spg {
 
 constexpr int kSmallPositions = 64;
 
-void fill_turn(const double *frequencies, int half, double position, double factor, double *out) {
+void fill_rotation(const double *frequencies, int half, double position, double factor, double *out) {
   for (int i = 0; i < half; i++) {
     out[i] = cos(position * frequencies[i]) * factor;
     out[half + i] = sin(position * frequencies[i]) * factor;
@@ -28,7 +28,7 @@ RopeTable::RopeTable(const double *frequencies, int rotaryDim, double factor, in
   ready_.resize(positions / 64 + 1);
   small_.resize(static_cast<size_t>(kSmallPositions) * rotaryDim);
   large_.resize(rotaryDim);
-  for (int n = 0; n < kSmallPositions; n++) fill_turn(frequencies, half_, n, factor, small_.data() + n * rotaryDim);
+  for (int n = 0; n < kSmallPositions; n++) fill_rotation(frequencies, half_, n, factor, small_.data() + n * rotaryDim);
   rows_ = static_cast<float *>(map_zero_pages(bytes_, false));
   if (!rows_) throw std::bad_alloc();
 }
@@ -40,7 +40,7 @@ RopeTable::~RopeTable() {
 void RopeTable::fill(int position) {
   const int rest = position & (kSmallPositions - 1), rounded = position - rest;
   if (rounded != largePosition_) {
-    fill_turn(frequencies_.data(), half_, rounded, 1, large_.data());
+    fill_rotation(frequencies_.data(), half_, rounded, 1, large_.data());
     largePosition_ = rounded;
   }
   const size_t index = static_cast<size_t>(position + maxPositions_);

@@ -37,13 +37,13 @@ class RopeTable {
   float *rows_ = nullptr;
   size_t bytes_ = 0;
   std::vector<uint64_t> ready_;
-  /* Row n is the product of the turns by n rounded down to a multiple of 64 and by the rest. */
+  /* Row n is the product of the rotations by n rounded down to a multiple of 64 and by the rest. */
   std::vector<double> small_, large_;
   int largePosition_ = -1;
 };
 
 /* cos and sin of position * frequency, times factor: [half] cosines, then [half] sines. */
-void fill_turn(const double *frequencies, int half, double position, double factor, double *out);
+void fill_rotation(const double *frequencies, int half, double position, double factor, double *out);
 
 }
 

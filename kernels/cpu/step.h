@@ -25,13 +25,13 @@ struct Step {
   StepView view{};
   std::vector<int32_t> positions, slots, pieceRows, pieceSegments;
   std::vector<int32_t> segmentBlockStarts, segmentFirstTokens, segmentTokenCounts, segmentOffsets, blockIds;
-  std::vector<Chunk> chunks;
+  std::vector<Section> sections;
   std::vector<Tile> tiles;
   std::vector<Member> members;
   std::vector<Item> items;
-  /* [segments] first chunk, and [chunks] whether a pack computes the chunk; scratch of plan_step. */
-  std::vector<int> segmentChunks;
-  std::vector<char> chunkPacked;
+  /* [segments] first section, and [sections] whether a pack computes the section; scratch of plan_step. */
+  std::vector<int> segmentSections;
+  std::vector<char> sectionPacked;
   /* Floats that the partial results of split tiles take. */
   size_t partialFloats = 0;
   std::vector<int32_t> pending;

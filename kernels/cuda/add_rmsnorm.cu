@@ -5,17 +5,17 @@
  *   residual += delta * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null
  *   out = residual / sqrt(mean(residual^2) + epsilon) * weight        bf16 [rows][hidden]; weight [hidden] bf16
  *
- * Grid: one block a row, blockDim >= hidden / 32 rounded up to whole warps (a thread keeps at most 4 chunks of 8 in
- * registers): hidden is a multiple of 8, at most 32,768. Bytes: 12 a value.
+ * Grid: one block a row, blockDim >= hidden / 32 rounded up to whole warps (a thread keeps at most 4 vectors of 8
+ * values in registers): hidden is a multiple of 8, at most 32,768. Bytes: 12 a value.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "common.cuh"
 
-constexpr int kChunks = 4;
+constexpr int kVectors = 4;
 
-__device__ __forceinline__ void load_residual(const float *residual, int chunk, float (&x)[8]) {
-  const float4 a = reinterpret_cast<const float4 *>(residual)[2 * chunk];
-  const float4 b = reinterpret_cast<const float4 *>(residual)[2 * chunk + 1];
+__device__ __forceinline__ void load_residual(const float *residual, int vector, float (&x)[8]) {
+  const float4 a = reinterpret_cast<const float4 *>(residual)[2 * vector];
+  const float4 b = reinterpret_cast<const float4 *>(residual)[2 * vector + 1];
   x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
 }
 
@@ -27,35 +27,35 @@ add_rmsnorm(float *__restrict__ residual, const bf16 *delta, float scale, const 
   wait_for_previous();
   const size_t row = blockIdx.x;
   if (row >= *rowCount) return;
-  const int chunks = hidden / 8;
+  const int vectors = hidden / 8;
   residual += row * hidden;
-  float x[kChunks][8];
+  float x[kVectors][8];
   float squares = 0;
 #pragma unroll
-  for (int c = 0; c < kChunks; c++) {
-    const int chunk = threadIdx.x + c * blockDim.x;
-    if (chunk >= chunks) break;
-    load_residual(residual, chunk, x[c]);
+  for (int c = 0; c < kVectors; c++) {
+    const int vector = threadIdx.x + c * blockDim.x;
+    if (vector >= vectors) break;
+    load_residual(residual, vector, x[c]);
     if (delta) {
       float d[8];
-      unpack8(reinterpret_cast<const uint4 *>(delta + row * hidden)[chunk], d);
+      unpack8(reinterpret_cast<const uint4 *>(delta + row * hidden)[vector], d);
 #pragma unroll
       for (int i = 0; i < 8; i++) x[c][i] += d[i] * scale;
-      reinterpret_cast<float4 *>(residual)[2 * chunk] = make_float4(x[c][0], x[c][1], x[c][2], x[c][3]);
-      reinterpret_cast<float4 *>(residual)[2 * chunk + 1] = make_float4(x[c][4], x[c][5], x[c][6], x[c][7]);
+      reinterpret_cast<float4 *>(residual)[2 * vector] = make_float4(x[c][0], x[c][1], x[c][2], x[c][3]);
+      reinterpret_cast<float4 *>(residual)[2 * vector + 1] = make_float4(x[c][4], x[c][5], x[c][6], x[c][7]);
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) squares += x[c][i] * x[c][i];
   }
   const float factor = rsqrtf(block_sum(squares, scratch) / hidden + epsilon);
 #pragma unroll
-  for (int c = 0; c < kChunks; c++) {
-    const int chunk = threadIdx.x + c * blockDim.x;
-    if (chunk >= chunks) break;
+  for (int c = 0; c < kVectors; c++) {
+    const int vector = threadIdx.x + c * blockDim.x;
+    if (vector >= vectors) break;
     float w[8];
-    unpack8(reinterpret_cast<const uint4 *>(weight)[chunk], w);
+    unpack8(reinterpret_cast<const uint4 *>(weight)[vector], w);
 #pragma unroll
     for (int i = 0; i < 8; i++) x[c][i] *= factor * w[i];
-    reinterpret_cast<uint4 *>(out + row * hidden)[chunk] = pack8(x[c]);
+    reinterpret_cast<uint4 *>(out + row * hidden)[vector] = pack8(x[c]);
   }
 }

@@ -6,8 +6,8 @@
  * beyond the count do nothing. Sums and norms are float32.
  *
  * OVERLAP (sm_90 and later). A launch may begin while the kernel before it still runs, from when all blocks of that one
- * called let_next_begin or ended. It calls wait_for_previous before it reads what a kernel before it wrote and before it
- * writes at all; what it does until then (weights on their way to registers, the step's own integers) costs nothing.
+ * called let_next_begin or ended. It calls wait_for_previous before it reads what a kernel before it wrote and before
+ * it writes at all; what it does until then (weights on their way to registers, the step's own integers) costs nothing.
  * Every kernel of a chain waits, even if it needs nothing: so the end of one is the end of all before it. What other
  * kernels wrote is read through pointers without __restrict__, or the compiler may read it early.
  */

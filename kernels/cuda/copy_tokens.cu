@@ -1,15 +1,15 @@
 /*
- * Copies K and V of single tokens from slot to slot in every layer: K turned further by the token's delta positions
- * (it stands that much later than its source), V as it is. Where source and target are one slot, K is turned in place.
+ * Copies K and V of single tokens from slot to slot in every layer: K rotated further by the token's delta positions
+ * (it stands that much later than its source), V as it is. Where source and target are one slot, K is rotated in place.
  *
- *   sourceSlots, targetSlots, deltas [tokens]; layerTurns [layers]: 0 where the layer has no RoPE
- *   pool: all layers, `layerStride` elements from one to the next; turns as in qkv_finish.cu, and `inverseFactor` takes
- *   out the factor that the table's rows carry, since a stored K has it already
+ *   sourceSlots, targetSlots, deltas [tokens]; layerRotates [layers]: 0 where the layer has no RoPE
+ *   pool: all layers, `layerStride` elements from one to the next; rotations as in qkv_finish.cu, and `inverseFactor`
+ *   takes out the factor that the table's rows carry, since a stored K has it already
  *
  * No slot is a target twice, or the source of one token and the target of another. Grid: (tokens / 16, layers) of 256
- * threads, a warp a head. Where head and RoPE are of whole pieces of 16, a lane has two runs of 8 values that are turned
- * together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first is stored;
- * otherwise a token takes the warp.
+ * threads, a warp a head. Where head and RoPE are of whole pieces of 16, a lane has two runs of 8 values that are
+ * rotated together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first is
+ * stored; otherwise a token takes the warp.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "heads.cuh"
@@ -20,8 +20,8 @@ constexpr int kTokensPerBlock = 16;
 struct Copies {
   const int *sourceSlots, *targetSlots, *deltas;
   int count;
-  bool turned;
-  const float2 *turns;
+  bool rotated;
+  const float2 *rotations;
   float inverseFactor;
 };
 
@@ -30,15 +30,15 @@ __device__ __forceinline__ size_t token_offset(const HeadShape &shape, int slot)
   return (size_t(block) * shape.kvHeads * 2 * shape.blockTokens + (slot - block * shape.blockTokens)) * shape.headDim;
 }
 
-/* 8 values and the 8 that they are turned with, as (cos, sin) say. */
-__device__ __forceinline__ void turn8(uint4 &first, uint4 &second, const float2 (&turn)[8], float factor) {
+/* 8 values and the 8 that they are rotated with, as (cos, sin) say. */
+__device__ __forceinline__ void rotate8(uint4 &first, uint4 &second, const float2 (&rotation)[8], float factor) {
   float x[8], y[8];
   unpack8(first, x), unpack8(second, y);
 #pragma unroll
   for (int i = 0; i < 8; i++) {
     const float a = x[i] * factor, b = y[i] * factor;
-    x[i] = a * turn[i].x - b * turn[i].y;
-    y[i] = b * turn[i].x + a * turn[i].y;
+    x[i] = a * rotation[i].x - b * rotation[i].y;
+    y[i] = b * rotation[i].x + a * rotation[i].y;
   }
   first = pack8(x), second = pack8(y);
 }
@@ -48,8 +48,8 @@ template <int kLanes>
 __device__ __forceinline__ void copy_wide(const Copies &copies, const HeadShape &shape, bf16 *pool) {
   constexpr int kSteps = kTokensPerBlock * kLanes / 32;
   const int lane = threadIdx.x & 31, unit = lane % kLanes;
-  const bool turns = unit < shape.rotaryDim / 16;
-  const int a = turns ? 8 * unit : 16 * unit, b = turns ? a + shape.rotaryDim / 2 : a + 8;
+  const bool rotates = unit < shape.rotaryDim / 16;
+  const int a = rotates ? 8 * unit : 16 * unit, b = rotates ? a + shape.rotaryDim / 2 : a + 8;
   size_t source[kSteps], target[kSteps];
   int delta[kSteps];
   bool used[kSteps], moves[kSteps];
@@ -58,13 +58,13 @@ __device__ __forceinline__ void copy_wide(const Copies &copies, const HeadShape 
     const int token = s * (32 / kLanes) + lane / kLanes;
     used[s] = token < copies.count && unit < shape.headDim / 16;
     const int from = used[s] ? copies.sourceSlots[token] : 0, to = used[s] ? copies.targetSlots[token] : 0;
-    delta[s] = used[s] && turns && copies.turned ? copies.deltas[token] : 0;
+    delta[s] = used[s] && rotates && copies.rotated ? copies.deltas[token] : 0;
     moves[s] = used[s] && from != to;
     source[s] = token_offset(shape, from), target[s] = token_offset(shape, to);
   }
   const size_t valueOffset = size_t(shape.blockTokens) * shape.headDim;
-  float2 turn[8];
-  int turnedBy = 0;
+  float2 rotation[8];
+  int rotatedBy = 0;
   for (int head = threadIdx.x >> 5; head < shape.kvHeads; head += blockDim.x >> 5) {
     const size_t headOffset = 2 * head * valueOffset;
     uint4 first[kSteps], second[kSteps];
@@ -77,17 +77,17 @@ __device__ __forceinline__ void copy_wide(const Copies &copies, const HeadShape 
 #pragma unroll
     for (int s = 0; s < kSteps; s++) {
       if (delta[s] != 0) {
-        if (delta[s] != turnedBy) {
+        if (delta[s] != rotatedBy) {
           const float4 *row = reinterpret_cast<const float4 *>(
-              copies.turns + (long long)(delta[s]) * (shape.rotaryDim / 2) + 8 * unit);
+              copies.rotations + (long long)(delta[s]) * (shape.rotaryDim / 2) + 8 * unit);
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             const float4 two = row[i];
-            turn[2 * i] = make_float2(two.x, two.y), turn[2 * i + 1] = make_float2(two.z, two.w);
+            rotation[2 * i] = make_float2(two.x, two.y), rotation[2 * i + 1] = make_float2(two.z, two.w);
           }
-          turnedBy = delta[s];
+          rotatedBy = delta[s];
         }
-        turn8(first[s], second[s], turn, copies.inverseFactor);
+        rotate8(first[s], second[s], rotation, copies.inverseFactor);
       }
       if (!used[s]) continue;
       bf16 *k = pool + headOffset + target[s];
@@ -114,11 +114,11 @@ __device__ __forceinline__ void copy_any(const Copies &copies, const HeadShape &
     const int source = copies.sourceSlots[token], target = copies.targetSlots[token], delta = copies.deltas[token];
     for (int head = threadIdx.x >> 5; head < shape.kvHeads; head += blockDim.x >> 5) {
       LaneValues k = load_head(pool + key_offset(shape, source, head), place);
-      if (delta != 0 && copies.turned) {
-        if (place.turns)
+      if (delta != 0 && copies.rotated) {
+        if (place.rotates)
 #pragma unroll
           for (int i = 0; i < 4; i++) k.x[i] *= copies.inverseFactor;
-        rotate_head(k, copies.turns + (long long)(delta) * (shape.rotaryDim / 2), place);
+        rotate_head(k, copies.rotations + (long long)(delta) * (shape.rotaryDim / 2), place);
       }
       store_head(pool + key_offset(shape, target, head), place, k);
       if (source == target) continue;
@@ -130,14 +130,14 @@ __device__ __forceinline__ void copy_any(const Copies &copies, const HeadShape &
 
 extern "C" __global__ void __launch_bounds__(256, 2)
 copy_tokens(const int *__restrict__ sourceSlots, const int *__restrict__ targetSlots, const int *__restrict__ deltas,
-            const int *tokenCount, const int *__restrict__ layerTurns, const float2 *__restrict__ turns,
+            const int *tokenCount, const int *__restrict__ layerRotates, const float2 *__restrict__ rotations,
             float inverseFactor, int kvHeads, int headDim, int rotaryDim, int blockTokens, long long layerStride,
             bf16 *pool) {
   const int first = blockIdx.x * kTokensPerBlock, count = min(kTokensPerBlock, *tokenCount - first);
   if (count <= 0) return;
   const HeadShape shape = {headDim, rotaryDim, kvHeads, blockTokens};
   const Copies copies = {sourceSlots + first, targetSlots + first, deltas + first, count,
-                         layerTurns[blockIdx.y] != 0, turns, inverseFactor};
+                         layerRotates[blockIdx.y] != 0, rotations, inverseFactor};
   pool += blockIdx.y * layerStride;
   if ((headDim | rotaryDim) % 16 != 0) return copy_any(copies, shape, pool);
   if (headDim <= 32) return copy_wide<2>(copies, shape, pool);

@@ -1,6 +1,6 @@
 /*
  * How far K and V of a step's rows are from what their slots hold: out [rows] float32 = the squared L2 norm of the
- * difference, K (normalised and turned) and V of all heads together. Both sides are bf16, so rows computed alike are
+ * difference, K (normalised and rotated) and V of all heads together. Both sides are bf16, so rows computed alike are
  * 0 apart. Stores nothing else. Arguments as in qkv_finish.cu.
  *
  * Grid: one block of 256 threads a row, a warp a head. Oracle: test/backend/cuda/emulated-kernels.ts.
@@ -19,7 +19,7 @@ __device__ __forceinline__ float squared_distance(const LaneValues &v, const Lan
 
 extern "C" __global__ void __launch_bounds__(256)
 deviations(const bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ kNorm, float epsilon,
-           const float2 *__restrict__ turns, const int *__restrict__ positions, const int *__restrict__ slots,
+           const float2 *__restrict__ rotations, const int *__restrict__ positions, const int *__restrict__ slots,
            const int *rowCount, int queryHeads, int kvHeads, int headDim, int rotaryDim, int blockTokens,
            const bf16 *__restrict__ pool, float *__restrict__ out) {
   __shared__ float scratch[32];
@@ -35,7 +35,7 @@ deviations(const bf16 *__restrict__ qkv, const bf16 *__restrict__ bias, const bf
     const bool isKey = head < queryHeads + kvHeads;
     if (isKey) {
       if (kNorm) normalise_head(v, load_head(kNorm, place), headDim, epsilon);
-      rotate_head(v, turns + (long long)(positions[row]) * (rotaryDim / 2), place);
+      rotate_head(v, rotations + (long long)(positions[row]) * (rotaryDim / 2), place);
     }
     const size_t at = isKey ? key_offset(shape, slot, kvHead) : value_offset(shape, slot, kvHead);
     sum += squared_distance(v, load_head(pool + at, place));

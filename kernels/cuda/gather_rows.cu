@@ -14,7 +14,7 @@ gather_rows(const uint4 *source, const int *__restrict__ rows, const int *rowCou
   wait_for_previous();
   const int row = blockIdx.x;
   if (row >= *rowCount) return;
-  const int chunks = rowBytes / 16;
-  const uint4 *from = source + size_t(rows[row]) * chunks;
-  for (int i = threadIdx.x; i < chunks; i += blockDim.x) target[size_t(row) * chunks + i] = from[i];
+  const int vectors = rowBytes / 16;
+  const uint4 *from = source + size_t(rows[row]) * vectors;
+  for (int i = threadIdx.x; i < vectors; i += blockDim.x) target[size_t(row) * vectors + i] = from[i];
 }

@@ -1,5 +1,5 @@
 /*
- * One head of one row in one warp. A lane holds two pairs of values that RoPE turns together (or four values that it
+ * One head of one row in one warp. A lane holds two pairs of values that RoPE rotates together (or four values that it
  * leaves alone): dimensions a, a + 1 and b, b + 1, so a head has at most 128.
  */
 #ifndef SPANGATE_HEADS_CUH
@@ -26,7 +26,7 @@ __device__ __forceinline__ size_t value_offset(const HeadShape &shape, int slot,
 
 /* Where a lane's values stand in a head. */
 struct LanePlace {
-  bool used, turns;
+  bool used, rotates;
   int a, b, pair;
 };
 
@@ -34,10 +34,10 @@ __device__ __forceinline__ LanePlace lane_place(const HeadShape &shape) {
   const int unit = 2 * (threadIdx.x & 31), half = shape.rotaryDim / 2;
   LanePlace place;
   place.used = unit < shape.headDim / 2;
-  place.turns = unit < half;
+  place.rotates = unit < half;
   place.pair = unit;
-  place.a = place.turns ? unit : shape.rotaryDim + 2 * (unit - half);
-  place.b = place.turns ? unit + half : place.a + 2;
+  place.a = place.rotates ? unit : shape.rotaryDim + 2 * (unit - half);
+  place.b = place.rotates ? unit + half : place.a + 2;
   return place;
 }
 
@@ -71,36 +71,36 @@ __device__ __forceinline__ void normalise_head(LaneValues &v, const LaneValues &
 }
 
 /* (cos, sin) of a lane's two pairs. */
-struct LaneTurns {
-  float2 turn[2];
+struct LaneRotations {
+  float2 rotation[2];
 };
 
-/* turns: the table's row for the position, [rotaryDim / 2]. */
-__device__ __forceinline__ LaneTurns load_turns(const float2 *turns, const LanePlace &place) {
-  LaneTurns t = {};
-  if (place.used && place.turns) t = {{turns[place.pair], turns[place.pair + 1]}};
+/* rotations: the table's row for the position, [rotaryDim / 2]. */
+__device__ __forceinline__ LaneRotations load_rotations(const float2 *rotations, const LanePlace &place) {
+  LaneRotations t = {};
+  if (place.used && place.rotates) t = {{rotations[place.pair], rotations[place.pair + 1]}};
   return t;
 }
 
-/* Two dimensions and those that are turned with them; t: (cos, sin) of both pairs. */
-__device__ __forceinline__ void turn_pairs(uint32 &x, uint32 &y, const float4 &t) {
+/* Two dimensions and those that are rotated with them; t: (cos, sin) of both pairs. */
+__device__ __forceinline__ void rotate_pairs(uint32 &x, uint32 &y, const float4 &t) {
   const float x0 = low_float(x), x1 = high_float(x), y0 = low_float(y), y1 = high_float(y);
   x = pack_bf16(x0 * t.x - y0 * t.y, x1 * t.z - y1 * t.w);
   y = pack_bf16(y0 * t.x + x0 * t.y, y1 * t.z + x1 * t.w);
 }
 
-__device__ __forceinline__ void rotate_head(LaneValues &v, const LaneTurns &t, const LanePlace &place) {
-  if (!place.used || !place.turns) return;
+__device__ __forceinline__ void rotate_head(LaneValues &v, const LaneRotations &t, const LanePlace &place) {
+  if (!place.used || !place.rotates) return;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const float x = v.x[i], y = v.x[2 + i];
-    v.x[i] = x * t.turn[i].x - y * t.turn[i].y;
-    v.x[2 + i] = y * t.turn[i].x + x * t.turn[i].y;
+    v.x[i] = x * t.rotation[i].x - y * t.rotation[i].y;
+    v.x[2 + i] = y * t.rotation[i].x + x * t.rotation[i].y;
   }
 }
 
-__device__ __forceinline__ void rotate_head(LaneValues &v, const float2 *turns, const LanePlace &place) {
-  rotate_head(v, load_turns(turns, place), place);
+__device__ __forceinline__ void rotate_head(LaneValues &v, const float2 *rotations, const LanePlace &place) {
+  rotate_head(v, load_rotations(rotations, place), place);
 }
 
 /* A projected head with the bias of its projection added. */

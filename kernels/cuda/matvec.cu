@@ -24,7 +24,7 @@
 
 constexpr int kOutputs = 2;
 constexpr int kBatch = 2;
-constexpr int kBatchChunks = kBatch * 32;
+constexpr int kBatchVectors = kBatch * 32;
 constexpr int kWarps = 4;
 
 /* Read once: kept in no cache that the input uses. */
@@ -48,14 +48,14 @@ __device__ __forceinline__ float dot8(const uint4 &weights, const float (&x)[8],
 struct RowPair {
   const uint4 *rows[kOutputs];
   uint4 batch[kOutputs][kBatch];
-  int chunks; /* of 8 weights, in a row */
+  int vectors; /* of 8 weights, in a row */
 
   /* Weights on their way, then the wait for the kernel before. */
   __device__ __forceinline__ void begin(const bf16 *weights, int in, int firstRow, int secondRow) {
-    chunks = in / 8;
+    vectors = in / 8;
     rows[0] = reinterpret_cast<const uint4 *>(weights + size_t(firstRow) * in);
     rows[1] = reinterpret_cast<const uint4 *>(weights + size_t(secondRow) * in);
-    if (chunks >= kBatchChunks) load_batch(0);
+    if (vectors >= kBatchVectors) load_batch(0);
     wait_for_previous();
   }
 
@@ -73,7 +73,7 @@ struct RowPair {
 #pragma unroll
     for (int o = 0; o < kOutputs; o++) sums[o] = 0;
     int first = 0;
-    for (; first + kBatchChunks <= chunks; first += kBatchChunks) {
+    for (; first + kBatchVectors <= vectors; first += kBatchVectors) {
       if (first > 0) load_batch(first);
 #pragma unroll
       for (int b = 0; b < kBatch; b++) {
@@ -83,11 +83,11 @@ struct RowPair {
         for (int o = 0; o < kOutputs; o++) sums[o] = dot8(batch[o][b], x, sums[o]);
       }
     }
-    for (int chunk = first + (threadIdx.x & 31); chunk < chunks; chunk += 32) {
+    for (int vector = first + (threadIdx.x & 31); vector < vectors; vector += 32) {
       float x[8];
-      unpack8(reinterpret_cast<const uint4 *>(input)[chunk], x);
+      unpack8(reinterpret_cast<const uint4 *>(input)[vector], x);
 #pragma unroll
-      for (int o = 0; o < kOutputs; o++) sums[o] = dot8(load_weights(rows[o] + chunk), x, sums[o]);
+      for (int o = 0; o < kOutputs; o++) sums[o] = dot8(load_weights(rows[o] + vector), x, sums[o]);
     }
 #pragma unroll
     for (int o = 0; o < kOutputs; o++) sums[o] = warp_sum(sums[o]);

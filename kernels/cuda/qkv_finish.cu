@@ -1,11 +1,11 @@
 /*
  * What follows the fused projection to q, k and v: bias, RMSNorm of each q and k head, RoPE of k at the row's chain
- * position, and K and V into the paged pool. q stays where it is, normalised but not turned: attention turns it
+ * position, and K and V into the paged pool. q stays where it is, normalised but not rotated: attention rotates it
  * once for each segment it reads.
  *
  *   qkv [rows][(queryHeads + 2 * kvHeads) * headDim] bf16, a row holding q, k and v side by side; q is changed in place
  *   bias [(queryHeads + 2 * kvHeads) * headDim] bf16 or null; qNorm, kNorm [headDim] bf16 or null
- *   turns: (cos, sin) rows of rotaryDim / 2 from rope_table.cu, at position 0; layers without RoPE pass rotaryDim 0
+ *   rotations: (cos, sin) rows of rotaryDim / 2 from rope_table.cu, at position 0; layers without RoPE pass rotaryDim 0
  *   positions, slots [rows]; pool: this layer's part of the KV pool (heads.cuh)
  *
  * Grid: (rows, ceil(heads / 8)) of 256 threads, a warp a head; heads = queryHeads + 2 * kvHeads.
@@ -15,7 +15,7 @@
 
 extern "C" __global__ void __launch_bounds__(256)
 qkv_finish(bf16 *qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qNorm, const bf16 *__restrict__ kNorm,
-           float epsilon, const float2 *__restrict__ turns, const int *__restrict__ positions,
+           float epsilon, const float2 *__restrict__ rotations, const int *__restrict__ positions,
            const int *__restrict__ slots, const int *rowCount, int queryHeads, int kvHeads, int headDim, int rotaryDim,
            int blockTokens, bf16 *pool) {
   let_next_begin();
@@ -27,8 +27,8 @@ qkv_finish(bf16 *qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qN
   const bf16 *norm = isQuery ? qNorm : isKey ? kNorm : nullptr;
   const LaneValues weights = norm ? load_head(norm, place) : LaneValues{};
   const int slot = isIdle ? 0 : slots[row];
-  LaneTurns turn = {};
-  if (isKey && !isIdle) turn = load_turns(turns + (long long)(positions[row]) * (rotaryDim / 2), place);
+  LaneRotations rotation = {};
+  if (isKey && !isIdle) rotation = load_rotations(rotations + (long long)(positions[row]) * (rotaryDim / 2), place);
   wait_for_previous();
   if (isIdle) return;
   bf16 *data = qkv + (size_t(row) * heads + head) * headDim;
@@ -36,7 +36,7 @@ qkv_finish(bf16 *qkv, const bf16 *__restrict__ bias, const bf16 *__restrict__ qN
   if (norm) normalise_head(v, weights, headDim, epsilon);
   if (isQuery) return store_head(data, place, v);
   if (isKey) {
-    rotate_head(v, turn, place);
+    rotate_head(v, rotation, place);
     return store_head(pool + key_offset(shape, slot, head - queryHeads), place, v);
   }
   store_head(pool + value_offset(shape, slot, head - queryHeads - kvHeads), place, v);

@@ -1,5 +1,5 @@
 /*
- * The table of turns that all kernels read: (cos, sin) of position * inverseFrequency, times `factor` (YaRN's
+ * The table of rotations that all kernels read: (cos, sin) of position * inverseFrequency, times `factor` (YaRN's
  * attention factor, else 1), computed in float64 and rounded once.
  *
  *   inverseFrequencies [half] float32; out [positionCount][half] (cos, sin) float32, row n for firstPosition + n

@@ -13,13 +13,13 @@ silu_mul(const bf16 *gateUp, const int *rowCount, int ffn, bf16 *__restrict__ ou
   let_next_begin();
   wait_for_previous();
   const size_t row = blockIdx.y;
-  const int chunk = blockIdx.x * blockDim.x + threadIdx.x;
-  if (row >= *rowCount || chunk >= ffn / 8) return;
+  const int vector = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= *rowCount || vector >= ffn / 8) return;
   const uint4 *from = reinterpret_cast<const uint4 *>(gateUp + row * 2 * ffn);
   float gate[8], up[8];
-  unpack8(from[chunk], gate);
-  unpack8(from[ffn / 8 + chunk], up);
+  unpack8(from[vector], gate);
+  unpack8(from[ffn / 8 + vector], up);
 #pragma unroll
   for (int i = 0; i < 8; i++) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
-  reinterpret_cast<uint4 *>(out + row * ffn)[chunk] = pack8(up);
+  reinterpret_cast<uint4 *>(out + row * ffn)[vector] = pack8(up);
 }

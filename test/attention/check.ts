@@ -2,14 +2,14 @@
 import { expect } from "bun:test";
 import {
   type AttentionPlan,
-  fewTiles,
-  manyTiles,
+  largeTiles,
   notRead,
   planItemWords,
   planMergeWords,
   planRowWords,
   planSliceWords,
   rowsPerTile,
+  smallTiles,
 } from "../../worker/attention/plan-format.ts";
 import type { PackShape } from "../../worker/attention/shape.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
@@ -45,10 +45,10 @@ function seenByContract(batch: Batch, blockTokens: number): string[][] {
   return seen;
 }
 
-/** By `turns`, q of each row of an item of few rows is turned by its own offset for every slice. */
+/** By `rotation`, q of each row of a small item is turned by its own offset for every slice. */
 function checkTurns(plan: AttentionPlan): void {
   const slices = wordsOf(plan.slices, planSliceWords);
-  for (const [, itemRows, firstSlice, , sliceCount] of wordsOf(plan.fewItems, planItemWords)) {
+  for (const [, itemRows, firstSlice, , sliceCount] of wordsOf(plan.smallItems, planItemWords)) {
     let turned: number[] = [];
     for (const [, , , firstOffset, firstRow, rowCount, , turns] of slices.slice(firstSlice, firstSlice + sliceCount)) {
       if (turns > 0) turned = [...plan.offsets.subarray(turns - 1, turns - 1 + itemRows)];
@@ -94,18 +94,18 @@ function seenByPlan(batch: Batch, plan: AttentionPlan, { blockTokens, group }: P
 }
 
 function itemsOf(plan: AttentionPlan): number[][] {
-  return [...wordsOf(plan.fewItems, planItemWords), ...wordsOf(plan.manyItems, planItemWords)];
+  return [...wordsOf(plan.smallItems, planItemWords), ...wordsOf(plan.largeItems, planItemWords)];
 }
 
 function checkItems(plan: AttentionPlan, group: number): void {
-  const limits = { fewItems: fewTiles * rowsPerTile(group), manyItems: manyTiles * rowsPerTile(group) };
-  for (const name of ["fewItems", "manyItems"] as const) {
+  const limits = { smallItems: smallTiles * rowsPerTile(group), largeItems: largeTiles * rowsPerTile(group) };
+  for (const name of ["smallItems", "largeItems"] as const) {
     const items = wordsOf(plan[name], planItemWords);
-    for (const [, rowCount, , sharedSlices, sliceCount, , isFewAlone] of items) {
-      expect(isFewAlone).toBe(plan.manyItems.length === 0 ? 1 : 0);
+    for (const [, rowCount, , sharedSlices, sliceCount, , isSmallAlone] of items) {
+      expect(isSmallAlone).toBe(plan.largeItems.length === 0 ? 1 : 0);
       expect(rowCount).toBeGreaterThan(0);
       expect(rowCount).toBeLessThanOrEqual(limits[name]);
-      if (name === "manyItems") expect(sharedSlices).toBe(sliceCount);
+      if (name === "largeItems") expect(sharedSlices).toBe(sliceCount);
     }
     const lengths = items.map((item) => item[5]);
     expect(lengths).toEqual(lengths.toSorted((a, b) => b - a));

@@ -20,33 +20,33 @@ export interface PlanCost {
   /** Of partial results in float32, written once and read once. */
   readonly partialBytes: number;
   /** Of both products, with rows that m-tiles have for nothing. */
-  readonly fewFlops: number;
-  readonly manyFlops: number;
+  readonly smallFlops: number;
+  readonly largeFlops: number;
   readonly microseconds: number;
 }
 
 export function planCost(plan: AttentionPlan, batch: Batch, shape: PackShape): PlanCost {
   const costs = packCosts(shape);
   const met = new Set<number>();
-  const few = measure(plan, plan.fewItems, batch, shape, costs, costs.few, met);
+  const small = measure(plan, plan.smallItems, batch, shape, costs, costs.small, met);
   const before = met.size;
-  const many = measure(plan, plan.manyItems, batch, shape, costs, costs.many, met);
+  const large = measure(plan, plan.largeItems, batch, shape, costs, costs.large, met);
   const { group, kvHeads, headDim } = shape;
   const tokenBytes = 4 * headDim * kvHeads;
   const tileFlops = 4 * headDim * 16 * costs.unitsPerItem;
   const partialBytes = plan.partialCount * group * kvHeads * (headDim + 1) * 4 * 2;
-  const loads = few.totalLoads + many.totalLoads;
+  const loads = small.totalLoads + large.totalLoads;
   const time =
-    kernelTime(few.itemCosts, before, costs.few, costs) +
-    kernelTime(many.itemCosts, met.size - before, costs.many, costs) +
-    (plan.manyItems.length > 0 && plan.fewItems.length > 0 ? costs.launch : 0) +
-    mergeTime(few.mergedTiles, costs);
+    kernelTime(small.itemCosts, before, costs.small, costs) +
+    kernelTime(large.itemCosts, met.size - before, costs.large, costs) +
+    (plan.largeItems.length > 0 && plan.smallItems.length > 0 ? costs.launch : 0) +
+    mergeTime(small.mergedTiles, costs);
   return {
     distinctBytes: met.size * tokenBytes,
     loadedBytes: loads * tokenBytes,
     partialBytes,
-    fewFlops: few.tileTokens * tileFlops,
-    manyFlops: many.tileTokens * tileFlops,
+    smallFlops: small.tileTokens * tileFlops,
+    largeFlops: large.tileTokens * tileFlops,
     microseconds: time * costs.seconds * 1e6,
   };
 }

@@ -23,7 +23,7 @@ function grown(pieces: readonly PieceSpec[], source: BlockSource): PieceSpec[] {
 const copyOf = (plan: AttentionPlan): AttentionPlan => structuredClone(plan);
 
 function sameStructure(a: AttentionPlan, b: AttentionPlan): boolean {
-  return Bun.deepEquals([a.rows, a.fewItems, a.manyItems, a.merges], [b.rows, b.fewItems, b.manyItems, b.merges]);
+  return Bun.deepEquals([a.rows, a.smallItems, a.largeItems, a.merges], [b.rows, b.smallItems, b.largeItems, b.merges]);
 }
 
 test("runs that grow within their blocks: the patched plan is the fresh one", () => {

@@ -76,7 +76,7 @@ describe("hubs", () => {
     const shape = { ...h200, multiprocessorCount: 8, group: 8 };
     const plan = new PackPlanner(shape).plan(batch);
     checkPlan(batch, plan, shape);
-    expect(plan.manyItems.length).toBeGreaterThan(0);
+    expect(plan.largeItems.length).toBeGreaterThan(0);
     const parts = Array.from({ length: plan.merges.length / 4 }, (_, i) => plan.merges[i * 4 + 2]);
     expect(Math.max(...parts)).toBe(2);
   });

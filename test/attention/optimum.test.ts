@@ -83,20 +83,22 @@ function bestTime(problem: Problem): number {
 }
 
 function timeOf({ fragments, own }: Problem, isHub: boolean[], itemRows: number, leaves: number[][]): number {
-  const few: number[] = [];
-  const many: number[] = [];
+  const small: number[] = [];
+  const large: number[] = [];
   let mergedTiles = 0;
-  let [fewTokens, manyTokens] = [own.reduce((sum, tokens) => sum + tokens, 0), 0];
+  let [smallTokens, largeTokens] = [own.reduce((sum, tokens) => sum + tokens, 0), 0];
   const isInHub = (row: number) => fragments.some(({ readers }, i) => isHub[i] && readers.includes(row));
   for (const [i, { tokens, readers }] of fragments.entries()) {
     if (readers.length === 0) continue;
-    const isMany = isHub[i] && itemRows === 8;
-    if (isMany) manyTokens += tokens;
-    else fewTokens += tokens;
+    const isLarge = isHub[i] && itemRows === 8;
+    if (isLarge) largeTokens += tokens;
+    else smallTokens += tokens;
     for (let at = 0; isHub[i] && at < readers.length; at += itemRows) {
       const count = Math.min(itemRows, readers.length - at);
-      if (!isMany) mergedTiles = Math.max(mergedTiles, count);
-      (isMany ? many : few).push(itemCost(tokens, tokens * count, count, isMany ? costs.many : costs.few, costs));
+      if (!isLarge) mergedTiles = Math.max(mergedTiles, count);
+      (isLarge ? large : small).push(
+        itemCost(tokens, tokens * count, count, isLarge ? costs.large : costs.small, costs),
+      );
     }
   }
   for (const set of leaves) {
@@ -108,11 +110,11 @@ function timeOf({ fragments, own }: Problem, isHub: boolean[], itemRows: number,
       tileTokens += inSet * tokens;
     }
     if (set.some(isInHub)) mergedTiles = Math.max(mergedTiles, set.length);
-    few.push(itemCost(loads, tileTokens, set.filter(isInHub).length, costs.few, costs));
+    small.push(itemCost(loads, tileTokens, set.filter(isInHub).length, costs.small, costs));
   }
-  const fewTime = kernelTime(Int32Array.from(few), fewTokens, costs.few, costs);
-  const manyTime = kernelTime(Int32Array.from(many), manyTokens, costs.many, costs);
-  return fewTime + manyTime + mergeTime(mergedTiles, costs) + (many.length > 0 ? costs.launch : 0);
+  const smallTime = kernelTime(Int32Array.from(small), smallTokens, costs.small, costs);
+  const largeTime = kernelTime(Int32Array.from(large), largeTokens, costs.large, costs);
+  return smallTime + largeTime + mergeTime(mergedTiles, costs) + (large.length > 0 ? costs.launch : 0);
 }
 
 test("plans of up to six rows take at most half longer than the best, and a twentieth on average", () => {

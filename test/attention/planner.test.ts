@@ -23,9 +23,9 @@ function randomShape(choices: Choices): PackShape {
 }
 
 /** Rows of an item are of one piece. */
-function expectOnePiece({ pieceRows }: Batch, { rows, fewItems, manyItems }: AttentionPlan): void {
+function expectOnePiece({ pieceRows }: Batch, { rows, smallItems, largeItems }: AttentionPlan): void {
   const pieceOf = (row: number) => pieceRows.findLastIndex((first) => first <= row);
-  for (const items of [fewItems, manyItems]) {
+  for (const items of [smallItems, largeItems]) {
     for (let at = 0; at < items.length; at += planItemWords) {
       const own = Array.from({ length: items[at + 1] }, (_, i) => pieceOf(rows[(items[at] + i) * planRowWords]));
       expect(new Set(own).size).toBe(1);
@@ -151,8 +151,8 @@ describe("long contexts", () => {
     const batch = batchOf(lone(512, 1));
     const plan = new PackPlanner(h200).plan(batch);
     checkPlan(batch, plan, h200);
-    expect(plan.fewItems.length / 8).toBeGreaterThanOrEqual(16);
-    expect(plan.fewItems.length / 8).toBeLessThanOrEqual(64);
+    expect(plan.smallItems.length / 8).toBeGreaterThanOrEqual(16);
+    expect(plan.smallItems.length / 8).toBeLessThanOrEqual(64);
   });
 
   test("split anywhere, no part is empty", () => {
@@ -189,14 +189,14 @@ describe("prefill", () => {
     const batch = batchOf(question(100, 50));
     const plan = new PackPlanner(h200).plan(batch);
     checkPlan(batch, plan, h200);
-    expect(plan.fewItems.length).toBe(0);
-    expect(plan.manyItems.length / 8).toBe(4);
+    expect(plan.smallItems.length).toBe(0);
+    expect(plan.largeItems.length / 8).toBe(4);
   });
 
   test("offsets are written once for all items of a piece, and once for neighbours that have the same", () => {
     const batch = batchOf(question(300, 50));
-    const { offsets, manyItems } = new PackPlanner(h200).plan(batch);
-    expect(manyItems.length / 8).toBe(10);
+    const { offsets, largeItems } = new PackPlanner(h200).plan(batch);
+    expect(largeItems.length / 8).toBe(10);
     // Three fragments at one offset, then the piece's own run: for 32 rows of an item each.
     expect([...offsets]).toEqual([...new Array(32).fill(100), ...new Array(32).fill(0)]);
   });

@@ -15,7 +15,7 @@ function written(rows: readonly number[], itemRows: number): { turns: number[]; 
     offsets.push(1_000 + s);
   });
   new RotationWriter().write(slices, offsets, 0, rows.length, itemRows);
-  const turns = rows.map((_, s) => slices[s * planSliceWords + planSlice.turns]);
+  const turns = rows.map((_, s) => slices[s * planSliceWords + planSlice.rotation]);
   return { turns, added: [...offsets.view()].slice(rows.length) };
 }
 

@@ -1,6 +1,6 @@
 /**
- * A checkpoint whose RoPE turns (2i, 2i + 1) and the same model with the rows of q and k put into halves: one model to a
- * backend, wherever its fragments stand and however its K came there. test/golden has the reference for both.
+ * A checkpoint whose RoPE turns (2i, 2i + 1) and the same model with the rows of q and k put into halves: one model to
+ * a backend, wherever its fragments stand and however its K came there. test/golden has the reference for both.
  */
 import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
 import type { Backend } from "../../worker/backend/backend.ts";
@@ -93,7 +93,7 @@ async function onCpu(model: LoadedModel): Promise<Backend> {
 
 async function onEmulatedDevice(model: LoadedModel): Promise<Backend> {
   // Chunks smaller than a head, and than what stands before k in its fused matrix.
-  const reader = new FileReader({ chunkElements: 1_000, laneCount: 3 });
+  const reader = new FileReader({ partElements: 1_000, laneCount: 3 });
   const options = { kvBytes: 4 << 20, blockTokens, maxRows: 256, maxLogitRows: 16, reserveBytes: 0, reader };
   const backend = await CudaBackend.open(new EmulatedDevice(shape.headDim), model, options);
   afterAll(() => backend.dispose());

@@ -84,12 +84,12 @@ async function runBench({ say }: BenchContext): Promise<BenchReport> {
     if (rows === 256) bars.push(atMost(`${name}: planned anew, of a step`, freshMs / step, 0.05));
     if (rows <= 256) bars.push(atMost(`${name}: patched, of a step`, patchedMs / step, 0.01));
     bars.push(atMost(`${name}: packed over unpacked, by estimate`, packed.microseconds / alone.microseconds, 1.01));
-    const items = [plan.fewItems, plan.manyItems].map((list) => String(list.length / planItemWords));
+    const items = [plan.smallItems, plan.largeItems].map((list) => String(list.length / planItemWords));
     const loads = packed.loadedBytes / packed.distinctBytes;
     const figures = [loads, packed.partialBytes / 1e6, packed.microseconds, alone.microseconds, freshMs, patchedMs];
     return [name, ...items, ...figures.map(figure)];
   });
-  const header = ["step", "few", "many", "loads", "partial MB", "us", "unpacked us", "fresh ms", "patched ms"];
+  const header = ["step", "small", "large", "loads", "partial MB", "us", "unpacked us", "fresh ms", "patched ms"];
   return { model: "32/8 heads of 128, 132 multiprocessors", bars, header, rows };
 }
 

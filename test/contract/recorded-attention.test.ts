@@ -43,8 +43,8 @@ class Record {
       batch.logitRows,
     ]);
     for (const planner of this.#planners) {
-      const { rows, fewItems, manyItems, slices, offsets, merges, partialCount } = planner.plan(batch);
-      this.#lists([rows, fewItems, manyItems, slices, offsets, merges, Int32Array.of(partialCount)]);
+      const { rows, smallItems, largeItems, slices, offsets, merges, partialCount } = planner.plan(batch);
+      this.#lists([rows, smallItems, largeItems, slices, offsets, merges, Int32Array.of(partialCount)]);
     }
     this.entries += 1;
   }

@@ -21,9 +21,9 @@ export interface BuiltItem {
 }
 
 /** Rows that several items hold get partial results. */
-export function buildPlan(rowCount: number, few: readonly BuiltItem[], many: readonly BuiltItem[]): AttentionPlan {
+export function buildPlan(rowCount: number, small: readonly BuiltItem[], large: readonly BuiltItem[]): AttentionPlan {
   const counts = new Int32Array(rowCount);
-  for (const { rows } of [...few, ...many]) for (const row of rows) counts[row]++;
+  for (const { rows } of [...small, ...large]) for (const row of rows) counts[row]++;
   const merges: number[] = [];
   const [nextPartial, mergeOf] = [new Int32Array(rowCount).fill(-1), new Int32Array(rowCount).fill(-1)];
   let partialCount = 0;
@@ -48,18 +48,18 @@ export function buildPlan(rowCount: number, few: readonly BuiltItem[], many: rea
     }
     return [firstRow, rows.length, firstSlice, shared.length, shared.length + own.length, tokens, 0, 0];
   };
-  const [fewItems, manyItems] = [few, many].map((items) => Int32Array.from(items.flatMap(add)));
+  const [smallItems, largeItems] = [small, large].map((items) => Int32Array.from(items.flatMap(add)));
   const [sliceWords, offsetWords, turns] = [Int32Array.from(slices), new IntList(1_024), new RotationWriter()];
   offsetWords.append(Int32Array.from(offsets));
-  for (let at = 0; at < fewItems.length; at += planItemWords) {
-    const [first, count] = [fewItems[at + planItem.firstSlice], fewItems[at + planItem.sliceCount]];
-    turns.write(sliceWords, offsetWords, first, count, fewItems[at + planItem.rowCount]);
-    fewItems[at + planItem.isFewAlone] = many.length === 0 ? 1 : 0;
+  for (let at = 0; at < smallItems.length; at += planItemWords) {
+    const [first, count] = [smallItems[at + planItem.firstSlice], smallItems[at + planItem.sliceCount]];
+    turns.write(sliceWords, offsetWords, first, count, smallItems[at + planItem.rowCount]);
+    smallItems[at + planItem.isSmallAlone] = large.length === 0 ? 1 : 0;
   }
   return {
     rows: Int32Array.from(rowWords),
-    fewItems,
-    manyItems,
+    smallItems,
+    largeItems,
     slices: sliceWords,
     offsets: offsetWords.view(),
     merges: Int32Array.from(merges),

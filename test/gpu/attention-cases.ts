@@ -7,7 +7,7 @@ const contextTokens = 4_096;
 function caseOf(
   random: Random,
   [headDim, group, kvHeads]: readonly [number, number, number],
-  [rowCount, fewRounds, manyRounds]: readonly [number, number, number],
+  [rowCount, smallRounds, largeRounds]: readonly [number, number, number],
   rest: Partial<AttentionCheck> & { readonly rotaryDim?: number; readonly blockTokens?: number } = {},
 ): AttentionCheck {
   const { rotaryDim = headDim, blockTokens = 16, ...given } = rest;
@@ -20,13 +20,13 @@ function caseOf(
       sharedSlices: 3,
       privateSlices: 2,
       maxTokens: 90,
-      fewRounds,
-      manyRounds,
+      smallRounds,
+      largeRounds,
     },
     grid: random.pick([1, 5, 64, 264]),
     slots: random.pick([2, 3, 4]),
     stepTokens: random.pick([32, 64]),
-    many: "attention_tiles",
+    large: "attention_tiles",
     ...given,
   };
 }

@@ -2,12 +2,12 @@
 import type { Random } from "../native/random.ts";
 import {
   type AttentionDevice,
-  type FewKernelName,
   type Heads,
-  type ManyKernelName,
+  type LargeKernelName,
   type PlanBuffers,
   packedSharedBytes,
   packedThreads,
+  type SmallKernelName,
   tilesSharedBytes,
 } from "./attention-device.ts";
 import { attentionOracle, type OracleOutput } from "./attention-oracle.ts";
@@ -21,8 +21,8 @@ export interface AttentionCheck {
   readonly grid: number;
   readonly slots: number;
   readonly stepTokens: number;
-  /** Which kernel takes the items of many tiles. */
-  readonly many: ManyKernelName;
+  /** Which kernel takes large items. */
+  readonly large: LargeKernelName;
 }
 
 const poison = 0xff;
@@ -93,7 +93,7 @@ export function checkAttention(device: AttentionDevice, random: Random, check: A
   );
   let words = "";
   // The second round shows that the first left the counters as they must be.
-  const rounds = fewKernelsOf(device, check).flatMap((kernel) => [kernel, kernel]);
+  const rounds = smallKernelsOf(device, check).flatMap((kernel) => [kernel, kernel]);
   for (const kernel of rounds) {
     const launches = launchesOf(device, check, kernel, buffers, wrong);
     for (const buffer of [buffers.out, buffers.partialOut, buffers.partialSums]) device.fill(buffer, poison);
@@ -108,7 +108,7 @@ export function checkAttention(device: AttentionDevice, random: Random, check: A
 }
 
 /** Those that take heads of this shape. */
-function fewKernelsOf(device: AttentionDevice, { heads }: AttentionCheck): FewKernelName[] {
+function smallKernelsOf(device: AttentionDevice, { heads }: AttentionCheck): SmallKernelName[] {
   const { headDim, rotaryDim, blockTokens } = heads;
   const takes =
     device.hasWarpgroups && (headDim === 64 || headDim === 128) && rotaryDim % 16 === 0 && blockTokens >= 16;
@@ -118,22 +118,22 @@ function fewKernelsOf(device: AttentionDevice, { heads }: AttentionCheck): FewKe
 function launchesOf(
   device: AttentionDevice,
   check: AttentionCheck,
-  few: FewKernelName,
+  small: SmallKernelName,
   buffers: PlanBuffers,
   plan: ReturnType<typeof randomPlan>["plan"],
 ): (() => void)[] {
-  const { heads, grid, slots, stepTokens, many } = check;
+  const { heads, grid, slots, stepTokens, large } = check;
   const sharedOf = { attention_tiles: tilesSharedBytes(heads.headDim, stepTokens), attention_wgmma: 0 };
   const launches: (() => void)[] = [];
-  if (plan.manyItems.length > 0) {
-    launches.push(device.prepare(many, heads, buffers, plan, { grid, sharedBytes: sharedOf[many] }));
+  if (plan.largeItems.length > 0) {
+    launches.push(device.prepare(large, heads, buffers, plan, { grid, sharedBytes: sharedOf[large] }));
   }
-  if (plan.fewItems.length > 0) {
-    const isPlain = few === "attention_packed";
+  if (plan.smallItems.length > 0) {
+    const isPlain = small === "attention_packed";
     const sharedBytes = isPlain ? packedSharedBytes(heads.headDim, slots) : packedWgmmaSharedBytes(heads.headDim);
     const pool = isPlain ? buffers.pool : putPoolMap(device, heads, buffers.pool, 16);
     const threads = isPlain ? packedThreads : packedWgmmaThreads;
-    launches.push(device.prepare(few, heads, { ...buffers, pool }, plan, { grid, sharedBytes, threads }));
+    launches.push(device.prepare(small, heads, { ...buffers, pool }, plan, { grid, sharedBytes, threads }));
   }
   return launches;
 }

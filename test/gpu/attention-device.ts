@@ -26,9 +26,9 @@ const planSignature = [
   ...(["i32", "i32", "i32", "i32", "f32", "ptr", "ptr", "ptr", "ptr"] as const),
 ] as const;
 
-export type PlanKernelName = FewKernelName | ManyKernelName;
-export type FewKernelName = "attention_packed" | "attention_packed_wgmma";
-export type ManyKernelName = "attention_tiles" | "attention_wgmma";
+export type PlanKernelName = SmallKernelName | LargeKernelName;
+export type SmallKernelName = "attention_packed" | "attention_packed_wgmma";
+export type LargeKernelName = "attention_tiles" | "attention_wgmma";
 type PlanKernel = CudaKernel<typeof planSignature>;
 
 const streamSource: CudaSource = {
@@ -183,7 +183,7 @@ export class AttentionDevice {
   /** A launch of one kernel over the items of a plan. */
   prepare(name: PlanKernelName, heads: Heads, buffers: PlanBuffers, plan: AttentionPlan, size: PlanLaunch): () => void {
     const kernel = this.kernel(name, heads.headDim);
-    const items = name.startsWith("attention_packed") ? plan.fewItems : plan.manyItems;
+    const items = name.startsWith("attention_packed") ? plan.smallItems : plan.largeItems;
     // The packed kernel reads an item for each of its blocks before it knows how many there are.
     const lists = [
       this.put("rows", plan.rows),

@@ -43,7 +43,7 @@ const deviations = 6;
 /** Every (row, slice) of both lists of items, in any order: softmax does not care. */
 function sightsOf(plan: AttentionPlan, rowCount: number): Sight[][] {
   const sights = Array.from({ length: rowCount }, (): Sight[] => []);
-  for (const items of [plan.fewItems, plan.manyItems]) {
+  for (const items of [plan.smallItems, plan.largeItems]) {
     for (let item = 0; item < items.length; item += planItemWords) {
       const firstRow = items[item + planItem.firstRow];
       const firstSlice = items[item + planItem.firstSlice];

@@ -3,7 +3,7 @@
  * slices that are empty, of one token, begin inside a block and end inside another, causal ones, rows that see nothing,
  * an offset of either sign for each (row, slice).
  */
-import { type AttentionPlan, fewTiles, manyTiles, rowsPerTile } from "../../worker/attention/plan-format.ts";
+import { type AttentionPlan, largeTiles, rowsPerTile, smallTiles } from "../../worker/attention/plan-format.ts";
 import type { Random } from "../native/random.ts";
 import { type BuiltItem, type BuiltSlice, buildPlan } from "./attention-builder.ts";
 
@@ -19,8 +19,8 @@ export interface PlanShape {
   readonly privateSlices: number;
   readonly maxTokens: number;
   /** In how many rounds every row gets an item, by kind; a row may be left out of the later ones. */
-  readonly fewRounds: number;
-  readonly manyRounds: number;
+  readonly smallRounds: number;
+  readonly largeRounds: number;
 }
 
 export interface RandomPlan {
@@ -38,10 +38,10 @@ export function randomPlan(random: Random, shape: PlanShape): RandomPlan {
       const parts = cut(random, order, tiles * rowsPerTile(shape.group));
       return parts.map((part) => itemOf(random, shape, part, ownSlices, blockIds));
     }).flat();
-  const few = itemsOf(shape.fewRounds, fewTiles, shape.privateSlices);
-  const many = itemsOf(shape.manyRounds, manyTiles, 0);
+  const small = itemsOf(shape.smallRounds, smallTiles, shape.privateSlices);
+  const large = itemsOf(shape.largeRounds, largeTiles, 0);
   return {
-    plan: buildPlan(shape.rowCount, few, many),
+    plan: buildPlan(shape.rowCount, small, large),
     positions: Int32Array.from(rows, () => random.integer(0, shape.contextTokens - 1)),
     blockIds: Int32Array.from(blockIds),
   };

@@ -19,14 +19,14 @@ function headsOf(queryHeads: number): Heads {
 function packVariant(heads: Heads, multiprocessorCount: number, hasWarpgroups = false): PlanVariant {
   const group = heads.queryHeads / heads.kvHeads;
   const shape = { group, ...heads, multiprocessorCount, hasWarpgroups, packing: true, maxPartialRows: 16_384 };
-  const manyKernel = hasWarpgroups ? "attention_wgmma" : "attention_tiles";
-  const fewKernel = hasWarpgroups ? "attention_packed_wgmma" : "attention_packed";
-  return { name: "pack", plan: (batch) => new PackPlanner(shape).plan(batch), manyKernel, fewKernel };
+  const largeKernel = hasWarpgroups ? "attention_wgmma" : "attention_tiles";
+  const smallKernel = hasWarpgroups ? "attention_packed_wgmma" : "attention_packed";
+  return { name: "pack", plan: (batch) => new PackPlanner(shape).plan(batch), largeKernel, smallKernel };
 }
 
 function itemTokens(plan: AttentionPlan): number {
   let sum = 0;
-  for (const items of [plan.fewItems, plan.manyItems]) {
+  for (const items of [plan.smallItems, plan.largeItems]) {
     for (let i = planItem.tokenCount; i < items.length; i += planItemWords) sum += items[i];
   }
   return sum;
@@ -37,9 +37,9 @@ function variantsOf(heads: Heads, batch: Batch, slots: number): PlanVariant[] {
   const none = Number.POSITIVE_INFINITY;
   const variants: PlanVariant[] = [];
   const add = (name: string, shape: Partial<TreePlanShape> & { rows: number }) => {
-    const whole = { group, blockTokens, hotReaders: none, hotTiles: 4, hotTokens: none, hotIsMany: false };
+    const whole = { group, blockTokens, hotReaders: none, hotTiles: 4, hotTokens: none, hotIsLarge: false };
     const full = { ...whole, partTokens: none, ...shape };
-    variants.push({ name, plan: (of) => planTree(of, full), fewKernel: "attention_packed_wgmma" });
+    variants.push({ name, plan: (of) => planTree(of, full), smallKernel: "attention_packed_wgmma" });
     return planTree(batch, full);
   };
   const perTile = rowsPerTile(group);
@@ -82,7 +82,7 @@ export function sweepTrees(
       try {
         const { microseconds, plan, planMilliseconds } = timer.time(variant);
         report.figure(`#${index + 1} ${queryHeads}/8 ${variant.name} us`, microseconds);
-        const counts = `${plan.fewItems.length / 8}+${plan.manyItems.length / 8}i ${plan.partialCount}p`;
+        const counts = `${plan.smallItems.length / 8}+${plan.largeItems.length / 8}i ${plan.partialCount}p`;
         return [{ variant, microseconds, planMilliseconds, counts }];
       } catch (error) {
         lines.push(`#${index + 1} ${variant.name}: ${String(error).slice(0, 200)}`);
@@ -117,7 +117,9 @@ export interface TreesAsked {
   readonly only: readonly number[];
 }
 
-/** The planner's plan for each tree: over the floor, with equal offsets and with each row's own, and time of planning. */
+/**
+ * The planner's plan for each tree: over the floor, with equal offsets and with each row's own, and time of planning.
+ */
 export function timeTrees(
   device: AttentionDevice,
   random: Random,
@@ -138,7 +140,7 @@ export function timeTrees(
       const { microseconds, planMilliseconds, plan } = timer.time(variant);
       const graph = timer.graphMicroseconds(variant);
       device.clear();
-      const items = `${plan.fewItems.length / 8}+${plan.manyItems.length / 8} items ${plan.partialCount} partial rows`;
+      const items = `${plan.smallItems.length / 8}+${plan.largeItems.length / 8} items ${plan.partialCount} partial rows`;
       return { graph, microseconds, planMilliseconds, items };
     });
     ratios.push(equal.graph / floor);

@@ -11,15 +11,15 @@ import { type AttentionTree, type TreeBatch, treeBatch } from "../support/attent
 import { fromBfloat16, toBfloat16 } from "./attention-checks.ts";
 import {
   type AttentionDevice,
-  type FewKernelName,
   type Heads,
-  type ManyKernelName,
+  type LargeKernelName,
   median,
   type PlanBuffers,
   type PlanKernelName,
   type PlanLaunch,
   packedSharedBytes,
   packedThreads,
+  type SmallKernelName,
   tilesSharedBytes,
 } from "./attention-device.ts";
 import {
@@ -42,8 +42,8 @@ export interface PlanVariant {
   readonly plan: (batch: Batch) => AttentionPlan;
   readonly slots?: number;
   readonly blocksPerMultiprocessor?: number;
-  readonly manyKernel?: ManyKernelName;
-  readonly fewKernel?: FewKernelName;
+  readonly largeKernel?: LargeKernelName;
+  readonly smallKernel?: SmallKernelName;
 }
 
 export interface TreeTiming {
@@ -88,7 +88,7 @@ export function floorMicroseconds({ tree, heads }: TreeSetup, rates: Rates): num
   return 1e6 * Math.max(bytes / rates.bytesPerSecond, byFlop);
 }
 
-function launchOfMany(device: AttentionDevice, name: PlanKernelName, headDim: number): PlanLaunch {
+function launchOfLarge(device: AttentionDevice, name: PlanKernelName, headDim: number): PlanLaunch {
   const { multiprocessorCount } = device;
   return name === "attention_tiles"
     ? { grid: 2 * multiprocessorCount, sharedBytes: tilesSharedBytes(headDim, 64) }
@@ -174,9 +174,9 @@ export class TreeTimer {
   primedMicroseconds(variant: PlanVariant): number {
     const plan = variant.plan(this.made.batch);
     const rows = plan.rows.map((word, i) => (i % 4 === 1 || i % 4 === 2 ? -1 : word));
-    const [fewItems, manyItems] = [plan.fewItems.subarray(0, 8), plan.manyItems.subarray(0, 8)];
-    const few = { ...plan, rows, fewItems, manyItems };
-    const first = this.launches(variant, few);
+    const [smallItems, largeItems] = [plan.smallItems.subarray(0, 8), plan.largeItems.subarray(0, 8)];
+    const small = { ...plan, rows, smallItems, largeItems };
+    const first = this.launches(variant, small);
     return this.graphOf(variant, () => {
       this.flush();
       for (const launch of first) launch();
@@ -210,13 +210,13 @@ export class TreeTimer {
     };
     const perMultiprocessor = variant.blocksPerMultiprocessor ?? 2;
     const launches: (() => void)[] = [];
-    if (plan.manyItems.length > 0) {
-      const name = variant.manyKernel ?? "attention_tiles";
-      launches.push(of(name, launchOfMany(device, name, heads.headDim)));
+    if (plan.largeItems.length > 0) {
+      const name = variant.largeKernel ?? "attention_tiles";
+      launches.push(of(name, launchOfLarge(device, name, heads.headDim)));
     }
-    if (plan.fewItems.length > 0) {
+    if (plan.smallItems.length > 0) {
       const grid = perMultiprocessor * device.multiprocessorCount;
-      const name = variant.fewKernel ?? "attention_packed";
+      const name = variant.smallKernel ?? "attention_packed";
       const sharedBytes =
         name === "attention_packed"
           ? packedSharedBytes(heads.headDim, variant.slots ?? 3)

@@ -17,7 +17,7 @@ export interface TreePlanShape {
   /** ...in items of so many tiles and at most so many tokens. */
   readonly hotTiles: number;
   readonly hotTokens: number;
-  readonly hotIsMany: boolean;
+  readonly hotIsLarge: boolean;
   /** Other items are cut into parts of at most so many tokens. */
   readonly partTokens: number;
 }
@@ -54,8 +54,8 @@ export function planTree(batch: Batch, shape: TreePlanShape): AttentionPlan {
   const hot = hotItems(order, seen, readersOf, shape);
   const leaves = leafItems(order, seen, readersOf, shape);
   const bySize = (a: BuiltItem, b: BuiltItem) => tokensOf(b) - tokensOf(a);
-  const few = (shape.hotIsMany ? leaves : [...hot, ...leaves]).sort(bySize);
-  return buildPlan(rows, few, shape.hotIsMany ? hot.sort(bySize) : []);
+  const small = (shape.hotIsLarge ? leaves : [...hot, ...leaves]).sort(bySize);
+  return buildPlan(rows, small, shape.hotIsLarge ? hot.sort(bySize) : []);
 }
 
 const tokensOf = ({ shared, own }: BuiltItem) => [...shared, ...own].reduce((sum, { tokens }) => sum + tokens, 0);

@@ -25,9 +25,9 @@ console.log(`seed ${seed}`);
 
 if (asks("check")) {
   for (const check of attentionCases(random, isSmall)) {
-    const { heads, plan, grid, slots, stepTokens, many } = check;
+    const { heads, plan, grid, slots, stepTokens, large } = check;
     const group = heads.queryHeads / heads.kvHeads;
-    const items = `${plan.fewRounds} few, ${plan.manyRounds} many (${many})`;
+    const items = `${plan.smallRounds} small, ${plan.largeRounds} large (${large})`;
     const name = `heads of ${heads.headDim}, group ${group}, blocks of ${heads.blockTokens}, ${items}, grid ${grid}, slots ${slots}, steps ${stepTokens}`;
     await report.check(name, () => checkAttention(device, random, check));
     device.clear();

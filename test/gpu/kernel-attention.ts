@@ -1,4 +1,6 @@
-/** Attention on the device against its twin: random steps of pieces, segments and offsets, whole and split over tokens. */
+/**
+ * Attention on the device against its twin: random steps of pieces, segments and offsets, whole and split over tokens.
+ */
 
 import { planItemWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
@@ -23,8 +25,8 @@ export interface AttentionCase {
 }
 
 /**
- * A step whose segments lie in blocks scattered over the pool, begin inside blocks, and have offsets of both signs; some
- * are of the same blocks as one before.
+ * A step whose segments lie in blocks scattered over the pool, begin inside blocks, and have offsets of both signs;
+ * some are of the same blocks as one before.
  */
 function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Batch & { blockCount: number } {
   const [pieceRows, pieceSegments] = [[0], [0]];
@@ -97,7 +99,9 @@ export function putTurns(twin: KernelTwin, rotaryDim: number): DeviceBuffer {
  */
 const attentionError = 0.015;
 
-/** @param turn positions that the twin turns every query of the first slice too far: a check that cannot fail is none */
+/**
+ * @param turn positions that the twin turns every query of the first slice too far: a check that cannot fail is none
+ */
 export async function checkAttention(
   device: CudaDevice,
   random: Random,
@@ -107,7 +111,7 @@ export async function checkAttention(
   const { headDim, rotaryDim, queryHeads, kvHeads, blockTokens } = shape;
   const batch = randomBatch(random, shape);
   const rowCount = batch.positions.length;
-  const { few, many, manyKernel } = launchesOf(device, headDim);
+  const { small, large, largeKernel } = launchesOf(device, headDim);
   const planner = new PackPlanner({
     group: queryHeads / kvHeads,
     kvHeads,
@@ -132,8 +136,8 @@ export async function checkAttention(
   const lists = [batch.positions, plan.rows, plan.slices, plan.offsets, batch.blockIds, plan.merges];
   const [positions, rows, slices, offsets, blockIds, merges] = lists.map((list) => twin.put("list", list));
   const kernels = [
-    { name: manyKernel, items: plan.manyItems, size: many },
-    { name: "attention_packed", items: plan.fewItems, size: { ...few, grid: [7] } },
+    { name: largeKernel, items: plan.largeItems, size: large },
+    { name: "attention_packed", items: plan.smallItems, size: { ...small, grid: [7] } },
   ] as const;
   const prepared = kernels.map(({ name, items, size }) => {
     // Each block of the packed kernel reads an item before it knows how many there are.

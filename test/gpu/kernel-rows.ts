@@ -102,7 +102,7 @@ export async function checkHeads(
   // Every third token is turned in place.
   const inPlace = to.map((slot, i) => (i % 3 === 0 ? from[i] : slot));
   const [slots, sources, targets] = [slotsHere, from, inPlace].map((list) => twin.put("slots", Int32Array.from(list)));
-  const [count, layerTurns] = [twin.put("count", Int32Array.of(rowCount)), twin.put("flags", Int32Array.of(1, 0))];
+  const [count, layerRotates] = [twin.put("count", Int32Array.of(rowCount)), twin.put("flags", Int32Array.of(1, 0))];
   const before = twin.space("deviations before", gridRows * 4);
   const after = twin.space("deviations after", gridRows * 4);
   twin.upload();
@@ -113,7 +113,7 @@ export async function checkHeads(
   const grid = [gridRows, Math.ceil(heads / 8)] as const;
   twin.launch("qkv_finish", [qkv, bias, qNorm, kNorm, epsilon, turns, ...rows], { grid, blockThreads: 256 });
   twin.launch("deviations", [qkv, bias, kNorm, epsilon, turns, ...rows, after], size);
-  const copies = [sources, targets, deltas, count, layerTurns, turns, 0.8, kvHeads, headDim, rotaryDim, blockTokens];
+  const copies = [sources, targets, deltas, count, layerRotates, turns, 0.8, kvHeads, headDim, rotaryDim, blockTokens];
   twin.launch("copy_tokens", [...copies, layerStride, pool], {
     grid: [Math.ceil(gridRows / 16), layers],
     blockThreads: 256,

@@ -160,7 +160,7 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
   const fill = device.prepare("fill_rope_table", frequencies, headDim / 2, 0, 32_768, factor, turns);
   fill({ grid: [264], blockThreads: 256 });
   const out = space("out", 8_192 * queryHeads * headDim * 2);
-  const { few, many, manyKernel } = launchesOf(device, headDim);
+  const { small, large, largeKernel } = launchesOf(device, headDim);
   const planner = new PackPlanner({
     group: queryHeads / kvHeads,
     kvHeads,
@@ -175,8 +175,8 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
   const partialSums = space("partial sums", 4_096 * queryHeads * 4);
   const arrivals = putInts(device, new Int32Array(8_192 * kvHeads));
   for (const [name, { sharedBytes = 0 }] of [
-    ["attention_packed", few],
-    [manyKernel, many],
+    ["attention_packed", small],
+    [largeKernel, large],
   ] as const) {
     device.allowSharedBytes(name, sharedBytes);
   }
@@ -189,7 +189,7 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
     const [positions, rows, slices, offsets, ids, merges] = lists.map((list) => putInts(device, list));
     const kvOf = (copy: number) => pool.slice(copy * usedBlocks * blockTokens * tokenBytes);
     const scale = Math.LOG2E / Math.sqrt(headDim);
-    const prepare = (kernel: "attention_packed" | typeof manyKernel, list: Int32Array) => {
+    const prepare = (kernel: "attention_packed" | typeof largeKernel, list: Int32Array) => {
       // Each block of the packed kernel reads an item before it knows how many there are.
       const room = new Int32Array(list.length + planItemWords * 1_024);
       room.set(list);
@@ -201,18 +201,18 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
         return device.prepare(kernel, ...inputs, ...heads, scale, ...results);
       };
     };
-    const ofFew = prepare("attention_packed", plan.fewItems);
-    const ofMany = prepare(manyKernel, plan.manyItems);
+    const ofSmall = prepare("attention_packed", plan.smallItems);
+    const ofLarge = prepare(largeKernel, plan.largeItems);
     const launches = Array.from({ length: copies }, (_, copy) => ({
-      few: ofFew(kvOf(copy)),
-      many: ofMany(kvOf(copy)),
+      small: ofSmall(kvOf(copy)),
+      large: ofLarge(kvOf(copy)),
     }));
     const rowBytes = batch.positions.length * queryHeads * headDim * 4;
     const cost = { bytes: batch.tokensRead * tokenBytes + rowBytes, flop: 4 * headDim * queryHeads * batch.pairs };
     await timer.time(name, cost, Math.max(copies, 4), (index) => {
       const launch = launches[index % copies];
-      if (plan.manyItems.length > 0) launch.many(many);
-      if (plan.fewItems.length > 0) launch.few(few);
+      if (plan.largeItems.length > 0) launch.large(large);
+      if (plan.smallItems.length > 0) launch.small(small);
     });
   }
 }

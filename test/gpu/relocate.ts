@@ -51,7 +51,9 @@ async function checkAnswers(name: string): Promise<string> {
   return all;
 }
 
-/** Whole blocks anywhere in the pool, each turned by its own number of positions; copies go to the pool's other half. */
+/**
+ * Whole blocks anywhere in the pool, each turned by its own number of positions; copies go to the pool's other half.
+ */
 function randomMoves(random: Random, blockCount: number, inPlace: boolean): BlockMove[] {
   const ids = random.shuffle(Array.from({ length: blockCount }, (_, id) => id as BlockId));
   return ids.slice(0, Math.ceil(movedTokens / blockTokens)).map((source, i) => {
@@ -85,7 +87,7 @@ async function timeMoves(device: CudaDevice, random: Random): Promise<string> {
   });
   const rowBytes = (headDim / 2) * 8;
   const origin = turns.slice(positions * rowBytes, positions * rowBytes);
-  const layerTurns = putInts(device, new Int32Array(layers).fill(1));
+  const layerRotates = putInts(device, new Int32Array(layers).fill(1));
   const timer = new KernelTimer(device, { bytesPerSecond: 4.3e12, flopPerSecond: 1 });
   const words: string[] = [];
   for (const inPlace of [true, false]) {
@@ -99,7 +101,7 @@ async function timeMoves(device: CudaDevice, random: Random): Promise<string> {
       );
       const [sources, targets, turned, count] = lists;
       const shape = [kvHeads, headDim, headDim, blockTokens, layerStride, pool] as const;
-      const run = device.prepare("copy_tokens", sources, targets, turned, count, layerTurns, origin, 1, ...shape);
+      const run = device.prepare("copy_tokens", sources, targets, turned, count, layerRotates, origin, 1, ...shape);
       return () => run({ grid: [Math.ceil(deltas.length / 16), layers], blockThreads: 256 });
     });
     const ms = await timer.milliseconds(1, () => {

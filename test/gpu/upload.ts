@@ -14,7 +14,7 @@ const [folder = "", ...libraryFolders] = process.argv.slice(2);
 const rounds = 3;
 const gigabyte = 1e9;
 const variants: readonly Required<FileReaderOptions>[] = [8, 16, 24].flatMap((laneCount) =>
-  [1, 2, 4].map((mebi) => ({ laneCount, chunkElements: mebi << 20 })),
+  [1, 2, 4].map((mebi) => ({ laneCount, partElements: mebi << 20 })),
 );
 
 const report = new Report();
@@ -102,8 +102,8 @@ for (const laneCount of [1, 16]) {
 }
 await report.check("load", () => loadRate("load.gbPerSecond"));
 for (const options of variants) {
-  const chunkMiB = options.chunkElements >> 19;
-  const name = `load.lanes${options.laneCount}.chunkMiB${chunkMiB}.gbPerSecond`;
+  const partMiB = options.partElements >> 19;
+  const name = `load.lanes${options.laneCount}.partMiB${partMiB}.gbPerSecond`;
   await report.check(name, () => loadRate(name, options));
 }
 const { OUT: outFolder } = process.env;

@@ -1,6 +1,6 @@
-/** Random plans of "many" items, and what they stand on: rows, pool, blocks, offsets. */
+/** Random plans of large items, and what they stand on: rows, pool, blocks, offsets. */
 
-import { type AttentionPlan, manyTiles, rowsPerTile } from "../../worker/attention/plan-format.ts";
+import { type AttentionPlan, largeTiles, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import { packedWarpgroupLaunch, warpgroupLaunch } from "../../worker/backend/cuda/attention.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import type { DeviceBuffer } from "../../worker/native/cuda/memory.ts";
@@ -44,7 +44,7 @@ export interface PlanInputs {
 const contextTokens = 4_096;
 
 /** Most rows of an item. */
-export const itemRows = (heads: Heads): number => manyTiles * rowsPerTile(heads.queryHeads / heads.kvHeads);
+export const itemRows = (heads: Heads): number => largeTiles * rowsPerTile(heads.queryHeads / heads.kvHeads);
 
 /** Threads of a block of the kernel, and its shared memory. */
 export const wgmmaThreads = warpgroupLaunch(1, 128).blockThreads;
@@ -112,8 +112,8 @@ export function buildPlan(random: Random, { heads, rows: specs, isAligned = fals
   return {
     plan: {
       rows: words(rows),
-      fewItems: new Int32Array(0),
-      manyItems: words(items),
+      smallItems: new Int32Array(0),
+      largeItems: words(items),
       slices: words(slices),
       offsets: words(offsets),
       merges: words(merges),

@@ -1,8 +1,8 @@
 /**
- * Attention for items of many rows on Hopper (kernels/cuda/attention/wgmma/attention_wgmma.cu): against the oracle in float64 on fresh
- * random plans, then times, with the rotation of q and without. `bun test/gpu/wgmma.ts [library folder]...`, from the
- * project's root; SPANGATE_KERNEL_CHECKS=times or =checks leaves the other out, =small is for a memory checker; writes
- * $OUT/wgmma.json.
+ * Attention for large items on Hopper (kernels/cuda/attention/wgmma/attention_wgmma.cu): against the oracle in float64
+ * on fresh random plans, then times, with the rotation of q and without. `bun test/gpu/wgmma.ts [library folder]...`,
+ * from the project's root; SPANGATE_KERNEL_CHECKS=times or =checks leaves the other out, =small is for a memory
+ * checker; writes $OUT/wgmma.json.
  */
 import { freshSeed, Random } from "../native/random.ts";
 import { AttentionDevice } from "./attention-device.ts";

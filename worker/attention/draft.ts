@@ -7,26 +7,26 @@ import { chooseHubs, HubGrouper, type HubPacks } from "./hubs.ts";
 import { ItemWriter } from "./items.ts";
 import { LeafCutter, type LeafItems, leafCosts } from "./leaves.ts";
 import { LeafSplitter, PartList, splitHubs } from "./parts.ts";
-import { fewTiles } from "./plan-format.ts";
+import { smallTiles } from "./plan-format.ts";
 import { RowArranger, type RowOrder, rankStretches } from "./rows.ts";
 import type { KernelCosts, PackCosts, PackShape } from "./shape.ts";
 import type { Stretches } from "./sharing.ts";
 import type { ItemKind, PlanWriter } from "./writer.ts";
 
-/** Rounds of choosing hubs: each changes the order of rows, and so what leaf items load. */
+/** Rounds of choosing hubs. Each round changes the order of rows, and so what leaf items load. */
 const maxRounds = 3;
-/** Cuts to try, in items for each slot of the chip. */
+/** Numbers of items for each slot of the chip that are tried. */
 const itemsPerSlot = [1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4] as const;
-/** A step that takes at most so much longer than one of equal items is not cut. */
+/** Items are not cut when the step takes at most so many times as long as it would with equal items. */
 const evenEnough = 1.05;
 
-/** How hubs are served: by leaf items alone, by items of few rows, or by items of many. */
+/** How hubs are served: by leaf items alone, by small items, or by large items. */
 type HubKind = ItemKind | "none";
 
-/** m-tiles of the largest leaf items, as tried. */
-const tileCounts = [4, 2, 1] as const satisfies readonly [typeof fewTiles, ...number[]];
+/** Sizes of the largest leaf items that are tried, in m-tiles. */
+const tileCounts = [4, 2, 1] as const satisfies readonly [typeof smallTiles, ...number[]];
 
-/** Memory of one kind of arrangement, so that trying another leaves it as it is. */
+/** Scratch memory of one kind of arrangement, so that trying another kind does not overwrite it. */
 class Workspace {
   readonly leafArranger = new RowArranger();
   readonly hubArranger = new RowArranger();
@@ -35,7 +35,7 @@ class Workspace {
   readonly cutters = tileCounts.map(() => new LeafCutter());
 }
 
-/** What items are made of. */
+/** Which rows and stretches the items are made of. */
 interface Arrangement {
   readonly kind: HubKind;
   readonly leafOrder: RowOrder;
@@ -44,11 +44,11 @@ interface Arrangement {
   readonly packs: HubPacks | undefined;
 }
 
-/** Estimated time, and tokens that an item should load at most for it. */
+/** The estimated time of a step, and how many tokens an item may load to reach it. */
 interface Cut {
   readonly time: number;
-  readonly leafChunk: number;
-  readonly hubChunk: number;
+  readonly leafPartTokens: number;
+  readonly hubPartTokens: number;
 }
 
 /** Valid until the next `choose`. */
@@ -59,10 +59,10 @@ export interface PackChoice extends Cut {
 export class PackDraft {
   private readonly shape: PackShape;
   private readonly costs: PackCosts;
-  private readonly workspaces = { none: new Workspace(), few: new Workspace(), many: new Workspace() } as const;
+  private readonly workspaces = { none: new Workspace(), small: new Workspace(), large: new Workspace() } as const;
   private readonly splitter: LeafSplitter;
   private readonly items: ItemWriter;
-  /** Costs of one kernel's items. */
+  /** Scratch: costs of one kernel's items. */
   private readonly kernelItems = new IntList();
   private readonly leafParts: PartList;
   private readonly hubParts: PartList;
@@ -77,37 +77,37 @@ export class PackDraft {
   }
 
   /**
-   * @param hasMany is there an item of many rows anyway?
+   * @param hasLarge the step has a large item anyway
    * @param withHubs false: leaf items alone
    */
-  choose(stretches: Stretches, rowCount: number, hasMany: boolean, withHubs: boolean): PackChoice {
+  choose(stretches: Stretches, rowCount: number, hasLarge: boolean, withHubs: boolean): PackChoice {
     const ranked = rankStretches(stretches);
     const allLeaves = new Uint8Array(stretches.count).fill(1);
     const plain = this.arrange(stretches, ranked, allLeaves, rowCount, "none");
     const plainPaid = leafCosts(plain.leafOrder, plain.leaves, stretches.count, this.costs);
-    let best = this.tryItems(stretches, allLeaves, plain, hasMany);
+    let best = this.tryItems(stretches, allLeaves, plain, hasLarge);
     const isShared = ranked.length > 0 && stretches.readers[ranked[0] + 1] - stretches.readers[ranked[0]] > 1;
-    for (const kind of isShared && withHubs ? (["few", "many"] as const) : []) {
+    for (const kind of isShared && withHubs ? (["small", "large"] as const) : []) {
       const mask = this.hubsOf(stretches, ranked, rowCount, kind, plainPaid);
       if (mask === undefined) continue;
       const arrangement = this.arrange(stretches, ranked, mask, rowCount, kind);
-      const choice = this.tryItems(stretches, mask, arrangement, hasMany);
+      const choice = this.tryItems(stretches, mask, arrangement, hasLarge);
       if (choice.time < best.time) best = choice;
     }
     return best;
   }
 
-  /** @param relax parts are so many times longer */
+  /** @param relax parts are made so many times longer than `choice` says */
   write(batch: Batch, stretches: Stretches, choice: PackChoice, relax: number): void {
     const { kind, leafOrder, hubOrder, packs } = choice.arrangement;
-    this.splitLeaves(choice.arrangement, choice.leafChunk * relax);
+    this.splitLeaves(choice.arrangement, choice.leafPartTokens * relax);
     this.items.addLeaves({ batch, stretches, order: leafOrder }, this.leafParts);
     if (kind === "none" || hubOrder === undefined || packs === undefined) return;
-    this.splitHubs(kind, packs, choice.hubChunk * relax);
+    this.splitHubs(kind, packs, choice.hubPartTokens * relax);
     this.items.addHubs({ batch, stretches, order: hubOrder }, packs, this.hubParts, kind);
   }
 
-  /** @param plainPaid what stretches cost without hubs @returns 1: a leaf; undefined if no hub pays */
+  /** @param plainPaid what each stretch costs without hubs @returns 1 for each leaf; undefined when no hub pays */
   private hubsOf(
     stretches: Stretches,
     ranked: Int32Array,
@@ -117,14 +117,14 @@ export class PackDraft {
   ): Uint8Array | undefined {
     const isLeaf = new Uint8Array(stretches.count).fill(1);
     const marks = { isLeaf, hasHub: new Uint8Array(rowCount) };
-    // Some room is left for hubs and leaves that are split.
+    // A quarter of the partial rows is kept for hubs and leaves that are split.
     const maxPartialRows = Math.floor(0.75 * this.shape.maxPartialRows);
     const search = { stretches, ranked, costs: this.costs, kernel: this.costs[kind], maxPartialRows };
     let chosen = chooseHubs(search, plainPaid, marks);
     for (let round = 1, more = chosen; more > 0 && round < maxRounds; round++) {
       const { leafArranger, cutters } = this.workspaces[kind];
       const order = leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
-      const leaves = cutters[0].cut(order, this.costs, fewTiles, this.endsOf(order));
+      const leaves = cutters[0].cut(order, this.costs, smallTiles, this.endsOf(order));
       more = chooseHubs(search, leafCosts(order, leaves, stretches.count, this.costs), marks);
       chosen += more;
     }
@@ -140,7 +140,7 @@ export class PackDraft {
   ): Arrangement {
     const { leafArranger, hubArranger, grouper, cutters } = this.workspaces[kind];
     const leafOrder = leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
-    const leaves = cutters[0].cut(leafOrder, this.costs, fewTiles, this.endsOf(leafOrder));
+    const leaves = cutters[0].cut(leafOrder, this.costs, smallTiles, this.endsOf(leafOrder));
     if (kind === "none") return { kind, leafOrder, leaves, hubOrder: undefined, packs: undefined };
     const isHub = Uint8Array.from(isLeaf, (leaf) => 1 - leaf);
     const hubOrder = hubArranger.arrange(stretches, ranked, isHub, rowCount);
@@ -148,30 +148,30 @@ export class PackDraft {
     return { kind, leafOrder, leaves, hubOrder, packs };
   }
 
-  /** Items of fewer m-tiles load more, but may fill the chip without partial results. */
-  private tryItems(stretches: Stretches, mask: Uint8Array, arrangement: Arrangement, hasMany: boolean): PackChoice {
+  /** Tries smaller leaf items too: they load more, but may fill the chip without partial results. */
+  private tryItems(stretches: Stretches, mask: Uint8Array, arrangement: Arrangement, hasLarge: boolean): PackChoice {
     const { kind, leafOrder } = arrangement;
     const { cutters } = this.workspaces[kind];
     const ends = this.endsOf(leafOrder);
-    let best: PackChoice = { ...this.cutOf(stretches, mask, arrangement, hasMany), arrangement };
-    if (arrangement.leaves.count > (2 * this.costs.itemSlots) / this.costs.few.loneRate) return best;
+    let best: PackChoice = { ...this.cutOf(stretches, mask, arrangement, hasLarge), arrangement };
+    if (arrangement.leaves.count > (2 * this.costs.itemSlots) / this.costs.small.loneRate) return best;
     for (let i = 1; i < tileCounts.length; i++) {
       const leaves = cutters[i].cut(leafOrder, this.costs, tileCounts[i], ends);
       const other = { ...arrangement, leaves };
-      const cut = this.cutOf(stretches, mask, other, hasMany);
+      const cut = this.cutOf(stretches, mask, other, hasLarge);
       if (cut.time < best.time) best = { ...cut, arrangement: other };
     }
     return best;
   }
 
-  /** Without packing, where rows of different pieces meet. */
+  /** Without packing: marks each row that shares nothing with the row before it, where an item has to end. */
   private endsOf({ count, sharedDepth }: RowOrder): Uint8Array | undefined {
     if (this.shape.packing) return undefined;
     return Uint8Array.from({ length: count }, (_, i) => (sharedDepth[i] === 0 ? 1 : 0));
   }
 
-  /** How long an arrangement takes when it is cut as suits it best. */
-  private cutOf(stretches: Stretches, isLeaf: Uint8Array, arrangement: Arrangement, hasMany: boolean): Cut {
+  /** The best cut of an arrangement, and how long the step takes with it. */
+  private cutOf(stretches: Stretches, isLeaf: Uint8Array, arrangement: Arrangement, hasLarge: boolean): Cut {
     const { costs } = this;
     const { kind, packs } = arrangement;
     let leafTokens = 0;
@@ -181,62 +181,62 @@ export class PackDraft {
       else hubTokens += stretches.room[i];
     }
     const { leafParts, hubParts } = this;
-    const splitLeaves = (chunk: number) => this.splitLeaves(arrangement, chunk);
-    hubParts.clear(costs.few);
+    const splitLeaves = (partTokens: number) => this.splitLeaves(arrangement, partTokens);
+    hubParts.clear(costs.small);
     if (kind === "none" || packs === undefined) {
-      const { time, chunk } = this.bestChunk(leafTokens, costs.few, splitLeaves);
-      return { time, leafChunk: chunk, hubChunk: chunk };
+      const { time, partTokens } = this.bestPart(leafTokens, costs.small, splitLeaves);
+      return { time, leafPartTokens: partTokens, hubPartTokens: partTokens };
     }
-    if (kind === "few") {
-      const both = this.bestChunk(leafTokens + hubTokens, costs.few, (chunk) => {
-        splitLeaves(chunk);
-        this.splitHubs(kind, packs, chunk);
+    if (kind === "small") {
+      const both = this.bestPart(leafTokens + hubTokens, costs.small, (partTokens) => {
+        splitLeaves(partTokens);
+        this.splitHubs(kind, packs, partTokens);
       });
-      return { time: both.time, leafChunk: both.chunk, hubChunk: both.chunk };
+      return { time: both.time, leafPartTokens: both.partTokens, hubPartTokens: both.partTokens };
     }
-    const leaf = this.bestChunk(leafTokens, costs.few, splitLeaves);
-    leafParts.clear(costs.few);
-    const hub = this.bestChunk(hubTokens, costs.many, (chunk) => this.splitHubs(kind, packs, chunk));
-    const launch = hasMany ? 0 : costs.launch;
-    return { time: leaf.time + hub.time + launch, leafChunk: leaf.chunk, hubChunk: hub.chunk };
+    const leaf = this.bestPart(leafTokens, costs.small, splitLeaves);
+    leafParts.clear(costs.small);
+    const hub = this.bestPart(hubTokens, costs.large, (partTokens) => this.splitHubs(kind, packs, partTokens));
+    const launch = hasLarge ? 0 : costs.launch;
+    return { time: leaf.time + hub.time + launch, leafPartTokens: leaf.partTokens, hubPartTokens: hub.partTokens };
   }
 
-  private splitLeaves({ kind, leafOrder, leaves }: Arrangement, chunk: number): void {
-    this.leafParts.clear(this.costs.few);
-    this.splitter.split(leafOrder, leaves, kind !== "none", chunk, this.leafParts);
+  private splitLeaves({ kind, leafOrder, leaves }: Arrangement, partTokens: number): void {
+    this.leafParts.clear(this.costs.small);
+    this.splitter.split(leafOrder, leaves, kind !== "none", partTokens, this.leafParts);
   }
 
-  private splitHubs(kind: ItemKind, packs: HubPacks, chunk: number): void {
+  private splitHubs(kind: ItemKind, packs: HubPacks, partTokens: number): void {
     this.hubParts.clear(this.costs[kind]);
-    splitHubs(packs, this.costs, this.costs[kind].rows, this.shape.blockTokens, chunk, this.hubParts);
+    splitHubs(packs, this.costs, this.costs[kind].rows, this.shape.blockTokens, partTokens, this.hubParts);
   }
 
   /** @param split makes the parts of one kernel: leaf parts, hub parts, or both */
-  private bestChunk(
+  private bestPart(
     memoryTokens: number,
     kernel: KernelCosts,
-    split: (chunk: number) => void,
-  ): { chunk: number; time: number } {
+    split: (partTokens: number) => void,
+  ): { partTokens: number; time: number } {
     const { costs } = this;
-    const timeOf = (chunk: number): number => {
-      split(chunk);
+    const timeOf = (partTokens: number): number => {
+      split(partTokens);
       this.kernelItems.clear();
       this.kernelItems.append(this.leafParts.itemCosts.view());
       this.kernelItems.append(this.hubParts.itemCosts.view());
-      // Merges of rows that items of many rows serve too come with their leaf items.
-      const merged = Math.max(this.leafParts.mergedTiles, kernel === costs.many ? 0 : this.hubParts.mergedTiles);
+      // Merges of rows that large items serve too come with their leaf items.
+      const merged = Math.max(this.leafParts.mergedTiles, kernel === costs.large ? 0 : this.hubParts.mergedTiles);
       return kernelTime(this.kernelItems.view(), memoryTokens, kernel, costs) + mergeTime(merged, costs);
     };
-    let best = { chunk: Number.POSITIVE_INFINITY, time: timeOf(Number.POSITIVE_INFINITY) };
+    let best = { partTokens: Number.POSITIVE_INFINITY, time: timeOf(Number.POSITIVE_INFINITY) };
     const totalLoads = this.leafParts.totalLoads + this.hubParts.totalLoads;
     const total = this.kernelItems.view().reduce((sum, cost) => sum + cost, 0);
     const even = Math.max(total, memoryTokens * costs.memoryToken) / costs.itemSlots;
     if (best.time <= evenEnough * even) return best;
     for (const count of itemsPerSlot) {
-      const chunk = Math.ceil(totalLoads / costs.itemSlots / count);
-      const time = timeOf(chunk);
-      if (time < best.time) best = { chunk, time };
-      if (chunk <= costs.minPartTokens) break;
+      const partTokens = Math.ceil(totalLoads / costs.itemSlots / count);
+      const time = timeOf(partTokens);
+      if (time < best.time) best = { partTokens, time };
+      if (partTokens <= costs.minPartTokens) break;
     }
     return best;
   }

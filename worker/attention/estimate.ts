@@ -49,9 +49,9 @@ export function kernelTime(
   items.sort();
   const sums = new Float64Array(slots);
   for (let i = 0; i < items.length; i++) {
-    const turn = Math.floor(i / slots);
+    const round = Math.floor(i / slots);
     const place = i % slots;
-    sums[turn % 2 === 0 ? place : slots - 1 - place] += items[items.length - 1 - i];
+    sums[round % 2 === 0 ? place : slots - 1 - place] += items[items.length - 1 - i];
   }
   let last = 0;
   for (const sum of sums) if (sum > last) last = sum;

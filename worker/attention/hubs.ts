@@ -65,7 +65,7 @@ export function chooseHubs(
     if (saved <= kernel.partialRow * count) continue;
     let leafRows = 0;
     for (let i = readers[stretch]; i < readers[stretch + 1]; i++) leafRows += 1 - hasHub[rows[i]];
-    if (saved <= kernel.partialRow * count + costs.few.partialRow * leafRows + costs.item) continue;
+    if (saved <= kernel.partialRow * count + costs.small.partialRow * leafRows + costs.item) continue;
     if (count + leafRows > left) continue;
     left -= count + leafRows;
     isLeaf[stretch] = 0;

@@ -49,7 +49,7 @@ export class ItemWriter {
         const [from, to] = [words[at + partField.firstToken], words[at + partField.endToken]];
         this.addRange(source, { first, end, depth, endDepth, from, to });
       } else this.addWhole(source, { first, end, depth });
-      this.writer.endItem("few", words[at + partField.loads]);
+      this.writer.endItem("small", words[at + partField.loads]);
     }
   }
 
@@ -106,7 +106,7 @@ export class ItemWriter {
     this.writer.endShared();
     let deepest = 0;
     for (let i = first; i < end; i++) deepest = Math.max(deepest, starts[rows[i] + 1] - starts[rows[i]]);
-    // Depth by depth: slices that follow each other are of different rows, so q is turned for all of them at once.
+    // Depth by depth: slices that follow each other are of different rows, so q is rotated for all of them at once.
     for (let d = shared; d < deepest; d++) {
       for (let i = first, next = first; i < end; i = next) {
         next = i + 1;

@@ -62,11 +62,11 @@ export class LeafCutter {
   /** Prices of all items that begin with one row. */
   private extend(order: RowOrder, costs: PackCosts, start: number, maxRows: number, isEnd?: Uint8Array): void {
     const { cost, from } = this;
-    const { rowsPerTile, few, item } = costs;
+    const { rowsPerTile, small, item } = costs;
     const { tokens, sharedTokens } = order;
     const end = Math.min(order.count, start + maxRows);
     const before = cost[start] + item;
-    const { tile } = few;
+    const { tile } = small;
     let shared = tokens[start];
     let inTiles = 0;
     let tilesBefore = -1;
@@ -114,15 +114,15 @@ export class LeafCutter {
 /** [stretches] what the items pay for each token of it: how often it is loaded, or multiplied if that is more. */
 export function leafCosts(order: RowOrder, leaves: LeafItems, stretchCount: number, costs: PackCosts): Float64Array {
   const { rows, starts, stretches, sharedDepth } = order;
-  const { rowsPerTile, few } = costs;
+  const { rowsPerTile, small } = costs;
   const paid = new Float64Array(stretchCount);
   for (let item = 0; item < leaves.count; item++) {
     const begin = leaves.first[item];
     const end = leaves.first[item + 1];
     const depth = leaves.sharedDepth[item];
-    const shared = Math.max(1, few.tile * Math.ceil((end - begin) / rowsPerTile));
+    const shared = Math.max(1, small.tile * Math.ceil((end - begin) / rowsPerTile));
     for (let d = 0; d < depth; d++) paid[stretches[starts[rows[begin]] + d]] += shared;
-    const alone = Math.max(1, few.tile);
+    const alone = Math.max(1, small.tile);
     for (let i = begin; i < end; i++) {
       const start = starts[rows[i]];
       // The rows before have loaded what this one shares with them.

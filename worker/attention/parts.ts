@@ -43,7 +43,7 @@ export class PartList {
 
   constructor(costs: PackCosts) {
     this.costs = costs;
-    this.kernel = costs.few;
+    this.kernel = costs.small;
   }
 
   /** @param kernel that the parts are for */
@@ -91,7 +91,7 @@ export class LeafSplitter {
   private readonly blockTokens: number;
   private hasHubs = false;
   private limit = 0;
-  private chunk = 0;
+  private partTokens = 0;
   /** Of the rows measured last: tokens and stretches that all of them read, and what an item of them would do. */
   private shared = 0;
   private endDepth = 0;
@@ -103,11 +103,11 @@ export class LeafSplitter {
     this.blockTokens = blockTokens;
   }
 
-  /** @param hasHubs do rows get partial results of hubs? @param chunk tokens that an item should load at most */
-  split(order: RowOrder, leaves: LeafItems, hasHubs: boolean, chunk: number, parts: PartList): void {
+  /** @param hasHubs do rows get partial results of hubs? @param partTokens tokens that an item should load at most */
+  split(order: RowOrder, leaves: LeafItems, hasHubs: boolean, partTokens: number, parts: PartList): void {
     this.hasHubs = hasHubs;
-    this.chunk = Math.max(this.costs.minPartTokens, chunk);
-    this.limit = slack * this.chunk;
+    this.partTokens = Math.max(this.costs.minPartTokens, partTokens);
+    this.limit = slack * this.partTokens;
     for (let item = 0; item < leaves.count; item++) {
       this.cut(order, parts, leaves.first[item], leaves.first[item + 1], 0, 0);
     }
@@ -124,7 +124,7 @@ export class LeafSplitter {
       return parts.setWork(loads, tileTokens, depth > 0 || this.hasHubs ? rows : 0);
     }
     if (rows === 1) return this.addChunks(parts, first, end, depth, endDepth, loads);
-    if (shared > this.costs.few.partialRow * rows) {
+    if (shared > this.costs.small.partialRow * rows) {
       this.addChunks(parts, first, end, depth, endDepth, shared);
       return this.cut(order, parts, first, end, endDepth, before + shared);
     }
@@ -141,7 +141,7 @@ export class LeafSplitter {
     endDepth: number,
     tokens: number,
   ): void {
-    const count = Math.max(1, Math.round(tokens / this.chunk));
+    const count = Math.max(1, Math.round(tokens / this.partTokens));
     const step = partTokensOf(tokens, count, this.blockTokens);
     const tiles = Math.ceil((end - first) / this.costs.rowsPerTile);
     for (let at = 0, to = 0; at < tokens; at = to) {
@@ -186,13 +186,13 @@ export class LeafSplitter {
   }
 }
 
-/** Cuts packs of hubs into items of at most `itemRows` rows and about `chunk` tokens. */
+/** Cuts packs of hubs into items of at most `itemRows` rows and about `partTokens` tokens. */
 export function splitHubs(
   packs: HubPacks,
   costs: PackCosts,
   itemRows: number,
   blockTokens: number,
-  chunk: number,
+  partTokens: number,
   parts: PartList,
 ): void {
   const { rowsPerTile, minPartTokens } = costs;
@@ -202,12 +202,12 @@ export function splitHubs(
     const tiles = Math.ceil((end - first) / rowsPerTile);
     const items = Math.ceil((end - first) / itemRows);
     const step = Math.ceil(tiles / items) * rowsPerTile;
-    const count = Math.max(1, Math.round(tokens / Math.max(minPartTokens, chunk)));
-    const partTokens = partTokensOf(tokens, count, blockTokens);
+    const count = Math.max(1, Math.round(tokens / Math.max(minPartTokens, partTokens)));
+    const evenTokens = partTokensOf(tokens, count, blockTokens);
     for (let row = first; row < end; row += step) {
       const endRow = Math.min(end, row + step);
       for (let at = 0, to = 0; at < tokens; at = to) {
-        to = partEnd(at, partTokens, tokens, blockTokens);
+        to = partEnd(at, evenTokens, tokens, blockTokens);
         parts.addHub(row, endRow, at, to, pack);
         const ownTiles = Math.ceil((endRow - row) / rowsPerTile);
         parts.setWork(to - at, (to - at) * ownTiles, endRow - row);

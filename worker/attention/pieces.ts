@@ -1,4 +1,4 @@
-/** Rows of long pieces (prefill): items of many rows, split over their tokens where they do not fill the chip. */
+/** Rows of long pieces (prefill): large items, split over their tokens where they do not fill the chip. */
 
 import { IntList } from "../base/int-list.ts";
 import type { Batch } from "../contract/batch.ts";
@@ -33,14 +33,14 @@ export class PieceWriter {
     return sum;
   }
 
-  /** @param chunk tokens that an item should have at most */
-  add(batch: Batch, piece: number, chunk: number): void {
+  /** @param partTokens tokens that an item should have at most */
+  add(batch: Batch, piece: number, partTokens: number): void {
     const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
     this.placeOffsets(batch, piece);
     for (let row = 0; row < rows; row += this.itemRows) {
       const tokens = this.tileTokens(batch, piece, row);
       // Rounded down: one item more than the chip takes at a time costs as much as a whole round of them.
-      const count = Math.max(1, Math.floor(tokens / chunk));
+      const count = Math.max(1, Math.floor(tokens / partTokens));
       const step = Math.ceil(tokens / count / this.shape.blockTokens) * this.shape.blockTokens;
       for (let from = 0; from < tokens; from += step) {
         this.addItem(batch, piece, { firstRow: row, from, to: Math.min(tokens, from + step) });
@@ -87,6 +87,6 @@ export class PieceWriter {
       const firstOffset = this.firstOffsets.memory[segment - first];
       this.writer.addSlice(batch, { segment, begin, tokens: count, firstRow: 0, rowCount, visible, firstOffset });
     }
-    this.writer.endItem("many", to - from);
+    this.writer.endItem("large", to - from);
   }
 }

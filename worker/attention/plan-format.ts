@@ -4,23 +4,26 @@
  *
  *   rows    row of the step, partial row that this item writes for it (-1: it writes the output), merge (-1: none), 0
  *   items   firstRow (in `rows`), rowCount, firstSlice, sharedSlices, sliceCount, tokenCount (its work),
- *           isFewAlone (1: all items of the plan are "few"), 0
+ *           isSmallAlone (1: all items of the plan are "small"), 0
  *   slices  block (place in blockIds), firstToken (of that block), tokenCount, firstOffset (place in `offsets`),
- *           firstSliceRow (in the item), sliceRowCount, firstVisible, turns
+ *           firstSliceRow (in the item), sliceRowCount, firstVisible, rotation
  *   offsets Δ of each row of a slice
  *   merges  row, firstPartial, partCount, 0: the row's partial rows stand one after the other
  *
- * The slice's row i sees its first min(tokenCount, firstVisible + i) tokens, with q turned to the row's position less
+ * The slice's row i sees its first min(tokenCount, firstVisible + i) tokens, with q rotated to the row's position less
  * offsets[firstOffset + i]: a fragment that several rows read may stand at another place in each of their requests.
  *
  * Row i of an item stands in m-tile floor(i / rowsPerTile). Its first `sharedSlices` slices are read by all rows of the
- * item; each of the others by rows of one m-tile only. Only "few" items have such others.
+ * item; each of the others by rows of one m-tile only. Only small items have such others.
  *
- * `turns`, of "few" items: not 0 for the first slice that has tokens and for each one in which a row needs another offset
- * than since the last such slice. So q is turned once, each row by its own offset, for all slices up to the next one with
- * `turns`. Positive: these offsets stand at offsets[turns - 1 + row of the item]. Negative: offsets[-turns - 1] is
- * firstRow + endRow * 65536, and the offsets of these rows of the item follow. `notRead` for a row that none of the slices
- * has.
+ * `rotation` is used by small items. It is not 0 for the first slice that has tokens, and for each slice in which a row
+ * needs another offset than it has had since the last slice whose `rotation` is not 0. So q is rotated once, each row
+ * by its own offset, for all slices up to the next one whose `rotation` is not 0:
+ *
+ *   positive   these offsets stand at offsets[rotation - 1 + row of the item]
+ *   negative   offsets[-rotation - 1] is firstRow + endRow * 65536, and the offsets of these rows of the item follow
+ *
+ * An offset is `notRead` for a row that reads none of these slices.
  */
 
 export const planRowWords = 4;
@@ -37,7 +40,7 @@ export const planItem = {
   sharedSlices: 3,
   sliceCount: 4,
   tokenCount: 5,
-  isFewAlone: 6,
+  isSmallAlone: 6,
 } as const;
 export const planSlice = {
   block: 0,
@@ -47,16 +50,16 @@ export const planSlice = {
   firstRow: 4,
   rowCount: 5,
   firstVisible: 6,
-  turns: 7,
+  rotation: 7,
 } as const;
 export const notRead = -(2 ** 31);
 
 export interface AttentionPlan {
   readonly rows: Int32Array;
-  /** At most `fewTiles` m-tiles each: leaves, and shared runs that few rows read. */
-  readonly fewItems: Int32Array;
-  /** At most `manyTiles` m-tiles each, slices shared by all of their rows. */
-  readonly manyItems: Int32Array;
+  /** At most `smallTiles` m-tiles each: leaves, and shared runs that few rows read. */
+  readonly smallItems: Int32Array;
+  /** At most `largeTiles` m-tiles each, slices shared by all of their rows. */
+  readonly largeItems: Int32Array;
   readonly slices: Int32Array;
   readonly offsets: Int32Array;
   readonly merges: Int32Array;
@@ -68,7 +71,7 @@ const mostItemWords = planSliceWords + 128;
 
 /**
  * Words of slices and offsets that a piece takes at most while its rows share nothing with other pieces: a slice, an
- * offset and three words for `turns` for each row and segment, or, for items of many rows, a slice for each item and
+ * offset and three words for `turns` for each row and segment, or, for large items, a slice for each item and
  * offsets for one. What is split over tokens takes a little more, and never more than there are partial rows.
  */
 export function mostPieceWords(segmentCount: number, rowCount: number): number {
@@ -76,11 +79,11 @@ export function mostPieceWords(segmentCount: number, rowCount: number): number {
 }
 
 /** m-tiles of 16 packed rows (row, query head) in an item. */
-export const fewTiles = 4;
-export const manyTiles = 8;
+export const smallTiles = 4;
+export const largeTiles = 8;
 export const tileHeads = 16;
 
-/** Rows of the step in one m-tile; a group of more than 16 query heads is cut into chunks of 16, a row each. */
+/** Rows of the step in one m-tile; a group of more than 16 query heads is cut into tiles of 16 heads, a row each. */
 export function rowsPerTile(group: number): number {
   return Math.max(1, Math.floor(tileHeads / group));
 }

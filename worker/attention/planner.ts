@@ -4,8 +4,8 @@
  * fit into an item. The plan is a choice of three, by estimated time (estimate.ts):
  *
  *   1. leaf items alone: rows in the order of what they share, nobody has partial results
- *   2. hubs too, as items of few rows
- *   3. hubs as items of many rows, by a kernel of their own
+ *   2. hubs too, as small items
+ *   3. hubs as large items, by a kernel of their own
  *
  * Each is cut so that the chip is filled. A plan is kept while only the ends of runs grow: then its words are patched.
  */
@@ -20,20 +20,20 @@ import { PlanWriter } from "./writer.ts";
 
 /** Prefill items are not split into parts of fewer tokens. */
 const minPieceTokens = 512;
-/** Parts are so many times longer than is best, until there is room for their partial results. */
+/** Parts are made so many times longer than is best, one factor after the other, until their partial results fit. */
 const relaxations: readonly number[] = [1, 4, Number.POSITIVE_INFINITY];
 
-/** What a step is planned from. */
+/** What the plan of a step is written from. */
 interface StepParts {
   readonly batch: Batch;
   readonly stretches: Stretches;
   /** Pieces that have items of their own. */
   readonly isLong: (piece: number) => boolean;
-  /** Tokens of such an item, at most. */
-  readonly chunk: number;
+  /** Tokens that an item of such a piece has at most. */
+  readonly partTokens: number;
 }
 
-/** Of slices and offsets: plans of fewer are taken whatever they share. */
+/** Plans with at most so many words of slices and offsets are taken, whatever their rows share. */
 const freeWords = 2 ** 20;
 
 export class PackPlanner {
@@ -53,7 +53,7 @@ export class PackPlanner {
     this.costs = packCosts(shape);
     this.finder = new SharingFinder(shape.blockTokens);
     this.writer = new PlanWriter(shape.blockTokens);
-    this.pieces = new PieceWriter(this.writer, shape, this.costs.many.rows);
+    this.pieces = new PieceWriter(this.writer, shape, this.costs.large.rows);
     this.draft = new PackDraft(shape, this.costs, this.writer);
     this.kept = new BatchCopy(shape.blockTokens);
   }
@@ -70,9 +70,9 @@ export class PackPlanner {
   }
 
   /**
-   * Chains that part at ever other blocks cut each other into stretches, of which a row then has more than it has
-   * segments. A plan has no more words than one that shares nothing may have, which steps are measured by
-   * (step-budget.ts).
+   * Chains that part at many different blocks cut each other into stretches, and a row then reads more stretches than
+   * it has segments. The engine measures steps by the words of a plan that shares nothing (step-budget.ts), so a plan
+   * with more words than that is replaced by one whose rows share nothing.
    */
   private planAnew(batch: Batch): AttentionPlan {
     const { packing } = this.shape;
@@ -81,37 +81,37 @@ export class PackPlanner {
     const plan = this.planSharing(batch, packing, relaxations);
     if (fits(plan)) return plan;
     const apart = this.planSharing(batch, false, relaxations);
-    // Rows of a piece that were split from each other have slices of their own.
+    // Rows of one piece that stand in different items have slices of their own, so whole items may be needed.
     return fits(apart) ? apart : this.planSharing(batch, false, [Number.POSITIVE_INFINITY]);
   }
 
   private planSharing(batch: Batch, sharing: boolean, relaxed: readonly number[]): AttentionPlan {
     const { costs, shape } = this;
-    const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.few.rows;
+    const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.small.rows;
     const stretches = this.finder.find(batch, (piece) => !isLong(piece), sharing);
     let longTokens = 0;
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
       if (isLong(piece)) longTokens += this.pieces.tokensOf(batch, piece);
     }
     const rowCount = batch.tokenIds.length;
-    const chunk = Math.max(minPieceTokens, Math.ceil(longTokens / costs.itemSlots));
-    const parts = { batch, stretches, isLong, chunk };
+    const partTokens = Math.max(minPieceTokens, Math.ceil(longTokens / costs.itemSlots));
+    const parts = { batch, stretches, isLong, partTokens };
     const choice = this.draft.choose(stretches, rowCount, longTokens > 0, sharing);
     for (const relax of relaxed) {
       const plan = this.write(parts, choice, relax);
       if (plan.partialCount <= shape.maxPartialRows) return plan;
     }
-    // Without hubs and with items as long as they are, no row is in two.
+    // Without hubs and without cuts no row stands in two items, so there are no partial results.
     const plain = this.draft.choose(stretches, rowCount, longTokens > 0, false);
     return this.write(parts, plain, Number.POSITIVE_INFINITY);
   }
 
-  /** @param relax parts are so many times longer than is best, for want of room for partial results */
-  private write({ batch, stretches, isLong, chunk }: StepParts, choice: PackChoice, relax: number): AttentionPlan {
+  /** @param relax parts are so many times longer than is best, because partial results would not fit */
+  private write({ batch, stretches, isLong, partTokens }: StepParts, choice: PackChoice, relax: number): AttentionPlan {
     this.writer.begin(batch);
     this.draft.write(batch, stretches, choice, relax);
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
-      if (isLong(piece)) this.pieces.add(batch, piece, chunk * relax);
+      if (isLong(piece)) this.pieces.add(batch, piece, partTokens * relax);
     }
     return this.writer.finish();
   }

@@ -1,25 +1,25 @@
-/** By what q is turned for the slices of an item of few rows (plan-format.ts, `turns`). */
+/** Writes by which offsets q is rotated for the slices of a small item (plan-format.ts, `rotation`). */
 
 import type { IntList } from "../base/int-list.ts";
-import { manyTiles, notRead, planSlice, planSliceWords, tileHeads } from "./plan-format.ts";
+import { largeTiles, notRead, planSlice, planSliceWords, tileHeads } from "./plan-format.ts";
 
-/** Offsets of so many rows stand in the list for each row that has one, at most. */
+/** The list holds at most so many offsets for each row that needs one. */
 const mostSpread = 2;
 
 export class RotationWriter {
-  /** By row of the item: the offset that it is turned by since the last slice with `turns`. */
-  private readonly turned = new Int32Array(manyTiles * tileHeads).fill(notRead);
-  /** That slice, the rows between which all lie that have an offset since, and how many have. */
+  /** [rows of the item] the offset that each is rotated by since the last slice whose `rotation` is not 0. */
+  private readonly rotated = new Int32Array(largeTiles * tileHeads).fill(notRead);
+  /** That slice; the range of the rows that have had an offset since; and how many rows of the range have one. */
   private open = -1;
   private firstRow = 0;
   private endRow = 0;
   private count = 0;
 
-  /** Writes `turns` of an item's slices, and offsets behind those of the slices where they do not stand there as they are. */
+  /** Writes `rotation` of an item's slices, and the offsets that do not stand in the list yet as they are needed. */
   write(slices: Int32Array, offsets: IntList, firstSlice: number, sliceCount: number, itemRows: number): void {
     for (let s = firstSlice; s < firstSlice + sliceCount; s++) {
       const at = s * planSliceWords;
-      slices[at + planSlice.turns] = 0;
+      slices[at + planSlice.rotation] = 0;
       if (slices[at + planSlice.tokenCount] <= 0) continue;
       const [firstOffset, firstRow] = [slices[at + planSlice.firstOffset], slices[at + planSlice.firstRow]];
       const rowCount = slices[at + planSlice.rowCount];
@@ -28,8 +28,8 @@ export class RotationWriter {
         [this.open, this.firstRow, this.endRow] = [at, firstRow, firstRow];
       }
       for (let i = 0; i < rowCount; i++) {
-        if (this.turned[firstRow + i] === notRead) this.count += 1;
-        this.turned[firstRow + i] = offsets.memory[firstOffset + i];
+        if (this.rotated[firstRow + i] === notRead) this.count += 1;
+        this.rotated[firstRow + i] = offsets.memory[firstOffset + i];
       }
       this.firstRow = Math.min(this.firstRow, firstRow);
       this.endRow = Math.max(this.endRow, firstRow + rowCount);
@@ -41,9 +41,9 @@ export class RotationWriter {
   private takes(offsets: Int32Array, firstOffset: number, firstRow: number, rowCount: number): boolean {
     let count = this.count;
     for (let i = 0; i < rowCount; i++) {
-      const turned = this.turned[firstRow + i];
-      if (turned !== notRead && turned !== offsets[firstOffset + i]) return false;
-      if (turned === notRead) count += 1;
+      const rotated = this.rotated[firstRow + i];
+      if (rotated !== notRead && rotated !== offsets[firstOffset + i]) return false;
+      if (rotated === notRead) count += 1;
     }
     const spread = Math.max(this.endRow, firstRow + rowCount) - Math.min(this.firstRow, firstRow);
     return spread <= mostSpread * count;
@@ -55,13 +55,13 @@ export class RotationWriter {
     const isOwn = slices[open + planSlice.rowCount] === itemRows;
     const isWhole = endRow - firstRow === itemRows;
     if (isOwn) {
-      slices[open + planSlice.turns] = slices[open + planSlice.firstOffset] + 1;
+      slices[open + planSlice.rotation] = slices[open + planSlice.firstOffset] + 1;
     } else {
-      slices[open + planSlice.turns] = isWhole ? offsets.length + 1 : -offsets.length - 1;
+      slices[open + planSlice.rotation] = isWhole ? offsets.length + 1 : -offsets.length - 1;
       if (!isWhole) offsets.push(firstRow | (endRow << 16));
-      for (let i = firstRow; i < endRow; i++) offsets.push(this.turned[i]);
+      for (let i = firstRow; i < endRow; i++) offsets.push(this.rotated[i]);
     }
-    this.turned.fill(notRead, firstRow, endRow);
+    this.rotated.fill(notRead, firstRow, endRow);
     this.open = -1;
     this.count = 0;
   }

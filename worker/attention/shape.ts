@@ -1,5 +1,5 @@
 /** What packing must know of the model and of the machine, and what work costs there. */
-import { fewTiles, manyTiles, rowsPerTile, tileHeads } from "./plan-format.ts";
+import { largeTiles, rowsPerTile, smallTiles, tileHeads } from "./plan-format.ts";
 
 export interface PackShape {
   /** Query heads of one KV head. */
@@ -8,21 +8,21 @@ export interface PackShape {
   readonly headDim: number;
   readonly blockTokens: number;
   readonly multiprocessorCount: number;
-  /** Are "many" items multiplied by warpgroups (sm_90a, head sizes 64 and 128)? */
+  /** Whether large items are multiplied by warpgroups (sm_90a, head sizes 64 and 128). */
   readonly hasWarpgroups: boolean;
   /** false: no row shares what it reads with rows of other pieces. */
   readonly packing: boolean;
-  /** A plan has no more of them: buffers are made for so many. */
+  /** Partial rows that a plan has at most, because buffers are made for so many. */
   readonly maxPartialRows: number;
 }
 
 /** What one of the two kernels costs. */
 export interface KernelCosts {
-  /** Of an m-tile and token. */
+  /** Cost of one m-tile and one token. */
   readonly tile: number;
-  /** Of a partial row: written in float32, and of few rows merged too. */
+  /** Cost of a partial row: it is written in float32, and small items merge it too. */
   readonly partialRow: number;
-  /** Share of a multiprocessor's rate that one unit reaches by itself. */
+  /** Share of a multiprocessor's rate that one work unit reaches when it runs alone. */
   readonly loneRate: number;
   /** Rows of the largest item. */
   readonly rows: number;
@@ -35,23 +35,23 @@ export interface KernelCosts {
  */
 export interface PackCosts {
   readonly rowsPerTile: number;
-  readonly few: KernelCosts;
-  readonly many: KernelCosts;
-  /** KV heads, times chunks of heads where a group has more than 16: work units of an item. */
+  readonly small: KernelCosts;
+  readonly large: KernelCosts;
+  /** KV heads, times tiles of 16 heads where a group has more than 16: work units of an item. */
   readonly unitsPerItem: number;
-  /** Items that the chip works on at a time. */
+  /** How many items the chip works on at a time. */
   readonly itemSlots: number;
-  /** Of a token that must come from memory. */
+  /** Cost of a token that comes from memory, not from the L2 cache. */
   readonly memoryToken: number;
-  /** Of the merges at the end, where items with partial rows have one m-tile: its warps share them. */
+  /** Cost of the merges at the end, when items with partial rows have one m-tile, whose warps share the merges. */
   readonly merge: number;
-  /** Of an item, until its first tokens are there. */
+  /** Cost of an item until its first tokens have arrived. */
   readonly item: number;
-  /** Of "many" items in a step of few rows: one launch more. */
+  /** Cost of one more launch: that of large items in a step that has small items too. */
   readonly launch: number;
-  /** An item is not split into parts of fewer tokens. */
+  /** Fewest tokens of a part that an item is split into. */
   readonly minPartTokens: number;
-  /** The unit. */
+  /** Seconds of one unit of cost. */
   readonly seconds: number;
 }
 
@@ -71,17 +71,17 @@ export function packCosts(shape: PackShape): PackCosts {
   const unitsPerItem = kvHeads * Math.ceil(group / tileHeads);
   return {
     rowsPerTile: rows,
-    few: {
+    small: {
       tile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
       partialRow: (hasWarpgroups ? 5 : 6) * heads,
       loneRate: 0.5,
-      rows: fewTiles * rows,
+      rows: smallTiles * rows,
     },
-    many: {
+    large: {
       tile: tileFlops / (hasWarpgroups ? warpgroupRate : syncRate) / tokenSeconds,
       partialRow: 2 * heads,
       loneRate: hasWarpgroups ? 1 : 0.5,
-      rows: manyTiles * rows,
+      rows: largeTiles * rows,
     },
     unitsPerItem,
     itemSlots: multiprocessorCount / unitsPerItem,

@@ -3,8 +3,8 @@
  * after the other: a fragment wherever it stands in each request, the common prefix of chains that part later, a leaf.
  *
  * Segments of the same blocks are found by their first and last block and compared; blocks of different segments are
- * then cut where the set of segments that hold them changes. No fact of how blocks came about is needed: what is not
- * equal block by block is not shared.
+ * then cut where the set of segments that hold them changes. The finder needs to know nothing of how blocks came about:
+ * what is not equal block by block is not shared.
  */
 
 import { IntList } from "../base/int-list.ts";
@@ -14,7 +14,7 @@ import { DistinctSegments, isEqualRange } from "./segments.ts";
 /** Struct of arrays, valid until the next `find`. */
 export interface Stretches {
   readonly count: number;
-  /** Those from here on are copies, for rows that read a stretch twice. */
+  /** Stretches from this index on are copies, for rows that read a stretch twice. */
   readonly originals: number;
   /** A segment of the batch that holds the stretch, and at which of its blocks it begins. */
   readonly segment: Int32Array;
@@ -22,11 +22,14 @@ export interface Stretches {
   /** First token in the first block, and how many are seen; of a causal one, by the piece's last row. */
   readonly firstToken: Int32Array;
   readonly tokens: Int32Array;
-  /** The same up to the end of its last block: what plans go by, so that a tail that grows changes none of them. */
+  /**
+   * Tokens up to the end of the last block. Plans are made for these, so that a run that grows within a block keeps its
+   * plan.
+   */
   readonly room: Int32Array;
-  /** First row of the piece whose rows see ever more of it; -1: all see all. */
+  /** Of a causal stretch the first row of its piece: each later row sees one token more. -1: all rows see all of it. */
   readonly causalRow: Int32Array;
-  /** [count + 1] readers of each stretch in `rows` and `offsets`; no row twice in one. */
+  /** [count + 1] where the readers of each stretch begin in `rows` and `offsets`; no row reads one stretch twice. */
   readonly readers: Int32Array;
   readonly rows: Int32Array;
   readonly offsets: Int32Array;
@@ -37,7 +40,7 @@ const hashFactor = 0x9e3779b1;
 export class SharingFinder {
   private readonly blockTokens: number;
   private readonly distinct: DistinctSegments;
-  /** By block id: the step it was last met in, the sum of its segments' hashes, what is seen of it, its stretch. */
+  /** [block ids] the step that met the block last, the sum of its segments' hashes, what is seen of it, its stretch. */
   private epoch = 0;
   private met = new Int32Array(1_024);
   private sums = new Int32Array(1_024);
@@ -50,7 +53,9 @@ export class SharingFinder {
   private readonly room = new IntList();
   private readonly causalRow = new IntList();
   private readonly blocks = new IntList();
-  /** [pairs] stretch and distinct segment that reads it; a causal stretch has its piece instead, as -1 - piece. */
+  /**
+   * [pairs] a stretch and the distinct segment that reads it; of a causal stretch -1 - piece instead of the segment.
+   */
   private readonly pairStretch = new IntList();
   private readonly pairSource = new IntList();
   private readonly readers = new IntList();
@@ -65,7 +70,7 @@ export class SharingFinder {
     this.lists = Object.values(this).filter((field) => field instanceof IntList);
   }
 
-  /** @param isTaken pieces to look at @param sharing false: a stretch is read by one piece */
+  /** @param isTaken which pieces to look at @param sharing false: each stretch is read by one piece only */
   find(batch: Batch, isTaken: (piece: number) => boolean, sharing: boolean): Stretches {
     for (const list of this.lists) list.clear();
     this.nextEpoch();
@@ -106,7 +111,9 @@ export class SharingFinder {
     this.causalRow.memory[stretch] = batch.pieceRows[piece];
   }
 
-  /** Sums of the segments that hold a block; 0 for one that segments see differently much of. */
+  /**
+   * Adds the segment to the sum of each of its blocks. A block of which segments see different tokens is marked by -1.
+   */
   private meetBlocks(batch: Batch, d: number): void {
     const s = this.distinct.segments.memory[d];
     const { blockTokens, epoch } = this;
@@ -130,7 +137,7 @@ export class SharingFinder {
     }
   }
 
-  /** The block's first and last seen token in one number; 0: the whole block. */
+  /** The first seen token of a block and the end of what is seen of it, as one number; 0: the whole block is seen. */
   private seenOf(batch: Batch, s: number, index: number, count: number, blockTokens: number): number {
     const first = index === 0 ? batch.segmentFirstTokens[s] : 0;
     const end = index < count - 1 ? 0 : (batch.segmentFirstTokens[s] + batch.segmentTokenCounts[s]) % blockTokens;
@@ -167,7 +174,7 @@ export class SharingFinder {
     }
   }
 
-  /** Do the blocks from `place` on begin with a stretch? */
+  /** Whether the blocks from `place` on begin with this stretch. */
   private holds(batch: Batch, stretch: number, place: number, room: number): boolean {
     const length = this.blocks.memory[stretch];
     const own = batch.segmentBlockStarts[this.segment.memory[stretch]] + this.firstBlock.memory[stretch];
@@ -202,7 +209,7 @@ export class SharingFinder {
     this.pairSource.push(source);
   }
 
-  /** Readers by stretch; a row that meets a stretch again reads a copy of it. */
+  /** Lists the readers of each stretch. A row that reads a stretch for the second time reads a copy of it. */
   private listReaders(batch: Batch): void {
     const stretchCount = this.segment.length;
     const pairs = this.pairStretch.length;

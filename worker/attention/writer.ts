@@ -15,7 +15,7 @@ import {
 import { RotationWriter } from "./rotations.ts";
 import type { Stretches } from "./sharing.ts";
 
-export type ItemKind = "few" | "many";
+export type ItemKind = "small" | "large";
 
 /** Rows of an item, and what of a stretch they read: tokens `from` to `to`, as far as it has them. */
 export interface StretchSlice {
@@ -45,12 +45,12 @@ export interface SegmentSlice {
 export class PlanWriter {
   private readonly blockTokens: number;
   private readonly rows = new IntList(1_024);
-  private readonly items = { few: new IntList(1_024), many: new IntList(1_024) };
-  private readonly sorted = { few: new IntList(1_024), many: new IntList(1_024) };
+  private readonly items = { small: new IntList(1_024), large: new IntList(1_024) };
+  private readonly sorted = { small: new IntList(1_024), large: new IntList(1_024) };
   private readonly slices = new IntList(4_096);
   private readonly offsets = new IntList(4_096);
   private readonly merges = new IntList(1_024);
-  private readonly turns = new RotationWriter();
+  private readonly rotations = new RotationWriter();
   /** [slices] segment that the slice is of, and the place of its first block among the segment's. */
   private readonly sliceSegments = new IntList(1_024);
   private readonly sliceBlocks = new IntList(1_024);
@@ -70,7 +70,7 @@ export class PlanWriter {
   }
 
   begin(batch: Batch): void {
-    const lists = [this.rows, this.items.few, this.items.many, this.slices, this.offsets, this.merges];
+    const lists = [this.rows, this.items.small, this.items.large, this.slices, this.offsets, this.merges];
     for (const list of [...lists, this.sliceSegments, this.sliceBlocks]) list.clear();
     for (const list of [this.tails, this.parts, this.mergeOf]) list.clear();
     this.tails.resize(batch.segmentOffsets.length, -1);
@@ -139,7 +139,7 @@ export class PlanWriter {
     const shared = this.sharedSlices < 0 ? sliceCount : this.sharedSlices;
     this.items[kind].push4(this.firstRow, rowCount, this.firstSlice, shared);
     this.items[kind].push4(sliceCount, loads, 0, 0);
-    if (kind === "few") this.turns.write(this.slices.memory, this.offsets, this.firstSlice, sliceCount, rowCount);
+    if (kind === "small") this.rotations.write(this.slices.memory, this.offsets, this.firstSlice, sliceCount, rowCount);
   }
 
   /** Valid until the next `begin`. */
@@ -171,8 +171,8 @@ export class PlanWriter {
   private plan(): AttentionPlan {
     return {
       rows: this.rows.view(),
-      fewItems: this.sorted.few.view(),
-      manyItems: this.sorted.many.view(),
+      smallItems: this.sorted.small.view(),
+      largeItems: this.sorted.large.view(),
       slices: this.slices.view(),
       offsets: this.offsets.view(),
       merges: this.merges.view(),
@@ -182,10 +182,10 @@ export class PlanWriter {
 
   /** Rows of several items get partial rows one after the other, in the order of the items. */
   private placePartials(): void {
-    for (const kind of ["few", "many"] as const) sortItems(this.items[kind], this.sorted[kind]);
-    const { few, many } = this.sorted;
-    for (let at = 0; at < few.length; at += planItemWords) {
-      few.memory[at + planItem.isFewAlone] = many.length === 0 ? 1 : 0;
+    for (const kind of ["small", "large"] as const) sortItems(this.items[kind], this.sorted[kind]);
+    const { small, large } = this.sorted;
+    for (let at = 0; at < small.length; at += planItemWords) {
+      small.memory[at + planItem.isSmallAlone] = large.length === 0 ? 1 : 0;
     }
     const rows = this.rows.memory;
     const parts = this.parts.memory;

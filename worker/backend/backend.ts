@@ -41,17 +41,18 @@ export interface Backend {
   forward(batch: Batch): Promise<Float32Array>;
   /**
    * `forward`, and then draws a token for each of `logitRows` as Sampler does (worker/sample), where the logits are.
-   * Answers [N] tokens, undefined where a logit is NaN or none is finite. A backend without it leaves drawing to the engine.
+   * Answers [N] tokens, undefined where a logit is NaN or none is finite. A backend without it leaves drawing to the
+   * engine.
    */
   sampleStep?(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]>;
   /**
    * Begins a step, without logit rows too, and does not wait for it: what one begun step writes the next one reads.
-   * `batch` and `requests` are read before it returns. While a step is in flight one more can be begun, and nothing else
-   * is called. A backend without it has its steps one after the other.
+   * `batch` and `requests` are read before it returns. While a step is in flight one more can be begun, and nothing
+   * else is called. A backend without it has its steps one after the other.
    * @throws Error when the step is more than the backend takes; nothing has begun then
    */
   beginStep?(batch: Batch, requests: readonly SampleRequest[]): BegunStep;
-  /** Copies K, turned by the token's delta, and V as it is. */
+  /** Copies K, rotated on by the token's delta, and V as it is. */
   copyTokens(copies: TokenCopies): Promise<void>;
   /**
    * Runs the rows of a batch through layer 0 alone, whose K and V it writes, and compares layer 1's K and V that

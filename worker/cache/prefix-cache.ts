@@ -12,7 +12,8 @@ import type { OwnerAccount } from "./shares.ts";
 
 /**
  * What one block holds: tokens start..end-1 of `tokenIds`, the first of them at chain position `position`. The chain's
- * position 0 stands at `place` in the positions that its K is turned by (relocating-cache.ts); 0 where K is never moved.
+ * position 0 stands at `place` in the positions that its K is rotated by (relocating-cache.ts); 0 where K is never
+ * moved.
  */
 export interface BlockContent {
   readonly tokenIds: Int32Array;

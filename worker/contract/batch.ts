@@ -7,8 +7,8 @@
  */
 export interface Batch {
   /**
-   * [T] token id, chain position (K is stored rotated by it), and slot = blockId * blockTokens + offset. Of `beginStep` a
-   * token id below 0, -1 - r, is the token that the step begun before draws for its r-th logit row.
+   * [T] token id, chain position (K is stored rotated by it), and slot = blockId * blockTokens + offset. Of `beginStep`
+   * a token id below 0, -1 - r, is the token that the step begun before draws for its r-th logit row.
    */
   readonly tokenIds: Int32Array;
   readonly positions: Int32Array;
@@ -25,7 +25,9 @@ export interface Batch {
   readonly segmentBlockStarts: Int32Array;
   readonly segmentFirstTokens: Int32Array;
   readonly segmentTokenCounts: Int32Array;
-  /** [S] Δ, below the context in size: a row at p reads this segment with q rotated to p - Δ, at most twice the context. */
+  /**
+   * [S] Δ, below the context in size: a row at p reads this segment with q rotated to p - Δ, at most twice the context.
+   */
   readonly segmentOffsets: Int32Array;
   /** Block ids of all segments, one after the other; segment s begins at segmentBlockStarts[s]. */
   readonly blockIds: Int32Array;
@@ -36,8 +38,10 @@ export interface Batch {
 /** Tokens whose KV is copied from slot to slot, in every layer; [n] each. */
 export interface TokenCopies {
   readonly sourceSlots: Int32Array;
-  /** No slot twice, and none that another token is copied from; where it is the source itself, K is turned in place. */
+  /**
+   * No slot twice, and none that another token is copied from; where it is the source itself, K is rotated in place.
+   */
   readonly targetSlots: Int32Array;
-  /** Positions by which the token's stored K is turned further: it stands that much later than its source. */
+  /** Positions by which the token's stored K is rotated on: it stands that much later than its source. */
   readonly deltas: Int32Array;
 }

@@ -108,7 +108,7 @@ export class StepRunner {
   }
 
   private async forwardAndDraw(batch: Batch, requests: readonly SampleRequest[]): Promise<Draw[]> {
-    // Without a row to draw for, `forward` does: a chunk of a prompt.
+    // A step of prompts that go on draws nothing, so `forward` is enough.
     if (this.backend.sampleStep === undefined || this.hostSampling || requests.length === 0) {
       return this.drawOnHost(await this.backend.forward(batch), requests);
     }

@@ -26,12 +26,14 @@ export interface ModelConfig {
   /** How the tensors are stored (Phi-3, GLM); logical tensors (tensor-layout.ts) are the same for all. */
   readonly fusedQkv: boolean;
   readonly fusedGateUp: boolean;
-  /** GLM, ERNIE, Helium: pairs that RoPE turns stand side by side in what is stored of q and k. */
+  /** GLM, ERNIE, Helium: pairs that RoPE rotates stand side by side in what is stored of q and k. */
   readonly interleavedRope: boolean;
   readonly rope: RopeConfig;
   /** Of the scores: 1 / sqrt(headDim), or Granite's attention_multiplier. */
   readonly softmaxScale: number;
-  /** Granite: token embeddings times this; what attention and MLP add to the residual stream times this; 1 for others. */
+  /**
+   * Granite: token embeddings times this; what attention and MLP add to the residual stream times this; 1 for others.
+   */
   readonly embeddingMultiplier: number;
   readonly residualMultiplier: number;
   /** Granite: logits are divided by it; 1 for others. */

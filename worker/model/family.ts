@@ -19,13 +19,18 @@ export interface Family {
   readonly layersWithoutRope?: boolean;
   /** Reads partial_rotary_factor; what it is where it is left out. */
   readonly partialRope?: number;
-  /** RoPE turns dimensions (2i, 2i + 1) together, not (i, i + rotaryDim / 2): so the checkpoint's q and k are ordered. */
+  /**
+   * RoPE rotates dimensions (2i, 2i + 1) together, not (i, i + rotaryDim / 2): so the checkpoint's q and k are ordered.
+   */
   readonly interleavedRope?: boolean;
   readonly ropeTypes: readonly RopeType[];
   /** Where the configuration leaves them out. */
   readonly defaultTheta: number;
   readonly defaultTied: boolean;
-  /** Sliding windows: with `sliding_window` alone, or where `use_sliding_window` says so; the width where it is left out. */
+  /**
+   * Sliding windows: with `sliding_window` alone, or where `use_sliding_window` says so; the width where it is left
+   * out.
+   */
   readonly window: { readonly always: boolean; readonly defaultTokens: number | null };
 }
 

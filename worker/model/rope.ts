@@ -120,19 +120,19 @@ function ntkTheta(fields: Fields<"ntk">, rotaryDim: number): number {
 /** Llama 3.1: short wavelengths are kept, long ones stretched by `factor`, those between blended. */
 function llama3Frequency(frequency: number, fields: Fields<"llama3">): number {
   const { factor: stretch, low_freq_factor: low, high_freq_factor: high } = fields;
-  const turns = (fields.original_max_position_embeddings * frequency) / (2 * Math.PI);
-  if (turns > high) return frequency;
-  if (turns < low) return frequency / stretch;
-  const kept = (turns - low) / (high - low);
+  const rotations = (fields.original_max_position_embeddings * frequency) / (2 * Math.PI);
+  if (rotations > high) return frequency;
+  if (rotations < low) return frequency / stretch;
+  const kept = (rotations - low) / (high - low);
   return (1 - kept) * (frequency / stretch) + kept * frequency;
 }
 
 /** YaRN ("NTK-by-parts", section 3.2): the share of stretching is a ramp over the dimensions. */
 function yarnFrequencies(plain: readonly number[], fields: Fields<"yarn">): number[] {
   const rotaryDim = plain.length * 2;
-  /** Dimension pair that makes so many turns over the original context. */
-  const pairOf = (turns: number) =>
-    (rotaryDim * Math.log(fields.original_max_position_embeddings / (turns * 2 * Math.PI))) /
+  /** Dimension pair that makes so many full rotations over the original context. */
+  const pairOf = (rotations: number) =>
+    (rotaryDim * Math.log(fields.original_max_position_embeddings / (rotations * 2 * Math.PI))) /
     (2 * Math.log(fields.rope_theta));
   const fast = pairOf(fields.beta_fast || 32);
   const slow = pairOf(fields.beta_slow || 1);

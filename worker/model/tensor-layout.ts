@@ -21,8 +21,8 @@ export interface TensorPlace {
 }
 
 /**
- * Rows are heads of `headDim`. Of the first `rotaryDim` rows of a head, those that RoPE turns together are stored side
- * by side, (2i, 2i + 1); the logical tensor has them at (i, i + rotaryDim / 2). Scores are sums over a head's
+ * Rows are heads of `headDim`. Of the first `rotaryDim` rows of a head, those that RoPE rotates together are stored
+ * side by side, (2i, 2i + 1); the logical tensor has them at (i, i + rotaryDim / 2). Scores are sums over a head's
  * dimensions, so q and k in another order that both share give the same.
  */
 export interface PairedRows {
@@ -103,7 +103,9 @@ function storedRow(row: number, { headDim, rotaryDim }: PairedRows): number {
   return row - dimension + (dimension < half ? 2 * dimension : 2 * (dimension - half) + 1);
 }
 
-/** Whole heads as they are stored -> as the logical tensor has them. @param out of the same length, not the same memory */
+/**
+ * Whole heads as they are stored -> as the logical tensor has them. @param out of the same length, not the same memory
+ */
 export function unpairRows<T extends Float32Array | Uint16Array>(
   stored: T,
   width: number,

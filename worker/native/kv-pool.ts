@@ -206,7 +206,7 @@ export class KvPool {
   }
 
   /**
-   * Copies K and V of single tokens in every layer: K turned by the token's `deltas` positions, V as it is.
+   * Copies K and V of single tokens in every layer: K rotated on by the token's `deltas` positions, V as it is.
    * @throws KernelError when a slot or delta is out of range, or a target is written twice or read
    */
   copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): void {

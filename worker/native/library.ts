@@ -1,6 +1,6 @@
 /**
- * The CPU kernel library as bun:ffi sees it, and the checks around every call. bun:ffi turns undefined and NaN
- * into 0 and wraps out-of-range integers without a word, so numbers are asserted before a call and the status
+ * The CPU kernel library as bun:ffi sees it, and the checks around every call. bun:ffi takes undefined and NaN
+ * for 0 and wraps out-of-range integers without a word, so numbers are asserted before a call and the status
  * after it. Nothing outside this folder imports bun:ffi.
  */
 import { CString, dlopen, type Library, type Pointer, toArrayBuffer } from "bun:ffi";

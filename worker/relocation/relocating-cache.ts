@@ -1,5 +1,5 @@
 /**
- * The cache where K is stored at absolute positions: a block's K is turned as if its chain's position 0 stood at the
+ * The cache where K is stored at absolute positions: a block's K is rotated as if its chain's position 0 stood at the
  * block's *place*, and who wants it at another place has it moved there, or copied when others use it where it is. So a
  * key has one block for each place that it is used at. A copy that nobody uses any more is worth nothing while there
  * is another: it is forgotten, and its memory used next.
@@ -99,7 +99,7 @@ export class RelocatingCache extends PrefixCache {
     return true;
   }
 
-  /** The block's K is turned to stand at another place. */
+  /** The block's K is rotated to stand at another place. */
   move(blockId: BlockId, place: number, moveCount: number): void {
     this.places[blockId] = place;
     this.moveCounts[blockId] = Math.min(moveCount, 255);

@@ -1,10 +1,10 @@
 /**
- * Relocation, the other way to have a span at any place of a prompt: K is stored turned by absolute positions, of the
+ * Relocation, the other way to have a span at any place of a prompt: K is stored rotated by absolute positions, of the
  * request that uses it, and moved when another request wants it elsewhere. All segments of a batch then have an offset
- * of 0 and q is turned once, by its own position, as kernels that know nothing of spans do.
+ * of 0 and q is rotated once, by its own position, as kernels that know nothing of spans do.
  *
  *   found where it is wanted     used as it is, beside whoever else uses it there
- *   found elsewhere, not in use  turned in place
+ *   found elsewhere, not in use  rotated in place
  *   found elsewhere, in use      copied: who uses it where it is goes on undisturbed
  *
  * What is in use is known by reference counts, which a request takes before anything is decided, so that nothing moves
@@ -63,7 +63,7 @@ export function relocationOf(
 
 export class Relocation {
   readonly cache: RelocatingCache;
-  /** Blocks whose K was turned in place, and blocks that were copied to be at two places. */
+  /** Blocks whose K was rotated in place, and blocks that were copied to be at two places. */
   movedBlocks = 0;
   copiedBlocks = 0;
   private readonly pool: BlockPool;
@@ -108,7 +108,7 @@ export class Relocation {
     for (let index = run.blocks.length - count; index < run.blocks.length; index++) {
       const blockId = run.blocks[index];
       if (this.cache.placeOf(blockId) === run.place) continue;
-      if (this.pool.referenceCount(blockId) === 1) this.turn(blockId, run.place);
+      if (this.pool.referenceCount(blockId) === 1) this.rotate(blockId, run.place);
       else run.blocks[index] = this.copy(blockId, run.place);
     }
   }
@@ -136,7 +136,7 @@ export class Relocation {
     }
   }
 
-  private turn(blockId: BlockId, place: number): void {
+  private rotate(blockId: BlockId, place: number): void {
     const origin = this.move(blockId, blockId, place);
     this.cache.move(blockId, place, origin.moveCount + 1);
     this.movedBlocks += 1;

@@ -4,7 +4,7 @@
 
 #include "attention_plan.cuh"
 
-/* Rows are 16 bytes longer: an odd number of 16-byte chunks, so eight rows lie in different banks. */
+/* Rows are 16 bytes longer: an odd number of 16-byte vectors, so eight rows lie in different banks. */
 constexpr int kStride = kHeadDim + 8;
 
 /* Lane's place in the 16x16 corner of a matrix in shared memory for load_matrices. */

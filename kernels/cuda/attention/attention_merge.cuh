@@ -12,15 +12,16 @@
  */
 __device__ __forceinline__ bool arrive_at_merge(const PlanArguments &a, const PlanUnit &unit, int merge,
                                                 int partCount) {
-  int *counter = a.arrivals + size_t(merge) * (a.kvHeads * chunks_of_group(a)) + unit.counter;
+  int *counter = a.arrivals + size_t(merge) * (a.kvHeads * head_tiles_of_group(a)) + unit.counter;
   if (atomicAdd(counter, 1) != partCount - 1) return false;
   *counter = 0;
   return true;
 }
 
 /*
- * A warp merges the parts of a row's heads [firstHead, firstHead + headCount): four at a time, and four parts of each, as
- * each load takes long. Weights are 2^(log sum - greatest log sum so far); lane 4 i + j has those of part i and head j.
+ * A warp merges the parts of a row's heads [firstHead, firstHead + headCount): four at a time, and four parts of each,
+ * as each load takes long. Weights are 2^(log sum - greatest log sum so far); lane 4 i + j has those of part i and head
+ * j.
  */
 __device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerge &at, int firstHead, int headCount) {
   constexpr int kHeads = 4, kAtOnce = 4;
@@ -141,9 +142,9 @@ __device__ __forceinline__ void finish_rows(const PlanArguments &a, const PlanUn
 }
 
 /*
- * The same where all units run at the same time: each waits until all parts of its rows are there and merges its share of
- * the heads, part p of n the heads h with h * n / heads = p, so that nobody is left with all of them. A counter counts
- * arrivals in its lower half and those who are done in its upper half; the last of these sets it back.
+ * The same where all units run at the same time: each waits until all parts of its rows are there and merges its share
+ * of the heads, part p of n the heads h with h * n / heads = p, so that nobody is left with all of them. A counter
+ * counts arrivals in its lower half and those who are done in its upper half; the last of these sets it back.
  */
 __device__ __forceinline__ void finish_rows_together(const PlanArguments &a, const PlanUnit &unit,
                                                      const TileRow &tileRow, const PlanMerge &merge) {
@@ -151,7 +152,7 @@ __device__ __forceinline__ void finish_rows_together(const PlanArguments &a, con
   const int heads = unit.headCount, parts = max(merge.partCount, 1), part = tileRow.partial - merge.firstPartial;
   const int firstHead = (part * heads + parts - 1) / parts, endHead = ((part + 1) * heads + parts - 1) / parts;
   const bool hasHeads = isPart && firstHead < endHead;
-  int *counter = a.arrivals + size_t(isPart ? tileRow.merge : 0) * (a.kvHeads * chunks_of_group(a)) + unit.counter;
+  int *counter = a.arrivals + size_t(isPart ? tileRow.merge : 0) * (a.kvHeads * head_tiles_of_group(a)) + unit.counter;
   constexpr int kDone = 1 << 16;
   __threadfence();
   __syncwarp();

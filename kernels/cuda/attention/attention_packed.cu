@@ -1,5 +1,5 @@
 /*
- * Attention for items of up to four tiles ("few"), that is for decoding: bound by reading K and V (attention_plan.cuh
+ * Attention for items of up to four tiles ("small"), that is for decoding: bound by reading K and V (attention_plan.cuh
  * has the plan, rotation, softmax and the arguments; attention_walk.cuh how tokens are walked and copied).
  *
  * Slices shared by an item are copied once for all of its tiles, by four warps together, 64 tokens a step; private ones
@@ -8,7 +8,8 @@
  * and of V for each of the four warps as the launch gives room for, 2 to 4.
  *
  * Grid: any number of blocks of 256 threads; block b takes units b, 2n - 1 - b, 2n + b, ... of n blocks, unit =
- * (item * kvHeads + kvHead) * chunks + chunk, so one launch serves any step. Floor: K and V of a unit's tokens once.
+ * (item * kvHeads + kvHead) * headTiles + headTile, so one launch serves any step. Floor: K and V of a unit's tokens
+ * once.
  * Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_plan.cuh" /* and so HEAD_DIM */
@@ -77,9 +78,9 @@ class Attender {
   __device__ __forceinline__ void attend_all() {
     UnitReader reader(a);
     wait_for_previous();
-    for (int turn = 0; reader.has(turn); turn++) {
-      const PlanUnit unit = reader.read(a, turn);
-      attend_unit(unit, team_of(unit, warp), turn);
+    for (int visit = 0; reader.has(visit); visit++) {
+      const PlanUnit unit = reader.read(a, visit);
+      attend_unit(unit, team_of(unit, warp), visit);
     }
   }
 
@@ -99,7 +100,7 @@ class Attender {
     asm volatile("barrier.sync 4, %0;" ::"n"(kWarps * 32) : "memory");
   }
 
-  __device__ __forceinline__ void attend_unit(const PlanUnit &unit, const Team &team, int turn) {
+  __device__ __forceinline__ void attend_unit(const PlanUnit &unit, const Team &team, int visit) {
     const int lane = threadIdx.x & 31;
     const bool hasTile = team.tile < unit.tileCount;
     const TileRow tileRow = tile_row_at(a, unit, team.tile);
@@ -111,14 +112,14 @@ class Attender {
     while (true) {
       phase_wait(x.rings[warp].full + slot, parity);
       const Step &step = x.rings[warp].steps[slot];
-      const bool isOurs = step.unit == turn, isShared = isOurs && step.isShared;
+      const bool isOurs = step.unit == visit, isShared = isOurs && step.isShared;
       if (isShared && lane == 0) x.sharedSlots[sharedStep & 1][warp] = slot;
       /* Other warps' parts are there, and all have done with the shared step before, so its slots are free. */
       if (isShared || wasShared) join_all();
       wasShared = isShared;
       if (!isOurs) break;
       if (hasTile && step.index != turnedSlice) {
-        turn_queries(a, unit, team.tile, tileRow, step, slot_at(warp, free_slot()), rows, state.q);
+        rotate_queries(a, unit, team.tile, tileRow, step, slot_at(warp, free_slot()), rows, state.q);
       }
       turnedSlice = step.index;
       __syncwarp();

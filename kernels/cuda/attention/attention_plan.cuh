@@ -8,17 +8,18 @@
  *
  * TILES. The query heads of one KV head (a group) read the same keys. Item row i lies in tile i / rowsPerTile, where
  * rowsPerTile = max(1, 16 / group); packed row of the tile = (i % rowsPerTile) * group + head, and what is left of the
- * 16 is padding. Groups of more than 16 are cut into chunks of 16 heads. A unit is an item for one KV head and chunk.
+ * 16 is padding. Groups of more than 16 are cut into head tiles of 16 heads. A unit is an item for one KV head and head
+ * tile.
  *
- * ROTATION. Stored K is turned by its chain position; a row at p reads a slice of offset d with q turned to p - d,
+ * ROTATION. Stored K is rotated by its chain position; a row at p reads a slice of offset d with q rotated to p - d,
  * once for each (row, slice).
  *
  * SOFTMAX. Scores times scale / ln 2, so that weights are powers of 2; running maximum and sum in float32, weights
  * rounded to bf16 for the product with V (attention_softmax.cuh).
  *
  * PARTIAL RESULTS. A row that several items hold gets one from each: float32, normalised, with log2 of its sum of
- * weights. The unit that arrives last at a row's counter merges them, and sets the counter back to zero; where all units
- * run at the same time each merges its share (attention_merge.cuh).
+ * weights. The unit that arrives last at a row's counter merges them, and sets the counter back to zero; where all
+ * units run at the same time each merges its share (attention_merge.cuh).
  *
  * Compiled with HEAD_DIM, a multiple of 16 up to 128. Oracle: test/gpu/attention-oracle.ts.
  */
@@ -47,7 +48,7 @@ struct PlanItem {
   int firstRow, rowCount; /* in `rows` */
   int firstSlice, sharedSlices, sliceCount;
   int tokenCount; /* its work, for the order of items */
-  int isFewAlone; /* 1: all items of the plan are "few" */
+  int isSmallAlone; /* 1: all items of the plan are "small" */
   int unused;
 };
 
@@ -57,9 +58,13 @@ struct PlanSlice {
   int firstOffset;            /* in `offsets`: one for each row of the slice */
   int firstRow, rowCount;     /* in the item */
   int firstVisible;
-  int turns; /* of "few" items, not 0: by what q is turned for this slice and those that follow, up to the next one with
-                `turns`. Positive: 1 + place in `offsets` of the offsets of all rows of the item, kNotRead for a row that
-                none of the slices has. Negative: -1 - place of firstRow + endRow * 65536 and then these rows' offsets. */
+  /*
+   * Of small items: 0 where q stays rotated as it is, else by what q is rotated for this slice and those that follow, up
+   * to the next one whose `rotation` is not 0. Positive: 1 + place in `offsets` of the offsets of all rows of the item,
+   * kNotRead for a row that none of the slices has. Negative: -1 - place of firstRow + endRow * 65536, after which these
+   * rows' offsets follow.
+   */
+  int rotation;
 };
 
 constexpr int kNotRead = 1 << 31;
@@ -69,9 +74,9 @@ struct PlanMerge {
 };
 
 struct PlanArguments {
-  const bf16 *qkv;      /* [rows][queryHeads + 2 * kvHeads][kHeadDim]: q normalised, not turned */
+  const bf16 *qkv;      /* [rows][queryHeads + 2 * kvHeads][kHeadDim]: q normalised, not rotated */
   const bf16 *pool;     /* this layer's part of the KV pool (heads.cuh) */
-  const float2 *turns;  /* (cos, sin) rows of rotaryDim / 2 from rope_table.cu, at position 0 */
+  const float2 *rotations;  /* (cos, sin) rows of rotaryDim / 2 from rope_table.cu, at position 0 */
   const int *positions; /* [rows] */
   const PlanRow *rows;
   const PlanItem *items;
@@ -86,17 +91,17 @@ struct PlanArguments {
   bf16 *out;          /* [rows][queryHeads][kHeadDim] */
   float *partialOut;  /* [partial rows][queryHeads][kHeadDim] */
   float *partialSums; /* [partial rows][queryHeads]: log2 of the sum of weights */
-  int *arrivals;      /* [merges][kvHeads * chunks]: zero between launches */
+  int *arrivals;      /* [merges][kvHeads * headTiles]: zero between launches */
 };
 
 /* Those of all kernels that follow a plan, in this order. */
 #define PLAN_PARAMETERS                                                                                       \
-  const bf16 *qkv, const bf16 *pool, const float2 *turns, const int *positions, const PlanRow *rows,          \
+  const bf16 *qkv, const bf16 *pool, const float2 *rotations, const int *positions, const PlanRow *rows,          \
       const PlanItem *items, const PlanSlice *slices, const int *offsets, const int *blockIds,                \
       const PlanMerge *merges, const int *itemCount, int queryHeads, int kvHeads, int rotaryDim,              \
       int blockTokens, float scaleLog2, bf16 *out, float *partialOut, float *partialSums, int *arrivals
 #define PLAN_ARGUMENTS                                                                                        \
-  {qkv,     pool,       turns,   positions, rows,        items,     slices, offsets,    blockIds,    merges,  \
+  {qkv,     pool,       rotations,   positions, rows,        items,     slices, offsets,    blockIds,    merges,  \
    itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,    partialOut, partialSums, arrivals}
 
 /* A launch with too little shared memory is a fault, not a wrong result. */
@@ -106,11 +111,11 @@ __device__ __forceinline__ void require_shared_memory(int byteCount) {
   if (bytes < byteCount) __trap();
 }
 
-__device__ __forceinline__ int chunks_of_group(const PlanArguments &a) {
+__device__ __forceinline__ int head_tiles_of_group(const PlanArguments &a) {
   return (a.queryHeads / a.kvHeads + kTileRows - 1) / kTileRows;
 }
 
-/* One item for one KV head and one chunk of its query heads. */
+/* One item for one KV head and one tile of its query heads. */
 struct PlanUnit {
   PlanItem item;
   int kvHead;
@@ -121,12 +126,12 @@ struct PlanUnit {
 
 /* Units of an item are neighbours, so that those which run at the same time read the same part of the plan. */
 __device__ __forceinline__ PlanUnit plan_unit(const PlanArguments &a, const PlanItem &item, int part) {
-  const int group = a.queryHeads / a.kvHeads, chunks = chunks_of_group(a);
+  const int group = a.queryHeads / a.kvHeads, headTiles = head_tiles_of_group(a);
   PlanUnit unit;
   unit.item = item;
   unit.counter = part;
-  unit.kvHead = chunks == 1 ? part : part / chunks;
-  const int firstOfGroup = (part - unit.kvHead * chunks) * kTileRows;
+  unit.kvHead = headTiles == 1 ? part : part / headTiles;
+  const int firstOfGroup = (part - unit.kvHead * headTiles) * kTileRows;
   unit.firstHead = unit.kvHead * group + firstOfGroup;
   unit.headCount = min(kTileRows, group - firstOfGroup);
   unit.rowsPerTile = max(1, kTileRows / group);
@@ -134,9 +139,9 @@ __device__ __forceinline__ PlanUnit plan_unit(const PlanArguments &a, const Plan
   return unit;
 }
 
-/* unit index = item * (kvHeads * chunks) + kvHead * chunks + chunk */
+/* unit index = item * (kvHeads * headTiles) + kvHead * headTiles + headTile */
 __device__ __forceinline__ PlanUnit plan_unit_at(const PlanArguments &a, int index) {
-  const int parts = a.kvHeads * chunks_of_group(a);
+  const int parts = a.kvHeads * head_tiles_of_group(a);
   return plan_unit(a, a.items[index / parts], index % parts);
 }
 
@@ -160,7 +165,7 @@ __device__ __forceinline__ int visible_tokens(const Slice &slice, int itemRow) {
 }
 
 /*
- * A warp writes the packed rows of a tile that take part in a slice into `queries` [16][kStride], turned for it. The
+ * A warp writes the packed rows of a tile that take part in a slice into `queries` [16][kStride], rotated for it. The
  * others stay as they are: what they score is masked. `offset`: of the lane's row, for the slice.
  */
 template <int kStride, class Slice>
@@ -176,14 +181,14 @@ __device__ __forceinline__ void write_tile_queries(const PlanArguments &a, const
 #pragma unroll 1
   for (int r = first; r < end; r++) {
     const int row = __shfl_sync(kAllLanes, tileRow.row, r);
-    const int turned = __shfl_sync(kAllLanes, tileRow.position - offset, r);
+    const int rotated = __shfl_sync(kAllLanes, tileRow.position - offset, r);
     const bf16 *from = a.qkv + row * width + unit.firstHead * kHeadDim;
-    const float2 *turn = a.turns + (long long)turned * (a.rotaryDim / 2);
+    const float2 *rotation = a.rotations + (long long)rotated * (a.rotaryDim / 2);
     bf16 *to = queries + r * unit.headCount * kStride;
 #pragma unroll 4
     for (int h = 0; h < unit.headCount; h++) {
       LaneValues v = load_head(from + h * kHeadDim, place);
-      rotate_head(v, turn, place);
+      rotate_head(v, rotation, place);
       store_head(to + h * kStride, place, v);
     }
   }

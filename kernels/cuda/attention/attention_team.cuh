@@ -7,7 +7,7 @@
 
 #include "attention_merge.cuh"
 #include "attention_softmax.cuh"
-#include "attention_turn.cuh"
+#include "attention_rotate.cuh"
 
 struct TileState {
   float out[kHeadDim / 8][4];
@@ -18,7 +18,7 @@ struct TileState {
 /* What the warps that compute tell each other. */
 struct Exchange {
   Ring rings[kWarps];
-  int sharedSlots[2][kWarps]; /* where each warp's part of a shared step lies; two steps in turn */
+  int sharedSlots[2][kWarps]; /* where each warp's part of a shared step lies; two steps alternate */
   const float *results[kWarps];
   float logSums[kWarps][kTileRows];
   uint32 complete[3]; /* rows of a team's tile whose parts are all there: of the team of four, of the two of two */
@@ -120,7 +120,7 @@ __device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUni
   }
 }
 
-/* Of the tile's rows, those whose last part this was; the team's warps take them in turn. */
+/* Of the tile's rows, those whose last part this was; the team's warps take them one after the other. */
 __device__ __forceinline__ void finish_team(const PlanArguments &a, const PlanUnit &unit, const Team &team,
                                             const TileRow &tileRow, const PlanMerge &merge, Exchange &x) {
   uint32 complete = 0;

@@ -1,14 +1,14 @@
 /*
- * Attention for items of up to eight tiles ("many") without wgmma: bound by arithmetic (attention_plan.cuh has the
+ * Attention for items of up to eight tiles ("large") without wgmma: bound by arithmetic (attention_plan.cuh has the
  * plan, rotation, softmax and the arguments).
  *
  * 4 warps of two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products; 64 tokens a
  * step, 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory: q, and K and V twice (the
  * next tokens are copied while these are used; one barrier a step): (128 + 4 * tokens) rows of 2 * (headDim + 8) bytes;
- * a launch that gives room for 64 tokens gets them. A warp turns its own rows of q.
+ * a launch that gives room for 64 tokens gets them. A warp rotates its own rows of q.
  *
  * Grid: any number of blocks of 128 threads; block b of n takes units b, b + n, ..., unit = (item * kvHeads + kvHead) *
- * chunks + chunk, longest items first. Floor: 4 * headDim FLOP for each pair of packed row and token seen.
+ * headTiles + headTile, longest items first. Floor: 4 * headDim FLOP for each pair of packed row and token seen.
  * Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_fragments.cuh"
@@ -17,7 +17,7 @@
 #include "attention_softmax.cuh"
 
 constexpr int kWarps = 4, kFragments = 2, kTiles = kWarps * kFragments;
-constexpr int kChunks = kHeadDim / 8;
+constexpr int kVectors = kHeadDim / 8;
 
 /* A walk over the steps of an item; a step never crosses a slice's end. */
 template <int kTokens>
@@ -48,16 +48,16 @@ __device__ __forceinline__ void load_step(const PlanArguments &a, const Cursor<k
   const int shift = 31 - __clz(a.blockTokens);
   const PlanSlice slice = a.slices[at.index];
 #pragma unroll
-  for (int start = 0; start < kTokens * kChunks; start += kWarps * 32) {
-    const int i = start + threadIdx.x, row = i / kChunks, chunk = i % kChunks;
-    if (kTokens * kChunks % (kWarps * 32) != 0 && row >= kTokens) break;
+  for (int start = 0; start < kTokens * kVectors; start += kWarps * 32) {
+    const int i = start + threadIdx.x, row = i / kVectors, vector = i % kVectors;
+    if (kTokens * kVectors % (kWarps * 32) != 0 && row >= kTokens) break;
     const bool valid = at.token + row < at.tokenCount;
     const int place = slice.firstToken + at.token + (valid ? row : 0);
     const size_t head = size_t(a.blockIds[slice.block + (place >> shift)]) * a.kvHeads + kvHead;
     const size_t slot = (head * 2 << shift) + (place & (a.blockTokens - 1));
-    const bf16 *from = a.pool + slot * kHeadDim + chunk * 8;
-    copy_async(keys + row * kStride + chunk * 8, from, valid);
-    copy_async(keys + (kTokens + row) * kStride + chunk * 8, from + (kHeadDim << shift), valid);
+    const bf16 *from = a.pool + slot * kHeadDim + vector * 8;
+    copy_async(keys + row * kStride + vector * 8, from, valid);
+    copy_async(keys + (kTokens + row) * kStride + vector * 8, from + (kHeadDim << shift), valid);
   }
 }
 
@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2) attention_tiles(PLA
   require_shared_memory(kSharedBytes<32>);
   uint32 bytes;
   asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-  const int units = *itemCount * kvHeads * chunks_of_group(a);
+  const int units = *itemCount * kvHeads * head_tiles_of_group(a);
   for (int index = blockIdx.x; index < units; index += gridDim.x) {
     if (bytes >= kSharedBytes<64>) {
       attend_unit<64>(a, plan_unit_at(a, index), shared);

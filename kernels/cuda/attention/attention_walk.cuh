@@ -3,7 +3,7 @@
  * filled on the way. Each warp that computes has a warp that walks and copies for it.
  *
  * A step is up to 16 tokens for a warp. Steps of shared slices are cooperative: each warp gets a quarter of a tile of
- * 64 tokens, and all warps read all of it. Steps of private slices belong to one tile, whose warps take turns. The walk
+ * 64 tokens, and all warps read all of it. Steps of private slices belong to one tile, whose warps alternate. The walk
  * runs ahead of the use, across slices and units, so that copies are always under way; each step leaves a record beside
  * its tokens for when it is used.
  *
@@ -14,6 +14,7 @@
 #define SPANGATE_ATTENTION_WALK_CUH
 
 #include "attention_fragments.cuh"
+#include "unit_walk.cuh"
 
 constexpr int kWarps = 4;
 constexpr int kStepTokens = 16, kSharedTokens = kStepTokens * kWarps;
@@ -80,36 +81,31 @@ __device__ __forceinline__ void init_ring(const Ring &ring) {
   }
 }
 
-/* Unit `turn` of the thread block: the order is turned round each time, as units are sorted by their work. */
-__device__ __forceinline__ int unit_index(int turn) {
-  return turn * gridDim.x + (turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-}
-
 /* Reads the thread block's units in order, each item while the unit before is at work. */
 class UnitReader {
  public:
   /* items must have room for the first unit of every thread block, as it is read before their number is known. */
-  __device__ __forceinline__ explicit UnitReader(const PlanArguments &a) : parts(a.kvHeads * chunks_of_group(a)) {
+  __device__ __forceinline__ explicit UnitReader(const PlanArguments &a) : parts(a.kvHeads * head_tiles_of_group(a)) {
     fetch(a, 0);
     unitCount = *a.itemCount * parts;
   }
 
-  __device__ __forceinline__ bool has(int turn) const { return unit_index(turn) < unitCount; }
+  __device__ __forceinline__ bool has(int visit) const { return unit_index(visit) < unitCount; }
 
   /* To be asked for 0, 1, 2 ... */
-  __device__ __forceinline__ PlanUnit read(const PlanArguments &a, int turn) {
+  __device__ __forceinline__ PlanUnit read(const PlanArguments &a, int visit) {
     const auto of = [&](int i) { return __shfl_sync(kAllLanes, word, i); };
     const PlanItem item = {of(0), of(1), of(2), of(3), of(4), of(5), 0, 0};
-    if (has(turn + 1)) fetch(a, turn + 1);
-    return plan_unit(a, item, unit_index(turn) % parts);
+    if (has(visit + 1)) fetch(a, visit + 1);
+    return plan_unit(a, item, unit_index(visit) % parts);
   }
 
  private:
   int parts, unitCount;
   int word; /* word `lane` of the next unit's item */
 
-  __device__ __forceinline__ void fetch(const PlanArguments &a, int turn) {
-    word = reinterpret_cast<const int *>(a.items + unit_index(turn) / parts)[threadIdx.x & 7];
+  __device__ __forceinline__ void fetch(const PlanArguments &a, int visit) {
+    word = reinterpret_cast<const int *>(a.items + unit_index(visit) / parts)[threadIdx.x & 7];
   }
 };
 
@@ -117,27 +113,27 @@ class Walk {
  public:
   /* @param warp that computes what this walk copies */
   __device__ __forceinline__ Walk(const PlanArguments &a, int warp)
-      : warp(warp), reader(a), turn(-1), left(0), batch(0), sliceCount(0), hasSlice(false) {}
+      : warp(warp), reader(a), visit(-1), left(0), batch(0), sliceCount(0), hasSlice(false) {}
 
   /* All steps, and at last one that says that there are no more. @param tokens of the warp's slots */
   __device__ __forceinline__ void fill(const PlanArguments &a, bf16 *tokens, Ring &ring, int slots) {
 #pragma unroll 1
-    for (int slot = 0, round = 0; turn != kNoUnit;) {
+    for (int slot = 0, round = 0; visit != kNoUnit;) {
       const bool isLast = slot == slots - 1;
       seek(a);
       const int part = token + (isShared ? warp * kStepTokens : 0);
       const int valid = min(slice.tokenCount - part, kStepTokens); /* not above 0: all of it is past the end */
       const int start = slice.firstToken + (valid > 0 ? part : 0);
-      if (turn != kNoUnit) fetch_ids(a, start, start + max(valid, 1) - 1);
+      if (visit != kNoUnit) fetch_ids(a, start, start + max(valid, 1) - 1);
       /* What the plan says is read before: it is older. */
       if (slot + round == 0) wait_for_previous();
       /* The last slot is held at first. */
       if (isLast || round > 0) phase_wait(ring.empty + slot, (isLast ? round : round - 1) & 1);
-      if (turn != kNoUnit) load_step(a, tokens + slot * kSlotSize, ring.steps[slot], start, valid);
+      if (visit != kNoUnit) load_step(a, tokens + slot * kSlotSize, ring.steps[slot], start, valid);
       phase_arrive_with_copies(ring.full + slot);
       if ((threadIdx.x & 31) == 0) {
         int4 *words = reinterpret_cast<int4 *>(ring.steps + slot);
-        words[0] = make_int4(turn, isShared, batch + current, token);
+        words[0] = make_int4(visit, isShared, batch + current, token);
         words[1] = make_int4(slice.tokenCount, slice.firstRow, slice.rowCount, slice.firstVisible);
         phase_arrive(ring.full + slot);
       }
@@ -151,7 +147,7 @@ class Walk {
  private:
   int warp;
   UnitReader reader;
-  int turn;
+  int visit;
   int kvHead, tile, teamSize, teamPart, rowsPerTile, firstSlice, sharedSlices, sliceCount;
   int batch;         /* slices are held 32 at a time, one a lane */
   int4 low, high;    /* the lane's slice */
@@ -170,7 +166,7 @@ class Walk {
 
   /* Goes to the next step. */
   __device__ __forceinline__ void seek(const PlanArguments &a) {
-    while (turn != kNoUnit) {
+    while (visit != kNoUnit) {
       if (hasSlice && token < slice.tokenCount) {
         if (isShared) return;
         const bool isOurs = taken == teamPart;
@@ -196,12 +192,12 @@ class Walk {
   }
 
   __device__ __forceinline__ void enter_unit(const PlanArguments &a) {
-    turn++;
-    if (!reader.has(turn)) {
-      turn = kNoUnit;
+    visit++;
+    if (!reader.has(visit)) {
+      visit = kNoUnit;
       return;
     }
-    const PlanUnit unit = reader.read(a, turn);
+    const PlanUnit unit = reader.read(a, visit);
     const Team team = team_of(unit, warp);
     kvHead = unit.kvHead, rowsPerTile = unit.rowsPerTile;
     tile = team.tile, teamSize = team.size, teamPart = team.part;
@@ -234,7 +230,7 @@ class Walk {
   /* Starts the copies of 16 tokens' K and V, `valid` of them from `start` on; the others become zeros. */
   __device__ __forceinline__ void load_step(const PlanArguments &a, bf16 *slot, const Step &record, int start,
                                             int valid) const {
-    constexpr int kChunks = kHeadDim / 8;
+    constexpr int kVectors = kHeadDim / 8;
     const int lane = threadIdx.x & 31, shift = 31 - __clz(a.blockTokens), within = a.blockTokens - 1;
     const size_t valuesAt = kHeadDim << shift;
     if (lane < rowsPerTile) copy_word(record.offsets + lane, offset_at(a, slice, tile * rowsPerTile + lane));
@@ -242,11 +238,12 @@ class Walk {
       /* In one block they lie one after the other. */
       const size_t head = size_t(__shfl_sync(kAllLanes, id, (start >> shift) - window)) * a.kvHeads + kvHead;
       const bf16 *from = a.pool + ((head * 2 << shift) + (start & within)) * kHeadDim + lane * 8;
-      const uint32 to = shared_address(slot) + (lane + lane / kChunks) * 16;
+      const uint32 to = shared_address(slot) + (lane + lane / kVectors) * 16;
 #pragma unroll
       for (int pass = 0; pass < kHeadDim / 16; pass++) {
-        /* Rows are a chunk longer in shared memory. */
-        const int longer = 32 % kChunks == 0 ? pass * (32 / kChunks) : (pass * 32 + lane) / kChunks - lane / kChunks;
+        /* Rows are a vector longer in shared memory. */
+        const int longer =
+            32 % kVectors == 0 ? pass * (32 / kVectors) : (pass * 32 + lane) / kVectors - lane / kVectors;
         copy_async(to + (pass * 32 + longer) * 16, from + pass * 256);
         copy_async(to + (pass * 32 + longer) * 16 + kPartSize * 2, from + valuesAt + pass * 256);
       }
@@ -254,11 +251,11 @@ class Walk {
     }
 #pragma unroll 1
     for (int pass = 0; pass < kHeadDim / 16; pass++) {
-      const int row = (pass * 32 + lane) / kChunks, chunk = (pass * 32 + lane) % kChunks;
+      const int row = (pass * 32 + lane) / kVectors, vector = (pass * 32 + lane) % kVectors;
       const int place = start + (row < valid ? row : 0);
       const size_t head = size_t(__shfl_sync(kAllLanes, id, (place >> shift) - window)) * a.kvHeads + kvHead;
-      const bf16 *from = a.pool + ((head * 2 << shift) + (place & within)) * kHeadDim + chunk * 8;
-      bf16 *to = slot + row * kStride + chunk * 8;
+      const bf16 *from = a.pool + ((head * 2 << shift) + (place & within)) * kHeadDim + vector * 8;
+      bf16 *to = slot + row * kStride + vector * 8;
       copy_async(to, from, row < valid);
       copy_async(to + kPartSize, from + valuesAt, row < valid);
     }

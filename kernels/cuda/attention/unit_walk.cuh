@@ -15,16 +15,21 @@ struct RingPlace {
   }
 };
 
-/* Units of a block, taken in turn there and back: the longest units come first, so no block gets the longest twice. */
+/*
+ * The unit that a thread block works on at its visit 0, 1, 2 ... Units are sorted by their work, the longest first, and
+ * the order of the blocks is reversed at each visit, so that no block gets the longest unit twice.
+ */
+__device__ __forceinline__ int unit_index(int visit) {
+  return visit * gridDim.x + (visit & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+}
+
+/* The units of a thread block, one after the other. */
 struct UnitWalk {
-  int round = 0, count;
+  int visit = 0, count;
 
   __device__ __forceinline__ explicit UnitWalk(const PlanArguments &a)
-      : count(*a.itemCount * a.kvHeads * chunks_of_group(a)) {}
-  __device__ __forceinline__ int index() const {
-    const int place = round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    return round * gridDim.x + place;
-  }
+      : count(*a.itemCount * a.kvHeads * head_tiles_of_group(a)) {}
+  __device__ __forceinline__ int index() const { return unit_index(visit); }
   __device__ __forceinline__ bool done() const { return index() >= count; }
 };
 

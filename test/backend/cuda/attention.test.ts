@@ -124,8 +124,8 @@ function attend(tensors: Tensors, batch: Batch, heads: Heads, choices: Choices) 
   const partialSums = memory.allocate("partial sums", plan.partialCount * queryHeads * 4);
   const arrivals = tensors.put("arrivals", new Int32Array(rowCount * queryHeads));
   for (const [name, list] of [
-    ["attention_tiles", plan.manyItems],
-    ["attention_packed", plan.fewItems],
+    ["attention_tiles", plan.largeItems],
+    ["attention_packed", plan.smallItems],
   ] as const) {
     const [items, count] = [list, Int32Array.of(list.length / planItemWords)].map((ints) => tensors.put("items", ints));
     const inputs = [

@@ -1,4 +1,6 @@
-/** Attention as a plan has it (worker/attention/plan-format.ts), in plain loops: items, partial results, their merge. */
+/**
+ * Attention as a plan has it (worker/attention/plan-format.ts), in plain loops: items, partial results, their merge.
+ */
 
 import {
   planItemWords,
@@ -21,7 +23,7 @@ interface Part {
 
 /**
  * @param maxTiles m-tiles that the kernel's items have room for; more than four: shared slices only
- * @param byTurns q is turned by what `turns` of slices names, not by the slices' own offsets
+ * @param byTurns q is turned by what `rotation` of slices names, not by the slices' own offsets
  */
 export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTiles: number, byTurns = false): void {
   const ints = (value: unknown, size: number, index: number) =>
@@ -31,7 +33,7 @@ export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTil
   for (let i = 0; i < itemCount; i++) {
     const [firstRow, rowCount, firstSlice, sharedSlices, sliceCount] = ints(items, planItemWords, i);
     if (rowCount > maxTiles * attend.rowsPerTile) throw new RangeError(`${rowCount} rows in an item`);
-    if (maxTiles > 4 && sharedSlices < sliceCount) throw new RangeError("an item of many rows has private slices");
+    if (maxTiles > 4 && sharedSlices < sliceCount) throw new RangeError("a large item has private slices");
     for (let r = 0; r < rowCount; r++) {
       const [row, partial, merge] = ints(values[4], planRowWords, firstRow + r);
       for (let head = 0; head < attend.queryHeads; head++) {
@@ -136,7 +138,7 @@ class ItemReader {
   }
 }
 
-/** What `turns` of a slice says for a row of the item (plan-format.ts). */
+/** What `rotation` of a slice says for a row of the item (plan-format.ts). */
 function turnedBy(offsets: Int32Array, turns: number, row: number): number {
   if (turns > 0) return offsets[turns - 1 + row];
   const ends = offsets[-turns - 1];

@@ -140,7 +140,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     }
   },
   copy_tokens(memory, values, [grid, layers]) {
-    const [sources, targets, deltas, count, layerTurns, turns, inverseFactor] = values;
+    const [sources, targets, deltas, count, layerRotates, turns, inverseFactor] = values;
     const [kvHeads, headDim, rotaryDim, blockTokens, stride] = values.slice(7, 12).map(number);
     const kv = memory.bfloat16(buffer(values[12]));
     const place = { kvHeads, headDim, blockTokens };
@@ -151,7 +151,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         for (let head = 0; head < kvHeads; head++) {
           const offset = (slot: number) => layer * stride + keyOffset(place, slot, head);
           const k = kv.row(offset(at(sources)), headDim);
-          if (at(deltas) !== 0 && memory.int32(buffer(layerTurns))[layer] !== 0) {
+          if (at(deltas) !== 0 && memory.int32(buffer(layerRotates))[layer] !== 0) {
             for (let d = 0; d < rotaryDim; d++) k[d] *= number(inverseFactor);
             new Rotations(memory, buffer(turns)).rotate(k, at(deltas), rotaryDim);
           }

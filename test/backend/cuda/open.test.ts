@@ -1,4 +1,6 @@
-/** Opening a model on a device without enough of something: one sentence says what and how much, and nothing is left. */
+/**
+ * Opening a model on a device without enough of something: one sentence says what and how much, and nothing is left.
+ */
 import { beforeEach, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtemp, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -20,7 +22,7 @@ setDefaultTimeout(60_000);
 const model = loadModel(join(import.meta.dir, "../../golden/qwen3"), numericMode);
 const { headDim } = model.config;
 // Small chunks: the fake fills all memory that it gives.
-const reader = new FileReader({ chunkElements: 1 << 14 });
+const reader = new FileReader({ partElements: 1 << 14 });
 const options = { kvBytes: 1 << 20, blockTokens: 16, maxRows: 32, maxLogitRows: 8, reserveBytes: 0, reader };
 const outOfMemory = 2;
 

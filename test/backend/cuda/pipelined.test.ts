@@ -75,7 +75,7 @@ describe("graphs of decode steps", () => {
     const [plain, world] = [await World.open(), await World.open()];
     world.device.calls.length = 0;
     await world.backend.captureDecodes();
-    // Of 1, 2, 4 and 8 rows, with attention items of many rows and without. Each is run once before, over counts of 0.
+    // Of 1, 2, 4 and 8 rows, with large items and without. Each is run once before, over counts of 0.
     const graphCount = 2 * 4;
     expect(world.device.calls.filter((name) => name === "copyIn")).toHaveLength(graphCount);
     expect(world.device.captures).toBe(graphCount);

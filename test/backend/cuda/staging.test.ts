@@ -8,7 +8,7 @@ import { Choices } from "../../sim/random.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
 
 const wordCount = 1 << 17;
-const layout = new StepLayout({ rows: 200, logitRows: 200, fewItems: 400, manyItems: 100, merges: 200 });
+const layout = new StepLayout({ rows: 200, logitRows: 200, smallItems: 400, largeItems: 100, merges: 200 });
 
 test("offsets of slices, and those that q is turned by for them", async () => {
   let [windows, rows] = [0, 0];
@@ -25,12 +25,12 @@ test("offsets of slices, and those that q is turned by for them", async () => {
     const words = new Int32Array(wordCount);
     device.copyOut(words, staging.buffer);
     await device.settled();
-    for (let item = layout.fewItems; item < layout.fewItems + plan.fewItems.length; item += planItemWords) {
+    for (let item = layout.smallItems; item < layout.smallItems + plan.smallItems.length; item += planItemWords) {
       const field = (name: keyof typeof planItem) => words[item + planItem[name]];
       const turned = new Int32Array(field("rowCount"));
       for (let s = field("firstSlice"); s < field("firstSlice") + field("sliceCount"); s++) {
         const slice = words.subarray(s * planSliceWords, (s + 1) * planSliceWords);
-        const turns = slice[planSlice.turns];
+        const turns = slice[planSlice.rotation];
         if (turns > 0) turned.set(words.subarray(turns - 1, turns - 1 + turned.length));
         if (turns < 0) {
           const [from, end] = [words[-turns - 1] & 0xffff, words[-turns - 1] >> 16];

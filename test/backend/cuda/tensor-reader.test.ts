@@ -36,7 +36,7 @@ function uploadOf(target: DeviceBuffer, dtype: keyof typeof counts, scale = 1): 
 
 describe("weights from files", () => {
   // More chunks than lanes, and lanes with chunks of several tensors.
-  const reader = new FileReader({ chunkElements: 8, laneCount: 3 });
+  const reader = new FileReader({ partElements: 8, laneCount: 3 });
 
   test("arrive whole, in every type, scaled where asked for", async () => {
     const device = new EmulatedDevice(16, 1 << 16);

@@ -1,4 +1,4 @@
-/** Where the device puts what steps answer: two places in turn, since two steps can be in flight. */
+/** Where the device puts what steps answer: two places that alternate, since two steps can be in flight. */
 import type { ComputeDevice, StreamMark } from "./device/device.ts";
 
 export interface AnswerPlace {
@@ -9,20 +9,20 @@ export interface AnswerPlace {
 }
 
 export class AlternatingAnswers {
-  private readonly turns: readonly [AnswerPlace, AnswerPlace];
+  private readonly places: readonly [AnswerPlace, AnswerPlace];
   private index: 0 | 1 = 0;
 
   constructor(device: ComputeDevice, wordCount: number) {
-    const turn = (name: string): AnswerPlace => {
+    const placeOf = (name: string): AnswerPlace => {
       const bytes = device.allocateHost(name, wordCount * 4);
       return { words: new Int32Array(bytes.buffer, bytes.byteOffset, wordCount), mark: device.mark() };
     };
-    this.turns = [turn("sampled tokens"), turn("next sampled tokens")];
+    this.places = [placeOf("sampled tokens"), placeOf("next sampled tokens")];
   }
 
   /** The place of the next step; what the step before the last one answered must have been taken. */
   next(): AnswerPlace {
     this.index = this.index === 0 ? 1 : 0;
-    return this.turns[this.index];
+    return this.places[this.index];
   }
 }

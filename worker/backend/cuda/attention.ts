@@ -1,5 +1,5 @@
-/** The launches of one layer's attention: the plan's items of many rows, then those of few (worker/attention/planner.ts). */
-import { fewTiles, manyTiles, tileHeads } from "../../attention/plan-format.ts";
+/** The launches of one layer's attention: the plan's large items, then those of few (worker/attention/planner.ts). */
+import { largeTiles, smallTiles, tileHeads } from "../../attention/plan-format.ts";
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer, LaunchSize } from "./device/device.ts";
@@ -7,8 +7,8 @@ import type { ForwardParts, LayerMaps, Op } from "./forward-parts.ts";
 import type { StepLayout } from "./staging.ts";
 
 export interface AttentionOps {
-  /** @param kv the layer's part of the pool. @param turns null: the layer does not rotate */
-  ofLayer(kv: DeviceBuffer, turns: DeviceBuffer | null): Op[];
+  /** @param kv the layer's part of the pool. @param rotations null: the layer does not rotate */
+  ofLayer(kv: DeviceBuffer, rotations: DeviceBuffer | null): Op[];
 }
 
 /** Partial results of a step at most, whatever its rows: 64 MiB for 32 heads of 128. */
@@ -47,7 +47,7 @@ function isWarpgroupHead(headDim: number): boolean {
   return headDim === 64 || headDim === 128;
 }
 
-/** Counters of arrivals that a merge has: one for each KV head and chunk of its group. */
+/** Counters of arrivals that a merge has: one for each KV head and tile of its query heads. */
 export function countersPerMerge({ headCount, kvHeadCount }: ModelConfig): number {
   return kvHeadCount * Math.ceil(headCount / kvHeadCount / tileHeads);
 }
@@ -72,12 +72,14 @@ export function assertAttention({ headDim, rope }: ModelConfig, blockTokens: num
 const packedBlocks = 2;
 const tilesBlocks = 2;
 
-/** How the kernels are launched: persistent blocks that take units of work in turn, the same for every step. */
+/**
+ * How the kernels are launched: persistent blocks that take units of work one after the other, the same for every step.
+ */
 export interface AttentionLaunches {
-  readonly fewKernel: "attention_packed" | "attention_packed_wgmma";
-  readonly few: LaunchSize;
-  readonly manyKernel: "attention_tiles" | "attention_wgmma";
-  readonly many: LaunchSize;
+  readonly smallKernel: "attention_packed" | "attention_packed_wgmma";
+  readonly small: LaunchSize;
+  readonly largeKernel: "attention_tiles" | "attention_wgmma";
+  readonly large: LaunchSize;
 }
 
 /** The most of a choice of shared memory that lets so many blocks stand on a multiprocessor, else the least. */
@@ -97,27 +99,27 @@ export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups
   const { multiprocessorCount } = device;
   if (hasWarpgroups) {
     return {
-      fewKernel: "attention_packed_wgmma",
-      few: packedWarpgroupLaunch(multiprocessorCount, headDim),
-      manyKernel: "attention_wgmma",
-      many: warpgroupLaunch(multiprocessorCount, headDim),
+      smallKernel: "attention_packed_wgmma",
+      small: packedWarpgroupLaunch(multiprocessorCount, headDim),
+      largeKernel: "attention_wgmma",
+      large: warpgroupLaunch(multiprocessorCount, headDim),
     };
   }
   const packed = [4, 3, 2].map((slots) => packedShared(headDim, slots));
-  const few = {
+  const small = {
     grid: [packedBlocks * multiprocessorCount],
     blockThreads: packedThreads,
     sharedBytes: sharedBytes(device, packed, packedBlocks),
     overlapsPrevious: true,
   } as const;
   const tiles = [64, 32].map((tokens) => tilesShared(headDim, tokens));
-  const many = {
+  const large = {
     grid: [tilesBlocks * multiprocessorCount],
     blockThreads: 128,
     sharedBytes: sharedBytes(device, tiles, tilesBlocks),
     overlapsPrevious: true,
   } as const;
-  return { fewKernel: "attention_packed", few, manyKernel: "attention_tiles", many };
+  return { smallKernel: "attention_packed", small, largeKernel: "attention_tiles", large };
 }
 
 /** Of kernels/cuda/attention/attention_packed.cu: slots of 16 rows of K and of V for each warp that computes. */
@@ -127,25 +129,28 @@ function packedShared(headDim: number, slots: number): number {
 
 /** Of kernels/cuda/attention/attention_tiles.cu: q, and two steps of K and V. */
 function tilesShared(headDim: number, tokens: number): number {
-  return (manyTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
+  return (largeTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
 }
 
-/** Of kernels/cuda/attention/wgmma/attention_wgmma.cu: one block a multiprocessor, whose kSharedBytes stand in wgmma_ring.cuh. */
+/**
+ * Of kernels/cuda/attention/wgmma/attention_wgmma.cu: one block a multiprocessor, whose kSharedBytes stand in
+ * wgmma_ring.cuh.
+ */
 export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
   const slots = headDim === 128 ? 5 : 10;
-  const tileBytes = manyTiles * 16 * 2 * headDim;
+  const tileBytes = largeTiles * 16 * 2 * headDim;
   const sharedBytes = (2 + slots) * tileBytes + slots * 40 + 32;
   return { grid: [multiprocessorCount], blockThreads: 512, sharedBytes, overlapsPrevious: true } as const;
 }
 
 /**
- * Of kernels/cuda/attention/wgmma/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in packed_ring.cuh. They
- * may wait for each other, so there are never more than stand on the device at once.
+ * Of kernels/cuda/attention/wgmma/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in
+ * packed_ring.cuh. They may wait for each other, so there are never more than stand on the device at once.
  */
 export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: number) {
   const slots = headDim === 128 ? 5 : 10;
-  const tileBytes = fewTiles * 16 * 2 * headDim;
-  const sharedBytes = (2 + slots) * tileBytes + slots * (80 + 16) + 32 + fewTiles * 16 * 4;
+  const tileBytes = smallTiles * 16 * 2 * headDim;
+  const sharedBytes = (2 + slots) * tileBytes + slots * (80 + 16) + 32 + smallTiles * 16 * 4;
   return {
     grid: [packedBlocks * multiprocessorCount],
     blockThreads: 256,
@@ -156,43 +161,43 @@ export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: numb
 
 export function allowAttention(device: ComputeDevice, headDim: number): void {
   for (const hasWarpgroups of [false, device.hasWarpgroups && isWarpgroupHead(headDim)]) {
-    const { fewKernel, few, manyKernel, many } = launchesOf(device, headDim, hasWarpgroups);
-    device.allowSharedBytes(fewKernel, few.sharedBytes ?? 0);
-    device.allowSharedBytes(manyKernel, many.sharedBytes ?? 0);
+    const { smallKernel, small, largeKernel, large } = launchesOf(device, headDim, hasWarpgroups);
+    device.allowSharedBytes(smallKernel, small.sharedBytes ?? 0);
+    device.allowSharedBytes(largeKernel, large.sharedBytes ?? 0);
   }
 }
 
 /**
- * What the kernels of warpgroups take instead of each layer's part of the pool, by its address; empty where they are not
- * used. Made once, since nothing is allocated in service.
+ * What the kernels of warpgroups take instead of each layer's part of the pool, by its address; empty where they are
+ * not used. Made once, since nothing is allocated in service.
  */
 export function putLayerMaps(
   device: ComputeDevice,
   { headDim, blockTokens, hasWarpgroups }: PackShape,
   layers: readonly DeviceBuffer[],
 ): ReadonlyMap<number, LayerMaps> {
-  const boxRows = Math.min(blockTokens, manyTiles * 16);
+  const boxRows = Math.min(blockTokens, largeTiles * 16);
   const mapsOf = (kv: DeviceBuffer): LayerMaps => {
-    const few = device.putTensorMap(kv, headDim, partTokens);
-    return { few, many: boxRows === partTokens ? few : device.putTensorMap(kv, headDim, boxRows) };
+    const small = device.putTensorMap(kv, headDim, partTokens);
+    return { small, large: boxRows === partTokens ? small : device.putTensorMap(kv, headDim, boxRows) };
   };
   return new Map((hasWarpgroups ? layers : []).map((kv) => [kv.pointer, mapsOf(kv)]));
 }
 
 export function attentionLaunches(parts: ForwardParts, layout: StepLayout): AttentionOps {
   const { device, config, packShape, layerMaps } = parts;
-  const { fewKernel, few, manyKernel, many } = launchesOf(device, config.headDim, packShape.hasWarpgroups);
+  const { smallKernel, small, largeKernel, large } = launchesOf(device, config.headDim, packShape.hasWarpgroups);
   return {
-    ofLayer(kv, turns) {
+    ofLayer(kv, rotations) {
       const maps = layerMaps.get(kv.pointer);
-      const ofMany = prepareAttention(parts, layout, manyKernel, maps?.many ?? kv, turns);
-      const ofFew = prepareAttention(parts, layout, fewKernel, maps?.few ?? kv, turns);
+      const ofLarge = prepareAttention(parts, layout, largeKernel, maps?.large ?? kv, rotations);
+      const ofSmall = prepareAttention(parts, layout, smallKernel, maps?.small ?? kv, rotations);
       return [
-        ({ manyItems }) => {
-          if (manyItems > 0) ofMany(many);
+        ({ largeItems }) => {
+          if (largeItems > 0) ofLarge(large);
         },
-        ({ fewItems }) => {
-          if (fewItems > 0) ofFew(few);
+        ({ smallItems }) => {
+          if (smallItems > 0) ofSmall(small);
         },
       ];
     },
@@ -202,30 +207,30 @@ export function attentionLaunches(parts: ForwardParts, layout: StepLayout): Atte
 function prepareAttention(
   parts: ForwardParts,
   layout: StepLayout,
-  kernel: AttentionLaunches["fewKernel" | "manyKernel"],
+  kernel: AttentionLaunches["smallKernel" | "largeKernel"],
   kv: DeviceBuffer,
-  turns: DeviceBuffer | null,
+  rotations: DeviceBuffer | null,
 ) {
   const { device, config, workspace, staging, blockTokens } = parts;
   const { headCount, kvHeadCount, rope, softmaxScale } = config;
-  const isFew = kernel === "attention_packed" || kernel === "attention_packed_wgmma";
+  const isSmall = kernel === "attention_packed" || kernel === "attention_packed_wgmma";
   return device.prepare(
     kernel,
     workspace.qkv,
     kv,
-    turns,
+    rotations,
     staging.list(layout.positions),
     // Lists as long as the step are named by their place in the whole buffer.
     staging.list(0),
-    staging.list(isFew ? layout.fewItems : layout.manyItems),
+    staging.list(isSmall ? layout.smallItems : layout.largeItems),
     staging.list(0),
     staging.list(0),
     staging.list(0),
     staging.list(layout.merges),
-    staging.count(isFew ? "fewItems" : "manyItems"),
+    staging.count(isSmall ? "smallItems" : "largeItems"),
     headCount,
     kvHeadCount,
-    turns === null ? 0 : rope.rotaryDim,
+    rotations === null ? 0 : rope.rotaryDim,
     blockTokens,
     softmaxScale * Math.LOG2E,
     workspace.attended,

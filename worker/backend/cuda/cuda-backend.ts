@@ -130,9 +130,9 @@ export class CudaBackend implements Backend {
     for (const rows of smallBuckets.filter((size) => size <= Math.min(bucketOf(maxLogitRows), maxRows))) {
       const forward = this.#forwardOf(rows);
       const ops = this.#opsOf(forward, rows, true, "tokens");
-      for (const hasMany of [false, true]) {
+      for (const hasLarge of [false, true]) {
         this.#parts.staging.sendNothing();
-        this.#graphs.run("tokens", forward.layout.capacity, hasMany, ops);
+        this.#graphs.run("tokens", forward.layout.capacity, hasLarge, ops);
       }
       await this.#settled();
     }
@@ -197,7 +197,7 @@ export class CudaBackend implements Backend {
     const kind = samples === undefined ? "logits" : "tokens";
     const ops = this.#opsOf(forward, batch.logitRows.length, batch.logitRows.length === batch.tokenIds.length, kind);
     if (this.#options.graphs !== false && this.#graphs.serves(batch)) {
-      return this.#graphs.run(kind, forward.layout.capacity, plan.manyItems.length > 0, ops);
+      return this.#graphs.run(kind, forward.layout.capacity, plan.largeItems.length > 0, ops);
     }
     const counts = stepCounts(batch, plan);
     for (const op of ops) op(counts);
@@ -225,7 +225,7 @@ export class CudaBackend implements Backend {
     if (known !== undefined) return known;
     const items = maxItems(this.#parts.packShape, rows);
     const logitRows = Math.min(rows, bucketOf(maxLogitRows));
-    const capacity = { rows, logitRows, fewItems: items, manyItems: items, merges: rows };
+    const capacity = { rows, logitRows, smallItems: items, largeItems: items, merges: rows };
     const forward = new Forward(this.#parts, new StepLayout(capacity));
     this.#forwards.set(rows, forward);
     return forward;
@@ -262,7 +262,7 @@ export class CudaBackend implements Backend {
       list(1),
       list(2),
       buffer,
-      rope.layerTurns,
+      rope.layerRotates,
       rope.origin,
       1 / config.rope.attentionFactor,
       config.kvHeadCount,

@@ -30,6 +30,6 @@ export interface ForwardParts {
 
 /** Tensor maps of a layer's part of the pool. */
 export interface LayerMaps {
-  readonly few: DeviceBuffer;
-  readonly many: DeviceBuffer;
+  readonly small: DeviceBuffer;
+  readonly large: DeviceBuffer;
 }

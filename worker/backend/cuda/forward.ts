@@ -134,10 +134,10 @@ export class Forward {
     const { config, workspace, pool, rope } = this.parts;
     const { headCount, headDim, hiddenSize, ffnSize } = config;
     const kv = pool.layer(index);
-    const turns = config.rope.layers[index] ? rope.origin : null;
+    const rotations = config.rope.layers[index] ? rope.origin : null;
     return [
-      this.finishQkv(layer, kv, turns),
-      ...this.attention.ofLayer(kv, turns),
+      this.finishQkv(layer, kv, rotations),
+      ...this.attention.ofLayer(kv, rotations),
       this.product(workspace.attended, layer.output, workspace.delta, headCount * headDim),
       this.norm(layer.postAttentionNorm, workspace.delta),
       this.product(workspace.normed, layer.gateUp, workspace.gateUp, hiddenSize),
@@ -162,7 +162,7 @@ export class Forward {
     const { headCount, headDim, ffnSize, residualMultiplier: scale } = config;
     const { rows } = this;
     const kv = pool.layer(index);
-    const turns = config.rope.layers[index] ? rope.origin : null;
+    const rotations = config.rope.layers[index] ? rope.origin : null;
     const { residual, normed, squares, attended, activated } = workspace;
     const next = weights.layers[index + 1]?.inputNorm ?? weights.finalNorm;
     const target = { residual, scale, row: normed, squares };
@@ -170,15 +170,15 @@ export class Forward {
       ...(index === 0
         ? this.projectQkv(layer, 0)
         : [rows.product(this.openRow(), layer.qkv, workspace.qkv, "bfloat16")]),
-      this.finishQkv(layer, kv, turns),
-      ...this.attention.ofLayer(kv, turns),
+      this.finishQkv(layer, kv, rotations),
+      ...this.attention.ofLayer(kv, rotations),
       rows.add(attended, headCount * headDim, layer.output, { ...target, norm: layer.postAttentionNorm }),
       rows.gated(this.openRow(), layer.gateUp, activated),
       rows.add(activated, ffnSize, layer.down, { ...target, norm: next }),
     ];
   }
 
-  private finishQkv(layer: LayerWeights, kv: DeviceBuffer, turns: DeviceBuffer | null): Op {
+  private finishQkv(layer: LayerWeights, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op {
     const { device, config, workspace, staging, blockTokens } = this.parts;
     const { headCount, kvHeadCount, headDim, rmsNormEps } = config;
     const launch = device.prepare(
@@ -188,14 +188,14 @@ export class Forward {
       layer.qNorm,
       layer.kNorm,
       rmsNormEps,
-      turns,
+      rotations,
       staging.list(this.layout.positions),
       staging.list(this.layout.slots),
       staging.count("rows"),
       headCount,
       kvHeadCount,
       headDim,
-      turns === null ? 0 : config.rope.rotaryDim,
+      rotations === null ? 0 : config.rope.rotaryDim,
       blockTokens,
       kv,
     );
@@ -216,21 +216,21 @@ export class Forward {
     const { config, weights, workspace, pool, rope, device, staging, blockTokens } = this.parts;
     const [first, second] = weights.layers;
     if (second === undefined) return [];
-    const turns = config.rope.layers[1] ? rope.origin : null;
+    const rotations = config.rope.layers[1] ? rope.origin : null;
     const compare = device.prepare(
       "deviations",
       workspace.qkv,
       second.qkvBias,
       second.kNorm,
       config.rmsNormEps,
-      turns,
+      rotations,
       staging.list(this.layout.positions),
       staging.list(this.layout.slots),
       staging.count("rows"),
       config.headCount,
       config.kvHeadCount,
       config.headDim,
-      turns === null ? 0 : config.rope.rotaryDim,
+      rotations === null ? 0 : config.rope.rotaryDim,
       blockTokens,
       pool.layer(1),
       workspace.deviations,

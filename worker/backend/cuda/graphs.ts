@@ -44,13 +44,13 @@ export class DecodeGraphs {
 
   /**
    * Puts the step into the stream; the first of its kind is run plainly, so that products find their algorithms.
-   * @param kind of what `ops` are, beside the number of rows @param hasMany are there attention items of many rows?
+   * @param kind of what `ops` are, beside the number of rows @param hasLarge are there attention large items?
    */
-  run(kind: StepKind, capacity: StepCapacity, hasMany: boolean, ops: readonly Op[]): void {
-    const key = `${kind} ${capacity.rows} ${hasMany}`;
+  run(kind: StepKind, capacity: StepCapacity, hasLarge: boolean, ops: readonly Op[]): void {
+    const key = `${kind} ${capacity.rows} ${hasLarge}`;
     const known = this.graphs.get(key);
     if (known !== undefined) return known.launch();
-    const counts = hasMany ? capacity : { ...capacity, manyItems: 0 };
+    const counts = hasLarge ? capacity : { ...capacity, largeItems: 0 };
     const putAll = () => {
       for (const op of ops) op(counts);
     };

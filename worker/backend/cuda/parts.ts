@@ -96,7 +96,7 @@ export async function makeParts(
 function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: PackShape): number {
   const rows = bucketOf(options.maxRows);
   const items = maxItems(shape, rows);
-  const lists = new StepLayout({ rows, logitRows: rows, fewItems: items, manyItems: items, merges: rows }).wordCount;
+  const lists = new StepLayout({ rows, logitRows: rows, smallItems: items, largeItems: items, merges: rows }).wordCount;
   const blocksOfRequest = Math.ceil(config.contextTokens / options.blockTokens);
   return lists + 2 * options.maxLogitRows * blocksOfRequest + minListWords;
 }

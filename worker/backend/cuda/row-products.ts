@@ -33,7 +33,7 @@ export interface RowTarget {
   readonly squares: DeviceBuffer;
 }
 
-/** Are rows of so many values whole 16-byte chunks? */
+/** Are rows of so many values whole vectors of 16 bytes? */
 export function takesRows(...widths: readonly number[]): boolean {
   return widths.every((width) => width % 8 === 0);
 }

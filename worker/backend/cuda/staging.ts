@@ -1,9 +1,9 @@
 /**
- * A step's integers in one pinned buffer and one copy; two buffers in turn, since the device reads one when it comes to
- * it, and the next step is written meanwhile. Lists of fixed place come first, so that recorded launches find
+ * A step's integers in one pinned buffer and one copy; two such buffers alternate, since the device reads one when it
+ * comes to it, and the next step is written meanwhile. Lists of fixed place come first, so that recorded launches find
  * them again; what is as long as the step is (slices, block ids) comes last, named by its place in the buffer.
  *
- *   counts | tokenIds | positions | slots | logitRows | samples | merges | fewItems | manyItems
+ *   counts | tokenIds | positions | slots | logitRows | samples | merges | smallItems | largeItems
  *   | edits, rows, slices, offsets, blockIds of the plan, from the end of the items on that the step has
  */
 import {
@@ -20,15 +20,15 @@ import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
 
 /** Places in `counts`. */
-export const countPlaces = { rows: 0, logitRows: 1, fewItems: 2, manyItems: 3, merges: 4 } as const;
+export const countPlaces = { rows: 0, logitRows: 1, smallItems: 2, largeItems: 3, merges: 4 } as const;
 const countWords = 16;
 
 /** Sizes of the lists of fixed place. */
 export interface StepCapacity {
   readonly rows: number;
   readonly logitRows: number;
-  readonly fewItems: number;
-  readonly manyItems: number;
+  readonly smallItems: number;
+  readonly largeItems: number;
   readonly merges: number;
 }
 
@@ -42,8 +42,8 @@ export class StepLayout {
   readonly positions: number;
   readonly slots: number;
   readonly logitRows: number;
-  readonly fewItems: number;
-  readonly manyItems: number;
+  readonly smallItems: number;
+  readonly largeItems: number;
   readonly merges: number;
   readonly samples: number;
   /** Words of all lists of fixed place. */
@@ -64,8 +64,8 @@ export class StepLayout {
     this.logitRows = take(capacity.logitRows);
     this.samples = take(capacity.logitRows * sampleWords);
     this.merges = take(capacity.merges * planMergeWords);
-    this.fewItems = take(capacity.fewItems * planItemWords);
-    this.manyItems = take(capacity.manyItems * planItemWords);
+    this.smallItems = take(capacity.smallItems * planItemWords);
+    this.largeItems = take(capacity.largeItems * planItemWords);
     this.wordCount = at;
   }
 }
@@ -73,8 +73,8 @@ export class StepLayout {
 export class StepStaging {
   /** The same on the device. */
   readonly buffer: DeviceBuffer;
-  private readonly turns: readonly [Int32Array, Int32Array];
-  private turn: 0 | 1 = 0;
+  private readonly buffers: readonly [Int32Array, Int32Array];
+  private next: 0 | 1 = 0;
   private readonly wordCount: number;
   private readonly device: ComputeDevice;
 
@@ -85,7 +85,7 @@ export class StepStaging {
     };
     this.device = device;
     this.wordCount = wordCount;
-    this.turns = [words("step"), words("next step")];
+    this.buffers = [words("step"), words("next step")];
     this.buffer = device.allocate("step", wordCount * 4);
   }
 
@@ -106,8 +106,8 @@ export class StepStaging {
     const counts = stepCounts(batch, plan);
     assertFits(layout.capacity, counts);
     // A step has far fewer items than there is room for, so the other lists need not stand behind all of it.
-    const hasMany = plan.manyItems.length > 0;
-    const edits = hasMany ? layout.manyItems + plan.manyItems.length : layout.fewItems + plan.fewItems.length;
+    const hasLarge = plan.largeItems.length > 0;
+    const edits = hasLarge ? layout.largeItems + plan.largeItems.length : layout.smallItems + plan.smallItems.length;
     const rows = alignedWords(edits + samples.edits.length);
     const slices = alignedWords(rows + plan.rows.length);
     const offsets = slices + plan.slices.length;
@@ -128,7 +128,7 @@ export class StepStaging {
     words.set(plan.offsets, offsets);
     words.set(batch.blockIds, blockIds);
     // What is named by its place in a list is named by its place in the buffer.
-    for (const name of ["fewItems", "manyItems"] as const) {
+    for (const name of ["smallItems", "largeItems"] as const) {
       words.set(plan[name], layout[name]);
       move(words, layout[name] + planItem.firstRow, plan[name].length, planItemWords, rows / planRowWords);
       move(words, layout[name] + planItem.firstSlice, plan[name].length, planItemWords, slices / planSliceWords);
@@ -138,7 +138,7 @@ export class StepStaging {
     words.set(plan.slices, slices);
     move(words, slices + planSlice.block, plan.slices.length, planSliceWords, blockIds);
     move(words, slices + planSlice.firstOffset, plan.slices.length, planSliceWords, offsets);
-    moveTurns(words, slices, plan.slices.length, offsets);
+    moveRotations(words, slices, plan.slices.length, offsets);
     this.device.copyIn(this.buffer, words.subarray(0, end));
   }
 
@@ -155,8 +155,8 @@ export class StepStaging {
   }
 
   private nextWords(): Int32Array {
-    this.turn = this.turn === 0 ? 1 : 0;
-    return this.turns[this.turn];
+    this.next = this.next === 0 ? 1 : 0;
+    return this.buffers[this.next];
   }
 }
 
@@ -170,9 +170,9 @@ function move(words: Int32Array, at: number, length: number, size: number, by: n
   for (let word = at; word < at + length; word += size) words[word] += by;
 }
 
-/** `turns` of slices (plan-format.ts) name a place by their distance from 0, on either side. */
-function moveTurns(words: Int32Array, slices: number, length: number, by: number): void {
-  for (let word = slices + planSlice.turns; word < slices + length; word += planSliceWords) {
+/** `rotation` of slices (plan-format.ts) name a place by their distance from 0, on either side. */
+function moveRotations(words: Int32Array, slices: number, length: number, by: number): void {
+  for (let word = slices + planSlice.rotation; word < slices + length; word += planSliceWords) {
     words[word] += Math.sign(words[word]) * by;
   }
 }
@@ -181,14 +181,14 @@ export function stepCounts(batch: Batch, plan: AttentionPlan): StepCounts {
   return {
     rows: batch.tokenIds.length,
     logitRows: batch.logitRows.length,
-    fewItems: plan.fewItems.length / planItemWords,
-    manyItems: plan.manyItems.length / planItemWords,
+    smallItems: plan.smallItems.length / planItemWords,
+    largeItems: plan.largeItems.length / planItemWords,
     merges: plan.merges.length / planMergeWords,
   };
 }
 
 function assertFits(capacity: StepCapacity, counts: StepCounts): void {
-  for (const name of ["rows", "logitRows", "fewItems", "manyItems", "merges"] as const) {
+  for (const name of ["rows", "logitRows", "smallItems", "largeItems", "merges"] as const) {
     if (counts[name] > capacity[name]) {
       throw new RangeError(`a step has ${counts[name]} ${name}, its launches are for ${capacity[name]}`);
     }

@@ -1,4 +1,4 @@
-/** Activations of one step, made once for the largest, and the table of turns. */
+/** Activations of one step, made once for the largest, and the table of rotations. */
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { squareCount } from "./row-products.ts";
@@ -76,26 +76,26 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
 export interface RopeTable {
   readonly origin: DeviceBuffer | null;
   /** 1 for each layer that rotates, int32 [layers]. */
-  readonly layerTurns: DeviceBuffer;
+  readonly layerRotates: DeviceBuffer;
 }
 
 export function makeRopeTable(device: ComputeDevice, { rope, contextTokens }: ModelConfig): RopeTable {
   const half = rope.rotaryDim / 2;
-  const layerTurns = device.allocate("layers that rotate", rope.layers.length * 4);
+  const layerRotates = device.allocate("layers that rotate", rope.layers.length * 4);
   const host = device.allocateHost("RoPE", 4 * (rope.layers.length + half));
   const flags = new Int32Array(host.buffer, host.byteOffset, rope.layers.length);
   flags.set(rope.layers.map((rotates) => (rotates ? 1 : 0)));
-  device.copyIn(layerTurns, flags);
-  if (half === 0) return { origin: null, layerTurns };
+  device.copyIn(layerRotates, flags);
+  if (half === 0) return { origin: null, layerRotates };
   const frequencies = new Float32Array(host.buffer, host.byteOffset + flags.byteLength, half);
   frequencies.set(rope.inverseFrequencies);
   const frequencyBuffer = device.allocate("inverse frequencies", half * 4);
   device.copyIn(frequencyBuffer, frequencies);
   // A query at p reads a segment at p - offset, both below the context in size.
   const positionCount = 3 * contextTokens;
-  const table = device.allocate("table of turns", positionCount * half * 8);
+  const table = device.allocate("table of rotations", positionCount * half * 8);
   const factor = new Uint8Array(Float64Array.of(rope.attentionFactor).buffer);
   const fill = device.prepare("fill_rope_table", frequencyBuffer, half, -contextTokens, positionCount, factor, table);
   fill({ grid: [8 * device.multiprocessorCount], blockThreads: 256 });
-  return { origin: table.slice(contextTokens * half * 8), layerTurns };
+  return { origin: table.slice(contextTokens * half * 8), layerRotates };
 }

@@ -1,20 +1,20 @@
 /*
- * Attention for items of up to four tiles ("few") on Hopper: bound by reading K and V (attention_plan.cuh has plan,
- * rotation and softmax). What attention_packed.cu does elsewhere; with products of warpgroups and the bulk copy engine a
- * step of 64 tokens takes less time than its copy from memory.
+ * Attention for items of up to four tiles ("small") on Hopper: bound by reading K and V (attention_plan.cuh has plan,
+ * rotation and softmax). What attention_packed.cu does elsewhere; with products of warpgroups and the bulk copy engine
+ * a step of 64 tokens takes less time than its copy from memory.
  *
  * Tile: 64 packed rows (four tiles of 16) by 64 tokens. One warpgroup computes S = Q K^T from shared memory and
- * O += P V with P in registers (wgmma.cuh), and starts the scores of the next step before the product with V of this one.
- * Of the other one warp keeps K and V in a ring (packed_ring.cuh) and three turn q for slices to come
+ * O += P V with P in registers (wgmma.cuh), and starts the scores of the next step before the product with V of this
+ * one. Of the other one warp keeps K and V in a ring (packed_ring.cuh) and three rotate q for slices to come
  * (packed_queries.cuh). Private slices are like shared ones: rows that take no part are masked.
  *
  * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Instead of the pool it takes the
- * pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of 16 of them; blockTokens is 16 or more.
- * rotaryDim is a multiple of 16.
+ * pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of 16 of them; blockTokens is 16 or
+ * more. rotaryDim is a multiple of 16.
  *
- * Grid: blocks of 256 threads, which share the units; no more than stand on the device at once, two a multiprocessor, as
- * they wait for each other where each has one unit at most (attention_merge.cuh). Floor: K and V of a unit's
- * tokens once. Oracle: test/gpu/attention-oracle.ts.
+ * Grid: blocks of 256 threads, which share the units; no more than stand on the device at once, two a multiprocessor,
+ * as they wait for each other where each has one unit at most (attention_merge.cuh). Floor: K and V of a unit's tokens
+ * once. Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_plan.cuh"
 
@@ -30,7 +30,7 @@ class Attender {
       : a(a), shared(shared), warp(warp), queries(-1) {}
 
   __device__ __forceinline__ void attend_all() {
-    const int parts = a.kvHeads * chunks_of_group(a);
+    const int parts = a.kvHeads * head_tiles_of_group(a);
     UnitWalk units(a);
     isTogether = units.count <= gridDim.x;
     int index = units.index();
@@ -40,7 +40,7 @@ class Attender {
 #pragma unroll 1
     while (!units.done()) {
       const PlanUnit unit = plan_unit(a, item, index % parts);
-      units.round++;
+      units.visit++;
       index = units.index();
       if (!units.done()) item = a.items[index / parts]; /* comes while this unit is at work */
       const TileRow tileRow = tile_row_at(a, unit, warp);
@@ -179,10 +179,10 @@ class Attender {
     finish_unit(unit, tileRow);
   }
 
-  /* The rows whose last part this was are merged, by all warps in turn. */
+  /* The rows whose last part this was are merged, by all warps one after the other. */
   __device__ __forceinline__ void finish_unit(const PlanUnit &unit, const TileRow &tileRow) {
     const int lane = threadIdx.x & 31;
-    if (isTogether && unit.item.isFewAlone) {
+    if (isTogether && unit.item.isSmallAlone) {
       PlanMerge merge = {};
       if (tileRow.merge >= 0) merge = a.merges[tileRow.merge];
       if (__any_sync(kAllLanes, tileRow.merge >= 0)) finish_rows_together(a, unit, tileRow, merge);
@@ -201,13 +201,13 @@ class Attender {
     meet(1, kProductWarps * 32);
     PlanMerge merge[2] = {};
     uint32 complete[2];
-    int turn = warp;
+    int next = warp;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const int at = int(load_shared1(told + (i * 32 + lane) * 4));
       complete[i] = __ballot_sync(kAllLanes, at >= 0);
-      const int place = turn + __popc(complete[i] & ((1u << lane) - 1));
-      turn += __popc(complete[i]);
+      const int place = next + __popc(complete[i] & ((1u << lane) - 1));
+      next += __popc(complete[i]);
       const bool isOurs = at >= 0 && place % kProductWarps == 0;
       if (isOurs) merge[i] = a.merges[at];
       complete[i] = __ballot_sync(kAllLanes, isOurs);

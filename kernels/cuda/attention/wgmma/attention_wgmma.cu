@@ -1,10 +1,10 @@
 /*
- * Attention for items of many rows on Hopper: bound by arithmetic (attention_plan.cuh has plan, rotation and softmax).
+ * Attention for large items on Hopper: bound by arithmetic (attention_plan.cuh has plan, rotation and softmax).
  *
  * Tile: 128 packed rows (eight tiles of 16) by 128 tokens, four warpgroups. One keeps K and V in a ring
- * (wgmma_ring.cuh), one turns q for the next slice meanwhile (wgmma_queries.cuh). Two of 64 packed rows compute
+ * (wgmma_ring.cuh), one rotates q for the next slice meanwhile (wgmma_queries.cuh). Two of 64 packed rows compute
  * S = Q K^T from shared memory and O += P V with P in registers (wgmma.cuh); each starts the scores of the next tile
- * before the product with V of this one, and they take turns, so that one's softmax runs beside the other's products.
+ * before the product with V of this one, and they alternate, so that one's softmax runs beside the other's products.
  *
  * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Only shared slices are read.
  * Instead of the pool it takes the pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of
@@ -192,15 +192,15 @@ __device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, in
   consumer.shared = shared;
   consumer.warp = warp;
   consumer.group = consumer.warp / 4;
-  if (consumer.group == 1) signal(1, 256); /* the first turn is the other's */
-  const int parts = a.kvHeads * chunks_of_group(a);
+  if (consumer.group == 1) signal(1, 256); /* the other group goes first */
+  const int parts = a.kvHeads * head_tiles_of_group(a);
   UnitWalk units(a);
   int index = units.index();
   PlanItem item;
   if (!units.done()) item = a.items[index / parts];
   while (!units.done()) {
     const PlanUnit unit = plan_unit(a, item, index % parts);
-    units.round++;
+    units.visit++;
     index = units.index();
     if (!units.done()) item = a.items[index / parts]; /* comes while this unit is at work */
     if (unit.tileCount > consumer.group * 4) {

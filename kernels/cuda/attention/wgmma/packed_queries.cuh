@@ -1,7 +1,7 @@
 /*
- * The warps of attention_packed_wgmma.cu that write q. Of the two tiles of q in shared memory one is read while the other
- * is turned for the slices that come next: `turns` of a slice says by what each row of the item is turned for it and those
- * that follow, up to the next slice that has `turns`.
+ * The warps of attention_packed_wgmma.cu that write q. Of the two tiles of q in shared memory one is read while the
+ * other is rotated for the slices that come next: `rotation` of a slice says by what each row of the item is rotated
+ * for it and those that follow, up to the next slice that has `rotation`.
  */
 #ifndef SPANGATE_PACKED_QUERIES_CUH
 #define SPANGATE_PACKED_QUERIES_CUH
@@ -36,7 +36,7 @@ class QueryWriter {
   __device__ __forceinline__ void write_all() {
     UnitWalk units(a);
 #pragma unroll 1
-    for (bool isFirst = true; !units.done(); units.round++) {
+    for (bool isFirst = true; !units.done(); units.visit++) {
       const PlanUnit unit = plan_unit_at(a, units.index());
 #pragma unroll
       for (int i = 0; i < RowValues::kCount; i++) {
@@ -59,12 +59,12 @@ class QueryWriter {
   RowValues rows, positions;
   RingPlace<2> ring;
 
-  /* `turns`: of a slice (attention_plan.cuh) */
-  __device__ __forceinline__ void load_offsets(RowValues &offsets, int turns) const {
+  /* `rotation`: of a slice (attention_plan.cuh) */
+  __device__ __forceinline__ void load_offsets(RowValues &offsets, int rotation) const {
     int from = 0, end = kItemTiles * kTileRows;
-    const int *first = a.offsets + turns - 1;
-    if (turns < 0) {
-      first = a.offsets - turns - 1;
+    const int *first = a.offsets + rotation - 1;
+    if (rotation < 0) {
+      first = a.offsets - rotation - 1;
       const int ends = *first;
       from = ends & 0xffff, end = ends >> 16, first += 1 - from;
     }
@@ -85,7 +85,7 @@ class QueryWriter {
 #pragma unroll 1
     for (int batch = 0; batch < unit.item.sliceCount; batch += 32) {
       const int at = batch + int(threadIdx.x & 31);
-      const int place = at < unit.item.sliceCount ? a.slices[unit.item.firstSlice + at].turns : 0;
+      const int place = at < unit.item.sliceCount ? a.slices[unit.item.firstSlice + at].rotation : 0;
       uint32 left = __ballot_sync(kAllLanes, place != 0);
       if (left == 0) continue;
       RowValues next;
@@ -94,7 +94,7 @@ class QueryWriter {
       while (left != 0) {
         const RowValues offsets = next;
         left &= left - 1;
-        /* They come while q is turned by those before. */
+        /* They come while q is rotated by those before. */
         if (left != 0) load_offsets(next, __shfl_sync(kAllLanes, place, __ffs(left) - 1));
         write_tiles(unit, offsets);
         if (a.rotaryDim == 0) return; /* once for all slices */
@@ -103,16 +103,16 @@ class QueryWriter {
   }
 
   __device__ __forceinline__ void write_tiles(const PlanUnit &unit, const RowValues &offsets) {
-    RowValues turned; /* row of the table of turns, or kNotRead */
+    RowValues rotated; /* row of the table of rotations, or kNotRead */
 #pragma unroll
     for (int i = 0; i < RowValues::kCount; i++) {
-      turned.of[i] = offsets.of[i] == kNotRead ? kNotRead : positions.of[i] - offsets.of[i];
+      rotated.of[i] = offsets.of[i] == kNotRead ? kNotRead : positions.of[i] - offsets.of[i];
     }
     int tile = firstTile;
     firstTile = firstTile == 0 ? kQueryWarps - 1 : firstTile - 1;
 #pragma unroll 1
     do {
-      write_tile(unit, turned, tile);
+      write_tile(unit, rotated, tile);
       tile += kQueryWarps;
     } while (tile < unit.tileCount);
     order_before_products();
@@ -121,7 +121,7 @@ class QueryWriter {
   }
 
   /* Warps whose tile does not exist wait as well, or they would run ahead of the others. */
-  __device__ __forceinline__ void write_tile(const PlanUnit &unit, const RowValues &turned, int tile) {
+  __device__ __forceinline__ void write_tile(const PlanUnit &unit, const RowValues &rotated, int tile) {
     const uint32 to = shared + ring.slot * kTileBytes + tile * kTileRows * 128;
     const int first = tile * unit.rowsPerTile;
     const bool exists = tile < unit.tileCount;
@@ -130,13 +130,13 @@ class QueryWriter {
       const auto rowAt = [&](int r) {
         const int at = (first + r) & 31;
         const int row = __shfl_sync(kAllLanes, rows.of[0], at);
-        return TurnedRow{exists ? row : -1, __shfl_sync(kAllLanes, turned.of[0], at)};
+        return TurnedRow{exists ? row : -1, __shfl_sync(kAllLanes, rotated.of[0], at)};
       };
       queries.write<1, kHalfBytes>(unit, to, rowAt, ready);
     } else {
       const auto rowAt = [&](int r) {
         const int at = (first + r) % (kItemTiles * kTileRows), row = rows.at(at);
-        return TurnedRow{exists ? row : -1, turned.at(at)};
+        return TurnedRow{exists ? row : -1, rotated.at(at)};
       };
       queries.write<QueryTile::kRows, kHalfBytes>(unit, to, rowAt, ready);
     }

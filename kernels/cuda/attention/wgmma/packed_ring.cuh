@@ -2,7 +2,7 @@
  * What stands in the shared memory of attention_packed_wgmma.cu, and the warp that keeps K and V in it.
  *
  * STEPS. 64 tokens in four parts of up to 16, each of one block and one slice: the parts of a step are of slices that
- * q is turned for once (attention_plan.cuh, ROTATION). A record says what each part's rows see of it.
+ * q is rotated for once (attention_plan.cuh, ROTATION). A record says what each part's rows see of it.
  *
  * RING. Slots of one tile each: K, V, K, V ... of a step. The bulk copy engine writes them, a box of 16 tokens and 64
  * columns at a time, swizzled. Whatever stands in a part behind its last token is masked in K and cleared in V. A
@@ -16,7 +16,7 @@
 
 constexpr int kTokens = 64, kPartTokens = 16, kParts = kTokens / kPartTokens;
 constexpr int kItemTiles = 4;
-constexpr int kHalves = kHeadDim / 64, kChunks = kHeadDim / 8;
+constexpr int kHalves = kHeadDim / 64, kVectors = kHeadDim / 8;
 /* Tiles of q, K and V are alike: [kHalves][64][64], swizzled (wgmma.cuh). */
 constexpr int kHalfBytes = 64 * 128, kTileBytes = kHalves * kHalfBytes;
 constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
@@ -27,7 +27,7 @@ constexpr int kHelperRegisters = 96, kProductRegisters = 160;
 struct StepPart {
   int firstRow, rowCount, visible, valid;
 };
-/* kLastOfQueries: q is turned anew for the step that follows, or there is none. */
+/* kLastOfQueries: q is rotated anew for the step that follows, or there is none. */
 constexpr int kNewQueries = 1, kLastOfUnit = 2, kMasked = 4, kClears = 8, kLastOfQueries = 16;
 
 /* Byte offsets; the start is a multiple of 1,024. A record: four parts, flags, and a byte for each part's `valid`. */
@@ -83,7 +83,7 @@ class StepWalk {
 
   /* After the last step of a unit. */
   __device__ __forceinline__ void next_unit(const PlanArguments &a) {
-    units.round++;
+    units.visit++;
     enter_unit(a);
   }
 
@@ -97,7 +97,7 @@ class StepWalk {
   uint32 left;     /* slices of the batch that have tokens and were not walked, the current one first */
   int current;     /* lane of: */
   PlanSlice slice;
-  bool hasSlice, isNew; /* q is turned anew for it */
+  bool hasSlice, isNew; /* q is rotated anew for it */
   bool isFirst;         /* no slice of the unit was met so far */
   int next, end;   /* its 16 tokens that come next, and where they end, counted from its first block on */
   int window, id, idLater; /* ids of later blocks are held 64 at a time: place of the first, and the lane's two */
@@ -142,7 +142,7 @@ class StepWalk {
     current = __ffs(left) - 1;
     const auto of = [&](int word) { return __shfl_sync(kAllLanes, word, current); };
     slice = {of(low.x), of(low.y), of(low.z), of(low.w), of(high.x), of(high.y), of(high.z), of(high.w)};
-    isNew = isFirst || (slice.turns != 0 && a.rotaryDim != 0);
+    isNew = isFirst || (slice.rotation != 0 && a.rotaryDim != 0);
     isFirst = false;
     next = slice.firstToken / kPartTokens;
     end = (slice.firstToken + slice.tokenCount + kPartTokens - 1) / kPartTokens;

@@ -26,13 +26,15 @@ __device__ __forceinline__ void mask_scores(Scores &scores, uint32 record, const
   }
 }
 
-/* Rows of V that are no tokens of the step may be anything. `valid`: a byte for each part; by all warps that compute. */
+/*
+ * Rows of V that are no tokens of the step may be anything. `valid`: a byte for each part; by all warps that compute.
+ */
 __device__ __forceinline__ void clear_values(uint32 slot, uint32 valid) {
 #pragma unroll 1
-  for (int i = threadIdx.x & 127; i < kTokens * kChunks; i += 128) {
-    const int row = i / kChunks, chunk = i % kChunks;
+  for (int i = threadIdx.x & 127; i < kTokens * kVectors; i += 128) {
+    const int row = i / kVectors, vector = i % kVectors;
     if (row % kPartTokens < (valid >> row / kPartTokens * 8 & 255)) continue;
-    store_shared4(slot + chunk / 8 * kHalfBytes + row * 128 + chunk % 8 * 16, make_uint4(0, 0, 0, 0));
+    store_shared4(slot + vector / 8 * kHalfBytes + row * 128 + vector % 8 * 16, make_uint4(0, 0, 0, 0));
   }
   order_before_products();
   meet(1, kProductWarps * 32);

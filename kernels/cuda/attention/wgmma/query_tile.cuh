@@ -1,6 +1,7 @@
 /*
- * How a warp writes 16 packed rows of q into shared memory for products of warpgroups, turned for a slice
- * (attention_plan.cuh, ROTATION). Bound by its instructions: a lane has rows that are turned alike where there are such.
+ * How a warp writes 16 packed rows of q into shared memory for products of warpgroups, rotated for a slice
+ * (attention_plan.cuh, ROTATION). Bound by its instructions: a lane has rows that are rotated alike where there are
+ * such.
  */
 #ifndef SPANGATE_QUERY_TILE_CUH
 #define SPANGATE_QUERY_TILE_CUH
@@ -10,21 +11,21 @@
 
 struct TurnedRow {
   int row;    /* of the step; -1: none */
-  int turned; /* row of the table of turns, or kNotRead: takes no part */
+  int rotated; /* row of the table of rotations, or kNotRead: takes no part */
 };
 
 /*
- * A lane has sixteen dimensions, from `first` and from `second` on eight each, of kRows packed rows that follow each other:
- * most often these are heads of one row, and so turned alike.
+ * A lane has sixteen dimensions, from `first` and from `second` on eight each, of kRows packed rows that follow each
+ * other: most often these are heads of one row, and so rotated alike.
  */
 class QueryTile {
  public:
   __device__ __forceinline__ explicit QueryTile(const PlanArguments &a) : a(a) {
     /* Pairs are (i, i + rotaryDim / 2); rotaryDim is a multiple of 16. */
-    const int part = int(threadIdx.x & 31) % kLanes, turning = a.rotaryDim / 16;
-    turns = part < turning;
-    first = turns ? part * 8 : turning * 16 + (part - turning) * 16;
-    second = first + (turns ? a.rotaryDim / 2 : 8);
+    const int part = int(threadIdx.x & 31) % kLanes, rotating = a.rotaryDim / 16;
+    rotates = part < rotating;
+    first = rotates ? part * 8 : rotating * 16 + (part - rotating) * 16;
+    second = first + (rotates ? a.rotaryDim / 2 : 8);
   }
 
   /* Are all of a lane's packed rows heads of one row? There are 32 rows in four tiles at most, then. */
@@ -42,13 +43,13 @@ class QueryTile {
     const int inverse = (65536 + unit.headCount - 1) / unit.headCount;
     const int firstRow = int(threadIdx.x & 31) / kLanes * kRows;
     const bf16 *from[kCount];
-    int turned[kCount];
+    int rotated[kCount];
 #pragma unroll
     for (int j = 0; j < kCount; j++) {
       const int r = (firstRow + j) * inverse >> 16, head = unit.firstHead + firstRow + j - r * unit.headCount;
       const TurnedRow of = rowAt(r);
-      turned[j] = r < unit.rowsPerTile && of.row >= 0 ? of.turned : kNotRead;
-      const int place = turned[j] == kNotRead ? 0 : of.row * (a.queryHeads + 2 * a.kvHeads) + head;
+      rotated[j] = r < unit.rowsPerTile && of.row >= 0 ? of.rotated : kNotRead;
+      const int place = rotated[j] == kNotRead ? 0 : of.row * (a.queryHeads + 2 * a.kvHeads) + head;
       from[j] = a.qkv + size_t(place) * kHeadDim;
     }
     /* Without conditions, so that no load waits for another. */
@@ -59,19 +60,19 @@ class QueryTile {
       x[j] = *reinterpret_cast<const uint4 *>(head + first);
       y[j] = *reinterpret_cast<const uint4 *>(head + second);
     }
-    float4 turn[4] = {}; /* (cos, sin) of two pairs each */
-    if (turns) load_turn(turn, turned[0] == kNotRead ? 0 : turned[0]);
+    float4 rotation[4] = {}; /* (cos, sin) of two pairs each */
+    if (rotates) load_rotation(rotation, rotated[0] == kNotRead ? 0 : rotated[0]);
     ready();
 #pragma unroll
     for (int j = 0; j < kRows; j++) {
-      const int of = turned[j / kHeads];
+      const int of = rotated[j / kHeads];
       if (of == kNotRead) continue;
-      if (turns) {
-        if (kHeads == 1 && j > 0 && of != turned[j - 1]) load_turn(turn, of);
-        turn_pairs(x[j].x, y[j].x, turn[0]);
-        turn_pairs(x[j].y, y[j].y, turn[1]);
-        turn_pairs(x[j].z, y[j].z, turn[2]);
-        turn_pairs(x[j].w, y[j].w, turn[3]);
+      if (rotates) {
+        if (kHeads == 1 && j > 0 && of != rotated[j - 1]) load_rotation(rotation, of);
+        rotate_pairs(x[j].x, y[j].x, rotation[0]);
+        rotate_pairs(x[j].y, y[j].y, rotation[1]);
+        rotate_pairs(x[j].z, y[j].z, rotation[2]);
+        rotate_pairs(x[j].w, y[j].w, rotation[3]);
       }
       store_shared4(to + tile_byte(firstRow + j, first, kHalfBytes), x[j]);
       store_shared4(to + tile_byte(firstRow + j, second, kHalfBytes), y[j]);
@@ -83,12 +84,12 @@ class QueryTile {
  private:
   const PlanArguments &a;
   int first, second;
-  bool turns;
+  bool rotates;
 
-  __device__ __forceinline__ void load_turn(float4 (&turn)[4], int turned) const {
-    const float2 *from = a.turns + (long long)turned * (a.rotaryDim / 2) + first;
+  __device__ __forceinline__ void load_rotation(float4 (&rotation)[4], int rotated) const {
+    const float2 *from = a.rotations + (long long)rotated * (a.rotaryDim / 2) + first;
 #pragma unroll
-    for (int i = 0; i < 4; i++) turn[i] = *reinterpret_cast<const float4 *>(from + 2 * i);
+    for (int i = 0; i < 4; i++) rotation[i] = *reinterpret_cast<const float4 *>(from + 2 * i);
   }
 };
 

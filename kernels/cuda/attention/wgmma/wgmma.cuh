@@ -1,7 +1,7 @@
 /*
  * Matrix products of a warpgroup (128 threads) and the barriers around them; sm_90a alone.
  *
- * TILES. A tile in shared memory is [headDim / 64][rows][64] bf16: rows of 128 bytes, of which the 16-byte chunk c of
+ * TILES. A tile in shared memory is [headDim / 64][rows][64] bf16: rows of 128 bytes, of which the 16-byte vector c of
  * row r stands at place c ^ (r % 8) (the 128-byte swizzle), each half from a multiple of 1,024 bytes on.
  *
  * DESCRIPTORS (PTX ISA, "matrix descriptor"): start address / 16 in bits 0-13, leading byte offset / 16 in 16-29,

@@ -1,6 +1,6 @@
 /*
  * The four warps of attention_wgmma.cu that write q, each for two tiles of 16 packed rows. Of the two tiles of q in
- * shared memory one is read while the other is turned for the next slice.
+ * shared memory one is read while the other is rotated for the next slice.
  */
 #ifndef SPANGATE_WGMMA_QUERIES_CUH
 #define SPANGATE_WGMMA_QUERIES_CUH
@@ -14,7 +14,7 @@
  */
 struct QueryRow {
   int itemRow, row, position; /* row of the step; -1: none */
-  int turned;                 /* row of the table of turns, or kNotRead: takes no part in the slice */
+  int rotated;                 /* row of the table of rotations, or kNotRead: takes no part in the slice */
 
   __device__ __forceinline__ void load(const PlanArguments &a, const PlanUnit &unit, int warp) {
     const int lane = threadIdx.x & 31, inTile = lane % kTileRows;
@@ -25,9 +25,9 @@ struct QueryRow {
   }
   __device__ __forceinline__ void enter_slice(const PlanArguments &a, const PlanSlice &slice) {
     const int i = itemRow - slice.firstRow;
-    turned = row < 0 ? kNotRead : 0;
+    rotated = row < 0 ? kNotRead : 0;
     if (a.rotaryDim == 0 || row < 0) return;
-    turned = i >= 0 && i < slice.rowCount ? position - a.offsets[slice.firstOffset + i] : kNotRead;
+    rotated = i >= 0 && i < slice.rowCount ? position - a.offsets[slice.firstOffset + i] : kNotRead;
   }
 };
 static_assert(2 * kQueryWarps * kTileRows == kPackedRows, "a warp that writes q has two tiles");
@@ -40,7 +40,7 @@ class QueryWriter {
 
   __device__ __forceinline__ void write_all() {
 #pragma unroll 1
-    for (UnitWalk units(a); !units.done(); units.round++) write_unit(plan_unit_at(a, units.index()));
+    for (UnitWalk units(a); !units.done(); units.visit++) write_unit(plan_unit_at(a, units.index()));
   }
 
  private:
@@ -61,25 +61,25 @@ class QueryWriter {
     PlanSlice next = slices[min(1, count - 1)];
 #pragma unroll 1
     for (int s = 0; s < count; s++) {
-      const int turned = own.turned;
+      const int rotated = own.rotated;
       own.enter_slice(a, next);
       next = slices[min(s + 2, count - 1)];
 #pragma unroll
-      for (int tile = 0; tile < 2; tile++) write_tile(unit, own.row, turned, tile);
+      for (int tile = 0; tile < 2; tile++) write_tile(unit, own.row, rotated, tile);
       order_before_products();
       barrier_arrive(shared + kQueryFullAt + ring.slot * 8);
       ring.advance();
     }
   }
 
-  /* @param tile 0 or 1 of the warp's; @param row, turned QueryRow's, of the lane */
-  __device__ __forceinline__ void write_tile(const PlanUnit &unit, int row, int turned, int tile) {
+  /* @param tile 0 or 1 of the warp's; @param row, rotated QueryRow's, of the lane */
+  __device__ __forceinline__ void write_tile(const PlanUnit &unit, int row, int rotated, int tile) {
     const int itemTile = warp + tile * kQueryWarps;
     const uint32 to = shared + ring.slot * kTileBytes + itemTile * kTileRows * 128;
     const auto ready = [&] { barrier_wait(shared + kQueryEmptyAt + ring.slot * 8, ring.parity ^ 1); };
     const auto rowAt = [&](int r) {
       const int at = tile * kTileRows + min(r, kTileRows - 1);
-      return TurnedRow{__shfl_sync(kAllLanes, row, at), __shfl_sync(kAllLanes, turned, at)};
+      return TurnedRow{__shfl_sync(kAllLanes, row, at), __shfl_sync(kAllLanes, rotated, at)};
     };
     if (tile > 0 && itemTile >= unit.tileCount) return;
     if (QueryTile::is_alike(unit)) {

@@ -14,7 +14,7 @@
 #include "wgmma.cuh"
 
 constexpr int kTokens = 128, kPackedRows = 128;
-constexpr int kHalves = kHeadDim / 64, kChunks = kHeadDim / 8;
+constexpr int kHalves = kHeadDim / 64, kVectors = kHeadDim / 8;
 /* Tiles of q, K and V are alike: [kHalves][128][64], swizzled (wgmma.cuh). */
 constexpr int kHalfBytes = 128 * 128, kTileBytes = kHalves * kHalfBytes;
 constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
@@ -96,7 +96,7 @@ struct TileWalk {
     } else if (!is_last_of_unit()) {
       enter_slice(a, index + 1);
     } else {
-      units.round++;
+      units.visit++;
       enter_unit(a);
     }
   }
@@ -187,10 +187,10 @@ __device__ __forceinline__ void clear_tiles(const PlanArguments &a, uint32 share
       const uint32 slot = shared + kRingAt + ring.slot * kTileBytes;
       barrier_wait(shared + kLandedAt + ring.slot * 8, landed >> ring.slot & 1);
       landed ^= 1u << ring.slot;
-      for (int i = lane; i < kTokens * kChunks; i += 32) {
-        const int row = i / kChunks, chunk = i % kChunks;
+      for (int i = lane; i < kTokens * kVectors; i += 32) {
+        const int row = i / kVectors, vector = i % kVectors;
         if (row < start || row >= end) {
-          store_shared4(slot + chunk / 8 * kHalfBytes + row * 128 + chunk % 8 * 16, make_uint4(0, 0, 0, 0));
+          store_shared4(slot + vector / 8 * kHalfBytes + row * 128 + vector % 8 * 16, make_uint4(0, 0, 0, 0));
         }
       }
       order_before_products();

@@ -1,13 +1,15 @@
-/** Kernels that the backend launches: the parameters of each, in order. What they mean stands in kernels/cuda/NAME.cu. */
+/**
+ * Kernels that the backend launches: the parameters of each, in order. What they mean stands in kernels/cuda/NAME.cu.
+ */
 import type { Signature } from "../../../native/cuda/arguments.ts";
 
 /** `double`, by value. */
 const float64 = { structBytes: 8 } as const;
 
 /**
- * All attention kernels (attention_plan.cuh): qkv, pool (of attention{,_packed}_wgmma a tensor map of it), turns, positions, rows,
- * items, slices, offsets, blockIds, merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,
- * partialOut, partialSums, arrivals
+ * All attention kernels (attention_plan.cuh): qkv, pool (of attention{,_packed}_wgmma a tensor map of it), rotations,
+ * positions, rows, items, slices, offsets, blockIds, merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens,
+ * scaleLog2, out, partialOut, partialSums, arrivals
  */
 const attention = [
   ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
@@ -24,7 +26,7 @@ export const kernelSignatures = {
   embed_rows: ["ptr", "ptr", "ptr", "ptr", "i32", "f32", "ptr"],
   // residual, delta, scale, weight, epsilon, rowCount, hidden, out
   add_rmsnorm: ["ptr", "ptr", "f32", "ptr", "f32", "ptr", "i32", "ptr"],
-  // qkv, bias, qNorm, kNorm, epsilon, turns, positions, slots, rowCount,
+  // qkv, bias, qNorm, kNorm, epsilon, rotations, positions, slots, rowCount,
   // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool
   qkv_finish: ["ptr", "ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr"],
   attention_packed: attention,
@@ -44,10 +46,10 @@ export const kernelSignatures = {
   sample_rows: ["ptr", "i32", "ptr", "ptr", "ptr", "ptr", "ptr"],
   // logits, vocabSize, rows, sampledIds, rowCount, topStride, chosen, topIds, topLogprobs
   logprobs: ["ptr", "i32", "ptr", "ptr", "ptr", "i32", "ptr", "ptr", "ptr"],
-  // sourceSlots, targetSlots, deltas, tokenCount, layerTurns, turns, inverseFactor,
+  // sourceSlots, targetSlots, deltas, tokenCount, layerRotates, rotations, inverseFactor,
   // kvHeads, headDim, rotaryDim, blockTokens, layerStride, pool
   copy_tokens: ["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "f32", "i32", "i32", "i32", "i32", "i64", "ptr"],
-  // qkv, bias, kNorm, epsilon, turns, positions, slots, rowCount,
+  // qkv, bias, kNorm, epsilon, rotations, positions, slots, rowCount,
   // queryHeads, kvHeads, headDim, rotaryDim, blockTokens, pool, out
   deviations: ["ptr", "ptr", "ptr", "f32", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32", "i32", "ptr", "ptr"],
 } as const satisfies Readonly<Record<string, Signature>>;

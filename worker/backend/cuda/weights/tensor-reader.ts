@@ -1,5 +1,5 @@
 /**
- * Tensors from safetensors files to the device. Several lanes at once: each has the runtime's threads read a chunk into
+ * Tensors from safetensors files to the device. Several lanes at once: each has the runtime's threads read a part into
  * pinned memory, straight (bfloat16) or rounded, while the one before is copied to the device.
  */
 import { type FileHandle, open } from "node:fs/promises";
@@ -10,7 +10,7 @@ import type { StoredTensor } from "../../../model/weights.ts";
 import type { ComputeDevice, DeviceBuffer } from "../device/device.ts";
 import type { TensorReader, TensorUpload } from "./weights.ts";
 
-interface Chunk {
+interface TensorPart {
   readonly tensor: StoredTensor;
   /** First element, and how many. */
   readonly first: number;
@@ -20,8 +20,8 @@ interface Chunk {
 }
 
 export interface FileReaderOptions {
-  /** Elements of a chunk at most; a head whose rows change their order is read whole. */
-  readonly chunkElements?: number;
+  /** Elements of a part at most; a head whose rows change their order is read whole. */
+  readonly partElements?: number;
   /** Chunks that are read at once. */
   readonly laneCount?: number;
 }
@@ -30,11 +30,11 @@ export interface FileReaderOptions {
 const slotsOfLane = 2;
 
 export class FileReader implements TensorReader {
-  private readonly chunkElements: number;
+  private readonly partElements: number;
   private readonly laneCount: number;
 
-  constructor({ chunkElements = 1 << 20, laneCount = 16 }: FileReaderOptions = {}) {
-    this.chunkElements = chunkElements;
+  constructor({ partElements = 1 << 20, laneCount = 16 }: FileReaderOptions = {}) {
+    this.partElements = partElements;
     this.laneCount = laneCount;
   }
 
@@ -45,16 +45,16 @@ export class FileReader implements TensorReader {
         assertFloat(tensor);
         if (!files.has(tensor.file)) files.set(tensor.file, await open(tensor.file, "r"));
       }
-      await this.#runLanes(device, files, [...this.#chunks(uploads)]);
+      await this.#runLanes(device, files, [...this.#parts(uploads)]);
     } finally {
       for (const file of files.values()) await file.close();
     }
   }
 
-  async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, chunks: Chunk[]): Promise<void> {
-    const queue = chunks.values();
-    const lanes = Math.min(this.laneCount, chunks.length);
-    const slotElements = Math.max(this.chunkElements, ...chunks.map(({ count }) => count));
+  async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, parts: TensorPart[]): Promise<void> {
+    const queue = parts.values();
+    const lanes = Math.min(this.laneCount, parts.length);
+    const slotElements = Math.max(this.partElements, ...parts.map(({ count }) => count));
     const slotBytes = slotElements * 2;
     const pinned = device.allocateHost("weights on their way", lanes * slotsOfLane * slotBytes);
     const run = async (lane: number): Promise<void> => {
@@ -62,15 +62,15 @@ export class FileReader implements TensorReader {
         const first = (lane * slotsOfLane + slot) * slotBytes;
         return { staging: new Uint16Array(pinned.buffer, first, slotElements), copied: device.mark() };
       });
-      let turn = 0;
-      for (const chunk of queue) {
-        const { staging, copied } = slots[turn];
-        turn = (turn + 1) % slotsOfLane;
-        const file = files.get(chunk.tensor.file);
-        if (file === undefined) throw new Error(`${chunk.tensor.file} is not open`);
+      let next = 0;
+      for (const part of queue) {
+        const { staging, copied } = slots[next];
+        next = (next + 1) % slotsOfLane;
+        const file = files.get(part.tensor.file);
+        if (file === undefined) throw new Error(`${part.tensor.file} is not open`);
         await copied.reached();
-        await readBfloat16(file, chunk, staging);
-        device.copyIn(chunk.target, staging.subarray(0, chunk.count));
+        await readBfloat16(file, part, staging);
+        device.copyIn(part.target, staging.subarray(0, part.count));
         copied.set();
       }
       for (const { copied } of slots) await copied.reached();
@@ -81,10 +81,10 @@ export class FileReader implements TensorReader {
     if (failed !== undefined) throw failed.reason;
   }
 
-  *#chunks(uploads: readonly TensorUpload[]): Generator<Chunk> {
+  *#parts(uploads: readonly TensorUpload[]): Generator<TensorPart> {
     for (const { tensor, target, scale } of uploads) {
       const total = target.byteLength / 2;
-      const most = elementsAtOnce(tensor, this.chunkElements);
+      const most = elementsAtOnce(tensor, this.partElements);
       for (let first = 0; first < total; first += most) {
         const count = Math.min(most, total - first);
         yield { tensor, first, count, target: target.slice(first * 2, count * 2), scale };
@@ -110,8 +110,8 @@ function assertFloat({ file, dtype }: TensorInfo): void {
   }
 }
 
-async function readBfloat16(file: FileHandle, chunk: Chunk, out: Uint16Array<ArrayBuffer>): Promise<void> {
-  const { tensor, first, count, scale } = chunk;
+async function readBfloat16(file: FileHandle, part: TensorPart, out: Uint16Array<ArrayBuffer>): Promise<void> {
+  const { tensor, first, count, scale } = part;
   const size = dtypeBytes[tensor.dtype];
   const isDirect = tensor.dtype === "BF16" && scale === 1;
   const bytes = isDirect ? new Uint8Array(out.buffer, out.byteOffset, count * 2) : new Uint8Array(count * size);

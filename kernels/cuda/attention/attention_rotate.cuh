@@ -1,6 +1,6 @@
 /*
- * q of a tile in the registers of a warp, turned for a slice (attention_plan.cuh, ROTATION). A lane keeps what it was
- * turned by, and turns a row again only for another offset.
+ * q of a tile in the registers of a warp, rotated for a slice (attention_plan.cuh, ROTATION). A lane keeps the
+ * position that it rotated each row by, and rotates a row again for another offset only.
  */
 #ifndef SPANGATE_ATTENTION_TURN_CUH
 #define SPANGATE_ATTENTION_TURN_CUH
@@ -16,9 +16,9 @@ struct LaneRows {
   int itemRow[2];
   const bf16 *q[2]; /* nullptr: padding */
   int position[2];
-  int turned[2]; /* what q was turned by last */
+  int rotated[2]; /* what q was rotated by last */
 };
-constexpr int kNotTurned = 0x80000000;
+constexpr int kNotRotated = 0x80000000;
 
 __device__ __forceinline__ LaneRows lane_rows(const PlanArguments &a, const PlanUnit &unit, int tile,
                                               const TileRow &tileRow) {
@@ -32,36 +32,37 @@ __device__ __forceinline__ LaneRows lane_rows(const PlanArguments &a, const Plan
     rows.itemRow[r] = tile * unit.rowsPerTile + of;
     rows.q[r] = row < 0 ? nullptr : a.qkv + head * kHeadDim;
     rows.position[r] = __shfl_sync(kAllLanes, tileRow.position, of);
-    rows.turned[r] = kNotTurned;
+    rows.rotated[r] = kNotRotated;
   }
   return rows;
 }
 
-/* The pairs that are turned together lie in the same lane: dimensions i and i + kHeadDim / 2. */
-__device__ __forceinline__ void turn_row(int r, const bf16 *from, const float2 *turns, bool isTurned, Queries &q) {
+/* The pairs that are rotated together lie in the same lane: dimensions i and i + kHeadDim / 2. */
+__device__ __forceinline__ void rotate_row(int r, const bf16 *from, const float2 *rotations, bool isRotated,
+                                           Queries &q) {
   constexpr int kHalf = kHeadDim / 16; /* groups of eight dimensions in half a head */
   const int column = (threadIdx.x & 3) * 2;
   uint32 low[kHalf], high[kHalf];
-  float4 turn[kHalf];
+  float4 rotation[kHalf];
 #pragma unroll
   for (int i = 0; i < kHalf; i++) {
     low[i] = *reinterpret_cast<const uint32 *>(from + i * 8 + column);
     high[i] = *reinterpret_cast<const uint32 *>(from + (i + kHalf) * 8 + column);
-    turn[i] = make_float4(1, 0, 1, 0);
-    if (isTurned) turn[i] = *reinterpret_cast<const float4 *>(turns + i * 8 + column);
+    rotation[i] = make_float4(1, 0, 1, 0);
+    if (isRotated) rotation[i] = *reinterpret_cast<const float4 *>(rotations + i * 8 + column);
   }
 #pragma unroll
   for (int i = 0; i < kHalf; i++) {
     const float x[2] = {low_float(low[i]), high_float(low[i])}, y[2] = {low_float(high[i]), high_float(high[i])};
-    const float4 t = turn[i];
+    const float4 t = rotation[i];
     q[i / 2][i % 2 * 2 + r] = pack_bf16(x[0] * t.x - y[0] * t.y, x[1] * t.z - y[1] * t.w);
     const int j = i + kHalf;
     q[j / 2][j % 2 * 2 + r] = pack_bf16(y[0] * t.x + x[0] * t.y, y[1] * t.z + x[1] * t.w);
   }
 }
 
-/* Heads that are turned in part: pairs may lie in two lanes. */
-__device__ __forceinline__ void turn_in_shared(const PlanArguments &a, const PlanUnit &unit, int tile,
+/* Heads that are rotated in part: pairs may lie in two lanes. */
+__device__ __forceinline__ void rotate_in_shared(const PlanArguments &a, const PlanUnit &unit, int tile,
                                                const TileRow &tileRow, const Step &step, bf16 *scratch, Queries &q) {
   const int offset = step.offsets[threadIdx.x % kTileRows];
   write_tile_queries<kStride>(a, unit, tile, tileRow, step, offset, scratch);
@@ -71,19 +72,19 @@ __device__ __forceinline__ void turn_in_shared(const PlanArguments &a, const Pla
   __syncwarp();
 }
 
-/* q of the rows that take part in the step's slice, turned for it. */
-__device__ __forceinline__ void turn_queries(const PlanArguments &a, const PlanUnit &unit, int tile,
+/* q of the rows that take part in the step's slice, rotated for it. */
+__device__ __forceinline__ void rotate_queries(const PlanArguments &a, const PlanUnit &unit, int tile,
                                              const TileRow &tileRow, const Step &step, bf16 *scratch, LaneRows &rows,
                                              Queries &q) {
-  if (a.rotaryDim != 0 && a.rotaryDim != kHeadDim) return turn_in_shared(a, unit, tile, tileRow, step, scratch, q);
+  if (a.rotaryDim != 0 && a.rotaryDim != kHeadDim) return rotate_in_shared(a, unit, tile, tileRow, step, scratch, q);
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     const int inSlice = rows.itemRow[r] - step.firstRow;
     if (rows.q[r] == nullptr || inSlice < 0 || inSlice >= step.rowCount) continue;
-    const int turned = a.rotaryDim == 0 ? 0 : rows.position[r] - step.offsets[rows.tileRow[r]];
-    if (turned == rows.turned[r]) continue;
-    rows.turned[r] = turned;
-    turn_row(r, rows.q[r], a.turns + (long long)turned * (kHeadDim / 2), a.rotaryDim != 0, q);
+    const int rotated = a.rotaryDim == 0 ? 0 : rows.position[r] - step.offsets[rows.tileRow[r]];
+    if (rotated == rows.rotated[r]) continue;
+    rows.rotated[r] = rotated;
+    rotate_row(r, rows.q[r], a.rotations + (long long)rotated * (kHeadDim / 2), a.rotaryDim != 0, q);
   }
   __syncwarp();
 }
