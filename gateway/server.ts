@@ -12,8 +12,7 @@ import { openEmbedding } from "./embedding/embedding-service.ts";
 import { type TenantMeter, tenantMeter } from "./generate/token-metering.ts";
 import { countFailure, countPrepared } from "./generate/usage-counters.ts";
 import { listen } from "./http/listen.ts";
-import { describedRoutes } from "./http/openapi/docs.ts";
-import type { RouteDeclaration } from "./http/transport/route.ts";
+import { declaredRoutes, type RouteDeclaration } from "./http/transport/route.ts";
 import { SpanService } from "./prepare/span-service.ts";
 import { unknownSettings } from "./process/child-environment.ts";
 import type { Metrics } from "./telemetry/metrics.ts";
@@ -103,7 +102,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
     url: `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`,
     generatedAdminKey,
     ready: supervisor.firstReady(),
-    routes: describedRoutes(app),
+    routes: declaredRoutes(app),
     stop: () => {
       stopped ??= stop();
       return stopped;

@@ -246,7 +246,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     // Answers of queries stream as chat completions do.
     "gateway/http/openai/chat-answer.ts",
   ],
-  "gateway/http/openapi": ["gateway/base", "gateway/corpus/search", "gateway/http"],
+  "gateway/http/openapi": ["gateway/base", "gateway/http/transport"],
   "gateway/http": ["gateway/base", "gateway/config.ts", "gateway/telemetry", "gateway/tenant", "gateway/http"],
   "gateway/client": ["gateway/query"],
   "gateway/cli/support": ["kernels", "gateway/client", "gateway/query"],

@@ -1,10 +1,19 @@
-/** GET /admin/v1/cache: whose KV the workers hold. Blocks that can be found by a key; what is in use without one is no one's. */
+/**
+ * GET /admin/v1/cache: whose KV the workers hold. Blocks that can be found by a key count; a block that is in use
+ * without a key is no one's. GET /admin/v1/kv-events: which worker holds which blocks, as it changes: keys and counts,
+ * no text and no tenant.
+ */
 import type { Hono } from "hono";
+import { z } from "zod";
+import type { FedChange, KvFeed } from "../../dispatch/kv/feed.ts";
 import type { Pins } from "../../dispatch/kv/pins.ts";
 import type { HeldKv, Residency } from "../../dispatch/kv/residency.ts";
 import type { Registry, WorkerRecord } from "../../dispatch/workers/registry.ts";
+import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import type { AppEnv } from "../transport/context.ts";
+import { readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
+import { sseResponse } from "../transport/sse.ts";
 
 export interface CacheDeps {
   readonly registry: Pick<Registry, "list">;
@@ -13,7 +22,7 @@ export interface CacheDeps {
 }
 
 export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins }: CacheDeps): void {
-  declare(app, "GET /admin/v1/cache", (context) => {
+  declare(app, "GET /admin/v1/cache", { summary: "Whose KV the workers hold, by tenant." }, (context) => {
     const workers = registry.list().filter(({ state }) => state === "ready");
     const byTenant = new Map<string, TenantPart[]>();
     for (const worker of workers) {
@@ -58,4 +67,43 @@ function describeTenant(tenantId: string, parts: readonly TenantPart[]) {
     bytes: sum("bytes"),
     workers,
   };
+}
+
+const noQuery = z.strictObject({});
+const eventsAbout = {
+  summary:
+    "Blocks that workers store and remove, as they do. First comes all that is held, up to the event `current`; with Last-Event-ID what has changed since, if that is still known.",
+  answerTypes: ["text/event-stream"],
+};
+/** One line for all: the route is the platform's. */
+const followers = "platform";
+
+export function addKvEventRoutes(
+  app: Hono<AppEnv>,
+  feed: Pick<KvFeed, "follow">,
+  streams: Pick<ConcurrencyLimiter, "enter">,
+): void {
+  declare(app, "GET /admin/v1/kv-events", eventsAbout, (c) => {
+    readQuery(c, noQuery);
+    const lastId = c.req.header("last-event-id");
+    const leave = streams.enter(followers);
+    return sseResponse(c, async (stream) => {
+      try {
+        for await (const fed of feed.follow(lastId, stream.signal)) await stream.event(eventOf(fed));
+      } finally {
+        leave();
+      }
+    });
+  });
+}
+
+function eventOf({ id, change }: FedChange) {
+  return { ...(id === undefined ? {} : { id }), event: change.type, data: JSON.stringify(bodyOf(change)) };
+}
+
+function bodyOf(change: FedChange["change"]) {
+  if (change.type === "current") return {};
+  if (change.type === "cleared") return { worker: change.worker };
+  const { worker, blockKeys: block_keys } = change;
+  return change.type === "removed" ? { worker, block_keys } : { worker, block_keys, token_counts: change.tokenCounts };
 }

@@ -51,9 +51,9 @@ export function addGrantRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus:
     const revoked = changed(c, () => corpus.grants.revoke(tenantIdOf(c), id, grantee));
     return c.json({ id: revoked, object: "vector_store.grant.deleted", deleted: true });
   };
-  declare(app, `POST ${path}`, share, createAbout);
-  declare(app, `GET ${path}`, list, listAbout);
-  declare(app, `DELETE ${path}/:tenant_id`, revoke, revokeAbout);
+  declare(app, `POST ${path}`, createAbout, share);
+  declare(app, `GET ${path}`, listAbout, list);
+  declare(app, `DELETE ${path}/:tenant_id`, revokeAbout, revoke);
 }
 
 function grantBody({ corpusId, tenantId, createdAt }: GrantRow) {

@@ -4,6 +4,7 @@ import type { Dispatcher } from "../../dispatch/dispatcher.ts";
 import type { Residency } from "../../dispatch/kv/residency.ts";
 import type { Registry, WorkerRecord } from "../../dispatch/workers/registry.ts";
 import { type Labels, type Metrics, renderSamples } from "../../telemetry/metrics.ts";
+import { readyAnswer } from "../transport/answer-schemas.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
 
@@ -16,23 +17,34 @@ export interface OpsDeps {
   readonly draining: () => boolean;
 }
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  health: { summary: "This process answers." },
+  ready: {
+    summary: "Whether requests can be served: 503 without a ready worker and while the server drains.",
+    answer: readyAnswer,
+  },
+  metrics: { summary: "Metrics in Prometheus' text form.", answerTypes: ["text/plain"] },
+  workers: { summary: "The workers and what they do." },
+};
+
 export function addOpsRoutes(app: Hono<AppEnv>, deps: OpsDeps): void {
   const { registry } = deps;
   // Alive: this process answers. Whether it can serve is /ready's business.
-  declare(app, "GET /health", (context) => context.json({ status: "ok" }));
-  declare(app, "GET /ready", (context) => {
+  declare(app, "GET /health", about.health, (context) => context.json({ status: "ok" }));
+  declare(app, "GET /ready", about.ready, (context) => {
     const readyCount = registry.ready().length;
     const ready = readyCount > 0 && !deps.draining();
     const workers = registry.list().map(({ id, state }) => ({ id, state }));
     const status = deps.draining() ? "draining" : ready ? "ready" : "not_ready";
     return context.json({ status, workers }, ready ? 200 : 503);
   });
-  declare(app, "GET /metrics", (context) =>
+  declare(app, "GET /metrics", about.metrics, (context) =>
     context.body(deps.metrics.render((name) => sharedLabels(name, registry)) + workerMetrics(deps), 200, {
       "content-type": "text/plain; version=0.0.4; charset=utf-8",
     }),
   );
-  declare(app, "GET /admin/v1/workers", (context) =>
+  declare(app, "GET /admin/v1/workers", about.workers, (context) =>
     context.json({ object: "list", data: registry.list().map((worker) => describeWorker(worker, deps.residency)) }),
   );
 }

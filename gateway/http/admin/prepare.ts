@@ -7,12 +7,13 @@ import type { Corpus } from "../../corpus/corpus.ts";
 import type { FragmentFacts } from "../../corpus/prepare/fragments.ts";
 import { changed } from "../middleware/audit.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { jobAnswer } from "../transport/answer-schemas.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { listBody, pageQuery, readNoFields, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
 import { sseResponse } from "../transport/sse.ts";
 
-export const fragmentsQuery = pageQuery
+const fragmentsQuery = pageQuery
   .omit({ before: true })
   .extend({ order: z.enum(["asc", "desc"]).default("asc"), file_id: z.string().max(64).optional() });
 
@@ -22,20 +23,39 @@ export interface PrepareRouteDeps {
   readonly jobStreams: ConcurrencyLimiter;
 }
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  prepare: {
+    summary: "Starts a job that computes the KV of every fragment ahead of questions.",
+    answer: jobAnswer,
+    status: 202,
+  },
+  get: { summary: "Describes a job.", answer: jobAnswer },
+  events: {
+    summary: "Progress of a job; each event is the whole job.",
+    answerTypes: ["text/event-stream"],
+  },
+  cancel: { summary: "Cancels a job.", answer: jobAnswer },
+  list: {
+    summary: "Facts of a vector store's fragments: tokens, blocks, span key, where they are resident.",
+    query: fragmentsQuery,
+  },
+};
+
 export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: PrepareRouteDeps): void {
-  declare(app, "POST /admin/v1/vector_stores/:vector_store_id/prepare", async (c) => {
+  declare(app, "POST /admin/v1/vector_stores/:vector_store_id/prepare", about.prepare, async (c) => {
     await readNoFields(c);
     const owner = tenantIdOf(c);
     const job = changed(c, () => corpus.prepare.create(owner, c.req.param("vector_store_id")));
     return c.json(jobBody(job), 202);
   });
 
-  declare(app, "GET /admin/v1/jobs/:job_id", (c) =>
+  declare(app, "GET /admin/v1/jobs/:job_id", about.get, (c) =>
     c.json(jobBody(corpus.prepare.get(tenantIdOf(c), c.req.param("job_id")))),
   );
 
   // Every event is the whole job, so a client that comes back (Last-Event-ID) is served by the present state.
-  declare(app, "GET /admin/v1/jobs/:job_id/events", (c) => {
+  declare(app, "GET /admin/v1/jobs/:job_id/events", about.events, (c) => {
     const job = corpus.prepare.get(tenantIdOf(c), c.req.param("job_id"));
     const leave = jobStreams.enter(job.tenantId);
     return sseResponse(c, async (stream) => {
@@ -50,7 +70,7 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
     });
   });
 
-  declare(app, "POST /admin/v1/jobs/:job_id/cancel", async (c) => {
+  declare(app, "POST /admin/v1/jobs/:job_id/cancel", about.cancel, async (c) => {
     await readNoFields(c);
     const owner = tenantIdOf(c);
     return c.json(jobBody(changed(c, () => corpus.prepare.cancel(owner, c.req.param("job_id")))));
@@ -61,7 +81,7 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
   addFragmentAction(app, "unpin", (tenantId, id) => pins.unpin(tenantId, id));
   addFragmentAction(app, "evict", (tenantId, id) => pins.evict(tenantId, id));
 
-  declare(app, "GET /admin/v1/vector_stores/:vector_store_id/fragments", async (c) => {
+  declare(app, "GET /admin/v1/vector_stores/:vector_store_id/fragments", about.list, async (c) => {
     const { file_id: fileId, limit, order, after } = readQuery(c, fragmentsQuery);
     const range = { limit, order, after, fileId };
     const page = await corpus.fragments.list(tenantIdOf(c), c.req.param("vector_store_id"), range);
@@ -83,12 +103,12 @@ function addFragmentAction(
   declare(
     app,
     `POST /admin/v1/fragments/:fragment_id/${action}`,
+    { summary: fragmentActions[action], answer: fragmentAnswer },
     async (c) => {
       await readNoFields(c);
       const tenantId = tenantIdOf(c);
       return c.json(fragmentBody(changed(c, () => run(tenantId, c.req.param("fragment_id")))));
     },
-    { summary: fragmentActions[action], answer: fragmentAnswer },
   );
 }
 

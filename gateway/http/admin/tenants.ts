@@ -11,18 +11,26 @@ import type { Corpus } from "../../corpus/corpus.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
 import type { TenantService } from "../../tenant/tenants.ts";
 import { changed } from "../middleware/audit.ts";
+import {
+  apiKeyAnswer,
+  deletedAnswer,
+  listOf,
+  mintedKeyAnswer,
+  saltAnswer,
+  tenantAnswer,
+} from "../transport/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
 
 const name = z.string().min(1).max(256);
-export const createSchema = z.strictObject({ name });
-export const updateSchema = z.strictObject({
+const createSchema = z.strictObject({ name });
+const updateSchema = z.strictObject({
   name: name.optional(),
   status: z.enum(["active", "disabled"]).optional(),
 });
-export const mintSchema = z.strictObject({
+const mintSchema = z.strictObject({
   scopes: z.array(z.enum(scopes)).min(1).max(scopes.length),
   name: z.string().max(256).default(""),
 });
@@ -46,22 +54,51 @@ export interface TenantRouteDeps {
   readonly batches: Pick<BatchService, "recheck">;
 }
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: { summary: "Makes a tenant.", body: createSchema, answer: tenantAnswer, status: 201 },
+  list: { summary: "Lists tenants.", query: pageQuery, answer: listOf(tenantAnswer) },
+  get: { summary: "Describes a tenant.", answer: tenantAnswer },
+  update: {
+    summary: "Renames, disables or enables a tenant.",
+    body: updateSchema,
+    answer: tenantAnswer,
+  },
+  delete: { summary: "Deletes a tenant with all it owns.", answer: deletedAnswer },
+  rotate: {
+    summary: "Makes the KV of the tenant's own text unreachable.",
+    answer: saltAnswer,
+  },
+  keysCreate: {
+    summary: "Makes an API key, shown this once.",
+    body: mintSchema,
+    answer: mintedKeyAnswer,
+    status: 201,
+  },
+  keysList: {
+    summary: "Lists a tenant's API keys.",
+    query: pageQuery,
+    answer: listOf(apiKeyAnswer),
+  },
+  keysDelete: { summary: "Revokes an API key.", answer: deletedAnswer },
+};
+
 export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, batches }: TenantRouteDeps): void {
-  declare(app, "POST /admin/v1/tenants", async (c) => {
+  declare(app, "POST /admin/v1/tenants", about.create, async (c) => {
     const fields = await readJson(c, createSchema);
     return c.json(tenantBody(changed(c, () => tenants.create(fields.name))), 201);
   });
 
-  declare(app, "GET /admin/v1/tenants", (c) => {
+  declare(app, "GET /admin/v1/tenants", about.list, (c) => {
     const range = rangeOf(readQuery(c, pageQuery), (id) => tenants.get(requireId(id)));
     return c.json(listBody(tenants.list(range), tenantBody));
   });
 
-  declare(app, "GET /admin/v1/tenants/:tenant_id", (c) =>
+  declare(app, "GET /admin/v1/tenants/:tenant_id", about.get, (c) =>
     c.json(tenantBody(managedTenant(c, tenants, c.req.param("tenant_id")))),
   );
 
-  declare(app, "PATCH /admin/v1/tenants/:tenant_id", async (c) => {
+  declare(app, "PATCH /admin/v1/tenants/:tenant_id", about.update, async (c) => {
     const change = await readJson(c, updateSchema);
     const id = requireId(c.req.param("tenant_id"));
     const row = changed(c, () => tenants.update(id, change));
@@ -69,7 +106,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
     return c.json(tenantBody(row));
   });
 
-  declare(app, "DELETE /admin/v1/tenants/:tenant_id", (c) => {
+  declare(app, "DELETE /admin/v1/tenants/:tenant_id", about.delete, (c) => {
     const id = requireId(c.req.param("tenant_id"));
     changed(c, () => tenants.delete(id));
     corpus.tenantDeleted(id);
@@ -78,7 +115,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
     return c.json({ id, object: "tenant.deleted", deleted: true });
   });
 
-  declare(app, "POST /admin/v1/tenants/:tenant_id/salt/rotate", async (c) => {
+  declare(app, "POST /admin/v1/tenants/:tenant_id/salt/rotate", about.rotate, async (c) => {
     await readNoFields(c);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
     const epoch = changed(c, () => tenants.rotateSalt(id));
@@ -95,7 +132,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
       blocks: changed(c, () => corpus.purgeCache(id)),
     });
   };
-  declare(app, "DELETE /admin/v1/tenants/:tenant_id/cache", purge, purgeAbout);
+  declare(app, "DELETE /admin/v1/tenants/:tenant_id/cache", purgeAbout, purge);
 
   addApiKeyRoutes(app, { tenants, batches });
 }
@@ -103,7 +140,7 @@ export function addTenantRoutes(app: Hono<AppEnv>, { tenants, corpus, stored, ba
 type ApiKeyRouteDeps = Pick<TenantRouteDeps, "tenants" | "batches">;
 
 function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDeps): void {
-  declare(app, "POST /admin/v1/tenants/:tenant_id/keys", async (c) => {
+  declare(app, "POST /admin/v1/tenants/:tenant_id/keys", about.keysCreate, async (c) => {
     const fields = await readJson(c, mintSchema);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
     const mint = () => tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes);
@@ -113,7 +150,7 @@ function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDep
     return c.json({ ...apiKeyBody(row), key: apiKey }, 201);
   });
 
-  declare(app, "GET /admin/v1/tenants/:tenant_id/keys", (c) => {
+  declare(app, "GET /admin/v1/tenants/:tenant_id/keys", about.keysList, (c) => {
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
     const range = rangeOf(readQuery(c, pageQuery), (keyId) => {
       const row = tenants.apiKeys.get(principalOf(c), keyId);
@@ -123,7 +160,7 @@ function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDep
     return c.json(listBody(tenants.apiKeys.list(id, range), apiKeyBody));
   });
 
-  declare(app, "DELETE /admin/v1/keys/:key_id", (c) => {
+  declare(app, "DELETE /admin/v1/keys/:key_id", about.keysDelete, (c) => {
     const { id, tenantId } = changed(c, () => tenants.apiKeys.revoke(principalOf(c), c.req.param("key_id")), keyIds);
     if (tenantId !== null) batches.recheck(tenantId);
     return c.json({ id, object: "api_key.deleted", deleted: true });

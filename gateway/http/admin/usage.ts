@@ -51,6 +51,11 @@ export function addUsageRoutes(app: Hono<AppEnv>, { usage }: { readonly usage: U
   declare(
     app,
     "GET /admin/v1/usage",
+    {
+      summary: "Tokens by day and tenant, the latest day first; a tenant's own with tenant:admin.",
+      query: usageQuery,
+      answer: usageAnswer,
+    },
     (c) => {
       const { from, to = dayOf(Date.now()), tenant_id: asked, limit, after } = readQuery(c, usageQuery);
       const firstDay = from ?? dayOf(Date.parse(to) - (defaultDays - 1) * dayMs);
@@ -61,11 +66,6 @@ export function addUsageRoutes(app: Hono<AppEnv>, { usage }: { readonly usage: U
       const range = { tenantId: own ?? asked, firstDay, lastDay: to, after: cursorOf(after), limit };
       const { rows, hasMore } = usage.list(range);
       return c.json(listOfDays(rows, hasMore));
-    },
-    {
-      summary: "Tokens by day and tenant, the latest day first; a tenant's own with tenant:admin.",
-      query: usageQuery,
-      answer: usageAnswer,
     },
   );
 }

@@ -66,6 +66,7 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
   declare(
     app,
     `POST ${path}`,
+    { summary: "Makes many messages within a day.", body: createSchema, answer: batchAnswer },
     async (c) => {
       const tenantId = tenantIdOf(c);
       checkVersion(c);
@@ -77,12 +78,12 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
         leave();
       }
     },
-    { summary: "Makes many messages within a day.", body: createSchema, answer: batchAnswer },
   );
 
   declare(
     app,
     `GET ${path}`,
+    { summary: "The tenant's batches of messages, newest first.", query: listQuery, answer: listAnswer },
     (c) => {
       const tenantId = tenantIdOf(c);
       checkVersion(c);
@@ -92,7 +93,6 @@ function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRout
       const ids = { first_id: rows[0]?.id ?? null, last_id: rows.at(-1)?.id ?? null };
       return c.json({ data: rows.map(batchBody), ...ids, has_more: hasMore });
     },
-    { summary: "The tenant's batches of messages, newest first.", query: listQuery, answer: listAnswer },
   );
 }
 
@@ -110,34 +110,34 @@ function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps):
   declare(
     app,
     `GET ${path}/:message_batch_id`,
+    { summary: "How far a batch of messages is.", answer: batchAnswer },
     (c) => {
       checkVersion(c);
       return c.json(batchBody(batches.get(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
     },
-    { summary: "How far a batch of messages is.", answer: batchAnswer },
   );
 
   declare(
     app,
     `POST ${path}/:message_batch_id/cancel`,
+    { summary: "Ends a batch of messages; what is made by then stays.", answer: batchAnswer },
     async (c) => {
       checkVersion(c);
       await readNoFields(c);
       return c.json(batchBody(batches.cancel(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
     },
-    { summary: "Ends a batch of messages; what is made by then stays.", answer: batchAnswer },
   );
 
   declare(
     app,
     `DELETE ${path}/:message_batch_id`,
+    { summary: "Deletes a batch that has ended, with its requests and results.", answer: deletedAnswer },
     (c) => {
       const tenantId = tenantIdOf(c);
       checkVersion(c);
       const id = changed(c, () => batches.deleteMessages(tenantId, c.req.param("message_batch_id")));
       return c.json({ id, type: "message_batch_deleted" });
     },
-    { summary: "Deletes a batch that has ended, with its requests and results.", answer: deletedAnswer },
   );
 }
 
@@ -145,6 +145,7 @@ function addResultsRoute(app: Hono<AppEnv>, { batches, downloads }: MessageBatch
   declare(
     app,
     `GET ${path}/:message_batch_id/results`,
+    { summary: "Results of a batch that has ended, a line each.", answerTypes: ["application/x-jsonl"] },
     async (c) => {
       const tenantId = tenantIdOf(c);
       checkVersion(c);
@@ -154,7 +155,6 @@ function addResultsRoute(app: Hono<AppEnv>, { batches, downloads }: MessageBatch
       c.header("x-content-type-options", "nosniff");
       return byteStreamResponse(c, pieces);
     },
-    { summary: "Results of a batch that has ended, a line each.", answerTypes: ["application/x-jsonl"] },
   );
 }
 

@@ -39,51 +39,41 @@ const options = { unsupported: unsupportedMessagesFields };
 export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
   const schema = messagesSchema(deps.filters);
   const countSchema = countTokensSchema(deps.filters);
-  declare(
-    app,
-    "POST /v1/messages",
-    async (context) => {
-      tenantIdOf(context);
-      checkVersion(context);
-      const body = await readJson(context, schema, options);
-      const requestId = context.get("requestId");
-      return await runChat(context, deps, body, async (run, completion) => {
-        const [choice] = completion.choices;
-        if (choice === undefined) throw new Error("a message is one choice");
-        const { ttl, citable } = body;
-        const question = questionOf(body.request.messages) ?? "";
-        const asked = { ttl, question, citable, callsTools: body.request.tools !== undefined };
-        const parts = { requestId, run, choice, ...asked, comparing: comparingOf(context, deps, body) };
-        if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
-        return await answerInEvents(
-          context,
-          completion,
-          (stream, forEachEvent) => writeMessage(stream, forEachEvent, parts),
-          {
-            onError: (error) => logFailure(deps.log, error, requestId),
-            framing: framing(requestId),
-          },
-        );
-      });
-    },
-    about.create(schema),
-  );
-  declare(
-    app,
-    "POST /v1/messages/count_tokens",
-    async (context) => {
-      const tenantId = tenantIdOf(context);
-      checkVersion(context);
-      const { request } = await readJson(context, countSchema, options);
-      const leave = deps.limiter.enter(tenantId);
-      try {
-        return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
-      } finally {
-        leave();
-      }
-    },
-    about.count(countSchema),
-  );
+  declare(app, "POST /v1/messages", about.create(schema), async (context) => {
+    tenantIdOf(context);
+    checkVersion(context);
+    const body = await readJson(context, schema, options);
+    const requestId = context.get("requestId");
+    return await runChat(context, deps, body, async (run, completion) => {
+      const [choice] = completion.choices;
+      if (choice === undefined) throw new Error("a message is one choice");
+      const { ttl, citable } = body;
+      const question = questionOf(body.request.messages) ?? "";
+      const asked = { ttl, question, citable, callsTools: body.request.tools !== undefined };
+      const parts = { requestId, run, choice, ...asked, comparing: comparingOf(context, deps, body) };
+      if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
+      return await answerInEvents(
+        context,
+        completion,
+        (stream, forEachEvent) => writeMessage(stream, forEachEvent, parts),
+        {
+          onError: (error) => logFailure(deps.log, error, requestId),
+          framing: framing(requestId),
+        },
+      );
+    });
+  });
+  declare(app, "POST /v1/messages/count_tokens", about.count(countSchema), async (context) => {
+    const tenantId = tenantIdOf(context);
+    checkVersion(context);
+    const { request } = await readJson(context, countSchema, options);
+    const leave = deps.limiter.enter(tenantId);
+    try {
+      return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
+    } finally {
+      leave();
+    }
+  });
 }
 
 function comparingOf(

@@ -92,12 +92,12 @@ export function addAuditRoutes(app: Hono<AppEnv>, { audit }: { readonly audit: A
   declare(
     app,
     "GET /admin/v1/audit",
+    { summary: "Who changed what, and when; a tenant's own with tenant:admin.", query: pageQuery, answer: auditAnswer },
     (c) => {
       const caller = principalOf(c);
       const range = rangeOf(readQuery(c, pageQuery), (id) => audit.get(caller, id));
       return c.json(listBody(audit.list(caller, range), eventBody));
     },
-    { summary: "Who changed what, and when; a tenant's own with tenant:admin.", query: pageQuery, answer: auditAnswer },
   );
 }
 

@@ -3,6 +3,7 @@ import type { Hono } from "hono";
 import type { z } from "zod";
 import type { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
+import { attributeFilterSchema } from "../../corpus/search/filters.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 import { endsOf } from "../generation/choice.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
@@ -23,11 +24,20 @@ export interface ChatDeps extends ChatRunDeps {
   readonly log: Log;
 }
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  completions: {
+    summary: "A chat completion; documents and vector stores are spans of its prompt.",
+    body: chatSchema(attributeFilterSchema),
+    answerTypes: ["application/json", "text/event-stream"],
+  },
+};
+
 export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
   const schema = chatSchema(deps.filters);
   const describe = logprobsDescriber(deps.tokenBytes);
   const formatLogprobs = (logprobs: Parameters<typeof describe>[0]) => ({ content: describe(logprobs), refusal: null });
-  declare(app, "POST /v1/chat/completions", async (context) => {
+  declare(app, "POST /v1/chat/completions", about.completions, async (context) => {
     tenantIdOf(context);
     const body = await readJson(context, schema, { unsupported: unsupportedChatFields });
     const requestId = context.get("requestId");

@@ -1,5 +1,4 @@
 /** POST /v1/embeddings and /v1/rerank: both by the embedder. Shapes of the `openai` package, and of vLLM's rerank. */
-
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { EmbedderCard } from "../../../worker/contract/embedding.ts";
@@ -55,35 +54,31 @@ const unsupportedRerankFields = new Set([
 ]);
 
 export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, meter }: EmbeddingDeps): void {
-  declare(
-    app,
-    "POST /v1/embeddings",
-    async (context) => {
-      const tenantId = tenantIdOf(context);
-      const body = await readJson(context, embeddingsSchema, { unsupported: unsupportedEmbeddingFields });
-      const leave = limiter.enter(tenantId);
-      try {
-        const card = requireModel(await embedding.card(), body.model);
-        if (body.dimensions !== undefined && body.dimensions !== card.dimensions) {
-          const message = `The model ${card.modelName} has ${card.dimensions} dimensions and cannot be cut to others.`;
-          throw new ApiError("invalid_value", { param: "dimensions", message });
-        }
-        const sequences = await encodeInput(embedding, card, body.input);
-        const tokens = tokensOf(sequences);
-        const work = { requestId: context.get("requestId"), tenantId, tokens };
-        const vectors = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
-        const encode = body.encoding_format === "base64" ? base64Of : (vector: Float32Array) => [...vector];
-        return vectorsResponse(context, { vectors, encode, model: card.modelName, tokens });
-      } finally {
-        leave();
+  declare(app, "POST /v1/embeddings", { summary: "Vectors of texts.", body: embeddingsSchema }, async (context) => {
+    const tenantId = tenantIdOf(context);
+    const body = await readJson(context, embeddingsSchema, { unsupported: unsupportedEmbeddingFields });
+    const leave = limiter.enter(tenantId);
+    try {
+      const card = requireModel(await embedding.card(), body.model);
+      if (body.dimensions !== undefined && body.dimensions !== card.dimensions) {
+        const message = `The model ${card.modelName} has ${card.dimensions} dimensions and cannot be cut to others.`;
+        throw new ApiError("invalid_value", { param: "dimensions", message });
       }
-    },
-    { summary: "Vectors of texts.", body: embeddingsSchema },
-  );
+      const sequences = await encodeInput(embedding, card, body.input);
+      const tokens = tokensOf(sequences);
+      const work = { requestId: context.get("requestId"), tenantId, tokens };
+      const vectors = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
+      const encode = body.encoding_format === "base64" ? base64Of : (vector: Float32Array) => [...vector];
+      return vectorsResponse(context, { vectors, encode, model: card.modelName, tokens });
+    } finally {
+      leave();
+    }
+  });
 
   declare(
     app,
     "POST /v1/rerank",
+    { summary: "Documents by how well they answer a query, best first.", body: rerankSchema },
     async (context) => {
       const tenantId = tenantIdOf(context);
       const body = await readJson(context, rerankSchema, { unsupported: unsupportedRerankFields });
@@ -106,7 +101,6 @@ export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, mete
         leave();
       }
     },
-    { summary: "Documents by how well they answer a query, best first.", body: rerankSchema },
   );
 }
 

@@ -5,6 +5,7 @@ import type { CorpusAccess, CorpusRow, FileCounts } from "../../../db/corpora.ts
 import type { FileBatchRow } from "../../../db/corpus-files.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
+import { fileBatchAnswer, listOf, vectorStoreFileAnswer } from "../transport/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { listBody, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
@@ -28,7 +29,7 @@ const distinctFiles = z
     message: "must not name a file twice",
   });
 
-export const createSchema = z.union([
+const createSchema = z.union([
   z.strictObject({
     file_ids: fileIdsSchema.min(1),
     attributes: attributesSchema.nullish(),
@@ -41,11 +42,30 @@ export const createSchema = z.union([
 const batchesPath = "/v1/vector_stores/:vector_store_id/file_batches";
 const batchPath = "/v1/vector_stores/:vector_store_id/file_batches/:batch_id";
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: {
+    summary: "Attaches many files in one call.",
+    body: createSchema,
+    answer: fileBatchAnswer,
+  },
+  get: { summary: "Describes a batch.", answer: fileBatchAnswer },
+  cancel: {
+    summary: "Cancels what of a batch is still to be ingested.",
+    answer: fileBatchAnswer,
+  },
+  list: {
+    summary: "Lists a batch's files.",
+    query: corpusFilesQuery,
+    answer: listOf(vectorStoreFileAnswer),
+  },
+};
+
 export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
     corpus.corpora.require(tenantIdOf(c), id, access);
 
-  declare(app, `POST ${batchesPath}`, async (c) => {
+  declare(app, `POST ${batchesPath}`, about.create, async (c) => {
     const fields = await readJson(c, createSchema);
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     const named =
@@ -57,18 +77,18 @@ export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly cor
     return c.json(batchBody(corpus.corpusFiles.getBatch(store, row.id)));
   });
 
-  declare(app, `GET ${batchPath}`, (c) => {
+  declare(app, `GET ${batchPath}`, about.get, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     return c.json(batchBody(corpus.corpusFiles.getBatch(store, c.req.param("batch_id"))));
   });
 
-  declare(app, `POST ${batchPath}/cancel`, async (c) => {
+  declare(app, `POST ${batchPath}/cancel`, about.cancel, async (c) => {
     await readNoFields(c);
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     return c.json(batchBody(corpus.corpusFiles.cancelBatch(store, c.req.param("batch_id"))));
   });
 
-  declare(app, `GET ${batchPath}/files`, (c) => {
+  declare(app, `GET ${batchPath}/files`, about.list, (c) => {
     const query = readQuery(c, corpusFilesQuery);
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     const { row } = corpus.corpusFiles.getBatch(store, c.req.param("batch_id"));

@@ -7,6 +7,7 @@ import type { Corpus } from "../../corpus/corpus.ts";
 import type { Upload } from "../../corpus/files/files.ts";
 import { changed } from "../middleware/audit.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
+import { deletedAnswer, listOf } from "../transport/answer-schemas.ts";
 import { byteStreamResponse } from "../transport/byte-stream.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { formFile, readForm } from "../transport/form.ts";
@@ -14,13 +15,13 @@ import { listBody, pageQuery, rangeOf, readQuery, seconds, wholeNumber } from ".
 import { declare } from "../transport/route.ts";
 
 export const purposes = ["assistants", "user_data", "batch"] as const;
-export const listQuery = pageQuery.extend({
+const listQuery = pageQuery.extend({
   // Many clients read the first page only, as their own API's has 10,000.
   limit: wholeNumber.pipe(z.number().min(1).max(corpusLimits.maxFilePageItems)).default(corpusLimits.maxFilePageItems),
   // Results of batches are files of the server's own making.
   purpose: z.enum([...purposes, "batch_output"]).optional(),
 });
-export const uploadFields = z.strictObject({
+const uploadFields = z.strictObject({
   file: formFile<"file">(),
   purpose: z.enum(purposes),
 });
@@ -44,8 +45,22 @@ export interface FileRouteDeps {
   readonly downloads: ConcurrencyLimiter;
 }
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: {
+    summary: "Uploads a file. The same content under the same name and purpose is the same file.",
+    body: uploadFields.extend({ file: z.file() }),
+    bodyTypes: ["multipart/form-data"],
+    answer: fileAnswer,
+  },
+  list: { summary: "Lists files.", query: listQuery, answer: listOf(fileAnswer) },
+  get: { summary: "Describes a file.", answer: fileAnswer },
+  delete: { summary: "Deletes a file, out of every vector store too.", answer: deletedAnswer },
+  content: { summary: "A file's bytes.", answerTypes: ["application/octet-stream"] },
+};
+
 export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }: FileRouteDeps): void {
-  declare(app, "POST /v1/files", async (c) => {
+  declare(app, "POST /v1/files", about.create, async (c) => {
     const tenantId = tenantIdOf(c);
     const leave = uploads.enter(tenantId);
     try {
@@ -61,23 +76,23 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }:
     }
   });
 
-  declare(app, "GET /v1/files", (c) => {
+  declare(app, "GET /v1/files", about.list, (c) => {
     const tenantId = tenantIdOf(c);
     const query = readQuery(c, listQuery);
     const range = rangeOf(query, (id) => corpus.files.get(tenantId, id));
     return c.json(listBody(corpus.files.list(tenantId, { ...range, purpose: query.purpose }), fileBody));
   });
 
-  declare(app, "GET /v1/files/:file_id", (c) =>
+  declare(app, "GET /v1/files/:file_id", about.get, (c) =>
     c.json(fileBody(corpus.files.get(tenantIdOf(c), c.req.param("file_id")))),
   );
 
-  declare(app, "DELETE /v1/files/:file_id", (c) => {
+  declare(app, "DELETE /v1/files/:file_id", about.delete, (c) => {
     const id = changed(c, () => corpus.files.delete(tenantIdOf(c), c.req.param("file_id")));
     return c.json({ id, object: "file", deleted: true });
   });
 
-  declare(app, "GET /v1/files/:file_id/content", async (c) => {
+  declare(app, "GET /v1/files/:file_id/content", about.content, async (c) => {
     const tenantId = tenantIdOf(c);
     const { row, pieces } = await corpus.files.pieces(tenantId, c.req.param("file_id"), () =>
       downloads.enter(tenantId),

@@ -2,6 +2,7 @@
 import type { Context, Hono } from "hono";
 import type { ModelCard } from "../../../worker/contract/model-card.ts";
 import { ApiError } from "../../base/errors.ts";
+import { modelAnswer, modelsAnswer } from "../transport/answer-schemas.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
 
@@ -10,6 +11,12 @@ export interface ModelsDeps {
   /** When the server started. */
   readonly createdMs: number;
 }
+
+/** What the routes do, for /openapi.json. */
+const about = {
+  list: { summary: "The model that is served.", answer: modelsAnswer },
+  get: { summary: "Describes a model.", answer: modelAnswer },
+};
 
 export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
   const describe = (card: ModelCard) => ({
@@ -30,13 +37,13 @@ export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
     ...{ capabilities: null, line: null, deprecated_at: null, retires_at: null },
   });
   // Which model there is, is no secret to anyone with a key.
-  declare(app, "GET /v1/models", (context) => {
+  declare(app, "GET /v1/models", about.list, (context) => {
     const cards = [deps.card()].filter((card) => card !== undefined);
     if (!isAnthropics(context)) return context.json({ object: "list", data: cards.map(describe) });
     const id = cards[0]?.id ?? null;
     return context.json({ data: cards.map(describeInfo), first_id: id, last_id: id, has_more: false });
   });
-  declare(app, "GET /v1/models/:id", (context) => {
+  declare(app, "GET /v1/models/:id", about.get, (context) => {
     const card = deps.card();
     if (card === undefined) throw new ApiError("not_ready");
     if (card.id !== context.req.param("id")) throw new ApiError("model_not_found", { param: "model" });

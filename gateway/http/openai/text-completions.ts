@@ -90,35 +90,30 @@ const about: RouteAbout = {
 };
 
 export function addTextCompletionRoutes(app: Hono<AppEnv>, deps: TextCompletionDeps): void {
-  declare(
-    app,
-    "POST /v1/completions",
-    async (context) => {
-      tenantIdOf(context);
-      const body = await readJson(context, schema, { unsupported: unsupportedFields });
-      const request = requestOf(body);
-      const choices = emptyChoices(request.prompts.length * request.choiceCount);
-      const requestId = context.get("requestId");
-      return await runJob(context, deps, {
-        choices,
-        stream: body.stream ?? false,
-        start: (job) => deps.pipeline.complete({ ...job, request }),
-        answer: async (run, completion) => {
-          const head = { id: `cmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
-          const logprobsOf = body.logprobs === undefined ? () => () => null : logprobsFormatter(deps.tokenBytes);
-          const facts = () => factsOf(requestId, run, choices, request.choiceCount);
-          if (body.stream !== true) {
-            return await answerWhole(context, completion, () => wholeAnswer(head, choices, logprobsOf, facts));
-          }
-          const summary = body.stream_options?.include_usage === true ? facts : undefined;
-          const shape = chunkShape(head, choices, logprobsOf, summary);
-          const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
-          return await answerStreamed(context, completion, shape, { onError });
-        },
-      });
-    },
-    about,
-  );
+  declare(app, "POST /v1/completions", about, async (context) => {
+    tenantIdOf(context);
+    const body = await readJson(context, schema, { unsupported: unsupportedFields });
+    const request = requestOf(body);
+    const choices = emptyChoices(request.prompts.length * request.choiceCount);
+    const requestId = context.get("requestId");
+    return await runJob(context, deps, {
+      choices,
+      stream: body.stream ?? false,
+      start: (job) => deps.pipeline.complete({ ...job, request }),
+      answer: async (run, completion) => {
+        const head = { id: `cmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
+        const logprobsOf = body.logprobs === undefined ? () => () => null : logprobsFormatter(deps.tokenBytes);
+        const facts = () => factsOf(requestId, run, choices, request.choiceCount);
+        if (body.stream !== true) {
+          return await answerWhole(context, completion, () => wholeAnswer(head, choices, logprobsOf, facts));
+        }
+        const summary = body.stream_options?.include_usage === true ? facts : undefined;
+        const shape = chunkShape(head, choices, logprobsOf, summary);
+        const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
+        return await answerStreamed(context, completion, shape, { onError });
+      },
+    });
+  });
 }
 
 function promptsOf(given: Body["prompt"]): TextRequest["prompts"] {

@@ -60,6 +60,7 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
   declare(
     app,
     "POST /tokenize",
+    { summary: "Token ids of a text, or of a conversation's whole prompt.", body: tokenizeSchema },
     async (context) => {
       const tenantId = tenantIdOf(context);
       const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
@@ -73,25 +74,19 @@ export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
         leave();
       }
     },
-    { summary: "Token ids of a text, or of a conversation's whole prompt.", body: tokenizeSchema },
   );
 
-  declare(
-    app,
-    "POST /detokenize",
-    async (context) => {
-      tenantIdOf(context);
-      const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });
-      const { vocabSize } = pipeline.modelCard(body.model);
-      const unknown = body.tokens.findIndex((id) => id >= vocabSize);
-      if (unknown >= 0) {
-        const param = `tokens[${unknown}]`;
-        throw new ApiError("invalid_value", { message: `'${param}' is a token that the model does not have.`, param });
-      }
-      return context.json({ prompt: textOf(tokenBytes, body.tokens) });
-    },
-    { summary: "The text of token ids.", body: detokenizeSchema },
-  );
+  declare(app, "POST /detokenize", { summary: "The text of token ids.", body: detokenizeSchema }, async (context) => {
+    tenantIdOf(context);
+    const body = await readJson(context, detokenizeSchema, { unsupported: unsupportedFields });
+    const { vocabSize } = pipeline.modelCard(body.model);
+    const unknown = body.tokens.findIndex((id) => id >= vocabSize);
+    if (unknown >= 0) {
+      const param = `tokens[${unknown}]`;
+      throw new ApiError("invalid_value", { message: `'${param}' is a token that the model does not have.`, param });
+    }
+    return context.json({ prompt: textOf(tokenBytes, body.tokens) });
+  });
 }
 
 async function tokensOf(

@@ -65,17 +65,23 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
   declare(
     app,
     "POST /v1/uploads",
+    { summary: "Begins a file that comes in parts, within an hour.", body: createSchema, answer: uploadAnswer },
     async (c) => {
       const tenantId = tenantIdOf(c);
       const { bytes, mime_type: mediaType, ...rest } = await readJson(c, createSchema, { unsupported });
       return c.json(uploadBody(service.create(tenantId, { ...rest, mediaType, byteCount: bytes })));
     },
-    { summary: "Begins a file that comes in parts, within an hour.", body: createSchema, answer: uploadAnswer },
   );
 
   declare(
     app,
     "POST /v1/uploads/:upload_id/parts",
+    {
+      summary: "Adds a part. The same bytes are the same part.",
+      body: partFields.extend({ data: z.file() }),
+      bodyTypes: ["multipart/form-data"],
+      answer: partAnswer,
+    },
     async (c) => {
       const tenantId = tenantIdOf(c);
       const id = c.req.param("upload_id");
@@ -90,17 +96,12 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
         leave();
       }
     },
-    {
-      summary: "Adds a part. The same bytes are the same part.",
-      body: partFields.extend({ data: z.file() }),
-      bodyTypes: ["multipart/form-data"],
-      answer: partAnswer,
-    },
   );
 
   declare(
     app,
     "POST /v1/uploads/:upload_id/complete",
+    { summary: "Makes a file of the parts, in the order given.", body: completeSchema, answer: uploadAnswer },
     async (c) => {
       const tenantId = tenantIdOf(c);
       const id = c.req.param("upload_id");
@@ -112,17 +113,16 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
         leave();
       }
     },
-    { summary: "Makes a file of the parts, in the order given.", body: completeSchema, answer: uploadAnswer },
   );
 
   declare(
     app,
     "POST /v1/uploads/:upload_id/cancel",
+    { summary: "Ends an upload and removes its parts.", answer: uploadAnswer },
     async (c) => {
       await readNoFields(c);
       return c.json(uploadBody(service.cancel(tenantIdOf(c), c.req.param("upload_id"))));
     },
-    { summary: "Ends an upload and removes its parts.", answer: uploadAnswer },
   );
 }
 

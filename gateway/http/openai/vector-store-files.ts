@@ -4,6 +4,7 @@ import { z } from "zod";
 import type { CorpusAccess, CorpusRow } from "../../../db/corpora.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { changed } from "../middleware/audit.ts";
+import { deletedAnswer, fileContentAnswer, listOf, vectorStoreFileAnswer } from "../transport/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { listBody, pageQuery, rangeOf, readQuery } from "../transport/paging.ts";
@@ -14,47 +15,78 @@ export const corpusFilesQuery = pageQuery.extend({
   filter: z.enum(["in_progress", "completed", "failed", "cancelled"]).optional(),
 });
 
-export const updateSchema = z.strictObject({ attributes: attributesSchema.nullable() });
+const updateSchema = z.strictObject({ attributes: attributesSchema.nullable() });
 const filesPath = "/v1/vector_stores/:vector_store_id/files";
 const filePath = "/v1/vector_stores/:vector_store_id/files/:file_id";
+
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: {
+    summary: "Attaches a file, to be ingested.",
+    body: attachSchema,
+    answer: vectorStoreFileAnswer,
+  },
+  list: {
+    summary: "Lists a vector store's files.",
+    query: corpusFilesQuery,
+    answer: listOf(vectorStoreFileAnswer),
+  },
+  get: {
+    summary: "Describes an attached file; last_error says why one could not be read.",
+    answer: vectorStoreFileAnswer,
+  },
+  update: {
+    summary: "Replaces an attached file's attributes.",
+    body: updateSchema,
+    answer: vectorStoreFileAnswer,
+  },
+  delete: {
+    summary: "Takes a file out of a vector store.",
+    answer: deletedAnswer,
+  },
+  content: {
+    summary: "An attached file's text, fragment by fragment.",
+    answer: fileContentAnswer,
+  },
+};
 
 export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
     corpus.corpora.require(tenantIdOf(c), id, access);
 
-  declare(app, `POST ${filesPath}`, async (c) => {
+  declare(app, `POST ${filesPath}`, about.create, async (c) => {
     const request = attachRequestOf(await readJson(c, attachSchema));
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     await corpus.corpusFiles.attach(store, [request], "file_id");
     return c.json(corpusFileBody(corpus.corpusFiles.get(store, request.fileId)));
   });
 
-  declare(app, `GET ${filesPath}`, (c) => {
+  declare(app, `GET ${filesPath}`, about.list, (c) => {
     const query = readQuery(c, corpusFilesQuery);
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     const range = rangeOf(query, (id) => corpus.corpusFiles.get(store, id));
     return c.json(listBody(corpus.corpusFiles.list(store, { ...range, status: query.filter }), corpusFileBody));
   });
 
-  declare(app, `GET ${filePath}`, (c) => {
+  declare(app, `GET ${filePath}`, about.get, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     return c.json(corpusFileBody(corpus.corpusFiles.get(store, c.req.param("file_id"))));
   });
 
-  declare(app, `POST ${filePath}`, async (c) => {
+  declare(app, `POST ${filePath}`, about.update, async (c) => {
     const { attributes } = await readJson(c, updateSchema);
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     const row = corpus.corpusFiles.updateAttributes(store, c.req.param("file_id"), attributes ?? {});
     return c.json(corpusFileBody(row));
   });
 
-  declare(app, `DELETE ${filePath}`, (c) => {
+  declare(app, `DELETE ${filePath}`, about.delete, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "own");
     const id = changed(c, () => corpus.corpusFiles.detach(store, c.req.param("file_id")));
     return c.json({ id, object: "vector_store.file.deleted", deleted: true });
   });
 
-  declare(app, `GET ${filePath}/content`, (c) => {
+  declare(app, `GET ${filePath}/content`, about.content, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
     const data = corpus.corpusFiles.texts(store, c.req.param("file_id")).map((text) => ({ type: "text", text }));
     return c.json({ object: "vector_store.file_content.page", data, has_more: false, next_page: null });

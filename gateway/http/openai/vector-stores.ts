@@ -7,6 +7,7 @@ import { attributeFilterSchema } from "../../corpus/search/filters.ts";
 import type { RetrievedFragment } from "../../corpus/search/retrieve.ts";
 import { rankingOptions } from "../generation/ranking.ts";
 import { changed } from "../middleware/audit.ts";
+import { deletedAnswer, listOf, saltAnswer, searchAnswer, vectorStoreAnswer } from "../transport/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, principalOf, tenantIdOf } from "../transport/context.ts";
 import { listBody, pageQuery, rangeOf, readNoFields, readQuery } from "../transport/paging.ts";
@@ -15,7 +16,7 @@ import { chunkingOf, chunkingSchema, fileIdsSchema, metadataSchema, vectorStoreB
 
 const unsupported = new Set(["expires_after", "expires_after.anchor", "expires_after.days"]);
 
-export const createSchema = z.strictObject({
+const createSchema = z.strictObject({
   name: z.string().max(corpusLimits.maxNameChars).default(""),
   description: z.string().max(corpusLimits.maxDescriptionChars).optional(),
   file_ids: fileIdsSchema.default([]),
@@ -23,7 +24,7 @@ export const createSchema = z.strictObject({
   metadata: metadataSchema.nullish(),
 });
 
-export const updateSchema = z.strictObject({
+const updateSchema = z.strictObject({
   name: z.string().max(corpusLimits.maxNameChars).nullish(),
   metadata: metadataSchema.nullish(),
 });
@@ -37,8 +38,34 @@ export const searchSchema = z.strictObject({
   rewrite_query: z.literal(false, { error: "query rewriting is not supported" }).optional(),
 });
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: {
+    summary: "Makes a vector store, which is a corpus.",
+    body: createSchema,
+    answer: vectorStoreAnswer,
+  },
+  list: { summary: "Lists vector stores.", query: pageQuery, answer: listOf(vectorStoreAnswer) },
+  get: { summary: "Describes a vector store.", answer: vectorStoreAnswer },
+  update: {
+    summary: "Changes a vector store's name and metadata.",
+    body: updateSchema,
+    answer: vectorStoreAnswer,
+  },
+  delete: { summary: "Deletes a vector store; its files stay.", answer: deletedAnswer },
+  search: {
+    summary: "Searches a vector store.",
+    body: searchSchema,
+    answer: searchAnswer,
+  },
+  rotate: {
+    summary: "Makes the KV of a vector store's fragments unreachable.",
+    answer: saltAnswer,
+  },
+};
+
 export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
-  declare(app, "POST /v1/vector_stores", async (c) => {
+  declare(app, "POST /v1/vector_stores", about.create, async (c) => {
     const tenantId = tenantIdOf(c);
     const fields = await readJson(c, createSchema, { unsupported });
     const chunking = chunkingOf(fields.chunking_strategy);
@@ -56,18 +83,18 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
-  declare(app, "GET /v1/vector_stores", (c) => {
+  declare(app, "GET /v1/vector_stores", about.list, (c) => {
     const tenantId = tenantIdOf(c);
     const range = rangeOf(readQuery(c, pageQuery), (id) => corpus.corpora.require(tenantId, id, "own"));
     return c.json(listBody(corpus.corpora.list(tenantId, range), vectorStoreBody));
   });
 
-  declare(app, "GET /v1/vector_stores/:vector_store_id", (c) => {
+  declare(app, "GET /v1/vector_stores/:vector_store_id", about.get, (c) => {
     const row = corpus.corpora.require(tenantIdOf(c), c.req.param("vector_store_id"), "read");
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
-  declare(app, "POST /v1/vector_stores/:vector_store_id", async (c) => {
+  declare(app, "POST /v1/vector_stores/:vector_store_id", about.update, async (c) => {
     const tenantId = tenantIdOf(c);
     const { name, metadata } = await readJson(c, updateSchema, { unsupported });
     // null empties a field, absence leaves it.
@@ -76,12 +103,12 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
-  declare(app, "DELETE /v1/vector_stores/:vector_store_id", (c) => {
+  declare(app, "DELETE /v1/vector_stores/:vector_store_id", about.delete, (c) => {
     const id = changed(c, () => corpus.corpora.delete(tenantIdOf(c), c.req.param("vector_store_id")));
     return c.json({ id, object: "vector_store.deleted", deleted: true });
   });
 
-  declare(app, "POST /v1/vector_stores/:vector_store_id/search", async (c) => {
+  declare(app, "POST /v1/vector_stores/:vector_store_id/search", about.search, async (c) => {
     const tenantId = tenantIdOf(c);
     const fields = await readJson(c, searchSchema);
     const row = corpus.corpora.require(tenantId, c.req.param("vector_store_id"), "read");
@@ -99,7 +126,7 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     return c.json({ ...page, data: found.map(searchResultBody), has_more: false, next_page: null });
   });
 
-  declare(app, "POST /admin/v1/vector_stores/:vector_store_id/salt/rotate", async (c) => {
+  declare(app, "POST /admin/v1/vector_stores/:vector_store_id/salt/rotate", about.rotate, async (c) => {
     await readNoFields(c);
     const id = c.req.param("vector_store_id");
     // The platform's operators may rotate any corpus's.

@@ -18,7 +18,7 @@ import { type Framing, type TextStreamOptions, textStreamResponse } from "../tra
 
 const contentTypes = /^(application\/(x-ndjson|jsonl|json-lines)|text\/plain)\s*(;|$)/i;
 
-export const bulkQuery = z.strictObject({
+const bulkQuery = z.strictObject({
   order: z.enum(["planned", "ingestion"]).default("planned"),
   concurrency: z
     .string()
@@ -44,8 +44,20 @@ export interface BulkRouteDeps {
   readonly stream?: Pick<TextStreamOptions, "pingMs" | "stallMs">;
 }
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  bulk: {
+    summary: "Runs many span queries, a JSON line each.",
+    query: bulkQuery,
+    bodyTypes: ["application/x-ndjson"],
+    answerTypes: ["application/x-ndjson"],
+  },
+  get: { summary: "How far a bulk request is." },
+  resultsGet: { summary: "One result of a bulk request." },
+};
+
 export function addBulkRoutes(app: Hono<AppEnv>, deps: BulkRouteDeps): void {
-  declare(app, "POST /v1/query/bulk", async (c) => {
+  declare(app, "POST /v1/query/bulk", about.bulk, async (c) => {
     const tenantId = tenantIdOf(c);
     const query = readQuery(c, bulkQuery);
     const leave = deps.limiter.enter(tenantId);
@@ -57,13 +69,13 @@ export function addBulkRoutes(app: Hono<AppEnv>, deps: BulkRouteDeps): void {
     }
   });
 
-  declare(app, "GET /v1/query/bulk/:bulk_id", (c) => {
+  declare(app, "GET /v1/query/bulk/:bulk_id", about.get, (c) => {
     const record = deps.results.bulk(tenantIdOf(c), c.req.param("bulk_id"));
     if (record === undefined) throw new ApiError("not_found");
     return c.json(bulkBody(record));
   });
 
-  declare(app, "GET /v1/query/bulk/:bulk_id/results/:result_id", (c) => {
+  declare(app, "GET /v1/query/bulk/:bulk_id/results/:result_id", about.resultsGet, (c) => {
     const line = deps.results.line(tenantIdOf(c), c.req.param("bulk_id"), c.req.param("result_id"));
     if (line === undefined) throw new ApiError("not_found");
     return c.body(line, 200, { "content-type": "application/json" });

@@ -2,17 +2,21 @@
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { TenantId } from "../../../db/ids.ts";
-import type { ApiError } from "../../base/errors.ts";
+import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
+import { limits } from "../../config.ts";
 import type { BulkRunner } from "../../execute/bulk/bulk.ts";
 import type { QueryJob, QueryService } from "../../execute/query-service.ts";
 import { countPrepared } from "../../generate/usage-counters.ts";
+import { QueryError } from "../../query/errors.ts";
 import type { Query } from "../../query/ir.ts";
+import { parseQueryText } from "../../query/parse.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
 import { collect, emptyChoices } from "../generation/choice.ts";
 import { answerStreamed, answerWhole } from "../generation/completion.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { logFailure } from "../middleware/every-request.ts";
+import { useText } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -26,7 +30,6 @@ import {
   queryChunks,
   queryFacts,
 } from "./answer.ts";
-import { readQueryBody } from "./body.ts";
 
 export interface QueryRouteDeps {
   readonly queries: QueryService;
@@ -42,18 +45,44 @@ const flag = z
   .enum(["true", "false"])
   .transform((value) => value === "true")
   .optional();
-export const executeParams = z.strictObject({ stream: flag, reuse: flag, prompt_cache_diagnostics: flag });
+const executeParams = z.strictObject({ stream: flag, reuse: flag, prompt_cache_diagnostics: flag });
 const noParams = z.strictObject({});
 
+/** A map: an object has more names than are written here. */
+const formats: ReadonlyMap<string, "json" | "yaml"> = new Map([
+  ["application/json", "json"],
+  ["text/plain", "json"],
+  ["application/yaml", "yaml"],
+  ["application/x-yaml", "yaml"],
+  ["text/yaml", "yaml"],
+]);
+
+const queryBodyTypes = [...formats.keys()];
+
+/** What the routes do, for /openapi.json. */
+const about = {
+  execute: {
+    summary: "Runs a span query.",
+    query: executeParams,
+    bodyTypes: queryBodyTypes,
+    answerTypes: ["application/json", "text/event-stream"],
+  },
+  prepare: { summary: "Computes a query's spans, generates nothing.", bodyTypes: queryBodyTypes },
+  explain: {
+    summary: "A query before and after each rule, and its plan; runs nothing.",
+    bodyTypes: queryBodyTypes,
+  },
+};
+
 export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
-  declare(app, "POST /v1/query/execute", async (context) => {
+  declare(app, "POST /v1/query/execute", about.execute, async (context) => {
     const { stream = false, reuse = true, prompt_cache_diagnostics: diagnose } = readQuery(context, executeParams);
     const query = await readQueryBody(context);
     return await limited(context, deps, (leave) => execute(context, deps, { query, stream, reuse, diagnose, leave }));
   });
 
   // It computes what an execute would, and answers with no text: whoever may run queries may, and whoever prepares corpora.
-  declare(app, "POST /v1/query/prepare", async (context) => {
+  declare(app, "POST /v1/query/prepare", about.prepare, async (context) => {
     readQuery(context, noParams);
     const query = await readQueryBody(context);
     return await limited(context, deps, async (leave) => {
@@ -64,7 +93,7 @@ export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
     });
   });
 
-  declare(app, "POST /v1/query/explain", async (context) => {
+  declare(app, "POST /v1/query/explain", about.explain, async (context) => {
     readQuery(context, noParams);
     const query = await readQueryBody(context);
     return await limited(context, deps, async (leave) => {
@@ -148,4 +177,24 @@ export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantI
       }
     },
   };
+}
+
+/** @throws ApiError 413, 415, 400 with the path in the query as `param` */
+export async function readQueryBody(context: Context<AppEnv>): Promise<Query> {
+  const [mediaType = ""] = (context.req.header("content-type") ?? "").split(";");
+  const format = formats.get(mediaType.trim().toLowerCase());
+  if (format === undefined) {
+    const message = `Send the query as one of ${queryBodyTypes.join(", ")}.`;
+    throw new ApiError("unsupported_media_type", { message });
+  }
+  return await useText(context, limits.queryBodyBytes, (text) => parse(text, format));
+}
+
+function parse(text: string, format: "json" | "yaml"): Query {
+  try {
+    return parseQueryText(text, format);
+  } catch (error) {
+    if (!(error instanceof QueryError)) throw error;
+    throw new ApiError(error.code, { message: error.message, param: error.path, cause: error });
+  }
 }

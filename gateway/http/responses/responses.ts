@@ -67,90 +67,60 @@ const about = {
 export function addResponsesRoutes(app: Hono<AppEnv>, deps: ResponsesDeps): void {
   const { stored } = deps;
   const schema = responsesSchema(deps.filters);
-  declare(
-    app,
-    "POST /v1/responses",
-    async (context) => {
-      const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
-      const conversation = await boundedConversation(context, stored, parsed);
-      try {
-        return await respond(context, deps, parsed, conversation);
-      } catch (error) {
-        throw inOwnWords(error, parsed.searchIndex);
-      }
-    },
-    about.create(schema),
-  );
+  declare(app, "POST /v1/responses", about.create(schema), async (context) => {
+    const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
+    const conversation = await boundedConversation(context, stored, parsed);
+    try {
+      return await respond(context, deps, parsed, conversation);
+    } catch (error) {
+      throw inOwnWords(error, parsed.searchIndex);
+    }
+  });
   addCountRoute(app, deps);
 
-  declare(
-    app,
-    "GET /v1/responses/:response_id",
-    (context) => {
-      readQuery(context, retrieveQuery);
-      const head = stored.get(tenantIdOf(context), context.req.param("response_id"));
-      return context.body(stored.read(head, "body"), 200, { "content-type": "application/json" });
-    },
-    about.get,
-  );
+  declare(app, "GET /v1/responses/:response_id", about.get, (context) => {
+    readQuery(context, retrieveQuery);
+    const head = stored.get(tenantIdOf(context), context.req.param("response_id"));
+    return context.body(stored.read(head, "body"), 200, { "content-type": "application/json" });
+  });
 
-  declare(
-    app,
-    "DELETE /v1/responses/:response_id",
-    (context) => {
-      const id = context.req.param("response_id");
-      changed(context, () => stored.delete(tenantIdOf(context), id));
-      return context.json({ id, object: "response", deleted: true });
-    },
-    about.delete,
-  );
+  declare(app, "DELETE /v1/responses/:response_id", about.delete, (context) => {
+    const id = context.req.param("response_id");
+    changed(context, () => stored.delete(tenantIdOf(context), id));
+    return context.json({ id, object: "response", deleted: true });
+  });
 
-  declare(
-    app,
-    "POST /v1/responses/:response_id/cancel",
-    async (context) => {
-      await readNoFields(context);
-      stored.get(tenantIdOf(context), context.req.param("response_id"));
-      throw new ApiError("invalid_request", {
-        message: "Only a response that is made in the background can be cancelled, and this one has ended.",
-      });
-    },
-    about.cancel,
-  );
+  declare(app, "POST /v1/responses/:response_id/cancel", about.cancel, async (context) => {
+    await readNoFields(context);
+    stored.get(tenantIdOf(context), context.req.param("response_id"));
+    throw new ApiError("invalid_request", {
+      message: "Only a response that is made in the background can be cancelled, and this one has ended.",
+    });
+  });
 
-  declare(
-    app,
-    "GET /v1/responses/:response_id/input_items",
-    async (context) => {
-      const query = readQuery(context, itemsQuery);
-      const reading = { stored, tenantId: tenantIdOf(context), budget: context.get("budget") };
-      return context.json(itemPage(await inputItemsOf(reading, context.req.param("response_id")), query));
-    },
-    about.items,
-  );
+  declare(app, "GET /v1/responses/:response_id/input_items", about.items, async (context) => {
+    const query = readQuery(context, itemsQuery);
+    const reading = { stored, tenantId: tenantIdOf(context), budget: context.get("budget") };
+    return context.json(itemPage(await inputItemsOf(reading, context.req.param("response_id")), query));
+  });
 }
 
 function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }: ResponsesDeps): void {
   const schema = inputTokensSchema(filters);
-  declare(
-    app,
-    "POST /v1/responses/input_tokens",
-    async (context) => {
-      const tenantId = tenantIdOf(context);
-      const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
-      const { items } = await boundedConversation(context, stored, parsed);
-      const leave = limiter.enter(tenantId);
-      try {
-        const count = await pipeline.countTokens(tenantId, promptOf(parsed, items));
-        return context.json({ object: "response.input_tokens", input_tokens: count });
-      } catch (error) {
-        throw inOwnWords(error, parsed.searchIndex);
-      } finally {
-        leave();
-      }
-    },
-    about.count(schema),
-  );
+  declare(app, "POST /v1/responses/input_tokens", about.count(schema), async (context) => {
+    const tenantId = tenantIdOf(context);
+    const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
+    const { items } = await boundedConversation(context, stored, parsed);
+    const leave = limiter.enter(tenantId);
+    try {
+      const count = await pipeline.countTokens(tenantId, promptOf(parsed, items));
+      return context.json({ object: "response.input_tokens", input_tokens: count });
+    } catch (error) {
+      throw inOwnWords(error, parsed.searchIndex);
+    } finally {
+      leave();
+    }
+  });
 }
 
 /** @throws ApiError not_found, invalid_value with `param` */

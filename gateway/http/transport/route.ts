@@ -33,7 +33,8 @@ export interface RouteDeclaration {
   readonly scope: RouteScope;
   /** Against the limits of who calls it. */
   readonly count: RouteCount;
-  readonly about?: RouteAbout | undefined;
+  /** Routes that are not of the product say nothing of themselves. */
+  readonly about?: RouteAbout;
 }
 
 const declaration = Symbol("spangate.route");
@@ -54,8 +55,8 @@ type RouteHandler<Path extends string> = (context: Context<AppEnv, Path>) => Res
 export function declare<Name extends RouteName>(
   app: Hono<AppEnv>,
   name: Name,
+  about: RouteAbout,
   handler: RouteHandler<PathOf<Name>>,
-  about?: RouteAbout,
 ): void {
   const [scope, count] = routes[name];
   const [method, path] = name.split(" ") as [Method, PathOf<Name>];
