@@ -107,7 +107,6 @@ const weakHash = /\bBun\.hash\b|\b(?:murmur|city|xx|wy|metro|rapid|adler|crc|fnv
 const weakHashesAllowed: Readonly<Record<string, string>> = {
   "gateway/corpus/files/uploads.ts": "a client may ask for its own upload's MD5, as OpenAI's API has it",
   "gateway/http/openai/uploads.ts": "the same",
-  "worker/backend/fake.ts": "what the fake backend generates",
 };
 
 test("what belongs to tenants is named by no weak hash", () => {

@@ -1,9 +1,9 @@
 /** A worker in memory with the real engine over the fake backend, whose every token depends on all it may see. */
 import type { LinkHandlers, OpenLink } from "../../gateway/dispatch/workers/link.ts";
-import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { GatewayMessage } from "../../worker/contract/messages.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
 
 export const engineCard = { ...fakeCard, vocabSize: 300, contextTokens: 2048, blockTokens: 16, blockCount: 256 };
 

@@ -2,7 +2,6 @@
 import { describe, expect, test } from "bun:test";
 import type { GeneratedOutput, LoweredGenerate, QueryContext } from "../../gateway/lower/query-context.ts";
 import type { Generate, Query, Repeat } from "../../gateway/query/ir.ts";
-import { FakeBackend } from "../../worker/backend/fake.ts";
 import { TinyWorld } from "../engine/harness.ts";
 import { referenceAnswer } from "../engine/reference.ts";
 import {
@@ -18,6 +17,7 @@ import {
   system,
   user,
 } from "../lower/query-rig.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
 import { models } from "../text/models.ts";
 
 const blockTokens = 4;

@@ -7,8 +7,6 @@ import { expect, test } from "bun:test";
 import { createHash, type Hash } from "node:crypto";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { PackShape } from "../../worker/attention/shape.ts";
-import { FakeBackend } from "../../worker/backend/fake.ts";
-import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import { Engine } from "../../worker/engine/loop.ts";
@@ -17,6 +15,8 @@ import { blockTokens, countUp, submitPlan, submitRuns } from "../engine/plans.ts
 import { randomBlendRuns, randomRuns } from "../sim/plans.ts";
 import { Choices } from "../sim/random.ts";
 import { attentionTrees, treeBatch } from "../support/attention-trees.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
+import { FakeDevice } from "../support/fake-device.ts";
 
 class Record {
   readonly #hash: Hash = createHash("sha256");

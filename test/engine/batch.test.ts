@@ -1,12 +1,12 @@
 /** The arrays of a step, written out. */
 import { expect, test } from "bun:test";
-import { FakeBackend } from "../../worker/backend/fake.ts";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
 import { KvEventLog } from "../../worker/cache/kv-events.ts";
 import { PrefixCache } from "../../worker/cache/prefix-cache.ts";
 import type { BlockId } from "../../worker/contract/units.ts";
 import { BatchBuilder } from "../../worker/engine/batch.ts";
 import { Request } from "../../worker/engine/request.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
 import { countUp, makeRuns, submitRuns } from "./plans.ts";
 
 function makeRequest(): Request {

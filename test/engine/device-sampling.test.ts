@@ -1,10 +1,10 @@
 /** A backend that draws tokens itself: the same answers, and what is wrong with a draw ends its request alone. */
 import { describe, expect, test } from "bun:test";
 import { DeviceLost } from "../../worker/backend/backend.ts";
-import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { WorkerMessage } from "../../worker/contract/messages.ts";
 import { type SampledToken, type SampleRequest, Sampler } from "../../worker/sample/sampler.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { countUp, submitPlan } from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";

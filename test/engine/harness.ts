@@ -1,10 +1,10 @@
 /** An engine over the fake backend in a tiny world (8 blocks of 4 tokens), and what it emitted. */
 import type { BackendShape } from "../../worker/backend/backend.ts";
-import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { KvEvent, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { EngineLimits } from "../../worker/engine/limits.ts";
 import { Engine } from "../../worker/engine/loop.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
 
 export const eosTokenIds: readonly number[] = [0];
 

@@ -1,8 +1,8 @@
 /** Ends other than an answer: aborts, evictions, failures, drain; and the loop that sleeps when idle. */
 import { describe, expect, test } from "bun:test";
-import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import { Engine } from "../../worker/engine/loop.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
 import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, TinyWorld } from "./harness.ts";
 import { blendRuns, countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "./plans.ts";

@@ -1,7 +1,7 @@
 /** An engine over the fake device, which takes a step while one is in flight. */
 
-import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
+import { FakeDevice } from "../support/fake-device.ts";
 import { TinyWorld } from "./harness.ts";
 
 export interface PipelinedOptions {

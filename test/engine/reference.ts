@@ -3,10 +3,10 @@
  * Only the sampler is shared with the engine.
  */
 import type { BackendShape } from "../../worker/backend/backend.ts";
-import { fakeDeviation, fakeLogit, mix, seenTerm, tokenState } from "../../worker/backend/fake.ts";
 import type { BlendPlan, FinishReason, PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { TokenHistory } from "../../worker/sample/penalties.ts";
 import { Sampler } from "../../worker/sample/sampler.ts";
+import { fakeDeviation, fakeLogit, mix, seenTerm, tokenState } from "../support/fake-backend.ts";
 
 export interface ReferenceAnswer {
   readonly tokenIds: number[];

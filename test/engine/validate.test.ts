@@ -1,9 +1,9 @@
 /** Each fault is named; the engine answers it as `bad_plan` and goes on. */
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { fakeShape } from "../../worker/backend/fake.ts";
 import type { PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { planFault } from "../../worker/engine/validate.ts";
+import { fakeShape } from "../support/fake-backend.ts";
 import { TinyWorld } from "./harness.ts";
 import { blendRuns, countUp, makeRuns, submitRuns } from "./plans.ts";
 

@@ -1,6 +1,5 @@
 /** K that is moved to where it is used: answers, the moves they take, and offsets of 0. The simulation has the rest. */
 import { describe, expect, test } from "bun:test";
-import { FakeBackend } from "../../worker/backend/fake.ts";
 import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 import type { PlanRun, SubmitMessage } from "../../worker/contract/messages.ts";
 import { maxMoves } from "../../worker/relocation/relocating-cache.ts";
@@ -8,6 +7,7 @@ import { placesOf } from "../../worker/relocation/relocation.ts";
 import { eosTokenIds, TinyWorld } from "../engine/harness.ts";
 import { blendRuns, countUp, makeRuns, type PlanParts, submitPlan, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
 
 class WatchedBackend extends FakeBackend {
   readonly launches: TokenCopies[] = [];

@@ -4,12 +4,12 @@
  */
 import { expect, test } from "bun:test";
 import { mostPieceWords } from "../../worker/attention/plan-format.ts";
-import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { blockTokens, countUp, submitPlan } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
+import { FakeDevice } from "../support/fake-device.ts";
 
 const requestCount = 12;
 const answerTokens = 40;

@@ -3,8 +3,6 @@
  * compared with the one worked out by definition, and the bookkeeping is re-derived after every step.
  */
 import { expect } from "bun:test";
-import { FakeBackend } from "../../worker/backend/fake.ts";
-import { FakeDevice } from "../../worker/backend/fake-device.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { KvEvent, PlanRun, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import { blockCountForTokens } from "../../worker/contract/units.ts";
@@ -12,6 +10,8 @@ import { Engine } from "../../worker/engine/loop.ts";
 import type { KvPositions } from "../../worker/relocation/relocation.ts";
 import { blockTokens, countUp, submitRuns } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
+import { FakeBackend } from "../support/fake-backend.ts";
+import { FakeDevice } from "../support/fake-device.ts";
 import { residentKeys } from "../support/resident-keys.ts";
 import { closedChain, randomBlendRuns, randomRuns, runsOver, withForcedCollision } from "./plans.ts";
 import { Choices } from "./random.ts";

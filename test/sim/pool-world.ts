@@ -12,13 +12,13 @@ import { UseCounts } from "../../gateway/dispatch/kv/use-counts.ts";
 import { FragmentPlacement, fragmentHolders } from "../../gateway/dispatch/placement/fragment-placement.ts";
 import { Placement } from "../../gateway/dispatch/request/placement.ts";
 import { Registry } from "../../gateway/dispatch/workers/registry.ts";
-import { FakeBackend, fakeShape } from "../../worker/backend/fake.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { GatewayMessage, PlanRun, SegmentRef, TokenPlan, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 import { greedy } from "../dispatch/rig.ts";
+import { FakeBackend, fakeShape } from "../support/fake-backend.ts";
 import type { PoolAnswer, PoolOptions, PoolReport, PoolRequest } from "./pool-types.ts";
 
 export type { Policy, PoolOptions, PoolReport, PoolRequest } from "./pool-types.ts";

@@ -17,8 +17,8 @@
  * segments irrelevant, as in attention.
  */
 
-import type { Batch, TokenCopies } from "../contract/batch.ts";
-import type { Backend, BackendShape } from "./backend.ts";
+import type { Backend, BackendShape } from "../../worker/backend/backend.ts";
+import type { Batch, TokenCopies } from "../../worker/contract/batch.ts";
 
 export const fakeShape: BackendShape = {
   vocabSize: 97,

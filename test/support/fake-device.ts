@@ -6,10 +6,10 @@
  *   a name of a token that the step before does not draw is one too, and one in a row whose draw depends on that token
  */
 
-import type { Batch } from "../contract/batch.ts";
-import { type SampledToken, type SampleRequest, Sampler } from "../sample/sampler.ts";
-import type { BackendShape, BegunStep } from "./backend.ts";
-import { FakeBackend, type FakeOptions } from "./fake.ts";
+import type { BackendShape, BegunStep } from "../../worker/backend/backend.ts";
+import type { Batch } from "../../worker/contract/batch.ts";
+import { type SampledToken, type SampleRequest, Sampler } from "../../worker/sample/sampler.ts";
+import { FakeBackend, type FakeOptions } from "./fake-backend.ts";
 
 type Draws = readonly (SampledToken | undefined)[];
 
