@@ -28,14 +28,11 @@ const residentWeight = 2;
 const rarityClassCount = 192;
 
 /**
- * @param queries the fragments that each query's prompt is made of
+ * The best order that the planner finds, made in steps of well under a millisecond so that others have their turn
+ * between them.
+ * @param table the queries, with the fragments that each one's prompt is made of
  * @param capacityTokens what the pool holds; the same tokens as in FragmentUse
  */
-export function planOrder(queries: readonly (readonly FragmentUse[])[], capacityTokens: number): PlannedOrder {
-  return finished(planningSteps(FragmentTable.of(queries), capacityTokens));
-}
-
-/** `planOrder` in steps of well under a millisecond, for whoever has other things to do between them. */
 export function* planningSteps(table: FragmentTable, capacityTokens: number): Generator<void, PlannedOrder> {
   const ingestion = table.fragmentsOf.map((_, index) => index);
   const planner = new Planner(table, capacityTokens);
@@ -46,19 +43,12 @@ export function* planningSteps(table: FragmentTable, capacityTokens: number): Ge
   return isBetter ? { order: planned, kind: "planned" } : { order: ingestion, kind: "ingestion" };
 }
 
-/** Tokens that an order computes and finds in a simulated pool of `capacityTokens`. */
-export function simulateOrder(
-  queries: readonly (readonly FragmentUse[])[],
+/** Tokens that an order computes in a simulated pool of `capacityTokens`; yields after each query. */
+export function* missTokens(
+  table: FragmentTable,
   order: readonly number[],
   capacityTokens: number,
-): { readonly missTokens: number; readonly hitTokens: number } {
-  const table = FragmentTable.of(queries);
-  const missed = finished(missTokens(table, order, capacityTokens));
-  const used = table.fragmentsOf.reduce((sum, fragments) => sum + table.tokensOf(fragments), 0);
-  return { missTokens: missed, hitTokens: used - missed };
-}
-
-function* missTokens(table: FragmentTable, order: readonly number[], capacityTokens: number): Generator<void, number> {
+): Generator<void, number> {
   const pool = new SimulatedPool(table.tokens, capacityTokens);
   let missed = 0;
   for (const query of order) {
@@ -66,13 +56,6 @@ function* missTokens(table: FragmentTable, order: readonly number[], capacityTok
     yield;
   }
   return missed;
-}
-
-function finished<Result>(steps: Generator<void, Result>): Result {
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done === true) return value;
-  }
 }
 
 class Planner {

@@ -40,9 +40,6 @@ interface Task extends TaskRun {
   readonly reject: (reason: unknown) => void;
 }
 
-/** What callers need of it. */
-export type TaskRunner<Table extends TaskTable> = Pick<ThreadPool<Table>, "run">;
-
 export class ThreadPool<Table extends TaskTable> {
   readonly #options: ThreadPoolOptions;
   readonly #waiting = new RoundRobinQueue<Task>();

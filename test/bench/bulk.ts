@@ -5,8 +5,8 @@
 import { CommandError } from "../../gateway/cli/support/command.ts";
 import type { BulkItem } from "../../gateway/client/answers.ts";
 import { SpanQueryClient } from "../../gateway/client/span-query-client.ts";
-import { planOrder, simulateOrder } from "../../gateway/query/planner.ts";
 import { startTestServer } from "../support/server.ts";
+import { planOrder, simulateOrder } from "../support/span-queries.ts";
 import { atLeast, type Bench, type BenchContext, type BenchReport } from "./bench.ts";
 import { SpanTexts } from "./support/prompts.ts";
 import { drawQueries, paperOrder, reuseDistances, type Workload } from "./support/reuse-order.ts";

@@ -5,7 +5,7 @@ import { Slots } from "../../gateway/execute/slots.ts";
 import type { Generate, Query } from "../../gateway/query/ir.ts";
 import { parseQuery } from "../../gateway/query/parse.ts";
 import { canonicalText } from "../../gateway/query/print.ts";
-import { rewrite } from "../../gateway/query/rules/rewrite.ts";
+import { rewrite } from "../support/span-queries.ts";
 
 const g = (text: string, fields: object = {}) => ({ g: { model: "", ...fields, input: { user: text } } });
 const user = (text: string) => ({ user: text });

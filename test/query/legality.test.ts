@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import type { Generate, Query } from "../../gateway/query/ir.ts";
 import { checkLegal, IllegalQueryError, type Stage } from "../../gateway/query/legality.ts";
 import { parseQuery } from "../../gateway/query/parse.ts";
-import { rewrite } from "../../gateway/query/rules/rewrite.ts";
+import { rewrite } from "../support/span-queries.ts";
 import { fragment, g, treeOf, user } from "./nodes.ts";
 
 const [a, b] = ["a", "b"].map(user);

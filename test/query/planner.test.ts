@@ -1,13 +1,8 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import {
-  FragmentTable,
-  type FragmentUse,
-  planningSteps,
-  planOrder,
-  simulateOrder,
-} from "../../gateway/query/planner.ts";
+import { FragmentTable, type FragmentUse, planningSteps } from "../../gateway/query/planner.ts";
 import { drawQueries, paperOrder, reuseDistances } from "../bench/support/reuse-order.ts";
+import { planOrder, simulateOrder } from "../support/span-queries.ts";
 
 type Queries = readonly (readonly FragmentUse[])[];
 

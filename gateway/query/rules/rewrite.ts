@@ -61,18 +61,11 @@ const phases = [
 const maxApplications = 64;
 
 /**
+ * Rewrites a query. Yields after some nodes and after each check, since a query at its limits takes some milliseconds
+ * for one pass.
  * @param query resolved: no retrieve or augment is left
  * @throws IllegalQueryError when the query is not resolved, or a rule made what must not be
  */
-export function rewrite(query: Query, options: RewriteOptions = {}, rules = standardRules): Rewritten {
-  const steps = rewriteInSteps(query, options, rules);
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done) return value;
-  }
-}
-
-/** As `rewrite`, yielding after some nodes and after each check: a query at its limits takes some milliseconds for one. */
 export function* rewriteInSteps(
   query: Query,
   options: RewriteOptions = {},

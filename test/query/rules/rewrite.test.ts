@@ -4,8 +4,9 @@ import fc from "fast-check";
 import { childrenOf, type Query } from "../../../gateway/query/ir.ts";
 import { checkLegal } from "../../../gateway/query/legality.ts";
 import { printQuery } from "../../../gateway/query/print.ts";
-import { maxSteps, rewrite, rewriteInSteps } from "../../../gateway/query/rules/rewrite.ts";
+import { maxSteps, rewriteInSteps } from "../../../gateway/query/rules/rewrite.ts";
 import { ruleOn } from "../../../gateway/query/rules/rule.ts";
+import { rewrite } from "../../support/span-queries.ts";
 import { g, out, treeOf, user } from "../nodes.ts";
 import { treeArbitrary } from "../trees.ts";
 

@@ -3,8 +3,9 @@ import { describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { canonicalKey, printQuery } from "../../../gateway/query/print.ts";
-import { type RewriteOptions, rewrite } from "../../../gateway/query/rules/rewrite.ts";
+import type { RewriteOptions } from "../../../gateway/query/rules/rewrite.ts";
 import { standardRules } from "../../../gateway/query/rules/table.ts";
+import { rewrite } from "../../support/span-queries.ts";
 import { fragment, g, type Json, out, plainOptions, treeOf, user } from "../nodes.ts";
 import { expandAndSimplifyCases, type RuleCases } from "./rule-cases.ts";
 
