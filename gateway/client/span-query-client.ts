@@ -1,22 +1,12 @@
 /** The span-query routes of a server, over fetch. */
 import type { QueryJson } from "../query/wire.ts";
 import type { BulkItem, BulkLine, ErrorBody, Explanation, Prepared, QueryAnswer, QueryChunk } from "./answers.ts";
+import { type CallErrors, type CallOptions, HttpClient, type HttpClientOptions } from "./http-client.ts";
 import { readLines } from "./lines.ts";
 import { readSse } from "./sse.ts";
 
-export interface SpanQueryClientOptions {
-  /** Origin, such as http://127.0.0.1:8080. */
-  readonly url: string;
-  readonly apiKey: string;
-  /** What a call may take, streams included, in ms; 0 (the default): as long as the server takes. */
-  readonly timeoutMs?: number;
-}
-
-export interface CallOptions {
-  readonly signal?: AbortSignal;
-  /** Instead of the client's. */
-  readonly timeoutMs?: number;
-}
+export type { CallOptions };
+export type SpanQueryClientOptions = HttpClientOptions;
 
 export interface ExecuteOptions extends CallOptions {
   /** false: the outermost generation computes its whole prompt, to compare with. */
@@ -50,26 +40,17 @@ export class SpanQueryError extends Error {
 /** What a call takes: the tree itself, or its text. */
 export type QuerySource = QueryJson | string;
 
-interface Call {
-  readonly path: string;
-  readonly body: string;
-  readonly contentType: string;
-  readonly options: CallOptions;
-}
-
-const json = "application/json";
+const spanQueryErrors: CallErrors = { refused: (status, body) => new SpanQueryError(status, body) };
 
 /** Every call throws SpanQueryError when the server says no, and what fetch throws when there is none. */
 export class SpanQueryClient {
-  readonly #origin: string;
-  readonly #apiKey: string;
-  readonly #timeoutMs: number;
+  readonly #http: HttpClient;
+  readonly #errors: CallErrors;
 
   /** @throws TypeError when the URL is none. */
-  constructor({ url, apiKey, timeoutMs = 0 }: SpanQueryClientOptions) {
-    this.#origin = new URL(url).href.replace(/\/+$/, "");
-    this.#apiKey = apiKey;
-    this.#timeoutMs = timeoutMs;
+  constructor(options: SpanQueryClientOptions, errors: CallErrors = spanQueryErrors) {
+    this.#http = new HttpClient(options, errors);
+    this.#errors = errors;
   }
 
   /** Runs the tree and answers with the outermost generation. */
@@ -82,13 +63,13 @@ export class SpanQueryClient {
   async *stream(query: QuerySource, options: ExecuteOptions = {}): AsyncGenerator<QueryChunk> {
     const path = `/v1/query/execute?${executeParameters(options, "true")}`;
     const response = await this.#query(path, query, options);
-    for await (const { data } of readSse(bodyOf(response))) {
+    for await (const { data } of readSse(this.#http.bodyOf(response))) {
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data) as QueryChunk | { readonly error: ErrorBody };
-      if ("error" in chunk) throw new SpanQueryError(response.status, chunk.error);
+      if ("error" in chunk) throw this.#errors.refused(response.status, chunk.error);
       yield chunk;
     }
-    throw endedEarly(response);
+    throw this.#http.endedEarly(response);
   }
 
   /** Computes and keeps the KV of the query's spans; generates nothing. Answers with what became resident. */
@@ -106,62 +87,30 @@ export class SpanQueryClient {
     const parameters = new URLSearchParams();
     if (options.order !== undefined) parameters.set("order", options.order);
     if (options.concurrency !== undefined) parameters.set("concurrency", String(options.concurrency));
-    const response = await this.#send({
+    const response = await this.#http.send({
+      method: "POST",
       path: `/v1/query/bulk?${parameters}`,
       body: Array.from(items, (item) => `${JSON.stringify(item)}\n`).join(""),
       contentType: "application/x-ndjson",
       options,
     });
     let isComplete = false;
-    for await (const text of readLines(bodyOf(response))) {
+    for await (const text of readLines(this.#http.bodyOf(response))) {
       const line = JSON.parse(text) as BulkLine | { readonly error: ErrorBody };
       // An error without an id is not one query's, but the answer's.
-      if ("error" in line && !("id" in line)) throw new SpanQueryError(response.status, line.error);
+      if ("error" in line && !("id" in line)) throw this.#errors.refused(response.status, line.error);
       isComplete = "bulk" in line && line.bulk.status !== "running";
       yield line;
     }
-    if (!isComplete) throw endedEarly(response);
+    if (!isComplete) throw this.#http.endedEarly(response);
   }
 
   #query(path: string, query: QuerySource, options: CallOptions): Promise<Response> {
     const body = typeof query === "string" ? query : JSON.stringify(query);
-    return this.#send({ path, body, contentType: json, options });
-  }
-
-  async #send({ path, body, contentType, options }: Call): Promise<Response> {
-    const timeoutMs = options.timeoutMs ?? this.#timeoutMs;
-    const signals = [options.signal ?? [], timeoutMs > 0 ? AbortSignal.timeout(timeoutMs) : []].flat();
-    const headers: Record<string, string> = { "content-type": contentType };
-    if (this.#apiKey !== "") headers.authorization = `Bearer ${this.#apiKey}`;
-    const response = await fetch(this.#origin + path, {
-      method: "POST",
-      headers,
-      body,
-      signal: AbortSignal.any(signals),
-    });
-    if (!response.ok) throw await refusalOf(response);
-    return response;
+    return this.#http.send({ method: "POST", path, body, contentType: "application/json", options });
   }
 }
 
 function executeParameters({ reuse }: ExecuteOptions, stream = "false"): URLSearchParams {
   return new URLSearchParams({ stream, ...(reuse === undefined ? {} : { reuse: String(reuse) }) });
-}
-
-const endedEarly = ({ status }: Response): SpanQueryError =>
-  new SpanQueryError(status, { code: "stream_ended", message: "The answer ended before it was complete." });
-
-function bodyOf(response: Response): ReadableStream<Uint8Array> {
-  if (response.body === null) throw endedEarly(response);
-  return response.body;
-}
-
-async function refusalOf(response: Response): Promise<SpanQueryError> {
-  const text = await response.text();
-  try {
-    return new SpanQueryError(response.status, (JSON.parse(text) as { readonly error: ErrorBody }).error);
-  } catch {
-    // Something before the server answered, a proxy say.
-    return new SpanQueryError(response.status, { message: text.slice(0, 200) || response.statusText });
-  }
 }

@@ -1,5 +1,6 @@
 /** Where the server is and who is asking: flags first, then the environment. */
-import { HttpClient, type HttpClientOptions } from "./client.ts";
+import type { HttpClientOptions } from "../../client/http-client.ts";
+import { HttpClient } from "./client.ts";
 import { type CommandInput, UsageError } from "./command.ts";
 
 const defaultUrl = "http://127.0.0.1:8080";

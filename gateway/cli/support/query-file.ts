@@ -1,8 +1,9 @@
 /** A span query from a file, and the client that takes it to the server. */
-import { SpanQueryClient, SpanQueryError } from "../../client/span-query-client.ts";
+import { SpanQueryClient } from "../../client/span-query-client.ts";
 import { QueryError } from "../../query/errors.ts";
 import { parseQueryText } from "../../query/parse.ts";
 import { canonicalText } from "../../query/print.ts";
+import { checked, commandErrors } from "./client.ts";
 import { CommandError, type CommandInput, type Flag, UsageError } from "./command.ts";
 import { onlyPositional, serverOf } from "./connect.ts";
 
@@ -39,22 +40,7 @@ async function textOf(path: string, name: string): Promise<string> {
 }
 
 /** Runs work against the server that the flags name. @throws CommandError with the server's words */
-export async function withServer<Result>(
+export const withServer = <Result>(
   input: CommandInput,
   work: (client: SpanQueryClient) => Promise<Result>,
-): Promise<Result> {
-  const server = serverOf(input);
-  if (!URL.canParse(server.url)) throw new CommandError(`"${server.url}" is no URL`);
-  try {
-    return await work(new SpanQueryClient(server));
-  } catch (error) {
-    if (error instanceof SpanQueryError) {
-      throw new CommandError(`the server answered ${error.status} (${error.code}): ${error.message}`);
-    }
-    if (error instanceof CommandError || !isConnectionError(error)) throw error;
-    throw new CommandError(`no server answers at ${server.url}; start one with "spangate serve"`, { cause: error });
-  }
-}
-
-/** Bun's fetch gives these a code; our own mistakes have none. */
-const isConnectionError = (error: unknown): boolean => error instanceof Error && "code" in error;
+): Promise<Result> => work(new SpanQueryClient(checked(serverOf(input)), commandErrors));

@@ -3,7 +3,7 @@ import type { SpanReport, TokenLogprob } from "../../../worker/contract/messages
 import type { MissReport } from "../../dispatch/request/miss-report.ts";
 import type { EndEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
-import { shareOf, sumOf } from "../../generate/usage-counters.ts";
+import { type AnswerUsage, shareOf, sumOf } from "../../generate/usage-counters.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 
 export interface AnswerHead {
@@ -13,20 +13,25 @@ export interface AnswerHead {
 }
 
 export function usageOf(ends: readonly EndEvent[]) {
-  return usageOfShares(ends.map((end, index) => shareOf(end, index === 0)));
+  return usageBody(sumOf(ends.map((end, index) => shareOf(end, index === 0))));
 }
 
-export function usageOfShares(shares: Parameters<typeof sumOf>[0]) {
-  const { promptTokens, completionTokens, cachedTokens, cacheWriteTokens } = sumOf(shares);
+/** Tokens of an answer, or of many. */
+export function tokenCounts({ promptTokens, completionTokens, cachedTokens, cacheWriteTokens }: AnswerUsage) {
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completionTokens,
     total_tokens: promptTokens + completionTokens,
-    prompt_tokens_details: {
-      cached_tokens: cachedTokens,
-      cache_write_tokens: cacheWriteTokens,
-      audio_tokens: 0,
-    },
+    prompt_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens },
+  };
+}
+
+/** The same as OpenAI's chat completions have it. */
+export function usageBody(usage: AnswerUsage) {
+  const counts = tokenCounts(usage);
+  return {
+    ...counts,
+    prompt_tokens_details: { ...counts.prompt_tokens_details, audio_tokens: 0 },
     completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
   };
 }

@@ -8,11 +8,11 @@ import type { Log } from "../../base/log.ts";
 import { limits } from "../../config.ts";
 import type { ChatRun, Pipeline } from "../../generate/pipeline.ts";
 import type { TextRequest } from "../../generate/requests.ts";
-import { shareOf } from "../../generate/usage-counters.ts";
+import { shareOf, sumOf } from "../../generate/usage-counters.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 import { type Choice, emptyChoices, endsOf, finishReasonOf } from "../generation/choice.ts";
 import { answerStreamed, answerWhole, type ChunkShape } from "../generation/completion.ts";
-import { type AnswerHead, spangateOf, usageOfShares } from "../generation/report.ts";
+import { type AnswerHead, spangateOf, usageBody } from "../generation/report.ts";
 import { requestFields } from "../generation/request-fields.ts";
 import { type ChatRunDeps, runJob } from "../generation/run.ts";
 import { generateParams, samplingFields } from "../generation/sampling.ts";
@@ -199,5 +199,5 @@ function factsOf(requestId: string, run: ChatRun, choices: readonly Choice[], ch
   const shares = choices.flatMap(({ end }, index) =>
     end === undefined ? [] : shareOf(end, index % choiceCount === 0),
   );
-  return { usage: usageOfShares(shares), spangate: spangateOf(requestId, run, ends) };
+  return { usage: usageBody(sumOf(shares)), spangate: spangateOf(requestId, run, ends) };
 }

@@ -3,12 +3,12 @@ import type { TenantId } from "../../../db/ids.ts";
 import type { Explanation } from "../../execute/explain.ts";
 import type { PreparedSpans } from "../../execute/prepare-tree.ts";
 import type { GenerateReport, TreeReport } from "../../execute/report.ts";
-import { type AnswerUsage, countAnswer } from "../../generate/usage-counters.ts";
+import { countAnswer } from "../../generate/usage-counters.ts";
 import type { Query } from "../../query/ir.ts";
 import type { Metrics } from "../../telemetry/metrics.ts";
 import { type Choice, finishReasonOf } from "../generation/choice.ts";
 import type { ChunkShape } from "../generation/completion.ts";
-import { type AnswerHead, diagnosticsOf, rounded, spanBody } from "../generation/report.ts";
+import { type AnswerHead, diagnosticsOf, rounded, spanBody, usageBody } from "../generation/report.ts";
 import { chatChunks } from "../openai/chat-answer.ts";
 
 /** A map's answer is a text completion with one choice for each input; all others are chat completions. */
@@ -66,16 +66,6 @@ export function queryFacts(requestId: string, report: TreeReport) {
       prepared: { tokens: report.preparedTokens.all, computed_tokens: report.preparedTokens.computed },
       ...(blend === undefined ? {} : { blend }),
     },
-  };
-}
-
-function usageBody({ promptTokens, completionTokens, cachedTokens, cacheWriteTokens }: AnswerUsage) {
-  return {
-    prompt_tokens: promptTokens,
-    completion_tokens: completionTokens,
-    total_tokens: promptTokens + completionTokens,
-    prompt_tokens_details: { cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens, audio_tokens: 0 },
-    completion_tokens_details: { reasoning_tokens: 0, audio_tokens: 0 },
   };
 }
 

@@ -1,4 +1,5 @@
 /** /v1/query/bulk: many span queries in one request, their results as they finish, and afterwards by id. */
+
 import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { TenantId } from "../../../db/ids.ts";
@@ -8,6 +9,7 @@ import { limits } from "../../config.ts";
 import { type BulkRunner, runBulk } from "../../execute/bulk/bulk.ts";
 import { type BulkLine, readBulkLines } from "../../execute/bulk/bulk-lines.ts";
 import type { BulkRecord, BulkResults } from "../../execute/bulk/bulk-results.ts";
+import { tokenCounts } from "../generation/report.ts";
 import type { ConcurrencyLimiter } from "../middleware/concurrency.ts";
 import { logFailure } from "../middleware/every-request.ts";
 import { useText } from "../transport/body.ts";
@@ -143,12 +145,7 @@ function bulkBody(record: BulkRecord) {
     status,
     order: order ?? null,
     counts: { total: record.total, completed, failed },
-    usage: {
-      prompt_tokens: usage.promptTokens,
-      completion_tokens: usage.completionTokens,
-      total_tokens: usage.promptTokens + usage.completionTokens,
-      prompt_tokens_details: { cached_tokens: usage.cachedTokens, cache_write_tokens: usage.cacheWriteTokens },
-    },
+    usage: tokenCounts(usage),
     created_at: seconds(record.createdMs),
     finished_at: endedMs === undefined ? null : seconds(endedMs),
   };
