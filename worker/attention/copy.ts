@@ -2,7 +2,7 @@
 import type { Batch } from "../contract/batch.ts";
 import { blockCountForTokens } from "../contract/units.ts";
 
-/** A plan is made anew when a run has grown by so much: other cuts may be better then. */
+/** A plan is made anew when a run has grown by more tokens than this, because other cuts may be better then. */
 const maxGrowth = 64;
 
 export class BatchCopy {
@@ -41,8 +41,9 @@ export class BatchCopy {
   }
 
   /**
-   * Is `next` the batch that was kept, with runs of pieces of one row grown at their ends? Then it is kept instead.
-   * @param grow is told of each segment that grew, by how much; false: that cannot be
+   * Whether `next` is the kept batch but for runs, of pieces of one row, that grew at their ends. If so it is kept
+   * instead.
+   * @param grow called for each segment that grew, with its tokens; false when the plan cannot be patched for it
    */
   isGrownTo(next: Batch, grow: (segment: number, tokens: number) => boolean): boolean {
     const { batch } = this;
@@ -73,7 +74,7 @@ export class BatchCopy {
     return true;
   }
 
-  /** What a piece's segments see: the same blocks, and of its own run at least those that it saw. */
+  /** Whether a piece's segments see the same blocks as before, and of its own run at least those that it saw. */
   private hasSameBlocks(batch: Batch, next: Batch, piece: number): boolean {
     const [first, end] = [next.pieceSegments[piece], next.pieceSegments[piece + 1]];
     const moved = next.segmentBlockStarts[first] - batch.segmentBlockStarts[first];
@@ -113,7 +114,7 @@ function bytesOf(list: Int32Array, start: number, count: number): Buffer {
   return Buffer.from(list.buffer, list.byteOffset + 4 * start, 4 * count);
 }
 
-/** Into the memory that is there already, if it is long enough. */
+/** Copies into the existing memory when it is long enough. */
 function copyInto(old: Int32Array | undefined, values: Int32Array): Int32Array {
   const memory =
     old !== undefined && old.buffer.byteLength >= values.byteLength

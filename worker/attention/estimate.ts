@@ -1,7 +1,7 @@
 /** How long items take, in the unit of PackCosts. */
 import type { KernelCosts, PackCosts } from "./shape.ts";
 
-/** Above so many rounds of items, their order evens everything out. */
+/** With more rounds of items than this, their order evens out the differences. */
 const manyRounds = 6;
 
 /**
@@ -18,7 +18,9 @@ export function itemCost(
   return Math.ceil(Math.max(loads, kernel.tile * tileTokens) + item + kernel.partialRow * partialRows);
 }
 
-/** What is left to do when the last item is done. @param tiles m-tiles of the largest item with partial rows */
+/**
+ * Time of the merges that remain when the last item is done. @param tiles m-tiles of the largest item with partial rows
+ */
 export function mergeTime(tiles: number, costs: PackCosts): number {
   return costs.merge * (tiles > 2 ? 4 : tiles);
 }

@@ -1,6 +1,6 @@
 /**
  * Hubs: stretches that so many rows read that items of their own pay, although each of their rows then gets a partial
- * result more. A hub whose rows all read another hub too may take that one's tokens into its own items instead, which
+ * result more. When all rows of a hub read another hub too, its items may take in the tokens of the other one. That
  * saves the partial results of its rows and costs reading these tokens once more.
  */
 import { IntList } from "../base/int-list.ts";
@@ -21,7 +21,7 @@ export interface HubPacks {
   readonly tokens: Int32Array;
 }
 
-/** Which stretches are hubs: changed as more are chosen. */
+/** Which stretches are hubs; the marks change as more are chosen. */
 export interface HubMarks {
   /** [stretches] 0: a hub. */
   readonly isLeaf: Uint8Array;
@@ -75,7 +75,7 @@ export function chooseHubs(
   return chosen;
 }
 
-/** How many hubs of a row are tried as the one that a smaller hub takes in. */
+/** So many hubs of a row are tried as the one that a smaller hub takes in. */
 const maxTried = 4;
 
 export class HubGrouper {
@@ -139,7 +139,7 @@ export class HubGrouper {
     }
   }
 
-  /** Do all rows of a hub read another one, none of them in a third one's items? */
+  /** Whether all rows of a hub read another hub, none of them through the items of a third one. */
   private isWithin({ readers, rows }: Stretches, hub: number, other: number, order: RowOrder): boolean {
     for (let i = readers[hub]; i < readers[hub + 1]; i++) {
       const reader = readerOf(order, rows[i], other);

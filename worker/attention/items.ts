@@ -1,4 +1,4 @@
-/** From parts (parts.ts) to the items of a plan. */
+/** Writes the items of a plan from its parts (parts.ts). */
 import type { Batch } from "../contract/batch.ts";
 import { type HubPacks, readerOf } from "./hubs.ts";
 import { type PartList, partField, partWords } from "./parts.ts";
@@ -6,7 +6,7 @@ import type { RowOrder } from "./rows.ts";
 import type { Stretches } from "./sharing.ts";
 import type { ItemKind, PlanWriter } from "./writer.ts";
 
-/** What parts are of. */
+/** The rows and stretches that parts belong to. */
 export interface PartSource {
   readonly batch: Batch;
   readonly stretches: Stretches;
@@ -97,7 +97,7 @@ export class ItemWriter {
     }
   }
 
-  /** All that the rows read: what they share, then what rows of one m-tile share, down to each row's own. */
+  /** Adds all that the rows read: what they share, then what rows of one m-tile share, down to each row's own. */
   private addWhole(source: PartSource, { first, end, depth }: LeafPart): void {
     const { starts, rows, sharedDepth } = source.order;
     let shared = starts[rows[first] + 1] - starts[rows[first]];

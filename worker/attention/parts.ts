@@ -28,7 +28,7 @@ export const partField = {
   pack: 7,
 } as const;
 
-/** An item is longer than asked for by so much before it is cut. */
+/** An item is cut when it is more than so many times as long as asked for. */
 const slack = 1.25;
 
 export class PartList {
@@ -66,7 +66,7 @@ export class PartList {
     this.words.push4(from, to, 0, pack);
   }
 
-  /** Of the part just added. @param tileTokens tokens times m-tiles that read them */
+  /** Sets the work of the part that was just added. @param tileTokens tokens times m-tiles that read them */
   setWork(loads: number, tileTokens: number, partialRows: number): void {
     this.words.memory[this.words.length - partWords + partField.loads] = loads;
     this.itemCosts.push(itemCost(loads, tileTokens, partialRows, this.kernel, this.costs));
@@ -81,7 +81,7 @@ function partTokensOf(tokens: number, count: number, blockTokens: number): numbe
   return Math.ceil(tokens / count / blockTokens) * blockTokens;
 }
 
-/** Parts are as long as a block at least: what a block has no tokens in yet is never a whole part. */
+/** Parts are at least a block long, so that no part consists of slots without tokens only. */
 function partEnd(at: number, step: number, tokens: number, blockTokens: number): number {
   return tokens - at - step < blockTokens ? tokens : at + step;
 }
@@ -92,7 +92,9 @@ export class LeafSplitter {
   private hasHubs = false;
   private limit = 0;
   private partTokens = 0;
-  /** Of the rows measured last: tokens and stretches that all of them read, and what an item of them would do. */
+  /**
+   * Of the rows that were measured last: tokens and stretches that all of them read, and the work of an item of them.
+   */
   private shared = 0;
   private endDepth = 0;
   private loads = 0;
@@ -173,7 +175,7 @@ export class LeafSplitter {
     this.loads = inTiles - (tiles - 1) * this.shared;
   }
 
-  /** Near the middle, where neighbours have least in common; between m-tiles if there is more than one. */
+  /** Where to cut rows: near the middle, where neighbours share least; between m-tiles if there is more than one. */
   private middleOf({ sharedTokens }: RowOrder, first: number, end: number): number {
     const rows = end - first;
     const step = rows > this.costs.rowsPerTile ? this.costs.rowsPerTile : 1;

@@ -1,6 +1,6 @@
 /**
- * The rows of a step in an order in which those that read most in common stand together: each row's stretches by how
- * many rows read them, rows sorted by these lists. For chains that share prefixes that is the order of their tree.
+ * Orders the rows of a step so that rows that share most stand together. Each row's stretches are listed by how many
+ * rows read them, and rows are sorted by these lists. For chains that share prefixes this is the order of their tree.
  */
 import { IntList } from "../base/int-list.ts";
 import type { Stretches } from "./sharing.ts";
@@ -44,7 +44,7 @@ export class RowArranger {
   private scratch = new Int32Array(256);
   private bucketOf = new Int32Array(256);
   private readonly bucketSizes = new IntList();
-  /** Ranges that may still be in need of order: first, end, depth, tokens up to it. */
+  /** Ranges that are not in order yet: first row, end, depth, tokens up to that depth. */
   private readonly open = new IntList();
 
   /** @param isTaken [stretches] 1: of these rows' lists; rows without one are left out */
@@ -120,7 +120,7 @@ export class RowArranger {
     for (let i = first; i < end; i++) {
       const stretch = this.stretchAt(rows[i], depth, none);
       let bucket = this.bucketOf[stretch];
-      // A bucket's number from an earlier range may be any: it counts only if the bucket is this stretch's.
+      // The bucket number may be left from an earlier range, so it counts only when the bucket belongs to this stretch.
       if (bucket >= sizes.length / 2 || sizes.memory[2 * bucket] !== stretch) {
         bucket = sizes.length / 2;
         this.bucketOf[stretch] = bucket;

@@ -95,7 +95,7 @@ export class PlanWriter {
     this.sharedSlices = this.slices.length / planSliceWords - this.firstSlice;
   }
 
-  /** Δ of the next row of the stretch that is added next. */
+  /** Adds the offset Δ of one row of the stretch that is added next. */
   addOffset(offset: number): void {
     this.offsets.push(offset);
   }
@@ -107,7 +107,7 @@ export class PlanWriter {
     return place;
   }
 
-  /** For rows whose offsets were added last. */
+  /** Adds a slice for the rows whose offsets were added last. */
   addStretch(batch: Batch, stretches: Stretches, slice: StretchSlice): void {
     const { firstBlock, firstToken, tokens, room, causalRow, readers } = stretches;
     const { stretch, from, to, firstRow, rowCount, row } = slice;
@@ -207,7 +207,10 @@ export class PlanWriter {
 /** Places below each length in one number: a step has far fewer items (attention.ts: rows, partial rows and slots). */
 const maxItems = 2 ** 20;
 
-/** The longest first, so that no long one begins when all others end. @throws RangeError for more than `maxItems` */
+/**
+ * Sorts items, the longest first, so that no long item begins when all others end. @throws RangeError for more than
+ * `maxItems`
+ */
 function sortItems(items: IntList, sorted: IntList): void {
   const count = items.length / planItemWords;
   if (count > maxItems) throw new RangeError(`a plan of ${count} items`);

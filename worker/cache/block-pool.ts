@@ -1,7 +1,7 @@
 /**
  * Reference counts and free blocks. A block is *live* while its count is above zero, otherwise it is free:
- * live + free = blockCount. What a block holds is not known here, only whether it holds something: a free block that
- * does is its owner's (shares.ts), and the others are used before it.
+ * live + free = blockCount. The pool does not know what a block holds, only whether it holds something: a free block
+ * with content belongs to its owner (shares.ts), and free blocks without content are used before it.
  */
 import { type KvOwner, nobody } from "../contract/owners.ts";
 import type { BlockId } from "../contract/units.ts";
@@ -50,7 +50,7 @@ export class BlockPool {
     return blockId;
   }
 
-  /** One more reference, also to a free block: its content is used again. */
+  /** Adds a reference. A free block may get one too, when its content is used again. */
   retain(blockId: BlockId): void {
     if (this.referenceCounts[blockId] === 0) {
       if (this.shares.ownerOf(blockId) !== undefined) this.shares.use(blockId);
@@ -75,7 +75,7 @@ export class BlockPool {
     this.empty.pushFront(blockId);
   }
 
-  /** The content of this block was forgotten: if it is free, its memory is used next. */
+  /** The content of this block was forgotten. When the block is free, its memory is used next. */
   demote(blockId: BlockId): void {
     if (this.isLive(blockId)) return;
     this.withdraw(blockId);
@@ -87,7 +87,7 @@ export class BlockPool {
     return [...this.empty, ...this.shares.freeInOrder()];
   }
 
-  /** Takes a free block from among the free ones. */
+  /** Takes a block out of the list of free blocks that it stands in. */
   private withdraw(blockId: BlockId): void {
     if (this.shares.ownerOf(blockId) === undefined) this.empty.remove(blockId);
     else this.shares.disown(blockId, false);

@@ -1,15 +1,15 @@
 /**
  * Which resident blocks were computed from what: a block's KV holds something of every span that its tokens attended
- * to, so it goes when one of those is evicted. Sources are remembered as long as the block is there, whether or not they
- * are resident themselves.
+ * to, so it goes when one of those is evicted. Sources are remembered as long as the block is there, whether or not
+ * they are resident themselves.
  */
 import type { BlockKey } from "../contract/units.ts";
 
-/** Blocks with the same sources: those that one run stored. */
+/** Blocks with the same sources, which one run stored. */
 export class Derivation {
   /**
-   * Last keys of the runs that it was computed from, at first and at second hand, and the keys that the spans among
-   * these begin with; of a span the one that it begins with itself.
+   * Last keys of the runs that the blocks were computed from, directly or through other runs, and the root keys of the
+   * spans among these; for a span its own root key too.
    */
   readonly sources: readonly BlockKey[];
   readonly blockKeys = new Set<BlockKey>();
@@ -22,7 +22,7 @@ export class Derivation {
 export class Derivations {
   private readonly ofBlock = new Map<BlockKey, Derivation>();
   private readonly bySource = new Map<BlockKey, Set<Derivation>>();
-  /** Those with one source, each once: a corpus's spans, which all begin with one key, take no more room than one. */
+  /** Derivations from one source, by that source: all spans of a corpus have one root key and share one derivation. */
   private readonly ofOne = new Map<BlockKey, Derivation>();
 
   /** A block was stored. */
@@ -50,12 +50,12 @@ export class Derivations {
     return [...(this.bySource.get(source) ?? [])].flatMap(({ blockKeys }) => [...blockKeys]);
   }
 
-  /** What is remembered for the blocks, each once, for checks. */
+  /** How many different derivations are remembered, for checks. */
   get count(): number {
     return new Set(this.ofBlock.values()).size;
   }
 
-  /** Sources that are remembered, for checks. */
+  /** How many sources are remembered, for checks. */
   get sourceCount(): number {
     return this.bySource.size;
   }

@@ -1,7 +1,7 @@
 /**
- * A free list: blocks nobody refers to, in the order their memory will be used again. A doubly linked list over two
- * Int32Arrays, so that taking a block out of the middle (a hit on a free block) is O(1). Lists of one pool share the
- * arrays, since a block is in one list at most: so many lists as there are tenants take no memory for it.
+ * A free list: blocks that nobody refers to, in the order in which their memory will be used again. A doubly linked
+ * list over two Int32Arrays, so that taking a block out of the middle (a hit on a free block) is O(1). Lists of one
+ * pool share the arrays, since a block is in one list at most, so a list for each tenant takes no more memory.
  */
 import type { BlockId } from "../contract/units.ts";
 

@@ -1,6 +1,6 @@
 /**
- * What became resident and what went, in order, since the last `take()`. Keys only: an event carries no
- * token and no salt.
+ * Blocks that became resident and blocks that went, in order, since the last `take()`. Events carry keys only, no
+ * tokens and no salts.
  */
 import type { KvEvent } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";

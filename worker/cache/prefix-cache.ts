@@ -1,7 +1,7 @@
 /**
- * blockKey -> block, over the pool. A released block stays findable until its memory is needed (lazy LRU);
- * every store and every removal is an event. A key decides alone whose KV it is, so on a hit the tokens are
- * compared all the same: a collision costs a recomputation, never another tenant's KV.
+ * Finds blocks by their keys. A released block stays findable until its memory is needed (lazy LRU). Every store and
+ * every removal is an event. The key alone decides whose KV is read, so on a hit the tokens are compared as well: a
+ * collision costs a recomputation and never shows another tenant's KV.
  */
 import type { KvOwner } from "../contract/owners.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
@@ -56,22 +56,22 @@ export class PrefixCache {
     return this.pool.shares.freeCount;
   }
 
-  /** undefined: what the block holds cannot be found. */
+  /** The key that the block is found under; undefined when it cannot be found. */
   keyOf(blockId: BlockId): BlockKey | undefined {
     return this.keyOfBlock[blockId];
   }
 
-  /** Keys that resident blocks were computed from, for checks: none without such blocks. */
+  /** How many keys resident blocks were computed from, for checks; 0 without such blocks. */
   get sourceCount(): number {
     return this.derivations.sourceCount;
   }
 
-  /** What is remembered of which blocks were computed from what, for checks. */
+  /** How many derivations are remembered, for checks. */
   get derivationCount(): number {
     return this.derivations.count;
   }
 
-  /** All that can be found, in no order. */
+  /** All keys and blocks that can be found, in no order. */
   resident(): IterableIterator<[BlockKey, BlockId]> {
     return this.blockOfKey.entries();
   }
@@ -96,7 +96,7 @@ export class PrefixCache {
     this.pool.retain(blockId);
   }
 
-  /** A block in use is to be kept so long after its last use. @param retention index in retentionTimesMs */
+  /** Asks for a block in use to be kept for a time after its last use. @param retention index in retentionTimesMs */
   prolong(blockId: BlockId, retention: number): void {
     this.pool.shares.prolong(blockId, retention);
   }
@@ -148,10 +148,10 @@ export class PrefixCache {
     if (this.unlink(blockId)) this.pool.demote(blockId);
   }
 
-  /** Blocks with these keys are used last of their owner's, those that are stored later too; or no longer so. */
+  /** Pins keys: their blocks, present and future, are evicted last among their owner's. Or unpins them. */
   pin(keys: readonly BlockKey[], pinned: boolean): void {
     for (const key of keys) {
-      // More keys than blocks pin nothing more, and take memory.
+      // Pinning more keys than there are blocks has no effect and takes memory.
       if (pinned && this.pinnedKeys.size < this.pool.blockCount) this.pinnedKeys.add(key);
       if (!pinned) this.pinnedKeys.delete(key);
       for (const blockId of this.blocksOf(key)) this.pool.shares.pin(blockId, this.pinnedKeys.has(key));
@@ -191,7 +191,7 @@ export class PrefixCache {
     return true;
   }
 
-  /** What an owner keeps beyond its quota goes, the oldest first; what is in use is left. */
+  /** Forgets what an owner keeps beyond its quota, the oldest first; blocks in use stay. */
   private dropSurplus(owner: OwnerAccount | undefined): void {
     if (owner === undefined || !owner.isOverQuota) return;
     for (let blockId = this.pool.shares.surplusOf(owner); blockId !== undefined; ) {

@@ -1,17 +1,18 @@
 /**
- * Whose blocks are whose, and whose memory is used first. An owner is a tenant, known by a small number; a block is the
- * owner's from when it is taken until its content is forgotten.
+ * Knows the owner of each block, and decides whose memory is used first. An owner is a tenant, known by a small number.
+ * A block belongs to its owner from when it is taken until its content is forgotten.
  *
- *   share   every owner may hold as much as the others do: the level at which what they hold, each cut there, is 7/8 of
- *           the pool. Who holds less is not asked for more, so that many small owners leave the large ones their room
- *   floor   the same with half of the pool: what an owner keeps whatever the others ask for
+ *   share   every owner may hold as many blocks as the others: the level at which all holdings, each cut off there, add
+ *           up to 7/8 of the pool. Owners below the level do not use up their part, which large owners can hold
+ *   floor   the same level for half of the pool: blocks that an owner keeps whatever the others ask for
  *
- * Memory is taken from who is over its share, then from who is over its floor, each time what was used longest ago; then
- * pinned blocks of these; then the taker's own. An owner below its floor loses to others only what a single request
- * needs that fits nowhere else (see Room). An owner with a quota keeps no more than that.
+ * Memory is taken from an owner over its share, then from an owner over its floor, each time the block that was used
+ * longest ago; then pinned blocks of these owners; then the taker's own blocks. An owner below its floor loses blocks
+ * only to a single request that fits nowhere else (engine/admission.ts). An owner with a quota keeps no more than its
+ * quota.
  *
- * Of one owner's blocks those that nobody asked to retain go first, and those whose time is over; then retained ones,
- * then pinned ones. Bounded: an owner without blocks is forgotten.
+ * Of one owner's blocks those go first that nobody asked to retain, or whose time of retention is over; then retained
+ * blocks, then pinned ones. Memory is bounded: an owner without blocks is forgotten.
  */
 import { type KvOwner, retentionTimesMs } from "../contract/owners.ts";
 import type { BlockId } from "../contract/units.ts";
@@ -19,9 +20,11 @@ import { type FreeLinks, FreeList } from "./free-list.ts";
 
 const sharePart = 7 / 8;
 const floorPart = 1 / 2;
-/** Part of the pool that is taken between two looks at what everybody holds. */
+/** The levels are computed anew after this part of the pool has been taken. */
 const lookPart = 1 / 256;
-/** Blocks that one owner loses in a row, at most: who is to lose next is found by looking at all. */
+/**
+ * One owner loses so many blocks in a row at most, because finding the next owner to lose takes a look at all owners.
+ */
 const mostInRow = 16;
 /** Lists of an owner's free blocks: one for each time of retention, 0 first, and pinned ones. */
 const pinnedList = retentionTimesMs.length;
@@ -30,7 +33,7 @@ const [overShare, overFloor, pinnedOnly, own, protectedRank, nothing] = [0, 1, 2
 
 export interface OwnerAccount {
   readonly number: number;
-  /** Blocks in use, and all: those in use and those that are free with content. */
+  /** Blocks in use (`live`), and blocks in use or free with content (`held`). */
   readonly liveBlocks: number;
   readonly heldBlocks: number;
   readonly quotaBlocks: number;
@@ -96,12 +99,12 @@ export class Shares {
     return this.freeBlocks;
   }
 
-  /** undefined: the block is free and holds nothing. */
+  /** The block's owner; undefined when the block is free and holds nothing. */
   ownerOf(blockId: BlockId): OwnerAccount | undefined {
     return this.ofBlock[blockId];
   }
 
-  /** Of all that hold a block. */
+  /** The accounts of all owners that hold a block. */
   accounts(): IterableIterator<OwnerAccount> {
     return this.byNumber.values();
   }
@@ -162,11 +165,11 @@ export class Shares {
     const isFree = this.links.has(blockId);
     if (isFree) this.removeFree(blockId, account);
     this.pinned[blockId] = pinned ? 1 : 0;
-    // Behind what was freed since: a list is in the order of time, and this is hardly ever off.
+    // It goes behind blocks that were freed since. Lists are in the order of time, and this breaks it hardly ever.
     if (isFree) this.addFree(blockId, account);
   }
 
-  /** The free block whose memory is used next, of those with an owner; it stays where it is. */
+  /** The owned free block whose memory is used next; it stays in its list. */
   next({ number, quotaBlocks = Number.POSITIVE_INFINITY }: KvOwner): BlockId | undefined {
     const taker = this.byNumber.get(number);
     const isFull = taker !== undefined && taker.freeBlocks > 0 && taker.heldBlocks >= quotaBlocks;
@@ -180,7 +183,7 @@ export class Shares {
     return account && this.frontOf(account);
   }
 
-  /** Free blocks that the others' floors hold; undefined: everybody's. */
+  /** Free blocks that lie below other owners' floors; for undefined, below anybody's. */
   protectedFrom(number: number | undefined): number {
     this.look();
     let blocks = 0;
@@ -264,7 +267,7 @@ export class Shares {
     return account.heldBlocks > this.shareBlocks ? overShare : overFloor;
   }
 
-  /** What everybody may hold, from what everybody holds. */
+  /** Computes share and floor from what all owners hold. */
   private look(): void {
     if (this.takesUntilLook > 0) return;
     this.takesUntilLook = this.takesBetweenLooks;
@@ -274,7 +277,10 @@ export class Shares {
   }
 }
 
-/** Where to cut amounts, in rising order, so that they sum up to `total`; Infinity: they do not come to more. */
+/**
+ * The level to cut amounts at, which stand in rising order, so that they add up to `total`; Infinity when they are
+ * less.
+ */
 export function levelOf(rising: Float64Array, total: number): number {
   let rest = total;
   for (let index = 0; index < rising.length; index++) {

@@ -1,6 +1,7 @@
 /**
- * What the runs of a plan are computed from: the runs they see, those that these saw, and so on; runs they copy; and
- * spans whose text they have as their own. As sets of bits, since a plan may have thousands of runs that see each other.
+ * What the runs of a plan are computed from: the runs that they see, the runs that those saw, and so on; the runs that
+ * they copy; and spans whose text they quote. Held as bit sets, since a plan may have thousands of runs that see each
+ * other.
  */
 import type { PlanRun } from "../contract/messages.ts";
 import type { BlockKey } from "../contract/units.ts";
@@ -8,8 +9,8 @@ import type { BlockKey } from "../contract/units.ts";
 const bitsPerWord = 32;
 
 /**
- * Of each run: last keys of what it was computed from, each once, and the keys that the spans among these begin with; of
- * a span the one that it begins with itself. So a corpus, whose spans all begin with one key, is found by that key.
+ * For each run the last keys of the runs that it was computed from, each once, and the root keys of the spans among
+ * them; for a span its own root key too. So a corpus, whose spans all have one root key, is found by that key.
  */
 export function sourcesOf(runs: readonly PlanRun[]): readonly (readonly BlockKey[])[] {
   const keys: BlockKey[] = [];

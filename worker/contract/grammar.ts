@@ -1,6 +1,6 @@
 /**
- * What a completion may spell, as a context-free grammar over bytes, and how tokens are spelled. Numbers alone: what the
- * bytes mean is the gateway's.
+ * What a completion may spell, as a context-free grammar over bytes, and how tokens are spelled. Numbers alone: the
+ * gateway alone knows what the bytes mean.
  */
 
 /**
@@ -21,8 +21,8 @@ export interface ByteGrammar {
    */
   readonly id?: string;
   /**
-   * Rule 0 is the whole. A rule is one of its alternatives; an alternative is its symbols, one after the other. All stand
-   * in one array, which crosses to a thread or a worker as quickly as it is copied.
+   * Rule 0 is the whole. A rule is one of its alternatives; an alternative is its symbols, one after the other. All
+   * stand in one array, which crosses to a thread or a worker as quickly as it is copied.
    */
   readonly symbols: Int32Array;
 }

@@ -35,8 +35,8 @@ export interface PlanRun {
   /** The span's name in the answer's `spangate.spans`; runs of one span share it. */
   readonly spanId?: string;
   /**
-   * Last keys of spans whose text this run has as its own tokens, and the keys that these spans begin with: who evicts
-   * such a span evicts this run as well. What a run sees or copies needs no such note.
+   * Last keys and root keys of spans whose text this run quotes as its own tokens: when such a span is evicted, this
+   * run is evicted too. Runs that a run sees or copies need not be named here.
    */
   readonly quotes?: readonly BlockKey[];
   /** Most of the run's KV is copied from runs that were computed alone, and only partly computed again. */
@@ -117,9 +117,9 @@ export interface SubmitMessage {
    * filled last block is kept too. At most one block's worth. Absent: the chain stays open, as for a chat.
    */
   readonly closeTokenIds?: Int32Array;
-  /** The end is to tell what was found of each run. */
+  /** The `finished` message tells how many tokens of each run were found. */
   readonly tellFound?: boolean;
-  /** Whom the runs' blocks are counted for; absent: nobody in particular. */
+  /** Owners that the runs' blocks are counted for; absent: nobody in particular. */
   readonly owners?: PlanOwners;
   /** How long what the asking owner's runs use is to be retained: an index in retentionTimesMs. Absent: 0, no time. */
   readonly retention?: number;

@@ -1,4 +1,4 @@
-/** What a worker says of the model it serves; all the gateway ever knows of it besides its text files. */
+/** What a worker tells of the model that it serves. The gateway knows nothing else of it but its text files. */
 export interface ModelCard {
   /** Public name in /v1/models: the folder's name, or SPANGATE_MODEL_NAME. */
   readonly id: string;

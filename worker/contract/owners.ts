@@ -1,6 +1,6 @@
-/** Whose KV is whose in a worker: owners without a name, so that one tenant's text cannot push another's out. */
+/** Owners of KV in a worker, known by number, so that one tenant's texts cannot evict another tenant's. */
 
-/** Whoever is not told apart. */
+/** The owner of requests that name none. */
 export const nobody: KvOwner = Object.freeze({ number: 0 });
 
 export interface KvOwner {
@@ -10,7 +10,9 @@ export interface KvOwner {
   readonly quotaBlocks?: number;
 }
 
-/** Whose the runs of a plan are: `ofRun[i]` is the index in `owners` of run i's. The last run's is who asks. */
+/**
+ * The owners of a plan's runs: `ofRun[i]` is the index in `owners` of run i's owner. The last run's owner is who asks.
+ */
 export interface PlanOwners {
   readonly owners: readonly KvOwner[];
   readonly ofRun: Uint16Array;

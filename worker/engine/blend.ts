@@ -10,7 +10,7 @@
  */
 import type { BlendPlan } from "../contract/messages.ts";
 
-/** How many of so many copied tokens are computed again: a ceiling, but not of a product's rounding. */
+/** How many of the copied tokens are computed again: the product rounded up, but not for a mere rounding error. */
 export function recomputeCount(copiedTokens: number, recomputeRatio: number): number {
   return Math.min(copiedTokens, Math.ceil(Math.max(0, copiedTokens * recomputeRatio - 1e-9)));
 }
@@ -66,7 +66,7 @@ export class Blending {
     return this.selected === undefined ? this.copied.length - this.probedCount : 0;
   }
 
-  /** Tokens still to be computed; while it is not known which, how many there will be. */
+  /** How many tokens are still to be computed, even while it is not known which. */
   get missingTokens(): number {
     return this.copied.length - this.copiedTokens + this.recomputedTokens - this.computedCount;
   }

@@ -1,8 +1,9 @@
 /**
- * Short ways for tenants that ask for little, beside one that asks for much. A step takes as long as its rows and what
- * they read, so whoever has one short prompt would wait for a whole step of the other's, and then for one that both are
- * in, and each token of its answer would wait for a step full of the other's prompt. Requests are *heavy* when their
- * tenant has many of them in progress, or when they have a long prompt to compute; others are *light*:
+ * Keeps the latency of a tenant that asks for little low while another tenant asks for much. A step takes as long as
+ * its rows and what they read. Without this, a short prompt would wait for a whole step of the other tenant and then
+ * for a step that both are in, and each token of its answer would wait for a step full of the other tenant's prompt.
+ * Requests are *heavy* when their tenant has many of them in progress, or when they have a long prompt to compute; all
+ * others are *light*:
  *
  *   a light prompt is in a step without heavy requests, every other step at most: many such prompts do not stop them
  *   a step with much heavy work is followed by some of the light requests alone, as long as these are few
@@ -11,18 +12,22 @@
 import type { EngineLimits } from "./limits.ts";
 import type { Request } from "./request.ts";
 
-/** A tenant with so many requests in progress keeps the engine busy. */
+/** A tenant with so many requests in progress counts as one that keeps the engine busy. */
 const busyRequests = 4;
 /**
- * Part of the prompt rows beside decodes that heavy prompts get while another tenant is there. With all of them they get 5
- * to 10 % more done, and the other's p99 to the first token is 1.8 times what it is alone instead of 1.4 (`bench light-tenant`).
+ * Part of the prompt rows beside decodes that heavy prompts get while another tenant is active. If they got all rows,
+ * they would get 5 to 10 % more done, and the other tenant's p99 to the first token would be 1.8 times what it is alone
+ * instead of 1.4 times (`bench light-tenant`).
  */
 const sharedPart = 1 / 2;
-/** A tenant counts as there so long after its last request. */
+/** For so many milliseconds after its last request a tenant counts as active. */
 const lateMs = 60_000;
-/** So many light requests at most have steps of their own: they take a small part of the time that heavy ones take. */
+/** Light requests get steps of their own while there are so many at most, because then these steps are short. */
 const fewRequests = 8;
-/** Steps of light requests alone behind one with heavy work: one for each quarter of the rows beside decodes, and no more. */
+/**
+ * A step with heavy work is followed by one step of light requests for each quarter of the rows beside decodes, up to a
+ * maximum.
+ */
 const [stepsForMaxRows, mostLightSteps] = [4, 6];
 
 type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
@@ -35,7 +40,7 @@ export class Fairness {
   private lastWasLight = false;
   /** Steps still to come that light requests have for themselves. */
   private lightSteps = 0;
-  /** The two tenants that came last: enough to know whether there was another one. */
+  /** The two tenants whose prompts were seen last, which is enough to know whether a second tenant is active. */
   private latest = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
   private other = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
 
@@ -53,7 +58,7 @@ export class Fairness {
   leftOut(requests: readonly Request[]): ReadonlySet<Request> {
     const heavy = this.heavyOf(requests);
     this.heavy = heavy;
-    // Who waits for a mask is in no step.
+    // A request that waits for its mask cannot be in the step.
     const light = lightBeside(requests, heavy).filter(({ awaitsMask }) => !awaitsMask);
     const isLights = this.lightSteps > 0 && light.length > 0 && light.length <= fewRequests;
     const isForLightPrompt = !this.lastWasLight && light.some((request) => this.isShort(request));

@@ -2,15 +2,15 @@
  * Steps in flight: a step is scheduled and begun while the one before it still runs, so that the device does not wait
  * for the host. What is begun is planned as if the step before it were done and no request ended with it:
  *
- *   its tokens      a decode row takes the token that the step before draws where it is, on the device. In the open run
- *                   stands a name of it: -1 - r, the r-th draw of that step (Request.expectToken)
- *   an end          that the tokens bring (a stop token, a failed draw) or a message does drops the request from the
- *                   steps in flight: what they answer for it is nothing. The longest answer's end is known ahead
- *   its blocks      a request that ends keeps them until the last step that has it is done; keys are given to blocks of
- *                   steps that are done alone, and until then nobody else computes the same
+ *   its tokens      a decode row takes the token that the step before draws from where it is, on the device. Until it is
+ *                   known, the open run holds a name of it: -1 - r for the r-th draw of that step (Request.expectToken)
+ *   its end         when a token (a stop token, a failed draw) or a message ends a request, the request is dropped from
+ *                   the steps in flight, and their answers for it are ignored. An end by length is known ahead
+ *   its blocks      a request that ends keeps its blocks until the last step that uses them is done. Blocks get keys only
+ *                   when their step is done, and until then nobody else computes the same blocks
  *
- * The step waits where that is not enough: a draw that depends on the tokens before it, a run that is blended, a block
- * that would have to be taken from a request.
+ * The next step waits for this one where that is not enough: when a draw depends on the tokens before it, when a run is
+ * blended, or when a block would have to be taken from a request.
  */
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockMove } from "../relocation/plan.ts";
@@ -18,22 +18,25 @@ import type { SampledToken } from "../sample/sampler.ts";
 import type { Request } from "./request.ts";
 import type { StepPlan } from "./step.ts";
 
-/** What came of a row that wants logits: a token, or why none could be drawn. */
+/** The answer to a row that wants logits: a token, or why none could be drawn. */
 export type Draw = SampledToken | Error;
 
 export interface StepResult {
-  /** One of each piece that wants logits, in their order. */
+  /** One for each piece that wants logits, in their order. */
   readonly draws: readonly Draw[];
-  /** [rows of all probes], the backend's own and valid until the next step */
+  /** [rows of all probes]; the backend's own memory, valid until the next step. */
   readonly deviations: Float32Array;
 }
 
-/** A longer step hides the host's work beside its own; who comes while it runs is to be in the next one. */
+/**
+ * Behind a step of more rows none is begun ahead: it is long enough to hide the host's work, and newcomers should be in
+ * the next one.
+ */
 const maxRowsBeforeAhead = 512;
 
 export class StepInFlight {
   readonly plan: StepPlan;
-  /** Waits for the step. To be called once, and for one step after the other. */
+  /** Waits for the step. Call it once, for steps in the order in which they began. */
   readonly result: () => Promise<StepResult>;
   /** The next step can begin before this one is done. */
   readonly allowsNext: boolean;

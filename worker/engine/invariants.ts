@@ -1,4 +1,4 @@
-/** The bookkeeping re-derived from what is held, and compared. */
+/** Derives the bookkeeping anew from the blocks that runs hold, and compares. */
 import type { BlockPool } from "../cache/block-pool.ts";
 import type { PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockId } from "../contract/units.ts";
@@ -71,7 +71,7 @@ function assertKeys(pool: BlockPool, cache: PrefixCache): void {
   assert(cachedCount === cache.cachedFreeCount, `${cachedCount} free blocks are cached, not ${cache.cachedFreeCount}`);
 }
 
-/** What each owner holds: blocks in use, and free ones with content. Nobody owns a free block without. */
+/** Each owner holds blocks in use and free blocks with content. Nobody owns a free block without content. */
 function assertOwners(pool: BlockPool, cache: PrefixCache): void {
   const counted = new Map<number, { live: number; held: number }>();
   for (let id = 0; id < pool.blockCount; id++) {
@@ -96,7 +96,7 @@ function assertOwners(pool: BlockPool, cache: PrefixCache): void {
   }
 }
 
-/** Ranges of runs.ts, and names of pending tokens where such are, and nowhere else. */
+/** Token counts of runs are in order; the tokens that are pending, and no others, are names below 0. */
 function assertProgress({ requestId, runs, openRun, pendingTokens }: Request): void {
   for (const run of runs) {
     const { settledTokens, computedTokens, tokenCount } = run;
@@ -108,7 +108,7 @@ function assertProgress({ requestId, runs, openRun, pendingTokens }: Request): v
   }
 }
 
-/** No step is in flight: nothing is begun, nothing is pending. */
+/** While no step is in flight, no token is begun or pending. */
 export function assertSettled({ requestId, runs, pendingTokens }: Request): void {
   assert(pendingTokens === 0, `${requestId} awaits ${pendingTokens} tokens that no step draws`);
   for (const run of runs) {

@@ -1,7 +1,7 @@
 /**
- * The engine of one worker. A step is: schedule, begin, collect what it answers. Where the backend takes a step while one
- * runs, the next one begins before this one is waited for (in-flight.ts); otherwise, or with `pipelined` off, one follows
- * the other. Messages come in between, so `collect` passes over requests that are gone by then.
+ * The engine of one worker. A step is: schedule, begin, collect what it answers. Where the backend takes a step while
+ * one runs, the next one begins before this one is waited for (in-flight.ts); otherwise, or with `pipelined` off, one
+ * follows the other. Messages come in between, so `collect` passes over requests that are gone by then.
  */
 import { type Backend, DeviceLost } from "../backend/backend.ts";
 import { BlockPool } from "../cache/block-pool.ts";
@@ -191,7 +191,7 @@ export class Engine {
     this.relocation?.assertPlaces(this.scheduler.running);
   }
 
-  /** A RangeError says why its completion cannot be constrained as it asks. */
+  /** Makes the request. A RangeError as answer says why its completion cannot be constrained as it asks. */
   private requestOf(message: SubmitMessage): Request | RangeError {
     const places = this.relocation?.placesOf(message.plan.runs);
     const constrain = (stopTokenIds: readonly number[]) => this.constraints.of(message, stopTokenIds);
@@ -215,12 +215,12 @@ export class Engine {
     try {
       return await step.result();
     } catch (error) {
-      // Whoever waits is not told: what has not begun to answer can be given to another worker.
+      // The gateway is not told of failures: requests that have not begun to answer can go to another worker.
       if (error instanceof DeviceLost) throw error;
       // Blocks of this step have no key yet, so nothing half-written stays findable.
       const text = `a step failed: ${error instanceof Error ? error.message : String(error)}`;
       for (const request of [...this.scheduler.running]) this.fail(request, text);
-      // What was to be moved may be where it was; so may what the step after this one moves on from there.
+      // It is not known whether blocks were moved, by this step or by the one after it, so they are forgotten.
       for (const { target } of this.inFlight.moves) this.cache.forget(target);
       return undefined;
     }
@@ -244,7 +244,7 @@ export class Engine {
 
   private acceptDraw(request: Request, sampled: Draw): void {
     if (sampled instanceof Error) {
-      // Whatever made the logits unusable may sit in a cached block: forget all that this request read.
+      // What made the logits unusable may stand in a cached block, so all blocks that this request read are forgotten.
       for (const run of request.runs) for (const blockId of run.blocks) this.cache.forget(blockId);
       return this.fail(request, `sampling failed: ${sampled.message}`);
     }
@@ -252,7 +252,7 @@ export class Engine {
     const { emit, reason } = request.accept(sampled.tokenId, this.clock());
     if (emit) this.emit(request.tokens(sampled));
     if (reason === undefined) return;
-    // A step that began meanwhile took this token for one to go on from.
+    // A step that began meanwhile goes on from this token, and its answer for this request is not wanted.
     this.inFlight.dropAfterFirst(request);
     if (request.endsAt(reason, this.cache)) this.finish(request, reason);
   }

@@ -12,7 +12,10 @@ import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 import type { StepDraft } from "./step.ts";
 
-/** Rows that a step's first prompt gets however much they read: with fewer, reading its context would be most of the work. */
+/**
+ * A step's first prompt gets so many rows however much they read: with fewer, reading its context would be most of the
+ * work.
+ */
 const leastRows = 8;
 
 export class PrefillScheduler {
@@ -60,14 +63,16 @@ export class PrefillScheduler {
     }
   }
 
-  /** Rows of the run that so much work is enough for; the first prompt of a step gets some in any case. */
+  /** How many rows of the run so much work pays for; the first prompt of a step gets some rows in any case. */
   private rowsFor(run: Run, step: StepDraft, work: number): number {
     if (work <= 0) return 0;
     const rows = Math.floor(work / step.rowCost(run));
     return step.hasPrompts ? rows : Math.max(rows, Math.min(leastRows, Math.floor(work)));
   }
 
-  /** The next of a blended run: its copies, then probes, then up to `maxRows` selected tokens. Answers how many. */
+  /**
+   * Adds the next stage of a blended run: copies, then probes, then selected tokens. @returns how many selected tokens
+   */
   private addBlend(run: Run, request: Request, step: StepDraft, maxRows: number): number {
     let { blending } = run;
     if (blending === undefined) {

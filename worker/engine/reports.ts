@@ -1,13 +1,16 @@
-/** What is counted and timed of runs and requests while they are in the engine, for the reports that the gateway gets. */
+/** Counts and times of runs and requests, for the reports that the gateway gets. */
 import type { RequestTimings } from "../contract/messages.ts";
 
-/** What became of a run's prompt tokens, each counted once: what is computed again after a preemption counts nothing. */
+/**
+ * Counts a run's prompt tokens as found or computed, each once: what is computed again after a preemption is not
+ * counted.
+ */
 export class RunUsage {
   /** Prompt tokens that were found, and those that were computed and are kept under a key. */
   cachedTokens = 0;
   cacheWriteTokens = 0;
   private readonly promptTokens: number;
-  /** Tokens before these places are counted: as found or computed, as kept. */
+  /** Tokens before `reached` are counted as found or computed; tokens before `kept` are counted as kept. */
   private reached = 0;
   private kept = 0;
 
@@ -15,7 +18,7 @@ export class RunUsage {
     this.promptTokens = promptTokens;
   }
 
-  /** Tokens before `end` are there: found, those that no step computed. @returns prompt tokens found now */
+  /** Tokens before `end` were found in the cache. @returns how many of them are counted now for the first time */
   found(end: number): number {
     this.kept = Math.max(this.kept, end);
     const fresh = this.reach(end);
@@ -23,12 +26,12 @@ export class RunUsage {
     return fresh;
   }
 
-  /** Tokens before `end` are there; those that were not found are computed. */
+  /** Tokens before `end` are computed, or were found before. */
   computed(end: number): void {
     this.reach(end);
   }
 
-  /** The block of tokens start .. end - 1 is done with. @param stored it is found under its key from now on */
+  /** The block of tokens start .. end - 1 is complete. @param stored whether it is found under its key from now on */
   keep(start: number, end: number, stored: boolean): void {
     const written = Math.min(end, this.promptTokens) - Math.max(start, this.kept);
     if (stored && written > 0) this.cacheWriteTokens += written;

@@ -22,9 +22,9 @@ import { Run } from "./run.ts";
 export class Request {
   readonly requestId: string;
   readonly runs: readonly Run[];
-  /** Run that generated tokens go on from; undefined when only preparing. */
+  /** The run that generated tokens are appended to; undefined when the request only prepares KV. */
   readonly openRun: Run | undefined;
-  /** Who asks. */
+  /** The owner who asks. */
   readonly owner: KvOwner;
   readonly params: SubmitMessage["params"];
   readonly times: RequestTimes;
@@ -32,11 +32,11 @@ export class Request {
   reservedBlocks = 0;
   /** The prompt is computed and sampling has begun (again, after a preemption). */
   decoding = false;
-  /** Tokens sampled, the stop token that is not emitted too (as billing counts them). */
+  /** Tokens sampled, with the stop token, which is not emitted but is billed. */
   generatedTokens = 0;
   /**
-   * Tokens that steps in flight draw: the last so many of the open run are names of what the device has, all below 0.
-   * One between steps at most, and two while a step is waited for.
+   * Tokens that steps in flight draw. The last so many tokens of the open run are names, below 0, of tokens that only
+   * the device has yet. There is one at most between steps, and two while a step is waited for.
    */
   pendingTokens = 0;
   /** Why generation ended, while the tokens that close the chain are computed. */
@@ -65,7 +65,7 @@ export class Request {
   ) {
     const { plan, params, reuse, closeTokenIds, tellFound = false } = message;
     this.requestId = message.requestId;
-    // What is made of the grammar is shared; the message's own copy of it is not kept.
+    // Requests share what is compiled from a grammar, so the message's own copy of it is not kept.
     this.params = { ...params, grammar: undefined };
     this.closeTokenIds = closeTokenIds;
     this.tellFound = tellFound;
@@ -77,7 +77,7 @@ export class Request {
     this.runs = plan.runs.map((run, index) => {
       const open = index === lastIndex && params.maxTokens > 0;
       const owner = ownerOfRun(message, index);
-      // A time that one tenant asks for is not kept at another's cost.
+      // The retention that one tenant asks for does not hold blocks of another tenant.
       const retention = owner.number === this.owner.number ? message.retention : 0;
       const detail = { place: places?.[index], sources: sources[index], owner, retention };
       return new Run(run, open, reuse, shape.blockTokens, detail);
@@ -90,7 +90,7 @@ export class Request {
     this.history = TokenHistory.forParams(params.sampling, () => plan.runs.map((run) => run.tokenIds));
   }
 
-  /** Every run's tokens so far, in blocks: what the request takes of the pool when nothing is shared. */
+  /** Blocks of all runs' tokens so far: what the request takes of the pool when nothing is shared. */
   get blockCount(): number {
     return this.runs.reduce((sum, run) => sum + run.blockCount, 0);
   }
@@ -126,29 +126,29 @@ export class Request {
     return this.history !== undefined || this.constraint !== undefined;
   }
 
-  /** The next token cannot be drawn yet: which ones may come is not worked out. */
+  /** The next token cannot be drawn yet, because it is not known which tokens the grammar allows. */
   get awaitsMask(): boolean {
     return this.constraint !== undefined && !this.constraint.isReady && this.closingReason === undefined;
   }
 
-  /** @throws RangeError when no token may come, or that takes too much to be worked out (GrammarTooAmbiguous) */
+  /** @throws RangeError when no token is allowed, or GrammarTooAmbiguous when finding that out takes too much work */
   prepareMask(budget: WorkBudget): void {
     this.constraint?.prepare(budget);
   }
 
-  /** Nothing is drawn any more. */
+  /** Gives back what drawing tokens needs, when no token is drawn any more. */
   release(): void {
     this.constraint?.release();
   }
 
-  /** Whatever token is pending, generation ends with it. */
+  /** Generation ends with the pending token, whichever it is. */
   get drawsLastToken(): boolean {
     return (
       this.pendingTokens > 0 && this.isLast(this.generatedTokens + this.pendingTokens, this.openRun?.tokenCount ?? 0)
     );
   }
 
-  /** A step that draws the next token has begun. @param name what the step after it knows the token by, below 0 */
+  /** A step that draws the next token has begun. @param name stands for the token in the step after it, below 0 */
   expectToken(name: number): void {
     if (this.openRun === undefined) throw new Error(`request ${this.requestId} samples without an open run`);
     this.openRun.append(name);

@@ -58,15 +58,15 @@ export class Run {
   readonly seenTokenCount: number;
   computedTokens = 0;
   settledTokens = 0;
-  /** What `plan.sees` comes to in blocks; made when first needed, dropped with the blocks. */
+  /** The blocks and offsets of `plan.sees`; made when first needed, dropped with the blocks. */
   seen: SeenSegments | undefined;
-  /** Of a blended run that has its blocks and is not complete: `computedTokens` stays at what was found until then. */
+  /** Progress of a blended run that is not complete yet; meanwhile `computedTokens` counts the found tokens only. */
   blending: Blending | undefined;
   /** Whether blocks are looked up and kept under keys. */
   keyed: boolean;
 
   readonly usage: RunUsage;
-  /** Of the first pass. */
+  /** Report of the first blending; a preempted run that is blended again keeps it. */
   blendReport: BlendReport | undefined;
 
   private readonly derivation: Derivation;
@@ -146,7 +146,7 @@ export class Run {
     this.tokenCount += 1;
   }
 
-  /** Takes tokens from the end on back: they are not what they were thought to be. */
+  /** Drops the tokens behind `tokenCount`: a step in flight assumed them, and they turned out to be others. */
   cutTo(tokenCount: number): void {
     this.tokenCount = tokenCount;
     this.computedTokens = Math.min(this.computedTokens, tokenCount);
@@ -165,8 +165,8 @@ export class Run {
   }
 
   /**
-   * Goes on without looking blocks up or keeping them when it has one of these keys, begins with one, or is computed from
-   * what one stands for.
+   * Goes on without looking blocks up or keeping them when it has one of these keys, begins with one, or is computed
+   * from what one stands for.
    * @param owner number of the owner whose runs are meant; undefined: everybody's
    */
   forget(keys: ReadonlySet<BlockKey>, owner?: number): void {
@@ -216,13 +216,13 @@ export class Run {
     while (this.keyed && this.keepNextBlock(cache)) this.keptBlocks += 1;
   }
 
-  /** Both: the next `rowCount` tokens are computed. */
+  /** Begins and settles: the next `rowCount` tokens are computed. */
   advance(rowCount: number, cache: PrefixCache): void {
     this.beginRows(rowCount);
     this.settleRows(rowCount, cache);
   }
 
-  /** Blends what was not found; the run has all its blocks. */
+  /** Begins to blend the tokens that were not found. The run has all its blocks by now. */
   beginBlending(): Blending {
     const { blend } = this.plan;
     if (blend === undefined) throw new Error("a run without copies is blended");
@@ -230,7 +230,7 @@ export class Run {
     return this.blending;
   }
 
-  /** All that was to be computed again is: counts the run's tokens and keeps its blocks. */
+  /** All selected tokens are computed again: counts the run's tokens and keeps its blocks. */
   completeBlending({ copiedTokens, recomputedTokens }: Blending, cache: PrefixCache): void {
     this.blendReport ??= { copiedTokens, recomputedTokens };
     this.blending = undefined;
@@ -247,7 +247,9 @@ export class Run {
     this.blending = undefined;
   }
 
-  /** Of an open run at least one token is computed, whose logits are the next token's. */
+  /**
+   * Blocks that may be found. Of an open run the last token is always computed, because its logits draw the next token.
+   */
   private reusableBlocks(): number {
     return this.open ? Math.floor((this.tokenCount - 1) / this.blockTokens) : this.blockCount;
   }
@@ -263,7 +265,7 @@ export class Run {
     if (start === end || end > this.settledTokens) return false;
     if (this.open && end - start < this.blockTokens) return false;
     const previous = this.keys[this.keptBlocks - 1] ?? this.plan.rootKey;
-    // What another run computed too was found under that run's block, which is gone: this would hang on nothing.
+    // The block before was stored by another run and has been evicted since: a key chained from it would never be found.
     if (this.keptBlocks > 0 && this.findBlock(this.keptBlocks - 1, cache) === undefined) {
       this.keyed = false;
       return false;
@@ -272,7 +274,7 @@ export class Run {
     const key = this.keys[this.keptBlocks];
     const stored = cache.store(this.blocks[this.keptBlocks], key, previous, content, this.derivation);
     if (stored && this.retention > 0) cache.prolong(this.blocks[this.keptBlocks], this.retention);
-    // A collision: whatever is chained from this key is not this run's either.
+    // The key belongs to other content (a collision), so keys chained from it do not stand for this run either.
     if (!stored && cache.find(key, content) === undefined) this.keyed = false;
     this.usage.keep(start, end, stored);
     return true;

@@ -1,14 +1,14 @@
 /**
  * Who computes what in the next step: decodes first, then new requests are admitted first come first served,
- * then pieces of prompts (prefill.ts), all under one token budget. Beside decodes prompts get less, so that streams flow.
- * Decodes that there is no room for (step-budget.ts) come first in the next step.
+ * then pieces of prompts (prefill.ts), all under one token budget. In a step with decodes prompts get fewer rows, so
+ * that streams keep flowing. Decodes that did not fit into a step (step-budget.ts) come first in the next one.
  *
  * Memory: at admission a request refers to the blocks it hits and *reserves* the rest of its prompt; blocks
  * are taken when a piece needs them, so nothing cached is evicted early. reserved <= available at all times.
- * A chain that is closed after its last token is a prompt again: its end reserves what it lacks.
- * Decode blocks are taken on demand; when none is left the request admitted last is preempted: it gives all
- * back, keeps its tokens and waits in front. The oldest request is never preempted for another, so it ends.
- * What belongs to other tenants up to their floors counts as not there for who has other requests (admission.ts).
+ * A chain that is closed after its last token is a prompt again, and reserves the blocks that its end still lacks.
+ * Decode blocks are taken on demand. When none is left, the request admitted last is preempted: it gives all its blocks
+ * back, keeps its tokens and waits in front. The oldest request is never preempted for another one, so it always ends.
+ * Blocks that other tenants hold up to their floors cannot be taken by a tenant that has other requests (admission.ts).
  */
 
 import type { BackendShape } from "../backend/backend.ts";
@@ -34,7 +34,7 @@ export interface SchedulerParts {
   readonly relocation: Relocation | undefined;
 }
 
-/** Requests that wait for others' floors and are passed in one step. */
+/** Requests that wait because of other tenants' floors: so many at most are passed over in one step. */
 const maxPassed = 16;
 
 export class Scheduler {
@@ -53,7 +53,7 @@ export class Scheduler {
   private readonly relocation: Relocation | undefined;
   private readonly prefill: PrefillScheduler;
   private readonly fairness: Fairness;
-  /** Requests whose tokens the last step had no room for, who waited longest first. */
+  /** Requests whose tokens did not fit into the last step; the one that has waited longest is the first. */
   private leftOut: readonly Request[] = [];
 
   /** @throws RangeError when the limits contradict each other */
@@ -105,7 +105,7 @@ export class Scheduler {
     const prefilling = this.running.filter((request) => !leftOut.has(request) && !request.awaitsMask);
     if (this.fairness.isShared) step.rowCostTokens = this.limits.rowCostTokens;
     this.prefill.schedule(prefilling, step);
-    // Those who were to have the step for themselves wait for what others compute.
+    // The light requests, which were to have the step for themselves, wait for blocks that others compute.
     if (leftOut.size > 0 && step.isEmpty) return this.schedule(before);
     this.fairness.noteStep((request) => step.workOf(request));
     return step.plan(this.relocation?.takeMoves());
@@ -170,7 +170,7 @@ export class Scheduler {
     return this.preemptions > before;
   }
 
-  /** Who waits longest, then in order of admission. */
+  /** Running requests: those that have waited longest first, then in order of admission. */
   private decodeOrder(): readonly Request[] {
     if (this.leftOut.length === 0) return [...this.running];
     const running = new Set(this.running);
@@ -196,7 +196,7 @@ export class Scheduler {
     return true;
   }
 
-  /** First come first served; who waits for others' floors alone lets those behind it pass. */
+  /** Admits first come first served. A request that waits only because of others' floors lets those behind it pass. */
   private admit(step: StepDraft): void {
     for (let passed = 0; this.running.length < this.limits.maxRunningRequests && passed <= maxPassed; ) {
       const request = this.waiting[passed];
@@ -232,7 +232,7 @@ export class Scheduler {
     return undefined;
   }
 
-  /** What others computed since the last step: before admission, since it frees what was reserved for it. */
+  /** Adopts what others computed since the last step. Comes before admission, because it frees reserved blocks. */
   private adoptResident(): void {
     for (const request of this.running) {
       if (request.decoding) continue;
@@ -244,7 +244,7 @@ export class Scheduler {
     }
   }
 
-  /** A block that is in use already, and where the run wants it. */
+  /** Whether the block is in use already, at the place where the run wants it: then the run takes no free block. */
   private isShared(blockId: BlockId, run: Run): boolean {
     return this.relocation?.isShared(blockId, run) ?? this.pool.isLive(blockId);
   }

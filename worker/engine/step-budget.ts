@@ -1,34 +1,34 @@
 /**
- * Room for what a backend is told of a step beside its rows: slices, offsets and block ids, which grow with the
- * segments that each row reads (plan-format.ts). A step that does not fit would fail for all of its requests, so it
- * has fewer rows, and the next step has the others.
+ * Bounds the lists that a backend gets of a step beside its rows: slices, offsets and block ids. They grow with the
+ * segments that each row reads (plan-format.ts). A step whose lists do not fit would fail for all of its requests, so
+ * it gets fewer rows, and the next step gets the others.
  */
 import { mostPieceWords } from "../attention/plan-format.ts";
 import type { Run } from "./run.ts";
 
-/** Rows of a run: one piece, or (blended runs) rows that may all be pieces of their own. */
+/** How rows of a run stand: together in one piece, or scattered, when each may be a piece of its own (blended runs). */
 export type RowsAre = "together" | "scattered";
 
 export class ListBudget {
   private readonly wordCount: number;
   private usedWords = 0;
 
-  /** @param wordCount of all lists; a first row fits whatever it reads */
+  /** @param wordCount words of all lists together; the first row of a step fits whatever it reads */
   constructor(wordCount: number) {
     this.wordCount = wordCount;
   }
 
   /**
-   * How many of `rowCount` more rows of a run there is room for.
-   * @param before rows of the run that have room already
-   * @param keptWords that are to be left
+   * How many of `rowCount` more rows of a run fit.
+   * @param before rows of the run that are in the step already
+   * @param keptWords words that have to stay free
    */
   rowsFor(run: Run, rowCount: number, before = 0, rowsAre: RowsAre = "together", keptWords = 0): number {
     const fitting = this.fitting(run, rowCount, before, rowsAre, keptWords);
     return this.usedWords === 0 ? Math.max(Math.min(1, rowCount), fitting) : fitting;
   }
 
-  /** `rowCount` more rows of a run are in the step, beside `before` that had room. */
+  /** `rowCount` more rows of a run are in the step, beside the `before` rows that were. */
   take(run: Run, rowCount: number, before = 0, rowsAre: RowsAre = "together"): void {
     this.usedWords += wordsOf(run, before + rowCount, rowsAre) - wordsOf(run, before, rowsAre);
   }
@@ -40,7 +40,7 @@ export class ListBudget {
 
   private fitting(run: Run, rowCount: number, before: number, rowsAre: RowsAre, keptWords: number): number {
     const left = this.wordCount - this.usedWords - keptWords + wordsOf(run, before, rowsAre);
-    // What a run takes grows with its rows: by bisection, the most of them that fit.
+    // The words of a run grow with its rows, so bisection finds the most rows that fit.
     let [most, tooMany] = [0, rowCount + 1];
     while (tooMany - most > 1) {
       const middle = (most + tooMany) >>> 1;

@@ -1,4 +1,4 @@
-/** A planned step as the backend's calls. */
+/** Runs a planned step by calls of the backend. */
 import type { Backend, BegunStep } from "../backend/backend.ts";
 import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { type BlockMove, launchCopies, planRelocation } from "../relocation/plan.ts";
@@ -19,13 +19,13 @@ const nothing = new Float32Array(0);
 /** Tokens of one launch of moves. */
 const launchTokens = 8_192;
 
-/** What a plan asks of the backend; batches without rows for what it does not. */
+/** The calls that a plan asks for. A batch without rows is not called. */
 interface StepCalls {
   readonly batch: Batch;
   /** One for each of the batch's logit rows. */
   readonly requests: readonly SampleRequest[];
   readonly probeBatch: Batch;
-  /** In order: moves of blocks, then what blended runs copy. */
+  /** In order: moves of blocks, then the copies of blended runs. */
   readonly copies: readonly TokenCopies[];
 }
 
@@ -49,7 +49,7 @@ export class StepRunner {
     this.probeBatches = new BatchBuilder(backend.shape.blockTokens);
   }
 
-  /** Begins a step. All is read from the runs now. Nothing is thrown: what is wrong comes as the step's result. */
+  /** Begins a step and reads all it needs from the runs now. Throws nothing: an error comes as the step's result. */
   begin(plan: StepPlan): StepInFlight {
     try {
       const calls = this.callsOf(plan);
@@ -130,7 +130,7 @@ export class StepRunner {
   }
 }
 
-/** Nothing of the step hangs on what another call of it answers. */
+/** Whether the step is a single call of the backend, so that it can begin without waiting. */
 function isOneCall({ pieces, probes, copies, moves }: StepPlan): boolean {
   return pieces.length > 0 && probes.length + copies.length + moves.length === 0;
 }

@@ -16,26 +16,29 @@ export interface Piece {
 }
 
 export interface StepPlan {
-  /** Through all layers: what runs lack, in their order; of a blended run the tokens that are computed again. */
+  /**
+   * Rows through all layers: tokens that runs lack, in their order; of a blended run the tokens that are computed
+   * again.
+   */
   readonly pieces: readonly Piece[];
-  /** Blocks that are brought to where runs stand, before all else (relocation.ts). */
+  /** Blocks that are moved to where runs stand, before all else (relocation.ts). */
   readonly moves: readonly BlockMove[];
-  /** Blended runs that begin: their copies come before what is computed. */
+  /** Blended runs that begin. Their tokens are copied before anything is computed. */
   readonly copies: readonly { readonly request: Request; readonly run: Run }[];
-  /** Through the first layer only, to find which copied tokens deviate. */
+  /** Rows through the first layer only, to find which copied tokens deviate. */
   readonly probes: readonly Piece[];
-  /** Requests that the whole pool cannot hold any more: they end here. */
+  /** Requests that even the whole pool cannot hold any more: they end now. */
   readonly outgrown: readonly Request[];
   /** Keys of blocks that the step computes. */
   readonly claimed: ReadonlySet<BlockKey>;
 }
 
-/** Nothing is to be done, nobody is to be told of an end. */
+/** Whether the step computes nothing and ends no request. */
 export function isEmpty({ pieces, copies, probes, moves, outgrown }: StepPlan): boolean {
   return pieces.length + copies.length + probes.length + moves.length + outgrown.length === 0;
 }
 
-/** What a step has room for. */
+/** How much fits into a step. */
 export interface StepSizes {
   readonly stepTokens: number;
   /** Words of its lists (step-budget.ts). */
@@ -100,7 +103,7 @@ export class StepDraft {
     return this.pieces.size + this.copies.length + this.probes.size + this.recomputed.size + this.outgrown.length === 0;
   }
 
-  /** What a row of the run costs, in rows without context. */
+  /** What a row of the run costs, measured in rows that read no context. */
   rowCost(run: Run): number {
     return 1 + (run.seenTokenCount + run.computedTokens) / this.rowCostTokens;
   }
@@ -122,7 +125,7 @@ export class StepDraft {
     return rows;
   }
 
-  /** Up to `rowCount` probes of a blended run, as far as there is room. */
+  /** Adds up to `rowCount` probes of a blended run, as far as they fit. */
   addProbes(request: Request, run: Run, firstToken: number, rowCount: number): void {
     const before = this.probes.get(run)?.rowCount ?? 0;
     const more = this.probeListBudget.rowsFor(run, Math.min(rowCount - before, this.probeBudget), before);
@@ -132,12 +135,12 @@ export class StepDraft {
     this.probeBudget -= more;
   }
 
-  /** Somebody computes the block in this step, or in the one that is still in flight. */
+  /** Whether the block is computed in this step, or in the one that is still in flight. */
   isClaimed(key: BlockKey): boolean {
     return this.claimed.has(key) || this.claimedBefore?.has(key) === true;
   }
 
-  /** @param moves to run before all else */
+  /** @param moves blocks to move before all else */
   plan(moves: readonly BlockMove[] = []): StepPlan {
     const blended = Array.from(this.recomputed, ([run, { request, rowCount }]) =>
       (run.blending?.nextStretches(rowCount) ?? []).map((stretch) => ({

@@ -3,9 +3,10 @@
  *
  *   content(target) := content(source) as it was before any move, its K rotated on by `delta` positions
  *
- * Many moves may read a block, one move writes it, and a block may be both read and written. A move has to run before the
- * one that overwrites what it reads. It reads one block, so at most one other move waits for it: the graph is a forest.
- * There are no cycles, because a block that is copied is in use where it stands, and nothing overwrites it in that step.
+ * Many moves may read a block, one move writes it, and a block may be both read and written. A move has to run before
+ * the one that overwrites what it reads. It reads one block, so at most one other move waits for it: the graph is a
+ * forest. There are no cycles, because a block that is copied is in use where it stands, and nothing overwrites it in
+ * that step.
  *
  *   copies        B <- A, C <- A, then A <- A, rotated in place
  *   a chain       A <- B, then B <- C

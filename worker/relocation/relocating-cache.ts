@@ -1,8 +1,8 @@
 /**
  * The cache where K is stored at absolute positions: a block's K is rotated as if its chain's position 0 stood at the
- * block's *place*, and who wants it at another place has it moved there, or copied when others use it where it is. So a
- * key has one block for each place that it is used at. A copy that nobody uses any more is worth nothing while there
- * is another: it is forgotten, and its memory used next.
+ * block's *place*. A run that needs it at another place has it moved there, or copied while others use it where it is.
+ * So a key has one block for each place that it is used at. A copy that nobody uses any more is worth nothing while
+ * there is another copy, so it is forgotten and its memory is used next.
  *
  * K is rounded again with every move: after n moves it is off by about sqrt(n + 1) times what storing it once costs (in
  * bfloat16 0.17% of its size, and 0.7% after 16 moves).
@@ -15,12 +15,12 @@ import type { KvEventLog } from "../cache/kv-events.ts";
 import { type BlockContent, PrefixCache } from "../cache/prefix-cache.ts";
 import type { BlockId, BlockKey } from "../contract/units.ts";
 
-/** Moves that a K is still taken for what it was. */
+/** After so many moves a K counts as lost at any other place. */
 export const maxMoves = 16;
 
 /** How published systems keep copies, for comparison. */
 export interface RelocatingCacheOptions {
-  /** A copy that nobody uses any more stays until its memory is needed, as any block does. */
+  /** Whether a copy that nobody uses any more stays until its memory is needed, as any other block does. */
   readonly keepsCopies: boolean;
   /** Moves after which K is taken as lost at other places; less than 255, or Infinity. */
   readonly maxMoves: number;

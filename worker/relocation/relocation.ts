@@ -1,14 +1,14 @@
 /**
  * Relocation, the other way to have a span at any place of a prompt: K is stored rotated by absolute positions, of the
  * request that uses it, and moved when another request wants it elsewhere. All segments of a batch then have an offset
- * of 0 and q is rotated once, by its own position, as kernels that know nothing of spans do.
+ * of 0, and q is rotated once, by its own position, as in kernels that know nothing of spans.
  *
  *   found where it is wanted     used as it is, beside whoever else uses it there
  *   found elsewhere, not in use  rotated in place
  *   found elsewhere, in use      copied: who uses it where it is goes on undisturbed
  *
- * What is in use is known by reference counts, which a request takes before anything is decided, so that nothing moves
- * under a reader, whatever is admitted together. The price is a copy for each place that is in use at a time.
+ * Reference counts say which blocks are in use. A request takes its references before anything is decided, so nothing
+ * moves under a reader, whatever is admitted in the same step. The price is a copy for each place in use at a time.
  */
 import type { BackendShape } from "../backend/backend.ts";
 import type { BlockPool } from "../cache/block-pool.ts";
@@ -35,7 +35,7 @@ export interface PlacedRequest {
   readonly decoding: boolean;
 }
 
-/** What a block holds until the step's moves run: where that comes from. */
+/** Where the content of a block comes from, until the step's moves run. */
 interface Origin {
   readonly source: BlockId;
   readonly place: number;
@@ -49,7 +49,7 @@ interface Origin {
  */
 export type KvPositions = "deferred" | "relocate" | "duplicate";
 
-/** @returns undefined where K stays where its chain has it */
+/** @returns undefined when K stays at its chain's positions */
 export function relocationOf(
   positions: KvPositions,
   pool: BlockPool,
@@ -82,7 +82,7 @@ export class Relocation {
     this.cache = new RelocatingCache(pool, blockTokens, events, options);
   }
 
-  /** Blocks in the cache for each that holds something different. */
+  /** Cached blocks for each different content, on average. */
   copiesPerKey(): number {
     const keys = Array.from(this.cache.resident(), ([key]) => key);
     return keys.length === 0 ? 1 : keys.length / new Set(keys).size;
@@ -92,7 +92,7 @@ export class Relocation {
     return placesOf(runs, this.contextTokens);
   }
 
-  /** The block serves this run beside those who use it: it takes no memory. */
+  /** Whether the block serves this run beside those that use it, so that the run takes no free block. */
   isShared(blockId: BlockId, run: PlacedRun): boolean {
     return this.pool.isLive(blockId) && this.cache.placeOf(blockId) === run.place;
   }
@@ -152,7 +152,7 @@ export class Relocation {
     return target;
   }
 
-  /** All moves of a step read what was there before it, so what a block that is moved itself holds is its origin's. */
+  /** All moves of a step read what was there before the step, so a block that is moved itself is read at its origin. */
   private move(blockId: BlockId, target: BlockId, place: number): Origin {
     const { cache } = this;
     const found = this.origins.get(blockId);

@@ -1,10 +1,11 @@
 /**
- * A grammar over bytes, read one byte at a time. What may come next is a set of stacks (stack-store.ts). Sets are numbered
- * as they are met, and remembered with where each byte leads from them, so that the grammar is made deterministic only as
- * far as it is used. A text that nests ever deeper meets ever new sets: what is not in use can be given up (`keepOnly`).
+ * A grammar over bytes, read one byte at a time. What may come next is a set of stacks (stack-store.ts). Sets are
+ * numbered as they are met, and remembered with where each byte leads from them, so that the grammar is made
+ * deterministic only as far as it is used. A text that nests ever deeper meets ever new sets: what is not in use can be
+ * given up (`keepOnly`).
  *
- * All is counted in `work`, which depends on nothing but the grammar and what was read: a grammar can be so ambiguous that
- * a byte takes as long as a whole mask of another one.
+ * `work` counts all work and depends on nothing but the grammar and the text that was read: a grammar can be so
+ * ambiguous that one byte takes as long as a whole mask of another grammar.
  */
 
 import { IntList } from "../base/int-list.ts";
@@ -17,14 +18,17 @@ export const deadState = -1;
 /** In `steps`: not worked out yet. */
 export const unknownState = -2;
 
-/** A set keeps so many stacks: what an ambiguous grammar has beyond is given up, and what is kept still ends well. */
+/**
+ * A set keeps so many stacks at most. An ambiguous grammar may have more, which are given up; the kept ones still lead
+ * to an end.
+ */
 const maxStacks = 1_024;
 /** Stacks looked at in finding a set; all of it is done at once. */
 const maxSearchedStacks = 16_384;
 /** Work of a stack that is looked at, and of a state that is made; 1 is about a nanosecond. */
 const stackWork = 16;
 const stateWork = 512;
-/** Of a stack that is brought to another store. */
+/** Work of a stack that is moved to another store. */
 const moveWork = 128;
 const mapEntryBytes = 48;
 
@@ -38,7 +42,10 @@ export class ByteAutomaton {
   steps = new Int32Array(16 * 256);
   private readonly grammar: GrammarItems;
   private stacks = new StackStore();
-  /** Stacks of all states, in rising order of each; state s has those before memberEnds[s]. Each has a byte range on top, or is empty. */
+  /**
+   * Stacks of all states, in rising order of each; state s has those before memberEnds[s]. Each has a byte range on
+   * top, or is empty.
+   */
   private readonly members = new IntList(64);
   private readonly memberEnds = new IntList(16);
   /** States by what their stacks come to; the last that came to the same before each. */
@@ -55,7 +62,7 @@ export class ByteAutomaton {
     this.grammar = grammar;
   }
 
-  /** All that was worked out so far, rising. */
+  /** Work done so far; it only rises. */
   get work(): number {
     return this.otherWork + this.stacks.lookups * stackWork;
   }
@@ -64,14 +71,14 @@ export class ByteAutomaton {
     return this.memberEnds.length;
   }
 
-  /** Of all that is remembered. */
+  /** Bytes of all that is remembered. */
   get byteLength(): number {
     const lists = [this.members, this.memberEnds, this.earlier, this.found, this.searches];
     const listBytes = lists.reduce((sum, { memory }) => sum + memory.byteLength, 0);
     return this.steps.byteLength + this.stacks.byteLength + listBytes + this.latest.size * mapEntryBytes;
   }
 
-  /** Nothing was read yet. @throws GrammarTooAmbiguous */
+  /** The state before anything was read. @throws GrammarTooAmbiguous */
   start(): number {
     this.beginSearch();
     this.meetAlternatives(0, emptyStack);
@@ -84,7 +91,7 @@ export class ByteAutomaton {
     return known === unknownState ? this.step(state, byte) : known;
   }
 
-  /** All that is wanted has been read. */
+  /** Whether the text read so far is complete. */
   isComplete(state: number): boolean {
     // The empty stack has the lowest name.
     return this.members.memory[this.membersStart(state)] === emptyStack;
@@ -183,7 +190,7 @@ export class ByteAutomaton {
   private foundState(): number {
     const { found } = this;
     let kept = 0;
-    // What is met on the way is gone through too.
+    // The loop also visits stacks that are added while it runs.
     for (let at = 0; at < found.length; at++) {
       if (found.length > maxSearchedStacks) throw new GrammarTooAmbiguous("a byte can be read in too many ways");
       const stack = found.memory[at];

@@ -4,7 +4,7 @@ import type { GrammarMasks } from "./grammar-masks.ts";
 import type { WorkBudget } from "./mask-walk.ts";
 
 export interface TokenConstraint {
-  /** The mask can be had without work. */
+  /** Whether the mask is ready. */
   readonly isReady: boolean;
   /**
    * Works on the mask until it is there or the budget is used up.
@@ -18,13 +18,13 @@ export interface TokenConstraint {
   mask(): Int32Array;
   /** Goes on behind this token. @throws RangeError when it may not come next */
   accept(tokenId: number): void;
-  /** It is not used any more. */
+  /** Gives the masks back: the constraint is not used any more. */
   release(): void;
 }
 
-/** No state was worked out yet. */
+/** Says that no state is known yet. */
 const notBegun = deadState;
-/** Where nobody waits. */
+/** A budget for callers that nobody waits for. */
 const unhurriedWork = 1_000_000;
 
 export class GrammarConstraint implements TokenConstraint {

@@ -7,16 +7,19 @@ import { GrammarMasks, grammarLimits } from "./grammar-masks.ts";
 import { TokenTrie } from "./token-trie.ts";
 
 const mebibyte = 2 ** 20;
-/** Bytes of grammars that no request has now. */
+/** Bytes that grammars may take which no request uses now. */
 const maxIdleBytes = 64 * mebibyte;
-/** Bytes of grammars that requests have: over it they give up what they can do without, but for so little. */
+/**
+ * Bytes that grammars in use may take. Over the bound they give up what they can do without, unless that is very
+ * little.
+ */
 const maxUsedBytes = 128 * mebibyte;
 const leastSpareBytes = mebibyte;
 
 export class Constraints {
   private readonly vocabSize: number;
   private trie: TokenTrie | undefined;
-  /** By their names; those without one have a name of their own. */
+  /** Masks by the grammars' names; a grammar without a name gets one of its own. */
   private readonly used = new Map<string | symbol, GrammarMasks>();
   private readonly idle = new LRUCache<string, GrammarMasks>({
     maxSize: maxIdleBytes,
@@ -27,7 +30,7 @@ export class Constraints {
     this.vocabSize = vocabSize;
   }
 
-  /** How tokens are spelled: requests with a grammar are refused before it is told. */
+  /** The bytes of each token. Requests with a grammar are refused until it is known. */
   setVocabulary(vocabulary: VocabularyBytes): void {
     this.trie = new TokenTrie(vocabulary);
     this.idle.clear();
@@ -52,7 +55,10 @@ export class Constraints {
     return new GrammarConstraint(masks, stopTokenIds, () => this.leave(name, masks));
   }
 
-  /** Where requests' grammars take too much, the one that can best do without gives up what it does not need. Between steps. */
+  /**
+   * When grammars in use take too much memory, the one with the most to spare gives up what it does not need. Called
+   * between steps.
+   */
   trim(): void {
     if (this.usedBytes <= maxUsedBytes) return;
     let most: GrammarMasks | undefined;

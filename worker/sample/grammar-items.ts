@@ -30,7 +30,9 @@ export class GrammarItems {
     return this.symbols.byteLength + this.firstItems.byteLength + this.firstAlternatives.byteLength;
   }
 
-  /** Whether some rule that can be met begins with itself before a byte was taken. Takes time in the number of symbols. */
+  /**
+   * Whether some rule that can be met begins with itself before a byte was taken. Takes time in the number of symbols.
+   */
   recursOnLeft(): boolean {
     const leads = this.leadingRules(this.emptyRules());
     const [unseen, open, done] = [0, 1, 2];

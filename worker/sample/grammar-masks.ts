@@ -1,7 +1,7 @@
 /**
- * What is worked out of one grammar: its automaton and the masks of states, shared by all requests that have the grammar.
- * Requests and unfinished masks hold states by name in arrays of their own (`hold`), so that names can change under them:
- * what takes too much memory is given up but for what is held.
+ * The automaton of one grammar and the masks of its states, shared by all requests with the grammar. Requests and
+ * unfinished masks hold states by name in arrays of their own (`hold`), so that names can be changed in these arrays:
+ * when memory runs out, all states are given up but those that are held.
  */
 import type { ByteGrammar } from "../contract/grammar.ts";
 import { ByteAutomaton, deadState, GrammarTooAmbiguous } from "./byte-automaton.ts";
@@ -11,7 +11,7 @@ import { PlainText } from "./plain-text.ts";
 import type { TokenTrie } from "./token-trie.ts";
 
 export interface GrammarLimits {
-  /** Work on the mask of one token, and what is added to it for each node of the vocabulary's tries. */
+  /** Work that the mask of one token may take at most, and how much of it each node of the vocabulary's tries adds. */
   readonly maskWork: number;
   readonly maskWorkOfNode: number;
   /** Bytes of the automaton, and of masks that are kept for states that come again. */
@@ -26,7 +26,7 @@ export const grammarLimits: GrammarLimits = {
   automatonBytes: 12 * mebibyte,
   maskBytes: 4 * mebibyte,
 };
-/** What is held takes so much of the automaton's bytes at most: otherwise there would be no end of giving up. */
+/** Held states take this part of the automaton's bytes at most; with more, states would be given up again and again. */
 const heldPart = 1 / 4;
 
 /** Words of bits, or token ids where these are fewer. */
@@ -46,12 +46,12 @@ export class GrammarMasks {
   private readonly walks = new Map<number, MaskWalk>();
   /** States whose masks take more work than a token may: nobody else begins them. */
   private readonly hopeless = new Set<number>();
-  /** The one that was not used longest comes first. */
+  /** The mask that was used longest ago comes first. */
   private masks = new Map<number, KeptMask>();
   private maskBytes = 0;
-  /** What was left when all else was given up last. */
+  /** Bytes that were left when states were given up last. */
   private heldBytes = 0;
-  /** It was too much, so that one of the holders has to go. */
+  /** Even the held states took too many bytes, so one of the holders has to go. */
   private holdsTooMuch = false;
 
   /** @param vocabSize rows of logits have so many @throws RangeError when the grammar recurs on the left */
@@ -75,12 +75,12 @@ export class GrammarMasks {
     return items.byteLength + automaton.byteLength + plain.byteLength + walkBytes + this.maskBytes;
   }
 
-  /** Of what would be given up, as far as that is known without doing it. */
+  /** Bytes that giving up states would free, as far as that is known beforehand. */
   get spareBytes(): number {
     return this.byteLength - this.heldBytes;
   }
 
-  /** Nobody holds a state. */
+  /** Whether nobody holds a state. */
   get isIdle(): boolean {
     return this.holders.size === 0;
   }
@@ -128,7 +128,9 @@ export class GrammarMasks {
     return true;
   }
 
-  /** Gives up what is over the bound. Every state gets another name in the arrays that hold it. @throws GrammarTooAmbiguous */
+  /**
+   * Gives up states over the bound. Held states get new names in the arrays that hold them. @throws GrammarTooAmbiguous
+   */
   trim(budget: WorkBudget): void {
     if (this.automaton.byteLength + this.plain.byteLength > this.limits.automatonBytes) {
       const before = this.automaton.work;
@@ -138,7 +140,7 @@ export class GrammarMasks {
     if (this.holdsTooMuch) throw new GrammarTooAmbiguous("what may come next takes too much memory");
   }
 
-  /** Gives up all that is not held. */
+  /** Gives up all states that are not held. */
   forget(): void {
     const holders = [...this.holders, ...Array.from(this.walks.values(), ({ path }) => path)];
     const names = this.automaton.keepOnly(new Set(holders.flatMap((states) => [...states])));

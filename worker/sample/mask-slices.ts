@@ -1,13 +1,14 @@
 /**
- * Masks of constrained requests are made between steps. A step's masks take a bounded work; what is not ready then sits the
- * step out and is gone on with before the next, while others decode. Tenants get equal shares of the work, and what one
- * leaves goes to the others; of a tenant's requests the one that waits longest comes first.
+ * Makes the masks of constrained requests between steps. The work between two steps is bounded. A request whose mask is
+ * not ready then is not in the step, and its mask is continued before the next one, while others decode. Tenants get
+ * equal shares of the work, and what one tenant does not need goes to the others. Of a tenant's requests the one that
+ * has waited longest comes first.
  */
 import type { WorkBudget } from "./mask-walk.ts";
 
 export interface AwaitsMask {
   readonly owner: { readonly number: number };
-  /** The next token cannot be drawn before `prepareMask` has worked some more. */
+  /** The next token cannot be drawn until `prepareMask` has done more work. */
   readonly awaitsMask: boolean;
   /** @throws RangeError when no mask can be made */
   prepareMask(budget: WorkBudget): void;

@@ -1,4 +1,4 @@
-/** The making of one mask: a walk over the vocabulary's tries from a state on, that can be put off and gone on with. */
+/** Makes one mask by a walk over the vocabulary's tries from a state on. The walk can be interrupted and continued. */
 import { type ByteAutomaton, deadState, unknownState } from "./byte-automaton.ts";
 import type { PlainText } from "./plain-text.ts";
 import type { TokenTrie } from "./token-trie.ts";
@@ -26,7 +26,9 @@ export class MaskWalk {
     this.path[0] = start;
   }
 
-  /** Goes on until the mask is whole or the budget is used up. @returns whether it is whole @throws GrammarTooAmbiguous */
+  /**
+   * Goes on until the mask is whole or the budget is used up. @returns whether it is whole @throws GrammarTooAmbiguous
+   */
   goOn(automaton: ByteAutomaton, plain: PlainText, budget: WorkBudget): boolean {
     const before = budget.left;
     try {
@@ -76,7 +78,7 @@ export class MaskWalk {
     }
     this.node = node;
     budget.left = left;
-    // What is deeper than the next node's place is not in use any more.
+    // States deeper than the next node are not in use any more.
     path.fill(deadState, node < endNode ? depths[node] : 1);
   }
 }

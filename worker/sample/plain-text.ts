@@ -1,7 +1,7 @@
 /**
- * Plain text, as it stands inside a JSON string without an escape: characters in well-formed UTF-8 (Unicode 15, table 3-7)
- * but control characters, quotes and backslashes. Where a grammar lets any plain text come, nearly all tokens may come, and
- * they need not be tried one by one.
+ * Plain text, as it stands inside a JSON string without an escape: characters in well-formed UTF-8 (Unicode 15, table
+ * 3-7) but control characters, quotes and backslashes. Where a grammar lets any plain text come, nearly all tokens may
+ * come, and they need not be tried one by one.
  */
 import { type ByteAutomaton, deadState } from "./byte-automaton.ts";
 
@@ -23,13 +23,13 @@ const characters: readonly (readonly ByteRange[])[] = [
   [[0xf4, 0xf4], [0x80, 0x8f], tail, tail],
 ];
 
-/** Counts of characters that are told apart: a token of more characters is tried byte by byte. */
+/** Lengths, in characters, that are told apart. A token of more characters is tried byte by byte. */
 export const plainLengths: readonly number[] = [16, 8, 4];
-/** States that a grammar may be in after a character; one that has more is not worth it. */
+/** After a character a grammar may be in so many states at most; with more, trying tokens one by one is cheaper. */
 const maxTargets = 4;
 /** Work of a byte that is tried, beside the automaton's own. */
 const byteWork = 4;
-/** Work of finding out, all of it at once: where it takes more, tokens are better tried one by one. */
+/** Work of the search at most; where it takes more, trying tokens one by one is cheaper. */
 const mostWork = 500_000;
 
 /** Characters of the text; undefined when it is not plain. */
@@ -110,7 +110,10 @@ export class PlainText {
     return targets;
   }
 
-  /** Adds where the bytes of these ranges lead; false when some lead nowhere, or to too many states, or it takes too long. */
+  /**
+   * Adds where the bytes of these ranges lead; false when some lead nowhere, or to too many states, or it takes too
+   * long.
+   */
   private follow(state: number, ranges: readonly ByteRange[], at: number, targets: number[]): boolean {
     const [first, last] = ranges[at];
     let before = deadState;

@@ -1,7 +1,8 @@
 /**
- * The vocabulary as tries over the bytes of its tokens, laid out in depth-first order: a walk is one pass over arrays that
- * skips what it does not enter (mask-walk.ts). Plain text (plain-text.ts) has tries of its own, those of longer tokens
- * first, behind all others: where any plain text may come, the walk ends before them and takes their tokens as a whole.
+ * The vocabulary as tries over the bytes of its tokens, laid out in depth-first order: a walk is one pass over arrays
+ * that skips what it does not enter (mask-walk.ts). Plain text (plain-text.ts) has tries of its own, those of longer
+ * tokens first, behind all others: where any plain text may come, the walk ends before them and takes their tokens as a
+ * whole.
  */
 import type { VocabularyBytes } from "../contract/grammar.ts";
 import { plainCharacters, plainLengths } from "./plain-text.ts";

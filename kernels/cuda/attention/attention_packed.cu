@@ -1,5 +1,5 @@
 /*
- * Attention for items of up to four tiles ("small"), that is for decoding: bound by reading K and V (attention_plan.cuh
+ * Attention for small items (up to four tiles), that is for decoding: bound by reading K and V (attention_plan.cuh
  * has the plan, rotation, softmax and the arguments; attention_walk.cuh how tokens are walked and copied).
  *
  * Slices shared by an item are copied once for all of its tiles, by four warps together, 64 tokens a step; private ones
