@@ -1,4 +1,4 @@
-/** (deps) -> Hono app. No state of its own, so that tests call `app.request`. */
+/** Makes the Hono app out of its dependencies. The app has no state of its own, so tests call `app.request`. */
 import { Hono } from "hono";
 import { ApiError, errorBody, toApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -30,11 +30,11 @@ export interface AppDeps {
   readonly authenticator: Authenticator;
   /** Each adds the routes of one resource. */
   readonly routes: readonly ((app: Hono<AppEnv>) => void)[];
-  /** Errors of other layers that have a code of their own; undefined: not one of them. */
+  /** Turns errors of other layers into errors with a code; gives undefined for any other. */
   readonly translateError?: (thrown: unknown) => ApiError | undefined;
   /** undefined: callers have no limits of their own. */
   readonly rateLimits?: RateLimitDeps;
-  /** Of all requests together; absent: as large as it usually is. */
+  /** Memory for the bodies of all requests together; absent: of the usual size. */
   readonly bodyMemory?: BodyMemory;
   /** undefined: changes are not written down. */
   readonly audit?: AuditLog;
@@ -53,9 +53,9 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     context.set("requestId", requestId);
     await next();
     context.header("x-request-id", requestId);
-    // Anthropic's clients know it by another name.
+    // Anthropic's clients read the request's id from this header.
     if (speaksAnthropic(context.req.path)) context.header("request-id", requestId);
-    // The route's pattern, never the path: paths hold ids, and their number has no bound.
+    // Metrics get the route's pattern, never the path: paths hold ids, so there is no bound to how many there are.
     const route = context.req.routePath;
     const callerRequestId = context.req
       .header("x-request-id")

@@ -5,11 +5,11 @@ import type { AppEnv } from "./transport/context.ts";
 type Fetch = (request: Request, env: AppEnv["Bindings"]) => Response | Promise<Response>;
 
 /**
- * What a socket may be silent. Bun counts neither a body's bytes nor a stream's as a sign of life, so while those
+ * How long a socket may be silent. Bun counts neither a body's bytes nor a stream's as a sign of life, so while those
  * are on their way its own time-out is off, and whoever reads or writes them has one.
  */
 export interface SocketTimes {
-  /** Before a request, between two, and after a stream. */
+  /** Before a request, between two requests, and after a stream. */
   readonly idleS: number;
   /** While a whole answer goes out. */
   readonly answerS: number;

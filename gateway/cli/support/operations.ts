@@ -1,5 +1,6 @@
 /** The server's operations that the command line uses, with the shapes of their answers (only fields that are read). */
 
+import type { SpangateReport } from "../../client/answers.ts";
 import type { HttpClient } from "./client.ts";
 import { CommandError } from "./command.ts";
 
@@ -41,14 +42,8 @@ export interface ChatUsage {
   readonly prompt_tokens_details: { readonly cached_tokens: number; readonly cache_write_tokens: number };
 }
 
-export interface SpangateReport {
-  readonly request_id: string;
-  readonly worker: string;
-  readonly queue_ms: number;
-  readonly prefill_ms: number;
-  readonly ttft_ms: number;
-  readonly spans: readonly { readonly id: string; readonly tokens: number; readonly source: string }[];
-}
+/** What chat completions report beside their text. */
+type ChatReport = Pick<SpangateReport, "request_id" | "worker" | "queue_ms" | "prefill_ms" | "ttft_ms" | "spans">;
 
 export interface ChatRequest {
   readonly model: string;
@@ -64,7 +59,7 @@ export interface ChatAnswer {
   readonly clientTtftMs: number;
   readonly totalMs: number;
   readonly usage: ChatUsage;
-  readonly spangate: SpangateReport;
+  readonly spangate: ChatReport;
 }
 
 interface ChatChunk {
@@ -74,7 +69,7 @@ interface ChatChunk {
     readonly finish_reason: string | null;
   }[];
   readonly usage?: ChatUsage | null;
-  readonly spangate?: SpangateReport;
+  readonly spangate?: ChatReport;
 }
 
 interface ListPage<Item> {
@@ -156,7 +151,7 @@ export async function askChat(
   const startMs = performance.now();
   const answer = { text: "", finishReason: null as string | null, clientTtftMs: Number.NaN };
   let usage: ChatUsage | undefined;
-  let spangate: SpangateReport | undefined;
+  let spangate: ChatReport | undefined;
   const body = { ...request, stream: true, stream_options: { include_usage: true } };
   for await (const { data } of client.events("POST", "/v1/chat/completions", body, signal)) {
     if (data === "[DONE]") {

@@ -75,7 +75,7 @@ const eventsAbout = {
     "Blocks that workers store and remove, as they do. First comes all that is held, up to the event `current`; with Last-Event-ID what has changed since, if that is still known.",
   answerTypes: ["text/event-stream"],
 };
-/** One line for all: the route is the platform's. */
+/** All followers share one limit, since the route is the platform's. */
 const followers = "platform";
 
 export function addKvEventRoutes(

@@ -112,7 +112,7 @@ function workerMetrics({ registry, dispatcher }: OpsDeps): string {
       const value = read(worker);
       return value === undefined ? [] : [{ labels: { ...shared, worker: worker.id }, value }];
     });
-    // What has no worker yet waits as well: a sum over the series is all that waits.
+    // Requests without a worker wait as well: the sum over the series is all that waits.
     const elsewhere = name === waitingName ? [{ labels: shared, value: unplaced }] : [];
     return renderSamples(name, type, help, [...elsewhere, ...samples]);
   });
@@ -131,7 +131,7 @@ function workerMetrics({ registry, dispatcher }: OpsDeps): string {
   ].join("");
 }
 
-/** Of the gateway, under the names that every Prometheus client has for them. */
+/** Figures of the gateway's process, under the names that every Prometheus client uses. */
 function processMetrics() {
   const { user, system } = process.cpuUsage();
   const startedS = performance.timeOrigin / 1_000;

@@ -19,7 +19,7 @@ const fragmentsQuery = pageQuery
 
 export interface PrepareRouteDeps {
   readonly corpus: Corpus;
-  /** Of streams of job events that are open at the same time. */
+  /** Limits how many streams of job events a tenant has open at the same time. */
   readonly jobStreams: ConcurrencyLimiter;
 }
 
@@ -144,7 +144,7 @@ const fragmentAnswer = z.strictObject({
 });
 
 function fragmentBody({ row, span }: FragmentFacts): z.infer<typeof fragmentAnswer> {
-  // What a job noted under another salt or model says nothing of the span as it is now.
+  // Facts that a job noted under another salt or model do not describe the span as it is now.
   const current = span !== undefined && row.preparedSpanKey === span.spanKey;
   return {
     id: row.id,

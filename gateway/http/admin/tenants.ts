@@ -48,9 +48,9 @@ const purgeAbout = {
 export interface TenantRouteDeps {
   readonly tenants: TenantService;
   readonly corpus: Corpus;
-  /** Told of tenants that are gone: their responses are taken away. */
+  /** Woken when a tenant is deleted, to delete its stored responses. */
   readonly stored: Pick<StoredResponses, "wake">;
-  /** Told of tenants and keys that are gone: lines that run for them end. */
+  /** Called when a tenant or a key is gone, so that the batch lines that run for it end. */
   readonly batches: Pick<BatchService, "recheck">;
 }
 
@@ -181,7 +181,7 @@ export function managedTenant(c: Context<AppEnv>, tenants: TenantService, raw: s
   throw new ApiError("not_found");
 }
 
-/** Of a key that was changed, and of the tenant that is to be shown that. */
+/** Ids of a key that was changed and of its tenant, whose audit log shows the change. */
 export const keyIds = ({ id, tenantId }: Pick<ApiKeyRow, "id" | "tenantId">): Record<string, string> =>
   tenantId === null ? { id } : { id, tenant_id: tenantId };
 

@@ -12,7 +12,7 @@ export interface MessageParts {
   readonly requestId: string;
   readonly run: ChatRun;
   readonly choice: Choice;
-  /** What the request asked of what is written; undefined: nothing. */
+  /** How long the request asked that the cached prompt stays; undefined: it did not ask. */
   readonly ttl: "5m" | "1h" | undefined;
   readonly question: string;
   /** The answer may have calls of tools. */
@@ -69,7 +69,7 @@ export async function writeMessage(stream: SseStream, forEachEvent: ForEachEvent
 
 type WriteEvent = (type: string, fields?: object) => Promise<void>;
 
-/** Blocks one after the other. */
+/** Writes an answer's blocks one after the other. */
 class BlockWriter {
   readonly #write: WriteEvent;
   readonly #parts: MessageParts;
@@ -113,7 +113,7 @@ class BlockWriter {
   async #close(): Promise<void> {
     if (this.#type === undefined) return;
     if (this.#type === "text" && this.#cites) {
-      // The first text has them all.
+      // The first block of text gets all citations.
       this.#cites = false;
       for (const citation of citationsOf(this.#parts)) await this.delta({ type: "citations_delta", citation });
     }
@@ -125,7 +125,7 @@ const useOf = (id: string, name: string) => {
   return { type: "tool_use", id: `toolu_${id}`, name, input: {}, caller: { type: "direct" } };
 };
 
-/** Of a call that was cut off, nothing is sure. */
+/** Arguments of a call that was cut off are no JSON: the input is then empty. */
 function inputOf(json: string): unknown {
   try {
     return JSON.parse(json);
@@ -138,7 +138,7 @@ export const messageIdOf = (requestId: string): string => `msg_${requestId}`;
 
 function messageOf({ requestId, run, comparing }: MessageParts) {
   const { model } = run;
-  // A stream begins before it is known what will be found: pending, as their clients know it.
+  // A stream begins before it is known what will be found in the cache: Anthropic's clients read this as pending.
   const diagnostics = comparing?.earlierId === undefined ? null : { cache_miss_reason: null };
   const id = messageIdOf(requestId);
   return { id, type: "message", role: "assistant", model, container: null, diagnostics };
@@ -151,7 +151,7 @@ function diagnosticsOf({ comparing, run, choice }: MessageParts) {
 const citationsOf = ({ choice, question, citable }: MessageParts): readonly object[] =>
   citable.length === 0 ? [] : messageCitations(choice.text, question, citable);
 
-/** @param choice undefined: it runs */
+/** @param choice undefined while the answer is generated */
 function stopOf(choice: Choice | undefined) {
   return { stop_reason: stopReasonOf(choice), stop_sequence: choice?.end?.stoppedBy ?? null, stop_details: null };
 }
@@ -167,14 +167,14 @@ const endsOf = ({ end }: Choice): readonly EndEvent[] => (end === undefined ? []
 
 const fixedUsage = { inference_geo: null, service_tier: "standard", speed: null };
 
-/** What was found and what was written is known at the end only: null until then, and input_tokens is the whole prompt. */
+/** How much of the prompt was found in the cache is known at the end: until then it is null, and input_tokens is the whole prompt. */
 function usageBeforeEnd(run: ChatRun) {
   const unknown = { cache_creation: null, cache_creation_input_tokens: null, cache_read_input_tokens: null };
   const none = { output_tokens_details: null, server_tool_use: null };
   return { input_tokens: run.promptTokens, ...unknown, output_tokens: 0, ...none, ...fixedUsage };
 }
 
-/** As there, the prompt is the sum of what was read from the cache, what was written to it, and input_tokens: the rest. */
+/** As in Anthropic's API, input_tokens is the part of the prompt that was neither read from the cache nor written to it. */
 function finalUsage({ run, choice, ttl }: MessageParts) {
   const { promptTokens = run.promptTokens, cachedTokens = 0, cacheWriteTokens = 0 } = choice.end?.report.usage ?? {};
   return {

@@ -1,11 +1,11 @@
-/** Citations of messages: passages of the request's documents and search results that hold what the answer says. */
+/** Finds the passages of a request's documents and search results that an answer cites. */
 import { sentenceUnits } from "../../corpus/ingest/sentences.ts";
 import { heldWords } from "../generation/citations.ts";
 
 /** A block that may be cited. */
 export interface CitableSource {
   readonly title: string | undefined;
-  /** Of a search result; undefined: of a document. */
+  /** Source of a search result; undefined for a document. */
   readonly source: string | undefined;
   /** Place among the request's blocks of its kind. */
   readonly index: number;
@@ -19,11 +19,11 @@ interface Passage {
 }
 
 const maxCitations = 16;
-/** Passages that are looked at: documents of megabytes have no more than these. */
+/** Most passages that are looked at, so that documents of megabytes cost no more. */
 const maxPassages = 20_000;
 
 /**
- * A model says nothing of its sources, so they are told by words, as file citations are: a passage is cited when it
+ * A model does not name its sources, so words tell them, as with file citations: a passage is cited when it
  * holds at least half as many of the answer's own words as the passage that holds most.
  */
 export function messageCitations(answer: string, question: string, sources: readonly CitableSource[]): object[] {

@@ -30,7 +30,7 @@ const textBlock = z.strictObject({
   type: z.literal("text", "only blocks of type 'text' are supported here"),
   text: z.string(),
   cache_control: cacheControl,
-  // Our own answers have them, and come back in the next request.
+  // Answers of this server have citations, and clients send them back in the next request.
   citations: optional(z.array(z.unknown()).max(limits.contentParts)),
 });
 export const textBlocks = z.array(textBlock).min(1).max(limits.contentParts);
@@ -232,7 +232,7 @@ export function turnsOf(messages: readonly Message[], system: readonly LowerMess
   return joined([...system, ...turns]);
 }
 
-/** A part without text (its documents stand elsewhere) adds nothing to its turn. */
+/** Joins neighbours of one role. A message without text, whose documents stand elsewhere, adds nothing to its turn. */
 function joined(messages: readonly LowerMessage[]): readonly LowerMessage[] {
   const turns: LowerMessage[] = [];
   const isPlain = ({ calls, answers }: LowerMessage): boolean => calls === undefined && answers === undefined;
@@ -243,13 +243,13 @@ function joined(messages: readonly LowerMessage[]): readonly LowerMessage[] {
       continue;
     }
     const isBoth = turn.content !== "" && message.content !== "";
-    // Added, not joined: a thousand texts that are copied for each that follows are gigabytes.
+    // Strings are concatenated with +, which does not copy: joining a thousand texts one by one would copy gigabytes.
     turns[turns.length - 1] = { role: turn.role, content: turn.content + (isBoth ? "\n\n" : "") + message.content };
   }
   return turns;
 }
 
-/** What a tool found as documents is told by its title: the documents stand where all do. */
+/** Text of a tool's result. Documents in it are named by title; their text stands with the request's other documents. */
 function resultText({ content = "", is_error: isError }: ToolResult): string {
   const found =
     typeof content === "string"

@@ -3,7 +3,7 @@ import { type ApiError, errorBody } from "../../base/errors.ts";
 
 export const speaksAnthropic = (path: string): boolean => path === "/v1/messages" || path.startsWith("/v1/messages/");
 
-/** Types with another word there than here. */
+/** Error types that Anthropic's API calls by another word. */
 const typesByStatus: Readonly<Partial<Record<ApiError["status"], string>>> = {
   408: "timeout_error",
   413: "request_too_large",

@@ -6,9 +6,9 @@ import { ApiError } from "../../base/errors.ts";
 import { jsonSigns, StringScan } from "../../query/json-scan.ts";
 
 const { quote, comma, openBracket, closeBracket, openBrace, closeBrace } = jsonSigns;
-/** Of all that is no element. */
+/** Most characters outside the list's elements. */
 const maxRestChars = 65_536;
-/** Looked at before a list, for its name. */
+/** Characters before a list that are searched for its name. */
 const maxNameChars = 256;
 
 export class JsonListReader {
@@ -19,7 +19,7 @@ export class JsonListReader {
   #depth = 0;
   /** The object with an empty list. */
   #rest = "";
-  /** As much as has come of the element that is read. */
+  /** The part of the current element that has arrived. */
   #element = "";
   #count = 0;
 

@@ -47,9 +47,9 @@ const deletedAnswer = z.strictObject({ id: z.string(), type: z.literal("message_
 
 export interface MessageBatchRouteDeps {
   readonly batches: BatchService;
-  /** Of what is in memory whole while it is taken in. */
+  /** Limits the batches whose requests are being read at the same time. */
   readonly uploads: ConcurrencyLimiter;
-  /** Of files that are being read. */
+  /** Limits the result files that are being read at the same time. */
   readonly downloads: ConcurrencyLimiter;
 }
 
@@ -176,7 +176,7 @@ function batchBody(row: BatchRow): z.infer<typeof batchAnswer> {
   };
 }
 
-/** As there, all are being processed until the batch has ended. */
+/** As in Anthropic's API, all requests count as being processed until the batch has ended. */
 function countsOf({ status, total, completed, failed }: BatchRow, hasEnded: boolean) {
   const none = { processing: 0, succeeded: 0, errored: 0, canceled: 0, expired: 0 };
   if (!hasEnded) return { ...none, processing: total };

@@ -46,11 +46,11 @@ export interface CountBody {
 export interface MessagesBody {
   readonly request: ChatRequest;
   readonly stream: boolean;
-  /** How long the caller hopes that what is written stays; undefined: it does not say. */
+  /** How long the caller asks that its cached prompt stays; undefined: it does not ask. */
   readonly ttl: "5m" | "1h" | undefined;
   /** What the answer may cite. */
   readonly citable: readonly CitableSource[];
-  /** Asked why KV was not found, against an earlier message if there was one. */
+  /** Present when the caller asks why KV was not found; it may name an earlier message to compare with. */
   readonly diagnostics: { readonly previous_message_id?: string | undefined } | undefined;
 }
 

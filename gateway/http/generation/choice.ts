@@ -1,4 +1,4 @@
-/** One choice of an answer, collected from the events of its run. */
+/** Collects one choice of an answer from the events of its run. */
 import type { TokenLogprob } from "../../../worker/contract/messages.ts";
 import type { CompletionEvent, EndEvent } from "../../generate/events.ts";
 
@@ -6,13 +6,13 @@ export interface MadeCall {
   /** Letters and digits; APIs put their own prefixes before it. */
   readonly id: string;
   readonly name: string;
-  /** JSON, where the answer was not cut off. */
+  /** JSON, unless the answer was cut off. */
   arguments: string;
 }
 
 export interface Choice {
   text: string;
-  /** Calls that came before the text began. */
+  /** How many calls came before the text began. */
   textAt: number;
   readonly calls: MadeCall[];
   readonly logprobs: TokenLogprob[];

@@ -1,19 +1,19 @@
-/** Which of the files that were found an answer rests on: those whose fragments hold the words that it adds to the question. */
+/** Tells which of the retrieved files an answer rests on: the files whose fragments hold the words that the answer adds to the question. */
 import type { RetrievedFragment } from "../../corpus/search/retrieve.ts";
 
 export interface FileCitation {
   readonly type: "file_citation";
   readonly file_id: string;
   readonly filename: string;
-  /** Of the file among the files found, best first. */
+  /** Place of the file among the retrieved files, the best first. */
   readonly index: number;
 }
 
 export type CitedFragment = Pick<RetrievedFragment, "fileId" | "filename" | "text">;
 
 /**
- * A model says nothing of its sources, so they are told by words: a file is cited when one of its fragments holds at
- * least half as many of the answer's own words as the fragment that holds most. None holds any: nothing is cited.
+ * A model does not name its sources, so words tell them: a file is cited when one of its fragments holds at least half
+ * as many of the answer's own words as the fragment that holds most. When no fragment holds any, nothing is cited.
  */
 export function fileCitations(answer: string, question: string, fragments: readonly CitedFragment[]): FileCitation[] {
   const heldIn = heldWords(answer, question);
@@ -28,7 +28,7 @@ export function fileCitations(answer: string, question: string, fragments: reado
   );
 }
 
-/** Counts in a text the words that the answer adds to the question. */
+/** Counts how many of the words that the answer adds to the question a text holds. */
 export function heldWords(answer: string, question: string): (text: string) => number {
   const asked = wordsOf(question);
   const own = [...wordsOf(answer)].filter((word) => !asked.has(word));

@@ -1,4 +1,4 @@
-/** What every route that generates has in common: choices are collected, and answered whole or streamed. */
+/** What every generating route does: it collects the choices, and answers whole or as a stream. */
 import type { Context } from "hono";
 import type { ApiError } from "../../base/errors.ts";
 import type { MergedEvents } from "../../generate/completion.ts";
@@ -7,7 +7,7 @@ import type { AppEnv } from "../transport/context.ts";
 import { type SseFraming, type SseStream, sseResponse } from "../transport/sse.ts";
 import { type Choice, collect, finishReasonOf } from "./choice.ts";
 
-/** One request that runs. */
+/** One request that is running. */
 export interface Completion {
   /** Ends after one `end` event per choice. */
   readonly events: MergedEvents;
@@ -24,7 +24,7 @@ export interface ChunkShape {
   /** One entry of `choices` each. */
   readonly begin?: (index: number) => object;
   readonly text: (index: number, event: TextEvent) => object;
-  /** Where tools may be called. */
+  /** Absent where no tool may be called. */
   readonly call?: (index: number, event: CallEvent | ArgumentsEvent) => object;
   readonly end: (index: number, finishReason: string) => object;
   /** Fields of a last chunk without choices; every other chunk has `usage: null` then. */
@@ -45,11 +45,11 @@ export async function answerWhole(
   }
 }
 
-/** What comes within this time decides the status: an early failure is an HTTP error, not an event in a 200. */
+/** How long the status waits for the first event: a failure within this time is an HTTP error, not an event in a 200. */
 const defaultFirstEventMs = 2_000;
 
 export interface StreamAnswerOptions {
-  /** Told of what ends the stream before its end. */
+  /** Called with the error that ends the stream early. */
   readonly onError: (error: ApiError) => void;
   readonly firstEventMs?: number | undefined;
   readonly framing?: SseFraming | undefined;

@@ -1,5 +1,5 @@
 /**
- * What callers hope of the prompt cache, as OpenAI's package has it. Every prompt is cached here as far as there is room;
+ * What callers ask of the prompt cache, in the fields of OpenAI's package. Every prompt is cached here as far as there is room;
  * a time that is asked for keeps it from being evicted before what nobody asks to keep, within the tenant's share. It
  * begins anew with every use, and holds for the whole prompt, which is at least what a breakpoint ends.
  */
@@ -9,7 +9,7 @@ import { optional, shortString } from "../transport/fields.ts";
 
 const ttl = z.enum(["30m", "12h"], 'must be "30m" or "12h"');
 
-/** Stands at a part of a message: the prompt up to there is asked for again. */
+/** A breakpoint at a part of a message says that the prompt up to there will be asked for again. */
 export const cacheBreakpoint = optional(z.strictObject({ mode: z.literal("explicit"), ttl: ttl.optional() }));
 export type CacheBreakpoint = NonNullable<z.output<typeof cacheBreakpoint>>;
 

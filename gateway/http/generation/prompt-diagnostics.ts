@@ -1,4 +1,4 @@
-/** Why the prompt cache was not used as an earlier prompt lets hope, in the words of OpenAI's and Anthropic's packages. */
+/** Explains why less of the prompt cache was used than an earlier prompt had filled, in the words of OpenAI's and Anthropic's packages. */
 import type { TenantId } from "../../../db/ids.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
 import type { Comparison, PromptFacts, PromptHistory } from "../../generate/prompt-history.ts";
@@ -7,13 +7,13 @@ import type { Choice } from "./choice.ts";
 
 type Part = "tools" | "system" | "documents";
 
-/** What a prompt is compared by. */
+/** A prompt that is compared with an earlier one. */
 export interface ComparedPrompt {
   readonly compared: PromptHistory;
   readonly tenantId: TenantId;
-  /** What its own answer is asked for by later. */
+  /** Id of its own answer, by which a later request names it. */
   readonly id: string;
-  /** undefined: it is compared with none. */
+  /** Id of the earlier answer; undefined: the prompt is compared with none. */
   readonly earlierId: string | undefined;
   readonly request: ChatRequest;
 }
@@ -68,7 +68,7 @@ function factsOf(request: ChatRequest, run: ChatRun): PromptFacts<Part> {
   const firstTurn = messages.findIndex(({ role }) => role !== "system");
   const turns = firstTurn < 0 ? [] : messages.slice(firstTurn);
   const system = messages.slice(0, messages.length - turns.length);
-  // As the prompt shows them: which of them may be called is no part of it.
+  // The prompt shows all tools; which of them may be called is no part of it.
   const tools = request.tools?.tools.map(({ name, description, parameters }) => [name, description, parameters]);
   const shown = [...documents.map(({ title, text }) => [title, text]), ...run.retrieved.map(({ id }) => id)];
   return { parts: { tools, system, documents: shown }, turns };

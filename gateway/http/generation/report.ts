@@ -1,4 +1,4 @@
-/** What answers tell beside their text, in all APIs: usage, log-probabilities, and the `spangate` object. */
+/** What answers of all APIs report beside their text: usage, log-probabilities, and the `spangate` object. */
 import type { SpanReport, TokenLogprob } from "../../../worker/contract/messages.ts";
 import type { MissReport } from "../../dispatch/request/miss-report.ts";
 import type { EndEvent } from "../../generate/events.ts";
@@ -16,7 +16,7 @@ export function usageOf(ends: readonly EndEvent[]) {
   return usageBody(sumOf(ends.map((end, index) => shareOf(end, index === 0))));
 }
 
-/** Tokens of an answer, or of many. */
+/** Counts of the tokens of one answer, or of many together. */
 export function tokenCounts({ promptTokens, completionTokens, cachedTokens, cacheWriteTokens }: AnswerUsage) {
   return {
     prompt_tokens: promptTokens,
@@ -26,7 +26,7 @@ export function tokenCounts({ promptTokens, completionTokens, cachedTokens, cach
   };
 }
 
-/** The same as OpenAI's chat completions have it. */
+/** The same counts with all fields of OpenAI's `usage`. */
 export function usageBody(usage: AnswerUsage) {
   const counts = tokenCounts(usage);
   return {
@@ -67,7 +67,7 @@ export function spanBody({ id, tokens, source, cachedTokens, cacheWriteTokens }:
   return { id, tokens, source, cached_tokens: cachedTokens, cache_write_tokens: cacheWriteTokens };
 }
 
-/** Only of a request that asked for it. */
+/** Empty unless the request asked for diagnostics. */
 export function diagnosticsOf(misses: readonly MissReport[]) {
   if (misses.length === 0) return {};
   const rows = misses.map(({ id = null, tokens, cachedTokens, reason = null }) => {

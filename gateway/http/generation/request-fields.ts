@@ -6,7 +6,7 @@ import type { ChatRequest } from "../../generate/requests.ts";
 import { optional, shortString } from "../transport/fields.ts";
 import { rankingOptions } from "./ranking.ts";
 
-/** One line: it stands in a line of its own in the prompt. */
+/** A title has no line breaks, since it stands in a line of its own in the prompt. */
 export const documentTitle = z
   .string()
   .max(limits.titleChars)
@@ -56,7 +56,7 @@ export function fileSearchOf(
 export const noReasoning = "is not supported: the answer is all that is generated";
 export const noVerbosity = "is not supported: say in the prompt how long the answer is to be";
 
-/** Each API takes those that it has, under the same names. */
+/** Each API picks the fields that it has; they have the same names everywhere. */
 export const requestFields = {
   model: z.string().min(1).max(limits.shortStringChars),
   documents: optional(documents),

@@ -7,7 +7,7 @@ import { limits } from "../../config.ts";
 import type { AnswerFormat } from "../../tools/answer-rules.ts";
 import { answerLimits } from "../../tools/limits.ts";
 
-/** As the OpenAI client's. */
+/** The same pattern as the OpenAI client's. */
 const formatName = z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, "must be 1 to 64 letters, digits, _ or -");
 
 const boundedSchema = z.unknown().superRefine((schema, context) => {
@@ -30,7 +30,7 @@ const schemaFormat = (schema: unknown, param: string): AnswerFormat => ({
   param,
 });
 
-/** undefined: any text. */
+/** @returns undefined when the answer may be any text */
 export const responseFormat = z
   .discriminatedUnion("type", [
     z.strictObject({ type: z.literal("text") }),
@@ -62,7 +62,7 @@ export const messageFormat = z
   .transform(({ schema }) => schemaFormat(schema, "output_config.format.schema"));
 
 export interface SizeBounds {
-  /** Of its strings and names, and one for every value and name beside them. */
+  /** Characters of its strings and names, and one more for every value and name. */
   readonly chars: number;
   readonly values: number;
 }

@@ -1,4 +1,4 @@
-/** What every API that answers a conversation has in common: a place for the tenant, a run of the pipeline, an end. */
+/** What every API that answers a conversation does: it takes one of the tenant's places, runs the pipeline, and gives the place back. */
 import type { Context } from "hono";
 import type { ChatJob, ChatRun, Pipeline } from "../../generate/pipeline.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
@@ -12,7 +12,7 @@ export interface ChatRunDeps {
   readonly limiter: ConcurrencyLimiter;
 }
 
-/** What a run is asked with, whatever it is asked for. */
+/** What starting a run needs, whether it answers a conversation or a text. */
 type RunJob = Omit<ChatJob, "request">;
 
 /** Runs a conversation: see `runJob`. */

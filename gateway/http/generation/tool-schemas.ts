@@ -1,4 +1,4 @@
-/** What the APIs have in common in what they say of tools: functions, their schemas, calls, and which may be called. */
+/** Tools as all APIs describe them: functions, the schemas of their arguments, calls, and which functions may be called. */
 import { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 import { limits } from "../../config.ts";
@@ -61,13 +61,13 @@ export interface ToolChoice {
 
 export interface ToolsAsked {
   readonly tools: readonly OfferedTool[];
-  /** Where a tool's name stands, from the tool on. */
+  /** Path from a tool to its name. */
   readonly namePath: Path;
   readonly choice: ToolChoice;
   readonly parallel: boolean;
 }
 
-/** Refuses what contradicts itself. */
+/** Refuses tools and choices that contradict each other. */
 export function checkTools({ tools, namePath, choice }: ToolsAsked, refuse: Refuse): void {
   const names = tools.map(({ name }) => name);
   const twice = names.findIndex((name, index) => names.indexOf(name) !== index);

@@ -8,7 +8,7 @@ import { type AppEnv, principalOf } from "../transport/context.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
 
-/** What administers, and what removes. Reading and asking are not changes. */
+/** Requests that administer or delete are audited; reading and asking questions change nothing. */
 function isAudited(method: string, route: string): boolean {
   return method === "DELETE" || (route.startsWith("/admin/v1/") && method !== "GET" && method !== "HEAD");
 }
@@ -25,14 +25,14 @@ export function auditTrail(audit: AuditLog, log: Log): MiddlewareHandler<AppEnv>
     await next();
     const { method, routePath } = context.req;
     if (written || context.res.status >= 400 || !isAudited(method, routePath)) return;
-    // A handler that made its change without `changed`: it is to be mended, and the change is on record all the same.
+    // The handler made its change without `changed`. That is a mistake in the handler; the change is recorded all the same.
     const fields = { requestId: context.get("requestId"), method, routePath };
     log("error", "a change was made before its audit event", fields);
     try {
       const nothing = (): undefined => undefined;
       audit.withEvent(eventOf(context), nothing, () => ({}));
     } catch {
-      // The change is made: its caller must learn that, and the operator that it is not on record.
+      // The change is made, so the caller is told that it is, and the operator that it is not on record.
       log("error", "audit event could not be written", fields);
     }
   };

@@ -33,7 +33,7 @@ export const bodyMemory = (): BodyMemory =>
     tenantBodies: limits.bodiesPerTenant,
   });
 
-/** Needs the caller, whose tenant's part of the memory for bodies the request takes from. */
+/** Gives each request its budget. Runs after `authenticate`, since a body counts against its tenant's part of the memory. */
 export function requestBudgets(memory: BodyMemory): MiddlewareHandler<AppEnv> {
   return async (context, next) => {
     const principal = context.get("principal");
@@ -78,7 +78,7 @@ export function traceRequests(tracer: Tracer, knownMethod: (method: string) => s
     await tracer.request(context.req.header("traceparent"), async (trace) => {
       await next();
       const method = knownMethod(context.req.method);
-      // The route's pattern, never the path, which holds ids that callers choose.
+      // The trace gets the route's pattern, never the path, which holds ids that callers choose.
       const route = context.req.routePath;
       const { status } = context.res;
       const attributes = {
@@ -100,7 +100,7 @@ export function logFailure(log: Log, error: ApiError, requestId: string): void {
     requestId,
     code: error.code,
     kind,
-    // Names a statement and a code, never a value.
+    // A DbError's message names a statement and a code, never a value.
     reason: cause instanceof DbError ? cause.message : undefined,
     at: placeOf(cause),
   });

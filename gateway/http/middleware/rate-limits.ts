@@ -1,4 +1,4 @@
-/** Limits at the door: a request is admitted before its body is read, and held until it ends; a look is only counted. */
+/** Holds callers to their limits: a request is admitted before its body is read, and keeps its place until it ends; a look is only counted. */
 import type { Context, MiddlewareHandler } from "hono";
 import type { Principal } from "../../base/principal.ts";
 import type { Admission, LimitedOwner, RateLimiter, Standing } from "../../tenant/rate-limiter.ts";
@@ -35,7 +35,7 @@ export function rateLimits({ limiter, ownersOf }: RateLimitDeps): MiddlewareHand
   };
 }
 
-/** As OpenAI's servers say it. */
+/** Writes the headers in which OpenAI's servers tell what is left of a limit. */
 function writeStanding(context: Context<AppEnv>, kind: "requests" | "tokens", standing: Standing | undefined): void {
   if (standing === undefined) return;
   context.header(`x-ratelimit-limit-${kind}`, String(standing.limit));

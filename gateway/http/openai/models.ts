@@ -36,7 +36,7 @@ export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
     lifecycle: "active",
     ...{ capabilities: null, line: null, deprecated_at: null, retires_at: null },
   });
-  // Which model there is, is no secret to anyone with a key.
+  // Anyone with a key may know which model is served.
   declare(app, "GET /v1/models", about.list, (context) => {
     const cards = [deps.card()].filter((card) => card !== undefined);
     if (!isAnthropics(context)) return context.json({ object: "list", data: cards.map(describe) });
@@ -51,5 +51,5 @@ export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
   });
 }
 
-/** Each of their requests names a version. */
+/** Every request of Anthropic's clients names a version. */
 const isAnthropics = (context: Context<AppEnv>): boolean => context.req.header("anthropic-version") !== undefined;

@@ -35,7 +35,7 @@ export async function openApiDocument(routes: readonly RouteDeclaration[], versi
     const operations = paths[path] ?? {};
     operations[route.method.toLowerCase()] = operationOf(route, schemas);
     paths[path] = operations;
-    // Schemas of a hundred routes are a tenth of a second of work.
+    // Making the schemas of a hundred routes takes a tenth of a second, so other work runs in between.
     await nextTurn();
   }
   const description = "Errors have the shape of the schema Error. Each route names the scopes that an API key needs.";

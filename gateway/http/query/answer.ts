@@ -41,7 +41,7 @@ export function queryAnswer(
   };
 }
 
-/** The numbers that `queryFacts` answers; called once. */
+/** Counts a tree's tokens in the metrics; called once for each tree. */
 export function countTree(metrics: Metrics, tenantId: TenantId, report: TreeReport): void {
   const { ends, usage } = report.count();
   countAnswer(metrics, tenantId, ends, usage);
@@ -83,7 +83,7 @@ function generateFacts({ path, place, index, end }: GenerateReport) {
   };
 }
 
-/** Of all runs whose prompt was blended: tokens that were copied, and those of them that were computed again. */
+/** Counts over all runs with a blended prompt: tokens that were copied, and how many of them were computed again. */
 function blendOf(report: TreeReport) {
   const reports = report.generates.flatMap(({ end }) => end.report.blend ?? []);
   if (reports.length === 0) return undefined;

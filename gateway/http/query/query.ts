@@ -48,7 +48,7 @@ const flag = z
 const executeParams = z.strictObject({ stream: flag, reuse: flag, prompt_cache_diagnostics: flag });
 const noParams = z.strictObject({});
 
-/** A map: an object has more names than are written here. */
+/** Media types of a query and the format of each. A Map, since an object would also have the names of its prototype. */
 const formats: ReadonlyMap<string, "json" | "yaml"> = new Map([
   ["application/json", "json"],
   ["text/plain", "json"],
@@ -81,7 +81,7 @@ export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {
     return await limited(context, deps, (leave) => execute(context, deps, { query, stream, reuse, diagnose, leave }));
   });
 
-  // It computes what an execute would, and answers with no text: whoever may run queries may, and whoever prepares corpora.
+  // It computes what an execution would and answers with no text, so callers that may run queries or prepare corpora may call it.
   declare(app, "POST /v1/query/prepare", about.prepare, async (context) => {
     readQuery(context, noParams);
     const query = await readQueryBody(context);
@@ -167,7 +167,7 @@ export function queryRunner({ queries, metrics, nowMs }: QueryRouteDeps, tenantI
       const choices = emptyChoices(run.choiceCount);
       try {
         for await (const [index, event] of run.events) collect(choices[index], event);
-        // What was aborted ends without a word; it is no answer.
+        // An aborted run ends without an error; it is no answer.
         signal.throwIfAborted();
         const kind = answerKindOf(query);
         const head = headOf(kind, requestId, run.model, nowMs());

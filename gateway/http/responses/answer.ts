@@ -41,7 +41,7 @@ export const searches = ({ parsed }: ResponseParts): boolean => parsed.fileSearc
 /** Functions may be called: an answer may have no message. */
 export const callsFunctions = ({ parsed }: ResponseParts): boolean => toolUseOf(parsed.functions) !== undefined;
 
-/** What the question is. */
+/** The text of the question that is answered. */
 const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
   questionOf(
     items.flatMap((item) =>
@@ -49,7 +49,7 @@ const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
     ),
   ) ?? "";
 
-/** @param completedMs undefined: it runs */
+/** @param completedMs undefined while the answer is generated */
 export function responseBody(parts: ResponseParts, completedMs: number | undefined) {
   const { id, requestId, createdMs, parsed, run, choice, comparison } = parts;
   const { body } = parsed;
@@ -90,7 +90,7 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
   };
 }
 
-/** As the request has them, with their defaults. */
+/** Fields of the request that the response repeats, with their defaults. */
 function cacheOptionsShown(options: NonNullable<ResponsesBody["body"]["prompt_cache_options"]>) {
   const { mode = "implicit", ttl = "30m", comparison_response_id = null } = options;
   return { prompt_cache_options: { mode, ttl, comparison_response_id } };
@@ -116,7 +116,7 @@ export function searchItem(parts: ResponseParts, status: "in_progress" | "search
   const results = run.retrieved.map(({ fileId, filename, attributes, score, text }) => {
     return { file_id: fileId, filename, attributes, score, ...(isBatchLine ? {} : { text }) };
   });
-  // As much of it as is searched for.
+  // Only this much of the question is searched for.
   const query = questionIn(parts).slice(0, corpusLimits.maxQueryChars).toWellFormed();
   const queries = status === "completed" ? [query] : [];
   return { type: "file_search_call", id: searchId(parts), status, queries, results: shown ? results : null };

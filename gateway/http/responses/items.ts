@@ -71,7 +71,7 @@ class ConversationReader {
     return [...this.#used];
   }
 
-  /** What was said up to a response, its answer included. */
+  /** The conversation up to a response, its answer included. */
   async upTo(responseId: string, param: string): Promise<readonly Item[]> {
     const { stored, tenantId } = this.#deps;
     const head = naming(param, () => stored.get(tenantId, responseId));

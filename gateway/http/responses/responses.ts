@@ -137,7 +137,7 @@ async function boundedConversation(
 }
 
 /**
- * What is kept of the request, JSON; undefined where nothing is.
+ * @returns the part of the request that is stored, as JSON; undefined where nothing is stored
  * @throws ApiError invalid_value: it is too much to be kept
  */
 function keptInputOf(id: ResponseId, { body, items }: ResponsesBody): string | undefined {

@@ -12,7 +12,7 @@ import { messagesOf } from "./calls.ts";
 import { breakpointsOf, type InputItem, type Item, item, itemsOf } from "./input-items.ts";
 import { checkResponseTools, responseToolFields, responseTools } from "./tools.ts";
 
-/** What an answer has beside what it always has. */
+/** Optional parts of an answer that a request may ask for. */
 const searchResults = "file_search_call.results";
 const textLogprobs = "message.output_text.logprobs";
 const includable = [searchResults, textLogprobs] as const;
@@ -103,7 +103,7 @@ export function inputTokensSchema(filters: z.ZodType) {
 }
 
 export type ResponsesBody = z.output<ReturnType<typeof responsesSchema>>;
-/** As much of it as a prompt is made of. */
+/** The fields of the body that make up a prompt. */
 export type ResponsePrompt = z.output<ReturnType<typeof inputTokensSchema>>;
 /** Response that the prompt is to be compared with. */
 export const comparedWith = (body: ResponsesBody["body"]): string | undefined =>

@@ -90,7 +90,7 @@ class ItemWriter {
 
   async text(delta: string, logprobs: readonly TokenLogprob[]): Promise<void> {
     this.#untold.push(...logprobs);
-    // A token may end within a letter: it is told of with the text that it is part of.
+    // A token may end within a character: its log-probability is sent with the text that completes the character.
     if (delta === "") return;
     if (this.#messageIndex === undefined) await this.openMessage();
     const told = this.#parts.logprobsOf(this.#untold.splice(0));

@@ -1,25 +1,26 @@
 /**
- * Bytes of bodies that are in memory, of all tenants together. What has arrived counts against the server's part; what a
- * tenant's bodies say they will be counts against the tenant's, so that none of them is taken that cannot be finished.
+ * Limits the bytes of request bodies that are in memory, of all tenants together. Bytes that have arrived count against
+ * the server's limit. Bytes that a tenant's bodies announce count against the tenant's, so that no body is begun that
+ * could not be finished.
  */
 import { ApiError } from "../../base/errors.ts";
 
 export interface BodyMemoryLimits {
-  /** Of all bodies that are beyond their tenants' reserves. */
+  /** Most bytes of all bodies together, those within tenants' reserves not counted. */
   readonly totalBytes: number;
-  /** Of one tenant's bodies beyond its reserve. */
+  /** Most bytes of one tenant's bodies beyond its reserve. */
   readonly tenantBytes: number;
-  /** Of each tenant, also when others have taken all there is. */
+  /** Bytes that each tenant may have even when others have filled the rest. */
   readonly reserveBytes: number;
-  /** Bodies of one tenant that are read at the same time. */
+  /** Most bodies of one tenant that are read at the same time. */
   readonly tenantBodies: number;
 }
 
 interface TenantShare {
   bodies: number;
-  /** The larger of what was announced and what came, summed over its bodies. */
+  /** For each body the larger of the announced and the arrived bytes, summed. */
   claimed: number;
-  /** What came. */
+  /** Bytes that have arrived. */
   arrived: number;
 }
 
@@ -41,8 +42,8 @@ export class BodyMemory {
   }
 
   /**
-   * A place for a body, before its first byte is read.
-   * @param announcedBytes by its head; 0 when that does not say
+   * Takes a place for a body before its first byte is read.
+   * @param announcedBytes its content-length; 0 when there is none
    * @throws ApiError concurrency_limited, overloaded
    */
   open(tenantId: string, announcedBytes: number): HeldBody {
@@ -105,7 +106,7 @@ export class BodyMemory {
     return Math.max(0, this.#limits.reserveBytes - arrived);
   }
 
-  /** Of so many bytes of one tenant, those beyond its reserve. */
+  /** How many of a tenant's bytes are beyond its reserve. */
   #sharedBy(arrivedBytes: number): number {
     return Math.max(0, arrivedBytes - this.#limits.reserveBytes);
   }
@@ -114,6 +115,6 @@ export class BodyMemory {
 export interface HeldBody {
   /** So many bytes more have come. @throws ApiError concurrency_limited, overloaded */
   take(bytes: number): void;
-  /** The body is in memory no more; safe to call twice. */
+  /** Gives the body's bytes and place back; safe to call twice. */
   release(): void;
 }

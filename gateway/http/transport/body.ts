@@ -1,4 +1,7 @@
-/** Reads and checks a body: a place and its size first; of JSON then its cost while it comes, the parse, the schema. */
+/**
+ * Reads and checks a body. First it takes a place and a part of the memory for bodies; JSON is then checked for its
+ * cost while it arrives, parsed, and checked against its schema.
+ */
 import type { Context } from "hono";
 import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
@@ -54,11 +57,11 @@ function withoutUnset(parsed: unknown, unsupported: ReadonlySet<string> = new Se
   return entries.some(isUnset) ? Object.fromEntries(entries.filter((entry) => !isUnset(entry))) : parsed;
 }
 
-/** What reading takes of a request's context. */
+/** The part of a request's context that reading uses. */
 export interface BodyContext {
   readonly env?: AppEnv["Bindings"] | undefined;
   readonly req: { readonly raw: Request };
-  /** Absent in tests of reading alone. */
+  /** Absent in tests that only read. */
   readonly var?: { readonly budget?: RequestBudget };
 }
 
@@ -89,7 +92,7 @@ export async function readPieces(
   if (request.body === null) return 0;
   const budget = context.var?.budget;
   budget?.openBody(kept ? announcedBytes : 0);
-  // From here the body's own time counts, and then the request's deadline.
+  // The socket's time-out is off from here on: the body's own time limit counts, and then the request's deadline.
   context.env?.keepOpen?.();
   const reader = request.body.getReader();
   let byteCount = 0;
@@ -133,7 +136,7 @@ export async function readBody(context: BodyContext, maxBytes: number, readMs?: 
 }
 
 /**
- * The body as text, for `use` alone: when that has ended, it counts no more.
+ * Gives the body as text to `use`. When `use` has ended, the text no longer counts as held in memory.
  * @param look at each piece as it comes
  * @throws ApiError as `readPieces` does; invalid_json when it is not UTF-8
  */
@@ -161,7 +164,7 @@ export async function useText<Result>(
   }
 }
 
-/** @param bytes absent: there are no more */
+/** @param bytes absent at the end of the body */
 function decoded(decoder: TextDecoder, bytes: Uint8Array | undefined): string {
   try {
     return decoder.decode(bytes, { stream: bytes !== undefined });

@@ -6,7 +6,7 @@ import type { BatchCaller, Principal } from "../../base/principal.ts";
 import type { RequestBudget } from "./request-budget.ts";
 import type { RouteCount } from "./routes.ts";
 
-/** Makes a change and writes it down with the ids that are known then. */
+/** Makes a change and writes it to the audit log with the ids that are known after it. */
 type AuditLogWriter = <Result>(
   change: () => Result,
   made: (result: Result) => Readonly<Record<string, string>>,
@@ -16,7 +16,7 @@ type AuditLogWriter = <Result>(
 export interface Held {
   /** @throws ApiError rate_limited, concurrency_limited */
   admit(principal: Principal, count: Exclude<RouteCount, "free">): void;
-  /** The request goes on after its handler has returned, until what this gives is called. */
+  /** Keeps the request's place after its handler has returned, until the function that it returns is called. */
   holdOpen(): () => void;
 }
 
@@ -25,22 +25,22 @@ export interface AppEnv {
   Bindings: {
     /** Lifts the socket's idle time-out until the answer is there. Absent in tests without a socket, as the next. */
     keepOpen?: () => void;
-    /** The answer is a stream: lifts the time-out until what this gives is called. */
+    /** For streams: lifts the time-out until the function that it returns is called. */
     holdStream?: () => () => void;
-    /** A line of a batch. Nobody outside can set it. */
+    /** Set when the request is a line of a batch. Nobody outside can set it. */
     batch?: BatchCaller;
   };
   Variables: {
-    /** Ours, on every answer as `x-request-id`. */
+    /** The server's own id of the request, on every answer as `x-request-id`. */
     requestId: string;
-    /** undefined: no key, or not a valid one. A declared route's handler only sees it when its scope is met. */
+    /** undefined: no key, or not a valid one. A declared route's handler runs only when the key has the scope. */
     principal: Principal | undefined;
     apiKeyGiven: boolean;
     /** undefined: the server has no limits for callers. */
     held: Held | undefined;
     /** What the request may take of the server. */
     budget: RequestBudget;
-    /** See `changed`; undefined: changes are not written down. */
+    /** Used by `changed`; undefined: there is no audit log. */
     audited: AuditLogWriter | undefined;
   };
 }

@@ -1,4 +1,4 @@
-/** What fields of every body are made of. */
+/** Schemas that fields of many bodies share. */
 import { z } from "zod";
 import { limits } from "../../config.ts";
 
@@ -7,7 +7,7 @@ const tokenIdMax = 2 ** 31 - 1;
 /** What an int32 holds; whether the model has such a token is asked where the model is known. */
 export const tokenId = z.int().min(0).max(tokenIdMax);
 
-/** A list of token ids, looked through until the first that is none: a schema for each takes twenty times as long. */
+/** A list of token ids. One loop checks them all, since a schema for each element takes twenty times as long. */
 export function tokenIds(maxCount: number): z.ZodType<readonly number[]> {
   const items = { type: "integer", minimum: 0, maximum: tokenIdMax } as const;
   // An element at a time, zod would take a tenth of a second for a long list.

@@ -13,9 +13,9 @@ import { readPieces } from "./body.ts";
 import type { AppEnv } from "./context.ts";
 import { checked } from "./schema-error.ts";
 
-/** More than the fields that there are, so that one that is not supported is named. */
+/** Larger than the number of supported fields, so that an unsupported one is refused by name. */
 const maxFormFields = 16;
-/** Of one part. */
+/** Most bytes of one part's headers. */
 const maxHeaderBytes = 8 * 1024;
 const maxHeaderPairs = 16;
 /** Bytes that are parsed between two turns of the event loop. */
@@ -39,16 +39,16 @@ export const formFile = <Kind extends IdKind>() =>
   z.custom<FormFile<Kind>>((value) => value instanceof FormFile, "must be a file");
 
 export interface FormOptions<Kind extends IdKind> {
-  /** Of the file. */
+  /** Largest file, in bytes. */
   readonly maxBytes: number;
-  /** Name of its field; files of other names are none. */
+  /** Name of the file's field; a file in any other field reads as null. */
   readonly fileField: string;
   readonly stage: () => Promise<StagedFile<Kind>>;
   readonly unsupported?: ReadonlySet<string>;
 }
 
 /**
- * The file in what it gives is the caller's to keep or drop; what is refused is dropped here.
+ * The caller keeps or drops the file that it gets; the file of a form that is refused is dropped here.
  * @throws ApiError 413, 415, 429, 503, 507, 400 with `param`
  */
 export async function readForm<Schema extends z.ZodType, Kind extends IdKind>(
@@ -81,7 +81,7 @@ class FormReader<Kind extends IdKind> {
   #stream: BusboyFileStream | undefined;
   /** Ends when the file is on the disk. */
   #staging: Promise<void> = Promise.resolve();
-  /** What the form is refused for: the first counts. */
+  /** The first error that the form is refused for. */
   #fault: unknown;
 
   constructor(contentType: string, options: FormOptions<Kind>) {
@@ -91,7 +91,7 @@ class FormReader<Kind extends IdKind> {
     this.#parser.on("file", (name, stream, filename, _encoding, type) => this.#file(name, stream, filename, type));
     this.#parser.on("error", (error) => this.#fail(malformed(error)));
     this.#parser.on("finish", () => this.#finished.resolve());
-    // Waited for at the end alone.
+    // The promise is awaited only at the end.
     this.#finished.promise.catch(() => undefined);
   }
 
@@ -145,7 +145,7 @@ class FormReader<Kind extends IdKind> {
       stream.resume();
       return;
     }
-    // Its place is taken before its bytes are there.
+    // The entry takes its place among the fields before the file's bytes have come.
     this.#add(name, undefined);
     this.#stream = stream;
     this.#staging = this.#stage(name, stream, filename, type).catch((error: unknown) => this.#fail(error));

@@ -5,19 +5,19 @@ import { jsonSigns, StringScan } from "../../query/json-scan.ts";
 const { quote, comma, openBracket, closeBracket, openBrace, closeBrace } = jsonSigns;
 
 export interface JsonBounds {
-  /** Brackets and braces within each other. */
+  /** Most brackets and braces that are open at the same time. */
   readonly depth: number;
   readonly commas: number;
-  /** Of one object. */
+  /** Most names of one object. */
   readonly fields: number;
   /** Strings (names among them), lists and objects: each costs a parser many times what a number does. */
   readonly nodes: number;
 }
 
 /**
- * Counts what a text is made of while it arrives, strings skipped whole: nothing recursive ever meets a deep value, no
- * parser builds millions of small ones, no schema looks at each of a hundred thousand names, and no text that is too
- * costly is kept until its end.
+ * Counts the parts of a JSON text while it arrives, so that a text which is too costly is refused before it is parsed:
+ * no recursive function meets a deep value, no parser builds millions of small values, and no schema looks at a hundred
+ * thousand names. Strings are skipped whole.
  */
 export class JsonCost {
   readonly #bounds: JsonBounds;

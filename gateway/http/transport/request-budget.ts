@@ -1,7 +1,7 @@
 /**
  * What one request may take of the server, counted from the first byte of its body on. Middleware makes one for each
- * request (`context.get("budget")`); whoever works for the request takes from it before the work. Its tokens are its
- * admission's, which holds them to its caller's limits a minute.
+ * request (`context.get("budget")`), and code that works for the request takes from the budget before it works. Tokens
+ * are not part of it: the rate limiter's `Admission` counts those.
  */
 
 import { ApiError } from "../../base/errors.ts";
@@ -15,7 +15,7 @@ export class RequestBudget {
   #parsedBytes = 0;
   #rows = 0;
 
-  /** @param owner tenant, or key of none, whose part of the memory for bodies it takes from */
+  /** @param owner id of the tenant, or of a key without one, whose part of the memory for bodies is used */
   constructor(memory: BodyMemory, owner: string) {
     this.#memory = memory;
     this.#owner = owner;
@@ -23,7 +23,7 @@ export class RequestBudget {
 
   /**
    * Takes a place for the body, before any of it is read.
-   * @param announcedBytes what its head says, at most what will be kept of it in memory; 0 when unknown
+   * @param announcedBytes the content-length, at most what will be kept in memory; 0 when unknown
    * @throws ApiError concurrency_limited, overloaded
    */
   openBody(announcedBytes: number): void {
@@ -36,7 +36,7 @@ export class RequestBudget {
     this.#body?.take(bytes);
   }
 
-  /** The body's bytes are in memory no more, and its place is free; safe to call twice. */
+  /** Gives back the body's place and its bytes; safe to call twice. */
   releaseBody(): void {
     this.#body?.release();
     this.#body = undefined;

@@ -9,7 +9,7 @@ import type { Principal, Scope } from "../../base/principal.ts";
 import type { AppEnv } from "./context.ts";
 import { type Method, type RouteCount, type RouteName, type RouteScope, routes } from "./routes.ts";
 
-/** What the route takes and gives, for its description in /openapi.json. Says nothing that the handler obeys. */
+/** What /openapi.json says of a route. Nothing of it changes what the handler does. */
 export interface RouteAbout {
   /** One line: what the route does. */
   readonly summary: string;
@@ -31,9 +31,9 @@ export interface RouteDeclaration {
   readonly method: Method;
   readonly path: string;
   readonly scope: RouteScope;
-  /** Against the limits of who calls it. */
+  /** How a call counts against its caller's limits. */
   readonly count: RouteCount;
-  /** Routes that are not of the product say nothing of themselves. */
+  /** undefined: a route that is not of the product, as in tests. */
   readonly about?: RouteAbout;
 }
 
@@ -63,7 +63,7 @@ export function declare<Name extends RouteName>(
   declareRoute(app, { method, path, scope, count, about }, handler);
 }
 
-/** The same for a route that is not of the product. */
+/** Adds a route that is not on the list, as tests do. */
 export function declareRoute<Path extends string>(
   app: Hono<AppEnv>,
   route: RouteDeclaration & { readonly path: Path },

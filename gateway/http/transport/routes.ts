@@ -2,11 +2,11 @@
  * Every route: who may call it, and how it counts against its caller's limits a minute. Default deny: a route that is
  * not listed here cannot be declared.
  *
- *   request  computes, writes or reads much, and has a place until it ends
- *   look     is of one object that is there whole, or of the few that a limit allows: what clients ask again and again
- *            while they wait, of which there are many more
- *   free     never counts: it ends work, or tells nothing of a tenant's. Who has reached a limit must be able to end
- *            what he runs
+ *   request  computes, writes or reads much: it counts as a request, and takes a place until it ends
+ *   look     reads one stored object, or few: clients ask for it again and again while they wait, so many more of
+ *            these are allowed a minute
+ *   free     never counts: it ends work, or tells nothing of a tenant. A caller who has reached a limit must be able to
+ *            end what runs
  */
 import { platformReaders, type Scope, scopes } from "../../base/principal.ts";
 
@@ -17,7 +17,7 @@ export type RouteScope = Scope | readonly Scope[] | "public";
 
 export type RouteCount = "request" | "look" | "free";
 
-/** The platform's operators, and a tenant's own for that tenant. */
+/** Administrators: the platform's for every tenant, a tenant's own for that tenant. */
 const admins: readonly Scope[] = ["platform:admin", "tenant:admin"];
 
 export const routes = {

@@ -1,4 +1,4 @@
-/** Values from outside against their schema, and what it found wrong as the error that the client gets. */
+/** Checks values from outside against their schema, and turns what is wrong into the error that the client gets. */
 import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 

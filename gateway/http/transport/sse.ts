@@ -20,7 +20,7 @@ export interface SseStream {
 }
 
 export interface SseOptions extends TextStreamOptions {
-  /** Other words for silence and failure than OpenAI's clients know. */
+  /** How pings and errors look, where they differ from what OpenAI's clients read. */
   readonly framing?: SseFraming | undefined;
 }
 

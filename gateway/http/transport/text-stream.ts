@@ -15,17 +15,17 @@ export interface TextStream {
   readonly signal: AbortSignal;
 }
 
-/** How a content type marks silence and failure. */
+/** How a content type writes pings and errors. */
 export interface Framing {
   readonly contentType: string;
-  /** What a client skips. */
+  /** A ping: text that clients skip. */
   readonly ping: string;
-  /** The last words of a stream whose producer threw. */
+  /** What ends a stream whose producer threw. */
   readonly error: (error: ApiError) => string;
 }
 
 export interface TextStreamOptions {
-  /** Told of what `produce` threw; the client is told by the framing's error. */
+  /** Called with what `produce` threw; the client gets the framing's error. */
   readonly onError?: (error: ApiError) => void;
   readonly pingMs?: number;
   readonly stallMs?: number;
@@ -101,7 +101,7 @@ class StreamWriter implements TextStream {
     const pingMs = this.#options.pingMs ?? limits.streamPingMs;
     const timer = setInterval(() => {
       const silent = performance.now() - this.#lastWriteMs >= pingMs / 2;
-      // A reader that is behind needs no sign of life, and gets nothing more to buffer.
+      // A reader that is behind has unread text waiting, so it needs no ping.
       if (silent && (this.#controller?.desiredSize ?? 0) > 0) this.#write(this.#framing.ping);
     }, pingMs / 2);
     try {
@@ -137,7 +137,7 @@ class StreamWriter implements TextStream {
     this.#room = undefined;
   }
 
-  /** Nobody reads any more. */
+  /** The client has gone, or does not read. */
   #end(): void {
     if (!this.#closed) {
       this.#closed = true;
