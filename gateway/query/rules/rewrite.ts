@@ -100,6 +100,7 @@ class Rewriter {
   readonly #steps: RewriteStep[];
   readonly #rulesOf = new Map<Query["kind"], Rule[]>();
   readonly #contexts: Readonly<Record<Place, RuleContext>>;
+  readonly #equality = new Equality();
   readonly #renamed = new Map<Query, Generate | Repeat>();
   readonly #stepsOf = new Map<Query, readonly string[]>();
   #done: Readonly<Record<Place | "run", Map<Query, Query>>> = emptyMemory();
@@ -111,7 +112,7 @@ class Rewriter {
     for (const rule of rules) {
       for (const kind of rule.kinds) this.#rulesOf.set(kind, [...(this.#rulesOf.get(kind) ?? []), rule]);
     }
-    const { keyOf, isGreedy, representative } = new Equality();
+    const { keyOf, isGreedy, representative } = this.#equality;
     const { spans = true, bulkMap = true, reduceArity } = options;
     const contextAt = (place: Place): RuleContext => ({
       place,
@@ -146,6 +147,7 @@ class Rewriter {
   /** The query itself when no rule fires. */
   *#pass(query: Query): Generator<void, Query> {
     this.#done = emptyMemory();
+    this.#equality.beginPass();
     const renamedBefore = this.#renamed.size;
     yield* this.#visitInside(query, "root", undefined);
     const rewritten = this.#visit(query, "root", undefined);
@@ -270,6 +272,14 @@ class Equality {
     this.#greedy.set(query, isGreedy);
     return isGreedy;
   };
+
+  /**
+   * Forgets which of equal runs came first. What a rule makes is compared before what is inside of it was, so a run that
+   * came first in one pass may hold inner runs that have been replaced since.
+   */
+  beginPass(): void {
+    this.#first.clear();
+  }
 
   readonly representative = <Run extends Generate | Repeat>(run: Run): Run => {
     // A key tells generates from repeats.
