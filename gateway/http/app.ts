@@ -1,5 +1,6 @@
 /** Makes the Hono app out of its dependencies. The app has no state of its own, so tests call `app.request`. */
 import { Hono } from "hono";
+import { getPath } from "hono/utils/url";
 import { ApiError, errorBody, toApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { Authenticator } from "../base/principal.ts";
@@ -44,9 +45,15 @@ export interface AppDeps {
   readonly log: Log;
 }
 
+/**
+ * Of a request whose Host header is no host, Bun gives the path alone, in which Hono could find a path without a slash:
+ * no middleware matches that. Whatever it asks for, `requireWholeUrl` refuses it.
+ */
+const pathOf = (request: Request): string => (request.url.startsWith("/") ? "/" : getPath(request));
+
 /** @throws Error when a route declares no scope */
 export function createApp(deps: AppDeps): Hono<AppEnv> {
-  const app = new Hono<AppEnv>();
+  const app = new Hono<AppEnv>({ getPath: pathOf });
   app.use("*", async (context, next) => {
     const startMs = performance.now();
     const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;

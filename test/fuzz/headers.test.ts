@@ -1,10 +1,12 @@
-/** Hostile request lines, headers, credentials and framings; `bun test/fuzz/run.ts` sends as many as wanted. */
+/** Hostile request lines, headers, credentials and framings. */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { effort } from "../support/effort.ts";
+import { testSeed } from "../support/seed.ts";
 import { runHeads } from "./headers.ts";
 import { exchange } from "./socket.ts";
 import { type FuzzWorld, openWorld } from "./world.ts";
 
-setDefaultTimeout(120_000);
+setDefaultTimeout(effort(120_000, 1_200_000));
 
 let world: FuzzWorld;
 beforeAll(async () => {
@@ -13,7 +15,7 @@ beforeAll(async () => {
 afterAll(async () => await world[Symbol.asyncDispose]());
 
 test("no head makes a handler fail, and every error has its shape", async () => {
-  expect(await runHeads(world, { cases: 2_000, seed: 20_260 })).toEqual([]);
+  expect(await runHeads(world, { cases: effort(1_000, 10_000), seed: testSeed() })).toEqual([]);
   expect((await world.call(undefined, "GET", "/ready")).status).toBe(200);
 });
 
@@ -56,6 +58,17 @@ test.each([
   const { answers } = await send(`GET /v1/files HTTP/1.1\r\nhost: a\r\n${headers}\r\n\r\n`);
   expect(statuses).toContain(answers[0]?.status ?? 0);
 });
+
+test.each(["GET /docs", "PATCH /docs?x", "GET /v1/files?<x>", "GET /?x", "POST /v1/none"])(
+  "%s for a host that is none is refused, with a request id",
+  async (line) => {
+    for (const host of ["a/b@c", "a/b", "a/docs"]) {
+      const { answers } = await send(`${line} HTTP/1.1\r\nhost: ${host}\r\n\r\n`);
+      const [answer] = answers;
+      expect([answer?.status, answer?.headers.get("x-request-id")]).toEqual([400, expect.stringMatching(/^req_/)]);
+    }
+  },
+);
 
 test("credentials in two headers are not one of them by chance", async () => {
   const { apiKey } = world.caller;
