@@ -30,6 +30,7 @@ const schema = z.object({
   SPANGATE_MAX_RUNNING: int(1, 1_024, 64),
   SPANGATE_MAX_WAITING: int(0, 100_000, 1_024),
   SPANGATE_ISA: z.enum(["avx512", "avx2", "reference"]).optional(),
+  SPANGATE_DEBUG: z.enum(["0", "1"], { error: 'must be "0" or "1"' }).default("0"),
 });
 
 /**
@@ -59,6 +60,8 @@ export interface WorkerConfig {
   readonly maxRunningRequests: number;
   readonly maxWaitingRequests: number;
   readonly isa: "avx512" | "avx2" | "reference" | undefined;
+  /** Whether the engine derives its bookkeeping anew after each step and compares (engine/invariants.ts). */
+  readonly checksInvariants: boolean;
 }
 
 /** @throws Error naming the variable. */
@@ -91,5 +94,6 @@ export function parseWorkerConfig(env: Record<string, string | undefined>): Work
     maxRunningRequests: values.SPANGATE_MAX_RUNNING,
     maxWaitingRequests: values.SPANGATE_MAX_WAITING,
     isa: values.SPANGATE_ISA,
+    checksInvariants: values.SPANGATE_DEBUG === "1",
   });
 }

@@ -25,6 +25,7 @@ async function open(config: WorkerConfig): Promise<Engine> {
     eosTokenIds: opened.model.eosTokenIds,
     limits: { ...config, rowCostTokens: rowCostTokens(opened.model.config) },
     positions: config.kvPositions,
+    debug: config.checksInvariants,
     clock: () => performance.now(),
     emit,
   });

@@ -65,6 +65,7 @@ describe("configuration", () => {
       SPANGATE_ADMIN_KEY: "k".repeat(20),
       SPANGATE_KV_TYPE: "float16",
       SPANGATE_KV_POSITIONS: "relocate",
+      SPANGATE_DEBUG: "1",
       SECRET: "x",
     };
     const config = parseConfig({ ...env, SPANGATE_KV_BYTES: "2097152", SPANGATE_THREADS: "3" });
@@ -77,6 +78,7 @@ describe("configuration", () => {
       SPANGATE_KV_BYTES: "2097152",
       SPANGATE_KV_TYPE: "float16",
       SPANGATE_KV_POSITIONS: "relocate",
+      SPANGATE_DEBUG: "1",
     });
   });
 });

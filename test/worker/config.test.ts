@@ -11,6 +11,12 @@ test("what is not set has a default that works", () => {
   expect(config.maxRunningRequests).toBeLessThanOrEqual(config.stepTokens);
 });
 
+test("invariants are checked where SPANGATE_DEBUG is 1", () => {
+  expect(parseWorkerConfig(folder).checksInvariants).toBe(false);
+  expect(parseWorkerConfig({ ...folder, SPANGATE_DEBUG: "0" }).checksInvariants).toBe(false);
+  expect(parseWorkerConfig({ ...folder, SPANGATE_DEBUG: "1" }).checksInvariants).toBe(true);
+});
+
 test("a CUDA device has larger steps, and a pool of what is free", () => {
   expect(parseWorkerConfig(folder).cudaIndex).toBeUndefined();
   const config = parseWorkerConfig({ ...folder, SPANGATE_DEVICE: "cuda:3" });
@@ -30,6 +36,7 @@ test.each([
   [{ SPANGATE_STEP_TOKENS: "32" }, "SPANGATE_STEP_TOKENS: 32 is below SPANGATE_MAX_RUNNING (64)"],
   [{ SPANGATE_MAX_PREFILL_BESIDE_DECODE: "0" }, "SPANGATE_MAX_PREFILL_BESIDE_DECODE: "],
   [{ SPANGATE_KV_POSITIONS: "absolute" }, 'SPANGATE_KV_POSITIONS: must be "deferred" or "relocate"'],
+  [{ SPANGATE_DEBUG: "yes" }, 'SPANGATE_DEBUG: must be "0" or "1"'],
   [{ SPANGATE_KV_BYTES: "many" }, "SPANGATE_KV_BYTES: must be a number"],
   [{ SPANGATE_MAX_WAITING: "-1" }, "SPANGATE_MAX_WAITING: must be a number from 0 to 100000"],
 ])("%j is refused by name", (env, message) => {
