@@ -1,105 +1,96 @@
-/** Everything that has to hold before a change lands, in one command: each stage with its time, then one line of sums. */
+/**
+ * Everything that has to hold before a change lands, in one command: `bun run check [--all] [--only STAGE]… [PATH…]`.
+ * A line for each tool and test file as it ends, the whole output of what failed, and a last line of sums.
+ */
 import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { availableParallelism, tmpdir } from "node:os";
 import { join } from "node:path";
+import { parseArgs } from "node:util";
 import { CommandError } from "../gateway/cli/support/command.ts";
 import { prepareKernels } from "../gateway/cli/support/kernels.ts";
 import { ensureInstalled, repositoryRoot } from "../gateway/cli/support/setup.ts";
+import { sumLine, sumOf } from "./check/counts.ts";
+import { longestFirst, readDurations, writeDurations } from "./check/durations.ts";
+import { selectJobs, stageNames } from "./check/jobs.ts";
+import { type Outcome, runJobs } from "./check/pool.ts";
+import { longVariable } from "./support/effort.ts";
 
-interface Counts {
-  passed: number;
-  failed: number;
-  skipped: number;
-}
+const usage = `Usage: bun run check [--all] [--only STAGE]... [PATH...]
 
-interface Stage {
-  readonly name: string;
-  /** Arguments for Bun. */
-  readonly args: readonly string[];
-  /** A tool that passes or fails as one, or a run of `bun test` that counts. */
-  readonly kind: "tool" | "tests";
-}
+  --all         Chaos and fuzz tests run in their long form (an hour or so).
+  --only STAGE  One of ${stageNames.join(", ")}; can be given more than once.
+  PATH          A test file or a folder of tests, as test/engine.
+`;
 
-const tests = [...new Bun.Glob("test/**/*.test.ts").scanSync(repositoryRoot)].map((path) => `./${path}`).sort();
-const testsIn = (folder: string) => tests.filter((path) => path.startsWith(`./test/${folder}/`));
-const tidyTest = "./test/tidy.test.ts";
-/** For a machine that has other things to do as well; nothing waits that long. */
-const testTimeout = ["--timeout", "60000"];
-const [contractTests, endToEndTests] = [testsIn("contract"), testsIn("e2e")];
-const conformanceTests = testsIn("conformance");
-const inOtherStages = [tidyTest, ...contractTests, ...endToEndTests, ...conformanceTests];
-const unitTests = tests.filter((path) => !inOtherStages.includes(path));
+const durationsPath = join(repositoryRoot, ".build", "check-durations.json");
+const seconds = (ms: number): string => `${(ms / 1_000).toFixed(1)} s`;
 
-/** Without a path, `bun test` would run everything. */
-function testStage(name: string, paths: readonly string[]): Stage {
-  if (paths.length === 0) throw new CommandError(`there are no tests for the stage "${name}"`);
-  return { name, args: ["test", ...testTimeout, ...paths], kind: "tests" };
-}
-
-const stages: readonly Stage[] = [
-  { name: "types", args: ["x", "--no-install", "tsc", "--noEmit", "-p", "."], kind: "tool" },
-  { name: "lint", args: ["x", "--no-install", "biome", "check", "."], kind: "tool" },
-  testStage("tidy", [tidyTest]),
-  testStage("unit", unitTests),
-  testStage("contract", contractTests),
-  testStage("end to end", endToEndTests),
-  testStage("conformance", conformanceTests),
-];
-
-/** Shows a stream while it comes, and keeps it. */
-async function show(stream: ReadableStream<Uint8Array>): Promise<string> {
-  const decoder = new TextDecoder();
-  let text = "";
-  for await (const chunk of stream) {
-    process.stdout.write(chunk);
-    text += decoder.decode(chunk, { stream: true });
+function readArguments() {
+  try {
+    return parseArgs({
+      args: process.argv.slice(2),
+      allowPositionals: true,
+      options: {
+        all: { type: "boolean", default: false },
+        only: { type: "string", multiple: true, default: [] },
+        help: { type: "boolean", short: "h", default: false },
+      },
+    });
+  } catch (error) {
+    throw new CommandError(`${error instanceof Error ? error.message : String(error)}\n\n${usage}`);
   }
-  return text;
 }
 
-/** The sums at the end of a run of `bun test`: ` 12 pass`, ` 1 fail`, ` 2 skip`. */
-function testCounts(output: string, isOk: boolean): Counts {
-  const count = (word: string) => Number([...output.matchAll(new RegExp(`^ (\\d+) ${word}$`, "gm"))].at(-1)?.[1] ?? 0);
-  const counts = { passed: count("pass"), failed: count("fail"), skipped: count("skip") };
-  // A crash, or an error outside of any test, fails the stage without being counted by the runner.
-  if (!isOk && counts.failed === 0) counts.failed = 1;
-  return counts;
+/** One thread for each worker that a test starts: the cores are taken by tests beside each other. */
+const environment = () => ({ SPANGATE_THREADS: "1", ...process.env });
+
+function showOutcome({ job, durationMs, cpuMs, output, ...counts }: Outcome): void {
+  const times = `${seconds(durationMs)}, cpu ${seconds(cpuMs)}`;
+  if (counts.failed === 0) console.log(`ok      ${job.name}: ${sumLine(counts)}, ${times}`);
+  else console.log(`FAILED  ${job.name}: ${sumLine(counts)}, ${times}\n${output.trimEnd()}\n── end of ${job.name}\n`);
 }
 
-/** @param scratch folder for what the stage leaves behind, removed at the end */
-async function runStage({ name, args, kind }: Stage, scratch: string): Promise<Counts> {
-  console.log(`\n── ${name}`);
-  const startMs = performance.now();
-  const child = Bun.spawn([process.execPath, ...args], {
-    cwd: repositoryRoot,
-    env: { ...process.env, NO_COLOR: "1", FORCE_COLOR: "0", TMPDIR: scratch },
-    stdio: ["ignore", "pipe", "pipe"],
-  });
-  const [output, errors, code] = await Promise.all([show(child.stdout), show(child.stderr), child.exited]);
-  const isOk = code === 0;
-  console.log(`── ${name}: ${isOk ? "ok" : "FAILED"} in ${((performance.now() - startMs) / 1_000).toFixed(1)} s`);
-  if (kind === "tests") return testCounts(output + errors, isOk);
-  return { passed: Number(isOk), failed: Number(!isOk), skipped: 0 };
+function showSums(outcomes: readonly Outcome[], durationMs: number): void {
+  console.log("");
+  for (const stage of stageNames) {
+    const own = outcomes.filter(({ job }) => job.stage === stage);
+    if (own.length === 0) continue;
+    const cpuMs = own.reduce((sum, outcome) => sum + outcome.cpuMs, 0);
+    console.log(`${stage.padEnd(12)} ${sumLine(sumOf(own))}; ${seconds(cpuMs)} of processor time`);
+  }
+  for (const { job, failed } of outcomes) if (failed > 0) console.log(`FAILED  ${job.name}`);
+  console.log(`\n${seconds(durationMs)}\n${sumLine(sumOf(outcomes))}`);
 }
 
 async function main(): Promise<number> {
+  const { values, positionals } = readArguments();
+  if (values.help) {
+    console.log(usage);
+    return 0;
+  }
+  const testFiles = [...new Bun.Glob("test/**/*.test.ts").scanSync(repositoryRoot)].sort();
+  const selected = selectJobs({ only: values.only, paths: positionals }, testFiles);
   await ensureInstalled();
   await prepareKernels();
-  const sum: Counts = { passed: 0, failed: 0, skipped: 0 };
+  const measured = readDurations(durationsPath);
   const scratch = mkdtempSync(join(tmpdir(), "spangate-check-"));
+  const startMs = performance.now();
   try {
-    for (const stage of stages) {
-      const counts = await runStage(stage, scratch);
-      sum.passed += counts.passed;
-      sum.failed += counts.failed;
-      sum.skipped += counts.skipped;
-    }
+    const outcomes = await runJobs(longestFirst(selected, measured), {
+      root: repositoryRoot,
+      processCount: availableParallelism(),
+      scratch,
+      env: { ...environment(), ...(values.all ? { [longVariable]: "1" } : {}) },
+      onOutcome: showOutcome,
+      ...(values.all ? { longestMs: 2 * 3_600_000 } : {}),
+    });
+    showSums(outcomes, performance.now() - startMs);
+    const own = Object.fromEntries(outcomes.map(({ job, durationMs }) => [job.name, Math.round(durationMs)]));
+    if (!values.all) writeDurations(durationsPath, { ...measured, ...own });
+    return outcomes.every(({ failed }) => failed === 0) ? 0 : 1;
   } finally {
     rmSync(scratch, { recursive: true, force: true });
   }
-  const skipped = sum.skipped > 0 ? `, ${sum.skipped} skipped` : "";
-  console.log(`\n${sum.passed} passed, ${sum.failed} failed${skipped}`);
-  return sum.failed === 0 ? 0 : 1;
 }
 
 try {

@@ -4,6 +4,8 @@ import { CpuBackend, type CpuBackendOptions, numericMode } from "../../worker/ba
 import type { Batch } from "../../worker/contract/batch.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { tinyConfig, writeModelFolder } from "../model/folder.ts";
+import { Choices } from "../sim/random.ts";
+import { testSeed } from "../support/seed.ts";
 
 const options: CpuBackendOptions = {
   weightMode: "float32",
@@ -14,7 +16,8 @@ const options: CpuBackendOptions = {
   maxRows: 64,
   maxLogitRows: 64,
 };
-const tokens = Int32Array.from({ length: 40 }, () => Math.floor(Math.random() * tinyConfig.vocab_size));
+const choices = new Choices(testSeed());
+const tokens = Int32Array.from({ length: 40 }, () => choices.int(0, tinyConfig.vocab_size - 1));
 
 /** Tokens [start, end) of one chain that stands in blocks firstBlock, firstBlock + 1, …. */
 function piece(start: number, end: number, firstBlock: number, logitRows: readonly number[]): Batch {

@@ -54,7 +54,7 @@ interface StoreFile {
   readonly status: string;
 }
 
-const settleMs = 60_000;
+export const settleMs = 60_000;
 
 /**
  * Waits until everything is ingested, then reads it.

@@ -7,8 +7,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { Choices } from "../sim/random.ts";
+import { testSeed } from "../support/seed.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
-import { backupFaults, folderFaults, serverFaults, strayFiles } from "./data-folder.ts";
+import { until } from "../support/until.ts";
+import { backupFaults, folderFaults, serverFaults, settleMs, strayFiles } from "./data-folder.ts";
 import { Acknowledged, ingest } from "./ingestion.ts";
 
 export interface GatewayKillPlan {
@@ -53,6 +56,7 @@ class Rounds {
   readonly #heard = new Acknowledged();
   readonly #faults: string[] = [];
   readonly #counts = { killsAtStart: 0, backups: 0, backupsKilled: 0 };
+  readonly #choices = new Choices(testSeed());
   #apiKey = "";
   #storeId = "";
 
@@ -74,6 +78,9 @@ class Rounds {
     }
     const server = await this.#start();
     this.#note(await this.#read(server, this.#heard.live()), times);
+    // What was deleted is taken away in the background, and what a killed upload left after the start.
+    const isSwept = () => strayFiles(this.#dataDir) === 0;
+    await until(isSwept, "every upload on disk has a row, and every row its bytes", settleMs).catch(() => undefined);
     await server.process.stop();
     const stray = strayFiles(this.#dataDir);
     if (stray > 0) this.#faults.push(`${stray} uploads without a row, or rows without their bytes`);
@@ -96,7 +103,7 @@ class Rounds {
     const workers = await server.admin.json<{ data: { pid: number | null }[] }>("GET", "/admin/v1/workers");
     const client = this.#clientOf(server);
     const writing = Array.from({ length: writers }, () => ingest(client, this.#storeId, this.#heard).catch(endOf));
-    const lifeMs = 50 + Math.random() * longestLifeMs;
+    const lifeMs = 50 + this.#choices.next() * longestLifeMs;
     const backup = kill % backupEvery === 0 ? this.#backUp(kill, lifeMs) : undefined;
     await Bun.sleep(lifeMs);
     server.process.kill("SIGKILL");
@@ -116,7 +123,7 @@ class Rounds {
     const program = join(repositoryRoot, "gateway", "main.ts");
     const env = { ...process.env, SPANGATE_DATA: this.#dataDir, SPANGATE_PORT: "0", SPANGATE_LOG: "error" };
     const child = Bun.spawn([process.execPath, program], { env, stdio: ["ignore", "ignore", "ignore"] });
-    await Bun.sleep(50 + Math.random() * 500);
+    await Bun.sleep(50 + this.#choices.next() * 500);
     child.kill("SIGKILL");
     await child.exited;
   }
@@ -127,7 +134,7 @@ class Rounds {
     const target = join(this.#dir, `backup-${kill}`);
     const program = join(repositoryRoot, "gateway", "cli", "main.ts");
     const args = [process.execPath, program, "backup", target, "--data", this.#dataDir];
-    await Bun.sleep(Math.random() * lifeMs * 0.5);
+    await Bun.sleep(this.#choices.next() * lifeMs * 0.5);
     const child = Bun.spawn(args, { stdio: ["ignore", "ignore", "pipe"] });
     const isKilled = kill % (2 * backupEvery) === 0;
     if (isKilled) setTimeout(() => child.kill("SIGKILL"), lifeMs * 0.5);

@@ -3,7 +3,10 @@
  * end with its whole answer, the same as without a kill, or with `worker_lost`, and none may be silent for long.
  */
 import type { HttpClient } from "../../gateway/cli/support/client.ts";
+import { Choices } from "../sim/random.ts";
+import { testSeed } from "../support/seed.ts";
 import type { TestServer } from "../support/server.ts";
+import { until as untilSo } from "../support/until.ts";
 import { type Outcome, type RequestKind, requestOf, send } from "./requests.ts";
 
 export interface KillPlan {
@@ -66,19 +69,25 @@ export async function killWorkers(server: TestServer, plan: KillPlan): Promise<K
     }
   };
   const asking = Array.from({ length: plan.open }, askOn);
+  const choices = new Choices(testSeed());
   const [kills, backMs]: [number[], number[]] = [[], []];
   let openAtKills = 0;
   for (let kill = 0; kill < plan.times; kill++) {
-    await Bun.sleep(plan.calmMs * (1 + Math.random() / 4));
+    await Bun.sleep(plan.calmMs * (1 + choices.next() / 4));
     const victim = await busyWorker(server);
     openAtKills += open.size;
     const killMs = performance.now();
     process.kill(victim, "SIGKILL");
     kills.push(killMs);
-    await until(async () => (await workersOf(server)).every(({ pid, state }) => pid !== victim && state === "ready"));
+    const isBack = async () => (await workersOf(server)).every(({ pid, state }) => pid !== victim && state === "ready");
+    await until(isBack, "a worker is ready again");
     backMs.push(performance.now() - killMs);
     if (kill % 10 === 9) plan.say(`${kill + 1} kills, ${outcomes.length} requests ended`);
   }
+  // However slow the machine is, work goes on after the last kill.
+  const wholeCount = () => outcomes.filter(({ end }) => end === "whole").length;
+  const enough = wholeCount() + plan.open;
+  await until(() => wholeCount() >= enough, "as many requests end whole as are open");
   over = true;
   await Promise.all(asking);
   const lost = outcomes.filter(({ end }) => end === "worker_lost");
@@ -99,17 +108,13 @@ async function busyWorker(server: TestServer): Promise<number> {
     const rows = await workersOf(server);
     found = rows.toSorted((a, b) => b.in_flight_requests - a.in_flight_requests)[0];
     return found?.pid != null && found.state === "ready" && found.in_flight_requests > 0;
-  });
+  }, "a worker has requests");
   return found?.pid ?? 0;
 }
 
-async function until(condition: () => Promise<boolean>): Promise<void> {
-  const deadlineMs = performance.now() + 60_000;
-  while (!(await condition())) {
-    if (performance.now() > deadlineMs) throw new Error("no worker is ready within a minute");
-    await Bun.sleep(10);
-  }
-}
+const longestWaitMs = 60_000;
+const until = (condition: () => boolean | Promise<boolean>, what: string) =>
+  untilSo(condition, what, longestWaitMs, 10);
 
 /** Ends that are neither a whole answer nor `worker_lost`. */
 export const wrongEnds = ({ outcomes }: KillReport): readonly Outcome[] =>

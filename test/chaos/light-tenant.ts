@@ -16,6 +16,8 @@ export interface LightTenantPlan {
   readonly requestMs: number;
   /** Requests of the heavy tenant that are due for each of the light one's. */
   readonly times: number;
+  /** Requests of the heavy tenant that are open at the same time, at most. */
+  readonly heavyAtOnce?: number;
   readonly say: (line: string) => void;
 }
 
@@ -41,7 +43,7 @@ const [lightDocuments, heavyDocuments] = [40, 400];
 const heavySeed = 1_000;
 /** In tokens of the light tenant's documents. */
 const poolShare = 5;
-/** Requests of the heavy tenant that are open at the same time, at most: what is due beyond them is not sent. */
+/** Requests of the heavy tenant that are open at the same time unless the plan says another number: what is due beyond them is not sent. */
 export const heavyAtOnce = 250;
 const rampMs = 5_000;
 
@@ -54,7 +56,8 @@ export async function lightBesideHeavy(plan: LightTenantPlan): Promise<LightTena
   for (let index = 0; index < 2 * lightDocuments; index++) await asker.ask(light, [index % lightDocuments]);
   plan.say(`${plan.requests} requests alone`);
   const alone = await atPace(plan, () => asker.ask(light));
-  const load = new HeavyLoad(asker, heavy, plan.requestMs / plan.times);
+  const { requestMs, times, heavyAtOnce: atOnce = heavyAtOnce } = plan;
+  const load = new HeavyLoad(asker, heavy, { requestMs: requestMs / times, atOnce });
   await Bun.sleep(Math.min(rampMs, 2 * plan.requestMs));
   plan.say(`${plan.requests} requests beside ${plan.times} times as many that are due`);
   const beside = await atPace(plan, () => asker.ask(light));
@@ -132,11 +135,11 @@ class HeavyLoad {
   readonly #startMs = performance.now();
   #sent = 0;
 
-  constructor(asker: Asker, tenant: TestTenant, requestMs: number) {
+  constructor(asker: Asker, tenant: TestTenant, { requestMs, atOnce }: { requestMs: number; atOnce: number }) {
     this.#timer = setInterval(() => {
       // As many as are due: timers come late on a machine at its limit.
       for (; this.#sent < (performance.now() - this.#startMs) / requestMs; this.#sent++) {
-        if (this.#open.size >= heavyAtOnce) this.#count("not sent");
+        if (this.#open.size >= atOnce) this.#count("not sent");
         else this.#send(asker, tenant);
       }
     }, requestMs);

@@ -1,5 +1,5 @@
 /**
- * kill -9 of a process that ingests, at random moments: nothing acknowledged is lost, nothing deleted comes
+ * kill -9 of a process that ingests, at moments drawn from the seed: nothing acknowledged is lost, nothing deleted comes
  * back, nothing half-ingested is visible, and the next start finishes what was begun.
  * SPANGATE_CRASH_KILLS sets how often (10; 200 for the long run).
  */
@@ -9,6 +9,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { listCorpora } from "../../db/corpora.ts";
 import { listTenants } from "../../db/tenants.ts";
+import { Choices } from "../sim/random.ts";
+import { testSeed } from "../support/seed.ts";
 import { crashText } from "./crash-text.ts";
 import { createWorld, type World } from "./world.ts";
 
@@ -88,9 +90,10 @@ test(
   async () => {
     const dir = mkdtempSync(join(tmpdir(), "spangate-crash-"));
     const heard = new Acknowledged();
+    const choices = new Choices(testSeed());
     try {
       for (let kill = 0; kill < kills; kill++) {
-        await runAndKill(dir, heard, Math.random() * 120);
+        await runAndKill(dir, heard, choices.next() * 120);
         const world = createWorld(dir);
         expectSound(world);
         await expectWhole(world, heard, false);

@@ -4,8 +4,12 @@ import { mkdtempSync, rmSync, statfsSync, statSync, writeFileSync } from "node:f
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { startServer } from "../../gateway/cli/support/server-process.ts";
+import { Choices } from "../sim/random.ts";
+import { testSeed } from "../support/seed.ts";
 import { startTestServer } from "../support/server.ts";
 import { until } from "../support/until.ts";
+
+const choices = new Choices(testSeed());
 
 const disk = mkdtempSync(join(tmpdir(), "spangate-full-disk-"));
 /** Only root may mount; elsewhere the same is simulated (test/data/disk.test.ts). */
@@ -43,7 +47,10 @@ async function upload(url: string, apiKey: string, bytes: number) {
   form.set("purpose", "user_data");
   form.set(
     "file",
-    new File([crypto.getRandomValues(new Uint8Array(65_536)), new Uint8Array(bytes)], `${crypto.randomUUID()}.txt`),
+    new File(
+      [Uint8Array.from({ length: 65_536 }, () => choices.int(0, 255)), new Uint8Array(bytes)],
+      `${crypto.randomUUID()}.txt`,
+    ),
   );
   return await fetchStatus(url, apiKey, "/v1/files", { method: "POST", body: form });
 }

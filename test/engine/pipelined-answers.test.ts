@@ -79,7 +79,7 @@ test("any requests get the same tokens, log-probabilities and ends as one step a
       });
     },
   );
-  await fc.assert(property, { numRuns: 150, seed: 5 });
+  await fc.assert(property, { numRuns: 150 });
   // Worth something only while rows do run ahead, and pools are too small for all.
   expect(namedRows).toBeGreaterThan(1_000);
   expect(preemptions).toBeGreaterThan(20);

@@ -73,7 +73,7 @@ test.each(["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/res
   const kind = route === undefined ? undefined : bodyOf(route);
   if (kind === undefined) throw new Error(`no body for ${endpoint}`);
   const bodies = fc
-    .sample(hostileJson(kind.value), { seed: 31, numRuns: 150 })
+    .sample(hostileJson(kind.value), { numRuns: 150 })
     .map((tree) => usable(jsonText(tree)))
     .filter((text) => text !== undefined && text.length < 100_000);
   const lines = bodies.map(

@@ -1,10 +1,13 @@
-/** Hostile bodies, query strings and ids to every route; `bun test/fuzz/run.ts` sends as many as wanted. */
+/** Hostile bodies, query strings and ids to every route. */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
+import { effort } from "../support/effort.ts";
+import { testSeed } from "../support/seed.ts";
 import { runCampaign } from "./campaign.ts";
 import { faultOf } from "./oracle.ts";
 import { type FuzzWorld, openWorld } from "./world.ts";
 
-setDefaultTimeout(120_000);
+const caseCount = effort(2_000, 10_000);
+setDefaultTimeout(effort(120_000, 1_200_000));
 
 let world: FuzzWorld;
 beforeAll(async () => {
@@ -13,9 +16,9 @@ beforeAll(async () => {
 afterAll(async () => await world[Symbol.asyncDispose]());
 
 test("no request makes a handler fail, and every error has its shape", async () => {
-  const { faults, statuses, cases } = await runCampaign(world, { cases: 2_000, seed: 20_260 });
+  const { faults, statuses, cases } = await runCampaign(world, { cases: caseCount, seed: testSeed() });
   expect(faults).toEqual([]);
-  expect(cases).toBe(2_000);
+  expect(cases).toBe(caseCount);
   // Every route was asked, and most let something through: else the requests would be too broken to reach the code.
   const asked = new Set([...statuses.keys()].map((key) => key.replace(/ \d+$/, "")));
   expect(world.routes.map(({ method, path }) => `${method} ${path}`).filter((route) => !asked.has(route))).toEqual([]);

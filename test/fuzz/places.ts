@@ -40,7 +40,7 @@ export function placesOf(schema: JsonSchema, name = "", steps: readonly Step[] =
 
 /** The shortest of some: thousands of it may stand in one body. */
 function shortest(values: fc.Arbitrary<unknown>): unknown {
-  const samples = fc.sample(values, { seed: 4, numRuns: 20 });
+  const samples = fc.sample(values, { numRuns: 20 });
   const chars = (value: unknown): number => JSON.stringify(value)?.length ?? 0;
   return samples.reduce((best, value) => (chars(value) < chars(best) ? value : best));
 }

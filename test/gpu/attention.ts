@@ -4,12 +4,12 @@
  * project's root, without parts check and trees; writes $OUT/attention.json. SPANGATE_KERNEL_CHECKS=small: a few checks
  * alone, for a memory checker.
  */
-import { freshSeed, Random } from "../native/random.ts";
+import { Random } from "../native/random.ts";
 import { attentionCases } from "./attention-cases.ts";
 import { checkAttention, toBfloat16 } from "./attention-checks.ts";
 import { AttentionDevice } from "./attention-device.ts";
 import { profileTree, sweepTrees, timeTrees } from "./attention-sweep.ts";
-import { gpuOptions, resultPath } from "./options.ts";
+import { freshSeed, gpuOptions, resultPath } from "./options.ts";
 import { assertThat, Report } from "./report.ts";
 
 const options = gpuOptions();

@@ -5,14 +5,14 @@
  * memory checker; =times leaves out the checks.
  */
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
-import { freshSeed, Random } from "../native/random.ts";
+import { Random } from "../native/random.ts";
 import { attentionCases, checkAttention } from "./kernel-attention.ts";
 import { checkProducts, productShapes } from "./kernel-products.ts";
 import { timeRows } from "./kernel-row-timings.ts";
 import { checkHeads, checkNorm, checkRows } from "./kernel-rows.ts";
 import { checkSampling } from "./kernel-sampling.ts";
 import { fillRandom, KernelTimer, putInts, type Rates, timeAttention } from "./kernel-timings.ts";
-import { gpuOptions, openTestDevice, resultPath } from "./options.ts";
+import { freshSeed, gpuOptions, openTestDevice, resultPath } from "./options.ts";
 import { assertThat, Report } from "./report.ts";
 
 const options = gpuOptions();

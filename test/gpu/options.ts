@@ -4,6 +4,7 @@
  */
 import { join } from "node:path";
 import { type CudaDevice, openDevice } from "../../worker/backend/cuda/open-device.ts";
+import { seedVariable, testSeed } from "../support/seed.ts";
 
 /** The environment that a program was started in. */
 export interface GpuOptions {
@@ -26,6 +27,11 @@ export function gpuOptions(): GpuOptions {
 /** Path of a result file; undefined when none is wanted. */
 export function resultPath({ outFolder }: GpuOptions, name: string): string | undefined {
   return outFolder === undefined ? undefined : join(outFolder, name);
+}
+
+/** These programs draw anew in each run and print the seed; SPANGATE_TEST_SEED repeats one. */
+export function freshSeed(): number {
+  return process.env[seedVariable] === undefined ? Math.floor(Math.random() * 2 ** 31) : testSeed();
 }
 
 /** Device 0 with the kernels of the tree that the program is run in, which a bundle does not lie in. */

@@ -4,10 +4,10 @@
  * from the project's root; SPANGATE_KERNEL_CHECKS=times or =checks leaves the other out, =small is for a memory
  * checker; writes $OUT/wgmma.json.
  */
-import { freshSeed, Random } from "../native/random.ts";
+import { Random } from "../native/random.ts";
 import { AttentionDevice } from "./attention-device.ts";
 import { attentionOracle } from "./attention-oracle.ts";
-import { gpuOptions, resultPath } from "./options.ts";
+import { freshSeed, gpuOptions, resultPath } from "./options.ts";
 import { assertThat, Report } from "./report.ts";
 import {
   buildPlan,

@@ -1,9 +1,9 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import { Ajv } from "ajv";
 import fc from "fast-check";
 import { Choices } from "../sim/random.ts";
 import { Adversary, byteTokens, demoVocabulary, vocabularyOf } from "./adversary.ts";
 import { anyObjectGrammar, GrammarRefused, schemaGrammar } from "./compile.ts";
+import { validates } from "./json-oracle.ts";
 import { ranges } from "./ranges.ts";
 
 // Thousands of steps over the vocabulary.
@@ -48,11 +48,6 @@ const { schema: schemas } = fc.letrec<{ schema: object; leaf: object }>((tie) =>
   ),
 }));
 
-const validates = (schema: object, text: string): boolean => {
-  const ajv = new Ajv({ strict: false, logger: false });
-  return ajv.compile(schema)(JSON.parse(text));
-};
-
 describe("every completion parses and validates, whatever tokens are liked", () => {
   test("of schemas by chance, in bytes and in the demo model's tokens", () => {
     let ended = 0;
@@ -69,6 +64,17 @@ describe("every completion parses and validates, whatever tokens are liked", () 
     });
     fc.assert(property, { numRuns: 50 });
     expect(ended).toBeGreaterThan(75);
+  });
+
+  test("of values whose fields have names of Object's methods", () => {
+    const values: readonly object[] = [{ toString: "" }, { valueOf: 1 }, { hasOwnProperty: null }, { constructor: [] }];
+    for (const value of values) {
+      const text = JSON.stringify(value);
+      for (const schema of [{ const: value }, { enum: [1, value] }]) {
+        expect([bytes.accepts(schemaGrammar(schema), text), validates(schema, text)]).toEqual([true, true]);
+        expect([bytes.accepts(schemaGrammar(schema), "{}"), validates(schema, "{}")]).toEqual([false, false]);
+      }
+    }
   });
 
   test("of any object", () => {

@@ -4,6 +4,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseModelConfig } from "../../worker/model/config.ts";
 import { storedShapes, tensorLayout } from "../../worker/model/tensor-layout.ts";
+import { Random } from "../native/random.ts";
+import { testSeed } from "../support/seed.ts";
 
 export const tinyConfig = {
   architectures: ["Qwen3ForCausalLM"],
@@ -41,22 +43,19 @@ export function safetensorsBytes(
   return Buffer.concat(parts);
 }
 
-/** Random weights (normal, deviation 0.05; norms around 1) for a configuration. */
+/** Weights drawn from the test's seed (normal, deviation 0.05; norms around 1): the same in every call with a configuration. */
 export function randomTensors(config: Record<string, unknown>): Map<string, { shape: number[]; data: Float32Array }> {
   const tensors = new Map<string, { shape: number[]; data: Float32Array }>();
+  const random = new Random(testSeed());
   for (const [name, shape] of storedShapes(tensorLayout(parseModelConfig(config, "config.json")))) {
     const count = shape.reduce((product, extent) => product * extent, 1);
     const offset = name.includes("norm") ? 1 : 0;
     tensors.set(name, {
       shape: [...shape],
-      data: Float32Array.from({ length: count }, () => offset + gaussian() * 0.05),
+      data: Float32Array.from({ length: count }, () => offset + random.normal() * 0.05),
     });
   }
   return tensors;
-}
-
-function gaussian(): number {
-  return Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
 }
 
 export function writeModelFolder(config: Record<string, unknown>, tensors = randomTensors(config)): string {

@@ -1,4 +1,4 @@
-/** Seeded random numbers for kernel tests: a run that fails prints its seed, SPANGATE_TEST_SEED repeats it. */
+/** Random numbers from a seed (mulberry32), for tests of kernels. */
 export class Random {
   #state: number;
   #normals: Float32Array | undefined;
@@ -9,7 +9,7 @@ export class Random {
     this.#state = this.seed;
   }
 
-  /** In [0, 1) (mulberry32). */
+  /** In [0, 1). */
   next(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0;
     let t = this.#state;
@@ -53,10 +53,4 @@ export class Random {
     }
     return values;
   }
-}
-
-/** A fresh seed for each run unless SPANGATE_TEST_SEED fixes it. */
-export function freshSeed(): number {
-  const fixed = process.env.SPANGATE_TEST_SEED;
-  return fixed === undefined ? Math.floor(Math.random() * 2 ** 32) : Number(fixed);
 }

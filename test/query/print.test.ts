@@ -30,7 +30,7 @@ describe("parse(print(x)) = x", () => {
       seen.add(query.kind);
       for (const [, child] of childrenOf(query)) visit(child);
     };
-    for (const query of fc.sample(queryArbitrary, { numRuns: 500, seed: 1 })) visit(query);
+    for (const query of fc.sample(queryArbitrary, { numRuns: 500 })) visit(query);
     expect([...seen].sort()).toEqual([
       ...["augment", "chat", "cross", "fragment", "generate", "map", "message", "monad", "par", "plus", "repeat"],
       ...["retrieve", "seq", "zip"],

@@ -126,7 +126,7 @@ describe("masks are those of the plain way", () => {
         }
       },
     );
-    fc.assert(one, { numRuns: 1_000, seed: 20_261_122 });
+    fc.assert(one, { numRuns: 1_000 });
     expect(followed).toBeGreaterThan(200);
     expect(givenUp).toBeLessThan(followed / 10);
   });

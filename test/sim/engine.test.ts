@@ -1,14 +1,15 @@
 /**
  * Deterministic simulation of the engine, with steps one after the other and with two in flight, with K where its chain
- * has it and moved to where it is used, copies dropped or kept. A failure names its seed; `SIM_SEED=n` replays it,
- * `SIM_SEEDS=n` makes the run longer.
+ * has it and moved to where it is used, copies dropped or kept. A failure names its own seed; `SIM_SEED=n` replays it.
  */
 import { expect, test } from "bun:test";
+import { effort } from "../support/effort.ts";
+import { testSeed } from "../support/seed.ts";
 import { Simulation, type SimulationMode } from "./engine-world.ts";
 
 const only = process.env.SIM_SEED;
-const seedCount = Number(process.env.SIM_SEEDS ?? 300);
-const firstSeed = only === undefined ? 1 : Number(only);
+const seedCount = effort(100, 2_000);
+const firstSeed = only === undefined ? testSeed() : Number(only);
 const endSeed = only === undefined ? firstSeed + seedCount : firstSeed + 1;
 
 async function simulate(mode: SimulationMode): Promise<void> {

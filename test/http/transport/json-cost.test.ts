@@ -46,7 +46,7 @@ describe("what a JSON text costs", () => {
       const pieces = sorted.slice(1).map((end, index) => text.slice(sorted[index], end));
       expect(refusal(pieces)).toBe(refusal([text]));
     });
-    fc.assert(property, { numRuns: 2_000, seed: 7 });
+    fc.assert(property, { numRuns: 2_000 });
   });
 });
 

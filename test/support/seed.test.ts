@@ -1,0 +1,41 @@
+/** What tests draw is the run's: the same without the variable, another with it. */
+import { describe, expect, test } from "bun:test";
+import fc from "fast-check";
+import { seedVariable, testSeed } from "./seed.ts";
+
+function withSeed<Result>(seed: string | undefined, run: () => Result): Result {
+  const before = process.env[seedVariable];
+  const set = (value: string | undefined) => {
+    if (value === undefined) delete process.env[seedVariable];
+    else process.env[seedVariable] = value;
+  };
+  set(seed);
+  try {
+    return run();
+  } finally {
+    set(before);
+  }
+}
+
+describe("a seed", () => {
+  test("is the run's (1) [of all]", () => {
+    expect(fc.readConfigureGlobal()?.seed).toBe(testSeed());
+    expect(fc.sample(fc.nat(), 5)).toEqual(fc.sample(fc.nat(), { seed: testSeed(), numRuns: 5 }));
+  });
+
+  test("is fixed unless the variable says another", () => {
+    expect(withSeed(undefined, testSeed)).toBe(withSeed(undefined, testSeed));
+    expect(withSeed("17", testSeed)).toBe(17);
+  });
+
+  test.each(["", "-1", "1.5", "x", String(2 ** 31)])("%j is none", (text) => {
+    expect(() => withSeed(text, testSeed)).toThrow(seedVariable);
+  });
+});
+
+test("a property that fails says how to run it again", () => {
+  const fails = fc.property(fc.nat(), () => false);
+  expect(() => fc.assert(fails)).toThrow(
+    `To repeat it: ${seedVariable}=${testSeed()} bun test test/support/seed.test.ts`,
+  );
+});
