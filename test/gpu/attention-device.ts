@@ -1,4 +1,5 @@
 /** The kernels of attention plans on a device: their memory, launches and times, with nothing around them. */
+
 import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
 import type { ArgumentsOf } from "../../worker/native/cuda/arguments.ts";
 import { readKernelSources } from "../../worker/native/cuda/compile/kernel-sources.ts";
@@ -9,7 +10,6 @@ import { CudaDriver } from "../../worker/native/cuda/driver.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { type CudaGraph, captureGraph } from "../../worker/native/cuda/graph.ts";
 import {
-  copyOnDevice,
   copyToDevice,
   copyToHost,
   DeviceArena,
@@ -19,6 +19,7 @@ import {
 } from "../../worker/native/cuda/memory.ts";
 import { type CudaKernel, CudaModule } from "../../worker/native/cuda/module.ts";
 import { CudaStream } from "../../worker/native/cuda/stream.ts";
+import { copyOnDevice, millisecondsBetween } from "./driver-calls.ts";
 
 /** PLAN_PARAMETERS of kernels/cuda/attention/attention_plan.cuh. */
 const planSignature = [
@@ -241,8 +242,7 @@ export class AttentionDevice {
     this.stream.record(this.start);
     run();
     this.stream.record(this.end);
-    this.end.wait();
-    return 1000 * this.end.millisecondsSince(this.start);
+    return 1000 * millisecondsBetween(this.start, this.end);
   }
 
   /** Bytes read and written per second by a copy of 2 GiB, and FLOP per second of a product of 8,192 cubed. */

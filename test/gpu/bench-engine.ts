@@ -1,4 +1,5 @@
 /** An engine over a backend whose steps are timed: what the device took, and what the whole step took. */
+
 import type { Backend, BegunStep } from "../../worker/backend/backend.ts";
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
@@ -10,6 +11,7 @@ import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import type { SampledToken, SampleRequest } from "../../worker/sample/sampler.ts";
+import { millisecondsBetween } from "./driver-calls.ts";
 
 const salt = "bench" as CacheSalt;
 const blockTokens = 16;
@@ -83,7 +85,7 @@ class TimedBackend implements Backend {
 
   private async ended(start: CudaEvent, end: CudaEvent): Promise<void> {
     await end.completion();
-    this.deviceMs.push(end.millisecondsSince(start));
+    this.deviceMs.push(millisecondsBetween(start, end));
   }
 }
 

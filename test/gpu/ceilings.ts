@@ -1,9 +1,10 @@
 /** What the device can do at best, measured in the same run: copying, and bfloat16 matrix products. */
+
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
-import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
 import { median } from "./bench-engine.ts";
+import { copyOnDevice, millisecondsBetween } from "./driver-calls.ts";
 
 export interface Ceilings {
   /** Bytes read plus bytes written, a second. */
@@ -23,8 +24,7 @@ export function measureCeilings(device: CudaDevice): Ceilings {
       device.stream.record(start);
       run();
       device.stream.record(end);
-      end.wait();
-      return end.millisecondsSince(start) / 1_000;
+      return millisecondsBetween(start, end) / 1_000;
     });
     return median(times);
   };

@@ -2,6 +2,7 @@
  * The CUDA host layer on a device: memory, launches, graphs, matrix products, errors, and what calls cost. Needs no
  * package: `bun test/gpu/host.ts [folder of NVIDIA's libraries]...`; writes $OUT/host.json where OUT is set.
  */
+
 import { join } from "node:path";
 import { CubinCache } from "../../worker/native/cuda/compile/cubin-cache.ts";
 import { architectureName, CudaCompileError, Nvrtc } from "../../worker/native/cuda/compile/nvrtc.ts";
@@ -10,16 +11,10 @@ import { CublasLt } from "../../worker/native/cuda/cublaslt.ts";
 import { CudaDriver, CudaError, versionText } from "../../worker/native/cuda/driver.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import { captureGraph } from "../../worker/native/cuda/graph.ts";
-import {
-  copyOnDevice,
-  copyToDevice,
-  copyToHost,
-  DeviceArena,
-  fillDevice,
-  PinnedBuffer,
-} from "../../worker/native/cuda/memory.ts";
+import { copyToDevice, copyToHost, DeviceArena, fillDevice, PinnedBuffer } from "../../worker/native/cuda/memory.ts";
 import { CudaModule } from "../../worker/native/cuda/module.ts";
 import { CudaStream } from "../../worker/native/cuda/stream.ts";
+import { copyOnDevice, millisecondsBetween } from "./driver-calls.ts";
 import { extraBytes, hostKernels } from "./host-kernels.ts";
 import { checkProducts, timeProducts } from "./host-products.ts";
 import { assertThat, errorOf, medianMicroseconds, Report } from "./report.ts";
@@ -32,28 +27,29 @@ const context = new CudaContext(driver, 0);
 const { device } = context;
 const stream = new CudaStream(context);
 const arena = new DeviceArena(context, "checks", 1024 * mebibyte);
-const pinned = new PinnedBuffer(context, "staging", 300 * mebibyte);
+/** Page-locked memory of so many bytes. */
+const pinned = (byteLength: number): ArrayBuffer => new PinnedBuffer(context, "staging", byteLength).bytes.buffer;
 const nvrtc = new Nvrtc(driver.version, { folders });
 const architecture = architectureName(device.computeCapability);
 
 await report.check("device", () => {
-  const { freeBytes, totalBytes } = context.memoryInfo();
+  const freeBytes = context.freeBytes();
   assertThat(device.multiprocessorCount > 0 && device.computeCapability >= 70, JSON.stringify(device));
-  assertThat(freeBytes > 0 && freeBytes <= totalBytes, `${freeBytes} of ${totalBytes} free`);
+  assertThat(freeBytes > 0, `${freeBytes} bytes free`);
   const versions = `driver ${versionText(driver.version)}, NVRTC ${versionText(nvrtc.version)}`;
   return `${JSON.stringify(device)} ${versions}, ${Math.round(freeBytes / mebibyte)} MiB free`;
 });
 
 await report.check("copies", () => {
-  const source = pinned.allocate(Float32Array, 1 << 18).map((_, i) => Math.sin(i));
-  const staged = pinned.allocate(Float32Array, 1 << 18);
+  const source = new Float32Array(pinned(4 << 18)).map((_, i) => Math.sin(i));
+  const staged = new Float32Array(pinned(4 << 18));
   staged.set(source);
   const [first, second] = [arena.allocate("first", source.byteLength), arena.allocate("second", source.byteLength)];
   fillDevice(stream, second, 0xff);
   copyToDevice(stream, first, staged);
   copyOnDevice(stream, second, first);
   fillDevice(stream, second.slice(4096, 4096), 0);
-  const back = pinned.allocate(Float32Array, 1 << 18);
+  const back = new Float32Array(pinned(4 << 18));
   copyToHost(stream, back, second);
   stream.synchronize();
   const isRight = back.every((value, i) => value === (i >= 1024 && i < 2048 ? 0 : Math.fround(source[i] ?? 0)));
@@ -95,11 +91,10 @@ await report.check("launch with every kind of argument", () => {
   const addend = arena.allocate("addend", values.byteLength);
   copyToDevice(stream, data, values);
   copyToDevice(stream, addend, values);
-  const packed = affine.pack(data, count, 0.5, -7n, extraBytes(11, 0.25, 100), null, 0);
+  const first = affine.pack(data, count, 0.5, -7n, extraBytes(11, 0.25, 100), null, 0);
+  const packed = affine.pack(data, count, 0.5, -7n, extraBytes(11, 0.25, 100), addend, 1);
   const shape = { grid: [Math.ceil(count / 128)], block: [128] } as const;
-  affine.launch(stream, shape, packed);
-  packed.set(5, addend);
-  packed.set(6, 1);
+  affine.launch(stream, shape, first);
   affine.launch(stream, shape, packed);
   const out = new Float32Array(count);
   copyToHost(stream, out, data);
@@ -115,7 +110,7 @@ await report.check("launch with every kind of argument", () => {
   errorOf(RangeError, () => affine.launch(stream, { ...shape, sharedBytes: 49 * 1024 }, packed));
   const missing = errorOf(CudaError, () => module.kernel("no_such", []));
   assertThat(missing.codeName === "CUDA_ERROR_NOT_FOUND", missing.message);
-  return `${affine.registersPerThread} registers; a kernel that is not there: ${missing.message}`;
+  return `a kernel that is not there: ${missing.message}`;
 });
 
 await report.check("dynamic shared memory", () => {
@@ -134,7 +129,7 @@ await report.check("dynamic shared memory", () => {
     "wrong order",
   );
   errorOf(RangeError, () => reverse.setMaxSharedBytes(device.maxSharedBytesPerBlock + 1));
-  return `${reverse.blocksPerMultiprocessor(256, bytes)} blocks of 96 KiB on a multiprocessor`;
+  return "96 KiB in a thread block";
 });
 
 await report.check("graphs", () => {
@@ -145,10 +140,9 @@ await report.check("graphs", () => {
   const graph = captureGraph(stream, () => {
     for (let i = 0; i < 300; i++) increment.launch(stream, shape, packed);
   });
-  assertThat(graph.nodeCount === 300, `${graph.nodeCount} nodes`);
   graph.upload(stream);
   for (let i = 0; i < 10; i++) graph.launch(stream);
-  const out = pinned.allocate(Int32Array, 32);
+  const out = new Int32Array(pinned(4 * 32));
   copyToHost(stream, out, counters);
   stream.synchronize();
   assertThat(
@@ -189,7 +183,7 @@ await report.check("completion leaves the event loop free", async () => {
   assertThat(!event.isDone(), "done before it began");
   await event.completion();
   clearInterval(timer);
-  assertThat(ticks > 5 && stream.isDone(), `${ticks} ticks of a timer`);
+  assertThat(ticks > 5 && event.isDone(), `${ticks} ticks of a timer`);
   event.close();
   return `${ticks} ticks of a timer in 100 million cycles`;
 });
@@ -214,7 +208,7 @@ await report.check("costs", () => {
   stream.synchronize();
   const event = new CudaEvent(context);
   stream.record(event);
-  event.wait();
+  stream.synchronize();
   const queryUs = medianMicroseconds(5, 1000, () => {
     for (let i = 0; i < 1000; i++) event.isDone();
   });
@@ -232,7 +226,7 @@ await report.check("costs", () => {
 await report.check("bandwidth", () => {
   const bytes = 256 * mebibyte;
   const [here, there] = [arena.allocate("here", bytes), arena.allocate("there", bytes)];
-  const staging = pinned.allocate(Uint8Array, bytes);
+  const staging = new Uint8Array(pinned(bytes));
   const pageable = new Uint8Array(bytes).fill(1);
   const [start, end] = [new CudaEvent(context, { timing: true }), new CudaEvent(context, { timing: true })];
   const rate = (name: string, run: () => void): string => {
@@ -240,8 +234,7 @@ await report.check("bandwidth", () => {
     stream.record(start);
     for (let i = 0; i < 4; i++) run();
     stream.record(end);
-    end.wait();
-    return report.figure(name, (4 * bytes) / end.millisecondsSince(start) / 1e6);
+    return report.figure(name, (4 * bytes) / millisecondsBetween(start, end) / 1e6);
   };
   return [
     rate("toDeviceGBs", () => copyToDevice(stream, here, staging)),

@@ -11,9 +11,9 @@ import type { DeviceBuffer } from "../../worker/backend/cuda/device/device.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
-import { copyOnDevice } from "../../worker/native/cuda/memory.ts";
 import { batchOf, type PieceSpec } from "../attention/world.ts";
 import type { Random } from "../native/random.ts";
+import { copyOnDevice, millisecondsBetween } from "./driver-calls.ts";
 
 export const model = {
   queryHeads: 32,
@@ -67,7 +67,7 @@ export class KernelTimer {
       graph.launch();
       this.device.stream.record(this.end);
       await this.end.completion();
-      times.push(this.end.millisecondsSince(this.start) / count);
+      times.push(millisecondsBetween(this.start, this.end) / count);
     }
     graph.close();
     return times.sort((a, b) => a - b)[rounds >> 1];

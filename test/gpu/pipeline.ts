@@ -3,6 +3,7 @@
  * The demo model's answers are the same token by token; then the time of a token at 1, 8 and 64 requests of 1,024 tokens
  * on the shape of Qwen3-8B, with random weights, and what recording graphs at the start takes.
  */
+
 import type { Backend, BegunStep } from "../../worker/backend/backend.ts";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
@@ -15,6 +16,7 @@ import { Engine } from "../../worker/engine/loop.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import type { SampleRequest } from "../../worker/sample/sampler.ts";
+import { millisecondsBetween } from "./driver-calls.ts";
 import { configOf, openRandomModel } from "./models.ts";
 import { gpuOptions, openTestDevice, resultPath } from "./options.ts";
 import { assertThat, Report } from "./report.ts";
@@ -119,7 +121,7 @@ class TimedBackend implements Backend {
     this.device.stream.record(end);
     const tokens = await begun.tokens();
     await end.completion();
-    this.deviceMs.push(end.millisecondsSince(start));
+    this.deviceMs.push(millisecondsBetween(start, end));
     return tokens;
   }
 

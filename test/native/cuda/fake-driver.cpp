@@ -65,7 +65,6 @@ API i32 cuDeviceGetCount(i32 *out) { *out = device_count; return note("cuDeviceG
 /* The handle is not the index, so that nobody takes one for the other. */
 API i32 cuDeviceGet(i32 *out, i32 index) { *out = 70 + index; return note("cuDeviceGet", text(index)); }
 API i32 cuDeviceGetName(char *name, i32 length, i32 device) { return strncpy(name, device == 71 ? "Fake 1" : "Fake 0", length) == nullptr; }
-API i32 cuDeviceTotalMem_v2(u64 *out, i32) { *out = 141ull << 30; return 0; }
 API i32 cuDeviceGetAttribute(i32 *out, i32 attribute, i32 device) {
   const std::map<int, int> values = {{1, 1024}, {16, 132}, {38, 60 << 20}, {39, 2048}, {75, capability / 10}, {76, capability % 10},
                                      {81, 233472}, {97, capability == 89 ? 101376 : 232448}};
@@ -136,7 +135,6 @@ static int copy(const char *call, void *target, const void *source, u64 bytes, S
 }
 API i32 cuMemcpyHtoDAsync_v2(u64 target, const void *source, u64 bytes, Stream *stream) { return copy("cuMemcpyHtoDAsync_v2", (void *)target, source, bytes, stream); }
 API i32 cuMemcpyDtoHAsync_v2(void *target, u64 source, u64 bytes, Stream *stream) { return copy("cuMemcpyDtoHAsync_v2", target, (void *)source, bytes, stream); }
-API i32 cuMemcpyDtoDAsync_v2(u64 target, u64 source, u64 bytes, Stream *stream) { return copy("cuMemcpyDtoDAsync_v2", (void *)target, (void *)source, bytes, stream); }
 API i32 cuMemsetD8Async(u64 target, uint8_t value, u64 bytes, Stream *stream) {
   int status = note("cuMemsetD8Async", text(value) + " " + text(bytes));
   if (status == 0) put(stream, [=] { memset((void *)target, value, bytes); });
@@ -146,8 +144,6 @@ API i32 cuMemsetD8Async(u64 target, uint8_t value, u64 bytes, Stream *stream) {
 API i32 cuStreamCreate(Stream **out, uint32_t flags) { *out = new Stream; return made(note("cuStreamCreate", text(flags))); }
 API i32 cuStreamDestroy_v2(Stream *stream) { delete stream; return gone(note("cuStreamDestroy_v2", "")); }
 API i32 cuStreamSynchronize(Stream *stream) { return stream->recording != nullptr ? 900 : note("cuStreamSynchronize", ""); }
-API i32 cuStreamQuery(Stream *) { return pending_queries-- > 0 ? 600 : note("cuStreamQuery", ""); }
-API i32 cuStreamWaitEvent(Stream *, void *, uint32_t) { return note("cuStreamWaitEvent", ""); }
 API i32 cuStreamBeginCapture_v2(Stream *stream, i32 mode) {
   int status = note("cuStreamBeginCapture_v2", text(mode));
   if (status == 0) stream->recording = new Work;
@@ -167,7 +163,6 @@ API i32 cuGraphInstantiateWithFlags(Work **out, Work *graph, u64 flags) {
   if (status == 0) { *out = new Work(*graph); live_graphs++; }
   return status;
 }
-API i32 cuGraphGetNodes(Work *graph, void *, u64 *count) { *count = graph->size(); return 0; }
 API i32 cuGraphUpload(Work *, Stream *) { return note("cuGraphUpload", ""); }
 API i32 cuGraphLaunch(Work *graph, Stream *) {
   for (auto &work : *graph) work();
@@ -179,10 +174,6 @@ API i32 cuGraphExecDestroy(Work *graph) { delete graph; live_graphs--; return no
 API i32 cuEventCreate(u64 **out, uint32_t flags) { *out = new u64(flags); return made(note("cuEventCreate", text(flags))); }
 API i32 cuEventRecord(u64 *, Stream *) { return note("cuEventRecord", ""); }
 API i32 cuEventQuery(u64 *) { return pending_queries-- > 0 ? 600 : note("cuEventQuery", ""); }
-API i32 cuEventSynchronize(u64 *) { return note("cuEventSynchronize", ""); }
-API i32 cuEventElapsedTime(float *out, u64 *start, u64 *end) {
-  *out = 1.5f;
-  return note("cuEventElapsedTime", *start + *end == 0 ? "timed" : "untimed"); }
 API i32 cuEventDestroy_v2(u64 *event) { delete event; return gone(note("cuEventDestroy_v2", "")); }
 
 /* Every module has all kernels: "mixed" has a parameter of every kind, "increment" adds 1 to `count` integers; the rest do nothing. */
@@ -207,10 +198,6 @@ API i32 cuFuncGetParamInfo(Kernel *kernel, u64 index, u64 *, u64 *size) {
   if (index >= kernel->sizes.size()) return 1;
   *size = kernel->sizes[index];
   return 0;
-}
-API i32 cuOccupancyMaxActiveBlocksPerMultiprocessor(i32 *out, Kernel *, i32 threads, u64 shared) {
-  *out = 3;
-  return note("cuOccupancyMaxActiveBlocksPerMultiprocessor", text(threads) + " " + text(shared));
 }
 API i32 cuLaunchKernel(Kernel *kernel, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t bx, uint32_t by, uint32_t bz,
                        uint32_t shared, Stream *stream, void **params, void **extra) {

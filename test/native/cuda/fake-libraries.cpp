@@ -49,7 +49,6 @@ static int live_descriptors = 0;
 static std::map<i32, u64> preferences;
 API i32 fake_live_descriptors() { return live_descriptors; }
 
-API u64 cublasLtGetVersion() { return 130100; }
 API const char *cublasLtGetStatusName(i32 status) { return status == 15 ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_OTHER"; }
 API const char *cublasLtGetStatusString(i32) { return "the library's words"; }
 API i32 cublasLtCreate(void **out) { *out = (void *)0x7000; return made(note("cublasLtCreate", "")); }

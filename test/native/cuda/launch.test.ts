@@ -40,11 +40,7 @@ describe("arguments", () => {
       Buffer.from(struct).toString("hex"),
       hex(8, 0n),
     ]);
-    packed.set(1, 7);
-    packed.set(3, Number.NEGATIVE_INFINITY);
-    packed.set(4, -5);
-    packed.set(7, buffer);
-    kernel.launch(stream, shape, packed);
+    kernel.launch(stream, shape, kernel.pack(null, 7, 0, Number.NEGATIVE_INFINITY, -5, 0, struct, buffer));
     const values = lastValues();
     expect([values?.[1], values?.[3], values?.[4], values?.[7]]).toEqual([
       hex(4, 7n),
@@ -68,11 +64,11 @@ describe("arguments", () => {
     [4, 2 ** 53, "must be a safe integer or a bigint"],
     [5, -1, "must be from 0 to 18446744073709551615, not -1"],
     [6, new Uint8Array(19), "must be a Uint8Array of 20 bytes"],
-    [8, 0, 'index of an argument of "mixed" must be an integer from 0 to 7, not 8'],
   ])("argument %i refuses %p", (index, value, words) => {
     const kernel = openModule().kernel("mixed", mixed);
-    const packed = kernel.pack(null, 0, 0, 0, 0, 0, struct, null);
-    expect(() => packed.set(index as never, value as never)).toThrow(words);
+    const values: unknown[] = [null, 0, 0, 0, 0, 0, struct, null];
+    values[index] = value;
+    expect(() => (kernel.pack as (...values: unknown[]) => unknown).apply(kernel, values)).toThrow(words);
   });
 
   test("must be as many as the signature has, and packed for this kernel", () => {
@@ -107,7 +103,7 @@ describe("a kernel", () => {
       "cuLaunchKernel nothing 70000 2 3 4 5 6 7",
       "cuLaunchKernel nothing 1 1 1 512 1 1 0",
     ]);
-    expect(kernel).toMatchObject({ registersPerThread: 40, localBytesPerThread: 16, staticSharedBytes: 1024 });
+    expect(kernel.staticSharedBytes).toBe(1024);
     fake.fail("cuLaunchKernel", 1);
     expect(() => kernel.launch(stream, { grid: [1], block: [1] }, packed)).toThrow('cuLaunchKernel ("nothing")');
   });
@@ -150,15 +146,11 @@ describe("a kernel", () => {
 
   test("takes more shared memory once it was set, up to what the device has", () => {
     const kernel = openModule().kernel("nothing", []);
-    expect(kernel.maxSharedBytes).toBe(49_152);
     // 1,024 bytes are the kernel's own, of 232,448.
     expect(() => kernel.setMaxSharedBytes(231_425)).toThrow(RangeError);
     kernel.setMaxSharedBytes(231_424);
     expect(fake.notes("cuFuncSetAttribute")).toEqual(["cuFuncSetAttribute nothing 8 231424"]);
     kernel.launch(stream, { grid: [1], block: [1], sharedBytes: 231_424 }, kernel.pack());
-    expect(kernel.blocksPerMultiprocessor(256, 100_000)).toBe(3);
-    expect(fake.notes().at(-1)).toBe("cuOccupancyMaxActiveBlocksPerMultiprocessor 256 100000");
-    expect(() => kernel.blocksPerMultiprocessor(513)).toThrow(RangeError);
   });
 });
 
@@ -167,26 +159,22 @@ describe("a graph", () => {
     const kernel = openModule().kernel("increment", ["ptr", "i32"]);
     const buffer = new DeviceArena(context, "arena", 256).allocate("counters", 8);
     fillDevice(stream, buffer);
-    const packed = kernel.pack(buffer, 2);
-    const launch = () => kernel.launch(stream, { grid: [1], block: [1] }, packed);
+    const launch = (count = 2) => kernel.launch(stream, { grid: [1], block: [1] }, kernel.pack(buffer, count));
     const read = () => {
       const out = new Int32Array(2);
       copyToHost(stream, out, buffer);
       return [...out];
     };
-    return { packed, launch, read };
+    return { launch, read };
   }
 
-  test("replays what was recorded, with the arguments of that time", () => {
-    const { packed, launch, read } = counting();
+  test("replays what was recorded", () => {
+    const { launch, read } = counting();
     const graph = captureGraph(stream, () => {
       launch();
-      packed.set(1, 1);
-      launch();
+      launch(1);
     });
     expect(read()).toEqual([0, 0]);
-    expect(graph.nodeCount).toBe(2);
-    packed.set(1, 0);
     graph.upload(stream);
     graph.launch(stream);
     graph.launch(stream);
@@ -252,26 +240,14 @@ describe("an event", () => {
     fake.fail("cuEventQuery", 1);
     fake.setPendingQueries(2);
     await expect(event.completion({ spinMs: 0 })).rejects.toThrow(CudaError);
-    fake.fail("cuStreamQuery", 1);
-    fake.setPendingQueries(0);
-    expect(() => stream.isDone()).toThrow("cuStreamQuery");
   });
 
   test("measures time only where it was asked to", () => {
-    const [start, end] = [new CudaEvent(context, { timing: true }), new CudaEvent(context, { timing: true })];
-    expect(end.millisecondsSince(start)).toBe(1.5);
-    expect(fake.notes("cuEventElapsedTime")).toEqual(["cuEventElapsedTime timed"]);
+    new CudaEvent(context, { timing: true });
     new CudaEvent(context);
-    expect(fake.notes("cuEventCreate")).toEqual(["cuEventCreate 0", "cuEventCreate 0", "cuEventCreate 2"]);
-    stream.waitFor(end);
-    end.wait();
+    expect(fake.notes("cuEventCreate")).toEqual(["cuEventCreate 0", "cuEventCreate 2"]);
     stream.synchronize();
     stream.close();
-    expect(fake.notes().slice(-4)).toEqual([
-      "cuStreamWaitEvent",
-      "cuEventSynchronize",
-      "cuStreamSynchronize",
-      "cuStreamDestroy_v2",
-    ]);
+    expect(fake.notes().slice(-2)).toEqual(["cuStreamSynchronize", "cuStreamDestroy_v2"]);
   });
 });

@@ -2,14 +2,7 @@
 import { beforeEach, describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { CudaError } from "../../../worker/native/cuda/driver.ts";
-import {
-  copyOnDevice,
-  copyToDevice,
-  copyToHost,
-  DeviceArena,
-  fillDevice,
-  PinnedBuffer,
-} from "../../../worker/native/cuda/memory.ts";
+import { copyToDevice, copyToHost, DeviceArena, fillDevice, PinnedBuffer } from "../../../worker/native/cuda/memory.ts";
 import { fake, openFake } from "./fake.ts";
 
 let { context, stream } = openFake();
@@ -39,7 +32,6 @@ describe("an arena", () => {
           end = buffer.pointer + size;
           expect(end).toBeLessThanOrEqual(base + 20_000);
         }
-        expect(arena.usedBytes + arena.leftBytes).toBe(20_000);
         arena.close();
       }),
     );
@@ -57,8 +49,6 @@ describe("an arena", () => {
     for (const bytes of [-1, 0.5, Number.NaN, undefined as never]) {
       expect(() => arena.allocate("odd", bytes)).toThrow('bytes of "odd" must be an integer');
     }
-    arena.reset();
-    expect(arena.allocate("again", 1000).byteLength).toBe(1000);
     arena.close();
     expect(() => arena.allocate("late", 1)).toThrow('arena "weights" is closed');
     arena.close();
@@ -75,25 +65,15 @@ describe("an arena", () => {
 });
 
 describe("pinned memory", () => {
-  test("is zero, aligned, disjoint and bounded", () => {
+  test("is zero, as long as it was asked for, and freed once", () => {
     const before = fake.liveBytes();
     const pinned = new PinnedBuffer(context, "step", 1024);
-    expect(pinned.bytes.every((byte) => byte === 0)).toBe(true);
-    const ids = pinned.allocate(Int32Array, 3);
-    const more = pinned.allocate(Float32Array, 4);
-    expect([ids.byteOffset, ids.length, more.byteOffset]).toEqual([0, 3, 64]);
-    ids.fill(-1);
-    expect([...more]).toEqual([0, 0, 0, 0]);
-    expect([...pinned.bytes.subarray(8, 16)]).toEqual([255, 255, 255, 255, 0, 0, 0, 0]);
-    expect(() => pinned.allocate(BigUint64Array, 113)).toThrow(
-      'pinned buffer "step" has 896 of 1024 bytes left, not 904',
-    );
-    expect(pinned.allocate(BigUint64Array, 112).byteOffset).toBe(128);
-    expect(() => pinned.allocate(Uint8Array, Number.NaN)).toThrow(RangeError);
+    expect([...pinned.bytes]).toEqual(Array(1024).fill(0));
+    expect(fake.liveBytes()).toBe(before + 1024);
     pinned.close();
     pinned.close();
-    expect(() => pinned.allocate(Uint8Array, 1)).toThrow("is closed");
     expect(fake.liveBytes()).toBe(before);
+    expect(() => new PinnedBuffer(context, "none", 0)).toThrow('bytes of pinned buffer "none"');
   });
 });
 
@@ -117,11 +97,9 @@ describe("copies", () => {
     expect([...part]).toEqual([2, 3]);
     const other = open(20);
     fillDevice(stream, other, 7);
-    copyOnDevice(stream, other, buffer.slice(4, 4));
-    expect(read(other).slice(0, 6)).toEqual([1, 2, 3, 4, 7, 7]);
     const view = new Uint8Array([1, 2, 3, 4, 5, 6]).subarray(2, 4);
     copyToDevice(stream, other, view);
-    expect(read(other).slice(0, 4)).toEqual([3, 4, 3, 4]);
+    expect(read(other).slice(0, 4)).toEqual([3, 4, 7, 7]);
   });
 
   test("are refused before the call when they do not fit", () => {
@@ -136,7 +114,6 @@ describe("copies", () => {
     expect(() => copyToDevice(stream, buffer, words.subarray(1), 0.5)).toThrow(RangeError);
     expect(() => copyToHost(stream, new Int32Array(5), buffer)).toThrow(RangeError);
     expect(() => copyToHost(stream, words, buffer, 1)).toThrow(RangeError);
-    expect(() => copyOnDevice(stream, buffer, open(17))).toThrow(RangeError);
     expect(() => fillDevice(stream, buffer, 256)).toThrow(RangeError);
     expect(() => buffer.slice(8, 9)).toThrow(RangeError);
     expect(() => buffer.slice(17)).toThrow(RangeError);
@@ -156,12 +133,11 @@ describe("copies", () => {
   test("that the driver refuses name the buffer", () => {
     const buffer = open(4);
     const words = new Int32Array(1);
-    for (const call of ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async"]) {
+    for (const call of ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"]) {
       fake.fail(call, 1);
     }
     expect(() => copyToDevice(stream, buffer, words)).toThrow('cuMemcpyHtoDAsync_v2 (to "buffer")');
     expect(() => copyToHost(stream, words, buffer)).toThrow('cuMemcpyDtoHAsync_v2 (from "buffer")');
-    expect(() => copyOnDevice(stream, buffer, buffer)).toThrow(CudaError);
     expect(() => fillDevice(stream, buffer)).toThrow(CudaError);
   });
 });

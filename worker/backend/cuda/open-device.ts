@@ -118,7 +118,7 @@ export class CudaDevice implements ComputeDevice {
   }
 
   freeBytes(): number {
-    return this.context.memoryInfo().freeBytes;
+    return this.context.freeBytes();
   }
 
   allocate(name: string, byteLength: number): DeviceBuffer {

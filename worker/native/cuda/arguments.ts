@@ -75,20 +75,9 @@ export class PackedArguments<Types extends Signature = Signature> {
     this.address = ptr(this.#addresses);
   }
 
-  /** Another value for the next launches; what is in a stream or graph already keeps its own. */
-  set<Index extends number>(index: Index, value: ArgumentsOf<Types>[Index]): void {
-    assertInteger(`index of an argument of "${this.#name}"`, index, 0, this.signature.length - 1);
-    this.#write(index, value);
-  }
-
   #write(index: number, value: unknown): void {
     const type = this.signature[index] as ParameterType;
     write(`argument ${index} of "${this.#name}"`, this.#view, this.#offsets[index] ?? 0, type, value);
-  }
-
-  /** The values' bytes, 16 bytes a slot or more; for tests. */
-  bytes(): Uint8Array {
-    return new Uint8Array(this.#view.buffer);
   }
 }
 

@@ -6,11 +6,6 @@ import { CudaUnavailable } from "./library-names.ts";
 /** Ampere: the first with matrix products of bfloat16 and copies to shared memory that the threads do not wait for. */
 const oldestCapability = 80;
 
-export interface MemoryInfo {
-  readonly freeBytes: number;
-  readonly totalBytes: number;
-}
-
 export class CudaContext {
   readonly driver: CudaDriver;
   readonly device: DeviceProperties;
@@ -31,11 +26,11 @@ export class CudaContext {
     driver.check("cuCtxSetCurrent", symbols.cuCtxSetCurrent(context));
   }
 
-  memoryInfo(): MemoryInfo {
+  freeBytes(): number {
     const free = new BigUint64Array(1);
     const total = new BigUint64Array(1);
     this.driver.check("cuMemGetInfo_v2", this.driver.symbols.cuMemGetInfo_v2(free, total));
-    return { freeBytes: Number(free[0]), totalBytes: Number(total[0]) };
+    return Number(free[0]);
   }
 
   /** Releases the context; what was not freed in it is freed with it. */

@@ -5,7 +5,6 @@ import { libraryPaths, openFirstLibrary, toolkitNames } from "./library-names.ts
 
 // cublasLt.h says what each argument is. u64: device addresses and sizes.
 const symbols = {
-  cublasLtGetVersion: { args: [], returns: "u64" },
   cublasLtGetStatusName: { args: ["i32"], returns: "ptr" },
   cublasLtGetStatusString: { args: ["i32"], returns: "ptr" },
   cublasLtCreate: { args: ["ptr"], returns: "i32" },
@@ -55,14 +54,11 @@ export interface CublasLtOptions {
 
 export class CublasLtLibrary {
   readonly symbols: Library<typeof symbols>["symbols"];
-  /** As 130100 for 13.1.0. */
-  readonly version: number;
 
   /** @throws CudaUnavailable when the library is not there */
   constructor(driverVersion: number, options: CublasLtOptions) {
     const names = options.libraryNames ?? toolkitNames("cublasLt", driverVersion);
     this.symbols = openFirstLibrary("no cuBLASLt", libraryPaths(names, options.folders), symbols).symbols;
-    this.version = Number(this.symbols.cublasLtGetVersion());
   }
 
   /** @throws CudaError unless `status` is 0 */

@@ -25,7 +25,6 @@ export interface MatmulOperands {
 const maxPlans = 4096;
 
 export class CublasLt {
-  readonly version: number;
   readonly #library: CublasLtLibrary;
   readonly #handle: Pointer;
   readonly #workspace: DeviceBuffer;
@@ -41,7 +40,6 @@ export class CublasLt {
    */
   constructor(context: CudaContext, workspace: DeviceBuffer, options: CublasLtOptions = {}) {
     const library = new CublasLtLibrary(context.driver.version, options);
-    this.version = library.version;
     this.#library = library;
     this.#workspace = workspace;
     this.#handle = openHandle((out) => library.check("cublasLtCreate", library.symbols.cublasLtCreate(out)));

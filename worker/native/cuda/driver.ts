@@ -22,7 +22,6 @@ const driverSymbols = {
   cuDeviceGetCount: { args: ["ptr"], returns: "i32" },
   cuDeviceGet: { args: ["ptr", "i32"], returns: "i32" },
   cuDeviceGetName: { args: ["ptr", "i32", "i32"], returns: "i32" },
-  cuDeviceTotalMem_v2: { args: ["ptr", "i32"], returns: "i32" },
   cuDeviceGetAttribute: { args: ["ptr", "i32", "i32"], returns: "i32" },
   cuDevicePrimaryCtxRetain: { args: ["ptr", "i32"], returns: "i32" },
   cuDevicePrimaryCtxRelease_v2: { args: ["i32"], returns: "i32" },
@@ -34,7 +33,6 @@ const driverSymbols = {
   cuMemFreeHost: { args: ["ptr"], returns: "i32" },
   cuMemcpyHtoDAsync_v2: { args: ["u64", "ptr", "u64", "ptr"], returns: "i32" },
   cuMemcpyDtoHAsync_v2: { args: ["ptr", "u64", "u64", "ptr"], returns: "i32" },
-  cuMemcpyDtoDAsync_v2: { args: ["u64", "u64", "u64", "ptr"], returns: "i32" },
   cuMemsetD8Async: { args: ["u64", "u8", "u64", "ptr"], returns: "i32" },
   cuTensorMapEncodeTiled: {
     args: ["ptr", "i32", "u32", "u64", "ptr", "ptr", "ptr", "ptr", "i32", "i32", "i32", "i32"],
@@ -43,15 +41,11 @@ const driverSymbols = {
   cuStreamCreate: { args: ["ptr", "u32"], returns: "i32" },
   cuStreamDestroy_v2: { args: ["ptr"], returns: "i32" },
   cuStreamSynchronize: { args: ["ptr"], returns: "i32" },
-  cuStreamQuery: { args: ["ptr"], returns: "i32" },
-  cuStreamWaitEvent: { args: ["ptr", "ptr", "u32"], returns: "i32" },
   cuStreamBeginCapture_v2: { args: ["ptr", "i32"], returns: "i32" },
   cuStreamEndCapture: { args: ["ptr", "ptr"], returns: "i32" },
   cuEventCreate: { args: ["ptr", "u32"], returns: "i32" },
   cuEventRecord: { args: ["ptr", "ptr"], returns: "i32" },
   cuEventQuery: { args: ["ptr"], returns: "i32" },
-  cuEventSynchronize: { args: ["ptr"], returns: "i32" },
-  cuEventElapsedTime: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
   cuEventDestroy_v2: { args: ["ptr"], returns: "i32" },
   cuModuleLoadData: { args: ["ptr", "ptr"], returns: "i32" },
   cuModuleGetFunction: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
@@ -59,14 +53,12 @@ const driverSymbols = {
   cuFuncGetAttribute: { args: ["ptr", "i32", "ptr"], returns: "i32" },
   cuFuncSetAttribute: { args: ["ptr", "i32", "i32"], returns: "i32" },
   cuFuncGetParamInfo: { args: ["ptr", "u64", "ptr", "ptr"], returns: "i32" },
-  cuOccupancyMaxActiveBlocksPerMultiprocessor: { args: ["ptr", "ptr", "i32", "u64"], returns: "i32" },
   cuLaunchKernelEx: { args: ["ptr", "ptr", "ptr", "ptr"], returns: "i32" },
   cuLaunchKernel: {
     args: ["ptr", "u32", "u32", "u32", "u32", "u32", "u32", "u32", "ptr", "ptr", "ptr"],
     returns: "i32",
   },
   cuGraphInstantiateWithFlags: { args: ["ptr", "ptr", "u64"], returns: "i32" },
-  cuGraphGetNodes: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
   cuGraphUpload: { args: ["ptr", "ptr"], returns: "i32" },
   cuGraphLaunch: { args: ["ptr", "ptr"], returns: "i32" },
   cuGraphExecDestroy: { args: ["ptr"], returns: "i32" },
@@ -78,19 +70,13 @@ export type DriverSymbols = Library<typeof driverSymbols>["symbols"];
 /** A call that the driver or a CUDA library refused, or a fault on the device that a call reports. */
 export class CudaError extends Error {
   override readonly name = "CudaError";
-  readonly call: string;
-  /** The library's own number (CUresult, nvrtcResult, cublasStatus_t). */
-  readonly code: number;
   /** The library's name for it, as in CUDA_ERROR_OUT_OF_MEMORY. */
   readonly codeName: string;
-  readonly text: string;
 
+  /** @param code the library's own number (CUresult, nvrtcResult, cublasStatus_t) */
   constructor(call: string, code: number, codeName: string, text: string) {
     super(`${call}: ${codeName} (${code})${text === "" ? "" : `: ${text}`}`);
-    this.call = call;
-    this.code = code;
     this.codeName = codeName;
-    this.text = text;
   }
 
   get isOutOfMemory(): boolean {
@@ -181,24 +167,15 @@ export interface DeviceProperties {
   /** Compute capability times ten: 90 is 9.0. */
   readonly computeCapability: number;
   readonly multiprocessorCount: number;
-  readonly maxThreadsPerBlock: number;
-  readonly maxThreadsPerMultiprocessor: number;
   /** Shared memory that one thread block can have when its kernel opts in. */
   readonly maxSharedBytesPerBlock: number;
-  readonly sharedBytesPerMultiprocessor: number;
-  readonly l2Bytes: number;
-  readonly totalBytes: number;
 }
 
 // CUdevice_attribute of cuda.h.
 const attributes = {
-  maxThreadsPerBlock: 1,
   multiprocessorCount: 16,
-  l2Bytes: 38,
-  maxThreadsPerMultiprocessor: 39,
   majorVersion: 75,
   minorVersion: 76,
-  sharedBytesPerMultiprocessor: 81,
   maxSharedBytesPerBlock: 97,
 } as const;
 
@@ -219,19 +196,12 @@ export function readDeviceProperties(driver: CudaDriver, index: number): DeviceP
   };
   const name = new Uint8Array(256);
   driver.check("cuDeviceGetName", symbols.cuDeviceGetName(name, name.length, handle));
-  const total = new BigUint64Array(1);
-  driver.check("cuDeviceTotalMem_v2", symbols.cuDeviceTotalMem_v2(total, handle));
   return {
     index,
     handle,
     name: new TextDecoder().decode(name.subarray(0, name.indexOf(0))),
     computeCapability: read("majorVersion") * 10 + read("minorVersion"),
     multiprocessorCount: read("multiprocessorCount"),
-    maxThreadsPerBlock: read("maxThreadsPerBlock"),
-    maxThreadsPerMultiprocessor: read("maxThreadsPerMultiprocessor"),
     maxSharedBytesPerBlock: read("maxSharedBytesPerBlock"),
-    sharedBytesPerMultiprocessor: read("sharedBytesPerMultiprocessor"),
-    l2Bytes: read("l2Bytes"),
-    totalBytes: Number(total[0]),
   };
 }

@@ -1,4 +1,4 @@
-/** A mark in a stream: whether the work before it is done, and how long after another mark it was reached. */
+/** A mark in a stream: whether the work before it is done. */
 import type { Pointer } from "bun:ffi";
 import { openHandle } from "../library.ts";
 import type { CudaContext } from "./context.ts";
@@ -7,7 +7,7 @@ import type { CudaContext } from "./context.ts";
 const disableTiming = 2;
 
 export interface EventOptions {
-  /** For `millisecondsSince`; default false. */
+  /** For measurements of the time between two events; default false. */
   readonly timing?: boolean;
 }
 
@@ -33,12 +33,6 @@ export class CudaEvent {
     return driver.isDone("cuEventQuery", driver.symbols.cuEventQuery(this.handle));
   }
 
-  /** Blocks this thread. */
-  wait(): void {
-    const { driver } = this.#context;
-    driver.check("cuEventSynchronize", driver.symbols.cuEventSynchronize(this.handle));
-  }
-
   /**
    * Resolves when everything before the mark is done. It asks from the event loop, so that messages of the
    * process go on meanwhile: CUDA's own callbacks come on a thread that JavaScript does not have.
@@ -47,14 +41,6 @@ export class CudaEvent {
     const spinEnd = performance.now() + spinMs;
     while (performance.now() < spinEnd) if (this.isDone()) return;
     while (!this.isDone()) await new Promise<void>((resolve) => setImmediate(resolve));
-  }
-
-  /** Time from `start` to this event; both done, both with timing. Resolution about 0.5 µs. */
-  millisecondsSince(start: CudaEvent): number {
-    const { driver } = this.#context;
-    const out = new Float32Array(1);
-    driver.check("cuEventElapsedTime", driver.symbols.cuEventElapsedTime(out, start.handle, this.handle));
-    return out[0] ?? 0;
   }
 
   close(): void {

@@ -39,17 +39,12 @@ export function captureGraph(stream: CudaStream, record: () => void): CudaGraph 
 }
 
 export class CudaGraph {
-  /** Launches, copies and fills in it. */
-  readonly nodeCount: number;
   readonly #context: CudaContext;
   readonly #handle: Pointer;
 
   /** @param template the recorded graph; it may be destroyed afterwards */
   constructor(context: CudaContext, template: Pointer) {
     const { driver } = context;
-    const count = new BigUint64Array(1);
-    driver.check("cuGraphGetNodes", driver.symbols.cuGraphGetNodes(template, null, count));
-    this.nodeCount = Number(count[0]);
     this.#context = context;
     this.#handle = openHandle((out) =>
       driver.check("cuGraphInstantiateWithFlags", driver.symbols.cuGraphInstantiateWithFlags(out, template, 0)),

@@ -51,10 +51,6 @@ export class DeviceArena {
     this.#pointer = openHandle((out) => driver.check(call, driver.symbols.cuMemAlloc_v2(out, byteLength)));
   }
 
-  get usedBytes(): number {
-    return this.#usedBytes;
-  }
-
   get leftBytes(): number {
     return this.byteLength - this.#usedBytes;
   }
@@ -72,11 +68,6 @@ export class DeviceArena {
     return buffer;
   }
 
-  /** Takes everything back; buffers that were given out must not be used any more. */
-  reset(): void {
-    this.#usedBytes = 0;
-  }
-
   /** Frees the memory; the device must be done with it. */
   close(): void {
     if (this.#closed) return;
@@ -86,49 +77,25 @@ export class DeviceArena {
   }
 }
 
-type TypedArrayClass<Array> = {
-  readonly BYTES_PER_ELEMENT: number;
-  new (buffer: ArrayBuffer, byteOffset: number, length: number): Array;
-};
-
 /** Page-locked host memory: the device copies to and from it while the host goes on. Zero at first. */
 export class PinnedBuffer {
-  readonly name: string;
-  readonly byteLength: number;
   /** The whole memory; not valid after `close`. */
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly #context: CudaContext;
   readonly #address: ReturnType<typeof openHandle>;
-  #usedBytes = 0;
   #closed = false;
 
   constructor(context: CudaContext, name: string, byteLength: number) {
     assertInteger(`bytes of pinned buffer "${name}"`, byteLength, 1, 2 ** 32);
     const { driver } = context;
     const call = `cuMemHostAlloc (${byteLength} bytes for "${name}")`;
-    this.name = name;
-    this.byteLength = byteLength;
     this.#context = context;
     this.#address = openHandle((out) => driver.check(call, driver.symbols.cuMemHostAlloc(out, byteLength, 0)));
     this.bytes = new Uint8Array(toArrayBuffer(this.#address, 0, byteLength));
     this.bytes.fill(0);
   }
 
-  /** A typed array over the next `length` elements, aligned to 64 bytes. @throws RangeError when they are not left */
-  allocate<Array>(kind: TypedArrayClass<Array>, length: number): Array {
-    if (this.#closed) throw new Error(`pinned buffer "${this.name}" is closed`);
-    assertInteger(`length in pinned buffer "${this.name}"`, length, 0, this.byteLength);
-    const start = alignUp(this.#usedBytes, 64);
-    const end = start + length * kind.BYTES_PER_ELEMENT;
-    if (end > this.byteLength) {
-      const left = `${Math.max(0, this.byteLength - start)} of ${this.byteLength} bytes`;
-      throw new RangeError(`pinned buffer "${this.name}" has ${left} left, not ${end - start}`);
-    }
-    this.#usedBytes = end;
-    return new kind(this.bytes.buffer, start, length);
-  }
-
-  /** Frees the memory; typed arrays over it must not be used any more. */
+  /** Frees the memory; arrays over it must not be used any more. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
@@ -161,15 +128,6 @@ export function copyToHost(stream: CudaStream, target: HostArray, source: Device
   const address = source.pointer + sourceOffset;
   const status = symbols.cuMemcpyDtoHAsync_v2(target, address, target.byteLength, stream.handle);
   if (status !== 0) stream.context.driver.check(`cuMemcpyDtoHAsync_v2 (from "${source.name}")`, status);
-}
-
-/** Puts a copy of all of `source` to the start of `target` into the stream; the two must not overlap. */
-export function copyOnDevice(stream: CudaStream, target: DeviceBuffer, source: DeviceBuffer): void {
-  assertRange(target.name, target.byteLength, 0, source.byteLength);
-  if (source.byteLength === 0) return;
-  const { symbols } = stream.context.driver;
-  const status = symbols.cuMemcpyDtoDAsync_v2(target.pointer, source.pointer, source.byteLength, stream.handle);
-  if (status !== 0) stream.context.driver.check(`cuMemcpyDtoDAsync_v2 ("${source.name}" to "${target.name}")`, status);
 }
 
 /** Sets every byte of `target` to `value` (default 0) when the stream comes to it. */

@@ -27,8 +27,6 @@ export interface LaunchShape {
 const functionAttributes = {
   maxThreadsPerBlock: 0,
   staticSharedBytes: 1,
-  localBytes: 3,
-  registers: 4,
   maxDynamicSharedBytes: 8,
 } as const;
 
@@ -71,14 +69,12 @@ export class CudaKernel<Types extends Signature = Signature> {
   readonly name: string;
   readonly signature: Types;
   readonly maxThreadsPerBlock: number;
-  readonly registersPerThread: number;
-  /** Stack and spills of a thread. */
-  readonly localBytesPerThread: number;
   readonly staticSharedBytes: number;
   readonly #context: CudaContext;
   readonly #handle: Pointer;
   readonly #number = new Int32Array(1);
   readonly #overlapping = new OverlappingLaunch();
+  /** Dynamic shared memory that a launch can ask for. */
   #maxSharedBytes: number;
 
   constructor(context: CudaContext, handle: Pointer, name: string, signature: Types) {
@@ -88,18 +84,11 @@ export class CudaKernel<Types extends Signature = Signature> {
     this.signature = signature;
     this.#assertParameters();
     this.maxThreadsPerBlock = this.#attribute("maxThreadsPerBlock");
-    this.registersPerThread = this.#attribute("registers");
-    this.localBytesPerThread = this.#attribute("localBytes");
     this.staticSharedBytes = this.#attribute("staticSharedBytes");
     this.#maxSharedBytes = this.#attribute("maxDynamicSharedBytes");
   }
 
-  /** Dynamic shared memory that a launch can ask for. */
-  get maxSharedBytes(): number {
-    return this.#maxSharedBytes;
-  }
-
-  /** Raises `maxSharedBytes` above the 48 KiB that every kernel has. @throws RangeError beyond what the device has */
+  /** Raises what a launch may ask for above 48 KiB, which every kernel has. @throws RangeError beyond the device */
   setMaxSharedBytes(bytes: number): void {
     const { driver, device } = this.#context;
     const greatest = device.maxSharedBytesPerBlock - this.staticSharedBytes;
@@ -108,17 +97,6 @@ export class CudaKernel<Types extends Signature = Signature> {
     const status = driver.symbols.cuFuncSetAttribute(this.#handle, maxDynamicSharedBytes, bytes);
     driver.check(`cuFuncSetAttribute ("${this.name}")`, status);
     this.#maxSharedBytes = bytes;
-  }
-
-  /** How many thread blocks of this size one multiprocessor holds at a time. */
-  blocksPerMultiprocessor(blockThreads: number, sharedBytes = 0): number {
-    assertInteger("blockThreads", blockThreads, 1, this.maxThreadsPerBlock);
-    assertInteger("sharedBytes", sharedBytes, 0, this.#maxSharedBytes);
-    const { driver } = this.#context;
-    const { cuOccupancyMaxActiveBlocksPerMultiprocessor: query } = driver.symbols;
-    const status = query(this.#number, this.#handle, blockThreads, sharedBytes);
-    driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", status);
-    return this.#number[0] ?? 0;
   }
 
   /** Arguments for launches of this kernel, as often as one likes. */

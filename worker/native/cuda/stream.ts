@@ -23,18 +23,6 @@ export class CudaStream {
     driver.check("cuEventRecord", driver.symbols.cuEventRecord(event.handle, this.handle));
   }
 
-  /** What is put in from now on starts after the event's mark in its own stream; the host does not wait. */
-  waitFor(event: CudaEvent): void {
-    const { driver } = this.context;
-    driver.check("cuStreamWaitEvent", driver.symbols.cuStreamWaitEvent(this.handle, event.handle, 0));
-  }
-
-  /** Is the stream empty? @throws CudaError after a device fault */
-  isDone(): boolean {
-    const { driver } = this.context;
-    return driver.isDone("cuStreamQuery", driver.symbols.cuStreamQuery(this.handle));
-  }
-
   /** Blocks this thread until the stream is empty. */
   synchronize(): void {
     const { driver } = this.context;
