@@ -1,18 +1,18 @@
-/** Long work on the event loop in short turns, so that streams and requests get theirs. */
+/** Long work on the event loop is done in short slices, so that streams and requests are served between them. */
 
-/** How long one turn may take. */
-const turnMs = 4;
-/** Turns that are held are asked for again after so long. */
+/** How long one slice of work may take. */
+const sliceMs = 4;
+/** How long held work waits before it is looked at again. */
 const holdMs = 5;
 
 /**
- * Who waits for a turn, in order. One has it each time around the event loop: of many pieces of work at the same time,
- * each with turns of its own, all together would hold the loop as many times as long.
+ * Pieces of long work that wait to go on, in order. One goes on each time around the event loop: if many went on at
+ * once, all of their slices together would hold the loop that many times as long.
  */
 class YieldQueue {
   readonly #waiting: (() => void)[] = [];
   #isRunning = false;
-  /** Asked before each turn: whether it has to wait. */
+  /** Asked before each slice; true makes all long work wait. */
   isHeld: () => boolean = () => false;
 
   next(): Promise<void> {
@@ -34,29 +34,30 @@ class YieldQueue {
   };
 }
 
-const turns = new YieldQueue();
+const longWork = new YieldQueue();
 
-/** Nobody has a turn while this says so. @param isHeld cheap: asked before each turn */
-export function holdTurns(isHeld: () => boolean): void {
-  turns.isHeld = isHeld;
+/** No long work goes on while `isHeld` says true. @param isHeld has to be cheap: it is asked before each slice */
+export function holdLongWork(isHeld: () => boolean): void {
+  longWork.isHeld = isHeld;
 }
 
-/** Resolves when requests, streams and those who waited before have had their turn. */
-export const nextTurn = (): Promise<void> => turns.next();
+/** Resolves when requests, streams and the long work that waited before have run. */
+export const yieldToOthers = (): Promise<void> => longWork.next();
 
+/** Splits one piece of long work into slices. */
 export class Pace {
-  #turnEnd = performance.now() + turnMs;
+  #sliceEndMs = performance.now() + sliceMs;
 
-  /** Lets others run when this turn is used up. @returns whether they did */
+  /** Lets other work run when this slice has lasted long enough. @returns whether other work ran */
   async breathe(): Promise<boolean> {
-    if (performance.now() < this.#turnEnd) return false;
-    await nextTurn();
-    this.#turnEnd = performance.now() + turnMs;
+    if (performance.now() < this.#sliceEndMs) return false;
+    await yieldToOthers();
+    this.#sliceEndMs = performance.now() + sliceMs;
     return true;
   }
 }
 
-/** Waits, or until aborted; never throws. */
+/** Resolves after the time, or as soon as the signal aborts; never rejects. */
 export function delay(ms: number, signal: AbortSignal): Promise<void> {
   if (signal.aborted) return Promise.resolve();
   return new Promise((resolve) => {

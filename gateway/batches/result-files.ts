@@ -3,7 +3,7 @@
 import { type BatchResultRow, type BatchRow, walkResults } from "../../db/batches.ts";
 import type { FileId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
-import { nextTurn } from "../base/pace.ts";
+import { yieldToOthers } from "../base/pace.ts";
 import type { StoragePort } from "../corpus/base/ports.ts";
 import type { FileService } from "../corpus/files/files.ts";
 import { type BatchLine, messagesEndpoint } from "./lines.ts";
@@ -64,7 +64,7 @@ async function* resultsOf(db: Db, seq: number, isError: boolean | undefined): As
     if (last === undefined) return;
     yield* rows;
     afterLine = last.line;
-    await nextTurn();
+    await yieldToOthers();
   }
 }
 

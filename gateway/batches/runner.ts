@@ -20,7 +20,7 @@ import { isPassing, reasonOf } from "../background/background-loop.ts";
 import { TenantRounds } from "../background/tenant-rounds.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { nextTurn, Pace } from "../base/pace.ts";
+import { Pace, yieldToOthers } from "../base/pace.ts";
 import type { Principal } from "../base/principal.ts";
 import type { StoragePort } from "../corpus/base/ports.ts";
 import type { OpenFile } from "../corpus/files/content-store.ts";
@@ -231,7 +231,7 @@ export class BatchRunner {
 
   /** What a stop leaves is the corpus' sweep's. */
   async #sweep(seq: number): Promise<void> {
-    while (sweepResults(this.#deps.db, sweptBytesAtOnce, seq)) await nextTurn();
+    while (sweepResults(this.#deps.db, sweptBytesAtOnce, seq)) await yieldToOthers();
   }
 
   /** Results become files; only then does the batch end. Done again from its start where it was stopped. */

@@ -43,7 +43,7 @@ export interface DispatcherOptions {
   readonly maxAttempts: number;
   /** Requests that a worker runs at the same time. */
   readonly maxRunningPerWorker: number;
-  /** Requests that wait for a worker, and tokens of their prompts. */
+  /** Most requests that may wait for a worker, and most tokens of their prompts. */
   readonly maxWaiting: number;
   readonly maxWaitingTokens: number;
   /** How long a worker may take to confirm an abort. */
@@ -51,7 +51,7 @@ export interface DispatcherOptions {
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf?: (tenantId: TenantId) => number | undefined;
   readonly nowMs?: () => number;
-  /** A run that was taken ends with this error. */
+  /** Called when a request that was accepted ends with this error. */
   readonly onFailed?: (code: ErrorCode) => void;
 }
 
@@ -68,7 +68,7 @@ export class Dispatcher implements WorkerEvents {
   readonly evictions: Evictions;
   readonly #options: DispatcherOptions;
   readonly #placer: Placer;
-  /** By the id the worker knows it by; a retry gets another, so that a late message finds nothing. */
+  /** By the id that the worker knows. A retry gets another id, so that a late message of the old one finds nothing. */
   readonly #byWorkerRequestId = new Map<string, InFlight>();
   readonly #admission: WorkerAdmission;
   readonly #owners: KvOwners;
@@ -101,12 +101,12 @@ export class Dispatcher implements WorkerEvents {
     return entry.queue;
   }
 
-  /** Takes nothing new; resolves when nothing runs or at the deadline, when the rest ends with `server_shutdown`. */
+  /** Accepts no new request. Resolves when nothing runs, or at the deadline, when the rest ends with `server_shutdown`. */
   async drain(deadlineMs: number): Promise<void> {
     this.#draining = true;
     const endMs = performance.now() + deadlineMs;
     for (const entry of this.#waiting.items()) this.#cutOff(entry, "server_shutdown");
-    // What a lost worker had waits for another one meanwhile.
+    // Requests of a lost worker wait for another one meanwhile.
     const left = (): readonly InFlight[] => [...this.#byWorkerRequestId.values(), ...this.#waiting.items()];
     while (left().length > 0 && performance.now() < endMs) await Bun.sleep(10);
     for (const entry of left()) this.#cutOff(entry, "server_shutdown");
@@ -134,7 +134,7 @@ export class Dispatcher implements WorkerEvents {
       else if (entry.aborted) this.#finish(entry, abortedEnd(entry));
       else this.#fail(entry, new ApiError("worker_lost"));
     }
-    // The last worker failed for good: what waits for one would wait until its deadline.
+    // The last worker failed for good, and requests that wait for one would wait until their deadlines.
     if (this.#isHopeless()) for (const entry of this.#waiting.items()) this.#fail(entry, new ApiError("not_ready"));
   }
 
@@ -188,7 +188,7 @@ export class Dispatcher implements WorkerEvents {
     }
   }
 
-  /** Sends it to a worker that has room, or lets it wait for one. */
+  /** Sends a request to a worker that has room, or lets it wait for one. */
   #place(entry: InFlight): void {
     const isNext = entry.background ? this.#waiting.size === 0 : !this.#waiting.isWaiting(entry);
     const placed = isNext ? this.#fit(entry) : undefined;
@@ -204,7 +204,7 @@ export class Dispatcher implements WorkerEvents {
       throw new ApiError("concurrency_limited", { message, retryAfterS: 2 });
     }
     this.#waiting.push(entry);
-    // Those before it may wait for a worker that it does not need.
+    // The requests before it may wait for a worker that it does not need.
     if (!isNext) this.#sendWaiting();
   }
 
@@ -241,7 +241,7 @@ export class Dispatcher implements WorkerEvents {
     supervisor.send(workerId, submitMessage(entry, reuse, owners));
   }
 
-  /** The worker's queue is full: another may have room. */
+  /** The worker's queue is full, so the request is tried on another one. */
   #placeElsewhere(entry: InFlight): void {
     if (entry.workerId !== undefined) entry.refusedBy.add(entry.workerId);
     const elsewhere = this.#options.registry.ready().some(({ id }) => !entry.refusedBy.has(id));
@@ -250,7 +250,7 @@ export class Dispatcher implements WorkerEvents {
     else this.#fail(entry, new ApiError("overloaded", { retryAfterS: 2 }));
   }
 
-  /** No worker will ever be ready. */
+  /** Whether no worker will ever be ready again. */
   #isHopeless(): boolean {
     return this.#options.registry.list().every(({ state }) => state === "failed" || state === "stopped");
   }
@@ -260,7 +260,7 @@ export class Dispatcher implements WorkerEvents {
     this.#tryAgain(entry);
   }
 
-  /** It was taken once: it waits before its tenant's others, and is not refused for want of room. */
+  /** The request was accepted before: it waits in front of its tenant's others, and is not refused for want of room. */
   #tryAgain(entry: InFlight): void {
     this.#waiting.putBack(entry);
     this.#sendWaiting();
@@ -329,7 +329,7 @@ export class Dispatcher implements WorkerEvents {
     entry.pendingTokens = 0;
   }
 
-  /** The entry is on no worker now. The registry has set a lost worker's load to zero by itself. */
+  /** Takes the entry from its worker. A lost worker's load was already set to zero by the registry. */
   #detach(entry: InFlight): void {
     if (entry.workerRequestId !== undefined) this.#byWorkerRequestId.delete(entry.workerRequestId);
     entry.workerId = undefined;

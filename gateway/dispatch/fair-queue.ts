@@ -1,22 +1,22 @@
 /**
- * What waits for a worker: a line for each tenant, first come first served within it, and deficit round robin by
- * tokens between them. What an item costs is known only while it runs, so a tenant is served while it has credit and
- * pays afterwards; when nobody has credit that can be served, everybody gets another round's. Credit and debt end with
- * the line: who waits for nothing takes from nobody. Background work has lines of its own, which are served when nothing
- * of the others can run.
+ * The requests that wait for a worker. Each tenant has a line, first come first served; between the lines goes deficit
+ * round robin, counted in tokens (Shreedhar and Varghese, 1996). The cost of a request is known only while it runs, so a
+ * tenant is served while it has credit and pays afterwards. When no tenant that could be served has credit, every line
+ * gets the credit of another round. Credit and debt end with the line. Background work has lines of its own, which are
+ * served only when no other request can run.
  */
 import type { WorkOwner } from "./request/request.ts";
 export interface FairQueueBounds {
-  /** Items of all tenants, and their tokens. */
+  /** Bounds on the items of all tenants together, and on their tokens. */
   readonly maxItems: number;
   readonly maxTokens: number;
 }
 
-/** Part of the queue that one tenant may fill. */
+/** Share of the queue that one tenant may fill. */
 const tenantShare = 1 / 4;
-/** Tokens of credit that a round brings. */
+/** Tokens of credit that a line gets in a round. */
 const quantumTokens = 512;
-/** Items of a line that are looked at behind one that cannot run yet. */
+/** Items of a line that are tried when the ones before them cannot run yet. */
 const lookAhead = 16;
 
 interface Line<Item> {
@@ -26,7 +26,7 @@ interface Line<Item> {
   creditTokens: number;
 }
 
-/** Whose line it is. */
+/** Who owns a line: a tenant's requests and its background work wait in two lines. */
 export interface LineOwner {
   readonly tenantId: WorkOwner;
   readonly background?: boolean | undefined;
@@ -39,7 +39,7 @@ export interface Waiting extends LineOwner {
 const lineName = ({ tenantId, background }: LineOwner): string => (background ? `${tenantId} background` : tenantId);
 
 export class FairQueue<Item extends Waiting> {
-  /** In the order in which they were served last. */
+  /** Ordered by when they were served last, longest ago first. */
   readonly #lines = new Map<string, Line<Item>>();
   readonly #bounds: FairQueueBounds;
   #size = 0;
@@ -53,7 +53,7 @@ export class FairQueue<Item extends Waiting> {
     return this.#size;
   }
 
-  /** Something of this owner's waits. */
+  /** Whether an item of this owner waits. */
   isWaiting(owner: LineOwner): boolean {
     return this.#lines.has(lineName(owner));
   }
@@ -70,12 +70,12 @@ export class FairQueue<Item extends Waiting> {
     return full ? "tenant full" : undefined;
   }
 
-  /** At the end of its tenant's line; whether there is room is `refusal`'s to say. */
+  /** Adds an item to the end of its tenant's line. The caller asks `refusal` first whether there is room. */
   push(item: Item): void {
     this.#lineOf(item).items.push(item);
   }
 
-  /** For what was taken and could not run: it is the next of its tenant again. */
+  /** Puts back an item that was taken and could not run: it is the next of its tenant again. */
   putBack(item: Item): void {
     this.#lineOf(item).items.unshift(item);
   }
@@ -92,8 +92,8 @@ export class FairQueue<Item extends Waiting> {
   }
 
   /**
-   * The next item that can run, taken out.
-   * @param fit how it can; undefined: not now
+   * Takes out the next item that can run.
+   * @param fit says how an item can run; undefined: it cannot run now
    */
   take<Fit>(fit: (item: Item) => Fit | undefined): { readonly item: Item; readonly fit: Fit } | undefined {
     // Stable: with equal credit whoever was served longest ago comes first.
@@ -114,7 +114,7 @@ export class FairQueue<Item extends Waiting> {
     return undefined;
   }
 
-  /** Tokens that were computed or generated for a tenant. */
+  /** Charges a tenant for tokens that were computed or generated for it. */
   charge(owner: LineOwner, tokens: number): void {
     const line = this.#lines.get(lineName(owner));
     if (line !== undefined) line.creditTokens -= tokens;

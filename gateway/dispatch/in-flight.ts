@@ -12,7 +12,7 @@ export interface InFlight {
   readonly background: boolean;
   readonly queue: EventQueue<GenerationEvent>;
   readonly promptTokens: number;
-  /** What it takes of a queue. */
+  /** Tokens that it counts for in a queue. */
   readonly tokens: number;
   readonly readAtMs: number;
   readonly clock: RunClock;
@@ -29,7 +29,7 @@ export interface InFlight {
   aborted: boolean;
   /** Its reader has gone. */
   abandoned: boolean;
-  /** Of a request that asks why KV was not found: what was known when it was sent. */
+  /** What was known of its KV when it was sent; only of a request that asks why KV was not found. */
   lookUp: LookUp | undefined;
 }
 
@@ -69,7 +69,7 @@ export function openEntry(
   return entry;
 }
 
-/** What its worker is told of it. */
+/** The message that gives the request to its worker. */
 export function submitMessage(
   { request, workerRequestId = "", lookUp }: InFlight,
   reuse: boolean,
@@ -93,14 +93,14 @@ export function tokensEvent({ tokenIds, logprobs }: Extract<WorkerMessage, { rea
   return logprobs === undefined ? { type: "tokens", tokenIds } : { type: "tokens", tokenIds, logprobs };
 }
 
-/** Its worker is lost, and what it gave so far is void. */
+/** Its worker was lost: the tokens that the worker gave are void. */
 export function restarted(entry: InFlight): void {
   if (entry.streamedTokens > 0) entry.queue.push({ type: "restarted" });
   entry.streamedTokens = 0;
   entry.clock.restarted();
 }
 
-/** How a request ended, as its worker tells it. */
+/** The end of a request as its worker reported it. */
 export function reportedEnd(
   { request, workerId = "", lookUp, clock }: InFlight,
   { reason, usage, timings, spans, blend, foundTokens = [] }: Extract<WorkerMessage, { readonly type: "finished" }>,
@@ -111,8 +111,8 @@ export function reportedEnd(
 }
 
 /**
- * How an aborted request ended, of which its worker said nothing: what is known here stands in for its report. One that
- * no worker was given took nothing.
+ * The end of an aborted request whose worker reported nothing: the report is made from what is known here. A request that
+ * was never sent to a worker has used no tokens.
  */
 export function abortedEnd(entry: InFlight): FinishedEvent {
   const { promptTokens, streamedTokens: completionTokens, workerId = "", clock } = entry;

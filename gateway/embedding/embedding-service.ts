@@ -8,15 +8,15 @@ import { embedderEnvironment } from "../process/child-environment.ts";
 import type { TextTokenizer } from "../text/tokenizer.ts";
 import { type EmbeddingRole, type EmbeddingText, plainEmbeddingText, readEmbeddingText } from "./embedding-text.ts";
 
-/** Sequences of one message to the process: short enough that others get their turn. */
-const sequencesPerTurn = 32;
+/** Sequences in one message to the process: few enough that the sequences of others soon come next. */
+const sequencesPerMessage = 32;
 
 export interface EmbeddingDeps {
   readonly argv: readonly string[];
   readonly env: Readonly<Record<string, string>>;
   readonly text: EmbeddingText;
-  /** What the process may take for one turn. */
-  readonly turnMs: number;
+  /** Time that the process may take for one message. */
+  readonly messageMs: number;
   /** Sequences that may wait. */
   readonly maxWaiting: number;
   readonly log: Log;
@@ -68,7 +68,7 @@ export class EmbeddingService {
     return (await this.#open()).card;
   }
 
-  /** Tokens of a text as the model reads it, made in turns with other work; the end of a longer one is left out when `maxTokens` is given. */
+  /** Tokens of a text as the model reads it, made in slices between which other work runs; the end of a longer one is left out when `maxTokens` is given. */
   encode(text: string, role: EmbeddingRole = "plain", maxTokens?: number): Promise<Int32Array> {
     return this.#deps.text.encode(text, role, maxTokens);
   }
@@ -92,10 +92,10 @@ export class EmbeddingService {
     this.#waitingCount += sequences.length;
     const vectors: Float32Array[] = [];
     try {
-      for (let at = 0; at < sequences.length; at += sequencesPerTurn) {
+      for (let at = 0; at < sequences.length; at += sequencesPerMessage) {
         const { child } = await this.#open();
         signal?.throwIfAborted();
-        vectors.push(...(await this.#turn(child, sequences.slice(at, at + sequencesPerTurn))));
+        vectors.push(...(await this.#embedInProcess(child, sequences.slice(at, at + sequencesPerMessage))));
       }
     } finally {
       this.#waitingCount -= sequences.length;
@@ -131,13 +131,13 @@ export class EmbeddingService {
     return promise;
   }
 
-  #turn(child: Process, sequences: readonly Int32Array[]): Promise<readonly Float32Array[]> {
+  #embedInProcess(child: Process, sequences: readonly Int32Array[]): Promise<readonly Float32Array[]> {
     const id = ++this.#lastId;
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this.#settle(id, new ApiError("deadline_exceeded"));
         this.kill();
-      }, this.#deps.turnMs);
+      }, this.#deps.messageMs);
       const settle: Waiting["settle"] = (found) => (found instanceof ApiError ? reject(found) : resolve(found));
       this.#waiting.set(id, { settle, timer });
       try {
@@ -169,7 +169,7 @@ export function openEmbedding(
     argv: [process.execPath, join(import.meta.dir, "..", "..", "worker", "embedder.ts")],
     env: embedderEnvironment(config, env),
     text: folder === undefined ? plainEmbeddingText(tokenizer) : readEmbeddingText(folder),
-    turnMs: limits.embedMs,
+    messageMs: limits.embedMs,
     maxWaiting: limits.embeddingQueue,
     log,
   });

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import { LongWords } from "../text/long-words.ts";
-import { encodedInTurns, joined, sliceChars, sliceProbe, sliceText, takeTurn } from "../text/text-slices.ts";
+import { encodedInSlices, joined, sliceChars, sliceProbe, sliceText, yieldAfter } from "../text/text-slices.ts";
 import type { TextTokenizer } from "../text/tokenizer.ts";
 
 /** "query": what is looked for; "document": what is found. Some models are trained with a prompt for each. */
@@ -11,7 +11,7 @@ export type EmbeddingRole = "query" | "document" | "plain";
 
 export interface EmbeddingText {
   /**
-   * Tokens with the model's special ones, made in turns with other work; a text that is longer loses its end when
+   * Tokens with the model's special ones, made in slices between which other work runs; a text that is longer loses its end when
    * `maxTokens` is given, and most of that is not looked at.
    */
   encode(text: string, role: EmbeddingRole, maxTokens?: number): Promise<Int32Array>;
@@ -20,7 +20,7 @@ export interface EmbeddingText {
 /** Of the loaded model: plain tokens. Text opens with a space, so that its first word is the word it is elsewhere. */
 export function plainEmbeddingText(tokenizer: TextTokenizer): EmbeddingText {
   return {
-    encode: (text, _role, maxTokens) => tokenizer.encodeInTurns(` ${text}`, maxTokens),
+    encode: (text, _role, maxTokens) => tokenizer.encodeInSlices(` ${text}`, maxTokens),
   };
 }
 
@@ -48,7 +48,7 @@ export function readEmbeddingText(folder: string): EmbeddingText {
 class SpecialTokenEncoder {
   readonly #tokenizer: Tokenizer;
   readonly #longWords: LongWords;
-  readonly #turns = { chars: 0 };
+  readonly #unyielded = { chars: 0 };
   /** Special tokens before and after a text; undefined: a text's slices are not the text. */
   readonly #around: { readonly before: Int32Array; readonly after: Int32Array } | undefined;
 
@@ -61,16 +61,16 @@ class SpecialTokenEncoder {
   async encode(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
     const around = this.#around;
     if (around === undefined || text.length <= sliceChars) {
-      const ids = await this.#longWords.inTurns(() => this.#idsOf(text, true));
-      await takeTurn(this.#turns, text.length);
+      const ids = await this.#longWords.inSlices(() => this.#idsOf(text, true));
+      await yieldAfter(this.#unyielded, text.length);
       return withoutEnd(ids, maxTokens);
     }
     const slices = sliceText(text, sliceChars).map((slice) => [slice, false] as const);
     const encode = async (slice: string): Promise<Int32Array> => {
       const run = (): Int32Array => this.#idsOf(slice, false);
-      return slice.length > sliceChars ? await this.#longWords.inTurns(run) : run();
+      return slice.length > sliceChars ? await this.#longWords.inSlices(run) : run();
     };
-    const own = await encodedInTurns(slices, encode, { turns: this.#turns, maxTokens });
+    const own = await encodedInSlices(slices, encode, { unyielded: this.#unyielded, maxTokens });
     return withoutEnd(joined([around.before, own, around.after]), maxTokens);
   }
 

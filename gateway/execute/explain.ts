@@ -2,7 +2,7 @@
 
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
-import { nextTurn } from "../base/pace.ts";
+import { yieldToOthers } from "../base/pace.ts";
 import { limits } from "../config.ts";
 import type { QueryContext } from "../lower/query-context.ts";
 import { drawSvg, drawText } from "../query/draw.ts";
@@ -109,14 +109,14 @@ export async function explain(
 
 /** Of the event loop, between two pieces of work. @throws the signal's reason */
 async function turn(signal: AbortSignal): Promise<void> {
-  await nextTurn();
+  await yieldToOthers();
   signal.throwIfAborted();
 }
 
 async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Promise<ExplainedPlan> {
   const { card, lowerer, residents, context } = deps;
   const { node, place, path } = run;
-  const { plan, promptTokens, indeterminateRuns } = await lowerer.lowerInTurns(generateOf(node), context, place);
+  const { plan, promptTokens, indeterminateRuns } = await lowerer.lowerInSlices(generateOf(node), context, place);
   await turn(deps.signal);
   const shown = plan.runs.slice(0, runsLeft).map((one, index): ExplainedRun => {
     const { kind, spanId, position, tokenIds, blockKeys } = one;

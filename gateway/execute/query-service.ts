@@ -234,7 +234,7 @@ async function usesOf(
   for (const { node, path } of allRuns(outermostOf(rewritten))) {
     await pace.breathe();
     const generate = generateOf(node);
-    const known = lowerer.preparable(await lowerer.lowerInTurns(generate, context, path));
+    const known = lowerer.preparable(await lowerer.lowerInSlices(generate, context, path));
     for (const { blockKeys } of known?.runs ?? []) {
       const key = blockKeys.at(-1);
       if (key !== undefined) uses.set(key, { key, tokens: blockKeys.length * blockTokens });

@@ -4,7 +4,7 @@
  */
 
 import { ApiError } from "../base/errors.ts";
-import { nextTurn } from "../base/pace.ts";
+import { yieldToOthers } from "../base/pace.ts";
 import type { Awaitable, RetrievedFragment, RetrieveRequest } from "../corpus/search/retrieve.ts";
 import type { FragmentSource } from "../lower/query-context.ts";
 import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
@@ -110,7 +110,7 @@ export class Resolver {
   async #search(work: () => Promise<Query>): Promise<Query> {
     const leave = await this.#searches.enter(this.#signal);
     try {
-      await nextTurn();
+      await yieldToOthers();
       return await work();
     } finally {
       leave();

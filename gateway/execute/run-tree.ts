@@ -35,7 +35,7 @@ import { Slots } from "./slots.ts";
 
 /** What of the lowerer the executor uses. */
 export interface QueryLowering {
-  lowerInTurns(node: Generate, context: QueryContext, path: string): Promise<LoweredGenerate>;
+  lowerInSlices(node: Generate, context: QueryContext, path: string): Promise<LoweredGenerate>;
   /** The runs that are known already, as a plan of their own; undefined when there are none. */
   preparable(lowered: LoweredGenerate): TokenPlan | undefined;
 }
@@ -184,7 +184,7 @@ export class TreeRun {
     const leave = await this.#lowering.enter(this.#job.signal);
     try {
       await this.#pace.breathe();
-      return await traced("lowering", () => lowerer.lowerInTurns(node, this.context(), path));
+      return await traced("lowering", () => lowerer.lowerInSlices(node, this.context(), path));
     } finally {
       leave();
     }

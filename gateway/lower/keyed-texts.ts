@@ -65,9 +65,9 @@ export class KeyedTexts {
     return { tokenIds: prefix === "" ? ids : joined([prefixIds, ids]), prefixTokens: prefixIds.length };
   }
 
-  /** Encodes a long text ahead of the others, in turns with other work (see TextTokenizer.warm). */
-  warm({ prefix, pieces, opensPrompt }: Text, owner: CacheSalt, turns: { chars: number }): Promise<void> {
-    return this.#tokenizer.warm(pieces, opensPrompt && prefix === "", owner, turns);
+  /** Encodes a long text ahead of the others, in slices between which other work runs (see TextTokenizer.warm). */
+  warm({ prefix, pieces, opensPrompt }: Text, owner: CacheSalt, unyielded: { chars: number }): Promise<void> {
+    return this.#tokenizer.warm(pieces, opensPrompt && prefix === "", owner, unyielded);
   }
 }
 

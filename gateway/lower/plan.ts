@@ -74,23 +74,23 @@ export class Lowerer {
   }
 
   /**
-   * Encodes long texts ahead of `lower`, in turns with other work, so that no request holds up all others.
+   * Encodes long texts ahead of `lower`, in slices between which other work runs, so that no request holds up all others.
    * @param answered one that is too long for an answer is refused as soon as that is known; else it is counted to its end
    * @throws ApiError context_length_exceeded (when that is plain before encoding), invalid_value
    */
   async warm(input: LowerInput, answered = true): Promise<void> {
     const { template, tokenizer } = this.#options;
     this.#refuseHopeless(input);
-    const turns = { chars: 0 };
+    const unyielded = { chars: 0 };
     const bound = answered ? this.#tokenBound("messages and documents have") : undefined;
     for (const document of input.documents) {
       const isSpan = input.attention === "span";
       // Another owner's span is named in the plan even where its text is part of the main chain.
-      if (isSpan || document.salt !== input.salt) await this.warmSpan(document, turns, isSpan ? bound : undefined);
-      if (!isSpan) await tokenizer.warm(documentPieces(template, document), false, input.salt, turns, bound);
+      if (isSpan || document.salt !== input.salt) await this.warmSpan(document, unyielded, isSpan ? bound : undefined);
+      if (!isSpan) await tokenizer.warm(documentPieces(template, document), false, input.salt, unyielded, bound);
     }
     const { head, tail } = this.#layout(input);
-    await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, turns, bound);
+    await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, unyielded, bound);
   }
 
   /** @throws ApiError chat_template_error, context_length_exceeded (when that is plain before encoding) */
@@ -163,12 +163,12 @@ export class Lowerer {
     return rootKey(this.#options.card.digest, salt, "span");
   }
 
-  /** Encodes a long document ahead of `lowerSpan`, in turns with other work (see TextTokenizer.warm). */
-  async warmSpan(document: LowerDocument, turns: { chars: number }, bound?: TokenBound): Promise<void> {
+  /** Encodes a long document ahead of `lowerSpan`, in slices between which other work runs (see TextTokenizer.warm). */
+  async warmSpan(document: LowerDocument, unyielded: { chars: number }, bound?: TokenBound): Promise<void> {
     const known = this.#spans.peek(spanCacheKey(document));
     if (known !== undefined) return bound?.add(known.tokenIds.length);
     const { template, tokenizer } = this.#options;
-    await tokenizer.warm(documentPieces(template, document), false, document.salt, turns, bound);
+    await tokenizer.warm(documentPieces(template, document), false, document.salt, unyielded, bound);
   }
 
   /** A plan that computes and keeps the spans, and nothing else. */

@@ -12,7 +12,7 @@ import { ApiError } from "../base/errors.ts";
 import { Pace } from "../base/pace.ts";
 import type { Generate } from "../query/ir.ts";
 import type { ChatTemplate } from "../text/chat-template.ts";
-import { takeTurn } from "../text/text-slices.ts";
+import { yieldAfter } from "../text/text-slices.ts";
 import type { TextTokenizer } from "../text/tokenizer.ts";
 import { determinatePlan, planOf, tooManySpans } from "./chain-plan.ts";
 import { type ChainCard, outputRoot } from "./chains.ts";
@@ -32,7 +32,7 @@ export interface QueryLowererOptions {
   readonly cacheBytes: number;
 }
 
-/** What a text costs besides its own characters, in characters: thousands of short ones take turns too. */
+/** What a text costs besides its own characters, counted in characters: thousands of short texts yield to other work too. */
 const sourceChars = 256;
 
 export class QueryLowerer {
@@ -45,15 +45,15 @@ export class QueryLowerer {
   }
 
   /**
-   * As `lower`, in turns with other work, so that no query holds up all others.
+   * As `lower`, in slices between which other work runs, so that no query holds up all others.
    * @param path of the generate in the query; errors and span ids begin with it
    * @throws ApiError as `lower` does; context_length_exceeded before anything is encoded when that is plain
    */
-  async lowerInTurns(generate: Generate, context: QueryContext, path = "$"): Promise<LoweredGenerate> {
+  async lowerInSlices(generate: Generate, context: QueryContext, path = "$"): Promise<LoweredGenerate> {
     const outline = this.#outline(generate, context, path);
-    const turns = { chars: 0 };
-    await takeTurn(turns, outline.parts.length * sourceChars);
-    for (const source of sourcesOf(outline)) await this.#warmOwn(source, context, turns);
+    const unyielded = { chars: 0 };
+    await yieldAfter(unyielded, outline.parts.length * sourceChars);
+    for (const source of sourcesOf(outline)) await this.#warmOwn(source, context, unyielded);
     const maker = this.#maker(context, path);
     const pace = new Pace();
     for (const source of partsFirst(outline)) {
@@ -98,20 +98,20 @@ export class QueryLowerer {
     return outline;
   }
 
-  async #warmOwn(source: ChainSource, { salt }: QueryContext, turns: { chars: number }): Promise<void> {
+  async #warmOwn(source: ChainSource, { salt }: QueryContext, unyielded: { chars: number }): Promise<void> {
     const { template, tokenizer, spans } = this.#options;
-    turns.chars += sourceChars;
+    unyielded.chars += sourceChars;
     if (source.kind === "output") return;
     if (source.kind === "fragment") {
       const { fragment, parent } = source;
-      if (parent === undefined) await spans.warmSpan(fragment, turns);
-      else await tokenizer.warm(documentPieces(template, fragment), false, fragment.salt, turns);
+      if (parent === undefined) await spans.warmSpan(fragment, unyielded);
+      else await tokenizer.warm(documentPieces(template, fragment), false, fragment.salt, unyielded);
       return;
     }
     for (const stretch of stretchesOf(source)) {
       if (stretch.kind === "nested") continue;
-      for (const fragment of stretch.fragments) if (fragment.salt !== salt) await spans.warmSpan(fragment, turns);
-      for (const item of stretch.items) if ("pieces" in item) await this.#texts.warm(item, salt, turns);
+      for (const fragment of stretch.fragments) if (fragment.salt !== salt) await spans.warmSpan(fragment, unyielded);
+      for (const item of stretch.items) if ("pieces" in item) await this.#texts.warm(item, salt, unyielded);
     }
   }
 

@@ -46,8 +46,8 @@ const pinnedPoolPart = 1 / 8;
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
   readonly #homes = new FragmentPlacement(limits.corpusHomes);
-  /** Of all spans that are warmed: many short ones give way to others too. */
-  readonly #turns = { chars: 0 };
+  /** Counted over all spans that are warmed, so that many short ones let other work run too. */
+  readonly #unyielded = { chars: 0 };
 
   constructor(deps: SpanServiceDeps) {
     this.#deps = deps;
@@ -60,7 +60,7 @@ export class SpanService implements SpanPort {
 
   /** @throws ApiError not_ready while no model is known */
   async warmSpan(span: SpanText): Promise<void> {
-    await this.#lowerer().warmSpan(span, this.#turns);
+    await this.#lowerer().warmSpan(span, this.#unyielded);
   }
 
   /** Ends early when `signal` aborts, also while no model is known. @throws ApiError */

@@ -3,7 +3,7 @@
  * megabyte of text left about a hundred megabytes of garbage. A collection runs beside the event loop, and long work
  * waits for it when the process grows on meanwhile.
  */
-import { holdTurns } from "../base/pace.ts";
+import { holdLongWork } from "../base/pace.ts";
 
 export interface MemoryWatchOptions {
   readonly residentBytes: () => number;
@@ -68,7 +68,7 @@ export function watchMemory(): void {
     nowMs: () => performance.now(),
     ...{ lookMs, collectBytes, holdBytes, collectMs },
   });
-  holdTurns(() => watch.look());
+  holdLongWork(() => watch.look());
   // What makes garbage without taking turns is small, or short.
   setInterval(() => watch.look(), lookEveryMs).unref();
 }

@@ -16,7 +16,7 @@ import { removeSweptTenants } from "../../db/tenants.ts";
 import { BackgroundLoop } from "../background/background-loop.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { nextTurn } from "../base/pace.ts";
+import { yieldToOthers } from "../base/pace.ts";
 import type { TenantStorage } from "./storage.ts";
 
 export interface StoredResponsesOptions {
@@ -118,8 +118,8 @@ export class StoredResponses {
 
   async #sweep(signal: AbortSignal): Promise<void> {
     const { nowMs, keepMs } = this.#options;
-    while (!signal.aborted && retireOldResponses(this.#db, nowMs() - keepMs, retiredAtOnce) > 0) await nextTurn();
-    while (!signal.aborted && sweepResponses(this.#db, sweptBytesAtOnce)) await nextTurn();
+    while (!signal.aborted && retireOldResponses(this.#db, nowMs() - keepMs, retiredAtOnce) > 0) await yieldToOthers();
+    while (!signal.aborted && sweepResponses(this.#db, sweptBytesAtOnce)) await yieldToOthers();
     if (!signal.aborted) removeSweptTenants(this.#db);
   }
 }

@@ -5,7 +5,7 @@
  * and any other is merged in one array of integers.
  */
 import type { Tokenizer } from "@huggingface/tokenizers";
-import { nextTurn } from "../base/pace.ts";
+import { yieldToOthers } from "../base/pace.ts";
 import { BytePairs, byteLetters } from "./byte-pairs.ts";
 import type { ModelText } from "./model-text.ts";
 
@@ -94,12 +94,12 @@ export class ByteLevelEncoder {
   }
 
   /** As `encode`; a word of any length gives way to other work. */
-  async encodeInTurns(text: string): Promise<Int32Array> {
+  async encodeInSlices(text: string): Promise<Int32Array> {
     const ids: number[] = [];
     for (const word of this.#wordsOf(text)) {
       if (this.#append(word, ids)) continue;
       const steps = this.#mergeLong(word, ids);
-      while (steps.next().done !== true) await nextTurn();
+      while (steps.next().done !== true) await yieldToOthers();
     }
     return Int32Array.from(ids);
   }

@@ -1,11 +1,11 @@
 /**
  * Long words of a byte-pair tokenizer. The library hashes a string for each pair that it looks at and merges a word in
  * one go: 65,000 letters without a space hold the event loop for 50 ms, and a vocabulary whose words have spaces in
- * them takes a whole prompt for one. Here they are merged faster, and in turns where the caller can wait.
+ * them takes a whole prompt for one. Here they are merged faster, and in slices where the caller can wait.
  */
 
 import type { Tokenizer } from "@huggingface/tokenizers";
-import { nextTurn } from "../base/pace.ts";
+import { yieldToOthers } from "../base/pace.ts";
 import { BytePairs } from "./byte-pairs.ts";
 
 /** Words up to this long stay the library's, which remembers what became of them. */
@@ -37,9 +37,9 @@ export class LongWords {
   }
 
   /** @param encode encodes one text by the tokenizer; it is called twice, and its second result is answered */
-  async inTurns<Result>(encode: () => Result): Promise<Result> {
+  async inSlices<Result>(encode: () => Result): Promise<Result> {
     const merged = new Map<string, string[]>();
-    for (const word of this.#wordsOf(encode)) merged.set(word, await this.#mergeInTurns(word));
+    for (const word of this.#wordsOf(encode)) merged.set(word, await this.#mergeInSlices(word));
     this.#merged = merged;
     try {
       return encode();
@@ -60,12 +60,12 @@ export class LongWords {
     return met;
   }
 
-  async #mergeInTurns(word: string): Promise<string[]> {
+  async #mergeInSlices(word: string): Promise<string[]> {
     const steps = this.#steps(word);
     for (;;) {
       const { done, value } = steps.next();
       if (done) return value;
-      await nextTurn();
+      await yieldToOthers();
     }
   }
 

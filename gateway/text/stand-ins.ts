@@ -21,7 +21,7 @@ export class StandIns {
   /** A rendering in its order: the template's own text, and the stand-ins. */
   split(rendered: string): readonly (string | StandIn)[] {
     const parts: (string | StandIn)[] = [];
-    // `split` gives text, index and backslashes in turns.
+    // `split` gives text, index and backslashes, one after the other, again and again.
     const cut = rendered.split(this.#pattern);
     for (let at = 0; at < cut.length; at += 3) {
       const [text = "", index, backslashes = ""] = cut.slice(at, at + 3);

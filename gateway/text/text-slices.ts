@@ -1,10 +1,10 @@
 /**
- * Cuts a long text where the tokenizer would cut it anyway, so that it can be encoded in turns. Byte-level
+ * Cuts a long text where the tokenizer would cut it anyway, so that it can be encoded in slices. Byte-level
  * pre-tokenizers (GPT-2's pattern and those that came of it) never let a token reach from a letter to white space or
  * punctuation, nor from a digit to white space. The rest of the text does not change what comes before such a place:
  * it ends in a letter or digit, where no look-ahead of theirs applies.
  */
-import { nextTurn } from "../base/pace.ts";
+import { yieldToOthers } from "../base/pace.ts";
 
 const beforeSpace = /[\p{L}\p{N}]/u;
 const beforePunctuation = /\p{L}/u;
@@ -34,18 +34,21 @@ export function sliceText(text: string, sliceChars: number): readonly string[] {
   return slices;
 }
 
-/** Has a place to cut of each kind. */
+/** A text with a place of each kind to cut at, to try a tokenizer with. */
 export const sliceProbe = "It's 12 (or 34,5) o'clock;\n\n  don't say: \"no\" — 世界，你好。 x_y\tz";
 
 /** Texts are encoded in slices of about so many characters: some milliseconds each. */
 export const sliceChars = 8_192;
 
-/** Lets others have theirs when as many characters were encoded as one turn is for. */
-export async function takeTurn(turns: { chars: number }, chars: number): Promise<void> {
-  turns.chars += chars;
-  if (turns.chars < sliceChars) return;
-  turns.chars = 0;
-  await nextTurn();
+/**
+ * Lets other work run once a slice's worth of characters was encoded.
+ * @param unyielded characters that were encoded since other work last ran
+ */
+export async function yieldAfter(unyielded: { chars: number }, chars: number): Promise<void> {
+  unyielded.chars += chars;
+  if (unyielded.chars < sliceChars) return;
+  unyielded.chars = 0;
+  await yieldToOthers();
 }
 
 /** Ends the encoding of a prompt as soon as it is known to be too long: the rest of it could be megabytes. */
@@ -54,7 +57,7 @@ export class TokenBound {
   readonly #refusal: (tokens: number) => Error;
   #tokens = 0;
 
-  /** @param refusal told of tokens that there are at least */
+  /** @param refusal makes the error; gets the number of tokens that the prompt has at least */
   constructor(maxTokens: number, refusal: (tokens: number) => Error) {
     this.#maxTokens = maxTokens;
     this.#refusal = refusal;
@@ -67,17 +70,17 @@ export class TokenBound {
   }
 }
 
-export interface TurnOptions {
-  readonly turns: { chars: number };
-  /** What comes behind so many tokens is not encoded. */
+export interface SliceOptions {
+  readonly unyielded: { chars: number };
+  /** The text behind so many tokens is not encoded. */
   readonly maxTokens: number;
 }
 
 /** Tokens of a text's slices one after the other, `maxTokens` at most. */
-export async function encodedInTurns(
+export async function encodedInSlices(
   slices: Iterable<readonly [slice: string, isFirst: boolean]>,
   encode: (slice: string, isFirst: boolean) => Promise<Int32Array>,
-  { turns, maxTokens }: TurnOptions,
+  { unyielded, maxTokens }: SliceOptions,
 ): Promise<Int32Array> {
   const parts: Int32Array[] = [];
   let count = 0;
@@ -85,7 +88,7 @@ export async function encodedInTurns(
     const ids = await encode(slice, isFirst);
     parts.push(ids);
     count += ids.length;
-    await takeTurn(turns, slice.length);
+    await yieldAfter(unyielded, slice.length);
     if (count >= maxTokens) break;
   }
   return joined(parts).subarray(0, maxTokens);

@@ -11,7 +11,15 @@ import { ApiError } from "../base/errors.ts";
 import { ByteLevelEncoder } from "./byte-level.ts";
 import { LongWords } from "./long-words.ts";
 import type { AddedToken, ModelText, TokenizerJson } from "./model-text.ts";
-import { encodedInTurns, joined, sliceChars, sliceProbe, sliceText, type TokenBound, takeTurn } from "./text-slices.ts";
+import {
+  encodedInSlices,
+  joined,
+  sliceChars,
+  sliceProbe,
+  sliceText,
+  type TokenBound,
+  yieldAfter,
+} from "./text-slices.ts";
 
 export interface Piece {
   readonly kind: "template" | "content";
@@ -38,7 +46,7 @@ export class TextTokenizer {
   readonly #byteLevel: ByteLevelEncoder | undefined;
   readonly #longWords: LongWords;
   /** Of texts that are encoded on their own. */
-  readonly #turns = { chars: 0 };
+  readonly #unyielded = { chars: 0 };
   /** Stands in front of a plain text that does not open the prompt; no user can know it. */
   readonly #notFirst: string;
   readonly #controls: ReadonlyMap<string, AddedToken>;
@@ -90,9 +98,9 @@ export class TextTokenizer {
   }
 
   /**
-   * Encodes what `encode` of the same pieces will need, with turns for others in between.
+   * Encodes what `encode` of the same pieces will need, in slices between which other work runs.
    * @param owner as in `encode`
-   * @param turns counts what was encoded since the last turn; shared by the parts of one prompt
+   * @param unyielded characters that were encoded since other work last had the event loop; shared by the parts of one prompt
    * @param bound counts the tokens
    * @throws ApiError invalid_value when a text has no place to cut for very long; what `bound` throws
    */
@@ -100,7 +108,7 @@ export class TextTokenizer {
     pieces: readonly Piece[],
     opensPrompt: boolean,
     owner: CacheSalt,
-    turns: { chars: number },
+    unyielded: { chars: number },
     bound?: TokenBound,
   ): Promise<void> {
     let first = opensPrompt;
@@ -111,10 +119,10 @@ export class TextTokenizer {
           const known = this.#encoded.peek(key);
           bound?.add(known?.length ?? 0);
           if (known !== undefined) continue;
-          const ids = await this.#idsInTurns(slice, isFirst);
+          const ids = await this.#idsInSlices(slice, isFirst);
           this.#encoded.set(key, ids);
           bound?.add(ids.length);
-          await takeTurn(turns, slice.length);
+          await yieldAfter(unyielded, slice.length);
         }
       }
       first = false;
@@ -122,13 +130,13 @@ export class TextTokenizer {
   }
 
   /**
-   * As `encodeText`, in turns with other work; of what has more than `maxTokens` the end is not looked at.
+   * As `encodeText`, in slices between which other work runs; the end of a text of more than `maxTokens` is not looked at.
    * @throws ApiError invalid_value as `warm` does
    */
-  async encodeInTurns(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
+  async encodeInSlices(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
     const slices = text === "" ? [] : this.#slicesOf(text, true);
-    const encode = (slice: string, isFirst: boolean): Promise<Int32Array> => this.#idsInTurns(slice, isFirst);
-    return await encodedInTurns(slices, encode, { turns: this.#turns, maxTokens });
+    const encode = (slice: string, isFirst: boolean): Promise<Int32Array> => this.#idsInSlices(slice, isFirst);
+    return await encodedInSlices(slices, encode, { unyielded: this.#unyielded, maxTokens });
   }
 
   /** Ids of a text on its own, not remembered; special tokens in it are text. */
@@ -210,10 +218,10 @@ export class TextTokenizer {
     return this.#byteLevel?.encode(text) ?? this.#libraryIdsOf(text, first);
   }
 
-  async #idsInTurns(slice: string, first: boolean): Promise<Int32Array> {
-    if (this.#byteLevel !== undefined) return await this.#byteLevel.encodeInTurns(slice);
+  async #idsInSlices(slice: string, first: boolean): Promise<Int32Array> {
+    if (this.#byteLevel !== undefined) return await this.#byteLevel.encodeInSlices(slice);
     const encode = (): Int32Array => this.#libraryIdsOf(slice, first);
-    return slice.length > sliceChars ? await this.#longWords.inTurns(encode) : encode();
+    return slice.length > sliceChars ? await this.#longWords.inSlices(encode) : encode();
   }
 
   #libraryIdsOf(text: string, first: boolean): Int32Array {

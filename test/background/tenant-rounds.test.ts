@@ -7,7 +7,7 @@ const id = (name: string): TenantId => `tenant_${name}`;
 let turns: TenantRounds | undefined;
 afterEach(() => turns?.stop());
 
-const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve));
+const yieldToOthers = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 /** Work of so many slices for each tenant, and the order in which they began. */
 function world(slices: Record<string, number>, options: Partial<TenantRoundsOptions> = {}) {
@@ -25,7 +25,7 @@ function world(slices: Record<string, number>, options: Partial<TenantRoundsOpti
         order.push(name);
         atOnce += 1;
         most = Math.max(most, atOnce);
-        await nextTurn();
+        await yieldToOthers();
         atOnce -= 1;
         return (slices[name] ?? 0) > 0;
       },
@@ -44,7 +44,7 @@ describe("turns", () => {
     const { turns, order } = world({ a: 5, b: 2, c: 1 });
     turns.offer(id("a"));
     turns.offer(id("b"));
-    while (order.length < 2) await nextTurn();
+    while (order.length < 2) await yieldToOthers();
     turns.offer(id("c"));
     await turns.idle();
     expect(order.slice(0, 5).toSorted()).toEqual(["a", "a", "b", "b", "c"]);
@@ -75,11 +75,11 @@ describe("turns", () => {
     });
     const { turns } = world({}, { lanes: 2, spareLanes: 1, open });
     turns.offer(id("a"));
-    while (running.length < 2) await nextTurn();
+    while (running.length < 2) await yieldToOthers();
     turns.offer(id("b"));
     turns.offer(id("c"));
-    while (running.length < 3) await nextTurn();
-    for (let i = 0; i < 5; i++) await nextTurn();
+    while (running.length < 3) await yieldToOthers();
+    for (let i = 0; i < 5; i++) await yieldToOthers();
     expect(running).toEqual([id("a"), id("a"), id("b")]);
     for (const name of ["b", "c", "a"]) {
       gates.set(id(name), gates.get(id(name)) ?? Promise.withResolvers<void>());
@@ -105,7 +105,7 @@ describe("turns", () => {
     const { turns } = world({}, { open });
     turns.offer(id("slow"));
     turns.offer(id("quick"));
-    while (left > 0) await nextTurn();
+    while (left > 0) await yieldToOthers();
     expect(order).toEqual([id("quick"), id("quick"), id("quick")]);
     readyMs = performance.now() + 20;
     turns.offer(id("slow"));
@@ -125,7 +125,7 @@ describe("turns", () => {
         readyAtMs: () => 0,
         runSlice: async () => {
           order.push(tenantId);
-          await nextTurn();
+          await yieldToOthers();
           if (tenantId === id("a") && failures-- > 0) throw new Error("the text of a tenant");
           return false;
         },
@@ -146,7 +146,7 @@ describe("turns", () => {
   test("what comes while the last slice runs is looked for again", async () => {
     const { turns, order, slices } = world({ a: 1 });
     turns.offer(id("a"));
-    while (order.length === 0) await nextTurn();
+    while (order.length === 0) await yieldToOthers();
     turns.offer(id("a"));
     // Not known when the slice said that nothing was left.
     slices.a = 0;
@@ -164,10 +164,10 @@ describe("turns", () => {
     const { turns, order } = world({ a: 100, b: 100 }, { lanes: 2 });
     turns.offer(id("a"));
     turns.offer(id("b"));
-    while (order.length < 4) await nextTurn();
+    while (order.length < 4) await yieldToOthers();
     await turns.stop();
     const count = order.length;
-    for (let i = 0; i < 5; i++) await nextTurn();
+    for (let i = 0; i < 5; i++) await yieldToOthers();
     expect(order).toHaveLength(count);
     expect(count).toBeLessThan(10);
   });

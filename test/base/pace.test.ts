@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { nextTurn } from "../../gateway/base/pace.ts";
+import { yieldToOthers } from "../../gateway/base/pace.ts";
 
 test("many pieces of work have one turn among them each time around the event loop, in order", async () => {
   const log: string[] = [];
@@ -13,7 +13,7 @@ test("many pieces of work have one turn among them each time around the event lo
   setImmediate(count);
   const work = async (name: string): Promise<void> => {
     for (let turn = 0; turn < 3; turn++) {
-      await nextTurn();
+      await yieldToOthers();
       log.push(name);
     }
   };

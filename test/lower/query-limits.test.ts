@@ -63,7 +63,7 @@ test("more spans than a plan may have are refused before one of them is encoded"
 test("many short texts leave turns to other work", async () => {
   const { lowerer, tokenizer } = lowererOf(models.chatml);
   const texts = Array.from({ length: 1_000 }, (_, index) => user(`${index}`));
-  const { turns } = await turnsDuring(() => lowerer.lowerInTurns(g(plus(...texts)), contextOf(tokenizer)));
+  const { turns } = await turnsDuring(() => lowerer.lowerInSlices(g(plus(...texts)), contextOf(tokenizer)));
   expect(turns).toBeGreaterThan(4);
 });
 
@@ -85,7 +85,7 @@ test("each text is encoded ahead of use under the salt of its owner, and not aga
   const inner = seq(user("inner"), fragment("b"));
   const query = g(seq(system("s"), behind(user("p"), fragment("a")), plus(fragment("c"), g(inner)), user("u")));
   const warmed = spyOn(tokenizer, "warm");
-  await lowerer.lowerInTurns(query, context);
+  await lowerer.lowerInSlices(query, context);
   const owners = warmed.mock.calls.map(([pieces, , owner]) => [
     pieces.find(({ kind }) => kind === "content")?.text,
     owner,

@@ -29,7 +29,7 @@ async function expectNaive(query: Generate): Promise<void> {
   const { lowerer, tokenizer } = lowererOf(models.chatml);
   const context = contextOf(tokenizer, said);
   const lowered = lowerer.lower(query, context);
-  expect(await lowererOf(models.chatml).lowerer.lowerInTurns(query, context)).toEqual(lowered);
+  expect(await lowererOf(models.chatml).lowerer.lowerInSlices(query, context)).toEqual(lowered);
   const { plan, promptTokens, indeterminateRuns } = lowered;
   const naive = new NaiveChatml(models.chatml, context, said);
   const whole = naive.tokens(naive.prompt(query));

@@ -67,7 +67,7 @@ describe.each(Object.entries(tokenizers))("%s", (_name, json) => {
       fc.asyncProperty(text, async (written) => {
         const ids = libraryIds(library, written);
         expect([...encoder.encode(written)]).toEqual(ids);
-        expect([...(await encoder.encodeInTurns(written))]).toEqual(ids);
+        expect([...(await encoder.encodeInSlices(written))]).toEqual(ids);
       }),
       { numRuns: 300 },
     );
@@ -92,6 +92,6 @@ test.each([
 
 test("a long word gives way to other work", async () => {
   const encoder = encoderOf(tokenizers["the demo's"] as TokenizerJson);
-  const { turns } = await turnsDuring(async () => void (await encoder?.encodeInTurns("abcdefghij".repeat(6_000))));
+  const { turns } = await turnsDuring(async () => void (await encoder?.encodeInSlices("abcdefghij".repeat(6_000))));
   expect(turns).toBeGreaterThan(20);
 });

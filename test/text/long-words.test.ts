@@ -57,7 +57,7 @@ test.each([
   const ours = library();
   const longWords = new LongWords(ours);
   expect(idsOf(ours, text)).toEqual(expected);
-  expect(await longWords.inTurns(() => idsOf(ours, text))).toEqual(expected);
+  expect(await longWords.inSlices(() => idsOf(ours, text))).toEqual(expected);
 });
 
 test("no step of a word does more than its share, whatever the word", () => {
@@ -90,11 +90,11 @@ test("a text on its own is encoded in turns, and no further than asked for", asy
   const tokenizer = new TextTokenizer(demo, { cacheBytes: 1_000 });
   const text = `${"Anna Berg works in Oslo as a plumber, and her manager is Tom. ".repeat(1_000)}${letters(20_000, 9)}`;
   const whole = tokenizer.encodeText(text);
-  const encoded = tokenizer.encodeInTurns(text);
+  const encoded = tokenizer.encodeInSlices(text);
   expect((await turnsDuring(() => encoded)).turns).toBeGreaterThan(10);
   expect(await encoded).toEqual(whole);
-  const start = tokenizer.encodeInTurns(text, 100);
+  const start = tokenizer.encodeInSlices(text, 100);
   expect((await turnsDuring(() => start)).turns).toBeLessThan(4);
   expect(await start).toEqual(whole.slice(0, 100));
-  expect(await tokenizer.encodeInTurns("")).toHaveLength(0);
+  expect(await tokenizer.encodeInSlices("")).toHaveLength(0);
 });

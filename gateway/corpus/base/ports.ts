@@ -39,7 +39,7 @@ export interface SpanPort {
    * @throws ApiError not_ready while no model is known
    */
   lowerSpan(span: SpanText): { readonly tokenIds: Int32Array; readonly blockKeys: readonly BlockKey[] };
-  /** Makes the span in turns with other work, so that `lowerSpan` has it. @throws ApiError as `lowerSpan` does */
+  /** Makes the span in slices between which other work runs, so that `lowerSpan` has it. @throws ApiError as `lowerSpan` does */
   warmSpan(span: SpanText): Promise<void>;
   /**
    * Computes and keeps spans, and reports each once it is resident; what was evicted since the texts were read is not

@@ -33,7 +33,7 @@ export interface QueryVector {
   readonly vector: Float32Array;
 }
 
-/** Tenants whose new files are embedded in turns. */
+/** Tenants whose new files are embedded in rounds. */
 const maxOpen = 1_024;
 
 export class Vectorizer {
@@ -41,7 +41,7 @@ export class Vectorizer {
   readonly #embedder: Embedder;
   readonly #log: Log;
   readonly #loop: BackgroundLoop;
-  readonly #turns: TenantRounds;
+  readonly #rounds: TenantRounds;
   #model: VectorModel | undefined;
   /** All fragments up to here have been looked at. */
   #doneSeq = 0;
@@ -53,7 +53,7 @@ export class Vectorizer {
     this.#embedder = embedder;
     this.#log = log;
     this.#loop = new BackgroundLoop("embedding of fragments", log, (signal) => this.#embedAll(signal));
-    this.#turns = new TenantRounds({
+    this.#rounds = new TenantRounds({
       ...{ name: "embedding of fragments", log, lanes: 1, maxOpen },
       open: (tenantId) => this.#openTenant(tenantId),
     });
@@ -69,15 +69,15 @@ export class Vectorizer {
     if (!this.#db.hasVectors) return;
     const files = this.#newFiles.get(tenantId) ?? new Set();
     this.#newFiles.set(tenantId, files.add(seq));
-    this.#turns.offer(tenantId);
+    this.#rounds.offer(tenantId);
   }
 
   async idle(): Promise<void> {
-    await Promise.all([this.#loop.idle(), this.#turns.idle()]);
+    await Promise.all([this.#loop.idle(), this.#rounds.idle()]);
   }
 
   async stop(): Promise<void> {
-    await Promise.all([this.#loop.stop(), this.#turns.stop()]);
+    await Promise.all([this.#loop.stop(), this.#rounds.stop()]);
   }
 
   /** The question's vector; undefined where vectors cannot be searched. @throws ApiError as the embedder does */

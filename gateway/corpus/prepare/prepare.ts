@@ -22,19 +22,19 @@ import { type PrepareDeps, TenantPrepare } from "./prepare-work.ts";
 /** Groups of fragments that are computed at the same time, and those beyond them of tenants that have none. */
 const groupsAtOnce = 4;
 const spareGroups = 12;
-/** Tenants whose jobs run at the same time, in turns. */
+/** Tenants whose jobs run at the same time, in rounds. */
 const maxTenants = 1_024;
 
 export class PrepareService {
   readonly watchers = new JobWatchers();
   readonly #deps: Omit<PrepareDeps, "watchers">;
-  readonly #turns: TenantRounds;
+  readonly #rounds: TenantRounds;
   /** Those whose jobs run. */
   readonly #tenants = new Map<TenantId, TenantPrepare>();
 
   constructor(deps: Omit<PrepareDeps, "watchers">) {
     this.#deps = deps;
-    this.#turns = new TenantRounds({
+    this.#rounds = new TenantRounds({
       ...{ name: "preparing", log: deps.log, lanes: groupsAtOnce, spareLanes: spareGroups, maxOpen: maxTenants },
       open: (tenantId) => this.#open(tenantId),
     });
@@ -42,17 +42,17 @@ export class PrepareService {
 
   /** Takes up what a stopped server left. */
   start(): void {
-    for (const tenantId of listJobTenants(this.#deps.db)) this.#turns.offer(tenantId);
+    for (const tenantId of listJobTenants(this.#deps.db)) this.#rounds.offer(tenantId);
   }
 
   idle(): Promise<void> {
-    return this.#turns.idle();
+    return this.#rounds.idle();
   }
 
   /** Running jobs are left as they are, for the next start. */
   async stop(): Promise<void> {
     for (const tenant of this.#tenants.values()) tenant.abort(() => true);
-    await this.#turns.stop();
+    await this.#rounds.stop();
   }
 
   /** The corpus' open job if there is one, so that the call may be repeated. @throws ApiError not_found, quota_exceeded */
@@ -71,7 +71,7 @@ export class PrepareService {
       total,
       createdAt: Date.now(),
     });
-    this.#turns.offer(tenantId);
+    this.#rounds.offer(tenantId);
     return job;
   }
 
@@ -101,7 +101,7 @@ export class PrepareService {
   #abort(concerns: (job: JobOwner & { readonly id: JobId }) => boolean): void {
     for (const [tenantId, tenant] of this.#tenants) {
       tenant.abort(concerns);
-      this.#turns.offer(tenantId);
+      this.#rounds.offer(tenantId);
     }
   }
 

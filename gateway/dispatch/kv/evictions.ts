@@ -1,7 +1,7 @@
 /**
- * Takes KV from all workers: by key, all of a tenant's, or what a tenant made of a corpus. What is resident goes at once,
- * and what is being computed is not kept. A request that read its texts before may be sent only afterwards, for it waited
- * or is tried again: it runs without keeping anything.
+ * Evicts KV from all workers: blocks by their keys, all blocks of a tenant, or what a tenant computed from a corpus.
+ * Blocks that are resident go at once, and blocks that are being computed are not kept. A request that read its texts
+ * before an eviction may be sent after it, because it waited or is tried again: it then runs without keeping any KV.
  */
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import { TenantLru } from "../../base/tenant-lru.ts";
@@ -20,11 +20,11 @@ export interface EvictionsOptions {
   readonly supervisor: Pick<Supervisor, "send">;
   readonly history?: Pick<KvHistory, "removed">;
   readonly owners: Pick<KvOwners, "numberOf">;
-  /** How long after it read its texts a request may still be sent. */
+  /** Longest time between a request reading its texts and being sent. */
   readonly rememberMs?: number;
   /**
-   * Keys that are remembered for all tenants. Of the tenant that has most the oldest are forgotten: whatever was read
-   * of its corpora before is not kept then.
+   * Evicted keys that are remembered, of all tenants together. Beyond that, the tenant with the most keys loses its
+   * oldest; requests that read its corpora before then keep no KV.
    */
   readonly maxRemembered?: number;
 }
@@ -38,13 +38,13 @@ const rememberMs = 600_000;
 
 export class Evictions {
   readonly #options: EvictionsOptions;
-  /** When each key was evicted, by performance.now(), under the tenant whose corpus it is of. */
+  /** When each key was evicted (performance.now()), by the tenant that owns the corpus. */
   readonly #keys: TenantLru<number>;
-  /** Of tenants with keys that are forgotten: when the last of these was evicted. */
+  /** When the last key was evicted that is forgotten by now, by tenant. */
   readonly #forgottenMs = new Map<string, number>();
-  /** When all of a tenant's was evicted. Both maps are in the order of time. */
+  /** When all KV of a tenant was evicted. This map and the one above are ordered by time. */
   readonly #tenants = new Map<string, number>();
-  /** When anything of a corpus was evicted last. */
+  /** When a part of any corpus was evicted last. */
   #lastMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: EvictionsOptions) {
@@ -57,7 +57,7 @@ export class Evictions {
 
   /**
    * Every worker forgets the blocks with these keys, and what was computed from them.
-   * @param rootKey what the spans of the corpus begin with that the blocks are of
+   * @param rootKey the key that the spans of these blocks' corpus begin with
    */
   evict(blockKeys: readonly BlockKey[], rootKey: BlockKey): void {
     if (blockKeys.length === 0) return;
@@ -67,12 +67,12 @@ export class Evictions {
     for (const { id } of this.#options.registry.ready()) this.#send(id, blockKeys);
   }
 
-  /** Every worker forgets what the tenant computed from spans that begin with the key, which are another's. */
+  /** Every worker forgets what the tenant computed from spans of another tenant that begin with this key. */
   evictDerived(rootKey: BlockKey, tenantId: WorkOwner): void {
     const { registry, supervisor, owners } = this.#options;
     this.#remember(rootKey, [derivedName(rootKey, tenantId)]);
     const owner = owners.numberOf(tenantId);
-    // The workers hold nothing that is counted for a tenant without a number, unless it lost one: all of it goes then.
+    // A tenant without a number holds nothing on the workers, unless it lost its number: then everything of it is evicted.
     if (owner === undefined) this.evictTenant(tenantId, "text");
     else for (const { id } of registry.ready()) supervisor.send(id, { type: "evict", blockKeys: [rootKey], owner });
   }
@@ -91,7 +91,7 @@ export class Evictions {
     return blockCount;
   }
 
-  /** Whether something that the request is over was evicted since it read its texts. */
+  /** Whether texts that the request uses were evicted after it read them. */
   concern({ plan, tenantId }: Pick<DispatchRequest, "plan" | "tenantId">, readAtMs: number): boolean {
     const isSince = (atMs: number | undefined): boolean => atMs !== undefined && atMs >= readAtMs;
     if (isSince(this.#tenants.get(tenantId))) return true;
@@ -127,7 +127,7 @@ export class Evictions {
     for (const name of names) this.#keys.set(owner, name, this.#lastMs);
   }
 
-  /** What is written last stands last, and what no request can have been read before is left out. */
+  /** Notes the time as the newest entry, and drops entries that are older than any request still to be sent. */
   #note(times: Map<string, number>, tenantId: string, atMs: number): void {
     times.delete(tenantId);
     times.set(tenantId, atMs);
@@ -138,5 +138,5 @@ export class Evictions {
   }
 }
 
-/** What a tenant computed from a corpus is remembered by this name. */
+/** The name under which the eviction of what a tenant computed from a corpus is remembered. */
 const derivedName = (rootKey: BlockKey, tenantId: WorkOwner): string => `${rootKey} ${tenantId}`;

@@ -1,7 +1,7 @@
 /**
- * What the workers hold, told to followers as it changes. Changes of all workers are numbered, and the newest are kept
- * for whoever comes back; who comes for the first time, or was away for longer, is told all that is held instead. So a
- * follower that is slow costs nothing, and one that has read on is never wrong.
+ * Tells followers which blocks the workers hold, as it changes. The changes of all workers are numbered, and the newest
+ * are kept for followers that reconnect. A follower that is new, or was away for longer than the kept changes reach, is
+ * told everything that is held instead. So a slow follower needs no memory here, and what a follower was told is right.
  */
 import { randomBytes } from "node:crypto";
 import type { KvEvent } from "../../../worker/contract/messages.ts";
@@ -13,37 +13,37 @@ export type KvChange =
       readonly type: "stored";
       readonly worker: string;
       readonly blockKeys: readonly BlockKey[];
-      /** Tokens that each of the blocks holds. */
+      /** Tokens in each of the blocks. */
       readonly tokenCounts: readonly number[];
     }
   | { readonly type: "removed"; readonly worker: string; readonly blockKeys: readonly BlockKey[] }
-  /** The worker holds nothing; null: none of them does. */
+  /** This worker holds nothing now; null: no worker holds anything. */
   | { readonly type: "cleared"; readonly worker: string | null };
 
-/** What came until here is all that is held. */
+/** Ends an account of everything that is held. */
 export interface KvCurrent {
   readonly type: "current";
 }
 
 export interface FedChange {
-  /** Where to go on after it; undefined within an account of all that is held, which is told again from its beginning. */
+  /** The id to go on from later. undefined within an account of everything that is held: that begins anew if it is cut off. */
   readonly id: string | undefined;
   readonly change: KvChange | KvCurrent;
 }
 
 export interface KvFeedOptions {
   readonly residency: Pick<Residency, "all">;
-  /** Keys in the changes that are kept. */
+  /** Most keys in all the changes that are kept. */
   readonly maxKeys: number;
-  /** Keys of one change. */
+  /** Most keys in one change. */
   readonly keysPerChange: number;
 }
 
 export class KvFeed {
   readonly #options: KvFeedOptions;
-  /** Numbers of another process's feed mean nothing here. */
+  /** Part of every id: numbers from another process's feed mean nothing here. */
   readonly #name = randomBytes(8).toString("hex");
-  /** The newest; the first of them has the number #first. */
+  /** The newest changes; the first of them has the number #first. */
   #changes: KvChange[] = [];
   #first = 1;
   #keyCount = 0;
@@ -53,7 +53,7 @@ export class KvFeed {
     this.#options = options;
   }
 
-  /** Called when the residency knows it. */
+  /** To be called once the residency has applied these events. */
   apply(worker: string, events: readonly KvEvent[]): void {
     for (const event of events) {
       if (event.type === "removed") this.#addParts({ type: "removed", worker, blockKeys: event.blockKeys });
@@ -64,18 +64,18 @@ export class KvFeed {
     }
   }
 
-  /** The worker's memory is gone. */
+  /** To be called when the worker has ended: its blocks are gone. */
   lost(worker: string): void {
     this.#add({ type: "cleared", worker });
   }
 
-  /** @param lastId the last id that the follower has seen; undefined, or one that is not known any more: none */
+  /** @param lastId the last id that the follower has seen; undefined or an id that is no longer known: it is told everything */
   async *follow(lastId: string | undefined, signal: AbortSignal): AsyncGenerator<FedChange> {
     let next = this.#after(lastId);
     while (!signal.aborted) {
       if (next === undefined || next < this.#first) {
         next = this.#next;
-        // Taken at once: what changes while it is told comes after it.
+        // The list is taken at once; changes that happen while it is told follow after it.
         for (const change of this.#held()) {
           if (signal.aborted) return;
           yield { id: undefined, change };
@@ -119,7 +119,7 @@ export class KvFeed {
     this.#more = Promise.withResolvers();
   }
 
-  /** Down to half, so that the list is not moved for each change. */
+  /** Drops old changes down to half the bound, so that the list is not moved for each change. */
   #forgetOldest(): void {
     let gone = 0;
     for (; this.#keyCount > this.#options.maxKeys / 2 && gone < this.#changes.length; gone++) {
@@ -147,7 +147,7 @@ export class KvFeed {
   }
 }
 
-/** A change without keys counts as one, so that the list of changes has a bound of its own. */
+/** The keys of a change; a change without keys counts as one, so that the list of changes is bounded too. */
 const keysIn = (change: KvChange): number => (change.type === "cleared" ? 1 : change.blockKeys.length);
 
 function parts(change: Exclude<KvChange, { readonly type: "cleared" }>, keysPerChange: number): readonly KvChange[] {

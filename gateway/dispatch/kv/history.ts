@@ -1,8 +1,8 @@
 /**
- * What became of KV that a request did not find: which blocks workers had and lost, and under which key a tenant's
- * prompts had the same text before. Bounded: what went longest ago is forgotten, and then looks as if it never was.
- * Nobody learns of another tenant's text: a key is made with its owner's salt, and texts are kept by tenant, under
- * names that nobody can foresee.
+ * Remembers why KV that a request looks for may be gone: which blocks workers held and lost, and under which key the
+ * same text stood in a tenant's earlier prompts. Memory is bounded: the oldest entries are forgotten, and then look as
+ * if they had never been. No tenant learns of another's text: keys are made with their owner's salt, and texts are kept
+ * by tenant, under secret names.
  */
 
 import { LRUCache } from "lru-cache";
@@ -16,14 +16,14 @@ import type { WorkOwner } from "../request/request.ts";
 type GoneReason = Extract<MissReason, "evicted" | "removed" | "worker_lost">;
 
 export interface KvHistoryOptions {
-  /** Blocks that are gone, and texts of prompts. */
+  /** Most blocks that are gone, and most texts of prompts, that are remembered. */
   readonly maxGone: number;
   readonly maxTexts: number;
 }
 
 export class KvHistory {
   readonly #gone: LRUCache<BlockKey, GoneReason>;
-  /** Key of the first block that a tenant's run of this text had. */
+  /** Key of the first block of a tenant's run of this text. */
   readonly #texts: TenantLru<BlockKey>;
   readonly #names = new SecretNames();
 
@@ -32,7 +32,7 @@ export class KvHistory {
     this.#texts = new TenantLru({ maxSize: maxTexts });
   }
 
-  /** What a worker tells of its blocks. */
+  /** Applies what a worker reports of its blocks. */
   apply(events: readonly KvEvent[]): void {
     for (const event of events) {
       if (event.type === "stored") for (const key of event.blockKeys) this.#gone.delete(key);
@@ -41,22 +41,22 @@ export class KvHistory {
     }
   }
 
-  /** Workers that hold these blocks are told to forget them. */
+  /** To be called when workers are told to forget these blocks. */
   removed(blockKeys: Iterable<BlockKey>): void {
     for (const key of blockKeys) this.#gone.set(key, "removed");
   }
 
-  /** A worker that held these blocks has ended. */
+  /** To be called when a worker that held these blocks has ended. */
   lost(blockKeys: Iterable<BlockKey>): void {
     for (const key of blockKeys) this.#gone.set(key, "worker_lost");
   }
 
-  /** undefined: it is there, never was, or went so long ago that it is forgotten. */
+  /** Why a block is gone. undefined: it is there, never was, or went so long ago that it is forgotten. */
   goneFor(key: BlockKey): GoneReason | undefined {
     return this.#gone.peek(key);
   }
 
-  /** A tenant's prompt has these runs, which are about to be computed. */
+  /** Notes the runs of a tenant's prompt that is about to be computed. */
   noteTexts(tenantId: WorkOwner, runs: readonly PlanRun[], blockTokens: number): void {
     for (const run of runs) {
       const [key] = run.blockKeys;
@@ -64,13 +64,13 @@ export class KvHistory {
     }
   }
 
-  /** The other key that a run of this tenant with the same first block of text had the last time. */
+  /** The key, if it was another one, that a run of this tenant with the same text in its first block had last. */
   formerKey(tenantId: WorkOwner, run: PlanRun, blockTokens: number): BlockKey | undefined {
     const former = this.#texts.peek(tenantId, this.#nameOf(run, blockTokens));
     return former === run.blockKeys[0] ? undefined : former;
   }
 
-  /** Of its kind and of the tokens of its first block. */
+  /** Secret name of a run: of its kind and of the tokens of its first block. */
   #nameOf({ kind, tokenIds }: PlanRun, blockTokens: number): string {
     const { buffer, byteOffset, BYTES_PER_ELEMENT } = tokenIds;
     const tokenCount = Math.min(blockTokens, tokenIds.length);

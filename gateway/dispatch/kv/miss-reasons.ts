@@ -9,11 +9,11 @@ import { firstBlocks, type Residency } from "./residency.ts";
 export interface MissReasonsOptions {
   readonly history: KvHistory;
   readonly residency: Pick<Residency, "holds" | "holders">;
-  /** Tokens of a block; undefined while no worker was ever ready. */
+  /** Tokens in a block; undefined while no worker was ever ready. */
   readonly blockTokens: () => number | undefined;
 }
 
-/** Of each run, why its first block that is not there is not; undefined: it is all there. */
+/** For each run, why its first missing block is missing; undefined: the whole run is there. */
 export type LookUp = readonly (MissReason | undefined)[];
 
 export class MissReasons {
@@ -23,7 +23,7 @@ export class MissReasons {
     this.#options = options;
   }
 
-  /** Called as the request is sent. @returns undefined unless the request asks for it */
+  /** To be called as the request is sent. @returns undefined unless the request asks why KV was not found */
   lookUp(workerId: string, reuse: boolean, request: DispatchRequest): LookUp | undefined {
     const { history, residency } = this.#options;
     const blockTokens = this.#options.blockTokens();
@@ -37,7 +37,7 @@ export class MissReasons {
           return this.#reasonOf(workerId, tenantId, run, { open, blockTokens });
         })
       : undefined;
-    // The corpora's own work has no tenant. What the worker holds was noted when it was computed.
+    // Work on corpora has no tenant. Runs that the worker holds were noted when they were computed.
     if (reuse && tenantId !== "") {
       const fresh = plan.runs.filter(({ blockKeys: [key] }) => key !== undefined && !residency.holds(workerId, key));
       history.noteTexts(tenantId, fresh, blockTokens);
@@ -53,7 +53,7 @@ export class MissReasons {
   ): MissReason | undefined {
     const { history, residency } = this.#options;
     const { blockKeys, tokenIds } = run;
-    // A worker that was told to forget a block has not yet told that it did.
+    // The worker was told to forget the block, and has not confirmed it yet.
     const isThere = (id: string, key: BlockKey) => residency.holds(id, key) && history.goneFor(key) !== "removed";
     const held = firstBlocks(blockKeys, (key) => isThere(workerId, key));
     const reusable = open ? Math.floor((tokenIds.length - 1) / blockTokens) : blockKeys.length;
@@ -68,10 +68,10 @@ export class MissReasons {
   }
 }
 
-/** Nothing stands before it, so its key is of its text and its salt alone. */
+/** Whether nothing stands before the run, so that its key depends on its text and its salt alone. */
 const startsChain = ({ position, sees }: PlanRun): boolean => position === 0 && sees.length === 0;
 
-/** @param foundTokens of each run, as its worker tells them */
+/** @param foundTokens tokens that the worker found, for each run */
 export function missReports(
   runs: readonly PlanRun[],
   lookUp: LookUp,
@@ -86,14 +86,14 @@ export function missReports(
       id,
       tokens: (before?.tokens ?? 0) + tokenIds.length,
       cachedTokens: (before?.cachedTokens ?? 0) + found,
-      // What was there as the request was sent and was not found has gone meanwhile.
+      // Blocks that were there when the request was sent, and were not found, have been evicted meanwhile.
       reason: graver(before?.reason, found === tokenIds.length ? undefined : (lookUp[index] ?? "evicted")),
     });
   }
   return [...reports.values()];
 }
 
-/** The first that says more than that a prompt has an end. */
+/** The first reason that says more than that a prompt ends within a block. */
 function graver(first: MissReason | undefined, second: MissReason | undefined): MissReason | undefined {
   return first === undefined || (first === "below_block" && second !== undefined) ? second : first;
 }

@@ -1,7 +1,8 @@
 /**
- * Whom the workers count KV for. They know tenants by numbers alone, which say nothing to anybody else: a tenant has one
- * from its first request on. Those that were unused longest lose theirs and get another when they come back; what they
- * still hold then is an owner's that asks for nothing, and goes when it is the oldest.
+ * Gives tenants the numbers by which workers count KV. Workers know tenants by these numbers alone, which say nothing
+ * outside of them. A tenant gets a number with its first request. The tenants that were unused longest lose theirs, and
+ * get another one when they come back; the KV under the old number then has no active owner, and is evicted when it is
+ * the oldest.
  */
 
 import { LRUCache } from "lru-cache";
@@ -9,7 +10,7 @@ import type { TenantId } from "../../../db/ids.ts";
 import { type KvOwner, nobody, type PlanOwners } from "../../../worker/contract/owners.ts";
 import type { WorkOwner } from "../request/request.ts";
 
-/** Tenants whose number is remembered. */
+/** Most tenants whose number is remembered. */
 const rememberedTenants = 65_536;
 
 export class KvOwners {
@@ -17,7 +18,7 @@ export class KvOwners {
   readonly #quotaBytesOf: (tenantId: TenantId) => number | undefined;
   #lastNumber = nobody.number;
 
-  /** @param quotaBytesOf what a tenant may keep on each worker; undefined: no quota */
+  /** @param quotaBytesOf bytes of KV that a tenant may keep on each worker; undefined: no quota */
   constructor(
     quotaBytesOf: (tenantId: TenantId) => number | undefined = () => undefined,
     maxTenants = rememberedTenants,
@@ -26,7 +27,7 @@ export class KvOwners {
     this.#quotaBytesOf = quotaBytesOf;
   }
 
-  /** @param tenantIds whose each run of the plan is; "": nobody's */
+  /** @param tenantIds the owner of each run of the plan; "": no tenant owns it */
   ofPlan(tenantIds: readonly WorkOwner[], kvBytesPerBlock: number): PlanOwners {
     const distinct = [...new Set(tenantIds)];
     const indexes = new Map(distinct.map((tenantId, index) => [tenantId, index]));
@@ -34,7 +35,7 @@ export class KvOwners {
     return { owners, ofRun: Uint16Array.from(tenantIds, (tenantId) => indexes.get(tenantId) ?? 0) };
   }
 
-  /** undefined: the tenant has none, or may have had another before. */
+  /** The number of a tenant. undefined: it has none, or it may have had another one before. */
   numberOf(tenantId: WorkOwner): number | undefined {
     const wasAnyForgotten = this.#lastNumber - nobody.number > this.#numbers.size;
     return wasAnyForgotten ? undefined : this.#numbers.peek(tenantId);

@@ -1,36 +1,36 @@
 /**
- * What the requests that a worker has will store there: the keys of the blocks they are about to compute, so that
- * requests over the same text follow them; and whose chains they are, so that what they store is counted for its owner.
+ * The blocks that requests in flight will store on their workers: their keys, so that requests over the same text follow
+ * to the same worker, and the owners of their chains, so that the stored blocks are counted for their owner.
  */
 import type { TenantId } from "../../../db/ids.ts";
 import type { TokenPlan } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import type { WorkOwner } from "../request/request.ts";
 
-/** Whose a chain is, and whether it is a corpus's fragment. */
+/** The owner of a chain, and whether the chain is a fragment of a corpus. */
 export interface ChainOwner {
   readonly tenantId: WorkOwner;
   readonly isFragment: boolean;
 }
 
 interface WorkerWork {
-  /** Requests that are about to compute the block. */
+  /** Number of requests that are about to compute each block. */
   readonly keys: Map<BlockKey, number>;
-  /** Owners of the chains that begin or go on from these keys, and requests that have them. */
+  /** Owners of the chains that begin at or continue from each key, and the number of requests that have these chains. */
   readonly roots: Map<BlockKey, { readonly owner: ChainOwner; requests: number }>;
 }
 
 interface RequestWork {
   readonly workerId: string;
   readonly plan: TokenPlan;
-  /** undefined: its prompt is computed. */
+  /** Keys of blocks that it is about to compute. undefined: its prompt is computed. */
   keys: readonly BlockKey[] | undefined;
 }
 
 export class PendingBlocks {
   readonly #workers = new Map<string, WorkerWork>();
   readonly #requests = new Map<string, RequestWork>();
-  /** Owner of a corpus's fragments, by the key that their chains begin with. */
+  /** The owner of a corpus's fragments, by the key that their chains begin with. */
   readonly corpusOwner: (rootKey: BlockKey) => TenantId | undefined;
 
   constructor(corpusOwner: PendingBlocks["corpusOwner"]) {
@@ -39,7 +39,7 @@ export class PendingBlocks {
 
   /**
    * @param missing keys of the plan's blocks that the worker does not hold
-   * @param tenantId owner of all chains that are no corpus's
+   * @param tenantId owner of all chains that are not fragments of a corpus
    */
   begin(
     workerId: string,
@@ -60,7 +60,7 @@ export class PendingBlocks {
     this.#requests.set(requestId, { workerId, plan, keys: missing });
   }
 
-  /** The request's prompt is computed, or will not be. */
+  /** To be called when the request's prompt is computed, or will never be. */
   prompted(requestId: string): void {
     const request = this.#requests.get(requestId);
     if (request?.keys === undefined) return;
@@ -73,7 +73,7 @@ export class PendingBlocks {
     request.keys = undefined;
   }
 
-  /** The worker has told the request's end: it stores nothing more for it. */
+  /** To be called when the worker has reported the request's end: it stores nothing more for it. */
   end(requestId: string): void {
     const request = this.#requests.get(requestId);
     if (request === undefined) return;
@@ -88,29 +88,29 @@ export class PendingBlocks {
     }
   }
 
-  /** The worker is gone, with all it was about to store. */
+  /** To be called when the worker is gone, with everything it was about to store. */
   forget(workerId: string): void {
     this.#workers.delete(workerId);
     for (const [requestId, request] of this.#requests)
       if (request.workerId === workerId) this.#requests.delete(requestId);
   }
 
-  /** A request that the worker has is about to compute the block. */
+  /** Whether a request on this worker is about to compute the block. */
   isComing(workerId: string, key: BlockKey): boolean {
     return this.#workers.get(workerId)?.keys.has(key) === true;
   }
 
-  /** Owner of a chain that a request on this worker begins or goes on from the key. */
+  /** The owner of a chain that a request on this worker begins at or continues from this key. */
   ownerOf(workerId: string, rootKey: BlockKey): ChainOwner | undefined {
     return this.#workers.get(workerId)?.roots.get(rootKey)?.owner;
   }
 
-  /** Whose each run of a plan is. @param tenantId owner of all chains that are no corpus's */
+  /** The owner of each run of a plan. @param tenantId owner of all chains that are not fragments of a corpus */
   tenantsOf({ runs }: TokenPlan, tenantId: WorkOwner): WorkOwner[] {
     return runs.map(({ rootKey }) => this.#ownerOf(rootKey, tenantId).tenantId);
   }
 
-  /** What the tenant's chains begin or go on from, of which requests on this worker compute something. */
+  /** The keys at which chains of the tenant begin or continue, of which requests on this worker compute blocks. */
   rootsOf(workerId: string, tenantId: WorkOwner, withoutFragments: boolean): BlockKey[] {
     return [...(this.#workers.get(workerId)?.roots ?? [])]
       .filter(([, { owner }]) => owner.tenantId === tenantId && !(withoutFragments && owner.isFragment))

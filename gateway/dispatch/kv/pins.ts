@@ -1,4 +1,4 @@
-/** Blocks that the workers are told to evict last; each worker anew when it was started again. */
+/** The blocks that workers evict last. Workers are told whenever these change, and again when they were restarted. */
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import type { Registry } from "../workers/registry.ts";
 import type { Supervisor } from "../workers/supervisor.ts";
@@ -14,14 +14,14 @@ const keysPerMessage = 4_096;
 
 export class Pins {
   readonly #options: PinsOptions;
-  /** Whose each pinned block is. */
+  /** The tenant of each pinned block. */
   #tenants: ReadonlyMap<BlockKey, string> = new Map();
 
   constructor(options: PinsOptions) {
     this.#options = options;
   }
 
-  /** These blocks are pinned from now on, and no others. */
+  /** Pins exactly these blocks from now on. */
   set(tenants: ReadonlyMap<BlockKey, string>): void {
     const gone = [...this.#tenants.keys()].filter((key) => !tenants.has(key));
     const added = [...tenants.keys()].filter((key) => !this.#tenants.has(key));
@@ -32,7 +32,7 @@ export class Pins {
     }
   }
 
-  /** A worker has begun with nothing. */
+  /** To be called when a worker has started with an empty pool. */
   onReady(workerId: string): void {
     this.#send(workerId, [...this.#tenants.keys()], true);
   }

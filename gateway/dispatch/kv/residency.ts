@@ -1,7 +1,7 @@
 /**
- * Which worker holds which blocks, as told by their KV events, and whose they are. For routing a hint: a wrong entry
- * costs a recomputation, never a wrong answer. For accounting exact: each stored block is told with the key it was
- * chained from, so it is its chain's owner's, whether the gateway could know its tokens or the worker generated them.
+ * Which worker holds which blocks, and which tenant owns them, as the workers' KV events say. For routing this is a hint:
+ * a wrong entry costs a recomputation, never a wrong answer. For accounting it is exact: a stored block is reported with
+ * the key it was chained from, so it belongs to the owner of that chain, even when its tokens were generated.
  */
 
 import type { KvEvent, PlanRun, StoredEvent } from "../../../worker/contract/messages.ts";
@@ -13,7 +13,7 @@ import type { ChainOwner } from "./pending-blocks.ts";
 export interface HeldKv {
   readonly blockCount: number;
   readonly tokenCount: number;
-  /** Blocks of its corpora's fragments, of those above. */
+  /** Those of these blocks that are fragments of its corpora. */
   readonly fragmentBlockCount: number;
 }
 
@@ -27,10 +27,10 @@ interface WorkerBlocks {
   readonly byTenant: Map<string, { -readonly [Field in keyof HeldKv]: HeldKv[Field] }>;
 }
 
-/** Owner of a chain that begins with this key on this worker. */
+/** The owner of a chain that begins with this key on this worker. */
 export type RootOwner = (workerId: string, rootKey: BlockKey) => ChainOwner | undefined;
 
-/** Of blocks whose chain no request has begun: there are none while the worker and we agree. */
+/** The owner of blocks whose chain no request has begun; there are none unless worker and gateway disagree. */
 const nobody: ChainOwner = { tenantId: "", isFragment: false };
 
 export class Residency {
@@ -41,7 +41,7 @@ export class Residency {
     this.#rootOwner = rootOwner;
   }
 
-  /** What a worker tells of its blocks, in its order. */
+  /** Applies what a worker reports of its blocks, in the worker's order. */
   apply(workerId: string, events: readonly KvEvent[]): void {
     for (const event of events) {
       if (event.type === "removed") this.#remove(workerId, event.blockKeys);
@@ -49,12 +49,12 @@ export class Residency {
     }
   }
 
-  /** The worker's memory is gone. */
+  /** To be called when the worker has ended: its blocks are gone. */
   forget(workerId: string): void {
     this.#workers.delete(workerId);
   }
 
-  /** Workers that hold the key. */
+  /** Ids of the workers that hold the block. */
   holders(key: BlockKey): readonly string[] {
     return [...this.#workers].filter(([, { blocks }]) => blocks.has(key)).map(([workerId]) => workerId);
   }
@@ -73,7 +73,7 @@ export class Residency {
     return this.#workers.get(workerId)?.blocks.keys() ?? [];
   }
 
-  /** All that is held, at this moment. */
+  /** Everything that is held at this moment. */
   all(): readonly { readonly workerId: string; readonly blockKeys: BlockKey[]; readonly tokenCounts: number[] }[] {
     return [...this.#workers].map(([workerId, { blocks }]) => {
       return {
@@ -84,7 +84,7 @@ export class Residency {
     });
   }
 
-  /** Keys of what the worker holds of one tenant's. */
+  /** Keys of the blocks that the worker holds of one tenant. */
   keysOf(workerId: string, tenantId: WorkOwner, withoutFragments: boolean): BlockKey[] {
     const keys: BlockKey[] = [];
     for (const [key, { owner }] of this.#workers.get(workerId)?.blocks ?? []) {
@@ -93,12 +93,12 @@ export class Residency {
     return keys;
   }
 
-  /** What the worker holds, by tenant. */
+  /** How much the worker holds, by tenant. */
   byTenant(workerId: string): ReadonlyMap<string, HeldKv> {
     return this.#workers.get(workerId)?.byTenant ?? new Map<string, HeldKv>();
   }
 
-  /** Tokens of the runs that the worker holds, as far as can be told. */
+  /** Tokens of these runs that the worker holds, as far as the gateway knows. */
   cachedTokens(workerId: string, runs: readonly PlanRun[], blockTokens: number): number {
     if (this.blockCount(workerId) === 0) return 0;
     return tokensBefore(runs, blockTokens, (key) => this.holds(workerId, key));
@@ -112,7 +112,7 @@ export class Residency {
       const before = blocks.get(previous);
       const owner = before?.owner ?? this.#rootOwner(workerId, previous) ?? nobody;
       const tokenCount = tokenCounts[index] ?? 0;
-      // Blocks of a chain say the same, so they share what they say: a pool may have millions.
+      // Blocks of one chain have equal entries, so they share one object: a pool may have millions of blocks.
       const block = before?.tokenCount === tokenCount ? before : { owner, tokenCount };
       blocks.set(key, block);
       count(byTenant, block, 1);
@@ -148,7 +148,7 @@ function count(byTenant: WorkerBlocks["byTenant"], { owner, tokenCount }: HeldBl
   else byTenant.set(tenantId, held);
 }
 
-/** Tokens of the runs in the first blocks that are there. */
+/** Tokens of the runs that lie in their first blocks that are held. */
 export function tokensBefore(
   runs: readonly PlanRun[],
   blockTokens: number,
@@ -162,8 +162,8 @@ export function tokensBefore(
 }
 
 /**
- * How many first blocks of a chain are there. Blocks are freed from the end of a chain, so what is there is a
- * prefix and can be found by bisection: a chain of 1,024 blocks costs 11 look-ups.
+ * The number of a chain's first blocks that are held. Blocks are freed from the end of a chain, so the held ones are a
+ * prefix, whose length bisection finds: a chain of 1,024 blocks costs 11 look-ups.
  */
 export function firstBlocks(blockKeys: readonly BlockKey[], isThere: (key: BlockKey) => boolean): number {
   const isThereAt = (index: number): boolean => {

@@ -1,4 +1,7 @@
-/** How much each span is used lately: uses that fade by half in each half-life. Bounded; the longest unused are forgotten. */
+/**
+ * How much each span was used lately: a use counts half as much after each half-life. Memory is bounded: the spans that
+ * were unused longest are forgotten.
+ */
 import { LRUCache } from "lru-cache";
 import type { TokenPlan } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
@@ -19,7 +22,7 @@ export class UseCounts {
     this.#nowMs = nowMs;
   }
 
-  /** A prompt over the plan's spans is asked. */
+  /** Counts one use of each span of the plan. */
   note({ runs }: TokenPlan): void {
     for (const { kind, blockKeys } of runs) {
       const spanKey = blockKeys.at(-1);
@@ -28,7 +31,7 @@ export class UseCounts {
     }
   }
 
-  /** Uses, each counted half for every half-life since. */
+  /** The uses of a span, each halved for every half-life since. */
   of(spanKey: BlockKey): number {
     const uses = this.#uses.peek(spanKey);
     return uses === undefined ? 0 : uses.count * 0.5 ** ((this.#nowMs() - uses.atMs) / halfLifeMs);

@@ -1,8 +1,9 @@
 /**
- * Where fragments are prepared. A corpus has a home, where its fragments go while there is room: questions are about
- * one corpus, and find all they need on one worker. A corpus that outgrows it goes on where most room is, and where
- * there is none it stays. While pools are rather empty every worker gets a copy beside; later only what is used much
- * does. A fragment that a worker holds already stays there.
+ * Decides on which workers fragments are prepared. Each corpus has a home worker that its fragments go to while there is
+ * room, since a question is mostly about one corpus and then finds all it needs on one worker. Fragments for which the
+ * home has no room go to the worker with most room, or to the home if no worker has any. While pools are rather empty
+ * every other worker gets a copy too; later only fragments that are used much do. A fragment that a worker holds already
+ * stays there.
  */
 import { LRUCache } from "lru-cache";
 import type { BlockKey } from "../../../worker/contract/units.ts";
@@ -12,24 +13,24 @@ import { rankOf } from "./route.ts";
 
 export interface FragmentHolder {
   readonly id: string;
-  /** Blocks of its pool, and those that fragments take. */
+  /** Blocks in its pool, and those of them that fragments take. */
   readonly blockCount: number;
   readonly fragmentBlockCount: number;
 }
 
 export interface UnplacedFragment {
-  /** The same for all fragments of a corpus. */
+  /** Name of the corpus: equal for all of its fragments. */
   readonly corpus: string;
   readonly spanKey: BlockKey;
   readonly blockCount: number;
   readonly uses: number;
 }
 
-/** Part of a pool that fragments may fill as their home; the rest is for prompts that are answered. */
+/** Share of a home's pool that fragments may fill; the rest is for prompts that are being answered. */
 const homeShare = 0.75;
-/** Part up to which a worker takes copies of what has its home elsewhere. */
+/** Share of a pool up to which a worker takes copies of fragments whose home is elsewhere. */
 const copyShare = 0.25;
-/** Uses from which a fragment is kept on every worker, room or not. */
+/** A fragment with at least so many uses is kept on every worker, whether there is room or not. */
 const hotUses = 16;
 
 export class FragmentPlacement {
@@ -61,7 +62,7 @@ export class FragmentPlacement {
   }
 }
 
-/** What tenants' fragments take on each worker now. */
+/** The blocks that fragments take on each worker now. */
 export function fragmentHolders(
   workers: readonly WorkerRecord[],
   residency: Pick<Residency, "byTenant">,
@@ -79,7 +80,7 @@ function hasRoom(worker: FragmentHolder, { blockCount }: UnplacedFragment, share
   return worker.fragmentBlockCount + blockCount <= worker.blockCount * share;
 }
 
-/** The best of the workers; of equals the one that comes first for the name. */
+/** The best of the workers; among equals the one that the name prefers. */
 function preferred(
   workers: readonly FragmentHolder[],
   name: string,

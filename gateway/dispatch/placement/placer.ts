@@ -1,4 +1,4 @@
-/** Which of the ready workers takes a request: the one that it is to go to, or the cheapest of those with room. */
+/** Chooses the ready worker that takes a request: the one that the request names, or else the cheapest one with room. */
 import type { BlockKey } from "../../../worker/contract/units.ts";
 import type { PendingBlocks } from "../kv/pending-blocks.ts";
 import { firstBlocks, type Residency, tokensBefore } from "../kv/residency.ts";
@@ -18,7 +18,7 @@ export interface Placed {
   readonly workerId: string;
   /** Prompt tokens that the worker will compute for this request alone. */
   readonly missingTokens: number;
-  /** Keys of the blocks that it does not hold, of those it will keep. */
+  /** Keys of the blocks that the worker does not hold yet and will keep. */
   readonly missing: readonly BlockKey[];
 }
 
@@ -29,7 +29,10 @@ export class Placer {
     this.#options = options;
   }
 
-  /** Of these workers, those with room for the tenant count. @returns undefined when none has room, or the best no room for more of the tenant's prompts */
+  /**
+   * Only workers with room for the tenant are considered.
+   * @returns undefined when no worker has room, or when the best one has no room for more of the tenant's prompts
+   */
   choose(ready: readonly WorkerRecord[], request: DispatchRequest, promptTokens: number): Placed | undefined {
     const { affinity = "", placement, tenantId, background } = request;
     const followed = ready.find(({ id }) => id === placement?.workerId);

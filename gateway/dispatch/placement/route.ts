@@ -1,22 +1,22 @@
 /**
- * Which worker runs a request. Pure and deterministic: the cheapest, where cost is what the request waits for there
- * and what it adds to the others' waits, both in prompt tokens to compute.
+ * Chooses the cheapest worker for a request: pure and deterministic. The cost is what the request waits for on the worker
+ * plus what it adds to the waits of others there, both in prompt tokens to compute.
  */
 export interface Candidate {
   readonly id: string;
-  /** Prompt tokens of this request that it holds. */
+  /** Prompt tokens of this request that the worker holds. */
   readonly cachedTokens: number;
-  /** Prompt tokens of this request that it does not hold, and that requests it has are about to compute. */
+  /** Prompt tokens of this request that the worker does not hold, but that requests on it are about to compute. */
   readonly upcomingTokens: number;
-  /** Prompt tokens of other requests that it has still to compute. */
+  /** Prompt tokens of other requests that the worker has still to compute. */
   readonly pendingTokens: number;
-  /** Requests it has. */
+  /** Requests on the worker. */
   readonly inFlight: number;
 }
 
 /** A running request slows a prefill down about as much as this many more prompt tokens would. */
 const tokensPerRunningRequest = 32;
-/** Tokens that are computed here though another worker has them are so many times waited for by later requests. */
+/** Weight of tokens that would be computed here although another worker holds them. */
 const laterWaits = 4;
 
 /**
@@ -32,7 +32,7 @@ export function chooseWorker(
   for (const candidate of candidates) {
     const { id, pendingTokens, inFlight } = candidate;
     const computed = missingTokens(candidate, promptTokens);
-    // All that run there wait while it computes.
+    // All requests that run there wait while the prompt is computed.
     const cost = computed * (laterWaits + inFlight) + pendingTokens + inFlight * tokensPerRunningRequest;
     const entry = { id, cost, rank: rankOf(affinity, id) };
     if (chosen === undefined || entry.cost < chosen.cost || (entry.cost === chosen.cost && entry.rank < chosen.rank)) {
@@ -48,9 +48,9 @@ export function missingTokens({ cachedTokens, upcomingTokens }: Candidate, promp
 }
 
 /**
- * A name's order of preference among workers: rendezvous hashing, so that one that goes moves only its own names. It is
- * of the name alone and has no secret, so that the same requests go the same way in every process; whom a name prefers
- * says nothing of another name.
+ * How much a name prefers a worker, by rendezvous hashing: when a worker goes away, only the names that preferred it move.
+ * The hash takes no secret, so that requests go the same way in every process; the preference of one name tells nothing
+ * about another.
  */
 export function rankOf(name: string, workerId: string): string {
   return new Bun.CryptoHasher("sha256").update(`${name}\0${workerId}`).digest("hex");

@@ -1,9 +1,9 @@
 /**
- * How many requests each worker gets at a time. A tenant that is alone fills the worker's batch, and a little more that
- * waits there, so that no place of it is empty while a request is on its way. While others have been there lately
- * nothing waits at a worker, and the last places are kept for tenants that have few requests there: whoever comes with
- * one finds room. Nor has a tenant more of its prompts there then than two steps compute, since whoever comes shares the
- * steps with them. Background work fills a part of the batch only, and nothing while others fill that.
+ * Decides how many requests each worker gets at a time. A tenant that is alone fills the worker's batch and a little
+ * more, which waits there so that no place stays empty while a request is on its way. While other tenants were active
+ * lately, no request waits at a worker, and the last places are kept for tenants with few requests there, so that a
+ * newcomer finds room. A tenant then also has no more prompt tokens there than two steps compute, because a newcomer
+ * shares the steps with them. Background work fills only a part of the batch, and none of it while others fill that part.
  */
 import type { WorkOwner } from "../request/request.ts";
 import type { Registry } from "../workers/registry.ts";
@@ -15,20 +15,20 @@ export interface WorkerAdmissionOptions {
   readonly nowMs: () => number;
 }
 
-/** What a worker has of one tenant's. */
+/** What one tenant has on one worker. */
 interface Held {
   requests: number;
-  /** Of their prompts, those that the worker has yet to compute. */
+  /** Prompt tokens of these requests that the worker has yet to compute. */
   promptTokens: number;
 }
 
-/** Part of the batch that waits at the worker besides, or is kept free. */
+/** Share of the batch that may wait at the worker in addition, or that is kept free for newcomers. */
 const share = 1 / 8;
-/** Steps' worth of a tenant's prompts: the step that runs, and the next. */
+/** Steps whose prompt tokens a tenant may have on a worker: the step that runs, and the next. */
 const stepsAhead = 2;
-/** Part of the batch up to which background work is added. */
+/** Share of the batch up to which background work is added. */
 const backgroundShare = 1 / 4;
-/** A tenant counts as there so long after its last request. */
+/** A tenant counts as active for so long after its last request, in milliseconds. */
 const lateMs = 60_000;
 
 export class WorkerAdmission {
@@ -38,7 +38,7 @@ export class WorkerAdmission {
   readonly #registry: Pick<Registry, "card">;
   /** By worker and tenant. */
   readonly #held = new Map<string, Map<string, Held>>();
-  /** The two tenants that came last: enough to know whether there was another one. */
+  /** The two tenants that came last: enough to know whether a tenant is alone. */
   #latest: { readonly tenantId: WorkOwner; readonly atMs: number } | undefined;
   #other: { readonly tenantId: WorkOwner; readonly atMs: number } | undefined;
 
@@ -49,13 +49,13 @@ export class WorkerAdmission {
     this.#nowMs = nowMs;
   }
 
-  /** A request of the tenant has come. */
+  /** Notes that a request of the tenant has come. */
   note(tenantId: WorkOwner): void {
     if (this.#latest !== undefined && this.#latest.tenantId !== tenantId) this.#other = this.#latest;
     this.#latest = { tenantId, atMs: this.#nowMs() };
   }
 
-  /** Whether one more request of the tenant may go there. @param inFlight requests that the worker has, of everybody */
+  /** Whether one more request of the tenant may go to the worker. @param inFlight requests of all tenants on the worker */
   isOpen(workerId: string, inFlight: number, tenantId: WorkOwner, background = false): boolean {
     if (background) return inFlight < Math.max(1, Math.floor(this.#maxRunning * backgroundShare));
     if (this.#isAlone(tenantId)) return inFlight < this.#maxRunning + this.#reserve;
@@ -63,14 +63,14 @@ export class WorkerAdmission {
     return inFlight < this.#maxRunning - (requests < this.#reserve ? 0 : this.#reserve);
   }
 
-  /** Is there room for more of the tenant's prompts? Where there is none it waits for this worker, which has its text. */
+  /** Whether there is room for more of the tenant's prompts. If not, the request waits for this worker, which holds its text. */
   hasPromptRoom(workerId: string, tenantId: WorkOwner): boolean {
     if (this.#isAlone(tenantId)) return true;
     const promptTokens = this.#held.get(workerId)?.get(tenantId)?.promptTokens ?? 0;
     return promptTokens < stepsAhead * (this.#registry.card()?.stepPromptTokens ?? Number.POSITIVE_INFINITY);
   }
 
-  /** @param promptTokens that the worker is to compute */
+  /** A request goes to the worker. @param promptTokens tokens that the worker is to compute for it */
   enter(workerId: string, tenantId: WorkOwner, promptTokens: number): void {
     const tenants = this.#held.get(workerId) ?? new Map<string, Held>();
     this.#held.set(workerId, tenants);
@@ -78,13 +78,13 @@ export class WorkerAdmission {
     tenants.set(tenantId, { requests: requests + 1, promptTokens: before + promptTokens });
   }
 
-  /** So much of the tenant's prompts is computed, or will not be. */
+  /** So many of the tenant's prompt tokens are computed, or will never be. */
   prompted(workerId: string, tenantId: WorkOwner, promptTokens: number): void {
     const held = this.#held.get(workerId)?.get(tenantId);
     if (held !== undefined) held.promptTokens -= promptTokens;
   }
 
-  /** Its prompt is done with: see `prompted`. */
+  /** A request leaves the worker; `prompted` was called for its prompt before. */
   leave(workerId: string, tenantId: WorkOwner): void {
     const tenants = this.#held.get(workerId);
     const held = tenants?.get(tenantId);
@@ -93,7 +93,7 @@ export class WorkerAdmission {
     if (held.requests === 0) tenants?.delete(tenantId);
   }
 
-  /** The worker is gone, with all that it had. */
+  /** To be called when the worker is gone, with all of its requests. */
   forget(workerId: string): void {
     this.#held.delete(workerId);
   }

@@ -1,7 +1,7 @@
 /** The body of a bulk request: JSON lines, one query each. What is wrong with one line is that line's result. */
 
 import { ApiError, toApiError } from "../../base/errors.ts";
-import { nextTurn } from "../../base/pace.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { limits } from "../../config.ts";
 import { QueryError } from "../../query/errors.ts";
 import type { Query } from "../../query/ir.ts";
@@ -30,7 +30,7 @@ export async function readBulkLines(text: string): Promise<readonly BulkLine[]> 
   let turnEndMs = performance.now() + turnMs;
   for (const [lineNumber, line] of linesOf(text)) {
     if (performance.now() >= turnEndMs) {
-      await nextTurn();
+      await yieldToOthers();
       turnEndMs = performance.now() + turnMs;
     }
     if (line.trim() === "") continue;

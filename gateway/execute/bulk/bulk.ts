@@ -1,7 +1,7 @@
 /** Many queries at once: ordered so that shared fragments are used close in time, run some at a time. */
 
 import { type ApiError, errorBody, toApiError } from "../../base/errors.ts";
-import { nextTurn, Pace } from "../../base/pace.ts";
+import { Pace, yieldToOthers } from "../../base/pace.ts";
 import type { Query } from "../../query/ir.ts";
 import { FragmentTable, type FragmentUse, type PlannedOrder, planningSteps } from "../../query/planner.ts";
 import type { RateLimiter } from "../../tenant/rate-limiter.ts";
@@ -52,7 +52,7 @@ export async function runBulk(job: BulkJob): Promise<void> {
     const runNext = async (): Promise<void> => {
       for (const { line, query } of queue) {
         // As many begin at once as may run; others have their turn between two of them.
-        await nextTurn();
+        await yieldToOthers();
         if (job.signal.aborted) return;
         await settle(job, line, await runOne(job, line, query));
       }

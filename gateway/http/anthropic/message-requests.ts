@@ -4,7 +4,7 @@
  */
 import { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
-import { nextTurn } from "../../base/pace.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { batchLimits } from "../../batches/limits.ts";
 import { messageLine } from "../../batches/lines.ts";
 import { limits } from "../../config.ts";
@@ -50,7 +50,7 @@ export class MessageRequests {
       const lines = this.#linesOf(this.#decoded(piece));
       if (lines.byteLength > 0) await take(lines);
       // Memory that a piece has left is collected before the next ones fill as much again.
-      await nextTurn();
+      await yieldToOthers();
     });
     const last = this.#linesOf(this.#decoded(undefined));
     if (last.byteLength > 0) await take(last);

@@ -3,7 +3,7 @@ import type { Context, Hono } from "hono";
 import { z } from "zod";
 import type { EmbedderCard } from "../../../worker/contract/embedding.ts";
 import { ApiError } from "../../base/errors.ts";
-import { nextTurn } from "../../base/pace.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { limits } from "../../config.ts";
 import type { EmbeddingService } from "../../embedding/embedding-service.ts";
 import type { EmbedderMeter } from "../../generate/token-metering.ts";
@@ -129,7 +129,7 @@ function vectorsResponse(context: Context<AppEnv>, { vectors, encode, model, tok
     for (let at = 0; at < vectors.length && !stream.closed; at += vectorsPerPiece) {
       const items = JSON.stringify(itemsOf(at, at + vectorsPerPiece)).slice(1, -1);
       await stream.write(`${at === 0 ? '{"object":"list","data":[' : ","}${items}`);
-      await nextTurn();
+      await yieldToOthers();
     }
     await stream.write(`],${JSON.stringify(about).slice(1)}`);
   });

@@ -2,7 +2,7 @@
 
 import { z } from "zod";
 import { errorCodes, errorEntry } from "../../base/errors.ts";
-import { nextTurn } from "../../base/pace.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import type { RouteAbout, RouteDeclaration } from "../transport/route.ts";
 import type { RouteScope } from "../transport/routes.ts";
 
@@ -36,7 +36,7 @@ export async function openApiDocument(routes: readonly RouteDeclaration[], versi
     operations[route.method.toLowerCase()] = operationOf(route, schemas);
     paths[path] = operations;
     // Making the schemas of a hundred routes takes a tenth of a second, so other work runs in between.
-    await nextTurn();
+    await yieldToOthers();
   }
   const description = "Errors have the shape of the schema Error. Each route names the scopes that an API key needs.";
   return {

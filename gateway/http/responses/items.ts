@@ -3,7 +3,7 @@ import type { ResponseId, TenantId } from "../../../db/ids.ts";
 import type { ResponseHead } from "../../../db/responses.ts";
 import type { JsonObject } from "../../../db/schema.ts";
 import { ApiError } from "../../base/errors.ts";
-import { nextTurn } from "../../base/pace.ts";
+import { yieldToOthers } from "../../base/pace.ts";
 import { limits } from "../../config.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
 import type { RequestBudget } from "../transport/request-budget.ts";
@@ -146,7 +146,7 @@ class ConversationReader {
     // It was written when the response was kept.
     const items = part === "body" ? (parsed.output as readonly KeptItem[]) : parsed;
     this.#parts.set(key, items);
-    await nextTurn();
+    await yieldToOthers();
     return items;
   }
 

@@ -43,10 +43,10 @@ async function attach(owner: Owner, fileIds: readonly string[]): Promise<void> {
 }
 
 const statusOf = (owner: Owner, fileId: string) => world.corpus.corpusFiles.get(owner.store, fileId).status;
-const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve));
+const yieldToOthers = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 async function untilSettled(owner: Owner, fileId: string): Promise<void> {
-  while (statusOf(owner, fileId) === "in_progress") await nextTurn();
+  while (statusOf(owner, fileId) === "in_progress") await yieldToOthers();
 }
 
 /** A text of some MB, in sentences. */
@@ -59,7 +59,7 @@ describe("a large document of one tenant", () => {
     const long = await upload(large, "long.txt", longText(6 * 1024 * 1024));
     await attach(large, [long]);
     const begun = () => world.db.client.query("select 1 from fragments limit 1").get() !== null;
-    while (!begun()) await nextTurn();
+    while (!begun()) await yieldToOthers();
     const files = [await upload(small, "a.txt", "One sentence."), await upload(small, "b.html", "<p>Another.</p>")];
     await attach(small, files);
     for (const file of files) await untilSettled(small, file);
@@ -86,7 +86,7 @@ describe("a large document of one tenant", () => {
     const file = await upload(owner, "long.txt", text);
     await attach(owner, [file]);
     const count = () => world.db.client.query<{ n: number }, []>("select count(*) n from fragments").get()?.n ?? 0;
-    while (count() < 64) await nextTurn();
+    while (count() < 64) await yieldToOthers();
     expect(statusOf(owner, file)).toBe("in_progress");
     await world.close();
     world = createWorld(world.dir);
@@ -104,7 +104,7 @@ describe("a large document of one tenant", () => {
     ];
     await attach(huge, [first]);
     const begun = () => world.db.client.query("select 1 from fragments limit 1").get() !== null;
-    while (!begun()) await nextTurn();
+    while (!begun()) await yieldToOthers();
     await attach(large, [second]);
     await untilSettled(large, second);
     expect(statusOf(large, second)).toBe("completed");
@@ -130,7 +130,7 @@ describe("a large document of one tenant", () => {
       for (const [i, owner] of owners(ends.length).entries()) {
         const file = await upload(owner, "a.pdf", pdfOf([Buffer.from("BT ET")]));
         await attach(owner, [file]);
-        while (reading === i) await nextTurn();
+        while (reading === i) await yieldToOthers();
         ends[i]?.(owner, file);
         await world.corpus.idle();
       }
@@ -154,9 +154,9 @@ test("vectors: a large document's are made although its fragments are older than
   const file = await upload(small, "a.txt", "One sentence.");
   const count = (what: string) => world.db.client.query<{ n: number }, []>(`select count(*) n from ${what}`).get()?.n;
   await attach(large, [long]);
-  while (count("fragments") === 0) await nextTurn();
+  while (count("fragments") === 0) await yieldToOthers();
   await attach(small, [file]);
-  while (count("fragment_vectors") === 0) await nextTurn();
+  while (count("fragment_vectors") === 0) await yieldToOthers();
   expect(statusOf(large, long)).toBe("in_progress");
   await world.corpus.idle();
   expect(count("fragment_vectors")).toBe(count("fragments") as number);
@@ -169,7 +169,7 @@ test("vectors: another tenant's file has its turn beside a large one's", async (
     card: () => Promise.resolve({ modelId: "ones", dimensions: 8 }),
     embed: async (texts: readonly string[]) => {
       order.push(texts.some((text) => text.startsWith("Another")) ? "small" : "large");
-      await nextTurn();
+      await yieldToOthers();
       return texts.map(() => new Float32Array(8).fill(1));
     },
   };
@@ -177,7 +177,7 @@ test("vectors: another tenant's file has its turn beside a large one's", async (
   const [large, small] = owners(2) as [Owner, Owner];
   const [long, file] = [await upload(large, "long.txt", longText(200_000)), await upload(small, "a.txt", "Another.")];
   await attach(large, [long]);
-  while (order.length === 0) await nextTurn();
+  while (order.length === 0) await yieldToOthers();
   const before = order.length;
   await attach(small, [file]);
   await untilSettled(small, file);
@@ -223,7 +223,7 @@ describe("the order", () => {
       const name = names.get(row.seq) ?? "";
       order.push(`${lane} ${name}`);
       for (let turns = 0; turns < (lane === "large" ? 60 : 1); turns++) {
-        await nextTurn();
+        await yieldToOthers();
         yield;
       }
       if (lane === "quick" && isLarge(name)) return false;
