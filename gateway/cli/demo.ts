@@ -1,6 +1,6 @@
 /**
- * The main job, end to end and visible: two tenants, their documents computed once, questions answered from
- * them through HTTP. Everything here goes through the public API; no import needs an installed dependency.
+ * The demo shows the product's main job from end to end: two tenants have documents, the documents' KV is computed
+ * once, and questions are answered from it over HTTP. Everything goes through the public API; no import needs an installed dependency.
  */
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -83,7 +83,7 @@ async function askAll(
   return asked;
 }
 
-/** A store of one tenant, asked for with the other's key. @returns the status that came instead of it. */
+/** Asks for one tenant's store with the other tenant's key. @returns the status of the answer */
 async function statusForOther(other: DemoTenant, owner: DemoTenant): Promise<number> {
   try {
     await other.client.json("GET", `/v1/vector_stores/${owner.storeId}`);
@@ -103,7 +103,7 @@ async function runDemo(server: ServerProcess, adminKey: string): Promise<void> {
   if (first === undefined || second === undefined) throw new CommandError("the demo needs two corpora");
   const model = await firstModelId(first.client);
 
-  // The first request of a process pays for just-in-time compilation; it is nobody's figure.
+  // The first request of a process pays for just-in-time compilation, so no figure counts it.
   await askAll({ ...first, corpus: { ...first.corpus, questions: first.corpus.questions.slice(0, 1) } }, model, false);
   const cold: AskedQuestion[][] = [];
   for (const tenant of tenants) cold.push(await askAll(tenant, model, false));

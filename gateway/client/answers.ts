@@ -11,7 +11,7 @@ export interface Usage {
 export interface SpanSummary {
   readonly id: string;
   readonly tokens: number;
-  /** "computed" when any of it was. */
+  /** "computed" when any part of the span was computed. */
   readonly source: "device" | "computed";
 }
 
@@ -21,20 +21,20 @@ export interface SpangateReport {
   readonly queue_ms: number;
   readonly prefill_ms: number;
   readonly ttft_ms: number;
-  /** Of the outermost generation. */
+  /** Spans of the outermost generation. */
   readonly spans: readonly SpanSummary[];
   /** Every generation of the tree, inner ones before those that read them. */
   readonly generates: readonly GenerateSummary[];
-  /** Computed ahead of the generations that read them. */
+  /** Tokens of spans that were computed before the generations that read them. */
   readonly prepared: { readonly tokens: number; readonly computed_tokens: number };
   /** With `reuse: "blend"`: tokens whose KV was copied, and those of them that were computed again. */
   readonly blend?: { readonly tokens: number; readonly recomputed_tokens: number };
 }
 
 export interface GenerateSummary {
-  /** In the query as it was sent. */
+  /** Path of the generation in the query as it was sent. */
   readonly path: string;
-  /** Of the sample, in a repeat. */
+  /** Number of the sample, in a repeat. */
   readonly index: number;
   readonly prompt_tokens: number;
   readonly completion_tokens: number;
@@ -54,7 +54,7 @@ interface WholeAnswer extends AnswerHead {
   readonly spangate: SpangateReport;
 }
 
-/** Of a `g`, or of a `repeat` with n choices. */
+/** Answer of a `g`, or of a `repeat` with n choices. */
 export interface ChatAnswer extends WholeAnswer {
   readonly object: "chat.completion";
   readonly choices: readonly {
@@ -64,7 +64,7 @@ export interface ChatAnswer extends WholeAnswer {
   }[];
 }
 
-/** Of a `map`: one choice for each text. */
+/** Answer of a `map`: one choice for each text. */
 export interface TextAnswer extends WholeAnswer {
   readonly object: "text_completion";
   readonly choices: readonly { readonly index: number; readonly text: string; readonly finish_reason: string }[];
@@ -101,7 +101,7 @@ export function textsOf(answer: QueryAnswer): readonly string[] {
 export interface Piece {
   readonly index: number;
   readonly text: string;
-  /** Nothing follows of this choice. */
+  /** true: no more text of this choice follows. */
   readonly isLast: boolean;
 }
 
@@ -126,7 +126,7 @@ export interface Drawing {
 }
 
 export interface Explanation {
-  /** As it was sent, in canonical form. */
+  /** The query as it was sent, in canonical form. */
   readonly query: JsonValue;
   /** What each rule did, in order; `path` is of the node that it replaced. */
   readonly steps: readonly { readonly rule: string; readonly path: string; readonly [field: string]: unknown }[];

@@ -7,7 +7,7 @@ export interface HttpClientOptions {
   readonly url: string;
   /** "": requests carry no key. */
   readonly apiKey: string;
-  /** What a call may take, streams included, in ms; 0 (the default): as long as the server takes. */
+  /** Longest time of a call, streams included, in ms; 0 (the default): as long as the server takes. */
   readonly timeoutMs?: number;
 }
 
@@ -29,7 +29,7 @@ export interface Call {
   readonly method: string;
   readonly path: string;
   readonly body?: string | FormData | undefined;
-  /** A form brings its own. */
+  /** Absent for a form, which has its own. */
   readonly contentType?: string | undefined;
   readonly options?: CallOptions | undefined;
 }
@@ -100,7 +100,7 @@ async function errorOf(response: Response): Promise<ErrorBody> {
     const { error } = JSON.parse(text) as { readonly error?: ErrorBody };
     if (error !== undefined) return error;
   } catch {
-    // Something before the server answered, a proxy say.
+    // Not the server's JSON: something in front of it answered, such as a proxy.
   }
   return { message: text.slice(0, 200) || response.statusText };
 }

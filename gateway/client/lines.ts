@@ -16,7 +16,7 @@ export async function* linesOf(body: ReadableStream<Uint8Array>, maxChars = maxL
   if (pending !== "") yield pending;
 }
 
-/** The lines that say something: blank ones, which keep a connection alive, are passed over. */
+/** Gives all lines but blank ones, which servers send to keep a connection alive. */
 export async function* readLines(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   for await (const line of linesOf(body)) if (line.trim() !== "") yield line;
 }

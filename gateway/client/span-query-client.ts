@@ -23,7 +23,7 @@ export interface BulkOptions extends CallOptions {
 /** The server refused or failed, in its own words. */
 export class SpanQueryError extends Error {
   override readonly name = "SpanQueryError";
-  /** HTTP's; 200 when an answer failed in mid-stream. */
+  /** Status of the HTTP answer; 200 when an answer failed in mid-stream. */
   readonly status: number;
   readonly code: string;
   /** Path of what is wrong with the query: `$.g.input.plus[2].g.max_tokens`. */
@@ -97,7 +97,7 @@ export class SpanQueryClient {
     let isComplete = false;
     for await (const text of readLines(this.#http.bodyOf(response))) {
       const line = JSON.parse(text) as BulkLine | { readonly error: ErrorBody };
-      // An error without an id is not one query's, but the answer's.
+      // An error without an id concerns the whole answer, not one query.
       if ("error" in line && !("id" in line)) throw this.#errors.refused(response.status, line.error);
       isComplete = "bulk" in line && line.bulk.status !== "running";
       yield line;

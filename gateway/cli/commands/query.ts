@@ -68,7 +68,7 @@ async function writeWhole(
   return answer;
 }
 
-/** One line for the query, one for each of its generations. */
+/** Makes one line for the query and one for each of its generations. */
 function statsLines({ usage, spangate }: Facts): readonly string[] {
   const { tokens, computed_tokens } = spangate.prepared;
   const total = [
@@ -151,7 +151,7 @@ export class ChoiceWriter {
     else this.#waiting.set(index, (this.#waiting.get(index) ?? "") + text);
   }
 
-  /** Nothing follows of this choice. */
+  /** The choice is complete: its turn goes to the next. */
   end(index: number): void {
     this.#ended.add(index);
     while (this.#ended.has(this.#turn)) {

@@ -1,4 +1,4 @@
-/** The command line's clients: what a server refuses, and that there is none, is one sentence. */
+/** The command line's clients. When a server refuses, or none answers, the error is one sentence. */
 import { STATUS_CODES } from "node:http";
 import type { ErrorBody } from "../../client/answers.ts";
 import { type CallErrors, HttpClient as Client, type HttpClientOptions } from "../../client/http-client.ts";

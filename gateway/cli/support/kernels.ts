@@ -1,4 +1,4 @@
-/** Builds the native kernels in front of the person who waits: a sentence, and the time it took. */
+/** Builds the native kernels, and tells the person who waits what is built and how long it took. */
 import { buildCpuKernels, KernelBuildError } from "../../../kernels/build.ts";
 import { CommandError } from "./command.ts";
 

@@ -51,7 +51,7 @@ export interface ChatRequest {
   readonly [field: string]: unknown;
 }
 
-/** A streamed answer as it was seen from here. */
+/** A streamed answer as the client saw it. */
 export interface ChatAnswer {
   readonly text: string;
   readonly finishReason: string | null;

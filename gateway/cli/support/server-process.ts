@@ -1,4 +1,4 @@
-/** A server of our own as a child process, for whoever wants one on the side: the demo, benchmarks, end-to-end tests. */
+/** Runs a server as a child process, for the demo, benchmarks and end-to-end tests. */
 import { join } from "node:path";
 import { CommandError } from "./command.ts";
 import { repositoryRoot } from "./setup.ts";
@@ -48,7 +48,7 @@ export async function startServer({ env, readyTimeoutMs = 120_000, onLog }: Serv
   const url = await Promise.race([listening.promise, exited, Bun.sleep(readyTimeoutMs)]);
   if (typeof url !== "string") {
     child.kill("SIGKILL");
-    // What it wrote last may still be on its way.
+    // The last lines that it wrote may not have been read yet.
     await Bun.sleep(50);
     throw failed(url === undefined ? `did not listen within ${readyTimeoutMs} ms` : `ended with exit code ${url}`);
   }

@@ -50,7 +50,7 @@ const message = z.discriminatedUnion(
 );
 type Message = z.output<typeof message>;
 
-/** Calls of the last message that made any, and have no answer yet: their names, and where they stand. */
+/** The calls without an answer yet, of the last message that made calls: their names, and where they stand. */
 type OpenCalls = Map<string, { readonly name: string; readonly path: Path }>;
 
 export interface ChatMessages {
@@ -66,7 +66,7 @@ export const chatMessages = z
   .transform((messages, context): ChatMessages => {
     let refused = false;
     const refuse = (path: Path, text: string): void => {
-      // The first is what is told, and there may be as many as there are calls.
+      // Only the first fault is reported, since there may be as many as there are calls.
       if (!refused) context.addIssue({ code: "custom", path: [...path], message: text, input: messages });
       refused = true;
     };

@@ -24,7 +24,7 @@ const text = z.string().min(1).max(limits.embeddingTextChars);
 const tokenIdList = tokenIds(limits.embeddingTokens);
 const inputs = limits.embeddingInputs;
 
-/** Token ids come before texts: a list of ids that is looked at as texts makes an error of each. */
+/** The schema tries token ids before texts: a list of ids that is checked as texts makes an error for each id. */
 const embeddingsSchema = z.strictObject({
   model: z.string().min(1).max(limits.shortStringChars),
   input: z.union([text, tokenIdList, z.array(text).min(1).max(inputs), z.array(tokenIdList).min(1).max(inputs)], {

@@ -16,7 +16,7 @@ import { declare } from "../transport/route.ts";
 
 export const purposes = ["assistants", "user_data", "batch"] as const;
 const listQuery = pageQuery.extend({
-  // Many clients read the first page only, as their own API's has 10,000.
+  // Many clients read only the first page, which has 10,000 files in OpenAI's API.
   limit: wholeNumber.pipe(z.number().min(1).max(corpusLimits.maxFilePageItems)).default(corpusLimits.maxFilePageItems),
   // Results of batches are files of the server's own making.
   purpose: z.enum([...purposes, "batch_output"]).optional(),
@@ -39,9 +39,9 @@ export const fileAnswer = z.strictObject({
 
 export interface FileRouteDeps {
   readonly corpus: Corpus;
-  /** Of uploads that are taken in at the same time. */
+  /** Limits how many uploads of a tenant are received at the same time. */
   readonly uploads: ConcurrencyLimiter;
-  /** Of files that are being read. */
+  /** Limits how many files of a tenant are sent at the same time. */
   readonly downloads: ConcurrencyLimiter;
 }
 
@@ -97,7 +97,7 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }:
     const { row, pieces } = await corpus.files.pieces(tenantId, c.req.param("file_id"), () =>
       downloads.enter(tenantId),
     );
-    // Whatever it claims to be, a browser must neither render nor sniff it.
+    // A browser must neither render the file nor guess its type, whatever type it claims.
     c.header("content-type", "application/octet-stream");
     c.header("content-disposition", `attachment; filename*=UTF-8''${extValue(row.filename)}`);
     c.header("x-content-type-options", "nosniff");

@@ -138,7 +138,7 @@ function requestOf(body: Body): TextRequest {
   };
 }
 
-/** Log-probabilities of the next tokens of one choice; offsets go on from those before. */
+/** Log-probabilities of the next tokens of one choice; text offsets continue from the tokens before. */
 type FormatLogprobs = (logprobs: readonly TokenLogprob[]) => object | null;
 
 const logprobsFormatter = (tokenBytes: TokenBytes) => (): FormatLogprobs => {

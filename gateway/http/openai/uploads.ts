@@ -49,7 +49,7 @@ const partAnswer = z.strictObject({
 
 export interface UploadRouteDeps {
   readonly corpus: Pick<Corpus, "uploads">;
-  /** Of files and parts that are taken in at the same time. */
+  /** Limits how many files and parts of a tenant are received at the same time. */
   readonly uploads: ConcurrencyLimiter;
 }
 

@@ -99,7 +99,7 @@ export function corpusFileBody(row: CorpusFileRow) {
   };
 }
 
-/** A batch is what its files are: it ends when none of them is in progress. */
+/** A batch has the status of its files: it ends when none of them is in progress. */
 export function batchStatus(counts: FileCounts): "in_progress" | "completed" | "cancelled" | "failed" {
   if (counts.in_progress > 0) return "in_progress";
   if (counts.cancelled > 0) return "cancelled";

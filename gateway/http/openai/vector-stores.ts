@@ -76,7 +76,7 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
     try {
       if (requests.length > 0) await corpus.corpusFiles.attach(row, requests, "file_ids");
     } catch (error) {
-      // The caller learns no id of it, so it must not stay.
+      // The caller gets no id of this store, so it must not stay.
       corpus.corpora.delete(tenantId, row.id);
       throw error;
     }
@@ -129,7 +129,7 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
   declare(app, "POST /admin/v1/vector_stores/:vector_store_id/salt/rotate", about.rotate, async (c) => {
     await readNoFields(c);
     const id = c.req.param("vector_store_id");
-    // The platform's operators may rotate any corpus's.
+    // The platform's operators may rotate the salt of any corpus.
     const isPlatform = principalOf(c).scopes.has("platform:admin");
     const owner = isPlatform ? corpus.corpora.ownerOf(id) : tenantIdOf(c);
     const rotate = () => corpus.corpora.rotateSalt(owner, id);

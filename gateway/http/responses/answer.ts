@@ -23,13 +23,13 @@ export interface ResponseParts {
   readonly choice: Choice;
   /** The answer becomes a line of a batch's file, which would keep the text of a found file that is deleted. */
   readonly isBatchLine: boolean;
-  /** Of an answer's tokens; gives none where they are not asked for. */
+  /** Describes the log-probabilities of the answer's tokens; gives none where they are not asked for. */
   readonly logprobsOf: DescribeLogprobs;
-  /** With the prompt that the request named; undefined: it named none, or the response is not whole yet. */
+  /** Comparison with the earlier prompt that the request named; undefined: it named none, or the response is not whole yet. */
   readonly comparison?: ReturnType<typeof comparePrompt>;
 }
 
-/** Ids of a response's items are its own id's, under other prefixes. */
+/** The id of a response's item is the response's id with another prefix. */
 export const messageId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "msg_");
 export const searchId = ({ id }: Pick<ResponseParts, "id">): string => id.replace("resp_", "fs_");
 
@@ -38,7 +38,7 @@ export const callItemId = ({ id }: Pick<ResponseParts, "id">, index: number): st
 
 export const searches = ({ parsed }: ResponseParts): boolean => parsed.fileSearch !== undefined;
 
-/** Functions may be called: an answer may have no message. */
+/** Tells whether functions may be called, so that an answer may have no message. */
 export const callsFunctions = ({ parsed }: ResponseParts): boolean => toolUseOf(parsed.functions) !== undefined;
 
 /** The text of the question that is answered. */
@@ -96,7 +96,7 @@ function cacheOptionsShown(options: NonNullable<ResponsesBody["body"]["prompt_ca
   return { prompt_cache_options: { mode, ttl, comparison_response_id } };
 }
 
-/** In the order in which they began. */
+/** The answer's items, in the order in which they began. */
 function outputOf(parts: ResponseParts) {
   const { text, textAt, calls } = parts.choice;
   const made = calls.map((_, index) => callItem(parts, index, "completed"));

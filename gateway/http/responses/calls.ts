@@ -4,7 +4,7 @@ import { argumentsJson } from "../generation/tool-schemas.ts";
 import type { Item } from "./input-items.ts";
 
 /**
- * The conversation as messages.
+ * Turns the conversation into messages.
  * @param ownCount how many of the items, at their end, are the request's own
  * @throws ApiError invalid_value for a call without an output, and an output without a call
  */
@@ -49,7 +49,7 @@ function addCall(messages: LowerMessage[], item: Item & { readonly type: "functi
   else messages[messages.length - 1] = { ...last, calls: [...(last.calls ?? []), call] };
 }
 
-/** An answer that was cut off has calls whose arguments are none. */
+/** Arguments of a call in an answer that was cut off are no JSON. */
 function argumentsOf(text: string): JsonObject {
   const parsed = argumentsJson.safeParse(text);
   return parsed.success ? parsed.data : {};

@@ -38,13 +38,13 @@ const callOutputItem = z.strictObject({
   caller,
 });
 
-/** More than an answer has tokens. */
+/** Larger than the number of tokens that any answer has. */
 const maxLogprobs = 131_072;
 const textPart = z.strictObject({
   type: z.enum(["input_text", "output_text"], "only parts of type 'input_text' and 'output_text' are supported"),
   text: z.string(),
   prompt_cache_breakpoint: cacheBreakpoint,
-  // An earlier answer comes back as it was given; neither is kept.
+  // Clients send earlier answers back with these two fields; neither is stored.
   annotations: optional(z.array(z.unknown()).max(limits.documents)),
   logprobs: optional(z.array(z.unknown()).max(maxLogprobs)),
 });
@@ -63,7 +63,7 @@ const searchItem = z.strictObject({
   status: z.enum(["in_progress", "searching", "completed", "incomplete", "failed"]),
   results: optional(z.array(z.unknown()).max(limits.retrievedFragments)),
 });
-/** What a response that is kept has already, named by the id that it had there. */
+/** Refers to an item of a stored response by the item's id. */
 const referenceItem = z.strictObject({ type: z.literal("item_reference"), id: shortString });
 const itemTypes =
   "only items of type 'message', 'function_call', 'function_call_output', 'file_search_call' and 'item_reference' are supported";
@@ -75,7 +75,7 @@ export const item = z.preprocess(withType, z.discriminatedUnion("type", itemKind
 export type InputItem = z.output<typeof item>;
 
 export type ItemReference = z.output<typeof referenceItem>;
-/** A message, a call or its output as it is kept, listed and lowered. */
+/** A message, a call or a call's output, in the form that is stored, listed and lowered. */
 export type Item = Exclude<ReturnType<typeof itemsOf>[number], ItemReference>;
 
 export function itemsOf(input: string | readonly InputItem[]) {

@@ -1,4 +1,4 @@
-/** The conversation that a response answers: earlier ones', those that the request refers to by id, its own. */
+/** Collects the conversation that a response answers: items of earlier responses, items that the request names by id, and its own. */
 import type { ResponseId, TenantId } from "../../../db/ids.ts";
 import type { ResponseHead } from "../../../db/responses.ts";
 import type { JsonObject } from "../../../db/schema.ts";
@@ -10,12 +10,12 @@ import type { RequestBudget } from "../transport/request-budget.ts";
 import type { Item, ItemReference } from "./input-items.ts";
 import type { ResponsePrompt } from "./schema.ts";
 
-/** An item as it is kept: those of other responses by their id alone. */
+/** An item as it is stored; an item of another response is stored as its id alone. */
 type KeptItem = Item | ItemReference;
 
 export interface Conversation {
   readonly items: readonly Item[];
-  /** Rows that items were found in. */
+  /** Numbers of the stored rows that items came from. */
   readonly usedSeqs: readonly number[];
 }
 
@@ -99,14 +99,14 @@ class ConversationReader {
     }
   }
 
-  /** Clients send back what they have stored by id alone. */
+  /** Finds an item that a client names by its id. */
   async referred({ id }: ItemReference, param: string): Promise<Item> {
     const item = await this.#find(id, true);
     if (item === undefined) throw new ApiError("not_found", { param });
     return this.#taken([item], param)[0] ?? item;
   }
 
-  /** @param isEntry the client named it, so it must be kept: undefined where it is not */
+  /** @param isEntry true when the client named the id, so that only a stored response counts; undefined where there is none */
   async #find(id: string, isEntry: boolean): Promise<Item | undefined> {
     const known = this.#byId.get(id);
     if (known !== undefined) return known;
@@ -170,7 +170,7 @@ const tooLong = (bound: string, param: string): ApiError =>
 const broken = (param: string): ApiError =>
   new ApiError("not_found", { message: "An earlier response of the conversation was deleted.", param });
 
-/** What `find` gives; its errors name the field. */
+/** Runs `find`; errors that it throws name the request's field. */
 function naming<Value>(param: string, find: () => Value): Value {
   try {
     return find();
@@ -183,7 +183,7 @@ function naming<Value>(param: string, find: () => Value): Value {
 const inputPrefixes: Readonly<Record<Item["type"], string>> = {
   message: "msg",
   file_search_call: "fs",
-  // Calls that are answered have the usual prefix.
+  // Calls in an answer have the usual prefix `fc`; these are calls in the input.
   function_call: "fci",
   function_call_output: "fco",
 };

@@ -144,7 +144,7 @@ function keptInputOf(id: ResponseId, { body, items }: ResponsesBody): string | u
   if (body.store === false) return undefined;
   const input = keptInput(id, items);
   const { instructions = "", tools = [], metadata = {}, text } = body;
-  // They are kept with the answer, which tells of them.
+  // These fields are stored with the answer, which repeats them.
   const echoed = JSON.stringify([instructions, tools, metadata, text?.format?.shown]);
   if (Buffer.byteLength(input) + Buffer.byteLength(echoed) <= limits.storedResponses.requestBytes) return input;
   const what = `new input, instructions and tools of at most ${limits.storedResponses.requestBytes} bytes together`;
@@ -209,8 +209,8 @@ async function respond(
 }
 
 /**
- * A found text is its file's: it is not kept where deleting the file would not reach it. Probabilities are many times
- * the text.
+ * Takes the text of found files out, since deleting a file would not reach a copy here, and log-probabilities, which are
+ * many times as large as the text.
  */
 function kept(body: ReturnType<typeof responseBody>): JsonObject {
   const output = body.output.map((item) => {
@@ -232,7 +232,7 @@ function itemPage(
   return { object: "list", data, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null, has_more: hasMore };
 }
 
-/** The pipeline names fields as chat does. */
+/** Translates names of fields in errors: the pipeline uses those of chat completions. */
 function inOwnWords(error: unknown, searchIndex: number): unknown {
   if (!(error instanceof ApiError) || error.param === undefined) return error;
   const names: Readonly<Record<string, string>> = { messages: "input", max_tokens: "max_output_tokens" };

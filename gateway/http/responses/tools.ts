@@ -101,7 +101,7 @@ export function responseTools({
   const isSearched = search?.type === "file_search" && wantsSearch(choice);
   return {
     functions: { tools: functions, namePath: ["name"], choice: choiceOf(choice, isSearched), parallel },
-    // Who sends the tool wants the search, unless the choice forbids it.
+    // A caller who sends the search tool wants the search, unless tool_choice forbids it.
     fileSearch: isSearched ? fileSearchOf(search) : undefined,
     searchIndex: Math.max(0, searchIndex),
   };
@@ -115,7 +115,7 @@ function wantsSearch(choice: Body["tool_choice"]): boolean {
 
 function choiceOf(choice: Body["tool_choice"], isSearched: boolean): ToolChoice {
   if (choice === undefined) return { mode: "auto" };
-  // A search that is made is a tool that was used.
+  // A search that is made counts as use of a tool.
   if (typeof choice === "string") return { mode: choice === "required" && isSearched ? "auto" : choice };
   if (choice.type === "file_search") return { mode: "none" };
   if (choice.type === "function")

@@ -3,7 +3,7 @@ import { ApiError } from "../../base/errors.ts";
 import { paramOf } from "./schema-error.ts";
 
 /**
- * No field is called `__proto__`, whoever made the object: schemas leave this name out without a word. No name or string
+ * Refuses fields called `__proto__`, at any depth, since schemas drop this name silently. No name or string
  * has half of a surrogate pair: it has no UTF-8, so two such strings would be one wherever they are hashed or stored.
  * Looks at the value and not at its text, where an escape may stand for any letter.
  * @param within path of the value in the body
