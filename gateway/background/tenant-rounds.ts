@@ -1,20 +1,20 @@
 /**
- * Work of many tenants in a few lanes. Tenants take turns, a slice each; one whose work has to wait has no turn until
- * then, and its lane is the others'. Only who has something to be done is remembered here: what it is stands in the
- * database, and is opened when there is room.
+ * Runs the background work of many tenants in a few lanes. Each tenant gets one slice in a round; a tenant whose work has
+ * to wait is passed over until then, and its lane serves the others. Only the ids of tenants with work are kept here:
+ * the work itself is in the database, and is opened when there is room.
  */
 import type { TenantId } from "../../db/ids.ts";
 import type { Log } from "../base/log.ts";
 import { Pace } from "../base/pace.ts";
 import { reasonOf } from "./background-loop.ts";
 
-/** What one tenant has to be done. */
+/** The work of one tenant. */
 export interface TenantWork {
-  /** By performance.now(), when the next slice may begin; infinite: not before one that runs has ended. */
+  /** When the next slice may begin, by performance.now(); infinite: only after a slice that runs has ended. */
   readyAtMs(): number;
-  /** Does a little of it. When it throws, the work is opened anew a little later. @returns false: nothing is left */
+  /** Does one slice of the work. When it throws, the work is opened anew a little later. @returns false when nothing is left */
   runSlice(signal: AbortSignal): Promise<boolean>;
-  /** Nothing of it runs, and nothing will. */
+  /** Called when no slice of it runs, and none will. */
   close?(): void;
 }
 
@@ -24,11 +24,11 @@ export interface TenantRoundsOptions {
   readonly log: Log;
   /** Slices that run at the same time. */
   readonly lanes: number;
-  /** Lanes more for tenants of which no slice runs: they do not wait for long slices of others. */
+  /** Additional lanes for tenants of which no slice runs, so that they do not wait for long slices of others. */
   readonly spareLanes?: number;
   /** Tenants whose work is open at the same time. */
   readonly maxOpen: number;
-  /** undefined: there is nothing. */
+  /** Opens the work of a tenant. undefined: it has none. */
   readonly open: (tenantId: TenantId) => TenantWork | undefined;
   /** Told of what a slice threw, before it is tried again. */
   readonly onFailure?: (error: unknown) => void;

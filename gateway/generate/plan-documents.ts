@@ -1,4 +1,4 @@
-/** What a prompt has of documents. */
+/** The documents of a prompt: the request's own, and those that were retrieved. */
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import type { RetrievedFragment } from "../corpus/search/retrieve.ts";
 import type { LowerDocument } from "../lower/plan.ts";

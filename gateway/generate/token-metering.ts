@@ -8,7 +8,7 @@ import { countEmbedding } from "./usage-counters.ts";
 
 /**
  * The dispatcher, for work of requests that came over HTTP, and of lines of batches.
- * @param isBackground of a request's id, or of that and more behind a point
+ * @param isBackground whether the work is of a batch, told by its id: a request's id, alone or with more behind a point
  */
 export function metered(
   dispatcher: Pick<Dispatcher, "submit">,

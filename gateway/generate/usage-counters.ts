@@ -7,7 +7,7 @@ import type { EndEvent } from "./events.ts";
 
 export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
 
-/** As an answer tells it. */
+/** Usage as an answer reports it. */
 export interface AnswerUsage {
   readonly promptTokens: number;
   readonly cachedTokens: number;
@@ -78,7 +78,7 @@ function countRun(metrics: Metrics, { reason, completionTokens, report }: Counte
   metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", usage.promptTokens);
   metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
   observe("vllm:e2e_request_latency_seconds", "Submission to end.", times.totalMs);
-  // Who left before the first token had no time to it.
+  // A reader that left before the first token has no time to the first token.
   if (times.firstTokenMs === undefined) return;
   const decodeMs = times.totalMs - times.firstTokenMs;
   observe("vllm:time_to_first_token_seconds", "Submission to first token.", times.firstTokenMs);

@@ -13,9 +13,9 @@ export interface TaskMessage {
 }
 
 export interface TaskAnswer {
-  /** Of the thread alone, after the task, with what is garbage by now. */
+  /** Bytes of the thread's own heap after the task, garbage included. */
   readonly heapBytes: number;
-  /** For the log; undefined: the task has ended well, with `output`. */
+  /** What went wrong, for the log; undefined: the task has ended well, with `output`. */
   readonly failure?: string;
   readonly output?: unknown;
 }

@@ -1,6 +1,6 @@
-/** A waiting line in which each tenant's turn comes once a round, whatever the others have waiting. */
+/** A queue that serves one item of each tenant in a round, however many items the others have waiting. */
 export class RoundRobinQueue<Item> {
-  /** In the order of their turns. No list is empty. */
+  /** Ordered by when they are served next. No list is empty. */
   readonly #lines = new Map<string, Item[]>();
   #size = 0;
 
@@ -19,12 +19,12 @@ export class RoundRobinQueue<Item> {
     this.#size += 1;
   }
 
-  /** The next item, of the first tenant in turn who may have one now. undefined: there is none. */
+  /** Takes out the next item of the first tenant that may be served now. undefined: there is none. */
   take(mayHave: (tenantId: string) => boolean): Item | undefined {
     for (const [tenantId, line] of this.#lines) {
       if (!mayHave(tenantId)) continue;
       const item = line.shift();
-      // The tenant's next turn comes after everybody else's.
+      // The tenant is served again after all others.
       this.#lines.delete(tenantId);
       if (line.length > 0) this.#lines.set(tenantId, line);
       this.#size -= 1;
