@@ -66,16 +66,16 @@ export class FakeBackend implements Backend {
   /** Calls of `forward` so far, and rows in them. */
   stepCount = 0;
   rowCount = 0;
-  private readonly states: Uint32Array;
-  private readonly tokenIds: Int32Array;
-  private readonly positions: Int32Array;
+  readonly #states: Uint32Array;
+  readonly #tokenIds: Int32Array;
+  readonly #positions: Int32Array;
   /** Whether a slot holds a state: false before the first write, and from a step's begin until it writes the slot. */
-  private readonly written: Uint8Array;
+  readonly #written: Uint8Array;
   /** The same of layer 0 alone: a probe writes its token ids and positions, and no state. */
-  private readonly probed: Uint8Array;
-  private readonly onForward: ((batch: Batch) => void | Promise<void>) | undefined;
-  private readonly relative: boolean;
-  private logits = new Float32Array(0);
+  readonly #probed: Uint8Array;
+  readonly #onForward: ((batch: Batch) => void | Promise<void>) | undefined;
+  readonly #relative: boolean;
+  #logits = new Float32Array(0);
 
   /** @param onForward called before a step computes; a throw is the step's failure. */
   constructor(
@@ -85,33 +85,33 @@ export class FakeBackend implements Backend {
   ) {
     this.shape = { ...fakeShape, ...shape };
     const slotCount = this.shape.blockCount * this.shape.blockTokens;
-    this.states = new Uint32Array(slotCount);
-    this.tokenIds = new Int32Array(slotCount);
-    this.positions = new Int32Array(slotCount);
-    this.written = new Uint8Array(slotCount);
-    this.probed = new Uint8Array(slotCount);
-    this.onForward = onForward;
-    this.relative = relative;
+    this.#states = new Uint32Array(slotCount);
+    this.#tokenIds = new Int32Array(slotCount);
+    this.#positions = new Int32Array(slotCount);
+    this.#written = new Uint8Array(slotCount);
+    this.#probed = new Uint8Array(slotCount);
+    this.#onForward = onForward;
+    this.#relative = relative;
   }
 
   async forward(batch: Batch): Promise<Float32Array> {
-    await this.onForward?.(batch);
+    await this.#onForward?.(batch);
     this.stepCount += 1;
     this.rowCount += batch.tokenIds.length;
     checkBatch(batch, this.shape);
     for (const slot of batch.slots) {
-      this.written[slot] = 0;
-      this.probed[slot] = 0;
+      this.#written[slot] = 0;
+      this.#probed[slot] = 0;
     }
-    forEachRow(batch, (row, segments) => this.computeRow(batch, row, segments));
+    forEachRow(batch, (row, segments) => this.#computeRow(batch, row, segments));
     const { vocabSize } = this.shape;
     const needed = batch.logitRows.length * vocabSize;
-    if (this.logits.length < needed) this.logits = new Float32Array(2 * needed);
+    if (this.#logits.length < needed) this.#logits = new Float32Array(2 * needed);
     batch.logitRows.forEach((row, at) => {
-      const state = this.states[batch.slots[row]];
-      for (let id = 0; id < vocabSize; id++) this.logits[at * vocabSize + id] = fakeLogit(state, id);
+      const state = this.#states[batch.slots[row]];
+      for (let id = 0; id < vocabSize; id++) this.#logits[at * vocabSize + id] = fakeLogit(state, id);
     });
-    return this.logits.subarray(0, needed);
+    return this.#logits.subarray(0, needed);
   }
 
   async copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): Promise<void> {
@@ -120,26 +120,26 @@ export class FakeBackend implements Backend {
     sourceSlots.forEach((source, i) => {
       const target = targetSlots[i];
       if (source !== target && targets.has(source)) throw new Error(`slot ${source} is copied from and to`);
-      if (this.written[source] === 0) throw new Error(`slot ${source} is copied before it is written`);
-      this.states[target] = this.states[source];
-      this.place(target, this.tokenIds[source], this.positions[source] + deltas[i]);
-      this.written[target] = 1;
+      if (this.#written[source] === 0) throw new Error(`slot ${source} is copied before it is written`);
+      this.#states[target] = this.#states[source];
+      this.#place(target, this.#tokenIds[source], this.#positions[source] + deltas[i]);
+      this.#written[target] = 1;
     });
   }
 
   async deviations(batch: Batch): Promise<Float32Array> {
-    await this.onForward?.(batch);
+    await this.#onForward?.(batch);
     checkBatch(batch, this.shape);
     const deviations = new Float32Array(batch.tokenIds.length);
-    for (const [row, slot] of batch.slots.entries()) this.place(slot, batch.tokenIds[row], batch.positions[row]);
+    for (const [row, slot] of batch.slots.entries()) this.#place(slot, batch.tokenIds[row], batch.positions[row]);
     forEachRow(batch, (row, segments) => {
-      let sum = seenTerm(mix(batch.tokenIds[row], this.ownPosition(batch.positions[row])), 0);
+      let sum = seenTerm(mix(batch.tokenIds[row], this.#ownPosition(batch.positions[row])), 0);
       for (const { index, tokenCount } of segments) {
-        sum += this.sumSegment(batch, index, tokenCount, batch.positions[row], this.probed, (slot) =>
-          mix(this.tokenIds[slot], this.ownPosition(this.positions[slot])),
+        sum += this.#sumSegment(batch, index, tokenCount, batch.positions[row], this.#probed, (slot) =>
+          mix(this.#tokenIds[slot], this.#ownPosition(this.#positions[slot])),
         );
       }
-      deviations[row] = fakeDeviation(this.states[batch.slots[row]], sum | 0);
+      deviations[row] = fakeDeviation(this.#states[batch.slots[row]], sum | 0);
     });
     return deviations;
   }
@@ -148,30 +148,30 @@ export class FakeBackend implements Backend {
     // There is no device memory to free.
   }
 
-  private ownPosition(position: number): number {
-    return this.relative ? 0 : position;
+  #ownPosition(position: number): number {
+    return this.#relative ? 0 : position;
   }
 
-  private place(slot: number, tokenId: number, position: number): void {
-    this.tokenIds[slot] = tokenId;
-    this.positions[slot] = position;
-    this.probed[slot] = 1;
+  #place(slot: number, tokenId: number, position: number): void {
+    this.#tokenIds[slot] = tokenId;
+    this.#positions[slot] = position;
+    this.#probed[slot] = 1;
   }
 
-  private computeRow(batch: Batch, row: number, segments: readonly SeenSegment[]): void {
+  #computeRow(batch: Batch, row: number, segments: readonly SeenSegment[]): void {
     const position = batch.positions[row];
     let sum = 0;
     for (const { index, tokenCount } of segments) {
-      sum += this.sumSegment(batch, index, tokenCount, position, this.written, (slot) => this.states[slot]);
+      sum += this.#sumSegment(batch, index, tokenCount, position, this.#written, (slot) => this.#states[slot]);
     }
     const slot = batch.slots[row];
-    this.states[slot] = tokenState(batch.tokenIds[row], this.ownPosition(position), sum | 0);
-    this.place(slot, batch.tokenIds[row], position);
-    this.written[slot] = 1;
+    this.#states[slot] = tokenState(batch.tokenIds[row], this.#ownPosition(position), sum | 0);
+    this.#place(slot, batch.tokenIds[row], position);
+    this.#written[slot] = 1;
   }
 
   /** Sum over a segment's tokens of what a row at `position` sees of them; `there` says which slots may be read. */
-  private sumSegment(
+  #sumSegment(
     batch: Batch,
     segment: number,
     tokenCount: number,
@@ -186,7 +186,7 @@ export class FakeBackend implements Backend {
       const blockId = batch.blockIds[batch.segmentBlockStarts[segment] + Math.floor(token / blockTokens)];
       const slot = blockId * blockTokens + (token % blockTokens);
       if (there[slot] === 0) throw new Error(`slot ${slot} is read before it is written`);
-      const distance = position - batch.segmentOffsets[segment] - this.positions[slot];
+      const distance = position - batch.segmentOffsets[segment] - this.#positions[slot];
       sum = (sum + seenTerm(stateOf(slot), distance)) | 0;
     }
     return sum;

@@ -34,65 +34,65 @@ export class FakeDevice extends FakeBackend {
   namedRows = 0;
   /** Changes what is drawn. */
   spoil: (draws: Draws) => Draws = (draws) => draws;
-  private readonly sampler = new Sampler(this.shape.vocabSize);
-  private readonly onBegin: ((batch: Batch) => void) | undefined;
-  private readonly inFlight: FakeStep[] = [];
+  readonly #sampler = new Sampler(this.shape.vocabSize);
+  readonly #onBegin: ((batch: Batch) => void) | undefined;
+  readonly #inFlight: FakeStep[] = [];
   /** Of the step that began last, whose draws may be named; and the draws of the one that computed last. */
-  private namedDraws = 0;
-  private draws: Draws = [];
+  #namedDraws = 0;
+  #draws: Draws = [];
 
   constructor({ shape, onForward, onBegin, relative }: FakeDeviceOptions = {}) {
     super(shape, onForward, { relative });
-    this.onBegin = onBegin;
+    this.#onBegin = onBegin;
   }
 
   beginStep(batch: Batch, requests: readonly SampleRequest[]): BegunStep {
-    this.onBegin?.(batch);
+    this.#onBegin?.(batch);
     const step = { batch: structuredClone(batch), requests };
-    if (requests.length !== batch.logitRows.length) this.fault(`${requests.length} draws of other rows`);
-    if (this.inFlight.length > 1) this.fault("three steps are in flight");
+    if (requests.length !== batch.logitRows.length) this.#fault(`${requests.length} draws of other rows`);
+    if (this.#inFlight.length > 1) this.#fault("three steps are in flight");
     const named = batch.tokenIds.filter((tokenId) => tokenId < 0);
-    for (const name of named) if (-1 - name >= this.namedDraws) this.fault(`token ${name} is of no draw`);
+    for (const name of named) if (-1 - name >= this.#namedDraws) this.#fault(`token ${name} is of no draw`);
     for (const [at, row] of batch.logitRows.entries()) {
       const dependent = requests[at]?.constraint !== undefined || requests[at]?.history !== undefined;
-      if (dependent && batch.tokenIds[row] < 0) this.fault("a draw depends on a token that is not known");
+      if (dependent && batch.tokenIds[row] < 0) this.#fault("a draw depends on a token that is not known");
     }
-    for (const before of this.inFlight) this.checkBlocks(before.batch, batch);
-    this.stepsAhead += this.inFlight.length;
+    for (const before of this.#inFlight) this.#checkBlocks(before.batch, batch);
+    this.stepsAhead += this.#inFlight.length;
     this.namedRows += named.length;
-    this.namedDraws = requests.length;
-    this.inFlight.push(step);
-    return { drawsOnDevice: true, tokens: () => this.compute(step) };
+    this.#namedDraws = requests.length;
+    this.#inFlight.push(step);
+    return { drawsOnDevice: true, tokens: () => this.#compute(step) };
   }
 
   override forward(batch: Batch): Promise<Float32Array> {
-    if (this.inFlight.length > 0) this.fault("forward is called while a step is in flight");
+    if (this.#inFlight.length > 0) this.#fault("forward is called while a step is in flight");
     return super.forward(batch);
   }
 
   override copyTokens(...[copies]: Parameters<FakeBackend["copyTokens"]>): Promise<void> {
-    if (this.inFlight.length > 0) this.fault("tokens are copied while a step is in flight");
+    if (this.#inFlight.length > 0) this.#fault("tokens are copied while a step is in flight");
     return super.copyTokens(copies);
   }
 
   override deviations(batch: Batch): Promise<Float32Array> {
-    if (this.inFlight.length > 0) this.fault("a probe runs while a step is in flight");
+    if (this.#inFlight.length > 0) this.#fault("a probe runs while a step is in flight");
     return super.deviations(batch);
   }
 
-  private async compute(step: FakeStep): Promise<Draws> {
-    if (this.inFlight[0] !== step) this.fault("steps are waited for in another order than they began");
+  async #compute(step: FakeStep): Promise<Draws> {
+    if (this.#inFlight[0] !== step) this.#fault("steps are waited for in another order than they began");
     const { batch, requests } = step;
     try {
       // A row that failed reads some token; nobody asks what came of it.
-      const tokenIds = batch.tokenIds.map((id) => (id < 0 ? (this.draws[-1 - id]?.tokenId ?? 0) : id));
+      const tokenIds = batch.tokenIds.map((id) => (id < 0 ? (this.#draws[-1 - id]?.tokenId ?? 0) : id));
       const logits = await super.forward({ ...batch, tokenIds });
       const { vocabSize } = this.shape;
       const rowOf = (row: number) => logits.subarray(row * vocabSize, (row + 1) * vocabSize);
-      this.draws = this.spoil(requests.map((request, row) => this.sampler.sample(rowOf(row), request)));
-      return this.draws;
+      this.#draws = this.spoil(requests.map((request, row) => this.#sampler.sample(rowOf(row), request)));
+      return this.#draws;
     } finally {
-      this.inFlight.splice(this.inFlight.indexOf(step), 1);
+      this.#inFlight.splice(this.#inFlight.indexOf(step), 1);
     }
   }
 
@@ -100,18 +100,18 @@ export class FakeDevice extends FakeBackend {
    * A run writes a block that it was given from the block's first slot on. Of a step in flight no other run may have it:
    * only the same one, whose last token turned out to be another, writes its first slot again.
    */
-  private checkBlocks(before: Batch, batch: Batch): void {
+  #checkBlocks(before: Batch, batch: Batch): void {
     const { blockTokens } = this.shape;
     const inUse = new Set(before.blockIds);
     const positions = new Map(Array.from(before.slots, (slot, row) => [slot, before.positions[row]]));
     batch.slots.forEach((slot, row) => {
       if (slot % blockTokens !== 0 || !inUse.has(slot / blockTokens)) return;
       const again = positions.get(slot) === batch.positions[row] && !positions.has(slot + 1);
-      if (!again) this.fault(`block ${slot / blockTokens} is given away while a step in flight has it`);
+      if (!again) this.#fault(`block ${slot / blockTokens} is given away while a step in flight has it`);
     });
   }
 
-  private fault(text: string): void {
+  #fault(text: string): void {
     this.faults.push(text);
   }
 }

@@ -6,24 +6,24 @@ import { blockCountForTokens } from "../contract/units.ts";
 const maxGrowth = 64;
 
 export class BatchCopy {
-  private readonly blockTokens: number;
-  private batch: Batch | undefined;
-  private memory: Batch | undefined;
+  readonly #blockTokens: number;
+  #batch: Batch | undefined;
+  #memory: Batch | undefined;
   /** [segments] tokens of the plan. */
-  private planned: Int32Array = new Int32Array(0);
+  #planned: Int32Array = new Int32Array(0);
 
   constructor(blockTokens: number) {
-    this.blockTokens = blockTokens;
+    this.#blockTokens = blockTokens;
   }
 
   forget(): void {
-    this.batch = undefined;
+    this.#batch = undefined;
   }
 
   keep(batch: Batch): void {
-    const { memory } = this;
+    const memory = this.#memory;
     const copy = (name: keyof Batch) => copyInto(memory?.[name], batch[name]);
-    this.memory = {
+    this.#memory = {
       tokenIds: batch.tokenIds,
       positions: batch.positions,
       slots: batch.slots,
@@ -36,8 +36,8 @@ export class BatchCopy {
       segmentOffsets: copy("segmentOffsets"),
       blockIds: copy("blockIds"),
     };
-    this.batch = this.memory;
-    this.planned = copyInto(this.planned, batch.segmentTokenCounts);
+    this.#batch = this.#memory;
+    this.#planned = copyInto(this.#planned, batch.segmentTokenCounts);
   }
 
   /**
@@ -46,16 +46,16 @@ export class BatchCopy {
    * @param grow called for each segment that grew, with its tokens; false when the plan cannot be patched for it
    */
   isGrownTo(next: Batch, grow: (segment: number, tokens: number) => boolean): boolean {
-    const { batch } = this;
-    if (batch === undefined || !this.hasSameForm(batch, next)) return false;
+    const batch = this.#batch;
+    if (batch === undefined || !this.#hasSameForm(batch, next)) return false;
     const { pieceRows, pieceSegments, segmentTokenCounts } = next;
     const pieceCount = pieceRows.length - 1;
     for (let piece = 0; piece < pieceCount; piece++) {
       const last = pieceSegments[piece + 1] - 1;
       const growth = segmentTokenCounts[last] - batch.segmentTokenCounts[last];
-      if (growth < 0 || segmentTokenCounts[last] - this.planned[last] > maxGrowth) return false;
+      if (growth < 0 || segmentTokenCounts[last] - this.#planned[last] > maxGrowth) return false;
       if (growth > 0 && pieceRows[piece + 1] - pieceRows[piece] > 1) return false;
-      if (!this.hasSameBlocks(batch, next, piece)) return false;
+      if (!this.#hasSameBlocks(batch, next, piece)) return false;
     }
     for (let piece = 0; piece < pieceCount; piece++) {
       const last = pieceSegments[piece + 1] - 1;
@@ -66,7 +66,7 @@ export class BatchCopy {
     return true;
   }
 
-  private hasSameForm(batch: Batch, next: Batch): boolean {
+  #hasSameForm(batch: Batch, next: Batch): boolean {
     for (const name of ["pieceRows", "pieceSegments", "segmentFirstTokens", "segmentOffsets"] as const) {
       if (batch[name].length !== next[name].length) return false;
       if (!isEqual(batch[name], 0, next[name], 0, next[name].length)) return false;
@@ -75,16 +75,16 @@ export class BatchCopy {
   }
 
   /** Whether a piece's segments see the same blocks as before, and of its own run at least those that it saw. */
-  private hasSameBlocks(batch: Batch, next: Batch, piece: number): boolean {
+  #hasSameBlocks(batch: Batch, next: Batch, piece: number): boolean {
     const [first, end] = [next.pieceSegments[piece], next.pieceSegments[piece + 1]];
     const moved = next.segmentBlockStarts[first] - batch.segmentBlockStarts[first];
     let [from, to, sum] = [batch.segmentBlockStarts[first], 0, 0];
     let isMovedAlike = true;
     for (let s = first; s < end; s++) {
-      const tokens = this.planned[s];
+      const tokens = this.#planned[s];
       if (s < end - 1 && next.segmentTokenCounts[s] !== tokens) return false;
       const start = batch.segmentBlockStarts[s];
-      const blocks = blockCountForTokens(batch.segmentFirstTokens[s] + tokens, this.blockTokens);
+      const blocks = blockCountForTokens(batch.segmentFirstTokens[s] + tokens, this.#blockTokens);
       isMovedAlike &&= next.segmentBlockStarts[s] - start === moved;
       from = Math.min(from, start);
       to = Math.max(to, start + blocks);
@@ -93,7 +93,7 @@ export class BatchCopy {
     // Mostly a piece's segments stand one behind the other: one comparison of bytes is by far the fastest.
     if (isMovedAlike && to - from === sum) return isEqual(batch.blockIds, from, next.blockIds, from + moved, sum);
     for (let s = first; s < end; s++) {
-      const blocks = blockCountForTokens(batch.segmentFirstTokens[s] + this.planned[s], this.blockTokens);
+      const blocks = blockCountForTokens(batch.segmentFirstTokens[s] + this.#planned[s], this.#blockTokens);
       const [own, other] = [batch.segmentBlockStarts[s], next.segmentBlockStarts[s]];
       if (!isEqual(batch.blockIds, own, next.blockIds, other, blocks)) return false;
     }

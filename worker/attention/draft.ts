@@ -57,23 +57,23 @@ export interface PackChoice extends Cut {
 }
 
 export class PackDraft {
-  private readonly shape: PackShape;
-  private readonly costs: PackCosts;
-  private readonly workspaces = { none: new Workspace(), small: new Workspace(), large: new Workspace() } as const;
-  private readonly splitter: LeafSplitter;
-  private readonly items: ItemWriter;
+  readonly #shape: PackShape;
+  readonly #costs: PackCosts;
+  readonly #workspaces = { none: new Workspace(), small: new Workspace(), large: new Workspace() } as const;
+  readonly #splitter: LeafSplitter;
+  readonly #items: ItemWriter;
   /** Scratch: costs of one kernel's items. */
-  private readonly kernelItems = new IntList();
-  private readonly leafParts: PartList;
-  private readonly hubParts: PartList;
+  readonly #kernelItems = new IntList();
+  readonly #leafParts: PartList;
+  readonly #hubParts: PartList;
 
   constructor(shape: PackShape, costs: PackCosts, writer: PlanWriter) {
-    this.shape = shape;
-    this.costs = costs;
-    this.leafParts = new PartList(costs);
-    this.hubParts = new PartList(costs);
-    this.splitter = new LeafSplitter(costs, shape.blockTokens);
-    this.items = new ItemWriter(writer, costs.rowsPerTile);
+    this.#shape = shape;
+    this.#costs = costs;
+    this.#leafParts = new PartList(costs);
+    this.#hubParts = new PartList(costs);
+    this.#splitter = new LeafSplitter(costs, shape.blockTokens);
+    this.#items = new ItemWriter(writer, costs.rowsPerTile);
   }
 
   /**
@@ -83,15 +83,15 @@ export class PackDraft {
   choose(stretches: Stretches, rowCount: number, hasLarge: boolean, withHubs: boolean): PackChoice {
     const ranked = rankStretches(stretches);
     const allLeaves = new Uint8Array(stretches.count).fill(1);
-    const plain = this.arrange(stretches, ranked, allLeaves, rowCount, "none");
-    const plainPaid = leafCosts(plain.leafOrder, plain.leaves, stretches.count, this.costs);
-    let best = this.tryItems(stretches, allLeaves, plain, hasLarge);
+    const plain = this.#arrange(stretches, ranked, allLeaves, rowCount, "none");
+    const plainPaid = leafCosts(plain.leafOrder, plain.leaves, stretches.count, this.#costs);
+    let best = this.#tryItems(stretches, allLeaves, plain, hasLarge);
     const isShared = ranked.length > 0 && stretches.readers[ranked[0] + 1] - stretches.readers[ranked[0]] > 1;
     for (const kind of isShared && withHubs ? (["small", "large"] as const) : []) {
-      const mask = this.hubsOf(stretches, ranked, rowCount, kind, plainPaid);
+      const mask = this.#hubsOf(stretches, ranked, rowCount, kind, plainPaid);
       if (mask === undefined) continue;
-      const arrangement = this.arrange(stretches, ranked, mask, rowCount, kind);
-      const choice = this.tryItems(stretches, mask, arrangement, hasLarge);
+      const arrangement = this.#arrange(stretches, ranked, mask, rowCount, kind);
+      const choice = this.#tryItems(stretches, mask, arrangement, hasLarge);
       if (choice.time < best.time) best = choice;
     }
     return best;
@@ -100,15 +100,15 @@ export class PackDraft {
   /** @param relax parts are made so many times longer than `choice` says */
   write(batch: Batch, stretches: Stretches, choice: PackChoice, relax: number): void {
     const { kind, leafOrder, hubOrder, packs } = choice.arrangement;
-    this.splitLeaves(choice.arrangement, choice.leafPartTokens * relax);
-    this.items.addLeaves({ batch, stretches, order: leafOrder }, this.leafParts);
+    this.#splitLeaves(choice.arrangement, choice.leafPartTokens * relax);
+    this.#items.addLeaves({ batch, stretches, order: leafOrder }, this.#leafParts);
     if (kind === "none" || hubOrder === undefined || packs === undefined) return;
-    this.splitHubs(kind, packs, choice.hubPartTokens * relax);
-    this.items.addHubs({ batch, stretches, order: hubOrder }, packs, this.hubParts, kind);
+    this.#splitHubs(kind, packs, choice.hubPartTokens * relax);
+    this.#items.addHubs({ batch, stretches, order: hubOrder }, packs, this.#hubParts, kind);
   }
 
   /** @param plainPaid what each stretch costs without hubs @returns 1 for each leaf; undefined when no hub pays */
-  private hubsOf(
+  #hubsOf(
     stretches: Stretches,
     ranked: Int32Array,
     rowCount: number,
@@ -118,61 +118,55 @@ export class PackDraft {
     const isLeaf = new Uint8Array(stretches.count).fill(1);
     const marks = { isLeaf, hasHub: new Uint8Array(rowCount) };
     // A quarter of the partial rows is kept for hubs and leaves that are split.
-    const maxPartialRows = Math.floor(0.75 * this.shape.maxPartialRows);
-    const search = { stretches, ranked, costs: this.costs, kernel: this.costs[kind], maxPartialRows };
+    const maxPartialRows = Math.floor(0.75 * this.#shape.maxPartialRows);
+    const search = { stretches, ranked, costs: this.#costs, kernel: this.#costs[kind], maxPartialRows };
     let chosen = chooseHubs(search, plainPaid, marks);
     for (let round = 1, more = chosen; more > 0 && round < maxRounds; round++) {
-      const { leafArranger, cutters } = this.workspaces[kind];
+      const { leafArranger, cutters } = this.#workspaces[kind];
       const order = leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
-      const leaves = cutters[0].cut(order, this.costs, smallTiles, this.endsOf(order));
-      more = chooseHubs(search, leafCosts(order, leaves, stretches.count, this.costs), marks);
+      const leaves = cutters[0].cut(order, this.#costs, smallTiles, this.#endsOf(order));
+      more = chooseHubs(search, leafCosts(order, leaves, stretches.count, this.#costs), marks);
       chosen += more;
     }
     return chosen > 0 ? isLeaf : undefined;
   }
 
-  private arrange(
-    stretches: Stretches,
-    ranked: Int32Array,
-    isLeaf: Uint8Array,
-    rowCount: number,
-    kind: HubKind,
-  ): Arrangement {
-    const { leafArranger, hubArranger, grouper, cutters } = this.workspaces[kind];
+  #arrange(stretches: Stretches, ranked: Int32Array, isLeaf: Uint8Array, rowCount: number, kind: HubKind): Arrangement {
+    const { leafArranger, hubArranger, grouper, cutters } = this.#workspaces[kind];
     const leafOrder = leafArranger.arrange(stretches, ranked, isLeaf, rowCount);
-    const leaves = cutters[0].cut(leafOrder, this.costs, smallTiles, this.endsOf(leafOrder));
+    const leaves = cutters[0].cut(leafOrder, this.#costs, smallTiles, this.#endsOf(leafOrder));
     if (kind === "none") return { kind, leafOrder, leaves, hubOrder: undefined, packs: undefined };
     const isHub = Uint8Array.from(isLeaf, (leaf) => 1 - leaf);
     const hubOrder = hubArranger.arrange(stretches, ranked, isHub, rowCount);
-    const packs = grouper.group(stretches, ranked, isLeaf, hubOrder, this.costs[kind]);
+    const packs = grouper.group(stretches, ranked, isLeaf, hubOrder, this.#costs[kind]);
     return { kind, leafOrder, leaves, hubOrder, packs };
   }
 
   /** Tries smaller leaf items too: they load more, but may fill the chip without partial results. */
-  private tryItems(stretches: Stretches, mask: Uint8Array, arrangement: Arrangement, hasLarge: boolean): PackChoice {
+  #tryItems(stretches: Stretches, mask: Uint8Array, arrangement: Arrangement, hasLarge: boolean): PackChoice {
     const { kind, leafOrder } = arrangement;
-    const { cutters } = this.workspaces[kind];
-    const ends = this.endsOf(leafOrder);
-    let best: PackChoice = { ...this.cutOf(stretches, mask, arrangement, hasLarge), arrangement };
-    if (arrangement.leaves.count > (2 * this.costs.itemSlots) / this.costs.small.loneRate) return best;
+    const { cutters } = this.#workspaces[kind];
+    const ends = this.#endsOf(leafOrder);
+    let best: PackChoice = { ...this.#cutOf(stretches, mask, arrangement, hasLarge), arrangement };
+    if (arrangement.leaves.count > (2 * this.#costs.itemSlots) / this.#costs.small.loneRate) return best;
     for (let i = 1; i < tileCounts.length; i++) {
-      const leaves = cutters[i].cut(leafOrder, this.costs, tileCounts[i], ends);
+      const leaves = cutters[i].cut(leafOrder, this.#costs, tileCounts[i], ends);
       const other = { ...arrangement, leaves };
-      const cut = this.cutOf(stretches, mask, other, hasLarge);
+      const cut = this.#cutOf(stretches, mask, other, hasLarge);
       if (cut.time < best.time) best = { ...cut, arrangement: other };
     }
     return best;
   }
 
   /** Without packing: marks each row that shares nothing with the row before it, where an item has to end. */
-  private endsOf({ count, sharedDepth }: RowOrder): Uint8Array | undefined {
-    if (this.shape.packing) return undefined;
+  #endsOf({ count, sharedDepth }: RowOrder): Uint8Array | undefined {
+    if (this.#shape.packing) return undefined;
     return Uint8Array.from({ length: count }, (_, i) => (sharedDepth[i] === 0 ? 1 : 0));
   }
 
   /** The best cut of an arrangement, and how long the step takes with it. */
-  private cutOf(stretches: Stretches, isLeaf: Uint8Array, arrangement: Arrangement, hasLarge: boolean): Cut {
-    const { costs } = this;
+  #cutOf(stretches: Stretches, isLeaf: Uint8Array, arrangement: Arrangement, hasLarge: boolean): Cut {
+    const costs = this.#costs;
     const { kind, packs } = arrangement;
     let leafTokens = 0;
     let hubTokens = 0;
@@ -180,56 +174,57 @@ export class PackDraft {
       if (isLeaf[i] === 1) leafTokens += stretches.room[i];
       else hubTokens += stretches.room[i];
     }
-    const { leafParts, hubParts } = this;
-    const splitLeaves = (partTokens: number) => this.splitLeaves(arrangement, partTokens);
+    const leafParts = this.#leafParts;
+    const hubParts = this.#hubParts;
+    const splitLeaves = (partTokens: number) => this.#splitLeaves(arrangement, partTokens);
     hubParts.clear(costs.small);
     if (kind === "none" || packs === undefined) {
-      const { time, partTokens } = this.bestPart(leafTokens, costs.small, splitLeaves);
+      const { time, partTokens } = this.#bestPart(leafTokens, costs.small, splitLeaves);
       return { time, leafPartTokens: partTokens, hubPartTokens: partTokens };
     }
     if (kind === "small") {
-      const both = this.bestPart(leafTokens + hubTokens, costs.small, (partTokens) => {
+      const both = this.#bestPart(leafTokens + hubTokens, costs.small, (partTokens) => {
         splitLeaves(partTokens);
-        this.splitHubs(kind, packs, partTokens);
+        this.#splitHubs(kind, packs, partTokens);
       });
       return { time: both.time, leafPartTokens: both.partTokens, hubPartTokens: both.partTokens };
     }
-    const leaf = this.bestPart(leafTokens, costs.small, splitLeaves);
+    const leaf = this.#bestPart(leafTokens, costs.small, splitLeaves);
     leafParts.clear(costs.small);
-    const hub = this.bestPart(hubTokens, costs.large, (partTokens) => this.splitHubs(kind, packs, partTokens));
+    const hub = this.#bestPart(hubTokens, costs.large, (partTokens) => this.#splitHubs(kind, packs, partTokens));
     const launch = hasLarge ? 0 : costs.launch;
     return { time: leaf.time + hub.time + launch, leafPartTokens: leaf.partTokens, hubPartTokens: hub.partTokens };
   }
 
-  private splitLeaves({ kind, leafOrder, leaves }: Arrangement, partTokens: number): void {
-    this.leafParts.clear(this.costs.small);
-    this.splitter.split(leafOrder, leaves, kind !== "none", partTokens, this.leafParts);
+  #splitLeaves({ kind, leafOrder, leaves }: Arrangement, partTokens: number): void {
+    this.#leafParts.clear(this.#costs.small);
+    this.#splitter.split(leafOrder, leaves, kind !== "none", partTokens, this.#leafParts);
   }
 
-  private splitHubs(kind: ItemKind, packs: HubPacks, partTokens: number): void {
-    this.hubParts.clear(this.costs[kind]);
-    splitHubs(packs, this.costs, this.costs[kind].rows, this.shape.blockTokens, partTokens, this.hubParts);
+  #splitHubs(kind: ItemKind, packs: HubPacks, partTokens: number): void {
+    this.#hubParts.clear(this.#costs[kind]);
+    splitHubs(packs, this.#costs, this.#costs[kind].rows, this.#shape.blockTokens, partTokens, this.#hubParts);
   }
 
   /** @param split makes the parts of one kernel: leaf parts, hub parts, or both */
-  private bestPart(
+  #bestPart(
     memoryTokens: number,
     kernel: KernelCosts,
     split: (partTokens: number) => void,
   ): { partTokens: number; time: number } {
-    const { costs } = this;
+    const costs = this.#costs;
     const timeOf = (partTokens: number): number => {
       split(partTokens);
-      this.kernelItems.clear();
-      this.kernelItems.append(this.leafParts.itemCosts.view());
-      this.kernelItems.append(this.hubParts.itemCosts.view());
+      this.#kernelItems.clear();
+      this.#kernelItems.append(this.#leafParts.itemCosts.view());
+      this.#kernelItems.append(this.#hubParts.itemCosts.view());
       // Merges of rows that large items serve too come with their leaf items.
-      const merged = Math.max(this.leafParts.mergedTiles, kernel === costs.large ? 0 : this.hubParts.mergedTiles);
-      return kernelTime(this.kernelItems.view(), memoryTokens, kernel, costs) + mergeTime(merged, costs);
+      const merged = Math.max(this.#leafParts.mergedTiles, kernel === costs.large ? 0 : this.#hubParts.mergedTiles);
+      return kernelTime(this.#kernelItems.view(), memoryTokens, kernel, costs) + mergeTime(merged, costs);
     };
     let best = { partTokens: Number.POSITIVE_INFINITY, time: timeOf(Number.POSITIVE_INFINITY) };
-    const totalLoads = this.leafParts.totalLoads + this.hubParts.totalLoads;
-    const total = this.kernelItems.view().reduce((sum, cost) => sum + cost, 0);
+    const totalLoads = this.#leafParts.totalLoads + this.#hubParts.totalLoads;
+    const total = this.#kernelItems.view().reduce((sum, cost) => sum + cost, 0);
     const even = Math.max(total, memoryTokens * costs.memoryToken) / costs.itemSlots;
     if (best.time <= evenEnough * even) return best;
     for (const count of itemsPerSlot) {

@@ -79,46 +79,47 @@ export function chooseHubs(
 const maxTried = 4;
 
 export class HubGrouper {
-  private parent = new Int32Array(64);
-  private left = new Int32Array(64);
-  private listed = new Int32Array(64);
+  #parent = new Int32Array(64);
+  #left = new Int32Array(64);
+  #listed = new Int32Array(64);
   /** [readers] 1: the row reads the stretch in the items of a smaller hub. */
-  private isMoved = new Uint8Array(64);
-  private readonly firstRow = new IntList();
-  private readonly rows = new IntList();
-  private readonly firstStretch = new IntList();
-  private readonly packStretches = new IntList();
-  private readonly tokens = new IntList();
+  #isMoved = new Uint8Array(64);
+  readonly #firstRow = new IntList();
+  readonly #rows = new IntList();
+  readonly #firstStretch = new IntList();
+  readonly #packStretches = new IntList();
+  readonly #tokens = new IntList();
 
   /** @param order of the rows by their hubs alone @param kernel that serves the hubs */
   group(stretches: Stretches, ranked: Int32Array, isLeaf: Uint8Array, order: RowOrder, kernel: KernelCosts): HubPacks {
-    this.reserve(stretches);
-    for (const list of [this.firstRow, this.rows, this.firstStretch, this.packStretches, this.tokens]) list.clear();
-    this.isMoved.fill(0, 0, stretches.readers[stretches.count]);
+    this.#reserve(stretches);
+    for (const list of [this.#firstRow, this.#rows, this.#firstStretch, this.#packStretches, this.#tokens])
+      list.clear();
+    this.#isMoved.fill(0, 0, stretches.readers[stretches.count]);
     for (const hub of ranked) {
       if (isLeaf[hub] === 1) continue;
-      this.parent[hub] = -1;
-      this.listed[hub] = stretches.room[hub];
-      this.left[hub] = stretches.readers[hub + 1] - stretches.readers[hub];
-      this.join(stretches, hub, order, kernel);
+      this.#parent[hub] = -1;
+      this.#listed[hub] = stretches.room[hub];
+      this.#left[hub] = stretches.readers[hub + 1] - stretches.readers[hub];
+      this.#join(stretches, hub, order, kernel);
     }
     // Rows of a hub in the order in which rows of smaller hubs stand together.
-    const placed = this.placeRows(stretches, order);
-    for (const hub of ranked) if (isLeaf[hub] === 0) this.addPack(stretches, hub, placed);
-    this.firstRow.push(this.rows.length);
-    this.firstStretch.push(this.packStretches.length);
+    const placed = this.#placeRows(stretches, order);
+    for (const hub of ranked) if (isLeaf[hub] === 0) this.#addPack(stretches, hub, placed);
+    this.#firstRow.push(this.#rows.length);
+    this.#firstStretch.push(this.#packStretches.length);
     return {
-      count: this.tokens.length,
-      firstRow: this.firstRow.memory,
-      rows: this.rows.memory,
-      firstStretch: this.firstStretch.memory,
-      stretches: this.packStretches.memory,
-      tokens: this.tokens.memory,
+      count: this.#tokens.length,
+      firstRow: this.#firstRow.memory,
+      rows: this.#rows.memory,
+      firstStretch: this.#firstStretch.memory,
+      stretches: this.#packStretches.memory,
+      tokens: this.#tokens.memory,
     };
   }
 
   /** Lets a hub take in the smallest hub that all its rows read, if that is cheaper. */
-  private join(stretches: Stretches, hub: number, order: RowOrder, kernel: KernelCosts): void {
+  #join(stretches: Stretches, hub: number, order: RowOrder, kernel: KernelCosts): void {
     const { rows: itemRows, partialRow } = kernel;
     const { readers, rows } = stretches;
     const count = readers[hub + 1] - readers[hub];
@@ -127,61 +128,61 @@ export class HubGrouper {
     while (order.stretches[place] !== hub) place += 1;
     for (let tried = 0; tried < maxTried && --place >= order.starts[row]; tried++) {
       const parent = order.stretches[place];
-      if (!this.isWithin(stretches, hub, parent, order)) continue;
-      const rest = this.left[parent];
+      if (!this.#isWithin(stretches, hub, parent, order)) continue;
+      const rest = this.#left[parent];
       const items = Math.ceil((rest - count) / itemRows) + Math.ceil(count / itemRows) - Math.ceil(rest / itemRows);
-      if (items * this.listed[parent] >= partialRow * count) return;
-      this.parent[hub] = parent;
-      this.listed[hub] += this.listed[parent];
-      this.left[parent] -= count;
-      for (let i = readers[hub]; i < readers[hub + 1]; i++) this.isMoved[readerOf(order, rows[i], parent)] = 1;
+      if (items * this.#listed[parent] >= partialRow * count) return;
+      this.#parent[hub] = parent;
+      this.#listed[hub] += this.#listed[parent];
+      this.#left[parent] -= count;
+      for (let i = readers[hub]; i < readers[hub + 1]; i++) this.#isMoved[readerOf(order, rows[i], parent)] = 1;
       return;
     }
   }
 
   /** Whether all rows of a hub read another hub, none of them through the items of a third one. */
-  private isWithin({ readers, rows }: Stretches, hub: number, other: number, order: RowOrder): boolean {
+  #isWithin({ readers, rows }: Stretches, hub: number, other: number, order: RowOrder): boolean {
     for (let i = readers[hub]; i < readers[hub + 1]; i++) {
       const reader = readerOf(order, rows[i], other);
-      if (reader < 0 || this.isMoved[reader] === 1) return false;
+      if (reader < 0 || this.#isMoved[reader] === 1) return false;
     }
     return true;
   }
 
   /** [readers] rows of each hub by the order. */
-  private placeRows(stretches: Stretches, order: RowOrder): Int32Array {
+  #placeRows(stretches: Stretches, order: RowOrder): Int32Array {
     const next = stretches.readers.slice(0, stretches.count);
     const placed = new Int32Array(stretches.readers[stretches.count]);
     for (let i = 0; i < order.count; i++) {
       const row = order.rows[i];
       for (let place = order.starts[row]; place < order.starts[row + 1]; place++) {
         const hub = order.stretches[place];
-        if (this.isMoved[order.readers[place]] === 0) placed[next[hub]++] = row;
+        if (this.#isMoved[order.readers[place]] === 0) placed[next[hub]++] = row;
       }
     }
     return placed;
   }
 
-  private addPack({ readers, room }: Stretches, hub: number, placed: Int32Array): void {
-    if (this.left[hub] === 0) return;
-    this.firstRow.push(this.rows.length);
-    for (let i = 0; i < this.left[hub]; i++) this.rows.push(placed[readers[hub] + i]);
-    this.firstStretch.push(this.packStretches.length);
+  #addPack({ readers, room }: Stretches, hub: number, placed: Int32Array): void {
+    if (this.#left[hub] === 0) return;
+    this.#firstRow.push(this.#rows.length);
+    for (let i = 0; i < this.#left[hub]; i++) this.#rows.push(placed[readers[hub] + i]);
+    this.#firstStretch.push(this.#packStretches.length);
     let tokens = 0;
-    for (let at = hub; at >= 0; at = this.parent[at]) {
-      this.packStretches.push(at);
+    for (let at = hub; at >= 0; at = this.#parent[at]) {
+      this.#packStretches.push(at);
       tokens += room[at];
     }
-    this.tokens.push(tokens);
+    this.#tokens.push(tokens);
   }
 
-  private reserve({ count, readers }: Stretches): void {
-    if (this.parent.length < count) {
-      this.parent = new Int32Array(2 * count);
-      this.left = new Int32Array(2 * count);
-      this.listed = new Int32Array(2 * count);
+  #reserve({ count, readers }: Stretches): void {
+    if (this.#parent.length < count) {
+      this.#parent = new Int32Array(2 * count);
+      this.#left = new Int32Array(2 * count);
+      this.#listed = new Int32Array(2 * count);
     }
-    if (this.isMoved.length < readers[count]) this.isMoved = new Uint8Array(2 * readers[count]);
+    if (this.#isMoved.length < readers[count]) this.#isMoved = new Uint8Array(2 * readers[count]);
   }
 }
 

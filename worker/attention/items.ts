@@ -28,12 +28,12 @@ interface LeafRange extends LeafPart {
 }
 
 export class ItemWriter {
-  private readonly writer: PlanWriter;
-  private readonly rowsPerTile: number;
+  readonly #writer: PlanWriter;
+  readonly #rowsPerTile: number;
 
   constructor(writer: PlanWriter, rowsPerTile: number) {
-    this.writer = writer;
-    this.rowsPerTile = rowsPerTile;
+    this.#writer = writer;
+    this.#rowsPerTile = rowsPerTile;
   }
 
   addLeaves(source: PartSource, parts: PartList): void {
@@ -43,13 +43,13 @@ export class ItemWriter {
       const end = words[at + partField.endRow];
       const depth = words[at + partField.depth];
       const endDepth = words[at + partField.endDepth];
-      this.writer.beginItem();
-      for (let i = first; i < end; i++) this.writer.addRow(source.order.rows[i]);
+      this.#writer.beginItem();
+      for (let i = first; i < end; i++) this.#writer.addRow(source.order.rows[i]);
       if (endDepth >= 0) {
         const [from, to] = [words[at + partField.firstToken], words[at + partField.endToken]];
-        this.addRange(source, { first, end, depth, endDepth, from, to });
-      } else this.addWhole(source, { first, end, depth });
-      this.writer.endItem("small", words[at + partField.loads]);
+        this.#addRange(source, { first, end, depth, endDepth, from, to });
+      } else this.#addWhole(source, { first, end, depth });
+      this.#writer.endItem("small", words[at + partField.loads]);
     }
   }
 
@@ -60,8 +60,8 @@ export class ItemWriter {
       const end = words[at + partField.endRow];
       const pack = words[at + partField.pack];
       const [from, to] = [words[at + partField.firstToken], words[at + partField.endToken]];
-      this.writer.beginItem();
-      for (let i = first; i < end; i++) this.writer.addRow(packs.rows[i]);
+      this.#writer.beginItem();
+      for (let i = first; i < end; i++) this.#writer.addRow(packs.rows[i]);
       for (let start = 0, k = packs.firstStretch[pack]; k < packs.firstStretch[pack + 1]; k++) {
         const stretch = packs.stretches[k];
         const begin = Math.max(0, from - start);
@@ -69,17 +69,17 @@ export class ItemWriter {
         start += stretches.room[stretch];
         if (Math.min(stop, stretches.tokens[stretch]) <= begin) continue;
         for (let i = first; i < end; i++) {
-          this.writer.addOffset(stretches.offsets[readerOf(order, packs.rows[i], stretch)]);
+          this.#writer.addOffset(stretches.offsets[readerOf(order, packs.rows[i], stretch)]);
         }
         const rowCount = end - first;
         const row = packs.rows[first];
-        this.writer.addStretch(batch, stretches, { stretch, from: begin, to: stop, firstRow: 0, rowCount, row });
+        this.#writer.addStretch(batch, stretches, { stretch, from: begin, to: stop, firstRow: 0, rowCount, row });
       }
-      this.writer.endItem(kind, words[at + partField.loads]);
+      this.#writer.endItem(kind, words[at + partField.loads]);
     }
   }
 
-  private addRange(source: PartSource, { first, end, depth, endDepth, from, to }: LeafRange): void {
+  #addRange(source: PartSource, { first, end, depth, endDepth, from, to }: LeafRange): void {
     const { order, stretches } = source;
     const stretchesBefore = order.starts[order.rows[first]];
     for (let start = 0, d = depth; d < endDepth && start < to; d++) {
@@ -88,22 +88,29 @@ export class ItemWriter {
       const begin = Math.max(0, from - start);
       const stop = Math.min(room, to - start);
       if (begin < Math.min(stop, stretches.tokens[stretch])) {
-        this.addOffsets(source, first, end, d);
+        this.#addOffsets(source, first, end, d);
         const rowCount = end - first;
         const row = order.rows[first];
-        this.writer.addStretch(source.batch, stretches, { stretch, from: begin, to: stop, firstRow: 0, rowCount, row });
+        this.#writer.addStretch(source.batch, stretches, {
+          stretch,
+          from: begin,
+          to: stop,
+          firstRow: 0,
+          rowCount,
+          row,
+        });
       }
       start += room;
     }
   }
 
   /** Adds all that the rows read: what they share, then what rows of one m-tile share, down to each row's own. */
-  private addWhole(source: PartSource, { first, end, depth }: LeafPart): void {
+  #addWhole(source: PartSource, { first, end, depth }: LeafPart): void {
     const { starts, rows, sharedDepth } = source.order;
     let shared = starts[rows[first] + 1] - starts[rows[first]];
     for (let i = first + 1; i < end; i++) shared = Math.min(shared, sharedDepth[i]);
-    for (let d = depth; d < shared; d++) this.addWholeStretch(source, first, first, end, d);
-    this.writer.endShared();
+    for (let d = depth; d < shared; d++) this.#addWholeStretch(source, first, first, end, d);
+    this.#writer.endShared();
     let deepest = 0;
     for (let i = first; i < end; i++) deepest = Math.max(deepest, starts[rows[i] + 1] - starts[rows[i]]);
     // Depth by depth: slices that follow each other are of different rows, so q is rotated for all of them at once.
@@ -111,27 +118,27 @@ export class ItemWriter {
       for (let i = first, next = first; i < end; i = next) {
         next = i + 1;
         if (d >= starts[rows[i] + 1] - starts[rows[i]]) continue;
-        const tileEnd = Math.min(end, i - ((i - first) % this.rowsPerTile) + this.rowsPerTile);
+        const tileEnd = Math.min(end, i - ((i - first) % this.#rowsPerTile) + this.#rowsPerTile);
         while (next < tileEnd && sharedDepth[next] > d) next += 1;
-        this.addWholeStretch(source, first, i, next, d);
+        this.#addWholeStretch(source, first, i, next, d);
       }
     }
   }
 
   /** For rows `from` to `to` of the order, in the item that begins with `first`. */
-  private addWholeStretch(source: PartSource, first: number, from: number, to: number, depth: number): void {
+  #addWholeStretch(source: PartSource, first: number, from: number, to: number, depth: number): void {
     const { batch, stretches, order } = source;
     const row = order.rows[from];
     const stretch = order.stretches[order.starts[row] + depth];
-    this.addOffsets(source, from, to, depth);
+    this.#addOffsets(source, from, to, depth);
     const firstRow = from - first;
     const rowCount = to - from;
     const end = stretches.room[stretch];
-    this.writer.addStretch(batch, stretches, { stretch, from: 0, to: end, firstRow, rowCount, row });
+    this.#writer.addStretch(batch, stretches, { stretch, from: 0, to: end, firstRow, rowCount, row });
   }
 
-  private addOffsets({ stretches, order }: PartSource, from: number, to: number, depth: number): void {
+  #addOffsets({ stretches, order }: PartSource, from: number, to: number, depth: number): void {
     const { starts, rows, readers } = order;
-    for (let i = from; i < to; i++) this.writer.addOffset(stretches.offsets[readers[starts[rows[i]] + depth]]);
+    for (let i = from; i < to; i++) this.#writer.addOffset(stretches.offsets[readers[starts[rows[i]] + depth]]);
   }
 }

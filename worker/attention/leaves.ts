@@ -20,13 +20,13 @@ export interface LeafItems {
 }
 
 export class LeafCutter {
-  private cost = new Float64Array(257);
-  private from = new Int32Array(257);
-  private readonly first = new IntList();
-  private readonly sharedDepth = new IntList();
-  private readonly sharedTokens = new IntList();
-  private readonly loads = new IntList();
-  private tileTokens = 0;
+  #cost = new Float64Array(257);
+  #from = new Int32Array(257);
+  readonly #first = new IntList();
+  readonly #sharedDepth = new IntList();
+  readonly #sharedTokens = new IntList();
+  readonly #loads = new IntList();
+  #tileTokens = 0;
 
   /**
    * The cheapest cut of rows into items by what they load and multiply.
@@ -35,33 +35,35 @@ export class LeafCutter {
    */
   cut(order: RowOrder, costs: PackCosts, tiles: number, isEnd?: Uint8Array): LeafItems {
     const { count } = order;
-    if (this.cost.length <= count) {
-      this.cost = new Float64Array(2 * count + 1);
-      this.from = new Int32Array(2 * count + 1);
+    if (this.#cost.length <= count) {
+      this.#cost = new Float64Array(2 * count + 1);
+      this.#from = new Int32Array(2 * count + 1);
     }
-    const { cost, from } = this;
+    const cost = this.#cost;
+    const from = this.#from;
     cost.fill(Number.POSITIVE_INFINITY, 0, count + 1);
     cost[0] = 0;
-    for (let start = 0; start < count; start++) this.extend(order, costs, start, tiles * costs.rowsPerTile, isEnd);
-    for (const list of [this.first, this.sharedDepth, this.sharedTokens, this.loads]) list.clear();
-    this.tileTokens = 0;
-    for (let end = count; end > 0; end = from[end]) this.first.push(from[end]);
-    const firsts = this.first.view().reverse();
-    this.first.push(count);
-    for (let i = 0; i < firsts.length; i++) this.measure(order, costs, firsts[i], this.first.memory[i + 1]);
+    for (let start = 0; start < count; start++) this.#extend(order, costs, start, tiles * costs.rowsPerTile, isEnd);
+    for (const list of [this.#first, this.#sharedDepth, this.#sharedTokens, this.#loads]) list.clear();
+    this.#tileTokens = 0;
+    for (let end = count; end > 0; end = from[end]) this.#first.push(from[end]);
+    const firsts = this.#first.view().reverse();
+    this.#first.push(count);
+    for (let i = 0; i < firsts.length; i++) this.#measure(order, costs, firsts[i], this.#first.memory[i + 1]);
     return {
       count: firsts.length,
-      first: this.first.memory,
-      sharedDepth: this.sharedDepth.memory,
-      sharedTokens: this.sharedTokens.memory,
-      loads: this.loads.memory,
-      tileTokens: this.tileTokens,
+      first: this.#first.memory,
+      sharedDepth: this.#sharedDepth.memory,
+      sharedTokens: this.#sharedTokens.memory,
+      loads: this.#loads.memory,
+      tileTokens: this.#tileTokens,
     };
   }
 
   /** Prices of all items that begin with one row. */
-  private extend(order: RowOrder, costs: PackCosts, start: number, maxRows: number, isEnd?: Uint8Array): void {
-    const { cost, from } = this;
+  #extend(order: RowOrder, costs: PackCosts, start: number, maxRows: number, isEnd?: Uint8Array): void {
+    const cost = this.#cost;
+    const from = this.#from;
     const { rowsPerTile, small, item } = costs;
     const { tokens, sharedTokens } = order;
     const end = Math.min(order.count, start + maxRows);
@@ -92,7 +94,7 @@ export class LeafCutter {
     }
   }
 
-  private measure(order: RowOrder, { rowsPerTile }: PackCosts, start: number, end: number): void {
+  #measure(order: RowOrder, { rowsPerTile }: PackCosts, start: number, end: number): void {
     const { tokens, sharedTokens, sharedDepth, starts, rows } = order;
     let depth = starts[rows[start] + 1] - starts[rows[start]];
     let shared = tokens[start];
@@ -104,10 +106,10 @@ export class LeafCutter {
       }
       inTiles += (i - start) % rowsPerTile === 0 ? tokens[i] : tokens[i] - sharedTokens[i];
     }
-    this.sharedDepth.push(depth);
-    this.sharedTokens.push(shared);
-    this.loads.push(inTiles - (Math.ceil((end - start) / rowsPerTile) - 1) * shared);
-    this.tileTokens += inTiles;
+    this.#sharedDepth.push(depth);
+    this.#sharedTokens.push(shared);
+    this.#loads.push(inTiles - (Math.ceil((end - start) / rowsPerTile) - 1) * shared);
+    this.#tileTokens += inTiles;
   }
 }
 

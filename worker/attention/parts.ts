@@ -38,12 +38,12 @@ export class PartList {
   totalLoads = 0;
   /** m-tiles of the largest item whose rows get partial results. */
   mergedTiles = 0;
-  private readonly costs: PackCosts;
-  private kernel: KernelCosts;
+  readonly #costs: PackCosts;
+  #kernel: KernelCosts;
 
   constructor(costs: PackCosts) {
-    this.costs = costs;
-    this.kernel = costs.small;
+    this.#costs = costs;
+    this.#kernel = costs.small;
   }
 
   /** @param kernel that the parts are for */
@@ -52,7 +52,7 @@ export class PartList {
     this.itemCosts.clear();
     this.totalLoads = 0;
     this.mergedTiles = 0;
-    this.kernel = kernel;
+    this.#kernel = kernel;
   }
 
   /** Stretches `depth` to `endDepth` of rows, or all from `depth` on: their tokens `from` to `to`. */
@@ -69,9 +69,9 @@ export class PartList {
   /** Sets the work of the part that was just added. @param tileTokens tokens times m-tiles that read them */
   setWork(loads: number, tileTokens: number, partialRows: number): void {
     this.words.memory[this.words.length - partWords + partField.loads] = loads;
-    this.itemCosts.push(itemCost(loads, tileTokens, partialRows, this.kernel, this.costs));
+    this.itemCosts.push(itemCost(loads, tileTokens, partialRows, this.#kernel, this.#costs));
     this.totalLoads += loads;
-    const tiles = Math.ceil(partialRows / this.costs.rowsPerTile);
+    const tiles = Math.ceil(partialRows / this.#costs.rowsPerTile);
     if (tiles > this.mergedTiles) this.mergedTiles = tiles;
   }
 }
@@ -87,75 +87,71 @@ function partEnd(at: number, step: number, tokens: number, blockTokens: number):
 }
 
 export class LeafSplitter {
-  private readonly costs: PackCosts;
-  private readonly blockTokens: number;
-  private hasHubs = false;
-  private limit = 0;
-  private partTokens = 0;
+  readonly #costs: PackCosts;
+  readonly #blockTokens: number;
+  #hasHubs = false;
+  #limit = 0;
+  #partTokens = 0;
   /**
    * Of the rows that were measured last: tokens and stretches that all of them read, and the work of an item of them.
    */
-  private shared = 0;
-  private endDepth = 0;
-  private loads = 0;
-  private tileTokens = 0;
+  #shared = 0;
+  #endDepth = 0;
+  #loads = 0;
+  #tileTokens = 0;
 
   constructor(costs: PackCosts, blockTokens: number) {
-    this.costs = costs;
-    this.blockTokens = blockTokens;
+    this.#costs = costs;
+    this.#blockTokens = blockTokens;
   }
 
   /** @param hasHubs do rows get partial results of hubs? @param partTokens tokens that an item should load at most */
   split(order: RowOrder, leaves: LeafItems, hasHubs: boolean, partTokens: number, parts: PartList): void {
-    this.hasHubs = hasHubs;
-    this.partTokens = Math.max(this.costs.minPartTokens, partTokens);
-    this.limit = slack * this.partTokens;
+    this.#hasHubs = hasHubs;
+    this.#partTokens = Math.max(this.#costs.minPartTokens, partTokens);
+    this.#limit = slack * this.#partTokens;
     for (let item = 0; item < leaves.count; item++) {
-      this.cut(order, parts, leaves.first[item], leaves.first[item + 1], 0, 0);
+      this.#cut(order, parts, leaves.first[item], leaves.first[item + 1], 0, 0);
     }
   }
 
   /** @param depth stretches before it, of `before` tokens, are in other parts */
-  private cut(order: RowOrder, parts: PartList, first: number, end: number, depth: number, before: number): void {
+  #cut(order: RowOrder, parts: PartList, first: number, end: number, depth: number, before: number): void {
     const rows = end - first;
-    this.measure(order, first, end, before);
-    const { shared, endDepth, loads, tileTokens } = this;
+    this.#measure(order, first, end, before);
+    const shared = this.#shared;
+    const endDepth = this.#endDepth;
+    const loads = this.#loads;
+    const tileTokens = this.#tileTokens;
     if (loads <= 0) return;
-    if (loads <= this.limit) {
+    if (loads <= this.#limit) {
       parts.addRows(first, end, depth, -1, 0, 0);
-      return parts.setWork(loads, tileTokens, depth > 0 || this.hasHubs ? rows : 0);
+      return parts.setWork(loads, tileTokens, depth > 0 || this.#hasHubs ? rows : 0);
     }
-    if (rows === 1) return this.addChunks(parts, first, end, depth, endDepth, loads);
-    if (shared > this.costs.small.partialRow * rows) {
-      this.addChunks(parts, first, end, depth, endDepth, shared);
-      return this.cut(order, parts, first, end, endDepth, before + shared);
+    if (rows === 1) return this.#addChunks(parts, first, end, depth, endDepth, loads);
+    if (shared > this.#costs.small.partialRow * rows) {
+      this.#addChunks(parts, first, end, depth, endDepth, shared);
+      return this.#cut(order, parts, first, end, endDepth, before + shared);
     }
-    const middle = this.middleOf(order, first, end);
-    this.cut(order, parts, first, middle, depth, before);
-    this.cut(order, parts, middle, end, depth, before);
+    const middle = this.#middleOf(order, first, end);
+    this.#cut(order, parts, first, middle, depth, before);
+    this.#cut(order, parts, middle, end, depth, before);
   }
 
-  private addChunks(
-    parts: PartList,
-    first: number,
-    end: number,
-    depth: number,
-    endDepth: number,
-    tokens: number,
-  ): void {
-    const count = Math.max(1, Math.round(tokens / this.partTokens));
-    const step = partTokensOf(tokens, count, this.blockTokens);
-    const tiles = Math.ceil((end - first) / this.costs.rowsPerTile);
+  #addChunks(parts: PartList, first: number, end: number, depth: number, endDepth: number, tokens: number): void {
+    const count = Math.max(1, Math.round(tokens / this.#partTokens));
+    const step = partTokensOf(tokens, count, this.#blockTokens);
+    const tiles = Math.ceil((end - first) / this.#costs.rowsPerTile);
     for (let at = 0, to = 0; at < tokens; at = to) {
-      to = partEnd(at, step, tokens, this.blockTokens);
+      to = partEnd(at, step, tokens, this.#blockTokens);
       parts.addRows(first, end, depth, endDepth, at, to);
       parts.setWork(to - at, (to - at) * tiles, end - first);
     }
   }
 
-  private measure(order: RowOrder, first: number, end: number, before: number): void {
+  #measure(order: RowOrder, first: number, end: number, before: number): void {
     const { tokens, sharedTokens, sharedDepth, starts, rows } = order;
-    const { rowsPerTile } = this.costs;
+    const { rowsPerTile } = this.#costs;
     let shared = tokens[first];
     let depth = starts[rows[first] + 1] - starts[rows[first]];
     let inTiles = 0;
@@ -169,16 +165,16 @@ export class LeafSplitter {
       if (isNewTile) tiles += 1;
       inTiles += isNewTile ? tokens[i] - before : tokens[i] - sharedTokens[i];
     }
-    this.shared = shared - before;
-    this.endDepth = depth;
-    this.tileTokens = inTiles;
-    this.loads = inTiles - (tiles - 1) * this.shared;
+    this.#shared = shared - before;
+    this.#endDepth = depth;
+    this.#tileTokens = inTiles;
+    this.#loads = inTiles - (tiles - 1) * this.#shared;
   }
 
   /** Where to cut rows: near the middle, where neighbours share least; between m-tiles if there is more than one. */
-  private middleOf({ sharedTokens }: RowOrder, first: number, end: number): number {
+  #middleOf({ sharedTokens }: RowOrder, first: number, end: number): number {
     const rows = end - first;
-    const step = rows > this.costs.rowsPerTile ? this.costs.rowsPerTile : 1;
+    const step = rows > this.#costs.rowsPerTile ? this.#costs.rowsPerTile : 1;
     let best = first + Math.max(1, Math.round(rows / 2 / step)) * step;
     if (best >= end) best = end - 1;
     for (let i = first + Math.ceil(rows / 4); i <= first + Math.floor((3 * rows) / 4); i++) {

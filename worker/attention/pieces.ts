@@ -13,69 +13,69 @@ interface PieceItem {
 }
 
 export class PieceWriter {
-  private readonly writer: PlanWriter;
-  private readonly shape: PackShape;
-  private readonly itemRows: number;
+  readonly #writer: PlanWriter;
+  readonly #shape: PackShape;
+  readonly #itemRows: number;
   /** [segments of the piece] */
-  private readonly firstOffsets = new IntList();
+  readonly #firstOffsets = new IntList();
 
   constructor(writer: PlanWriter, shape: PackShape, itemRows: number) {
-    this.writer = writer;
-    this.shape = shape;
-    this.itemRows = itemRows;
+    this.#writer = writer;
+    this.#shape = shape;
+    this.#itemRows = itemRows;
   }
 
   /** Tokens that the last row of a tile sees, over all tiles of a piece. */
   tokensOf(batch: Batch, piece: number): number {
     let sum = 0;
     const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    for (let row = 0; row < rows; row += this.itemRows) sum += this.tileTokens(batch, piece, row);
+    for (let row = 0; row < rows; row += this.#itemRows) sum += this.#tileTokens(batch, piece, row);
     return sum;
   }
 
   /** @param partTokens tokens that an item should have at most */
   add(batch: Batch, piece: number, partTokens: number): void {
     const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    this.placeOffsets(batch, piece);
-    for (let row = 0; row < rows; row += this.itemRows) {
-      const tokens = this.tileTokens(batch, piece, row);
+    this.#placeOffsets(batch, piece);
+    for (let row = 0; row < rows; row += this.#itemRows) {
+      const tokens = this.#tileTokens(batch, piece, row);
       // Rounded down: one item more than the chip takes at a time costs as much as a whole round of them.
       const count = Math.max(1, Math.floor(tokens / partTokens));
-      const step = Math.ceil(tokens / count / this.shape.blockTokens) * this.shape.blockTokens;
+      const step = Math.ceil(tokens / count / this.#shape.blockTokens) * this.#shape.blockTokens;
       for (let from = 0; from < tokens; from += step) {
-        this.addItem(batch, piece, { firstRow: row, from, to: Math.min(tokens, from + step) });
+        this.#addItem(batch, piece, { firstRow: row, from, to: Math.min(tokens, from + step) });
       }
     }
   }
 
   /** A segment has one Δ for all rows: as many words of it as an item has rows serve all items of the piece. */
-  private placeOffsets(batch: Batch, piece: number): void {
-    const rowCount = Math.min(this.itemRows, batch.pieceRows[piece + 1] - batch.pieceRows[piece]);
+  #placeOffsets(batch: Batch, piece: number): void {
+    const rowCount = Math.min(this.#itemRows, batch.pieceRows[piece + 1] - batch.pieceRows[piece]);
     const [first, end] = [batch.pieceSegments[piece], batch.pieceSegments[piece + 1]];
-    this.firstOffsets.clear();
+    this.#firstOffsets.clear();
     let place = -1;
     for (let s = first; s < end; s++) {
       const offset = batch.segmentOffsets[s];
-      if (s === first || offset !== batch.segmentOffsets[s - 1]) place = this.writer.addEqualOffsets(offset, rowCount);
-      this.firstOffsets.push(place);
+      if (s === first || offset !== batch.segmentOffsets[s - 1]) place = this.#writer.addEqualOffsets(offset, rowCount);
+      this.#firstOffsets.push(place);
     }
   }
 
-  private tileTokens(batch: Batch, piece: number, row: number): number {
+  #tileTokens(batch: Batch, piece: number, row: number): number {
     const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    const count = Math.min(this.itemRows, rows - row);
+    const count = Math.min(this.#itemRows, rows - row);
     const last = batch.pieceSegments[piece + 1] - 1;
     let tokens = batch.segmentTokenCounts[last] - (rows - row - count);
     for (let s = batch.pieceSegments[piece]; s < last; s++) tokens += batch.segmentTokenCounts[s];
     return tokens;
   }
 
-  private addItem(batch: Batch, piece: number, { firstRow: row, from, to }: PieceItem): void {
+  #addItem(batch: Batch, piece: number, { firstRow: row, from, to }: PieceItem): void {
     const rows = batch.pieceRows[piece + 1] - batch.pieceRows[piece];
-    const rowCount = Math.min(this.itemRows, rows - row);
+    const rowCount = Math.min(this.#itemRows, rows - row);
     const [first, last] = [batch.pieceSegments[piece], batch.pieceSegments[piece + 1] - 1];
-    this.writer.beginItem();
-    for (let i = 0; i < rowCount; i++) this.writer.addRow(batch.pieceRows[piece] + row + i);
+    this.#writer.beginItem();
+    for (let i = 0; i < rowCount; i++) this.#writer.addRow(batch.pieceRows[piece] + row + i);
     for (let segment = first, start = 0; segment <= last && start < to; segment++) {
       const tokens = batch.segmentTokenCounts[segment];
       const skipped = Math.max(0, from - start);
@@ -84,9 +84,9 @@ export class PieceWriter {
       if (count <= 0) continue;
       const begin = batch.segmentFirstTokens[segment] + skipped;
       const visible = segment < last ? count : tokens - (rows - 1 - row) - skipped;
-      const firstOffset = this.firstOffsets.memory[segment - first];
-      this.writer.addSlice(batch, { segment, begin, tokens: count, firstRow: 0, rowCount, visible, firstOffset });
+      const firstOffset = this.#firstOffsets.memory[segment - first];
+      this.#writer.addSlice(batch, { segment, begin, tokens: count, firstRow: 0, rowCount, visible, firstOffset });
     }
-    this.writer.endItem("large", to - from);
+    this.#writer.endItem("large", to - from);
   }
 }

@@ -38,34 +38,34 @@ const freeWords = 2 ** 20;
 
 export class PackPlanner {
   readonly shape: PackShape;
-  private readonly costs: PackCosts;
-  private readonly finder: SharingFinder;
-  private readonly writer: PlanWriter;
-  private readonly pieces: PieceWriter;
-  private readonly draft: PackDraft;
-  private readonly kept: BatchCopy;
-  private readonly freeListWords: number;
+  readonly #costs: PackCosts;
+  readonly #finder: SharingFinder;
+  readonly #writer: PlanWriter;
+  readonly #pieces: PieceWriter;
+  readonly #draft: PackDraft;
+  readonly #kept: BatchCopy;
+  readonly #freeListWords: number;
 
   /** @param freeListWords for tests */
   constructor(shape: PackShape, freeListWords = freeWords) {
     this.shape = shape;
-    this.freeListWords = freeListWords;
-    this.costs = packCosts(shape);
-    this.finder = new SharingFinder(shape.blockTokens);
-    this.writer = new PlanWriter(shape.blockTokens);
-    this.pieces = new PieceWriter(this.writer, shape, this.costs.large.rows);
-    this.draft = new PackDraft(shape, this.costs, this.writer);
-    this.kept = new BatchCopy(shape.blockTokens);
+    this.#freeListWords = freeListWords;
+    this.#costs = packCosts(shape);
+    this.#finder = new SharingFinder(shape.blockTokens);
+    this.#writer = new PlanWriter(shape.blockTokens);
+    this.#pieces = new PieceWriter(this.#writer, shape, this.#costs.large.rows);
+    this.#draft = new PackDraft(shape, this.#costs, this.#writer);
+    this.#kept = new BatchCopy(shape.blockTokens);
   }
 
   /** Valid until the next `plan`. */
   plan(batch: Batch): AttentionPlan {
-    if (this.kept.isGrownTo(batch, (segment, tokens) => this.writer.growTail(segment, tokens))) {
-      return this.writer.move(batch);
+    if (this.#kept.isGrownTo(batch, (segment, tokens) => this.#writer.growTail(segment, tokens))) {
+      return this.#writer.move(batch);
     }
-    this.kept.forget();
-    const plan = this.planAnew(batch);
-    this.kept.keep(batch);
+    this.#kept.forget();
+    const plan = this.#planAnew(batch);
+    this.#kept.keep(batch);
     return plan;
   }
 
@@ -74,46 +74,47 @@ export class PackPlanner {
    * it has segments. The engine measures steps by the words of a plan that shares nothing (step-budget.ts), so a plan
    * with more words than that is replaced by one whose rows share nothing.
    */
-  private planAnew(batch: Batch): AttentionPlan {
+  #planAnew(batch: Batch): AttentionPlan {
     const { packing } = this.shape;
-    const mostWords = Math.max(this.freeListWords, mostWordsOf(batch));
+    const mostWords = Math.max(this.#freeListWords, mostWordsOf(batch));
     const fits = ({ slices, offsets }: AttentionPlan) => slices.length + offsets.length <= mostWords;
-    const plan = this.planSharing(batch, packing, relaxations);
+    const plan = this.#planSharing(batch, packing, relaxations);
     if (fits(plan)) return plan;
-    const apart = this.planSharing(batch, false, relaxations);
+    const apart = this.#planSharing(batch, false, relaxations);
     // Rows of one piece that stand in different items have slices of their own, so whole items may be needed.
-    return fits(apart) ? apart : this.planSharing(batch, false, [Number.POSITIVE_INFINITY]);
+    return fits(apart) ? apart : this.#planSharing(batch, false, [Number.POSITIVE_INFINITY]);
   }
 
-  private planSharing(batch: Batch, sharing: boolean, relaxed: readonly number[]): AttentionPlan {
-    const { costs, shape } = this;
+  #planSharing(batch: Batch, sharing: boolean, relaxed: readonly number[]): AttentionPlan {
+    const { shape } = this;
+    const costs = this.#costs;
     const isLong = (piece: number) => batch.pieceRows[piece + 1] - batch.pieceRows[piece] > costs.small.rows;
-    const stretches = this.finder.find(batch, (piece) => !isLong(piece), sharing);
+    const stretches = this.#finder.find(batch, (piece) => !isLong(piece), sharing);
     let longTokens = 0;
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
-      if (isLong(piece)) longTokens += this.pieces.tokensOf(batch, piece);
+      if (isLong(piece)) longTokens += this.#pieces.tokensOf(batch, piece);
     }
     const rowCount = batch.tokenIds.length;
     const partTokens = Math.max(minPieceTokens, Math.ceil(longTokens / costs.itemSlots));
     const parts = { batch, stretches, isLong, partTokens };
-    const choice = this.draft.choose(stretches, rowCount, longTokens > 0, sharing);
+    const choice = this.#draft.choose(stretches, rowCount, longTokens > 0, sharing);
     for (const relax of relaxed) {
-      const plan = this.write(parts, choice, relax);
+      const plan = this.#write(parts, choice, relax);
       if (plan.partialCount <= shape.maxPartialRows) return plan;
     }
     // Without hubs and without cuts no row stands in two items, so there are no partial results.
-    const plain = this.draft.choose(stretches, rowCount, longTokens > 0, false);
-    return this.write(parts, plain, Number.POSITIVE_INFINITY);
+    const plain = this.#draft.choose(stretches, rowCount, longTokens > 0, false);
+    return this.#write(parts, plain, Number.POSITIVE_INFINITY);
   }
 
   /** @param relax parts are so many times longer than is best, because partial results would not fit */
-  private write({ batch, stretches, isLong, partTokens }: StepParts, choice: PackChoice, relax: number): AttentionPlan {
-    this.writer.begin(batch);
-    this.draft.write(batch, stretches, choice, relax);
+  #write({ batch, stretches, isLong, partTokens }: StepParts, choice: PackChoice, relax: number): AttentionPlan {
+    this.#writer.begin(batch);
+    this.#draft.write(batch, stretches, choice, relax);
     for (let piece = 0; piece + 1 < batch.pieceRows.length; piece++) {
-      if (isLong(piece)) this.pieces.add(batch, piece, partTokens * relax);
+      if (isLong(piece)) this.#pieces.add(batch, piece, partTokens * relax);
     }
-    return this.writer.finish();
+    return this.#writer.finish();
   }
 }
 

@@ -34,47 +34,47 @@ export function rankStretches({ count, readers }: Stretches): Int32Array {
 }
 
 export class RowArranger {
-  private starts = new Int32Array(1);
-  private entryStretches = new Int32Array(256);
-  private entryReaders = new Int32Array(256);
-  private readonly rows = new IntList();
-  private readonly tokens = new IntList();
-  private readonly sharedDepth = new IntList();
-  private readonly sharedTokens = new IntList();
-  private scratch = new Int32Array(256);
-  private bucketOf = new Int32Array(256);
-  private readonly bucketSizes = new IntList();
+  #starts = new Int32Array(1);
+  #entryStretches = new Int32Array(256);
+  #entryReaders = new Int32Array(256);
+  readonly #rows = new IntList();
+  readonly #tokens = new IntList();
+  readonly #sharedDepth = new IntList();
+  readonly #sharedTokens = new IntList();
+  #scratch = new Int32Array(256);
+  #bucketOf = new Int32Array(256);
+  readonly #bucketSizes = new IntList();
   /** Ranges that are not in order yet: first row, end, depth, tokens up to that depth. */
-  private readonly open = new IntList();
+  readonly #open = new IntList();
 
   /** @param isTaken [stretches] 1: of these rows' lists; rows without one are left out */
   arrange(stretches: Stretches, ranked: Int32Array, isTaken: Uint8Array, rowCount: number): RowOrder {
-    this.listEntries(stretches, ranked, isTaken, rowCount);
-    const count = this.rows.length;
-    this.sharedDepth.resize(0, 0);
-    this.sharedDepth.resize(count, 0);
-    this.sharedTokens.resize(0, 0);
-    this.sharedTokens.resize(count, 0);
-    if (this.scratch.length < count) this.scratch = new Int32Array(2 * count);
-    if (this.bucketOf.length < stretches.count + 1) this.bucketOf = new Int32Array(2 * stretches.count + 1);
-    this.open.clear();
-    this.open.push4(0, count, 0, 0);
-    while (this.open.length > 0) this.refine(stretches);
-    this.tokens.clear();
-    for (let i = 0; i < count; i++) this.tokens.push(this.tokensOf(stretches, this.rows.memory[i]));
+    this.#listEntries(stretches, ranked, isTaken, rowCount);
+    const count = this.#rows.length;
+    this.#sharedDepth.resize(0, 0);
+    this.#sharedDepth.resize(count, 0);
+    this.#sharedTokens.resize(0, 0);
+    this.#sharedTokens.resize(count, 0);
+    if (this.#scratch.length < count) this.#scratch = new Int32Array(2 * count);
+    if (this.#bucketOf.length < stretches.count + 1) this.#bucketOf = new Int32Array(2 * stretches.count + 1);
+    this.#open.clear();
+    this.#open.push4(0, count, 0, 0);
+    while (this.#open.length > 0) this.#refine(stretches);
+    this.#tokens.clear();
+    for (let i = 0; i < count; i++) this.#tokens.push(this.#tokensOf(stretches, this.#rows.memory[i]));
     return {
       count,
-      rows: this.rows.memory,
-      starts: this.starts,
-      stretches: this.entryStretches,
-      readers: this.entryReaders,
-      tokens: this.tokens.memory,
-      sharedDepth: this.sharedDepth.memory,
-      sharedTokens: this.sharedTokens.memory,
+      rows: this.#rows.memory,
+      starts: this.#starts,
+      stretches: this.#entryStretches,
+      readers: this.#entryReaders,
+      tokens: this.#tokens.memory,
+      sharedDepth: this.#sharedDepth.memory,
+      sharedTokens: this.#sharedTokens.memory,
     };
   }
 
-  private listEntries(stretches: Stretches, ranked: Int32Array, isTaken: Uint8Array, rowCount: number): void {
+  #listEntries(stretches: Stretches, ranked: Int32Array, isTaken: Uint8Array, rowCount: number): void {
     const { readers, rows } = stretches;
     const starts = new Int32Array(rowCount + 2);
     let total = 0;
@@ -84,46 +84,46 @@ export class RowArranger {
       total += readers[stretch + 1] - readers[stretch];
     }
     for (let row = 0; row < rowCount; row++) starts[row + 2] += starts[row + 1];
-    if (this.entryStretches.length < total) {
-      this.entryStretches = new Int32Array(2 * total);
-      this.entryReaders = new Int32Array(2 * total);
+    if (this.#entryStretches.length < total) {
+      this.#entryStretches = new Int32Array(2 * total);
+      this.#entryReaders = new Int32Array(2 * total);
     }
     for (const stretch of ranked) {
       if (isTaken[stretch] === 0) continue;
       for (let i = readers[stretch]; i < readers[stretch + 1]; i++) {
         const place = starts[rows[i] + 1]++;
-        this.entryStretches[place] = stretch;
-        this.entryReaders[place] = i;
+        this.#entryStretches[place] = stretch;
+        this.#entryReaders[place] = i;
       }
     }
-    this.starts = starts.subarray(0, rowCount + 1);
-    this.rows.clear();
-    for (let row = 0; row < rowCount; row++) if (starts[row + 1] > starts[row]) this.rows.push(row);
+    this.#starts = starts.subarray(0, rowCount + 1);
+    this.#rows.clear();
+    for (let row = 0; row < rowCount; row++) if (starts[row + 1] > starts[row]) this.#rows.push(row);
   }
 
-  private tokensOf({ room }: Stretches, row: number): number {
+  #tokensOf({ room }: Stretches, row: number): number {
     let sum = 0;
-    for (let i = this.starts[row]; i < this.starts[row + 1]; i++) sum += room[this.entryStretches[i]];
+    for (let i = this.#starts[row]; i < this.#starts[row + 1]; i++) sum += room[this.#entryStretches[i]];
     return sum;
   }
 
   /** Groups the rows of one range by their stretch at its depth; groups stand in the order of their first rows. */
-  private refine(stretches: Stretches): void {
-    const { memory } = this.open;
-    const at = this.open.length - 4;
+  #refine(stretches: Stretches): void {
+    const { memory } = this.#open;
+    const at = this.#open.length - 4;
     const [first, end, depth, tokens] = [memory[at], memory[at + 1], memory[at + 2], memory[at + 3]];
-    this.open.length = at;
-    const rows = this.rows.memory;
+    this.#open.length = at;
+    const rows = this.#rows.memory;
     const none = stretches.count;
-    const sizes = this.bucketSizes;
+    const sizes = this.#bucketSizes;
     sizes.clear();
     for (let i = first; i < end; i++) {
-      const stretch = this.stretchAt(rows[i], depth, none);
-      let bucket = this.bucketOf[stretch];
+      const stretch = this.#stretchAt(rows[i], depth, none);
+      let bucket = this.#bucketOf[stretch];
       // The bucket number may be left from an earlier range, so it counts only when the bucket belongs to this stretch.
       if (bucket >= sizes.length / 2 || sizes.memory[2 * bucket] !== stretch) {
         bucket = sizes.length / 2;
-        this.bucketOf[stretch] = bucket;
+        this.#bucketOf[stretch] = bucket;
         sizes.push(stretch);
         sizes.push(0);
       }
@@ -134,26 +134,26 @@ export class RowArranger {
       const stretch = sizes.memory[2 * bucket];
       const size = sizes.memory[2 * bucket + 1];
       sizes.memory[2 * bucket + 1] = start;
-      if (start > first) this.setShared(start, depth, tokens);
-      if (stretch === none) for (let i = start + 1; i < start + size; i++) this.setShared(i, depth, tokens);
-      else if (size > 1) this.open.push4(start, start + size, depth + 1, tokens + stretches.room[stretch]);
+      if (start > first) this.#setShared(start, depth, tokens);
+      if (stretch === none) for (let i = start + 1; i < start + size; i++) this.#setShared(i, depth, tokens);
+      else if (size > 1) this.#open.push4(start, start + size, depth + 1, tokens + stretches.room[stretch]);
       start += size;
     }
     if (sizes.length === 2) return;
     for (let i = first; i < end; i++) {
-      const bucket = this.bucketOf[this.stretchAt(rows[i], depth, none)];
-      this.scratch[sizes.memory[2 * bucket + 1]++] = rows[i];
+      const bucket = this.#bucketOf[this.#stretchAt(rows[i], depth, none)];
+      this.#scratch[sizes.memory[2 * bucket + 1]++] = rows[i];
     }
-    for (let i = first; i < end; i++) rows[i] = this.scratch[i];
+    for (let i = first; i < end; i++) rows[i] = this.#scratch[i];
   }
 
-  private stretchAt(row: number, depth: number, none: number): number {
-    const place = this.starts[row] + depth;
-    return place < this.starts[row + 1] ? this.entryStretches[place] : none;
+  #stretchAt(row: number, depth: number, none: number): number {
+    const place = this.#starts[row] + depth;
+    return place < this.#starts[row + 1] ? this.#entryStretches[place] : none;
   }
 
-  private setShared(index: number, depth: number, tokens: number): void {
-    this.sharedDepth.memory[index] = depth;
-    this.sharedTokens.memory[index] = tokens;
+  #setShared(index: number, depth: number, tokens: number): void {
+    this.#sharedDepth.memory[index] = depth;
+    this.#sharedTokens.memory[index] = tokens;
   }
 }

@@ -16,9 +16,9 @@ export class DistinctSegments {
   readonly readerPiece = new IntList();
   readonly readerSegment = new IntList();
   readonly readerBefore = new IntList();
-  private readonly nextOfHash = new IntList();
+  readonly #nextOfHash = new IntList();
   /** By hash: the last distinct segment, plus 1. */
-  private table = new Int32Array(1_024);
+  #table = new Int32Array(1_024);
 
   constructor(blockTokens: number) {
     this.blockTokens = blockTokens;
@@ -26,25 +26,25 @@ export class DistinctSegments {
 
   clear(segmentCount: number): void {
     const lists = [this.segments, this.lastReader, this.readerPiece, this.readerSegment, this.readerBefore];
-    for (const list of [...lists, this.nextOfHash]) list.clear();
-    let size = this.table.length;
+    for (const list of [...lists, this.#nextOfHash]) list.clear();
+    let size = this.#table.length;
     while (size < 2 * segmentCount) size *= 2;
-    if (size > this.table.length) this.table = new Int32Array(size);
-    else this.table.fill(0);
+    if (size > this.#table.length) this.#table = new Int32Array(size);
+    else this.#table.fill(0);
   }
 
   /** @param sharing false: the segment is like no other */
   add(batch: Batch, piece: number, s: number, sharing: boolean): void {
     if (batch.segmentTokenCounts[s] === 0) return;
-    const place = sharing ? this.placeOf(batch, s) : 0;
-    let d = sharing ? this.table[place] - 1 : -1;
-    while (d >= 0 && !this.isSame(batch, d, s)) d = this.nextOfHash.memory[d];
+    const place = sharing ? this.#placeOf(batch, s) : 0;
+    let d = sharing ? this.#table[place] - 1 : -1;
+    while (d >= 0 && !this.#isSame(batch, d, s)) d = this.#nextOfHash.memory[d];
     if (d < 0) {
       d = this.segments.length;
       this.segments.push(s);
       this.lastReader.push(-1);
-      this.nextOfHash.push(this.table[place] - 1);
-      this.table[place] = d + 1;
+      this.#nextOfHash.push(this.#table[place] - 1);
+      this.#table[place] = d + 1;
     }
     this.readerPiece.push(piece);
     this.readerSegment.push(s);
@@ -56,14 +56,14 @@ export class DistinctSegments {
     return blockCountForTokens(batch.segmentFirstTokens[s] + batch.segmentTokenCounts[s], this.blockTokens);
   }
 
-  private placeOf(batch: Batch, s: number): number {
+  #placeOf(batch: Batch, s: number): number {
     const start = batch.segmentBlockStarts[s];
     const end = start + this.blockCountOf(batch, s);
     const hash = Math.imul(batch.blockIds[start], hashFactor) ^ Math.imul(batch.blockIds[end - 1] + 1, 0x85ebca6b);
-    return (hash ^ (hash >>> 15)) & (this.table.length - 1);
+    return (hash ^ (hash >>> 15)) & (this.#table.length - 1);
   }
 
-  private isSame(batch: Batch, d: number, s: number): boolean {
+  #isSame(batch: Batch, d: number, s: number): boolean {
     const other = this.segments.memory[d];
     if (batch.segmentTokenCounts[other] !== batch.segmentTokenCounts[s]) return false;
     if (batch.segmentFirstTokens[other] !== batch.segmentFirstTokens[s]) return false;

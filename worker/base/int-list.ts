@@ -18,12 +18,12 @@ export class IntList {
   }
 
   push(value: number): void {
-    if (this.length === this.memory.length) this.reserve(1);
+    if (this.length === this.memory.length) this.#reserve(1);
     this.memory[this.length++] = value;
   }
 
   push4(a: number, b: number, c: number, d: number): void {
-    if (this.length + 4 > this.memory.length) this.reserve(4);
+    if (this.length + 4 > this.memory.length) this.#reserve(4);
     const { memory, length } = this;
     memory[length] = a;
     memory[length + 1] = b;
@@ -33,14 +33,14 @@ export class IntList {
   }
 
   append(values: Int32Array): void {
-    this.reserve(values.length);
+    this.#reserve(values.length);
     this.memory.set(values, this.length);
     this.length += values.length;
   }
 
   /** A loop, since TypedArray.set of a plain array is several times slower. */
   appendList(values: readonly number[]): void {
-    this.reserve(values.length);
+    this.#reserve(values.length);
     for (let i = 0; i < values.length; i++) this.memory[this.length + i] = values[i];
     this.length += values.length;
   }
@@ -48,7 +48,7 @@ export class IntList {
   /** Makes the list `length` long; what is new in it is `value`. */
   resize(length: number, value: number): void {
     if (length > this.length) {
-      this.reserve(length - this.length);
+      this.#reserve(length - this.length);
       this.memory.fill(value, this.length, length);
     }
     this.length = length;
@@ -58,7 +58,7 @@ export class IntList {
     return this.memory.subarray(0, this.length);
   }
 
-  private reserve(extra: number): void {
+  #reserve(extra: number): void {
     if (this.length + extra <= this.memory.length) return;
     const grown = new Int32Array(Math.max(this.length + extra, 2 * this.memory.length));
     grown.set(this.memory);

@@ -20,64 +20,64 @@ export class Derivation {
 }
 
 export class Derivations {
-  private readonly ofBlock = new Map<BlockKey, Derivation>();
-  private readonly bySource = new Map<BlockKey, Set<Derivation>>();
+  readonly #ofBlock = new Map<BlockKey, Derivation>();
+  readonly #bySource = new Map<BlockKey, Set<Derivation>>();
   /** Derivations from one source, by that source: all spans of a corpus have one root key and share one derivation. */
-  private readonly ofOne = new Map<BlockKey, Derivation>();
+  readonly #ofOne = new Map<BlockKey, Derivation>();
 
   /** A block was stored. */
   add(key: BlockKey, derivation: Derivation): void {
     if (derivation.sources.length === 0) return;
-    const shared = this.shared(derivation);
-    if (shared.blockKeys.size === 0) for (const source of shared.sources) this.link(source, shared);
+    const shared = this.#shared(derivation);
+    if (shared.blockKeys.size === 0) for (const source of shared.sources) this.#link(source, shared);
     shared.blockKeys.add(key);
-    this.ofBlock.set(key, shared);
+    this.#ofBlock.set(key, shared);
   }
 
   /** The block is not resident any more. */
   remove(key: BlockKey): void {
-    const derivation = this.ofBlock.get(key);
+    const derivation = this.#ofBlock.get(key);
     if (derivation === undefined) return;
-    this.ofBlock.delete(key);
+    this.#ofBlock.delete(key);
     derivation.blockKeys.delete(key);
     if (derivation.blockKeys.size > 0) return;
-    for (const source of derivation.sources) this.unlink(source, derivation);
-    if (derivation.sources.length === 1) this.ofOne.delete(derivation.sources[0]);
+    for (const source of derivation.sources) this.#unlink(source, derivation);
+    if (derivation.sources.length === 1) this.#ofOne.delete(derivation.sources[0]);
   }
 
   /** Resident blocks that were computed from what the key stands for, or are of spans that begin with it. */
   from(source: BlockKey): BlockKey[] {
-    return [...(this.bySource.get(source) ?? [])].flatMap(({ blockKeys }) => [...blockKeys]);
+    return [...(this.#bySource.get(source) ?? [])].flatMap(({ blockKeys }) => [...blockKeys]);
   }
 
   /** How many different derivations are remembered, for checks. */
   get count(): number {
-    return new Set(this.ofBlock.values()).size;
+    return new Set(this.#ofBlock.values()).size;
   }
 
   /** How many sources are remembered, for checks. */
   get sourceCount(): number {
-    return this.bySource.size;
+    return this.#bySource.size;
   }
 
-  private shared(derivation: Derivation): Derivation {
+  #shared(derivation: Derivation): Derivation {
     if (derivation.sources.length > 1) return derivation;
     const [source] = derivation.sources;
-    const known = this.ofOne.get(source);
+    const known = this.#ofOne.get(source);
     if (known !== undefined) return known;
-    this.ofOne.set(source, derivation);
+    this.#ofOne.set(source, derivation);
     return derivation;
   }
 
-  private link(source: BlockKey, derivation: Derivation): void {
-    const derivations = this.bySource.get(source);
-    if (derivations === undefined) this.bySource.set(source, new Set([derivation]));
+  #link(source: BlockKey, derivation: Derivation): void {
+    const derivations = this.#bySource.get(source);
+    if (derivations === undefined) this.#bySource.set(source, new Set([derivation]));
     else derivations.add(derivation);
   }
 
-  private unlink(source: BlockKey, derivation: Derivation): void {
-    const derivations = this.bySource.get(source);
+  #unlink(source: BlockKey, derivation: Derivation): void {
+    const derivations = this.#bySource.get(source);
     derivations?.delete(derivation);
-    if (derivations?.size === 0) this.bySource.delete(source);
+    if (derivations?.size === 0) this.#bySource.delete(source);
   }
 }

@@ -26,62 +26,62 @@ export class FreeLinks {
 }
 
 export class FreeList {
-  private readonly links: FreeLinks;
-  private first = none;
-  private last = none;
-  private count = 0;
+  readonly #links: FreeLinks;
+  #first = none;
+  #last = none;
+  #count = 0;
 
   constructor(links: FreeLinks) {
-    this.links = links;
+    this.#links = links;
   }
 
   get length(): number {
-    return this.count;
+    return this.#count;
   }
 
   /** The block used next. */
   get front(): BlockId | undefined {
-    return this.first === none ? undefined : (this.first as BlockId);
+    return this.#first === none ? undefined : (this.#first as BlockId);
   }
 
   /** To be used next. */
   pushFront(blockId: BlockId): void {
-    this.link(none, blockId, this.first);
+    this.#link(none, blockId, this.#first);
   }
 
   /** To be used last. */
   pushBack(blockId: BlockId): void {
-    this.link(this.last, blockId, none);
+    this.#link(this.#last, blockId, none);
   }
 
   /** A block of this list. */
   remove(blockId: BlockId): void {
-    if (!this.links.has(blockId)) throw new Error(`block ${blockId} is not in the free list`);
-    const { next, previous } = this.links;
+    if (!this.#links.has(blockId)) throw new Error(`block ${blockId} is not in the free list`);
+    const { next, previous } = this.#links;
     const [before, after] = [previous[blockId], next[blockId]];
-    if (before === none) this.first = after;
+    if (before === none) this.#first = after;
     else next[before] = after;
-    if (after === none) this.last = before;
+    if (after === none) this.#last = before;
     else previous[after] = before;
     next[blockId] = unlinked;
     previous[blockId] = unlinked;
-    this.count -= 1;
+    this.#count -= 1;
   }
 
   /** Block ids from the one used next to the one used last. */
   *[Symbol.iterator](): IterableIterator<BlockId> {
-    for (let at = this.first; at !== none; at = this.links.next[at]) yield at as BlockId;
+    for (let at = this.#first; at !== none; at = this.#links.next[at]) yield at as BlockId;
   }
 
-  private link(before: number, blockId: BlockId, after: number): void {
-    if (this.links.has(blockId)) throw new Error(`block ${blockId} is in a free list already`);
-    const { next, previous } = this.links;
+  #link(before: number, blockId: BlockId, after: number): void {
+    if (this.#links.has(blockId)) throw new Error(`block ${blockId} is in a free list already`);
+    const { next, previous } = this.#links;
     next[blockId] = after;
     previous[blockId] = before;
-    if (before === none) this.first = blockId;
+    if (before === none) this.#first = blockId;
     else next[before] = blockId;
-    if (after === none) this.last = blockId;
+    if (after === none) this.#last = blockId;
     else previous[after] = blockId;
-    this.count += 1;
+    this.#count += 1;
   }
 }

@@ -10,12 +10,12 @@ type Pending =
   | { readonly type: "removed"; blockKeys: BlockKey[] };
 
 export class KvEventLog {
-  private nextSequence = 1;
-  private pending: Pending[] = [];
+  #nextSequence = 1;
+  #pending: Pending[] = [];
 
   /** @param previousKey what the block was chained from */
   stored(blockKey: BlockKey, previousKey: BlockKey, tokenCount: number): void {
-    const last = this.pending.at(-1);
+    const last = this.#pending.at(-1);
     if (last?.type === "stored") {
       last.blockKeys.push(blockKey);
       last.previousKeys.push(previousKey);
@@ -23,21 +23,21 @@ export class KvEventLog {
       return;
     }
     const [blockKeys, previousKeys, tokenCounts] = [[blockKey], [previousKey], [tokenCount]];
-    this.pending.push({ type: "stored", blockKeys, previousKeys, tokenCounts });
+    this.#pending.push({ type: "stored", blockKeys, previousKeys, tokenCounts });
   }
 
   /** The last block of this key has gone. */
   removed(blockKey: BlockKey): void {
-    const last = this.pending.at(-1);
+    const last = this.#pending.at(-1);
     if (last?.type === "removed") last.blockKeys.push(blockKey);
-    else this.pending.push({ type: "removed", blockKeys: [blockKey] });
+    else this.#pending.push({ type: "removed", blockKeys: [blockKey] });
   }
 
   /** Changes since the last call, neighbours of one type in one event, numbered without gaps from 1. */
   take(): KvEvent[] {
-    if (this.pending.length === 0) return [];
-    const events = this.pending.map((change) => ({ sequence: this.nextSequence++, ...change }));
-    this.pending = [];
+    if (this.#pending.length === 0) return [];
+    const events = this.#pending.map((change) => ({ sequence: this.#nextSequence++, ...change }));
+    this.#pending = [];
     return events;
   }
 }

@@ -31,15 +31,15 @@ export class PrefixCache {
   protected readonly positions: Int32Array;
   protected readonly pool: BlockPool;
   protected readonly blockTokens: number;
-  private readonly events: KvEventLog;
-  private readonly derivations = new Derivations();
-  private readonly pinnedKeys = new Set<BlockKey>();
-  private evicted = 0;
+  readonly #events: KvEventLog;
+  readonly #derivations = new Derivations();
+  readonly #pinnedKeys = new Set<BlockKey>();
+  #evicted = 0;
 
   constructor(pool: BlockPool, blockTokens: number, events: KvEventLog) {
     this.pool = pool;
     this.blockTokens = blockTokens;
-    this.events = events;
+    this.#events = events;
     this.keyOfBlock = new Array(pool.blockCount).fill(undefined);
     this.tokenIds = new Int32Array(pool.blockCount * blockTokens);
     this.tokenCounts = new Int32Array(pool.blockCount);
@@ -48,7 +48,7 @@ export class PrefixCache {
 
   /** Cached blocks whose memory was taken for something else, since the start. */
   get evictedBlocks(): number {
-    return this.evicted;
+    return this.#evicted;
   }
 
   /** Free blocks whose content can still be found. */
@@ -63,12 +63,12 @@ export class PrefixCache {
 
   /** How many keys resident blocks were computed from, for checks; 0 without such blocks. */
   get sourceCount(): number {
-    return this.derivations.sourceCount;
+    return this.#derivations.sourceCount;
   }
 
   /** How many derivations are remembered, for checks. */
   get derivationCount(): number {
-    return this.derivations.count;
+    return this.#derivations.count;
   }
 
   /** All keys and blocks that can be found, in no order. */
@@ -86,8 +86,8 @@ export class PrefixCache {
   allocate(owner?: KvOwner): BlockId | undefined {
     const blockId = this.pool.take(owner);
     if (blockId === undefined) return undefined;
-    if (this.unlink(blockId)) this.evicted += 1;
-    this.dropSurplus(this.pool.shares.ownerOf(blockId));
+    if (this.unlink(blockId)) this.#evicted += 1;
+    this.#dropSurplus(this.pool.shares.ownerOf(blockId));
     return blockId;
   }
 
@@ -105,7 +105,7 @@ export class PrefixCache {
   release(blockId: BlockId): void {
     const owner = this.pool.shares.ownerOf(blockId);
     this.pool.release(blockId, this.keyOfBlock[blockId] !== undefined);
-    this.dropSurplus(owner);
+    this.#dropSurplus(owner);
   }
 
   /**
@@ -123,8 +123,8 @@ export class PrefixCache {
     if (this.blockOfKey.has(key)) return false;
     this.link(blockId, key, content);
     this.blockOfKey.set(key, blockId);
-    this.events.stored(key, previousKey, content.end - content.start);
-    if (derivation !== undefined) this.derivations.add(key, derivation);
+    this.#events.stored(key, previousKey, content.end - content.start);
+    if (derivation !== undefined) this.#derivations.add(key, derivation);
     return true;
   }
 
@@ -134,8 +134,8 @@ export class PrefixCache {
    */
   evict(keys: readonly BlockKey[], owner?: number): void {
     for (const key of keys) {
-      if (owner === undefined) this.pinnedKeys.delete(key);
-      for (const gone of [key, ...this.derivations.from(key)]) {
+      if (owner === undefined) this.#pinnedKeys.delete(key);
+      for (const gone of [key, ...this.#derivations.from(key)]) {
         const [blockId] = this.blocksOf(gone);
         if (blockId === undefined) continue;
         if (owner === undefined || this.pool.shares.ownerOf(blockId)?.number === owner) this.forget(blockId);
@@ -152,9 +152,9 @@ export class PrefixCache {
   pin(keys: readonly BlockKey[], pinned: boolean): void {
     for (const key of keys) {
       // Pinning more keys than there are blocks has no effect and takes memory.
-      if (pinned && this.pinnedKeys.size < this.pool.blockCount) this.pinnedKeys.add(key);
-      if (!pinned) this.pinnedKeys.delete(key);
-      for (const blockId of this.blocksOf(key)) this.pool.shares.pin(blockId, this.pinnedKeys.has(key));
+      if (pinned && this.#pinnedKeys.size < this.pool.blockCount) this.#pinnedKeys.add(key);
+      if (!pinned) this.#pinnedKeys.delete(key);
+      for (const blockId of this.blocksOf(key)) this.pool.shares.pin(blockId, this.#pinnedKeys.has(key));
     }
   }
 
@@ -171,7 +171,7 @@ export class PrefixCache {
     for (let i = start; i < end; i++) this.tokenIds[blockId * this.blockTokens + i - start] = tokenIds[i];
     this.tokenCounts[blockId] = end - start;
     this.positions[blockId] = position;
-    if (this.pinnedKeys.has(key)) this.pool.shares.pin(blockId, true);
+    if (this.#pinnedKeys.has(key)) this.pool.shares.pin(blockId, true);
   }
 
   protected unlink(blockId: BlockId): boolean {
@@ -179,8 +179,8 @@ export class PrefixCache {
     if (key === undefined) return false;
     this.blockOfKey.delete(key);
     this.keyOfBlock[blockId] = undefined;
-    this.events.removed(key);
-    this.derivations.remove(key);
+    this.#events.removed(key);
+    this.#derivations.remove(key);
     return true;
   }
 
@@ -192,11 +192,11 @@ export class PrefixCache {
   }
 
   /** Forgets what an owner keeps beyond its quota, the oldest first; blocks in use stay. */
-  private dropSurplus(owner: OwnerAccount | undefined): void {
+  #dropSurplus(owner: OwnerAccount | undefined): void {
     if (owner === undefined || !owner.isOverQuota) return;
     for (let blockId = this.pool.shares.surplusOf(owner); blockId !== undefined; ) {
       this.forget(blockId);
-      this.evicted += 1;
+      this.#evicted += 1;
       blockId = this.pool.shares.surplusOf(owner);
     }
   }

@@ -66,214 +66,214 @@ class Account implements OwnerAccount {
 }
 
 export class Shares {
-  private readonly blockCount: number;
-  private readonly clock: () => number;
-  private readonly takesBetweenLooks: number;
-  private readonly links: FreeLinks;
-  private readonly byNumber = new Map<number, Account>();
-  private readonly ofBlock: (Account | undefined)[];
+  readonly #blockCount: number;
+  readonly #clock: () => number;
+  readonly #takesBetweenLooks: number;
+  readonly #links: FreeLinks;
+  readonly #byNumber = new Map<number, Account>();
+  readonly #ofBlock: (Account | undefined)[];
   /** Index in retentionTimesMs, and 1 for a pin. */
-  private readonly retention: Uint8Array;
-  private readonly pinned: Uint8Array;
-  private readonly freedAtMs: Float64Array;
-  private shareBlocks = Number.POSITIVE_INFINITY;
-  private floorBlocks = Number.POSITIVE_INFINITY;
-  private takesUntilLook = 0;
-  private takesOfVictim = 0;
-  private victim: Account | undefined;
-  private freeBlocks = 0;
+  readonly #retention: Uint8Array;
+  readonly #pinned: Uint8Array;
+  readonly #freedAtMs: Float64Array;
+  #shareBlocks = Number.POSITIVE_INFINITY;
+  #floorBlocks = Number.POSITIVE_INFINITY;
+  #takesUntilLook = 0;
+  #takesOfVictim = 0;
+  #victim: Account | undefined;
+  #freeBlocks = 0;
 
   constructor(blockCount: number, links: FreeLinks, clock: () => number) {
-    this.blockCount = blockCount;
-    this.clock = clock;
-    this.links = links;
-    this.takesBetweenLooks = Math.ceil(blockCount * lookPart);
-    this.ofBlock = new Array(blockCount).fill(undefined);
-    this.retention = new Uint8Array(blockCount);
-    this.pinned = new Uint8Array(blockCount);
-    this.freedAtMs = new Float64Array(blockCount);
+    this.#blockCount = blockCount;
+    this.#clock = clock;
+    this.#links = links;
+    this.#takesBetweenLooks = Math.ceil(blockCount * lookPart);
+    this.#ofBlock = new Array(blockCount).fill(undefined);
+    this.#retention = new Uint8Array(blockCount);
+    this.#pinned = new Uint8Array(blockCount);
+    this.#freedAtMs = new Float64Array(blockCount);
   }
 
   /** Free blocks that somebody owns. */
   get freeCount(): number {
-    return this.freeBlocks;
+    return this.#freeBlocks;
   }
 
   /** The block's owner; undefined when the block is free and holds nothing. */
   ownerOf(blockId: BlockId): OwnerAccount | undefined {
-    return this.ofBlock[blockId];
+    return this.#ofBlock[blockId];
   }
 
   /** The accounts of all owners that hold a block. */
   accounts(): IterableIterator<OwnerAccount> {
-    return this.byNumber.values();
+    return this.#byNumber.values();
   }
 
   /** A block in use that nobody owns is this owner's. */
   give(blockId: BlockId, { number, quotaBlocks = Number.POSITIVE_INFINITY }: KvOwner): void {
-    let account = this.byNumber.get(number);
+    let account = this.#byNumber.get(number);
     if (account === undefined) {
-      account = new Account(number, this.links);
-      this.byNumber.set(number, account);
+      account = new Account(number, this.#links);
+      this.#byNumber.set(number, account);
     }
     account.quotaBlocks = quotaBlocks;
     account.heldBlocks += 1;
     account.liveBlocks += 1;
-    this.ofBlock[blockId] = account;
-    this.retention[blockId] = 0;
-    this.pinned[blockId] = 0;
-    this.takesUntilLook -= 1;
-    this.takesOfVictim -= 1;
+    this.#ofBlock[blockId] = account;
+    this.#retention[blockId] = 0;
+    this.#pinned[blockId] = 0;
+    this.#takesUntilLook -= 1;
+    this.#takesOfVictim -= 1;
   }
 
   /** Nobody owns the block any more. @param live it is in use, or was until now */
   disown(blockId: BlockId, live: boolean): void {
-    const account = this.accountOf(blockId);
+    const account = this.#accountOf(blockId);
     if (live) account.liveBlocks -= 1;
-    else this.removeFree(blockId, account);
+    else this.#removeFree(blockId, account);
     account.heldBlocks -= 1;
-    this.ofBlock[blockId] = undefined;
+    this.#ofBlock[blockId] = undefined;
     if (account.heldBlocks > 0) return;
-    this.byNumber.delete(account.number);
-    if (this.victim === account) this.victim = undefined;
+    this.#byNumber.delete(account.number);
+    if (this.#victim === account) this.#victim = undefined;
   }
 
   /** A free block is in use again. */
   use(blockId: BlockId): void {
-    const account = this.accountOf(blockId);
-    this.removeFree(blockId, account);
+    const account = this.#accountOf(blockId);
+    this.#removeFree(blockId, account);
     account.liveBlocks += 1;
-    if (this.expiresAtMs(blockId) <= this.clock()) this.retention[blockId] = 0;
+    if (this.#expiresAtMs(blockId) <= this.#clock()) this.#retention[blockId] = 0;
   }
 
   /** A block that was in use is free, with content. Its time of retention begins anew. */
   free(blockId: BlockId): void {
-    const account = this.accountOf(blockId);
+    const account = this.#accountOf(blockId);
     account.liveBlocks -= 1;
-    this.freedAtMs[blockId] = this.clock();
-    this.addFree(blockId, account);
+    this.#freedAtMs[blockId] = this.#clock();
+    this.#addFree(blockId, account);
   }
 
   /** Asks for the block, in use, to be retained when it is free; the longest time that was asked for counts. */
   prolong(blockId: BlockId, retention: number): void {
-    this.retention[blockId] = Math.max(this.retention[blockId], retention);
+    this.#retention[blockId] = Math.max(this.#retention[blockId], retention);
   }
 
   /** A pinned block goes last of its owner's. @throws Error when nobody owns it */
   pin(blockId: BlockId, pinned: boolean): void {
-    const account = this.accountOf(blockId);
-    const isFree = this.links.has(blockId);
-    if (isFree) this.removeFree(blockId, account);
-    this.pinned[blockId] = pinned ? 1 : 0;
+    const account = this.#accountOf(blockId);
+    const isFree = this.#links.has(blockId);
+    if (isFree) this.#removeFree(blockId, account);
+    this.#pinned[blockId] = pinned ? 1 : 0;
     // It goes behind blocks that were freed since. Lists are in the order of time, and this breaks it hardly ever.
-    if (isFree) this.addFree(blockId, account);
+    if (isFree) this.#addFree(blockId, account);
   }
 
   /** The owned free block whose memory is used next; it stays in its list. */
   next({ number, quotaBlocks = Number.POSITIVE_INFINITY }: KvOwner): BlockId | undefined {
-    const taker = this.byNumber.get(number);
+    const taker = this.#byNumber.get(number);
     const isFull = taker !== undefined && taker.freeBlocks > 0 && taker.heldBlocks >= quotaBlocks;
-    const victim = isFull ? taker : this.victimFor(number);
-    return victim && this.frontOf(victim);
+    const victim = isFull ? taker : this.#victimFor(number);
+    return victim && this.#frontOf(victim);
   }
 
   /** A free block that the owner keeps beyond its quota. */
   surplusOf({ number, isOverQuota }: OwnerAccount): BlockId | undefined {
-    const account = isOverQuota ? this.byNumber.get(number) : undefined;
-    return account && this.frontOf(account);
+    const account = isOverQuota ? this.#byNumber.get(number) : undefined;
+    return account && this.#frontOf(account);
   }
 
   /** Free blocks that lie below other owners' floors; for undefined, below anybody's. */
   protectedFrom(number: number | undefined): number {
-    this.look();
+    this.#look();
     let blocks = 0;
-    for (const account of this.byNumber.values()) {
+    for (const account of this.#byNumber.values()) {
       if (account.number === number) continue;
-      blocks += Math.max(0, Math.min(account.heldBlocks, Math.floor(this.floorBlocks)) - account.liveBlocks);
+      blocks += Math.max(0, Math.min(account.heldBlocks, Math.floor(this.#floorBlocks)) - account.liveBlocks);
     }
     return blocks;
   }
 
   /** What `protectedFrom` is at most. */
   get mostProtected(): number {
-    return Math.floor(this.blockCount * floorPart);
+    return Math.floor(this.#blockCount * floorPart);
   }
 
   /** Owners one after the other, of each the free blocks in order. For tests and for checks. */
   *freeInOrder(): IterableIterator<BlockId> {
-    for (const { lists } of this.byNumber.values()) for (const list of lists) yield* list;
+    for (const { lists } of this.#byNumber.values()) for (const list of lists) yield* list;
   }
 
-  private accountOf(blockId: BlockId): Account {
-    const account = this.ofBlock[blockId];
+  #accountOf(blockId: BlockId): Account {
+    const account = this.#ofBlock[blockId];
     if (account === undefined) throw new Error(`block ${blockId} has no owner`);
     return account;
   }
 
-  private listOf(blockId: BlockId, { lists }: Account): FreeList {
-    return lists[this.pinned[blockId] === 1 ? pinnedList : this.retention[blockId]];
+  #listOf(blockId: BlockId, { lists }: Account): FreeList {
+    return lists[this.#pinned[blockId] === 1 ? pinnedList : this.#retention[blockId]];
   }
 
-  private addFree(blockId: BlockId, account: Account): void {
-    this.listOf(blockId, account).pushBack(blockId);
-    this.freeBlocks += 1;
+  #addFree(blockId: BlockId, account: Account): void {
+    this.#listOf(blockId, account).pushBack(blockId);
+    this.#freeBlocks += 1;
   }
 
-  private removeFree(blockId: BlockId, account: Account): void {
-    this.listOf(blockId, account).remove(blockId);
-    this.freeBlocks -= 1;
+  #removeFree(blockId: BlockId, account: Account): void {
+    this.#listOf(blockId, account).remove(blockId);
+    this.#freeBlocks -= 1;
   }
 
-  private expiresAtMs(blockId: BlockId): number {
-    return this.freedAtMs[blockId] + retentionTimesMs[this.retention[blockId]];
+  #expiresAtMs(blockId: BlockId): number {
+    return this.#freedAtMs[blockId] + retentionTimesMs[this.#retention[blockId]];
   }
 
   /** Of an owner's free blocks the one to go first. Each list is in the order of time, so its first is its oldest. */
-  private frontOf({ lists }: Account): BlockId | undefined {
-    const nowMs = this.clock();
+  #frontOf({ lists }: Account): BlockId | undefined {
+    const nowMs = this.#clock();
     let oldest: BlockId | undefined;
     let soonest: BlockId | undefined;
     for (let list = 0; list < pinnedList; list++) {
       const front = lists[list].front;
       if (front === undefined) continue;
-      if (list === 0 || this.expiresAtMs(front) <= nowMs) {
-        if (oldest === undefined || this.freedAtMs[front] < this.freedAtMs[oldest]) oldest = front;
-      } else if (soonest === undefined || this.expiresAtMs(front) < this.expiresAtMs(soonest)) soonest = front;
+      if (list === 0 || this.#expiresAtMs(front) <= nowMs) {
+        if (oldest === undefined || this.#freedAtMs[front] < this.#freedAtMs[oldest]) oldest = front;
+      } else if (soonest === undefined || this.#expiresAtMs(front) < this.#expiresAtMs(soonest)) soonest = front;
     }
     return oldest ?? soonest ?? lists[pinnedList].front;
   }
 
-  private victimFor(taker: number): Account | undefined {
-    const { victim } = this;
-    if (victim !== undefined && this.takesOfVictim > 0 && this.rankOf(victim, taker) < pinnedOnly) return victim;
-    this.look();
-    this.takesOfVictim = Math.min(mostInRow, this.takesBetweenLooks);
+  #victimFor(taker: number): Account | undefined {
+    const victim = this.#victim;
+    if (victim !== undefined && this.#takesOfVictim > 0 && this.#rankOf(victim, taker) < pinnedOnly) return victim;
+    this.#look();
+    this.#takesOfVictim = Math.min(mostInRow, this.#takesBetweenLooks);
     let best: { readonly account: Account; readonly rank: number; readonly freedAtMs: number } | undefined;
-    for (const account of this.byNumber.values()) {
-      const rank = this.rankOf(account, taker);
+    for (const account of this.#byNumber.values()) {
+      const rank = this.#rankOf(account, taker);
       if (rank === nothing || (best !== undefined && rank > best.rank)) continue;
-      const front = this.frontOf(account);
-      const freedAtMs = front === undefined ? 0 : this.freedAtMs[front];
+      const front = this.#frontOf(account);
+      const freedAtMs = front === undefined ? 0 : this.#freedAtMs[front];
       if (best === undefined || rank < best.rank || freedAtMs < best.freedAtMs) best = { account, rank, freedAtMs };
     }
-    this.victim = best?.account;
-    return this.victim;
+    this.#victim = best?.account;
+    return this.#victim;
   }
 
-  private rankOf(account: Account, taker: number): number {
+  #rankOf(account: Account, taker: number): number {
     if (account.freeBlocks === 0) return nothing;
-    if (account.heldBlocks <= this.floorBlocks) return account.number === taker ? own : protectedRank;
+    if (account.heldBlocks <= this.#floorBlocks) return account.number === taker ? own : protectedRank;
     if (account.onlyPinnedFree) return pinnedOnly;
-    return account.heldBlocks > this.shareBlocks ? overShare : overFloor;
+    return account.heldBlocks > this.#shareBlocks ? overShare : overFloor;
   }
 
   /** Computes share and floor from what all owners hold. */
-  private look(): void {
-    if (this.takesUntilLook > 0) return;
-    this.takesUntilLook = this.takesBetweenLooks;
-    const held = Float64Array.from(this.byNumber.values(), ({ heldBlocks }) => heldBlocks).sort();
-    this.shareBlocks = levelOf(held, this.blockCount * sharePart);
-    this.floorBlocks = levelOf(held, this.blockCount * floorPart);
+  #look(): void {
+    if (this.#takesUntilLook > 0) return;
+    this.#takesUntilLook = this.#takesBetweenLooks;
+    const held = Float64Array.from(this.#byNumber.values(), ({ heldBlocks }) => heldBlocks).sort();
+    this.#shareBlocks = levelOf(held, this.#blockCount * sharePart);
+    this.#floorBlocks = levelOf(held, this.#blockCount * floorPart);
   }
 }
 

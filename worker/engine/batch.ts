@@ -36,95 +36,97 @@ function seenSegments(run: Run, runs: readonly Run[], blockTokens: number): Seen
 }
 
 export class BatchBuilder {
-  private readonly blockTokens: number;
-  private readonly tokenIds = new IntList();
-  private readonly positions = new IntList();
-  private readonly slots = new IntList();
-  private readonly pieceRows = new IntList();
-  private readonly pieceSegments = new IntList();
-  private readonly segmentBlockStarts = new IntList();
-  private readonly segmentFirstTokens = new IntList();
-  private readonly segmentTokenCounts = new IntList();
-  private readonly segmentOffsets = new IntList();
-  private readonly blockIds = new IntList();
-  private readonly logitRows = new IntList();
-  private readonly all: readonly IntList[];
-  private listedRun: Run | undefined;
-  private seenStart = 0;
-  private ownStart = 0;
+  readonly #blockTokens: number;
+  readonly #tokenIds = new IntList();
+  readonly #positions = new IntList();
+  readonly #slots = new IntList();
+  readonly #pieceRows = new IntList();
+  readonly #pieceSegments = new IntList();
+  readonly #segmentBlockStarts = new IntList();
+  readonly #segmentFirstTokens = new IntList();
+  readonly #segmentTokenCounts = new IntList();
+  readonly #segmentOffsets = new IntList();
+  readonly #blockIds = new IntList();
+  readonly #logitRows = new IntList();
+  readonly #all: readonly IntList[];
+  #listedRun: Run | undefined;
+  #seenStart = 0;
+  #ownStart = 0;
 
   constructor(blockTokens: number) {
-    this.blockTokens = blockTokens;
-    this.all = Object.values(this).filter((field) => field instanceof IntList);
+    this.#blockTokens = blockTokens;
+    const rows = [this.#tokenIds, this.#positions, this.#slots, this.#logitRows];
+    const pieces = [this.#pieceRows, this.#pieceSegments, this.#blockIds, this.#segmentBlockStarts];
+    this.#all = [...rows, ...pieces, this.#segmentFirstTokens, this.#segmentTokenCounts, this.#segmentOffsets];
   }
 
   /** @returns arrays that the next `build` writes over */
   build(pieces: readonly Piece[]): Batch {
-    for (const list of this.all) list.clear();
-    this.listedRun = undefined;
-    for (const piece of pieces) this.addPiece(piece);
-    this.pieceRows.push(this.tokenIds.length);
-    this.pieceSegments.push(this.segmentOffsets.length);
+    for (const list of this.#all) list.clear();
+    this.#listedRun = undefined;
+    for (const piece of pieces) this.#addPiece(piece);
+    this.#pieceRows.push(this.#tokenIds.length);
+    this.#pieceSegments.push(this.#segmentOffsets.length);
     return {
-      tokenIds: this.tokenIds.view(),
-      positions: this.positions.view(),
-      slots: this.slots.view(),
-      pieceRows: this.pieceRows.view(),
-      pieceSegments: this.pieceSegments.view(),
-      segmentBlockStarts: this.segmentBlockStarts.view(),
-      segmentFirstTokens: this.segmentFirstTokens.view(),
-      segmentTokenCounts: this.segmentTokenCounts.view(),
-      segmentOffsets: this.segmentOffsets.view(),
-      blockIds: this.blockIds.view(),
-      logitRows: this.logitRows.view(),
+      tokenIds: this.#tokenIds.view(),
+      positions: this.#positions.view(),
+      slots: this.#slots.view(),
+      pieceRows: this.#pieceRows.view(),
+      pieceSegments: this.#pieceSegments.view(),
+      segmentBlockStarts: this.#segmentBlockStarts.view(),
+      segmentFirstTokens: this.#segmentFirstTokens.view(),
+      segmentTokenCounts: this.#segmentTokenCounts.view(),
+      segmentOffsets: this.#segmentOffsets.view(),
+      blockIds: this.#blockIds.view(),
+      logitRows: this.#logitRows.view(),
     };
   }
 
-  private addPiece({ request, run, firstToken, rowCount, wantsLogits }: Piece): void {
-    this.pieceRows.push(this.tokenIds.length);
-    this.pieceSegments.push(this.segmentOffsets.length);
+  #addPiece({ request, run, firstToken, rowCount, wantsLogits }: Piece): void {
+    this.#pieceRows.push(this.#tokenIds.length);
+    this.#pieceSegments.push(this.#segmentOffsets.length);
     const end = firstToken + rowCount;
-    this.addRows(run, firstToken, end);
-    if (this.listedRun !== run) this.listBlocks(run, request);
-    this.addSeen(run);
-    this.addOwn(end);
-    if (wantsLogits) this.logitRows.push(this.tokenIds.length - 1);
+    this.#addRows(run, firstToken, end);
+    if (this.#listedRun !== run) this.#listBlocks(run, request);
+    this.#addSeen(run);
+    this.#addOwn(end);
+    if (wantsLogits) this.#logitRows.push(this.#tokenIds.length - 1);
   }
 
-  private addRows(run: Run, firstToken: number, end: number): void {
+  #addRows(run: Run, firstToken: number, end: number): void {
     for (let token = firstToken; token < end; token++) {
-      this.tokenIds.push(run.tokenIds[token]);
-      this.positions.push(run.plan.position + run.place + token);
-      this.slots.push(run.slotOf(token));
+      this.#tokenIds.push(run.tokenIds[token]);
+      this.#positions.push(run.plan.position + run.place + token);
+      this.#slots.push(run.slotOf(token));
     }
   }
 
   /** Blocks of what the run sees, then its own: once for all of its pieces, which stand together. */
-  private listBlocks(run: Run, request: Request): void {
-    this.listedRun = run;
-    this.seenStart = this.blockIds.length;
+  #listBlocks(run: Run, request: Request): void {
+    this.#listedRun = run;
+    this.#seenStart = this.#blockIds.length;
     if (run.plan.sees.length > 0) {
-      run.seen ??= seenSegments(run, request.runs, this.blockTokens);
-      this.blockIds.append(run.seen.blockIds);
+      run.seen ??= seenSegments(run, request.runs, this.#blockTokens);
+      this.#blockIds.append(run.seen.blockIds);
     }
-    this.ownStart = this.blockIds.length;
-    this.blockIds.appendList(run.blocks);
+    this.#ownStart = this.#blockIds.length;
+    this.#blockIds.appendList(run.blocks);
   }
 
-  private addSeen({ seen }: Run): void {
+  #addSeen({ seen }: Run): void {
     if (seen === undefined) return;
-    for (const start of seen.blockStarts) this.segmentBlockStarts.push(this.seenStart + start);
-    this.segmentFirstTokens.append(seen.firstTokens);
-    this.segmentTokenCounts.append(seen.tokenCounts);
-    this.segmentOffsets.append(seen.offsets);
+    for (const start of seen.blockStarts) this.#segmentBlockStarts.push(this.#seenStart + start);
+    this.#segmentFirstTokens.append(seen.firstTokens);
+    this.#segmentTokenCounts.append(seen.tokenCounts);
+    this.#segmentOffsets.append(seen.offsets);
   }
 
   /** The run itself up to the piece's last row, in its own positions. */
-  private addOwn(end: number): void {
-    this.segmentBlockStarts.push(this.ownStart);
-    this.segmentFirstTokens.push(0);
-    this.segmentTokenCounts.push(end);
-    this.segmentOffsets.push(0);
+  #addOwn(end: number): void {
+    this.#segmentBlockStarts.push(this.#ownStart);
+    this.#segmentFirstTokens.push(0);
+    this.#segmentTokenCounts.push(end);
+    this.#segmentOffsets.push(0);
   }
 }
 

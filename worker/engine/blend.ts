@@ -34,57 +34,57 @@ export function selectTokens(copied: Uint8Array, deviations: Float32Array, count
 export class Blending {
   readonly copiedTokens: number;
   readonly recomputedTokens: number;
-  private readonly firstToken: number;
-  private readonly copied: Uint8Array;
-  private readonly deviations: Float32Array;
-  private probedCount = 0;
+  readonly #firstToken: number;
+  readonly #copied: Uint8Array;
+  readonly #deviations: Float32Array;
+  #probedCount = 0;
   /** Tokens to compute; undefined until all are probed. */
-  private selected: Int32Array | undefined;
-  private computedCount = 0;
+  #selected: Int32Array | undefined;
+  #computedCount = 0;
 
   /** @param firstToken tokens before it were found under their keys */
   constructor(plan: BlendPlan, firstToken: number, tokenCount: number) {
-    this.firstToken = firstToken;
-    this.copied = new Uint8Array(tokenCount - firstToken);
+    this.#firstToken = firstToken;
+    this.#copied = new Uint8Array(tokenCount - firstToken);
     for (const { at, tokenCount: count } of plan.copies) {
-      this.copied.fill(1, Math.max(0, at - firstToken), Math.max(0, at + count - firstToken));
+      this.#copied.fill(1, Math.max(0, at - firstToken), Math.max(0, at + count - firstToken));
     }
-    this.deviations = new Float32Array(tokenCount - firstToken);
-    this.copiedTokens = this.copied.reduce((sum, isCopied) => sum + isCopied, 0);
+    this.#deviations = new Float32Array(tokenCount - firstToken);
+    this.copiedTokens = this.#copied.reduce((sum, isCopied) => sum + isCopied, 0);
     this.recomputedTokens = recomputeCount(this.copiedTokens, plan.recomputeRatio);
     // With none or all of them there is nothing to choose.
-    if (this.recomputedTokens === 0 || this.recomputedTokens === this.copiedTokens) this.select();
+    if (this.recomputedTokens === 0 || this.recomputedTokens === this.copiedTokens) this.#select();
   }
 
   /** First token that was not probed yet, counted from the run's first. */
   get nextProbe(): number {
-    return this.firstToken + this.probedCount;
+    return this.#firstToken + this.#probedCount;
   }
 
   /** 0 once it is known which tokens are computed. */
   get unprobedTokens(): number {
-    return this.selected === undefined ? this.copied.length - this.probedCount : 0;
+    return this.#selected === undefined ? this.#copied.length - this.#probedCount : 0;
   }
 
   /** How many tokens are still to be computed, even while it is not known which. */
   get missingTokens(): number {
-    return this.copied.length - this.copiedTokens + this.recomputedTokens - this.computedCount;
+    return this.#copied.length - this.copiedTokens + this.recomputedTokens - this.#computedCount;
   }
 
   /** Takes the deviations of the next tokens, [n]. */
   addDeviations(deviations: Float32Array): void {
-    this.deviations.set(deviations, this.probedCount);
-    this.probedCount += deviations.length;
-    if (this.probedCount === this.deviations.length) this.select();
+    this.#deviations.set(deviations, this.#probedCount);
+    this.#probedCount += deviations.length;
+    if (this.#probedCount === this.#deviations.length) this.#select();
   }
 
   /** The next `rowCount` selected tokens, in stretches of consecutive ones. */
   nextStretches(rowCount: number): { firstToken: number; rowCount: number }[] {
     const stretches: { firstToken: number; rowCount: number }[] = [];
-    const next = this.selected?.subarray(this.computedCount, this.computedCount + rowCount) ?? [];
+    const next = this.#selected?.subarray(this.#computedCount, this.#computedCount + rowCount) ?? [];
     for (const token of next) {
       const last = stretches.at(-1);
-      const firstToken = this.firstToken + token;
+      const firstToken = this.#firstToken + token;
       if (last !== undefined && last.firstToken + last.rowCount === firstToken) last.rowCount += 1;
       else stretches.push({ firstToken, rowCount: 1 });
     }
@@ -93,10 +93,10 @@ export class Blending {
 
   /** The next `rowCount` selected tokens are computed. */
   advance(rowCount: number): void {
-    this.computedCount += rowCount;
+    this.#computedCount += rowCount;
   }
 
-  private select(): void {
-    this.selected = selectTokens(this.copied, this.deviations, this.recomputedTokens);
+  #select(): void {
+    this.#selected = selectTokens(this.#copied, this.#deviations, this.recomputedTokens);
   }
 }

@@ -24,82 +24,79 @@ const sharedPart = 1 / 2;
 const lateMs = 60_000;
 /** Light requests get steps of their own while there are so many at most, because then these steps are short. */
 const fewRequests = 8;
-/**
- * A step with heavy work is followed by one step of light requests for each quarter of the rows beside decodes, up to a
- * maximum.
- */
+/** After a step with heavy work come steps of light requests: one for each quarter of the rows beside decodes. */
 const [stepsForMaxRows, mostLightSteps] = [4, 6];
 
 type Limits = Pick<EngineLimits, "prefillTokensBesideDecodes">;
 
 export class Fairness {
-  private readonly maxRows: number;
-  private readonly clock: () => number;
+  readonly #maxRows: number;
+  readonly #clock: () => number;
   /** Heavy requests of the step that is planned. */
-  private heavy: ReadonlySet<Request> = new Set();
-  private lastWasLight = false;
+  #heavy: ReadonlySet<Request> = new Set();
+  #lastWasLight = false;
   /** Steps still to come that light requests have for themselves. */
-  private lightSteps = 0;
+  #lightSteps = 0;
   /** The two tenants whose prompts were seen last, which is enough to know whether a second tenant is active. */
-  private latest = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
-  private other = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
+  #latest = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
+  #other = { owner: -1, atMs: Number.NEGATIVE_INFINITY };
 
   constructor({ prefillTokensBesideDecodes }: Limits, clock: () => number) {
-    this.maxRows = prefillTokensBesideDecodes;
-    this.clock = clock;
+    this.#maxRows = prefillTokensBesideDecodes;
+    this.#clock = clock;
   }
 
   /** Another tenant than the last one has been there lately. */
   get isShared(): boolean {
-    return this.clock() - this.other.atMs <= lateMs;
+    return this.#clock() - this.#other.atMs <= lateMs;
   }
 
   /** Requests that the next step leaves out. To be asked once for each step. @param requests in progress */
   leftOut(requests: readonly Request[]): ReadonlySet<Request> {
-    const heavy = this.heavyOf(requests);
-    this.heavy = heavy;
+    const heavy = this.#heavyOf(requests);
+    this.#heavy = heavy;
     // A request that waits for its mask cannot be in the step.
     const light = lightBeside(requests, heavy).filter(({ awaitsMask }) => !awaitsMask);
-    const isLights = this.lightSteps > 0 && light.length > 0 && light.length <= fewRequests;
-    const isForLightPrompt = !this.lastWasLight && light.some((request) => this.isShort(request));
-    this.lightSteps = isLights ? this.lightSteps - 1 : 0;
-    this.lastWasLight = isForLightPrompt;
+    const isLights = this.#lightSteps > 0 && light.length > 0 && light.length <= fewRequests;
+    const isForLightPrompt = !this.#lastWasLight && light.some((request) => this.#isShort(request));
+    this.#lightSteps = isLights ? this.#lightSteps - 1 : 0;
+    this.#lastWasLight = isForLightPrompt;
     return isLights || isForLightPrompt ? heavy : new Set();
   }
 
   /** Prompt rows of the next step, of so many that there is room for. @param requests in progress */
   promptRows(requests: readonly Request[], rowCount: number): number {
     const prefilling = requests.filter((request) => !request.decoding);
-    for (const request of prefilling) this.note(request);
-    const { heavy } = this;
+    for (const request of prefilling) this.#note(request);
+    const heavy = this.#heavy;
     if (!this.isShared || !prefilling.every((request) => heavy.has(request))) return rowCount;
     const isBusyAlone = prefilling.every((request) => isBusy(request, countByOwner(requests)));
     if (!isBusyAlone && lightBeside(requests, heavy).length === 0) return rowCount;
-    return Math.max(1, Math.floor(Math.min(rowCount, this.maxRows) * sharedPart));
+    return Math.max(1, Math.floor(Math.min(rowCount, this.#maxRows) * sharedPart));
   }
 
   /** What is in the next step. @param workOf a request's rows in it, in prompt rows without context */
   noteStep(workOf: (request: Request) => number): void {
     let work = 0;
-    for (const request of this.heavy) work += workOf(request);
+    for (const request of this.#heavy) work += workOf(request);
     if (work === 0) return;
-    this.lightSteps = Math.min(mostLightSteps, Math.floor((work * stepsForMaxRows) / this.maxRows));
+    this.#lightSteps = Math.min(mostLightSteps, Math.floor((work * stepsForMaxRows) / this.#maxRows));
   }
 
-  private heavyOf(requests: readonly Request[]): ReadonlySet<Request> {
+  #heavyOf(requests: readonly Request[]): ReadonlySet<Request> {
     const counts = countByOwner(requests);
-    const isLong = ({ decoding, missingTokens }: Request): boolean => !decoding && missingTokens > this.maxRows;
+    const isLong = ({ decoding, missingTokens }: Request): boolean => !decoding && missingTokens > this.#maxRows;
     return new Set(requests.filter((request) => isBusy(request, counts) || isLong(request)));
   }
 
-  private note({ owner: { number: owner } }: Request): void {
-    if (this.latest.owner !== owner) this.other = this.latest;
-    this.latest = { owner, atMs: this.clock() };
+  #note({ owner: { number: owner } }: Request): void {
+    if (this.#latest.owner !== owner) this.#other = this.#latest;
+    this.#latest = { owner, atMs: this.#clock() };
   }
 
   /** A prompt that one step ends. */
-  private isShort(request: Request): boolean {
-    return !request.decoding && request.missingTokens <= this.maxRows;
+  #isShort(request: Request): boolean {
+    return !request.decoding && request.missingTokens <= this.#maxRows;
   }
 }
 

@@ -28,10 +28,7 @@ export interface StepResult {
   readonly deviations: Float32Array;
 }
 
-/**
- * Behind a step of more rows none is begun ahead: it is long enough to hide the host's work, and newcomers should be in
- * the next one.
- */
+/** A step of more rows hides the host's work by its own length, and newcomers should be in the step after it. */
 const maxRowsBeforeAhead = 512;
 
 export class StepInFlight {
@@ -42,7 +39,7 @@ export class StepInFlight {
   readonly allowsNext: boolean;
   /** Requests that are gone; their blocks are given back when the step is done. */
   readonly leaving: Request[] = [];
-  private readonly dropped = new Set<Request>();
+  readonly #dropped = new Set<Request>();
 
   /** @param feedsNext the next step can take this one's tokens on the device */
   constructor(plan: StepPlan, result: () => Promise<StepResult>, feedsNext: boolean) {
@@ -60,59 +57,59 @@ export class StepInFlight {
 
   /** What the step answers for this request is not wanted any more. */
   drop(request: Request): void {
-    this.dropped.add(request);
+    this.#dropped.add(request);
   }
 
   /** Its answer for this request is still wanted. */
   isFor(request: Request): boolean {
-    return !this.dropped.has(request);
+    return !this.#dropped.has(request);
   }
 }
 
 /** The steps in flight, in the order in which they began; two at most. */
 export class StepsInFlight {
-  private readonly steps: StepInFlight[] = [];
+  readonly #steps: StepInFlight[] = [];
 
   get first(): StepInFlight | undefined {
-    return this.steps[0];
+    return this.#steps[0];
   }
 
   /** Requests that ended and whose blocks a step in flight still holds. */
   get leaving(): readonly Request[] {
-    return this.steps.flatMap((step) => step.leaving);
+    return this.#steps.flatMap((step) => step.leaving);
   }
 
   /** Blocks that steps in flight bring to where runs stand. */
   get moves(): readonly BlockMove[] {
-    return this.steps.flatMap(({ plan }) => plan.moves);
+    return this.#steps.flatMap(({ plan }) => plan.moves);
   }
 
   /** Takes a step that has begun. */
   add(step: StepInFlight): void {
-    this.steps.push(step);
+    this.#steps.push(step);
   }
 
   /** The first step is done. @returns requests whose blocks are given back now */
   shift(): readonly Request[] {
-    return this.steps.shift()?.leaving ?? [];
+    return this.#steps.shift()?.leaving ?? [];
   }
 
   /** Nothing of this request is wanted any more. @returns whether a step in flight still holds its blocks */
   leave(request: Request): boolean {
-    const holder = this.steps.findLast((step) => step.holds(request));
+    const holder = this.#steps.findLast((step) => step.holds(request));
     holder?.leaving.push(request);
-    for (const step of this.steps) step.drop(request);
+    for (const step of this.#steps) step.drop(request);
     return holder !== undefined;
   }
 
   /** What steps after the first one answer for this request is not wanted any more. */
   dropAfterFirst(request: Request): void {
-    for (const step of this.steps.slice(1)) step.drop(request);
+    for (const step of this.#steps.slice(1)) step.drop(request);
   }
 
   /** Waits for all steps. */
   async end(): Promise<void> {
-    for (const step of this.steps.splice(0)) await step.result();
+    for (const step of this.#steps.splice(0)) await step.result();
   }
 }
 

@@ -30,80 +30,81 @@ import { StepRunner } from "./step-runner.ts";
 import { planFault } from "./validate.ts";
 
 export class Engine {
-  private readonly backend: Backend;
-  private readonly eosTokenIds: readonly number[];
-  private readonly limits: EngineLimits;
-  private readonly clock: () => number;
-  private readonly emit: (message: WorkerMessage) => void;
-  private readonly debug: boolean;
-  private readonly pool: BlockPool;
-  private readonly events = new KvEventLog();
+  readonly #backend: Backend;
+  readonly #eosTokenIds: readonly number[];
+  readonly #limits: EngineLimits;
+  readonly #clock: () => number;
+  readonly #emit: (message: WorkerMessage) => void;
+  readonly #debug: boolean;
+  readonly #pool: BlockPool;
+  readonly #events = new KvEventLog();
   readonly cache: PrefixCache;
   readonly constraints: Constraints;
   /** Undefined where K stays where its chain has it. */
   readonly relocation: Relocation | undefined;
-  private readonly scheduler: Scheduler;
-  private readonly runner: StepRunner;
+  readonly #scheduler: Scheduler;
+  readonly #runner: StepRunner;
   /** Requests in progress, by their ids. */
-  private readonly requests = new Map<string, Request>();
+  readonly #requests = new Map<string, Request>();
   readonly maskSlices: MaskSlices<Request>;
-  private readonly inFlight = new StepsInFlight();
+  readonly #inFlight = new StepsInFlight();
   /** Called when no request is in progress any more. */
-  private readonly whenIdle: (() => void)[] = [];
-  private generatedTokens = 0;
-  private draining = false;
-  private stopped = false;
-  private wake: (() => void) | undefined;
+  readonly #whenIdle: (() => void)[] = [];
+  #generatedTokens = 0;
+  #draining = false;
+  #stopped = false;
+  #wake: (() => void) | undefined;
 
   constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, ...options }: EngineOptions) {
     const { shape } = backend;
-    this.backend = backend;
-    this.eosTokenIds = eosTokenIds;
-    this.limits = { ...defaultEngineLimits, ...limits };
-    this.clock = clock;
-    this.emit = emit;
-    this.debug = debug;
+    this.#backend = backend;
+    this.#eosTokenIds = eosTokenIds;
+    this.#limits = { ...defaultEngineLimits, ...limits };
+    this.#clock = clock;
+    this.#emit = emit;
+    this.#debug = debug;
     this.constraints = new Constraints(shape.vocabSize);
-    this.pool = new BlockPool(shape.blockCount, clock);
-    this.relocation = relocationOf(options.positions ?? "deferred", this.pool, shape, this.events);
-    this.cache = this.relocation?.cache ?? new PrefixCache(this.pool, shape.blockTokens, this.events);
-    const { pool, cache, relocation } = this;
-    this.scheduler = new Scheduler({ pool, cache, limits: this.limits, shape, clock, relocation });
-    this.runner = new StepRunner(backend, options);
-    this.maskSlices = new MaskSlices(this.limits.stepMaskWork, (request, error) => this.failMask(request, error));
+    this.#pool = new BlockPool(shape.blockCount, clock);
+    this.relocation = relocationOf(options.positions ?? "deferred", this.#pool, shape, this.#events);
+    this.cache = this.relocation?.cache ?? new PrefixCache(this.#pool, shape.blockTokens, this.#events);
+    const { cache, relocation } = this;
+    const pool = this.#pool;
+    this.#scheduler = new Scheduler({ pool, cache, limits: this.#limits, shape, clock, relocation });
+    this.#runner = new StepRunner(backend, options);
+    this.maskSlices = new MaskSlices(this.#limits.stepMaskWork, (request, error) => this.#failMask(request, error));
   }
 
   /** Queues a request. What is wrong with it is answered as `failed`; nothing is thrown. */
   submit(message: SubmitMessage): void {
     const { requestId } = message;
     const refuse = (code: WorkerErrorCode, text: string): void =>
-      this.emit({ type: "failed", requestId, code, message: text });
-    const fault = planFault(message, this.backend.shape);
+      this.#emit({ type: "failed", requestId, code, message: text });
+    const fault = planFault(message, this.#backend.shape);
     if (fault !== undefined) return refuse("bad_plan", fault);
-    if (this.requests.has(requestId)) return refuse("bad_plan", "a request with this requestId is in progress");
-    if (this.draining) return refuse("overloaded", "the worker is shutting down");
-    const { maxWaitingRequests } = this.limits;
-    if (this.scheduler.waiting.length >= maxWaitingRequests) {
+    if (this.#requests.has(requestId)) return refuse("bad_plan", "a request with this requestId is in progress");
+    if (this.#draining) return refuse("overloaded", "the worker is shutting down");
+    const { maxWaitingRequests } = this.#limits;
+    if (this.#scheduler.waiting.length >= maxWaitingRequests) {
       return refuse("overloaded", `${maxWaitingRequests} requests are waiting, no more are taken`);
     }
-    const request = this.requestOf(message);
+    const request = this.#requestOf(message);
     if (request instanceof RangeError) return refuse("bad_plan", request.message);
-    const { blockCount, blockTokens } = this.backend.shape;
+    const { blockCount, blockTokens } = this.#backend.shape;
     if (request.blockCount > blockCount) {
       request.release();
       const need = `the prompt's ${request.promptTokens} tokens take ${request.blockCount} blocks of ${blockTokens}`;
       return refuse("prompt_too_long", `${need}, the KV pool has ${blockCount}`);
     }
-    this.requests.set(requestId, request);
-    this.scheduler.add(request);
-    this.wake?.();
+    this.#requests.set(requestId, request);
+    this.#scheduler.add(request);
+    this.#wake?.();
   }
 
   /** Ends a request at once; an unknown one (finished meanwhile) is passed over. */
   abort(requestId: string): void {
-    const request = this.requests.get(requestId);
-    if (request !== undefined) this.finish(request, "abort");
-    this.wake?.();
+    const request = this.#requests.get(requestId);
+    if (request !== undefined) this.#finish(request, "abort");
+    this.#wake?.();
   }
 
   /**
@@ -114,26 +115,26 @@ export class Engine {
   evict(blockKeys: readonly BlockKey[], owner?: number): void {
     this.cache.evict(blockKeys, owner);
     const evicted = new Set(blockKeys);
-    for (const { runs } of this.requests.values()) for (const run of runs) run.forget(evicted, owner);
-    this.flushEvents();
+    for (const { runs } of this.#requests.values()) for (const run of runs) run.forget(evicted, owner);
+    this.#flushEvents();
   }
 
   /** Counters since the start; requests, blocks and bytes as they are now. */
   stats(): WorkerStats {
-    const { blockCount, kvBytesPerBlock } = this.backend.shape;
-    const available = this.pool.availableCount;
+    const { blockCount, kvBytesPerBlock } = this.#backend.shape;
+    const available = this.#pool.availableCount;
     const cachedBlocks = this.cache.cachedFreeCount;
     const usedBlocks = blockCount - available;
     return {
-      queriedTokens: this.scheduler.queriedTokens,
-      hitTokens: this.scheduler.hitTokens,
-      computedTokens: this.runner.computedTokens,
-      generatedTokens: this.generatedTokens,
-      preemptions: this.scheduler.preemptions,
+      queriedTokens: this.#scheduler.queriedTokens,
+      hitTokens: this.#scheduler.hitTokens,
+      computedTokens: this.#runner.computedTokens,
+      generatedTokens: this.#generatedTokens,
+      preemptions: this.#scheduler.preemptions,
       evictedBlocks: this.cache.evictedBlocks,
-      steps: this.runner.steps,
-      runningRequests: this.scheduler.running.length,
-      waitingRequests: this.scheduler.waiting.length,
+      steps: this.#runner.steps,
+      runningRequests: this.#scheduler.running.length,
+      waitingRequests: this.#scheduler.waiting.length,
       usedBlocks,
       cachedBlocks,
       freeBlocks: available - cachedBlocks,
@@ -143,8 +144,8 @@ export class Engine {
 
   /** Takes nothing new; resolves when all requests in progress have ended. */
   async drain(): Promise<void> {
-    this.draining = true;
-    if (this.requests.size > 0) await new Promise<void>((resolve) => this.whenIdle.push(resolve));
+    this.#draining = true;
+    if (this.#requests.size > 0) await new Promise<void>((resolve) => this.#whenIdle.push(resolve));
   }
 
   /**
@@ -153,65 +154,65 @@ export class Engine {
    * @throws DeviceLost
    */
   async run(): Promise<void> {
-    while (!this.stopped) {
+    while (!this.#stopped) {
       if (await this.step()) await new Promise((resolve) => setImmediate(resolve));
-      else await this.nextMessage();
+      else await this.#nextMessage();
     }
-    await this.inFlight.end();
+    await this.#inFlight.end();
   }
 
   /** Ends `run` after the step that it is in. */
   stop(): void {
-    this.stopped = true;
-    this.wake?.();
+    this.#stopped = true;
+    this.#wake?.();
   }
 
   /** Takes one step's answer, and begins the next before when that is possible; false when there is nothing to do. */
   async step(): Promise<boolean> {
-    if (this.inFlight.first === undefined && this.requests.size === 0) return false;
-    this.maskSlices.take([...this.scheduler.running, ...this.scheduler.admissible]);
+    if (this.#inFlight.first === undefined && this.#requests.size === 0) return false;
+    this.maskSlices.take([...this.#scheduler.running, ...this.#scheduler.admissible]);
     this.constraints.trim();
-    const step = this.inFlight.first ?? this.begin(this.scheduler.schedule());
-    if (step.allowsNext && this.scheduler.canScheduleAhead()) {
-      const next = this.scheduler.schedule(step.plan);
-      if (!isEmpty(next)) this.begin(next);
+    const step = this.#inFlight.first ?? this.#begin(this.#scheduler.schedule());
+    if (step.allowsNext && this.#scheduler.canScheduleAhead()) {
+      const next = this.#scheduler.schedule(step.plan);
+      if (!isEmpty(next)) this.#begin(next);
     }
-    const result = await this.resultOf(step);
-    if (result !== undefined) this.collect(step, result);
-    for (const request of this.inFlight.shift()) this.scheduler.releaseBlocks(request);
-    this.flushEvents();
-    if (this.debug) this.checkInvariants();
+    const result = await this.#resultOf(step);
+    if (result !== undefined) this.#collect(step, result);
+    for (const request of this.#inFlight.shift()) this.#scheduler.releaseBlocks(request);
+    this.#flushEvents();
+    if (this.#debug) this.checkInvariants();
     return true;
   }
 
   /** @throws Error when the bookkeeping contradicts itself. For tests and for debugging. */
   checkInvariants(): void {
-    assertInvariants(this.pool, this.cache, this.scheduler, [...this.requests.values()], this.inFlight.leaving);
-    if (this.inFlight.first === undefined) for (const request of this.requests.values()) assertSettled(request);
-    this.relocation?.assertPlaces(this.scheduler.running);
+    assertInvariants(this.#pool, this.cache, this.#scheduler, [...this.#requests.values()], this.#inFlight.leaving);
+    if (this.#inFlight.first === undefined) for (const request of this.#requests.values()) assertSettled(request);
+    this.relocation?.assertPlaces(this.#scheduler.running);
   }
 
   /** Makes the request. A RangeError as answer says why its completion cannot be constrained as it asks. */
-  private requestOf(message: SubmitMessage): Request | RangeError {
+  #requestOf(message: SubmitMessage): Request | RangeError {
     const places = this.relocation?.placesOf(message.plan.runs);
     const constrain = (stopTokenIds: readonly number[]) => this.constraints.of(message, stopTokenIds);
     try {
-      return new Request(message, this.backend.shape, this.eosTokenIds, this.clock(), places, constrain);
+      return new Request(message, this.#backend.shape, this.#eosTokenIds, this.#clock(), places, constrain);
     } catch (error) {
       if (error instanceof RangeError) return error;
       throw error;
     }
   }
 
-  private begin(plan: StepPlan): StepInFlight {
-    for (const request of plan.outgrown) this.finish(request, request.closingReason ?? "length");
-    const step = this.runner.begin(plan);
+  #begin(plan: StepPlan): StepInFlight {
+    for (const request of plan.outgrown) this.#finish(request, request.closingReason ?? "length");
+    const step = this.#runner.begin(plan);
     expectResults(plan);
-    this.inFlight.add(step);
+    this.#inFlight.add(step);
     return step;
   }
 
-  private async resultOf(step: StepInFlight): Promise<StepResult | undefined> {
+  async #resultOf(step: StepInFlight): Promise<StepResult | undefined> {
     try {
       return await step.result();
     } catch (error) {
@@ -219,82 +220,82 @@ export class Engine {
       if (error instanceof DeviceLost) throw error;
       // Blocks of this step have no key yet, so nothing half-written stays findable.
       const text = `a step failed: ${error instanceof Error ? error.message : String(error)}`;
-      for (const request of [...this.scheduler.running]) this.fail(request, text);
+      for (const request of [...this.#scheduler.running]) this.#fail(request, text);
       // It is not known whether blocks were moved, by this step or by the one after it, so they are forgotten.
-      for (const { target } of this.inFlight.moves) this.cache.forget(target);
+      for (const { target } of this.#inFlight.moves) this.cache.forget(target);
       return undefined;
     }
   }
 
-  private collect(step: StepInFlight, { draws, deviations }: StepResult): void {
+  #collect(step: StepInFlight, { draws, deviations }: StepResult): void {
     settleRuns(step, deviations, this.cache);
-    this.flushEvents();
+    this.#flushEvents();
     let row = 0;
     for (const { request, wantsLogits } of step.plan.pieces) {
       if (!wantsLogits) continue;
-      if (step.isFor(request)) this.acceptDraw(request, draws[row]);
+      if (step.isFor(request)) this.#acceptDraw(request, draws[row]);
       row += 1;
     }
-    this.flushEvents();
-    for (const request of [...this.scheduler.running]) {
+    this.#flushEvents();
+    for (const request of [...this.#scheduler.running]) {
       const reason = request.reasonWhenComplete;
-      if (reason !== undefined && request.allRunsComplete) this.finish(request, reason);
+      if (reason !== undefined && request.allRunsComplete) this.#finish(request, reason);
     }
   }
 
-  private acceptDraw(request: Request, sampled: Draw): void {
+  #acceptDraw(request: Request, sampled: Draw): void {
     if (sampled instanceof Error) {
       // What made the logits unusable may stand in a cached block, so all blocks that this request read are forgotten.
       for (const run of request.runs) for (const blockId of run.blocks) this.cache.forget(blockId);
-      return this.fail(request, `sampling failed: ${sampled.message}`);
+      return this.#fail(request, `sampling failed: ${sampled.message}`);
     }
-    this.generatedTokens += 1;
-    const { emit, reason } = request.accept(sampled.tokenId, this.clock());
-    if (emit) this.emit(request.tokens(sampled));
+    this.#generatedTokens += 1;
+    const { emit, reason } = request.accept(sampled.tokenId, this.#clock());
+    if (emit) this.#emit(request.tokens(sampled));
     if (reason === undefined) return;
     // A step that began meanwhile goes on from this token, and its answer for this request is not wanted.
-    this.inFlight.dropAfterFirst(request);
-    if (request.endsAt(reason, this.cache)) this.finish(request, reason);
+    this.#inFlight.dropAfterFirst(request);
+    if (request.endsAt(reason, this.cache)) this.#finish(request, reason);
   }
 
   /** Takes the request out and tells the gateway how it ended. */
-  private finish(request: Request, reason: FinishReason): void {
-    this.remove(request);
-    if (reason === "prepared") request.times.markPrefilled(this.clock());
-    this.emit(request.finished(reason, this.clock()));
+  #finish(request: Request, reason: FinishReason): void {
+    this.#remove(request);
+    if (reason === "prepared") request.times.markPrefilled(this.#clock());
+    this.#emit(request.finished(reason, this.#clock()));
   }
 
   /** Takes the request out and tells the gateway that it failed here. */
-  private fail(request: Request, message: string, code: WorkerErrorCode = "internal"): void {
-    this.remove(request);
-    this.emit({ type: "failed", requestId: request.requestId, code, message });
+  #fail(request: Request, message: string, code: WorkerErrorCode = "internal"): void {
+    this.#remove(request);
+    this.#emit({ type: "failed", requestId: request.requestId, code, message });
   }
 
   /** No token may come next, or working out which ones may takes more than the bounds allow. */
-  private failMask(request: Request, error: RangeError): void {
-    if (!(error instanceof GrammarTooAmbiguous)) return this.fail(request, `sampling failed: ${error.message}`);
-    this.fail(request, `the grammar cannot be followed: ${error.message}`, "grammar_too_ambiguous");
+  #failMask(request: Request, error: RangeError): void {
+    if (!(error instanceof GrammarTooAmbiguous)) return this.#fail(request, `sampling failed: ${error.message}`);
+    this.#fail(request, `the grammar cannot be followed: ${error.message}`, "grammar_too_ambiguous");
   }
 
   /** Its blocks are given back when no step in flight holds them. */
-  private remove(request: Request): void {
-    this.scheduler.remove(request);
-    this.requests.delete(request.requestId);
+  #remove(request: Request): void {
+    this.#scheduler.remove(request);
+    this.#requests.delete(request.requestId);
     request.release();
-    if (!this.inFlight.leave(request)) this.scheduler.releaseBlocks(request);
-    if (this.requests.size === 0) for (const resolve of this.whenIdle.splice(0)) resolve();
+    if (!this.#inFlight.leave(request)) this.#scheduler.releaseBlocks(request);
+    if (this.#requests.size === 0) for (const resolve of this.#whenIdle.splice(0)) resolve();
   }
 
-  private flushEvents(): void {
-    const events = this.events.take();
-    if (events.length > 0) this.emit({ type: "kv", events });
+  #flushEvents(): void {
+    const events = this.#events.take();
+    if (events.length > 0) this.#emit({ type: "kv", events });
   }
 
-  private async nextMessage(): Promise<void> {
-    if (this.requests.size > 0 || this.stopped) return;
+  async #nextMessage(): Promise<void> {
+    if (this.#requests.size > 0 || this.#stopped) return;
     await new Promise<void>((resolve) => {
-      this.wake = resolve;
+      this.#wake = resolve;
     });
-    this.wake = undefined;
+    this.#wake = undefined;
   }
 }

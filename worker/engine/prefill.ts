@@ -12,19 +12,16 @@ import type { Request } from "./request.ts";
 import type { Run } from "./run.ts";
 import type { StepDraft } from "./step.ts";
 
-/**
- * A step's first prompt gets so many rows however much they read: with fewer, reading its context would be most of the
- * work.
- */
+/** Rows that a step's first prompt gets in any case: with fewer, reading its context would be most of the work. */
 const leastRows = 8;
 
 export class PrefillScheduler {
-  private readonly cache: PrefixCache;
-  private readonly blockTokens: number;
+  readonly #cache: PrefixCache;
+  readonly #blockTokens: number;
 
   constructor(cache: PrefixCache, blockTokens: number) {
-    this.cache = cache;
-    this.blockTokens = blockTokens;
+    this.#cache = cache;
+    this.#blockTokens = blockTokens;
   }
 
   /** @param running in order of admission */
@@ -33,38 +30,38 @@ export class PrefillScheduler {
     const oldest = prefilling.at(0);
     if (oldest === undefined) return;
     for (const { runs } of prefilling) {
-      for (const run of runs) if (run.blending !== undefined) this.claimRest(run, step);
+      for (const run of runs) if (run.blending !== undefined) this.#claimRest(run, step);
     }
-    this.addPieces(oldest, step, Math.ceil(step.budget / 2));
+    this.#addPieces(oldest, step, Math.ceil(step.budget / 2));
     const missingTokens = new Map(prefilling.map((request) => [request, request.missingTokens]));
     const order = (a: Request, b: Request): number => (missingTokens.get(a) ?? 0) - (missingTokens.get(b) ?? 0);
-    for (const request of prefilling.toSorted(order)) this.addPieces(request, step, step.budget);
+    for (const request of prefilling.toSorted(order)) this.#addPieces(request, step, step.budget);
   }
 
   /** More rows of a request's prompt, worth up to `maxWork` rows without context; pieces it has in this step grow. */
-  private addPieces(request: Request, step: StepDraft, maxWork: number): void {
+  #addPieces(request: Request, step: StepDraft, maxWork: number): void {
     let workLeft = maxWork;
     for (const run of request.runs) {
       if (step.covers(run) || !step.mayCompute(run, request)) continue;
       const rowsBefore = step.pieces.get(run)?.rowCount ?? 0;
-      const rowsLeft = this.rowsFor(run, step, workLeft);
+      const rowsLeft = this.#rowsFor(run, step, workLeft);
       if (rowsLeft === 0) return;
       if (run.plan.blend !== undefined) {
-        workLeft -= this.addBlend(run, request, step, rowsLeft);
+        workLeft -= this.#addBlend(run, request, step, rowsLeft);
         continue;
       }
       const start = run.computedTokens + rowsBefore;
       const rows = step.listBudget.rowsFor(run, Math.min(run.tokenCount - start, rowsLeft), rowsBefore);
-      const end = this.claim(run, step, start, start + rows);
+      const end = this.#claim(run, step, start, start + rows);
       if (end === start) continue;
-      request.reservedBlocks -= run.coverWithBlocks(end, this.cache);
+      request.reservedBlocks -= run.coverWithBlocks(end, this.#cache);
       step.addRows(request, run, end - start);
       workLeft -= (end - start) * step.rowCost(run);
     }
   }
 
   /** How many rows of the run so much work pays for; the first prompt of a step gets some rows in any case. */
-  private rowsFor(run: Run, step: StepDraft, work: number): number {
+  #rowsFor(run: Run, step: StepDraft, work: number): number {
     if (work <= 0) return 0;
     const rows = Math.floor(work / step.rowCost(run));
     return step.hasPrompts ? rows : Math.max(rows, Math.min(leastRows, Math.floor(work)));
@@ -73,11 +70,11 @@ export class PrefillScheduler {
   /**
    * Adds the next stage of a blended run: copies, then probes, then selected tokens. @returns how many selected tokens
    */
-  private addBlend(run: Run, request: Request, step: StepDraft, maxRows: number): number {
+  #addBlend(run: Run, request: Request, step: StepDraft, maxRows: number): number {
     let { blending } = run;
     if (blending === undefined) {
-      if (!this.claimRest(run, step)) return 0;
-      request.reservedBlocks -= run.coverWithBlocks(run.tokenCount, this.cache);
+      if (!this.#claimRest(run, step)) return 0;
+      request.reservedBlocks -= run.coverWithBlocks(run.tokenCount, this.#cache);
       blending = run.beginBlending();
       step.copies.push({ request, run });
     }
@@ -93,20 +90,20 @@ export class PrefillScheduler {
    * Claims the keys of the blocks of tokens [start, end). Answers where that ends: before the first block that
    * another run claims or has computed. A block that was begun in an earlier step is the run's own in any case.
    */
-  private claim(run: Run, step: StepDraft, start: number, end: number): number {
-    for (let index = Math.floor(start / this.blockTokens); index * this.blockTokens < end; index++) {
+  #claim(run: Run, step: StepDraft, start: number, end: number): number {
+    for (let index = Math.floor(start / this.#blockTokens); index * this.#blockTokens < end; index++) {
       const key = run.keyAt(index);
       if (key === undefined) continue;
-      const others = step.isClaimed(key) || run.isResident(index, this.cache);
-      if (others && index * this.blockTokens >= start) return index * this.blockTokens;
+      const others = step.isClaimed(key) || run.isResident(index, this.#cache);
+      if (others && index * this.#blockTokens >= start) return index * this.#blockTokens;
       step.claimed.add(key);
     }
     return end;
   }
 
   /** Claims all that a blended run lacks; false when another run claims the first of it. */
-  private claimRest(run: Run, step: StepDraft): boolean {
-    const first = Math.floor(run.computedTokens / this.blockTokens);
+  #claimRest(run: Run, step: StepDraft): boolean {
+    const first = Math.floor(run.computedTokens / this.#blockTokens);
     const keys = Array.from({ length: run.blockCount - first }, (_, i) => run.keyAt(first + i));
     if (keys[0] !== undefined && step.isClaimed(keys[0])) return false;
     for (const key of keys) if (key !== undefined) step.claimed.add(key);

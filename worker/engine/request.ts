@@ -42,13 +42,13 @@ export class Request {
   /** Why generation ended, while the tokens that close the chain are computed. */
   closingReason: FinishReason | undefined;
 
-  private readonly closeTokenIds: Int32Array | undefined;
-  private readonly tellFound: boolean;
-  private readonly history: TokenHistory | undefined;
-  private readonly constraint: TokenConstraint | undefined;
-  private readonly stopTokenIds: ReadonlySet<number>;
-  private readonly stopTokenList: readonly number[];
-  private readonly contextTokens: number;
+  readonly #closeTokenIds: Int32Array | undefined;
+  readonly #tellFound: boolean;
+  readonly #history: TokenHistory | undefined;
+  readonly #constraint: TokenConstraint | undefined;
+  readonly #stopTokenIds: ReadonlySet<number>;
+  readonly #stopTokenList: readonly number[];
+  readonly #contextTokens: number;
 
   /**
    * @param places of the plan's runs; default: all 0
@@ -67,10 +67,10 @@ export class Request {
     this.requestId = message.requestId;
     // Requests share what is compiled from a grammar, so the message's own copy of it is not kept.
     this.params = { ...params, grammar: undefined };
-    this.closeTokenIds = closeTokenIds;
-    this.tellFound = tellFound;
+    this.#closeTokenIds = closeTokenIds;
+    this.#tellFound = tellFound;
     this.times = new RequestTimes(nowMs);
-    this.contextTokens = shape.contextTokens;
+    this.#contextTokens = shape.contextTokens;
     const lastIndex = plan.runs.length - 1;
     const sources = sourcesOf(plan.runs);
     this.owner = ownerOfRun(message, lastIndex);
@@ -84,10 +84,10 @@ export class Request {
     });
     this.openRun = params.maxTokens > 0 ? this.runs[lastIndex] : undefined;
     const eos = params.ignoreEos ? [] : eosTokenIds;
-    this.stopTokenList = [...new Set([...eos, ...params.stopTokenIds])];
-    this.stopTokenIds = new Set(this.stopTokenList);
-    this.constraint = constrain?.(this.stopTokenList);
-    this.history = TokenHistory.forParams(params.sampling, () => plan.runs.map((run) => run.tokenIds));
+    this.#stopTokenList = [...new Set([...eos, ...params.stopTokenIds])];
+    this.#stopTokenIds = new Set(this.#stopTokenList);
+    this.#constraint = constrain?.(this.#stopTokenList);
+    this.#history = TokenHistory.forParams(params.sampling, () => plan.runs.map((run) => run.tokenIds));
   }
 
   /** Blocks of all runs' tokens so far: what the request takes of the pool when nothing is shared. */
@@ -116,35 +116,37 @@ export class Request {
   /** How the token after all generated and pending ones is drawn. */
   get sampleRequest(): SampleRequest {
     const index = this.generatedTokens + this.pendingTokens;
-    const banned = index < this.params.minTokens ? this.stopTokenList : [];
-    const { params, history, constraint } = this;
+    const banned = index < this.params.minTokens ? this.#stopTokenList : [];
+    const { params } = this;
+    const history = this.#history;
+    const constraint = this.#constraint;
     return { params: params.sampling, history, constraint, bannedTokenIds: banned, index };
   }
 
   /** A draw depends on all tokens before it. */
   get drawsByHistory(): boolean {
-    return this.history !== undefined || this.constraint !== undefined;
+    return this.#history !== undefined || this.#constraint !== undefined;
   }
 
   /** The next token cannot be drawn yet, because it is not known which tokens the grammar allows. */
   get awaitsMask(): boolean {
-    return this.constraint !== undefined && !this.constraint.isReady && this.closingReason === undefined;
+    return this.#constraint !== undefined && !this.#constraint.isReady && this.closingReason === undefined;
   }
 
   /** @throws RangeError when no token is allowed, or GrammarTooAmbiguous when finding that out takes too much work */
   prepareMask(budget: WorkBudget): void {
-    this.constraint?.prepare(budget);
+    this.#constraint?.prepare(budget);
   }
 
   /** Gives back what drawing tokens needs, when no token is drawn any more. */
   release(): void {
-    this.constraint?.release();
+    this.#constraint?.release();
   }
 
   /** Generation ends with the pending token, whichever it is. */
   get drawsLastToken(): boolean {
     return (
-      this.pendingTokens > 0 && this.isLast(this.generatedTokens + this.pendingTokens, this.openRun?.tokenCount ?? 0)
+      this.pendingTokens > 0 && this.#isLast(this.generatedTokens + this.pendingTokens, this.openRun?.tokenCount ?? 0)
     );
   }
 
@@ -166,30 +168,30 @@ export class Request {
     this.times.markToken(nowMs);
     this.generatedTokens += 1;
     const place = run.tokenCount - this.pendingTokens;
-    if (this.stopTokenIds.has(tokenId)) {
+    if (this.#stopTokenIds.has(tokenId)) {
       run.cutTo(place);
       this.pendingTokens = 0;
       return { emit: false, reason: "stop" };
     }
     run.tokenIds[place] = tokenId;
     this.pendingTokens -= 1;
-    this.history?.add(tokenId);
-    this.constraint?.accept(tokenId);
-    return { emit: true, reason: this.isLast(this.generatedTokens, place + 1) ? "length" : undefined };
+    this.#history?.add(tokenId);
+    this.#constraint?.accept(tokenId);
+    return { emit: true, reason: this.#isLast(this.generatedTokens, place + 1) ? "length" : undefined };
   }
 
   /** @param runTokens tokens of the open run, the last of them the newest */
-  private isLast(generatedTokens: number, runTokens: number): boolean {
-    const closingTokens = this.closeTokenIds?.length ?? 0;
+  #isLast(generatedTokens: number, runTokens: number): boolean {
+    const closingTokens = this.#closeTokenIds?.length ?? 0;
     const endPosition = (this.openRun?.plan.position ?? 0) + runTokens + closingTokens;
-    return generatedTokens >= this.params.maxTokens || endPosition >= this.contextTokens;
+    return generatedTokens >= this.params.maxTokens || endPosition >= this.#contextTokens;
   }
 
   /** Generation is over. Closes the chain if that was asked for. Answers whether the request ends with it. */
   endsAt(reason: FinishReason, cache: PrefixCache): boolean {
-    if (this.closeTokenIds === undefined || this.openRun === undefined) return true;
+    if (this.#closeTokenIds === undefined || this.openRun === undefined) return true;
     this.closingReason = reason;
-    this.openRun.close(this.closeTokenIds, cache);
+    this.openRun.close(this.#closeTokenIds, cache);
     return false;
   }
 
@@ -208,7 +210,7 @@ export class Request {
       usage: usageOf(runs, generatedTokens),
       timings: times.timings(nowMs),
       spans: spanReports(runs),
-      ...(this.tellFound ? { foundTokens: runs.map(({ usage }) => usage.cachedTokens) } : {}),
+      ...(this.#tellFound ? { foundTokens: runs.map(({ usage }) => usage.cachedTokens) } : {}),
       ...(blend === undefined ? {} : { blend }),
     };
   }

@@ -45,7 +45,7 @@ export class Run {
   /** Whom its blocks are counted for. */
   readonly owner: KvOwner;
   /** Index in retentionTimesMs. */
-  private readonly retention: number;
+  readonly #retention: number;
   /** Goes on with generated tokens; false from `close` on. */
   open: boolean;
   /** Prompt tokens, then (open run) generated ones; only the first `tokenCount` count. */
@@ -69,11 +69,11 @@ export class Run {
   /** Report of the first blending; a preempted run that is blended again keeps it. */
   blendReport: BlendReport | undefined;
 
-  private readonly derivation: Derivation;
-  private readonly blockTokens: number;
-  private readonly keys: BlockKey[];
+  readonly #derivation: Derivation;
+  readonly #blockTokens: number;
+  readonly #keys: BlockKey[];
   /** Blocks [0, keptBlocks) were found under their key or offered to the cache. */
-  private keptBlocks = 0;
+  #keptBlocks = 0;
 
   constructor(
     plan: PlanRun,
@@ -84,15 +84,15 @@ export class Run {
   ) {
     this.plan = plan;
     this.owner = owner;
-    this.retention = retention;
-    this.derivation = new Derivation(sources);
+    this.#retention = retention;
+    this.#derivation = new Derivation(sources);
     this.place = place;
     this.open = open;
     this.keyed = keyed;
-    this.blockTokens = blockTokens;
+    this.#blockTokens = blockTokens;
     this.tokenIds = plan.tokenIds;
     this.tokenCount = plan.tokenIds.length;
-    this.keys = [...plan.blockKeys];
+    this.#keys = [...plan.blockKeys];
     this.usage = new RunUsage(this.promptTokens);
     this.seenTokenCount = plan.sees.reduce((sum, { tokenCount }) => sum + tokenCount, 0);
     this.seenBlockCount = plan.sees.reduce((sum, { firstToken, tokenCount }) => {
@@ -110,7 +110,7 @@ export class Run {
 
   /** Blocks that all tokens so far take. */
   get blockCount(): number {
-    return blockCountForTokens(this.tokenCount, this.blockTokens);
+    return blockCountForTokens(this.tokenCount, this.#blockTokens);
   }
 
   /** Tokens whose KV is neither found nor computed yet; of a blended run those that will be computed. */
@@ -121,7 +121,7 @@ export class Run {
   /** Takes blocks until tokens [0, end) have one; they are reserved or there is room. @returns how many. */
   coverWithBlocks(end: number, cache: PrefixCache): number {
     const before = this.blocks.length;
-    while (this.blocks.length * this.blockTokens < end) {
+    while (this.blocks.length * this.#blockTokens < end) {
       const blockId = cache.allocate(this.owner);
       if (blockId === undefined) throw new Error("no block is free although one was reserved");
       this.blocks.push(blockId);
@@ -131,8 +131,8 @@ export class Run {
 
   /** Where the pool has the K and V of a token that has a block: blockId * blockTokens + place in the block. */
   slotOf(token: number): number {
-    const blockIndex = Math.floor(token / this.blockTokens);
-    return this.blocks[blockIndex] * this.blockTokens + (token - blockIndex * this.blockTokens);
+    const blockIndex = Math.floor(token / this.#blockTokens);
+    return this.blocks[blockIndex] * this.#blockTokens + (token - blockIndex * this.#blockTokens);
   }
 
   /** One more token, whose KV is still to be computed. */
@@ -161,7 +161,7 @@ export class Run {
 
   /** Key of the block that is computed next, when there is one and other runs could share it. */
   keyAt(blockIndex: number): BlockKey | undefined {
-    return this.keyed ? this.keys[blockIndex] : undefined;
+    return this.keyed ? this.#keys[blockIndex] : undefined;
   }
 
   /**
@@ -172,15 +172,15 @@ export class Run {
   forget(keys: ReadonlySet<BlockKey>, owner?: number): void {
     if (!this.keyed || (owner !== undefined && this.owner.number !== owner)) return;
     const has = (key: BlockKey): boolean => keys.has(key);
-    if (has(this.plan.rootKey) || this.keys.some(has) || this.derivation.sources.some(has)) this.keyed = false;
+    if (has(this.plan.rootKey) || this.#keys.some(has) || this.#derivation.sources.some(has)) this.keyed = false;
   }
 
   /** Resident blocks that continue what is computed, in order; the next missing one ends the list. */
   residentBlocks(cache: PrefixCache): BlockId[] {
     const found: BlockId[] = [];
-    if (!this.keyed || this.settledTokens !== this.blocks.length * this.blockTokens) return found;
-    for (let index = this.blocks.length; index < this.reusableBlocks(); index++) {
-      const blockId = this.findBlock(index, cache);
+    if (!this.keyed || this.settledTokens !== this.blocks.length * this.#blockTokens) return found;
+    for (let index = this.blocks.length; index < this.#reusableBlocks(); index++) {
+      const blockId = this.#findBlock(index, cache);
       if (blockId === undefined) break;
       found.push(blockId);
     }
@@ -188,18 +188,18 @@ export class Run {
   }
 
   isResident(blockIndex: number, cache: PrefixCache): boolean {
-    return blockIndex < this.reusableBlocks() && this.findBlock(blockIndex, cache) !== undefined;
+    return blockIndex < this.#reusableBlocks() && this.#findBlock(blockIndex, cache) !== undefined;
   }
 
   /** Refers to `found` (of residentBlocks) instead of computing it. Answers the prompt tokens first found. */
   adopt(found: readonly BlockId[], cache: PrefixCache): number {
     for (const blockId of found) {
       cache.retain(blockId);
-      if (this.retention > 0) cache.prolong(blockId, this.retention);
+      if (this.#retention > 0) cache.prolong(blockId, this.#retention);
       this.blocks.push(blockId);
     }
-    this.keptBlocks = this.blocks.length;
-    this.computedTokens = Math.min(this.blocks.length * this.blockTokens, this.tokenCount);
+    this.#keptBlocks = this.blocks.length;
+    this.computedTokens = Math.min(this.blocks.length * this.#blockTokens, this.tokenCount);
     this.settledTokens = this.computedTokens;
     return this.usage.found(this.settledTokens);
   }
@@ -213,7 +213,7 @@ export class Run {
   settleRows(rowCount: number, cache: PrefixCache): void {
     this.settledTokens += rowCount;
     this.usage.computed(this.settledTokens);
-    while (this.keyed && this.keepNextBlock(cache)) this.keptBlocks += 1;
+    while (this.keyed && this.#keepNextBlock(cache)) this.#keptBlocks += 1;
   }
 
   /** Begins and settles: the next `rowCount` tokens are computed. */
@@ -242,7 +242,7 @@ export class Run {
     for (let blockId = this.blocks.pop(); blockId !== undefined; blockId = this.blocks.pop()) cache.release(blockId);
     this.computedTokens = 0;
     this.settledTokens = 0;
-    this.keptBlocks = 0;
+    this.#keptBlocks = 0;
     this.seen = undefined;
     this.blending = undefined;
   }
@@ -250,39 +250,39 @@ export class Run {
   /**
    * Blocks that may be found. Of an open run the last token is always computed, because its logits draw the next token.
    */
-  private reusableBlocks(): number {
-    return this.open ? Math.floor((this.tokenCount - 1) / this.blockTokens) : this.blockCount;
+  #reusableBlocks(): number {
+    return this.open ? Math.floor((this.tokenCount - 1) / this.#blockTokens) : this.blockCount;
   }
 
-  private findBlock(index: number, cache: PrefixCache): BlockId | undefined {
+  #findBlock(index: number, cache: PrefixCache): BlockId | undefined {
     const key = this.keyAt(index);
-    return key === undefined ? undefined : cache.find(key, this.contentOf(index));
+    return key === undefined ? undefined : cache.find(key, this.#contentOf(index));
   }
 
-  private keepNextBlock(cache: PrefixCache): boolean {
-    const content = this.contentOf(this.keptBlocks);
+  #keepNextBlock(cache: PrefixCache): boolean {
+    const content = this.#contentOf(this.#keptBlocks);
     const { start, end } = content;
     if (start === end || end > this.settledTokens) return false;
-    if (this.open && end - start < this.blockTokens) return false;
-    const previous = this.keys[this.keptBlocks - 1] ?? this.plan.rootKey;
+    if (this.open && end - start < this.#blockTokens) return false;
+    const previous = this.#keys[this.#keptBlocks - 1] ?? this.plan.rootKey;
     // The block before was stored by another run and has been evicted since: a key chained from it would never be found.
-    if (this.keptBlocks > 0 && this.findBlock(this.keptBlocks - 1, cache) === undefined) {
+    if (this.#keptBlocks > 0 && this.#findBlock(this.#keptBlocks - 1, cache) === undefined) {
       this.keyed = false;
       return false;
     }
-    this.keys[this.keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
-    const key = this.keys[this.keptBlocks];
-    const stored = cache.store(this.blocks[this.keptBlocks], key, previous, content, this.derivation);
-    if (stored && this.retention > 0) cache.prolong(this.blocks[this.keptBlocks], this.retention);
+    this.#keys[this.#keptBlocks] ??= nextBlockKey(previous, this.tokenIds.subarray(start, end));
+    const key = this.#keys[this.#keptBlocks];
+    const stored = cache.store(this.blocks[this.#keptBlocks], key, previous, content, this.#derivation);
+    if (stored && this.#retention > 0) cache.prolong(this.blocks[this.#keptBlocks], this.#retention);
     // The key belongs to other content (a collision), so keys chained from it do not stand for this run either.
     if (!stored && cache.find(key, content) === undefined) this.keyed = false;
     this.usage.keep(start, end, stored);
     return true;
   }
 
-  private contentOf(blockIndex: number): BlockContent {
-    const start = Math.min(blockIndex * this.blockTokens, this.tokenCount);
-    const end = Math.min(start + this.blockTokens, this.tokenCount);
+  #contentOf(blockIndex: number): BlockContent {
+    const start = Math.min(blockIndex * this.#blockTokens, this.tokenCount);
+    const end = Math.min(start + this.#blockTokens, this.tokenCount);
     return { tokenIds: this.tokenIds, start, end, position: this.plan.position + start, place: this.place };
   }
 }

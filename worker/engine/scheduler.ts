@@ -38,23 +38,23 @@ export interface SchedulerParts {
 const maxPassed = 16;
 
 export class Scheduler {
-  private readonly waitingList: Request[] = [];
-  private readonly runningList: Request[] = [];
+  readonly #waitingList: Request[] = [];
+  readonly #runningList: Request[] = [];
   preemptions = 0;
   /** Prompt tokens looked up at first admission, and those of them that were found. */
   queriedTokens = 0;
   hitTokens = 0;
 
-  private readonly pool: BlockPool;
-  private readonly cache: PrefixCache;
-  private readonly limits: EngineLimits;
-  private readonly sizes: StepSizes;
-  private readonly clock: () => number;
-  private readonly relocation: Relocation | undefined;
-  private readonly prefill: PrefillScheduler;
-  private readonly fairness: Fairness;
+  readonly #pool: BlockPool;
+  readonly #cache: PrefixCache;
+  readonly #limits: EngineLimits;
+  readonly #sizes: StepSizes;
+  readonly #clock: () => number;
+  readonly #relocation: Relocation | undefined;
+  readonly #prefill: PrefillScheduler;
+  readonly #fairness: Fairness;
   /** Requests whose tokens did not fit into the last step; the one that has waited longest is the first. */
-  private leftOut: readonly Request[] = [];
+  #leftOut: readonly Request[] = [];
 
   /** @throws RangeError when the limits contradict each other */
   constructor({ pool, cache, limits, shape, clock, relocation }: SchedulerParts) {
@@ -66,66 +66,66 @@ export class Scheduler {
       throw new RangeError(`prefillTokensBesideDecodes is ${limits.prefillTokensBesideDecodes}, not 1 or more`);
     }
     const contextBlocks = blockCountForTokens(shape.contextTokens, shape.blockTokens);
-    this.pool = pool;
-    this.cache = cache;
-    this.limits = limits;
-    this.sizes = { stepTokens, listWords: stepListWords + maxRunningRequests * contextBlocks };
-    this.clock = clock;
-    this.relocation = relocation;
-    this.prefill = new PrefillScheduler(cache, shape.blockTokens);
-    this.fairness = new Fairness(limits, clock);
+    this.#pool = pool;
+    this.#cache = cache;
+    this.#limits = limits;
+    this.#sizes = { stepTokens, listWords: stepListWords + maxRunningRequests * contextBlocks };
+    this.#clock = clock;
+    this.#relocation = relocation;
+    this.#prefill = new PrefillScheduler(cache, shape.blockTokens);
+    this.#fairness = new Fairness(limits, clock);
   }
 
   get waiting(): readonly Request[] {
-    return this.waitingList;
+    return this.#waitingList;
   }
 
   /** In order of admission. */
   get running(): readonly Request[] {
-    return this.runningList;
+    return this.#runningList;
   }
 
   /** Queues a request behind all that wait. */
   add(request: Request): void {
-    this.waitingList.push(request);
+    this.#waitingList.push(request);
   }
 
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
   schedule(before?: StepPlan): StepPlan {
-    const step = new StepDraft(this.sizes, before?.claimed);
-    const preempted = this.scheduleDecodes(step);
+    const step = new StepDraft(this.#sizes, before?.claimed);
+    const preempted = this.#scheduleDecodes(step);
     const decodes = step.pieces.size;
-    const { stepTokens, prefillTokensBesideDecodes } = this.limits;
+    const { stepTokens, prefillTokensBesideDecodes } = this.#limits;
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
-    this.adoptResident();
-    if (!preempted || this.running.length === 0) this.admit(step);
-    const leftOut = this.fairness.leftOut(this.running);
+    this.#adoptResident();
+    if (!preempted || this.running.length === 0) this.#admit(step);
+    const leftOut = this.#fairness.leftOut(this.running);
     for (const request of leftOut) step.dropDecode(request);
-    step.budget = this.fairness.promptRows(this.running, step.budget);
+    step.budget = this.#fairness.promptRows(this.running, step.budget);
     const prefilling = this.running.filter((request) => !leftOut.has(request) && !request.awaitsMask);
-    if (this.fairness.isShared) step.rowCostTokens = this.limits.rowCostTokens;
-    this.prefill.schedule(prefilling, step);
+    if (this.#fairness.isShared) step.rowCostTokens = this.#limits.rowCostTokens;
+    this.#prefill.schedule(prefilling, step);
     // The light requests, which were to have the step for themselves, wait for blocks that others compute.
     if (leftOut.size > 0 && step.isEmpty) return this.schedule(before);
-    this.fairness.noteStep((request) => step.workOf(request));
-    return step.plan(this.relocation?.takeMoves());
+    this.#fairness.noteStep((request) => step.workOf(request));
+    return step.plan(this.#relocation?.takeMoves());
   }
 
   /** Whether `schedule` may be called while a step is in flight. */
   canScheduleAhead(): boolean {
     const { admissible } = this;
-    if (this.relocation?.mayMove(this.running, admissible) === true) return false;
-    return canScheduleAhead(this.running, admissible, openBlocks(this.pool, this.running));
+    if (this.#relocation?.mayMove(this.running, admissible) === true) return false;
+    return canScheduleAhead(this.running, admissible, openBlocks(this.#pool, this.running));
   }
 
   /** Waiting requests that the next step may admit. */
   get admissible(): readonly Request[] {
-    return this.waiting.slice(0, this.limits.maxRunningRequests - this.running.length);
+    return this.waiting.slice(0, this.#limits.maxRunningRequests - this.running.length);
   }
 
   /** Takes the request out, wherever it is. Its blocks stay its own until `releaseBlocks`. */
   remove(request: Request): void {
-    for (const list of [this.runningList, this.waitingList]) {
+    for (const list of [this.#runningList, this.#waitingList]) {
       const at = list.indexOf(request);
       if (at >= 0) list.splice(at, 1);
     }
@@ -134,7 +134,7 @@ export class Scheduler {
 
   /** Gives its blocks back, those of its last run first: what came first in the prompt stays findable longest. */
   releaseBlocks(request: Request): void {
-    for (let i = request.runs.length - 1; i >= 0; i--) request.runs[i].release(this.cache);
+    for (let i = request.runs.length - 1; i >= 0; i--) request.runs[i].release(this.#cache);
   }
 
   /** Blocks promised to running requests and not taken yet. */
@@ -143,11 +143,11 @@ export class Scheduler {
   }
 
   /** @returns whether a request was preempted. */
-  private scheduleDecodes(step: StepDraft): boolean {
+  #scheduleDecodes(step: StepDraft): boolean {
     const before = this.preemptions;
     const leftOut: Request[] = [];
-    const keptWords = this.running.every(({ decoding }) => decoding) ? 0 : Math.floor(this.sizes.listWords / 4);
-    for (const request of this.decodeOrder()) {
+    const keptWords = this.running.every(({ decoding }) => decoding) ? 0 : Math.floor(this.#sizes.listWords / 4);
+    for (const request of this.#decodeOrder()) {
       const run = request.openRun;
       // A request before it may have preempted it.
       if (!request.decoding || run === undefined || request.drawsLastToken || request.awaitsMask) continue;
@@ -157,39 +157,39 @@ export class Scheduler {
         leftOut.push(request);
         continue;
       }
-      if (!this.makeRoom(request, lacking, step)) continue;
+      if (!this.#makeRoom(request, lacking, step)) continue;
       if (isClosing) {
         request.decoding = false;
         request.reservedBlocks = lacking;
         continue;
       }
-      run.coverWithBlocks(run.tokenCount, this.cache);
+      run.coverWithBlocks(run.tokenCount, this.#cache);
       step.addDecode(request, run);
     }
-    this.leftOut = leftOut;
+    this.#leftOut = leftOut;
     return this.preemptions > before;
   }
 
   /** Running requests: those that have waited longest first, then in order of admission. */
-  private decodeOrder(): readonly Request[] {
-    if (this.leftOut.length === 0) return [...this.running];
+  #decodeOrder(): readonly Request[] {
+    if (this.#leftOut.length === 0) return [...this.running];
     const running = new Set(this.running);
     // In the order of first insertion.
-    const order = new Set([...this.leftOut.filter((request) => running.has(request)), ...this.running]);
+    const order = new Set([...this.#leftOut.filter((request) => running.has(request)), ...this.running]);
     return [...order];
   }
 
   /** Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. */
-  private makeRoom(request: Request, blockCount: number, step: StepDraft): boolean {
+  #makeRoom(request: Request, blockCount: number, step: StepDraft): boolean {
     while (blockCount > 0) {
-      const refusal = refusalOf(this.pool, this.running, request, blockCount);
+      const refusal = refusalOf(this.#pool, this.running, request, blockCount);
       if (refusal === undefined) return true;
       const victim = victimFor(this.running, request, refusal);
       this.remove(victim);
       this.releaseBlocks(victim);
       step.dropDecode(victim);
       victim.decoding = false;
-      this.waitingList.unshift(victim);
+      this.#waitingList.unshift(victim);
       this.preemptions += 1;
       if (victim === request) return false;
     }
@@ -197,61 +197,61 @@ export class Scheduler {
   }
 
   /** Admits first come first served. A request that waits only because of others' floors lets those behind it pass. */
-  private admit(step: StepDraft): void {
-    for (let passed = 0; this.running.length < this.limits.maxRunningRequests && passed <= maxPassed; ) {
+  #admit(step: StepDraft): void {
+    for (let passed = 0; this.running.length < this.#limits.maxRunningRequests && passed <= maxPassed; ) {
       const request = this.waiting[passed];
       if (request === undefined) return;
-      const refusal = request.blockCount > this.pool.blockCount ? "never" : this.tryAdmit(request);
+      const refusal = request.blockCount > this.#pool.blockCount ? "never" : this.#tryAdmit(request);
       if (refusal === "full") return;
       if (refusal === "floors") {
         passed += 1;
         continue;
       }
       if (refusal === "never") step.outgrown.push(request);
-      this.waitingList.splice(passed, 1);
+      this.#waitingList.splice(passed, 1);
     }
   }
 
-  private tryAdmit(request: Request): Refusal | undefined {
+  #tryAdmit(request: Request): Refusal | undefined {
     const required = request.blockCount;
-    const found = request.runs.map((run) => run.residentBlocks(this.cache));
+    const found = request.runs.map((run) => run.residentBlocks(this.#cache));
     let foundLive = 0;
     for (const [index, run] of request.runs.entries()) {
-      for (const blockId of found[index]) if (this.isShared(blockId, run)) foundLive += 1;
+      for (const blockId of found[index]) if (this.#isShared(blockId, run)) foundLive += 1;
     }
     // Free blocks that are hit leave the free list too, so only live ones lower what is needed.
-    const refusal = refusalOf(this.pool, this.running, request, required - foundLive);
+    const refusal = refusalOf(this.#pool, this.running, request, required - foundLive);
     if (refusal !== undefined) return refusal;
-    if (request.times.markAdmitted(this.clock())) {
+    if (request.times.markAdmitted(this.#clock())) {
       for (const run of request.runs) if (run.keyed) this.queriedTokens += run.promptTokens;
     }
     request.reservedBlocks = required;
-    for (const [index, run] of request.runs.entries()) this.adopt(run, request, found[index]);
-    this.relocation?.settleAll(request, found);
-    this.runningList.push(request);
+    for (const [index, run] of request.runs.entries()) this.#adopt(run, request, found[index]);
+    this.#relocation?.settleAll(request, found);
+    this.#runningList.push(request);
     return undefined;
   }
 
   /** Adopts what others computed since the last step. Comes before admission, because it frees reserved blocks. */
-  private adoptResident(): void {
+  #adoptResident(): void {
     for (const request of this.running) {
       if (request.decoding) continue;
       for (const run of request.runs) {
-        const found = run.residentBlocks(this.cache);
-        this.adopt(run, request, found);
-        this.relocation?.settle(run, found.length);
+        const found = run.residentBlocks(this.#cache);
+        this.#adopt(run, request, found);
+        this.#relocation?.settle(run, found.length);
       }
     }
   }
 
   /** Whether the block is in use already, at the place where the run wants it: then the run takes no free block. */
-  private isShared(blockId: BlockId, run: Run): boolean {
-    return this.relocation?.isShared(blockId, run) ?? this.pool.isLive(blockId);
+  #isShared(blockId: BlockId, run: Run): boolean {
+    return this.#relocation?.isShared(blockId, run) ?? this.#pool.isLive(blockId);
   }
 
-  private adopt(run: Run, request: Request, found: readonly BlockId[]): void {
+  #adopt(run: Run, request: Request, found: readonly BlockId[]): void {
     if (found.length === 0) return;
-    this.hitTokens += run.adopt(found, this.cache);
+    this.hitTokens += run.adopt(found, this.#cache);
     request.reservedBlocks -= found.length;
   }
 }

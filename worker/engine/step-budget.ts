@@ -10,12 +10,12 @@ import type { Run } from "./run.ts";
 export type RowsAre = "together" | "scattered";
 
 export class ListBudget {
-  private readonly wordCount: number;
-  private usedWords = 0;
+  readonly #wordCount: number;
+  #usedWords = 0;
 
   /** @param wordCount words of all lists together; the first row of a step fits whatever it reads */
   constructor(wordCount: number) {
-    this.wordCount = wordCount;
+    this.#wordCount = wordCount;
   }
 
   /**
@@ -24,22 +24,22 @@ export class ListBudget {
    * @param keptWords words that have to stay free
    */
   rowsFor(run: Run, rowCount: number, before = 0, rowsAre: RowsAre = "together", keptWords = 0): number {
-    const fitting = this.fitting(run, rowCount, before, rowsAre, keptWords);
-    return this.usedWords === 0 ? Math.max(Math.min(1, rowCount), fitting) : fitting;
+    const fitting = this.#fitting(run, rowCount, before, rowsAre, keptWords);
+    return this.#usedWords === 0 ? Math.max(Math.min(1, rowCount), fitting) : fitting;
   }
 
   /** `rowCount` more rows of a run are in the step, beside the `before` rows that were. */
   take(run: Run, rowCount: number, before = 0, rowsAre: RowsAre = "together"): void {
-    this.usedWords += wordsOf(run, before + rowCount, rowsAre) - wordsOf(run, before, rowsAre);
+    this.#usedWords += wordsOf(run, before + rowCount, rowsAre) - wordsOf(run, before, rowsAre);
   }
 
   /** A piece's rows are not computed in this step after all. */
   giveBack(run: Run, rowCount: number): void {
-    this.usedWords -= wordsOf(run, rowCount, "together");
+    this.#usedWords -= wordsOf(run, rowCount, "together");
   }
 
-  private fitting(run: Run, rowCount: number, before: number, rowsAre: RowsAre, keptWords: number): number {
-    const left = this.wordCount - this.usedWords - keptWords + wordsOf(run, before, rowsAre);
+  #fitting(run: Run, rowCount: number, before: number, rowsAre: RowsAre, keptWords: number): number {
+    const left = this.#wordCount - this.#usedWords - keptWords + wordsOf(run, before, rowsAre);
     // The words of a run grow with its rows, so bisection finds the most rows that fit.
     let [most, tooMany] = [0, rowCount + 1];
     while (tooMany - most > 1) {

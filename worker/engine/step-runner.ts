@@ -33,95 +33,95 @@ export class StepRunner {
   /** Steps that ran, and rows that went through all layers in them. */
   steps = 0;
   computedTokens = 0;
-  private readonly backend: Backend;
-  private readonly hostSampling: boolean;
-  private readonly pipelined: boolean;
-  private readonly sampler: Sampler;
-  private readonly batches: BatchBuilder;
-  private readonly probeBatches: BatchBuilder;
+  readonly #backend: Backend;
+  readonly #hostSampling: boolean;
+  readonly #pipelined: boolean;
+  readonly #sampler: Sampler;
+  readonly #batches: BatchBuilder;
+  readonly #probeBatches: BatchBuilder;
 
   constructor(backend: Backend, { hostSampling = false, pipelined = true }: StepRunnerOptions = {}) {
-    this.backend = backend;
-    this.hostSampling = hostSampling;
-    this.pipelined = pipelined;
-    this.sampler = new Sampler(backend.shape.vocabSize);
-    this.batches = new BatchBuilder(backend.shape.blockTokens);
-    this.probeBatches = new BatchBuilder(backend.shape.blockTokens);
+    this.#backend = backend;
+    this.#hostSampling = hostSampling;
+    this.#pipelined = pipelined;
+    this.#sampler = new Sampler(backend.shape.vocabSize);
+    this.#batches = new BatchBuilder(backend.shape.blockTokens);
+    this.#probeBatches = new BatchBuilder(backend.shape.blockTokens);
   }
 
   /** Begins a step and reads all it needs from the runs now. Throws nothing: an error comes as the step's result. */
   begin(plan: StepPlan): StepInFlight {
     try {
-      const calls = this.callsOf(plan);
-      if (!this.pipelined || this.hostSampling || this.backend.beginStep === undefined || !isOneCall(plan)) {
-        return new StepInFlight(plan, () => this.run(calls), false);
+      const calls = this.#callsOf(plan);
+      if (!this.#pipelined || this.#hostSampling || this.#backend.beginStep === undefined || !isOneCall(plan)) {
+        return new StepInFlight(plan, () => this.#run(calls), false);
       }
       const { batch, requests } = calls;
-      const begun = this.backend.beginStep(batch, requests);
+      const begun = this.#backend.beginStep(batch, requests);
       const [rowCount, drawCount] = [batch.tokenIds.length, requests.length];
-      return new StepInFlight(plan, () => this.resultOf(begun, rowCount, drawCount), begun.drawsOnDevice);
+      return new StepInFlight(plan, () => this.#resultOf(begun, rowCount, drawCount), begun.drawsOnDevice);
     } catch (error) {
       return new StepInFlight(plan, () => Promise.reject(error), false);
     }
   }
 
-  private callsOf({ pieces, probes, copies, moves }: StepPlan): StepCalls {
-    const batch = this.batches.build(pieces);
-    const probeBatch = this.probeBatches.build(probes);
+  #callsOf({ pieces, probes, copies, moves }: StepPlan): StepCalls {
+    const batch = this.#batches.build(pieces);
+    const probeBatch = this.#probeBatches.build(probes);
     const drawn = pieces.filter((piece) => piece.wantsLogits);
     return {
       batch,
       requests: drawn.map(({ request }) => request.sampleRequest),
       probeBatch,
-      copies: [...this.launchesOf(moves), tokenCopies(copies)],
+      copies: [...this.#launchesOf(moves), tokenCopies(copies)],
     };
   }
 
-  private launchesOf(moves: readonly BlockMove[]): TokenCopies[] {
-    const { blockTokens } = this.backend.shape;
+  #launchesOf(moves: readonly BlockMove[]): TokenCopies[] {
+    const { blockTokens } = this.#backend.shape;
     const launches = planRelocation(moves, launchTokens);
     return launches.map((launch) => launchCopies(launch, blockTokens));
   }
 
   /** @throws the backend's error, or Error when its answer has the wrong size */
-  private async run({ batch, requests, probeBatch, copies }: StepCalls): Promise<StepResult> {
+  async #run({ batch, requests, probeBatch, copies }: StepCalls): Promise<StepResult> {
     const [batchRows, probeRows] = [batch.tokenIds.length, probeBatch.tokenIds.length];
-    for (const launch of copies) if (launch.sourceSlots.length > 0) await this.backend.copyTokens(launch);
-    const deviations = probeRows === 0 ? nothing : await this.backend.deviations(probeBatch);
-    const draws = batchRows === 0 ? [] : await this.forwardAndDraw(batch, requests);
+    for (const launch of copies) if (launch.sourceSlots.length > 0) await this.#backend.copyTokens(launch);
+    const deviations = probeRows === 0 ? nothing : await this.#backend.deviations(probeBatch);
+    const draws = batchRows === 0 ? [] : await this.#forwardAndDraw(batch, requests);
     if (deviations.length !== probeRows) {
       throw new Error(`${deviations.length} deviations came back, not ${probeRows}`);
     }
-    if (batchRows > 0) this.count(batchRows);
+    if (batchRows > 0) this.#count(batchRows);
     return { draws, deviations };
   }
 
-  private async resultOf(begun: BegunStep, rowCount: number, drawCount: number): Promise<StepResult> {
+  async #resultOf(begun: BegunStep, rowCount: number, drawCount: number): Promise<StepResult> {
     const draws = drawsOf(await begun.tokens(), drawCount);
-    this.count(rowCount);
+    this.#count(rowCount);
     return { draws, deviations: nothing };
   }
 
-  private count(rowCount: number): void {
+  #count(rowCount: number): void {
     this.steps += 1;
     this.computedTokens += rowCount;
   }
 
-  private async forwardAndDraw(batch: Batch, requests: readonly SampleRequest[]): Promise<Draw[]> {
+  async #forwardAndDraw(batch: Batch, requests: readonly SampleRequest[]): Promise<Draw[]> {
     // A step of prompts that go on draws nothing, so `forward` is enough.
-    if (this.backend.sampleStep === undefined || this.hostSampling || requests.length === 0) {
-      return this.drawOnHost(await this.backend.forward(batch), requests);
+    if (this.#backend.sampleStep === undefined || this.#hostSampling || requests.length === 0) {
+      return this.#drawOnHost(await this.#backend.forward(batch), requests);
     }
-    return drawsOf(await this.backend.sampleStep(batch, requests), requests.length);
+    return drawsOf(await this.#backend.sampleStep(batch, requests), requests.length);
   }
 
-  private drawOnHost(logits: Float32Array, requests: readonly SampleRequest[]): Draw[] {
-    const { vocabSize } = this.backend.shape;
+  #drawOnHost(logits: Float32Array, requests: readonly SampleRequest[]): Draw[] {
+    const { vocabSize } = this.#backend.shape;
     const expected = requests.length * vocabSize;
     if (logits.length !== expected) throw new Error(`${logits.length} logits came back, not ${expected}`);
     return requests.map((request, row) => {
       try {
-        return this.sampler.sample(logits.subarray(row * vocabSize, (row + 1) * vocabSize), request);
+        return this.#sampler.sample(logits.subarray(row * vocabSize, (row + 1) * vocabSize), request);
       } catch (error) {
         if (error instanceof RangeError) return error;
         throw error;

@@ -16,10 +16,7 @@ export interface Piece {
 }
 
 export interface StepPlan {
-  /**
-   * Rows through all layers: tokens that runs lack, in their order; of a blended run the tokens that are computed
-   * again.
-   */
+  /** Rows through all layers: tokens that runs lack, in their order; of blended runs those computed again. */
   readonly pieces: readonly Piece[];
   /** Blocks that are moved to where runs stand, before all else (relocation.ts). */
   readonly moves: readonly BlockMove[];
@@ -56,7 +53,7 @@ export class StepDraft {
   readonly outgrown: Request[] = [];
   /** Keys of blocks that are computed in this step, or by a run that is being blended. */
   readonly claimed = new Set<BlockKey>();
-  private readonly claimedBefore: ReadonlySet<BlockKey> | undefined;
+  readonly #claimedBefore: ReadonlySet<BlockKey> | undefined;
   /**
    * Prefill rows left, in rows without context (`rowCost`). A probe runs one layer and not all, so probes have rows and
    * lists of their own.
@@ -66,16 +63,16 @@ export class StepDraft {
   hasPrompts = false;
   /** Tokens of context that count as one more row (EngineLimits); Infinity: a row is a row. */
   rowCostTokens = Number.POSITIVE_INFINITY;
-  private probeBudget: number;
+  #probeBudget: number;
   readonly listBudget: ListBudget;
-  private readonly probeListBudget: ListBudget;
+  readonly #probeListBudget: ListBudget;
 
   /** @param claimedBefore keys that the step before this one claims, when it is still in flight */
   constructor({ stepTokens, listWords }: StepSizes, claimedBefore?: ReadonlySet<BlockKey>) {
-    this.probeBudget = stepTokens;
+    this.#probeBudget = stepTokens;
     this.listBudget = new ListBudget(listWords);
-    this.probeListBudget = new ListBudget(listWords);
-    this.claimedBefore = claimedBefore;
+    this.#probeListBudget = new ListBudget(listWords);
+    this.#claimedBefore = claimedBefore;
   }
 
   /** A request that decodes computes its newest token. */
@@ -128,16 +125,16 @@ export class StepDraft {
   /** Adds up to `rowCount` probes of a blended run, as far as they fit. */
   addProbes(request: Request, run: Run, firstToken: number, rowCount: number): void {
     const before = this.probes.get(run)?.rowCount ?? 0;
-    const more = this.probeListBudget.rowsFor(run, Math.min(rowCount - before, this.probeBudget), before);
+    const more = this.#probeListBudget.rowsFor(run, Math.min(rowCount - before, this.#probeBudget), before);
     if (more <= 0) return;
     this.probes.set(run, { request, run, firstToken, rowCount: before + more, wantsLogits: false });
-    this.probeListBudget.take(run, more, before);
-    this.probeBudget -= more;
+    this.#probeListBudget.take(run, more, before);
+    this.#probeBudget -= more;
   }
 
   /** Whether the block is computed in this step, or in the one that is still in flight. */
   isClaimed(key: BlockKey): boolean {
-    return this.claimed.has(key) || this.claimedBefore?.has(key) === true;
+    return this.claimed.has(key) || this.#claimedBefore?.has(key) === true;
   }
 
   /** @param moves blocks to move before all else */

@@ -28,10 +28,10 @@ export interface RelocatingCacheOptions {
 
 export class RelocatingCache extends PrefixCache {
   /** All blocks of a key that has more than one. */
-  private readonly copies = new Map<BlockKey, BlockId[]>();
-  private readonly places: Int32Array;
-  private readonly moveCounts: Uint8Array;
-  private readonly options: RelocatingCacheOptions;
+  readonly #copies = new Map<BlockKey, BlockId[]>();
+  readonly #places: Int32Array;
+  readonly #moveCounts: Uint8Array;
+  readonly #options: RelocatingCacheOptions;
 
   constructor(
     pool: BlockPool,
@@ -40,17 +40,17 @@ export class RelocatingCache extends PrefixCache {
     options: RelocatingCacheOptions = { keepsCopies: false, maxMoves },
   ) {
     super(pool, blockTokens, events);
-    this.options = options;
-    this.places = new Int32Array(pool.blockCount);
-    this.moveCounts = new Uint8Array(pool.blockCount);
+    this.#options = options;
+    this.#places = new Int32Array(pool.blockCount);
+    this.#moveCounts = new Uint8Array(pool.blockCount);
   }
 
   placeOf(blockId: BlockId): number {
-    return this.places[blockId];
+    return this.#places[blockId];
   }
 
   moveCountOf(blockId: BlockId): number {
-    return this.moveCounts[blockId];
+    return this.#moveCounts[blockId];
   }
 
   tokenCountOf(blockId: BlockId): number {
@@ -66,9 +66,9 @@ export class RelocatingCache extends PrefixCache {
     let best: BlockId | undefined;
     for (const blockId of this.blocksOf(key)) {
       if (!this.holds(blockId, content)) continue;
-      if (this.places[blockId] === content.place) return blockId;
-      const moveCount = this.moveCounts[blockId];
-      if (moveCount < this.options.maxMoves && (best === undefined || moveCount < this.moveCounts[best]))
+      if (this.#places[blockId] === content.place) return blockId;
+      const moveCount = this.#moveCounts[blockId];
+      if (moveCount < this.#options.maxMoves && (best === undefined || moveCount < this.#moveCounts[best]))
         best = blockId;
     }
     return best;
@@ -85,15 +85,15 @@ export class RelocatingCache extends PrefixCache {
     const others = [...this.blocksOf(key)];
     const same = others.filter((other) => this.holds(other, content));
     if (others.length > 0 && same.length === 0) return false;
-    if (same.some((other) => this.places[other] === content.place)) return false;
+    if (same.some((other) => this.#places[other] === content.place)) return false;
     if (others.length === 0) super.store(blockId, key, previousKey, content, derivation);
     else {
       this.link(blockId, key, content);
-      this.addCopy(key, blockId);
+      this.#addCopy(key, blockId);
     }
-    this.places[blockId] = content.place;
-    this.moveCounts[blockId] = 0;
-    if (!this.options.keepsCopies) {
+    this.#places[blockId] = content.place;
+    this.#moveCounts[blockId] = 0;
+    if (!this.#options.keepsCopies) {
       for (const other of others) if (!this.pool.isLive(other)) super.forget(other);
     }
     return true;
@@ -101,8 +101,8 @@ export class RelocatingCache extends PrefixCache {
 
   /** The block's K is rotated to stand at another place. */
   move(blockId: BlockId, place: number, moveCount: number): void {
-    this.places[blockId] = place;
-    this.moveCounts[blockId] = Math.min(moveCount, 255);
+    this.#places[blockId] = place;
+    this.#moveCounts[blockId] = Math.min(moveCount, 255);
   }
 
   /** `target`, live and without content, holds what `source` does, at a place of its own. */
@@ -112,14 +112,14 @@ export class RelocatingCache extends PrefixCache {
     const start = source * this.blockTokens;
     const end = start + this.tokenCounts[source];
     this.link(target, key, { tokenIds: this.tokenIds, start, end, position: this.positions[source], place });
-    this.addCopy(key, target);
+    this.#addCopy(key, target);
     this.move(target, place, moveCount);
   }
 
   override release(blockId: BlockId): void {
     const key = this.keyOf(blockId);
-    const isLast = key !== undefined && this.copies.has(key) && this.pool.referenceCount(blockId) === 1;
-    if (isLast && !this.options.keepsCopies) this.unlink(blockId);
+    const isLast = key !== undefined && this.#copies.has(key) && this.pool.referenceCount(blockId) === 1;
+    if (isLast && !this.#options.keepsCopies) this.unlink(blockId);
     super.release(blockId);
   }
 
@@ -132,22 +132,22 @@ export class RelocatingCache extends PrefixCache {
 
   protected override unlink(blockId: BlockId): boolean {
     const key = this.keyOf(blockId);
-    const copies = key === undefined ? undefined : this.copies.get(key);
+    const copies = key === undefined ? undefined : this.#copies.get(key);
     if (key === undefined || copies === undefined) return super.unlink(blockId);
     copies.splice(copies.indexOf(blockId), 1);
     this.blockOfKey.set(key, copies[0]);
-    if (copies.length === 1) this.copies.delete(key);
+    if (copies.length === 1) this.#copies.delete(key);
     this.keyOfBlock[blockId] = undefined;
     return true;
   }
 
   protected override blocksOf(key: BlockKey): readonly BlockId[] {
-    return this.copies.get(key) ?? super.blocksOf(key);
+    return this.#copies.get(key) ?? super.blocksOf(key);
   }
 
-  private addCopy(key: BlockKey, blockId: BlockId): void {
-    const copies = this.copies.get(key);
+  #addCopy(key: BlockKey, blockId: BlockId): void {
+    const copies = this.#copies.get(key);
     if (copies !== undefined) copies.push(blockId);
-    else this.copies.set(key, [...this.blocksOf(key), blockId]);
+    else this.#copies.set(key, [...this.blocksOf(key), blockId]);
   }
 }

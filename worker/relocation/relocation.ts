@@ -66,10 +66,10 @@ export class Relocation {
   /** Blocks whose K was rotated in place, and blocks that were copied to be at two places. */
   movedBlocks = 0;
   copiedBlocks = 0;
-  private readonly pool: BlockPool;
-  private readonly contextTokens: number;
-  private readonly origins = new Map<BlockId, Origin>();
-  private moves: BlockMove[] = [];
+  readonly #pool: BlockPool;
+  readonly #contextTokens: number;
+  readonly #origins = new Map<BlockId, Origin>();
+  #moves: BlockMove[] = [];
 
   constructor(
     pool: BlockPool,
@@ -77,8 +77,8 @@ export class Relocation {
     events: KvEventLog,
     options?: RelocatingCacheOptions,
   ) {
-    this.pool = pool;
-    this.contextTokens = contextTokens;
+    this.#pool = pool;
+    this.#contextTokens = contextTokens;
     this.cache = new RelocatingCache(pool, blockTokens, events, options);
   }
 
@@ -89,12 +89,12 @@ export class Relocation {
   }
 
   placesOf(runs: readonly PlanRun[]): Int32Array {
-    return placesOf(runs, this.contextTokens);
+    return placesOf(runs, this.#contextTokens);
   }
 
   /** Whether the block serves this run beside those that use it, so that the run takes no free block. */
   isShared(blockId: BlockId, run: PlacedRun): boolean {
-    return this.pool.isLive(blockId) && this.cache.placeOf(blockId) === run.place;
+    return this.#pool.isLive(blockId) && this.cache.placeOf(blockId) === run.place;
   }
 
   /** The same of all runs of a request that is admitted. What is only prepared is not read, so it stays where it is. */
@@ -108,8 +108,8 @@ export class Relocation {
     for (let index = run.blocks.length - count; index < run.blocks.length; index++) {
       const blockId = run.blocks[index];
       if (this.cache.placeOf(blockId) === run.place) continue;
-      if (this.pool.referenceCount(blockId) === 1) this.rotate(blockId, run.place);
-      else run.blocks[index] = this.copy(blockId, run.place);
+      if (this.#pool.referenceCount(blockId) === 1) this.#rotate(blockId, run.place);
+      else run.blocks[index] = this.#copy(blockId, run.place);
     }
   }
 
@@ -120,9 +120,9 @@ export class Relocation {
 
   /** Moves since the last call, to run at once before the step that was planned with them. */
   takeMoves(): BlockMove[] {
-    const { moves } = this;
-    this.moves = [];
-    this.origins.clear();
+    const moves = this.#moves;
+    this.#moves = [];
+    this.#origins.clear();
     return moves;
   }
 
@@ -136,16 +136,16 @@ export class Relocation {
     }
   }
 
-  private rotate(blockId: BlockId, place: number): void {
-    const origin = this.move(blockId, blockId, place);
+  #rotate(blockId: BlockId, place: number): void {
+    const origin = this.#move(blockId, blockId, place);
     this.cache.move(blockId, place, origin.moveCount + 1);
     this.movedBlocks += 1;
   }
 
-  private copy(source: BlockId, place: number): BlockId {
-    const target = this.cache.allocate(this.pool.shares.ownerOf(source));
+  #copy(source: BlockId, place: number): BlockId {
+    const target = this.cache.allocate(this.#pool.shares.ownerOf(source));
     if (target === undefined) throw new Error("no block is free although one was reserved");
-    const origin = this.move(source, target, place);
+    const origin = this.#move(source, target, place);
     this.cache.copy(source, target, place, origin.moveCount + 1);
     this.cache.release(source);
     this.copiedBlocks += 1;
@@ -153,13 +153,13 @@ export class Relocation {
   }
 
   /** All moves of a step read what was there before the step, so a block that is moved itself is read at its origin. */
-  private move(blockId: BlockId, target: BlockId, place: number): Origin {
+  #move(blockId: BlockId, target: BlockId, place: number): Origin {
     const { cache } = this;
-    const found = this.origins.get(blockId);
+    const found = this.#origins.get(blockId);
     const origin = found ?? { source: blockId, place: cache.placeOf(blockId), moveCount: cache.moveCountOf(blockId) };
     const tokenCount = cache.tokenCountOf(blockId);
-    this.moves.push({ source: origin.source, target, tokenCount, delta: place - origin.place });
-    this.origins.set(target, origin);
+    this.#moves.push({ source: origin.source, target, tokenCount, delta: place - origin.place });
+    this.#origins.set(target, origin);
     return origin;
   }
 }

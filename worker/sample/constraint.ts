@@ -28,75 +28,77 @@ const notBegun = deadState;
 const unhurriedWork = 1_000_000;
 
 export class GrammarConstraint implements TokenConstraint {
-  private readonly masks: GrammarMasks;
-  private readonly endTokenIds: readonly number[];
+  readonly #masks: GrammarMasks;
+  readonly #endTokenIds: readonly number[];
   /** [1] the state behind what was read; its name may change. */
-  private readonly state = Int32Array.of(notBegun);
-  private readonly bits: Int32Array;
-  private ready = false;
+  readonly #state = Int32Array.of(notBegun);
+  readonly #bits: Int32Array;
+  #ready = false;
   /** Bytes that come behind the state, and how many of them were read. */
-  private bytes: Uint8Array = new Uint8Array(0);
-  private readBytes = 0;
+  #bytes: Uint8Array = new Uint8Array(0);
+  #readBytes = 0;
 
-  private readonly released: () => void;
+  readonly #released: () => void;
 
   /**
    * @param endTokenIds may come when all that is wanted has been spelled
    * @param released called when the masks are not needed any more
    */
   constructor(masks: GrammarMasks, endTokenIds: readonly number[], released: () => void = () => undefined) {
-    this.masks = masks;
-    this.endTokenIds = endTokenIds;
-    this.released = released;
-    this.bits = new Int32Array(Math.ceil(masks.vocabSize / 32));
-    masks.hold(this.state);
+    this.#masks = masks;
+    this.#endTokenIds = endTokenIds;
+    this.#released = released;
+    this.#bits = new Int32Array(Math.ceil(masks.vocabSize / 32));
+    masks.hold(this.#state);
   }
 
   get isReady(): boolean {
-    return this.ready;
+    return this.#ready;
   }
 
   prepare(budget: WorkBudget): void {
-    if (this.ready) return;
-    const { masks, bits, bytes } = this;
+    if (this.#ready) return;
+    const masks = this.#masks;
+    const bits = this.#bits;
+    const bytes = this.#bytes;
     masks.trim(budget);
-    if (this.state[0] === notBegun) this.begin(budget);
-    for (; this.readBytes < bytes.length && budget.left > 0; this.readBytes++) {
-      this.go(masks.next(this.state[0], bytes[this.readBytes], budget));
+    if (this.#state[0] === notBegun) this.#begin(budget);
+    for (; this.#readBytes < bytes.length && budget.left > 0; this.#readBytes++) {
+      this.#go(masks.next(this.#state[0], bytes[this.#readBytes], budget));
     }
-    if (this.readBytes < bytes.length || !masks.writeMask(this.state[0], bits, budget)) return;
-    if (masks.isComplete(this.state[0])) for (const id of this.endTokenIds) bits[id >> 5] |= 1 << (id & 31);
+    if (this.#readBytes < bytes.length || !masks.writeMask(this.#state[0], bits, budget)) return;
+    if (masks.isComplete(this.#state[0])) for (const id of this.#endTokenIds) bits[id >> 5] |= 1 << (id & 31);
     if (isEmpty(bits)) throw new RangeError("no token of the vocabulary may come next");
-    this.ready = true;
+    this.#ready = true;
   }
 
   mask(): Int32Array {
-    while (!this.ready) this.prepare({ left: unhurriedWork });
-    return this.bits;
+    while (!this.#ready) this.prepare({ left: unhurriedWork });
+    return this.#bits;
   }
 
   accept(tokenId: number): void {
     if (((this.mask()[tokenId >> 5] >> (tokenId & 31)) & 1) === 0)
       throw new RangeError(`token ${tokenId} may not come here`);
-    this.bytes = this.masks.trie.spelling(tokenId);
-    this.readBytes = 0;
-    this.ready = false;
+    this.#bytes = this.#masks.trie.spelling(tokenId);
+    this.#readBytes = 0;
+    this.#ready = false;
   }
 
   release(): void {
-    this.masks.release(this.state);
-    this.released();
+    this.#masks.release(this.#state);
+    this.#released();
   }
 
-  private begin(budget: WorkBudget): void {
-    this.state[0] = this.masks.start(budget);
-    if (this.state[0] === deadState) throw new RangeError("no text is of the grammar");
+  #begin(budget: WorkBudget): void {
+    this.#state[0] = this.#masks.start(budget);
+    if (this.#state[0] === deadState) throw new RangeError("no text is of the grammar");
   }
 
   /** A token that may come leads somewhere, but for what an ambiguous grammar had to give up. */
-  private go(state: number): void {
+  #go(state: number): void {
     if (state === deadState) throw new GrammarTooAmbiguous("what was given up is needed");
-    this.state[0] = state;
+    this.#state[0] = state;
   }
 }
 

@@ -17,28 +17,28 @@ const maxUsedBytes = 128 * mebibyte;
 const leastSpareBytes = mebibyte;
 
 export class Constraints {
-  private readonly vocabSize: number;
-  private trie: TokenTrie | undefined;
+  readonly #vocabSize: number;
+  #trie: TokenTrie | undefined;
   /** Masks by the grammars' names; a grammar without a name gets one of its own. */
-  private readonly used = new Map<string | symbol, GrammarMasks>();
-  private readonly idle = new LRUCache<string, GrammarMasks>({
+  readonly #used = new Map<string | symbol, GrammarMasks>();
+  readonly #idle = new LRUCache<string, GrammarMasks>({
     maxSize: maxIdleBytes,
     sizeCalculation: ({ byteLength }) => byteLength,
   });
 
   constructor(vocabSize: number) {
-    this.vocabSize = vocabSize;
+    this.#vocabSize = vocabSize;
   }
 
   /** The bytes of each token. Requests with a grammar are refused until it is known. */
   setVocabulary(vocabulary: VocabularyBytes): void {
-    this.trie = new TokenTrie(vocabulary);
-    this.idle.clear();
+    this.#trie = new TokenTrie(vocabulary);
+    this.#idle.clear();
   }
 
   /** Grammars that are remembered, and their bytes. */
   get size(): { readonly grammars: number; readonly bytes: number } {
-    return { grammars: this.used.size + this.idle.size, bytes: this.usedBytes + this.idle.calculatedSize };
+    return { grammars: this.#used.size + this.#idle.size, bytes: this.#usedBytes + this.#idle.calculatedSize };
   }
 
   /**
@@ -48,11 +48,11 @@ export class Constraints {
   of({ params }: SubmitMessage, stopTokenIds: readonly number[]): TokenConstraint | undefined {
     const { grammar } = params;
     if (grammar === undefined) return undefined;
-    if (this.trie === undefined) throw new RangeError("a grammar is given, and the vocabulary is not known");
+    if (this.#trie === undefined) throw new RangeError("a grammar is given, and the vocabulary is not known");
     const name = grammar.id ?? Symbol();
-    const masks = this.used.get(name) ?? this.masksOf(grammar, this.trie);
-    this.used.set(name, masks);
-    return new GrammarConstraint(masks, stopTokenIds, () => this.leave(name, masks));
+    const masks = this.#used.get(name) ?? this.#masksOf(grammar, this.#trie);
+    this.#used.set(name, masks);
+    return new GrammarConstraint(masks, stopTokenIds, () => this.#leave(name, masks));
   }
 
   /**
@@ -60,26 +60,26 @@ export class Constraints {
    * between steps.
    */
   trim(): void {
-    if (this.usedBytes <= maxUsedBytes) return;
+    if (this.#usedBytes <= maxUsedBytes) return;
     let most: GrammarMasks | undefined;
-    for (const masks of this.used.values()) if (masks.spareBytes > (most?.spareBytes ?? leastSpareBytes)) most = masks;
+    for (const masks of this.#used.values()) if (masks.spareBytes > (most?.spareBytes ?? leastSpareBytes)) most = masks;
     most?.forget();
   }
 
-  private get usedBytes(): number {
-    return this.used.values().reduce((sum, { byteLength }) => sum + byteLength, 0);
+  get #usedBytes(): number {
+    return this.#used.values().reduce((sum, { byteLength }) => sum + byteLength, 0);
   }
 
-  private masksOf(grammar: ByteGrammar, trie: TokenTrie): GrammarMasks {
-    const known = grammar.id === undefined ? undefined : this.idle.get(grammar.id);
-    if (known !== undefined) this.idle.delete(grammar.id as string);
-    return known ?? new GrammarMasks(grammar, trie, this.vocabSize, grammarLimits);
+  #masksOf(grammar: ByteGrammar, trie: TokenTrie): GrammarMasks {
+    const known = grammar.id === undefined ? undefined : this.#idle.get(grammar.id);
+    if (known !== undefined) this.#idle.delete(grammar.id as string);
+    return known ?? new GrammarMasks(grammar, trie, this.#vocabSize, grammarLimits);
   }
 
   /** A request that had these masks is gone. */
-  private leave(name: string | symbol, masks: GrammarMasks): void {
-    if (!masks.isIdle || this.used.get(name) !== masks) return;
-    this.used.delete(name);
-    if (typeof name === "string") this.idle.set(name, masks);
+  #leave(name: string | symbol, masks: GrammarMasks): void {
+    if (!masks.isIdle || this.#used.get(name) !== masks) return;
+    this.#used.delete(name);
+    if (typeof name === "string") this.#idle.set(name, masks);
   }
 }

@@ -34,12 +34,12 @@ export class GrammarItems {
    * Whether some rule that can be met begins with itself before a byte was taken. Takes time in the number of symbols.
    */
   recursOnLeft(): boolean {
-    const leads = this.leadingRules(this.emptyRules());
+    const leads = this.#leadingRules(this.#emptyRules());
     const [unseen, open, done] = [0, 1, 2];
     const marks = new Uint8Array(leads.length).fill(unseen);
     // The path that is followed, and on it what is still to be followed of each rule.
     const path: { readonly rule: number; at: number }[] = [];
-    for (const first of this.metRules()) {
+    for (const first of this.#metRules()) {
       if (marks[first] === unseen) path.push({ rule: first, at: 0 });
       for (let top = path.at(-1); top !== undefined; top = path.at(-1)) {
         marks[top.rule] = open;
@@ -55,7 +55,7 @@ export class GrammarItems {
   }
 
   /** Rules that the first one leads to. */
-  private metRules(): ReadonlySet<number> {
+  #metRules(): ReadonlySet<number> {
     const met = new Set([0]);
     // A set is gone through in the order of insertion, with what is added on the way.
     for (const rule of met) {
@@ -69,7 +69,7 @@ export class GrammarItems {
   }
 
   /** Of each rule: 1 when it may be read without a byte. */
-  private emptyRules(): Uint8Array {
+  #emptyRules(): Uint8Array {
     const ruleCount = this.firstAlternatives.length - 1;
     const empty = new Uint8Array(ruleCount);
     /** Of each rule: the alternatives that name it, one entry for each time. */
@@ -104,7 +104,7 @@ export class GrammarItems {
   }
 
   /** Of each rule: the rules that may come before its first byte. */
-  private leadingRules(empty: Uint8Array): readonly (readonly number[])[] {
+  #leadingRules(empty: Uint8Array): readonly (readonly number[])[] {
     return Array.from(empty, (_, rule) => {
       const leads: number[] = [];
       for (let at = this.firstAlternatives[rule]; at < this.firstAlternatives[rule + 1]; at++) {

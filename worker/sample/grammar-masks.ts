@@ -38,76 +38,80 @@ interface KeptMask {
 export class GrammarMasks {
   readonly trie: TokenTrie;
   readonly vocabSize: number;
-  private readonly limits: GrammarLimits;
-  private readonly items: GrammarItems;
-  private readonly automaton: ByteAutomaton;
-  private readonly plain: PlainText;
-  private readonly holders = new Set<Int32Array>();
-  private readonly walks = new Map<number, MaskWalk>();
+  readonly #limits: GrammarLimits;
+  readonly #items: GrammarItems;
+  readonly #automaton: ByteAutomaton;
+  readonly #plain: PlainText;
+  readonly #holders = new Set<Int32Array>();
+  readonly #walks = new Map<number, MaskWalk>();
   /** States whose masks take more work than a token may: nobody else begins them. */
-  private readonly hopeless = new Set<number>();
+  readonly #hopeless = new Set<number>();
   /** The mask that was used longest ago comes first. */
-  private masks = new Map<number, KeptMask>();
-  private maskBytes = 0;
+  #masks = new Map<number, KeptMask>();
+  #maskBytes = 0;
   /** Bytes that were left when states were given up last. */
-  private heldBytes = 0;
+  #heldBytes = 0;
   /** Even the held states took too many bytes, so one of the holders has to go. */
-  private holdsTooMuch = false;
+  #holdsTooMuch = false;
 
   /** @param vocabSize rows of logits have so many @throws RangeError when the grammar recurs on the left */
   constructor(grammar: ByteGrammar, trie: TokenTrie, vocabSize: number, limits: GrammarLimits = grammarLimits) {
-    this.items = new GrammarItems(grammar);
-    if (this.items.recursOnLeft()) throw new RangeError("the grammar recurs on the left");
+    this.#items = new GrammarItems(grammar);
+    if (this.#items.recursOnLeft()) throw new RangeError("the grammar recurs on the left");
     this.trie = trie;
     this.vocabSize = vocabSize;
-    this.limits = limits;
-    this.automaton = new ByteAutomaton(this.items);
-    this.plain = new PlainText(this.automaton);
+    this.#limits = limits;
+    this.#automaton = new ByteAutomaton(this.#items);
+    this.#plain = new PlainText(this.#automaton);
   }
 
   get stateCount(): number {
-    return this.automaton.stateCount;
+    return this.#automaton.stateCount;
   }
 
   get byteLength(): number {
-    const { items, automaton, plain, walks, trie } = this;
+    const { trie } = this;
+    const items = this.#items;
+    const automaton = this.#automaton;
+    const plain = this.#plain;
+    const walks = this.#walks;
     const walkBytes = walks.size * (this.vocabSize / 8 + 4 * trie.maxDepth);
-    return items.byteLength + automaton.byteLength + plain.byteLength + walkBytes + this.maskBytes;
+    return items.byteLength + automaton.byteLength + plain.byteLength + walkBytes + this.#maskBytes;
   }
 
   /** Bytes that giving up states would free, as far as that is known beforehand. */
   get spareBytes(): number {
-    return this.byteLength - this.heldBytes;
+    return this.byteLength - this.#heldBytes;
   }
 
   /** Whether nobody holds a state. */
   get isIdle(): boolean {
-    return this.holders.size === 0;
+    return this.#holders.size === 0;
   }
 
   /** The states in this array stay, under whatever names; `deadState` for none. */
   hold(states: Int32Array): void {
-    this.holders.add(states);
+    this.#holders.add(states);
   }
 
   release(states: Int32Array): void {
-    this.holders.delete(states);
-    this.holdsTooMuch = false;
-    if (this.isIdle) this.walks.clear();
+    this.#holders.delete(states);
+    this.#holdsTooMuch = false;
+    if (this.isIdle) this.#walks.clear();
   }
 
   /** Nothing was read yet; `deadState` when the grammar has no text. @throws GrammarTooAmbiguous */
   start(budget: WorkBudget): number {
-    return this.counted(budget, () => this.automaton.start());
+    return this.#counted(budget, () => this.#automaton.start());
   }
 
   /** Where a byte leads, or `deadState`. @throws GrammarTooAmbiguous */
   next(state: number, byte: number, budget: WorkBudget): number {
-    return this.counted(budget, () => this.automaton.next(state, byte));
+    return this.#counted(budget, () => this.#automaton.next(state, byte));
   }
 
   isComplete(state: number): boolean {
-    return this.automaton.isComplete(state);
+    return this.#automaton.isComplete(state);
   }
 
   /**
@@ -116,10 +120,10 @@ export class GrammarMasks {
    * @throws GrammarTooAmbiguous
    */
   writeMask(state: number, target: Int32Array, budget: WorkBudget): boolean {
-    const kept = this.masks.get(state) ?? this.make(state, budget);
+    const kept = this.#masks.get(state) ?? this.#make(state, budget);
     if (kept === undefined) return false;
-    this.masks.delete(state);
-    this.masks.set(state, kept);
+    this.#masks.delete(state);
+    this.#masks.set(state, kept);
     if (!kept.isList) target.set(kept.words);
     else {
       target.fill(0);
@@ -132,67 +136,67 @@ export class GrammarMasks {
    * Gives up states over the bound. Held states get new names in the arrays that hold them. @throws GrammarTooAmbiguous
    */
   trim(budget: WorkBudget): void {
-    if (this.automaton.byteLength + this.plain.byteLength > this.limits.automatonBytes) {
-      const before = this.automaton.work;
+    if (this.#automaton.byteLength + this.#plain.byteLength > this.#limits.automatonBytes) {
+      const before = this.#automaton.work;
       this.forget();
-      budget.left -= this.automaton.work - before;
+      budget.left -= this.#automaton.work - before;
     }
-    if (this.holdsTooMuch) throw new GrammarTooAmbiguous("what may come next takes too much memory");
+    if (this.#holdsTooMuch) throw new GrammarTooAmbiguous("what may come next takes too much memory");
   }
 
   /** Gives up all states that are not held. */
   forget(): void {
-    const holders = [...this.holders, ...Array.from(this.walks.values(), ({ path }) => path)];
-    const names = this.automaton.keepOnly(new Set(holders.flatMap((states) => [...states])));
+    const holders = [...this.#holders, ...Array.from(this.#walks.values(), ({ path }) => path)];
+    const names = this.#automaton.keepOnly(new Set(holders.flatMap((states) => [...states])));
     for (const states of holders) for (const [i, state] of states.entries()) states[i] = names.get(state) ?? deadState;
-    const walks = [...this.walks.values()];
-    this.walks.clear();
-    for (const walk of walks) this.walks.set(walk.path[0], walk);
-    const masks = [...this.masks];
-    this.masks.clear();
-    this.maskBytes = 0;
+    const walks = [...this.#walks.values()];
+    this.#walks.clear();
+    for (const walk of walks) this.#walks.set(walk.path[0], walk);
+    const masks = [...this.#masks];
+    this.#masks.clear();
+    this.#maskBytes = 0;
     for (const [state, mask] of masks) {
       const name = names.get(state);
-      if (name !== undefined) this.keep(name, mask);
+      if (name !== undefined) this.#keep(name, mask);
     }
-    this.hopeless.clear();
-    this.plain.forget();
-    this.heldBytes = this.byteLength;
-    this.holdsTooMuch = this.automaton.byteLength > this.limits.automatonBytes * heldPart;
+    this.#hopeless.clear();
+    this.#plain.forget();
+    this.#heldBytes = this.byteLength;
+    this.#holdsTooMuch = this.#automaton.byteLength > this.#limits.automatonBytes * heldPart;
   }
 
-  private make(state: number, budget: WorkBudget): KeptMask | undefined {
-    if (this.hopeless.has(state)) throw new GrammarTooAmbiguous("a mask takes too much work");
-    const walk = this.walks.get(state) ?? new MaskWalk(state, this.trie, this.vocabSize);
-    this.walks.set(state, walk);
-    const isWhole = walk.goOn(this.automaton, this.plain, budget);
-    const { maskWork, maskWorkOfNode } = this.limits;
+  #make(state: number, budget: WorkBudget): KeptMask | undefined {
+    if (this.#hopeless.has(state)) throw new GrammarTooAmbiguous("a mask takes too much work");
+    const walk = this.#walks.get(state) ?? new MaskWalk(state, this.trie, this.vocabSize);
+    this.#walks.set(state, walk);
+    const isWhole = walk.goOn(this.#automaton, this.#plain, budget);
+    const { maskWork, maskWorkOfNode } = this.#limits;
     if (walk.spentWork > maskWork + maskWorkOfNode * this.trie.nodeCount) {
-      this.walks.delete(state);
-      this.hopeless.add(state);
+      this.#walks.delete(state);
+      this.#hopeless.add(state);
       throw new GrammarTooAmbiguous("a mask takes too much work");
     }
     if (!isWhole) return undefined;
-    this.walks.delete(state);
+    this.#walks.delete(state);
     const mask = keptMask(walk.mask);
-    this.keep(state, mask);
+    this.#keep(state, mask);
     return mask;
   }
 
-  private keep(state: number, mask: KeptMask): void {
-    this.masks.set(state, mask);
-    this.maskBytes += mask.words.byteLength;
-    for (const [oldest, { words }] of this.masks) {
-      if (this.maskBytes <= this.limits.maskBytes || oldest === state) return;
-      this.masks.delete(oldest);
-      this.maskBytes -= words.byteLength;
+  #keep(state: number, mask: KeptMask): void {
+    this.#masks.set(state, mask);
+    this.#maskBytes += mask.words.byteLength;
+    for (const [oldest, { words }] of this.#masks) {
+      if (this.#maskBytes <= this.#limits.maskBytes || oldest === state) return;
+      this.#masks.delete(oldest);
+      this.#maskBytes -= words.byteLength;
     }
   }
 
-  private counted(budget: WorkBudget, find: () => number): number {
-    const before = this.automaton.work;
+  #counted(budget: WorkBudget, find: () => number): number {
+    const before = this.#automaton.work;
     const found = find();
-    budget.left -= 1 + this.automaton.work - before;
+    budget.left -= 1 + this.#automaton.work - before;
     return found;
   }
 }

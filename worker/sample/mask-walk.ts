@@ -14,13 +14,13 @@ export class MaskWalk {
   /** [depth] states on the path that is followed, the first at 0; `deadState` where there is none. */
   readonly path: Int32Array;
   spentWork = 0;
-  private readonly trie: TokenTrie;
-  private node = 0;
+  readonly #trie: TokenTrie;
+  #node = 0;
   /** Undefined before the walk has begun. */
-  private endNode: number | undefined;
+  #endNode: number | undefined;
 
   constructor(start: number, trie: TokenTrie, vocabSize: number) {
-    this.trie = trie;
+    this.#trie = trie;
     this.mask = new Int32Array(Math.ceil(vocabSize / 32));
     this.path = new Int32Array(trie.maxDepth + 1).fill(deadState);
     this.path[0] = start;
@@ -32,29 +32,29 @@ export class MaskWalk {
   goOn(automaton: ByteAutomaton, plain: PlainText, budget: WorkBudget): boolean {
     const before = budget.left;
     try {
-      this.endNode ??= this.begin(plain, budget);
-      this.walk(this.endNode, automaton, budget);
+      this.#endNode ??= this.#begin(plain, budget);
+      this.#walk(this.#endNode, automaton, budget);
     } finally {
       this.spentWork += before - budget.left;
     }
-    return this.node >= this.endNode;
+    return this.#node >= this.#endNode;
   }
 
-  private begin(plain: PlainText, budget: WorkBudget): number {
+  #begin(plain: PlainText, budget: WorkBudget): number {
     const before = plain.work;
     const length = plain.lengthAt(this.path[0]);
     budget.left -= plain.work - before;
-    const tokens = this.trie.plain.find(({ mostCharacters }) => mostCharacters <= length);
-    if (tokens === undefined) return this.trie.nodeCount;
+    const tokens = this.#trie.plain.find(({ mostCharacters }) => mostCharacters <= length);
+    if (tokens === undefined) return this.#trie.nodeCount;
     this.mask.set(tokens.mask.subarray(0, this.mask.length));
     return tokens.firstNode;
   }
 
-  private walk(endNode: number, automaton: ByteAutomaton, budget: WorkBudget): void {
+  #walk(endNode: number, automaton: ByteAutomaton, budget: WorkBudget): void {
     const { path, mask } = this;
-    const { nodeBytes, depths, skips, firstTokens, tokenIds } = this.trie;
+    const { nodeBytes, depths, skips, firstTokens, tokenIds } = this.#trie;
     let { steps } = automaton;
-    let { node } = this;
+    let node = this.#node;
     let { left } = budget;
     for (; node < endNode && left > 0; left--) {
       const depth = depths[node];
@@ -76,7 +76,7 @@ export class MaskWalk {
         mask[tokenId >> 5] |= 1 << (tokenId & 31);
       }
     }
-    this.node = node;
+    this.#node = node;
     budget.left = left;
     // States deeper than the next node are not in use any more.
     path.fill(deadState, node < endNode ? depths[node] : 1);

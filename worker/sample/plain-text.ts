@@ -52,40 +52,40 @@ export function plainCharacters(bytes: Uint8Array): number | undefined {
 
 /** Finds where a grammar lets plain text come. */
 export class PlainText {
-  private readonly automaton: ByteAutomaton;
-  private ownWork = 0;
-  private workLimit = 0;
+  readonly #automaton: ByteAutomaton;
+  #ownWork = 0;
+  #workLimit = 0;
   /** Of each state: where a plain character leads; empty where one may not come, or they lead to too many. */
-  private readonly targets = new Map<number, readonly number[]>();
+  readonly #targets = new Map<number, readonly number[]>();
 
   constructor(automaton: ByteAutomaton) {
-    this.automaton = automaton;
+    this.#automaton = automaton;
   }
 
   /** With the automaton's, rising. */
   get work(): number {
-    return this.ownWork + this.automaton.work;
+    return this.#ownWork + this.#automaton.work;
   }
 
   get byteLength(): number {
-    return this.targets.size * (64 + 8 * maxTargets);
+    return this.#targets.size * (64 + 8 * maxTargets);
   }
 
   /** To be called when the automaton's states are renamed. */
   forget(): void {
-    this.targets.clear();
+    this.#targets.clear();
   }
 
   /** The most of `plainLengths` of which any plain text may come, or 0. @throws GrammarTooAmbiguous */
   lengthAt(state: number): number {
-    this.workLimit = this.work + mostWork;
+    this.#workLimit = this.work + mostWork;
     const [most] = plainLengths;
     const met = new Set([state]);
     let last: readonly number[] = [state];
     for (let length = 0; length < most; length++) {
       const next: number[] = [];
       for (const from of last) {
-        const targets = this.targetsOf(from);
+        const targets = this.#targetsOf(from);
         if (targets.length === 0) return plainLengths.find((known) => known <= length) ?? 0;
         // What was met before has more characters before it that it was tried with.
         for (const target of targets) if (!met.has(target)) next.push(target);
@@ -97,16 +97,16 @@ export class PlainText {
     return most;
   }
 
-  private targetsOf(state: number): readonly number[] {
-    const known = this.targets.get(state);
+  #targetsOf(state: number): readonly number[] {
+    const known = this.#targets.get(state);
     if (known !== undefined) return known;
     let targets: number[] = [];
     for (const ranges of characters) {
-      if (this.follow(state, ranges, 0, targets)) continue;
+      if (this.#follow(state, ranges, 0, targets)) continue;
       targets = [];
       break;
     }
-    this.targets.set(state, targets);
+    this.#targets.set(state, targets);
     return targets;
   }
 
@@ -114,17 +114,17 @@ export class PlainText {
    * Adds where the bytes of these ranges lead; false when some lead nowhere, or to too many states, or it takes too
    * long.
    */
-  private follow(state: number, ranges: readonly ByteRange[], at: number, targets: number[]): boolean {
+  #follow(state: number, ranges: readonly ByteRange[], at: number, targets: number[]): boolean {
     const [first, last] = ranges[at];
     let before = deadState;
-    this.ownWork += byteWork * (last - first + 1);
+    this.#ownWork += byteWork * (last - first + 1);
     for (let byte = first; byte <= last; byte++) {
-      const next = this.automaton.next(state, byte);
-      if (next === deadState || this.work > this.workLimit) return false;
+      const next = this.#automaton.next(state, byte);
+      if (next === deadState || this.work > this.#workLimit) return false;
       if (next === before) continue;
       before = next;
       if (at + 1 < ranges.length) {
-        if (!this.follow(next, ranges, at + 1, targets)) return false;
+        if (!this.#follow(next, ranges, at + 1, targets)) return false;
       } else if (!targets.includes(next)) {
         if (targets.length === maxTargets) return false;
         targets.push(next);

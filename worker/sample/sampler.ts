@@ -27,14 +27,14 @@ export interface SampledToken {
 }
 
 export class Sampler {
-  private readonly adjusted: Float32Array;
-  private readonly weights: Float32Array;
-  private readonly shortlist: Shortlist;
+  readonly #adjusted: Float32Array;
+  readonly #weights: Float32Array;
+  readonly #shortlist: Shortlist;
 
   constructor(vocabSize: number) {
-    this.adjusted = new Float32Array(vocabSize);
-    this.weights = new Float32Array(vocabSize);
-    this.shortlist = new Shortlist(vocabSize);
+    this.#adjusted = new Float32Array(vocabSize);
+    this.#weights = new Float32Array(vocabSize);
+    this.#shortlist = new Shortlist(vocabSize);
   }
 
   /**
@@ -43,38 +43,38 @@ export class Sampler {
    */
   sample(logits: Float32Array, request: SampleRequest): SampledToken {
     const { params, index } = request;
-    const adjusted = this.adjust(logits, request);
+    const adjusted = this.#adjust(logits, request);
     const best = argmax(adjusted);
-    const tokenId = params.temperature === 0 ? best : this.draw(adjusted, best, params, uniform(params.seed, index));
+    const tokenId = params.temperature === 0 ? best : this.#draw(adjusted, best, params, uniform(params.seed, index));
     return { tokenId, logprob: params.topLogprobs < 0 ? undefined : tokenLogprob(logits, tokenId, params.topLogprobs) };
   }
 
-  private adjust(logits: Float32Array, request: SampleRequest): Float32Array {
+  #adjust(logits: Float32Array, request: SampleRequest): Float32Array {
     const { params, history, bannedTokenIds, constraint } = request;
     const unchanged = history === undefined && constraint === undefined && params.logitBias.length === 0;
     if (unchanged && bannedTokenIds.length === 0) return logits;
-    this.adjusted.set(logits);
-    history?.apply(this.adjusted, params);
-    applyBias(this.adjusted, params.logitBias);
-    ban(this.adjusted, bannedTokenIds);
-    if (constraint !== undefined) restrict(this.adjusted, constraint);
-    return this.adjusted;
+    this.#adjusted.set(logits);
+    history?.apply(this.#adjusted, params);
+    applyBias(this.#adjusted, params.logitBias);
+    ban(this.#adjusted, bannedTokenIds);
+    if (constraint !== undefined) restrict(this.#adjusted, constraint);
+    return this.#adjusted;
   }
 
-  private draw(logits: Float32Array, best: number, params: SamplingParams, random: number): number {
+  #draw(logits: Float32Array, best: number, params: SamplingParams, random: number): number {
     const max = logits[best];
     const inverse = 1 / params.temperature;
     let total = 0;
     for (let tokenId = 0; tokenId < logits.length; tokenId++) {
       const weight = Math.exp((logits[tokenId] - max) * inverse);
-      this.weights[tokenId] = weight;
+      this.#weights[tokenId] = weight;
       total += weight;
     }
     const filtered = params.topK > 0 || params.topP < 1 || params.minP > 0;
-    if (filtered) return this.shortlist.draw(this.weights, logits, total, params, random);
+    if (filtered) return this.#shortlist.draw(this.#weights, logits, total, params, random);
     let left = random * total;
     for (let tokenId = 0; tokenId < logits.length; tokenId++) {
-      left -= this.weights[tokenId];
+      left -= this.#weights[tokenId];
       if (left < 0) return tokenId;
     }
     return best; // rounding: the sum of the rounded weights is a little below the total

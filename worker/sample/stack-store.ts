@@ -11,57 +11,57 @@ export class StackStore {
   /** Stacks looked at, those met on the way to one among them. */
   lookups = 0;
   /** Of each stack: where it goes on, and the stack below. */
-  private readonly itemList = new IntList(64);
-  private readonly belowList = new IntList(64);
+  readonly #itemList = new IntList(64);
+  readonly #belowList = new IntList(64);
   /** Names of stacks, at the place that item and stack below come to or behind it; `free` where there is none. */
-  private table = new Int32Array(256).fill(free);
+  #table = new Int32Array(256).fill(free);
 
   constructor() {
-    this.itemList.push(endOfAlternative);
-    this.belowList.push(emptyStack);
+    this.#itemList.push(endOfAlternative);
+    this.#belowList.push(emptyStack);
   }
 
   get count(): number {
-    return this.itemList.length;
+    return this.#itemList.length;
   }
 
   get byteLength(): number {
-    return this.table.byteLength + this.itemList.memory.byteLength + this.belowList.memory.byteLength;
+    return this.#table.byteLength + this.#itemList.memory.byteLength + this.#belowList.memory.byteLength;
   }
 
   item(stack: number): number {
-    return this.itemList.memory[stack];
+    return this.#itemList.memory[stack];
   }
 
   below(stack: number): number {
-    return this.belowList.memory[stack];
+    return this.#belowList.memory[stack];
   }
 
   /** The stack that has an item on top of another stack. */
   push(item: number, below: number): number {
-    const last = this.table.length - 1;
-    const [items, belows] = [this.itemList.memory, this.belowList.memory];
+    const last = this.#table.length - 1;
+    const [items, belows] = [this.#itemList.memory, this.#belowList.memory];
     let place = placeOf(item, below) & last;
-    for (let known = this.table[place]; known !== free; known = this.table[place]) {
+    for (let known = this.#table[place]; known !== free; known = this.#table[place]) {
       this.lookups += 1;
       if (items[known] === item && belows[known] === below) return known;
       place = (place + 1) & last;
     }
     const stack = this.count;
-    this.itemList.push(item);
-    this.belowList.push(below);
-    this.table[place] = stack;
-    if (2 * stack > this.table.length) this.growTable();
+    this.#itemList.push(item);
+    this.#belowList.push(below);
+    this.#table[place] = stack;
+    if (2 * stack > this.#table.length) this.#growTable();
     return stack;
   }
 
-  private growTable(): void {
-    const last = 4 * this.table.length - 1;
-    this.table = new Int32Array(last + 1).fill(free);
+  #growTable(): void {
+    const last = 4 * this.#table.length - 1;
+    this.#table = new Int32Array(last + 1).fill(free);
     for (let stack = 1; stack < this.count; stack++) {
       let place = placeOf(this.item(stack), this.below(stack)) & last;
-      while (this.table[place] !== free) place = (place + 1) & last;
-      this.table[place] = stack;
+      while (this.#table[place] !== free) place = (place + 1) & last;
+      this.#table[place] = stack;
     }
   }
 }

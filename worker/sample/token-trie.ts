@@ -31,14 +31,14 @@ export class TokenTrie {
   readonly maxDepth: number;
   /** In the order of `plainLengths`. */
   readonly plain: readonly PlainTokens[];
-  private readonly vocabulary: VocabularyBytes;
+  readonly #vocabulary: VocabularyBytes;
 
   constructor(vocabulary: VocabularyBytes) {
     const { bytes, ends } = vocabulary;
-    this.vocabulary = vocabulary;
+    this.#vocabulary = vocabulary;
     this.maxDepth = ends.reduce((most, end, id) => Math.max(most, end - (ends[id - 1] ?? 0)), 0);
     const groups = Uint8Array.from(ends, (_, id) => groupOf(this.spelling(id)));
-    const order = this.sortedTokens(groups);
+    const order = this.#sortedTokens(groups);
     this.tokenIds = order;
     // Every node is entered by a byte of a token, so there are no more of them than bytes.
     this.nodeBytes = new Uint8Array(bytes.length);
@@ -73,7 +73,7 @@ export class TokenTrie {
     this.skips = this.skips.slice(0, count);
     this.plain = plainLengths.map((mostCharacters, index) => {
       const firstNode = firstNodes[index] < 0 ? count : firstNodes[index];
-      return { mostCharacters, firstNode, mask: this.maskFrom(firstNode, ends.length) };
+      return { mostCharacters, firstNode, mask: this.#maskFrom(firstNode, ends.length) };
     });
   }
 
@@ -83,12 +83,12 @@ export class TokenTrie {
 
   /** Bytes of a token; none of a token that the vocabulary does not spell. */
   spelling(tokenId: number): Uint8Array {
-    const { bytes, ends } = this.vocabulary;
+    const { bytes, ends } = this.#vocabulary;
     return bytes.subarray(ends[tokenId - 1] ?? 0, ends[tokenId] ?? 0);
   }
 
   /** Tokens that are spelled, by group and then by their bytes. */
-  private sortedTokens(groups: Uint8Array): Int32Array {
+  #sortedTokens(groups: Uint8Array): Int32Array {
     // Most tokens differ in their first bytes, which make one number with the group.
     const keys = Float64Array.from(groups, (group, id) => {
       const token = this.spelling(id);
@@ -101,7 +101,7 @@ export class TokenTrie {
   }
 
   /** All tokens of this node and those after it. */
-  private maskFrom(firstNode: number, tokenCount: number): Int32Array {
+  #maskFrom(firstNode: number, tokenCount: number): Int32Array {
     const mask = new Int32Array(Math.ceil(tokenCount / 32));
     for (const tokenId of this.tokenIds.subarray(this.firstTokens[firstNode]))
       mask[tokenId >> 5] |= 1 << (tokenId & 31);

@@ -9,20 +9,20 @@ export interface AnswerPlace {
 }
 
 export class AlternatingAnswers {
-  private readonly places: readonly [AnswerPlace, AnswerPlace];
-  private index: 0 | 1 = 0;
+  readonly #places: readonly [AnswerPlace, AnswerPlace];
+  #index: 0 | 1 = 0;
 
   constructor(device: ComputeDevice, wordCount: number) {
     const placeOf = (name: string): AnswerPlace => {
       const bytes = device.allocateHost(name, wordCount * 4);
       return { words: new Int32Array(bytes.buffer, bytes.byteOffset, wordCount), mark: device.mark() };
     };
-    this.places = [placeOf("sampled tokens"), placeOf("next sampled tokens")];
+    this.#places = [placeOf("sampled tokens"), placeOf("next sampled tokens")];
   }
 
   /** The place of the next step; what the step before the last one answered must have been taken. */
   next(): AnswerPlace {
-    this.index = this.index === 0 ? 1 : 0;
-    return this.places[this.index];
+    this.#index = this.#index === 0 ? 1 : 0;
+    return this.#places[this.#index];
   }
 }

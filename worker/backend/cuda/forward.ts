@@ -34,36 +34,36 @@ export class Forward {
   readonly probe: readonly Op[];
   /** After the head: a token for each logit row, in `workspace.answer`. */
   readonly sampling: readonly Op[];
-  private readonly parts: ForwardParts;
-  private readonly attention: AttentionOps;
-  private readonly isFusedRow: boolean;
+  readonly #parts: ForwardParts;
+  readonly #attention: AttentionOps;
+  readonly #isFusedRow: boolean;
 
   constructor(parts: ForwardParts, layout: StepLayout) {
     const { headCount, headDim, hiddenSize, ffnSize } = parts.config;
-    this.parts = parts;
+    this.#parts = parts;
     this.layout = layout;
-    this.attention = attentionLaunches(parts, layout);
+    this.#attention = attentionLaunches(parts, layout);
     const fits = takesRows(hiddenSize, ffnSize, headCount * headDim);
-    this.isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fits;
+    this.#isFusedRow = parts.fusesRows && layout.capacity.rows === 1 && fits;
     const { layers, finalNorm } = parts.weights;
     this.body = [
-      this.embed(),
+      this.#embed(),
       ...layers.flatMap((layer, index) =>
-        this.isFusedRow
-          ? this.fusedLayer(layer, index)
-          : [...this.projectQkv(layer, index), ...this.restOfLayer(layer, index)],
+        this.#isFusedRow
+          ? this.#fusedLayer(layer, index)
+          : [...this.#projectQkv(layer, index), ...this.#restOfLayer(layer, index)],
       ),
-      ...(this.isFusedRow ? [] : [this.norm(finalNorm, parts.workspace.delta)]),
+      ...(this.#isFusedRow ? [] : [this.#norm(finalNorm, parts.workspace.delta)]),
     ];
-    this.probe = this.probeOps();
+    this.probe = this.#probeOps();
     this.sampling = sampleOps(parts, layout);
   }
 
   /** Logits of the first `rows` rows of `normed`, or of the step's logit rows where those are others. */
   head(rows: number, allRows: boolean): Op[] {
-    const { device, config, weights, workspace, staging } = this.parts;
+    const { device, config, weights, workspace, staging } = this.#parts;
     const { hiddenSize, vocabSize } = config;
-    if (this.isFusedRow) return [this.rows.product(this.openRow(), weights.head, workspace.logits, "float32")];
+    if (this.#isFusedRow) return [this.#rows.product(this.#openRow(), weights.head, workspace.logits, "float32")];
     const input = allRows ? workspace.normed : workspace.headInput;
     const shape = { rows, outWidth: vocabSize, inWidth: hiddenSize, outputType: "float32" } as const;
     const operands = { input, weights: weights.head, output: workspace.logits };
@@ -81,8 +81,8 @@ export class Forward {
     return [(counts) => gather({ grid: [counts.logitRows], blockThreads, overlapsPrevious }), product];
   }
 
-  private embed(): Op {
-    const { device, config, weights, workspace, staging } = this.parts;
+  #embed(): Op {
+    const { device, config, weights, workspace, staging } = this.#parts;
     const launch = device.prepare(
       "embed_rows",
       weights.embedding,
@@ -97,8 +97,8 @@ export class Forward {
   }
 
   /** residual += delta, and the next sublayer's input of it. */
-  private norm(weight: DeviceBuffer, delta: DeviceBuffer | null): Op {
-    const { device, config, workspace, staging } = this.parts;
+  #norm(weight: DeviceBuffer, delta: DeviceBuffer | null): Op {
+    const { device, config, workspace, staging } = this.#parts;
     const { hiddenSize, residualMultiplier, rmsNormEps } = config;
     const launch = device.prepare(
       "add_rmsnorm",
@@ -115,52 +115,52 @@ export class Forward {
     return (counts) => launch({ grid: [counts.rows], blockThreads: threads, overlapsPrevious });
   }
 
-  private product(input: DeviceBuffer, weights: DeviceBuffer, output: DeviceBuffer, inWidth: number): Op {
+  #product(input: DeviceBuffer, weights: DeviceBuffer, output: DeviceBuffer, inWidth: number): Op {
     const { rows } = this.layout.capacity;
     const outWidth = weights.byteLength / 2 / inWidth;
     const shape = { rows, outWidth, inWidth, outputType: "bfloat16" } as const;
-    return productOp(this.parts.device, shape, { input, weights, output });
+    return productOp(this.#parts.device, shape, { input, weights, output });
   }
 
-  private projectQkv(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace } = this.parts;
+  #projectQkv(layer: LayerWeights, index: number): Op[] {
+    const { config, workspace } = this.#parts;
     return [
-      this.norm(layer.inputNorm, index === 0 ? null : workspace.delta),
-      this.product(workspace.normed, layer.qkv, workspace.qkv, config.hiddenSize),
+      this.#norm(layer.inputNorm, index === 0 ? null : workspace.delta),
+      this.#product(workspace.normed, layer.qkv, workspace.qkv, config.hiddenSize),
     ];
   }
 
-  private restOfLayer(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace, pool, rope } = this.parts;
+  #restOfLayer(layer: LayerWeights, index: number): Op[] {
+    const { config, workspace, pool, rope } = this.#parts;
     const { headCount, headDim, hiddenSize, ffnSize } = config;
     const kv = pool.layer(index);
     const rotations = config.rope.layers[index] ? rope.origin : null;
     return [
-      this.finishQkv(layer, kv, rotations),
-      ...this.attention.ofLayer(kv, rotations),
-      this.product(workspace.attended, layer.output, workspace.delta, headCount * headDim),
-      this.norm(layer.postAttentionNorm, workspace.delta),
-      this.product(workspace.normed, layer.gateUp, workspace.gateUp, hiddenSize),
-      this.activate(),
-      this.product(workspace.activated, layer.down, workspace.delta, ffnSize),
+      this.#finishQkv(layer, kv, rotations),
+      ...this.#attention.ofLayer(kv, rotations),
+      this.#product(workspace.attended, layer.output, workspace.delta, headCount * headDim),
+      this.#norm(layer.postAttentionNorm, workspace.delta),
+      this.#product(workspace.normed, layer.gateUp, workspace.gateUp, hiddenSize),
+      this.#activate(),
+      this.#product(workspace.activated, layer.down, workspace.delta, ffnSize),
     ];
   }
 
-  private get rows(): RowProducts {
-    return new RowProducts(this.parts.device);
+  get #rows(): RowProducts {
+    return new RowProducts(this.#parts.device);
   }
 
   /** The row as the product before left it. */
-  private openRow(): RowInput {
-    const { config, workspace } = this.parts;
+  #openRow(): RowInput {
+    const { config, workspace } = this.#parts;
     const { hiddenSize: width, rmsNormEps: epsilon } = config;
     return { row: workspace.normed, width, squares: workspace.squares, epsilon };
   }
 
-  private fusedLayer(layer: LayerWeights, index: number): Op[] {
-    const { config, workspace, weights, pool, rope } = this.parts;
+  #fusedLayer(layer: LayerWeights, index: number): Op[] {
+    const { config, workspace, weights, pool, rope } = this.#parts;
     const { headCount, headDim, ffnSize, residualMultiplier: scale } = config;
-    const { rows } = this;
+    const rows = this.#rows;
     const kv = pool.layer(index);
     const rotations = config.rope.layers[index] ? rope.origin : null;
     const { residual, normed, squares, attended, activated } = workspace;
@@ -168,18 +168,18 @@ export class Forward {
     const target = { residual, scale, row: normed, squares };
     return [
       ...(index === 0
-        ? this.projectQkv(layer, 0)
-        : [rows.product(this.openRow(), layer.qkv, workspace.qkv, "bfloat16")]),
-      this.finishQkv(layer, kv, rotations),
-      ...this.attention.ofLayer(kv, rotations),
+        ? this.#projectQkv(layer, 0)
+        : [rows.product(this.#openRow(), layer.qkv, workspace.qkv, "bfloat16")]),
+      this.#finishQkv(layer, kv, rotations),
+      ...this.#attention.ofLayer(kv, rotations),
       rows.add(attended, headCount * headDim, layer.output, { ...target, norm: layer.postAttentionNorm }),
-      rows.gated(this.openRow(), layer.gateUp, activated),
+      rows.gated(this.#openRow(), layer.gateUp, activated),
       rows.add(activated, ffnSize, layer.down, { ...target, norm: next }),
     ];
   }
 
-  private finishQkv(layer: LayerWeights, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op {
-    const { device, config, workspace, staging, blockTokens } = this.parts;
+  #finishQkv(layer: LayerWeights, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op {
+    const { device, config, workspace, staging, blockTokens } = this.#parts;
     const { headCount, kvHeadCount, headDim, rmsNormEps } = config;
     const launch = device.prepare(
       "qkv_finish",
@@ -203,8 +203,8 @@ export class Forward {
     return (counts) => launch({ grid: [counts.rows, Math.ceil(heads / 8)], blockThreads, overlapsPrevious });
   }
 
-  private activate(): Op {
-    const { device, config, workspace, staging } = this.parts;
+  #activate(): Op {
+    const { device, config, workspace, staging } = this.#parts;
     const { ffnSize } = config;
     const { gateUp, activated } = workspace;
     const launch = device.prepare("silu_mul", gateUp, staging.count("rows"), ffnSize, activated);
@@ -212,8 +212,8 @@ export class Forward {
     return (counts) => launch({ grid: [gridX, counts.rows], blockThreads, overlapsPrevious });
   }
 
-  private probeOps(): Op[] {
-    const { config, weights, workspace, pool, rope, device, staging, blockTokens } = this.parts;
+  #probeOps(): Op[] {
+    const { config, weights, workspace, pool, rope, device, staging, blockTokens } = this.#parts;
     const [first, second] = weights.layers;
     if (second === undefined) return [];
     const rotations = config.rope.layers[1] ? rope.origin : null;
@@ -236,10 +236,10 @@ export class Forward {
       workspace.deviations,
     );
     return [
-      this.embed(),
-      ...this.projectQkv(first, 0),
-      ...this.restOfLayer(first, 0),
-      ...this.projectQkv(second, 1),
+      this.#embed(),
+      ...this.#projectQkv(first, 0),
+      ...this.#restOfLayer(first, 0),
+      ...this.#projectQkv(second, 1),
       (counts) => compare({ grid: [counts.rows], blockThreads }),
     ];
   }

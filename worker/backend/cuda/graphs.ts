@@ -31,11 +31,11 @@ export function isDecodeStep({ tokenIds, pieceRows, logitRows }: Batch): boolean
 }
 
 export class DecodeGraphs {
-  private readonly device: ComputeDevice;
-  private readonly graphs = new Map<string, Recording>();
+  readonly #device: ComputeDevice;
+  readonly #graphs = new Map<string, Recording>();
 
   constructor(device: ComputeDevice) {
-    this.device = device;
+    this.#device = device;
   }
 
   serves(batch: Batch): boolean {
@@ -48,18 +48,18 @@ export class DecodeGraphs {
    */
   run(kind: StepKind, capacity: StepCapacity, hasLarge: boolean, ops: readonly Op[]): void {
     const key = `${kind} ${capacity.rows} ${hasLarge}`;
-    const known = this.graphs.get(key);
+    const known = this.#graphs.get(key);
     if (known !== undefined) return known.launch();
     const counts = hasLarge ? capacity : { ...capacity, largeItems: 0 };
     const putAll = () => {
       for (const op of ops) op(counts);
     };
     putAll();
-    this.graphs.set(key, this.device.capture(putAll));
+    this.#graphs.set(key, this.#device.capture(putAll));
   }
 
   close(): void {
-    for (const graph of this.graphs.values()) graph.close();
-    this.graphs.clear();
+    for (const graph of this.#graphs.values()) graph.close();
+    this.#graphs.clear();
   }
 }

@@ -39,26 +39,26 @@ export function takesRows(...widths: readonly number[]): boolean {
 }
 
 export class RowProducts {
-  private readonly device: ComputeDevice;
+  readonly #device: ComputeDevice;
 
   constructor(device: ComputeDevice) {
-    this.device = device;
+    this.#device = device;
   }
 
   /** [outWidth] bfloat16 or float32 */
   product(input: RowInput, weights: DeviceBuffer, output: DeviceBuffer, type: "bfloat16" | "float32"): () => void {
     const outWidth = weights.byteLength / 2 / input.width;
     const name = type === "float32" ? "matvec_float" : "matvec";
-    const launch = this.device.prepare(name, ...this.values(input, weights, outWidth), output);
-    return this.launched(launch, outWidth);
+    const launch = this.#device.prepare(name, ...this.#values(input, weights, outWidth), output);
+    return this.#launched(launch, outWidth);
   }
 
   /** silu(gate) * up, [ffn] bfloat16; weights [2 * ffn, width], gate first. */
   gated(input: RowInput, weights: DeviceBuffer, output: DeviceBuffer): () => void {
     const rows = weights.byteLength / 2 / input.width;
-    const launch = this.device.prepare("matvec_gated", ...this.values(input, weights, rows / 2), output);
+    const launch = this.#device.prepare("matvec_gated", ...this.#values(input, weights, rows / 2), output);
     // Its many blocks, let in early, would take the room of those before them.
-    return this.launched(launch, rows, false);
+    return this.#launched(launch, rows, false);
   }
 
   /** A finished row's product joins the residual stream. */
@@ -66,15 +66,15 @@ export class RowProducts {
     const outWidth = weights.byteLength / 2 / width;
     const { scale, residual, norm, squares } = target;
     const values = [row, weights, width, outWidth, scale, residual, norm, target.row, squares] as const;
-    return this.launched(this.device.prepare("matvec_add", ...values), outWidth);
+    return this.#launched(this.#device.prepare("matvec_add", ...values), outWidth);
   }
 
-  private values({ row, width, squares, epsilon }: RowInput, weights: DeviceBuffer, out: number) {
+  #values({ row, width, squares, epsilon }: RowInput, weights: DeviceBuffer, out: number) {
     const count = squares === null ? 0 : squareCount(width);
     return [row, weights, width, out, squares, count, epsilon] as const;
   }
 
-  private launched(launch: Launch, products: number, overlapsPrevious = true): () => void {
+  #launched(launch: Launch, products: number, overlapsPrevious = true): () => void {
     const size = { grid: [Math.ceil(products / blockProducts)], blockThreads, overlapsPrevious } as const;
     return () => launch(size);
   }

@@ -73,19 +73,19 @@ export class StepLayout {
 export class StepStaging {
   /** The same on the device. */
   readonly buffer: DeviceBuffer;
-  private readonly buffers: readonly [Int32Array, Int32Array];
-  private next: 0 | 1 = 0;
-  private readonly wordCount: number;
-  private readonly device: ComputeDevice;
+  readonly #buffers: readonly [Int32Array, Int32Array];
+  #next: 0 | 1 = 0;
+  readonly #wordCount: number;
+  readonly #device: ComputeDevice;
 
   constructor(device: ComputeDevice, wordCount: number) {
     const words = (name: string) => {
       const bytes = device.allocateHost(name, wordCount * 4);
       return new Int32Array(bytes.buffer, bytes.byteOffset, wordCount);
     };
-    this.device = device;
-    this.wordCount = wordCount;
-    this.buffers = [words("step"), words("next step")];
+    this.#device = device;
+    this.#wordCount = wordCount;
+    this.#buffers = [words("step"), words("next step")];
     this.buffer = device.allocate("step", wordCount * 4);
   }
 
@@ -113,10 +113,10 @@ export class StepStaging {
     const offsets = slices + plan.slices.length;
     const blockIds = offsets + plan.offsets.length;
     const end = blockIds + batch.blockIds.length;
-    if (end > this.wordCount) {
-      throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.wordCount}`);
+    if (end > this.#wordCount) {
+      throw new RangeError(`a step of ${end} words does not fit into a buffer of ${this.#wordCount}`);
     }
-    const words = this.nextWords();
+    const words = this.#nextWords();
     for (const [name, place] of Object.entries(countPlaces)) words[place] = counts[name as keyof StepCounts];
     words.set(batch.tokenIds, layout.tokenIds);
     words.set(batch.positions, layout.positions);
@@ -139,24 +139,24 @@ export class StepStaging {
     move(words, slices + planSlice.block, plan.slices.length, planSliceWords, blockIds);
     move(words, slices + planSlice.firstOffset, plan.slices.length, planSliceWords, offsets);
     moveRotations(words, slices, plan.slices.length, offsets);
-    this.device.copyIn(this.buffer, words.subarray(0, end));
+    this.#device.copyIn(this.buffer, words.subarray(0, end));
   }
 
   /** Words that `send` has left for lists beside those of fixed place. */
   roomFor(layout: StepLayout): number {
-    return this.wordCount - layout.wordCount;
+    return this.#wordCount - layout.wordCount;
   }
 
   /** A step of nothing: launches that go by the counts do nothing. */
   sendNothing(): void {
-    const words = this.nextWords();
+    const words = this.#nextWords();
     words.fill(0, 0, countWords);
-    this.device.copyIn(this.buffer, words.subarray(0, countWords));
+    this.#device.copyIn(this.buffer, words.subarray(0, countWords));
   }
 
-  private nextWords(): Int32Array {
-    this.next = this.next === 0 ? 1 : 0;
-    return this.buffers[this.next];
+  #nextWords(): Int32Array {
+    this.#next = this.#next === 0 ? 1 : 0;
+    return this.#buffers[this.#next];
   }
 }
 

@@ -30,12 +30,12 @@ export interface FileReaderOptions {
 const slotsOfLane = 2;
 
 export class FileReader implements TensorReader {
-  private readonly partElements: number;
-  private readonly laneCount: number;
+  readonly #partElements: number;
+  readonly #laneCount: number;
 
   constructor({ partElements = 1 << 20, laneCount = 16 }: FileReaderOptions = {}) {
-    this.partElements = partElements;
-    this.laneCount = laneCount;
+    this.#partElements = partElements;
+    this.#laneCount = laneCount;
   }
 
   async upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void> {
@@ -53,8 +53,8 @@ export class FileReader implements TensorReader {
 
   async #runLanes(device: ComputeDevice, files: ReadonlyMap<string, FileHandle>, parts: TensorPart[]): Promise<void> {
     const queue = parts.values();
-    const lanes = Math.min(this.laneCount, parts.length);
-    const slotElements = Math.max(this.partElements, ...parts.map(({ count }) => count));
+    const lanes = Math.min(this.#laneCount, parts.length);
+    const slotElements = Math.max(this.#partElements, ...parts.map(({ count }) => count));
     const slotBytes = slotElements * 2;
     const pinned = device.allocateHost("weights on their way", lanes * slotsOfLane * slotBytes);
     const run = async (lane: number): Promise<void> => {
@@ -84,7 +84,7 @@ export class FileReader implements TensorReader {
   *#parts(uploads: readonly TensorUpload[]): Generator<TensorPart> {
     for (const { tensor, target, scale } of uploads) {
       const total = target.byteLength / 2;
-      const most = elementsAtOnce(tensor, this.partElements);
+      const most = elementsAtOnce(tensor, this.#partElements);
       for (let first = 0; first < total; first += most) {
         const count = Math.min(most, total - first);
         yield { tensor, first, count, target: target.slice(first * 2, count * 2), scale };

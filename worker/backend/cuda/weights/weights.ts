@@ -74,56 +74,56 @@ const alignment = 256;
 class WeightPlacer {
   readonly uploads: TensorUpload[] = [];
   byteLength = 0;
-  private readonly config: ModelConfig;
-  private readonly source: WeightInfo;
-  private readonly memory: DeviceBuffer | undefined;
+  readonly #config: ModelConfig;
+  readonly #source: WeightInfo;
+  readonly #memory: DeviceBuffer | undefined;
 
   constructor(config: ModelConfig, source: WeightInfo, memory: DeviceBuffer | undefined) {
-    this.config = config;
-    this.source = source;
-    this.memory = memory;
+    this.#config = config;
+    this.#source = source;
+    this.#memory = memory;
   }
 
   placeAll(): DeviceWeights {
-    const { tiedEmbeddings, layerCount, logitsDivisor } = this.config;
-    const embedding = this.place("model.embed_tokens.weight");
-    const head = tiedEmbeddings ? embedding : this.place("lm_head.weight");
+    const { tiedEmbeddings, layerCount, logitsDivisor } = this.#config;
+    const embedding = this.#place("model.embed_tokens.weight");
+    const head = tiedEmbeddings ? embedding : this.#place("lm_head.weight");
     // Logits are linear in what the last norm's weights scale, so their divisor goes there.
-    const finalNorm = this.placeScaled(["model.norm.weight"], 1 / logitsDivisor);
-    const layers = Array.from({ length: layerCount }, (_, layer) => this.placeLayer(`model.layers.${layer}.`));
+    const finalNorm = this.#placeScaled(["model.norm.weight"], 1 / logitsDivisor);
+    const layers = Array.from({ length: layerCount }, (_, layer) => this.#placeLayer(`model.layers.${layer}.`));
     return { embedding, head, finalNorm, layers, byteLength: this.byteLength };
   }
 
-  private placeLayer(prefix: string): LayerWeights {
-    const { qkNorm, qkvBias } = this.config;
+  #placeLayer(prefix: string): LayerWeights {
+    const { qkNorm, qkvBias } = this.#config;
     const names = (suffix: string, ...parts: string[]) => parts.map((part) => `${prefix}${part}_proj.${suffix}`);
     const projections = ["self_attn.q", "self_attn.k", "self_attn.v"];
     return {
-      inputNorm: this.place(`${prefix}input_layernorm.weight`),
-      postAttentionNorm: this.place(`${prefix}post_attention_layernorm.weight`),
-      qkv: this.place(...names("weight", ...projections)),
-      qkvBias: qkvBias ? this.place(...names("bias", ...projections)) : null,
-      qNorm: qkNorm ? this.place(`${prefix}self_attn.q_norm.weight`) : null,
-      kNorm: qkNorm ? this.place(`${prefix}self_attn.k_norm.weight`) : null,
-      output: this.place(...names("weight", "self_attn.o")),
-      gateUp: this.place(...names("weight", "mlp.gate", "mlp.up")),
-      down: this.place(...names("weight", "mlp.down")),
+      inputNorm: this.#place(`${prefix}input_layernorm.weight`),
+      postAttentionNorm: this.#place(`${prefix}post_attention_layernorm.weight`),
+      qkv: this.#place(...names("weight", ...projections)),
+      qkvBias: qkvBias ? this.#place(...names("bias", ...projections)) : null,
+      qNorm: qkNorm ? this.#place(`${prefix}self_attn.q_norm.weight`) : null,
+      kNorm: qkNorm ? this.#place(`${prefix}self_attn.k_norm.weight`) : null,
+      output: this.#place(...names("weight", "self_attn.o")),
+      gateUp: this.#place(...names("weight", "mlp.gate", "mlp.up")),
+      down: this.#place(...names("weight", "mlp.down")),
     };
   }
 
   /** One buffer for these tensors, one after the other: rows of a fused matrix. */
-  private place(...names: string[]): DeviceBuffer {
-    return this.placeScaled(names, 1);
+  #place(...names: string[]): DeviceBuffer {
+    return this.#placeScaled(names, 1);
   }
 
-  private placeScaled(names: readonly string[], scale: number): DeviceBuffer {
-    const tensors = names.map((name) => this.source.info(name));
+  #placeScaled(names: readonly string[], scale: number): DeviceBuffer {
+    const tensors = names.map((name) => this.#source.info(name));
     const bytes = tensors.map(({ shape }) => 2 * shape.reduce((product, extent) => product * extent, 1));
     const total = bytes.reduce((sum, count) => sum + count, 0);
     const start = this.byteLength;
     this.byteLength = start + Math.ceil(total / alignment) * alignment;
-    if (this.memory === undefined) return new DeviceBuffer(names[0], 0, total);
-    const buffer = this.memory.slice(start, total, names[0]);
+    if (this.#memory === undefined) return new DeviceBuffer(names[0], 0, total);
+    const buffer = this.#memory.slice(start, total, names[0]);
     let at = 0;
     tensors.forEach((tensor, i) => {
       this.uploads.push({ tensor, target: buffer.slice(at, bytes[i], names[i]), scale });
