@@ -33,7 +33,9 @@ const testTimeoutMs = 60_000;
 export function testJob(file: string): Job {
   const folder = /^test\/([^/]+)\//.exec(file)?.[1] ?? "";
   const stage = file === "test/tidy.test.ts" ? "tidy" : ownStages.includes(folder) ? folder : "unit";
-  return { name: file, stage, kind: "tests", args: ["test", "--timeout", String(testTimeoutMs), `./${file}`] };
+  // A run that is ended takes the servers along that its tests have started.
+  const args = ["--no-orphans", "test", "--timeout", String(testTimeoutMs), `./${file}`];
+  return { name: file, stage, kind: "tests", args };
 }
 
 /**

@@ -241,7 +241,16 @@ async function stoppedWhileAsked(settings: Record<string, string>, maxTokens: nu
   const { key } = (await made.json()) as { key: string };
   const body = JSON.stringify({ model: "fake-model", messages, max_tokens: maxTokens });
   const answer = fetch(`${server.url}/v1/chat/completions`, { method: "POST", headers: headers(key), body });
-  await Bun.sleep(15);
+  let isAnswered = false;
+  void answer.then(() => {
+    isAnswered = true;
+  });
+  const isAsked = async (): Promise<boolean> => {
+    const workers = await fetch(`${server.url}/admin/v1/workers`, { headers: headers(adminKey) });
+    const { data } = (await workers.json()) as { data: { in_flight_requests: number }[] };
+    return isAnswered || data.some((worker) => worker.in_flight_requests > 0);
+  };
+  await until(isAsked);
   await server.stop();
   await expect(fetch(`${server.url}/health`)).rejects.toThrow();
   rmSync(dir, { recursive: true, force: true });

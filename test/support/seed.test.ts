@@ -1,6 +1,7 @@
 /** What tests draw is the run's: the same without the variable, another with it. */
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
+import { filesOf, readText } from "./import-graph.ts";
 import { seedVariable, testSeed } from "./seed.ts";
 
 function withSeed<Result>(seed: string | undefined, run: () => Result): Result {
@@ -31,6 +32,16 @@ describe("a seed", () => {
   test.each(["", "-1", "1.5", "x", String(2 ** 31)])("%j is none", (text) => {
     expect(() => withSeed(text, testSeed)).toThrow(seedVariable);
   });
+});
+
+test("no test draws without a seed", () => {
+  const own = "test/support/seed.test.ts";
+  // Benchmarks and device programs draw anew and print their seed; `bun run fuzz` is there to draw new seeds.
+  const isFree = (file: string) => file === own || /^test\/(?:bench|gpu)\/|^test\/fuzz\/main\.ts$/.test(file);
+  const tests = filesOf("**/*.ts").filter((file) => file.startsWith("test/") && !isFree(file));
+  const draws = /\bMath\.random\b|\bgetRandomValues\b|\brandom(?:Bytes|Int|FillSync)\b/;
+  expect(tests.length).toBeGreaterThan(300);
+  expect(tests.filter((file) => draws.test(readText(file)))).toEqual([]);
 });
 
 test("a property that fails says how to run it again", () => {
