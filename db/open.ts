@@ -14,15 +14,15 @@ type Synchronous<T> = T extends PromiseLike<unknown> ? never : T;
 
 export class Db {
   readonly client: Database;
-  private readonly orm: Orm;
+  readonly #orm: Orm;
   /** Why vectors cannot be searched: the extension that does it cannot be loaded. undefined: they can. */
   readonly vectorsMissing: string | undefined;
-  private readonly busyTimeoutMs: number;
+  readonly #busyTimeoutMs: number;
 
   constructor(client: Database, busyTimeoutMs: number, vectorsMissing?: string) {
     this.client = client;
-    this.orm = drizzle(client);
-    this.busyTimeoutMs = busyTimeoutMs;
+    this.#orm = drizzle(client);
+    this.#busyTimeoutMs = busyTimeoutMs;
     this.vectorsMissing = vectorsMissing;
   }
 
@@ -33,7 +33,7 @@ export class Db {
   /** Runs one named statement; a failure is a DbError that carries the name and no parameters. */
   statement<T>(name: string, work: (orm: Orm) => T): T {
     try {
-      return work(this.orm);
+      return work(this.#orm);
     } catch (error) {
       throw toDbError(name, error);
     }
@@ -106,7 +106,7 @@ export class Db {
       try {
         return this.client.query<{ busy: number }, []>("pragma wal_checkpoint(truncate)").get()?.busy === 0;
       } finally {
-        this.client.run(`pragma busy_timeout = ${this.busyTimeoutMs}`);
+        this.client.run(`pragma busy_timeout = ${this.#busyTimeoutMs}`);
       }
     });
   }

@@ -68,8 +68,7 @@ export class Engine {
     this.relocation = relocationOf(options.positions ?? "deferred", this.#pool, shape, this.#events);
     this.cache = this.relocation?.cache ?? new PrefixCache(this.#pool, shape.blockTokens, this.#events);
     const { cache, relocation } = this;
-    const pool = this.#pool;
-    this.#scheduler = new Scheduler({ pool, cache, limits: this.#limits, shape, clock, relocation });
+    this.#scheduler = new Scheduler({ pool: this.#pool, cache, limits: this.#limits, shape, clock, relocation });
     this.#runner = new StepRunner(backend, options);
     this.maskSlices = new MaskSlices(this.#limits.stepMaskWork, (request, error) => this.#failMask(request, error));
   }
