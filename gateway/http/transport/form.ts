@@ -2,7 +2,7 @@
  * Reads and checks a multipart form piece by piece, as it comes: its file goes to the disk, and no more than some pieces
  * of it are ever in memory.
  */
-import { Busboy, type BusboyFileStream, type BusboyInstance } from "@fastify/busboy";
+import Busboy, { type BusboyFileStream, type BusboyInstance } from "@fastify/busboy";
 import type { Context } from "hono";
 import { z } from "zod";
 import type { IdKind } from "../../../db/ids.ts";
