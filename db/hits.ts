@@ -14,13 +14,10 @@ export interface Hit {
 /** What a search selects of a fragment `f`, its corpus' file `cf` and that file `fi`. */
 export const hitColumns = "f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text";
 
-export interface HitRow {
-  readonly id: FragmentId;
-  readonly seq: number;
+export interface HitRow extends Omit<Hit, "fileId" | "attributes"> {
   readonly file_id: FileId;
-  readonly filename: string;
+  /** JSON. */
   readonly attributes: string;
-  readonly text: string;
 }
 
 export function hitOf({ id, seq, file_id: fileId, filename, attributes, text }: HitRow): Hit {

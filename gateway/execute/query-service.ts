@@ -21,19 +21,11 @@ import { type PreparedSpans, prepareTree } from "./prepare-tree.ts";
 import { allRuns, generateOf, type Inner } from "./prompt-parts.ts";
 import type { TreeReport } from "./report.ts";
 import { type FoundFragment, Resolver, type Search, type Sources } from "./resolve.ts";
-import { type QueryLowering, type TreeDeps, TreeRun } from "./run-tree.ts";
+import { type QueryLowering, type TreeDeps, type TreeJob, TreeRun } from "./run-tree.ts";
 
-export interface QueryJob {
-  readonly requestId: string;
-  readonly tenantId: TenantId;
+export interface QueryJob
+  extends Pick<TreeJob, "requestId" | "tenantId" | "reuse" | "diagnose" | "restartable" | "signal"> {
   readonly query: Query;
-  /** false: the outermost generates compute their whole prompts. */
-  readonly reuse: boolean;
-  /** The report is to tell why KV was not found. */
-  readonly diagnose?: boolean | undefined;
-  /** The caller shows nothing before the end. */
-  readonly restartable: boolean;
-  readonly signal: AbortSignal;
 }
 
 export interface QueryRun {

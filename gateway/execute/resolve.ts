@@ -2,11 +2,10 @@
  * Retrieval of a query, before anything is rewritten: `retrieve` and `augment` become what they found, and fragments
  * that are named by id get their text. Reading happens here and only here; the rules that follow are pure.
  */
-
 import { ApiError } from "../base/errors.ts";
 import { yieldToOthers } from "../base/pace.ts";
 import type { Awaitable, RetrievedFragment, RetrieveRequest } from "../corpus/search/retrieve.ts";
-import type { FragmentSource } from "../lower/query-context.ts";
+import type { LowerDocument } from "../lower/plan.ts";
 import { type Augment, childrenOf, type Generate, type Query, type Repeat, type Retrieve } from "../query/ir.ts";
 import { queryLimits } from "../query/limits.ts";
 import { mapChildren } from "../query/transform.ts";
@@ -33,7 +32,7 @@ export interface Sources {
 
 export class Resolver {
   /** By id; the texts that generates of this query may hold. */
-  readonly fragments = new Map<string, FragmentSource>();
+  readonly fragments = new Map<string, LowerDocument>();
   readonly #found = new Map<string, FoundFragment>();
   readonly #sources: Sources;
   readonly #signal: AbortSignal;

@@ -14,7 +14,8 @@ import type { DispatchRequest, FinishedEvent } from "../dispatch/request/request
 import { generate } from "../generate/completion.ts";
 import { completionTokens } from "../generate/context-budget.ts";
 import type { CompletionEvent, EndEvent } from "../generate/events.ts";
-import type { FragmentSource, GeneratedOutput, LoweredGenerate, QueryContext } from "../lower/query-context.ts";
+import type { LowerDocument } from "../lower/plan.ts";
+import type { GeneratedOutput, LoweredGenerate, QueryContext } from "../lower/query-context.ts";
 import type { Generate, Repeat } from "../query/ir.ts";
 import { traced } from "../telemetry/tracer.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
@@ -58,10 +59,12 @@ export interface TreeJob {
   readonly tenantId: TenantId;
   readonly salt: CacheSalt;
   /** May grow until the tree is run. */
-  readonly fragments: ReadonlyMap<string, FragmentSource>;
+  readonly fragments: ReadonlyMap<string, LowerDocument>;
   /** false: the outermost generates compute their whole prompts (the baseline of measurements). */
   readonly reuse: boolean;
+  /** The report is to tell why KV was not found. */
   readonly diagnose?: boolean | undefined;
+  /** The caller shows nothing before the end. */
   readonly restartable: boolean;
   /** Aborts everything. */
   readonly signal: AbortSignal;

@@ -1,5 +1,6 @@
 /** What is counted of runs that have ended: the operators' counters and, with the same numbers, the tenant's usage. */
 import type { TenantId } from "../../db/ids.ts";
+import type { RequestUsage } from "../../worker/contract/messages.ts";
 import type { ErrorCode } from "../base/errors.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
@@ -7,23 +8,16 @@ import type { EndEvent } from "./events.ts";
 
 export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
 
-/** Usage as an answer reports it. */
-export interface AnswerUsage {
-  readonly promptTokens: number;
-  readonly cachedTokens: number;
-  readonly cacheWriteTokens: number;
-  readonly completionTokens: number;
-}
-
 /** One choice's part of its answer's usage: choices share their prompt, which counts once, as the first found it. */
-export function shareOf({ completionTokens, report }: CountedRun, isFirst: boolean): AnswerUsage {
+export function shareOf({ completionTokens, report }: CountedRun, isFirst: boolean): RequestUsage {
   if (!isFirst) return { promptTokens: 0, cachedTokens: 0, cacheWriteTokens: 0, completionTokens };
   const { promptTokens, cachedTokens, cacheWriteTokens } = report.usage;
   return { promptTokens, cachedTokens, cacheWriteTokens, completionTokens };
 }
 
-export function sumOf(shares: readonly AnswerUsage[]): AnswerUsage {
-  const sum = (read: (share: AnswerUsage) => number): number => shares.reduce((total, share) => total + read(share), 0);
+export function sumOf(shares: readonly RequestUsage[]): RequestUsage {
+  const sum = (read: (share: RequestUsage) => number): number =>
+    shares.reduce((total, share) => total + read(share), 0);
   return {
     promptTokens: sum((share) => share.promptTokens),
     cachedTokens: sum((share) => share.cachedTokens),
@@ -42,7 +36,7 @@ export function countAnswer(
   metrics: Metrics,
   tenantId: TenantId,
   runs: readonly CountedRun[],
-  usage: AnswerUsage,
+  usage: RequestUsage,
 ): void {
   for (const run of runs) countRun(metrics, run);
   countTokens(metrics, tenantId, usage, { worker: runs[0]?.report.workerId ?? "", requests: runs.length });
@@ -57,7 +51,7 @@ export function countPrepared(metrics: Metrics, tenantId: TenantId, { usage, wor
 function countTokens(
   metrics: Metrics,
   tenantId: TenantId,
-  { promptTokens, cachedTokens, cacheWriteTokens, completionTokens }: AnswerUsage,
+  { promptTokens, cachedTokens, cacheWriteTokens, completionTokens }: RequestUsage,
   { worker, requests }: { readonly worker: string; readonly requests: number },
 ): void {
   metrics.count("vllm:prompt_tokens_total", "Prompt tokens.", { worker }, promptTokens);

@@ -6,9 +6,10 @@ import { joined } from "../text/text-slices.ts";
 import type { Piece } from "../text/tokenizer.ts";
 import { type Chain, ChainBuilder, type ChainCard, type ChainCopy, chainOfSpan } from "./chains.ts";
 import type { KeyedTexts, Text } from "./keyed-texts.ts";
+import type { LowerDocument } from "./plan.ts";
 import { documentPieces, type Lowerer } from "./plan.ts";
 import type { ChainOutline, ChainSource, FragmentOutline, OutputOutline } from "./prompt-outline.ts";
-import type { FragmentSource, GeneratedOutput, QueryContext } from "./query-context.ts";
+import type { GeneratedOutput, QueryContext } from "./query-context.ts";
 
 /** Tokens around every output: the answer's opening (empty: the template has none), and the message's end. */
 export interface AnswerFrame {
@@ -21,7 +22,7 @@ export interface OwnStretch {
   readonly kind: "own";
   readonly items: readonly (Text | FragmentOutline | OutputOutline)[];
   /** Fragments whose text is part of its texts. */
-  readonly fragments: readonly FragmentSource[];
+  readonly fragments: readonly LowerDocument[];
 }
 
 export type Stretch = OwnStretch | { readonly kind: "nested"; readonly source: ChainSource };
@@ -180,7 +181,7 @@ export function stretchesOf(outline: ChainOutline): readonly Stretch[] {
   const isPrompt = outline.kind === "prompt";
   const stretches: Stretch[] = [];
   let items: OwnStretch["items"][number][] = [];
-  let fragments: FragmentSource[] = [];
+  let fragments: LowerDocument[] = [];
   let pieces: Piece[] = [];
   let isStart = true;
   const endText = (): void => {

@@ -8,12 +8,13 @@ import type { ChatTemplate } from "../text/chat-template.ts";
 import type { MessageLayouts } from "../text/message-layouts.ts";
 import type { MessageLayout } from "../text/template-probe.ts";
 import type { Piece } from "../text/tokenizer.ts";
+import type { LowerDocument } from "./plan.ts";
 import { documentPieces } from "./plan.ts";
-import type { FragmentSource, QueryContext } from "./query-context.ts";
+import type { QueryContext } from "./query-context.ts";
 
 export interface FragmentOutline {
   readonly kind: "fragment";
-  readonly fragment: FragmentSource;
+  readonly fragment: LowerDocument;
   readonly parent: ChainSource | undefined;
 }
 
@@ -41,7 +42,7 @@ export interface ChainOutline {
 export type ChainSource = FragmentOutline | OutputOutline | ChainOutline;
 
 export type OutlinePart =
-  | { readonly kind: "text"; readonly pieces: readonly Piece[]; readonly fragment?: FragmentSource }
+  | { readonly kind: "text"; readonly pieces: readonly Piece[]; readonly fragment?: LowerDocument }
   | { readonly kind: "inline"; readonly source: FragmentOutline | OutputOutline }
   | { readonly kind: "nested"; readonly source: ChainSource };
 
@@ -190,7 +191,7 @@ export class OutlineBuilder {
     });
   }
 
-  #fragment(query: Query & { readonly kind: "fragment" }, path: string): FragmentSource {
+  #fragment(query: Query & { readonly kind: "fragment" }, path: string): LowerDocument {
     if ("text" in query) return { id: path, text: query.text, title: query.title, salt: this.#context.salt };
     const fragment = this.#context.fragments.get(query.id);
     if (fragment === undefined) throw new Error(`${path}: the fragment was not resolved`);
@@ -247,7 +248,7 @@ class Draft {
   }
 
   /** @param fragment whose text this is */
-  addText(pieces: readonly Piece[], fragment?: FragmentSource): void {
+  addText(pieces: readonly Piece[], fragment?: LowerDocument): void {
     this.parts.push(fragment === undefined ? { kind: "text", pieces } : { kind: "text", pieces, fragment });
   }
 }

@@ -2,14 +2,7 @@
 import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import type { Generate, Repeat } from "../query/ir.ts";
-
-/** A fragment as it was resolved: its KV belongs to whoever owns its text. */
-export interface FragmentSource {
-  readonly id: string;
-  readonly text: string;
-  readonly title?: string | undefined;
-  readonly salt: CacheSalt;
-}
+import type { LowerDocument } from "./plan.ts";
 
 /** What one run of an inner generate gave. */
 export interface GeneratedOutput {
@@ -22,7 +15,7 @@ export interface GeneratedOutput {
 export interface QueryContext {
   /** Salt of the caller's own text. */
   readonly salt: CacheSalt;
-  readonly fragments: ReadonlyMap<string, FragmentSource>;
+  readonly fragments: ReadonlyMap<string, LowerDocument>;
   /** Outputs of a node that stands in a prompt: one of a generate, n of a repeat. Called with the node's own object. */
   readonly outputs: (node: Generate | Repeat) => readonly GeneratedOutput[];
 }

@@ -1,8 +1,8 @@
 /** What rewriting and lowering a span query cost before anything runs: 32 fragments of 512 tokens each, tokenized before. */
-
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
+import type { LowerDocument } from "../../gateway/lower/plan.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
-import type { FragmentSource, QueryContext } from "../../gateway/lower/query-context.ts";
+import type { QueryContext } from "../../gateway/lower/query-context.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
 import type { Generate, Query } from "../../gateway/query/ir.ts";
 import { ChatTemplate } from "../../gateway/text/chat-template.ts";
@@ -74,7 +74,7 @@ async function run({ say }: BenchContext): Promise<BenchReport> {
   const texts = new SpanTexts();
   const documents = Array.from({ length: fragmentCount }, (_, index) => texts.textOf(fragmentTokens, index + 1));
   const fragments = new Map(
-    documents.map((document, index): [string, FragmentSource] => {
+    documents.map((document, index): [string, LowerDocument] => {
       const id = `fragment-${index}`;
       return [id, { id, text: document, salt: corpusSalt }];
     }),

@@ -1,5 +1,4 @@
 /** The kernels of attention plans on a device: their memory, launches and times, with nothing around them. */
-
 import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
 import type { ArgumentsOf } from "../../worker/native/cuda/arguments.ts";
 import { readKernelSources } from "../../worker/native/cuda/compile/kernel-sources.ts";

@@ -1,5 +1,4 @@
 /** Many shapes of plans for each published tree: which are fast, and what the planner's own makes of it. */
-
 import { type AttentionPlan, planItem, planItemWords, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import type { Batch } from "../../worker/contract/batch.ts";

@@ -3,7 +3,6 @@
  * floor, that is each shared token's K and V, q and the result once at the rate of a copy, or the products at the rate
  * of a large one, whichever takes longer.
  */
-
 import type { AttentionPlan } from "../../worker/attention/plan-format.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import type { Random } from "../native/random.ts";

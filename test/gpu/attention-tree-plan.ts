@@ -2,7 +2,6 @@
  * Plans of chosen shapes for steps of one row a request, to learn what shapes cost: items of so many consecutive rows
  * with all that they read, apart from nodes that many rows read, which get items of their own.
  */
-
 import { type AttentionPlan, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
 import { type BuiltItem, type BuiltSlice, buildPlan } from "./attention-builder.ts";

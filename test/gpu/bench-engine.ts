@@ -1,5 +1,4 @@
 /** An engine over a backend whose steps are timed: what the device took, and what the whole step took. */
-
 import type { Backend, BegunStep } from "../../worker/backend/backend.ts";
 import type { CudaBackend } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";

@@ -1,5 +1,4 @@
 /** What the device can do at best, measured in the same run: copying, and bfloat16 matrix products. */
-
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";

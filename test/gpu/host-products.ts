@@ -1,5 +1,4 @@
 /** Matrix products on the device against products in float64, and the times of the shapes that a model has. */
-
 import type { CudaContext } from "../../worker/native/cuda/context.ts";
 import type { CublasLt, MatmulShape } from "../../worker/native/cuda/cublaslt.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";

@@ -2,7 +2,6 @@
  * The CUDA host layer on a device: memory, launches, graphs, matrix products, errors, and what calls cost. Needs no
  * package: `bun test/gpu/host.ts [folder of NVIDIA's libraries]...`; writes $OUT/host.json where OUT is set.
  */
-
 import { join } from "node:path";
 import { CubinCache } from "../../worker/native/cuda/compile/cubin-cache.ts";
 import { architectureName, CudaCompileError, Nvrtc } from "../../worker/native/cuda/compile/nvrtc.ts";

@@ -1,7 +1,6 @@
 /**
  * Attention on the device against its twin: random steps of pieces, segments and offsets, whole and split over tokens.
  */
-
 import { planItemWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import { launchesOf } from "../../worker/backend/cuda/attention.ts";

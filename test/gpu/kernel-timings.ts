@@ -3,7 +3,6 @@
  * least that the device can do: bytes over its copy rate, operations over its rate of matrix products. Each is
  * recorded as a graph of launches over as many inputs as do not fit into the cache, and the median of its runs counts.
  */
-
 import { planItemWords } from "../../worker/attention/plan-format.ts";
 import { PackPlanner } from "../../worker/attention/planner.ts";
 import { launchesOf } from "../../worker/backend/cuda/attention.ts";

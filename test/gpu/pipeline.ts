@@ -3,7 +3,6 @@
  * The demo model's answers are the same token by token; then the time of a token at 1, 8 and 64 requests of 1,024 tokens
  * on the shape of Qwen3-8B, with random weights, and what recording graphs at the start takes.
  */
-
 import type { Backend, BegunStep } from "../../worker/backend/backend.ts";
 import { CudaBackend, numericMode } from "../../worker/backend/cuda/cuda-backend.ts";
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";

@@ -1,5 +1,4 @@
 /** Random plans of large items, and what they stand on: rows, pool, blocks, offsets. */
-
 import { type AttentionPlan, largeTiles, rowsPerTile } from "../../worker/attention/plan-format.ts";
 import { packedWarpgroupLaunch, warpgroupLaunch } from "../../worker/backend/cuda/attention.ts";
 import { roundToBfloat16 } from "../../worker/backend/cuda/weights/tensor-reader.ts";

@@ -1,5 +1,6 @@
 import { describe, expect, test } from "bun:test";
-import type { FragmentSource, LoweredGenerate } from "../../gateway/lower/query-context.ts";
+import type { LowerDocument } from "../../gateway/lower/plan.ts";
+import type { LoweredGenerate } from "../../gateway/lower/query-context.ts";
 import type { Generate, Query, Repeat } from "../../gateway/query/ir.ts";
 import { foldSpan, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
@@ -26,7 +27,7 @@ const lastKey = (run: PlanRun | undefined): BlockKey => run?.blockKeys.at(-1) as
 const rig = lowererOf(models.chatml);
 const lower = (query: Generate, said?: (node: Generate | Repeat, index: number) => string | undefined) =>
   rig.lowerer.lower(query, contextOf(rig.tokenizer, said));
-const idOf = (id: string) => contextOf(rig.tokenizer).fragments.get(id) as FragmentSource;
+const idOf = (id: string) => contextOf(rig.tokenizer).fragments.get(id) as LowerDocument;
 
 describe("keys", () => {
   const query = g(seq(system("be brief"), plus(fragment("a"), fragment("b")), user("Who is the user's manager?")));

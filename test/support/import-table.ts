@@ -12,7 +12,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   kernels: [],
   db: [],
   "worker/base": [],
-  "worker/native": ["kernels"],
+  "worker/native": ["kernels", "worker/contract"],
   "worker/native/cuda": ["worker/native/library.ts"],
   "worker/native/cuda/compile": ["kernels", "worker/native/library.ts", "worker/native/cuda"],
   "worker/model": ["worker/contract"],

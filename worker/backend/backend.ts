@@ -2,8 +2,8 @@
  * What the engine knows of hardware. One backend owns the KV memory, the weights and the streams of one
  * device; the engine owns which block holds what.
  */
-
 import type { Batch, TokenCopies } from "../contract/batch.ts";
+import type { ModelCard } from "../contract/model-card.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 
 /** The device does nothing any more: the worker ends, and the next one begins anew. */
@@ -11,13 +11,10 @@ export class DeviceLost extends Error {
   override readonly name = "DeviceLost";
 }
 
-export interface BackendShape {
-  readonly vocabSize: number;
-  readonly contextTokens: number;
-  readonly blockTokens: number;
-  readonly blockCount: number;
-  readonly kvBytesPerBlock: number;
-}
+export type BackendShape = Pick<
+  ModelCard,
+  "vocabSize" | "contextTokens" | "blockTokens" | "blockCount" | "kvBytesPerBlock"
+>;
 
 /** A step that was begun. */
 export interface BegunStep {

@@ -217,6 +217,19 @@ export interface WorkerStats {
   readonly residentBytes: number;
 }
 
+export interface FinishedMessage {
+  readonly type: "finished";
+  readonly requestId: string;
+  readonly reason: FinishReason;
+  readonly usage: RequestUsage;
+  readonly timings: RequestTimings;
+  readonly spans: readonly SpanReport[];
+  /** Only of a plan with blended runs. */
+  readonly blend?: BlendReport | undefined;
+  /** Tokens that were found of each run of the plan; only when `tellFound` asked for it. */
+  readonly foundTokens?: readonly number[];
+}
+
 export type WorkerMessage =
   | { readonly type: "ready"; readonly card: ModelCard }
   /** Start-up failed in a way that trying again will not mend (a bad model file, a missing library). */
@@ -227,18 +240,7 @@ export type WorkerMessage =
       readonly tokenIds: readonly number[];
       readonly logprobs?: readonly TokenLogprob[];
     }
-  | {
-      readonly type: "finished";
-      readonly requestId: string;
-      readonly reason: FinishReason;
-      readonly usage: RequestUsage;
-      readonly timings: RequestTimings;
-      readonly spans: readonly SpanReport[];
-      /** Only of a plan with blended runs. */
-      readonly blend?: BlendReport;
-      /** Tokens that were found of each run of the plan; only when `tellFound` asked for it. */
-      readonly foundTokens?: readonly number[];
-    }
+  | FinishedMessage
   | { readonly type: "failed"; readonly requestId: string; readonly code: WorkerErrorCode; readonly message: string }
   | { readonly type: "kv"; readonly events: readonly KvEvent[] }
   | { readonly type: "stats"; readonly id: number; readonly stats: WorkerStats };

@@ -1,5 +1,6 @@
 /** One model's KV memory in native code, and attention over it. The layout stands in kernels/abi.h. */
 import type { Pointer } from "bun:ffi";
+import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { asPointer, assertInteger, assertLength, type KernelLibrary, openHandle, viewMemory } from "./library.ts";
 
 export interface RopeOptions {
@@ -35,25 +36,8 @@ export interface KvPoolOptions {
   readonly normEpsilon?: number;
 }
 
-/** What attention needs of a step: a part of `Batch` (worker/backend/backend.ts), which says what it means. */
-export interface AttentionBatch {
-  readonly positions: Int32Array;
-  readonly slots: Int32Array;
-  readonly pieceRows: Int32Array;
-  readonly pieceSegments: Int32Array;
-  readonly segmentBlockStarts: Int32Array;
-  readonly segmentFirstTokens: Int32Array;
-  readonly segmentTokenCounts: Int32Array;
-  readonly segmentOffsets: Int32Array;
-  readonly blockIds: Int32Array;
-}
-
-/** Tokens copied from slot to slot, [count] each (worker/backend/backend.ts has the same). */
-export interface TokenCopies {
-  readonly sourceSlots: Int32Array;
-  readonly targetSlots: Int32Array;
-  readonly deltas: Int32Array;
-}
+/** What attention needs of a step. */
+export type AttentionBatch = Omit<Batch, "tokenIds" | "logitRows">;
 
 /** [headDim] weights of the RMSNorm on each head of q and k (Qwen3). */
 export interface HeadNorms {

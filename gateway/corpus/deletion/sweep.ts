@@ -7,28 +7,19 @@ import { listSweepTenants } from "../../../db/corpora.ts";
 import type { FragmentRow } from "../../../db/fragments.ts";
 import { zeroFreeSpace } from "../../../db/free-space.ts";
 import type { TenantId } from "../../../db/ids.ts";
-import type { Db } from "../../../db/open.ts";
 import { listDeletedTenants } from "../../../db/tenants.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 import { reasonOf } from "../../background/background-loop.ts";
 import { TenantRounds } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import type { CorpusSaltOf, SpanPort } from "../base/ports.ts";
-import type { ContentStore } from "../files/content-store.ts";
-import { TenantSweep } from "./sweep-work.ts";
+import { type SweepDeps, TenantSweep } from "./sweep-work.ts";
 
 /** Tenants whose sweeps are open at the same time. */
 const maxOpen = 256;
 
-export interface SweeperDeps {
-  readonly db: Db;
-  readonly content: ContentStore;
-  readonly spans: SpanPort;
-  readonly saltOf: CorpusSaltOf;
+export interface SweeperDeps extends Omit<SweepDeps, "evict" | "zeroFreeSpace"> {
   readonly log: Log;
-  /** KV of deleted files is gone, or of a whole corpus for it. */
-  readonly onEvicted: () => void;
 }
 
 export class Sweeper {

@@ -6,9 +6,8 @@ import { listFileAttributes } from "../../../db/corpus-files.ts";
 import { findFragments, visibleFragmentIds } from "../../../db/fragments.ts";
 import { searchFullText } from "../../../db/fts.ts";
 import type { Hit } from "../../../db/hits.ts";
-import { type CorpusId, type FileId, type FragmentId, parseId, type TenantId } from "../../../db/ids.ts";
+import { type CorpusId, parseId, type TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
-import type { Attributes } from "../../../db/schema.ts";
 import { searchVectors } from "../../../db/vectors.ts";
 import type { CacheSalt } from "../../../worker/contract/units.ts";
 import { ApiError } from "../../base/errors.ts";
@@ -48,13 +47,8 @@ export interface RetrieveDeps {
 /** What is there at once, or comes. */
 export type Awaitable<T> = T | Promise<T>;
 
-export interface RetrievedFragment {
-  readonly id: FragmentId;
+export interface RetrievedFragment extends Omit<Hit, "seq"> {
   readonly corpusId: CorpusId;
-  readonly fileId: FileId;
-  readonly filename: string;
-  readonly attributes: Attributes;
-  readonly text: string;
   /** In 0..1: bm25 / (1 + bm25) where words alone are searched, the fused rank (see `fuse`) where vectors are too. */
   readonly score: number;
   /** Of the corpus: the fragment's span is keyed with it. */

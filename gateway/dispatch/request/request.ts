@@ -1,14 +1,6 @@
 /** What goes into the dispatcher and what comes out of it. */
 import type { TenantId } from "../../../db/ids.ts";
-import type {
-  BlendReport,
-  GenerateParams,
-  RequestTimings,
-  RequestUsage,
-  SpanReport,
-  TokenLogprob,
-  TokenPlan,
-} from "../../../worker/contract/messages.ts";
+import type { FinishedMessage, GenerateParams, TokenLogprob, TokenPlan } from "../../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../../worker/contract/owners.ts";
 import type { MissReport } from "./miss-report.ts";
 import type { Placement } from "./placement.ts";
@@ -70,18 +62,11 @@ export type GenerationEvent =
   | { readonly type: "restarted" }
   | FinishedEvent;
 
-export interface FinishedEvent {
-  readonly type: "finished";
-  readonly reason: "stop" | "length" | "abort" | "prepared";
-  readonly usage: RequestUsage;
-  /** As the worker measured them, from arrival there. */
-  readonly timings: RequestTimings;
+/** As the worker told it; its timings begin with the arrival there. */
+export interface FinishedEvent extends Omit<FinishedMessage, "requestId" | "foundTokens"> {
   /** With the waiting for a worker, and with what a lost worker took. */
   readonly times: RunTimes;
-  readonly spans: readonly SpanReport[];
   readonly workerId: string;
-  /** Only of a plan with blended runs. */
-  readonly blend?: BlendReport | undefined;
   /** Only of a request that asked to be diagnosed. */
   readonly misses?: readonly MissReport[] | undefined;
 }

@@ -6,6 +6,7 @@ import { ApiError } from "../../base/errors.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import { visibleTenant } from "../../tenant/audit.ts";
 import { dayOf, type UsageLedger } from "../../tenant/usage.ts";
+import { listOf } from "../transport/answer-schemas.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
 import { pageQuery, readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -36,13 +37,7 @@ const dayAnswer = z.strictObject({
   completion_tokens: count,
   embedding_tokens: count.describe("Of embeddings and rankings; in no other number."),
 });
-export const usageAnswer = z.strictObject({
-  object: z.literal("list"),
-  data: z.array(dayAnswer),
-  first_id: z.string().nullable(),
-  last_id: z.string().nullable(),
-  has_more: z.boolean(),
-});
+export const usageAnswer = listOf(dayAnswer);
 
 const defaultDays = 31;
 const dayMs = 86_400_000;

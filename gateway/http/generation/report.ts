@@ -1,9 +1,9 @@
 /** What answers of all APIs report beside their text: usage, log-probabilities, and the `spangate` object. */
-import type { SpanReport, TokenLogprob } from "../../../worker/contract/messages.ts";
+import type { RequestUsage, SpanReport, TokenLogprob } from "../../../worker/contract/messages.ts";
 import type { MissReport } from "../../dispatch/request/miss-report.ts";
 import type { EndEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
-import { type AnswerUsage, shareOf, sumOf } from "../../generate/usage-counters.ts";
+import { shareOf, sumOf } from "../../generate/usage-counters.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
 
 export interface AnswerHead {
@@ -17,7 +17,7 @@ export function usageOf(ends: readonly EndEvent[]) {
 }
 
 /** Counts of the tokens of one answer, or of many together. */
-export function tokenCounts({ promptTokens, completionTokens, cachedTokens, cacheWriteTokens }: AnswerUsage) {
+export function tokenCounts({ promptTokens, completionTokens, cachedTokens, cacheWriteTokens }: RequestUsage) {
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completionTokens,
@@ -27,7 +27,7 @@ export function tokenCounts({ promptTokens, completionTokens, cachedTokens, cach
 }
 
 /** The same counts with all fields of OpenAI's `usage`. */
-export function usageBody(usage: AnswerUsage) {
+export function usageBody(usage: RequestUsage) {
   const counts = tokenCounts(usage);
   return {
     ...counts,

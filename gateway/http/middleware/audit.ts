@@ -4,6 +4,7 @@ import { z } from "zod";
 import type { AuditEventRow } from "../../../db/audit.ts";
 import type { Log } from "../../base/log.ts";
 import type { AuditedAction, AuditLog } from "../../tenant/audit.ts";
+import { listOf } from "../transport/answer-schemas.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
 import { listBody, pageQuery, rangeOf, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
@@ -80,13 +81,7 @@ const eventAnswer = z.strictObject({
   action: z.string(),
   object_ids: z.record(z.string(), z.string()),
 });
-export const auditAnswer = z.strictObject({
-  object: z.literal("list"),
-  data: z.array(eventAnswer),
-  first_id: z.string().nullable(),
-  last_id: z.string().nullable(),
-  has_more: z.boolean(),
-});
+export const auditAnswer = listOf(eventAnswer);
 
 export function addAuditRoutes(app: Hono<AppEnv>, { audit }: { readonly audit: AuditLog }): void {
   declare(

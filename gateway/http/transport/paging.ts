@@ -62,21 +62,10 @@ function seqOf(
   }
 }
 
-export interface ListBody<Item> {
-  readonly object: "list";
-  readonly data: readonly Item[];
-  readonly first_id: string | null;
-  readonly last_id: string | null;
-  readonly has_more: boolean;
-}
-
-export function listBody<Row, Item extends { readonly id: string }>(
-  page: Page<Row>,
-  toItem: (row: Row) => Item,
-): ListBody<Item> {
+export function listBody<Row, Item extends { readonly id: string }>(page: Page<Row>, toItem: (row: Row) => Item) {
   const data = page.rows.map(toItem);
   return {
-    object: "list",
+    object: "list" as const,
     data,
     first_id: data[0]?.id ?? null,
     last_id: data.at(-1)?.id ?? null,
