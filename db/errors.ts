@@ -7,13 +7,11 @@ export type DbErrorCode = "full" | "busy" | "io" | "constraint" | "corrupt" | "m
 export class DbError extends Error {
   override readonly name = "DbError";
   readonly code: DbErrorCode;
-  /** Name of the statement or transaction that failed. */
-  readonly statement: string;
 
+  /** @param statement name of the statement or transaction that failed */
   constructor(code: DbErrorCode, statement: string, detail: string) {
     super(`${statement}: ${detail}`);
     this.code = code;
-    this.statement = statement;
   }
 }
 

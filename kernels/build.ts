@@ -7,17 +7,9 @@ import { mkdir, mkdtemp, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { cpuLibrary, type KernelLibrary, type KernelUnit } from "./manifest.ts";
 
-export type KernelBuildErrorCode = "no_compiler" | "compile_failed";
-
 /** The library could not be built; the message is one sentence for whoever starts the server, then the compiler's words. */
 export class KernelBuildError extends Error {
   override readonly name = "KernelBuildError";
-  readonly code: KernelBuildErrorCode;
-
-  constructor(code: KernelBuildErrorCode, message: string) {
-    super(message);
-    this.code = code;
-  }
 }
 
 export interface BuildOptions {
@@ -79,7 +71,7 @@ function findCompiler(commands: readonly string[]): string {
     const path = Bun.which(command);
     if (path !== null) return path;
   }
-  throw new KernelBuildError("no_compiler", installHint);
+  throw new KernelBuildError(installHint);
 }
 
 async function contentHash(library: KernelLibrary, sourceFolder: string, compiler: string): Promise<string> {
@@ -133,8 +125,5 @@ async function run(command: readonly string[]): Promise<string> {
   ]);
   if (exitCode === 0) return output;
   const words = errors.trim().slice(0, 4000);
-  throw new KernelBuildError(
-    "compile_failed",
-    `${command[0]} could not build the kernels (exit ${exitCode}):\n${words}`,
-  );
+  throw new KernelBuildError(`${command[0]} could not build the kernels (exit ${exitCode}):\n${words}`);
 }

@@ -71,6 +71,9 @@ const wrongStops = [
   ...(stops.length > 0 && wayOfChat.includes(`${stops.length} stops`) ? [] : ["the number of stops"]),
 ];
 
+const linesOf = (file: string): string[] => readText(file).trimEnd().split("\n");
+const mostProductLines = 62_150;
+
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [
   ["circles of files", circlesOf(graphOf((file) => (isProduct(file) ? file : undefined))), 0],
@@ -105,5 +108,7 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
     filesOf("**/*.ts").flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []),
     0,
   ],
-  ["lines in worker/engine", engineFiles.flatMap((file) => readText(file).trimEnd().split("\n")), 2_700],
+  ["lines in worker/engine", engineFiles.flatMap(linesOf), 2_700],
+  // Whoever raises this says in the commit why the product needs the lines; whoever cuts lowers it to the next 50.
+  ["lines of the product", productFiles.flatMap(linesOf), mostProductLines],
 ];

@@ -38,7 +38,6 @@ export async function openCpuKernels(options: CpuKernelOptions): Promise<CpuKern
 
 export class CpuKernels {
   readonly isa: Isa;
-  readonly threadCount: number;
   readonly #library: KernelLibrary;
   readonly #context: Pointer;
   readonly #pools = new Set<KvPool>();
@@ -50,7 +49,6 @@ export class CpuKernels {
     const library = loadKernelLibrary(libraryPath);
     const isaCode = isaCodes[options.isa ?? "auto"];
     this.#library = library;
-    this.threadCount = options.threadCount;
     this.#context = openHandle((out) =>
       library.check("spg_open", library.symbols.spg_open(isaCode, options.threadCount, out)),
     );

@@ -5,15 +5,9 @@
  */
 import { CString, dlopen, type Library, type Pointer, toArrayBuffer } from "bun:ffi";
 
-/** A native call refused its arguments or failed; `status` is an spg_status of kernels/abi.h. */
+/** A native call refused its arguments or failed. */
 export class KernelError extends Error {
   override readonly name = "KernelError";
-  readonly status: number;
-
-  constructor(call: string, status: number, reason: string) {
-    super(`${call}: ${reason}`);
-    this.status = status;
-  }
 }
 
 // The comments in kernels/abi.h say what each argument is.
@@ -57,7 +51,7 @@ export function loadKernelLibrary(path: string): KernelLibrary {
   return {
     symbols: native,
     check(call, status) {
-      if (status !== 0) throw new KernelError(call, status, reasonOf(status));
+      if (status !== 0) throw new KernelError(`${call}: ${reasonOf(status)}`);
     },
   };
 }

@@ -82,7 +82,6 @@ function encodeRow({ params, index }: SampleRequest, rows: Int32Array, at: numbe
 
 /** Place of what the sampling kernels answer for up to `rows` rows, in words. */
 export class SampleAnswer {
-  readonly rows: number;
   /** [rows] each */
   readonly ids = 0;
   readonly chosen: number;
@@ -92,7 +91,6 @@ export class SampleAnswer {
   readonly wordCount: number;
 
   constructor(rows: number) {
-    this.rows = rows;
     this.chosen = rows;
     this.topIds = 2 * rows;
     this.topLogprobs = this.topIds + rows * topStride;
