@@ -1,5 +1,5 @@
 /** The runner of `bun run check`: what is chosen, in which order it runs, what is read out of its output. */
-import { afterAll, describe, expect, test } from "bun:test";
+import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -8,6 +8,9 @@ import { countsOf, failedTests, sumLine, sumOf } from "./counts.ts";
 import { longestFirst, readDurations, writeDurations } from "./durations.ts";
 import { type Job, selectJobs, stageNames, testJob } from "./jobs.ts";
 import { type Outcome, runJobs } from "./pool.ts";
+
+// Processes start here.
+setDefaultTimeout(60_000);
 
 const files = [
   "test/cache/pool.test.ts",
@@ -67,6 +70,10 @@ describe("the order", () => {
   const jobs = files.map(testJob);
 
   test("begins with what took longest; what was never measured is guessed by its folder", () => {
+    expect(namesOf(longestFirst([testJob("test/e2e/a.test.ts"), testJob("test/conformance/b.test.ts")], {}))).toEqual([
+      "test/conformance/b.test.ts",
+      "test/e2e/a.test.ts",
+    ]);
     const order = longestFirst(jobs, { "test/engine/b.test.ts": 20_000, "test/cache/pool.test.ts": 5 });
     expect(namesOf(order)).toEqual([
       "test/engine/b.test.ts",

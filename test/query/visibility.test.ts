@@ -117,7 +117,7 @@ function warmingOf(query: Query, visibility: Visibility): Set<string> {
   };
   const visit = (node: Query): void => {
     if (node.kind === "generate") read(node.input, node.options.model);
-    for (const [, child] of childrenOf(node)) visit(child);
+    for (const [, child] of childrenOf(node.kind === "zip" ? visibility.joinOf(node) : node)) visit(child);
   };
   visit(query);
   return warming;

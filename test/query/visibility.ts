@@ -2,7 +2,7 @@
  * Who may see what in a span query, written from the meaning of the nodes (ir.ts) and without the rewriter: the oracle
  * that its rules are held to. For every run it lists what stands in its prompt and which text sees which.
  */
-import type { Fragment, Generate, MapInputs, Message, Plus, Query, Repeat } from "../../gateway/query/ir.ts";
+import type { Fragment, Generate, MapInputs, Message, Plus, Query, Repeat, Zip } from "../../gateway/query/ir.ts";
 
 /** One text in a prompt: a message, a fragment, or an output. */
 export interface Text {
@@ -244,6 +244,11 @@ export class Visibility {
   }
 
   /** The same objects each time: a map is as many runs as it has strings. */
+  /** What a zip is another way to write; one with nothing runs nothing of what it was to zip. */
+  joinOf(zip: Zip): Query {
+    return desugared(zip, this.#runsOfMap);
+  }
+
   readonly #runsOfMap = (map: MapInputs): readonly Query[] => {
     const generate = (text: string): Query => ({
       kind: "generate",
