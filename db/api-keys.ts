@@ -6,7 +6,7 @@ import { apiKeys } from "./schema.ts";
 
 export type ApiKeyRow = typeof apiKeys.$inferSelect;
 
-/** What a valid key stands for; `hash` for the comparison in constant time. */
+/** The identity that a valid key stands for. `hash` is for the comparison in constant time. */
 export interface ApiKeyIdentity {
   readonly id: ApiKeyId;
   readonly tenantId: TenantId | null;
@@ -34,7 +34,7 @@ export function insertApiKey(
   );
 }
 
-/** Keys that are revoked, and keys of tenants that are not active, are not found. Runs on every request. */
+/** Finds a key by its hash, unless it is revoked or its tenant is not active. Runs on every request. */
 export function findApiKeyByHash(db: Db, hash: Uint8Array): ApiKeyIdentity | undefined {
   const row = db.statement("findApiKeyByHash", () =>
     db.client
@@ -59,7 +59,7 @@ export function countPlatformKeys(db: Db): number {
   return row?.n ?? 0;
 }
 
-/** Keys that could still administer the platform without this key, or without this tenant's. */
+/** Counts the keys that could still administer the platform without this key, or without this tenant's keys. */
 export function countOtherAdminKeys(db: Db, without: ApiKeyId | TenantId): number {
   const row = db.statement("countOtherAdminKeys", () =>
     db.client

@@ -1,6 +1,6 @@
 /**
- * What callers changed. Rows are added and, beyond a number of them, the oldest of the same actor removed; none is ever
- * altered. An actor is a tenant, or the platform.
+ * Audit events: what callers changed. Rows are only added. When an actor has more than a given number of them, its
+ * oldest are removed; none is ever altered. An actor is a tenant or the platform.
  */
 import { and, eq, isNull, or, sql } from "drizzle-orm";
 import type { AuditEventId } from "./ids.ts";
@@ -10,10 +10,10 @@ import { auditCounts, auditEvents } from "./schema.ts";
 
 export type AuditEventRow = typeof auditEvents.$inferSelect;
 
-/** Rows that one insertion removes at most, where a database has more of an actor than it may. */
+/** The most rows that one insertion removes, where an actor has too many. */
 const removedAtOnce = 16;
 
-/** @param maxRows of the actor's */
+/** @param maxRows the most rows that the event's actor keeps */
 export function insertAuditEvent(db: Db, row: Omit<AuditEventRow, "seq">, maxRows: number): AuditEventRow {
   return db.transaction("insertAuditEvent", () =>
     db.statement("insertAuditEvent", (orm) => {
@@ -38,7 +38,7 @@ export function insertAuditEvent(db: Db, row: Omit<AuditEventRow, "seq">, maxRow
   );
 }
 
-/** @param tenantId only what this tenant did, or what was done to what is its own */
+/** @param tenantId limits the events to what this tenant did and what was done to its objects */
 const visibleTo = (tenantId: string | undefined) =>
   tenantId === undefined ? undefined : or(eq(auditEvents.tenantId, tenantId), eq(auditEvents.actorTenantId, tenantId));
 

@@ -20,7 +20,7 @@ import { dirname, join } from "node:path";
 import { parseId } from "./ids.ts";
 import { lockFolder } from "./lock.ts";
 
-/** One sentence for the operator. */
+/** The message is one sentence for the operator. */
 export class BackupError extends Error {}
 
 export interface BackupReport {
@@ -38,7 +38,8 @@ interface FileRow {
 }
 
 /**
- * Backs up a data folder, also one whose server runs: what was acknowledged before the call is in it.
+ * Backs up a data folder, even while its server runs: the backup holds everything that was acknowledged before the
+ * call.
  * @throws BackupError
  */
 export function backupFolder(dataDir: string, target: string): BackupReport {
@@ -50,7 +51,8 @@ export function backupFolder(dataDir: string, target: string): BackupReport {
     const live = new Database(source, { readonly: true, strict: true });
     try {
       live.run("pragma busy_timeout = 10000");
-      // Owner only, before anything is in it: SQLite fills an empty file.
+      // The file gets the owner's permissions only before anything is in it. SQLite accepts an empty file as a new
+      // database.
       writeFileSync(aside, "", { mode: 0o600, flag: "wx" });
       live.query("vacuum into ?").run(aside);
     } finally {
@@ -78,7 +80,7 @@ function addFiles(path: string, dataDir: string): BackupReport {
     for (const { id } of liveFiles(copy)) {
       const content = readIfThere(join(dataDir, filesName, id));
       if (content === undefined) {
-        // Deleted since: it stays deleted, and the next start sweeps what is left of it.
+        // The file was deleted meanwhile. It stays deleted, and the next start sweeps the rest of it.
         copy.query("update files set deleted_at = ? where id = ?").run(Date.now(), id);
         copy.query("update corpus_files set status = 'deleting' where file_id = ?").run(id);
         continue;
@@ -94,8 +96,8 @@ function addFiles(path: string, dataDir: string): BackupReport {
 }
 
 /**
- * Makes a data folder of a backup. The database comes last, so that a folder with one is whole.
- * @throws BackupError when the folder has a database, when a server has it, or when the backup is damaged
+ * Makes a data folder from a backup. The database is written last, so a folder with a database is complete.
+ * @throws BackupError when the folder has a database, when a server uses it, or when the backup is damaged
  */
 export function restoreFolder(source: string, dataDir: string): BackupReport {
   if (!existsSync(source)) throw new BackupError(`there is no file ${source}`);
@@ -173,7 +175,7 @@ function writeDurably(path: string, bytes: Uint8Array): void {
   sync(path);
 }
 
-/** A file's bytes, or a folder's names, are on disk from here on. */
+/** Syncs a file's bytes, or a folder's names, to the disk. */
 function sync(path: string): void {
   const file = openSync(path, "r");
   fsyncSync(file);

@@ -12,14 +12,14 @@ type NewBatch = Pick<
   BatchRow,
   "id" | "tenantId" | "keyId" | "endpoint" | "inputFileId" | "metadata" | "createdAt" | "expiresAt"
 > &
-  // Of one whose lines were checked before.
+  // Set for a batch whose lines were checked before it was inserted.
   Partial<Pick<BatchRow, "status" | "total" | "inProgressAt">>;
 
 export const openBatchStates: readonly BatchStatus[] = ["validating", "in_progress", "finalizing", "cancelling"];
 const isOpen = inArray(batches.status, [...openBatchStates]);
 
 /**
- * Of those that have ended the newest stay.
+ * Inserts a batch. Of the tenant's ended batches only the newest `keptPerTenant` stay.
  * @returns undefined when the tenant is gone
  */
 export function insertBatch(db: Db, row: NewBatch, keptPerTenant: number): BatchRow | undefined {
@@ -52,7 +52,7 @@ export function findBatch(db: Db, tenantId: TenantId, id: BatchRow["id"]): Batch
   );
 }
 
-/** As it is now, whoever asks; for its runner. */
+/** The batch's present state, whoever its tenant is; for the batch runner. */
 export function readBatch(db: Db, seq: number): BatchRow | undefined {
   return db.statement("readBatch", (orm) => orm.select().from(batches).where(eq(batches.seq, seq)).get());
 }
@@ -88,7 +88,7 @@ export function countOpenBatches(db: Db, tenantId: TenantId): number {
   return row?.n ?? 0;
 }
 
-/** Of a tenant's, the oldest in one of these states. */
+/** The tenant's oldest batch in one of these states. */
 export function nextBatch(
   db: Db,
   tenantId: TenantId,
@@ -105,7 +105,7 @@ export function nextBatch(
   );
 }
 
-/** Who has batches that have not ended. */
+/** The tenants with batches that have not ended. */
 export function listBatchTenants(db: Db): readonly TenantId[] {
   const rows = db.statement("listBatchTenants", (orm) =>
     orm.selectDistinct({ tenantId: batches.tenantId }).from(batches).where(isOpen).all(),
@@ -178,7 +178,7 @@ export function listDoneLines(db: Db, seq: number, first: number, last: number):
 }
 
 interface ResultRange {
-  /** undefined: errors and others. */
+  /** Only results that are errors, or only those that are not; undefined: all. */
   readonly isError: boolean | undefined;
   readonly afterLine: number;
   readonly limit: number;
@@ -202,7 +202,10 @@ export function walkResults(
   );
 }
 
-/** The batch's last state; its results stand in files now, and go with the sweep. @returns false when it is gone */
+/**
+ * Records the batch's last state. Its results are in files by now, and the sweep removes their rows.
+ * @returns false when the batch is gone
+ */
 export function endBatch(db: Db, seq: number, change: Parameters<typeof updateBatch>[3]): boolean {
   return updateBatch(db, seq, openBatchStates, { ...change, resultsLeft: true }) !== undefined;
 }
@@ -210,8 +213,8 @@ export function endBatch(db: Db, seq: number, change: Parameters<typeof updateBa
 const sweptRows = 64;
 
 /**
- * Takes away some results of a batch that has ended: one at least, and no more than have `maxBytes` together.
- * @param seq undefined: of any
+ * Removes some results of a batch that has ended: at least one, and at most `maxBytes` together.
+ * @param seq undefined: of any ended batch
  * @returns false when none is left
  */
 export function sweepResults(db: Db, maxBytes: number, seq?: number): boolean {
@@ -240,7 +243,7 @@ export function sweepResults(db: Db, maxBytes: number, seq?: number): boolean {
   );
 }
 
-/** @returns false when it has not ended */
+/** @returns false when the batch has not ended */
 export function removeBatch(db: Db, seq: number): boolean {
   return db.statement("removeBatch", (orm) => {
     const ended = notInArray(batches.status, [...openBatchStates]);

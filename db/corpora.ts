@@ -11,7 +11,7 @@ import { dropVectors } from "./vectors.ts";
 export type CorpusRow = typeof corpora.$inferSelect;
 type NewCorpus = Pick<CorpusRow, "id" | "tenantId" | "name" | "description" | "metadata" | "createdAt">;
 
-/** own: the tenant's corpus, may be changed. read: its own or one it was granted. */
+/** own: the tenant's own corpus, to change it. read: its own corpus, or one that it was granted. */
 export type CorpusAccess = "own" | "read";
 
 export interface FileCounts {
@@ -62,12 +62,12 @@ export function findCorpus(db: Db, tenantId: TenantId, id: CorpusId, access: Cor
   });
 }
 
-/** Without regard to who asks: for work in the background, whose corpus may be deleted already. */
+/** Finds a corpus without a check of who asks, for background work. The corpus may be deleted already. */
 export function findCorpusAnyState(db: Db, id: CorpusId): CorpusRow | undefined {
   return db.statement("findCorpusAnyState", (orm) => orm.select().from(corpora).where(eq(corpora.id, id)).get());
 }
 
-/** All that the tenant owns, deleted ones that are not swept yet too. */
+/** All corpora of the tenant, including deleted ones that are not swept yet. */
 export function corporaOfTenant(db: Db, tenantId: TenantId): readonly CorpusRow[] {
   return db.statement("corporaOfTenant", (orm) =>
     orm.select().from(corpora).where(eq(corpora.tenantId, tenantId)).all(),
@@ -157,7 +157,7 @@ export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
   )?.epoch;
 }
 
-/** Invisible from here on, with its files, whose rows are left to the sweep, and its open jobs. */
+/** Makes the corpus, its files and its open jobs invisible. The sweep removes the rows of the files. */
 export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
   db.transaction("markCorpusDeleted", () =>
     db.statement("markCorpusDeleted", (orm) => {
@@ -171,17 +171,17 @@ export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
   );
 }
 
-/** An index with more blocks (4 kB each) would take too long to be zeroed while it is dropped. */
+/** An index with more blocks (4 kB each) would take too long to be overwritten with zeros while it is dropped. */
 const mostBlocksZeroed = 500;
 
-/** Names of the schema are in no order, so it is read once for all corpora, however many there are. */
+/** The names of a schema have no index, so it is read once for all corpora, however many there are. */
 const indexedCorpora = `select cast(substr(name, 5) as integer) as seq from sqlite_schema
   where type = 'table' and name glob 'fts_[0-9]*'`;
 
 /**
- * Drops the indexes of a tenant's deleted corpora, one after the other, so that the caller decides how long it stays on the event
- * loop: nobody searches them any more, and they go faster as a whole than one fragment after the other. Call
- * `zeroFreeSpace` after it.
+ * Drops the indexes of a tenant's deleted corpora, one after the other; the caller decides when to yield to other work.
+ * Nobody searches these indexes any more, and dropping one is faster than removing its fragments one by one. Call
+ * `zeroFreeSpace` afterwards.
  */
 export function* dropDeletedIndexes(db: Db, tenantId: TenantId, mostZeroed = mostBlocksZeroed): Generator<void> {
   const sql = `select seq from corpora
@@ -205,9 +205,10 @@ export function* dropDeletedIndexes(db: Db, tenantId: TenantId, mostZeroed = mos
 const filesPerPiece = 64;
 
 /**
- * Removes some fragments of a tenant's deleted corpora, whose indexes are dropped, and the rows of files that have none left.
- * @param limit of fragments
- * @returns false: no deleted corpus of the tenant's has any file left
+ * Removes some fragments of a tenant's deleted corpora, whose indexes are dropped already, and the rows of files
+ * without any fragment left.
+ * @param limit the most fragments to remove
+ * @returns false when no deleted corpus of the tenant has a file left
  */
 export function removeDeletedFiles(db: Db, tenantId: TenantId, limit: number): boolean {
   return db.transaction("removeDeletedFiles", () =>
@@ -231,7 +232,7 @@ export function removeDeletedFiles(db: Db, tenantId: TenantId, limit: number): b
 
 /**
  * Removes some of a tenant's deleted corpora whose files are swept and whose indexes are dropped.
- * @returns false: there was none
+ * @returns false when there was none
  */
 export function removeSweptCorpora(db: Db, tenantId: TenantId, limit: number): boolean {
   const swept = `delete from corpora where seq in (
@@ -249,7 +250,7 @@ export function insertGrant(db: Db, corpusId: CorpusId, tenantId: TenantId, crea
   );
 }
 
-/** Who has something that is deleted and not swept yet, or is deleted. */
+/** The tenants that are deleted, or own something that is deleted and not swept yet. */
 export function listSweepTenants(db: Db): readonly TenantId[] {
   const sql = `select id from tenants where status = 'deleting'
     union select tenant_id from corpora where deleted_at is not null

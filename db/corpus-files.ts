@@ -20,7 +20,10 @@ type NewCorpusFile = Pick<
 export type VisibleStatus = Exclude<CorpusFileStatus, "deleting">;
 
 const visible = ne(corpusFiles.status, "deleting");
-/** A corpus is deleted by one row of its own; its files' rows are as they were until they are swept. */
+/**
+ * Selects files of corpora that are not deleted. Deleting a corpus marks only the corpus's own row; the rows of its
+ * files stay unchanged until the sweep removes them.
+ */
 export const ofLiveCorpus = sql`exists (
   select 1 from corpora c where c.id = corpus_files.corpus_id and c.deleted_at is null
 )`;
@@ -127,7 +130,7 @@ export function countPendingFiles(db: Db, tenantId: TenantId): number {
 }
 
 /**
- * The oldest file to ingest of the next tenant after `afterTenantId` that has one.
+ * The oldest waiting file of the next tenant after `afterTenantId` that has one.
  * @param exceptSeqs files that are being ingested already
  */
 export function nextPendingFile(
@@ -154,7 +157,7 @@ export function nextPendingFile(
   );
 }
 
-/** One try at ingesting a file. */
+/** One attempt at ingesting a file. */
 export type IngestAttempt = Pick<CorpusFileRow, "seq" | "attempt">;
 
 function current(attempt: IngestAttempt) {
@@ -163,7 +166,7 @@ function current(attempt: IngestAttempt) {
   return and(eq(corpusFiles.seq, seq), eq(corpusFiles.attempt, number), inProgress, ofLiveCorpus);
 }
 
-/** false: cancelled, deleted or begun anew meanwhile. */
+/** Whether the attempt is still current; false: the file was cancelled, deleted or begun anew meanwhile. */
 export function isCurrentAttempt(db: Db, attempt: IngestAttempt): boolean {
   const row = db.statement("isCurrentAttempt", (orm) =>
     orm.select({ seq: corpusFiles.seq }).from(corpusFiles).where(current(attempt)).get(),
@@ -171,7 +174,7 @@ export function isCurrentAttempt(db: Db, attempt: IngestAttempt): boolean {
   return row !== undefined;
 }
 
-/** The moment at which all of a file's fragments become visible. @returns false: no longer the current attempt. */
+/** Makes all fragments of a file visible at once. @returns false when the attempt is no longer the current one */
 export function completeFile(db: Db, attempt: IngestAttempt, usageBytes: number): boolean {
   return settle(db, "completeFile", attempt, { status: "completed", usageBytes });
 }
@@ -207,14 +210,14 @@ export function updateFileAttributes(
   );
 }
 
-/** Invisible from here on; its fragments go with the sweep. */
+/** Makes the file invisible in its corpus. The sweep removes its fragments. */
 export function markCorpusFileDeleting(db: Db, seq: number): void {
   db.statement("markCorpusFileDeleting", (orm) =>
     orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.seq, seq)).run(),
   );
 }
 
-/** Of a tenant's, deleted by itself: those of deleted corpora go with their corpus. */
+/** The tenant's next file that was deleted on its own. Files of deleted corpora are removed with their corpus. */
 export function nextDeletingFile(db: Db, tenantId: TenantId, afterSeq = 0): CorpusFileRow | undefined {
   return db.statement("nextDeletingFile", (orm) =>
     orm
@@ -275,7 +278,7 @@ export function fileBatchCounts(db: Db, id: FileBatchId): FileCounts {
   return fileCountsOf(rows);
 }
 
-/** Cancels what the batch has not finished. */
+/** Cancels the files of the batch that are not finished. */
 export function cancelFileBatch(db: Db, id: FileBatchId): void {
   db.statement("cancelFileBatch", (orm) => {
     const members = orm

@@ -1,6 +1,6 @@
 /**
- * What a failed statement may tell: its name and SQLite's result code. Never its parameters, which are key
- * hashes and tenants' text (Drizzle's own error puts them into its message).
+ * An error holds only what a failed statement may reveal: its name and SQLite's result code. It never holds the
+ * parameters, which are key hashes and tenants' text (Drizzle's own error puts them into its message).
  */
 export type DbErrorCode = "full" | "busy" | "io" | "constraint" | "corrupt" | "migration" | "open" | "internal";
 
@@ -27,7 +27,7 @@ const codesByPrefix: readonly (readonly [prefix: string, code: DbErrorCode])[] =
   ["SQLITE_NOTADB", "corrupt"],
 ];
 
-/** SQLite's result code of a thrown value or of what caused it; undefined when it is no SQLite error. */
+/** SQLite's result code of a thrown value or of its cause; undefined when it is no SQLite error. */
 export function sqliteCode(thrown: unknown): string | undefined {
   for (let error: unknown = thrown; error instanceof Error; error = error.cause) {
     const code = (error as { code?: unknown }).code;
@@ -36,7 +36,10 @@ export function sqliteCode(thrown: unknown): string | undefined {
   return undefined;
 }
 
-/** A thrown value as DbError. What is no SQLite error is a defect of ours and keeps only its class name. */
+/**
+ * Turns a thrown value into a DbError. An error that does not come from SQLite is a defect of ours; only its class name
+ * is kept.
+ */
 export function toDbError(statement: string, thrown: unknown): DbError {
   if (thrown instanceof DbError) return thrown;
   const code = sqliteCode(thrown);

@@ -9,7 +9,10 @@ export type FileRow = typeof files.$inferSelect;
 type NewFile = Omit<FileRow, "seq" | "deletedAt">;
 
 const visible = isNull(files.deletedAt);
-/** Files of a tenant that is gone are marked in pieces, and found by nobody before that. */
+/**
+ * Selects the tenant's files. The files of a deleted tenant are marked in pieces, and even before that nobody finds
+ * them.
+ */
 const visibleTo = (tenantId: TenantId): SQL | undefined =>
   and(
     eq(files.tenantId, tenantId),
@@ -18,7 +21,7 @@ const visibleTo = (tenantId: TenantId): SQL | undefined =>
   );
 
 /**
- * Inserts, or answers the row that the tenant already has of the same content, name and purpose.
+ * Inserts a file, or returns the row that the tenant already has of the same content, name and purpose.
  * @returns undefined when the tenant is gone
  */
 export function insertFileOnce(db: Db, row: NewFile): FileRow | undefined {
@@ -59,7 +62,7 @@ export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | unde
   );
 }
 
-/** Those of `ids` that are the tenant's. */
+/** The files among `ids` that belong to the tenant. */
 export function findFiles(db: Db, tenantId: TenantId, ids: readonly FileId[]): readonly FileRow[] {
   return db.statement("findFiles", (orm) =>
     orm
@@ -89,7 +92,7 @@ export function listFiles(
   return pageOf(rows, range);
 }
 
-/** The file and its place in every corpus are invisible from here on. @returns false: no such file. */
+/** Makes the file invisible, in every corpus too. @returns false when there is no such file */
 export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: number): boolean {
   return db.transaction("markFileDeleted", () =>
     db.statement("markFileDeleted", (orm) => {
@@ -106,7 +109,7 @@ export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: num
   );
 }
 
-/** Marks some files of a tenant that is gone. @returns whether any may be left */
+/** Marks some files of a deleted tenant as deleted. @returns whether any may be left */
 export function deleteFilesOfGoneTenant(db: Db, tenantId: TenantId, now: number, limit: number): boolean {
   return db.statement("deleteFilesOfGoneTenant", () => {
     const some = `update files set deleted_at = ?1 where seq in (
@@ -116,7 +119,7 @@ export function deleteFilesOfGoneTenant(db: Db, tenantId: TenantId, now: number,
   });
 }
 
-/** The tenant's, after `afterSeq`. */
+/** The tenant's deleted files after `afterSeq`. */
 export function listDeletedFiles(
   db: Db,
   tenantId: TenantId,
@@ -148,7 +151,7 @@ export function listSweptFileIds(db: Db, tenantId: TenantId, limit: number): rea
   return rows.map((row) => row.id);
 }
 
-/** Ids of all rows, deleted ones that are not yet swept too: what the content folder may hold. */
+/** The ids of all rows, including deleted ones that are not swept yet: the files that the content folder may hold. */
 export function listAllFileIds(db: Db): readonly FileId[] {
   return db.statement("listAllFileIds", (orm) => orm.select({ id: files.id }).from(files).all()).map((row) => row.id);
 }

@@ -83,7 +83,10 @@ export function countFragments(db: Db, corpusId: CorpusId): number {
   return row?.n ?? 0;
 }
 
-/** Where a fragment stands in its corpus: files in the order in which they were attached, their text in its own. */
+/**
+ * The place of a fragment in its corpus: files are ordered as they were attached, and fragments as in their file's
+ * text.
+ */
 export interface FragmentPlace {
   readonly fileSeq: number;
   readonly ordinal: number;
@@ -96,7 +99,7 @@ function beyond({ fileSeq, ordinal }: FragmentPlace, order: PageRange["order"]) 
   return and(from(corpusFiles.seq, fileSeq), or(after(corpusFiles.seq, fileSeq), after(fragments.ordinal, ordinal)));
 }
 
-/** Visible fragments of a corpus after a place, in order: a stable walk while files come and go. */
+/** Visible fragments of a corpus after a place, in order. The order stays stable while files are added and removed. */
 export function walkFragments(
   db: Db,
   corpusId: CorpusId,
@@ -147,7 +150,7 @@ export function listFragments(
   return pageOf(rows.map(toListed), range);
 }
 
-/** A visible fragment of any corpus: who asks is checked by the caller. */
+/** A visible fragment of any corpus. The caller checks who may see it. */
 export function corpusFragment(
   db: Db,
   id: FragmentId,
@@ -193,7 +196,7 @@ export function findFragmentPlace(db: Db, corpusId: CorpusId, id: FragmentId): F
   );
 }
 
-/** Visible fragments by id, of any corpus: who asks is checked by the caller. */
+/** Visible fragments by their ids, of any corpus. The caller checks who may see them. */
 export function findFragments(
   db: Db,
   ids: readonly FragmentId[],
@@ -208,7 +211,7 @@ export function findFragments(
   );
 }
 
-/** Which of these fragments are visible still. */
+/** The ids of those fragments that are still visible. */
 export function visibleFragmentIds(db: Db, ids: readonly FragmentId[]): ReadonlySet<FragmentId> {
   const rows = db.statement("visibleFragmentIds", (orm) =>
     orm
@@ -221,7 +224,7 @@ export function visibleFragmentIds(db: Db, ids: readonly FragmentId[]): Readonly
   return new Set(rows.map((row) => row.id));
 }
 
-/** Notes where a fragment was prepared; a fragment that is gone is left alone. */
+/** Notes where a fragment was prepared. Nothing happens if the fragment is gone. */
 export function notePrepared(db: Db, id: FragmentId, spanKey: string, worker: number, now: number): void {
   db.statement("notePrepared", (orm) =>
     orm
@@ -232,7 +235,7 @@ export function notePrepared(db: Db, id: FragmentId, spanKey: string, worker: nu
   );
 }
 
-/** Text of a file's fragments in order, as it was split. */
+/** The texts of a file's fragments in order, as the file was split. */
 export function listFragmentTexts(db: Db, corpusFileSeq: number): readonly string[] {
   const rows = db.statement("listFragmentTexts", (orm) =>
     orm

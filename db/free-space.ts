@@ -1,18 +1,21 @@
 /**
- * Zeroes what dropped indexes leave. Dropped with secure_delete, a large one would write all its pages at once, which
- * holds the event loop; so its pages are freed as they are, and all free space is overwritten in pieces. As long as
- * the table is there, that is not done yet.
+ * Overwrites with zeros what dropped indexes leave. Dropping a large index with secure_delete would write all its pages
+ * at once and block the event loop. So its pages are freed unchanged, and afterwards all free space is overwritten in
+ * pieces. While the table `free_space` exists, that is not finished.
  */
 import type { Db } from "./open.ts";
 
 const pagesPerPiece = 256;
 
-/** All of `work`, or nothing: drops tables fast; what they held stays in the file until `zeroFreeSpace` has ended. */
+/**
+ * Runs all of `work` or nothing, and frees pages without overwriting them. So it drops tables fast, but their contents
+ * stay in the file until `zeroFreeSpace` has ended.
+ */
 export function freeUnzeroed(db: Db, name: string, work: () => void): void {
   const drop = (): void => {
     db.statement("noteFreeSpace", () => {
       db.client.run("create table if not exists free_space (zeros blob)");
-      // A row without zeros: there is space that is to be overwritten.
+      // A row without zeros says that there is space to overwrite.
       db.client.run("insert into free_space (zeros) values (null)");
     });
     work();
@@ -20,13 +23,13 @@ export function freeUnzeroed(db: Db, name: string, work: () => void): void {
   unzeroed(db, () => db.transaction(name, drop));
 }
 
-/** Lazily, so that the caller decides how long it stays on the event loop: more may be freed meanwhile. */
+/** Overwrites lazily, so that the caller decides when to yield to other work. More space may be freed meanwhile. */
 export function* zeroFreeSpace(db: Db): Generator<void> {
   const table = "select 1 from sqlite_schema where name = 'free_space'";
   if (db.statement("findFreeSpace", () => db.client.query(table).get()) === null) return;
   for (;;) {
     yield* overwriteFreePages(db);
-    // What was freed since the overwriting ended has a row of its own.
+    // If more space was freed since the overwriting began, another row says so.
     const end = (): boolean => {
       if (db.client.query("select 1 from free_space limit 1").get() !== null) return false;
       db.client.run("drop table free_space");
@@ -45,12 +48,12 @@ function* overwriteFreePages(db: Db): Generator<void> {
   }
   const remove = "delete from free_space where rowid = (select max(rowid) from free_space where zeros is not null)";
   const removeOne = () => db.statement("emptyFreeSpace", () => db.client.query(remove).run().changes);
-  // They are zeros already.
+  // These rows hold only zeros, so they need no overwriting themselves.
   while (unzeroed(db, () => db.unsynced(removeOne)) > 0) yield;
 }
 
 function insertZeros(db: Db, bytes: number): void {
-  // A little less, for what else is in a page.
+  // The row is a little smaller than the free pages, which also hold SQLite's own bytes.
   db.client.query("insert into free_space (zeros) values (zeroblob(?))").run(bytes - Math.ceil(bytes / 256));
 }
 

@@ -1,19 +1,18 @@
 /**
- * Full text by FTS5, one index a corpus: ranking statistics (how often a term occurs) and the time a search
- * takes then depend on that corpus alone, and no other tenant can read them off its own scores.
- *
- * Contentless: the text is in `fragments`, the index has terms only. "secure-delete" takes terms out of the
- * index physically when a fragment goes.
+ * Full-text search by FTS5, with one index for each corpus. So the ranking statistics (how often a term occurs) and the
+ * time of a search depend on that corpus alone, and no other tenant can infer them from its own scores.
+ * The indexes are contentless: the text is in `fragments`, and an index holds only terms. "secure-delete" removes terms
+ * physically when a fragment is removed.
  */
 
 import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
 
-/** Words of a query that are looked up; further ones are ignored. */
+/** The most words of a query that are looked up; further words are ignored. */
 export const maxSearchTerms = 64;
-/** Fragments that one search ranks: ranking takes some 1 to 3 µs each. */
+/** The most fragments that one search ranks. Ranking takes about 1 to 3 µs for each. */
 const maxCandidates = 10_000;
-/** Fragments that are looked at, ranked or not, before the event loop is yielded to. */
+/** Fragments that are looked at, ranked or not, before the search yields to the event loop. */
 const fragmentsPerPiece = 10_000;
 
 export interface SearchHit extends Hit {
@@ -21,10 +20,13 @@ export interface SearchHit extends Hit {
   readonly bm25: number;
 }
 
-/** FTS5's rank is lower the better. */
+/** A lower rank of FTS5 is a better match. */
 type Ranked = readonly [seq: number, rank: number];
 
-/** What is searched for, and the fragments that have any of it, counted for each term up to `maxCandidates`. */
+/**
+ * The terms that are searched for, and how many fragments have any of them, where each term counts up to
+ * `maxCandidates`.
+ */
 interface Selection {
   readonly terms: readonly string[];
   readonly candidates: number;
@@ -45,7 +47,7 @@ export function createFullText(db: Db, corpusSeq: number): void {
   });
 }
 
-/** Blocks of the corpus' index, counted up to `most`; undefined: it has none. */
+/** The number of blocks of the corpus's index, counted up to `most`; undefined: it has no index. */
 export function fullTextBlocks(db: Db, corpusSeq: number, most: number): number | undefined {
   const table = tableOf(corpusSeq);
   return db.statement("fullTextBlocks", () => {
@@ -67,7 +69,10 @@ export function indexFragment(db: Db, corpusSeq: number, seq: number, text: stri
   );
 }
 
-/** `text` must be what was indexed: a contentless index finds the terms to take out by it. */
+/**
+ * Removes a fragment from the index. `text` must be the text that was indexed, because a contentless index finds by it
+ * the terms to remove.
+ */
 export function unindexFragment(
   db: Db,
   corpusSeq: number,
@@ -82,9 +87,10 @@ export function unindexFragment(
 }
 
 /**
- * Best fragments of a corpus, best first; ties by age. Only completed files' fragments are seen. Lazily, so that the
- * caller decides how long it stays on the event loop: what is deleted between two pieces may be among what is found.
- * @param corpusFileSeqs when given, only fragments of these files
+ * The best fragments of a corpus, best first, equal ranks by age. Only fragments of completed files are found. The
+ * search is lazy, so that the caller decides when to yield to other work. What is deleted between two pieces may still
+ * be found.
+ * @param corpusFileSeqs limits the search to fragments of these files
  */
 export function* searchFullText(
   db: Db,
@@ -98,8 +104,8 @@ export function* searchFullText(
   if (terms.length === 0 || limit < 1) return [];
   const files = corpusFileSeqs === undefined ? [] : [JSON.stringify(corpusFileSeqs)];
   const filter = files.length === 0 ? "" : "and cf.seq in (select value from json_each(?))";
-  // From the index to the rows (cross join keeps that order): what is invisible or filtered out is not ranked and
-  // takes no candidate's place.
+  // The cross join makes SQLite go from the index to the rows, so fragments that are invisible or filtered out are not
+  // ranked and take no candidate's place.
   const sql = `
     select ${table}.rowid, bm25(${table})
     from ${table} cross join fragments f on f.seq = ${table}.rowid
@@ -136,7 +142,7 @@ function bestOf(best: readonly Ranked[], piece: readonly Ranked[], limit: number
   return kept;
 }
 
-/** The last of the next matches that are looked at together. */
+/** The last match of the next piece. */
 function endOfPiece(db: Db, table: string, match: string, after: number): number | undefined {
   const sql = `select max(seq) as last from (
     select rowid as seq from ${table} where ${table} match ? and rowid > ? order by rowid limit ${fragmentsPerPiece})`;
@@ -146,7 +152,7 @@ function endOfPiece(db: Db, table: string, match: string, after: number): number
   return row?.last ?? undefined;
 }
 
-/** Of those that are still there. */
+/** Reads the hits that still exist. */
 function hitsOf(db: Db, best: readonly Ranked[]): readonly SearchHit[] {
   const sql = `
     select ${hitColumns} from json_each(?) best
@@ -163,8 +169,8 @@ function hitsOf(db: Db, best: readonly Ranked[]): readonly SearchHit[] {
 }
 
 /**
- * The rarest terms, as many as together find no more than `maxCandidates` fragments, and at least one that is
- * found at all. What is left out occurs in so many fragments that it hardly tells them apart.
+ * The rarest terms: as many as together match at most `maxCandidates` fragments, and at least one that matches any. The
+ * other terms occur in so many fragments that they hardly tell them apart.
  */
 function* selectiveTerms(db: Db, table: string, terms: readonly string[]): Generator<void, Selection> {
   const sql = `select count(*) as n from (select 1 from ${table} where ${table} match ? limit ${maxCandidates})`;
@@ -190,17 +196,17 @@ const unspacedChar = new RegExp(`[${unspacedScripts}]`, "gu");
 const scriptRun = new RegExp(`[${unspacedScripts}]+|[^${unspacedScripts}]+`, "gu");
 
 /**
- * Scripts written without spaces are indexed character by character, because unicode61 would make one term of
- * a whole clause. NUL ends a text for SQLite's tokenizer.
+ * Scripts without spaces are indexed character by character, because unicode61 would make one term of a whole clause.
+ * NUL characters are replaced, since NUL ends a text for SQLite's tokenizer.
  */
 function indexedText(text: string): string {
   return text.replaceAll("\0", " ").replace(unspacedChar, " $& ");
 }
 
 /**
- * A user's words as FTS5 phrases, each quoted; a run of unspaced script is one phrase of its characters.
- * Operators, column names and quotes in the text can have no meaning, since only letters, digits and marks
- * are taken.
+ * Turns a user's words into FTS5 phrases, each quoted. A run of a script without spaces becomes one phrase of its
+ * characters. Only letters, digits and marks are taken, so operators, column names and quotes in the text have no
+ * effect.
  */
 export function searchTerms(query: string): readonly string[] {
   const words = query.normalize("NFC").match(/[\p{L}\p{N}][\p{L}\p{N}\p{M}]*/gu) ?? [];
@@ -214,7 +220,7 @@ export function searchTerms(query: string): readonly string[] {
   return [...terms];
 }
 
-/** Any of the terms. */
+/** An FTS5 expression that matches any of the terms. */
 export function matchExpression(terms: readonly string[]): string {
   return terms.join(" OR ");
 }

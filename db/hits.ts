@@ -1,4 +1,4 @@
-/** A fragment as a search finds it, whatever it is ranked by. */
+/** A fragment that a search found, whatever it was ranked by. */
 import type { FileId, FragmentId } from "./ids.ts";
 import type { Attributes } from "./schema.ts";
 
@@ -11,7 +11,7 @@ export interface Hit {
   readonly text: string;
 }
 
-/** What a search selects of a fragment `f`, its corpus' file `cf` and that file `fi`. */
+/** The columns that a search selects: of a fragment `f`, its corpus file `cf` and that one's file `fi`. */
 export const hitColumns = "f.id, f.seq, cf.file_id, fi.filename, cf.attributes, f.text";
 
 export interface HitRow extends Omit<Hit, "fileId" | "attributes"> {

@@ -1,5 +1,5 @@
 /**
- * Ids are parsed types: a prefix and 24 characters of [0-9a-z] (124 random bits). What does not parse never
+ * Ids are parsed types: a prefix and 24 characters of [0-9a-z] (124 random bits). A string that does not parse never
  * reaches a statement or a path.
  */
 import { randomInt } from "node:crypto";
@@ -46,7 +46,7 @@ export function newId<Kind extends IdKind>(kind: Kind): Id<Kind> {
   return `${idPrefixes[kind]}${random}` as Id<Kind>;
 }
 
-/** undefined: not an id of this kind, hence of no object. */
+/** Parses an id. undefined: the string is no id of this kind, so no object has it. */
 export function parseId<Kind extends IdKind>(kind: Kind, raw: string): Id<Kind> | undefined {
   const prefix = idPrefixes[kind];
   if (raw.length !== prefix.length + randomChars || !raw.startsWith(prefix)) return undefined;

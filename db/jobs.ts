@@ -48,7 +48,7 @@ export function countOpenJobs(db: Db, tenantId: TenantId): number {
   return row?.n ?? 0;
 }
 
-/** The tenant's oldest that has not ended. */
+/** The tenant's oldest job that has not ended. */
 export function nextOpenJob(db: Db, tenantId: TenantId): JobRow | undefined {
   return db.statement("nextOpenJob", (orm) =>
     orm
@@ -61,7 +61,7 @@ export function nextOpenJob(db: Db, tenantId: TenantId): JobRow | undefined {
   );
 }
 
-/** Who has jobs that have not ended. */
+/** The tenants with jobs that have not ended. */
 export function listJobTenants(db: Db): readonly TenantId[] {
   const rows = db.statement("listJobTenants", (orm) =>
     orm.selectDistinct({ tenantId: jobs.tenantId }).from(jobs).where(open).all(),

@@ -4,7 +4,10 @@ import type { ApiKeyId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { apiKeyLimits, tenantLimits } from "./schema.ts";
 
-/** null: no limit. Tokens are those of prompts and of completions; concurrency is requests at the same time. */
+/**
+ * null: no limit. Tokens are those of prompts and completions together; concurrency is the number of requests at the
+ * same time.
+ */
 export interface RateLimits {
   readonly requestsPerMinute: number | null;
   readonly tokensPerMinute: number | null;
@@ -12,9 +15,9 @@ export interface RateLimits {
 }
 
 export interface TenantLimits extends RateLimits {
-  /** Of KV that is kept on each worker. */
+  /** Bytes of KV that the tenant may keep on each worker. */
   readonly kvBytes: number | null;
-  /** Of all that is stored for the tenant. */
+  /** Bytes that the tenant may store in all. */
   readonly storageBytes: number | null;
 }
 
@@ -24,7 +27,7 @@ const columns = <Table extends typeof tenantLimits | typeof apiKeyLimits>(table:
   concurrency: table.concurrency,
 });
 
-/** undefined: none were ever set. */
+/** undefined: no limits were ever set. */
 export function findTenantLimits(db: Db, id: TenantId): TenantLimits | undefined {
   return db.statement("findTenantLimits", (orm) =>
     orm
@@ -68,7 +71,7 @@ interface CallerRow {
   readonly concurrency: number | null;
 }
 
-/** What was set for a tenant and for one of its keys. Runs on every request that is limited. */
+/** The limits that were set for a tenant and for one of its keys. Runs on every request that is limited. */
 export function findCallerLimits(
   db: Db,
   tenantId: TenantId,

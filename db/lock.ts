@@ -1,6 +1,6 @@
 /**
- * One server a data folder. Two would take up each other's jobs and remove each other's uploads as orphans. The lock
- * is the system's own, so it goes with the process however that ends.
+ * Locks a data folder for one server. Two servers would run each other's jobs and remove each other's uploads as
+ * orphans. The lock is the operating system's, so it ends with the process, however the process ends.
  */
 import { Database } from "bun:sqlite";
 import { chmodSync, closeSync, existsSync, mkdirSync, openSync, statSync } from "node:fs";
@@ -8,10 +8,10 @@ import { join } from "node:path";
 import { DbError, sqliteCode } from "./errors.ts";
 
 /**
- * Makes the folder where there is none, for its owner alone. One that others may look into is closed to them, with all
- * that is in it.
- * @param onTightened called when it was open to others
- * @returns how to let go of the folder
+ * Locks the folder. A missing folder is made, readable by its owner only. A folder that others may read is closed to
+ * them, with everything in it.
+ * @param onTightened called when the folder was open to others
+ * @returns a function that unlocks the folder
  * @throws DbError "busy" when another server has it, "open" when it cannot be made, closed to others or locked
  */
 export function lockFolder(dataDir: string, onTightened: () => void = () => undefined): () => void {
@@ -22,7 +22,7 @@ export function lockFolder(dataDir: string, onTightened: () => void = () => unde
   try {
     closeSync(openSync(path, "a", 0o600));
     client = new Database(path);
-    // Nothing is ever written, so that a full disk does not keep the server from starting.
+    // Nothing is ever written to this database, so a full disk does not keep the server from starting.
     client.run("pragma journal_mode = memory");
     client.run("begin exclusive");
   } catch (error) {
@@ -47,9 +47,9 @@ function makeFolder(dataDir: string): void {
   }
 }
 
-/** What a server keeps in its folder. Whatever else lies there is not ours to change. */
+/** The files that a server keeps in its folder. Other files there are not ours to change. */
 const ownNames = ["spangate.db", "spangate.db-wal", "spangate.db-shm", "secret", "lock", "ballast", "files", "parts"];
-/** Bits of a mode that are the group's and others', and the one that lets others write. */
+/** The mode bits for the group and others, and the bit that lets others write. */
 const [sharedBits, othersWriteBit] = [0o077, 0o002];
 
 /** @returns whether anything was open to others */
@@ -62,7 +62,7 @@ function tighten(dataDir: string): boolean {
     const refuse = (reason: string): never => {
       throw new DbError("open", "lockFolder", `${path} is open to others (${reason}): ${wish}`);
     };
-    // Such as /tmp: who made what lies in it is not known.
+    // In a folder such as /tmp nobody knows who made what lies in it.
     if ((mode & othersWriteBit) !== 0) refuse("everybody may write to it");
     try {
       chmodSync(path, mode & 0o700);

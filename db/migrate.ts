@@ -35,7 +35,7 @@ export function readMigrations(folder: string): readonly Migration[] {
   });
 }
 
-/** Applies what is missing, each file in a transaction of its own. Throws DbError "migration" on any difference. */
+/** Applies the missing migrations, each in a transaction of its own. Throws DbError "migration" on any difference. */
 export function migrate(client: Database, migrations: readonly Migration[]): void {
   client.run(
     "create table if not exists schema_migrations " +

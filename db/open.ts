@@ -1,4 +1,4 @@
-/** Opens the one database. Everything in db/ is synchronous: see `transaction`. */
+/** Opens the one database. Everything in db/ is synchronous; `transaction` says why. */
 import { Database } from "bun:sqlite";
 import { closeSync, openSync } from "node:fs";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ type Synchronous<T> = T extends PromiseLike<unknown> ? never : T;
 export class Db {
   readonly client: Database;
   readonly #orm: Orm;
-  /** Why vectors cannot be searched: the extension that does it cannot be loaded. undefined: they can. */
+  /** Why vectors cannot be searched (the extension for it cannot be loaded); undefined: they can. */
   readonly vectorsMissing: string | undefined;
   readonly #busyTimeoutMs: number;
 
@@ -39,7 +39,9 @@ export class Db {
     }
   }
 
-  /** All statements of `work`, or none. Takes the write lock first, so that it never has to upgrade a read. */
+  /**
+   * Runs all statements of `work`, or none. Takes the write lock first, so that a read lock never has to be upgraded.
+   */
   transaction<T>(name: string, work: () => Synchronous<T>): T {
     try {
       return this.client
@@ -58,8 +60,8 @@ export class Db {
   }
 
   /**
-   * Runs transactions that are not synced one by one: a power cut may lose the last of them, whole, so they
-   * hold only what is begun anew after a start. The next ordinary commit makes them durable with itself.
+   * Runs transactions that are not synced one by one. A power cut may lose the latest of them, each as a whole, so they
+   * hold only what the next start does again. The next ordinary commit also makes them durable.
    */
   unsynced<T>(work: () => Synchronous<T>): T {
     this.client.run("pragma synchronous = normal");
@@ -70,15 +72,18 @@ export class Db {
     }
   }
 
-  /** Makes room on a full disk; false: there is none to make. */
+  /** Frees space on a full disk; false: there is none to free. */
   relief: () => boolean = () => false;
 
-  /** @returns whether the error was that of a full disk, and room was made: the work may be done again */
+  /** @returns whether the error was that of a full disk and space was freed, so that the work may be tried again */
   relieve(error: unknown): boolean {
     return error instanceof DbError && (error.code === "full" || error.code === "io") && this.relief();
   }
 
-  /** Runs what takes something away, all or nothing: on a full disk it is run again in the room that is kept for it. */
+  /**
+   * Runs work that removes something, all or nothing. On a full disk it runs again in the space that is reserved for
+   * it.
+   */
   removing<T>(work: () => T): T {
     try {
       return work();
@@ -88,7 +93,7 @@ export class Db {
     }
   }
 
-  /** Rows that were inserted, changed or deleted since the database was opened. */
+  /** The number of rows that were inserted, changed or deleted since the database was opened. */
   changeCount(): number {
     const row = this.statement("changeCount", () =>
       this.client.query<{ n: number }, []>("select total_changes() as n").get(),
@@ -98,7 +103,7 @@ export class Db {
 
   /**
    * Moves the log into the database and empties it, so that deleted text does not stay in the log.
-   * @returns false when another process reads the database: it is not waited for
+   * @returns false when another process reads the database, for which this does not wait
    */
   truncateLog(): boolean {
     return this.statement("truncateLog", () => {
@@ -118,18 +123,17 @@ export class Db {
 
 export interface OpenOptions {
   readonly migrationsDir?: string;
-  /** How long a statement waits for another process's lock. It blocks the event loop, so it is short. */
+  /** Milliseconds that a statement waits for another process's lock. The wait blocks the event loop, so it is short. */
   readonly busyTimeoutMs?: number;
-  /** Where sqlite-vec is; the package's own when absent. */
+  /** The path of sqlite-vec; the package's own when absent. */
   readonly vectorExtension?: () => string;
 }
 
 const shippedMigrations = join(import.meta.dir, "..", "migrations");
 
 /**
- * Opens and migrates. `path` may be ":memory:".
- * Acknowledged means durable: WAL with synchronous=FULL syncs the log at every commit. secure_delete zeroes
- * what is deleted.
+ * Opens and migrates the database. `path` may be ":memory:". What was acknowledged is durable: WAL with
+ * synchronous=FULL syncs the log at every commit. secure_delete overwrites what is deleted with zeros.
  * @throws DbError "open" (not a database, no permission) or "migration" (see migrate.ts)
  */
 export function openDb(path: string, options: OpenOptions = {}): Db {
@@ -137,7 +141,7 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
   const busyTimeoutMs = Math.trunc(options.busyTimeoutMs ?? 200);
   let client: Database | undefined;
   try {
-    // Tenants' texts: for the owner's eyes. SQLite gives its log the database's own mode.
+    // The file holds tenants' texts, so only its owner may read it. SQLite gives its log the same mode.
     if (path !== ":memory:") closeSync(openSync(path, "a", 0o600));
     client = new Database(path, { create: true, strict: true });
     client.run(`pragma busy_timeout = ${busyTimeoutMs}`);

@@ -1,9 +1,9 @@
-/** One page of a list, as the OpenAI API pages: by `after`, `before`, `limit`, `order`, over creation order. */
+/** Pages of a list as the OpenAI API has them: by `after`, `before`, `limit`, `order`, in creation order. */
 import { and, asc, desc, gt, lt, type SQL } from "drizzle-orm";
 import type { SQLiteColumn } from "drizzle-orm/sqlite-core";
 
 export interface PageRange {
-  /** seq of the cursor rows, already looked up within what the caller may see. */
+  /** The `seq` of the cursors' rows. They were looked up among what the caller may see. */
   readonly afterSeq?: number | undefined;
   readonly beforeSeq?: number | undefined;
   readonly limit: number;
@@ -15,13 +15,13 @@ export interface Page<Row> {
   readonly hasMore: boolean;
 }
 
-/** The page that ends before its cursor is fetched from there backwards. */
+/** Whether a page is fetched backwards, because it ends before its cursor. */
 const isBackwards = ({ afterSeq, beforeSeq }: Pick<PageRange, "afterSeq" | "beforeSeq">): boolean =>
   beforeSeq !== undefined && afterSeq === undefined;
 
 /**
- * Condition and order in which a page's rows are fetched. `after` and `before` go along the list's order; with `before`
- * alone it is the page right before the cursor.
+ * The condition and the order in which a page's rows are fetched. `after` and `before` follow the list's order. With
+ * `before` alone, the page is the one right before the cursor.
  */
 export function pageClause(seq: SQLiteColumn, range: PageRange): { where: SQL | undefined; orderBy: SQL } {
   const ascends = range.order === "asc";
@@ -33,7 +33,10 @@ export function pageClause(seq: SQLiteColumn, range: PageRange): { where: SQL | 
   return { where, orderBy: ascends === isBackwards(range) ? desc(seq) : asc(seq) };
 }
 
-/** In the list's order. `rows` were fetched with limit + 1; has more: along the way that they were fetched. */
+/**
+ * The page, in the list's order. `rows` were fetched with limit + 1, so that "has more" is known for the direction in
+ * which they were fetched.
+ */
 export function pageOf<Row>(
   rows: readonly Row[],
   range: Pick<PageRange, "limit" | "afterSeq" | "beforeSeq">,

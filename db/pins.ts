@@ -13,13 +13,13 @@ export interface PinnedFragment {
   readonly saltEpoch: number;
 }
 
-/** What a tenant has pinned. */
+/** How much a tenant has pinned. */
 export interface PinnedSum {
   readonly fragments: number;
   readonly blocks: number;
 }
 
-/** May be repeated: the number of blocks is the last call's. */
+/** Pins a fragment. The call may be repeated; the last call's number of blocks counts. */
 export function putPin(db: Db, fragmentSeq: number, tenantId: TenantId, blocks: number): void {
   db.statement("putPin", (orm) =>
     orm

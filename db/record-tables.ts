@@ -1,18 +1,18 @@
-/** Tables of what is kept of tenants' doings: answers, changes, usage. */
+/** Tables for records of what tenants did: stored responses, audit events, usage. */
 import { integer, sqliteTable, text } from "drizzle-orm/sqlite-core";
 import type { AuditEventId, ResponseId, TenantId } from "./ids.ts";
 
 const seq = () => integer("seq").primaryKey({ autoIncrement: true });
 const createdAt = () => integer("created_at").notNull();
 
-/** JSON as it is answered; whoever writes it knows what it is. */
+/** JSON in the form in which it is sent. The code that writes it knows its type. */
 export type JsonObject = Readonly<Record<string, unknown>>;
 
 export const responses = sqliteTable("responses", {
   seq: seq(),
   id: text("id").$type<ResponseId>().notNull(),
   tenantId: text("tenant_id").$type<TenantId>().notNull(),
-  /** JSON, as it is answered. */
+  /** JSON in the form in which it is sent. */
   body: text("body").notNull(),
   inputItems: text("input_items").notNull(),
   createdAt: createdAt(),
@@ -40,7 +40,7 @@ export const auditEvents = sqliteTable("audit_events", {
   objectIds: text("object_ids", { mode: "json" }).$type<Readonly<Record<string, string>>>().notNull(),
 });
 
-/** Kept by triggers. actor: a tenant's id; empty: the platform. */
+/** Triggers keep these counts. `actor` is a tenant's id, or empty for the platform. */
 export const auditCounts = sqliteTable("audit_counts", {
   actor: text("actor").primaryKey(),
   rowCount: integer("row_count").notNull(),

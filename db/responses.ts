@@ -1,6 +1,6 @@
 /**
- * Stored responses. A row holds what is new in it: its own input and its answer. What it goes on from stays in earlier
- * rows, which are found by `previousId`, and by the ids of the items that it refers to.
+ * Stored responses. A row holds only what is new in it: its own input and its answer. What the response goes on from
+ * stays in earlier rows, which are found by `previousId` and by the ids of the items that it refers to.
  */
 import { and, desc, eq, inArray, lte, ne, type SQL, sql } from "drizzle-orm";
 import type { ResponseId, TenantId } from "./ids.ts";
@@ -14,18 +14,18 @@ export interface NewResponse extends Pick<ResponseHead, "id" | "tenantId" | "pre
   /** JSON. */
   readonly body: string;
   readonly inputItems: string;
-  /** `seq` of the rows that it goes on from or refers to. */
+  /** The `seq` of the rows that the response goes on from or refers to. */
   readonly usedSeqs: readonly number[];
 }
 
-/** Which stored responses of a tenant stay: the newest. */
+/** The newest responses of a tenant stay, up to this many rows and bytes. */
 export interface Retention {
   readonly rows: number;
   readonly bytes: number;
 }
 
 /**
- * Inserts a row, and retires those that the retention leaves out.
+ * Inserts a row, and retires the responses that the retention does not keep.
  * @returns false when the tenant is gone
  */
 export function insertResponse(db: Db, row: NewResponse, retention: Retention): boolean {
@@ -41,7 +41,7 @@ export function insertResponse(db: Db, row: NewResponse, retention: Retention): 
         .get();
       orm.insert(responseHeads).values({ seq, id, tenantId, state: "kept", previousId, byteCount, createdAt }).run();
       const used = JSON.stringify(row.usedSeqs);
-      // One that was deleted meanwhile is not held on to.
+      // A row that was deleted meanwhile is not kept by this use.
       orm.run(sql`insert into response_uses (user_seq, used_seq)
         select ${seq}, h.seq from json_each(${used}) cross join response_heads h on h.seq = value
         where h.state <> 'deleted'`);
@@ -67,13 +67,16 @@ function retireSurplus(db: Db, tenantId: TenantId, retention: Retention): void {
   let bytes = 0;
   const first = newest.find(({ byteCount }, index) => {
     bytes += byteCount;
-    // The newest one stays however large it is.
+    // The newest response stays, however large it is.
     return index > 0 && (index >= retention.rows || bytes > retention.bytes);
   });
   if (first !== undefined) retire(db, and(own, lte(responseHeads.seq, first.seq)));
 }
 
-/** Those that nothing goes on from are deleted, the others when that has been. @returns how many */
+/**
+ * Deletes the responses that nothing goes on from. The others are retired, and deleted once nothing goes on from them.
+ * @returns how many
+ */
 function retire(db: Db, which: SQL | undefined): number {
   const isUsed = sql`exists (select 1 from response_uses where used_seq = ${responseHeads.seq})`;
   const state = sql<ResponseHead["state"]>`case when ${isUsed} then 'retired' else 'deleted' end`;
@@ -89,7 +92,10 @@ export function retireOldResponses(db: Db, since: number, limit: number): number
   return retire(db, old);
 }
 
-/** @param isEntry false: one that another response goes on from, which may be retired */
+/**
+ * @param isEntry a caller asks for the response itself, which has to be kept and recent enough; false: another response
+ *   goes on from it, so it may be retired
+ */
 export function findResponse(
   db: Db,
   tenantId: TenantId,
@@ -107,7 +113,7 @@ export function findResponse(
   return row.state === "kept" && row.createdAt >= isEntry.since ? row : undefined;
 }
 
-/** JSON; undefined: it was deleted meanwhile. */
+/** The stored JSON; undefined: it was deleted meanwhile. */
 export function readResponse(db: Db, seq: number, part: "body" | "inputItems"): string | undefined {
   return db.statement("readResponse", (orm) =>
     orm.select({ text: responses[part] }).from(responses).where(eq(responses.seq, seq)).get(),
@@ -115,7 +121,7 @@ export function readResponse(db: Db, seq: number, part: "body" | "inputItems"): 
 }
 
 /**
- * Nobody finds it from here on, and nothing goes on from it; its row goes with the sweep.
+ * Deletes a response: nobody finds it from here on, and nothing can go on from it. The sweep removes its row.
  * @returns false when there is no such response
  */
 export function deleteResponse(db: Db, tenantId: TenantId, id: ResponseId): boolean {
@@ -127,7 +133,7 @@ export function deleteResponse(db: Db, tenantId: TenantId, id: ResponseId): bool
 }
 
 /**
- * Takes away some rows of deleted responses: one at least, and no more than have `maxBytes` together.
+ * Removes some rows of deleted responses: at least one, and at most `maxBytes` together.
  * @returns whether any may be left
  */
 export function sweepResponses(db: Db, maxBytes: number): boolean {
@@ -163,7 +169,7 @@ export function sweepResponses(db: Db, maxBytes: number): boolean {
 
 const rowsPerPiece = 32;
 
-/** Bytes of all that the tenant has stored. */
+/** The bytes of all responses that the tenant has stored. */
 export function storedResponseBytes(db: Db, tenantId: TenantId): number {
   const row = db.statement("storedResponseBytes", (orm) =>
     orm

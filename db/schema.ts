@@ -151,7 +151,7 @@ export const tenantLimits = sqliteTable("tenant_limits", {
   storageBytes: integer("storage_bytes"),
 });
 
-/** Kept by triggers: files that are not deleted, texts that are not swept. */
+/** Triggers keep these sums, over files that are not deleted and texts that are not swept. */
 export const tenantStorage = sqliteTable("tenant_storage", {
   tenantId: text("tenant_id").$type<TenantId>().primaryKey(),
   fileBytes: integer("file_bytes").notNull().default(0),
@@ -199,7 +199,7 @@ export type BatchStatus =
 export interface BatchFault {
   readonly code: string;
   readonly message: string;
-  /** Counted from 1; null: of the batch as a whole. */
+  /** The line's number, from 1; null: the fault concerns the whole batch. */
   readonly line: number | null;
   readonly param: string | null;
 }
@@ -232,7 +232,7 @@ export const batches = sqliteTable("batches", {
   expiredAt: integer("expired_at"),
   cancellingAt: integer("cancelling_at"),
   cancelledAt: integer("cancelled_at"),
-  /** It has ended, and its results are being taken away. */
+  /** The batch has ended, and its results are still to be removed. */
   resultsLeft: integer("results_left", { mode: "boolean" }).notNull().default(false),
 });
 

@@ -1,4 +1,4 @@
-/** Bytes that a tenant has stored, as its rows tell. */
+/** The bytes that a tenant has stored, computed from its rows. */
 import { and, eq, inArray, sql } from "drizzle-orm";
 import { openBatchStates } from "./batches.ts";
 import type { TenantId } from "./ids.ts";
@@ -8,12 +8,12 @@ import { batches, tenantStorage, uploads } from "./schema.ts";
 
 export interface StoredBytes {
   readonly files: number;
-  /** What uploads in parts that have not ended were made for, whether or not it is there by now. */
+  /** The declared sizes of uploads in parts that have not ended, however many of their bytes have arrived. */
   readonly uploads: number;
   /** Texts of files in vector stores. */
   readonly texts: number;
   readonly responses: number;
-  /** Results of batches that have not ended; then they are files. */
+  /** Results of batches that have not ended. After the end they are files. */
   readonly batches: number;
 }
 

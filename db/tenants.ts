@@ -28,7 +28,7 @@ export function findTenant(db: Db, id: TenantId): TenantRow | undefined {
   );
 }
 
-/** undefined: no such tenant. Runs on every request that has text of its own. */
+/** undefined: no such tenant. Runs on every request that contains text of its own. */
 export function findTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
   const row = db.statement("findTenantSaltEpoch", () =>
     db.client
@@ -81,8 +81,8 @@ export function raiseTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
 }
 
 /**
- * Makes a tenant and all it owns invisible at once; the rows go with the sweep.
- * @returns false when there is no such tenant.
+ * Makes a tenant and all that it owns invisible at once. The sweep removes the rows.
+ * @returns false when there is no such tenant
  */
 export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
   return db.transaction("markTenantDeleting", () =>
@@ -116,7 +116,7 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
   );
 }
 
-/** Those that are deleted and own something still. */
+/** The deleted tenants that still own something. */
 export function listDeletedTenants(db: Db): readonly TenantId[] {
   const rows = db.statement("listDeletedTenants", (orm) =>
     orm.select({ id: tenants.id }).from(tenants).where(eq(tenants.status, "deleting")).all(),
@@ -124,7 +124,7 @@ export function listDeletedTenants(db: Db): readonly TenantId[] {
   return rows.map(({ id }) => id);
 }
 
-/** Removes tenants marked as deleting that own nothing any more. */
+/** Removes deleted tenants that own nothing any more. */
 export function removeSweptTenants(db: Db): void {
   db.statement("removeBatchesOfGoneTenants", (orm) =>
     orm.run(sql`delete from batches where results_left = 0

@@ -11,7 +11,7 @@ type NewUpload = Omit<UploadRow, "seq" | "status" | "fileId">;
 const isPending = eq(uploads.status, "pending");
 
 /**
- * Of those that have ended the newest stay.
+ * Inserts an upload. Of the tenant's ended uploads only the newest stay.
  * @returns undefined when the tenant is gone
  */
 export function insertUpload(db: Db, row: NewUpload, keptPerTenant: number): UploadRow | undefined {
@@ -53,10 +53,10 @@ export function countPendingUploads(db: Db, tenantId: TenantId, now: number): nu
   return row?.n ?? 0;
 }
 
-/** Why a part is not taken: the upload has ended, or would have too many parts or bytes. */
+/** Why a part is refused: the upload has ended, or the part would exceed its number of parts or bytes. */
 export type PartRefusal = "ended" | "parts" | "bytes";
 
-/** Inserts, or answers the part of this upload that has the same bytes. */
+/** Inserts a part, or returns the part of this upload that has the same bytes. */
 export function insertPartOnce(
   db: Db,
   part: Omit<UploadPartRow, "seq">,
@@ -126,13 +126,13 @@ export function endUpload(
   );
 }
 
-/** @param busySeqs those that are being completed */
+/** @param busySeqs uploads that are being completed, which do not expire */
 export function expireUploads(db: Db, now: number, busySeqs: readonly number[]): void {
   const late = and(isPending, lte(uploads.expiresAt, now), notInArray(uploads.seq, [...busySeqs]));
   db.statement("expireUploads", (orm) => orm.update(uploads).set({ status: "expired" }).where(late).run());
 }
 
-/** Unix ms; undefined: none is pending. */
+/** When the next pending upload expires, in Unix milliseconds; undefined: none is pending. */
 export function nextUploadExpiry(db: Db): number | undefined {
   const row = db.statement("nextUploadExpiry", (orm) =>
     orm
@@ -144,7 +144,7 @@ export function nextUploadExpiry(db: Db): number | undefined {
   return row?.at ?? undefined;
 }
 
-/** Ids of all parts: what the folder of parts may hold. */
+/** The ids of all parts: the files that the folder of parts may hold. */
 export function listAllParts(db: Db): readonly Pick<UploadPartRow, "id" | "uploadSeq">[] {
   return db.statement("listAllParts", (orm) =>
     orm.select({ id: uploadParts.id, uploadSeq: uploadParts.uploadSeq }).from(uploadParts).all(),
@@ -165,7 +165,7 @@ export function nextEndedPartsTenant(db: Db, afterTenantId: string): TenantId | 
   )?.tenantId;
 }
 
-/** Parts of a tenant's uploads that have ended: their bytes are to go. */
+/** The parts of a tenant's ended uploads, whose bytes are to be removed. */
 export function listEndedParts(db: Db, tenantId: TenantId, limit: number): readonly UploadPartId[] {
   const rows = db.statement("listEndedParts", (orm) =>
     orm
@@ -188,7 +188,7 @@ export function removeParts(db: Db, ids: readonly UploadPartId[]): void {
   );
 }
 
-/** Of tenants that are gone, once no bytes of theirs are left. @returns whether there were any */
+/** Removes uploads of deleted tenants once none of their bytes are left. @returns whether there were any */
 export function removeUploadsOfGoneTenants(db: Db): boolean {
   return db.statement("removeUploadsOfGoneTenants", (orm) => {
     const gone = sql`${uploads.tenantId} in (select id from tenants where status = 'deleting')

@@ -7,7 +7,7 @@ import { usageDays } from "./schema.ts";
 
 export type UsageDayRow = typeof usageDays.$inferSelect;
 
-/** Adds to what the days have, all rows or none. */
+/** Adds the rows to the days' counts: all of them or none. */
 export function addUsage(db: Db, rows: readonly UsageDayRow[]): void {
   if (rows.length === 0) return;
   const plus = (column: SQLiteColumn) => sql`${column} + excluded.${sql.identifier(column.name)}`;
@@ -36,15 +36,15 @@ export function addUsage(db: Db, rows: readonly UsageDayRow[]): void {
 
 export interface UsageRange {
   readonly tenantId: string | undefined;
-  /** YYYY-MM-DD, both included. */
+  /** The first and the last day of the range, as YYYY-MM-DD, both included. */
   readonly firstDay: string;
   readonly lastDay: string;
-  /** The row that the page comes after. */
+  /** The page begins after this row. */
   readonly after: Pick<UsageDayRow, "day" | "tenantId"> | undefined;
   readonly limit: number;
 }
 
-/** Latest day first; within a day by tenant. */
+/** The latest day comes first; within a day rows are ordered by tenant. */
 export function listUsage(db: Db, { tenantId, firstDay, lastDay, after, limit }: UsageRange): Page<UsageDayRow> {
   const rows = db.statement("listUsage", (orm) =>
     orm

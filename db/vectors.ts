@@ -1,14 +1,14 @@
 /**
- * Vectors by sqlite-vec, one index a corpus. The index has one bit a dimension, the sign, and finds candidates by
- * Hamming distance; what it finds is ranked by the cosine of the vectors themselves, kept with a byte a dimension.
- * Only completed files' fragments are given vectors.
+ * Vector search by sqlite-vec, with one index for each corpus. The index holds one bit for each dimension, its sign,
+ * and finds candidates by Hamming distance. Candidates are ranked by the cosine of the vectors themselves, which are
+ * stored with one byte for each dimension. Only fragments of completed files get vectors.
  */
 import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
 
-/** Signs of these first dimensions are indexed; the rest counts in the ranking alone. */
+/** The signs of only these first dimensions are indexed. The others count only in the ranking. */
 const maxIndexedDimensions = 512;
-/** Candidates of a search: enough that ranking them finds nearly what ranking all would. */
+/** The least number of candidates of a search: enough to find nearly what ranking all vectors would find. */
 const minCandidates = 64;
 const candidatesPerResult = 2;
 
@@ -34,7 +34,7 @@ function tableOf(corpusSeq: number): string {
   return `vectors_${corpusSeq}`;
 }
 
-/** The model by its id; new ones are added. */
+/** Finds the model by its id, or adds it. */
 export function vectorModel(db: Db, id: string, dimensions: number): VectorModel {
   return db.statement("vectorModel", () => {
     const insert = "insert into embedding_models (id, dimensions) values (?, ?) on conflict do nothing";
@@ -47,7 +47,7 @@ export function vectorModel(db: Db, id: string, dimensions: number): VectorModel
 }
 
 /**
- * Drops indexes of other models and of corpora that are gone, and takes out entries of fragments that were removed
+ * Drops the indexes of other models and of deleted corpora, and removes the entries of fragments that were removed
  * while the extension was missing. Call at the start.
  */
 export function repairVectorIndexes(db: Db, model: VectorModel): void {
@@ -61,7 +61,7 @@ export function repairVectorIndexes(db: Db, model: VectorModel): void {
       else
         db.client.run(`delete from ${tableOf(corpusSeq)} where seq not in (select fragment_seq from fragment_vectors)`);
     }
-    // A vector whose index was dropped is not found any more, so its fragment is to be embedded again.
+    // A vector whose index was dropped is not found any more, so its fragment has to be embedded again.
     db.client.query("delete from fragment_vectors where model_seq <> ?").run(model.seq);
   });
 }
@@ -85,7 +85,7 @@ export function listUnembedded(
   );
 }
 
-/** Of one file, in the order of its text. */
+/** The fragments of one file without a vector, in the order of its text. */
 export function listUnembeddedOf(
   db: Db,
   model: VectorModel,
@@ -106,7 +106,7 @@ export function listUnembeddedOf(
   );
 }
 
-/** The newest fragment that may be visible. */
+/** The `seq` of the newest fragment that may be visible. */
 export function lastVisibleSeq(db: Db): number {
   const sql = `select f.seq from fragments f
     cross join corpus_files cf on cf.seq = f.corpus_file_seq and cf.status = 'completed'
@@ -114,7 +114,7 @@ export function lastVisibleSeq(db: Db): number {
   return db.statement("lastVisibleSeq", () => db.client.query<{ seq: number }, []>(sql).get())?.seq ?? 0;
 }
 
-/** Stores vectors and indexes them. A fragment that is gone, or not visible any more, is left out. */
+/** Stores vectors and indexes them. Fragments that are gone or invisible are left out. */
 export function insertVectors(
   db: Db,
   model: VectorModel,
@@ -136,7 +136,7 @@ export function insertVectors(
   });
 }
 
-/** Of fragments that are removed; their vectors go with their rows. */
+/** Removes index entries of fragments that are being removed. Their vectors are removed with their rows. */
 export function unindexVectors(db: Db, corpusSeq: number, fragmentSeqs: readonly number[]): void {
   if (!db.hasVectors || indexModel(db, corpusSeq) === undefined) return;
   const sql = `delete from ${tableOf(corpusSeq)} where seq = ?`;
@@ -146,7 +146,7 @@ export function unindexVectors(db: Db, corpusSeq: number, fragmentSeqs: readonly
   });
 }
 
-/** Without the extension the index stays, for the next start that has it. */
+/** Drops a corpus's index. If the extension is missing, the index stays until a start that has the extension. */
 export function dropVectors(db: Db, corpusSeq: number): void {
   if (!db.hasVectors) return;
   const table = tableOf(corpusSeq);
@@ -161,8 +161,9 @@ interface NearRow extends HitRow {
 }
 
 /**
- * Fragments of a corpus that are nearest to the vector, nearest first; ties by age. Only completed files' are seen.
- * @param corpusFileSeqs when given, only fragments of these files
+ * The fragments of a corpus that are nearest to the vector, nearest first, ties by age. Only fragments of completed
+ * files are found.
+ * @param corpusFileSeqs limits the search to fragments of these files
  */
 export function searchVectors(
   db: Db,
@@ -173,7 +174,7 @@ export function searchVectors(
   if (!db.hasVectors || query.limit < 1 || indexModel(db, corpusSeq) !== query.model.seq) return [];
   const hits = nearest(db, corpusSeq, query, corpusFileSeqs);
   if (hits.length >= query.limit || corpusFileSeqs !== undefined) return hits;
-  // Files that are being deleted may have taken all candidates' places.
+  // Files that are being deleted could otherwise take all candidates' places.
   const seqs = db.statement("listCompletedFiles", () =>
     db.client
       .query<{ seq: number }, [number]>(
@@ -249,7 +250,7 @@ function signBits(vector: Float32Array): Uint8Array {
   return code;
 }
 
-/** Scaled so that the largest number is 127: the cosine does not see the scale. */
+/** The vector as signed bytes, scaled so that its largest number is 127. The scale does not change the cosine. */
 function signedBytes(vector: Float32Array): Uint8Array {
   const largest = vector.reduce((max, value) => Math.max(max, Math.abs(value)), 0);
   const scale = largest > 0 ? 127 / largest : 0;

@@ -1,4 +1,4 @@
-/** Work in the background that runs when woken, until nothing is left, one run at a time. */
+/** Background work that runs when it is woken, until nothing is left. One run happens at a time. */
 import { DbError } from "../../db/errors.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -47,7 +47,7 @@ export class BackgroundLoop {
     let retryDelayMs = firstRetryDelayMs;
     while (this.#woken && !signal.aborted) {
       this.#woken = false;
-      // Whoever woke us answers first.
+      // The request that woke this loop is answered first.
       await new Promise<void>((resolve) => setImmediate(resolve));
       try {
         await this.#work(signal);
@@ -63,12 +63,12 @@ export class BackgroundLoop {
   }
 }
 
-/** The database refuses for now: full, locked, or its disk fails. */
+/** Whether the database refuses only for now: it is full or locked, or its disk fails. */
 export function isPassing(error: unknown): boolean {
   return error instanceof DbError && (error.code === "full" || error.code === "busy" || error.code === "io");
 }
 
-/** For the log: messages only of errors that are ours, since others may quote a tenant's text. */
+/** The reason for the log. The message is included only for our own errors, since others may quote a tenant's text. */
 export function reasonOf(error: unknown): string {
   if (error instanceof DbError || error instanceof ApiError) return `${error.name}: ${error.message}`;
   return error instanceof Error ? error.name : typeof error;

@@ -10,27 +10,27 @@ import { reasonOf } from "./background-loop.ts";
 
 /** The work of one tenant. */
 export interface TenantWork {
-  /** When the next slice may begin, by performance.now(); infinite: only after a slice that runs has ended. */
+  /** When the next slice may begin, by performance.now(). Infinite: only after a running slice has ended. */
   readyAtMs(): number;
   /** Does one slice of the work. When it throws, the work is opened anew a little later. @returns false when nothing is left */
   runSlice(signal: AbortSignal): Promise<boolean>;
-  /** Called when no slice of it runs, and none will. */
+  /** Called when none of its slices runs and none will run. */
   close?(): void;
 }
 
 export interface TenantRoundsOptions {
-  /** For the log. */
+  /** The name that the log shows. */
   readonly name: string;
   readonly log: Log;
   /** Slices that run at the same time. */
   readonly lanes: number;
-  /** Additional lanes for tenants of which no slice runs, so that they do not wait for long slices of others. */
+  /** Additional lanes for tenants of which no slice runs, so that they do not wait for other tenants' long slices. */
   readonly spareLanes?: number;
-  /** Tenants whose work is open at the same time. */
+  /** The most tenants whose work is open at the same time. */
   readonly maxOpen: number;
   /** Opens the work of a tenant. undefined: it has none. */
   readonly open: (tenantId: TenantId) => TenantWork | undefined;
-  /** Told of what a slice threw, before it is tried again. */
+  /** Called with what a slice threw, before the slice is tried again. */
   readonly onFailure?: (error: unknown) => void;
 }
 
@@ -38,10 +38,13 @@ interface Turn {
   readonly tenantId: TenantId;
   work: TenantWork | undefined;
   running: number;
-  /** Something came since its work was opened: it is looked for again before the tenant is forgotten. */
+  /** New work came after the tenant's work was opened: it is looked for before the tenant is forgotten. */
   hasNews: boolean;
   failures: number;
-  /** A slice failed: nothing begins before those that run have ended, nor before this time. */
+  /**
+   * After a failed slice, nothing begins before the running slices have ended, nor before this time
+   * (performance.now()).
+   */
   heldUntilMs: number;
 }
 
@@ -52,20 +55,20 @@ export class TenantRounds {
   readonly #options: TenantRoundsOptions;
   readonly #stop = new AbortController();
   readonly #pace = new Pace();
-  /** The next one first. */
+  /** Tenants with work, in the order in which they are served next. */
   readonly #turns = new Map<TenantId, Turn>();
   #running = 0;
   #open = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
   #starting: Promise<void> | undefined;
-  /** Who waits for the end of it all; undefined: nobody has anything to be done. */
+  /** Resolves for callers of `idle` when all work is done; undefined: there is no work. */
   #busy: ReturnType<typeof Promise.withResolvers<void>> | undefined;
 
   constructor(options: TenantRoundsOptions) {
     this.#options = options;
   }
 
-  /** Call when the tenant may have something to be done, or may go on. */
+  /** Call when the tenant may have work, or may go on with it. */
   offer(tenantId: TenantId): void {
     if (this.#stop.signal.aborted) return;
     const turn = this.#turns.get(tenantId);
@@ -81,12 +84,12 @@ export class TenantRounds {
     return this.#busy === undefined;
   }
 
-  /** Resolves when nobody has anything left to be done, or after `stop`. */
+  /** Resolves when no tenant has work left, or after `stop`. */
   async idle(): Promise<void> {
     await this.#busy?.promise;
   }
 
-  /** Ends with the slices that run. */
+  /** Starts no further slice. Resolves when the running slices have ended. */
   async stop(): Promise<void> {
     this.#stop.abort();
     clearTimeout(this.#timer);
@@ -94,7 +97,7 @@ export class TenantRounds {
     await this.idle();
   }
 
-  /** Whoever offered answers first. */
+  /** Starts after the request that offered the work is answered. */
   #startSoon(): void {
     this.#starting ??= new Promise<void>((resolve) => setImmediate(resolve)).then(() => {
       this.#starting = undefined;
@@ -116,7 +119,7 @@ export class TenantRounds {
     this.#endIfDone();
   }
 
-  /** Whose turn it is, or for how long nobody can have one. */
+  /** The tenant that is served next, or the milliseconds until one may be served. */
   #next(): Turn | number {
     const { lanes, spareLanes = 0 } = this.#options;
     if (this.#running >= lanes + spareLanes) return Number.POSITIVE_INFINITY;
@@ -137,7 +140,10 @@ export class TenantRounds {
     return this.#open < this.#options.maxOpen ? heldUntilMs : Number.POSITIVE_INFINITY;
   }
 
-  /** @returns false: it is forgotten, as there is nothing, or held */
+  /**
+   * Opens the tenant's work.
+   * @returns false when the tenant has none, which forgets it, or when its work is held back
+   */
   #tryOpen(turn: Turn): boolean {
     turn.hasNews = false;
     turn.heldUntilMs = 0;
@@ -145,7 +151,7 @@ export class TenantRounds {
       turn.work = this.#options.open(turn.tenantId);
     } catch (error) {
       this.#hold(turn, error);
-      // Looked at again when it may be opened.
+      // The tenant is tried again at the time when its work may be opened.
       this.#startSoon();
       return false;
     }
@@ -157,7 +163,7 @@ export class TenantRounds {
   async #run(turn: Turn): Promise<void> {
     const { work } = turn;
     if (work === undefined) return;
-    // To the end of the row.
+    // The tenant moves to the end of the order.
     this.#turns.delete(turn.tenantId);
     this.#turns.set(turn.tenantId, turn);
     turn.running += 1;
@@ -177,7 +183,7 @@ export class TenantRounds {
     this.#start();
   }
 
-  /** Opened again when it was held up, or when something came meanwhile. */
+  /** Closes the tenant's work. It is opened again if it was held back, or if new work came meanwhile. */
   #close(turn: Turn): void {
     if (turn.work === undefined) return;
     this.#open -= 1;
@@ -189,14 +195,14 @@ export class TenantRounds {
   #hold(turn: Turn, error: unknown): void {
     const { name, log, onFailure } = this.#options;
     onFailure?.(error);
-    // Several slices of one tenant's may fail of the same.
+    // Several running slices of one tenant may fail for the same reason; that counts as one failure.
     if (turn.heldUntilMs > 0) return;
     log("error", `${name} is held up and will be tried again`, { reason: reasonOf(error) });
     turn.heldUntilMs = performance.now() + Math.min(maxRetryMs, firstRetryMs * 2 ** turn.failures);
     turn.failures += 1;
   }
 
-  /** A server that stops leaves what has not begun to the next one. */
+  /** When the server stops, work that has not begun is left to the next start. */
   #forgetWaiting(): void {
     if (!this.#stop.signal.aborted) return;
     for (const turn of this.#turns.values()) {

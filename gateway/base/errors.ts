@@ -107,7 +107,7 @@ const errorTable = {
 
 export type ErrorCode = keyof typeof errorTable;
 
-/** Table entry of a code. */
+/** The table's entry for a code. */
 export function errorEntry(code: ErrorCode): ErrorEntry {
   return errorTable[code];
 }
@@ -115,13 +115,16 @@ export function errorEntry(code: ErrorCode): ErrorEntry {
 export const errorCodes = Object.keys(errorTable) as readonly ErrorCode[];
 
 export interface ErrorDetail {
-  /** Public text instead of the table's: written for the client, free of secrets and other tenants' facts. */
+  /**
+   * Public text that replaces the table's. It is written for the client and holds no secrets and nothing about other
+   * tenants.
+   */
   readonly message?: string;
   /** Field of the request that is wrong, as a path: `messages[0].content`. */
   readonly param?: string;
   /** Seconds for `Retry-After`; retryable errors without it get 1. */
   readonly retryAfterS?: number;
-  /** What went wrong inside; for the log, never for the client. */
+  /** The internal cause, for the log and never for the client. */
   readonly cause?: unknown;
 }
 
@@ -144,7 +147,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The one error shape of every answer and of a stream's last event. */
+/** The shape of every error answer and of the last event of a failed stream. */
 export interface ErrorBody {
   readonly error: {
     readonly message: string;
@@ -159,7 +162,10 @@ export function errorBody(error: ApiError): ErrorBody {
   return { error: { message: error.message, type, param: error.param ?? null, code: error.code } };
 }
 
-/** What is thrown, as an error for the client: an ApiError as it is, all else as `internal` with the cause kept. */
+/**
+ * Turns anything thrown into an error for the client: an ApiError stays as it is, everything else becomes `internal`
+ * and keeps its cause.
+ */
 export function toApiError(thrown: unknown): ApiError {
   return thrown instanceof ApiError ? thrown : new ApiError("internal", { cause: thrown });
 }

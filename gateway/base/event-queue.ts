@@ -5,12 +5,12 @@ export class EventQueue<T> implements AsyncIterableIterator<T> {
   #waiting: { resolve(result: IteratorResult<T>): void; reject(reason: unknown): void } | undefined;
   #end: { readonly error: unknown } | "done" | undefined;
 
-  /** @param onReturn called when the consumer stops reading; `open` while nothing has ended the queue */
+  /** @param onReturn called when the consumer stops reading; `open` is true while nothing has ended the queue */
   constructor(onReturn: (unread: readonly T[], open: boolean) => void) {
     this.#onReturn = onReturn;
   }
 
-  /** Passed over once the queue has ended. */
+  /** Adds an item. After the queue has ended, items are dropped. */
   push(item: T): void {
     if (this.#end !== undefined) return;
     const waiting = this.#waiting;
@@ -22,7 +22,7 @@ export class EventQueue<T> implements AsyncIterableIterator<T> {
     waiting.resolve({ value: item, done: false });
   }
 
-  /** What was pushed before is still read. */
+  /** Ends the queue. Items that were pushed before are still read. */
   end(): void {
     if (this.#end !== undefined) return;
     this.#end = "done";
@@ -30,7 +30,7 @@ export class EventQueue<T> implements AsyncIterableIterator<T> {
     this.#waiting = undefined;
   }
 
-  /** What was pushed before is still read; then the error is thrown. */
+  /** Ends the queue with an error, which is thrown after the items that were pushed before are read. */
   fail(error: unknown): void {
     if (this.#end !== undefined) return;
     this.#end = { error };

@@ -1,4 +1,4 @@
-/** Log lines: one JSON object a line on stderr. Never tenant text, credentials or salts. */
+/** Log lines: one JSON object a line on stderr. They never hold tenant text, credentials or salts. */
 export const logLevels = ["debug", "info", "warn", "error", "silent"] as const;
 export type LogLevel = (typeof logLevels)[number];
 export type LogFields = Readonly<Record<string, string | number | boolean | undefined>>;

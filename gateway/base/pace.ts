@@ -2,12 +2,12 @@
 
 /** How long one slice of work may take. */
 const sliceMs = 4;
-/** How long held work waits before it is looked at again. */
+/** How long, in milliseconds, held work waits before `isHeld` is asked again. */
 const holdMs = 5;
 
 /**
- * Pieces of long work that wait to go on, in order. One goes on each time around the event loop: if many went on at
- * once, all of their slices together would hold the loop that many times as long.
+ * Pieces of long work that wait to go on, in order. Only one goes on in each round of the event loop: if many did,
+ * their slices together would block the loop.
  */
 class YieldQueue {
   readonly #waiting: (() => void)[] = [];
@@ -36,7 +36,10 @@ class YieldQueue {
 
 const longWork = new YieldQueue();
 
-/** No long work goes on while `isHeld` says true. @param isHeld has to be cheap: it is asked before each slice */
+/**
+ * Makes all long work wait while `isHeld` returns true.
+ * @param isHeld has to be cheap: it is asked before each slice
+ */
 export function holdLongWork(isHeld: () => boolean): void {
   longWork.isHeld = isHeld;
 }
@@ -57,7 +60,7 @@ export class Pace {
   }
 }
 
-/** Resolves after the time, or as soon as the signal aborts; never rejects. */
+/** Resolves after the time, or as soon as the signal aborts. Never rejects. */
 export function delay(ms: number, signal: AbortSignal): Promise<void> {
   if (signal.aborted) return Promise.resolve();
   return new Promise((resolve) => {

@@ -1,4 +1,4 @@
-/** Who calls: scopes and the identity that an API key stands for. */
+/** The caller: its scopes, and the identity that its API key stands for. */
 import type { TenantId } from "../../db/ids.ts";
 export const scopes = [
   "inference",
@@ -12,23 +12,26 @@ export const scopes = [
 
 export type Scope = (typeof scopes)[number];
 
-/** Of routes that show the platform's operators, and what watches for them, how all tenants fare. */
+/**
+ * Scopes for routes that show all tenants' state to the platform's operators and their monitoring; either one is
+ * enough.
+ */
 export const platformReaders = ["platform:admin", "platform:read"] as const satisfies readonly Scope[];
 
 export interface Principal {
   readonly keyId: string;
-  /** undefined: a platform key, which belongs to no tenant. */
+  /** The caller's tenant. undefined: a platform key, which belongs to no tenant. */
   readonly tenantId: TenantId | undefined;
   readonly scopes: ReadonlySet<Scope>;
 }
 
-/** Whose a line of a batch is, which comes from within. */
+/** The caller of a batch's line. The request comes from inside the server, not over HTTP. */
 export interface BatchCaller {
   readonly principal: Principal;
   readonly requestId: string;
 }
 
-/** Looks a key up by its hash. undefined: no such key, revoked, expired, or its tenant is disabled. */
+/** Looks up a key by its hash. undefined: the key does not exist, is revoked or expired, or its tenant is disabled. */
 export interface Authenticator {
   authenticate(apiKey: string): Principal | undefined;
 }

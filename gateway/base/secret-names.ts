@@ -1,18 +1,19 @@
 /**
- * Names for what belongs to tenants, where only equality counts: of texts, of prompts, of parts of requests. Nobody can
- * find two texts with one name: names are an HMAC with a secret that lives as long as the process and is never told.
+ * Names for tenants' texts, prompts and parts of requests, used where only equality counts. A name is an HMAC with a
+ * secret that never leaves the process and lives as long as it, so nobody can find two texts with the same name.
  */
 import { randomBytes } from "node:crypto";
 
-/** Hexadecimal digits that are kept: 128 bits. */
+/** Hexadecimal digits of a name: 128 bits. */
 const nameChars = 32;
 
 export class SecretNames {
   readonly #secret = randomBytes(32);
 
   /**
-   * Each part is written with its type and its length, so no two lists of parts are written alike.
-   * @param parts strings are well formed
+   * Makes the name of a list of parts. Each part is written with its type and its length, so that no two different
+   * lists are written alike.
+   * @param parts strings have to be well-formed Unicode
    */
   of(...parts: readonly (string | Uint8Array)[]): string {
     const hasher = new Bun.CryptoHasher("sha256", this.#secret);

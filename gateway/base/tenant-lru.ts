@@ -1,9 +1,11 @@
 /**
- * What is remembered for tenants under one bound for all of them. When there is too much, whoever has most loses what it
- * used longest ago, so nobody who remembers little loses it to somebody who remembers much; and nobody finds another's.
+ * A cache for all tenants under one bound. When it is full, the tenant with the most entries loses its least recently
+ * used ones. So a tenant with few entries loses nothing to one with many, and no tenant finds another's entries.
  */
 
-/** Part of the bound that is made free at once, so that not every entry looks for who has most. */
+/**
+ * The part of the bound that is freed at once, so that not every insertion has to look for the tenant with the most.
+ */
 const freedPart = 1 / 64;
 
 interface Entry<Value> {
@@ -12,15 +14,15 @@ interface Entry<Value> {
 }
 
 interface Share<Value> {
-  /** The longest unused first. */
+  /** The least recently used entry comes first. */
   readonly entries: Map<string, Entry<Value>>;
   size: number;
 }
 
 export interface TenantLruOptions<Value> {
-  /** Of all entries together. */
+  /** The bound on the size of all entries together. */
   readonly maxSize: number;
-  /** An entry was forgotten for want of room. */
+  /** Called for an entry that was dropped because the cache was full. */
   readonly onForget?: (tenantId: string, value: Value) => void;
 }
 
@@ -33,7 +35,7 @@ export class TenantLru<Value> {
     this.#options = options;
   }
 
-  /** @param size an entry that is larger than the bound is forgotten at once */
+  /** Adds an entry. @param size an entry larger than the bound is dropped at once */
   set(tenantId: string, name: string, value: Value, size = 1): void {
     const share = this.#shareOf(tenantId);
     this.#delete(share, name);
@@ -43,12 +45,12 @@ export class TenantLru<Value> {
     if (this.#size > this.#options.maxSize) this.#forget();
   }
 
-  /** Looking at an entry is no use of it. */
+  /** Reads an entry without counting it as a use. */
   peek(tenantId: string, name: string): Value | undefined {
     return this.#shares.get(tenantId)?.entries.get(name)?.value;
   }
 
-  /** Uses the entry. */
+  /** Reads an entry and counts that as a use. */
   get(tenantId: string, name: string): Value | undefined {
     const share = this.#shares.get(tenantId);
     const entry = share?.entries.get(name);
@@ -95,7 +97,7 @@ export class TenantLru<Value> {
   }
 }
 
-/** The size at which all are cut, so that together they have no more than `most`. @param sizes the largest first */
+/** The size to which all tenants are cut so that together they have at most `most`. @param sizes the largest first */
 function levelOf(sizes: readonly number[], most: number): number {
   let left = most;
   for (let at = sizes.length - 1; at >= 0; at--) {

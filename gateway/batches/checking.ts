@@ -1,4 +1,4 @@
-/** Files of one tenant's new batches are checked, one after the other, in slices. */
+/** Checks the input files of one tenant's new batches, one file after the other, in slices. */
 import { type BatchRow, nextBatch, readBatch, updateBatch } from "../../db/batches.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
@@ -51,7 +51,7 @@ export class TenantChecks implements TenantWork {
       this.#check ??= await this.#next();
       if (this.#check === undefined) return false;
       const { batch, slices } = this.#check;
-      // Cancelled, or gone with its tenant.
+      // The batch was cancelled, or it was deleted with its tenant.
       if (readBatch(this.#deps.db, batch.seq)?.status !== "validating") await this.#end();
       else {
         const slice = await slices.next();

@@ -1,4 +1,4 @@
-/** Whether the lines of a batch's file can be run: looked at when the batch is made. */
+/** Checks whether the lines of a batch's file can be run. This happens once, when the batch is made. */
 import type { BatchFault } from "../../db/schema.ts";
 import type { OpenFile } from "../corpus/files/content-store.ts";
 import { readJsonText } from "../query/json-text.ts";
@@ -13,7 +13,7 @@ export interface CheckedLines {
   readonly total: number;
 }
 
-/** In slices, each of which ends with a `yield`. */
+/** Checks the file in slices. Each `yield` ends a slice. */
 export async function* checkLines(
   file: Pick<OpenFile, "read">,
   endpoint: string,

@@ -2,15 +2,15 @@
 import type { OpenFile } from "../corpus/files/content-store.ts";
 
 export const batchEndpoints = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"] as const;
-/** Of batches that are made by Anthropic's API. */
+/** The endpoint of batches that are made through Anthropic's API. */
 export const messagesEndpoint = "/v1/messages";
 
-/** A request of a batch of messages, as a line of the file that it becomes. */
+/** Writes one request of a message batch as a line of the batch's input file. */
 export const messageLine = (customId: string, params: object): string =>
   `${JSON.stringify({ custom_id: customId, method: "POST", url: messagesEndpoint, body: params })}\n`;
 
 export interface BatchLine {
-  /** Counted from 1. */
+  /** The first line has the number 1. */
   readonly number: number;
   readonly customId: string;
   /** JSON. */
@@ -19,13 +19,13 @@ export interface BatchLine {
 
 /** Where a line stands in its file. */
 export interface LinePlace {
-  /** Counted from 1. */
+  /** The first line has the number 1. */
   readonly number: number;
   readonly startByte: number;
   readonly byteCount: number;
 }
 
-/** Where the next line begins. */
+/** The number of the next line and the byte at which it begins. */
 export type LineCursor = Pick<LinePlace, "number" | "startByte">;
 
 export const firstLine: LineCursor = { number: 1, startByte: 0 };
@@ -35,8 +35,9 @@ const piecesAtOnce = 16;
 const newline = 0x0a;
 
 /**
- * The next lines, up to so many; blank ones are skipped. Fewer where there is much blank space.
- * @returns `next` is undefined when there are no more
+ * Finds the next lines, up to a given number. Blank lines are skipped, and a call finds fewer lines where there is much
+ * blank space.
+ * @returns `next` is undefined when there are no more lines
  */
 export async function findLines(
   file: Pick<OpenFile, "read">,
@@ -68,7 +69,7 @@ export async function findLines(
   return { places, next: { number, startByte } };
 }
 
-/** Tabs, line ends and spaces. */
+/** Whether the bytes between the two offsets are only tabs, line ends and spaces. */
 function isBlankBetween(bytes: Uint8Array, from: number, end: number): boolean {
   for (let at = from; at < end; at++) {
     const byte = bytes[at] ?? 0;
@@ -77,17 +78,17 @@ function isBlankBetween(bytes: Uint8Array, from: number, end: number): boolean {
   return true;
 }
 
-/** @throws TypeError: it is not UTF-8 */
+/** @throws TypeError when the bytes are not UTF-8 */
 export async function textOf(
   file: Pick<OpenFile, "read">,
   { number, startByte, byteCount }: LinePlace,
 ): Promise<string> {
-  // A mark of the byte order may stand at the file's start only.
+  // Only the first line may begin with a byte order mark.
   const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: number > 1 });
   return decoder.decode(await file.read(startByte, byteCount));
 }
 
-/** Of a file that has been checked. */
+/** Reads one line of a file that has been checked. */
 export async function readLine(file: Pick<OpenFile, "read">, place: LinePlace): Promise<BatchLine> {
   const text = await textOf(file, place);
   const { custom_id: customId, body } = JSON.parse(text) as { custom_id: string; body: object };
@@ -96,7 +97,7 @@ export async function readLine(file: Pick<OpenFile, "read">, place: LinePlace): 
 
 export const linesPerSlice = 64;
 
-/** All lines of a file that has been checked, one at a time. */
+/** Reads all lines of a file that has been checked, one at a time. */
 export async function* readLines(file: Pick<OpenFile, "read">): AsyncGenerator<BatchLine> {
   for (let cursor: LineCursor | undefined = firstLine; cursor !== undefined; ) {
     const found = await findLines(file, cursor, linesPerSlice);

@@ -1,8 +1,8 @@
-/** Results of messages, a line of JSON each, as Anthropic's clients read them. */
+/** Writes the results of message batches: one JSON object a line, as Anthropic's clients read them. */
 import type { BatchRow } from "../../db/batches.ts";
 import type { BatchLine } from "./lines.ts";
 
-/** @param answer the message, or the error as the route gave it */
+/** @param answer the message, or the error that the route answered with */
 export function messageResult({ customId }: Pick<BatchLine, "customId">, isOk: boolean, answer: unknown): string {
   const result = isOk ? { type: "succeeded", message: answer } : { type: "errored", error: answer };
   return JSON.stringify({ custom_id: customId, result });
@@ -23,7 +23,7 @@ export function unrunMessageResult({ customId }: Pick<BatchLine, "customId">, { 
   return JSON.stringify({ custom_id: customId, result: { type: "errored", error } });
 }
 
-/** Of a line that has no result when its batch ends. */
+/** The result of a line that had no result when its batch ended. */
 export function restResult(line: Pick<BatchLine, "customId">, batch: BatchRow): string {
   const [fault] = batch.errors ?? [];
   if (fault !== undefined) return unrunMessageResult(line, fault);
@@ -31,7 +31,7 @@ export function restResult(line: Pick<BatchLine, "customId">, batch: BatchRow): 
   return JSON.stringify({ custom_id: line.customId, result: { type } });
 }
 
-/** Unix ms; null: it has not ended. */
+/** When the batch ended, in Unix milliseconds; null while it has not ended. */
 export function endedAtOf({ status, completedAt, cancelledAt, failedAt, expiredAt }: BatchRow): number | null {
   if (!["completed", "cancelled", "failed", "expired"].includes(status)) return null;
   return completedAt ?? cancelledAt ?? failedAt ?? expiredAt;

@@ -1,6 +1,6 @@
 /**
- * A batch that runs: which of its lines is next, and when. Of its lines only a few are known here, by their places in
- * the file; a line that was refused for now is one of those until it is tried again.
+ * A batch that runs: it knows which line is next, and when that line may run. Only a few lines are in memory at a time,
+ * by their places in the file. They include the lines that were refused and are to be tried again.
  */
 import { type BatchRow, listDoneLines } from "../../db/batches.ts";
 import type { Db } from "../../db/open.ts";
@@ -11,9 +11,9 @@ import type { Answered } from "./requests.ts";
 
 export interface WaitingLine {
   readonly place: LinePlace;
-  /** Times that the server failed it. */
+  /** How often the server has failed this line. */
   readonly failures: number;
-  /** By performance.now(). */
+  /** The line is not tried again before this time, by performance.now(). */
   readonly notBeforeMs: number;
 }
 
@@ -28,17 +28,19 @@ export class OpenBatch {
   #next: LineCursor | undefined = firstLine;
   #places: LinePlace[] = [];
   #finding: Promise<void> | undefined;
-  /** Lines to be tried again; with those that run no more than may run at once. */
+  /**
+   * Lines that are to be tried again. These and the running lines together never exceed the lines that may run at once.
+   */
   #again: WaitingLine[] = [];
   #running = 0;
   #isEnding = false;
-  /** Lines that may run at once: fewer once one is refused, more again with each that is answered. */
+  /** How many lines may run at once. A refused line lowers it, and each answered line raises it again by one. */
   #width: number = batchLimits.linesPerTenant;
-  /** Refusals since a line was answered, and until when they ask to wait. */
+  /** Refusals since the last line was answered, and the time before which the server asked not to be tried again. */
   #refusals = 0;
   #refusedUntilMs = 0;
 
-  /** @param leftMs until it expires; onExpired is called then */
+  /** @param leftMs milliseconds until the batch expires and `onExpired` is called */
   constructor(
     row: BatchRow,
     deps: { readonly db: Db; readonly files: FileService },
@@ -52,24 +54,24 @@ export class OpenBatch {
     this.#expiry.unref();
   }
 
-  /** Aborted when no line is to run any more. */
+  /** This signal aborts when no more lines are to run. */
   get signal(): AbortSignal {
     return this.#ending.signal;
   }
 
-  /** Lines that run end without a result. */
+  /** Aborts the lines that run; they end without a result. */
   interrupt(): void {
     clearTimeout(this.#expiry);
     this.#ending.abort();
   }
 
-  /** Its results are being written: nothing else is to be done. */
+  /** Call before the batch's results are written to files: from then on the batch is never ready for another slice. */
   beginEnd(): void {
     clearTimeout(this.#expiry);
     this.#isEnding = true;
   }
 
-  /** Nothing runs, and no line is left that may. */
+  /** Whether the batch has nothing left to do: no line runs, and none is left that may run. */
   get isOver(): boolean {
     if (this.#running > 0) return false;
     return this.signal.aborted || (this.#again.length === 0 && !this.#hasFresh);
@@ -79,7 +81,7 @@ export class OpenBatch {
     return this.#places.length > 0 || this.#next !== undefined;
   }
 
-  /** By performance.now(), when there is something to be done; infinite: when a line that runs has ended. */
+  /** When the batch can go on, by performance.now(). Infinite: only after a running line has ended. */
   readyAtMs(): number {
     if (this.#isEnding) return Number.POSITIVE_INFINITY;
     if (this.isOver) return 0;
@@ -118,14 +120,14 @@ export class OpenBatch {
     }
     if (kind === "answered" || (kind === "failed" && failures + 1 >= batchLimits.attempts)) return false;
     const nowMs = performance.now();
-    // Lines that ran side by side are refused for the same reason: that is one refusal.
+    // Lines that run side by side are refused for the same reason, so their refusals count as one.
     if (kind === "refused" && nowMs >= this.#refusedUntilMs) this.#refusals += 1;
     const earlier = kind === "refused" ? this.#refusals - 1 : failures;
     const waitMs = Math.min(batchLimits.retryMaxMs, Math.max(askedMs, batchLimits.retryMinMs * 2 ** earlier));
     const notBeforeMs = nowMs + waitMs;
     this.#again.push({ place, failures: failures + (kind === "failed" ? 1 : 0), notBeforeMs });
     if (kind === "refused") {
-      // What refused this line would refuse the next one too.
+      // The reason that refused this line would refuse the next one too.
       this.#refusedUntilMs = Math.max(this.#refusedUntilMs, notBeforeMs);
       this.#width = Math.max(1, this.#running - 1);
     }

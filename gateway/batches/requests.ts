@@ -1,15 +1,17 @@
-/** One line as a request to the server's own routes: everything that holds for a caller holds for it. */
+/**
+ * Sends one line of a batch as a request to the server's own routes, so that every rule for callers holds for it too.
+ */
 import type { Id } from "../../db/ids.ts";
 import type { BatchCaller, Principal } from "../base/principal.ts";
 import { type BatchLine, messagesEndpoint } from "./lines.ts";
 import { messageResult, unrunMessageResult } from "./message-results.ts";
 
-/** The app, from within. */
+/** Calls the server's HTTP app from inside the process. */
 export type SendRequest = (request: Request, caller: BatchCaller) => Promise<Response>;
 
 export interface LineResult {
   readonly isError: boolean;
-  /** The line of the output file, or of the error file. */
+  /** The line of JSON that goes into the output file or the error file. */
   readonly body: string;
   readonly inputTokens: number;
   readonly cachedTokens: number;
@@ -24,17 +26,17 @@ export interface LineJob {
   readonly signal: AbortSignal;
 }
 
-/** What became of a request. */
+/** How a request ended. */
 export interface Answered {
-  /** What the line's result is, if it is not tried again. */
+  /** The line's result. It is dropped if the line is tried again. */
   readonly result: LineResult;
-  /** "refused": the server or a limit of the caller takes no request now; "failed": the server had an error. */
+  /** "refused": the server, or a limit of the caller, accepts no request now. "failed": the server had an error. */
   readonly kind: "refused" | "failed" | "answered";
-  /** How long the server asks to wait; 0: it does not say. */
+  /** Milliseconds that the server asks to wait before the next try; 0 when it names no time. */
   readonly askedMs: number;
 }
 
-/** @returns undefined when it was aborted */
+/** @returns undefined when the request was aborted */
 export async function sendLine(send: SendRequest, job: LineJob): Promise<Answered | undefined> {
   const { line, endpoint, principal, signal } = job;
   if (signal.aborted) return undefined;
@@ -44,7 +46,7 @@ export async function sendLine(send: SendRequest, job: LineJob): Promise<Answere
   const response = await send(request, { principal, requestId });
   const answer: unknown = await response.json();
   if (signal.aborted) return undefined;
-  // Nothing is gained by waiting for room that only the tenant can make.
+  // Waiting does not help here: only the tenant can free storage.
   const isOverQuota = (answer as { error?: { code?: unknown } } | null)?.error?.code === "quota_exceeded";
   const isRefused = (response.status === 429 && !isOverQuota) || response.status === 503;
   const kind = isRefused ? "refused" : response.status >= 500 ? "failed" : "answered";
@@ -52,7 +54,7 @@ export async function sendLine(send: SendRequest, job: LineJob): Promise<Answere
   return { result: resultOf(job, response, answer), kind, askedMs: Number.isFinite(askedMs) ? askedMs : 0 };
 }
 
-/** A line that was not run. */
+/** The result of a line that was not run. */
 export function unrunResult(
   { line, endpoint, resultId }: Pick<LineJob, "line" | "endpoint" | "resultId">,
   code: string,
@@ -91,7 +93,10 @@ interface Usage {
   readonly cache_creation_input_tokens?: number;
 }
 
-/** Responses have other words for it, and messages, which leave what was found or written out of `input_tokens`. */
+/**
+ * The Responses API names these fields differently, and so does the Messages API, whose `input_tokens` leaves out
+ * tokens that were found in the cache or written to it.
+ */
 function usageOf(answer: unknown): Pick<LineResult, "inputTokens" | "cachedTokens" | "outputTokens"> {
   const { usage = {} } = answer as { readonly usage?: Usage };
   const { cache_read_input_tokens: read = 0, cache_creation_input_tokens: written = 0 } = usage;

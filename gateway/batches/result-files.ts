@@ -1,4 +1,4 @@
-/** Results of a batch that ends as files of its tenant's: the same ones however often they are written. */
+/** Writes the results of a batch that ends to files of its tenant. Writing them again makes the same files. */
 
 import { type BatchResultRow, type BatchRow, walkResults } from "../../db/batches.ts";
 import type { FileId } from "../../db/ids.ts";
@@ -22,7 +22,7 @@ export interface ResultFiles {
   readonly errorFileId: FileId | null;
 }
 
-/** @param readInput the lines of the batch's file; none when it is gone */
+/** @param readInput reads the lines of the batch's input file; it yields none when the file was deleted */
 export async function writeResults(
   deps: ResultFileDeps,
   batch: BatchRow,
@@ -42,7 +42,10 @@ async function* bodiesOf(db: Db, seq: number, isError: boolean): AsyncGenerator<
   for await (const { body } of resultsOf(db, seq, isError)) yield body;
 }
 
-/** All of a batch's lines, those too that were not run. Both come in the order of their numbers. */
+/**
+ * All lines of a batch, including those that were not run. The input's lines and the results are both ordered by line
+ * number, so they are merged.
+ */
 async function* messageLines(db: Db, batch: BatchRow, input: AsyncIterable<BatchLine>): AsyncGenerator<string> {
   const results = resultsOf(db, batch.seq, undefined);
   let result = await results.next();
@@ -53,7 +56,7 @@ async function* messageLines(db: Db, batch: BatchRow, input: AsyncIterable<Batch
     const own = result.done !== true && result.value.line === line.number ? result.value.body : undefined;
     yield own ?? restResult(line, batch);
   }
-  // Its file is gone.
+  // The input file was deleted, so only the lines with results can be written.
   for (; !isThere && result.done !== true; result = await results.next()) yield result.value.body;
 }
 
@@ -88,7 +91,7 @@ async function store(
   }
 }
 
-/** Some lines at a time. */
+/** Joins lines to pieces of bytes. */
 async function* piecesOf(first: string, rest: AsyncGenerator<string>): AsyncGenerator<Uint8Array> {
   let piece = `${first}\n`;
   for await (const line of rest) {

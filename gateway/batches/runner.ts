@@ -1,7 +1,7 @@
 /**
- * Runs batches, each from where its rows say it is: checks their files, runs their lines, puts the results into files.
- * Tenants take turns, a line each. What runs when the server stops leaves no trace and is run by the next one; a line's
- * result is kept once.
+ * Runs batches: checks their files, runs their lines and writes their results to files. What is done is read from the
+ * database. Tenants run one line each in rounds. A line that runs when the server stops leaves no trace, and the next
+ * start runs it again. A line's result is stored only once.
  */
 import {
   type BatchRow,
@@ -50,7 +50,7 @@ export class BatchRunner {
   readonly #send: SendRequest;
   readonly #checking: TenantRounds;
   readonly #lines: TenantRounds;
-  /** Those whose batches run. */
+  /** The tenants whose batches run. */
   readonly #tenants = new Map<TenantId, TenantBatches>();
   #stopping = false;
 
@@ -69,24 +69,27 @@ export class BatchRunner {
     });
   }
 
-  /** Takes up what a stopped server left. */
+  /** Takes up the batches that a stopped server left unfinished. */
   start(): void {
     for (const tenantId of listBatchTenants(this.#deps.db)) this.wake(tenantId);
   }
 
-  /** The tenant has a new batch. */
+  /** Call when the tenant has a new batch. */
   wake(tenantId: TenantId): void {
     this.#checking.offer(tenantId);
     this.#goOn(tenantId);
   }
 
-  /** The batch was cancelled: what runs of it ends now. */
+  /** Call when the batch was cancelled: its running lines are aborted at once. */
   interrupt({ tenantId, seq }: Pick<BatchRow, "tenantId" | "seq">): void {
     for (const batch of this.#tenants.get(tenantId)?.batches ?? []) if (batch.row.seq === seq) batch.interrupt();
     this.#goOn(tenantId);
   }
 
-  /** Call when the tenant, keys or files of its are gone: what runs of batches that need them ends now. */
+  /**
+   * Call when the tenant, or one of its keys or files, is gone: running lines of batches that need it are aborted at
+   * once.
+   */
   recheck(tenantId: TenantId): void {
     for (const batch of this.#tenants.get(tenantId)?.batches ?? []) {
       if (this.#callerOf(batch.row) === undefined) batch.interrupt();
@@ -121,7 +124,7 @@ export class BatchRunner {
     return work;
   }
 
-  /** A line, or the batch's end. @returns true: it has ended, or is left to the next start */
+  /** Runs one line, or ends the batch. @returns true when the batch has ended or is left to the next start */
   async #runSlice(batch: OpenBatch): Promise<boolean> {
     const { row } = batch;
     const isLast = batch.isOver;
@@ -136,11 +139,11 @@ export class BatchRunner {
       if (principal === undefined) batch.interrupt();
       else await batch.withNext((line) => this.#runLine(batch, line, principal));
     } catch (error) {
-      // Gone on with once the database and the disk take writes again.
+      // The batch goes on as soon as the database and the disk accept writes again.
       if (isPassing(error) || (error instanceof ApiError && error.code === "storage_full")) throw error;
       batch.interrupt();
       const isGone = error instanceof ApiError && error.code === "not_found";
-      // Its file may have been deleted since: that is told where it is looked for.
+      // If the key or the input file is gone, #callerOf records that as the batch's fault; anything else fails it here.
       if (!isGone || this.#callerOf(row) !== undefined) this.#failWith(row, error);
     }
     return isLast;
@@ -149,7 +152,7 @@ export class BatchRunner {
   #failWith({ id, seq }: BatchRow, error: unknown): void {
     const { db, log, nowMs } = this.#deps;
     const fault = { code: "server_error", message: "The server had an error.", line: null, param: null };
-    // One that is gone went with its tenant.
+    // This changes nothing if the batch was deleted with its tenant.
     if (!endBatch(db, seq, { status: "failed", errors: [fault], failedAt: nowMs() })) return;
     log("error", "a batch failed", { batchId: id, reason: reasonOf(error) });
   }
@@ -180,7 +183,11 @@ export class BatchRunner {
     recordResult(db, seq, { line: number, ...kept });
   }
 
-  /** Results count as they are recorded, and no more when they are a file. @throws ApiError storage_full */
+  /**
+   * Whether the tenant's storage quota has room for this many bytes. Results count while they are rows; once they are
+   * in a file, only the file counts.
+   * @throws ApiError storage_full
+   */
   #mayStore(tenantId: TenantId, bytes: number): boolean {
     try {
       this.#deps.storage.reserve(tenantId, bytes)();
@@ -191,7 +198,7 @@ export class BatchRunner {
     }
   }
 
-  /** undefined: the batch does not run any more. */
+  /** The caller for whom the batch's lines run. undefined: the batch does not run any more. */
   #callerOf(batch: BatchRow): Principal | undefined {
     const { db, files, apiKeys } = this.#deps;
     if (readBatch(db, batch.seq)?.status !== "in_progress") return undefined;
@@ -208,18 +215,18 @@ export class BatchRunner {
     return { ...principal, scopes: new Set(["inference"]) };
   }
 
-  /** Lines without a result get one that says so. */
+  /** Gives every line without a result a result that says that the batch expired. */
   async #expire({ seq, endpoint, tenantId, inputFileId }: BatchRow): Promise<void> {
     const { db, files, nowMs } = this.#deps;
     const pace = new Pace();
-    // What is left of messages is told when their file is written.
+    // Lines of message batches that were not run get their results when the result file is written.
     const lines = endpoint === messagesEndpoint ? [] : linesOfFile(files, tenantId, inputFileId);
     for await (const line of lines) {
       await pace.breathe();
       if (listDoneLines(db, seq, line.number, line.number).length > 0) continue;
       const message = "The line could not be run before the batch expired.";
       const result = unrunResult({ line, endpoint, resultId: newId("batchRequest") }, "batch_expired", message);
-      // Told anew by the next start if this one is lost.
+      // If a power cut loses this row, the next start writes it again.
       db.unsynced(() => recordResult(db, seq, { line: line.number, ...result }));
     }
     updateBatch(db, seq, ["in_progress"], { expiredAt: nowMs() });
@@ -229,12 +236,18 @@ export class BatchRunner {
     updateBatch(this.#deps.db, seq, ["in_progress"], { errors: [fault], failedAt: this.#deps.nowMs() });
   }
 
-  /** What a stop leaves is the corpus' sweep's. */
+  /**
+   * Removes the results of a batch that has ended. If the server stops before all are removed, the corpus sweep removes
+   * the rest.
+   */
   async #sweep(seq: number): Promise<void> {
     while (sweepResults(this.#deps.db, sweptBytesAtOnce, seq)) await yieldToOthers();
   }
 
-  /** Results become files; only then does the batch end. Done again from its start where it was stopped. */
+  /**
+   * Writes the results to files and then ends the batch. If the server stops meanwhile, the next start repeats all of
+   * it.
+   */
   async #finish({ seq, tenantId, expiresAt }: BatchRow): Promise<void> {
     const { db, files, nowMs } = this.#deps;
     const now = readBatch(db, seq);
@@ -248,14 +261,14 @@ export class BatchRunner {
         ? endBatch(db, seq, { ...made, status: "cancelled", cancelledAt: nowMs() })
         : endBatch(db, seq, { ...made, ...endOf(batch, nowMs()) });
     if (ended) return await this.#sweep(seq);
-    // Its tenant went meanwhile; the files went with it, or are the sweep's.
+    // The batch was deleted with its tenant meanwhile. Files that the deletion has not marked yet are deleted here.
     for (const id of [made.outputFileId, made.errorFileId]) {
       if (id !== null && files.find(tenantId, id)) files.delete(tenantId, id);
     }
   }
 }
 
-/** None when the file is gone. */
+/** Yields no lines when the file was deleted. */
 async function* linesOfFile(files: FileService, tenantId: TenantId, id: BatchRow["inputFileId"]) {
   if (files.find(tenantId, id) === undefined) return;
   const file: OpenFile = await files.open(tenantId, id);

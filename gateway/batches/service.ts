@@ -1,4 +1,4 @@
-/** Batches as their tenant sees them; what becomes of them is the runner's. */
+/** Batches as their tenant sees and changes them. The runner does their work. */
 import {
   type BatchRow,
   countOpenBatches,
@@ -28,7 +28,7 @@ export interface NewBatchRequest {
 type NewFields = Omit<Parameters<typeof insertBatch>[1], "keyId" | "createdAt" | "expiresAt"> &
   Pick<Principal, "keyId">;
 
-/** By whose API a batch was made: each sees its own. */
+/** The API that made a batch, OpenAI's or Anthropic's. Each of the two shows only its own batches. */
 export type BatchKind = "batch" | "messageBatch";
 const endpointsOf: Readonly<Record<BatchKind, readonly string[]>> = {
   batch: batchEndpoints,
@@ -44,7 +44,7 @@ export class BatchService {
     this.#deps = deps;
   }
 
-  /** Goes on with what a stopped server left. */
+  /** Goes on with the batches that a stopped server left unfinished. */
   start(send: SendRequest): void {
     const known: SendRequest = async (request, caller) => {
       this.#requestIds.add(caller.requestId);
@@ -58,17 +58,17 @@ export class BatchService {
     this.#runner.start();
   }
 
-  /** @param workId a request's id, or that and more behind a point */
+  /** Whether this work is a line of a batch. @param workId a request's id, alone or followed by a point and more */
   isLine(workId: string): boolean {
     return this.#requestIds.has(workId.split(".", 1)[0] ?? "");
   }
 
-  /** Lines that run are left to the next start. */
+  /** Stops running lines; the next start runs them again. */
   async stop(): Promise<void> {
     await this.#runner?.stop();
   }
 
-  /** Resolves when nothing is left to do. */
+  /** Resolves when no batch has work left. */
   async idle(): Promise<void> {
     await this.#runner?.idle();
   }
@@ -87,9 +87,9 @@ export class BatchService {
   }
 
   /**
-   * A batch of messages, whose requests become a file of the tenant's as they come.
-   * @param bodyBytes of the body that they come from, at most
-   * @param fill adds the lines (`messageLine`) to the file, checked, and gives their number
+   * Makes a batch of messages. Its requests are written to a file of the tenant as they arrive.
+   * @param bodyBytes at most this many bytes of the request's body become lines
+   * @param fill checks the requests, adds them to the file as lines (`messageLine`), and returns how many there are
    * @throws ApiError quota_exceeded, storage_full, and what `fill` throws
    */
   async createMessages(
@@ -151,7 +151,7 @@ export class BatchService {
     if (files.find(tenantId, id) !== undefined) files.delete(tenantId, id);
   }
 
-  /** @throws ApiError not_found, for another tenant's as for one that never was */
+  /** @throws ApiError not_found, also for another tenant's batch */
   get(tenantId: TenantId, rawId: string, kind: BatchKind = "batch"): BatchRow {
     const id = parseId(kind, rawId);
     const row = id === undefined ? undefined : findBatch(this.#deps.db, tenantId, id);
@@ -163,7 +163,10 @@ export class BatchService {
     return listBatches(this.#deps.db, tenantId, { ...range, endpoints: endpointsOf[kind] });
   }
 
-  /** What has a result by now stays in the files. @throws ApiError not_found; conflict when it has ended */
+  /**
+   * Lines that have a result by now keep it in the result files.
+   * @throws ApiError not_found; conflict when it has ended
+   */
   cancel(tenantId: TenantId, rawId: string, kind: BatchKind = "batch"): BatchRow {
     const { db, nowMs } = this.#deps;
     const { seq, status } = this.get(tenantId, rawId, kind);
@@ -177,12 +180,12 @@ export class BatchService {
     throw new ApiError("conflict", { message: `A batch that is ${status} cannot be cancelled.` });
   }
 
-  /** Call when the tenant, a key or a file of its is gone: lines that run and need it end at once. */
+  /** Call when the tenant, or one of its keys or files, is gone: running lines that need it are aborted at once. */
   recheck(tenantId: TenantId): void {
     this.#runner?.recheck(tenantId);
   }
 
-  /** With its requests and results. @throws ApiError not_found; conflict when it has not ended */
+  /** Deletes the batch, its requests and its results. @throws ApiError not_found; conflict when it has not ended */
   deleteMessages(tenantId: TenantId, rawId: string): BatchRow["id"] {
     const { id, seq, inputFileId, outputFileId } = this.get(tenantId, rawId, "messageBatch");
     if (!removeBatch(this.#deps.db, seq)) {
@@ -192,7 +195,10 @@ export class BatchService {
     return id;
   }
 
-  /** The file's bytes; see FileService.pieces. @throws ApiError not_found; conflict when it has not ended */
+  /**
+   * The bytes of the result file; see FileService.pieces.
+   * @throws ApiError not_found; conflict when it has not ended
+   */
   async messageResults(
     tenantId: TenantId,
     rawId: string,

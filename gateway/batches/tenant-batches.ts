@@ -1,4 +1,7 @@
-/** The batches of one tenant that run: the oldest that can goes on, and one that has to wait lets the next. */
+/**
+ * The running batches of one tenant. Each slice goes to the oldest batch that can go on, so a waiting batch does not
+ * hold up the others.
+ */
 import { nextBatch } from "../../db/batches.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
@@ -11,15 +14,15 @@ export interface TenantBatchesDeps {
   readonly db: Db;
   readonly files: FileService;
   readonly nowMs: () => number;
-  /** Does a little of a batch. @returns true: it has ended */
+  /** Does one slice of a batch's work. @returns true when the batch has ended */
   readonly run: (batch: OpenBatch) => Promise<boolean>;
-  /** A batch can go on that waited. */
+  /** Called when a batch that waited can go on. */
   readonly woken: () => void;
   readonly closed: () => void;
 }
 
 export class TenantBatches implements TenantWork {
-  /** The oldest first. */
+  /** Ordered from the oldest to the newest. */
   readonly batches: OpenBatch[] = [];
   readonly #tenantId: TenantId;
   readonly #deps: TenantBatchesDeps;
@@ -31,7 +34,7 @@ export class TenantBatches implements TenantWork {
     this.#deps = deps;
   }
 
-  /** Call when there may be a batch that is not open. */
+  /** Call when the tenant may have a batch that is not open yet. */
   lookAgain(): void {
     this.#mayBeMore = true;
   }

@@ -1,4 +1,4 @@
-/** Span queries, wired: who reads fragments for them, who lowers and runs them, what they see of the caches. */
+/** Wires span queries: how they read fragments, how they are lowered and run, and what they see of the caches. */
 import type { TenantId } from "../../db/ids.ts";
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -19,7 +19,7 @@ import type { TenantService } from "../tenant/tenants.ts";
 import type { TokenBytes } from "../text/detokenizer.ts";
 import type { Workers } from "./workers.ts";
 
-/** Workers as a request reaches them: what it submits counts against its caller's limits. */
+/** The workers for requests of callers: work that is submitted here counts against the caller's limits. */
 export interface LimitedWorkers extends Pick<Workers, "registry" | "residency"> {
   readonly dispatcher: Pick<Dispatcher, "submit">;
 }
@@ -66,7 +66,7 @@ export function openQueries(parts: QueryParts): QueryService {
   });
 }
 
-/** Many queries at once, each waiting for its tenant's tokens. */
+/** Opens the execution of many queries at once. Each query waits until its tenant has tokens left. */
 export function openBulk(
   query: QueryRouteDeps,
   rateLimiter: RateLimiter,
@@ -87,7 +87,7 @@ export function openBulk(
   };
 }
 
-/** @throws ApiError not_ready while no model is known */
+/** The tokens that the KV pool can hold. @throws ApiError not_ready while no model is known */
 function poolTokens(card: ModelCard | undefined): number {
   if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
   return card.blockCount * card.blockTokens;

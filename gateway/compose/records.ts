@@ -1,4 +1,7 @@
-/** What is kept of what tenants did: stored responses, usage, counters and changes, and routes that show them. */
+/**
+ * Opens the records of what tenants did (stored responses, usage, counters, audit events) and the routes that show
+ * them.
+ */
 import type { Hono } from "hono";
 import type { Db } from "../../db/open.ts";
 import { version } from "../../package.json";
@@ -19,9 +22,9 @@ import { UsageLedger } from "../tenant/usage.ts";
 export type Records = ReturnType<typeof openRecords>;
 
 /**
- * `stop` before the database is closed: it writes what is left.
- * @param env where traces go, in the variables of OpenTelemetry
- * @throws Error naming a variable that says what cannot be
+ * Call `stop` before the database is closed, since it writes what is still in memory.
+ * @param env OpenTelemetry's variables, which say where traces are sent
+ * @throws Error naming the variable that is invalid
  */
 export function openRecords(
   db: Db,

@@ -15,7 +15,7 @@ export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
   return { tenants, storage, generatedAdminKey: openAdminKey(tenants, config.adminKey, log) };
 }
 
-/** @returns the key that this start made */
+/** @returns the administration key that was made by this start, if any */
 function openAdminKey({ apiKeys }: TenantService, given: string | undefined, log: Log): string | undefined {
   const made = apiKeys.bootstrap(given);
   if (made !== undefined) return made.generated ? made.apiKey : undefined;

@@ -1,4 +1,4 @@
-/** Between text and tokens: all that is made of the model's folder. */
+/** Opens everything that turns text into tokens and back, from the model's folder. */
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { type Config, limits } from "../config.ts";
 import { Lowerer } from "../lower/plan.ts";
@@ -11,7 +11,8 @@ import { TextTokenizer } from "../text/tokenizer.ts";
 export type TextSide = ReturnType<typeof openText>;
 
 /**
- * Tokenizer, template and bytes of the model's folder; the lowerer when a worker has told the model's digest.
+ * Opens the tokenizer, the chat template and the token bytes of the model's folder. Lowerers are made once a worker has
+ * reported the model's digest.
  * @throws Error naming the folder and what is wrong in it
  */
 export function openText(config: Config) {

@@ -1,4 +1,4 @@
-/** The worker side of the gateway, wired: who starts workers, who knows of them, who gives them work. */
+/** Wires the worker side of the gateway: the processes, the table of workers, and the dispatcher. */
 import { join } from "node:path";
 import type { TenantId } from "../../db/ids.ts";
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
@@ -20,15 +20,15 @@ import { workerEnvironment } from "../process/child-environment.ts";
 import { CorpusOwners } from "../tenant/corpus-owners.ts";
 
 export interface WorkersOptions {
-  /** What the worker's environment is taken from. */
+  /** The environment that the workers' settings are taken from. */
   readonly env: Readonly<Record<string, string | undefined>>;
   /** Program and arguments of a worker; the project's own when absent. */
   readonly workerArgv?: readonly string[];
-  /** How the model's tokens are spelled: told to each worker before its first request. */
+  /** The bytes of each of the model's tokens. Every worker gets them before its first request. */
   readonly vocabulary?: VocabularyBytes;
   /** Bytes of KV that a tenant may keep on each worker; undefined: no quota. */
   readonly kvQuotaBytesOf?: (tenantId: TenantId) => number | undefined;
-  /** A worker begins, with nothing in its memory. */
+  /** Called when a worker has started, with an empty memory. */
   readonly onReady?: () => void;
   readonly onFailed?: DispatcherOptions["onFailed"];
 }
@@ -36,7 +36,7 @@ export interface WorkersOptions {
 export interface Workers {
   readonly registry: Registry;
   readonly residency: Residency;
-  /** To be told of corpora that are used. */
+  /** Has to be notified of the corpora that requests use. */
   readonly corpusOwners: CorpusOwners;
   readonly uses: UseCounts;
   readonly supervisor: Supervisor;

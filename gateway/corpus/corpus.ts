@@ -1,4 +1,4 @@
-/** The corpus side as a whole: its services, wired, and their background work. */
+/** The corpus side as a whole: wires its services and their background work. */
 import { join } from "node:path";
 import { corporaOfTenant } from "../../db/corpora.ts";
 import { listAllFileIds } from "../../db/files.ts";
@@ -34,7 +34,10 @@ export class Corpus {
   readonly #sweeper: Sweeper;
   readonly #vectorizer: Vectorizer | undefined;
 
-  /** Starts nothing; see `start`. Construct before the server takes requests: orphaned bytes are listed here. */
+  /**
+   * The constructor starts nothing; see `start`. Construct before the server takes requests, because it lists the
+   * stored bytes to find orphans.
+   */
   constructor(deps: CorpusDeps) {
     const { db, corpusSalt, spans, tokenizer, log } = deps;
     this.#deps = deps;
@@ -60,7 +63,7 @@ export class Corpus {
     });
     this.corpora = new CorpusService(db, corpusSalt, {
       deleted: ({ id: corpusId, tenantId }, salt) => {
-        // At once: the workers hear of it before anything else of what the deletion brings.
+        // The workers are told at once, before anything else that the deletion causes.
         spans.evictCorpora([salt]);
         this.prepare.abandon((job) => job.corpusId === corpusId);
         this.#ingestor.recheck();
@@ -85,7 +88,7 @@ export class Corpus {
     this.pins = new PinService({ db, corpora: this.corpora, fragments: this.fragments, spans, corpusSalt, log });
   }
 
-  /** Collects orphaned bytes and goes on with what a stopped server left: ingestion, sweeping, prepare jobs. */
+  /** Removes orphaned bytes and goes on with what a stopped server left: ingestion, sweeping, prepare jobs. */
   async start(): Promise<void> {
     const known = new Set(listAllFileIds(this.#deps.db));
     const removed = await this.#content.removeOrphans(known);
@@ -98,7 +101,7 @@ export class Corpus {
     this.prepare.start();
   }
 
-  /** Ends background work after the piece at hand; the next start goes on. */
+  /** Ends background work after the running slices; the next start goes on with it. */
   async stop(): Promise<void> {
     const { prepare, pins, uploads } = this;
     await Promise.all([
@@ -128,14 +131,14 @@ export class Corpus {
     return retrieve({ db, corpora, vectors: this.#vectorizer, hybridByDefault, onSearched }, request);
   }
 
-  /** In the order of the ids; undefined where the tenant may see no such fragment. */
+  /** Reads fragments in the order of the ids; undefined for each fragment that the tenant may not see. */
   readFragments(tenantId: TenantId, ids: readonly string[]): ReturnType<typeof readFragments> {
     return readFragments(this.#deps.db, this.corpora, tenantId, ids);
   }
 
   /**
-   * Call when a request that used these fragments has ended: what was deleted while the request ran is
-   * evicted once more, because its worker may have stored it after the sweep.
+   * Call when a request that used these fragments has ended. Fragments that were deleted while it ran are evicted once
+   * more, because the request's worker may have stored them after the sweep.
    */
   evictDeleted(fragments: readonly Pick<RetrievedFragment, "id" | "text" | "salt">[]): void {
     if (fragments.length === 0) return;
@@ -146,17 +149,19 @@ export class Corpus {
     }
   }
 
-  /** All workers forget the tenant's KV, its corpora's fragments included. @returns blocks that were held */
+  /** All workers forget the tenant's KV, including its corpora's fragments. @returns blocks that were held */
   purgeCache(tenantId: TenantId): number {
     return this.#deps.spans.evictTenant(tenantId, "all");
   }
 
-  /** The salt of the tenant's own text was rotated: what was kept under the one before is dropped to free its memory. */
+  /**
+   * Call after the salt of the tenant's own text was rotated: KV under the former salt is dropped to free its memory.
+   */
   tenantSaltRetired(tenantId: TenantId): void {
     this.#deps.spans.evictTenant(tenantId, "text");
   }
 
-  /** A tenant was deleted with all it owned. */
+  /** Call after a tenant was deleted with all that it owned. */
   tenantDeleted(tenantId: TenantId): void {
     this.purgeCache(tenantId);
     const corpora = corporaOfTenant(this.#deps.db, tenantId);

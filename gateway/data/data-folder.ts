@@ -1,4 +1,4 @@
-/** The data folder: made, this server's alone, and its database open. */
+/** Opens the data folder: makes it, locks it for this server alone, and opens its database. */
 import { join } from "node:path";
 import { DbError } from "../../db/errors.ts";
 import { lockFolder } from "../../db/lock.ts";
@@ -37,19 +37,21 @@ export function openData(dataDir: string, log: Log): OpenData {
 const defaultIntervalMs = 1_000;
 
 /**
- * Empties the database's write-ahead log. Text that was deleted or overwritten stays in the log until then, so it is
- * emptied a moment after any change, whoever made the change. While another process reads the database, such as a
- * backup, the log cannot be emptied, and this tries again later.
+ * Empties the database's write-ahead log. Deleted or overwritten text stays in the log until it is emptied, so that
+ * happens shortly after any change. While another process reads the database, such as a backup, the log cannot be
+ * emptied, and the next interval tries again.
  */
 export class LogTruncation {
   readonly #db: Db;
   readonly #log: Log;
   readonly #timer: ReturnType<typeof setInterval>;
-  /** What the log that was last emptied held; undefined: what a stopped server left is in it. */
+  /**
+   * The database's change count when the log was last emptied; undefined: the log may hold changes of a stopped server.
+   */
   #changes: number | undefined;
   #isFailing = false;
 
-  /** @param intervalMs between two looks at whether anything was changed */
+  /** @param intervalMs milliseconds between two checks for changes */
   constructor(db: Db, log: Log, intervalMs = defaultIntervalMs) {
     this.#db = db;
     this.#log = log;

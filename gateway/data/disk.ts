@@ -1,6 +1,7 @@
 /**
- * The disk that the data folder is on. What tenants store leaves a reserve of it free, and a file of real blocks, the
- * ballast, is given up when even a deletion finds no room: deleting and revoking need a little of it themselves.
+ * The disk that holds the data folder. A reserve of it is kept free of what tenants store. The ballast, a file of real
+ * blocks, is deleted when the disk is so full that not even a deletion finds space: deleting data and revoking keys
+ * write a little themselves.
  */
 import { rmSync, statfsSync, statSync } from "node:fs";
 import { open } from "node:fs/promises";
@@ -10,10 +11,10 @@ import type { Log } from "../base/log.ts";
 const mib = 1024 * 1024;
 const maxReserveBytes = 1024 * mib;
 const maxBallastBytes = 16 * mib;
-/** Parts of a small disk. */
+/** On a small disk the reserve is an eighth of the disk, and the ballast a sixteenth. */
 const [reservePart, ballastPart] = [8, 16];
 const checkMs = 5_000;
-/** What opening the database may take. */
+/** Bytes that opening the database may need. */
 const openingBytes = mib;
 
 export interface DiskSpace {
@@ -29,7 +30,7 @@ export class Disk {
   #timer: ReturnType<typeof setInterval> | undefined;
   #making: Promise<void> | undefined;
 
-  /** @param space how much there is; default: as the system tells */
+  /** @param space returns the size and the free space of the disk; default: as the system reports them */
   constructor(dataDir: string, log: Log, space?: () => DiskSpace) {
     this.#path = dataDir;
     this.#ballastPath = join(dataDir, "ballast");
@@ -37,7 +38,7 @@ export class Disk {
     this.#space = space ?? (() => spaceOf(this.#path));
   }
 
-  /** Call before the database is opened, which needs a little room. */
+  /** Call before the database is opened, because opening it needs a little space. */
   start(): void {
     if (this.#space().freeBytes < openingBytes) this.release();
     void this.makeBallast();
@@ -49,7 +50,7 @@ export class Disk {
     clearInterval(this.#timer);
   }
 
-  /** Only where as much again stays free. Resolves when it is there, or cannot be. */
+  /** Makes the ballast if as much space again stays free. Resolves when the ballast is there or cannot be made. */
   async makeBallast(): Promise<void> {
     this.#making ??= this.#fillBallast().finally(() => {
       this.#making = undefined;
@@ -63,13 +64,15 @@ export class Disk {
     return Math.max(0, space.freeBytes - reserveOf(space));
   }
 
-  /** Bytes that small things of a tenant's may still take, which find room when large ones do not any more. */
+  /**
+   * Bytes that small things of tenants may still take. Small things still find space when large ones do not any more.
+   */
   availableForSmall(): number {
     const space = this.#space();
     return Math.max(0, space.freeBytes - Math.ceil(reserveOf(space) / 2));
   }
 
-  /** Gives the ballast up. @returns false when there was none */
+  /** Deletes the ballast to free its space. @returns false when there was none */
   release(): boolean {
     const had = ballastSize(this.#ballastPath) > 0;
     if (!had) return false;
@@ -105,13 +108,13 @@ function spaceOf(path: string): DiskSpace {
   return { totalBytes: bsize * blocks, freeBytes: bsize * bavail };
 }
 
-/** Bytes of its blocks; 0: it is not there. */
+/** Bytes of the ballast's blocks on the disk; 0 when there is no ballast. */
 function ballastSize(path: string): number {
   const found = statSync(path, { throwIfNoEntry: false });
   return found === undefined ? 0 : Math.min(found.size, found.blocks * 512);
 }
 
-/** Real blocks: of bytes that no file system makes smaller. */
+/** Fills the file with random bytes, so that no file system can compress them and its blocks are real. */
 async function fill(path: string, bytes: number): Promise<void> {
   const file = await open(path, "w", 0o600);
   try {
@@ -124,5 +127,5 @@ async function fill(path: string, bytes: number): Promise<void> {
   }
 }
 
-/** As much as the system gives random bytes at once. */
+/** The most random bytes that one system call returns. */
 const pieceBytes = 65_536;

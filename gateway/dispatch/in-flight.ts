@@ -12,24 +12,24 @@ export interface InFlight {
   readonly background: boolean;
   readonly queue: EventQueue<GenerationEvent>;
   readonly promptTokens: number;
-  /** Tokens that it counts for in a queue. */
+  /** The tokens that the request counts for in a queue. */
   readonly tokens: number;
   readonly readAtMs: number;
   readonly clock: RunClock;
   readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
   readonly onAbort: () => void;
-  /** Workers that had no room for it. */
+  /** Workers that had no space for the request. */
   readonly refusedBy: Set<string>;
   attempt: number;
   workerId: string | undefined;
   workerRequestId: string | undefined;
-  /** Prompt tokens it still adds to its worker's load. */
+  /** Prompt tokens of the request that its worker still has to compute. */
   pendingTokens: number;
   streamedTokens: number;
   aborted: boolean;
-  /** Its reader has gone. */
+  /** The reader of the request's events has left. */
   abandoned: boolean;
-  /** What was known of its KV when it was sent; only of a request that asks why KV was not found. */
+  /** What was known of the request's KV when it was sent. It is set only if the request asks why KV was not found. */
   lookUp: LookUp | undefined;
 }
 
@@ -93,7 +93,7 @@ export function tokensEvent({ tokenIds, logprobs }: Extract<WorkerMessage, { rea
   return logprobs === undefined ? { type: "tokens", tokenIds } : { type: "tokens", tokenIds, logprobs };
 }
 
-/** Its worker was lost: the tokens that the worker gave are void. */
+/** Resets the request after its worker was lost: the tokens that the worker gave are void. */
 export function restarted(entry: InFlight): void {
   if (entry.streamedTokens > 0) entry.queue.push({ type: "restarted" });
   entry.streamedTokens = 0;

@@ -1,4 +1,7 @@
-/** Vectors of texts: tokenized here, computed by the embedder process, which is started anew when it is lost. */
+/**
+ * Makes vectors of texts. The texts are tokenized here; the embedder process computes the vectors and is restarted when
+ * it is lost.
+ */
 import { join } from "node:path";
 import type { EmbedderCard, EmbedderMessage, EmbedMessage } from "../../worker/contract/embedding.ts";
 import { ApiError } from "../base/errors.ts";
@@ -8,16 +11,16 @@ import { embedderEnvironment } from "../process/child-environment.ts";
 import type { TextTokenizer } from "../text/tokenizer.ts";
 import { type EmbeddingRole, type EmbeddingText, plainEmbeddingText, readEmbeddingText } from "./embedding-text.ts";
 
-/** Sequences in one message to the process: few enough that the sequences of others soon come next. */
+/** Sequences in one message to the process. They are few, so that other requests' sequences need not wait long. */
 const sequencesPerMessage = 32;
 
 export interface EmbeddingDeps {
   readonly argv: readonly string[];
   readonly env: Readonly<Record<string, string>>;
   readonly text: EmbeddingText;
-  /** Time that the process may take for one message. */
+  /** Milliseconds that the process may take for one message. */
   readonly messageMs: number;
-  /** Sequences that may wait. */
+  /** The most sequences that may wait. */
   readonly maxWaiting: number;
   readonly log: Log;
 }
@@ -40,19 +43,19 @@ interface Opened {
 export class EmbeddingService {
   readonly #deps: EmbeddingDeps;
   readonly #waiting = new Map<number, Waiting>();
-  /** The process from its start on; undefined before the first use and after a loss. */
+  /** The process, from its start on; undefined before the first use and after the process was lost. */
   #opening: Promise<Opened> | undefined;
   #child: Process | undefined;
   #lastId = 0;
   #waitingCount = 0;
   #stopped = false;
 
-  /** Starts nothing: the first use does. */
+  /** The constructor starts no process; the first use does. */
   constructor(deps: EmbeddingDeps) {
     this.#deps = deps;
   }
 
-  /** Ends the process; the next text starts it again. */
+  /** Kills the process. The next use starts it again. */
   kill(): void {
     this.#child?.kill("SIGKILL");
   }
@@ -63,17 +66,23 @@ export class EmbeddingService {
     await this.#child?.exited;
   }
 
-  /** Opens the model if it is not open. @throws EmbedderError when it cannot be, ApiError server_shutdown */
+  /** Opens the model if it is not open yet. @throws EmbedderError when it cannot be opened, ApiError server_shutdown */
   async card(): Promise<EmbedderCard> {
     return (await this.#open()).card;
   }
 
-  /** Tokens of a text as the model reads it, made in slices between which other work runs; the end of a longer one is left out when `maxTokens` is given. */
+  /**
+   * The tokens of a text as the model reads it. Long texts are encoded in slices, between which other work runs. When
+   * `maxTokens` is given, the end of a longer text is left out.
+   */
   encode(text: string, role: EmbeddingRole = "plain", maxTokens?: number): Promise<Int32Array> {
     return this.#deps.text.encode(text, role, maxTokens);
   }
 
-  /** Texts of any length; of what is too long for the model the end is left out. @throws as embedTokens */
+  /**
+   * Makes vectors of texts of any length. The end of a text that is too long for the model is left out.
+   * @throws as embedTokens
+   */
   async embed(
     texts: readonly string[],
     role: EmbeddingRole,
@@ -157,7 +166,7 @@ export class EmbeddingService {
   }
 }
 
-/** The service for a configuration. @throws Error naming a file of the embedding model's folder */
+/** Makes the service for a configuration. @throws Error naming a file of the embedding model's folder */
 export function openEmbedding(
   config: Config,
   env: Readonly<Record<string, string | undefined>>,

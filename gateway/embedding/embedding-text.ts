@@ -1,4 +1,4 @@
-/** Texts as the embedding model reads them. */
+/** Encodes texts as the embedding model expects them. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
@@ -6,18 +6,24 @@ import { LongWords } from "../text/long-words.ts";
 import { encodedInSlices, joined, sliceChars, sliceProbe, sliceText, yieldAfter } from "../text/text-slices.ts";
 import type { TextTokenizer } from "../text/tokenizer.ts";
 
-/** "query": what is looked for; "document": what is found. Some models are trained with a prompt for each. */
+/**
+ * "query": a text that searches; "document": a text that is found. Some models are trained with a different prompt for
+ * each.
+ */
 export type EmbeddingRole = "query" | "document" | "plain";
 
 export interface EmbeddingText {
   /**
-   * Tokens with the model's special ones, made in slices between which other work runs; a text that is longer loses its end when
-   * `maxTokens` is given, and most of that is not looked at.
+   * The tokens of a text with the model's special tokens. Long texts are encoded in slices, between which other work
+   * runs. When `maxTokens` is given, the end of a longer text is left out, and most of that end is not even read.
    */
   encode(text: string, role: EmbeddingRole, maxTokens?: number): Promise<Int32Array>;
 }
 
-/** Of the loaded model: plain tokens. Text opens with a space, so that its first word is the word it is elsewhere. */
+/**
+ * Encodes for the loaded language model, as plain tokens. A space is put before the text, so that its first word has
+ * the same tokens as in the middle of a text.
+ */
 export function plainEmbeddingText(tokenizer: TextTokenizer): EmbeddingText {
   return {
     encode: (text, _role, maxTokens) => tokenizer.encodeInSlices(` ${text}`, maxTokens),
@@ -25,7 +31,8 @@ export function plainEmbeddingText(tokenizer: TextTokenizer): EmbeddingText {
 }
 
 /**
- * Of a sentence-embedding model's folder: tokenizer.json, and the prompts of config_sentence_transformers.json.
+ * Encodes for the sentence-embedding model of a folder, with its tokenizer.json and the prompts of
+ * config_sentence_transformers.json.
  * @throws Error naming the file
  */
 export function readEmbeddingText(folder: string): EmbeddingText {
@@ -44,12 +51,15 @@ export function readEmbeddingText(folder: string): EmbeddingText {
   return { encode: (text, role, maxTokens) => encoder.encode(byRole[role] + text, maxTokens) };
 }
 
-/** What is encoded with the tokens that a model puts around every text, long texts in slices where that is the same. */
+/**
+ * Encodes texts with the special tokens that a model puts around every text. Long texts are encoded in slices if that
+ * gives the same tokens.
+ */
 class SpecialTokenEncoder {
   readonly #tokenizer: Tokenizer;
   readonly #longWords: LongWords;
   readonly #unyielded = { chars: 0 };
-  /** Special tokens before and after a text; undefined: a text's slices are not the text. */
+  /** The special tokens before and after a text; undefined: texts cannot be encoded in slices with the same result. */
   readonly #around: { readonly before: Int32Array; readonly after: Int32Array } | undefined;
 
   constructor(tokenizer: Tokenizer) {
@@ -78,7 +88,10 @@ class SpecialTokenEncoder {
     return Int32Array.from(this.#tokenizer.encode(text, { add_special_tokens: withSpecial }).ids);
   }
 
-  /** By a probe. A model that closes no text needs the last token of each, so none is sliced. */
+  /**
+   * Finds the special tokens by encoding a probe text. If the model adds no token at the end, it uses the last token of
+   * each text, so no text is sliced.
+   */
   #findAround() {
     const cuts = sliceText(sliceProbe, 1);
     const own = this.#idsOf(sliceProbe, false);
@@ -90,7 +103,7 @@ class SpecialTokenEncoder {
   }
 }
 
-/** The last token closes the sequence. */
+/** Cuts a sequence to `maxTokens`. Its last token closes the sequence, so that token stays. */
 function withoutEnd(ids: Int32Array, maxTokens: number): Int32Array {
   if (ids.length <= maxTokens) return ids;
   return joined([ids.subarray(0, maxTokens - 1), ids.subarray(-1)]);
@@ -108,7 +121,7 @@ function readJson(file: string): object | undefined {
     const parsed: unknown = JSON.parse(text);
     if (typeof parsed === "object" && parsed !== null) return parsed;
   } catch {
-    // Told below.
+    // The error is thrown below.
   }
   throw new Error(`${file}: not a JSON object`);
 }

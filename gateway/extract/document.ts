@@ -1,20 +1,22 @@
 /**
- * A process of its own for one document of a tenant's: what goes wrong in here, goes wrong here alone. It has no
- * environment and no key, and whoever started it ends it when it takes too long or too much.
+ * The program of a process that reads one document of a tenant. A fault in here ends only this process. It has no
+ * environment and no key, and the gateway ends it when it takes too much time or memory.
  */
 import { writeFileSync } from "node:fs";
 import { answerSigns, type ExtractAnswer, type ExtractJob, Refused } from "./protocol.ts";
 
-/** When memory runs out, the system ends this process and not the server. Linux only. */
+/** Makes the system end this process, and not the server, when memory runs out. Linux only. */
 function offerFirst(): void {
   try {
     writeFileSync("/proc/self/oom_score_adj", "1000");
   } catch {
-    // Elsewhere there is no such thing.
+    // Other systems have no such setting.
   }
 }
 
-/** A parser is loaded where it is needed: most of what a small document takes is the start of this process. */
+/**
+ * Parsers are imported only when needed, because most of the time for a small document is the start of this process.
+ */
 async function textOf(bytes: Uint8Array, job: ExtractJob): Promise<string> {
   if (job.kind === "pdf") return await (await import("./pdf.ts")).pdfText(bytes, job);
   if (job.kind === "docx") return await (await import("./docx.ts")).docxText(bytes, job);
@@ -24,7 +26,7 @@ async function textOf(bytes: Uint8Array, job: ExtractJob): Promise<string> {
 async function answerOf(bytes: Uint8Array, job: ExtractJob): Promise<ExtractAnswer> {
   try {
     const text = await textOf(bytes, job);
-    // What a document holds beside characters: no part of its text, and not to be stored.
+    // Control characters are no part of a document's text and are not stored.
     return {
       text: text
         .replace(/[^\P{Cc}\n\t]/gu, "")

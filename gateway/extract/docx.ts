@@ -1,4 +1,4 @@
-/** DOCX -> text by mammoth, after the archive was unpacked once into nothing, to see how large it is. */
+/** DOCX to text by mammoth. First the archive is unpacked once, and the result dropped, to measure its size. */
 import { Readable } from "node:stream";
 import JSZip from "jszip";
 import mammoth from "mammoth";
@@ -15,7 +15,7 @@ export async function docxText(bytes: Uint8Array, job: ExtractJob): Promise<stri
   return htmlText(value, job);
 }
 
-/** What the archive says of its sizes may be wrong, so it is counted. @throws Refused */
+/** The sizes that the archive declares may be wrong, so the unpacked bytes are counted. @throws Refused */
 async function checkArchive(bytes: Uint8Array, { maxParts, maxUnpackedBytes }: ExtractJob): Promise<void> {
   const archive = await JSZip.loadAsync(bytes).catch(() => {
     throw new Refused("The file is a damaged ZIP archive.");
@@ -34,7 +34,10 @@ async function checkArchive(bytes: Uint8Array, { maxParts, maxUnpackedBytes }: E
   if (!(await isDocx(archive))) throw new Refused("The file is a ZIP archive, but no DOCX document.");
 }
 
-/** Most programs call the document's own part word/document.xml, but what tells it is its type. */
+/**
+ * Whether the archive is a Word document. Most programs name its main part word/document.xml, but only the part's type
+ * decides.
+ */
 async function isDocx(archive: JSZip): Promise<boolean> {
   const types = await archive.file("[Content_Types].xml")?.async("string");
   if (types === undefined) return false;

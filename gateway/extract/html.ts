@@ -1,4 +1,4 @@
-/** HTML -> text with Markdown's headings, lists and table rows, so that it is cut where its sections begin. */
+/** HTML to text with Markdown's headings, lists and table rows, so that it can be cut where its sections begin. */
 import { Parser } from "htmlparser2";
 import { type ExtractJob, Refused, tooMuchText } from "./protocol.ts";
 
@@ -15,7 +15,7 @@ export function htmlDocumentText(bytes: Uint8Array, job: Pick<ExtractJob, "maxTe
   return htmlText(decodeHtml(bytes), job);
 }
 
-/** One pass without a tree, so that elements may stand as deep as they like. @throws Refused */
+/** Reads the HTML in one pass without building a tree, so that deep nesting does no harm. @throws Refused */
 export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTextChars">): string {
   const writer = new TextWriter(maxTextChars);
   let title = "";
@@ -66,26 +66,29 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
 
 const maxTitleChars = 512;
 
-/** Collapses blank space but in code, and writes breaks only between texts. */
+/** Collapses blank space outside of code, and writes breaks only between texts. */
 class TextWriter {
   readonly #maxChars: number;
   readonly #parts: string[] = [];
   #charCount = 0;
-  /** What is to stand before the next text. */
+  /** The break that is written before the next text. */
   #pending: "" | " " | "\n" | "\n\n" = "";
-  /** Blank space of code that the next text of it stands behind. */
+  /** Blank space within code that is written before the code's next text. */
   #codeBlank = "";
   #prefix = "";
-  /** The next cell is the row's first. */
+  /** Whether the next cell is the first of its row. */
   #atRow = false;
-  /** A heading with text was written. */
+  /** Whether a heading with text was written. */
   hasHeading = false;
 
   constructor(maxChars: number) {
     this.#maxChars = maxChars;
   }
 
-  /** @param prefix without one, that of an entry of a list that begins here stays */
+  /**
+   * Begins a paragraph.
+   * @param prefix written before the paragraph's text; default: the prefix of a list entry that begins here
+   */
   paragraph(prefix = this.#prefix): void {
     this.#pending = "\n\n";
     this.#prefix = prefix;
@@ -98,7 +101,7 @@ class TextWriter {
     this.#codeBlank = "";
   }
 
-  /** At the beginning of an entry, a cell or a heading it breaks nothing. */
+  /** Breaks the line, except at the beginning of a list entry, a table cell or a heading. */
   lineBreak(): void {
     if (this.#prefix === "") this.line();
   }
@@ -113,14 +116,17 @@ class TextWriter {
     this.#atRow = true;
   }
 
-  /** A bar before each cell but the row's first: those of empty ones stay, so that the others keep their columns. */
+  /**
+   * Begins a cell. A bar is written before each cell but the row's first, also for empty cells, so that the columns
+   * stay.
+   */
   cell(): void {
     if (!this.#atRow) this.#prefix += "| ";
     this.#atRow = false;
     this.blank();
   }
 
-  /** A heading, an entry or a row ended; what had no text leaves no sign of itself. */
+  /** Call at the end of a heading, a list entry or a row. If it had no text, its prefix is not written. */
   endPrefix(): void {
     this.#prefix = "";
   }
@@ -134,7 +140,7 @@ class TextWriter {
     if (shown.endsWith(" ")) this.#pending = " ";
   }
 
-  /** Text of code, whose blank space stays as it is, but for empty lines at its beginning and its end. */
+  /** Text of code. Its blank space stays as it is, except for empty lines at the beginning and the end. */
   code(text: string): void {
     const own = text.trim();
     const start = own === "" ? text.length : text.indexOf(own);
@@ -166,7 +172,7 @@ class TextWriter {
   }
 }
 
-/** As it says of itself: a byte order mark, else a meta element, else UTF-8. @throws Refused */
+/** Decodes HTML by its byte order mark, else by its meta element, else as UTF-8. @throws Refused */
 export function decodeHtml(bytes: Uint8Array): string {
   const label = charsetOf(bytes);
   try {
@@ -187,6 +193,6 @@ function charsetOf(bytes: Uint8Array): string {
   if (first === 0xfe && second === 0xff) return "utf-16be";
   const head = Buffer.from(bytes.subarray(0, 4_096)).toString("latin1");
   const named = /<meta\b[^>]{0,512}?charset\s*=\s*["']?\s*([\w.:-]{1,40})/i.exec(head)?.[1]?.toLowerCase();
-  // The element was found byte by byte, so this is no UTF-16, whatever it says.
+  // The meta element was found byte by byte, so the file is not UTF-16, even if it says so.
   return named === undefined || named === "utf8" || named.startsWith("utf-16") ? "utf-8" : named;
 }

@@ -1,6 +1,7 @@
 /**
- * Runs a program that reads a document, confined to what Bun and the program need to start: the server's data, its memory
- * and its environment are not among it. Arguments: the program, then its own. Ends with 1 where it cannot be confined.
+ * Runs a program that reads a document, confined to the files that Bun and the program need to start. It cannot reach
+ * the server's data, memory or environment. Arguments: the program, then its own arguments. Exits with 1 if it cannot
+ * be confined.
  */
 import { dirname, join } from "node:path";
 import { executeConfined, type Opened } from "../process/confine.ts";
@@ -15,7 +16,7 @@ executeConfined(
     ...at("execute", process.execPath, join(dirname(process.execPath), "..", "lib")),
     ...at("execute", "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/nix/store"),
     ...at("read", "/etc/ld.so.cache", "/etc/ld-musl-x86_64.path", "/dev/urandom", "/dev/null", "/sys/fs/cgroup"),
-    // To find packages. Names of files can be listed, none of them opened.
+    // Needed to find packages: folders can be listed, but none of their files opened.
     ...at("list", root),
     ...at(
       "read",

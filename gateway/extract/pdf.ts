@@ -1,4 +1,4 @@
-/** PDF -> text by pdf.js, page by page: its lines joined to paragraphs again. */
+/** PDF to text by pdf.js, page by page. Lines are joined to paragraphs again. */
 import { getDocumentProxy } from "unpdf";
 import { type ExtractJob, Refused, tooMuchText } from "./protocol.ts";
 
@@ -39,7 +39,7 @@ async function open(bytes: Uint8Array): ReturnType<typeof getDocumentProxy> {
   }
 }
 
-/** A gap of more than this many letters' heights between two lines ends a paragraph. */
+/** Two lines whose distance is more than this many letter heights belong to different paragraphs. */
 const paragraphGap = 1.8;
 
 export function pageText(items: readonly TextItem[]): string {
@@ -47,7 +47,7 @@ export function pageText(items: readonly TextItem[]): string {
   let last: TextItem | undefined;
   for (const item of items) {
     if (item.str.trim() === "") {
-      // A blank between words of one line.
+      // Words of one line need a blank between them.
       if (item.str !== "" && parts.length > 0 && !/\s$/.test(parts.at(-1) ?? "")) parts.push(" ");
       continue;
     }
@@ -62,16 +62,16 @@ export function pageText(items: readonly TextItem[]): string {
     .trim();
 }
 
-/** What stands between two texts: nothing within a line, a blank between lines, an empty line between paragraphs. */
+/** The break between two texts: nothing within a line, a blank between lines, an empty line between paragraphs. */
 function breakBetween(last: TextItem, item: TextItem, parts: string[]): string {
   const height = Math.max(last.height, item.height, 1);
   const drop = (last.transform[5] ?? 0) - (item.transform[5] ?? 0);
   if (Math.abs(drop) < height / 2) return "";
-  // Upwards: a new column or a box.
+  // The text goes on further up the page: a new column or a box begins.
   if (drop > height * paragraphGap || drop < -height) return "\n\n";
   const end = parts.at(-1) ?? "";
   if (/\p{L}-$/u.test(end) && /^\p{Ll}/u.test(item.str)) {
-    // A word that was cut at the line's end.
+    // A word was hyphenated at the end of the line.
     parts[parts.length - 1] = end.slice(0, -1);
     return "";
   }

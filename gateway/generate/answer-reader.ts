@@ -1,4 +1,4 @@
-/** Makes of a completion's tokens what the caller is told: text and, where tools may be called, calls. */
+/** Turns a completion's tokens into what the caller sees: text and, where the request has tools, tool calls. */
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import { Detokenizer, type TokenBytes } from "../text/detokenizer.ts";
 import { type AnswerPart, CallReader, type CallReaderOptions } from "../tools/call-reader.ts";
@@ -10,10 +10,10 @@ export interface ReadTokens {
   readonly stoppedBy: string | undefined;
 }
 
-/** Takes the tokens of one run. */
+/** Reads the tokens of one run. */
 export interface TokenReader {
   push(tokenIds: readonly number[], logprobs: readonly TokenLogprob[] | undefined): ReadTokens;
-  /** The run has ended. @returns what was held back until then */
+  /** Call when the run has ended. @returns the events that were held back until then */
   end(): readonly AnswerEvent[];
 }
 
@@ -29,7 +29,8 @@ export class AnswerReader implements TokenReader {
   push(tokenIds: readonly number[], logprobs: readonly TokenLogprob[] | undefined): ReadTokens {
     const { text, stoppedBy } = this.#detokenizer.push(tokenIds);
     const parts = this.#read(text);
-    // Log-probabilities belong to tokens and are told even of tokens that show no text: then with an empty text.
+    // Log-probabilities belong to tokens. They are reported even when their tokens show no text, with an empty text
+    // then.
     const untold = logprobs !== undefined && parts[0]?.type !== "text" ? [{ type: "text", text: "" } as const] : [];
     const events = [...untold, ...parts].map((part, index) => eventOf(part, index === 0 ? logprobs : undefined));
     return { events, stoppedBy };

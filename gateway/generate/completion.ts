@@ -1,6 +1,6 @@
 /**
- * One completion: a plan is dispatched, a reader makes text and calls of its tokens, a stop string ends it. The
- * completions of one request are merged into one sequence of events.
+ * One completion: its plan is dispatched, a reader turns its tokens into text and tool calls, and a stop string may end
+ * it. The completions of one request are merged into one sequence of events.
  */
 import { EventQueue } from "../base/event-queue.ts";
 import type { Awaitable } from "../corpus/search/retrieve.ts";
@@ -11,21 +11,23 @@ import type { CallReaderOptions } from "../tools/call-reader.ts";
 import { AnswerReader, type TokenReader } from "./answer-reader.ts";
 import type { CompletionEvent, EndEvent } from "./events.ts";
 
-/** What runs: a request, and who is told of its end. */
+/** The request to run, and the callback for its end. */
 export interface RunInput extends Omit<DispatchRequest, "onAbandoned"> {
   readonly signal: AbortSignal;
-  /** Called once when the run has ended, also when its reader has gone; not called when the run has failed. */
+  /**
+   * Called once when the run has ended, even if the reader of its events has left. Not called when the run has failed.
+   */
   readonly onRunEnd?: ((end: EndEvent) => void) | undefined;
 }
 
 export interface GenerationInput extends RunInput {
-  /** Strings that end the answer, and are no part of it. */
+  /** Strings that end the answer. They are not part of it. */
   readonly stops: readonly string[];
-  /** How calls of tools are read. Absent: there are none. */
+  /** How tool calls are recognized in the text; absent: the request has no tools. */
   readonly calls?: CallReaderOptions | undefined;
 }
 
-/** Runs a plan, and reads its tokens as an answer. @throws ApiError as Dispatcher.submit does */
+/** Runs a plan and reads its tokens as an answer. @throws ApiError as Dispatcher.submit does */
 export function generate(
   dispatcher: Pick<Dispatcher, "submit">,
   tokenBytes: TokenBytes,
@@ -35,8 +37,8 @@ export function generate(
 }
 
 /**
- * Runs a plan, and gives its tokens to a reader.
- * @param open makes a reader at the start, and another whenever what came so far is void
+ * Runs a plan and passes its tokens to a reader.
+ * @param open makes a reader at the start, and a new one whenever the tokens so far became void
  * @throws ApiError as Dispatcher.submit does
  */
 export function runRead(
@@ -46,7 +48,8 @@ export function runRead(
 ): AsyncGenerator<CompletionEvent, void> {
   const stopper = new AbortController();
   const onAbandoned = (event: FinishedEvent): void => onRunEnd?.(endOf(event, false, event.usage.completionTokens));
-  // Submitted now, not at the first read: several completions run side by side, and a refusal is thrown here.
+  // The plan is submitted now, not at the first read, so that several completions run side by side and a refusal is
+  // thrown here.
   const events = dispatcher.submit({ ...request, onAbandoned, signal: AbortSignal.any([signal, stopper.signal]) });
   return eventsRead(events, open, { stopper, onRunEnd });
 }
@@ -61,7 +64,7 @@ async function* eventsRead(
   let stop: string | undefined;
   for await (const event of events) {
     if (event.type === "tokens") {
-      // Tokens that were on their way when the stop string came are no part of the answer.
+      // Tokens that were already on their way when the stop string came are no part of the answer.
       if (stop !== undefined) continue;
       receivedTokens += event.tokenIds.length;
       const { events: read, stoppedBy } = reader.push(event.tokenIds, event.logprobs);
@@ -77,27 +80,30 @@ async function* eventsRead(
       continue;
     }
     const end = { ...endOf(event, stop !== undefined, receivedTokens), stoppedBy: stop };
-    // Before anything is shown: the reader may leave at any text.
+    // This is called before the last events are shown, because the reader may leave at any of them.
     onRunEnd?.(end);
     for (const one of reader.end()) yield one;
     yield end;
   }
 }
 
-/** How a completion ended, as its reader sees it. */
+/** The end of a completion as its reader sees it. */
 function endOf(report: FinishedEvent, stopped: boolean, receivedTokens: number): EndEvent {
   if (stopped) return { type: "end", reason: "stop", completionTokens: receivedTokens, report };
   const reason = report.reason === "prepared" ? "length" : report.reason;
   return { type: "end", reason, completionTokens: report.usage.completionTokens, report };
 }
 
-/** Events of completions as they come, each with its completion's index. */
+/** The events of several completions as they come, each with the index of its completion. */
 export type MergedEvents = AsyncGenerator<readonly [index: number, event: CompletionEvent], void>;
 
 export interface MergeOptions {
-  /** Given what has failed; throws what the reader is told. When it returns, the events end without an error. */
+  /**
+   * Called with the error of a failed completion. What it throws is thrown to the reader; if it returns, the events end
+   * without an error.
+   */
   readonly onError?: (error: unknown) => void;
-  /** Called when the events have ended, or when their reader has left. */
+  /** Called when the events have ended or the reader has left. */
   readonly onEnd?: () => void;
 }
 
@@ -106,8 +112,8 @@ const rethrow = (error: unknown): never => {
 };
 
 /**
- * Merges completions. All of them end when one fails or when the reader leaves.
- * @param start gives the completions; called when the first event is asked for
+ * Merges completions. When one fails, or the reader leaves, all of them end.
+ * @param start makes the completions; it is called when the first event is asked for
  */
 export async function* mergeCompletions(
   start: () => Awaitable<readonly AsyncGenerator<CompletionEvent, void>[]>,
@@ -136,7 +142,7 @@ export async function* mergeCompletions(
   } catch (error) {
     onError(error);
   } finally {
-    // A generator that is waiting for its next event cannot be returned yet; the request's signal ends that wait.
+    // A generator that waits for its next event cannot return yet; the abort of the request's signal ends that wait.
     for (const completion of completions) void completion.return().catch(() => undefined);
     onEnd?.();
   }
@@ -147,9 +153,10 @@ interface Step {
   readonly result: IteratorResult<CompletionEvent, void>;
 }
 
-/** The next event of each completion as it comes; `advance` asks a completion for another. */
+/** The next event of each completion, as they come. `advance` asks a completion for its next event. */
 function stepsOf(completions: readonly AsyncGenerator<CompletionEvent, void>[]) {
-  // Not a race of promises: each event would leave a reaction on every completion that still waits.
+  // A queue is used instead of Promise.race, which would leave one more reaction on every waiting completion at each
+  // event.
   const steps = new EventQueue<Step>(() => undefined);
   const advance = (index: number): void => {
     completions[index]?.next().then(

@@ -1,4 +1,4 @@
-/** How many tokens a plan's completion may have, and whether the token ids that a caller names are the model's. */
+/** Computes how many tokens a completion may have, and checks that token ids given by the caller exist in the model. */
 import { limits as contractLimits } from "../../worker/contract/limits.ts";
 import type { GenerateParams, PlanRun, TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -6,16 +6,16 @@ import { blockCountForTokens } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 
 export interface AskedTokens {
-  /** undefined: as many as there is room for. */
+  /** The number of tokens that the caller asks for; undefined: as many as fit. */
   readonly wanted: number | undefined;
-  /** Tokens that follow the completion in its chain. */
+  /** Tokens that are added to the chain after the completion. */
   readonly closeTokens?: number;
-  /** What an error names: the field with the prompt, the field with the wanted number. */
+  /** The names that errors use for the field with the prompt and for the field with the wanted number. */
   readonly promptParam: string;
   readonly wantedParam: string;
 }
 
-/** @throws ApiError context_length_exceeded, in the words that clients of other servers look for */
+/** @throws ApiError context_length_exceeded, worded as clients of other servers expect it */
 export function completionTokens(card: ModelCard, plan: TokenPlan, asked: AskedTokens): number {
   const { wanted, closeTokens = 0 } = asked;
   const prompt = tokenCount(plan.runs);
@@ -32,16 +32,19 @@ export function completionTokens(card: ModelCard, plan: TokenPlan, asked: AskedT
   });
 }
 
-/** Tokens of all runs together. */
+/** The number of tokens of all runs together. */
 export const tokenCount = (runs: readonly PlanRun[]): number => runs.reduce((sum, run) => sum + run.tokenIds.length, 0);
 
-/** Tokens that the runs and the completion may have together: by the model's context, and by what the KV pool can hold. */
+/**
+ * The most tokens that the runs and the completion may have together, given the model's context and the size of the KV
+ * pool.
+ */
 function contextTokens(card: ModelCard, runs: readonly PlanRun[]): number {
-  // Closed runs end in blocks that may be partly filled; the completion goes on in the last run's own blocks.
+  // A closed run may end in a partly filled block; the completion continues in the last run's blocks.
   const closed = runs.slice(0, -1);
   const closedBlocks = closed.reduce((sum, run) => sum + blockCountForTokens(run.tokenIds.length, card.blockTokens), 0);
   const poolTokens = tokenCount(closed) + (card.blockCount - closedBlocks) * card.blockTokens;
-  // Runs may stand beside each other: the completion's positions go on from the last one's.
+  // Several runs may begin at the same position. The completion continues from the position at which the last run ends.
   const last = runs.at(-1);
   const besideTokens = tokenCount(runs) - (last === undefined ? 0 : last.position + last.tokenIds.length);
   return Math.min(card.contextTokens + besideTokens, contractLimits.maxRequestTokens, poolTokens);

@@ -1,4 +1,4 @@
-/** What the reader of a completion is told, in order: parts of the answer, a restart, the end. */
+/** What the reader of a completion receives, in order: parts of the answer, a restart, the end. */
 import type { TokenLogprob } from "../../worker/contract/messages.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 
@@ -8,16 +8,16 @@ export interface TextEvent {
   readonly logprobs: readonly TokenLogprob[];
 }
 
-/** A call begins: calls of a completion are counted from 0. */
+/** A tool call begins. The calls of a completion are numbered from 0. */
 export interface CallEvent {
   readonly type: "call";
   readonly call: number;
-  /** Letters and digits; no other call has it. */
+  /** Letters and digits; unique to this call. */
   readonly id: string;
   readonly name: string;
 }
 
-/** More of a call's arguments, which are JSON in the end. */
+/** The next piece of a call's arguments. All pieces together are JSON. */
 export interface ArgumentsEvent {
   readonly type: "arguments";
   readonly call: number;
@@ -29,14 +29,14 @@ export type AnswerEvent = TextEvent | CallEvent | ArgumentsEvent;
 export interface EndEvent {
   readonly type: "end";
   readonly reason: "stop" | "length" | "abort";
-  /** Tokens up to the end of the text, those of the stop string included. */
+  /** Tokens up to the end of the text, including those of the stop string. */
   readonly completionTokens: number;
-  /** The stop string that ended it. */
+  /** The stop string that ended the completion. */
   readonly stoppedBy?: string | undefined;
   readonly report: FinishedEvent;
 }
 
-/** What came so far is void. */
+/** The events so far are void: the completion is generated anew. */
 export interface RestartEvent {
   readonly type: "restart";
 }

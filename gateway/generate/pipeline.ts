@@ -1,4 +1,6 @@
-/** One request on one screen: resolve, lower, dispatch, detokenize. The only place where text, corpora and workers meet. */
+/**
+ * The way of one request: resolve its documents, lower, dispatch, detokenize. Text, corpora and workers meet only here.
+ */
 import type { TenantId } from "../../db/ids.ts";
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
@@ -31,12 +33,12 @@ export interface TextJob extends Job {
 
 interface SubmitFacts {
   readonly readAtMs: number;
-  /** What an error names. */
+  /** The field that an error of the prompt names. */
   readonly promptParam: string;
   readonly retrieved: readonly RetrievedFragment[];
   readonly calls?: CallReaderOptions | undefined;
   readonly grammar?: ByteGrammar | undefined;
-  /** What an error names that comes of the grammar. */
+  /** The field that an error of the grammar names. */
   readonly schemaParam?: string | undefined;
 }
 
@@ -44,7 +46,10 @@ interface Job {
   readonly requestId: string;
   readonly tenantId: TenantId;
   readonly signal: AbortSignal;
-  /** The caller shows nothing before the end, so a lost worker's part of the answer can be made again. */
+  /**
+   * Whether the caller shows nothing before the end, so that an answer that was lost with its worker can be generated
+   * again.
+   */
   readonly restartable: boolean;
 }
 
@@ -52,14 +57,17 @@ export interface ChatRun {
   readonly model: string;
   readonly retrieved: readonly RetrievedFragment[];
   readonly promptTokens: number;
-  /** Ends after one `end` event per choice; throws ApiError. Leaving the loop aborts what still runs. */
+  /**
+   * Yields one `end` event for each choice and then ends; throws ApiError. A caller that leaves the loop aborts what
+   * still runs.
+   */
   readonly events: MergedEvents;
 }
 
 export interface PipelineDeps {
   readonly dispatcher: Pick<Dispatcher, "submit">;
   readonly tokenBytes: TokenBytes;
-  /** undefined while no worker was ever ready. */
+  /** The card of the served model; undefined while no worker was ever ready. */
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => Lowerer;
   readonly grammars: Pick<Grammars, "of">;
@@ -68,7 +76,7 @@ export interface PipelineDeps {
   /** Called when a request that used retrieved fragments has ended. */
   readonly fragmentsUsed: (fragments: readonly RetrievedFragment[]) => void;
   readonly requestMs: number;
-  /** Told of every run that has ended, read or not; `isFirst` of the first choice of its prompt. */
+  /** Called for every run that has ended, read or not. `isFirst` is true for the first choice of its prompt. */
   readonly onRunEnd?: (tenantId: TenantId, end: EndEvent, isFirst: boolean) => void;
 }
 
@@ -79,7 +87,7 @@ export class Pipeline {
     this.#deps = deps;
   }
 
-  /** @throws ApiError before anything runs; what fails later is thrown by `events` */
+  /** Runs a chat request. @throws ApiError before anything runs; later failures are thrown by `events` */
   async chat(job: ChatJob): Promise<ChatRun> {
     const readAtMs = performance.now();
     const { card, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
@@ -87,7 +95,10 @@ export class Pipeline {
     return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
   }
 
-  /** Completions of texts; choice `i` is of prompt `i / choiceCount`. @throws ApiError as `chat` does */
+  /**
+   * Runs completions of texts. Choice `i` belongs to prompt `floor(i / choiceCount)`.
+   * @throws ApiError as `chat` does
+   */
   async complete(job: TextJob): Promise<ChatRun> {
     const readAtMs = performance.now();
     const { model, prompts, cacheSalt } = job.request;
@@ -102,20 +113,23 @@ export class Pipeline {
     return { model: card.id, retrieved: [], promptTokens, events };
   }
 
-  /** Ids of a text as `complete` takes it. @throws ApiError */
+  /** The token ids of a text as `complete` would read it. @throws ApiError */
   async encodeText(tenantId: TenantId, text: string, withOpening: boolean): Promise<Int32Array> {
     const card = this.modelCard(undefined);
     const salt = this.#deps.cacheSalt(tenantId, undefined);
     return await this.#deps.lowererFor(card).encodeText(text, salt, withOpening);
   }
 
-  /** Ids of the whole prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
+  /**
+   * The token ids of the whole prompt that this chat request would have.
+   * @throws ApiError as `chat` does for a prompt
+   */
   async promptTokenIds(tenantId: TenantId, request: PromptRequest): Promise<readonly number[]> {
     const { plan } = await this.#lower(tenantId, request);
     return plan.runs.flatMap((run) => [...run.tokenIds]);
   }
 
-  /** Runs each plan `choiceCount` times. @throws ApiError when one of them is refused; none of the others goes on */
+  /** Runs each plan `choiceCount` times. @throws ApiError when any run is refused; then all other runs are aborted */
   async #submit(
     { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
     card: ModelCard,
@@ -137,7 +151,7 @@ export class Pipeline {
         calls,
         reuse: request.reuse,
         retention: request.retention,
-        // Choices share the prompt: the first tells what became of it.
+        // All choices share the prompt, so only the first one reports why KV was not found.
         diagnose: request.diagnose && index % request.choiceCount === 0,
         readAtMs,
         deadlineMs: this.#deps.requestMs,
@@ -155,7 +169,7 @@ export class Pipeline {
         await pace.breathe();
       }
     } catch (error) {
-      // The choices before the one that was refused run already.
+      // The choices before the refused one run already, so they are aborted.
       ender.abort();
       throw error;
     }
@@ -168,13 +182,16 @@ export class Pipeline {
     });
   }
 
-  /** Tokens of the prompt that a chat with this request would have. @throws ApiError as `chat` does for a prompt */
+  /**
+   * The number of tokens of the prompt that this chat request would have.
+   * @throws ApiError as `chat` does for a prompt
+   */
   async countTokens(tenantId: TenantId, request: PromptRequest): Promise<number> {
     const { plan } = await this.#lower(tenantId, request);
     return tokenCount(plan.runs);
   }
 
-  /** Card of the model that is served under this name, or under any. @throws ApiError not_ready, model_not_found */
+  /** The card of the served model. An undefined name accepts any model. @throws ApiError not_ready, model_not_found */
   modelCard(name: string | undefined): ModelCard {
     const card = this.#deps.card();
     if (card === undefined) throw new ApiError("not_ready", { retryAfterS: 2 });
@@ -185,13 +202,16 @@ export class Pipeline {
     });
   }
 
-  /** @param answer what is asked of the answer; absent: there will be none, and its grammar is not made */
+  /**
+   * Lowers a prompt.
+   * @param answer the limits and format of the answer; absent: nothing is generated, so no grammar is made
+   */
   async #lower(tenantId: TenantId, request: PromptRequest, answer?: Pick<ChatJob, "request" | "signal">) {
     const card = this.modelCard(request.model);
     const lowerer = this.#deps.lowererFor(card);
     const salt = this.#deps.cacheSalt(tenantId, request.cacheSalt);
     const { messages, tools, reading, rules } = openTools(request, lowerer.templateFacts, salt, answer?.request.format);
-    // What cannot be kept of a schema is refused before anything is searched for.
+    // A schema that cannot be enforced is refused before any corpus is searched.
     const compile = answer && rules && (() => this.#deps.grammars.of(tenantId, rules, answer.signal));
     const grammar = compile && (await traced("grammar", compile));
     const retrieved = await this.#retrieve(tenantId, request);
@@ -225,25 +245,28 @@ export class Pipeline {
       const found = (fragments: readonly RetrievedFragment[]) => ({ "spangate.fragments": fragments.length });
       return await traced("retrieval", () => this.#deps.retrieve(tenantId, question, fileSearch), found);
     } catch (error) {
-      // The corpus side names its own argument; here that is a part of file_search.
+      // The corpus side names its own argument in an error; for the caller that argument is a part of file_search.
       if (!(error instanceof ApiError) || error.param === undefined) throw error;
       throw new ApiError(error.code, { message: error.message, param: `file_search.${error.param}`, cause: error });
     }
   }
 }
 
-/** @param schemaParam the field of the request that the grammar came of, if it has one */
+/**
+ * Throws the error with the caller's name for the field.
+ * @param schemaParam the request's field that the grammar is made from, if any
+ */
 function throwNamed(error: unknown, schemaParam: string | undefined): never {
   const isNamed = error instanceof ApiError && error.code === "schema_too_ambiguous" && schemaParam !== undefined;
   throw isNamed ? new ApiError(error.code, { param: schemaParam, cause: error }) : error;
 }
 
-/** What file_search searches for: the last user message. undefined: there is none with text. */
+/** The text that file_search searches for: the last user message. undefined: no user message has text. */
 export function questionOf(messages: readonly LowerMessage[]): string | undefined {
   return messages.findLast((message) => message.role === "user")?.content.trim() || undefined;
 }
 
-/** Choices of one request draw from different streams of random numbers. */
+/** The parameters of one choice. Each choice of a request draws from its own stream of random numbers. */
 function forChoice(params: AnswerParams, index: number): AnswerParams {
   if (index === 0) return params;
   return { ...params, sampling: { ...params.sampling, seed: params.sampling.seed + index } };
@@ -256,9 +279,9 @@ interface TextPlanParts {
 }
 
 /**
- * The plan of a prompt that is a text, or token ids, without a template.
- * @param wanted tokens of the completion; undefined: as many as there is room for
- * @throws ApiError invalid_value; context_length_exceeded here, before other prompts of the request are encoded
+ * The plan of a prompt that is given as a text or as token ids, without a chat template.
+ * @param wanted tokens of the completion; undefined: as many as fit
+ * @throws ApiError invalid_value; context_length_exceeded before the request's other prompts are encoded
  */
 async function textPlan(
   prompt: string | readonly number[],

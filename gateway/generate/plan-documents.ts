@@ -1,16 +1,19 @@
-/** The documents of a prompt: the request's own, and those that were retrieved. */
+/** The documents of a prompt: those that the request holds and those that were retrieved. */
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import type { RetrievedFragment } from "../corpus/search/retrieve.ts";
 import type { LowerDocument } from "../lower/plan.ts";
 
-/** A document that a request brings with it. */
+/** A document that is part of the request. */
 export interface PromptDocument {
   readonly id: string;
   readonly text: string;
   readonly title?: string | undefined;
 }
 
-/** Documents of the request with the tenant's salt, then fragments with their corpora's, best first. */
+/**
+ * The request's documents under the tenant's salt, then the retrieved fragments under their corpora's salts, best
+ * first.
+ */
 export function planDocuments(
   documents: readonly PromptDocument[],
   retrieved: readonly RetrievedFragment[],

@@ -1,12 +1,13 @@
 /**
- * Prompts that later ones may be compared with, for callers who ask why the prompt cache was not used: what they were
- * made of by secret names, and how many tokens they left in the cache. In memory, bounded; another tenant's are unknown.
+ * Remembers prompts for callers that ask why the prompt cache was not used: the secret names of a prompt's parts, and
+ * how many of its tokens stayed in the cache. The history is in memory and bounded, and a tenant finds only its own
+ * prompts.
  */
 import type { TenantId } from "../../db/ids.ts";
 import { SecretNames } from "../base/secret-names.ts";
 import { TenantLru } from "../base/tenant-lru.ts";
 
-/** What a prompt is made of: parts that stand before the conversation, in their order, and its turns. */
+/** What a prompt is made of: the parts before the conversation, in their order, and the conversation's turns. */
 export interface PromptFacts<Part extends string> {
   readonly parts: Readonly<Record<Part, unknown>>;
   readonly turns: readonly unknown[];
@@ -27,10 +28,16 @@ export type Comparison<Part extends string> =
   | { readonly found: false }
   | {
       readonly found: true;
-      /** Tokens that the earlier prompt left in the cache and that this one did not find; and all that it left. */
+      /**
+       * Tokens that the earlier prompt left in the cache and this prompt did not find, and all tokens that the earlier
+       * one left.
+       */
       readonly missedTokens: number;
       readonly reusableTokens: number;
-      /** What differs first; undefined: the one goes on from the other, so what was missed has left the cache. */
+      /**
+       * The first part that differs. undefined: this prompt continues the earlier one, so the missed tokens have left
+       * the cache.
+       */
       readonly changed: Part | "turns" | undefined;
     };
 
@@ -38,19 +45,22 @@ export class PromptHistory {
   readonly #prompts: TenantLru<Noted>;
   readonly #names = new SecretNames();
 
-  /** @param maxTurns of all prompts together; the tenant that has most loses its least recently used */
+  /**
+   * @param maxTurns turns of all prompts together; beyond it, the tenant with the most loses its least recently used
+   *   prompts
+   */
   constructor(maxTurns: number) {
     this.#prompts = new TenantLru({ maxSize: maxTurns });
   }
 
-  /** A prompt was answered under this id. */
+  /** Notes a prompt that was answered, under the id of its answer. */
   note<Part extends string>(tenantId: TenantId, id: string, facts: PromptFacts<Part>, usage: PromptUsage): void {
     const keptTokens = usage.cachedTokens + usage.cacheWriteTokens;
     const noted = this.#named(tenantId, facts);
     this.#prompts.set(tenantId, id, { ...noted, keptTokens }, noted.turns.length + 1);
   }
 
-  /** What a prompt that found so much lost against the earlier one. */
+  /** Compares a prompt with the earlier one: the cached tokens that it missed, and what changed. */
   compare<Part extends string>(
     tenantId: TenantId,
     earlierId: string,

@@ -1,4 +1,4 @@
-/** What the APIs ask of the pipeline: requests, checked and with their defaults filled in. */
+/** The requests that the APIs give to the pipeline, checked and with their defaults filled in. */
 import type { GenerateParams } from "../../worker/contract/messages.ts";
 import type { RetentionTime } from "../../worker/contract/owners.ts";
 import type { HybridWeights } from "../corpus/search/retrieve.ts";
@@ -19,7 +19,7 @@ export interface FileSearch {
 export interface PromptRequest {
   readonly model: string;
   readonly messages: readonly LowerMessage[];
-  /** undefined: none is shown, and none is called. */
+  /** The tools that the prompt shows and the answer may call; undefined: none. */
   readonly tools?: ToolUse | undefined;
   readonly documents: readonly PromptDocument[];
   readonly fileSearch: FileSearch | undefined;
@@ -27,23 +27,23 @@ export interface PromptRequest {
   readonly attention: "span" | "full";
 }
 
-/** How an answer is drawn; how long it may be, and what it has to be, is known later. */
+/** How an answer is sampled. Its length and its grammar are decided later. */
 export type AnswerParams = Omit<GenerateParams, "maxTokens" | "grammar">;
 
 /** A chat request, checked and with its defaults filled in. */
 export interface ChatRequest extends PromptRequest {
-  /** undefined: as many as the context has room for. */
+  /** The most tokens of the answer; undefined: as many as fit in the context. */
   readonly maxTokens: number | undefined;
   readonly params: AnswerParams;
-  /** What an answer has to be where it is no call; undefined: any text. */
+  /** The format of the answer where it is not a tool call; undefined: any text. */
   readonly format: AnswerFormat | undefined;
   readonly choiceCount: number;
   readonly stops: readonly string[];
   readonly cacheKey: string | undefined;
   readonly reuse: boolean;
-  /** How long its KV is to be kept after this use; absent: as long as there is room. */
+  /** How long the request's KV is kept after this use; absent: as long as there is space. */
   readonly retention?: RetentionTime | undefined;
-  /** The answer is to tell why KV was not found. */
+  /** Whether the answer reports why KV was not found. */
   readonly diagnose: boolean;
 }
 

@@ -1,4 +1,4 @@
-/** Work that is sent to workers for a caller with limits: reserved before, settled after. */
+/** Applies callers' token limits to work for workers: tokens are reserved before the work and settled after it. */
 import type { TenantId } from "../../db/ids.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { Metrics } from "../telemetry/metrics.ts";
@@ -7,8 +7,9 @@ import { tokenCount } from "./context-budget.ts";
 import { countEmbedding } from "./usage-counters.ts";
 
 /**
- * The dispatcher, for work of requests that came over HTTP, and of lines of batches.
- * @param isBackground whether the work is of a batch, told by its id: a request's id, alone or with more behind a point
+ * Wraps the dispatcher so that the tokens of HTTP requests and of batch lines count against their callers' limits.
+ * @param isBackground whether the work belongs to a batch; its id is a request's id, alone or followed by a point and
+ *   more
  */
 export function metered(
   dispatcher: Pick<Dispatcher, "submit">,
@@ -38,7 +39,7 @@ export interface EmbedderWork {
   readonly tokens: number;
 }
 
-/** Runs it with its tokens reserved, and counts it when it has succeeded. @throws ApiError rate_limited */
+/** Runs the work with its tokens reserved, and counts them as usage when it succeeds. @throws ApiError rate_limited */
 export type EmbedderMeter = <Result>(work: EmbedderWork, run: () => Promise<Result>) => Promise<Result>;
 
 export function embedderMeter(limiter: RateLimiter, metrics: Metrics): EmbedderMeter {
@@ -56,11 +57,14 @@ export function embedderMeter(limiter: RateLimiter, metrics: Metrics): EmbedderM
   };
 }
 
-/** Tokens that are computed for a tenant outside of an admitted request: searched for, prepared, pinned. */
+/**
+ * Tokens that are computed for a tenant outside of an admitted request: for searches, prepared fragments and pinned
+ * fragments.
+ */
 export interface TenantMeter {
-  /** Before work that no request waits for. @throws ApiError rate_limited, with the time to wait */
+  /** Call before background work. @throws ApiError rate_limited, with the time to wait */
   requireTokens(tenantId: TenantId): void;
-  /** Once they are computed. */
+  /** Call once the tokens are computed. */
   spend(tenantId: TenantId, tokens: number): void;
 }
 

@@ -1,4 +1,4 @@
-/** What is counted of runs that have ended: the operators' counters and, with the same numbers, the tenant's usage. */
+/** Counts runs that have ended: in the operators' counters and, with the same numbers, in the tenant's usage. */
 import type { TenantId } from "../../db/ids.ts";
 import type { RequestUsage } from "../../worker/contract/messages.ts";
 import type { ErrorCode } from "../base/errors.ts";
@@ -8,7 +8,7 @@ import type { EndEvent } from "./events.ts";
 
 export type CountedRun = Pick<EndEvent, "reason" | "completionTokens" | "report">;
 
-/** One choice's part of its answer's usage: choices share their prompt, which counts once, as the first found it. */
+/** The usage of one choice. Choices share their prompt, so it counts once, with the cache hits of the first choice. */
 export function shareOf({ completionTokens, report }: CountedRun, isFirst: boolean): RequestUsage {
   if (!isFirst) return { promptTokens: 0, cachedTokens: 0, cacheWriteTokens: 0, completionTokens };
   const { promptTokens, cachedTokens, cacheWriteTokens } = report.usage;
@@ -31,7 +31,7 @@ export function countChoice(metrics: Metrics, tenantId: TenantId, end: CountedRu
   countAnswer(metrics, tenantId, [end], shareOf(end, isFirst));
 }
 
-/** @param usage of all the runs together */
+/** @param usage the sum over all runs of the answer */
 export function countAnswer(
   metrics: Metrics,
   tenantId: TenantId,
@@ -42,7 +42,7 @@ export function countAnswer(
   countTokens(metrics, tenantId, usage, { worker: runs[0]?.report.workerId ?? "", requests: runs.length });
 }
 
-/** A plan was computed for prompts that are to come. */
+/** Counts a plan that was computed ahead, for prompts that are still to come. */
 export function countPrepared(metrics: Metrics, tenantId: TenantId, { usage, workerId: worker }: FinishedEvent): void {
   countEnd(metrics, "prepared");
   countTokens(metrics, tenantId, usage, { worker, requests: 1 });
@@ -72,7 +72,7 @@ function countRun(metrics: Metrics, { reason, completionTokens, report }: Counte
   metrics.observeTokens("vllm:request_prompt_tokens", "Prompt tokens of a request.", usage.promptTokens);
   metrics.observeTokens("vllm:request_generation_tokens", "Generated tokens of a request.", completionTokens);
   observe("vllm:e2e_request_latency_seconds", "Submission to end.", times.totalMs);
-  // A reader that left before the first token has no time to the first token.
+  // If the reader left before the first token, there is no time to the first token.
   if (times.firstTokenMs === undefined) return;
   const decodeMs = times.totalMs - times.firstTokenMs;
   observe("vllm:time_to_first_token_seconds", "Submission to first token.", times.firstTokenMs);
@@ -84,12 +84,12 @@ function countRun(metrics: Metrics, { reason, completionTokens, report }: Counte
   observe("vllm:request_time_per_output_token_seconds", "Mean time of a token after the first.", tokenMs);
 }
 
-/** A run has failed: also one whose stream had begun, which the counter of answers takes for a 200. */
+/** Counts a failed run. It may have failed after its stream began; the counter of HTTP answers counts that as a 200. */
 export function countFailure(metrics: Metrics, code: ErrorCode): void {
   metrics.count("spangate_run_failures_total", "Runs that failed, by error.", { code });
 }
 
-/** A request for embeddings or a ranking has ended. */
+/** Counts a request for embeddings or for a ranking that has ended. */
 export function countEmbedding(metrics: Metrics, tenantId: TenantId, tokens: number): void {
   metrics.count("spangate_embedding_requests_total", "Requests of embeddings and rankings that ended.");
   metrics.count("spangate_embedding_tokens_total", "Tokens of embeddings and rankings.", {}, tokens);

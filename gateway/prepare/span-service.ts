@@ -1,4 +1,4 @@
-/** Spans for the corpus side: how a fragment is lowered, and preparing it on a worker ahead of its use. */
+/** Spans for the corpus side: how a fragment is lowered, and how it is prepared on workers ahead of its use. */
 import type { TenantId } from "../../db/ids.ts";
 import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
@@ -30,9 +30,9 @@ export interface SpanServiceDeps {
   /** Resolves once a model is known. */
   readonly modelReady: () => Promise<void>;
   readonly lowererFor: (card: ModelCard) => Lowerer;
-  /** Holds tenants to their limits of tokens. Absent: they have none. */
+  /** Holds tenants to their token limits; absent: they have none. */
   readonly meter?: TenantMeter;
-  /** Told of each plan that was prepared for a tenant. */
+  /** Called for each plan that was prepared for a tenant. */
   readonly onPrepared?: (tenantId: TenantId, report: FinishedEvent) => void;
 }
 
@@ -40,13 +40,16 @@ interface PrepareWork extends Required<Pick<PrepareFacts, "readAtMs" | "mayWait"
   readonly signal: AbortSignal;
 }
 
-/** Part of a pool that a tenant without a quota may pin. */
+/** The part of a worker's pool that a tenant without a quota may pin. */
 const pinnedPoolPart = 1 / 8;
 
 export class SpanService implements SpanPort {
   readonly #deps: SpanServiceDeps;
   readonly #homes = new FragmentPlacement(limits.corpusHomes);
-  /** Counted over all spans that are warmed, so that many short ones let other work run too. */
+  /**
+   * Characters since the last yield, counted over all spans that are warmed, so that many short spans yield to other
+   * work too.
+   */
   readonly #unyielded = { chars: 0 };
 
   constructor(deps: SpanServiceDeps) {
@@ -63,7 +66,7 @@ export class SpanService implements SpanPort {
     await this.#lowerer().warmSpan(span, this.#unyielded);
   }
 
-  /** Ends early when `signal` aborts, also while no model is known. @throws ApiError */
+  /** Prepares spans. It ends early when `signal` aborts, even while no model is known. @throws ApiError */
   async *prepareSpans(
     spans: readonly SpanText[],
     signal: AbortSignal,
@@ -73,7 +76,7 @@ export class SpanService implements SpanPort {
     try {
       await unlessAborted(this.#deps.modelReady(), signal);
     } catch (cause) {
-      // No fault of the spans: with another model folder they can be prepared.
+      // The spans are not at fault: they can be prepared with another model folder.
       throw new ApiError("not_ready", { cause });
     }
     if (signal.aborted) return;
@@ -99,7 +102,7 @@ export class SpanService implements SpanPort {
   }
 
   evictCorpora(salts: readonly CacheSalt[]): void {
-    // No model was ever ready: no KV exists.
+    // If no model was ever ready, no KV exists.
     if (!this.isReady) return;
     const roots = salts.map((salt) => this.#lowerer().spanRoot(salt));
     const [first] = roots;
@@ -153,7 +156,7 @@ export class SpanService implements SpanPort {
       return report;
     };
     try {
-      // With no worker ready there is one plan, which waits for the first.
+      // If no worker is ready, there is one plan for any worker, and it waits for the first one.
       const asked = workerIds.size === 0 ? [undefined] : [...workerIds];
       const reports = await Promise.all(asked.map(async (id) => [id, await prepareOn(id)] as const));
       const reportOf = new Map(reports);
@@ -165,7 +168,7 @@ export class SpanService implements SpanPort {
         yield { id, tokens, source, worker: workerNumber(report.workerId) };
       }
     } finally {
-      // What the others compute is of no use when one of them failed: the group is prepared anew.
+      // When one plan of a group fails, the others are aborted, because the whole group is prepared again.
       ender.abort();
     }
   }
@@ -186,7 +189,7 @@ export class SpanService implements SpanPort {
   ): Promise<FinishedEvent> {
     const events = this.#deps.dispatcher.submit({
       requestId: `prepare_${crypto.randomUUID().replaceAll("-", "")}`,
-      // All its chains are corpora's.
+      // The plan's chains all belong to corpora, so no tenant owns the request.
       tenantId: "",
       plan,
       params: prepareOnly,

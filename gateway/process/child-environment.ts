@@ -19,10 +19,13 @@ const passedOn = [
   "SPANGATE_MAX_WAITING",
   "SPANGATE_STEP_TOKENS",
 ];
-/** Of the command line. */
+/** Settings of the command line client. */
 const clientSettings = ["SPANGATE_URL", "SPANGATE_API_KEY"];
 
-/** Names in the environment that look like settings and are none: misspelled ones would be ignored without a word. */
+/**
+ * Names in the environment that begin with SPANGATE_ and are no setting. A misspelled setting would otherwise be
+ * ignored silently.
+ */
 export function unknownSettings(env: Readonly<Record<string, string | undefined>>): readonly string[] {
   const known = new Set([...settingNames, ...passedOn, ...clientSettings, adminKeyFile]);
   return Object.keys(env).filter((name) => name.startsWith("SPANGATE_") && !known.has(name));
@@ -38,7 +41,7 @@ export function embedderEnvironment(
   return result;
 }
 
-/** The whole environment of a worker process: nothing of ours that it does not need, no credential above all. */
+/** The whole environment of a worker process: only what the worker needs, and above all no credential. */
 export function workerEnvironment(
   config: Config,
   env: Readonly<Record<string, string | undefined>>,

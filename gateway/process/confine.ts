@@ -1,7 +1,7 @@
 /**
- * What a process of the same user may learn of the server, on Linux; elsewhere these do nothing. A document that takes
- * over the process which reads it runs as the server's own user, who may open the server's files, its memory and the
- * environment that it was started with.
+ * Limits what another process of the same user may learn of the server, on Linux; on other systems these functions do
+ * nothing. A malicious document that takes over the process that reads it runs as the server's own user. Unconfined,
+ * that user may open the server's files, its memory, and the environment that the server was started with.
  */
 import { CString, dlopen, type Pointer, ptr, toArrayBuffer } from "bun:ffi";
 import { closeSync, existsSync, openSync, statSync } from "node:fs";
@@ -11,13 +11,16 @@ const [setDumpable, setNoNewPrivileges] = [4, 38];
 const [createRuleset, addRule, restrictSelf] = [444, 445, 446];
 const askVersion = 1;
 const pathBeneath = 1;
-/** How many rights to files each version of Landlock knows; network and other processes since the versions below. */
+/**
+ * The number of file rights by Landlock version. Later versions can also restrict the network and signals to other
+ * processes, see below.
+ */
 const fileRightCounts = [0, 13, 14, 15, 15, 16];
 const [networkSince, networkRights] = [4, 3n];
 const [scopesSince, scopes] = [6, 3n];
 const [execute, writeFile, readFile, readFolder] = [1n, 2n, 4n, 8n];
 
-/** What stays open to a confined process: files and folders with all in them. */
+/** A path that a confined process may use: a file, or a folder with everything in it. */
 export interface Opened {
   readonly path: string;
   readonly to: "list" | "read" | "write" | "execute";
@@ -42,17 +45,18 @@ function openLibc() {
     try {
       return dlopen(name, symbols).symbols;
     } catch {
-      // The other one.
+      // The next name is tried: this system has the other C library.
     }
   }
   return undefined;
 }
 
 /**
- * Runs another program in this process, without an environment. It opens no file or folder but those named, reaches no
- * network, and looks into no process and signals none but those that it starts, which are confined alike; what is open
- * stays open. Needs no privilege. Threads that run already are not confined, which is why a program has to begin anew.
- * @returns only where that cannot be: the system has no Landlock (Linux 5.13)
+ * Runs another program in place of this process, without an environment. The program can open only the named files and
+ * folders, reaches no network, and can inspect or signal only processes that it starts itself, which are confined
+ * alike. Files that are open stay open. No privilege is needed. Threads that already run would not be confined, which
+ * is why a new program has to be started.
+ * @returns only where the process cannot be confined, because the system has no Landlock (Linux 5.13 and later)
  */
 export function executeConfined(argv: readonly string[], opened: readonly Opened[]): void {
   const libc = openLibc();
@@ -87,8 +91,8 @@ export function executeConfined(argv: readonly string[], opened: readonly Opened
 }
 
 /**
- * Others of the same user (not root) cannot look into this process any more, and the variables' values are gone from the
- * environment that it was started with. Call when they have been read.
+ * From here on other processes of the same user (root excepted) cannot look into this process, and the named variables'
+ * values are erased from the environment that it was started with. Call after the values have been read.
  */
 export function hideSelf(variables: readonly string[]): void {
   const libc = openLibc();

@@ -1,28 +1,31 @@
 /**
- * Begins a garbage collection as soon as the process has grown. By itself JavaScriptCore collects late: encoding one
- * megabyte of text left about a hundred megabytes of garbage. A collection runs beside the event loop, and long work
- * waits for it when the process grows on meanwhile.
+ * Starts a garbage collection as soon as the process has grown. Left alone, JavaScriptCore collects late: encoding one
+ * megabyte of text left about a hundred megabytes of garbage. A collection runs beside the event loop. If the process
+ * keeps growing meanwhile, long work waits for the collection.
  */
 import { holdLongWork } from "../base/pace.ts";
 
 export interface MemoryWatchOptions {
   readonly residentBytes: () => number;
-  /** Begins a collection, which goes on beside the event loop. */
+  /** Starts a collection, which runs beside the event loop. */
   readonly collect: () => void;
   readonly nowMs: () => number;
-  /** Asking for the bytes costs a system call or two: those are asked for so often at most. */
+  /** Shortest time in milliseconds between two reads of the memory size, since each read costs a system call or two. */
   readonly lookMs: number;
-  /** Growth since the last collection has ended: with so much one begins, and with so much more long work waits for it. */
+  /**
+   * Growth in bytes since the last collection ended: `collectBytes` starts a collection, and `holdBytes` makes long
+   * work wait for it.
+   */
   readonly collectBytes: number;
   readonly holdBytes: number;
-  /** What a collection is given; what is there then lives. */
+  /** Milliseconds that a collection is assumed to take. The memory that is in use afterwards counts as live. */
   readonly collectMs: number;
 }
 
 export class MemoryWatch {
   readonly #options: MemoryWatchOptions;
   #floorBytes: number;
-  /** Of the collection that goes on. */
+  /** When the running collection began. */
   #begunMs: number | undefined;
   #lookedMs = Number.NEGATIVE_INFINITY;
   #isHeld = false;
@@ -32,7 +35,7 @@ export class MemoryWatch {
     this.#floorBytes = options.residentBytes();
   }
 
-  /** To be called often. @returns whether long work is to wait */
+  /** Call often. @returns whether long work has to wait */
   look(): boolean {
     const { nowMs, lookMs } = this.#options;
     const now = nowMs();
@@ -69,6 +72,6 @@ export function watchMemory(): void {
     ...{ lookMs, collectBytes, holdBytes, collectMs },
   });
   holdLongWork(() => watch.look());
-  // What makes garbage without taking turns is small, or short.
+  // Work that makes garbage without yielding is small or short, so a timer is enough to notice it.
   setInterval(() => watch.look(), lookEveryMs).unref();
 }

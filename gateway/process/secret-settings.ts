@@ -1,10 +1,13 @@
-/** Settings that are secrets: they may come from a file, and do not stay where others of the same user can read them. */
+/**
+ * Settings that are secrets. They may be read from a file, and they are not left where other processes of the same user
+ * can read them.
+ */
 import { readFileSync } from "node:fs";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
 const adminKey = "SPANGATE_ADMIN_KEY";
-/** Path of a file that holds the key, in place of the key itself. */
+/** The path of a file that holds the platform key, as an alternative to the key itself. */
 export const adminKeyFile = "SPANGATE_ADMIN_KEY_FILE";
 
 export const secretSettings: readonly string[] = [
@@ -15,7 +18,7 @@ export const secretSettings: readonly string[] = [
 ];
 
 /**
- * The environment, with the secrets that stand in files.
+ * The environment, with secrets that are given as files read from those files.
  * @throws Error naming the variable and what is wrong with it
  */
 export function withSecrets(env: Environment): Environment {

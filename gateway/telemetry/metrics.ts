@@ -7,7 +7,7 @@ import type { UsageLedger } from "../tenant/usage.ts";
 export type Labels = Readonly<Record<string, string>>;
 
 const secondsBuckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300];
-/** 1, 2, 5, 10, … as vLLM has them. */
+/** Bucket bounds 1, 2, 5, 10, … up to 500,000 tokens, the same as vLLM's. */
 const tokensBuckets = [1, 10, 100, 1_000, 10_000, 100_000].flatMap((unit) => [unit, 2 * unit, 5 * unit]);
 const seriesPerMetric = 1_000;
 
@@ -25,14 +25,14 @@ interface Metric {
   readonly series: Map<string, Series>;
 }
 
-/** Tokens of a run that ended. Tenants are no labels, since their number has no bound. */
+/** Receives the tokens of each ended run. Tenants are not labels of metrics, since their number has no bound. */
 export type TenantUsage = Pick<UsageLedger, "add">;
 
 export class Metrics {
   readonly tenantUsage: TenantUsage | undefined;
   readonly #metrics = new Map<string, Metric>();
 
-  /** @param tenantUsage told of what the token counters count, by tenant */
+  /** @param tenantUsage receives what the token counters count, by tenant */
   constructor(tenantUsage?: TenantUsage) {
     this.tenantUsage = tenantUsage;
   }
@@ -42,12 +42,12 @@ export class Metrics {
     if (series !== undefined) series.value += amount;
   }
 
-  /** Adds an observation, in seconds, to a histogram. */
+  /** Adds an observation in seconds to a histogram. */
   observe(name: string, help: string, seconds: number, labels: Labels = {}): void {
     this.#observe(name, { type: "histogram", help, bounds: secondsBuckets }, seconds, labels);
   }
 
-  /** The same, in tokens. */
+  /** Adds an observation in tokens to a histogram. */
   observeTokens(name: string, help: string, tokens: number, labels: Labels = {}): void {
     this.#observe(name, { type: "histogram", help, bounds: tokensBuckets }, tokens, labels);
   }
@@ -61,7 +61,7 @@ export class Metrics {
     series.buckets[index] = (series.buckets[index] ?? 0) + 1;
   }
 
-  /** @param shared labels that all series of a metric have besides their own */
+  /** @param shared returns the labels that all series of a metric have besides their own */
   render(shared: (name: string) => Labels = () => ({})): string {
     return [...this.#metrics].map(([name, metric]) => renderMetric(name, metric, labelText(shared(name)))).join("");
   }

@@ -1,14 +1,14 @@
-/** Where traces go: the standard variables of OpenTelemetry, of which tracing by OTLP over HTTP in JSON is supported. */
+/** Where traces are sent, by OpenTelemetry's standard variables. Only OTLP over HTTP in JSON is supported. */
 export interface TraceSettings {
-  /** Traces are posted here. */
+  /** Traces are posted to this URL. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly serviceName: string;
-  /** What else is told of this server. */
+  /** Further attributes that describe this server. */
   readonly resource: Readonly<Record<string, string>>;
-  /** What sending a batch may take. */
+  /** Milliseconds that sending a batch may take. */
   readonly timeoutMs: number;
-  /** Of the requests whose caller does not say whether it traces: the share that is traced, 0 to 1. */
+  /** The share, 0 to 1, of requests that are traced when the caller does not say whether it traces. */
   readonly ratio: number;
 }
 
@@ -39,7 +39,7 @@ export function traceSettings(env: Env): TraceSettings | undefined {
   };
 }
 
-/** name=value,name=value, with values as in a URL. */
+/** Parses a list of headers: name=value,name=value, with values encoded as in a URL. */
 function headersOf(list: string): Record<string, string> {
   const entries = list.split(",").filter((entry) => entry.trim() !== "");
   return Object.fromEntries(
@@ -55,7 +55,7 @@ function headersOf(list: string): Record<string, string> {
   );
 }
 
-/** The same, with names that are no headers. */
+/** Parses a list of the same form whose names need not be valid header names. */
 function resourceOf(list: string): Record<string, string> {
   const entries = list.split(",").filter((entry) => entry.trim() !== "");
   return Object.fromEntries(
@@ -64,7 +64,7 @@ function resourceOf(list: string): Record<string, string> {
       try {
         if (name !== "") return [name, decodeURIComponent(value.trim())];
       } catch {
-        // Told below.
+        // The error is thrown below.
       }
       throw new Error("OTEL_RESOURCE_ATTRIBUTES must be name=value pairs with commas between");
     }),
@@ -73,7 +73,7 @@ function resourceOf(list: string): Record<string, string> {
 
 const maxTimeoutMs = 600_000;
 
-/** @param names the first that is set counts */
+/** @param names the first variable that is set counts */
 function timeoutOf(of: (name: string) => string | undefined, names: readonly string[]): number {
   const name = names.find((one) => of(one) !== undefined);
   if (name === undefined) return 10_000;

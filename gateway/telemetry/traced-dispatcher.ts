@@ -1,4 +1,4 @@
-/** The dispatcher, with the stages of each run as spans of the request that it is part of. */
+/** Wraps the dispatcher so that the stages of each run are traced as spans of its request. */
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 import { currentTrace, type RequestTrace } from "./tracer.ts";
@@ -39,7 +39,7 @@ class RunTrace {
     this.#leave = trace.hold();
   }
 
-  /** A run that is started again on another worker keeps the time of its very first token. */
+  /** Notes the first token. A run that is restarted on another worker keeps the time of its very first token. */
   firstToken(): void {
     this.#firstTokenMs ??= performance.now();
   }
@@ -54,7 +54,8 @@ class RunTrace {
   #writeStages({ reason, usage, timings, workerId }: FinishedEvent): void {
     const nowMs = performance.now();
     const { queueMs, prefillMs, ttftMs } = timings;
-    // The worker has a clock of its own, so its stages are placed backwards from the first token's arrival here.
+    // The worker's clock differs from this one, so its stages are placed backwards from the arrival of the first token
+    // here.
     const firstTokenMs = this.#firstTokenMs ?? nowMs;
     const arrivedMs = Math.max(this.#startMs, firstTokenMs - Math.max(ttftMs, queueMs + prefillMs));
     const admittedMs = Math.min(arrivedMs + queueMs, firstTokenMs);

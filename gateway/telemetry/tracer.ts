@@ -1,13 +1,13 @@
 /**
- * What a request spends its time on, as spans: the request itself and under it retrieval, lowering, and the queue,
- * prefill, first token and decode of each run. Names and attributes come from fixed sets and from our own ids and
- * counts: no text, no key, no salt, and nothing of the caller's headers but the trace's own ids.
+ * Traces what a request spends its time on, as spans: the request itself and under it retrieval, lowering, and the
+ * queue, prefill, first token and decode of each run. Names and attributes come from fixed sets and from the server's
+ * own ids and counts. They hold no text, key or salt, and of the caller's headers only the trace's ids.
  */
 import { AsyncLocalStorage } from "node:async_hooks";
 import { randomBytes } from "node:crypto";
 import type { Attributes, SpanExporter } from "./exporter.ts";
 
-/** The request that the present work is part of; there is none while nothing is traced. */
+/** The trace of the request that the running code works for; there is none while nothing is traced. */
 const current = new AsyncLocalStorage<RequestTrace>();
 
 export const currentTrace = (): RequestTrace | undefined => current.getStore();
@@ -45,7 +45,7 @@ export class Tracer {
   readonly #ratio: number;
   readonly #random: () => number;
 
-  /** @param ratio share of the requests without a caller's decision that is traced */
+  /** @param ratio the share of requests that is traced when the caller makes no decision */
   constructor(exporter: Pick<SpanExporter, "add" | "stop">, ratio: number, random: () => number = Math.random) {
     this.#exporter = exporter;
     this.#ratio = ratio;
@@ -53,8 +53,8 @@ export class Tracer {
   }
 
   /**
-   * Runs a request; its span ends with the last part of its work, which may be after its handler.
-   * @param traceparent the caller's header (W3C Trace Context): its trace goes on, and its decision holds
+   * Runs a request. Its span ends with the last part of its work, which may be after its handler has returned.
+   * @param traceparent the caller's header (W3C Trace Context): its trace continues and its sampling decision holds
    */
   async request(
     traceparent: string | undefined,
@@ -82,7 +82,10 @@ export class RequestTrace {
   readonly #spanId = randomBytes(8).toString("hex");
   readonly #parentSpanId: string | undefined;
   readonly #startMs = performance.now();
-  /** The clock is set now and then, and stands while the machine sleeps: what performance.now() counts from moves. */
+  /**
+   * Computed for each request, because the wall clock may be set and performance.now() may stand still while the
+   * machine sleeps.
+   */
   readonly #originMs = Date.now() - this.#startMs;
   #name = "request";
   #attributes: Attributes = {};
@@ -101,7 +104,7 @@ export class RequestTrace {
     this.#failed = failed;
   }
 
-  /** The request goes on until what this gives is called, once. */
+  /** Keeps the request's span open until the returned function is called once. */
   hold(): () => void {
     this.#held += 1;
     return () => {
@@ -111,7 +114,7 @@ export class RequestTrace {
     };
   }
 
-  /** A part of the request. Times by performance.now(). */
+  /** Adds a span for a part of the request. Times are by performance.now(). */
   span(name: string, startMs: number, endMs: number, attributes: Attributes = {}, failed = false): void {
     this.#add(name, startMs, Math.max(startMs, endMs), attributes, failed, this.#spanId);
   }
@@ -132,7 +135,7 @@ export class RequestTrace {
   }
 }
 
-/** W3C Trace Context: version-traceid-parentid-flags; undefined when it is none. */
+/** Parses a W3C Trace Context header: version-traceid-parentid-flags. undefined: the header is invalid. */
 function parentOf(header: string | undefined): Parent | undefined {
   const match = /^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/.exec(header ?? "");
   const [, traceId = "", spanId = "", flags = "", rest] = match ?? [];

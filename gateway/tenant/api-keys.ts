@@ -29,7 +29,7 @@ function principalOf({ id, tenantId, scopes: names }: ApiKeyIdentity): Principal
   return { keyId: id, tenantId: tenantId ?? undefined, scopes: new Set(known) };
 }
 
-/** Characters of a key that lists show. */
+/** Characters of a key that lists of keys show. */
 const prefixChars = 10;
 
 export class ApiKeys implements Authenticator {
@@ -48,7 +48,7 @@ export class ApiKeys implements Authenticator {
     return principalOf(found);
   }
 
-  /** Who a key stands for that was known before: undefined when it does not any more. */
+  /** The principal of a key that was looked up earlier. undefined: the key is not valid any more. */
   principalOf(id: ApiKeyId): Principal | undefined {
     const row = findApiKey(this.#db, id);
     const found = row === undefined ? undefined : findApiKeyByHash(this.#db, row.hash);
@@ -56,7 +56,8 @@ export class ApiKeys implements Authenticator {
   }
 
   /**
-   * A key for a tenant, made by someone who holds every scope it gets. Who administers the platform may let it be read.
+   * Makes a key for a tenant. The minter needs every scope that the key gets; an administrator of the platform may also
+   * give the scope to read the platform.
    * @throws ApiError insufficient_scope with param `scopes`
    */
   mint(minter: Principal, tenantId: TenantId, name: string, wanted: readonly Scope[]): MintedApiKey {
@@ -73,8 +74,9 @@ export class ApiKeys implements Authenticator {
   }
 
   /**
-   * The first platform key, with every scope so that it can mint any. undefined when there has been one.
-   * @param given the operator's own key (SPANGATE_ADMIN_KEY); made here when absent
+   * Makes the first platform key, with every scope so that it can mint any other key. undefined: the server had such a
+   * key before.
+   * @param given the operator's own key (SPANGATE_ADMIN_KEY); a random key is made when it is absent
    */
   bootstrap(given: string | undefined): { apiKey: string; generated: boolean } | undefined {
     if (countPlatformKeys(this.#db) > 0) return undefined;
@@ -90,7 +92,7 @@ export class ApiKeys implements Authenticator {
   }
 
   /**
-   * A key that `caller` may manage: any, with platform:admin; else those of its own tenant.
+   * Finds a key that `caller` may manage: any key with platform:admin, otherwise only keys of its own tenant.
    * @throws ApiError not_found
    */
   get(caller: Principal, rawId: string): ApiKeyRow {
@@ -103,7 +105,7 @@ export class ApiKeys implements Authenticator {
   }
 
   /**
-   * From the next request on the key is unknown. Revoking twice is no error.
+   * Revokes a key: it is unknown from the next request on. Revoking a key twice is no error.
    * @throws ApiError not_found; conflict for the last key that can administer the platform
    */
   revoke(caller: Principal, rawId: string): ApiKeyRow {

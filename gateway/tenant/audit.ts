@@ -1,4 +1,4 @@
-/** Who changed what, and when: ids and the route, never names, text, keys or salts. */
+/** The audit log says who changed what, and when. It holds ids and routes, never names, text, keys or salts. */
 import { type AuditEventRow, findAuditEvent, insertAuditEvent, listAuditEvents } from "../../db/audit.ts";
 import { newId, parseId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
@@ -11,11 +11,14 @@ export interface AuditedAction {
   readonly principal: Principal;
   /** Method and route, such as "DELETE /v1/files/{file_id}". */
   readonly action: string;
-  /** Ids that the path names; as `id` that of what was made. */
+  /** The ids that the path names. The id of a new object is stored under the name `id`. */
   readonly objectIds: Readonly<Record<string, string>>;
 }
 
-/** Of one actor, the oldest go when there are more: what one tenant does removes nobody else's. */
+/**
+ * Events that are kept of the platform and of each tenant. Beyond that the actor's own oldest events are removed, so no
+ * tenant's activity removes another's events.
+ */
 const mostEvents = { platform: 1_000_000, tenant: 100_000 } as const;
 
 export class AuditLog {
@@ -26,9 +29,9 @@ export class AuditLog {
   }
 
   /**
-   * Makes a change and writes it down, in one transaction.
-   * @param change synchronous
-   * @param made ids that are known only then
+   * Makes a change and records its event in the same transaction.
+   * @param change must be synchronous
+   * @param made returns the ids that are known only after the change
    */
   withEvent<Result>(
     event: AuditedAction,
@@ -56,7 +59,10 @@ export class AuditLog {
     insertAuditEvent(this.#db, { id: newId("auditEvent"), at: Date.now(), ...who, action, objectIds }, maxEvents);
   }
 
-  /** What the caller may see: all of it with platform:admin or platform:read, else what its tenant did or had done to it. */
+  /**
+   * The events that the caller may see: all of them with platform:admin or platform:read, otherwise those that its
+   * tenant caused or was affected by.
+   */
   list(caller: Principal, range: PageRange): Page<AuditEventRow> {
     return listAuditEvents(this.#db, visibleTenant(caller), range);
   }
@@ -70,7 +76,7 @@ export class AuditLog {
   }
 }
 
-/** undefined: every tenant. @throws ApiError no_tenant */
+/** The tenant whose events the caller may see; undefined: every tenant's. @throws ApiError no_tenant */
 export function visibleTenant({ scopes, tenantId }: Principal): string | undefined {
   if (platformReaders.some((scope) => scopes.has(scope))) return undefined;
   if (tenantId === undefined) throw new ApiError("no_tenant");

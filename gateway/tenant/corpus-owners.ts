@@ -1,7 +1,7 @@
 /**
- * Whose the fragments of a corpus are, by the key that their chains begin with. A span's root is made from the corpus'
- * salt, so a plan tells by itself which of its chains are a corpus's; fragments that a prompt's own text stands before
- * are part of that prompt, and of its tenant.
+ * Knows which tenant owns a corpus's fragments, by the key that their chains begin with. That root key is made from the
+ * corpus's salt, so a plan's chains themselves show which of them belong to a corpus. Fragments that follow a prompt's
+ * own text are part of that prompt and belong to the prompt's tenant.
  */
 import { LRUCache } from "lru-cache";
 import type { TenantId } from "../../db/ids.ts";
@@ -10,23 +10,25 @@ import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 
 export class CorpusOwners {
   readonly #modelDigest: () => string | undefined;
-  /** Noted, and not keyed yet: keys need the model's digest. */
+  /** Salts that were noted while the model's digest was unknown, so that no key could be made of them yet. */
   readonly #noted: LRUCache<CacheSalt, TenantId>;
   readonly #owners: LRUCache<BlockKey, TenantId>;
 
-  /** @param maxCorpora the least recently used are forgotten; each use of a corpus notes it again */
+  /**
+   * @param maxCorpora beyond this number the least recently used corpora are forgotten; each use notes a corpus again
+   */
   constructor(modelDigest: () => string | undefined, maxCorpora: number) {
     this.#modelDigest = modelDigest;
     this.#noted = new LRUCache({ max: maxCorpora });
     this.#owners = new LRUCache({ max: maxCorpora });
   }
 
-  /** A corpus is about to be used with this salt. */
+  /** Call before a corpus with this salt is used. */
   note(salt: CacheSalt, tenantId: TenantId): void {
     this.#noted.set(salt, tenantId);
   }
 
-  /** Tenant that owns the chain, when it is a corpus's fragment. */
+  /** The tenant that owns the chain, if the chain is a fragment of a corpus. */
   ownerOf(root: BlockKey): TenantId | undefined {
     const digest = this.#modelDigest();
     if (digest === undefined) return undefined;

@@ -1,4 +1,4 @@
-/** What tenants and API keys may take: kept in the database, read anew for every request. */
+/** The limits of tenants and API keys. They are stored in the database and read for every request. */
 import { LRUCache } from "lru-cache";
 import type { ApiKeyId, TenantId } from "../../db/ids.ts";
 import {
@@ -15,7 +15,7 @@ import type { Principal } from "../base/principal.ts";
 import type { LimitedOwner } from "./rate-limiter.ts";
 
 const unlimited: RateLimits = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null };
-/** Tenants whose quota is in memory: it is asked for with every request that is sent to a worker. */
+/** Quotas of this many tenants are cached, because a quota is read for every request that is sent to a worker. */
 const rememberedQuotas = 4_096;
 
 export class CallerLimits {
@@ -44,7 +44,9 @@ export class CallerLimits {
     return findKeyLimits(this.#db, id) ?? unlimited;
   }
 
-  /** Takes effect on the next request. What was spent so far counts against the new limit. */
+  /**
+   * Sets a tenant's limits from the next request on. What the tenant has spent so far counts against the new limits.
+   */
   setTenant(id: TenantId, limits: TenantLimits): void {
     putTenantLimits(this.#db, id, limits);
     this.#kvBytes.delete(id);
@@ -54,12 +56,12 @@ export class CallerLimits {
     putKeyLimits(this.#db, id, limits);
   }
 
-  /** For work of a tenant that is no key's any more. */
+  /** The owner of work that is done for a tenant without any API key. */
   tenantOwner(tenantId: TenantId): LimitedOwner {
     return { id: tenantId, kind: "tenant", limits: this.ofTenant(tenantId) };
   }
 
-  /** Those whose limits a request of this caller counts against; none for a platform key. */
+  /** The tenant and the key whose limits a request of this caller counts against. A platform key has neither. */
   owners({ tenantId, keyId }: Pick<Principal, "tenantId" | "keyId">): readonly LimitedOwner[] {
     if (tenantId === undefined) return [];
     return findCallerLimits(this.#db, tenantId, keyId).map(({ kind, ...limits }) =>

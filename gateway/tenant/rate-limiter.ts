@@ -1,24 +1,25 @@
 /**
- * Holds callers to their limits. A request is admitted when its tenant and its key have a request, a place and any
- * tokens left. Its first work reserves what it may take, or is refused; what the rest takes is only counted, and a
- * debt is worked off before the next request. What was reserved is settled by what was used.
+ * Holds callers to their limits. A request is admitted when its tenant and its key both have a request, a concurrency
+ * slot and some tokens left. The request's first run reserves the tokens that it may use, or is refused. Later runs of
+ * the same request are only counted; if they lead to a debt, it has to be paid off before the next request. When a run
+ * ends, its reservation is replaced by what it really used.
  */
 import { LRUCache } from "lru-cache";
 import type { RateLimits } from "../../db/limits.ts";
 import { ApiError } from "../base/errors.ts";
 
-/** Whose limits they are. */
+/** A tenant or an API key, with its limits. */
 export interface LimitedOwner {
   readonly id: string;
   readonly kind: "tenant" | "API key";
   readonly limits: RateLimits;
 }
 
-/** What remains of the tightest limit of a kind. */
+/** What remains of a limit, such as requests a minute; of several limits, the tightest one. */
 export interface Standing {
   readonly limit: number;
   readonly remaining: number;
-  /** Time until all of it is there again. */
+  /** Milliseconds until the whole limit is available again. */
   readonly resetMs: number;
 }
 
@@ -28,17 +29,20 @@ interface Spending {
   readonly looks: Allowance;
 }
 
-/** Looks a minute where requests are limited: ten to a request, and so many that a client may ask each second or faster. */
+/**
+ * A caller with a limit on requests may poll for the state of running work this often a minute: ten times for each
+ * request of its limit, and at least 600 times (ten a second).
+ */
 const looksPerRequest = 10;
 const minLooks = 600;
-/** Part of a minute's tokens that must be there before work begins that no request waits for: requests go first. */
+/** Background work begins only while this part of a minute's tokens is left, so that requests go first. */
 const backgroundPart = 1 / 2;
 
 interface Account extends LimitedOwner, Spending {}
 
-/** Tokens that a piece of work may take. */
+/** Tokens that are reserved for a piece of work. */
 export interface Reservation {
-  /** Called once, with the tokens it took. */
+  /** Call once, with the tokens that the work really used. */
   settle(tokens: number): void;
 }
 
@@ -79,7 +83,10 @@ export class RateLimiter {
     return admission;
   }
 
-  /** For what is asked while something runs: it takes no place and no request. @throws ApiError rate_limited */
+  /**
+   * Counts a poll for the state of running work. A poll uses no concurrency slot and no request.
+   * @throws ApiError rate_limited
+   */
   look(owners: readonly LimitedOwner[]): void {
     const accounts = owners.map((owner) => this.#account(owner));
     const nowMs = this.#nowMs();
@@ -90,25 +97,31 @@ export class RateLimiter {
     }
   }
 
-  /** Before work that no request waits for. @throws ApiError rate_limited, with the time to wait */
+  /** Call before background work. @throws ApiError rate_limited, with the time to wait */
   requireTokens(owner: LimitedOwner): void {
     const { tokensPerMinute: limit } = owner.limits;
     if (limit !== null) requireRoom(this.#account(owner), "tokens", Math.ceil(limit * backgroundPart), this.#nowMs());
   }
 
-  /** Tokens that were computed for the owner outside of admitted work; a debt is worked off before the next. */
+  /**
+   * Charges tokens that were computed for the owner outside of admitted work. A debt is paid off before the next
+   * request.
+   */
   spend(owner: LimitedOwner, tokens: number): void {
     const { tokensPerMinute: limit } = owner.limits;
     if (limit !== null) this.#account(owner).tokens.take(tokens, limit, this.#nowMs());
   }
 
-  /** @param workId the admitted request's id, or that and more behind a point */
+  /**
+   * The admission that a piece of work belongs to.
+   * @param workId the admitted request's id, alone or followed by a point and more
+   */
   admissionOf(workId: string): Admission | undefined {
     const [requestId = ""] = workId.split(".", 1);
     return this.#admissions.get(requestId);
   }
 
-  /** undefined: no such limit. */
+  /** The state of the tightest limit of this kind; undefined: there is no such limit. */
   standing(owners: readonly LimitedOwner[], kind: "requests" | "tokens"): Standing | undefined {
     const nowMs = this.#nowMs();
     let tightest: Standing | undefined;
@@ -143,7 +156,7 @@ export class RateLimiter {
   }
 }
 
-/** A request that runs. */
+/** A request that was admitted and still runs. */
 export class Admission {
   readonly #accounts: readonly Account[];
   readonly #nowMs: () => number;
@@ -158,8 +171,9 @@ export class Admission {
   }
 
   /**
-   * A request larger than a limit waits for the whole of it, so that it can run at all.
-   * @throws ApiError rate_limited, for the first work of the request
+   * Reserves tokens for a run. A run larger than the limit waits until the whole limit is available, so that it can run
+   * at all.
+   * @throws ApiError rate_limited, only for the first run of the request
    */
   reserve(tokens: number): Reservation {
     const nowMs = this.#nowMs();
@@ -169,7 +183,7 @@ export class Admission {
     return { settle: (used) => this.#take((limit) => used - Math.min(tokens, limit)) };
   }
 
-  /** Time until the request's tenant and key have any tokens left. */
+  /** Milliseconds until the request's tenant and key both have tokens left. */
   tokensWaitMs(): number {
     const nowMs = this.#nowMs();
     const waits = this.#accounts.map(({ limits: { tokensPerMinute }, tokens }) =>
@@ -213,8 +227,8 @@ function requireRoom(account: Account, kind: LimitKind, amount: number, nowMs: n
 }
 
 /**
- * What was taken of a limit per minute. It comes back evenly, so a limit that was used up is whole again after a minute
- * of rest.
+ * How much of a limit per minute is used. It refills evenly, so a limit that was used up is full again after one minute
+ * without use.
  */
 class Allowance {
   #taken = 0;
@@ -225,13 +239,13 @@ class Allowance {
     return limit - this.#taken;
   }
 
-  /** Below zero what remains is a debt. A negative amount is given back. */
+  /** Takes an amount; a negative amount is given back. What remains may fall below zero, which is a debt. */
   take(amount: number, limit: number, nowMs: number): void {
     this.#leak(limit, nowMs);
     this.#taken = Math.max(0, this.#taken + amount);
   }
 
-  /** Time until so much remains. */
+  /** Milliseconds until this amount is available. */
   waitMs(amount: number, limit: number, nowMs: number): number {
     return Math.max(0, amount - this.remaining(limit, nowMs)) / (limit / 60_000);
   }

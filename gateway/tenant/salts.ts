@@ -1,7 +1,7 @@
 /**
- * Makes cache salts; nothing else does. A salt is an HMAC over who owns the text and an epoch, so it cannot be
- * guessed, differs between owners, and is another one after a rotation. It goes into block keys and nowhere
- * else: never into a log line, an event or an answer.
+ * Makes cache salts; no other file does. A salt is an HMAC over the owner of the text and an epoch. It cannot be
+ * guessed, it differs between owners, and a rotation raises the epoch and so changes it. Salts go into block keys and
+ * nowhere else: never into a log line, an event or an answer.
  */
 import { createHmac } from "node:crypto";
 import type { TenantId } from "../../db/ids.ts";
@@ -15,13 +15,16 @@ export class Salts {
     this.#key = secret.derive("salt");
   }
 
-  /** Salt of a tenant's own text. `subdivision` (the API's cache_salt) makes it narrower, never someone else's. */
+  /**
+   * The salt of a tenant's own text. `subdivision` (the API's cache_salt) splits the tenant's cache; it never reaches
+   * another tenant's.
+   */
   ofTenant(tenantId: TenantId, epoch: number, subdivision?: string): CacheSalt {
     const base = this.#salt(["tenant", tenantId, String(epoch)]);
     return subdivision === undefined ? base : this.#salt(["subdivision", base, subdivision]);
   }
 
-  /** Salt of a corpus: tenants that were granted it share it, and its KV. */
+  /** The salt of a corpus. All tenants with access to the corpus share the salt, and with it the corpus's KV. */
   ofCorpus(corpusId: string, epoch: number): CacheSalt {
     return this.#salt(["corpus", corpusId, String(epoch)]);
   }

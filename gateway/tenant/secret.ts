@@ -20,7 +20,7 @@ export class ServerSecret {
     this.#bytes = bytes;
   }
 
-  /** A key for one purpose; keys of different purposes tell nothing of each other. */
+  /** Derives a key for one purpose. Nobody can compute one purpose's key from another's. */
   derive(purpose: string): Uint8Array {
     return createHmac("sha256", this.#bytes).update(`spangate/${purpose}/1`).digest();
   }
@@ -28,7 +28,7 @@ export class ServerSecret {
 
 /**
  * Reads the secret, or makes it for a database that has never had one.
- * @throws Error in one sentence when it is missing, damaged, readable by others, or not this database's
+ * @throws Error in one sentence when the secret is missing, damaged, readable by others, or belongs to another database
  */
 export function loadServerSecret(dataDir: string, db: Db): ServerSecret {
   const path = join(dataDir, "secret");
@@ -55,11 +55,11 @@ function readSecret(path: string): Uint8Array | undefined {
   return readFileSync(path);
 }
 
-/** Complete or absent: written aside, synced, then linked to its name. */
+/** Writes the file under another name, syncs it, and links it to its own name, so that it is complete or absent. */
 function createSecret(path: string): Uint8Array {
   const bytes = randomBytes(secretBytes);
   const aside = `${path}.${process.pid}.tmp`;
-  // Left by a start that was killed here; in a container the next process has the same id.
+  // A start that was killed here may have left this file: in a container the next process has the same process id.
   rmSync(aside, { force: true });
   const file = openSync(aside, "wx", 0o600);
   writeSync(file, bytes);

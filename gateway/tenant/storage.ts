@@ -1,6 +1,7 @@
 /**
- * The account of bytes that tenants store: what their rows hold, what is being taken in, what they may have. Room is
- * reserved before the bytes come and given back when a row holds them, so that none of many at the same time goes over.
+ * Accounts for the bytes that tenants store: the bytes of their rows, the bytes that are being received, and their
+ * limits. Space is reserved before bytes arrive and released once a row holds them, so that concurrent uploads cannot
+ * exceed a limit together.
  */
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
@@ -8,7 +9,7 @@ import { type StoredBytes, storedBytes } from "../../db/storage.ts";
 import { ApiError } from "../base/errors.ts";
 
 export interface DiskRoom {
-  /** Bytes that tenants may still store; small things find room when large ones do not any more. */
+  /** Bytes that tenants may still store. Small things still find space when large ones do not any more. */
   availableBytes(): number;
   availableForSmall(): number;
 }
@@ -17,7 +18,7 @@ export interface TenantStorageOptions {
   readonly disk: DiskRoom;
   /** The tenant's own limit; null: none was set. */
   readonly limitOf: (tenantId: TenantId) => number | null;
-  /** Of each tenant without a limit of its own; undefined: as much as there is left on the disk. */
+  /** The limit of each tenant without a limit of its own; undefined: the space that is left on the disk. */
   readonly defaultBytes: number | undefined;
 }
 
@@ -27,10 +28,10 @@ export interface StorageUse {
   readonly stored: StoredBytes;
 }
 
-/** Small things may use half of the disk's reserve. */
+/** The size class of what is stored: small things may also use half of the disk's reserve. */
 export type StoredSize = "large" | "small";
 
-/** Gives the room back; safe to call twice. */
+/** Releases the reserved space; it may be called twice. */
 export type ReleaseRoom = () => void;
 
 export class TenantStorage {
@@ -51,7 +52,8 @@ export class TenantStorage {
   }
 
   /**
-   * Keeps room for what is about to be stored. Call what it gives when a row holds the bytes, or nothing will.
+   * Reserves space for what is about to be stored. Call the returned function once a row holds the bytes, or once it is
+   * certain that none will.
    * @throws ApiError quota_exceeded, storage_full
    */
   reserve(tenantId: TenantId, bytes: number, size: StoredSize = "large"): ReleaseRoom {
@@ -72,7 +74,7 @@ export class TenantStorage {
     };
   }
 
-  /** For what is counted already, or is the server's own. @throws ApiError storage_full */
+  /** Checks the disk only, for bytes that are counted already or are the server's own. @throws ApiError storage_full */
   checkDisk(bytes: number, size: StoredSize = "large"): void {
     if (bytes > this.#available(size) - this.#reservedBytes) throw new ApiError("storage_full", { retryAfterS: 30 });
   }
@@ -86,7 +88,7 @@ export class TenantStorage {
     const { limitOf, defaultBytes } = this.#options;
     const set = limitOf(tenantId) ?? defaultBytes;
     if (set !== undefined) return set;
-    // A tenant may have as much as it leaves: whoever fills the disk leaves half of what there was.
+    // A tenant may store as much as it leaves free, so a tenant that fills the disk leaves half of the space to others.
     return Math.floor((usedBytes + this.#available(size)) / 2);
   }
 }

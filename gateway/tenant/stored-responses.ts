@@ -1,4 +1,7 @@
-/** Answers that their tenant can ask for again: the newest ones, for a time. What goes leaves in pieces, in the background. */
+/**
+ * Stores answers, which their tenant can read again. The newest ones are kept, for a limited time. Old ones are removed
+ * in pieces, in the background.
+ */
 import { newId, parseId, type ResponseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import {
@@ -20,7 +23,7 @@ import { yieldToOthers } from "../base/pace.ts";
 import type { TenantStorage } from "./storage.ts";
 
 export interface StoredResponsesOptions {
-  /** Of one tenant. */
+  /** How many answers of one tenant are kept, and how many bytes of them. */
   readonly retention: Retention;
   readonly keepMs: number;
   readonly nowMs: () => number;
@@ -28,11 +31,11 @@ export interface StoredResponsesOptions {
   readonly storage: Pick<TenantStorage, "reserve">;
 }
 
-/** What an answer takes, as far as it is foreseen. */
+/** An estimate of the bytes that an answer takes. */
 const answerBytes = 16 * 1024;
 const sweptBytesAtOnce = 1024 * 1024;
 const retiredAtOnce = 64;
-/** How often those whose time is over are looked for where nothing else is done. */
+/** How often, in milliseconds, expired answers are looked for when nothing else wakes the loop. */
 const ageCheckMs = 600_000;
 
 export class StoredResponses {
@@ -54,12 +57,12 @@ export class StoredResponses {
     this.#timer.unref();
   }
 
-  /** Call when responses may have been deleted, as with their tenant. */
+  /** Call when responses may have been deleted, for instance with their tenant. */
   wake(): void {
     this.#loop.wake();
   }
 
-  /** Resolves when nothing is left that was deleted. */
+  /** Resolves when no deleted response is left. */
   idle(): Promise<void> {
     return this.#loop.idle();
   }
@@ -74,32 +77,35 @@ export class StoredResponses {
   }
 
   /**
-   * Room for a response that is about to be made. Call what it gives when it is kept, or will not be.
-   * @param bytes of what is known of it
-   * @throws ApiError quota_exceeded, storage_full
+   * Reserves storage for a response that is about to be made. Call the returned function when the response is stored,
+   * or will not be.
+   * @param bytes the part of its size that is known already
    */
   reserve(tenantId: TenantId, bytes: number): () => void {
     return this.#options.storage.reserve(tenantId, bytes + answerBytes, "small");
   }
 
-  /** Nothing happens when the tenant was deleted while its answer was made. */
+  /** Stores a response. It does nothing if the tenant was deleted while the answer was made. */
   add(tenantId: TenantId, row: Omit<NewResponse, "tenantId" | "createdAt">): void {
     const fields = { ...row, tenantId: tenantId, createdAt: this.#options.nowMs() };
     insertResponse(this.#db, fields, this.#options.retention);
     this.wake();
   }
 
-  /** @throws ApiError not_found, for another tenant's as for one that never was */
+  /** @throws ApiError not_found, also for another tenant's response */
   get(tenantId: TenantId, rawId: string): ResponseHead {
     return found(this.#find(tenantId, rawId, { since: this.#options.nowMs() - this.#options.keepMs }));
   }
 
-  /** One that another response goes on from, which may be beyond what is kept otherwise; undefined: it was deleted. */
+  /**
+   * A response that another response goes on from. It may be older than those that are kept for reading. undefined: it
+   * was deleted.
+   */
   earlier(tenantId: TenantId, rawId: string): ResponseHead | undefined {
     return this.#find(tenantId, rawId, false);
   }
 
-  /** JSON. @throws ApiError not_found: it was deleted a moment ago */
+  /** The stored JSON. @throws ApiError not_found when it was deleted a moment ago */
   read({ seq }: ResponseHead, part: "body" | "inputItems"): string {
     return found(readResponse(this.#db, seq, part));
   }

@@ -1,4 +1,4 @@
-/** Tenants: who owns keys, files and corpora, and whose salt their own text takes. */
+/** Tenants: they own keys, files and corpora, and each has a salt for its own text. */
 import { countOtherAdminKeys, hasAdminKey } from "../../db/api-keys.ts";
 import { newId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
@@ -46,26 +46,30 @@ export class TenantService {
     return listTenants(this.#db, range);
   }
 
-  /** Disabling takes effect on the next request. @throws ApiError not_found, conflict */
+  /** Changes a tenant. Disabling it takes effect on the next request. @throws ApiError not_found, conflict */
   update(id: TenantId, change: { name?: string | undefined; status?: "active" | "disabled" | undefined }): TenantRow {
     if (change.status === "disabled") this.#keepAnAdministrator(id);
     return found(updateTenant(this.#db, id, change));
   }
 
-  /** Keys, files and corpora are unknown from here on; the corpus' sweep removes what they held. @throws ApiError not_found, conflict */
+  /**
+   * Deletes a tenant. Its keys, files and corpora are unknown from here on, and the corpus sweep removes what they
+   * held.
+   * @throws ApiError not_found, conflict
+   */
   delete(id: TenantId): void {
     this.#keepAnAdministrator(id);
     if (!markTenantDeleting(this.#db, id, Date.now())) throw new ApiError("not_found");
   }
 
-  /** Without a key that administers the platform nobody could make one ever again. */
+  /** Refuses to remove the last key that administers the platform: without one, nobody could ever make another. */
   #keepAnAdministrator(id: TenantId): void {
     if (!hasAdminKey(this.#db, id) || countOtherAdminKeys(this.#db, id) > 0) return;
     throw new ApiError("conflict", { message: "This tenant has the last key with the scope platform:admin." });
   }
 
   /**
-   * Salt of the tenant's own text: messages, inline documents.
+   * The salt of the tenant's own text, that is of messages and inline documents.
    * @param subdivision the request's cache_salt
    */
   cacheSalt(tenantId: TenantId, subdivision?: string): CacheSalt {
@@ -78,7 +82,11 @@ export class TenantService {
     return this.#salts.ofCorpus(corpusId, epoch);
   }
 
-  /** The KV of the tenant's own text is unreachable from here on. @returns the new epoch. @throws ApiError not_found */
+  /**
+   * Makes the KV of the tenant's own text unreachable from here on.
+   * @returns the new epoch.
+   * @throws ApiError not_found
+   */
   rotateSalt(id: TenantId): number {
     const epoch = raiseTenantSaltEpoch(this.#db, id);
     if (epoch === undefined) throw new ApiError("not_found");

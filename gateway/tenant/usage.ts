@@ -1,6 +1,6 @@
 /**
- * Usage by day and tenant. Runs are added up in memory and written together, so that no request waits for a disk;
- * a crash loses what came in the last second.
+ * Counts usage by day and tenant. Counts are added up in memory and written about once a second, so that no request
+ * waits for the disk. A crash loses at most the last second's counts.
  */
 import { DbError } from "../../db/errors.ts";
 import type { TenantId } from "../../db/ids.ts";
@@ -9,7 +9,7 @@ import type { Page } from "../../db/page.ts";
 import { addUsage, listUsage, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
 import type { Log } from "../base/log.ts";
 
-/** Requests and tokens of what has ended. */
+/** Requests and tokens of runs that have ended. */
 export type UsageCounts = Omit<UsageDayRow, "day" | "tenantId">;
 
 const noUsage: UsageCounts = {
@@ -41,7 +41,7 @@ export class UsageLedger {
     this.#timer.unref();
   }
 
-  /** What is not named is 0. */
+  /** Adds to today's counts; a count that is not named stays as it is. */
   add(tenantId: TenantId, given: Partial<UsageCounts>): void {
     const counts = { ...noUsage, ...given };
     const day = dayOf(this.#nowMs());
@@ -50,7 +50,7 @@ export class UsageLedger {
     this.#unwritten.set(key, present === undefined ? { day, tenantId, ...counts } : summed(present, counts));
   }
 
-  /** With all that was added until now. */
+  /** Lists usage, including counts that are not written yet. */
   list(range: UsageRange): Page<UsageDayRow> {
     this.#flush();
     return listUsage(this.#db, range);
@@ -65,7 +65,7 @@ export class UsageLedger {
     try {
       this.#flush();
     } catch (error) {
-      // It stays in memory and is tried again.
+      // The counts stay in memory and are written with the next try.
       this.#log("error", "usage could not be written", {
         reason: error instanceof DbError ? error.message : undefined,
       });
@@ -79,7 +79,7 @@ export class UsageLedger {
   }
 }
 
-/** UTC. */
+/** The day in UTC. */
 export function dayOf(unixMs: number): string {
   return new Date(unixMs).toISOString().slice(0, 10);
 }

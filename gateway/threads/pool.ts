@@ -1,7 +1,8 @@
 /**
- * A few threads for heavy work on text, so that the event loop does none of it. Tasks are in `tasks.ts`, with how to add
- * one. Tenants take turns; none has all threads at once where there are several, and with one thread the time limit
- * bounds how long another waits. A thread that passes a task's time limit, or whose heap grew too far, is replaced.
+ * A few threads for heavy work on text, so that the event loop does none of it. `tasks.ts` lists the tasks and says how
+ * to add one. Tenants are served in rounds. Where there are several threads, no tenant has all of them at once; with
+ * one thread, the time limit bounds how long other tenants wait. A thread that exceeds a task's time limit, or whose
+ * heap grew too large, is replaced.
  */
 import { ApiError } from "../base/errors.ts";
 import type { InputOf, OutputOf, TaskTable } from "./protocol.ts";
@@ -9,23 +10,23 @@ import { RoundRobinQueue } from "./round-robin-queue.ts";
 import { Thread } from "./thread.ts";
 
 export interface ThreadPoolOptions {
-  /** Path of the file that a thread begins with: it serves the tasks. */
+  /** Path of the program that a thread runs: it serves the tasks. */
   readonly program: string;
   /** Threads are started when there is work for them. */
   readonly maxThreads: number;
-  /** Tasks that wait, of one tenant and of all. */
+  /** The most waiting tasks of one tenant, and of all tenants. */
   readonly waitingPerTenant: number;
   readonly waiting: number;
   /** A thread with a larger heap after a task is replaced. */
   readonly maxHeapBytes: number;
-  /** A thread that had nothing to do for so long is ended, but for one that is kept. */
+  /** A thread that was idle for this many milliseconds is ended, except for one. */
   readonly idleMs: number;
 }
 
 export interface TaskRun {
-  /** Whose turn it is. */
+  /** The tenant for whom the task runs. */
   readonly tenantId: string;
-  /** From when a thread has the task. */
+  /** The most milliseconds that the task may take, from when a thread begins it. */
   readonly maxMs: number;
   readonly signal?: AbortSignal | undefined;
 }
@@ -44,7 +45,7 @@ export class ThreadPool<Table extends TaskTable> {
   readonly #options: ThreadPoolOptions;
   readonly #waiting = new RoundRobinQueue<Task>();
   readonly #idle: { readonly thread: Thread; readonly timer: ReturnType<typeof setTimeout> }[] = [];
-  /** Threads at work, by what they run. */
+  /** Threads at work, by the task that they run. */
   readonly #running = new Map<Task, Thread>();
   readonly #runningOf = new Map<string, number>();
   #isStopped = false;
@@ -53,7 +54,7 @@ export class ThreadPool<Table extends TaskTable> {
     this.#options = options;
   }
 
-  /** Threads that there are, at work or not. */
+  /** The number of threads, busy or idle. */
   get threadCount(): number {
     return this.#idle.length + this.#running.size;
   }
@@ -85,7 +86,7 @@ export class ThreadPool<Table extends TaskTable> {
     }
   }
 
-  /** Ends all threads; what waits or runs is refused. */
+  /** Ends all threads. Tasks that wait or run are refused. */
   async stop(): Promise<void> {
     this.#isStopped = true;
     const refused = new ApiError("server_shutdown");
@@ -156,7 +157,7 @@ export class ThreadPool<Table extends TaskTable> {
     this.#idle.push({ thread, timer });
   }
 
-  /** The one that rested last, so that the others come to their end. */
+  /** Takes the idle thread that worked last, so that the others reach their idle limit and end. */
   #takeThread(): Thread {
     for (let idle = this.#idle.pop(); idle !== undefined; idle = this.#idle.pop()) {
       clearTimeout(idle.timer);

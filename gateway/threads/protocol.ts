@@ -1,6 +1,6 @@
-/** What goes between the event loop and a thread. */
+/** The messages between the event loop and a thread. */
 
-/** A task takes one value and gives one; both cross by structured clone. */
+/** A task takes one value and returns one; both are copied by structured clone. */
 // biome-ignore lint/suspicious/noExplicitAny: a table holds functions of any input
 export type TaskTable = Readonly<Record<string, (input: any) => unknown>>;
 
@@ -15,7 +15,7 @@ export interface TaskMessage {
 export interface TaskAnswer {
   /** Bytes of the thread's own heap after the task, garbage included. */
   readonly heapBytes: number;
-  /** What went wrong, for the log; undefined: the task has ended well, with `output`. */
+  /** What went wrong, for the log; undefined: the task succeeded, and `output` is its result. */
   readonly failure?: string;
   readonly output?: unknown;
 }

@@ -1,6 +1,6 @@
-/** A queue that serves one item of each tenant in a round, however many items the others have waiting. */
+/** A queue that serves one item of each tenant in a round, however many items the tenants have waiting. */
 export class RoundRobinQueue<Item> {
-  /** Ordered by when they are served next. No list is empty. */
+  /** Waiting items by tenant, ordered by which tenant is served next. No list is empty. */
   readonly #lines = new Map<string, Item[]>();
   #size = 0;
 
@@ -19,7 +19,7 @@ export class RoundRobinQueue<Item> {
     this.#size += 1;
   }
 
-  /** Takes out the next item of the first tenant that may be served now. undefined: there is none. */
+  /** Takes out the next item of the first tenant that may be served now. undefined: no such tenant. */
   take(mayHave: (tenantId: string) => boolean): Item | undefined {
     for (const [tenantId, line] of this.#lines) {
       if (!mayHave(tenantId)) continue;
@@ -33,7 +33,7 @@ export class RoundRobinQueue<Item> {
     return undefined;
   }
 
-  /** @returns whether it was still waiting */
+  /** Removes an item. @returns whether it was still waiting */
   remove(tenantId: string, item: Item): boolean {
     const line = this.#lines.get(tenantId);
     const index = line?.indexOf(item) ?? -1;
@@ -44,7 +44,7 @@ export class RoundRobinQueue<Item> {
     return true;
   }
 
-  /** Empties the line. */
+  /** Empties the queue. @returns the items that were waiting */
   drain(): readonly Item[] {
     const items = [...this.#lines.values()].flat();
     this.#lines.clear();

@@ -1,4 +1,4 @@
-/** The thread's side: runs one task after the other, as they come. */
+/** Runs in a thread: serves one task after the other, as they come. */
 import type { TaskAnswer, TaskMessage, TaskTable } from "./protocol.ts";
 
 declare const self: Worker;
@@ -6,7 +6,7 @@ declare const self: Worker;
 export function serveTasks(tasks: TaskTable): void {
   self.onmessage = async ({ data: { name, input } }: MessageEvent<TaskMessage>) => {
     const answer = await answerOf(tasks, name, input);
-    // In a thread, the heap is the thread's own.
+    // In a thread, `heapUsed` is the size of that thread's own heap.
     self.postMessage({ ...answer, heapBytes: process.memoryUsage().heapUsed } satisfies TaskAnswer);
   };
 }

@@ -1,4 +1,4 @@
-/** One thread of Bun's, with a heap of its own. It runs one task at a time. */
+/** One Bun worker thread, with a heap of its own. It runs one task at a time. */
 import type { TaskAnswer, TaskMessage } from "./protocol.ts";
 
 export class Thread {
@@ -6,10 +6,10 @@ export class Thread {
   readonly #closed: Promise<void>;
   #onAnswer: ((answer: TaskAnswer) => void) | undefined;
   #onLost: ((reason: Error) => void) | undefined;
-  /** It ended, or is about to: nothing more can be run in it. */
+  /** The thread has ended or is about to end: it can run nothing more. */
   isLost = false;
 
-  /** @param program path of the file that the thread begins with */
+  /** @param program path of the program that the thread runs */
   constructor(program: string) {
     // A small heap is collected more often; an idle thread does not keep the process alive.
     const options: WorkerOptions = { smol: true, ref: false };
@@ -37,7 +37,7 @@ export class Thread {
     }
   }
 
-  /** Stops it in the midst of what it does; its memory is given back. Resolves when it is gone. */
+  /** Stops the thread even while it works; its memory is freed. Resolves when the thread is gone. */
   async end(): Promise<void> {
     this.isLost = true;
     this.#worker.terminate();

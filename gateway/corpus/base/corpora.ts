@@ -28,9 +28,9 @@ export interface CorpusWithUsage {
 }
 
 export interface CorpusEvents {
-  /** A corpus, whose KV is under this salt, and its open jobs are invisible and can be swept. */
+  /** A corpus was deleted. Its rows and its open jobs are invisible and can be swept; its KV is under this salt. */
   deleted(corpus: Pick<CorpusRow, "id" | "tenantId">, salt: CacheSalt): void;
-  /** KV under this salt is unreachable and can be dropped. */
+  /** A salt was retired. The KV under it is unreachable and can be dropped. */
   saltRetired(salt: CacheSalt): void;
 }
 
@@ -51,8 +51,9 @@ export class CorpusService {
   }
 
   /**
-   * The one way to a corpus. Unknown, deleted, and not the tenant's all end alike.
-   * @param access "own" to change it, "read" for what a grant allows too
+   * Finds a corpus; every other method finds it through this one. Unknown, deleted and another tenant's corpora all
+   * look the same.
+   * @param access "own" to change the corpus, "read" for what a grant also allows
    * @throws ApiError not_found
    */
   require(tenantId: TenantId, rawId: string, access: CorpusAccess): CorpusRow {
@@ -103,7 +104,10 @@ export class CorpusService {
     return updated;
   }
 
-  /** Unknown from here on; text, index and KV follow with the sweep. @throws ApiError not_found */
+  /**
+   * Deletes a corpus: it is unknown from here on, and the sweep removes its text, index and KV.
+   * @throws ApiError not_found
+   */
   delete(tenantId: TenantId, rawId: string): CorpusId {
     const row = this.require(tenantId, rawId, "own");
     markCorpusDeleted(this.#db, row.id, Date.now());
@@ -116,8 +120,8 @@ export class CorpusService {
   }
 
   /**
-   * The corpus' KV is unreachable from here on.
-   * @param tenantId its owner
+   * Rotates the corpus's salt: its KV is unreachable from here on.
+   * @param tenantId the owner of the corpus
    * @returns the new epoch
    * @throws ApiError not_found
    */
@@ -129,7 +133,7 @@ export class CorpusService {
     return epoch;
   }
 
-  /** Of any tenant's corpus: for the platform's operators. @throws ApiError not_found */
+  /** The owner of any corpus, for the platform's operators. @throws ApiError not_found */
   ownerOf(rawId: string): TenantId {
     const id = parseId("corpus", rawId);
     const row = id === undefined ? undefined : findCorpusAnyState(this.#db, id);

@@ -1,6 +1,6 @@
 /**
- * Corpora that are shared: a tenant with a grant reads the corpus as its owner does, under the corpus's salt, so that
- * all of them share one copy of its KV, which is counted for the owner.
+ * Corpora that are shared. A tenant with a grant reads the corpus as its owner does, under the corpus's salt. So all of
+ * them share one copy of the corpus's KV, and that copy counts for the owner.
  */
 import { insertGrant } from "../../../db/corpora.ts";
 import { countGrants, findGrant, type GrantRow, listGrants, removeGrant } from "../../../db/grants.ts";
@@ -18,7 +18,7 @@ export class GrantService {
   readonly #corpora: CorpusService;
   readonly #onRevoked: (salt: CacheSalt, grantee: TenantId) => void;
 
-  /** @param onRevoked what the tenant made of the corpus with this salt can be dropped */
+  /** @param onRevoked called with the corpus's salt: what this tenant computed from the corpus can be dropped */
   constructor(db: Db, corpora: CorpusService, onRevoked: (salt: CacheSalt, grantee: TenantId) => void) {
     this.#db = db;
     this.#corpora = corpora;
@@ -26,9 +26,9 @@ export class GrantService {
   }
 
   /**
-   * May be repeated: a grant that is there stays as it is.
+   * Grants a tenant access. The call may be repeated: an existing grant stays as it is.
    * @throws ApiError not_found (the corpus is not the tenant's; with `param`: there is no such tenant), invalid_value
-   *   (to oneself), quota_exceeded
+   *   (a grant to oneself), quota_exceeded
    */
   create(tenantId: TenantId, rawCorpusId: string, rawGrantee: string): GrantRow {
     const corpus = this.#corpora.require(tenantId, rawCorpusId, "own");
@@ -53,13 +53,14 @@ export class GrantService {
     });
   }
 
-  /** All of them, the oldest first. @throws ApiError not_found */
+  /** Lists all grants of a corpus, the oldest first. @throws ApiError not_found */
   list(tenantId: TenantId, rawCorpusId: string): readonly GrantRow[] {
     return listGrants(this.#db, this.#corpora.require(tenantId, rawCorpusId, "own").id);
   }
 
   /**
-   * To the tenant the corpus is unknown from its next request on, and the KV that it computed from the corpus is gone.
+   * Revokes a grant: the corpus is unknown to the tenant from its next request on, and the KV that it computed from the
+   * corpus is dropped.
    * @throws ApiError not_found
    */
   revoke(tenantId: TenantId, rawCorpusId: string, rawGrantee: string): TenantId {

@@ -1,28 +1,34 @@
 /** Every bound of the corpus side, named once. */
 export const corpusLimits = {
-  /** One uploaded file, and the multipart body around it. */
+  /** Bytes of one uploaded file, and of the multipart body around it. */
   maxUploadBytes: 32 * 1024 * 1024,
   maxUploadOverheadBytes: 64 * 1024,
   maxFilenameChars: 255,
   maxMediaTypeChars: 128,
-  /** Uploads in parts of one tenant that have not ended, and those that can still be asked about; parts of each. */
+  /**
+   * Uploads in parts of one tenant: how many may be open, how many ended ones stay readable, and how many parts each
+   * may have.
+   */
   maxOpenUploadsPerTenant: 32,
   keptUploadsPerTenant: 1_000,
   maxPartsPerUpload: 1_000,
   uploadMs: 3_600_000,
   /** Text of a file that is to be ingested, in UTF-16 units. */
   maxTextChars: 8 * 1024 * 1024,
-  /** Reading one PDF, DOCX or HTML document, in a process of its own. */
+  /** Bounds for reading one PDF, DOCX or HTML document, in a process of its own. */
   maxPages: 5_000,
   maxUnpackedBytes: 256 * 1024 * 1024,
   maxParts: 4_096,
   maxExtractMs: 60_000,
   maxExtractBytes: 768 * 1024 * 1024,
-  /** What a document may take before it makes way for other tenants' and waits for its turn among the large ones. */
+  /**
+   * A document that exceeds one of these bounds makes way for other tenants' documents and waits for the lanes of large
+   * files.
+   */
   quickDocumentMs: 3_000,
   quickExtractBytes: 256 * 1024 * 1024,
   quickTextChars: 256 * 1024,
-  /** Splitting and storing one file's text, without the time in which others had their turns. */
+  /** Milliseconds for splitting and storing one file's text, without the time of other work in between. */
   maxIngestMs: 600_000,
   minChunkTokens: 16,
   maxChunkTokens: 4096,
@@ -32,7 +38,7 @@ export const corpusLimits = {
   maxPendingFilesPerTenant: 10_000,
   maxOpenJobsPerTenant: 100,
   maxPinsPerTenant: 10_000,
-  /** Files named in one call. */
+  /** The most files that one call may name. */
   maxFilesPerBatch: 2_000,
   maxNameChars: 256,
   maxDescriptionChars: 4_096,
@@ -41,7 +47,7 @@ export const corpusLimits = {
   maxMetadataValueChars: 512,
   maxFilterNodes: 64,
   maxFilterDepth: 8,
-  /** Values of one list, and of all lists of one filter. */
+  /** Values of one list, and of all lists of one filter together. */
   maxFilterValues: 256,
   maxFilterValuesInAll: 1_024,
   maxQueryChars: 16_384,
@@ -50,9 +56,12 @@ export const corpusLimits = {
   defaultSearchResults: 10,
   maxCorporaPerSearch: 16,
   maxPageItems: 100,
-  /** Of files, which clients list whole. */
+  /** The largest page of a list of files, since clients often list all of them. */
   maxFilePageItems: 1_000,
   defaultPageItems: 20,
-  /** Tokens of a page of fragments, each of which is made a span to tell what is held of it; a page has one at least. */
+  /**
+   * Tokens of one page of fragments. Each fragment of a page is lowered to a span, to find out which workers hold it. A
+   * page has at least one.
+   */
   maxFragmentPageTokens: 65_536,
 } as const;

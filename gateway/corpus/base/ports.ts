@@ -1,4 +1,4 @@
-/** What the corpus side needs of others, given by whoever wires the server. */
+/** What the corpus side needs from other parts of the server. The composition root provides it. */
 import type { TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { SpanSource } from "../../../worker/contract/messages.ts";
@@ -6,11 +6,11 @@ import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
 import type { Log } from "../../base/log.ts";
 
 export interface Tokenizer {
-  /** Tokens of plain text; special tokens' text counts as text. */
+  /** Counts the tokens of plain text; the text of a special token counts as plain text. */
   countTokens(text: string): number;
 }
 
-/** A fragment to be made a span of; `salt` is its corpus' salt. */
+/** A fragment that is to become a span; `salt` is the salt of its corpus. */
 export interface SpanText {
   readonly id: string;
   readonly text: string;
@@ -27,62 +27,67 @@ export interface PreparedSpan {
 export interface PrepareFacts {
   /** When the texts were read, by performance.now(); default: now. */
   readonly readAtMs?: number;
-  /** Whose usage the tokens are; undefined: nobody's. */
+  /** The tenant that the tokens count for; undefined: no tenant. */
   readonly tenantId?: TenantId;
-  /** false: computed also while the tenant has reached its limit of tokens. */
+  /** false: the fragments are computed even while the tenant has reached its token limit. */
   readonly mayWait?: boolean;
 }
 
 export interface SpanPort {
   /**
-   * The span as a prompt would hold it: templated, tokenized, keyed. The last block key is the span's key.
+   * Makes the span as a prompt would hold it: with its template, tokenized, and with its block keys. The last block key
+   * is the span's key.
    * @throws ApiError not_ready while no model is known
    */
   lowerSpan(span: SpanText): { readonly tokenIds: Int32Array; readonly blockKeys: readonly BlockKey[] };
-  /** Makes the span in slices between which other work runs, so that `lowerSpan` has it. @throws ApiError as `lowerSpan` does */
+  /**
+   * Makes the span in slices, between which other work runs, so that `lowerSpan` finds it ready.
+   * @throws ApiError as `lowerSpan` does
+   */
   warmSpan(span: SpanText): Promise<void>;
   /**
-   * Computes and keeps spans, and reports each once it is resident; what was evicted since the texts were read is not
-   * kept.
+   * Computes and keeps spans, and reports each once it is resident. Spans that were evicted since their texts were read
+   * are not kept.
    * @throws ApiError
    */
   prepareSpans(spans: readonly SpanText[], signal: AbortSignal, facts?: PrepareFacts): AsyncIterable<PreparedSpan>;
   /**
    * All workers forget these blocks, and what was computed from the spans that end with them.
-   * @param salt of the corpus that they are of
+   * @param salt the salt of the corpus that the blocks belong to
    */
   evict(blockKeys: readonly BlockKey[], salt: CacheSalt): void;
   /**
-   * All workers forget the spans with these salts, and what was computed from them: as much work as there are blocks.
-   * @param salts of corpora of one tenant
+   * All workers forget the spans under these salts, and what was computed from them. The work grows with the number of
+   * blocks.
+   * @param salts the salts of one tenant's corpora
    */
   evictCorpora(salts: readonly CacheSalt[]): void;
-  /** All workers forget what the tenant computed from the spans with this salt, and nothing of anybody else's. */
+  /** All workers forget what the tenant computed from the spans under this salt; what others computed stays. */
   evictDerived(salt: CacheSalt, tenantId: TenantId): void;
   /**
-   * All workers forget what is counted for the tenant. "text": without its corpora's fragments.
+   * All workers forget the KV that counts for the tenant. "text": except for its corpora's fragments.
    * @returns blocks that were held, on all workers
    */
   evictTenant(tenantId: TenantId, part: "text" | "all"): number;
-  /** A model is known: spans can be lowered. */
+  /** Whether a model is known, so that spans can be lowered. */
   readonly isReady: boolean;
-  /** All workers evict these blocks last, and no others; each is counted for a tenant. */
+  /** All workers evict exactly these blocks last. Each block counts for its tenant. */
   setPinned(tenants: ReadonlyMap<BlockKey, string>): void;
-  /** Blocks that the tenant may have pinned: what its quota allows, or a part of the smallest pool. */
+  /** Blocks that the tenant may pin: what its quota allows, or without a quota a part of the smallest pool. */
   mostPinnedBlocks(tenantId: TenantId): number;
-  /** Workers that are thought to hold the span; a hint. */
+  /** The workers that probably hold the span. */
   residentWorkers(spanKey: BlockKey): readonly number[];
 }
 
-/** Salt of a corpus's fragments. It is told whose the corpus is, since its KV is counted for its owner. */
+/** Returns the salt of a corpus. It also gets the owner, because the corpus's KV counts for its owner. */
 export type CorpusSaltOf = (corpusId: string, epoch: number, tenantId: TenantId) => CacheSalt;
 
-/** Makes vectors of texts, of unit length. Vectors of another `modelId` are never compared with them. */
+/** Makes vectors of unit length. Vectors of different `modelId`s are never compared. */
 export interface Embedder {
-  /** @throws ApiError while there is none; another Error when there never will be */
+  /** @throws ApiError while there is no model; another Error when there never will be one */
   card(): Promise<{ readonly modelId: string; readonly dimensions: number }>;
   /**
-   * @param onTokens told how many tokens the texts have, before they are computed
+   * @param onTokens called with the number of tokens before the vectors are computed
    * @throws ApiError
    */
   embed(
@@ -95,29 +100,30 @@ export interface Embedder {
 /** The account of what tenants store. */
 export interface StoragePort {
   /**
-   * Keeps room until what it gives is called: when a row holds the bytes, or nothing will.
+   * Reserves storage until the returned function is called: once a row holds the bytes, or once it is certain that none
+   * will.
    * @throws ApiError quota_exceeded, storage_full
    */
   reserve(tenantId: TenantId, bytes: number): () => void;
-  /** For what is counted already. @throws ApiError storage_full */
+  /** Checks the disk for bytes that are counted already. @throws ApiError storage_full */
   checkDisk(bytes: number): void;
 }
 
 export interface CorpusDeps {
   readonly db: Db;
   readonly storage: StoragePort;
-  /** Uploaded files' bytes are in its folder `files`, parts of uploads that have not ended in `parts`. */
+  /** The folder `files` in it holds uploaded files; `parts` holds the parts of uploads that have not ended. */
   readonly dataDir: string;
   readonly tokenizer: Tokenizer;
   readonly corpusSalt: CorpusSaltOf;
   readonly spans: SpanPort;
-  /** Absent: fragments are found by their words alone. */
+  /** Absent: fragments are found by their words only. */
   readonly embedder?: Embedder;
-  /** Told of the tokens of questions that tenants' searches have made vectors of. */
+  /** Called with the tokens of questions that a tenant's searches turned into vectors. */
   readonly onSearched?: (tenantId: TenantId, tokens: number) => void;
-  /** Searches that say nothing of their ranking use words and vectors alike; else words alone. */
+  /** Whether searches that do not name a ranking use words and vectors with equal weight; otherwise words only. */
   readonly hybridByDefault?: boolean;
-  /** A file of the tenant's is gone: work that needs it is to end. */
+  /** Called when a file of the tenant was deleted: work that needs it has to end. */
   readonly onFileDeleted?: (tenantId: TenantId) => void;
   readonly log: Log;
 }

@@ -1,6 +1,6 @@
 /**
- * What one tenant deleted, taken away in short pieces: first what is gone soon however many rows there are (bytes,
- * indexes, KV), then the rows. What is deleted meanwhile does not wait for the rows of what was deleted before.
+ * Removes what one tenant deleted, in short pieces. What can go soon, however many rows there are, goes first (bytes,
+ * indexes, KV), then the rows. Later deletions therefore do not wait for the rows of earlier ones.
  */
 import { sweepResults } from "../../../db/batches.ts";
 import {
@@ -23,19 +23,22 @@ import type { CorpusSaltOf, SpanPort } from "../base/ports.ts";
 import type { ContentStore } from "../files/content-store.ts";
 
 const fragmentsPerPiece = 8;
-/** Of a deleted corpus, whose index is gone. */
+/** Fragments of a deleted corpus, whose index is already dropped, that one piece removes. */
 const unindexedPerPiece = 128;
-/** Characters of fragments that are taken out of an index, or whose keys are made, between two turns of the event loop. */
+/** Characters of fragments that are taken out of an index, or whose keys are computed, in one piece. */
 const charsPerPiece = 4_096;
 const filesPerPiece = 100;
 const corporaPerPiece = 50;
 const filesMarkedAtOnce = 128;
 const filesFreedFirst = 1_000;
-/** Results of batches. */
+/** Bytes of batch results that one piece removes. */
 const sweptResultBytes = 1024 * 1024;
-/** A file with more has all its corpus's KV evicted, which costs no more than that KV has blocks. */
+/**
+ * If a deleted file has more fragments than this, all KV of its corpus is evicted instead, which costs no more than
+ * that KV has blocks.
+ */
 const mostEvictedByKey = 2_048;
-/** How long a slice takes, whatever its pieces are. */
+/** Milliseconds that a slice takes, whatever its pieces are. */
 const sliceMs = 20;
 
 export interface SweepDeps {
@@ -45,9 +48,9 @@ export interface SweepDeps {
   readonly saltOf: CorpusSaltOf;
   /** All workers forget these fragments' spans. */
   readonly evict: (fragments: readonly FragmentRow[], salt: CacheSalt) => void;
-  /** KV of deleted files is gone, or of a whole corpus for it. */
+  /** Called when the KV of deleted files, or of their whole corpus, was evicted. */
   readonly onEvicted: () => void;
-  /** Zeroes what dropped indexes leave, in pieces. */
+  /** Overwrites with zeros, in pieces, the space that dropped indexes leave. */
   readonly zeroFreeSpace: () => Iterable<void>;
 }
 
@@ -56,7 +59,10 @@ export class TenantSweep implements TenantWork {
   readonly #tenantId: TenantId;
   readonly #onClose: () => void;
   readonly #pace = new Pace();
-  /** Files whose KV is evicted and whose rows are left. In memory only: a restart loses the workers' KV as well. */
+  /**
+   * Files whose KV is evicted but whose rows are left. This is in memory only, because a restart loses the workers' KV
+   * too.
+   */
   readonly #evicted = new Set<number>();
   #urgent: AsyncGenerator<void> | undefined;
   #rows: AsyncGenerator<void> | undefined;
@@ -70,7 +76,7 @@ export class TenantSweep implements TenantWork {
     this.#onClose = onClose;
   }
 
-  /** Something was deleted since what had to go at once went. */
+  /** Call when something was deleted after the urgent pieces ran. */
   lookAgain(): void {
     this.#isNew = true;
   }
@@ -97,7 +103,7 @@ export class TenantSweep implements TenantWork {
     this.#onClose();
   }
 
-  /** @returns false: nothing is left */
+  /** Removes one piece. @returns false when nothing is left */
   async #piece(): Promise<boolean> {
     if (this.#isNew) {
       this.#isNew = false;
@@ -113,16 +119,17 @@ export class TenantSweep implements TenantWork {
       return true;
     }
     this.#rows = undefined;
-    // The log still has what was deleted.
+    // The write-ahead log still holds the deleted data, so it is emptied.
     if (this.#hasSwept) this.#deps.db.truncateLog();
     return false;
   }
 
-  /** What is gone soon, however many rows there are: bytes, KV, indexes. */
+  /** Removes what can go soon, however many rows there are: bytes, KV, indexes. */
   async *#urgentPieces(): AsyncGenerator<void> {
     const { db, content, onEvicted } = this.#deps;
     while (deleteFilesOfGoneTenant(db, this.#tenantId, Date.now(), filesMarkedAtOnce)) yield;
-    // Before any row: this alone needs no room, and a full disk has none for the rest.
+    // Bytes go before any row: removing files needs no free space, and on a full disk the other steps need what that
+    // frees.
     for (let count = 0, afterSeq = 0; count < filesFreedFirst; count += filesPerPiece) {
       const deleted = listDeletedFiles(db, this.#tenantId, afterSeq, filesPerPiece);
       for (const { id } of deleted) await content.remove(id);
@@ -142,13 +149,14 @@ export class TenantSweep implements TenantWork {
     if (isEvicted) onEvicted();
   }
 
-  /** All rows of what is deleted. */
+  /** Removes all rows of deleted objects. */
   async *#rowPieces(): AsyncGenerator<void> {
     const { db, content, zeroFreeSpace } = this.#deps;
     const tenantId = this.#tenantId;
     while (db.unsynced(() => removeDeletedFiles(db, tenantId, unindexedPerPiece))) yield;
     for (let file = nextDeletingFile(db, tenantId); file !== undefined; file = nextDeletingFile(db, tenantId)) {
-      // One that was deleted a moment ago keeps its rows until its KV is gone, which is keyed by their texts.
+      // The rows of a file that was deleted a moment ago stay until its KV is evicted, because the KV's keys are
+      // computed from the rows' texts.
       if (this.#evicted.has(file.seq)) this.#sweepPiece(file);
       else this.#isNew = true;
       yield;
@@ -165,14 +173,16 @@ export class TenantSweep implements TenantWork {
     for (const _ of zeroFreeSpace()) yield;
   }
 
-  /** KV of all files that are deleted, before any row: it is gone soon, however many rows there are. */
+  /**
+   * Evicts the KV of all deleted files before any row is removed, so that it is gone soon, however many rows there are.
+   */
   *#evictFiles(): Generator<void> {
     const { db } = this.#deps;
     const next = (afterSeq?: number) => nextDeletingFile(db, this.#tenantId, afterSeq);
     for (let file = next(); file !== undefined; file = next(file.seq)) {
       if (this.#evicted.has(file.seq)) continue;
       const corpus = findCorpusAnyState(db, file.corpusId);
-      // With a corpus all its KV was evicted when it was deleted.
+      // When a corpus is deleted, all its KV is evicted at that moment.
       if (corpus !== undefined && corpus.deletedAt === null) yield* this.#evictFile(file, corpus);
       this.#evicted.add(file.seq);
       yield;
@@ -196,7 +206,7 @@ export class TenantSweep implements TenantWork {
     }
   }
 
-  /** Some fragments of a file that left its corpus; then its row. */
+  /** Removes some fragments of a file that left its corpus, and at last the file's row. */
   #sweepPiece(file: CorpusFileRow): void {
     const { db } = this.#deps;
     const corpus = findCorpusAnyState(db, file.corpusId);
@@ -211,7 +221,7 @@ export class TenantSweep implements TenantWork {
   }
 }
 
-/** The first fragments that have no more characters together; one at least. */
+/** The first fragments that have at most `maxChars` characters together; at least one. */
 function firstOf(fragments: readonly FragmentRow[], maxChars: number): readonly FragmentRow[] {
   let chars = 0;
   const over = fragments.findIndex(({ text }, index) => {

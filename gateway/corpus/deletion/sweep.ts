@@ -1,7 +1,7 @@
 /**
- * Takes away what was deleted: KV in the workers, index entries, text, bytes, rows. Deleting itself only marks
- * rows, which makes them invisible at once; what is marked and not yet swept is found again after a crash. Tenants take
- * turns, so that nobody's deletion waits for the end of another's.
+ * Removes what was deleted: KV in the workers, index entries, text, bytes, rows. A deletion itself only marks rows,
+ * which makes them invisible at once. What is marked but not yet swept is found again after a crash. Tenants are served
+ * in rounds, so no tenant's deletion waits for the end of another's.
  */
 import { listSweepTenants } from "../../../db/corpora.ts";
 import type { FragmentRow } from "../../../db/fragments.ts";
@@ -15,7 +15,7 @@ import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { type SweepDeps, TenantSweep } from "./sweep-work.ts";
 
-/** Tenants whose sweeps are open at the same time. */
+/** The most tenants whose sweeps are open at the same time. */
 const maxOpen = 256;
 
 export interface SweeperDeps extends Omit<SweepDeps, "evict" | "zeroFreeSpace"> {
@@ -26,7 +26,7 @@ export class Sweeper {
   readonly #deps: SweeperDeps;
   readonly #turns: TenantRounds;
   readonly #tenants = new Map<TenantId, TenantSweep>();
-  /** Whoever takes part in it does the next piece. */
+  /** The overwriting that is in progress. All open sweeps share it, and each calls its next piece. */
   #zeroing: Iterator<void> | undefined;
 
   constructor(deps: SweeperDeps) {
@@ -38,7 +38,7 @@ export class Sweeper {
     });
   }
 
-  /** The tenant deleted something, or was deleted. */
+  /** Call when the tenant deleted something or was deleted. */
   wake(tenantId: TenantId): void {
     this.#tenants.get(tenantId)?.lookAgain();
     this.#turns.offer(tenantId);
@@ -49,7 +49,7 @@ export class Sweeper {
     for (const tenantId of listSweepTenants(this.#deps.db)) this.wake(tenantId);
   }
 
-  /** Something is gone that deleted tenants waited for. */
+  /** Call when something is gone that the removal of deleted tenants waited for. */
   wakeDeletedTenants(): void {
     for (const tenantId of listDeletedTenants(this.#deps.db)) this.wake(tenantId);
   }
@@ -69,7 +69,7 @@ export class Sweeper {
       const keys = fragments.flatMap(({ id, text }) => spans.lowerSpan({ id, text, salt }).blockKeys);
       if (keys.length > 0) spans.evict(keys, salt);
     } catch (error) {
-      // No model was ever ready: no KV exists.
+      // If no model was ever ready, no KV exists.
       if (error instanceof ApiError && error.code === "not_ready") return;
       log("warn", "fragments' KV could not be evicted", { reason: reasonOf(error) });
     }
@@ -86,7 +86,10 @@ export class Sweeper {
     return sweep;
   }
 
-  /** Of all tenants, since nobody knows whose space it was: those that are swept at the same time share the work. */
+  /**
+   * Overwrites the free space of all tenants, since nobody knows whose it was. Sweeps that run at the same time share
+   * the work.
+   */
   *#zeroFreeSpace(): Generator<void> {
     for (;;) {
       this.#zeroing ??= zeroFreeSpace(this.#deps.db)[Symbol.iterator]();

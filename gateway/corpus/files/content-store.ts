@@ -1,7 +1,7 @@
 /**
- * Uploaded bytes, one file an id in one folder. A staged file is kept once the bytes and their name are on disk,
- * so a row that names them never points at nothing. The reverse, bytes without a row after a crash, is
- * collected at start.
+ * Stores uploaded bytes: one file for each id, in one folder. A staged file is kept only once its bytes and its name
+ * are on disk, so no row ever names missing bytes. A crash may leave bytes without a row; they are removed at the next
+ * start.
  */
 import { existsSync, mkdirSync, readdirSync } from "node:fs";
 import { type FileHandle, open, readFile, rm } from "node:fs/promises";
@@ -11,16 +11,16 @@ import { ApiError } from "../../base/errors.ts";
 import { StagedFile } from "./staged-file.ts";
 
 export interface OpenFile {
-  /** Bytes from there on, fewer where the file ends. */
+  /** Reads bytes from an offset on; fewer than `maxBytes` where the file ends. */
   read(start: number, maxBytes: number): Promise<Uint8Array>;
   close(): Promise<void>;
 }
 
 export class ContentStore<Kind extends IdKind = "file"> {
   readonly #dir: string;
-  /** Of the ids that name its files. */
+  /** The kind of the ids that name the files. */
   readonly #kind: Kind;
-  /** What the folder held before this process wrote to it. */
+  /** The names in the folder before this process wrote to it. */
   readonly #namesAtStart: readonly string[];
 
   constructor(dir: string, kind: Kind) {
@@ -30,7 +30,7 @@ export class ContentStore<Kind extends IdKind = "file"> {
     this.#namesAtStart = readdirSync(dir);
   }
 
-  /** A new file, whose bytes come piece by piece. */
+  /** Begins a new file, whose bytes arrive piece by piece. */
   stage(id: Id<Kind>): Promise<StagedFile<Kind>> {
     return StagedFile.open(id, join(this.#dir, id));
   }
@@ -39,7 +39,10 @@ export class ContentStore<Kind extends IdKind = "file"> {
     return readFile(join(this.#dir, id));
   }
 
-  /** For reading here and there in it, also after it was deleted. @throws ApiError not_found */
+  /**
+   * Opens a file for reading at any offset. The open file stays readable after its deletion.
+   * @throws ApiError not_found
+   */
   async open(id: Id<Kind>): Promise<OpenFile> {
     const file = await this.#openFile(id);
     return {
@@ -52,14 +55,14 @@ export class ContentStore<Kind extends IdKind = "file"> {
   }
 
   /**
-   * The file is open when this resolves, and closed when the generator ends.
-   * @param closed called then
+   * Reads a file in pieces. The file is open when this resolves, and is closed when the generator ends.
+   * @param closed called when the file is closed
    * @throws ApiError not_found
    */
   async pieces(id: Id<Kind>, closed: () => void): Promise<AsyncGenerator<Uint8Array>> {
     const file = await this.#openFile(id);
     const pieces = readPieces(file, closed);
-    // Begun, so that `return` closes the file.
+    // The generator has to be started, because `return` closes the file only then.
     await pieces.next();
     return pieces;
   }
@@ -68,12 +71,15 @@ export class ContentStore<Kind extends IdKind = "file"> {
     await rm(join(this.#dir, id), { force: true });
   }
 
-  /** Removes what a crash left: bytes that no row names. `known`: every id that has a row. */
+  /**
+   * Removes the bytes that no row names, which a crash left.
+   * @param known every id that has a row
+   */
   async removeOrphans(known: ReadonlySet<Id<Kind>>): Promise<number> {
     let removed = 0;
     for (const name of this.#namesAtStart) {
       const id = parseId(this.#kind, name.replace(/\.tmp$/, ""));
-      // Anything else in the folder is not ours to remove.
+      // Other files in the folder are not ours to remove.
       if (id === undefined || (name === id && known.has(id))) continue;
       await rm(join(this.#dir, name), { force: true });
       removed++;
@@ -87,7 +93,7 @@ export class ContentStore<Kind extends IdKind = "file"> {
 
   async #openFile(id: Id<Kind>): Promise<FileHandle> {
     return await open(join(this.#dir, id), "r").catch((cause: unknown) => {
-      // Deleted a moment ago, after its row was read.
+      // The file was deleted a moment ago, after its row was read.
       throw (cause as { code?: unknown }).code === "ENOENT" ? new ApiError("not_found", { cause }) : cause;
     });
   }
@@ -95,7 +101,7 @@ export class ContentStore<Kind extends IdKind = "file"> {
 
 const pieceBytes = 64 * 1024;
 
-/** Gives an empty piece first. */
+/** Yields an empty piece first, then the file's bytes. */
 async function* readPieces(file: FileHandle, closed: () => void): AsyncGenerator<Uint8Array> {
   try {
     yield new Uint8Array(0);

@@ -1,4 +1,4 @@
-/** Uploaded files: bytes and their name. What becomes of them in a corpus is corpora.ts and ingest.ts. */
+/** Uploaded files: their bytes and names. corpus-files.ts and ingest.ts attach them to corpora and ingest them. */
 import {
   type FileRow,
   findFile,
@@ -20,7 +20,7 @@ export interface Upload {
   readonly filename: string;
   readonly purpose: string;
   readonly mediaType: string;
-  /** In memory, or on the disk already. */
+  /** The bytes, either in memory or staged on the disk. */
   readonly bytes: Uint8Array | StagedFile;
 }
 
@@ -39,8 +39,9 @@ export class FileService {
   }
 
   /**
-   * Room for a file, to be kept before its bytes come. Call what it gives when it is uploaded or has failed.
-   * @param announcedBytes undefined: not known
+   * Reserves storage for a file before its bytes arrive. Call the returned function when the upload is done or has
+   * failed.
+   * @param announcedBytes undefined: the size is not known
    * @throws ApiError quota_exceeded, storage_full
    */
   reserve(tenantId: TenantId, announcedBytes: number | undefined): () => void {
@@ -49,8 +50,8 @@ export class FileService {
   }
 
   /**
-   * Resolves once bytes and row are durable; see `reserve`. The same content under the same name and purpose is the
-   * same file, so that a client may repeat an upload whose answer it lost.
+   * Stores a file; resolves once its bytes and its row are durable. Call `reserve` first. The same content under the
+   * same name and purpose is the same file, so a client may repeat an upload whose answer it lost.
    * @throws ApiError body_too_large, invalid_value, storage_full
    */
   async upload(tenantId: TenantId, upload: Upload): Promise<FileRow> {
@@ -66,15 +67,18 @@ export class FileService {
     }
   }
 
-  /** For bytes that come piece by piece: `upload` keeps or drops it, whoever does not get there drops it. */
+  /**
+   * Begins a file whose bytes arrive piece by piece. `upload` keeps or drops it; a caller that does not get there drops
+   * it itself.
+   */
   stage(): Promise<StagedFile> {
     return this.#content.stage(newId("file"));
   }
 
   /**
-   * As `upload`, for bytes that are counted already: of uploads in parts, of results. The disk was asked for room before
-   * they were staged.
-   * @throws ApiError storage_full; not_found: the tenant is gone
+   * As `upload`, for bytes that are counted already: uploads in parts, and results of batches. The disk was checked for
+   * space before the bytes were staged.
+   * @throws ApiError storage_full; not_found when the tenant is gone
    */
   async store(tenantId: TenantId, upload: Upload): Promise<FileRow> {
     if (upload.bytes instanceof Uint8Array) this.#storage.checkDisk(upload.bytes.byteLength);
@@ -99,7 +103,7 @@ export class FileService {
     return row;
   }
 
-  /** undefined: the tenant has no such file. */
+  /** @returns undefined when the tenant has no such file */
   find(tenantId: TenantId, rawId: string): FileRow | undefined {
     const id = parseId("file", rawId);
     return id === undefined ? undefined : findFile(this.#db, tenantId, id);
@@ -122,14 +126,15 @@ export class FileService {
     return { row, bytes: await this.#content.read(row.id) };
   }
 
-  /** Close it. @throws ApiError not_found */
+  /** Opens a file; the caller closes it. @throws ApiError not_found */
   open(tenantId: TenantId, rawId: string): Promise<OpenFile> {
     return this.#content.open(this.get(tenantId, rawId).id);
   }
 
   /**
-   * As `content`, some bytes at a time. `return` it when not all are read.
-   * @param enter called when the file is there, before it is opened; what it gives, when it has been closed
+   * As `content`, in pieces. A caller that does not read all of them calls `return` on the generator.
+   * @param enter called when the file exists, before it is opened; the function that it returns is called after the
+   *   file was closed
    * @throws ApiError not_found, and what `enter` throws
    */
   async pieces(
@@ -147,7 +152,10 @@ export class FileService {
     }
   }
 
-  /** Gone from every corpus at once; text, index, bytes and KV follow with the sweep. @throws ApiError not_found */
+  /**
+   * Deletes a file: it is gone from every corpus at once; the sweep removes its text, index, bytes and KV.
+   * @throws ApiError not_found
+   */
   delete(tenantId: TenantId, rawId: string): FileId {
     const { id } = this.get(tenantId, rawId);
     markFileDeleted(this.#db, tenantId, id, Date.now());

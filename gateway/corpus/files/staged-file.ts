@@ -1,10 +1,13 @@
-/** A file's bytes while they come: in a file of their own beside the others, which no row names until it is kept. */
+/**
+ * The bytes of a file while they arrive. They are written to a file of their own beside the stored ones, and no row
+ * names it until it is kept.
+ */
 import { type FileHandle, open, rename, rm } from "node:fs/promises";
 import { dirname } from "node:path";
 import type { Id, IdKind } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
 
-/** Bytes that are hashed and written between two turns of the event loop. */
+/** Bytes that are hashed and written in one slice, between which the event loop runs. */
 const sliceBytes = 256 * 1024;
 
 export class StagedFile<Kind extends IdKind = "file"> {
@@ -21,7 +24,7 @@ export class StagedFile<Kind extends IdKind = "file"> {
     this.#file = file;
   }
 
-  /** @param path where it will be when it is kept */
+  /** @param path where the file will be when it is kept */
   static async open<Kind extends IdKind>(id: Id<Kind>, path: string): Promise<StagedFile<Kind>> {
     return new StagedFile(id, path, await open(asideOf(path), "wx", 0o600));
   }
@@ -30,13 +33,16 @@ export class StagedFile<Kind extends IdKind = "file"> {
     return this.#byteLength;
   }
 
-  /** Hex, of all its bytes: nothing is added after it was asked for. */
+  /** The hex digest of all bytes. No bytes may be added after it was read. */
   get sha256(): string {
     this.#sha256 ??= this.#hasher.digest("hex");
     return this.#sha256;
   }
 
-  /** Resolves when the bytes are taken, so that whoever waits for it holds no others. @throws ApiError storage_full */
+  /**
+   * Adds bytes. Resolves when they are written, so that a caller who waits holds no further bytes in memory.
+   * @throws ApiError storage_full
+   */
   async add(bytes: Uint8Array): Promise<void> {
     for (let at = 0; at < bytes.byteLength; at += sliceBytes) {
       const slice = bytes.subarray(at, at + sliceBytes);
@@ -46,7 +52,7 @@ export class StagedFile<Kind extends IdKind = "file"> {
     }
   }
 
-  /** Resolves when bytes and name are on disk. @throws ApiError storage_full */
+  /** Keeps the file under its path. Resolves when its bytes and its name are on disk. @throws ApiError storage_full */
   async keep(): Promise<void> {
     const file = this.#openFile();
     try {
@@ -59,7 +65,7 @@ export class StagedFile<Kind extends IdKind = "file"> {
     }
   }
 
-  /** Removes what there is of it, kept or not; safe to call twice. */
+  /** Removes the file, kept or not; it may be called twice. */
   async drop(): Promise<void> {
     await this.#close();
     await rm(asideOf(this.#path), { force: true });

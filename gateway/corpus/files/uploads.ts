@@ -1,6 +1,6 @@
 /**
- * Files that come in parts: parts lie in a folder of their own until the upload is completed, cancelled or has expired.
- * What the folder holds beyond the parts of pending uploads is taken away in the background.
+ * Files that arrive in parts. The parts lie in a folder of their own until their upload is completed, cancelled or
+ * expired. Other contents of that folder are removed in the background.
  */
 import type { FileRow } from "../../../db/files.ts";
 import { newId, parseId, type TenantId } from "../../../db/ids.ts";
@@ -40,28 +40,28 @@ export interface UploadServiceDeps {
   readonly storage: StoragePort;
   readonly nowMs: () => number;
   readonly log: Log;
-  /** Nothing is left of the uploads of a tenant that is gone. */
+  /** Called when nothing is left of the uploads of deleted tenants. */
   readonly onTenantSwept: () => void;
 }
 
 export type NewUploadRequest = Pick<UploadRow, "filename" | "purpose" | "mediaType" | "byteCount">;
 
 export interface Completion {
-  /** In the order of the file's bytes. */
+  /** The ids of the parts, in the order of the file's bytes. */
   readonly partIds: readonly string[];
-  /** Of the whole file, hex. */
+  /** The MD5 of the whole file, in hex. */
   readonly md5: string | undefined;
 }
 
 const partsPerPiece = 100;
-/** Longest that a timer takes. */
+/** The longest time in milliseconds that a timer takes. */
 const maxTimerMs = 2 ** 31 - 1;
 const minTimerMs = 50;
 
 export class UploadService {
   readonly #deps: UploadServiceDeps;
   readonly #loop: BackgroundLoop;
-  /** `seq` of those whose file is being made. */
+  /** The `seq` of each upload whose file is being made. */
   readonly #completing = new Set<number>();
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -75,7 +75,9 @@ export class UploadService {
     );
   }
 
-  /** Collects what a stopped server left. An upload that lacks bytes, as after a restored backup, has expired. */
+  /**
+   * Cleans up after a stopped server. An upload whose bytes are missing, for instance after a restored backup, expires.
+   */
   async start(): Promise<void> {
     const { db, parts } = this.#deps;
     const known = listAllParts(db);
@@ -107,7 +109,7 @@ export class UploadService {
     }
     const times = { createdAt, expiresAt: createdAt + corpusLimits.uploadMs };
     const row = { id: newId("upload"), tenantId, ...request, ...times };
-    // From here on the upload's row holds the room for all its parts.
+    // From here on the upload's row counts the space for all its parts.
     const release = storage.reserve(tenantId, request.byteCount);
     let inserted: UploadRow | undefined;
     try {
@@ -120,7 +122,7 @@ export class UploadService {
     return inserted;
   }
 
-  /** @throws ApiError not_found, for another tenant's as for one that never was */
+  /** @throws ApiError not_found, also for another tenant's upload */
   get(tenantId: TenantId, rawId: string): UploadRow {
     const id = parseId("upload", rawId);
     const row = id === undefined ? undefined : findUpload(this.#deps.db, tenantId, id);
@@ -129,7 +131,7 @@ export class UploadService {
     return late ? { ...row, status: "expired" } : row;
   }
 
-  /** @throws ApiError not_found; conflict when it has ended, or is being completed */
+  /** Finds an upload that takes parts. @throws ApiError not_found; conflict when it has ended or is being completed */
   pending(tenantId: TenantId, rawId: string): UploadRow {
     const row = this.get(tenantId, rawId);
     if (this.#completing.has(row.seq)) throw new ApiError("conflict", { message: "The upload is being completed." });
@@ -137,14 +139,14 @@ export class UploadService {
     return row;
   }
 
-  /** undefined: it has none, or its file was deleted. */
+  /** The upload's file; undefined: it has none, or its file was deleted. */
   fileOf({ tenantId, fileId }: UploadRow): FileRow | undefined {
     return fileId === null ? undefined : this.#deps.files.find(tenantId, fileId);
   }
 
   /**
-   * For a part's bytes, which come piece by piece: `addPart` keeps or drops it.
-   * @param maxBytes that it may have
+   * Begins a part whose bytes arrive piece by piece. `addPart` keeps or drops it.
+   * @param maxBytes the most bytes that the part may have
    * @throws ApiError storage_full
    */
   async stagePart(maxBytes: number): Promise<StagedFile<"uploadPart">> {
@@ -153,7 +155,7 @@ export class UploadService {
   }
 
   /**
-   * Resolves once bytes and row are durable. The same bytes in the same upload are the same part.
+   * Adds a part; resolves once its bytes and its row are durable. The same bytes in the same upload are the same part.
    * @throws ApiError not_found, conflict, storage_full; invalid_value with param `data`
    */
   async addPart(tenantId: TenantId, rawId: string, staged: StagedFile<"uploadPart">): Promise<UploadPartRow> {
@@ -178,7 +180,8 @@ export class UploadService {
   }
 
   /**
-   * One that is completed already answers as before, so that a client may repeat a call whose answer it lost.
+   * Completes an upload. For an upload that is completed already the answer is the same again, so a client may repeat a
+   * call whose answer it lost.
    * @throws ApiError not_found, with param `part_ids[i]` for a part; conflict; invalid_value with param `part_ids` or
    *   `md5`; storage_full
    */
@@ -201,7 +204,7 @@ export class UploadService {
     }
   }
 
-  /** @throws ApiError not_found; conflict when it is completed or being so, or has expired */
+  /** @throws ApiError not_found; conflict when it is completed, being completed, or has expired */
   cancel(tenantId: TenantId, rawId: string): UploadRow {
     const earlier = this.get(tenantId, rawId);
     if (earlier.status === "cancelled") return earlier;
@@ -213,7 +216,7 @@ export class UploadService {
     return row;
   }
 
-  /** The file's bytes, on the disk. */
+  /** Joins the parts to the file's bytes, on the disk. */
   async #wholeOf({ seq, byteCount }: UploadRow, { partIds, md5 }: Completion): Promise<StagedFile> {
     const { db, parts, files, storage } = this.#deps;
     const byId = new Map(listParts(db, seq).map((part) => [part.id, part]));
@@ -250,7 +253,7 @@ export class UploadService {
   async #sweep(signal: AbortSignal): Promise<void> {
     const { db, parts, nowMs, onTenantSwept } = this.#deps;
     expireUploads(db, nowMs(), [...this.#completing]);
-    // Tenants take turns, so many parts each.
+    // Each round removes a number of parts for each tenant.
     for (let lastTenantId = ""; !signal.aborted; ) {
       const tenantId = nextEndedPartsTenant(db, lastTenantId) ?? nextEndedPartsTenant(db, "");
       if (tenantId === undefined) break;
@@ -263,7 +266,7 @@ export class UploadService {
     clearTimeout(this.#timer);
     const next = nextUploadExpiry(db);
     if (next === undefined || signal.aborted) return;
-    // At least a moment, as an upload that is being completed has a time that may be over.
+    // A minimum, because an upload that is being completed may be past its expiry.
     const waitMs = Math.min(maxTimerMs, Math.max(minTimerMs, next - nowMs()));
     this.#timer = setTimeout(() => this.#loop.wake(), waitMs);
     this.#timer.unref();

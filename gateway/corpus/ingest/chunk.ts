@@ -1,13 +1,16 @@
 /**
- * Splits a document into fragments: as many whole sentences as fit `maxTokens`, counted by the model's own
- * tokenizer. With overlap 0 the fragments' texts joined are the document, character by character. A sentence
- * is cut only when it alone is over the maximum.
+ * Splits a document into fragments: each has as many whole sentences as fit `maxTokens`, counted by the model's own
+ * tokenizer. With overlap 0 the texts of the fragments, joined, are exactly the document. A sentence is cut only when
+ * it alone exceeds the maximum.
  */
 import { sentenceSteps, type TextKind, type Unit, withoutHalfCharacter } from "./sentences.ts";
 
 export interface Chunking {
   readonly maxTokens: number;
-  /** Tokens of the fragment before that are repeated, in whole sentences; 0 keeps fragments apart and reusable. */
+  /**
+   * Tokens of the previous fragment that the next one repeats, in whole sentences; 0 keeps fragments apart and
+   * reusable.
+   */
   readonly overlapTokens: number;
 }
 
@@ -16,7 +19,7 @@ export interface Chunk {
   /** Half-open range of UTF-16 units in the document. */
   readonly firstChar: number;
   readonly endChar: number;
-  /** Exact, of `text` alone. */
+  /** The exact number of tokens of `text` alone. */
   readonly tokenCount: number;
 }
 
@@ -24,10 +27,10 @@ interface Piece extends Unit {
   readonly tokens: number;
 }
 
-/** Characters that are tokenized or looked through between two places where others can run. */
+/** Characters that are tokenized or scanned between two yields to other work. */
 const charsPerTurn = 8_192;
 
-/** Lazily, so that the caller decides how long it stays on the event loop: undefined where others can run. */
+/** Splits lazily, so that the caller decides when to let other work run. It yields undefined where that is possible. */
 export function* chunkText(
   text: string,
   kind: TextKind,
@@ -62,9 +65,9 @@ class Packer {
   readonly #chunking: Chunking;
   readonly #countTokens: (text: string) => number;
   #open: Piece[] = [];
-  /** How many of the open pieces are repeated from the fragment before. */
+  /** How many of the open pieces repeat pieces of the previous fragment. */
   #repeated = 0;
-  /** Sum over the open pieces; the exact count of the joined text may differ by a token a seam. */
+  /** The sum of the open pieces' tokens. The exact count of the joined text may differ by a token at each seam. */
   #openTokens = 0;
 
   constructor(text: string, chunking: Chunking, countTokens: (text: string) => number) {
@@ -85,7 +88,7 @@ class Packer {
     while (this.#open.length > this.#repeated) yield* this.#emit();
   }
 
-  /** Emits the open pieces, less those at the end that the exact count finds too many. */
+  /** Emits the open pieces, except for those at the end that exceed the maximum by the exact count. */
   *#emit(): Generator<Chunk> {
     if (this.#open.length <= this.#repeated) return;
     const first = this.#open[0];
@@ -93,7 +96,8 @@ class Packer {
     let taken = this.#open.length;
     let chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
     while (chunk.tokenCount > this.#chunking.maxTokens && taken > 1) {
-      // By how much it is too long, so that it is counted a few times however many pieces there are.
+      // The number of pieces is cut in proportion to the excess, so that only a few counts are needed however many
+      // pieces there are.
       taken = Math.max(1, Math.min(taken - 1, Math.floor((taken * this.#chunking.maxTokens) / chunk.tokenCount)));
       chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
     }
@@ -112,7 +116,7 @@ class Packer {
     return { text, firstChar: first.start, endChar: last.end, tokenCount: this.#countTokens(text) };
   }
 
-  /** The pieces at the end that the next fragment repeats. */
+  /** The pieces at the end of a fragment that the next one repeats. */
   #tailOf(emitted: readonly Piece[]): Piece[] {
     let tokens = 0;
     let from = emitted.length;
@@ -141,12 +145,15 @@ class Packer {
   }
 }
 
-/** A part this much over the maximum, by what the whole counts, is cut without being counted itself. */
+/**
+ * If the text that a part was cut from suggests that the part exceeds the maximum by this factor, the part is cut again
+ * without being counted.
+ */
 const surelyTooLong = 1.5;
 
 /**
- * A unit whole, or halved at the best places until every part fits.
- * @param tokensPerChar of the part that this one was cut from
+ * Yields a unit whole, or halves it at the best places until every part fits.
+ * @param tokensPerChar tokens per character of the text that this part was cut from
  */
 function* fittingPieces(
   text: string,
@@ -168,7 +175,10 @@ function* fittingPieces(
   yield* fittingPieces(text, { start: cut, end: unit.end, startsSection: false }, maxTokens, countTokens, density);
 }
 
-/** After a line break, else after a clause, else after a word, each nearest to the middle; else between characters. */
+/**
+ * Cut places in order of preference: after a line break, after a clause, after a word, each nearest to the middle.
+ * Otherwise the text is cut between two characters.
+ */
 const cutPlaces: readonly RegExp[] = [/\n/g, /[,;:、，；：]\s*/g, /\s+/g];
 
 function bestCut(text: string, start: number, end: number): number {

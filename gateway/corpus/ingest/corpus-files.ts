@@ -1,4 +1,4 @@
-/** Files attached to a corpus: each is ingested once, in the background. */
+/** The files that are attached to a corpus. Each is ingested once, in the background. */
 import { type CorpusRow, type FileCounts, findCorpus, updateCorpus } from "../../../db/corpora.ts";
 import {
   attachFile,
@@ -33,15 +33,15 @@ export interface AttachRequest {
 }
 
 export interface CorpusFileEvents {
-  /** Files wait for ingestion. */
+  /** Called when files wait for ingestion. */
   attached(): void;
-  /** Files are invisible and can be swept. */
+  /** Called when files have become invisible and can be swept. */
   detached(tenantId: TenantId): void;
-  /** Files that were to be ingested are not any more. */
+  /** Called when waiting files are not to be ingested any more. */
   cancelled(): void;
 }
 
-/** Files attached in one transaction; more would hold the event loop. */
+/** Files that are attached in one transaction; more would block the event loop for too long. */
 const filesPerTurn = 50;
 
 export class CorpusFileService {
@@ -54,7 +54,8 @@ export class CorpusFileService {
   }
 
   /**
-   * Attaches files; durable when it resolves. May be repeated: a file that is attached already stays as it is.
+   * Attaches files; resolves when they are durable. The call may be repeated: a file that is attached already stays as
+   * it is.
    * @param param the request's field that names the files, for errors
    * @throws ApiError not_found (a file is not the tenant's), quota_exceeded
    */
@@ -111,13 +112,13 @@ export class CorpusFileService {
     return updated;
   }
 
-  /** The file's text as it was split; empty before it is completed. @throws ApiError not_found */
+  /** The file's text as it was split; empty until the file is completed. @throws ApiError not_found */
   texts(corpus: CorpusRow, rawFileId: string): readonly string[] {
     const row = this.get(corpus, rawFileId);
     return row.status === "completed" ? listFragmentTexts(this.#db, row.seq) : [];
   }
 
-  /** Gone from the corpus at once; the uploaded file stays. @throws ApiError not_found */
+  /** Detaches a file: it is gone from the corpus at once, and the uploaded file stays. @throws ApiError not_found */
   detach(corpus: CorpusRow, rawFileId: string): FileId {
     const row = this.get(corpus, rawFileId);
     markCorpusFileDeleting(this.#db, row.seq);
@@ -143,7 +144,7 @@ export class CorpusFileService {
     return { row, counts: fileBatchCounts(this.#db, row.id) };
   }
 
-  /** Cancels the batch's files that are not ingested yet. @throws ApiError not_found */
+  /** Cancels the files of the batch that are not ingested yet. @throws ApiError not_found */
   cancelBatch(corpus: CorpusRow, rawBatchId: string): { row: FileBatchRow; counts: FileCounts } {
     const { row } = this.getBatch(corpus, rawBatchId);
     cancelFileBatch(this.#db, row.id);
@@ -154,7 +155,8 @@ export class CorpusFileService {
   #attachTurn(corpus: CorpusRow, requests: readonly AttachRequest[], param: string): CorpusFileRow[] {
     const now = Date.now();
     return this.#db.transaction("attachFiles", () => {
-      // Looked up again: corpus and files may have been deleted between two turns.
+      // The files are looked up for each slice, because the corpus or a file may have been deleted since the previous
+      // one.
       const fileIds = this.requireFiles(corpus.tenantId, requests, param);
       requireLive(this.#db, corpus);
       updateCorpus(this.#db, corpus.id, { lastActiveAt: now });

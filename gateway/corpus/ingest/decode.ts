@@ -1,10 +1,10 @@
-/** From a file's bytes to its text, or a reason for its owner why there is none. */
+/** Reads the text of a file's bytes, or tells the file's owner why that is not possible. */
 import type { CorpusFileErrorCode } from "../../../db/schema.ts";
 import type { DocumentKind } from "../../extract/protocol.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { TextKind } from "./sentences.ts";
 
-/** A fault of the file itself; its message is for the owner. */
+/** A fault of the file itself. Its message is for the file's owner. */
 export class FileError extends Error {
   readonly code: CorpusFileErrorCode;
 
@@ -14,7 +14,7 @@ export class FileError extends Error {
   }
 }
 
-/** The document needs more time or memory than it was given. */
+/** The document needs more time or memory than it may have. */
 export class OverBounds extends FileError {
   constructor(message: string) {
     super("invalid_file", message);
@@ -23,7 +23,7 @@ export class OverBounds extends FileError {
 
 export type FileKind = TextKind | DocumentKind;
 
-// Maps: an object has more names than are written here.
+// A Map, because a plain object would also find inherited names such as "constructor".
 const kindByExtension: ReadonlyMap<string, FileKind> = new Map([
   ["txt", "plain"],
   ["text", "plain"],
@@ -47,19 +47,19 @@ const kindByMediaType: ReadonlyMap<string, FileKind> = new Map([
   ["application/vnd.openxmlformats-officedocument.wordprocessingml.document", "docx"],
 ]);
 
-/** What a file's first bytes say of it. "old": Word's format before DOCX, also that of one with a password. */
+/** The kind of a file by its first bytes. "old": a Word document from before DOCX, or one with a password. */
 function signatureOf(bytes: Uint8Array): "pdf" | "docx" | "old" | "html" | undefined {
   const head = Buffer.from(bytes.subarray(0, 1_024)).toString("latin1");
   if (head.startsWith("PK\x03\x04")) return "docx";
   if (head.startsWith("\xd0\xcf\x11\xe0")) return "old";
-  // Some writers begin with blank space.
+  // Some programs write blank space before the signature.
   if (/^(?:\xef\xbb\xbf)?\s*%PDF-/.test(head)) return "pdf";
   return /^(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html)\b/i.test(head) ? "html" : undefined;
 }
 
 /**
- * PDF and DOCX by their content, whatever the name; text, which says nothing of itself, by the name's extension,
- * or for a name without one by the media type.
+ * The kind of a file. PDF and DOCX are recognized by their content, whatever the name. Text has no signature, so it is
+ * recognized by the name's extension, or by the media type if the name has none.
  * @throws FileError unsupported_file, invalid_file
  */
 export function fileKindOf(filename: string, mediaType: string, bytes: Uint8Array): FileKind {

@@ -1,4 +1,7 @@
-/** Runs the process that reads a document, and ends it when it takes too long, too much memory or is not wanted. */
+/**
+ * Runs the process that reads a document. Ends it when it takes too long, uses too much memory, or is not needed any
+ * more.
+ */
 import { readFile } from "node:fs/promises";
 import { answerSigns, type DocumentKind, type ExtractAnswer, type ExtractJob } from "../../extract/protocol.ts";
 import { FileError, OverBounds } from "./decode.ts";
@@ -6,12 +9,12 @@ import { programFolder, type ReaderProgram } from "./reader-program.ts";
 
 export interface ExtractLimits extends Omit<ExtractJob, "kind"> {
   readonly maxMs: number;
-  /** Resident memory of the process, where the system tells it (Linux). */
+  /** The most resident memory of the process, in bytes. Checked where the system reports it (Linux). */
   readonly maxMemoryBytes: number;
 }
 
 const memoryPollMs = 25;
-/** Of a UTF-16 unit in UTF-8, at most. */
+/** A UTF-16 unit takes at most this many bytes in UTF-8. */
 const bytesPerChar = 3;
 const answerFrameBytes = 1_024;
 
@@ -25,9 +28,9 @@ export class Extractor {
   }
 
   /**
-   * The document's text, Markdown for HTML and DOCX.
-   * @throws FileError invalid_file with the reason, OverBounds where that is time or memory; the signal's reason when
-   *   it is aborted
+   * Extracts the document's text; HTML and DOCX become Markdown.
+   * @throws FileError invalid_file with the reason, OverBounds where the reason is time or memory; the signal's reason
+   *   when it is aborted
    */
   async extract(kind: DocumentKind, bytes: Uint8Array, signal: AbortSignal): Promise<string> {
     const { maxMs, maxMemoryBytes, ...limits } = this.#limits;
@@ -35,7 +38,8 @@ export class Extractor {
     const program = await this.#program.arguments();
     signal.throwIfAborted();
     const child = Bun.spawn([process.execPath, ...program, JSON.stringify(job)], {
-      // No environment and no file of settings: a document that takes the process over finds no credential in it.
+      // The process gets no environment and no settings file, so a malicious document that takes it over finds no
+      // credential.
       cwd: programFolder,
       env: {},
       stdin: bytes,
@@ -69,7 +73,7 @@ export class Extractor {
   }
 }
 
-/** Why the process was ended: the first reason counts. */
+/** Why the process was ended. The first reason counts. */
 class Ending {
   reason: string | undefined;
   readonly #kill: () => void;
@@ -84,13 +88,16 @@ class Ending {
   }
 }
 
-/** 0 where it is not known. */
+/** The resident bytes of a process; 0 where they are not known. */
 async function residentBytes(pid: number): Promise<number> {
   const status = await readFile(`/proc/${pid}/status`, "latin1").catch(() => "");
   return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1] ?? 0) * 1024;
 }
 
-/** In pieces, so that the text is not in memory as bytes too. undefined: it is too long, or not UTF-8. */
+/**
+ * Decodes the stream piece by piece, so that the text is not in memory as bytes too. undefined: it is too long or not
+ * UTF-8.
+ */
 async function readText(stream: ReadableStream<Uint8Array>, maxBytes: number): Promise<string | undefined> {
   const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";

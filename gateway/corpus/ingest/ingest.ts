@@ -1,7 +1,7 @@
 /**
- * Ingests attached files, in the order of lanes.ts. The queue is the database: what is in progress there is to be
- * done, so a start after a crash goes on by itself. Fragments are stored in pieces that nobody sees, and the
- * last statement, the file's status, makes them all visible.
+ * Ingests attached files, in the order that lanes.ts decides. The queue is the database: every file whose status is in
+ * progress has to be ingested, so a start after a crash continues by itself. Fragments are stored invisibly, in pieces.
+ * The last statement changes the file's status and so makes them all visible.
  */
 import { findCorpusAnyState } from "../../../db/corpora.ts";
 import { type CorpusFileRow, completeFile, failFile, isCurrentAttempt } from "../../../db/corpus-files.ts";
@@ -24,9 +24,9 @@ import { IngestLanes, type Lane } from "./lanes.ts";
 import { ReaderProgram } from "./reader-program.ts";
 import type { TextKind } from "./sentences.ts";
 
-/** What a text takes on the disk with its indexes. */
+/** Disk bytes of a text and its indexes, for each byte of the text. */
 const diskBytesPerTextByte = 4;
-/** Fragments in one transaction, which ends a slice; so do so many turns for others without as many. */
+/** Fragments that one transaction stores, which ends a slice. A slice without as many ends after so many yields. */
 const fragmentsPerPiece = 32;
 const turnsPerSlice = 16;
 const extractionPollMs = 50;
@@ -46,7 +46,7 @@ const quickExtraction: ExtractLimits = {
   maxMemoryBytes: corpusLimits.quickExtractBytes,
 };
 
-/** What a file may take in a lane. */
+/** What a file may use in a lane. */
 interface LaneBounds {
   readonly extractor: Extractor;
   readonly maxChars: number;
@@ -74,7 +74,7 @@ export interface IngestorDeps {
   readonly tokenizer: Tokenizer;
   readonly storage: StoragePort;
   readonly log: Log;
-  /** Called when a file's fragments have become visible. */
+  /** Called when the fragments of a file have become visible. */
   readonly onCompleted: (file: CorpusFileRow) => void;
 }
 
@@ -87,7 +87,7 @@ export class Ingestor {
   readonly #onCompleted: (file: CorpusFileRow) => void;
   readonly #lanes: IngestLanes;
   readonly #bounds: Readonly<Record<Lane, LaneBounds>>;
-  /** Files that are being ingested, and what ends that. */
+  /** The files that are being ingested, each with the controller that aborts it. */
   readonly #underway = new Map<CorpusFileRow, AbortController>();
   #isExtractingLarge = false;
 
@@ -107,17 +107,17 @@ export class Ingestor {
     this.#lanes.wake();
   }
 
-  /** Resolves when nothing waits any more. */
+  /** Resolves when no file waits any more. */
   idle(): Promise<void> {
     return this.#lanes.idle();
   }
 
-  /** Ends after the pieces at hand; the rest is resumed by the next start. */
+  /** Stops after the running slices. The next start ingests the rest. */
   stop(): Promise<void> {
     return this.#lanes.stop();
   }
 
-  /** Call when files or corpora are gone: what is read of them ends now. */
+  /** Call when files or corpora are deleted: ingestion of those files is aborted. */
   recheck(): void {
     for (const [file, ending] of this.#underway) if (!isCurrentAttempt(this.#db, file)) ending.abort();
   }
@@ -131,7 +131,7 @@ export class Ingestor {
       yield* this.#ingest(file, lane, ending.signal);
       return true;
     } catch (error) {
-      // The server stops: the file stays in progress and is begun anew.
+      // The server stops: the file stays in progress, and the next start begins it anew.
       if (stopped.aborted) return true;
       // The database refuses for now: the file stays in progress and is tried again.
       if (isPassing(error)) throw error;
@@ -143,7 +143,7 @@ export class Ingestor {
         error instanceof FileError
           ? [error.code, error.message]
           : (["server_error", "The server had an error while it read the file."] as const);
-      // Of one that is gone, or was cancelled, this comes to nothing.
+      // This changes nothing if the file was deleted or cancelled.
       failFile(this.#db, file, code, message);
       return true;
     } finally {
@@ -155,9 +155,9 @@ export class Ingestor {
   async *#ingest(file: CorpusFileRow, lane: Lane, signal: AbortSignal): AsyncGenerator<number | undefined, void> {
     const corpus = findCorpusAnyState(this.#db, file.corpusId);
     const source = findFile(this.#db, file.tenantId, file.fileId);
-    // Deleted since it was taken up: the sweep has it, and failing it comes to nothing.
+    // The file was deleted after it was taken up. The sweep removes it, and marking it as failed changes nothing.
     if (corpus === undefined || source === undefined) throw new FileError("server_error", "The file is gone.");
-    // What an attempt before this one left.
+    // An earlier attempt may have left fragments.
     await this.#removeAll(file);
     if (!isCurrentAttempt(this.#db, file)) return;
     const clock = new WorkClock(this.#bounds[lane].maxMs);
@@ -197,8 +197,8 @@ export class Ingestor {
   }
 
   /**
-   * Kept until the text is stored, or is not.
-   * @throws FileError where the tenant may not store as much; DbError "full": it is tried again
+   * Reserves storage until the text is stored or has failed.
+   * @throws FileError when the tenant may not store this much; DbError "full", after which the file is tried again
    */
   #roomFor({ tenantId }: CorpusFileRow, textBytes: number): Disposable {
     try {
@@ -212,7 +212,10 @@ export class Ingestor {
     }
   }
 
-  /** @throws FileError with the reason why there is none, OverBounds where it is too large for the lane */
+  /**
+   * Reads a file's text.
+   * @throws FileError when that is not possible, OverBounds when the file is too large for the lane
+   */
   async *#textOf(
     source: FileRow,
     lane: Lane,
@@ -223,7 +226,8 @@ export class Ingestor {
     const kind = fileKindOf(source.filename, source.mediaType, bytes);
     if (kind === "plain" || kind === "markdown") return { text: atMost(maxChars, decodeText(bytes)), kind };
     if (lane === "large") {
-      // One at a time: it may take a lot of memory. Texts of others go on meanwhile.
+      // Only one large document is read at a time, since that may take much memory. Meanwhile the texts of others are
+      // ingested.
       bytes = undefined;
       while (this.#isExtractingLarge && !signal.aborted) yield extractionPollMs;
       bytes = await this.#content.read(source.id);
@@ -237,7 +241,7 @@ export class Ingestor {
     }
   }
 
-  /** Takes out fragments that were stored and never became visible; of a deleted corpus the sweep does. */
+  /** Removes fragments that were stored but never became visible. If the corpus is deleted, the sweep removes them. */
   async #removeAll(file: CorpusFileRow): Promise<void> {
     const pace = new Pace();
     for (;;) {
@@ -257,7 +261,7 @@ function atMost(maxChars: number, text: string): string {
   return text;
 }
 
-/** How long a file's own work took, without the turns of others between its slices. */
+/** Measures the time that a file's own work took, without the time of other work between its slices. */
 class WorkClock {
   readonly #maxMs: number;
   #spentMs = 0;

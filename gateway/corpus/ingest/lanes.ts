@@ -1,10 +1,10 @@
 /**
- * The order in which files are ingested. Tenants take turns, each with its oldest file. A file that turns out to be
- * large makes way for the others: it waits for the lanes of large files, where tenants take turns too, a slice each, and
- * until it is taken up there its tenant has no turn in the quick lane. So the quick lane loses one short try to each
- * file of the other lanes, however many large files wait.
- *
- * What is to be done is in the database; who waits here is forgotten with the process, and found out again.
+ * The order in which files are ingested. Tenants are served in rounds, each with its oldest file. A file that turns out
+ * to be large makes way: it waits for the lanes of large files, where tenants are served one slice each in rounds.
+ * Until it is taken up there, its tenant is left out of the quick lane. So each large file costs the quick lane only
+ * one short try, however many large files wait.
+ * The database says which files are to be ingested. Which of them are large is known only here; after a restart that is
+ * found out again.
  */
 import { type CorpusFileRow, nextPendingFile } from "../../../db/corpus-files.ts";
 import type { TenantId } from "../../../db/ids.ts";
@@ -16,8 +16,8 @@ import type { Log } from "../../base/log.ts";
 export type Lane = "quick" | "large";
 
 /**
- * In slices, each of which ends with a `yield`, of the ms for which the next one has to wait if it has to.
- * Returns false: the file is too large for the quick lane.
+ * Ingests a file in slices. Each slice ends with a `yield`, which gives the milliseconds to wait before the next slice,
+ * if any. Returns false when the file is too large for the quick lane.
  */
 export type IngestFile = (
   file: CorpusFileRow,
@@ -25,7 +25,7 @@ export type IngestFile = (
   signal: AbortSignal,
 ) => AsyncGenerator<number | undefined, boolean>;
 
-/** Of different tenants: while one has its document read by a process, others' texts go on. */
+/** The lanes serve different tenants: while one waits for its document's process, the others' texts are ingested. */
 const largeLanes = 2;
 /** Tenants whose large texts are in memory at the same time. */
 const maxOpenLarge = 4;
@@ -35,9 +35,9 @@ export class IngestLanes {
   readonly #ingest: IngestFile;
   readonly #quick: BackgroundLoop;
   readonly #large: TenantRounds;
-  /** Files that wait for the lanes of large ones, one a tenant. */
+  /** Files that wait for the lanes of large files, at most one a tenant. */
   readonly #waiting = new Map<TenantId, CorpusFileRow>();
-  /** `seq` of the files that are in them. */
+  /** The `seq` of each file that is in the lanes of large files. */
   readonly #openSeqs = new Set<number>();
 
   constructor(db: Db, log: Log, ingest: IngestFile) {
@@ -55,7 +55,7 @@ export class IngestLanes {
     this.#quick.wake();
   }
 
-  /** Resolves when nothing waits any more. */
+  /** Resolves when no file waits any more. */
   async idle(): Promise<void> {
     while (!this.#quick.isIdle || !this.#large.isIdle) await Promise.all([this.#quick.idle(), this.#large.idle()]);
   }
@@ -97,7 +97,7 @@ export class IngestLanes {
     if (file === undefined) return undefined;
     this.#waiting.delete(tenantId);
     this.#openSeqs.add(file.seq);
-    // Its tenant has turns again.
+    // The quick lane serves this tenant again.
     this.#quick.wake();
     const stop = new AbortController();
     const slices = this.#ingest(file, "large", stop.signal);
@@ -120,7 +120,7 @@ export class IngestLanes {
       close: () => {
         void slices.return(true);
         this.#openSeqs.delete(file.seq);
-        // Put off by the database, or attached anew meanwhile: it is found by the quick lane.
+        // The database refused for now, or the file was attached anew: the quick lane finds it again.
         this.#quick.wake();
       },
     };

@@ -1,11 +1,11 @@
 /**
- * The program that reads documents, and how it is run: confined to its own files where the system can do that. Whether it
- * can is found out once, by a document of ours.
+ * The program that reads documents, and the arguments to run it: confined to its own files where the system supports
+ * that. A test document finds out once whether it does.
  */
 import { join } from "node:path";
 import type { ExtractJob } from "../../extract/protocol.ts";
 
-/** Working folder of the program: no settings of anybody's lie there. */
+/** The program's working folder, which holds no settings of anybody. */
 export const programFolder = join(import.meta.dir, "..", "..", "extract");
 const confining = join(programFolder, "main.ts");
 const documentProgram = join(programFolder, "document.ts");
@@ -20,15 +20,15 @@ export class ReaderProgram {
   #arguments: Promise<readonly string[]> | undefined;
 
   /**
-   * @param onUnconfined called once where the program can open what the server's user can
-   * @param program another one, for tests
+   * @param onUnconfined called once if the program can open what the server's user can
+   * @param program replaces the program, for tests
    */
   constructor(onUnconfined: () => void = () => undefined, program = documentProgram) {
     this.#onUnconfined = onUnconfined;
     this.#program = program;
   }
 
-  /** Of Bun, before the job. */
+  /** The arguments for Bun that come before the job. */
   arguments(): Promise<readonly string[]> {
     this.#arguments ??= this.#find();
     return this.#arguments;

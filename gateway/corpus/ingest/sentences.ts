@@ -10,18 +10,18 @@
 export interface Unit {
   readonly start: number;
   readonly end: number;
-  /** Begins with a heading: a good place for a new fragment. */
+  /** The unit begins with a heading, which is a good place for a new fragment. */
   readonly startsSection: boolean;
 }
 
 export type TextKind = "plain" | "markdown";
 
-/** A sentence longer than this is cut whatever its tokens, so that one step's work stays bounded. */
+/** A sentence longer than this is cut whatever its tokens, so that one step has bounded work. */
 export const maxSentenceChars = 8_192;
-/** Lines shorter than this were not broken by a wrap. */
+/** A line shorter than this was not broken by a hard wrap. */
 const minWrappedLineChars = 40;
 
-/** How much of a line tells its kind; a longer one is no heading. */
+/** The kind of a line is decided by this many characters. A longer line is no heading. */
 const maxHeadingChars = 200;
 
 const segmenter = new Intl.Segmenter("en", { granularity: "sentence" });
@@ -29,14 +29,14 @@ const abbreviation =
   /(?:^|[\s(["'])(?:Mr|Mrs|Ms|Dr|Prof|Sr|Jr|St|No|Nr|Fig|Eq|Sec|Ch|Vol|pp?|vs|cf|al|e\.g|i\.e|\p{Lu})\.\s+$/u;
 const heading = /^ {0,3}#{1,6}(?:\s|$)/;
 const fence = /^ {0,3}(?:```|~~~)/;
-/** List item, quote, table row, indented code, rule. */
+/** Matches a list item, a quote, a table row, indented code, or a rule. */
 const ownLine = /^(?:\s*(?:[-*+•]|\d{1,9}[.)])\s|\s*[>|]| {4}|\t| {0,3}(?:[-*_=] *){3,}$)/;
 
 type LineKind = "blank" | "heading" | "own" | "prose";
 
 interface Line {
   readonly start: number;
-  /** After the line break. */
+  /** The offset after the line break. */
   readonly end: number;
   readonly kind: LineKind;
 }
@@ -45,10 +45,10 @@ export function* sentenceUnits(text: string, kind: TextKind): Generator<Unit> {
   for (const unit of sentenceSteps(text, kind)) if (unit !== undefined) yield unit;
 }
 
-/** The units, and undefined where a stretch of text was looked through without the end of one. */
+/** Yields the units, and undefined where a stretch of text was scanned without finding the end of a unit. */
 export function* sentenceSteps(text: string, kind: TextKind): Generator<Unit | undefined> {
-  // The unit that blank space may still be added to; or, when it is headings and blank space so far, that the
-  // sentence below will be added to.
+  // The unit that may still grow: blank space is added to it. If it holds only headings and blank space so far, the
+  // next sentence is added to it too.
   let open: Unit | undefined;
   let wantsSentence = false;
   for (const block of blocksOf(linesOf(text, kind), text)) {
@@ -101,8 +101,8 @@ function* linesOf(text: string, textKind: TextKind): Generator<Line> {
 }
 
 /**
- * Joins the lines of a hard-wrapped paragraph; every other line is a block of its own. undefined: a long paragraph goes
- * on, or there is a lot of blank space.
+ * Joins the lines of a hard-wrapped paragraph; every other line is a block of its own. Yields undefined within a long
+ * paragraph or much blank space, so that other work can run.
  */
 function* blocksOf(lines: Iterable<Line>, text: string): Generator<Line | undefined> {
   let open: Line | undefined;
@@ -129,13 +129,15 @@ function startsAsProse(text: string, start: number): boolean {
   return /^\s*[\p{L}\p{N}"'“‘«(]/u.test(text.slice(start, start + 16));
 }
 
-/** Sentence ranges of a block, looked at through a window so that a block of megabytes costs no long step. */
+/**
+ * The sentence ranges of a block. A window moves over the block, so that even megabytes of text cost only short steps.
+ */
 function* sentencesOf(text: string, start: number, end: number): Generator<readonly [number, number]> {
   let at = start;
   while (at < end) {
     const windowEnd = withoutHalfCharacter(text, at, Math.min(at + maxSentenceChars, end));
     const ranges = mergeAbbreviations(text, at, segment(text, at, windowEnd));
-    // The window may have cut the last sentence; it is looked at again from its start.
+    // The window may have cut the last sentence, so the next window begins at that sentence's start.
     const complete = windowEnd === end || ranges.length === 1 ? ranges : ranges.slice(0, -1);
     for (const range of complete) {
       yield range;
@@ -145,7 +147,8 @@ function* sentencesOf(text: string, start: number, end: number): Generator<reado
 }
 
 function segment(text: string, start: number, end: number): (readonly [number, number])[] {
-  // Same length, so that offsets stay; a wrapped line's break counts as a space.
+  // Each line break becomes a space, since it is one within a wrapped paragraph. The length stays the same, and so do
+  // the offsets.
   const flat = text.slice(start, end).replace(/[\r\n\u0085\u2028\u2029]/g, " ");
   return Array.from(
     segmenter.segment(flat),
@@ -169,7 +172,7 @@ function mergeAbbreviations(
   return merged;
 }
 
-/** `end`, or one less where it would part a surrogate pair. */
+/** Returns `end`, or one less where the cut would split a surrogate pair. */
 export function withoutHalfCharacter(text: string, start: number, end: number): number {
   if (end >= text.length || end - start < 2) return end;
   const isHigh = (text.charCodeAt(end - 1) & 0xfc00) === 0xd800;

@@ -1,7 +1,7 @@
 /**
- * Gives visible fragments their vectors, in the background: those of new files, in turns of their tenants, and from a
- * start on all that are missing, which are all of them after a change of the embedding model. The database knows which
- * are. Until a fragment has its vector it is found by its words.
+ * Computes the vectors of visible fragments, in the background: first for new files, in rounds of their tenants, and
+ * from each start on for all fragments without a vector. After a change of the embedding model these are all fragments.
+ * The database knows which are missing. Until a fragment has its vector it is found by its words only.
  */
 import type { CorpusFileRow } from "../../../db/corpus-files.ts";
 import type { TenantId } from "../../../db/ids.ts";
@@ -23,9 +23,9 @@ import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
 import type { Embedder } from "../base/ports.ts";
 
-/** Fragments of one call to the embedder and of one transaction. */
+/** Fragments in one call to the embedder and in one transaction. */
 const fragmentsPerPiece = 32;
-/** Rows that one statement looks through. */
+/** Rows that one statement scans. */
 const rowsPerWindow = 2_048;
 
 export interface QueryVector {
@@ -43,9 +43,9 @@ export class Vectorizer {
   readonly #loop: BackgroundLoop;
   readonly #rounds: TenantRounds;
   #model: VectorModel | undefined;
-  /** All fragments up to here have been looked at. */
+  /** All fragments up to this `seq` have been looked at. */
   #doneSeq = 0;
-  /** `seq` of new files, the oldest first. */
+  /** The `seq` of new files by tenant, the oldest first. */
   readonly #newFiles = new Map<TenantId, Set<number>>();
 
   constructor(db: Db, embedder: Embedder, log: Log) {
@@ -59,12 +59,12 @@ export class Vectorizer {
     });
   }
 
-  /** Takes up what is missing. */
+  /** Begins with the fragments that have no vector. */
   start(): void {
     if (this.#db.hasVectors) this.#loop.wake();
   }
 
-  /** Call when a file's fragments have become visible. */
+  /** Call when the fragments of a file have become visible. */
   completed({ tenantId, seq }: Pick<CorpusFileRow, "tenantId" | "seq">): void {
     if (!this.#db.hasVectors) return;
     const files = this.#newFiles.get(tenantId) ?? new Set();
@@ -91,14 +91,14 @@ export class Vectorizer {
   async #openModel(): Promise<VectorModel> {
     if (this.#model !== undefined) return this.#model;
     const { modelId, dimensions } = await this.#embedder.card();
-    // Two may have come here at once: the statements may run twice.
+    // Two calls may get here at the same time, so the statements may run twice.
     const model = vectorModel(this.#db, modelId, dimensions);
     repairVectorIndexes(this.#db, model);
     this.#model = model;
     return model;
   }
 
-  /** undefined: there never will be one. */
+  /** The embedding model; undefined: there never will be one. */
   async #tryModel(): Promise<VectorModel | undefined> {
     try {
       return await this.#openModel();

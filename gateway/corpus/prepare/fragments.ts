@@ -1,4 +1,4 @@
-/** What is known of a corpus' fragments: metadata, never their text. */
+/** Facts about a corpus's fragments: metadata, never their text. */
 import type { CorpusRow } from "../../../db/corpora.ts";
 import { findFragmentPlace, type ListedFragment, listFragments } from "../../../db/fragments.ts";
 import { type FileId, parseId, type TenantId } from "../../../db/ids.ts";
@@ -10,19 +10,19 @@ import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { SpanPort } from "../base/ports.ts";
 
-/** The fragment as a span of the model served now. */
+/** The fragment as a span of the model that is served now. */
 export interface SpanFacts {
-  /** Template included; more than the fragment's own tokenCount. */
+  /** Tokens including the template, so more than the fragment's own tokenCount. */
   readonly tokenCount: number;
   readonly blockCount: number;
   readonly spanKey: BlockKey;
-  /** Workers thought to hold it now. */
+  /** The workers that probably hold the span now. */
   readonly residentWorkers: readonly number[];
 }
 
 export interface FragmentFacts {
   readonly row: ListedFragment;
-  /** undefined while no worker has been ready. */
+  /** undefined while no worker was ever ready. */
   readonly span: SpanFacts | undefined;
 }
 
@@ -38,7 +38,8 @@ export class FragmentService {
   }
 
   /**
-   * Some at a time, each in turns with other work; a page of long fragments has fewer than asked for.
+   * Lists fragments page by page and yields to other work meanwhile. A page of long fragments has fewer entries than
+   * asked for.
    * @throws ApiError not_found (the corpus, or a cursor that is no fragment of it)
    */
   async list(
@@ -65,7 +66,7 @@ export class FragmentService {
     return { rows, hasMore: page.hasMore || shown.length < page.rows.length };
   }
 
-  /** @param corpus the fragment's own */
+  /** @param corpus the corpus that the fragment belongs to */
   factsOf(corpus: CorpusRow, row: ListedFragment): FragmentFacts {
     return { row, span: this.#spanOf(row, this.#corpora.saltOf(corpus)) };
   }
@@ -84,7 +85,7 @@ export class FragmentService {
   }
 }
 
-/** The first of them, and as many more as a page may have by their tokens. */
+/** The first row, and as many more as fit the page's bound on tokens. */
 function withinTokens(rows: readonly ListedFragment[]): readonly ListedFragment[] {
   let tokens = 0;
   const over = rows.findIndex(({ tokenCount }, index) => {

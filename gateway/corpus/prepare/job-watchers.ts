@@ -1,6 +1,6 @@
 /**
- * Who follows jobs. An event is the whole job as it is, so whoever comes late, or comes again, misses nothing
- * by seeing the present state first; nothing has to be kept for replay.
+ * Tells followers about the progress of jobs. An event is the whole present state of a job. A follower that comes late,
+ * or returns, misses nothing by getting the present state first, so no events have to be stored for replay.
  */
 import type { CorpusId, TenantId } from "../../../db/ids.ts";
 import type { JobRow } from "../../../db/jobs.ts";
@@ -17,14 +17,14 @@ export class JobWatchers {
     for (const watch of this.#watches) if (watch.job.id === job.id) watch.push(job);
   }
 
-  /** These jobs are gone: whoever follows them has seen the last of them. */
+  /** Ends the following of jobs that are gone. */
   end(concerns: (job: JobOwner) => boolean): void {
     for (const watch of this.#watches) if (concerns(watch.job)) watch.end();
   }
 
   /**
-   * The job now, then after every change, until it has ended or `signal` aborts. A slow reader skips states
-   * in between and never makes them pile up.
+   * Yields the job's state now and after every change, until the job has ended or `signal` aborts. A slow reader skips
+   * states, so states never pile up.
    */
   async *follow(job: JobRow, signal: AbortSignal): AsyncGenerator<JobRow> {
     const watch = new Watch(job);
@@ -66,7 +66,7 @@ class Watch {
     this.#notify?.();
   }
 
-  /** The newest state not seen yet; undefined once ended. */
+  /** Waits for the newest state that was not read yet; undefined once the job has ended. */
   async next(): Promise<JobRow | undefined> {
     while (this.#latest === undefined && !this.#ended) {
       await new Promise<void>((resolve) => {

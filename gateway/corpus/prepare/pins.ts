@@ -1,6 +1,7 @@
 /**
- * Pinned fragments: evicted last of their owner's, as long as its quota has room for them, and computed again when a
- * worker has lost them. The database says what is pinned; the workers are told of it, and told again, by one loop.
+ * Pinned fragments. A worker evicts them only after all other KV of their owner, as long as the owner's quota has space
+ * for them. A worker that lost one computes it again. The database says what is pinned; one loop tells the workers,
+ * again and again.
  */
 import { corpusFragment } from "../../../db/fragments.ts";
 import { parseId, type TenantId } from "../../../db/ids.ts";
@@ -36,7 +37,7 @@ export class PinService {
     this.#loop = new BackgroundLoop("pinning", parts.log, (signal) => this.#tell(signal));
   }
 
-  /** Something may have changed of what is pinned, or of what the workers hold of it. */
+  /** Call when the pins, or what the workers hold of them, may have changed. */
   wake(): void {
     this.#loop.wake();
   }
@@ -50,7 +51,7 @@ export class PinService {
   }
 
   /**
-   * The fragment's KV is computed if it is not there, and evicted last. May be repeated.
+   * Pins a fragment: its KV is computed if no worker holds it, and is evicted last. The call may be repeated.
    * @throws ApiError not_found, quota_exceeded, not_ready
    */
   pin(tenantId: TenantId, rawId: string): FragmentFacts {
@@ -71,7 +72,7 @@ export class PinService {
     return this.#facts(tenantId, rawId);
   }
 
-  /** May be repeated. @throws ApiError not_found */
+  /** Unpins a fragment; the call may be repeated. @throws ApiError not_found */
   unpin(tenantId: TenantId, rawId: string): FragmentFacts {
     const { seq } = this.#require(tenantId, rawId);
     removePin(this.#parts.db, seq);
@@ -79,7 +80,10 @@ export class PinService {
     return this.#facts(tenantId, rawId);
   }
 
-  /** All workers forget the fragment's KV and what was computed from it; a pin ends. @throws ApiError not_found */
+  /**
+   * Ends the fragment's pin, and makes all workers forget its KV and what was computed from it.
+   * @throws ApiError not_found
+   */
   evict(tenantId: TenantId, rawId: string): FragmentFacts {
     const { seq, span } = this.#require(tenantId, rawId);
     removePin(this.#parts.db, seq);
@@ -103,10 +107,10 @@ export class PinService {
     return this.#require(tenantId, rawId).facts;
   }
 
-  /** Tells the workers what is pinned, and computes what they do not hold of it. */
+  /** Tells the workers what is pinned, and makes them compute what they do not hold of it. */
   async #tell(signal: AbortSignal): Promise<void> {
     const { db, spans } = this.#parts;
-    // Woken again by the first worker that is ready.
+    // The first worker that becomes ready wakes this loop again.
     if (!spans.isReady) return;
     const readAtMs = performance.now();
     const tenants = new Map<BlockKey, string>();

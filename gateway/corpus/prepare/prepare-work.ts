@@ -1,6 +1,6 @@
 /**
- * Prepare jobs of one tenant, the oldest first, a few fragments in each slice. A job that the workers refuse for now
- * waits without a lane; one that a stopped server left is run again from its first fragment.
+ * The prepare jobs of one tenant, the oldest first, a few fragments in each slice. A job that the workers refuse for
+ * now waits without using a lane. A job that a stopped server left is run again from its first fragment.
  */
 import { findCorpusAnyState } from "../../../db/corpora.ts";
 import {
@@ -25,7 +25,7 @@ import type { PreparedSpan, SpanPort } from "../base/ports.ts";
 import type { Sweeper } from "../deletion/sweep.ts";
 import type { JobOwner, JobWatchers } from "./job-watchers.ts";
 
-/** Fragments given to the workers at once: enough to fill a step, few enough to show progress. */
+/** Fragments that are given to the workers at once: enough to fill a step, and few enough to show progress. */
 const fragmentsPerGroup = 8;
 const maxAttempts = 12;
 const firstRetryDelayMs = 250;
@@ -43,11 +43,11 @@ export interface PrepareDeps {
 interface OpenJob {
   readonly row: JobRow;
   readonly cancel: AbortController;
-  /** Fragments when it began; more may come. */
+  /** The number of fragments when the job began; more may be added meanwhile. */
   readonly expected: number;
   readonly after: FragmentPlace | undefined;
   readonly done: number;
-  /** Of the fragments that are next. */
+  /** How often the next group of fragments was tried. */
   readonly attempts: number;
 }
 
@@ -70,7 +70,7 @@ export class TenantPrepare implements TenantWork {
     return this.#job?.cancel.signal.aborted ? 0 : this.#notBeforeMs;
   }
 
-  /** The job that runs ends at once, if it is one of these. */
+  /** Ends the running job at once if `concerns` returns true for it. */
   abort(concerns: (job: JobOwner & Pick<JobRow, "id">) => boolean): void {
     if (this.#job !== undefined && concerns(this.#job.row)) this.#job.cancel.abort();
   }
@@ -108,7 +108,7 @@ export class TenantPrepare implements TenantWork {
       return await this.#prepareNext(job);
     } catch (error) {
       if (job.cancel.signal.aborted) return undefined;
-      // Begun anew once the database takes writes again; what is resident by then costs nothing.
+      // The job begins anew once the database accepts writes again. Fragments that are resident by then cost nothing.
       if (isPassing(error)) throw error;
       const attempts = job.attempts + 1;
       const retryMs = retryDelayMs(error, attempts);
@@ -127,7 +127,7 @@ export class TenantPrepare implements TenantWork {
   async #prepareNext(job: OpenJob): Promise<OpenJob | undefined> {
     const { db, corpora, spans } = this.#deps;
     const { row, cancel, expected } = job;
-    // Looked up for every group: the salt may be rotated and files may come and go meanwhile.
+    // The corpus is looked up for every group, because its salt may be rotated and its files may change meanwhile.
     const corpus = findCorpusAnyState(db, row.corpusId);
     if (corpus === undefined || corpus.deletedAt !== null) return undefined;
     const facts = { readAtMs: performance.now(), tenantId: row.tenantId };
@@ -164,7 +164,8 @@ export class TenantPrepare implements TenantWork {
         if (spanKey !== undefined) notePrepared(db, id, spanKey, worker, now);
       }
     });
-    // Deleted while it was computed: the sweep may have evicted it before it was stored.
+    // Fragments that were deleted while they were computed are evicted here, since the sweep may have evicted them
+    // before they were stored.
     const gone = group.filter(({ id }) => !visible.has(id));
     if (gone.length > 0) sweeper.evict(gone, salt);
   }
@@ -176,10 +177,13 @@ export class TenantPrepare implements TenantWork {
   }
 }
 
-/** While the workers are overloaded, lost, or still loading, or a limit of the tenant's is reached; undefined: it has failed. */
+/**
+ * Milliseconds until the next try, while the workers are overloaded, lost or still loading, or the tenant has reached a
+ * limit. undefined: the job has failed.
+ */
 function retryDelayMs(error: unknown, attempts: number): number | undefined {
   if (!(error instanceof ApiError) || !errorEntry(error.code).retryable || error.code === "internal") return undefined;
-  // A limit lets it go on in time, however often it refuses.
+  // A rate limit always passes in time, so it is waited for however often it refuses.
   if (attempts >= maxAttempts && error.code !== "rate_limited") return undefined;
   const askedMs = (error.retryAfterS ?? 0) * 1000;
   return Math.min(maxRetryDelayMs, Math.max(askedMs, firstRetryDelayMs * 2 ** (attempts - 1)));

@@ -1,6 +1,6 @@
 /**
- * Prepare jobs: every fragment of a corpus is computed and kept ahead of use. Jobs are rows; those that a
- * stopped server left are run again from their first fragment, since the KV went with its workers.
+ * Prepare jobs: every fragment of a corpus is computed and kept ahead of use. Jobs are rows. A job that a stopped
+ * server left is run again from its first fragment, because the KV was lost with the workers.
  */
 import { countFragments } from "../../../db/fragments.ts";
 import { type JobId, newId, parseId, type TenantId } from "../../../db/ids.ts";
@@ -19,17 +19,17 @@ import { corpusLimits } from "../base/limits.ts";
 import { type JobOwner, JobWatchers } from "./job-watchers.ts";
 import { type PrepareDeps, TenantPrepare } from "./prepare-work.ts";
 
-/** Groups of fragments that are computed at the same time, and those beyond them of tenants that have none. */
+/** Groups of fragments that are computed at the same time, and additional groups for tenants of which none runs. */
 const groupsAtOnce = 4;
 const spareGroups = 12;
-/** Tenants whose jobs run at the same time, in rounds. */
+/** The most tenants whose jobs run at the same time, in rounds. */
 const maxTenants = 1_024;
 
 export class PrepareService {
   readonly watchers = new JobWatchers();
   readonly #deps: Omit<PrepareDeps, "watchers">;
   readonly #rounds: TenantRounds;
-  /** Those whose jobs run. */
+  /** The tenants whose jobs run. */
   readonly #tenants = new Map<TenantId, TenantPrepare>();
 
   constructor(deps: Omit<PrepareDeps, "watchers">) {
@@ -40,7 +40,7 @@ export class PrepareService {
     });
   }
 
-  /** Takes up what a stopped server left. */
+  /** Takes up the jobs that a stopped server left. */
   start(): void {
     for (const tenantId of listJobTenants(this.#deps.db)) this.#rounds.offer(tenantId);
   }
@@ -49,13 +49,16 @@ export class PrepareService {
     return this.#rounds.idle();
   }
 
-  /** Running jobs are left as they are, for the next start. */
+  /** Stops. Running jobs keep their state for the next start. */
   async stop(): Promise<void> {
     for (const tenant of this.#tenants.values()) tenant.abort(() => true);
     await this.#rounds.stop();
   }
 
-  /** The corpus' open job if there is one, so that the call may be repeated. @throws ApiError not_found, quota_exceeded */
+  /**
+   * Makes a job. If the corpus has an open job, that one is returned, so the call may be repeated.
+   * @throws ApiError not_found, quota_exceeded
+   */
   create(tenantId: TenantId, rawCorpusId: string): JobRow {
     const corpus = this.#deps.corpora.require(tenantId, rawCorpusId, "own");
     const open = findOpenJob(this.#deps.db, corpus.id);
@@ -83,7 +86,7 @@ export class PrepareService {
     return job;
   }
 
-  /** Ends a job that is open; one that has ended stays as it is. @throws ApiError not_found */
+  /** Ends an open job. A job that has ended stays as it is. @throws ApiError not_found */
   cancel(tenantId: TenantId, rawId: string): JobRow {
     const job = this.get(tenantId, rawId);
     const cancelled = updateOpenJob(this.#deps.db, job.id, { status: "cancelled", finishedAt: Date.now() });
@@ -92,7 +95,10 @@ export class PrepareService {
     return this.get(tenantId, rawId);
   }
 
-  /** Jobs whose corpus is deleted, and which are cancelled by that: stop them, and end who follows them. */
+  /**
+   * Call for jobs that were cancelled because their corpus was deleted: running ones stop, and their followers are
+   * ended.
+   */
   abandon(concerns: (job: JobOwner) => boolean): void {
     this.#abort(concerns);
     this.watchers.end(concerns);

@@ -1,4 +1,4 @@
-/** Attribute filters as the OpenAI API has them: comparisons, joined by and/or. */
+/** Attribute filters of the OpenAI API: comparisons, joined by and/or. */
 import { z } from "zod";
 import type { Attributes, AttributeValue } from "../../../db/schema.ts";
 import { corpusLimits } from "../base/limits.ts";
@@ -32,7 +32,7 @@ const setComparison = z.strictObject({
 
 const unknownType = "must be eq, ne, gt, gte, lt, lte, in, nin, and or or";
 
-/** Levels are spelled out, so that a filter of any depth cannot exhaust the parser's stack. */
+/** The schema of filters up to a depth. It names each level, so that no filter can exhaust the parser's stack. */
 function filterSchema(depth: number): z.ZodType<AttributeFilter> {
   if (depth === 1) return z.discriminatedUnion("type", [singleComparison, setComparison], unknownType);
   const filters = z
@@ -43,7 +43,7 @@ function filterSchema(depth: number): z.ZodType<AttributeFilter> {
   return z.discriminatedUnion("type", [singleComparison, setComparison, compound], unknownType);
 }
 
-/** Bounded in depth, in the number of comparisons and in that of their values, before any of them is checked. */
+/** A filter's depth, its number of comparisons and its number of values are checked before the values themselves. */
 export const attributeFilterSchema: z.ZodType<AttributeFilter> = z.preprocess((filter, context) => {
   const fault = new FilterSize().faultOf(filter, [], 1);
   if (fault === undefined) return filter;
@@ -56,7 +56,7 @@ interface SizeFault {
   readonly message: string;
 }
 
-/** Looks at no more of a filter than is allowed; what its parts are is for the schema to say. */
+/** Measures a filter and stops at the bounds. The schema checks what the filter's parts are. */
 class FilterSize {
   #parts = 0;
   #values = 0;
@@ -84,8 +84,8 @@ class FilterSize {
 }
 
 /**
- * Whether a file's attributes pass. An attribute that is absent equals nothing and orders with nothing; order
- * is between numbers or between strings only.
+ * Whether a file's attributes match a filter. An absent attribute equals nothing and is neither greater nor less than
+ * anything. Only two numbers or two strings can be ordered.
  */
 export function passesFilter(filter: AttributeFilter, attributes: Attributes): boolean {
   if ("filters" in filter) {

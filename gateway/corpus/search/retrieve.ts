@@ -1,5 +1,6 @@
 /**
- * Finds the fragments that answer a question: by its words (bm25), or by words and vectors, whose rankings are fused.
+ * Finds the fragments that answer a question: by its words (bm25), or by words and vectors, whose two rankings are
+ * fused.
  */
 import { type CorpusRow, findCorpus } from "../../../db/corpora.ts";
 import { listFileAttributes } from "../../../db/corpus-files.ts";
@@ -22,12 +23,12 @@ export interface RetrieveRequest {
   readonly tenantId: TenantId;
   readonly vectorStoreIds: readonly string[];
   readonly query: string;
-  /** 1..50. */
+  /** At least 1 and at most 50. */
   readonly maxResults: number;
   readonly filters?: AttributeFilter | undefined;
-  /** 0..1; lower scores are left out. */
+  /** In 0..1; fragments with lower scores are left out. */
   readonly scoreThreshold?: number | undefined;
-  /** Weights of the two rankings, 0 or more, not both 0; absent: the server's own. */
+  /** Weights of the two rankings, 0 or more, not both 0; absent: the server's default. */
   readonly weights?: HybridWeights | undefined;
 }
 
@@ -44,29 +45,33 @@ export interface RetrieveDeps {
   readonly onSearched?: CorpusDeps["onSearched"];
 }
 
-/** What is there at once, or comes. */
+/** A value that is there at once, or a promise of it. */
 export type Awaitable<T> = T | Promise<T>;
 
 export interface RetrievedFragment extends Omit<Hit, "seq"> {
   readonly corpusId: CorpusId;
   /** In 0..1: bm25 / (1 + bm25) where words alone are searched, the fused rank (see `fuse`) where vectors are too. */
   readonly score: number;
-  /** Of the corpus: the fragment's span is keyed with it. */
+  /** The salt of the fragment's corpus; the keys of the fragment's span are made with it. */
   readonly salt: CacheSalt;
 }
 
 const byWords: HybridWeights = { embedding: 0, text: 1 };
 const hybrid: HybridWeights = { embedding: 1, text: 1 };
-/** Hits of each ranking that are fused: a fragment that is further down in both is not among the best. */
+/**
+ * For each result that is wanted, this many hits of each ranking are fused. A fragment further down in both rankings is
+ * not among the best.
+ */
 const hitsPerResult = 2;
 const minHits = 20;
 
 type RankedHit = Hit & { readonly corpus: CorpusRow; readonly rank: number };
 
 /**
- * Best first; ties by age, so that the same question over the same corpora has the same answer.
+ * Returns fragments, best first. Equal scores are ordered by age, so the same question over the same corpora has the
+ * same answer.
  * @throws ApiError not_found, with param, when the tenant may not see one of the corpora; invalid_value when vectors
- *   are asked for that there are not
+ *   are asked for but not available
  */
 export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
   requireAll(deps.corpora, request);
@@ -79,7 +84,7 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
     const message = "This server cannot search by vectors.";
     throw new ApiError("unsupported_field", { param: "ranking_options.hybrid_search", message });
   }
-  // What was deleted while the files were looked through and the question embedded is not found.
+  // The corpora are looked up again: one may have been deleted while the files were filtered and the question embedded.
   const rows = requireAll(deps.corpora, request);
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
   const pace = new Pace();
@@ -125,7 +130,7 @@ interface CorpusSearch {
   readonly query: string;
   readonly limit: number;
   readonly passing: PassingFiles;
-  /** Lets others run when this turn is used up. @throws ApiError not_found */
+  /** Yields to other work when the current slice is used up. @throws ApiError not_found */
   readonly goOn: () => Promise<void>;
 }
 
@@ -174,7 +179,7 @@ function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly 
   }
 }
 
-/** Of each corpus, the files that the filter lets through; undefined: all. */
+/** The files of each corpus that match the filter; undefined: all files. */
 type PassingFiles = ReadonlyMap<CorpusId, readonly number[]> | undefined;
 
 const filesPerPiece = 500;
@@ -199,8 +204,8 @@ async function passingFiles({ db, corpora }: RetrieveDeps, request: RetrieveRequ
 }
 
 /**
- * Fragments by id, in the order of the ids; undefined where there is none, or the tenant may not see its corpus.
- * Fragments of files that are not completed do not exist yet.
+ * Reads fragments in the order of the ids; undefined for each id without a fragment and where the tenant may not see
+ * the corpus. Fragments of a file are visible only once the file is completed.
  */
 export function readFragments(
   db: Db,
@@ -236,9 +241,9 @@ export interface Ranking<Hit> {
 }
 
 /**
- * Reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009): each ranking gives what it found weight / (60 + rank).
- * Scores are shares of what the first of all rankings would have, so they are in 0..1. The result is ordered best
- * first, ties by `seq`. Where a hit is in several rankings, the first one's is kept.
+ * Reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009): each ranking gives each of its hits weight / (60 +
+ * rank). Scores are divided by what a hit would have that is first in all rankings, so they are in 0..1. The result is
+ * ordered best first, equal scores by `seq`. A hit of several rankings is taken from the first of them.
  */
 export function fuse<Hit extends { readonly seq: number }>(
   rankings: readonly Ranking<Hit>[],

@@ -1,30 +1,30 @@
-/** Why KV of a request was not found, as its answer tells it. */
+/** Why KV of a request was not found, as its answer reports it. */
 
 export type MissReason =
   | "never_computed"
-  /** Its memory was needed. */
+  /** The memory was needed for other KV. */
   | "evicted"
-  /** It was deleted or purged. */
+  /** The KV was deleted or purged. */
   | "removed"
-  /** Its worker has ended. */
+  /** The worker that held it has ended. */
   | "worker_lost"
-  /** Another worker has it, and the request was sent where it costs less all in all. */
+  /** Another worker has it, but the request was cheaper in all on the worker that it was sent to. */
   | "other_worker"
-  /** The same text was there under another salt: one that was rotated since, or another cache_salt. */
+  /** The same text was cached under another salt: the salt was rotated since, or another cache_salt was used. */
   | "salt_changed"
-  /** The same text was there behind other text. */
+  /** The same text was cached, but behind other text. */
   | "text_before_changed"
-  /** What is left of a prompt behind its last full block, and its last token, is always computed. */
+  /** The last token of a prompt, and the tokens after its last full block, are always computed. */
   | "below_block"
-  /** The request asked for no reuse, or something of it was removed while it waited. */
+  /** The request asked for no reuse, or some of its texts were evicted while it waited. */
   | "reuse_off";
 
-/** A span, or the prompt's own text: all of it together. */
+/** The report for one span, or for the prompt's own text as a whole. */
 export interface MissReport {
   /** undefined: the prompt's own text. */
   readonly id: string | undefined;
   readonly tokens: number;
   readonly cachedTokens: number;
-  /** Of its first tokens that were not found; undefined: all were. */
+  /** Why the first missing tokens were not found; undefined: all were found. */
   readonly reason: MissReason | undefined;
 }

@@ -1,8 +1,9 @@
 /** Which worker the requests of one tree run on. */
 
 /**
- * Shared by the requests of one tree: outputs of some are segments of others, so they run where the blocks are. The
- * first that is placed decides by cost, or whoever made it; the others follow, and wait while that worker is full.
+ * The requests of one tree share a placement. Outputs of some are segments of others, so all run on the worker that
+ * holds the blocks. The first request that is placed chooses the worker by cost, unless the placement was made for one.
+ * The others follow, and wait while that worker is full.
  */
 export class Placement {
   #workerId: string | undefined;

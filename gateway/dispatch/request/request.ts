@@ -6,47 +6,48 @@ import type { MissReport } from "./miss-report.ts";
 import type { Placement } from "./placement.ts";
 import type { RunTimes } from "./run-clock.ts";
 
-/** Tenant that work counts for; "" for work on corpora that no tenant asked for. */
+/** The tenant that the work counts for; "" for work on corpora that no tenant asked for. */
 export type WorkOwner = TenantId | "";
 
 export interface DispatchRequest {
   /** Unique among the requests in flight; becomes part of the worker's request id. */
   readonly requestId: string;
-  /** Whose the plan's chains are, those of corpora's fragments excepted: their KV is counted for it. */
+  /** The owner of the plan's chains, except for those of corpora's fragments: the chains' KV counts for this tenant. */
   readonly tenantId: WorkOwner;
   readonly plan: TokenPlan;
   readonly params: GenerateParams;
-  /** false: nothing found, nothing kept (the baseline of measurements). */
+  /** false: the request finds no KV and leaves none. Measurements use this as their baseline. */
   readonly reuse: boolean;
   /**
-   * Nobody has seen a token before the end, so a lost worker's tokens may be thrown away and the request run again:
-   * a `restarted` event says so. false: a request that has given tokens ends with worker_lost.
+   * Whether nobody sees a token before the end. Then the tokens of a lost worker may be dropped and the request run
+   * again, which a `restarted` event reports. false: a request that has given tokens ends with worker_lost.
    */
   readonly restartable?: boolean;
-  /** How long what it uses of its tenant's KV is to be kept after this use; absent: as long as there is room. */
+  /** How long the KV that the request uses of its tenant is kept after this use; absent: as long as there is space. */
   readonly retention?: RetentionTime | undefined;
-  /** When its texts were read, by performance.now(); default: when it is submitted. See Evictions. */
+  /** When the request's texts were read, by performance.now(); default: when it is submitted. See Evictions. */
   readonly readAtMs?: number | undefined;
   readonly deadlineMs: number;
   readonly signal?: AbortSignal;
   /** Requests with the same affinity prefer the same worker where the cost is equal. */
   readonly affinity?: string;
-  /** Shared with the other requests of a tree, which then run on one worker; or made for one worker. */
+  /** Shared with the other requests of a tree, which then run on one worker; or made for one given worker. */
   readonly placement?: Placement | undefined;
-  /** The chain will stand in other prompts: these tokens end it. */
+  /** These tokens end the chain, so that it can stand in other prompts. */
   readonly closeTokenIds?: Int32Array | undefined;
-  /** Its end is to tell why KV was not found. */
+  /** Whether the end reports why KV was not found. */
   readonly diagnose?: boolean | undefined;
-  /** It waits for everything else: see FairQueue. */
+  /** Background work waits for all other work: see FairQueue. */
   readonly background?: boolean | undefined;
-  /** Called with its first token, and again when a lost worker's tokens were void. */
+  /** Called with the request's first token, and again after a restart. */
   readonly onFirstToken?: () => void;
   /**
-   * Called once when it has ended, with the tokens it took: 0 when the server failed before the first.
-   * @param end undefined when it has failed
+   * Called once when the request has ended, with the tokens that it used: 0 when the server failed before the first
+   * one.
+   * @param end undefined when the request has failed
    */
   readonly onEnd?: (tokens: number, end: FinishedEvent | undefined) => void;
-  /** Called with the end when its reader had gone before it. */
+  /** Called with the end when the reader of the events has left before it. */
   readonly onAbandoned?: ((end: FinishedEvent) => void) | undefined;
 }
 
@@ -58,15 +59,15 @@ export interface TokensEvent {
 
 export type GenerationEvent =
   | TokensEvent
-  /** What came so far is void; the tokens begin again. */
+  /** The events so far are void; the tokens begin again. */
   | { readonly type: "restarted" }
   | FinishedEvent;
 
-/** As the worker told it; its timings begin with the arrival there. */
+/** The end as the worker reported it. Its timings begin with the request's arrival at the worker. */
 export interface FinishedEvent extends Omit<FinishedMessage, "requestId" | "foundTokens"> {
-  /** With the waiting for a worker, and with what a lost worker took. */
+  /** Times measured here. They include the wait for a worker and the time that a lost worker used. */
   readonly times: RunTimes;
   readonly workerId: string;
-  /** Only of a request that asked to be diagnosed. */
+  /** Only present if the request asks why KV was not found. */
   readonly misses?: readonly MissReport[] | undefined;
 }

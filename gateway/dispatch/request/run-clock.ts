@@ -1,8 +1,11 @@
-/** What a run takes here, from its submission on: its worker cannot know how long it waited for a place there. */
+/**
+ * The times of a run, from its submission on. They are measured here because a worker does not know how long the run
+ * waited before it arrived there.
+ */
 export interface RunTimes {
-  /** Until the worker that ran it took it into its batch. */
+  /** Milliseconds until the worker that ran it took it into its batch. */
   readonly queueMs: number;
-  /** Until its first token was here; undefined: it gave none. */
+  /** Milliseconds until its first token arrived here; undefined: there was none. */
   readonly firstTokenMs: number | undefined;
   readonly totalMs: number;
 }
@@ -26,16 +29,16 @@ export class RunClock {
     this.#firstTokenMs = this.#nowMs() - this.#startMs;
   }
 
-  /** What it gave is void. */
+  /** Call when the tokens so far are void. */
   restarted(): void {
     this.#firstTokenMs = undefined;
   }
 
-  /** @param workerQueueMs how long it waited at the worker */
+  /** @param workerQueueMs milliseconds that the run waited at the worker */
   ended(workerQueueMs: number): RunTimes {
     const totalMs = this.#nowMs() - this.#startMs;
     const firstTokenMs = this.#firstTokenMs;
-    // The worker's clock is another one.
+    // The worker's clock differs from this one, so its waiting time is limited to the times measured here.
     const queueMs = Math.min(firstTokenMs ?? totalMs, (this.#sentMs ?? totalMs) + workerQueueMs);
     return { queueMs, firstTokenMs, totalMs };
   }
