@@ -1,4 +1,4 @@
-/** Retrieval over a document that comes with the query: split as an uploaded one, ranked by the words it shares with the question. */
+/** Retrieval over a document that comes with the query: it is split as an uploaded one is, and BM25 ranks its parts. */
 
 import { Pace } from "../base/pace.ts";
 import { chunkText } from "../corpus/ingest/chunk.ts";
@@ -12,8 +12,8 @@ export interface AugmentOptions {
 }
 
 /**
- * The document's best parts for a question, best first, as messages. A part's number is its place in the document, so
- * that it is the same message for every question.
+ * The document's best parts for a question, best first, as messages. Each part is numbered by its place in the
+ * document, so that it is the same message for every question.
  * @throws the signal's reason
  */
 export async function augmentMessages(
@@ -38,13 +38,13 @@ export async function augmentMessages(
   return best.flatMap((index) => messages[index] ?? []);
 }
 
-/** Saturation of a word's count and weight of the length (Okapi BM25's usual k1 and b). */
+/** BM25's usual constants: k1 saturates the count of a word, and b weights the length of a text. */
 const saturation = 1.2;
 const lengthWeight = 0.75;
 
-/** Indices of the texts by BM25, best first; ties in the order of the document. */
+/** Indexes of the texts, best first by BM25. Equal texts keep the document's order. */
 export async function rank(texts: readonly string[], question: string, pace: Pace): Promise<readonly number[]> {
-  /** How many texts have each word of the question. */
+  /** For each word of the question, how many texts contain it. */
   const having = new Map(wordsOf(question).map((word) => [word, 0]));
   const counted: { readonly counts: ReadonlyMap<string, number>; readonly length: number }[] = [];
   for (const text of texts) {
@@ -69,7 +69,7 @@ export async function rank(texts: readonly string[], question: string, pace: Pac
   return texts.map((_, index) => index).sort((a, b) => (scores[b] ?? 0) - (scores[a] ?? 0) || a - b);
 }
 
-/** Letters and digits in a row, folded to one case and without accents. */
+/** The words of a text: runs of letters and digits, in one case and without accents. */
 function wordsOf(text: string): readonly string[] {
   return (
     text

@@ -1,4 +1,4 @@
-/** What is wrong with a query though its shape is right: found before anything is read or run. */
+/** Finds what is wrong with a query of valid shape, before anything is read or run. */
 import type { z } from "zod";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { ApiError } from "../base/errors.ts";
@@ -6,7 +6,7 @@ import { childrenOf, type Query } from "../query/ir.ts";
 import { requireModel } from "./params.ts";
 import { type Inner, innerAt } from "./prompt-parts.ts";
 
-/** How many choices a query's answer has. @throws ApiError invalid_value when it is none that has an answer */
+/** Number of choices in a query's answer. @throws ApiError invalid_value when such a query has no answer */
 export function choiceCount(root: Query): number {
   switch (root.kind) {
     case "generate":
@@ -34,7 +34,7 @@ function notAnAnswer(): ApiError {
 }
 
 /**
- * @param filters what a retrieve's filters must be
+ * @param filters schema of a retrieve's filters
  * @throws ApiError model_not_found, invalid_value
  */
 export function checkQuery(root: Query, card: ModelCard, filters: z.ZodType): void {
@@ -60,7 +60,7 @@ function checkFilters(value: unknown, schema: z.ZodType, path: string): void {
   throw new ApiError("invalid_value", { message: `${param}: ${issue.message}.`, param });
 }
 
-/** The generates whose outputs are a rewritten query's answer, in the order of its choices. */
+/** The generates whose outputs are the answer of a rewritten query, in the order of its choices. */
 export function outermostOf(root: Query): readonly Inner[] {
   if (root.kind === "generate" || root.kind === "repeat") return [innerAt(root, "$")];
   if (root.kind === "plus") return root.children.map((child, index) => outermostAt(child, `$.plus[${index}]`));

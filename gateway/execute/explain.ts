@@ -1,4 +1,4 @@
-/** What a query becomes and what would be computed: the tree before and after the rules, the plans, what is held now. */
+/** Shows what would happen to a query: the tree before and after the rules, the plans, and the KV that is held now. */
 
 import type { PlanRun } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -14,7 +14,7 @@ import { outermostOf } from "./check-query.ts";
 import { allRuns, generateOf, type Inner, sampleCount } from "./prompt-parts.ts";
 import type { QueryLowering } from "./run-tree.ts";
 
-/** Which worker holds how much of a run. A hint. */
+/** Says which worker holds how much of a run now. This is a hint. */
 export type Residents = (
   run: PlanRun,
   blockTokens: number,
@@ -24,7 +24,7 @@ export interface ExplainDeps {
   readonly card: ModelCard;
   readonly lowerer: QueryLowering;
   readonly residents: Residents;
-  /** With stand-ins for all outputs. */
+  /** Context for lowering in which stand-ins take the place of all outputs. */
   readonly context: QueryContext;
   readonly signal: AbortSignal;
 }
@@ -36,21 +36,21 @@ export interface ExplainedRun {
   readonly tokens: number;
   /** First 8 hex digits of each block's key. */
   readonly blockKeys: readonly string[];
-  /** false: its tokens or keys depend on an output that is not there; a stand-in of the greatest length is shown. */
+  /** false: the run's tokens or keys depend on an output that does not exist yet; its longest stand-in is shown. */
   readonly known: boolean;
   readonly cachedTokens: number;
-  /** "" when none of it is held. */
+  /** The worker that holds tokens of the run. "": no worker holds any. */
   readonly worker: string;
 }
 
 export interface ExplainedPlan {
-  /** As the caller wrote it, and in the rewritten query. */
+  /** Path of the generate in the query as the caller wrote it, and in the rewritten query. */
   readonly path: string;
   readonly place: string;
   readonly samples: number;
   readonly promptTokens: number;
   readonly runs: readonly ExplainedRun[];
-  /** Runs beyond those that are shown. */
+  /** Number of runs that are left out. */
   readonly moreRuns: number;
 }
 
@@ -107,7 +107,7 @@ export async function explain(
   };
 }
 
-/** Of the event loop, between two pieces of work. @throws the signal's reason */
+/** Lets other work use the event loop. @throws the signal's reason */
 async function turn(signal: AbortSignal): Promise<void> {
   await yieldToOthers();
   signal.throwIfAborted();
@@ -135,7 +135,9 @@ async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Prom
   return { path, place, samples: sampleCount(node), promptTokens, runs: shown, moreRuns };
 }
 
-/** Says of a generate how long its prompt is, and of a span how long it is, under which key, and what of it is held. */
+/**
+ * Labels for the drawing: a generate's prompt length, a span's length and key, and the tokens of each that are held.
+ */
 function labelsOf(root: Query, plans: readonly ExplainedPlan[]): (node: Query) => string | undefined {
   const labels = new Map<string, string>();
   for (const { place, promptTokens, runs } of plans) {
@@ -160,12 +162,12 @@ function labelsOf(root: Query, plans: readonly ExplainedPlan[]): (node: Query) =
   return (node) => byNode.get(node);
 }
 
-/** As JSON; a node with much text is drawn instead, which cuts texts and large trees. */
+/** The node as JSON. A node with much text is drawn instead, since the drawing cuts texts and large trees. */
 function shortPrint(node: Query): unknown {
   return charsOf(node, limits.explainNodeChars) > limits.explainNodeChars ? drawText(node) : printQuery(node);
 }
 
-/** About how long a node prints; counts no further than `enough`. */
+/** Approximate number of characters that a node prints. Counting stops at `enough`. */
 function charsOf(node: Query, enough: number): number {
   let chars = 16;
   if (node.kind === "message") chars += node.text.length;

@@ -1,7 +1,7 @@
 /**
- * Where each generate stood in the query as the caller wrote it. Rules reorder and copy, so a place in the rewritten
- * query says little to the caller. The path rides on the options under a symbol: a rule that makes a generate from
- * another one takes its options along, and nothing prints or compares symbols.
+ * Remembers where each generate stood in the query as the caller wrote it. Rules reorder and copy, so a place in the
+ * rewritten query says little to the caller. The path is a property of the options under a symbol: a rule that makes a
+ * generate from another one takes its options along, and nothing prints or compares symbols.
  */
 import { childrenOf, type Generate, type GenerateOptions, type Query } from "../query/ir.ts";
 import { mapChildren } from "../query/transform.ts";
@@ -25,7 +25,7 @@ export function markOrigins(root: Query): Query {
   return mark(root, "$");
 }
 
-/** undefined: a rule made it. */
+/** The path in the caller's query. undefined: a rule made this generate. */
 export function originOf({ options }: Generate): string | undefined {
   return (options as Marked)[origin];
 }

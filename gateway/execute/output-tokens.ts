@@ -1,4 +1,4 @@
-/** One inner generate on a worker: its tokens, cut before a stop string. */
+/** Runs one inner generate on a worker and returns its tokens, cut before a stop string. */
 
 import { ApiError } from "../base/errors.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
@@ -36,7 +36,7 @@ export async function outputTokens(
   throw new ApiError("internal", { cause: new Error("a generate ended without a report") });
 }
 
-/** Keeps the tokens as they are, and text of them only where there are stop strings to look for. */
+/** Collects the tokens. It also decodes them to text where there are stop strings to look for. */
 class OutputReader implements TokenReader {
   readonly #tokenBytes: TokenBytes;
   readonly #detokenizer: Detokenizer | undefined;
@@ -61,14 +61,14 @@ class OutputReader implements TokenReader {
     return [];
   }
 
-  /** Those that spell nothing beyond the text before a stop string: a token that holds a part of it is left out whole. */
+  /** The tokens before a stop string. A token that spells a part of the stop string is left out whole. */
   tokenIds(): Int32Array {
     let count = this.#tokenIds.length;
     while (this.#stopped && count > 0 && !this.#text.startsWith(this.#textOf(count))) count -= 1;
     return Int32Array.from(this.#tokenIds.slice(0, count));
   }
 
-  /** The text of the first tokens. */
+  /** The text of the first `count` tokens. */
   #textOf(count: number): string {
     return textOfTokens(this.#tokenBytes, this.#tokenIds.slice(0, count));
   }

@@ -1,12 +1,12 @@
-/** A generate's options as the worker takes them. */
+/** Turns a generate's options into the parameters that the worker takes. */
 import type { GenerateParams } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import { ApiError } from "../base/errors.ts";
 import type { GenerateOptions } from "../query/ir.ts";
 
 /**
- * Params of the sample `index` of a generate. Samples of one generate draw from different streams of random numbers.
- * @param seed of the first sample
+ * Parameters of sample number `index` of a generate. Each sample draws from its own stream of random numbers.
+ * @param seed seed of the first sample
  * @throws ApiError invalid_value
  */
 export function generateParams(
@@ -46,7 +46,7 @@ export function generateParams(
 
 export const randomSeed = (): number => crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
 
-/** "": whichever the server has. @throws ApiError model_not_found */
+/** Checks that the server has this model. "": any model. @throws ApiError model_not_found */
 export function requireModel(card: ModelCard, name: string, param: string): void {
   if (name === "" || name === card.id) return;
   throw new ApiError("model_not_found", {

@@ -1,4 +1,4 @@
-/** Computes and keeps what the prompts of a query hold besides the outputs of its generates. */
+/** Computes and keeps the KV of a query's prompts, except for the outputs of its generates. */
 import type { SpanReport } from "../../worker/contract/messages.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 import type { Query } from "../query/ir.ts";
@@ -11,13 +11,13 @@ export interface PreparedSpan extends SpanReport {
 }
 
 export interface PreparedSpans {
-  /** Each span once. */
+  /** The prepared spans, each once. */
   readonly spans: readonly PreparedSpan[];
-  /** Tokens of all prompts' known parts, text outside spans included; those of them that were found. */
+  /** Number of tokens in the known parts of all prompts, text outside spans included, and how many were found. */
   readonly tokens: number;
   readonly cachedTokens: number;
   readonly cacheWriteTokens: number;
-  /** One for each plan that was run. */
+  /** One report for each plan that was run. */
   readonly reports: readonly FinishedEvent[];
 }
 
@@ -33,7 +33,7 @@ export async function prepareTree(tree: TreeRun, root: Query): Promise<PreparedS
   const spans = new Map<string, PreparedSpan>();
   for (const { spans: found, workerId: worker } of reports) {
     for (const span of found) {
-      // A span of several prompts is computed by the first that comes to it, and found by the others.
+      // A span of several prompts is computed for the first and found for the others, so the first report counts.
       if (spans.get(span.id)?.source !== "computed") spans.set(span.id, { ...span, worker });
     }
   }

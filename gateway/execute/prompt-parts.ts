@@ -1,21 +1,21 @@
-/** What must have run before a prompt can be lowered: found in its tree, not run here. */
+/** Finds the generates that must run before a prompt can be lowered. Nothing is run here. */
 import { childrenOf, type Generate, type Query, type Repeat } from "../query/ir.ts";
 import { originOf } from "./origins.ts";
 
 export interface Inner {
   readonly node: Generate | Repeat;
-  /** Of the generate object, as the caller wrote it where that is known: its fields are at `.g.…` below. */
+  /** Path of the generate object as the caller wrote it, where that is known. Its fields are at `.g.…` below it. */
   readonly path: string;
-  /** Of the generate object in the rewritten query. */
+  /** Path of the generate object in the rewritten query. */
   readonly place: string;
 }
 
 export interface PromptParts {
   /** Generates whose outputs stand in the prompt, each object once. */
   readonly inner: readonly Inner[];
-  /** Generates that are run for their effect. */
+  /** Generates that run only for their effect. */
   readonly effects: readonly Inner[];
-  /** Inputs that are to be computed and kept as spans: those of one-token generates in a commutative join. */
+  /** Inputs to compute and keep as spans: those of one-token generates in a commutative join under a monad. */
   readonly spans: readonly { readonly input: Query; readonly place: string }[];
 }
 
@@ -25,21 +25,21 @@ export const sampleCount = (node: Generate | Repeat): number => (node.kind === "
 
 export const inputPlace = ({ place }: Inner): string => `${place}.g.input`;
 
-/** @param at path of the node, in the query as it is now */
+/** @param at path of the node in the rewritten query */
 export function innerAt(node: Generate | Repeat, at: string): Inner {
   const place = node.kind === "repeat" ? `${at}.repeat` : at;
   return { node, place, path: originOf(generateOf(node)) ?? place };
 }
 
-/** What a node is there for: the prompt reads it, it runs for its effect, it is prepared as a span. */
+/** The use of a node: the prompt reads it, it runs for its effect, or it is prepared as a span. */
 type Role = "prompt" | "effect" | "span";
 
-/** Looks into a prompt up to its first generates; what those need is found when they run. */
+/** Searches a prompt down to its first generates. What those need themselves is found when they run. */
 export function promptParts(prompt: Query, place: string): PromptParts {
   const parts = { inner: [] as Inner[], effects: [] as Inner[], spans: [] as PromptParts["spans"][number][] };
   const seen = { prompt: new Set<Query>(), effect: new Set<Query>(), span: new Set<Query>() };
   const visit = (query: Query, at: string, role: Role): void => {
-    // A node that is shared is one run, wherever it is met again.
+    // A shared node is one run, however often it is met.
     if (seen[role].has(query)) return;
     seen[role].add(query);
     if (query.kind === "generate" || query.kind === "repeat") {
@@ -52,7 +52,7 @@ export function promptParts(prompt: Query, place: string): PromptParts {
     for (const [step, child] of childrenOf(query)) visit(child, at + step, roleOfChild(query, role));
   };
   visit(prompt, place, "prompt");
-  // What the prompt holds itself is computed with it, so preparing it first would only take a turn more.
+  // Spans that the prompt itself holds are computed with it, so preparing them first would only cost one more request.
   return { ...parts, spans: parts.spans.filter(({ input }) => !seen.prompt.has(input)) };
 }
 
@@ -61,12 +61,12 @@ function roleOfChild(parent: Query, role: Role): Role {
   return parent.kind === "plus" ? "span" : role;
 }
 
-/** Generates whose outputs stand in inputs that are prepared as spans. */
+/** The generates whose outputs stand in the inputs of these spans. */
 export function innerOfSpans(spans: PromptParts["spans"]): readonly Inner[] {
   return spans.flatMap(({ input, place }) => promptParts(input, place).inner);
 }
 
-/** Every generate that runs in a rewritten query, each object once, inner ones before those that read them. */
+/** Every generate that runs in a rewritten query, each object once. Inner ones come before those that read them. */
 export function allRuns(outermost: readonly Inner[]): readonly (Inner & Pick<PromptParts, "spans">)[] {
   const found: (Inner & Pick<PromptParts, "spans">)[] = [];
   const seen = new Set<Query>();

@@ -1,4 +1,4 @@
-/** Span queries of tenants: run, prepared, explained. One query on one screen. */
+/** Runs, prepares and explains tenants' span queries. This class shows the whole way of a query. */
 import type { z } from "zod";
 import type { TenantId } from "../../db/ids.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -31,19 +31,19 @@ export interface QueryJob
 export interface QueryRun {
   readonly model: string;
   readonly choiceCount: number;
-  /** Nothing runs before the first is asked for. Ends after one `end` event per choice; throws ApiError. */
+  /** The answer's events, with one `end` for each choice. Nothing runs before the first is read. Throws ApiError. */
   readonly events: MergedEvents;
   readonly report: TreeReport;
 }
 
 export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBytes" | "onLateEnd"> {
-  /** undefined while no worker was ever ready. */
+  /** The model's card. undefined: no worker has been ready yet. */
   readonly card: () => ModelCard | undefined;
   readonly lowererFor: (card: ModelCard) => QueryLowering;
   readonly cacheSalt: (tenantId: TenantId) => CacheSalt;
   readonly retrieve: (tenantId: TenantId, search: Search) => Awaitable<readonly FoundFragment[]>;
   readonly fragments: (tenantId: TenantId, ids: readonly string[]) => readonly (FoundFragment | undefined)[];
-  /** Called when a query that used fragments has ended. */
+  /** Called with the fragments that a query has used, when it has ended. */
   readonly fragmentsUsed: (fragments: readonly FoundFragment[]) => void;
   readonly countTokens: (text: string) => number;
   /** Schema of a retrieve's filters. */
@@ -52,13 +52,13 @@ export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBy
   readonly reduceArity: number | undefined;
 }
 
-/** One query on its way. */
+/** One query while it is processed. */
 interface Opened {
   readonly tree: TreeRun;
   readonly resolver: Resolver;
-  /** Retrieval, then the rules. */
+  /** Resolves retrieval, then applies the rewrite rules. */
   readonly rewritten: () => Promise<Rewritten>;
-  /** Ends everything that still runs. */
+  /** Ends everything of the query that still runs. */
   readonly close: () => void;
 }
 
@@ -69,7 +69,7 @@ export class QueryService {
     this.#deps = deps;
   }
 
-  /** @throws ApiError before anything runs; what fails later is thrown by `events` */
+  /** @throws ApiError for what is found before anything runs; `events` throws later errors */
   execute(job: QueryJob): QueryRun {
     const choices = choiceCount(job.query);
     const card = this.#check(job.query);
@@ -77,7 +77,7 @@ export class QueryService {
     return { model: card.id, choiceCount: choices, events: this.#events(job, opened), report: opened.tree.report };
   }
 
-  /** Computes and keeps what the query's prompts hold, and generates nothing. @throws ApiError, the signal's reason */
+  /** Computes and keeps the KV of the query's prompts without generating. @throws ApiError, the signal's reason */
   async prepare(job: QueryJob): Promise<PreparedSpans> {
     choiceCount(job.query);
     const opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"));
@@ -88,7 +88,7 @@ export class QueryService {
     }
   }
 
-  /** Says what would run, and runs nothing. @throws ApiError, the signal's reason */
+  /** Shows what would run, without running it. @throws ApiError, the signal's reason */
   async explain(job: QueryJob): Promise<Explanation> {
     choiceCount(job.query);
     const card = this.#check(job.query);
@@ -104,7 +104,7 @@ export class QueryService {
     }
   }
 
-  /** For the order of many queries. A query whose search is generated is known by nothing before it runs. */
+  /** The fragments that a query uses, for ordering many queries. Empty when a generate writes the query's search. */
   async uses(job: QueryJob): Promise<readonly FragmentUse[]> {
     choiceCount(job.query);
     const card = this.#check(job.query);
@@ -170,7 +170,7 @@ export class QueryService {
     };
   }
 
-  /** In turns with other work. */
+  /** Rewrites a query in steps between which other work runs. */
   async #rewrite(query: Query): Promise<Rewritten> {
     const { reduceArity } = this.#deps;
     const steps = rewriteInSteps(query, reduceArity === undefined ? {} : { reduceArity });
@@ -188,13 +188,13 @@ export class QueryService {
       return (await Promise.all(outers.map((outer) => tree.choices(outer)))).flat();
     };
     const onError = (error: unknown): void => {
-      // When the caller has gone and everything was aborted, nobody is left to tell.
+      // When the caller has left and everything was aborted, nobody reads the error.
       if (!job.signal.aborted) throw error;
     };
     return mergeCompletions(start, { onError, onEnd });
   }
 
-  /** What a generate says that stands inside a retrieve's question. */
+  /** The texts of a generate that stands inside a retrieve's question. */
   async #textsOf(tree: TreeRun, inner: Inner): Promise<readonly string[]> {
     const [run] = outermostOf((await this.#rewrite(inner.node)).query);
     if (run === undefined) return [];
@@ -211,8 +211,9 @@ function refuseGenerated(done: string): (tree: TreeRun, inner: Inner) => Promise
 }
 
 /**
- * The stored runs that a query's prompts are made of, for a planner of many queries. Each run is listed once, with the
- * tokens of the blocks that it fills. Runs that depend on outputs are left out, since no other query has them.
+ * The stored runs that a query's prompts are made of, for the planner that orders many queries. Each run is listed
+ * once, with the tokens of the blocks that it fills. Runs that depend on outputs are left out, since no other query has
+ * them.
  * @throws ApiError as lowering does
  */
 async function usesOf(

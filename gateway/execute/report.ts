@@ -1,20 +1,20 @@
-/** What ran of a tree, in the tree's order: inner generates before those that read them. */
+/** Collects reports of a tree's runs, in the tree's order: inner generates before those that read them. */
 import type { MissReport } from "../dispatch/request/miss-report.ts";
 import type { FinishedEvent } from "../dispatch/request/request.ts";
 import type { EndEvent } from "../generate/events.ts";
 
 export interface GenerateReport {
-  /** As the caller wrote it, and in the rewritten query. */
+  /** Path of the generate as the caller wrote it, and in the rewritten query. */
   readonly path: string;
   readonly place: string;
-  /** Of the sample, in a repeat. */
+  /** Number of the sample in a repeat; 0 elsewhere. */
   readonly index: number;
   readonly end: EndEvent;
 }
 
 /**
- * A run's end with the usage of the prompt that the model read. The worker counts all runs of the plan, so also what
- * was copied from, and the inputs of outputs that are shown alone.
+ * The end of a run, with the usage changed to that of the prompt which the model read. The worker's own figures count
+ * all runs of the plan: those that were copied from too, and inputs that the prompt does not show.
  */
 export function asShown(end: EndEvent, promptTokens: number): EndEvent {
   const { usage, blend } = end.report;
@@ -34,18 +34,18 @@ export class TreeReport {
   #preparedCachedTokens = 0;
   #preparedWriteTokens = 0;
 
-  /** @param onLate told of a run that ends after all was counted: nobody waited for it */
+  /** @param onLate called with the end of each run that ends after `count`, when nobody waits for the run any more */
   constructor(onLate: (end: EndEvent) => void = () => undefined) {
     this.#onLate = onLate;
   }
 
-  /** What has ended by now; called once. */
+  /** Ends and usage of all runs so far. It may be called only once. */
   count(): { readonly ends: readonly EndEvent[]; readonly usage: ReturnType<TreeReport["usage"]> } {
     this.#counted = true;
     return { ends: this.generates.map(({ end }) => end), usage: this.usage() };
   }
 
-  /** Slots for the samples of one generate. */
+  /** Reserves places in the report for the samples of one generate. */
   reserve(count: number): readonly number[] {
     const first = this.#generates.length;
     for (let index = 0; index < count; index++) this.#generates.push(undefined);
@@ -57,7 +57,7 @@ export class TreeReport {
     if (this.#counted) this.#onLate(report.end);
   }
 
-  /** An outermost generate: its runs are the answer's choices. */
+  /** Adds a sample of an outermost generate, which is a choice of the answer. */
   outerEnded(slot: number, report: GenerateReport): void {
     this.ended(slot, report);
     this.#outerSlots.push(slot);
@@ -71,8 +71,8 @@ export class TreeReport {
   }
 
   /**
-   * Why KV of the outermost generate's prompt was not found, when that was asked for. What the tree itself computed
-   * ahead of it was not found either: the reason is the one that was met then.
+   * Why KV of the first outermost prompt was not found, if that was asked for. Where the tree itself computed KV ahead
+   * of the prompt, the reason is the one that was reported when it was computed.
    */
   get misses(): readonly MissReport[] {
     const before = new Map<string, MissReport>();
@@ -83,22 +83,22 @@ export class TreeReport {
     return misses.map((miss) => (miss.reason === undefined ? (before.get(miss.id ?? "") ?? miss) : miss));
   }
 
-  /** Those that have ended. */
+  /** Reports of the runs that have ended. */
   get generates(): readonly GenerateReport[] {
     return this.#generates.filter((report) => report !== undefined);
   }
 
-  /** Those of them that are choices of the answer, in the order of the choices. */
+  /** Reports of the runs that are choices of the answer, in the order of the choices. */
   get outer(): readonly GenerateReport[] {
     return this.#outerSlots.toSorted((a, b) => a - b).flatMap((slot) => this.#generates[slot] ?? []);
   }
 
-  /** Tokens that were computed ahead of the generates that read them. */
+  /** Number of tokens prepared ahead of the generates that read them, and how many of these had to be computed. */
   get preparedTokens(): { readonly all: number; readonly computed: number } {
     return { all: this.#preparedTokens, computed: this.#preparedTokens - this.#preparedCachedTokens };
   }
 
-  /** Of all runs together. What the tree itself computed ahead of a run does not count as found by it. */
+  /** Usage of all runs together. Tokens that the tree itself has computed ahead of a run do not count as cached. */
   usage() {
     const sum = (read: (end: EndEvent) => number): number =>
       this.generates.reduce((total, { end }) => total + read(end), 0);

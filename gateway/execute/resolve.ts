@@ -1,6 +1,6 @@
 /**
- * Retrieval of a query, before anything is rewritten: `retrieve` and `augment` become what they found, and fragments
- * that are named by id get their text. Reading happens here and only here; the rules that follow are pure.
+ * Does the retrieval of a query before anything is rewritten: `retrieve` and `augment` become the texts found, and
+ * fragments that are named by id get their text. Only this file reads stored data; the rules that follow are pure.
  */
 import { ApiError } from "../base/errors.ts";
 import { yieldToOthers } from "../base/pace.ts";
@@ -18,35 +18,35 @@ export type FoundFragment = Pick<RetrievedFragment, "id" | "text" | "salt">;
 
 export type Search = Pick<RetrieveRequest, "vectorStoreIds" | "query" | "maxResults"> & { readonly filters?: unknown };
 
-/** What may be read, for one tenant. Both throw ApiError; what belongs to others is unknown. */
+/** The data that one tenant may read. Both functions throw ApiError; other tenants' data counts as unknown. */
 export interface Sources {
   readonly retrieve: (search: Search) => Awaitable<readonly FoundFragment[]>;
-  /** In the order of the ids. */
+  /** Fragments in the order of the ids; undefined for unknown ones. */
   readonly fragments: (ids: readonly string[]) => readonly (FoundFragment | undefined)[];
   readonly augment: AugmentOptions;
-  /** Characters of a document that is searched. */
+  /** Most characters of a document that is searched. */
   readonly maxAugmentChars: number;
-  /** Texts that a generate gives whose output is searched for. @throws ApiError where nothing is to run */
+  /** Texts of a generate whose output is searched for. @throws ApiError where nothing may run */
   readonly generated: (inner: Inner) => Promise<readonly string[]>;
 }
 
 export class Resolver {
-  /** By id; the texts that generates of this query may hold. */
+  /** The fragments by id. Generates inside this query's searches may hold any of them. */
   readonly fragments = new Map<string, LowerDocument>();
   readonly #found = new Map<string, FoundFragment>();
   readonly #sources: Sources;
   readonly #signal: AbortSignal;
-  /** Each search holds the event loop for itself for a while: one of a query at a time. */
+  /** Each search keeps the event loop busy for a while, so a query runs only one at a time. */
   readonly #searches = new Slots(1);
   readonly #resolved = new Map<Query, Promise<Query>>();
 
-  /** @param signal no search begins after it has aborted */
+  /** @param signal no search begins after it aborts */
   constructor(sources: Sources, signal: AbortSignal) {
     this.#sources = sources;
     this.#signal = signal;
   }
 
-  /** Fragments of corpora that were read. */
+  /** The fragments of corpora that were read. */
   get found(): readonly FoundFragment[] {
     return [...this.#found.values()];
   }
@@ -57,7 +57,7 @@ export class Resolver {
     return await this.#resolve(root, "$");
   }
 
-  /** Nodes that are shared stay shared. */
+  /** Resolves a node once, so that shared nodes stay shared. */
   #resolve(query: Query, path: string): Promise<Query> {
     const known = this.#resolved.get(query);
     if (known !== undefined) return known;
@@ -116,7 +116,7 @@ export class Resolver {
     }
   }
 
-  /** Text of a query that is searched for: of its messages and fragments, and of what its generates give. */
+  /** The text to search for: a query's messages, fragments and generated outputs together. */
   async #textOf(query: Query, path: string): Promise<string> {
     if (query.kind === "message") return query.text;
     if (query.kind === "fragment") return "text" in query ? query.text : (this.fragments.get(query.id)?.text ?? "");
@@ -132,7 +132,7 @@ export class Resolver {
     return (await this.#sources.generated(innerAt(node, path))).join("\n");
   }
 
-  /** Texts of all fragments named by id, in one reading. */
+  /** Reads the texts of all fragments that are named by id, in one request. */
   #readNamed(root: Query): void {
     const paths = fragmentPaths(root);
     const ids = [...paths.keys()];
@@ -154,7 +154,7 @@ export class Resolver {
   }
 }
 
-/** Where each fragment's id stands first. */
+/** The first path at which each fragment's id stands. */
 function fragmentPaths(root: Query): ReadonlyMap<string, string> {
   const paths = new Map<string, string>();
   const seen = new Set<Query>();
@@ -168,14 +168,14 @@ function fragmentPaths(root: Query): ReadonlyMap<string, string> {
   return paths;
 }
 
-/** Texts that are put together may be longer than one that is given; only their begin is searched for. */
+/** The joined text may be longer than a single text may be, so only its beginning is searched for. */
 function searchText(text: string, param: string): string {
   const trimmed = text.slice(0, queryLimits.searchChars).trim();
   if (trimmed !== "") return trimmed;
   throw new ApiError("invalid_value", { message: `${param}: there is no text to search for.`, param });
 }
 
-/** The corpus side names its own argument; here that is a field of the node. */
+/** Corpus errors name their own argument; this names the node's field instead. */
 function named(error: unknown, path: string): unknown {
   if (!(error instanceof ApiError) || error.param === undefined) return atPath(error, path);
   const param = `${path}.retrieve.${error.param}`;

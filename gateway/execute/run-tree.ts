@@ -1,6 +1,6 @@
 /**
- * Runs the generates of a query. Each runs once, as soon as the outputs that stand in its prompt are there, beside all
- * others that can run; what its prompt holds besides those outputs is prepared meanwhile. Outputs go on as token ids.
+ * Runs the generates of a query. Each runs once, as soon as the outputs in its prompt are there, in parallel with all
+ * others that can run. Meanwhile the rest of its prompt is prepared. Outputs enter other prompts as token ids.
  */
 import type { TenantId } from "../../db/ids.ts";
 import { prepareOnly } from "../../worker/contract/greedy-sampling.ts";
@@ -34,10 +34,10 @@ import {
 import { asShown, TreeReport } from "./report.ts";
 import { Slots } from "./slots.ts";
 
-/** What of the lowerer the executor uses. */
+/** The part of the lowerer that the executor uses. */
 export interface QueryLowering {
   lowerInSlices(node: Generate, context: QueryContext, path: string): Promise<LoweredGenerate>;
-  /** The runs that are known already, as a plan of their own; undefined when there are none. */
+  /** The runs that depend on no output, as a plan of their own. undefined: there are none. */
   preparable(lowered: LoweredGenerate): TokenPlan | undefined;
 }
 
@@ -46,11 +46,11 @@ export interface TreeDeps {
   readonly tokenBytes: TokenBytes;
   readonly card: ModelCard;
   readonly lowerer: QueryLowering;
-  /** Requests of one tree at the workers at the same time. */
+  /** How many requests of one tree run on workers at the same time. */
   readonly concurrency: number;
-  /** What `max_tokens: 0` stands for, where the context has the room. */
+  /** The value for `max_tokens: 0`, where the context has space for that many. */
   readonly defaultTokens: number;
-  /** Told of a run that ended when nobody waited for it any more. */
+  /** Called with the end of a run that nobody waits for any more. */
   readonly onLateEnd?: ((tenantId: TenantId, end: EndEvent) => void) | undefined;
 }
 
@@ -58,23 +58,23 @@ export interface TreeJob {
   readonly requestId: string;
   readonly tenantId: TenantId;
   readonly salt: CacheSalt;
-  /** May grow until the tree is run. */
+  /** The query's fragments by id. More may be added until the tree is run. */
   readonly fragments: ReadonlyMap<string, LowerDocument>;
   /** false: the outermost generates compute their whole prompts (the baseline of measurements). */
   readonly reuse: boolean;
-  /** The report is to tell why KV was not found. */
+  /** true: the report says why KV was not found. */
   readonly diagnose?: boolean | undefined;
-  /** The caller shows nothing before the end. */
+  /** true: the caller shows nothing before the end, so a failed run may start again. */
   readonly restartable: boolean;
-  /** Aborts everything. */
+  /** Aborts all runs of the tree. */
   readonly signal: AbortSignal;
-  /** On the clock of performance.now(), as is the end; no text was read before. */
+  /** When the query arrived, on the clock of performance.now() like all ends; no text was read before. */
   readonly startMs: number;
   readonly endMs: number;
   readonly affinity: string;
 }
 
-/** A generate that is ready to be submitted. */
+/** A generate that can be submitted now. */
 interface Ready {
   readonly lowered: LoweredGenerate;
   readonly maxTokens: number;
@@ -103,8 +103,8 @@ export class TreeRun {
   }
 
   /**
-   * Runs what the outermost generate needs, then gives its samples, each as a row of events.
-   * @throws ApiError naming a node by its path; the job's signal is the caller's to abort then
+   * Runs what the outermost generate needs, then starts its samples; each sample is a stream of events.
+   * @throws ApiError naming a node by its path. The caller must then abort the job's signal.
    */
   async choices(outer: Inner): Promise<readonly AsyncGenerator<CompletionEvent, void>[]> {
     const starting = this.#located(outer, () => this.#ready(outer, this.#job.reuse));
@@ -113,18 +113,18 @@ export class TreeRun {
     return order.map((slot, index) => this.#choice(outer, ready, slot, index));
   }
 
-  /** Outputs of an inner generate; the same promise for the same object. */
+  /** Outputs of an inner generate. Each object runs once, so all calls with it get the same promise. */
   outputs(inner: Inner): Promise<readonly GeneratedOutput[]> {
     const started = this.#started.get(inner.node);
     if (started !== undefined) return started;
     const outputs = this.#located(inner, () => this.#generate(inner));
-    // Whoever needs it awaits it; when the tree has failed before, nobody does.
+    // Whoever needs the outputs awaits them. When the tree has already failed, nobody does.
     outputs.catch(() => undefined);
     this.#started.set(inner.node, outputs);
     return outputs;
   }
 
-  /** Computes and keeps what a generate's prompt holds besides outputs that are not known. */
+  /** Computes and keeps the KV of a generate's prompt, except for unknown outputs. */
   async prepare(node: Generate, path: string): Promise<FinishedEvent | undefined> {
     try {
       return await this.#compute(await this.#lower(node, path));
@@ -139,7 +139,7 @@ export class TreeRun {
     return await this.prepare({ kind: "generate", options: node.options, input: { kind: "plus", children } }, path);
   }
 
-  /** Outputs that are not there yet are stand-ins. */
+  /** Context for lowering in which outputs that do not exist yet are stand-ins. */
   context(): QueryContext {
     const { salt, fragments } = this.#job;
     return { salt, fragments, outputs: (node) => this.#outputs.get(node) ?? this.#standIns(node) };
@@ -165,7 +165,7 @@ export class TreeRun {
     return outputs;
   }
 
-  /** @param ahead whether what is known of the prompt is computed while its inner generates run */
+  /** @param ahead true: computes the known part of the prompt while its inner generates run */
   async #ready(inner: Inner, ahead: boolean): Promise<Ready> {
     const { card, defaultTokens } = this.#deps;
     const node = generateOf(inner.node);
@@ -181,7 +181,7 @@ export class TreeRun {
     return { lowered, seed, maxTokens: wanted === 0 ? Math.min(room, defaultTokens) : wanted };
   }
 
-  /** One at a time, in the order asked for: a wide tree leaves turns to others, and its inner prompts go first. */
+  /** Lowers one generate at a time, in the order of the calls. A wide tree yields, and its inner prompts come first. */
   async #lower(node: Generate, path: string): Promise<LoweredGenerate> {
     const { lowerer } = this.#deps;
     const leave = await this.#lowering.enter(this.#job.signal);
@@ -193,7 +193,7 @@ export class TreeRun {
     }
   }
 
-  /** Inner generates, effects, and meanwhile the part of the prompt that waits for none of them. */
+  /** Runs inner generates and effects, and meanwhile computes the part of the prompt that needs none of them. */
   async #runNeeded(inner: Inner, node: Generate, ahead: boolean): Promise<void> {
     const { inner: needed, effects, spans } = promptParts(node.input, inputPlace(inner));
     const runs: Promise<unknown>[] = [...needed, ...effects].map((one) => this.outputs(one));
@@ -202,16 +202,16 @@ export class TreeRun {
     await Promise.all(runs);
   }
 
-  /** Outputs that stand in the spans first, then the spans. */
+  /** Runs the generates whose outputs stand in the spans, then computes the spans. */
   async #runSpans(node: Generate, spans: PromptParts["spans"], path: string): Promise<void> {
     await Promise.all(innerOfSpans(spans).map((inner) => this.outputs(inner)));
     await this.prepareSpans(node, spans, path);
   }
 
-  /** What can never be a prompt ends the tree here, before its inner generates have run for nothing. */
+  /** Lowers the prompt with stand-ins, so that a prompt which can never fit fails before its inner generates run. */
   async #lookAhead(node: Generate, path: string, computes: boolean): Promise<void> {
     const lowered = await this.#lower(node, path);
-    // What goes wrong with computing is met again when the prompt itself is run.
+    // An error while computing ahead comes again when the prompt itself is run, so it is ignored here.
     if (computes) await this.#compute(lowered).catch(() => undefined);
   }
 

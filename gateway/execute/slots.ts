@@ -1,4 +1,4 @@
-/** How many of one tree do something at the same time; the others wait in order. */
+/** Limits how many parts of one tree do something at the same time. The others wait in order. */
 export class Slots {
   #free: number;
   readonly #waiting: (() => void)[] = [];
@@ -7,7 +7,7 @@ export class Slots {
     this.#free = count;
   }
 
-  /** @returns what to call, once, when it is done. Throws the signal's reason when it aborted meanwhile. */
+  /** Waits for a slot. @returns a function to call once when the work is done. @throws the signal's reason */
   async enter(signal: AbortSignal): Promise<() => void> {
     signal.throwIfAborted();
     if (this.#free > 0) this.#free -= 1;

@@ -1,14 +1,14 @@
 /**
- * The characters that a pattern tells apart. Characters that stand in the same of its sets are of one class, so that
- * what is worked out for a class need not be worked out for each of its characters.
+ * The characters that a pattern distinguishes. Characters that are in exactly the same sets of the pattern form one
+ * class, so that work for a class need not be repeated for each of its characters.
  */
 import type { Budget } from "./budget.ts";
 import type { CodePoints } from "./code-points.ts";
 
 export interface Alphabet {
-  /** Of each class. */
+  /** The characters of each class. */
   readonly classes: readonly CodePoints[];
-  /** Of each set, in their order, the classes that it is made of. */
+  /** For each set in order, the classes that it consists of. */
   readonly classesOf: readonly (readonly number[])[];
 }
 

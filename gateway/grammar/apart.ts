@@ -1,4 +1,4 @@
-/** Whether no value is of two schemas: what `oneOf` asks for, and a grammar of alternatives does not give by itself. */
+/** Decides whether no value fits two schemas: `oneOf` requires this, and a grammar's alternatives do not ensure it. */
 import type { Budget } from "./budget.ts";
 import { typesOf } from "./schema-parts.ts";
 
@@ -7,18 +7,21 @@ type Schema = Readonly<Record<string, unknown>>;
 const isSchema = (value: unknown): value is Schema =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** What is compared of a schema. */
+/** The facts about a schema that are compared. */
 interface Facts {
   readonly values: ReadonlySet<string> | undefined;
   readonly types: ReadonlySet<string> | undefined;
   readonly properties: ReadonlyMap<string, ReadonlySet<string>>;
 }
 
-/** false: it cannot be told from their types and from the values that they name. @throws GrammarTooLarge */
+/**
+ * Whether no value fits two of the schemas. false: their types, values and required properties do not show it.
+ * @throws GrammarTooLarge
+ */
 export function areApart(schemas: readonly unknown[], budget: Budget): boolean {
   if (schemas.length < 2) return true;
   if (schemas.length > maxCompared || !schemas.every(isSchema)) return false;
-  // One definition may be named by several references.
+  // Several references may name the same definition.
   const known = new Map<Schema, Facts>();
   const facts = schemas.map((schema): Facts => {
     const found = known.get(schema) ?? factsOf(schema, budget);
@@ -50,7 +53,7 @@ function isApart(one: Facts, other: Facts, budget: Budget): boolean {
 
 const areDisjoint = (some: ReadonlySet<string>, others: ReadonlySet<string>): boolean => some.isDisjointFrom(others);
 
-/** As JSON; undefined: it names none, or some whose JSON is not the only one. */
+/** The values that a schema names, as JSON. undefined: it names none, or objects or lists, whose JSON is not unique. */
 function valuesOf(schema: Schema, budget: Budget): ReadonlySet<string> | undefined {
   const values: unknown = "const" in schema ? [schema.const] : schema.enum;
   budget.spend("looks", Array.isArray(values) ? values.length : 1);
@@ -58,7 +61,7 @@ function valuesOf(schema: Schema, budget: Budget): ReadonlySet<string> | undefin
   return new Set(values.map((value) => JSON.stringify(value)));
 }
 
-/** An integer is a number too. undefined: any, or not told. */
+/** The types of a schema's values, where integers count as numbers. undefined: any type, or unknown ones. */
 function jsonTypesOf(schema: Schema, named: Facts["values"]): ReadonlySet<string> | undefined {
   const values = [...(named ?? [])].map((text): unknown => JSON.parse(text));
   const types =
@@ -66,7 +69,7 @@ function jsonTypesOf(schema: Schema, named: Facts["values"]): ReadonlySet<string
   return types.length === 0 ? undefined : new Set(types.map((type) => (type === "integer" ? "number" : type)));
 }
 
-/** Required properties that can only have some values, of schemas of objects alone. */
+/** The required properties for which the schema names values, with these. Only schemas of objects have any here. */
 function requiredOf(schema: Schema, budget: Budget): ReadonlyMap<string, ReadonlySet<string>> {
   const found = new Map<string, ReadonlySet<string>>();
   const { properties, required } = schema;

@@ -1,19 +1,19 @@
-/** What one grammar may cost in all: of a request, the schema of its answer and those of its tools together. */
+/** Bounds the cost of one grammar. The schemas of a request's answer and of its tools share one budget. */
 import { limits } from "../../worker/contract/limits.ts";
 
-/** More rules, symbols or steps of work than a grammar may have. */
+/** Thrown for a grammar of too many rules, symbols or steps of work. */
 export class GrammarTooLarge extends Error {}
 
 export interface GrammarBounds {
   readonly rules: number;
   readonly symbols: number;
-  /** Characters of all patterns. */
+  /** Characters of all patterns together. */
   readonly patternChars: number;
-  /** Looks at states, edges, ranges and values; a look takes well under a microsecond. */
+  /** Steps of work: looks at states, edges, ranges and values. Each takes well under a microsecond. */
   readonly looks: number;
 }
 
-/** What any request may have: at most some hundred milliseconds of a thread. */
+/** The bounds for any request: at most some hundred milliseconds of work in a thread. */
 export const largestGrammar: GrammarBounds = {
   rules: limits.maxGrammarRules,
   symbols: limits.maxGrammarSymbols,
@@ -28,12 +28,12 @@ export class Budget {
     this.#left = { ...bounds };
   }
 
-  /** Something was refused for what it costs. */
+  /** Whether the budget has refused something. */
   get isSpent(): boolean {
     return Object.values(this.#left).some((left) => left < 0);
   }
 
-  /** To be called before the work is done. @throws GrammarTooLarge */
+  /** Must be called before the work is done. @throws GrammarTooLarge */
   spend(what: keyof GrammarBounds, count: number): void {
     this.#left[what] -= count;
     if (this.#left[what] < 0) throw new GrammarTooLarge("is too large");

@@ -1,4 +1,4 @@
-/** Puts a byte grammar together, rule by rule. */
+/** Builds a byte grammar rule by rule. */
 import {
   type ByteGrammar,
   byteRange,
@@ -13,7 +13,7 @@ export type Alternative = readonly GrammarSymbol[];
 
 const encoder = new TextEncoder();
 
-/** The bytes of a text, one after the other. */
+/** The bytes of a text in order. */
 export const literal = (text: string): Alternative => Array.from(encoder.encode(text), (byte) => byteRange(byte, byte));
 
 export const range = (low: string, high: string): GrammarSymbol => byteRange(low.charCodeAt(0), high.charCodeAt(0));
@@ -21,16 +21,19 @@ export const range = (low: string, high: string): GrammarSymbol => byteRange(low
 export class GrammarBuilder {
   readonly #rules: (readonly Alternative[])[] = [];
   readonly #shared = new Map<string, GrammarSymbol>();
-  /** Of each unit: rules of up to 1, 2, … of it. */
+  /** For each repeated unit: rules for up to 1, 2, … repetitions. */
   readonly #chains = new Map<string, GrammarSymbol[]>();
-  /** Of the whole grammar, whatever it is made of. */
+  /** The budget of the whole grammar. */
   readonly budget: Budget;
 
   constructor(budget: Budget) {
     this.budget = budget;
   }
 
-  /** A rule that is told later, so that others can name it now. @throws GrammarTooLarge, as all that adds to it */
+  /**
+   * Makes a rule that is defined later, so that other rules can name it now.
+   * @throws GrammarTooLarge, as all methods that add to the grammar do
+   */
   declare(): GrammarSymbol {
     this.budget.spend("rules", 1);
     return firstRuleSymbol + this.#rules.push([]) - 1;
@@ -48,7 +51,7 @@ export class GrammarBuilder {
     return rule;
   }
 
-  /** A rule that is made once under its name. */
+  /** The rule of this name. It is made at the first call. */
   shared(name: string, make: () => readonly Alternative[]): GrammarSymbol {
     const known = this.#shared.get(name);
     if (known !== undefined) return known;
@@ -58,17 +61,17 @@ export class GrammarBuilder {
     return rule;
   }
 
-  /** `min` to `max` of the unit, which is never empty; Infinity: any number. */
+  /** `min` to `max` repetitions of a unit that is never empty. Infinity: no upper bound. */
   repeat(name: string, unit: Alternative, min: number, max: number): Alternative {
-    // They are copied before the rule that they stand in is counted.
+    // The copies of the unit take work before they are counted as symbols of a rule.
     this.budget.spend("looks", min * unit.length);
     const required = Array.from({ length: min }, () => unit).flat();
     return [...required, ...this.#upTo(name, unit, max - min)];
   }
 
   /**
-   * The grammar, without alternatives that no finite text is of.
-   * @returns undefined when nothing is left of its first rule
+   * The finished grammar, without alternatives from which no finite text can be derived.
+   * @returns undefined when the first rule has no finite text
    */
   build(): ByteGrammar | undefined {
     const ends = finiteRules(this.#rules);
@@ -95,17 +98,17 @@ export class GrammarBuilder {
 
 interface Open {
   readonly rule: number;
-  /** Places of rules in it that are not known to be finite. */
+  /** Number of rules in the alternative, with repetitions, that are not known to be finite yet. */
   left: number;
 }
 
 /**
- * Rules from which some finite text can be derived. An alternative is looked at only when a rule that it names is found
- * finite, so the work is linear in the size of the grammar.
+ * The rules from which some finite text can be derived. An alternative is visited only when one of its rules is found
+ * to be finite, so the work is linear in the size of the grammar.
  */
 export function finiteRules(rules: GrammarRules): ReadonlySet<number> {
   const finite = new Set<number>();
-  /** Of each rule, the alternatives that name it, as often as they do. */
+  /** For each rule, the alternatives that name it, once for each time that they do. */
   const naming = new Map<number, Open[]>();
   for (const [rule, alternatives] of rules.entries()) {
     for (const alternative of alternatives) {
@@ -119,7 +122,7 @@ export function finiteRules(rules: GrammarRules): ReadonlySet<number> {
       }
     }
   }
-  // A set is gone through in the order of insertion, with what is added on the way.
+  // The loop also visits rules that are added to the set on the way.
   for (const rule of finite) {
     for (const open of naming.get(rule) ?? []) {
       open.left -= 1;

@@ -1,7 +1,7 @@
 /**
- * JSON schemas as byte grammars: every text of the grammar parses and validates. Of what a schema leaves open, the
- * grammar keeps the usual: properties in the order that they are named, no others. A keyword that the grammar could not
- * hold is refused with its path.
+ * Turns JSON schemas into byte grammars: every text of the grammar parses and validates. Where a schema leaves
+ * something open, the grammar allows only the usual: properties in the order in which the schema names them, and no
+ * others. A keyword that a grammar cannot express is refused with its path.
  */
 import type { GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { areApart } from "./apart.ts";
@@ -14,7 +14,7 @@ import { patternString } from "./pattern-string.ts";
 import { PatternFault } from "./pattern-syntax.ts";
 import { annotations, countOf, keywordsOf, listAt, mapAt, rangeOf, SchemaFault, typesOf } from "./schema-parts.ts";
 
-/** Schemas inside schemas. */
+/** Deepest nesting of schemas. */
 const maxDepth = 32;
 const maxAlternatives = 512;
 const maxProperties = 512;
@@ -22,8 +22,8 @@ const maxChars = 4_096;
 const maxItems = 1_024;
 
 /**
- * A value of the schema, as a part of a grammar.
- * @throws SchemaFault with the path of what cannot be kept, from the schema on; GrammarTooLarge
+ * Adds a schema's values to a grammar and returns their rule.
+ * @throws SchemaFault with the path, within the schema, of what a grammar cannot express; GrammarTooLarge
  */
 export const schemaRule = (it: GrammarBuilder, schema: unknown): GrammarSymbol =>
   new SchemaCompiler(it, schema).compile(schema, [], 0);
@@ -35,7 +35,7 @@ class SchemaCompiler {
   readonly #it: GrammarBuilder;
   readonly #root: unknown;
   readonly #referenced = new Map<string, GrammarSymbol>();
-  /** References that are followed now without a byte between them. */
+  /** References that are being compiled and have no byte of text before them yet. Meeting one again would never end. */
   readonly #open = new Set<string>();
 
   constructor(it: GrammarBuilder, root: unknown) {
@@ -59,7 +59,7 @@ class SchemaCompiler {
     const types = typesOf(fields, path);
     keywordsOf(fields, types, path);
     if (types.length === 0) return json.anyValue(this.#it);
-    // An integer is a number too: a value must not be spelled in two ways.
+    // Every integer is a number, and a value must not have two derivations.
     const wanted = types.includes("number") ? types.filter((type) => type !== "integer") : types;
     return this.#it.rule(wanted.map((type) => [this.#ofType(type, fields, path, depth)]));
   }
@@ -86,7 +86,7 @@ class SchemaCompiler {
   #string(fields: Schema, path: Path): GrammarSymbol {
     const [least, most] = countOf(fields, ["minLength", "maxLength"], path, maxChars);
     const { pattern, format } = fields;
-    // A pattern beside a format says what the format is.
+    // Where a pattern stands beside a format, the pattern says what the format is.
     const keyword = pattern === undefined ? "format" : "pattern";
     const wanted = pattern ?? (typeof format === "string" ? formats[format] : undefined);
     if (wanted === undefined && format === undefined) return json.string(this.#it, least, most);
@@ -95,7 +95,7 @@ class SchemaCompiler {
     const it = this.#it;
     const make = (): readonly Alternative[] => [[patternString(it, patternAutomaton(wanted, it.budget), least, most)]];
     try {
-      // The same pattern, a format's mostly, stands at many places.
+      // The same pattern, often that of a format, may stand at many places.
       return it.shared(`pattern ${least} ${most} ${wanted}`, make);
     } catch (error) {
       const isFault = error instanceof PatternFault || error instanceof GrammarTooLarge;
@@ -132,7 +132,7 @@ class SchemaCompiler {
     return rule;
   }
 
-  /** @returns the schema and its path */
+  /** Finds what a reference names. @returns the schema and its path */
   #resolve(target: string, path: Path): readonly [unknown, Path] {
     const match = /^#(?:\/(\$defs|definitions)\/([^/]+))?$/.exec(target);
     if (match === null) throw new SchemaFault(path, "is neither '#' nor '#/$defs/…'");
@@ -160,7 +160,7 @@ class SchemaCompiler {
     return this.#it.rule(schemas.map((schema, i) => [this.compile(schema, [...path, keyword, i], depth + 1)]));
   }
 
-  /** What a reference names; itself when it is none, or leads nowhere. */
+  /** The schema that a reference names. A schema that is no valid reference is returned itself. */
   #followed(schema: unknown): unknown {
     const target = (schema as { readonly $ref?: unknown } | null)?.$ref;
     return typeof target === "string" ? this.#resolve(target, [])[0] : schema;
@@ -176,7 +176,7 @@ class SchemaCompiler {
   }
 
   #array(fields: Schema, path: Path, depth: number): GrammarSymbol {
-    // Earlier drafts have the list in `items`.
+    // Earlier drafts of JSON schema have the list in `items`.
     const keyword = Array.isArray(fields.items) ? "items" : "prefixItems";
     if (fields[keyword] !== undefined && Array.isArray(fields[keyword])) {
       return this.#tuple(fields, keyword, path, depth);
@@ -187,7 +187,7 @@ class SchemaCompiler {
     return this.#it.rule(json.arrayOf(this.#it, `items of ${item}`, item, least, most));
   }
 
-  /** Its length is fixed: what may be left out of it could not be told from what may follow. */
+  /** A tuple has a fixed length: with optional entries, they could not be distinguished from those that follow. */
   #tuple(fields: Schema, keyword: "items" | "prefixItems", path: Path, depth: number): GrammarSymbol {
     const schemas = listAt(fields, keyword, path, maxItems);
     const rest = keyword === "items" ? "additionalItems" : "items";
@@ -219,7 +219,7 @@ class SchemaCompiler {
     const { additionalProperties: open = true, propertyNames = true } = fields;
     if (!isAnyName(propertyNames))
       throw new SchemaFault([...path, "propertyNames"], "is supported for names of any kind");
-    // The empty schema is any value.
+    // The empty schema allows any value.
     const others = typeof open === "object" && open !== null && Object.keys(open).length === 0 ? true : open;
     if (typeof others !== "boolean" && names.length > 0) {
       throw new SchemaFault(
@@ -235,7 +235,7 @@ class SchemaCompiler {
     });
   }
 
-  /** Each of the properties in turn, or the next where it is not required; a comma where one came before. */
+  /** Rules for the properties in order, with commas between. A property that is not required may be skipped. */
   #members(properties: Schema, required: ReadonlySet<unknown>, path: Path, depth: number): GrammarSymbol {
     const it = this.#it;
     let rest: { readonly first: Alternative; readonly later: Alternative } = { first: [], later: [] };
@@ -253,7 +253,7 @@ class SchemaCompiler {
     return it.rule([[...literal("{"), ...rest.first, json.space(it), ...literal("}")]]);
   }
 
-  /** What is compiled now stands behind a byte, so it may refer to what it stands in. */
+  /** Compiles what stands inside an object or array. Behind the bracket, it may refer to the schemas around it. */
   #inside(make: () => GrammarSymbol): GrammarSymbol {
     const open = [...this.#open];
     this.#open.clear();
@@ -263,7 +263,7 @@ class SchemaCompiler {
   }
 }
 
-/** Names are strings whatever a schema says of them. */
+/** Whether a schema of property names allows any name. Names are always strings. */
 const isAnyName = (names: unknown): boolean => {
   if (names === true) return true;
   if (typeof names !== "object" || names === null) return false;
@@ -283,7 +283,7 @@ function isOfType(value: unknown, type: string): boolean {
   if (type === "array") return Array.isArray(value);
   if (type === "object") return typeof value === "object" && value !== null && !Array.isArray(value);
   if (type === "integer") return Number.isInteger(value);
-  // The names of the others are JavaScript's own.
+  // For the other types, JSON schema and JavaScript have the same names.
   return typeof value === type;
 }
 

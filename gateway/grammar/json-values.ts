@@ -1,11 +1,11 @@
 /**
- * JSON as a byte grammar. What a model could write without end is bounded where a bound loses nothing: digits of a
- * number, white space, and the depth of values that no schema describes.
+ * JSON values as byte grammars. Whatever a model could write without end is bounded where no useful value is lost: the
+ * digits of a number, white space, and the depth of values that no schema describes.
  */
 import { byteRange, type GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { type Alternative, type GrammarBuilder, literal, range } from "./builder.ts";
 
-/** Depth of arrays and objects in a value of any shape. */
+/** Deepest nesting of arrays and objects in a value without a schema. */
 const anyDepth = 12;
 const indentChars = 24;
 const integerDigits = 15;
@@ -14,7 +14,7 @@ const exponentDigits = 2;
 
 const digit = range("0", "9");
 
-/** White space between tokens: none, a space, or a line break with an indent. */
+/** White space in a value: none, a space, or a line break with an indent. */
 export const space = (it: GrammarBuilder): GrammarSymbol =>
   it.shared("space", () => [
     [],
@@ -22,7 +22,7 @@ export const space = (it: GrammarBuilder): GrammarSymbol =>
     [...literal("\n"), ...it.repeat("indent", literal(" "), 0, indentChars)],
   ]);
 
-/** Digits are bounded, so that every value is an integer that a double holds. */
+/** Integers. The number of digits is bounded, so that a double holds every value exactly. */
 export const integer = (it: GrammarBuilder): GrammarSymbol =>
   it.shared("integer", () => {
     const whole = it.shared("whole", () => [
@@ -41,7 +41,7 @@ export const number = (it: GrammarBuilder): GrammarSymbol =>
     return [[integer(it), fraction, exponent]];
   });
 
-/** A string of so many characters (code points). */
+/** A string of `minChars` to `maxChars` code points. */
 export const string = (it: GrammarBuilder, minChars = 0, maxChars = Number.POSITIVE_INFINITY): GrammarSymbol =>
   it.shared(`string ${minChars} ${maxChars}`, () => [
     [...literal('"'), ...it.repeat("char", [char(it)], minChars, maxChars), ...literal('"')],
@@ -52,7 +52,7 @@ export const boolean = (it: GrammarBuilder): GrammarSymbol =>
 
 export const nothing = (it: GrammarBuilder): GrammarSymbol => it.shared("null", () => [literal("null")]);
 
-/** Any value, nested at most so deep. */
+/** Any value, with at most `depth` nested arrays and objects. */
 export const anyValue = (it: GrammarBuilder, depth = anyDepth): GrammarSymbol =>
   it.shared(`any ${depth}`, () => {
     const scalars: Alternative[] = [[string(it)], [number(it)], [boolean(it)], [nothing(it)]];
@@ -65,14 +65,14 @@ export const anyObject = (it: GrammarBuilder, depth = anyDepth): GrammarSymbol =
 export const anyArray = (it: GrammarBuilder, depth = anyDepth): GrammarSymbol =>
   it.shared(`array ${depth}`, () => arrayOf(it, `item ${depth}`, anyValue(it, depth - 1)));
 
-/** Objects of any names whose values are all of one rule. @param name of the rule, for what is shared */
+/** Objects with any names, whose values all fit one rule. @param name of the value's rule, for sharing parts */
 export function mapOf(it: GrammarBuilder, name: string, value: GrammarSymbol): readonly Alternative[] {
   const member = [string(it), ...literal(":"), space(it), value];
   const more = it.repeat(name, [...literal(","), space(it), ...member], 0, Number.POSITIVE_INFINITY);
   return [literal("{}"), [...literal("{"), space(it), ...member, ...more, space(it), ...literal("}")]];
 }
 
-/** @param name of the rule, for what is shared */
+/** @param name of the entries' rule, under which parts are shared */
 export function arrayOf(
   it: GrammarBuilder,
   name: string,
@@ -89,7 +89,7 @@ export function arrayOf(
   return alternatives;
 }
 
-/** One character of a string: UTF-8, or an escape that stands for a whole one. */
+/** One character of a string: in UTF-8, or as an escape that stands for a whole character. */
 const char = (it: GrammarBuilder): GrammarSymbol =>
   it.shared("char", () => {
     const hex = it.rule([[digit], [range("a", "f")], [range("A", "F")]]);
@@ -113,7 +113,7 @@ const char = (it: GrammarBuilder): GrammarSymbol =>
   });
 
 const tail = byteRange(0x80, 0xbf);
-/** Well-formed UTF-8 beyond one byte (Unicode 15, table 3-7). */
+/** Well-formed UTF-8 of more than one byte (Unicode 15, table 3-7). */
 const wideChars: readonly Alternative[] = [
   [byteRange(0xc2, 0xdf), tail],
   [byteRange(0xe0, 0xe0), byteRange(0xa0, 0xbf), tail],

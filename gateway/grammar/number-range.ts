@@ -1,24 +1,24 @@
-/** Numbers between bounds as a byte grammar: plain decimals, each digit held to the bounds as it is written. */
+/** Numbers between bounds as a byte grammar: plain decimals, in which each digit is checked against the bounds. */
 import type { GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { type Alternative, type GrammarBuilder, literal, range } from "./builder.ts";
 
-/** What a double holds exactly; more digits could be rounded beyond a bound. */
+/** Most decimal digits that a double holds exactly. A number with more could be rounded beyond a bound. */
 const maxDigits = 15;
 const greatest = 10 ** maxDigits - 1;
 
 export interface Bound {
   readonly value: number;
-  /** The value itself is not in the range. */
+  /** true: the bound itself is not in the range. */
   readonly exclusive: boolean;
 }
 
-/** undefined: no bound on that side. */
+/** A range of numbers. undefined: there is no bound on that side. */
 export interface NumberRange {
   readonly least: Bound | undefined;
   readonly greatest: Bound | undefined;
 }
 
-/** @returns undefined when there is no such integer */
+/** @returns undefined when no such integer exists */
 export function integerBetween(it: GrammarBuilder, bounds: NumberRange): GrammarSymbol | undefined {
   const { least: low, greatest: high } = bounds;
   const least = low === undefined ? -greatest : low.exclusive ? Math.floor(low.value) + 1 : Math.ceil(low.value);
@@ -34,7 +34,7 @@ export function integerBetween(it: GrammarBuilder, bounds: NumberRange): Grammar
 
 /**
  * @param bounds integers
- * @returns undefined when there is no such number of at most 15 digits before its point
+ * @returns undefined when no such number of at most 15 digits before its point exists
  */
 export function numberBetween(it: GrammarBuilder, bounds: NumberRange): GrammarSymbol | undefined {
   if ((bounds.least?.value ?? 0) > greatest || (bounds.greatest?.value ?? 0) < -greatest) return undefined;
@@ -53,11 +53,11 @@ export function numberBetween(it: GrammarBuilder, bounds: NumberRange): GrammarS
   return it.rule(alternatives);
 }
 
-/** The bound among the numbers of at most 15 digits. */
+/** The bound, moved to the nearest number of at most 15 digits. */
 const within = ({ value, exclusive }: Bound): Bound =>
   Math.abs(value) > greatest ? { value: Math.sign(value) * greatest, exclusive: false } : { value, exclusive };
 
-/** Decimals from one bound of 0 or more to a greater one, or both the same number. */
+/** Decimals from a bound of 0 or more to a greater or equal one. Equal bounds must both include their number. */
 function decimals(it: GrammarBuilder, least: Bound, most: Bound): GrammarSymbol {
   const alternatives: Alternative[] = [];
   if (least.value < most.value) {
@@ -72,14 +72,14 @@ function decimals(it: GrammarBuilder, least: Bound, most: Bound): GrammarSymbol 
   return it.rule(alternatives);
 }
 
-/** One place behind 15 digits is not rounded to the next integer either. */
+/** Most places behind the point. A number of 15 digits may have one: even this does not round to the next integer. */
 const placesBehind = (digits: number): number => Math.max(1, maxDigits - digits);
 
-/** A point and digits, or nothing. */
+/** Nothing, or a point and digits. */
 const fraction = (it: GrammarBuilder, places: number): GrammarSymbol =>
   it.shared(`fraction ${places}`, () => [[], [...literal("."), ...it.repeat("digit", [range("0", "9")], 1, places)]]);
 
-/** A point and digits that are not all 0. */
+/** A point and digits, not all of them 0. */
 const fractionAboveZero = (it: GrammarBuilder, places: number): GrammarSymbol =>
   it.shared(`fraction above 0 ${places}`, () => [[...literal("."), digitsAboveZero(it, places)]]);
 
@@ -90,19 +90,19 @@ function digitsAboveZero(it: GrammarBuilder, most: number): GrammarSymbol {
   ]);
 }
 
-/** Integers from 0 up, without leading zeros. */
+/** Integers of 0 or more without leading zeros. */
 function wholes(it: GrammarBuilder, from: number, to: number): GrammarSymbol {
   return it.rule([...byDigits(from, to)].flatMap(([, least, most]) => sameLength(it, String(least), String(most))));
 }
 
-/** A range of integers from 0 up, cut where their texts become longer. */
+/** Cuts a range of integers of 0 or more where their texts become longer. */
 function* byDigits(from: number, to: number): Generator<readonly [digits: number, from: number, to: number]> {
   for (let digits = String(from).length; from <= to && digits <= String(to).length; digits++) {
     yield [digits, Math.max(from, digits === 1 ? 0 : 10 ** (digits - 1)), Math.min(to, 10 ** digits - 1)];
   }
 }
 
-/** Texts of digits from one to another of the same length. */
+/** The texts of the digits from one number to another of the same length. */
 function sameLength(it: GrammarBuilder, from: string, to: string): readonly Alternative[] {
   if (/^0*$/.test(from) && /^9*$/.test(to)) return [it.repeat("digit", [range("0", "9")], from.length, from.length)];
   const [low = "", high = ""] = [from[0], to[0]];

@@ -1,4 +1,6 @@
-/** JSON strings whose characters match a pattern: the pattern's automaton made deterministic, a rule for each state. */
+/**
+ * JSON strings whose characters match a pattern: its automaton is made deterministic, and each state becomes a rule.
+ */
 import type { GrammarSymbol } from "../../worker/contract/grammar.ts";
 import type { Budget } from "./budget.ts";
 import { type Alternative, type GrammarBuilder, literal } from "./builder.ts";
@@ -9,7 +11,10 @@ import { character } from "./spelling.ts";
 
 const maxStates = 2_000;
 
-/** @param minChars code points, as `maxChars` @throws PatternFault, GrammarTooLarge when it is too large */
+/**
+ * @param minChars in code points, as `maxChars` is
+ * @throws PatternFault, GrammarTooLarge when the result is too large
+ */
 export function patternString(
   it: GrammarBuilder,
   automaton: Automaton,
@@ -61,11 +66,11 @@ interface Step {
   readonly to: readonly number[];
 }
 
-/** Sets of the automaton's states, sorted. */
+/** Reads the automaton in all states at once. Sets of states are sorted lists. */
 class Reader {
   readonly #automaton: Automaton;
   readonly #budget: Budget;
-  /** States from which the last one is reached where the text ends, and where it starts as well. */
+  /** The states from which jumps lead to the last state at the end of a text, and at the end of an empty one. */
   readonly #ending: ReadonlySet<number>;
   readonly #endingAtStart: ReadonlySet<number>;
 
@@ -86,7 +91,7 @@ class Reader {
     return states.some((state) => ending.has(state));
   }
 
-  /** Where characters lead; no character is in two steps. */
+  /** The steps that any character can take from these states. No character is in two steps. */
   steps(states: readonly number[]): readonly Step[] {
     const targets = new Map<number, number[]>();
     for (const state of states) {
@@ -98,7 +103,7 @@ class Reader {
         else known.push(to);
       }
     }
-    // Classes that lead to the same states are one step, whatever else these states lead to.
+    // Classes that lead to the same states are merged first, so that the jumps from these states are followed once.
     const byTargets = Map.groupBy(targets, ([, to]) => to.join());
     const steps = Array.from(byTargets.values(), (group) => ({
       classes: group.map(([id]) => id).sort((a, b) => a - b),
@@ -132,7 +137,7 @@ function closure(
   return found;
 }
 
-/** The same jumps, from where they lead. */
+/** The jumps backwards: for each state, the jumps that lead to it. */
 function turned(jumps: Automaton["jumps"]): Automaton["jumps"] {
   const before: Jump[][] = jumps.map(() => []);
   for (const [from, list] of jumps.entries()) for (const { kind, to } of list) before[to]?.push({ kind, to: from });

@@ -1,6 +1,6 @@
 /**
- * Regular expressions, read into a tree, in the syntax that JSON schemas have: JavaScript's, without what looks around
- * (lookarounds, word boundaries) or back (references). Each part is read once, however often it is to be repeated.
+ * Reads regular expressions into a tree. The syntax is that of JSON schemas: JavaScript's, without lookarounds, word
+ * boundaries and back references. Each part is read once, however often it is repeated.
  */
 import type { Budget } from "./budget.ts";
 import {
@@ -14,21 +14,21 @@ import {
   wordSigns,
 } from "./code-points.ts";
 
-/** An expression that no automaton of code points is. */
+/** Thrown for an expression that is invalid or that no automaton of code points can express. */
 export class PatternFault extends Error {}
 
 export type PatternNode =
   | { readonly kind: "some"; readonly of: CodePoints }
   | { readonly kind: "start" | "end" }
-  /** One after the other, or one of them. */
+  /** "row": the parts in order. "choice": one of the parts. */
   | { readonly kind: "row" | "choice"; readonly parts: readonly PatternNode[] }
-  /** `most` may be Infinity. */
+  /** `most` is Infinity where there is no upper bound. */
   | { readonly kind: "repeat"; readonly part: PatternNode; readonly least: number; readonly most: number };
 
 const maxRepeat = 1_000;
-/** Groups within each other. */
+/** Deepest nesting of groups. */
 const maxDepth = 128;
-/** Braces with two counts, some leading zeros among them. */
+/** Most characters of a count in braces, such as {2,5}, with some leading zeros. */
 const maxCountChars = 24;
 const classes: Readonly<Record<string, CodePoints>> = { d: digits, w: wordSigns, s: spaces };
 const negatedClasses: Readonly<Record<string, CodePoints>> = {
@@ -77,7 +77,7 @@ class Parser {
     return { kind: "row", parts };
   }
 
-  /** Greedy or not is one language. */
+  /** Reads a quantifier. Greedy and lazy ones match the same texts. */
   #repeated(part: PatternNode): PatternNode {
     const counts = this.#quantifier();
     if (counts === undefined) return part;
@@ -108,7 +108,7 @@ class Parser {
     if (sign === "^") return { kind: "start" };
     if (sign === "$") return { kind: "end" };
     if ("*+?".includes(sign)) throw new PatternFault(`has a '${sign}' with nothing to repeat`);
-    // Other braces stand for themselves, as in JavaScript without its flag u.
+    // Other braces stand for themselves, as in JavaScript without the flag u.
     if (sign === "{" && /^,?\d/.test(this.#ahead(2))) {
       throw new PatternFault("has a count in '{}' that is none, or has nothing to repeat");
     }

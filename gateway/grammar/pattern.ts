@@ -1,32 +1,35 @@
-/** A pattern as an automaton of code points. */
+/** Turns a pattern into an automaton that reads code points. */
 import { type Alphabet, alphabetOf } from "./alphabet.ts";
 import type { Budget } from "./budget.ts";
 import { anything, type CodePoints } from "./code-points.ts";
 import { PatternFault, type PatternNode, readPattern } from "./pattern-syntax.ts";
 
-/** `class` is of the alphabet. */
+/** Leads from a state to another with any character of the alphabet's class number `class`. */
 export interface Move {
   readonly class: number;
   readonly to: number;
 }
 
-/** What is followed without a character: always, or only where the text starts or ends. */
+/** Leads from a state to another without a character: always, or only at the start or end of the text. */
 export interface Jump {
   readonly kind: "always" | "start" | "end";
   readonly to: number;
 }
 
-/** States are counted from 0; texts are read from the first one on, and match when they end in the last one. */
+/** States are numbered from 0. Reading begins in `first`, and a text matches if it can end in `last`. */
 export interface Automaton {
   readonly classes: readonly CodePoints[];
-  /** Of each state. */
+  /** The moves of each state. */
   readonly moves: readonly (readonly Move[])[];
   readonly jumps: readonly (readonly Jump[])[];
   readonly first: number;
   readonly last: number;
 }
 
-/** A pattern matches where it is found: what stands around it is free unless it is anchored. @throws PatternFault, GrammarTooLarge */
+/**
+ * The automaton of a pattern that may match anywhere in a text: any text may stand around it unless it is anchored.
+ * @throws PatternFault, GrammarTooLarge
+ */
 export function patternAutomaton(pattern: string, budget: Budget): Automaton {
   const it = new Assembler(budget);
   const { from, to } = it.add(readPattern(pattern, budget));
@@ -48,11 +51,11 @@ interface Piece {
 class Assembler {
   readonly #budget: Budget;
   readonly #jumps: Jump[][] = [];
-  /** Of each state: sets by their numbers. */
+  /** For each state, the sets of characters that it takes, by their numbers. */
   readonly #taken: { readonly set: number; readonly to: number }[][] = [];
   readonly #sets: CodePoints[] = [];
   readonly #setIds = new Map<CodePoints, number>();
-  /** A character stands in a pattern more than once. */
+  /** Sets of one character each, so that a character which stands several times in a pattern has one set. */
   readonly #singles = new Map<number, CodePoints>();
 
   constructor(budget: Budget) {
@@ -144,7 +147,7 @@ class Assembler {
     return { from, to: end };
   }
 
-  /** @returns where it ends */
+  /** Adds a node behind a state. @returns the node's last state */
   #behind(state: number, node: PatternNode): number {
     const piece = this.add(node);
     this.jump(state, piece.from);

@@ -1,10 +1,10 @@
-/** The parts of a JSON schema: which keywords stand in it, and what they hold. */
+/** Reads the parts of a JSON schema: its keywords and their values. */
 import type { Bound, NumberRange } from "./number-range.ts";
 
 type Path = readonly (string | number)[];
 type Schema = Readonly<Record<string, unknown>>;
 
-/** What a schema asks for and a grammar does not hold. */
+/** Thrown for a part of a schema that a grammar cannot express. */
 export class SchemaFault extends Error {
   readonly path: Path;
 
@@ -14,9 +14,9 @@ export class SchemaFault extends Error {
   }
 }
 
-/** Keywords that say nothing of the value. */
+/** Keywords that do not restrict the value. */
 const noted = ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"];
-/** Where definitions stand, which are compiled when they are referred to. */
+/** Keywords that hold definitions, which are compiled where a reference names them. */
 const held = ["$schema", "$defs", "definitions"];
 const rangeKeywords = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 const keywordsOfType: Readonly<Record<string, readonly string[]>> = {
@@ -29,7 +29,7 @@ const keywordsOfType: Readonly<Record<string, readonly string[]>> = {
   null: [],
 };
 
-/** @throws SchemaFault for a keyword that is neither one of these nor a note */
+/** @throws SchemaFault for a keyword that is not among these and restricts the value */
 export function annotations(fields: Schema, keywords: readonly string[], path: Path): void {
   const known = new Set([...noted, ...held, ...keywords]);
   for (const keyword of Object.keys(fields)) {
@@ -37,12 +37,12 @@ export function annotations(fields: Schema, keywords: readonly string[], path: P
   }
 }
 
-/** @throws SchemaFault for a keyword that the types do not have */
+/** @throws SchemaFault for a keyword that does not belong to these types */
 export function keywordsOf(fields: Schema, types: readonly string[], path: Path): void {
   annotations(fields, ["type", ...types.flatMap((type) => keywordsOfType[type] ?? [])], path);
 }
 
-/** The types that are named, or told by a keyword of theirs. None: any value. */
+/** The types that the schema names, or else those whose keywords it has. Empty: any type. */
 export function typesOf(fields: Schema, path: Path): readonly string[] {
   const { type } = fields;
   if (type === undefined) {
@@ -54,21 +54,21 @@ export function typesOf(fields: Schema, path: Path): readonly string[] {
   return [...new Set(names)];
 }
 
-/** A keyword's list. @throws SchemaFault when it is none, or of another length */
+/** The list under a keyword. @throws SchemaFault when it is no list, or has fewer or more entries */
 export function listAt(fields: Schema, keyword: string, path: Path, most: number, least = 1): readonly unknown[] {
   const value = fields[keyword];
   if (Array.isArray(value) && value.length >= least && value.length <= most) return value;
   throw new SchemaFault([...path, keyword], `is not a list of ${least} to ${most} entries`);
 }
 
-/** A keyword's object; an empty one when it is not there. */
+/** The object under a keyword; an empty one when the keyword is absent. */
 export function mapAt(fields: Schema, keyword: string, path: Path): Schema {
   const value = fields[keyword] ?? {};
   if (typeof value === "object" && !Array.isArray(value)) return value as Schema;
   throw new SchemaFault([...path, keyword], "is not an object");
 }
 
-/** The least and the greatest count that two keywords give; 0 and Infinity when they are not there. */
+/** The least and the greatest count under two keywords; 0 and Infinity where they are absent. */
 export function countOf(
   fields: Schema,
   [least, most]: readonly [string, string],
@@ -86,7 +86,7 @@ export function countOf(
   throw new SchemaFault([...path, most], `is less than ${least}`);
 }
 
-/** The narrower of two keywords on each side; undefined when no bound is there. @throws SchemaFault */
+/** The range from the narrower keyword on each side. undefined: the schema has no bound. @throws SchemaFault */
 export function rangeOf(fields: Schema, path: Path): NumberRange | undefined {
   if (!rangeKeywords.some((keyword) => keyword in fields)) return undefined;
   const at = (keyword: string, exclusive: boolean): readonly Bound[] => {

@@ -1,4 +1,4 @@
-/** Characters as they stand in a JSON string, in byte ranges. */
+/** Spells characters as they stand in a JSON string, in ranges of bytes. */
 import { byteRange, type GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { type Alternative, type GrammarBuilder, literal } from "./builder.ts";
 import type { CodePoints } from "./code-points.ts";
@@ -13,7 +13,7 @@ const shortEscapes: Readonly<Record<number, string>> = {
   92: "\\\\",
 };
 
-/** One character of the set, each in one way: as UTF-8, or by an escape where JSON needs one. */
+/** One character of the set. Each has exactly one spelling: UTF-8, or an escape where JSON requires one. */
 export function character(it: GrammarBuilder, set: CodePoints): GrammarSymbol {
   it.budget.spend("looks", set.length);
   return it.shared(`characters ${set.join(" ")}`, () =>
@@ -24,7 +24,7 @@ export function character(it: GrammarBuilder, set: CodePoints): GrammarSymbol {
   );
 }
 
-/** As alternatives that differ in their first bytes. Those of any two characters are the same range, or are apart. */
+/** Groups spellings by their first byte. The first bytes of any two spellings are the same range, or do not overlap. */
 function byFirstByte(it: GrammarBuilder, spellings: readonly Alternative[]): readonly Alternative[] {
   it.budget.spend("looks", spellings.length);
   return Array.from(
@@ -57,10 +57,10 @@ function spelled(low: number, high: number): readonly Alternative[] {
   return from <= high ? [...alternatives, ...utf8(from, high)] : alternatives;
 }
 
-/** Where encodings become longer. */
+/** The greatest code points whose UTF-8 has one, two and three bytes. */
 const lengthEnds = [0x7f, 0x7ff, 0xffff];
 
-/** Sequences of byte ranges that spell these code points, and no others. */
+/** Sequences of byte ranges that spell exactly these code points. */
 function utf8(low: number, high: number): readonly Alternative[] {
   const longer = lengthEnds.find((end) => low <= end && high > end);
   if (longer !== undefined) return [...utf8(low, longer), ...utf8(longer + 1, high)];

@@ -1,6 +1,6 @@
 /**
- * Chains to a TokenPlan: every run once, in an order in which each comes after what it sees. A run of a chain sees the
- * chain's parents, and what of the chain comes before it. Two chains with the same keys are the same runs.
+ * Turns chains into a TokenPlan. The plan holds each run once, behind all runs that it sees. A run of a chain sees the
+ * chain's parents and whatever stands before the run in its chain. Two runs with the same last key are the same run.
  */
 import { runBlockKeys } from "../../worker/contract/block-key.ts";
 import { limits } from "../../worker/contract/limits.ts";
@@ -9,10 +9,13 @@ import type { BlockKey } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Chain, ChainRun } from "./chains.ts";
 
-/** Segments of all runs of one plan: what the worker gets is not to grow with the square of the query. */
+/**
+ * Most segments of all runs of one plan together. It keeps the message to the worker from growing with the square of
+ * the query's size.
+ */
 const maxPlanSegments = 65_536;
 
-/** The start of the answer: what generated tokens go on from. */
+/** The start of the answer: generated tokens follow these tokens. */
 export interface Opening {
   readonly tokenIds: Int32Array;
   readonly rootKey: BlockKey;
@@ -20,7 +23,7 @@ export interface Opening {
 
 export interface ChainPlan {
   readonly plan: TokenPlan;
-  /** Runs whose tokens or keys depend on an output that is not known. */
+  /** Indexes of the runs whose tokens or keys depend on an output that is not known. */
   readonly indeterminateRuns: ReadonlySet<number>;
 }
 
@@ -37,7 +40,7 @@ export function planOf(prompt: Chain, opening: Opening, blockTokens: number): Ch
   return { plan: { runs }, indeterminateRuns };
 }
 
-/** The closed runs of a plan that depend on no unknown output: what can be computed before the outputs are there. */
+/** A plan of the closed runs that depend on no unknown output, for computing them before the outputs are there. */
 export function determinatePlan({ plan, indeterminateRuns }: ChainPlan): TokenPlan | undefined {
   const closed = plan.runs.slice(0, -1);
   const indexes = new Map<number, number>();
@@ -66,9 +69,9 @@ class PlanBuilder {
   readonly runs: PlanRun[] = [];
   readonly indeterminateRuns = new Set<number>();
   readonly #main: Chain;
-  /** A closed run's last key stands for the whole run and for all it sees. */
+  /** Index of each closed run by its last key, which identifies the run and everything that it sees. */
   readonly #indexes = new Map<BlockKey, number>();
-  /** What a chain comes to in the plan: its runs and nested chains in its own positions, without its parents. */
+  /** Segments of each chain's runs and nested chains, at the chain's own positions, without its parents' segments. */
   readonly #contents = new Map<Chain, readonly SegmentRef[]>();
   #segmentCount = 0;
 
@@ -76,7 +79,7 @@ class PlanBuilder {
     this.#main = main;
   }
 
-  /** Adds a chain and its parents; answers what a run at the chain's end sees. */
+  /** Adds a chain and its parents to the plan, and returns the segments that a run at the chain's end sees. */
   see(chain: Chain): readonly SegmentRef[] {
     const parents = chain.parent === undefined ? [] : this.see(chain.parent);
     return [...parents, ...this.#content(chain)];
@@ -137,12 +140,12 @@ function spanRun(run: Omit<PlanRun, "kind">, spanId: string): PlanRun {
   return { ...run, kind: "span", spanId };
 }
 
-/** @param param path of what has too many */
+/** @param param path of the part of the query that has too many spans */
 export function tooManySpans(param?: string): ApiError {
   return new ApiError("invalid_value", { message: "The query has too many spans for one prompt.", param });
 }
 
-/** Segments of a chain where it stands in another, without its first `hidden` tokens. */
+/** A nested chain's segments as the chain around it sees them: shifted by `by`, without the first `hidden` tokens. */
 function moved(segments: readonly SegmentRef[], hidden: number, by: number): readonly SegmentRef[] {
   let left = hidden;
   return segments.flatMap(({ run, firstToken, tokenCount, offset }) => {

@@ -6,8 +6,9 @@
  *   parts                     [ run ][nested A][nested B][ run ]
  *   key of the next run       root → fold(·, A) → fold(·, B) → keys of the run's blocks
  *
- * A nested chain is stored by its own positions; here it stands at another place, so its position 0 stands at `offset`,
- * which may be negative. A chain with a parent goes on from the parent's end, in the parent's positions, and sees it.
+ * A nested chain's KV is stored at the chain's own positions. In the chain around it, its position 0 stands at
+ * `offset`, which may be negative. A chain with a parent goes on from the parent's end, in the parent's positions, and
+ * sees it.
  */
 import { type ChainKind, foldSpan, nextBlockKey, rootKey, runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
@@ -21,11 +22,11 @@ export interface ChainRun {
   readonly position: number;
   readonly rootKey: BlockKey;
   readonly blockKeys: readonly BlockKey[];
-  /** false: its tokens or keys depend on an output that is not known. */
+  /** false: the run's tokens or keys depend on an output that is not known. */
   readonly known: boolean;
-  /** Chains of one run whose tokens stand at token `at` of this run, and whose KV is copied. */
+  /** Chains of one run each, whose tokens stand from token `at` of this run on, and whose KV is copied into it. */
   readonly copies: readonly ChainCopy[];
-  /** Last keys of spans whose text this run has as its own. */
+  /** Last keys of the spans whose text is part of this run's own text. */
   readonly quotes: readonly BlockKey[];
 }
 
@@ -37,24 +38,26 @@ export interface ChainCopy {
 export interface NestedChain {
   readonly kind: "nested";
   readonly chain: Chain;
-  /** Where the nested chain's position 0 stands in the surrounding chain's positions. */
+  /** The position, in the chain around it, where the nested chain's position 0 stands. */
   readonly offset: number;
 }
 
 export interface Chain {
   readonly parent: Chain | undefined;
   readonly parts: readonly (ChainRun | NestedChain)[];
-  /** Position after its last token; it has `end - start` tokens, those of nested chains included. */
+  /** The chain's first position and the position after its last token. Tokens of nested chains count. */
   readonly start: number;
   readonly end: number;
-  /** Tokens at its begin that are not shown where it stands nested: what a template writes before the first message. */
+  /**
+   * Number of first tokens that are left out where it stands nested: what a template writes before the first message.
+   */
   readonly hiddenTokens: number;
-  /** Stands for all its content, in order, and for what it sees. */
+  /** Identifies everything in the chain, in order, and everything that it sees. */
   readonly endKey: BlockKey;
   readonly known: boolean;
-  /** Share that is computed again of what its runs copy. */
+  /** Share of the copied tokens that is computed again, 0 to 1. */
   readonly recomputeRatio: number;
-  /** Tokens that are known, of those it has: what it has at least. */
+  /** Number of the chain's tokens that are known; an unknown output may come out shorter than its stand-in. */
   readonly knownTokens: number;
   readonly spanId: string;
 }
@@ -67,12 +70,12 @@ export interface ChainOrigin {
   readonly recomputeRatio?: number | undefined;
 }
 
-/** Tokens of a chain where it stands nested in another. */
+/** Number of tokens that a chain adds where it stands nested in another. */
 function shownTokens(chain: Chain): number {
   return chain.end - chain.start - chain.hiddenTokens;
 }
 
-/** Root of the chain of an output: it goes on from the prompt that it answers, and is one piece of text with it. */
+/** Root key of an output's chain. The output continues the prompt that it answers, as one piece of text with it. */
 export function outputRoot(card: ChainCard, salt: CacheSalt, prompt: Chain): BlockKey {
   return rootKey(card.digest, salt, "main", prompt.endKey);
 }
@@ -94,7 +97,7 @@ export interface RunDetail {
   readonly quotes?: readonly BlockKey[];
   /** Tokens that only stand in for an output that is not known. */
   readonly unknownTokens?: number;
-  /** What keying the tokens from the builder's `key` gives, if that was done before. */
+  /** Block keys of the tokens, if the caller has computed them before from the builder's `key`. */
   readonly blockKeys?: readonly BlockKey[];
 }
 
@@ -117,19 +120,19 @@ export class ChainBuilder {
     this.#known = origin.parent?.known ?? true;
   }
 
-  /** What the next run's first block is keyed from. */
+  /** The key from which the next run's first block key is computed. */
   get key(): BlockKey {
     return this.#key;
   }
 
-  /** Own tokens, closed. */
+  /** Adds a closed run of the chain's own tokens. */
   addRun(
     tokenIds: Int32Array,
     { copies = [], quotes = [], unknownTokens = 0, blockKeys: keyed }: RunDetail = {},
   ): void {
     if (tokenIds.length === 0) return;
     const root = copies.length === 0 ? this.#key : blendRoot(this.#key, tokenIds, copies);
-    // A stand-in's blocks are never looked up: one key tells it from others, and 131,072 tokens cost one hash.
+    // Nobody looks up a stand-in's blocks. One key distinguishes it from others, and 131,072 tokens cost one hash.
     const keyedTokens = unknownTokens === 0 ? this.#card.blockTokens : tokenIds.length;
     const blockKeys = keyed ?? runBlockKeys(root, tokenIds, keyedTokens, true);
     const last = blockKeys.at(-1) ?? root;
@@ -141,7 +144,7 @@ export class ChainBuilder {
     this.#knownTokens += tokenIds.length - unknownTokens;
   }
 
-  /** A chain that stands here, seen by what follows. */
+  /** Adds a nested chain at this place; the runs behind it see it. */
   addNested(chain: Chain): void {
     const tokenCount = shownTokens(chain);
     if (tokenCount === 0) return;
@@ -152,7 +155,7 @@ export class ChainBuilder {
     this.#knownTokens += chain.knownTokens - chain.hiddenTokens;
   }
 
-  /** @param hiddenTokens see Chain */
+  /** @param hiddenTokens as in Chain */
   finish(hiddenTokens = 0): Chain {
     const { parent, recomputeRatio = 0, spanId } = this.#origin;
     return {
@@ -171,7 +174,7 @@ export class ChainBuilder {
 }
 
 /**
- * Root of a run with copies. Which of the copied tokens are computed again is decided over all of them together, so
+ * Root key of a run with copies. The worker decides over all copied tokens together which of them it computes again. So
  * the KV of the first block depends on everything up to the end of the last copy, and on where each copy comes from.
  */
 function blendRoot(key: BlockKey, tokenIds: Int32Array, copies: readonly ChainCopy[]): BlockKey {

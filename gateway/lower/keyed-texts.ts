@@ -1,16 +1,16 @@
-/** Texts of chains as tokens with block keys, remembered: what was keyed once is neither encoded nor hashed again. */
+/** Encodes the texts of chains, computes their block keys, and remembers both, so that no text is encoded twice. */
 import { LRUCache } from "lru-cache";
 import { runBlockKeys } from "../../worker/contract/block-key.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { joined } from "../text/text-slices.ts";
 import { type Piece, rememberedBytes, type TextTokenizer } from "../text/tokenizer.ts";
 
-/** Text that is encoded as one. */
+/** A text that the tokenizer encodes in one piece. */
 export interface Text {
   /** What the template writes before the first message of a prompt, "" elsewhere. */
   readonly prefix: string;
   readonly pieces: readonly Piece[];
-  /** It stands at the very start of a prompt. */
+  /** true: the text stands at the very start of a prompt. */
   readonly opensPrompt: boolean;
 }
 
@@ -26,11 +26,11 @@ export interface KeyedText extends EncodedText {
 export interface KeyedTextsOptions {
   readonly tokenizer: TextTokenizer;
   readonly card: { readonly blockTokens: number };
-  /** Of texts to remember, with their tokens and keys. */
+  /** Memory for remembered texts, with their tokens and keys. */
   readonly cacheBytes: number;
 }
 
-/** Of one block key in memory. */
+/** Memory that one block key takes. */
 export const keyBytes = 56;
 
 export class KeyedTexts {
@@ -47,7 +47,9 @@ export class KeyedTexts {
     });
   }
 
-  /** A whole closed run. `root` is what its first block is keyed from; it covers the owner's salt. */
+  /**
+   * Tokens and keys of a whole closed run. The first block key is computed from `root`, which covers the owner's salt.
+   */
   keyed(root: BlockKey, text: Text, owner: CacheSalt): KeyedText {
     const cacheKey = cacheKeyOf(root, text);
     const known = this.#keyed.get(cacheKey);
@@ -58,7 +60,10 @@ export class KeyedTexts {
     return keyed;
   }
 
-  /** A text whose keys depend on more than itself. @throws ApiError as TextTokenizer.encode does */
+  /**
+   * Tokens of a text without keys, for a run whose keys depend on more than this text.
+   * @throws ApiError as TextTokenizer.encode does
+   */
   encode({ prefix, pieces, opensPrompt }: Text, owner: CacheSalt): EncodedText {
     const prefixIds = this.#tokenizer.encode([{ kind: "template", text: prefix }], opensPrompt);
     const ids = this.#tokenizer.encode(pieces, opensPrompt && prefix === "", owner);
@@ -72,7 +77,7 @@ export class KeyedTexts {
 }
 
 function cacheKeyOf(root: BlockKey, { prefix, pieces, opensPrompt }: Text): string {
-  // Lengths go first, so no two texts make the same string.
+  // Each text's length stands before the texts, so that two different rows of texts never make the same string.
   const lengths = pieces.map(({ kind, text }) => `${kind === "content" ? "c" : "t"}${text.length}`).join("");
   const texts = pieces.map(({ text }) => text).join("");
   return `${root}${opensPrompt ? "^" : " "}${prefix.length}${lengths} ${prefix}${texts}`;

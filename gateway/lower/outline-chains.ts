@@ -1,4 +1,4 @@
-/** Outlines to chains: encodes the text, puts outputs where they stand, keys the runs. */
+/** Turns outlines into chains: encodes their texts, inserts the outputs, and computes the runs' keys. */
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import type { ChatTemplate } from "../text/chat-template.ts";
@@ -11,17 +11,17 @@ import { documentPieces, type Lowerer } from "./plan.ts";
 import type { ChainOutline, ChainSource, FragmentOutline, OutputOutline } from "./prompt-outline.ts";
 import type { GeneratedOutput, QueryContext } from "./query-context.ts";
 
-/** Tokens around every output: the answer's opening (empty: the template has none), and the message's end. */
+/** Tokens around every output: they open the answer (the template may write none) and end the message. */
 export interface AnswerFrame {
   readonly opening: Int32Array;
   readonly closing: Int32Array;
 }
 
-/** What stands in a chain between two nested chains: one run. */
+/** The part of a chain between two nested chains. It becomes one run. */
 export interface OwnStretch {
   readonly kind: "own";
   readonly items: readonly (Text | FragmentOutline | OutputOutline)[];
-  /** Fragments whose text is part of its texts. */
+  /** Fragments whose text is part of this stretch. */
   readonly fragments: readonly LowerDocument[];
 }
 
@@ -35,12 +35,12 @@ export interface ChainMakerOptions {
   readonly frame: AnswerFrame;
 }
 
-/** Makes the chains of one query; what stands in several places is made once. */
+/** Makes the chains of one query. A part that stands in several places is made once. */
 export class ChainMaker {
   readonly #options: ChainMakerOptions;
   readonly #context: QueryContext;
   readonly #chains = new Map<ChainSource, Chain>();
-  /** Last tokens of prompts, where the template writes nothing to open an answer. */
+  /** The last token of each prompt, where the template writes nothing to open an answer. */
   readonly #heldBack = new Map<ChainOutline, Int32Array>();
 
   constructor(options: ChainMakerOptions, context: QueryContext) {
@@ -48,12 +48,12 @@ export class ChainMaker {
     this.#context = context;
   }
 
-  /** Ends the assistant's message. */
+  /** Tokens that end the assistant's message. */
   get closing(): Int32Array {
     return this.#options.frame.closing;
   }
 
-  /** @throws ApiError chat_template_error where an answer cannot be opened, invalid_value as encoding does */
+  /** @throws ApiError chat_template_error where an answer cannot be opened, and invalid_value as encoding does */
   chain(source: ChainSource): Chain {
     const known = this.#chains.get(source);
     if (known !== undefined) return known;
@@ -62,7 +62,9 @@ export class ChainMaker {
     return made;
   }
 
-  /** What the answer to a prompt begins with: the template's opening, or the token that the prompt's chain is without. */
+  /**
+   * The tokens that an answer begins with: the template's opening, or the prompt's last token, left out of its chain.
+   */
   openingOf(prompt: ChainOutline): Int32Array {
     this.chain(prompt);
     return this.#heldBack.get(prompt) ?? this.#options.frame.opening;
@@ -78,7 +80,7 @@ export class ChainMaker {
     const { id: spanId, salt } = fragment;
     if (parent === undefined) return chainOfSpan(this.#options.spans.lowerSpan(fragment), spanId);
     const builder = this.#builder({ kind: "span", salt, spanId, parent: this.chain(parent) });
-    // Keyed from its parent on, it has other keys than the span that it is alone.
+    // A fragment behind a parent has other keys than the fragment's own span, so the run names that span's keys too.
     const quotes = this.#options.spans.quotesOf([fragment], this.#context.salt);
     this.#addText(builder, textOf(documentPieces(this.#options.template, fragment)), salt, quotes);
     return builder.finish();
@@ -115,8 +117,8 @@ export class ChainMaker {
   }
 
   /**
-   * @param answered the prompt that this stretch ends, if its last token is to open the answer
-   * @returns the tokens of the prompt's prefix among those added
+   * @param answered the prompt that ends with this stretch, if its last token has to open the answer
+   * @returns how many of the added tokens belong to the prompt's prefix
    */
   #addOwn(builder: ChainBuilder, stretch: OwnStretch, copies: boolean, answered?: ChainOutline): number {
     const { items } = stretch;
@@ -140,7 +142,8 @@ export class ChainMaker {
         if (output?.known === false) unknownTokens += output.tokenIds.length;
         const { opening } = this.#options.frame;
         tokens.push(output === undefined ? chainTokens(this.chain(item)) : this.#answerTokens(output, opening));
-        // An output that begins with its prompt's last token is not what stands here: it is computed in place.
+        // Without an opening, the output's own chain begins with its prompt's last token, which does not stand here.
+        // Its KV cannot be copied, so it is computed in place.
         if (copies && (output === undefined || opening.length > 0)) copied.push({ chain: this.chain(item), at });
       }
       at += tokens.at(-1)?.length ?? 0;
@@ -170,13 +173,13 @@ export class ChainMaker {
     return output;
   }
 
-  /** An output as a message of the assistant. */
+  /** Tokens of an output as a message of the assistant. */
   #answerTokens({ tokenIds }: GeneratedOutput, opening: Int32Array): Int32Array {
     return joined([opening, tokenIds, this.#options.frame.closing]);
   }
 }
 
-/** The parts of a chain, with what is between nested chains put together: neighbouring text is encoded as one. */
+/** Puts the parts between two nested chains into one stretch each; neighbouring texts are encoded as one. */
 export function stretchesOf(outline: ChainOutline): readonly Stretch[] {
   const isPrompt = outline.kind === "prompt";
   const stretches: Stretch[] = [];

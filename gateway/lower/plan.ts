@@ -1,9 +1,9 @@
 /**
- * Messages and documents to a TokenPlan. In the order of the prompt:
+ * Turns messages and documents into a TokenPlan. In the order of the prompt:
  *
  *   main run (system messages), closed | one span per document, each from position 0 | main run (conversation), open
  *
- * The open run sees everything before it: main runs at offset 0, each span at the place it takes in this prompt.
+ * The open run sees everything before it: main runs at offset 0, each span at the place that it takes in this prompt.
  * Without documents there is one open run.
  */
 import { LRUCache } from "lru-cache";
@@ -21,7 +21,7 @@ import { keyBytes } from "./keyed-texts.ts";
 
 export type { LowerMessage } from "../text/messages.ts";
 
-/** A document or fragment. Its KV belongs to whoever owns its text: `salt` is the tenant's or the corpus's. */
+/** A document or fragment. Its KV belongs to its text's owner, so `salt` is that of the tenant or of the corpus. */
 export interface LowerDocument {
   readonly id: string;
   readonly text: string;
@@ -31,12 +31,12 @@ export interface LowerDocument {
 
 export interface LowerInput {
   readonly messages: readonly LowerMessage[];
-  /** Tools that the template shows. Absent: none. */
+  /** Tools that the template shows in the prompt. Absent: none. */
   readonly tools?: readonly ToolDefinition[] | undefined;
   readonly documents: readonly LowerDocument[];
   /** Salt of the main chain. */
   readonly salt: CacheSalt;
-  /** "full": documents are part of the main chain and see all before them (for comparison). */
+  /** "span": each document is a span of its own. "full": documents are in the main chain and see all before them. */
   readonly attention: "span" | "full";
 }
 
@@ -50,14 +50,14 @@ export interface LowererOptions {
   readonly template: ChatTemplate;
   readonly tokenizer: TextTokenizer;
   readonly card: Pick<ModelCard, "digest" | "blockTokens" | "contextTokens">;
-  /** Of lowered documents to remember, with their tokens and keys. */
+  /** Memory for lowered documents, with their tokens and keys. */
   readonly cacheBytes: number;
 }
 
 export class Lowerer {
   readonly #options: LowererOptions;
   readonly #spans: LRUCache<string, LoweredSpan>;
-  /** Of prompts that are being lowered. */
+  /** Layouts of the prompts that are being lowered. */
   readonly #layouts = new WeakMap<LowerInput, PromptLayout>();
 
   constructor(options: LowererOptions) {
@@ -68,15 +68,16 @@ export class Lowerer {
     });
   }
 
-  /** How calls are written, undefined: the template knows no tools; and whether it takes a system message. */
+  /** How the template writes calls (undefined: it knows no tools), and whether it takes a system message. */
   get templateFacts(): Pick<ChatTemplate, "calls" | "takesSystem"> {
     return this.#options.template;
   }
 
   /**
-   * Encodes long texts ahead of `lower`, in slices between which other work runs, so that no request holds up all others.
-   * @param answered one that is too long for an answer is refused as soon as that is known; else it is counted to its end
-   * @throws ApiError context_length_exceeded (when that is plain before encoding), invalid_value
+   * Encodes long texts ahead of `lower`, in slices between which other work runs: no request holds up all others.
+   * @param answered true: a prompt beyond the model's context is refused as soon as that is known. false: the whole
+   *   prompt is encoded, so that its tokens can be counted.
+   * @throws ApiError context_length_exceeded (before encoding where the length in characters shows it), invalid_value
    */
   async warm(input: LowerInput, answered = true): Promise<void> {
     const { template, tokenizer } = this.#options;
@@ -85,7 +86,7 @@ export class Lowerer {
     const bound = answered ? this.#tokenBound("messages and documents have") : undefined;
     for (const document of input.documents) {
       const isSpan = input.attention === "span";
-      // Another owner's span is named in the plan even where its text is part of the main chain.
+      // The plan names another owner's span even where the text is part of the main chain, so it needs its tokens.
       if (isSpan || document.salt !== input.salt) await this.warmSpan(document, unyielded, isSpan ? bound : undefined);
       if (!isSpan) await tokenizer.warm(documentPieces(template, document), false, input.salt, unyielded, bound);
     }
@@ -93,7 +94,7 @@ export class Lowerer {
     await tokenizer.warm(this.#pieces([...head, ...tail], input), true, input.salt, unyielded, bound);
   }
 
-  /** @throws ApiError chat_template_error, context_length_exceeded (when that is plain before encoding) */
+  /** @throws ApiError chat_template_error, context_length_exceeded (when the prompt's length in characters shows it) */
   lower(input: LowerInput): TokenPlan {
     const { template, tokenizer } = this.#options;
     this.#refuseHopeless(input);
@@ -112,8 +113,8 @@ export class Lowerer {
   }
 
   /**
-   * A text as it is, without a template, after the tokenizer's own opening; or token ids as they are.
-   * @throws ApiError context_length_exceeded (when that is plain before encoding), invalid_value
+   * Lowers a prompt without a template: a text behind the tokenizer's own opening, or token ids unchanged.
+   * @throws ApiError context_length_exceeded (before encoding where the length in characters shows it), invalid_value
    */
   async lowerText(prompt: string | readonly number[], salt: CacheSalt): Promise<TokenPlan> {
     const bound = this.#tokenBound("text has", "prompt");
@@ -121,7 +122,7 @@ export class Lowerer {
     return { runs: [this.#openRun(tokenIds, this.#mainRoot(salt), 0, [])] };
   }
 
-  /** Ids of a text on its own. @throws ApiError as `lowerText` does */
+  /** Token ids of a text that is no prompt. @throws ApiError as `lowerText` does */
   async encodeText(text: string, salt: CacheSalt, withOpening = true): Promise<Int32Array> {
     return await this.#encodeText(text, salt, undefined, withOpening);
   }
@@ -135,7 +136,7 @@ export class Lowerer {
     return withOpening ? Int32Array.from([...tokenizer.openingTokenIds, ...tokenIds]) : tokenIds;
   }
 
-  /** The span of one document: the same tokens and keys in every prompt, and when it is prepared. */
+  /** The span of one document. It has the same tokens and keys in every prompt and when it is prepared ahead. */
   lowerSpan(document: LowerDocument): LoweredSpan {
     const { template, tokenizer, card } = this.#options;
     const cacheKey = spanCacheKey(document);
@@ -148,22 +149,19 @@ export class Lowerer {
     return span;
   }
 
-  /**
-   * Last keys of the spans that other owners' documents are where they are not part of this owner's own chain, and the
-   * keys that these begin with.
-   */
+  /** For each document of another owner: the last key of its span, and the key from which its first is computed. */
   quotesOf(documents: readonly LowerDocument[], owner: CacheSalt): readonly BlockKey[] {
     const theirs = documents.filter(({ salt }) => salt !== owner);
     const spans = theirs.map((document) => this.lowerSpan(document));
     return [...new Set(spans.flatMap((span) => [spanKeyOf(span), span.rootKey]))];
   }
 
-  /** What the spans of all documents with this salt begin with. */
+  /** The key from which the first block key of every document's span with this salt is computed. */
   spanRoot(salt: CacheSalt): BlockKey {
     return rootKey(this.#options.card.digest, salt, "span");
   }
 
-  /** Encodes a long document ahead of `lowerSpan`, in slices between which other work runs (see TextTokenizer.warm). */
+  /** Encodes a document's text ahead of `lowerSpan`, in slices between which other work runs (TextTokenizer.warm). */
   async warmSpan(document: LowerDocument, unyielded: { chars: number }, bound?: TokenBound): Promise<void> {
     const known = this.#spans.peek(spanCacheKey(document));
     if (known !== undefined) return bound?.add(known.tokenIds.length);
@@ -171,7 +169,7 @@ export class Lowerer {
     await tokenizer.warm(documentPieces(template, document), false, document.salt, unyielded, bound);
   }
 
-  /** A plan that computes and keeps the spans, and nothing else. */
+  /** A plan that only computes and keeps the spans of these documents. */
   preparePlan(documents: readonly LowerDocument[]): TokenPlan {
     return { runs: documents.map((document) => spanRun(document, this.lowerSpan(document))) };
   }
@@ -233,7 +231,7 @@ export class Lowerer {
     return made;
   }
 
-  /** Refuses a prompt that cannot fit before any of it is encoded. */
+  /** Refuses a prompt that is surely too long, before any of it is encoded. */
   #refuseHopeless(input: LowerInput): void {
     let chars = toolChars(input.messages, input.tools ?? []);
     for (const message of input.messages) chars += message.content.length;
@@ -259,7 +257,7 @@ export class Lowerer {
   }
 }
 
-/** A document as it stands in a prompt, wherever it stands. */
+/** A document's text as every prompt writes it. */
 export function documentPieces(template: ChatTemplate, document: Omit<LowerDocument, "salt">): readonly Piece[] {
   const { document: layout } = template;
   const title = document.title === undefined || document.title === "" ? "" : `Title: ${document.title}\n`;
@@ -271,7 +269,7 @@ export function documentPieces(template: ChatTemplate, document: Omit<LowerDocum
 }
 
 function spanCacheKey(document: LowerDocument): string {
-  // Salts hold no space and titles no line break, so no two documents make the same string.
+  // Salts hold no space and titles no line break, so two different documents never make the same string.
   return `${document.salt} ${document.title ?? ""}\n${document.text}`;
 }
 

@@ -1,6 +1,6 @@
 /**
- * A generate's input as an outline of chains: which text, fragments and outputs stand in which chain, in what order,
- * before any of it is tokens.
+ * Turns the input of a generate into an outline: which texts, fragments and outputs stand in which chain, and in what
+ * order. No text is encoded yet.
  */
 import { ApiError } from "../base/errors.ts";
 import { childrenOf, defaultRecomputeRatio, type Generate, type Plus, type Query, type Repeat } from "../query/ir.ts";
@@ -18,7 +18,7 @@ export interface FragmentOutline {
   readonly parent: ChainSource | undefined;
 }
 
-/** One output of a generate or repeat: the answer's opening, what was generated, the end of the message. */
+/** One output of a generate or repeat: tokens that open the answer, generated tokens, and the end of the message. */
 export interface OutputOutline {
   readonly kind: "output";
   readonly node: Generate | Repeat;
@@ -29,16 +29,16 @@ export interface OutputOutline {
 
 export interface ChainOutline {
   readonly kind: "prompt" | "span";
-  /** What the template writes before the first message; hidden where the prompt stands in another one. */
+  /** What the template writes before the first message. It is hidden where the prompt stands in another prompt. */
   readonly prefix: string;
   readonly parts: readonly OutlinePart[];
   readonly parent: ChainSource | undefined;
-  /** undefined: all of it is computed in place. Otherwise what stands inline is copied from chains of its own. */
+  /** Share of the copied tokens that is computed again. undefined: nothing is copied, all is computed in place. */
   readonly recomputeRatio: number | undefined;
   readonly spanId: string;
 }
 
-/** What a chain is made from. */
+/** Anything that a chain can be made from. */
 export type ChainSource = FragmentOutline | OutputOutline | ChainOutline;
 
 export type OutlinePart =
@@ -118,7 +118,7 @@ export class OutlineBuilder {
     }
   }
 
-  /** Each child is a chain of its own; with a preamble they have its chain as their parent. */
+  /** Adds each child of a plus as a chain of its own. With a preamble, the preamble's chain is their parent. */
   #addPlus(plus: Plus, path: string, outer: ChainSource | undefined, draft: Draft): void {
     let parent = outer;
     for (const [step, child] of childrenOf(plus)) {
@@ -129,7 +129,7 @@ export class OutlineBuilder {
     }
   }
 
-  /** Chains that a child of a plus comes to. A plus in a plus adds its own. */
+  /** The chains that a child of a plus becomes. A plus inside a plus adds its chains to the draft itself. */
   #spans(
     child: Query,
     path: string,
@@ -148,7 +148,7 @@ export class OutlineBuilder {
       this.#addPlus(only, firstPath, parent, draft);
       return [];
     }
-    // What was computed without a preamble does not stand behind it.
+    // These outputs were computed without a preamble, so their chains cannot stand behind one.
     const behind = isPreamble || parent !== undefined ? undefined : this.#outputsBehindPrompt(leaves);
     if (behind !== undefined) return behind;
     const own = new Draft(draft.ratio, undefined);
@@ -158,8 +158,8 @@ export class OutlineBuilder {
   }
 
   /**
-   * Chains of outputs, after the prompt that they answer if it is shown: g(x), or x followed by generates of x, as
-   * the rewriter leaves them. undefined: the leaves are anything else.
+   * The chains of outputs, behind the chain of the prompt that they answer where it is shown. This is possible for g(x)
+   * alone, and for x followed by generates of x, which the rewriter makes. undefined: the leaves have neither form.
    */
   #outputsBehindPrompt(leaves: readonly Leaf[]): readonly ChainSource[] | undefined {
     const [lastPath, last] = leaves.at(-1) ?? [];
@@ -208,7 +208,7 @@ export class OutlineBuilder {
     ];
   }
 
-  /** Role of the message that a reader meets first; undefined when there is none. */
+  /** Role of the prompt's first message. undefined: the prompt is empty. */
   #firstRole(query: Query, isSpan = false): string | undefined {
     if (query.kind === "message") return query.role;
     if (query.kind === "fragment") return this.#template.document.role;
@@ -226,19 +226,19 @@ export class OutlineBuilder {
   }
 }
 
-/** Parts of one chain, as they come. */
+/** Collects the parts of one chain in order. */
 class Draft {
   readonly parts: OutlinePart[] = [];
   readonly ratio: number | undefined;
   readonly #opening: MessageLayout | undefined;
 
-  /** @param opening layout of a message that stands at the very start; undefined: no other than elsewhere */
+  /** @param opening layout of a message at the very start of the prompt. undefined: the same as elsewhere */
   constructor(ratio: number | undefined, opening: MessageLayout | undefined) {
     this.ratio = ratio;
     this.#opening = opening;
   }
 
-  /** Layout of a message added now, if it is a special one. */
+  /** Layout of the next message where it is the prompt's first. undefined: the layout is the usual one. */
   get first(): MessageLayout | undefined {
     return this.parts.length === 0 ? this.#opening : undefined;
   }
@@ -247,7 +247,7 @@ class Draft {
     this.parts.push(part);
   }
 
-  /** @param fragment whose text this is */
+  /** @param fragment the fragment that has this text */
   addText(pieces: readonly Piece[], fragment?: LowerDocument): void {
     this.parts.push(fragment === undefined ? { kind: "text", pieces } : { kind: "text", pieces, fragment });
   }
@@ -261,14 +261,17 @@ function generateOf(node: Generated, path: string): readonly [path: string, gene
   return node.kind === "repeat" ? [`${path}.repeat`, node.generate] : [path, node];
 }
 
-/** What ordered joins come to, in order, without what puts nothing into the prompt. */
+/** The parts of nested ordered joins in one list, in order, without monads, which put nothing into the prompt. */
 function leavesOf(query: Query, path: string): readonly Leaf[] {
   if (query.kind === "monad") return [];
   if (query.kind !== "seq" && query.kind !== "cross" && query.kind !== "par") return [[path, query]];
   return childrenOf(query).flatMap(([step, child]) => leavesOf(child, path + step));
 }
 
-/** Whether both say the same: by identity, since equal generates are two runs, except for texts. */
+/**
+ * Whether two lists of leaves are the same. Generates must be the same object, since two equal ones are two runs;
+ * messages and fragments are compared by their text.
+ */
 function sameLeaves(some: readonly Leaf[], others: readonly Leaf[]): boolean {
   return some.length === others.length && some.every(([, query], index) => sameText(query, others[index]?.[1]));
 }

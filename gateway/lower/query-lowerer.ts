@@ -1,10 +1,11 @@
 /**
- * A rewritten span query to token plans, one for each generate:
+ * Turns a rewritten span query into token plans, one for each generate:
  *
- *   prompt chain (its input), closed | output chain: the answer's opening, open; generated tokens go on from it
+ *   prompt chain (its input), closed | output chain: the answer's opening, open; generated tokens follow it
  *
- * So samples of one prompt share all of it, and an output, once closed, can stand anywhere as it is. Where the template
- * writes nothing to open an answer (Mistral, Llama 2), the prompt's last token stands in the output chain instead.
+ * So all samples of a prompt share the whole prompt chain, and a closed output can stand in any other prompt unchanged.
+ * Where the template writes nothing to open an answer (Mistral, Llama 2), the prompt's last token opens the output
+ * chain instead.
  */
 import { limits } from "../../worker/contract/limits.ts";
 import type { TokenPlan } from "../../worker/contract/messages.ts";
@@ -26,13 +27,13 @@ export interface QueryLowererOptions {
   readonly template: ChatTemplate;
   readonly tokenizer: TextTokenizer;
   readonly card: ChainCard;
-  /** Fragments get their tokens and keys from it, so that prepared ones are found. */
+  /** Gives fragments their tokens and keys, so that the same fragments are found when they were prepared before. */
   readonly spans: Lowerer;
-  /** Of keyed texts to remember, with their tokens and keys. */
+  /** Memory for keyed texts, with their tokens and keys. */
   readonly cacheBytes: number;
 }
 
-/** What a text costs besides its own characters, counted in characters: thousands of short texts yield to other work too. */
+/** Cost of a text beyond its own characters, in characters, so that thousands of short texts yield to other work. */
 const sourceChars = 256;
 
 export class QueryLowerer {
@@ -45,9 +46,9 @@ export class QueryLowerer {
   }
 
   /**
-   * As `lower`, in slices between which other work runs, so that no query holds up all others.
+   * Does what `lower` does, in slices between which other work runs, so that no query holds up all others.
    * @param path of the generate in the query; errors and span ids begin with it
-   * @throws ApiError as `lower` does; context_length_exceeded before anything is encoded when that is plain
+   * @throws ApiError as `lower` does; context_length_exceeded before encoding where the length in characters shows it
    */
   async lowerInSlices(generate: Generate, context: QueryContext, path = "$"): Promise<LoweredGenerate> {
     const outline = this.#outline(generate, context, path);
@@ -84,7 +85,7 @@ export class QueryLowerer {
     return { ...planned, promptTokens: prompt.end + tokenIds.length, closeTokenIds: maker.closing };
   }
 
-  /** The closed runs of a plan that depend on no unknown output, for preparing. undefined: there are none. */
+  /** The plan's closed runs that depend on no unknown output, for preparing them. undefined: there are none. */
   preparable(lowered: LoweredGenerate): TokenPlan | undefined {
     return determinatePlan(lowered);
   }
@@ -130,7 +131,7 @@ export class QueryLowerer {
   }
 }
 
-/** A chain and all that stand in it or that it goes on from. */
+/** A chain, all chains that stand in it, and all that it continues. */
 function sourcesOf(source: ChainSource, found = new Set<ChainSource>()): ReadonlySet<ChainSource> {
   if (found.has(source)) return found;
   found.add(source);
@@ -141,7 +142,7 @@ function sourcesOf(source: ChainSource, found = new Set<ChainSource>()): Readonl
   return found;
 }
 
-/** The chains that a chain is made of, each behind those that it is made of itself. */
+/** A chain and all chains that it is made of; each comes after its own parts. */
 function* partsFirst(source: ChainSource, found = new Set<ChainSource>()): Generator<ChainSource, void> {
   if (found.has(source)) return;
   found.add(source);
@@ -153,7 +154,7 @@ function* partsFirst(source: ChainSource, found = new Set<ChainSource>()): Gener
   yield source;
 }
 
-/** Characters of content that a prompt shows, those of nested chains included. */
+/** Number of content characters in a prompt, those of nested chains included. */
 function shownChars(source: ChainSource, known: Map<ChainSource, number>): number {
   if (source.kind === "output") return 0;
   if (source.kind === "fragment") return source.fragment.text.length;
@@ -168,7 +169,7 @@ function shownChars(source: ChainSource, known: Map<ChainSource, number>): numbe
   return chars;
 }
 
-/** Segments that the answer sees at least: each chain with text that stands in the prompt is one. Costs no encoding. */
+/** Fewest segments that the answer sees: one for each chain with text in the prompt. Nothing is encoded for it. */
 function leastSegments(source: ChainSource, known: Map<ChainSource, number>): number {
   if (source.kind !== "prompt" && source.kind !== "span") return 1;
   let segments = known.get(source);

@@ -26,7 +26,7 @@ import type {
   ZipJson,
 } from "./wire.ts";
 
-/** A string among children is a message of the user. */
+/** A part of a query; a string is a message of the user. */
 export type Part = QueryJson | string;
 
 const nodeOf = (part: Part): QueryJson => (typeof part === "string" ? { user: part } : part);
@@ -43,34 +43,34 @@ export const q = {
   system: (text: string): SystemJson => ({ system: text }),
   assistant: (text: string): AssistantJson => ({ assistant: text }),
 
-  /** Ordered join. */
+  /** An ordered join. */
   seq: (...parts: readonly Part[]): SeqJson => ({ seq: nodesOf(parts) }),
   cross: (...parts: readonly Part[]): CrossJson => ({ cross: nodesOf(parts) }),
-  /** Ordered join of what may run concurrently. */
+  /** An ordered join whose parts may run concurrently. */
   par: (...parts: readonly Part[]): ParJson => ({ par: nodesOf(parts) }),
-  /** Commutative join: the parts do not see each other, and their order is free. */
+  /** A commutative join: the parts do not see each other, and their order does not matter. */
   plus: (...parts: readonly Part[]): PlusJson => ({ plus: nodesOf(parts) }),
   /** A commutative join whose parts all see the preamble before them. */
   plusAfter: (preamble: Part, ...parts: readonly Part[]): PlusJson => ({
     plus: { preamble: nodeOf(preamble), children: nodesOf(parts) },
   }),
-  /** Run for its effect (warming) alone. */
+  /** A part that is run only for its effect (warming). */
   monad: (part: Part): MonadJson => ({ monad: nodeOf(part) }),
 
-  /** Generate; several parts are a seq. */
+  /** A generate. Several parts become a seq. */
   g: (options: GenerateOptionsJson, input: Part, ...more: readonly Part[]): GenerateJson => ({
     g: { ...options, input: more.length === 0 ? nodeOf(input) : { seq: nodesOf([input, ...more]) } },
   }),
-  /** n samples of one generate. */
+  /** `n` samples of one generate. */
   repeat: (n: number, generate: GenerateJson): RepeatJson => ({ repeat: { n, g: generate.g } }),
   /** One generate for each text. */
   map: (options: GenerateOptionsJson, inputs: readonly string[]): MapJson => ({ map: { metadata: options, inputs } }),
-  /** `first` before every part of `second`. */
+  /** Puts `first` before every part of `second`. */
   zip: (first: Part, second: Part): ZipJson => ({ zip: { first: nodeOf(first), second: nodeOf(second) } }),
   /** A generate with the server's defaults over an ordered join. */
   chat: (...parts: readonly Part[]): ChatJson => ({ chat: nodesOf(parts) }),
 
-  /** What of a document that comes along fits the body. */
+  /** The parts of an attached document that fit the body best. */
   augment: (body: Part, { name, text, embeddingModel }: AugmentDocument): AugmentJson => ({
     augment: {
       ...(embeddingModel === undefined ? {} : { embedding_model: embeddingModel }),
@@ -78,13 +78,13 @@ export const q = {
       doc: [name, { Text: text }],
     },
   }),
-  /** The best fragments of corpora for a question, or for what a query gives. */
+  /** The best fragments of corpora for a question, which may be a text or a query's output. */
   retrieve: (fields: RetrieveJson["retrieve"]): RetrieveJson => ({ retrieve: fields }),
-  /** One fragment, stored (`id`) or given (`text`). */
+  /** One fragment, stored (`id`) or sent along (`text`). */
   fragment: (fields: FragmentJson["fragment"]): FragmentJson => ({ fragment: fields }),
 } as const;
 
-/** One user message for each chunk of a document that comes with a query, as IBM/spnl writes them: its place is part of its text. */
+/** One user message for each chunk of a document, as IBM/spnl writes them: the chunk's number is part of the text. */
 export function augmentFragments({ doc }: Augment, chunks: readonly string[]): readonly Message[] {
   const baseName = doc.name.split(/[/\\]/).at(-1) ?? "";
   return chunks.map((chunk, index) => ({

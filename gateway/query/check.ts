@@ -1,4 +1,4 @@
-/** Checks of single values that came from outside. Each refuses with the value's path. */
+/** Checks single values that clients sent. Each check refuses a wrong value with its path. */
 import { QueryError, type QueryErrorCode } from "./errors.ts";
 
 export type Fields = Readonly<Record<string, unknown>>;
@@ -12,7 +12,7 @@ export function refuse(path: string, reason: string, code: QueryErrorCode = "inv
   throw new QueryError(code, path, reason);
 }
 
-/** `.name`, or `["a name"]` where it is none that a path can hold plainly. */
+/** A step of a path: `.name`, or `["a name"]` for a name with other characters. */
 export function step(key: string): string {
   return /^[A-Za-z_]\w{0,63}$/.test(key) ? `.${key}` : `[${JSON.stringify(key.slice(0, 64))}]`;
 }
@@ -21,7 +21,7 @@ export function isObject(value: unknown): value is Fields {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** What was sent, short enough for a message. */
+/** A short description of the value that was sent, for an error message. */
 export function describe(value: unknown): string {
   if (value === null) return "null";
   if (Array.isArray(value)) return "a list";
@@ -32,11 +32,11 @@ export function describe(value: unknown): string {
 
 export interface FieldNames {
   readonly known: ReadonlySet<string>;
-  /** Fields that others know and this server does not support. */
+  /** Fields that other servers know and that this one does not support. */
   readonly unsupported?: ReadonlySet<string>;
 }
 
-/** An object without any field but these. */
+/** An object that has no fields but the known ones. */
 export function fieldsOf(value: unknown, path: string, { known, unsupported }: FieldNames): Fields {
   if (!isObject(value)) return refuse(path, `must be an object, not ${describe(value)}`);
   for (const key of Object.keys(value)) {
@@ -83,7 +83,7 @@ export function listOf(value: unknown, path: string, range: Range): readonly unk
 
 export function integerOf(value: unknown, path: string, { min, max }: Range): number {
   const isWithin = typeof value === "number" && Number.isInteger(value) && value >= min && value <= max;
-  // -0 is no other number than 0, but it prints and compares as one.
+  // Adding 0 turns -0 into 0, so that equal numbers print and compare as one.
   if (isWithin) return value + 0;
   return refuse(path, `must be a whole number from ${min} to ${max}, not ${describe(value)}`);
 }

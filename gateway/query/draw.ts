@@ -27,9 +27,9 @@ const fills: Readonly<Record<Row["kind"], string>> = {
 };
 
 /**
- * The query as a standalone SVG image: a box for each node under its parent, coloured by what it is. Without scripts
- * and links, and valid XML whatever the texts hold.
- * @param labels what else to say of a node: its tokens, its key, whether it is cached
+ * Draws the query as a standalone SVG image: a box for each node under its parent, coloured by its kind. The image has
+ * no scripts or links, and is valid XML whatever the texts contain.
+ * @param labels what to write beside a node: its tokens, its key, whether it is cached
  */
 export function drawSvg(query: Query, labels?: Labels): string {
   const rows = outlineOf(query, labels);
@@ -52,7 +52,7 @@ const rightEdge = (row: Row) =>
   leftEdge(row) + boxWidth(row) + (row.label === undefined ? 0 : 8 + [...row.label].length * charWidth);
 const middle = (index: number) => margin + index * rowHeight + boxHeight / 2;
 
-/** From each row's left edge to the stem of its parent, the last row above it that is one level up. */
+/** Lines from each row's left edge to the stem of its parent, which is the last row above it that is one level up. */
 function linesOf(rows: readonly Row[]): string[] {
   const lastAtDepth: number[] = [];
   return rows.flatMap((row, index) => {
@@ -75,7 +75,7 @@ function boxOf(row: Row, index: number): string {
   return `${box + text}<text x="${x + boxWidth(row) + 8}" y="${baseline}" fill="#52525b" xml:space="preserve">${escapeXml(row.label)}</text>`;
 }
 
-/** Rows hold no control characters and no lone surrogates; these five are left to escape. */
+/** Escapes five characters. Rows hold no control characters and no lone surrogates. */
 function escapeXml(text: string): string {
   const names: Readonly<Record<string, string>> = {
     "&": "&amp;",
@@ -88,8 +88,8 @@ function escapeXml(text: string): string {
 }
 
 /**
- * The query as a tree of lines, for terminals. Long texts are cut, and so are large trees.
- * @param labels what else to say of a node: its tokens, its key, whether it is cached
+ * Draws the query as a tree of lines, for terminals. Long texts and large trees are cut.
+ * @param labels what to write beside a node: its tokens, its key, whether it is cached
  */
 export function drawText(query: Query, labels?: Labels): string {
   return outlineOf(query, labels).map(lineOf).join("\n");

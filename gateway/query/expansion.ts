@@ -1,19 +1,19 @@
-/** How large a query becomes when it is written out as joins of messages, fragments and generates. */
+/** Computes how large a query becomes when all of it is written as joins of messages, fragments and generates. */
 import { childrenOf, type Query } from "./ir.ts";
 import { queryLimits as limits } from "./limits.ts";
 import { isOrdered } from "./nodes.ts";
 
 export interface Expansion {
   readonly nodes: number;
-  /** UTF-16 units of the messages and fragments. */
+  /** UTF-16 units of all messages and fragments. */
   readonly chars: number;
-  /** Children that a zip in whose second place the node stands puts its first before. */
+  /** How often a zip with this node as its second part writes its first part. */
   readonly children: number;
-  /** Children that a plus may have of it at most, once pluses in pluses are one. */
+  /** Most children that this node adds to a plus around it, once nested pluses are merged. */
   readonly members: number;
 }
 
-/** @param known expansions of nodes seen before */
+/** @param known expansions of nodes that were seen before */
 export function expansionOf(query: Query, known: Map<Query, Expansion>): Expansion {
   const found = known.get(query);
   if (found !== undefined) return found;
@@ -45,7 +45,7 @@ function expand(query: Query, parts: readonly Expansion[]): Expansion {
   };
 }
 
-/** Of a node that becomes a plus; of a search as many as it may find. */
+/** Number of children of a node that becomes a plus: for a search, the most that it may find. */
 function ownChildren(query: Query): number | undefined {
   switch (query.kind) {
     case "map":
@@ -63,13 +63,13 @@ function ownChildren(query: Query): number | undefined {
 
 function membersOf(query: Query, parts: readonly Expansion[]): number {
   const isBarePlus = query.kind === "plus" && query.preamble === undefined;
-  // An ordered join of one is its child.
+  // An ordered join of one child becomes that child.
   return isBarePlus || (isOrdered(query) && parts.length === 1)
     ? parts.reduce((sum, part) => sum + part.members, 0)
     : 1;
 }
 
-/** Children that a judge with this input judges at most. */
+/** Most children that a judge with this input can have to judge. */
 export function judgedCount(input: Query, known: Map<Query, Expansion>): number {
   if (!isOrdered(input)) return expansionOf(input, known).members;
   return Math.max(0, ...input.children.map((child) => judgedCount(child, known)));

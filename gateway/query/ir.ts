@@ -16,15 +16,15 @@ export interface Message {
   readonly text: string;
 }
 
-/** Ordered join: the children stand one after the other in one chain. `par` says also that they may run concurrently. */
+/** Ordered join: the children stand one after the other in one chain. A `par` also allows them to run concurrently. */
 export interface Ordered {
   readonly kind: "seq" | "cross" | "par";
   readonly children: readonly Query[];
 }
 
 /**
- * Commutative join: each child is a span of its own, children do not see each other, their order is free.
- * With a preamble (`{"plus": {"preamble": q, "children": [q…]}}`) it stands before them and they see it.
+ * Commutative join: each child is a span of its own. The children do not see each other, and their order does not
+ * matter. A preamble (`{"plus": {"preamble": q, "children": [q…]}}`) stands before the children, and they see it.
  */
 export interface Plus {
   readonly kind: "plus";
@@ -32,16 +32,16 @@ export interface Plus {
   readonly preamble?: Query;
 }
 
-/** Run for its effect (warming); puts nothing into the prompt. */
+/** A part that is run only for its effect (warming). It puts nothing into the prompt. */
 export interface Monad {
   readonly kind: "monad";
   readonly child: Query;
 }
 
 export interface GenerateOptions {
-  /** "": the server's model. */
+  /** Name of the model. "": the server's model. */
   readonly model: string;
-  /** 0: the server's default. */
+  /** Most tokens of the output. 0: the server's default. */
   readonly maxTokens: number;
   readonly temperature: number;
   readonly topP?: number;
@@ -56,7 +56,7 @@ export interface GenerateOptions {
   readonly stop?: readonly string[];
   /** What an enclosing generate sees of this one. Absent: "both" as a child of a plus, "output" in an ordered join. */
   readonly expose?: "both" | "output";
-  /** How fragments and outputs in an *ordered* join come by their KV. Absent: "exact", all is computed in place. */
+  /** How fragments and outputs in an *ordered* join get their KV. Absent: "exact", all is computed in place. */
   readonly reuse?: "exact" | "blend";
   /** Share of the blended tokens that is recomputed with full visibility, 0 to 1. Absent: 0.15. */
   readonly recomputeRatio?: number;
@@ -64,7 +64,7 @@ export interface GenerateOptions {
   readonly reduce?: { readonly arity: number };
 }
 
-/** `{"g": {...options, "input": q}}`: as part of a prompt it is its output, a message of the assistant. */
+/** `{"g": {...options, "input": q}}`. In a prompt it stands for its output, which is a message of the assistant. */
 export interface Generate {
   readonly kind: "generate";
   readonly options: GenerateOptions;
@@ -78,21 +78,21 @@ export interface Repeat {
   readonly generate: Generate;
 }
 
-/** One generate per string. */
+/** One generate for each string. */
 export interface MapInputs {
   readonly kind: "map";
   readonly options: GenerateOptions;
   readonly inputs: readonly string[];
 }
 
-/** Intersperse: `first` before every child of `second`. */
+/** Puts `first` before every child of `second`. */
 export interface Zip {
   readonly kind: "zip";
   readonly first: Query;
   readonly second: Query;
 }
 
-/** Retrieve over one document that comes with the query; `body` is what is searched for. */
+/** Retrieval over one document that comes with the query. `body` is what is searched for. */
 export interface Augment {
   readonly kind: "augment";
   readonly embeddingModel: string;
@@ -120,7 +120,7 @@ export interface Chat {
   readonly children: readonly Query[];
 }
 
-/** What a retrieve or augment became when it was resolved. Never parsed: only the resolver makes it. */
+/** The result of a resolved retrieve or augment. Only the resolver makes it; no client can send it. */
 export interface Retrieved {
   readonly kind: "retrieved";
   readonly fragments: readonly Query[];
@@ -141,11 +141,11 @@ export type Query =
   | Chat
   | Retrieved;
 
-/** What spnl's serde fills in for an absent temperature. */
+/** The temperature of spnl's serde where none is given. */
 export const defaultTemperature = 0.6;
 export const defaultRecomputeRatio = 0.15;
 
-/** Edges of the tree, each with the path step that error messages and explain use (`.g.input`, `.plus[2]`). */
+/** The children of a node, each with the path step that error messages and explain use (`.g.input`, `.plus[2]`). */
 export function childrenOf(query: Query): readonly (readonly [step: string, child: Query])[] {
   const listed = (name: string, children: readonly Query[]) =>
     children.map((child, index) => [`.${name}[${index}]`, child] as const);

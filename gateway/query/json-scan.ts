@@ -1,4 +1,4 @@
-/** What every look at JSON text before its parser has in common: its signs, and where a string ends. */
+/** Scans JSON text before it is parsed: the characters that matter, and where a string ends. */
 export const jsonSigns = {
   quote: 0x22,
   comma: 0x2c,
@@ -11,9 +11,9 @@ export const jsonSigns = {
 const backslash = 0x5c;
 
 /**
- * Index of the quote that ends the string; the end of the text when there is none. Skips with indexOf, as most bytes are
- * in strings.
- * @param start index behind the quote that begins it
+ * Index of the quote that ends a string; the text's length if there is none. It uses indexOf, which is fast, since most
+ * bytes are in strings.
+ * @param start index behind the quote that begins the string
  */
 export function endOfString(text: string, start: number): number {
   let end = text.indexOf('"', start);
@@ -26,16 +26,16 @@ export function endOfString(text: string, start: number): number {
   return text.length;
 }
 
-/** Where strings end in a text that comes in pieces. */
+/** Finds where strings end in a text that comes in pieces. */
 export class StringScan {
-  /** The piece before ended within a string. */
+  /** Whether the last piece ended inside a string. */
   inString = false;
-  /** With a backslash, which takes the next character. */
+  /** Whether the last piece ended in a backslash, which escapes the next character. */
   #escaped = false;
 
   /**
-   * @param start index behind the quote that begins the string; 0 where it goes on from the piece before
-   * @returns index of the quote that ends it; the piece's length when it goes on in the next
+   * @param start index behind the quote that begins the string; 0 where the string continues from the last piece
+   * @returns index of the quote that ends the string; the piece's length where the string continues in the next one
    */
   end(piece: string, start: number): number {
     if (piece === "") return 0;

@@ -1,4 +1,4 @@
-/** Text to values, with bounds on what the parsers of JSON and YAML may meet: both are native and fast, but not bounded. */
+/** Parses JSON and YAML within bounds. The parsers are native and fast, but have no bounds of their own. */
 import { refuse } from "./check.ts";
 import { endOfString, jsonSigns } from "./json-scan.ts";
 import { queryLimits } from "./limits.ts";
@@ -16,7 +16,7 @@ export function readJsonText(text: string): unknown {
 
 const { quote, comma, openBracket, closeBracket, openBrace, closeBrace } = jsonSigns;
 
-/** Counts what JSON is made of, strings skipped whole, so that no parser ever meets a deep value or builds millions. */
+/** Counts brackets, commas and strings in JSON text, so that the parser never meets deep or millions of values. */
 function refuseCostlyJson(text: string): void {
   let depth = 0;
   let tokens = 0;
@@ -36,8 +36,8 @@ function refuseCostlyJson(text: string): void {
 
 const lessThan = String.raw`(?:<|\\x3c|\\u003c|\\U0000003c)`;
 /**
- * A merge key (`<<: *anchor`), plain, quoted, escaped or after `?`. It copies all keys of a mapping, so a short text can
- * make a very large value; an alias only shows the same object again.
+ * A merge key (`<<: *anchor`): plain, quoted, escaped or after `?`. It copies all keys of a mapping, so a short text
+ * can make a very large value. An alias only points to the same object again, so it is allowed.
  */
 const mergeKey = new RegExp(
   `${lessThan}{2}["']?\\s*:|(?:^|[-{[,])[ \\t]*\\?\\s+(?:[!&]\\S+\\s+){0,2}["']?${lessThan}{2}`,
@@ -45,7 +45,8 @@ const mergeKey = new RegExp(
 );
 
 /**
- * The value may hold an object at many places, and within itself: whoever walks it must bound depth and count.
+ * Parses YAML. The value may hold the same object at many places, even inside itself, so the caller must bound depth
+ * and count when it walks the value.
  * @throws QueryError invalid_json, nesting_too_deep, invalid_value
  */
 export function readYamlText(text: string): unknown {
@@ -54,7 +55,7 @@ export function readYamlText(text: string): unknown {
   }
   if (mergeKey.test(text)) refuse("$", 'has a merge key ("<<:"), which is not supported; write its fields out');
   const value = parseYaml(text);
-  // The parser gives several documents as a list of them, and no query is a list.
+  // The parser returns several documents as a list, and no query is a list.
   if (Array.isArray(value)) refuse("$", "must be one YAML document that is a mapping");
   return value;
 }
@@ -63,7 +64,7 @@ function parseYaml(text: string): unknown {
   try {
     return Bun.YAML.parse(text);
   } catch (error) {
-    // The parser descends natively and guards its stack.
+    // The native parser recurses, and throws this before its stack overflows.
     if (error instanceof RangeError) return refuse("$", "is nested too deeply", "nesting_too_deep");
     return refuse("$", "is not valid YAML", "invalid_json");
   }

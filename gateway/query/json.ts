@@ -1,4 +1,4 @@
-/** What JSON can hold. */
+/** Any value that JSON can hold. */
 export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;
 
 export interface JsonObject {

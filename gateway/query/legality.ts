@@ -1,24 +1,24 @@
 /**
- * What a query must be between the passes, as one table. A query that breaks it was made wrongly by this server:
- * parsing refuses what a client may get wrong, with an error of its own (errors.ts).
+ * The laws for a query between the rewriting passes, as one table. Only a mistake of this server breaks a law: the
+ * parser refuses wrong queries of clients first, with errors of its own (errors.ts).
  */
 import { childrenOf, type GenerateOptions, type Query } from "./ir.ts";
 
 /**
- * `resolved`: before and while it is expanded. `expanded`: before and while it is improved. `rewritten`: what lowering
- * and execution take.
+ * `resolved`: before and during expansion. `expanded`: before and during improvement. `rewritten`: the form that
+ * lowering and execution take.
  */
 export type Stage = (typeof stages)[number];
 
 const stages = ["resolved", "expanded", "rewritten"] as const;
 
-/** Rewriting nests deeper than a client may; this bounds the recursion of all that walks a query. */
+/** Deepest nesting. Rewriting nests deeper than a client may; this bounds all functions that walk a query. */
 const maxDepth = 1_024;
 
 interface Law {
   readonly name: string;
   readonly summary: string;
-  /** The first stage that it holds for. */
+  /** The law holds from this stage on. */
   readonly from: Stage;
   readonly holds: (query: Query, isInPrompt: boolean) => boolean;
 }
@@ -105,7 +105,7 @@ export class IllegalQueryError extends Error {
 }
 
 /**
- * Takes time in the number of distinct nodes.
+ * Checks all laws, in time linear in the number of distinct nodes.
  * @throws IllegalQueryError
  */
 export function checkLegal(query: Query, stage: Stage): void {
@@ -115,7 +115,7 @@ export function checkLegal(query: Query, stage: Stage): void {
 class Checker {
   readonly #laws: readonly Law[];
   readonly #checked = { true: new Set<Query>(), false: new Set<Query>() };
-  /** From the root to the node that is checked. */
+  /** The nodes from the root to the one that is checked now. */
   readonly #open: { readonly query: Query; readonly index: number }[] = [];
   readonly #isOpen = new Set<Query>();
 

@@ -7,7 +7,7 @@ export function isOrdered(query: Query): query is Ordered {
   return query.kind === "seq" || query.kind === "cross" || query.kind === "par";
 }
 
-/** Stands in a prompt by its outputs. */
+/** Whether the node stands in a prompt by its outputs. */
 export function isRun(query: Query): query is Generate | Repeat {
   return query.kind === "generate" || query.kind === "repeat";
 }
@@ -16,7 +16,7 @@ export function optionsOf(run: Generate | Repeat): Generate["options"] {
   return run.kind === "generate" ? run.options : run.generate.options;
 }
 
-/** A join without children: it puts nothing anywhere and runs nothing. */
+/** Whether the node is a join without children, which adds nothing to a prompt and runs nothing. */
 export function isEmpty(query: Query): boolean {
   if (query.kind === "plus") return query.children.length === 0 && query.preamble === undefined;
   return isOrdered(query) && query.children.length === 0;
@@ -24,7 +24,7 @@ export function isEmpty(query: Query): boolean {
 
 export const nothing: Ordered = { kind: "seq", children: [] };
 
-/** Judges below the outermost one, at most. */
+/** Most judges below the outermost one in a tree that judges `judged` children. */
 export function judgeCount(judged: number, arity: number): number {
   const groupCount = Math.ceil(judged / arity);
   return groupCount <= 1 ? 0 : groupCount + judgeCount(groupCount, arity);

@@ -1,15 +1,15 @@
-/** A query as rows of text, each with its depth: what both drawings show. */
+/** Lists a query as rows of text with their depth, which both drawings show. */
 import { childrenOf, type GenerateOptions, type Query } from "./ir.ts";
 import { printOptions } from "./print.ts";
 
 export interface Row {
   readonly depth: number;
-  /** For each level from the root's children down to this row: whether more siblings follow there. */
+  /** For each level from the root's children down to this row, whether more siblings follow there. */
   readonly continues: readonly boolean[];
   readonly kind: Query["kind"] | "more";
-  /** One line without control characters. */
+  /** One line of text without control characters. */
   readonly text: string;
-  /** What the caller says of the node. */
+  /** The caller's label for this node. */
   readonly label: string | undefined;
 }
 
@@ -18,7 +18,7 @@ export type Labels = (node: Query) => string | undefined;
 export const maxRows = 400;
 const maxTextChars = 72;
 
-/** Depth first. A run that was drawn before stands as a reference to its number: one object is one run. */
+/** The rows of a query, depth first. A run listed before becomes a reference to its number: one object is one run. */
 export function outlineOf(query: Query, labels: Labels = () => undefined): readonly Row[] {
   const numbers = numbersOf(query);
   const rows: Row[] = [];
@@ -93,7 +93,7 @@ function titleOf(query: Query): string {
   }
 }
 
-/** Only what was set, but for the temperature. */
+/** The options that were set, and the temperature in any case. */
 function optionsText(options: GenerateOptions): string {
   const fields = Object.entries(printOptions(options)).filter(([, value]) => value !== "" && value !== 0);
   const temperature = options.temperature === 0 ? [["temperature", 0] as const] : [];
@@ -102,7 +102,7 @@ function optionsText(options: GenerateOptions): string {
   );
 }
 
-/** Escaped as in JSON, so that a text of several lines is one line and shows what it holds. */
+/** Escapes a text as JSON does, so that a text of several lines is one line and shows all its characters. */
 const quoted = (text: string) => visible(JSON.stringify(cut(text)));
 
 function oneLine(text: string): string;
@@ -111,13 +111,13 @@ function oneLine(text: string | undefined): string | undefined {
   return text === undefined ? undefined : visible(cut(text));
 }
 
-/** By code points: no half of a surrogate pair is left at the end. */
+/** Cuts by code points, so that no half of a surrogate pair is left at the end. */
 function cut(text: string): string {
   if (text.length <= maxTextChars) return text;
   return `${[...text.slice(0, 2 * maxTextChars)].slice(0, maxTextChars).join("")}…`;
 }
 
-/** Control characters, marks of direction, line separators and lone surrogates as their code points. */
+/** Writes control characters, marks of direction, line separators and lone surrogates as their code points. */
 function visible(text: string): string {
   return text.replace(/[\p{C}\u2028\u2029]/gu, (char) => `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`);
 }

@@ -1,4 +1,4 @@
-/** A generate's fields beside its input. */
+/** Parses the fields of a generate, except for its input. */
 import {
   booleanOf,
   describe,
@@ -22,7 +22,7 @@ const optionNames = [
   "reduce",
 ];
 
-/** Fields that OpenAI, vLLM or spnl know beside a model, and that would be accepted and ignored here. */
+/** Model options of OpenAI, vLLM or spnl that this server refuses, since it would otherwise accept and ignore them. */
 const unsupported: ReadonlySet<string> = new Set([
   ...["allowed_token_ids", "audio", "bad_words", "best_of", "cache_salt", "chat_template", "chat_template_kwargs"],
   ...["echo", "function_call", "functions", "guided_choice", "guided_grammar", "guided_json", "guided_regex"],
@@ -36,12 +36,12 @@ const generateFields = { known: new Set([...optionNames, "input"]), unsupported 
 const mapFields = { known: new Set(optionNames), unsupported };
 const reduceFields = { known: new Set(["arity"]) };
 
-/** The body of `{"g": {…}}`, its input unread. */
+/** The fields in the body of `{"g": {…}}`; the input is not parsed. */
 export function generateFieldsOf(value: unknown, path: string): Fields {
   return fieldsOf(value, path, generateFields);
 }
 
-/** The metadata of `{"map": {…}}`: options alone. */
+/** The options in the metadata of `{"map": {…}}`. */
 export function mapFieldsOf(value: unknown, path: string): Fields {
   return fieldsOf(value, path, mapFields);
 }
@@ -88,7 +88,7 @@ function topPOf(value: unknown, path: string): number {
   return refuse(path, `must be a number above 0 and at most 1, not ${describe(value)}`);
 }
 
-/** Off is 0 here, 0 or -1 for clients; what keeps every token of any vocabulary is one number. */
+/** Clients turn top_k off with 0 or -1, and here 0 does. All values that keep every token become the same number. */
 function clampTopK(topK: number | undefined): number | undefined {
   return topK === undefined ? undefined : Math.min(Math.max(0, topK), limits.topK);
 }
@@ -107,7 +107,7 @@ function reduceOf(value: unknown, path: string): { readonly arity: number } {
   return { arity: integerOf(required(fields, "arity", path), `${path}.arity`, range) };
 }
 
-/** Absent options are no fields at all, so that equal options are equal objects. */
+/** Removes the fields of absent options, so that equal options are equal objects. */
 function withoutAbsent(options: GenerateOptions): GenerateOptions {
   return Object.fromEntries(
     Object.entries(options).filter(([, value]) => value !== undefined),

@@ -1,4 +1,4 @@
-/** The nodes that bring documents: augment, retrieve and fragment. */
+/** Parses the nodes that bring documents: augment, retrieve and fragment. */
 import {
   describe,
   type Fields,
@@ -17,10 +17,10 @@ import type { JsonObject, JsonValue } from "./json.ts";
 import { queryLimits as limits } from "./limits.ts";
 import type { Tally } from "./tally.ts";
 
-/** Reads any node. */
+/** Parses a node of any kind. */
 export interface NodeReader {
   readonly tally: Tally;
-  /** @param depth 1 for the root */
+  /** @param depth of the node; 1 for the root */
   node(value: unknown, path: string, depth: number): Query;
 }
 
@@ -93,12 +93,12 @@ function textFragment(reader: NodeReader, fields: Fields, path: string): Fragmen
   const text = reader.tally.text(fields.text, `${path}.text`, someText);
   const range = { min: 0, max: limits.titleChars };
   const title = optional(fields, "title", path, (value, at) => stringOf(value, at, range));
-  // A title is one line: it stands in a line of its own in the prompt.
+  // A title stands in one line of the prompt, so it is made one line.
   const line = title?.replace(/\s+/g, " ").trim() ?? "";
   return line === "" ? { kind: "fragment", text } : { kind: "fragment", text, title: line };
 }
 
-/** A retrieve's filters as plain JSON of bounded size. What they mean is known to the corpus side alone. */
+/** Copies a retrieve's filters as plain JSON of bounded size. Only the corpus code knows what they mean. */
 function copyFilters(value: unknown, path: string): JsonObject {
   if (!isObject(value)) return refuse(path, `must be an object, not ${describe(value)}`);
   let values = 0;
@@ -120,7 +120,7 @@ function copyFilters(value: unknown, path: string): JsonObject {
   };
   const copyField = (part: Readonly<Record<string, unknown>>, key: string, at: string, depth: number): JsonValue => {
     const path = at + step(key);
-    // As a field it would be a prototype in careless hands.
+    // Careless code could take this field for the object's prototype.
     if (key === "__proto__") refuse(path, "is no name of a field", "unknown_field");
     stringOf(key, path, { min: 0, max: limits.filterChars });
     return copy(part[key], path, depth + 1);

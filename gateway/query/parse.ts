@@ -1,6 +1,6 @@
 /**
- * Span queries from outside: values to trees, one function for each kind of node. A tree is deep, wide and costly
- * only within `queryLimits`; every use of a YAML alias becomes a node of its own.
+ * Parses span queries that clients sent into trees, with one function for each kind of node. Depth, width and cost of a
+ * tree are bounded by `queryLimits`. Every use of a YAML alias becomes a node of its own.
  */
 import { describe, fieldsOf, integerOf, isObject, listOf, optional, refuse, required, step } from "./check.ts";
 import type { Generate, MapInputs, Plus, Query, Repeat, Zip } from "./ir.ts";
@@ -10,7 +10,10 @@ import { generateFieldsOf, mapFieldsOf, optionsOf } from "./parse-options.ts";
 import { augment, fragment, type NodeReader, retrieve } from "./parse-sources.ts";
 import { Tally } from "./tally.ts";
 
-/** @param value JSON, parsed; it may share objects, and even hold itself. @throws QueryError naming the path */
+/**
+ * @param value parsed JSON, which may share objects and even contain itself.
+ * @throws QueryError naming the path
+ */
 export function parseQuery(value: unknown): Query {
   const reader: NodeReader = {
     tally: new Tally(),
@@ -19,7 +22,7 @@ export function parseQuery(value: unknown): Query {
   return reader.node(value, "$", 1);
 }
 
-/** @throws QueryError, invalid_json included */
+/** Parses a query's text. @throws QueryError, invalid_json included */
 export function parseQueryText(text: string, format: "json" | "yaml"): Query {
   return parseQuery(format === "json" ? readJsonText(text) : readYamlText(text));
 }
@@ -53,7 +56,7 @@ const nodes: ReadonlyMap<string, ReadNode> = new Map<string, ReadNode>([
   ["fragment", fragment],
 ]);
 
-/** Nodes of earlier spnl that act in the client: they print, ask a person or read a file there. */
+/** Nodes of earlier versions of spnl that act in the client: they print, ask a person, or read a file there. */
 const clientNodes: ReadonlySet<string> = new Set(["print", "ask", "file"]);
 
 const plusFields = { known: new Set(["preamble", "children"]) };
@@ -79,7 +82,7 @@ function node(reader: NodeReader, value: unknown, path: string, depth: number): 
   return refuse(at, "is no kind of node", "unknown_field");
 }
 
-/** A join without children says nothing, so it is taken for a mistake. */
+/** The children of a join. A join without children says nothing, so it is refused as a mistake. */
 function children(reader: NodeReader, value: unknown, path: string, depth: number): readonly Query[] {
   const list = listOf(value, path, { min: 1, max: limits.childrenPerJoin });
   return Array.from(list, (child, index) => reader.node(child, `${path}[${index}]`, depth + 1));
@@ -98,7 +101,7 @@ function chat(reader: NodeReader, body: unknown, path: string, depth: number): Q
   return { kind: "chat", children: children(reader, body, path, depth) };
 }
 
-/** @param runs samples that are taken of it */
+/** @param runs number of samples that are taken of the generate */
 function generate(reader: NodeReader, body: unknown, path: string, depth: number, runs: number): Generate {
   const fields = generateFieldsOf(body, path);
   const options = optionsOf(fields, path);
@@ -111,7 +114,7 @@ function generate(reader: NodeReader, body: unknown, path: string, depth: number
   return read;
 }
 
-/** A list stands for the seq of its entries, as spnl's documents write it. */
+/** A list stands for the seq of its entries, as in spnl's documents. */
 function listed(reader: NodeReader, list: readonly unknown[], path: string, depth: number): Query {
   reader.tally.node(path, depth);
   return { kind: "seq", children: children(reader, list, path, depth) };

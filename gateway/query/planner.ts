@@ -1,5 +1,5 @@
 /**
- * In which order to run queries that share fragments, when the KV pool holds only some of the fragments at a time.
+ * Decides in which order to run queries that share fragments, when the KV pool holds only some of these at a time.
  *
  * The order is made by running the queries against a simulated pool (least recently used leaves first). Next is the
  * query with the lowest cost: what it would have to compute, less what it would finish off. A fragment that is wanted
@@ -18,20 +18,19 @@ export { FragmentTable, type FragmentUse };
 export interface PlannedOrder {
   /** Indices of the queries, each once, in the order to run them. */
   readonly order: readonly number[];
-  /** "ingestion" when the planner's own order would not have computed fewer tokens. */
+  /** "ingestion": the order in which the queries came, since the planner's own order would not compute fewer tokens. */
   readonly kind: "planned" | "ingestion";
 }
 
-/** Queries looked at for each next one: more find a little less to compute, and take longer. */
+/** How many queries are compared for each next place. More would find slightly less to compute, but take longer. */
 const candidateCount = 256;
 const residentWeight = 2;
 const rarityClassCount = 192;
 
 /**
- * The best order that the planner finds, made in steps of well under a millisecond so that others have their turn
- * between them.
- * @param table the queries, with the fragments that each one's prompt is made of
- * @param capacityTokens what the pool holds; the same tokens as in FragmentUse
+ * Finds an order in steps of well under a millisecond, so that other work runs between them.
+ * @param table the queries, with the fragments in each one's prompt
+ * @param capacityTokens capacity of the pool, counted as in FragmentUse
  */
 export function* planningSteps(table: FragmentTable, capacityTokens: number): Generator<void, PlannedOrder> {
   const ingestion = table.fragmentsOf.map((_, index) => index);
@@ -43,7 +42,7 @@ export function* planningSteps(table: FragmentTable, capacityTokens: number): Ge
   return isBetter ? { order: planned, kind: "planned" } : { order: ingestion, kind: "ingestion" };
 }
 
-/** Tokens that an order computes in a simulated pool of `capacityTokens`; yields after each query. */
+/** Tokens computed in a simulated pool of `capacityTokens` when queries run in this order. Yields after each query. */
 export function* missTokens(
   table: FragmentTable,
   order: readonly number[],
@@ -61,13 +60,13 @@ export function* missTokens(
 class Planner {
   readonly #table: FragmentTable;
   readonly #pool: SimulatedPool;
-  /** Queries of each fragment that are still to be ordered. */
+  /** For each fragment, the queries with it that have no place in the order yet. */
   readonly #waiting: Set<number>[] = [];
-  /** Resident fragments that are still wanted, by rarity class. */
+  /** Resident fragments that more queries need, by rarity class. */
   readonly #residents = Array.from({ length: rarityClassCount }, () => new Set<number>());
-  /** What each fragment adds to the cost of a query. */
+  /** Each fragment's part of the cost of a query that has it. */
   readonly #costs: Float64Array;
-  /** Number of the search that last looked at a query. */
+  /** For each query, the number of the last search that has looked at it. */
   readonly #lookedAt: Int32Array;
 
   constructor(table: FragmentTable, capacityTokens: number) {
@@ -77,7 +76,7 @@ class Planner {
     this.#lookedAt = new Int32Array(table.fragmentsOf.length).fill(-1);
   }
 
-  /** To be gone through before `run`. */
+  /** Sets up the costs. It must finish before `run`. */
   *prepare(): Generator<void, void> {
     for (const [fragment, queries] of this.#table.queriesOf.entries()) {
       this.#waiting.push(new Set(queries));
@@ -93,11 +92,11 @@ class Planner {
       costs.push(this.#cost(query));
       yield;
     }
-    // As a cold pool rates them: those with the rarest fragments first.
+    // The queries in the order of their costs for an empty pool, so those with the rarest fragments come first.
     const starts = new Set(costs.map((_, query) => query).sort((a, b) => (costs[a] ?? 0) - (costs[b] ?? 0) || a - b));
     const order: number[] = [];
     for (const start of starts) {
-      // A start stays the fallback until it is the cheapest itself.
+      // The start is the fallback of each search until it is the cheapest query itself.
       while (starts.has(start)) {
         const query = this.#cheapest(start, order.length);
         starts.delete(query);
@@ -109,7 +108,7 @@ class Planner {
     return order;
   }
 
-  /** The best of a start and of the queries that use the rarest resident fragments. */
+  /** The cheapest of a start and of the queries that use the rarest resident fragments. */
   #cheapest(start: number, search: number): number {
     let best = start;
     let bestCost = this.#cost(start);
@@ -159,7 +158,7 @@ class Planner {
   }
 }
 
-/** Up to 63 uses left: a class each; from there on eight classes for each doubling. */
+/** The class of a fragment with `left` uses to come: one for each number up to 63, then eight for each doubling. */
 function rarityClass(left: number): number {
   return left < 64 ? left : Math.min(64 + Math.floor(8 * Math.log2(left / 64)), rarityClassCount - 1);
 }

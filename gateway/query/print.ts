@@ -1,26 +1,26 @@
-/** Queries as the JSON that parse reads: one form for each tree, fields in one order. */
+/** Prints queries as the JSON that the parser reads: one form for each tree, with the fields in a fixed order. */
 import { childrenOf, type GenerateOptions, type Query } from "./ir.ts";
 import type { JsonObject, JsonValue } from "./json.ts";
 import { queryLimits } from "./limits.ts";
 
 /**
- * The query as a plain object. Defaults of max_tokens and temperature are always there, as spnl's serde writes them,
- * and absent options are left out. What only rewriting makes prints as `{"retrieved": [q…]}`; and since a rewritten
- * query is a graph whose tree may be exponentially larger, after `queryLimits.printedNodes` nodes one that stands
- * elsewhere already prints as `{"shared": "$.path"}`. Parse refuses both.
+ * Prints the query as a plain object. max_tokens and temperature are always there, as spnl's serde writes them; absent
+ * options are left out. The results of a search print as `{"retrieved": [q…]}`. A rewritten query is a graph, and its
+ * tree may be exponentially larger. So after `queryLimits.printedNodes` nodes, a node that was printed before prints as
+ * `{"shared": "$.path"}`. The parser refuses these two forms.
  */
 export function printQuery(query: Query): JsonValue {
   return new Printer().print(query, "$");
 }
 
-/** JSON text: two queries have the same text exactly when they are equal in structure. */
+/** The query as JSON text. Two queries have the same text exactly when they are equal in structure. */
 export function canonicalText(query: Query): string {
   return JSON.stringify(printQuery(query));
 }
 
 /**
- * A digest with the same meaning, for graphs: linear in their distinct nodes, however large the tree is.
- * @param known digests of nodes seen before; nodes are immutable, so it may live as long as they do
+ * A digest that is equal exactly when the texts are, in time linear in the distinct nodes, however large the tree is.
+ * @param known digests of nodes that were seen before; nodes are immutable, so it may live as long as they do
  */
 export function canonicalKey(query: Query, known: Map<Query, string> = new Map()): string {
   const found = known.get(query);
@@ -32,7 +32,7 @@ export function canonicalKey(query: Query, known: Map<Query, string> = new Map()
   return key;
 }
 
-/** All of a node but its children. */
+/** All fields of a node except its children. */
 function ownFields(query: Query): JsonValue {
   switch (query.kind) {
     case "message":
@@ -77,7 +77,7 @@ class Printer {
     );
   }
 
-  /** @param children what childrenOf lists, printed */
+  /** @param children the printed children, in the order of childrenOf */
   #fields(query: Query, children: readonly JsonValue[]): JsonObject {
     const [first = null, second = null] = children;
     switch (query.kind) {
@@ -127,7 +127,7 @@ function printFragment(query: Extract<Query, { kind: "fragment" }>): JsonObject 
   return query.title === undefined ? { text: query.text } : { title: query.title, text: query.text };
 }
 
-/** A generate's fields beside its input, in the order in which they are printed. */
+/** The fields of a generate without its input, in the order in which they are printed. */
 export function printOptions(options: GenerateOptions): JsonObject {
   const fields: Record<string, JsonValue | undefined> = {
     model: options.model,

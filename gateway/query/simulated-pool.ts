@@ -1,18 +1,18 @@
-/** The pool as the planner sees it: fragments that are resident or not, least recently used out first. */
+/** The KV pool as the planner models it: whole fragments are resident, and the least recently used goes first. */
 
 export interface FragmentUse {
-  /** Cache identity: equal keys are one fragment. */
+  /** Identity in the cache: equal keys are the same fragment. */
   readonly key: string;
   readonly tokens: number;
 }
 
-/** Queries and fragments as small numbers. */
+/** Numbers queries and fragments from 0, and knows which query has which fragments. */
 export class FragmentTable {
-  /** Tokens of each fragment. */
+  /** Number of tokens of each fragment. */
   readonly tokens: number[] = [];
-  /** Fragments of each query, without repetitions. */
+  /** The fragments of each query, each once. */
   readonly fragmentsOf: (readonly number[])[] = [];
-  /** Queries of each fragment, in their own order. */
+  /** The queries of each fragment, in the order in which they were added. */
   readonly queriesOf: number[][] = [];
   readonly #ids = new Map<string, number>();
 
@@ -22,7 +22,7 @@ export class FragmentTable {
     return table;
   }
 
-  /** The next query. */
+  /** Adds the next query. */
   add(uses: readonly FragmentUse[]): void {
     const fragments = new Set(uses.map((use) => this.#idOf(use)));
     for (const fragment of fragments) this.queriesOf[fragment]?.push(this.fragmentsOf.length);
@@ -44,11 +44,11 @@ export class FragmentTable {
   }
 }
 
-/** Which fragments are resident after the queries so far. All fragments of one query are held at the same time. */
+/** Knows which fragments are resident after the queries so far. All fragments of a query are held at the same time. */
 export class SimulatedPool {
   readonly #tokens: readonly number[];
   readonly #capacityTokens: number;
-  /** Least recently used first. */
+  /** The resident fragments, least recently used first. */
   readonly #resident = new Set<number>();
   #usedTokens = 0;
 

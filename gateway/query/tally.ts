@@ -1,4 +1,4 @@
-/** What one query has used up of its limits while it is read. */
+/** Counts how much of its limits one query uses while it is parsed. */
 import { refuse, stringOf } from "./check.ts";
 import { type Expansion, expansionOf, judgedCount } from "./expansion.ts";
 import type { Generate, Query, Zip } from "./ir.ts";
@@ -24,7 +24,7 @@ export class Tally {
     if (this.#nodes > limits.nodes) refuse(path, `is one node too many; a query may have ${limits.nodes}`);
   }
 
-  /** Texts are counted together: an alias may repeat a long one. */
+  /** Counts a text, since an alias in YAML may repeat a long one. */
   text(value: unknown, path: string, range = anyText): string {
     const text = stringOf(value, path, range);
     this.#textChars += text.length;
@@ -50,7 +50,7 @@ export class Tally {
       refuse(path, `is one search too many; a query may have ${limits.retrieves}`);
   }
 
-  /** What the rules make of a generate: judges below it, and copies of its input for who reads it. */
+  /** Counts what the rules make of a generate: the judges below it, and the copies of its input for its readers. */
   rewritten({ options, input }: Generate, path: string): void {
     if (options.reduce !== undefined) {
       const judged = judgedCount(input, this.#expansions);
@@ -68,7 +68,7 @@ export class Tally {
     }
   }
 
-  /** Zips within zips grow exponentially when they are written out. */
+  /** Checks a zip's size when it is written out, since zips within zips grow exponentially. */
   zip(zip: Zip, path: string): void {
     const { nodes, chars } = expansionOf(zip, this.#expansions);
     if (nodes > limits.nodes) refuse(path, `becomes more than ${limits.nodes} nodes when it is written out`);

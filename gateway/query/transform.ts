@@ -1,7 +1,10 @@
-/** Rebuilding trees. What does not change keeps its object: sharing has a meaning (ir.ts), and unchanged is cheap to see. */
+/**
+ * Rebuilds trees. A node that does not change keeps its object: shared nodes stay shared (ir.ts), and a comparison of
+ * objects shows whether anything changed.
+ */
 import type { Generate, Query } from "./ir.ts";
 
-/** The node over other children, in the order of `childrenOf`; the node itself when all children are the same objects. */
+/** The node with mapped children, in the order of `childrenOf`; the node itself when all children are unchanged. */
 export function mapChildren(query: Query, map: (child: Query, index: number) => Query): Query {
   switch (query.kind) {
     case "message":

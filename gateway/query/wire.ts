@@ -2,11 +2,11 @@
 import type { JsonObject } from "./json.ts";
 
 export interface GenerateOptionsJson {
-  /** Absent: the server's model. */
+  /** Name of the model. Absent: the server's model. */
   readonly model?: string | null;
-  /** 0 or absent: the server's default. */
+  /** Most tokens of the output. 0 or absent: the server's default. */
   readonly max_tokens?: number | null;
-  /** 0.6 unless given. */
+  /** Absent: 0.6. */
   readonly temperature?: number | null;
   readonly top_p?: number | null;
   readonly top_k?: number | null;
@@ -20,7 +20,7 @@ export interface GenerateOptionsJson {
   readonly ignore_eos?: boolean | null;
   /** What an enclosing generate sees of this one: its input and output ("both"), or its output alone. */
   readonly expose?: "both" | "output" | null;
-  /** How fragments and outputs in an ordered join come by their KV. */
+  /** How fragments and outputs in an ordered join get their KV. */
   readonly reuse?: "exact" | "blend" | null;
   /** Share of the blended tokens that is computed again, 0 to 1. */
   readonly recompute_ratio?: number | null;

@@ -1,20 +1,20 @@
 /**
- * Byte-level byte-pair encoding (that of GPT-2 and of most models since), to the ids of the tokenizer library. The
- * library writes each word as a string of letters that stand for bytes, and merges strings: a megabyte of text costs it
- * a quarter of a second and leaves tens of megabytes of garbage. Here a word that is a token is looked up as it stands,
- * and any other is merged in one array of integers.
+ * Byte-level byte-pair encoding (that of GPT-2 and of most models since), with the same ids as the tokenizer library
+ * gives. The library writes each word as a string of letters that stand for bytes, and merges strings: a megabyte of
+ * text costs it a quarter of a second and leaves tens of megabytes of garbage. This encoder looks up a word that is a
+ * token as it stands, and merges any other word in one array of integers.
  */
 import type { Tokenizer } from "@huggingface/tokenizers";
 import { yieldToOthers } from "../base/pace.ts";
 import { BytePairs, byteLetters } from "./byte-pairs.ts";
 import type { ModelText } from "./model-text.ts";
 
-/** Words of more characters are merged in steps: the plain loop takes time by the square of them. */
+/** Words of more characters are merged in steps, since the plain loop takes time by the square of a word's length. */
 const shortChars = 48;
-/** Bytes of a UTF-16 code unit in UTF-8, at most. */
+/** Most UTF-8 bytes that one UTF-16 code unit takes. */
 const bytesPerChar = 3;
 
-/** What the library builds of `pre_tokenizer`; its types name few of these fields. */
+/** The object that the library makes from `pre_tokenizer`. The library's types declare few of these fields. */
 interface PreTokenizer {
   readonly config?: { readonly type?: string; readonly behavior?: string; readonly invert?: boolean };
   readonly tokenizers?: readonly PreTokenizer[];
@@ -23,7 +23,7 @@ interface PreTokenizer {
   readonly use_regex?: boolean;
 }
 
-/** What the library builds of `model`. */
+/** The object that the library makes from `model`. */
 interface BytePairModel {
   readonly config: { readonly dropout?: number | null };
   readonly tokens_to_ids: ReadonlyMap<string, number>;
@@ -33,22 +33,22 @@ interface BytePairModel {
   readonly continuing_subword_suffix?: string | null;
 }
 
-/** Whether the bytes of a token, merged, are that one token. */
+/** Whether merging the bytes of a token gives that one token: not tried yet, yes, or no. */
 const [notKnown, isWhole, isParted] = [0, 1, 2];
 
 export class ByteLevelEncoder {
   readonly #isNfc: boolean;
-  /** Each cuts what the one before it has left in one piece. */
+  /** Each pattern cuts the pieces that the pattern before it has left. */
   readonly #patterns: readonly RegExp[];
   readonly #pairs: BytePairs;
-  /** Tokens whose bytes are a text, by that text. */
+  /** Token ids by the text that the token's bytes spell. */
   readonly #idOfText: ReadonlyMap<string, number>;
-  /** By token id: `notKnown`, `isWhole` or `isParted`. */
+  /** For each token id: `notKnown`, `isWhole` or `isParted`. */
   readonly #wholes: Uint8Array;
   readonly #symbolOfByte: Int32Array;
   readonly #idOfSymbol: Int32Array;
   readonly #utf8 = new TextEncoder();
-  /** Of the short word that is merged. */
+  /** UTF-8 bytes of the short word that is being merged. */
   readonly #bytes = new Uint8Array(shortChars * bytesPerChar);
   readonly #symbols = new Int32Array(shortChars * bytesPerChar);
 
@@ -64,8 +64,8 @@ export class ByteLevelEncoder {
   }
 
   /**
-   * @param tokenizer what the library has built of `text`; it makes no added tokens of a text
-   * @returns undefined for a tokenizer that does more to a text than is done here
+   * @param tokenizer what the library has made from `text`; it must not recognize added tokens in a text
+   * @returns undefined for a tokenizer with steps that this encoder does not know
    */
   static of(tokenizer: Tokenizer, text: Pick<ModelText, "tokenizer" | "config">): ByteLevelEncoder | undefined {
     const model = tokenizer.model as unknown as BytePairModel | null;
@@ -78,7 +78,7 @@ export class ByteLevelEncoder {
     const hasMore = model.config.dropout || model.end_of_word_suffix || model.continuing_subword_suffix;
     if (hasMore) return undefined;
     const pairs = new BytePairs(model.merges, byteLetters());
-    // What is merged to something that is no token is left out by the library, or unknown.
+    // The library leaves out a merge result that is no token, or makes it unknown. This encoder does neither.
     if (!pairs.symbolTexts().every((symbol) => model.tokens_to_ids.has(symbol))) return undefined;
     return new ByteLevelEncoder(model, pairs, patterns, normalizer === "NFC");
   }
@@ -93,7 +93,7 @@ export class ByteLevelEncoder {
     return Int32Array.from(ids);
   }
 
-  /** As `encode`; a word of any length gives way to other work. */
+  /** Does what `encode` does, and yields to other work within words of any length. */
   async encodeInSlices(text: string): Promise<Int32Array> {
     const ids: number[] = [];
     for (const word of this.#wordsOf(text)) {
@@ -110,7 +110,7 @@ export class ByteLevelEncoder {
     return words;
   }
 
-  /** @returns false for a long word, of which nothing is appended */
+  /** @returns false for a long word, of which no ids are appended */
   #append(word: string, ids: number[]): boolean {
     const id = this.#idOfText.get(word);
     const isToken = id !== undefined && this.#isWhole(id, word);
@@ -135,7 +135,7 @@ export class ByteLevelEncoder {
     for (let at = 0; at < count; at++) ids.push(this.#idOfSymbol[this.#symbols[at] ?? 0] ?? -1);
   }
 
-  /** Yields after each step. */
+  /** Merges a long word; yields after each step. */
   *#mergeLong(word: string, ids: number[]): Generator<void, void> {
     const symbols = Int32Array.from(this.#utf8.encode(word), (byte) => this.#symbolOfByte[byte] ?? -1);
     const next = yield* this.#pairs.merge(symbols);
@@ -145,7 +145,7 @@ export class ByteLevelEncoder {
   }
 }
 
-/** What the pattern matches, and what stands between its matches. */
+/** Cuts a text into the pattern's matches and the pieces between them. */
 function cut(text: string, sticky: RegExp): string[] {
   const words: string[] = [];
   let [wordStart, at] = [0, 0];
@@ -164,7 +164,7 @@ function cut(text: string, sticky: RegExp): string[] {
   return words;
 }
 
-/** The patterns of a pre-tokenizer whose last part is the byte level; undefined: it has other parts. */
+/** The patterns of a pre-tokenizer that ends in the byte-level step. undefined: it has other kinds of steps. */
 function patternsOf(preTokenizer: PreTokenizer | null): readonly RegExp[] | undefined {
   const parts = preTokenizer?.tokenizers ?? (preTokenizer === null ? [] : [preTokenizer]);
   const bytes = parts.at(-1);
@@ -175,7 +175,7 @@ function patternsOf(preTokenizer: PreTokenizer | null): readonly RegExp[] | unde
   return sticky.length === cutting.length ? sticky : undefined;
 }
 
-/** Whether each match of its pattern is a word, and so is what stands between two. */
+/** Whether this step only cuts: each match of its pattern is a word, and so is each piece between two matches. */
 function cutsOnly({ config }: PreTokenizer): boolean {
   if (config?.type === "Split") return config.invert === false && config.behavior === "Isolated";
   return config?.type === "Digits" || config?.type === "ByteLevel";
@@ -191,7 +191,7 @@ function idsByText(tokens: ReadonlyMap<string, number>): ReadonlyMap<string, num
     try {
       byText.set(decoder.decode(Uint8Array.from(bytes)), id);
     } catch {
-      // A part of a character: no word is that.
+      // The bytes are a part of a character, so no word has them.
     }
   }
   return byText;

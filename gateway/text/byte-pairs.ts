@@ -1,23 +1,26 @@
 /**
- * Byte-pair merges of one word: the pair of lowest rank first, the leftmost of equals. In steps, so that a word of any
- * length gives way to other work.
+ * Byte-pair merges of one word. The pair of the lowest rank is merged first, the leftmost among equals. The work is
+ * done in steps, so that a word of any length yields to other work.
  */
 
-/** A rank and a place as one number that sorts by both: more places than a text has, and exact in a double. */
+/**
+ * Factor that packs a rank and a place into one number, which sorts by rank, then by place. No text has so many places,
+ * and a double holds the number exactly.
+ */
 const places = 2 ** 26;
-/** About a millisecond. */
+/** Pairs merged in one step: about a millisecond of work. */
 export const pairsPerStep = 2_048;
 
 export class BytePairs {
   readonly #symbols = new Map<string, number>();
-  /** Left and right symbol as one number, to the rank of their merge. */
+  /** Rank of each merge, by its left and right symbol packed into one number. */
   readonly #ranks = new Map<number, number>();
-  /** Symbol that each merge makes. */
+  /** The symbol that each merge makes, by rank. */
   readonly #merged: Int32Array;
 
   /**
-   * @param merges by rank; of two that are the same the later one counts
-   * @param letters symbols that no merge may have
+   * @param merges in the order of rank; of two equal ones the later one counts
+   * @param letters single symbols, which exist whether or not a merge has them
    */
   constructor(merges: readonly (readonly [string, string])[], letters: readonly string[] = []) {
     const symbolOf = (text: string): number => {
@@ -33,20 +36,20 @@ export class BytePairs {
     for (const [rank, [left, right]] of parts.entries()) this.#ranks.set(this.#pair(left, right), rank);
   }
 
-  /** -1: no merge and no letter has the text. */
+  /** The symbol with this text. -1: no merge and no letter has it. */
   symbolOf(text: string): number {
     return this.#symbols.get(text) ?? -1;
   }
 
-  /** Texts of the symbols, which are numbered from 0. */
+  /** Texts of all symbols, which are numbered from 0. */
   symbolTexts(): readonly string[] {
     return [...this.#symbols.keys()];
   }
 
   /**
-   * Merges a short word in place: each merge looks at all that is left.
-   * @param symbols the word's are the first `count`
-   * @returns how many are left
+   * Merges a short word in place. Each merge looks at all remaining pairs.
+   * @param symbols the word's symbols are the first `count`
+   * @returns how many symbols remain
    */
   mergeShort(symbols: Int32Array, count: number): number {
     let left = count;
@@ -63,7 +66,7 @@ export class BytePairs {
     }
   }
 
-  /** Tokens of a word, which are the word when they are joined. Yields after each step. */
+  /** The tokens of a word, in order. Yields after each step. */
   *split(word: string): Generator<void, string[]> {
     const starts = startsOf(word);
     const count = starts.length - 1;
@@ -80,15 +83,15 @@ export class BytePairs {
   }
 
   /**
-   * Merges a word of any length in place; yields after each step.
-   * @param symbols afterwards a token's symbol stands where the token begins
-   * @returns for each place where a token begins, the place where the next one does
+   * Merges a word of any length in place. Yields after each step.
+   * @param symbols the word's symbols; afterwards, a token's symbol stands where the token begins
+   * @returns for each place where a token begins, the place where the next token begins
    */
   *merge(symbols: Int32Array): Generator<void, Int32Array> {
     const count = symbols.length;
     const next = Int32Array.from({ length: count }, (_, at) => at + 1);
     const before = Int32Array.from({ length: count }, (_, at) => at - 1);
-    /** Rank of the pair that begins at a place; -1: there is none. */
+    /** Rank of the pair that begins at each place. -1: no merge has this pair. */
     const ranks = new Int32Array(count).fill(-1);
     const queue = new NumberHeap();
     const look = (at: number): void => {
@@ -109,7 +112,7 @@ export class BytePairs {
       }
       const rank = Math.floor(entry / places);
       const at = entry - rank * places;
-      // What was queued for a pair that is no more.
+      // The queue still names a pair that an earlier merge has changed.
       if (ranks[at] !== rank) continue;
       const gone = next[at] ?? count;
       const end = next[gone] ?? count;
@@ -142,7 +145,7 @@ export function byteLetters(): readonly string[] {
   });
 }
 
-/** Where each code point of a word begins, and the word's end. */
+/** The index at which each code point of a word begins, and the word's end as the last entry. */
 function startsOf(word: string): Int32Array {
   const starts = new Int32Array(word.length + 1);
   let count = 0;
@@ -151,7 +154,7 @@ function startsOf(word: string): Int32Array {
   return starts.subarray(0, count + 1);
 }
 
-/** The smallest number first. */
+/** A heap that gives the smallest number first. */
 class NumberHeap {
   readonly #entries: number[] = [];
 

@@ -1,9 +1,10 @@
 /**
- * Finds out how a chat template writes an assistant's calls, by rendering probes: so a model's calls are read, and
- * where they must come are spelled, in the way that its template shows them to it.
+ * Finds out how a chat template writes an assistant's calls, by rendering probes. So the server reads a model's calls,
+ * and spells the place of a call in a grammar, exactly as the template shows calls to the model.
  *
- * Control tokens (`[TOOL_CALLS]`, Qwen's `<tool_call>`) stand in a syntax as signs: characters that Unicode keeps out of
- * texts, and the detokenizer out of decoded ones. So what a model merely quotes is never taken for one.
+ * In a syntax, a control token (`[TOOL_CALLS]`, Qwen's `<tool_call>`) stands as a sign: a character that Unicode keeps
+ * out of texts, and that the detokenizer keeps out of decoded text. So text in which a model merely quotes a control
+ * token is never taken for a call.
  */
 import type { AddedToken } from "./model-text.ts";
 import { probe, type Render, type TemplateCall, type TemplateTool } from "./template-probe.ts";
@@ -12,40 +13,42 @@ import { patternOf } from "./tokenizer.ts";
 export interface CallSign {
   /** The control token. */
   readonly content: string;
-  /** It is shown where it stands in a text. */
+  /** true: where this token stands outside calls, the answer shows it as text. */
   readonly isText: boolean;
 }
 
 export interface CallSyntax {
-  /** "object": {"name": …, "arguments": …}; "named": the name, a sign, the arguments. */
+  /** "object": a call is {"name": …, "arguments": …}. "named": a call is the name, a sign, then the arguments. */
   readonly kind: "object" | "named";
-  /** What a call begins with, or the list of them; "": an answer that begins as a call does is one. */
+  /** Text that begins a call or a list of calls. "": none; an answer that begins as a call does is a call. */
   readonly marker: string;
-  /** What ends a call. "": nothing but itself. */
+  /** Text that ends a call or a list of calls. "": there is none. */
   readonly closer: string;
-  /** The whole of a row of calls: before the first name, between a name and its arguments, and after the last. */
+  /**
+   * All text around a row of calls: before the first name, between a name and its arguments, and behind the last call.
+   */
   readonly before: string;
   readonly between: string;
   readonly after: string;
-  /** From a call's arguments to the next call's name. undefined: a message holds one call. */
+  /** Text between a call's arguments and the next call's name. undefined: a message holds only one call. */
   readonly separator: string | undefined;
-  /** Sign i is the character `signChar(i)`. */
+  /** The control tokens; the syntax writes number i as the character `signChar(i)`. */
   readonly signs: readonly CallSign[];
 }
 
-/** As many as `signByte` has bytes for. */
+/** Most signs of one syntax: `signByte` has eight bytes for them. */
 const maxSigns = 8;
 /** The first of the noncharacters U+FDD0 … U+FDEF (Unicode 15, section 23.7). */
 const firstSign = 0xfdd0;
 export const signChar = (index: number): string => String.fromCharCode(firstSign + index);
-/** How a sign is spelled for a grammar: these bytes are part of no text. */
+/** The byte that stands for a sign in a grammar. No text in UTF-8 contains it. */
 export const signByte = (index: number): number => 0xf8 + index;
-/** Index of the sign that a character is; below 0: it is none. */
+/** Number of the sign that this character is. Below 0: the character is no sign. */
 export function signIndex(char: string): number {
   const index = char.charCodeAt(0) - firstSign;
   return index >= 0 && index < maxSigns ? index : -1;
 }
-/** Decoded text without what could be taken for a sign. */
+/** Replaces characters in decoded text that could be taken for signs. */
 export const withoutSigns = (text: string): string => text.replace(/[\uFDD0-\uFDD7]/g, "\uFFFD");
 
 const names = ["probe_tool_a", "probe_tool_b"] as const;
@@ -61,7 +64,7 @@ const calls: readonly TemplateCall[] = names.map((name, index) => {
 });
 const callPattern = new RegExp(`${names[0]}([\\s\\S]*?)${givenPattern.source}`);
 
-/** undefined: the template shows no tools, or writes calls in a way that cannot be read. */
+/** How this template writes calls. undefined: it shows no tools, or writes calls in a way that cannot be read. */
 export function findCallSyntax(render: Render, controls: readonly AddedToken[]): CallSyntax | undefined {
   const { question, system } = probe;
   for (const context of [[question], [system, question]]) {
@@ -78,12 +81,12 @@ export function findCallSyntax(render: Render, controls: readonly AddedToken[]):
   return undefined;
 }
 
-/** What stands around the name and the arguments of a message's one call. */
+/** The text around the name and the arguments in a message with one call. */
 interface Cut {
   readonly before: string;
   readonly between: string;
   readonly after: string;
-  /** What ends every message of the assistant. */
+  /** Text that ends every message of the assistant. */
   readonly end: string;
 }
 
@@ -97,13 +100,13 @@ function cutOut(plain: string, one: string): Cut | undefined {
   const match = callPattern.exec(message);
   if (match === null) return undefined;
   const rest = message.slice(match.index + match[0].length);
-  // A row of calls that ends in another way than a text does goes on after it.
+  // A message that ends otherwise than a plain one has text behind its calls, which cannot be read.
   if (!rest.endsWith(end)) return undefined;
   const before = message.slice(0, match.index).trimStart();
   return { before, between: match[1] ?? "", after: withoutId(rest.slice(0, rest.length - end.length)).trimEnd(), end };
 }
 
-/** The id of a call is the server's: a model has none to write. */
+/** Removes a call's id. The server gives ids to calls, so the model need not write any. */
 const withoutId = (text: string): string => text.replace(/,\s*"id"\s*:\s*"probe000\d"/, "");
 
 function separatorOf(two: string | undefined, { between, end }: Cut): string | undefined {
@@ -111,7 +114,7 @@ function separatorOf(two: string | undefined, { between, end }: Cut): string | u
   const match = new RegExp(`${givenPattern.source}([\\s\\S]*?)${names[1]}`).exec(two);
   const separator = match?.[1];
   if (separator === undefined || two.indexOf(names[1] + between.replaceAll(ids[0], ids[1])) < 0) return undefined;
-  // Calls of several messages are several answers.
+  // The template writes each call as a message of its own, so one answer cannot hold two.
   return end.trim() !== "" && separator.includes(end.trim()) ? undefined : withoutId(separator);
 }
 
@@ -148,7 +151,7 @@ function asObject(before: string, between: string, after: string): Read | undefi
 
 function asNamed(before: string, between: string, after: string): Read | undefined {
   const marker = before.trim();
-  // `[CALL_ID]` and an id may stand between.
+  // `[CALL_ID]` and an id may stand between the name and the last sign.
   const sign = between.trim().slice(-1);
   if (signIndex(marker.slice(-1)) < 0 || signIndex(sign) < 0 || /[{}"]/.test(before + after)) return undefined;
   return { kind: "named", marker, closer: after.trim(), between: sign };

@@ -1,7 +1,8 @@
 /**
- * The model's own chat template, rendered without content: each content is a stand-in that no user can know, so
- * what users write never reaches the template engine. A layout depends on the roles (and the day), so it is remembered.
- * Tools and calls are data that templates look into: of these, what could be read as a control token is a stand-in.
+ * The model's own chat template, rendered without content: each content is a stand-in that no user can know, so what
+ * users write never reaches the template engine. A layout depends only on the roles (and the day), so it is remembered.
+ * Templates look into tools and calls, so these are passed as data, in which only texts that could be read as a control
+ * token are stand-ins.
  */
 import { Template } from "@huggingface/jinja";
 import { LRUCache } from "lru-cache";
@@ -24,24 +25,24 @@ import {
 import { controlsOf } from "./tokenizer.ts";
 import { templateData } from "./tool-data.ts";
 
-/** The template's own text, the place of a message's content, or a text of a tool or a call. */
+/** One part of a layout: the template's own text, the place of a message's content, or a text from a tool or a call. */
 export type LayoutPart =
   | { readonly text: string }
   | { readonly contentOf: number; readonly jsonDepth: number }
   | { readonly literal: string; readonly jsonDepth: number };
 
 export interface PromptLayout {
-  /** From the start to the end of the system messages: what stands before the documents. */
+  /** Everything before the documents: the start of the prompt and the system messages. */
   readonly head: readonly LayoutPart[];
-  /** The conversation, and the start of the assistant's answer. */
+  /** Everything after the documents: the conversation, and the start of the assistant's answer. */
   readonly tail: readonly LayoutPart[];
 }
 
-/** What a layout is rendered from. */
+/** The input from which a layout is rendered. */
 interface Rendered {
   readonly messages: readonly TemplateMessage[];
   readonly tools: readonly TemplateTool[] | undefined;
-  /** Stand-ins beyond those of the messages' contents. */
+  /** Texts whose stand-ins are numbered behind those of the messages' contents. */
   readonly literals: readonly string[];
 }
 
@@ -57,11 +58,11 @@ export class ChatTemplate {
   readonly #openings = new Map<string, MessageLayout | undefined>();
   readonly #trims = new Map<string, (content: string) => string>();
   readonly #messages = new LRUCache<string, MessageLayouts>({ max: 2 });
-  /** How one document stands in the prompt, wherever it stands. */
+  /** What stands around a document's content, the same at every place in a prompt. */
   readonly document: MessageLayout;
   /** How calls are written. undefined: the template knows no tools, or writes calls in a way that cannot be read. */
   readonly calls: CallSyntax | undefined;
-  /** It has a place for a system message before a question. */
+  /** true: the template has a place for a system message before a question. */
   readonly takesSystem: boolean;
 
   /** @throws Error when the template cannot be parsed or places no document */
@@ -95,7 +96,7 @@ export class ChatTemplate {
     return made;
   }
 
-  /** How messages stand in a prompt that is put together from parts. */
+  /** Layouts of single messages, for prompts that are put together from parts. */
   get messages(): MessageLayouts {
     // Some templates write today's date.
     const day = new Date().toDateString();
@@ -107,7 +108,7 @@ export class ChatTemplate {
     return made;
   }
 
-  /** The content as the template writes it: some templates trim it, for some roles. */
+  /** The content as the template writes it: some templates remove white space around the content for some roles. */
   contentFor(role: string, content: string): string {
     let trim = this.#trims.get(role);
     if (trim === undefined) {
@@ -117,7 +118,7 @@ export class ChatTemplate {
     return trim(content);
   }
 
-  /** The template over messages whose contents are given as they are. undefined: it refuses them. */
+  /** Renders messages with their contents as given. undefined: the template refuses the messages. */
   readonly #render: Render = (messages, addGenerationPrompt, tools) => {
     const hasTools = tools !== undefined || messages.some((message) => "tool_calls" in message);
     try {
@@ -128,7 +129,7 @@ export class ChatTemplate {
         add_generation_prompt: addGenerationPrompt,
       });
     } catch {
-      // raise_exception and the engine's own errors look alike: either way there is no rendering.
+      // raise_exception and the engine's own errors look alike, and neither gives a rendering.
       return undefined;
     }
   };
@@ -150,13 +151,13 @@ export class ChatTemplate {
     const head = this.#parts(rendered.slice(0, cut), from);
     const tail = this.#parts(rendered.slice(cut), from);
     const placed = new Set([...head, ...tail].map((part) => ("contentOf" in part ? part.contentOf : -1)));
-    // What is said beside a call is left out by some templates.
+    // Some templates leave out the text beside a call, so such a message may be missing.
     const mustStand = messages.filter((message, index) => message.tool_calls === undefined && !placed.has(index));
     if (mustStand.length > 0) throw refusal(messages);
     return { head, tail };
   }
 
-  /** Where the first message that is not a system message begins. */
+  /** Index in the rendering at which the first message that is not a system message begins. */
   #headEnd(rendered: string, { messages, tools }: Rendered): number {
     const first = messages.findIndex((message) => message.role !== "system");
     const message = messages[first];
@@ -164,7 +165,7 @@ export class ChatTemplate {
     const beforeContent = rendered.slice(0, Math.max(0, this.#standIns.find(rendered, first)));
     const opening = this.#opening(message.role)?.before;
     if (opening !== undefined && beforeContent.endsWith(opening)) return beforeContent.length - opening.length;
-    // Some templates show the tools in the first user's message.
+    // Some templates show the tools in the first user message, before its content.
     const toolsStart = tools === undefined || opening?.trim() === "" ? -1 : beforeContent.lastIndexOf(opening ?? "\n");
     if (opening !== undefined && toolsStart > 0) return toolsStart;
     const { bos_token: bos } = this.#variables;
@@ -172,7 +173,7 @@ export class ChatTemplate {
     return this.#prefixEnd(rendered, messages.slice(0, first), start, tools);
   }
 
-  /** The rendering of the first messages is a prefix of the whole one, unless the template looks ahead. */
+  /** Length of the rendering of the first messages, a prefix of the whole one unless the template looks ahead. */
   #prefixEnd(
     rendered: string,
     first: readonly TemplateMessage[],

@@ -1,19 +1,19 @@
 /**
- * Token ids to text, one token at a time. A character of several bytes may be spread over tokens: bytes wait until
- * it is whole. Text that may begin a stop string waits too.
+ * Turns token ids into text, one token at a time. The bytes of a character may be spread over several tokens: they wait
+ * until the character is whole. Text that may begin a stop string waits too.
  */
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
 import { byteLetters } from "./byte-pairs.ts";
 import { type CallSign, signByte, signChar, withoutSigns } from "./call-syntax.ts";
 import type { TokenizerJson } from "./model-text.ts";
 
-/** Bytes of each token, made once for a model. */
+/** The bytes of each token, computed once for each model. */
 export class TokenBytes {
   readonly #bytes: readonly (Uint8Array | undefined)[];
   readonly #specials: ReadonlyMap<number, string>;
-  /** The decoder drops the space that the first word of a text carries. */
+  /** true: the decoder drops the space that stands before the first word of a text. */
   readonly stripsLeadingSpace: boolean;
-  /** Tokens that stand for more than text where tools are called, each with its sign's index. */
+  /** Tokens that write the structure of calls, each with its sign's number (see call-syntax.ts). */
   readonly signs: ReadonlyMap<number, number>;
 
   constructor(tokenizer: TokenizerJson, signs: readonly CallSign[] = []) {
@@ -47,15 +47,15 @@ export class TokenBytes {
     );
   }
 
-  /** A token for a report of log-probabilities: special tokens by their name, broken characters as U+FFFD. */
+  /** Describes a token in a report of log-probabilities: special tokens by name, broken characters as U+FFFD. */
   describe(tokenId: number): { readonly token: string; readonly bytes: readonly number[] } {
     const bytes = this.of(tokenId);
     return { token: this.#specials.get(tokenId) ?? new TextDecoder().decode(bytes), bytes: [...bytes] };
   }
 
   /**
-   * Bytes of all tokens for who knows no text. Tokens that steer the model have none, whatever they look like, but those
-   * that are signs have the sign's byte, which no other token has.
+   * The bytes of all tokens, from which the worker matches tokens to a grammar. A token that is a sign has the sign's
+   * byte, which no other token has. Other special tokens have no bytes, whatever their names look like.
    */
   vocabulary(): VocabularyBytes {
     const spelled = Array.from(this.#bytes, (bytes = noBytes, id) => {
@@ -72,7 +72,7 @@ export class TokenBytes {
     return { bytes: Uint8Array.from(Buffer.concat(spelled)), ends };
   }
 
-  /** Empty for special tokens and unknown ids: they have no text. */
+  /** Bytes of one token. Empty for special tokens and unknown ids, since they have no text. */
   of(tokenId: number): Uint8Array {
     return this.#bytes[tokenId] ?? noBytes;
   }
@@ -81,9 +81,9 @@ export class TokenBytes {
 const noBytes = new Uint8Array(0);
 
 export interface DetokenizedText {
-  /** Text that is certain now. */
+  /** New text that later tokens cannot change. */
   readonly text: string;
-  /** The stop string that ended the text; what follows it is dropped, it too. */
+  /** The stop string that ended the text. The stop string itself and everything behind it are dropped. */
   readonly stoppedBy: string | undefined;
 }
 
@@ -92,14 +92,14 @@ export class Detokenizer {
   readonly #tokenBytes: TokenBytes;
   readonly #stops: readonly string[];
   readonly #showsSigns: boolean;
-  // A byte order mark is a character like any other here.
+  // A byte order mark is kept as a character like any other.
   readonly #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-  /** Decoded text not given out yet, because a stop string may begin in it. */
+  /** Decoded text that is held back, because a stop string may begin in it. */
   #held = "";
   #atStart: boolean;
   #stoppedBy: string | undefined;
 
-  /** @param showsSigns tokens that are signs come as these, for who reads calls */
+  /** @param showsSigns writes tokens that are signs as sign characters, for the reader of calls */
   constructor(tokenBytes: TokenBytes, stops: readonly string[], showsSigns = false) {
     this.#tokenBytes = tokenBytes;
     this.#stops = stops;
@@ -107,7 +107,7 @@ export class Detokenizer {
     this.#atStart = tokenBytes.stripsLeadingSpace;
   }
 
-  /** The next tokens; those behind a stop string are passed over. */
+  /** Reads the next tokens. Those behind a stop string are ignored. */
   push(tokenIds: readonly number[]): DetokenizedText {
     for (const tokenId of tokenIds) {
       if (this.#stoppedBy !== undefined) break;
@@ -121,13 +121,13 @@ export class Detokenizer {
     return this.#release(false);
   }
 
-  /** The last text: what was held, and U+FFFD for a character that never became whole. */
+  /** The last text: whatever was held back, and U+FFFD for a character that never became whole. */
   end(): DetokenizedText {
     if (this.#stoppedBy === undefined) this.#hold(this.#decode(noBytes, false));
     return this.#release(true);
   }
 
-  /** @param stream a character may go on in the next bytes */
+  /** @param stream true: a character may continue in the next bytes */
   #decode(bytes: Uint8Array, stream: boolean): string {
     const decoded = this.#decoder.decode(bytes, { stream });
     return this.#showsSigns ? withoutSigns(decoded) : decoded;
@@ -151,7 +151,7 @@ export class Detokenizer {
   }
 }
 
-/** Text of a whole completion. */
+/** The text of a whole completion. */
 export function textOfTokens(tokenBytes: TokenBytes, tokenIds: Iterable<number>): string {
   const detokenizer = new Detokenizer(tokenBytes, []);
   return detokenizer.push([...tokenIds]).text + detokenizer.end().text;
@@ -166,7 +166,7 @@ function firstStop(text: string, stops: readonly string[]): { index: number; sto
   return first;
 }
 
-/** Length of the longest end of `text` that begins a stop string. */
+/** Length of the longest end of `text` that is the beginning of a stop string. */
 function partialStopChars(text: string, stops: readonly string[]): number {
   let longest = 0;
   for (const stop of stops) {

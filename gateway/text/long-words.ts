@@ -1,17 +1,17 @@
 /**
  * Long words of a byte-pair tokenizer. The library hashes a string for each pair that it looks at and merges a word in
  * one go: 65,000 letters without a space hold the event loop for 50 ms, and a vocabulary whose words have spaces in
- * them takes a whole prompt for one. Here they are merged faster, and in slices where the caller can wait.
+ * them takes a whole prompt for one. This file merges them faster, and in slices where the caller can wait.
  */
 
 import type { Tokenizer } from "@huggingface/tokenizers";
 import { yieldToOthers } from "../base/pace.ts";
 import { BytePairs } from "./byte-pairs.ts";
 
-/** Words up to this long stay the library's, which remembers what became of them. */
+/** The library merges words up to this length itself, and remembers the result. */
 const libraryChars = 256;
 
-/** What the library calls for each word; its types name neither this nor the fields of a byte-pair model. */
+/** The library's model, whose `bpe` is called for each word. Its types declare neither `bpe` nor the other fields. */
 interface WordModel {
   readonly merges?: readonly (readonly [string, string])[];
   readonly end_of_word_suffix?: string | null;
@@ -21,12 +21,12 @@ interface WordModel {
 
 export class LongWords {
   readonly #pairs: BytePairs | undefined;
-  /** Words that an encoding meets while it is only asked for them. */
+  /** Collects the words of a text while an encoding runs only to find them. */
   #met: Set<string> | undefined;
-  /** Words that were merged ahead, while a text is encoded for which that was done. */
+  /** Tokens of words that were merged ahead, while the text that has these words is encoded. */
   #merged: ReadonlyMap<string, string[]> | undefined;
 
-  /** Takes over the tokenizer's long words, to the same tokens. One without byte pairs stays as it is. */
+  /** Makes the tokenizer merge long words here, to the same tokens; one without byte pairs stays unchanged. */
   constructor({ model: plain }: Pick<Tokenizer, "model">) {
     const model = plain as unknown as WordModel | null;
     const library = model?.bpe;
@@ -36,7 +36,7 @@ export class LongWords {
     model.bpe = (word) => (word.length > libraryChars ? this.#tokensOf(word) : library.call(model, word));
   }
 
-  /** @param encode encodes one text by the tokenizer; it is called twice, and its second result is answered */
+  /** @param encode encodes one text by the tokenizer. It is called twice, and the second result is returned. */
   async inSlices<Result>(encode: () => Result): Promise<Result> {
     const merged = new Map<string, string[]>();
     for (const word of this.#wordsOf(encode)) merged.set(word, await this.#mergeInSlices(word));

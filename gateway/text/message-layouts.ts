@@ -1,11 +1,12 @@
 /**
  * How a chat template writes each message of a prompt that is put together from parts: what stands around the content
- * of a role wherever the message stands, what the template writes before the first message (the start-of-text token,
- * a default system message), and how the answer is opened. Found out by rendering probes, as in template-probe.ts.
+ * of a role wherever the message stands, what the template writes before the first message (the start-of-text token, a
+ * default system message), and how it opens the answer. All of this is found out by rendering probes, as in
+ * template-probe.ts.
  */
 import { type MessageLayout, probe, type Render, split } from "./template-probe.ts";
 
-/** The start of a prompt whose first message is of some role: `prefix`, then that message in this layout. */
+/** The start of a prompt whose first message has a given role: `prefix`, then the message in this layout. */
 export interface PromptStart {
   readonly prefix: string;
   readonly first: MessageLayout;
@@ -18,18 +19,18 @@ export class MessageLayouts {
   readonly #bos: string;
   readonly #inside = new Map<string, MessageLayout | undefined>();
   readonly #starts = new Map<string, PromptStart | undefined>();
-  /** Messages that a probed one may follow. */
+  /** Rows of messages; a message is probed behind each row. */
   readonly #rows: readonly (readonly { readonly role: string; readonly content: string }[])[];
-  /** What opens the answer to a question. "": nothing does; undefined: not the same everywhere. */
+  /** Text that opens the answer to a question. "": there is none. undefined: it depends on the messages before. */
   readonly opening: string | undefined;
 
-  /** @param bos the start-of-text token's text; "": there is none */
+  /** @param bos text of the start-of-text token; "" where there is none */
   constructor(render: Render, bos: string) {
     this.#render = render;
     this.#bos = bos;
     const { system, question } = probe;
     const alone = render([system], false);
-    // A template that writes the system message into the first user's is one for prompts without it.
+    // A template that writes the system message into the first user message is probed without a system message.
     const hasSystem = alone === undefined || alone.includes(system.content);
     const rows = [[question], [question, answer]];
     this.#rows = hasSystem ? [[system], ...rows, ...rows.map((row) => [system, ...row])] : rows;
@@ -78,7 +79,7 @@ export class MessageLayouts {
     return { prefix, first: { ...found, before: found.before.slice(prefix.length) } };
   }
 
-  /** The first message alone, as it also stands when a question follows. */
+  /** Renders the first message alone. undefined: it is refused, or it differs when a question follows. */
   #renderFirst(role: string): string | undefined {
     const first = { role, content: probe.content };
     const alone = this.#render([first], false);

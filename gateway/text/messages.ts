@@ -1,4 +1,4 @@
-/** Messages as they are lowered, and the tools that a prompt shows. */
+/** Any value that JSON can hold. */
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
 export type JsonObject = { readonly [key: string]: Json };
 
@@ -7,7 +7,7 @@ export interface LowerMessage {
   readonly content: string;
   /** Calls that an assistant's message makes. */
   readonly calls?: readonly MessageCall[] | undefined;
-  /** Of a message of role "tool": the call that it answers. */
+  /** The call that a message of role "tool" answers. */
   readonly answers?: { readonly id: string; readonly name: string } | undefined;
 }
 
@@ -18,18 +18,18 @@ export interface MessageCall {
 }
 
 export interface ToolDefinition {
-  /** Letters, digits, _ and - alone. */
+  /** The name has only letters, digits, _ and -. */
   readonly name: string;
   readonly description: string | undefined;
-  /** JSON schema of an object. */
+  /** JSON schema of the arguments, which are an object. */
   readonly parameters: JsonObject;
 }
 
-/** Messages that more is written of than a role and a content. */
+/** Whether any of the messages makes or answers a call. */
 export const hasCalls = (messages: readonly LowerMessage[]): boolean =>
   messages.some(({ calls, answers }) => calls !== undefined || answers !== undefined);
 
-/** Values in what templates look into: keys and all that stands in objects and lists. */
+/** Number of values in calls and tools: each key, and each entry of an object or list. */
 export function dataValues(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): number {
   const calls = messages.flatMap((message) => message.calls ?? []);
   const open: Json[] = [...calls.map((call) => call.arguments), ...tools.map((tool) => tool.parameters)];
@@ -37,13 +37,13 @@ export function dataValues(messages: readonly LowerMessage[], tools: readonly To
   for (let value = open.pop(); value !== undefined; value = open.pop()) {
     count += 1;
     if (typeof value !== "object" || value === null) continue;
-    // Not spread: there may be more than a call takes.
+    // The entries are not spread into one push: there may be more than a function call takes.
     for (const entry of Object.values(value)) open.push(entry);
   }
   return count;
 }
 
-/** Characters that calls and tools add to a prompt, at the least. */
+/** Fewest characters that calls and tools add to a prompt. */
 export function toolChars(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): number {
   const calls = messages.flatMap((message) => message.calls ?? []);
   return [...calls.map((call) => call.arguments), ...tools.map((tool) => tool.parameters)].reduce<number>(

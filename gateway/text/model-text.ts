@@ -39,7 +39,7 @@ export interface ModelText {
   readonly tokenizer: TokenizerJson;
   readonly config: z.infer<typeof tokenizerConfigSchema>;
   readonly chatTemplate: string;
-  /** The template of conversations with tools, where it is another one. */
+  /** The template for conversations with tools, where the model has one of its own for them. */
   readonly toolTemplate?: string | undefined;
 }
 

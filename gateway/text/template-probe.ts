@@ -1,6 +1,6 @@
 /**
- * Finds out how a chat template writes one message, by rendering probes and comparing: templates are programs, and
- * what they do to a message is nowhere declared.
+ * Finds out how a chat template writes one message, by rendering probes and comparing the results. A template is a
+ * program, and nothing declares what it does to a message.
  */
 import type { JsonObject } from "./messages.ts";
 
@@ -10,7 +10,7 @@ export type Render = (
   tools?: readonly TemplateTool[],
 ) => string | undefined;
 
-/** A message as templates read it. */
+/** A message in the form that templates read. */
 export interface TemplateMessage {
   readonly role: string;
   readonly content: string;
@@ -42,15 +42,15 @@ const question = { role: "user", content: "\uE000probe-question\uE001" };
 const contentA = "\uE000probe-a\uE001";
 const contentB = "\uE000probe-b\uE001";
 
-/** Stand-ins for other probes of messages: `split` finds `content`. */
+/** Messages with unique contents for other probes; `split` finds the one with `content`. */
 export const probe = { system, question, content: contentA } as const;
 
-/** Rows of messages that a probed message may follow; some templates take no system message. */
+/** Rows of messages that a probed message follows. Some templates take no system message, so one row is empty. */
 const openings = [[system], []];
 
 /**
- * Layout of a message of this role after the system message. undefined: the template refuses the role, drops it, or
- * writes what came before in another way because of it.
+ * Layout of a message of this role behind the system message. undefined: the template refuses the role, drops it, or
+ * writes the messages before it otherwise because of it.
  */
 export function messageLayout(render: Render, role: string): MessageLayout | undefined {
   for (const opening of openings) {
@@ -58,16 +58,16 @@ export function messageLayout(render: Render, role: string): MessageLayout | und
     const rendered = render([...opening, { role, content: contentA }], false);
     if (base === undefined || rendered === undefined || !rendered.startsWith(base)) continue;
     const layout = split(rendered.slice(base.length), role);
-    // Some templates write the system message into the first user's: then this is not the user's alone.
+    // Some templates write the system message into the first user message: the layout would then contain it.
     if (layout !== undefined && !layout.before.includes(system.content)) return layout;
   }
   return undefined;
 }
 
 /**
- * Layout of a document: a message of role `document` where the template takes any role and writes each message the
- * same wherever it stands, of role `user` otherwise.
- * @throws Error when neither can be told apart from its neighbours
+ * Layout of a document. It is a message of role `document` where the template takes any role and writes each message
+ * the same at every place, and else a message of role `user`.
+ * @throws Error when the template writes neither in a way that does not depend on its neighbours
  */
 export function documentLayout(render: Render): MessageLayout {
   const document = messageLayout(render, "document");
@@ -77,7 +77,7 @@ export function documentLayout(render: Render): MessageLayout {
   throw new Error("the chat template writes no message in a way that does not depend on its neighbours");
 }
 
-/** Two documents and a question come out as each does alone. */
+/** Whether two documents and a question are rendered exactly as each is alone. */
 function writesAlike(render: Render, layout: MessageLayout): boolean {
   const user = messageLayout(render, "user");
   const { role, before, after } = layout;
@@ -93,10 +93,10 @@ function writesAlike(render: Render, layout: MessageLayout): boolean {
 
 const spaces = [" ", "\t", "\n", "\r"];
 
-/** What the template takes from the ends of a content of this role. */
+/** Finds out which white space the template removes from both ends of a content of this role. */
 export function trimRule(render: Render, role: string): (content: string) => string {
   const contexts = [...openings, [system, question], [question]];
-  // Compared as wholes: the template's own text around the content may end in the same white space.
+  // Whole renderings are compared: the template's own text around the content may end in the same white space.
   const kept = (content: string): boolean =>
     contexts.some((context) => {
       const bare = render([...context, { role, content: contentA }], false);
@@ -123,7 +123,7 @@ function trimEndOf(content: string, dropped: string): string {
   return content.slice(0, end);
 }
 
-/** The rendering of one message with `probe.content` as its content, cut around it. undefined: it is not there. */
+/** Cuts the rendering of one message around `probe.content`. undefined: the content is not in it. */
 export function split(message: string, role: string): MessageLayout | undefined {
   const at = message.indexOf(contentA);
   if (at < 0) return undefined;

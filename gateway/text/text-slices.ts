@@ -9,10 +9,10 @@ import { yieldToOthers } from "../base/pace.ts";
 const beforeSpace = /[\p{L}\p{N}]/u;
 const beforePunctuation = /\p{L}/u;
 const space = /\s/u;
-/** Apostrophes begin or end contractions in some patterns. */
+/** Punctuation without apostrophes, which begin or end contractions in some patterns. */
 const punctuation = /[\p{P}--['’ʼ＇]]/v;
 
-/** Whether a token can end before `text[index]`. Looks at single code units: a place next to a surrogate is none. */
+/** Whether a token can end before `text[index]`. It reads single code units, so it never cuts beside a surrogate. */
 function isCut(text: string, index: number): boolean {
   const before = text.charAt(index - 1);
   const after = text.charAt(index);
@@ -20,7 +20,7 @@ function isCut(text: string, index: number): boolean {
   return punctuation.test(after) && beforePunctuation.test(before);
 }
 
-/** Slices of about `sliceChars`; longer where no cut comes sooner. Joined, they are the text. */
+/** Cuts a text into slices of about `sliceChars`, longer where no cut comes sooner. Joined, they are the text. */
 export function sliceText(text: string, sliceChars: number): readonly string[] {
   const slices: string[] = [];
   let start = 0;
@@ -34,15 +34,15 @@ export function sliceText(text: string, sliceChars: number): readonly string[] {
   return slices;
 }
 
-/** A text with a place of each kind to cut at, to try a tokenizer with. */
+/** A text with every kind of cut in it, for testing whether a tokenizer can be sliced. */
 export const sliceProbe = "It's 12 (or 34,5) o'clock;\n\n  don't say: \"no\" — 世界，你好。 x_y\tz";
 
-/** Texts are encoded in slices of about so many characters: some milliseconds each. */
+/** Length of the slices in which texts are encoded: some milliseconds of work each. */
 export const sliceChars = 8_192;
 
 /**
- * Lets other work run once a slice's worth of characters was encoded.
- * @param unyielded characters that were encoded since other work last ran
+ * Lets other work run after a slice's worth of characters was encoded.
+ * @param unyielded counts the characters that were encoded since other work last ran
  */
 export async function yieldAfter(unyielded: { chars: number }, chars: number): Promise<void> {
   unyielded.chars += chars;
@@ -51,13 +51,13 @@ export async function yieldAfter(unyielded: { chars: number }, chars: number): P
   await yieldToOthers();
 }
 
-/** Ends the encoding of a prompt as soon as it is known to be too long: the rest of it could be megabytes. */
+/** Ends the encoding of a prompt as soon as it is known to be too long, since the rest could be megabytes. */
 export class TokenBound {
   readonly #maxTokens: number;
   readonly #refusal: (tokens: number) => Error;
   #tokens = 0;
 
-  /** @param refusal makes the error; gets the number of tokens that the prompt has at least */
+  /** @param refusal makes the error from the number of tokens that the prompt has at least */
   constructor(maxTokens: number, refusal: (tokens: number) => Error) {
     this.#maxTokens = maxTokens;
     this.#refusal = refusal;
@@ -72,11 +72,11 @@ export class TokenBound {
 
 export interface SliceOptions {
   readonly unyielded: { chars: number };
-  /** The text behind so many tokens is not encoded. */
+  /** The text behind this many tokens is not encoded. */
   readonly maxTokens: number;
 }
 
-/** Tokens of a text's slices one after the other, `maxTokens` at most. */
+/** Encodes the slices of a text in order, up to `maxTokens` tokens. */
 export async function encodedInSlices(
   slices: Iterable<readonly [slice: string, isFirst: boolean]>,
   encode: (slice: string, isFirst: boolean) => Promise<Int32Array>,
@@ -94,7 +94,7 @@ export async function encodedInSlices(
   return joined(parts).subarray(0, maxTokens);
 }
 
-/** The arrays one after the other. */
+/** Joins arrays in order. */
 export function joined(parts: readonly Int32Array[]): Int32Array {
   const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;

@@ -1,7 +1,7 @@
 /**
- * Text to token ids. A prompt comes in pieces: the template's own text, whose control tokens (`<|im_end|>`) are
- * parsed, and content, whose are not: what a user writes stays text. Plain text of neighbouring pieces is encoded
- * as one string, so that the ids are those the model was trained on.
+ * Text to token ids. A prompt comes in pieces: the template's own text, whose control tokens (`<|im_end|>`) are parsed,
+ * and content, in which they are not parsed, so that whatever a user writes stays text. Plain text of neighbouring
+ * pieces is encoded as one string, so that the ids are those the model was trained on.
  */
 import { Tokenizer } from "@huggingface/tokenizers";
 import { LRUCache } from "lru-cache";
@@ -26,15 +26,15 @@ export interface Piece {
   readonly text: string;
 }
 
-/** Longest row of characters without a place to cut, where the tokenizer has such places. */
+/** Most characters without a place to cut in one text, where the tokenizer has such places. */
 const maxUncutChars = 65_536;
 
-/** Texts of templates whose parts are remembered, and how long each is at most. */
+/** How many template texts are remembered in parts, and the length of each at most. */
 const maxTemplateTexts = 256;
 const maxTemplateChars = 256;
 
 export interface TextTokenizerOptions {
-  /** Of encoded texts to remember, with their tokens. */
+  /** Memory for encoded texts, with their tokens. */
   readonly cacheBytes: number;
 }
 
@@ -42,23 +42,23 @@ type Section = { readonly control: AddedToken } | { plain: string };
 
 export class TextTokenizer {
   readonly #plain: Tokenizer;
-  /** Encodes instead of `#plain` where it can. */
+  /** Encodes in place of `#plain` for tokenizers that it supports. */
   readonly #byteLevel: ByteLevelEncoder | undefined;
   readonly #longWords: LongWords;
-  /** Of texts that are encoded on their own. */
+  /** Counts the characters of texts that are encoded outside prompts since other work last ran. */
   readonly #unyielded = { chars: 0 };
-  /** Stands in front of a plain text that does not open the prompt; no user can know it. */
+  /** A token put before each plain text that does not open the prompt. Its name is random, so no user can write it. */
   readonly #notFirst: string;
   readonly #controls: ReadonlyMap<string, AddedToken>;
   readonly #controlPattern: RegExp | undefined;
   readonly #encoded: LRUCache<string, Int32Array>;
-  /** Of short texts of templates, by the text. */
+  /** The parts of short template texts, by the text. */
   readonly #parts = new LRUCache<string, readonly string[]>({ max: maxTemplateTexts });
-  /** Whether a text's slices, encoded one by one, are the text encoded. */
+  /** Whether encoding a text in slices gives the same tokens as encoding it whole. */
   readonly #slices: boolean;
-  /** Longest token, in characters of text at most: a text of n characters has at least n / this tokens. */
+  /** Most characters of text in one token: a text of n characters has at least n / this tokens. */
   readonly maxTokenChars: number;
-  /** What a text on its own begins with, where no template says it. */
+  /** Tokens that begin a text where no template is used. */
   readonly openingTokenIds: readonly number[];
 
   constructor(text: ModelText, options: TextTokenizerOptions) {
@@ -81,9 +81,9 @@ export class TextTokenizer {
   }
 
   /**
-   * Ids of the pieces one after the other. `opensPrompt`: the first piece stands at the very start of the prompt.
-   * @param owner salt of the text: what was encoded for one owner is remembered for that owner alone, since anyone
-   *   else could time it. Absent: nothing is remembered.
+   * Token ids of the pieces in order. `opensPrompt`: the first piece stands at the very start of the prompt.
+   * @param owner salt of the text. What was encoded for one owner is remembered for that owner alone, since anyone else
+   *   could measure from the time whether a text is known. Absent: nothing is remembered.
    * @throws ApiError invalid_value as `warm` does
    */
   encode(pieces: readonly Piece[], opensPrompt: boolean, owner?: CacheSalt): Int32Array {
@@ -98,11 +98,11 @@ export class TextTokenizer {
   }
 
   /**
-   * Encodes what `encode` of the same pieces will need, in slices between which other work runs.
+   * Encodes ahead what `encode` will need for the same pieces, in slices between which other work runs.
    * @param owner as in `encode`
-   * @param unyielded characters that were encoded since other work last had the event loop; shared by the parts of one prompt
-   * @param bound counts the tokens
-   * @throws ApiError invalid_value when a text has no place to cut for very long; what `bound` throws
+   * @param unyielded characters that were encoded since other work last ran; shared by the parts of one prompt
+   * @param bound counts the tokens and refuses too many
+   * @throws ApiError invalid_value when a text has no place to cut for `maxUncutChars`; the error that `bound` throws
    */
   async warm(
     pieces: readonly Piece[],
@@ -130,7 +130,7 @@ export class TextTokenizer {
   }
 
   /**
-   * As `encodeText`, in slices between which other work runs; the end of a text of more than `maxTokens` is not looked at.
+   * Does what `encodeText` does, in slices between which other work runs. It stops after about `maxTokens` tokens.
    * @throws ApiError invalid_value as `warm` does
    */
   async encodeInSlices(text: string, maxTokens = Number.POSITIVE_INFINITY): Promise<Int32Array> {
@@ -139,18 +139,18 @@ export class TextTokenizer {
     return await encodedInSlices(slices, encode, { unyielded: this.#unyielded, maxTokens });
   }
 
-  /** Ids of a text on its own, not remembered; special tokens in it are text. */
+  /** Token ids of a text on its own, which are not remembered. Special tokens in the text stay text. */
   encodeText(text: string): Int32Array {
     return this.encode([{ kind: "content", text }], true);
   }
 
-  /** As many as `encodeText` gives. Chunking asks for each of a document's sentences and lines. */
+  /** Number of tokens that `encodeText` gives. Chunking asks for it for each sentence and line of a document. */
   countTokens(text: string): number {
     const isShort = text.length <= sliceChars;
     return (isShort ? this.#byteLevel?.encode(text) : undefined)?.length ?? this.encodeText(text).length;
   }
 
-  /** Fewest tokens that a text of so many characters can have; costs nothing, so it comes before encoding. */
+  /** Fewest tokens that a text of this many characters can have. Nothing is encoded for it, so it is asked first. */
   leastTokens(charCount: number): number {
     return Math.ceil(charCount / this.maxTokenChars);
   }
@@ -177,7 +177,7 @@ export class TextTokenizer {
     return sections;
   }
 
-  /** A template's own text, cut around its control tokens; the same few stand in every prompt, thousands of times. */
+  /** Cuts a template's text around its control tokens, and remembers it: every prompt has the same few texts. */
   #templateParts(text: string, pattern: RegExp): readonly string[] {
     const known = this.#parts.get(text);
     if (known !== undefined) return known;
@@ -229,7 +229,7 @@ export class TextTokenizer {
     return Int32Array.from(first ? ids : ids.slice(1));
   }
 
-  /** Byte-level tokenizers that do nothing to a text as a whole, and that a probe bears out. */
+  /** Whether the tokenizer is byte-level, does nothing to a text as a whole, and encodes a probe right in slices. */
   #canSlice(tokenizer: TokenizerJson): boolean {
     const { normalizer, decoder } = tokenizer as { normalizer?: { type?: unknown } | null } & TokenizerJson;
     const plainNormalizer = normalizer === null || normalizer === undefined || normalizer.type === "NFC";
@@ -240,14 +240,14 @@ export class TextTokenizer {
   }
 }
 
-/** About what one remembered text takes: its key, its tokens, and the objects around them. */
+/** Approximate memory of one remembered text in bytes: its key, its tokens, and the objects around them. */
 export const rememberedBytes = (key: string, tokenIds: Int32Array): number => 300 + key.length + 4 * tokenIds.length;
 
-/** Salts hold neither sign, so no two cases make the same string. */
+/** Salts hold neither `^` nor a space, so two different cases never make the same key. */
 const cacheKey = (text: string, first: boolean, owner: CacheSalt): string => `${owner}${first ? "^" : " "}${text}`;
 
 /**
- * Added tokens that steer the model. Runs of white space are added tokens in some vocabularies; those are layout
+ * Whether an added token steers the model. In some vocabularies, runs of white space are added tokens; those are layout
  * and belong to plain text.
  */
 function isControl(token: AddedToken): boolean {
@@ -256,14 +256,14 @@ function isControl(token: AddedToken): boolean {
 
 export const controlsOf = (tokenizer: TokenizerJson): readonly AddedToken[] => tokenizer.added_tokens.filter(isControl);
 
-/** Matches the longest control token; the group makes `split` keep it. */
+/** A pattern for the longest control token at a place. Its group makes `split` keep the tokens. */
 export function patternOf(controls: readonly AddedToken[]): RegExp | undefined {
   if (controls.length === 0) return undefined;
   const contents = controls.map((token) => token.content).sort((a, b) => b.length - a.length);
   return new RegExp(`(${contents.map((content) => content.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&")).join("|")})`);
 }
 
-/** The tokenizer without any way to make a control token, and with one of our own in their place. */
+/** The tokenizer without its control tokens, so that it cannot make any, and with our own token in their place. */
 function withoutControls(tokenizer: TokenizerJson, controls: readonly AddedToken[], notFirst: string): TokenizerJson {
   const removed = new Set(controls.map((token) => token.content));
   const layout = tokenizer.added_tokens.filter((token) => !removed.has(token.content));
@@ -304,8 +304,8 @@ const templateSchema = z.looseObject({
 const sequenceSchema = z.looseObject({ type: z.literal("Sequence"), processors: z.array(z.unknown()) });
 
 /**
- * The tokens that a tokenizer itself puts in front of a text: `<s>`, `<|begin_of_text|>`, or none. They are told by
- * the post-processor of tokenizer.json, unless `add_bos_token` of tokenizer_config.json says otherwise.
+ * The tokens that a tokenizer itself puts before a text: `<s>`, `<|begin_of_text|>`, or none. The post-processor of
+ * tokenizer.json says which, unless `add_bos_token` of tokenizer_config.json says otherwise.
  */
 export function openingTokenIds({ tokenizer, config }: Pick<ModelText, "tokenizer" | "config">): readonly number[] {
   if (config.add_bos_token === false) return [];

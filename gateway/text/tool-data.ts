@@ -1,9 +1,9 @@
-/** Tools and calls as chat templates read them: in the shapes of Hugging Face's transformers. */
+/** Tools and calls in the form that chat templates read, which is that of Hugging Face's transformers. */
 import type { Json, JsonObject, LowerMessage, ToolDefinition } from "./messages.ts";
 import type { TemplateMessage, TemplateTool } from "./template-probe.ts";
 
 export interface StandInMaker {
-  /** For the content of the message of this index. */
+  /** Makes the stand-in for the content of message number `index`. */
   readonly content: (index: number) => string;
   readonly literal: (text: string) => string;
 }
@@ -15,7 +15,8 @@ export function templateData(
   controls: readonly string[],
   { content, literal }: StandInMaker,
 ): { readonly messages: readonly TemplateMessage[]; readonly tools: readonly TemplateTool[] | undefined } {
-  // A control token in a text, or one that a text and the template's own would come to, has an end of it in the text.
+  // A control token in a text, or one that a text and the template's own text form together, puts the token's first or
+  // last character into the text. So every text with such a character becomes a stand-in.
   const ends = new Set(controls.flatMap((control) => [control.charAt(0), control.charAt(control.length - 1)]));
   const shield = (text: string): string => ([...text].some((char) => ends.has(char)) ? literal(text) : text);
   return {
@@ -33,7 +34,7 @@ function templateMessage(message: LowerMessage, standIn: string, shield: Shield)
   const toolCalls = calls.map(({ id, name, arguments: given }) => {
     return { id: callId(id), type: "function" as const, function: { name, arguments: shieldedObject(given, shield) } };
   });
-  // Templates ask whether there is a text beside the calls.
+  // Templates test whether there is text beside the calls, so an empty content stays empty.
   return { role, content: content === "" ? "" : standIn, tool_calls: toolCalls };
 }
 
@@ -42,7 +43,7 @@ function templateTool({ name, description, parameters }: ToolDefinition, shield:
   return { type: "function", function: { name, ...told, parameters: shieldedObject(parameters, shield) } };
 }
 
-/** Some templates refuse ids that are not of 9 letters and digits (Mistral's). */
+/** Turns an id into 9 letters and digits, since some templates (Mistral's) refuse any other. */
 export function callId(id: string): string {
   if (/^[a-zA-Z0-9]{9}$/.test(id)) return id;
   return new Bun.CryptoHasher("sha256").update(id).digest("hex").slice(0, 9);
@@ -58,6 +59,6 @@ function shielded(value: Json, shield: Shield): Json {
 const isList = (value: Json): value is readonly Json[] => Array.isArray(value);
 
 function shieldedObject(value: JsonObject, shield: Shield): JsonObject {
-  // Object.fromEntries makes a property of any name, __proto__ too.
+  // Object.fromEntries makes a plain property of any name, even of __proto__.
   return Object.fromEntries(Object.entries(value).map(([key, entry]) => [shield(key), shielded(entry, shield)]));
 }

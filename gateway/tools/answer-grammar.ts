@@ -1,4 +1,4 @@
-/** The grammar of a whole answer: of its format, and of calls where there may be some. One budget bounds all of it. */
+/** Makes the grammar of a whole answer: of its format, and of calls where they are allowed. One budget bounds both. */
 import type { ByteGrammar, GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { Budget, type GrammarBounds, GrammarTooLarge } from "../grammar/budget.ts";
 import { GrammarBuilder } from "../grammar/builder.ts";
@@ -8,7 +8,7 @@ import { SchemaFault } from "../grammar/schema-parts.ts";
 import type { AnswerFormat, AnswerRules, CallableTool } from "./answer-rules.ts";
 import { argumentsRule, callRule } from "./call-grammar.ts";
 
-/** What cannot be kept, for the client. */
+/** Tells the client what a grammar cannot express. */
 export interface GrammarRefusal {
   readonly param: string;
   readonly message: string;
@@ -16,7 +16,7 @@ export interface GrammarRefusal {
 
 export type AnswerGrammar =
   | { readonly grammar: ByteGrammar }
-  /** `isTooLarge`: larger bounds might have let it through. */
+  /** `isTooLarge`: the budget ran out, so larger bounds might allow the grammar. */
   | { readonly refusal: GrammarRefusal; readonly isTooLarge: boolean };
 
 export function answerGrammar(rules: AnswerRules, bounds: GrammarBounds): AnswerGrammar {

@@ -1,19 +1,19 @@
-/** What an answer has to be, as plain data: from it a grammar is made, in this thread or in another. */
+/** Says as plain data what an answer has to be. A grammar is made from it, in this thread or in another. */
 import type { CallSyntax } from "../text/call-syntax.ts";
 import type { JsonObject } from "../text/messages.ts";
 import type { ToolUse } from "./tool-use.ts";
 
-/** What an answer has to be where it is no call: any JSON object, or a value of a schema. */
+/** The form of an answer that makes no call: any JSON object, or a value of a schema. */
 export type AnswerFormat =
   | { readonly kind: "object" }
-  /** `param` is the schema's path in the request, for what cannot be kept of it. */
+  /** `param` is the schema's path in the request, for errors about the schema. */
   | { readonly kind: "schema"; readonly schema: unknown; readonly param: string };
 
 export interface CallableTool {
   readonly name: string;
   /** Path of the schema in the request. */
   readonly param: string;
-  /** What its arguments have to fit; undefined: any object. */
+  /** JSON schema of the arguments. undefined: any object. */
   readonly parameters: JsonObject | undefined;
 }
 
@@ -22,13 +22,13 @@ export interface CallRules extends Pick<ToolUse, "mode" | "parallel"> {
   readonly tools: readonly CallableTool[];
 }
 
-/** At least one of the two is there. */
+/** The rules of an answer; at least one of the two is there. */
 export interface AnswerRules {
   readonly format?: AnswerFormat | undefined;
   readonly calls?: CallRules | undefined;
 }
 
-/** What an error names where no part of a schema is to blame more than another. undefined: there is no schema. */
+/** The param of an error that concerns no single part of a schema. undefined: there is no schema. */
 export function schemaParam({ format, calls }: AnswerRules): string | undefined {
   if (calls !== undefined) return "tools";
   return format?.kind === "schema" ? format.param : undefined;
@@ -36,7 +36,7 @@ export function schemaParam({ format, calls }: AnswerRules): string | undefined 
 
 export const formatRules = (format: AnswerFormat | undefined): AnswerRules | undefined => format && { format };
 
-/** undefined: the answer is free. Where calls must come, or arguments must fit, it is not. */
+/** The rules of an answer. undefined: it is free, as no call is required and no arguments have to fit a schema. */
 export function answerRules(
   syntax: CallSyntax,
   { tools, callable, mode, parallel }: ToolUse,

@@ -1,6 +1,6 @@
 /**
- * What an answer with calls may spell, in the words of the model's own template. A sign is one byte that no text has (see
- * TokenBytes.vocabulary), so a grammar asks for the control token itself.
+ * Spells answers with calls as the model's own template writes them. A sign is one byte that no text has (see
+ * TokenBytes.vocabulary), so the grammar asks for the control token itself.
  */
 import { byteRange, type GrammarSymbol } from "../../worker/contract/grammar.ts";
 import { type Alternative, type GrammarBuilder, literal } from "../grammar/builder.ts";
@@ -9,12 +9,12 @@ import { anyObject } from "../grammar/json-values.ts";
 import { type CallSyntax, signByte, signIndex } from "../text/call-syntax.ts";
 import type { CallableTool, CallRules } from "./answer-rules.ts";
 
-/** Bytes of texts, and more: what is above stands for signs. */
+/** Greatest byte that stands in texts; the bytes above it stand for signs. */
 const lastTextByte = signByte(0) - 1;
 
 /**
- * An answer with calls, or one without where there may be none.
- * @param format an answer without calls; undefined: any text
+ * The rule of an answer that makes calls, or also of one without calls where calls are optional.
+ * @param format rule of an answer without calls; undefined: any text
  * @throws GrammarTooLarge, and as `argumentsOf` does
  */
 export function callRule(
@@ -32,7 +32,7 @@ export function callRule(
   return textUntil(it, syntax, calls);
 }
 
-/** Behind what is before the first name. */
+/** The rule of a row of calls, from the first name on. */
 function callsRule(
   it: GrammarBuilder,
   { syntax: { between, after, separator }, tools, parallel }: CallRules,
@@ -48,14 +48,15 @@ function callsRule(
 /** @throws SchemaFault, GrammarTooLarge */
 export function argumentsRule(it: GrammarBuilder, { parameters }: CallableTool): GrammarSymbol {
   if (parameters === undefined) return anyObject(it);
-  // Arguments are an object, whatever else a schema without a type would allow; one of no properties is empty.
+  // Arguments are an object, even where a schema without a type would allow more. A schema with an empty `properties`
+  // allows only the empty object.
   const isOpen = !("type" in parameters || "$ref" in parameters || "anyOf" in parameters);
   const typed = isOpen ? { ...parameters, type: "object" } : parameters;
   const hasNone = JSON.stringify(typed.properties) === "{}" && !("additionalProperties" in typed);
   return schemaRule(it, hasNone ? { ...typed, additionalProperties: false } : typed);
 }
 
-/** Any text that is not taken for a call because of how it begins. */
+/** Any text that does not begin as a call does. */
 function textRule(it: GrammarBuilder): GrammarSymbol {
   const any = it.repeat("any", [byteRange(0, lastTextByte)], 0, Number.POSITIVE_INFINITY);
   const spaces = it.rule([literal(" "), literal("\n"), literal("\r"), literal("\t")]);
@@ -66,7 +67,7 @@ function textRule(it: GrammarBuilder): GrammarSymbol {
   ]);
 }
 
-/** Bytes of texts but for these, in rising order, as ranges. */
+/** The bytes of texts without the given ones, which are in rising order, as ranges. */
 function gaps(bytes: readonly number[]): readonly GrammarSymbol[] {
   const starts = [0, ...bytes.map((byte) => byte + 1)];
   const ends = [...bytes.map((byte) => byte - 1), lastTextByte];
@@ -77,8 +78,8 @@ function gaps(bytes: readonly number[]): readonly GrammarSymbol[] {
 }
 
 /**
- * Any text, and from the first marker in it on calls: state i has read i bytes of the marker (Knuth, Morris and Pratt's
- * automaton).
+ * Any text, then calls behind the first marker in it. State i has read i bytes of the marker (the automaton of Knuth,
+ * Morris and Pratt).
  */
 function textUntil(it: GrammarBuilder, { marker, before }: CallSyntax, calls: GrammarSymbol): GrammarSymbol {
   const wanted = signed(marker).map((symbol) => symbol & 255);
@@ -101,7 +102,7 @@ function textUntil(it: GrammarBuilder, { marker, before }: CallSyntax, calls: Gr
   return start;
 }
 
-/** The bytes of a text with signs. */
+/** The bytes of a text that may have signs in it. */
 const signed = (text: string): Alternative =>
   [...text].flatMap((char) => {
     const sign = signIndex(char);

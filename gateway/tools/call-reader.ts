@@ -1,6 +1,6 @@
 /**
- * A model's answer as text and calls, while it comes. What is not a whole call up to its arguments' first bracket, or
- * names a tool that was not offered, stays text.
+ * Reads a model's answer as text and calls while it is generated. Text becomes a call only when it names an offered tool
+ * and the first bracket of its arguments is there; anything else stays text.
  */
 import { type CallSyntax, signIndex } from "../text/call-syntax.ts";
 import { type CallSink, readCalls } from "./read-call.ts";
@@ -8,7 +8,7 @@ import type { Reading } from "./read-json.ts";
 
 export type AnswerPart =
   | { readonly type: "text"; readonly text: string }
-  /** Calls are counted from 0. */
+  /** Calls are numbered from 0. */
   | { readonly type: "call"; readonly call: number; readonly name: string }
   | { readonly type: "arguments"; readonly call: number; readonly text: string };
 
@@ -16,28 +16,28 @@ export interface CallReaderOptions {
   readonly syntax: CallSyntax;
   /** Tools that may be called. */
   readonly names: ReadonlySet<string>;
-  /** More than one call is wanted. */
+  /** true: the answer may have more than one call. */
   readonly several: boolean;
-  /** There are calls and nothing else: what is cut off before its name is not shown. */
+  /** true: the answer has calls and nothing else, so a call that is cut off before its name is not shown as text. */
   readonly callsOnly: boolean;
 }
 
-/** "start": nothing was read, and an answer may be a call from its start on; "behind": where a call's closer may come. */
+/** "start": nothing was read yet, and an answer may begin with a call. "behind": a call's closer may come next. */
 type Mode = "start" | "text" | "call" | "behind" | "plain" | "ended";
 
 export class CallReader {
   readonly #options: CallReaderOptions;
   readonly #sink: CallSink;
   #mode: Mode;
-  /** Not read yet. */
+  /** Text that was not read yet. */
   #held = "";
-  /** What is text unless it turns out to be a call. */
+  /** The text of a possible call, which is shown as text if it turns out to be no call. */
   #raw = "";
   #reading: Reading<boolean> | undefined;
   #callCount = 0;
-  /** The row of calls that is being read has one. */
+  /** Whether a call has begun in the row of calls that is being read. */
   #begun = false;
-  /** Left out until there is a text, or another call: the space behind a call, all that follows a broken one. */
+  /** What is left out until there is text or another call: white space behind a call, or all behind a broken one. */
   #dropped: "nothing" | "space" | "all" = "nothing";
   #parts: AnswerPart[] = [];
 
@@ -62,7 +62,7 @@ export class CallReader {
     return this.#take();
   }
 
-  /** What was still held. */
+  /** Ends the answer and returns what was still held back. */
   end(): readonly AnswerPart[] {
     const isText = (this.#mode === "text" && this.#dropped !== "all") || this.#mode === "start";
     // White space beside calls is no text.
@@ -74,7 +74,7 @@ export class CallReader {
     return this.#take();
   }
 
-  /** @returns false when more must come first */
+  /** @returns false when it needs more text */
   #step(): boolean {
     switch (this.#mode) {
       case "start":
@@ -108,7 +108,7 @@ export class CallReader {
     if (this.#dropped === "space") this.#held = this.#held.trimStart();
     const at = this.#held.indexOf(marker);
     const textChars = at < 0 ? this.#held.length - partialChars(this.#held, marker) : at;
-    // White space before a marker is no text: it waits with what may begin one.
+    // White space before a marker is left out, so it is held back together with the marker's possible beginning.
     const end = this.#held.slice(0, textChars).trimEnd().length;
     if (this.#dropped !== "all") this.#show(this.#held.slice(0, end));
     this.#held = this.#held.slice(end);
@@ -125,7 +125,7 @@ export class CallReader {
       if (!this.#begun) this.#raw += char;
       if (this.#mode === "ended") return true;
       if (read?.done === true) {
-        // What ended something that is no call may begin another.
+        // The character that ended something which is no call may begin another call.
         this.#held = chars.slice(read.value ? at + char.length : at);
         this.#close(read.value, char);
         return true;
@@ -144,7 +144,7 @@ export class CallReader {
     return true;
   }
 
-  /** What begins behind `spaceChars` and the marker may be a row of calls. */
+  /** Begins to read what may be a row of calls, behind white space and the marker. */
   #open(spaceChars: number, markerChars: number): void {
     this.#raw = this.#held.slice(0, spaceChars + markerChars);
     this.#held = this.#held.slice(spaceChars + markerChars);
@@ -154,7 +154,7 @@ export class CallReader {
     this.#mode = "call";
   }
 
-  /** @param isWhole the row of calls has ended as one; otherwise `last` is not of it */
+  /** @param isWhole true: the row of calls is complete. false: it broke off at `last`, which is no part of it. */
   #close(isWhole: boolean, last: string): void {
     const { marker, closer } = this.#options.syntax;
     const canGoOn = marker !== "";
@@ -201,7 +201,7 @@ export class CallReader {
   }
 }
 
-/** Length of the longest end of the text that the marker begins with. */
+/** Length of the longest end of the text that is a beginning of the marker. */
 function partialChars(text: string, marker: string): number {
   let chars = Math.min(marker.length - 1, text.length);
   while (chars > 0 && !text.endsWith(marker.slice(0, chars))) chars -= 1;

@@ -1,4 +1,4 @@
-/** Where a thread of the pool begins. */
+/** The program of a thread of the pool. */
 import { serveTasks } from "../threads/serve.ts";
 import { tasks } from "./compile-tasks.ts";
 

@@ -1,6 +1,6 @@
 /**
- * Grammars of answers, each compiled once and kept for a while. What is small is compiled at once, all else in a thread.
- * Nothing is shared between tenants: the time that an answer takes would tell what another tenant asks for.
+ * Compiles the grammars of answers, each once, and keeps them for a while. Small ones are compiled at once, all others
+ * in a thread. Tenants share nothing, since the time of an answer would show what another tenant asks for.
  */
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import { ApiError } from "../base/errors.ts";
@@ -12,12 +12,12 @@ import type { AnswerRules } from "./answer-rules.ts";
 import { answerLimits } from "./limits.ts";
 import type { Threads } from "./open-threads.ts";
 
-/** What is compiled on the event loop, in a millisecond or two. A pattern, or a format, which is one, may take more. */
+/** Bounds for compiling on the event loop: a millisecond or two. They allow no patterns, and so no formats. */
 export const smallGrammar: GrammarBounds = { rules: 1_024, symbols: 4_096, patternChars: 0, looks: 4_096 };
 const smallChars = 4_096;
 const mayBeSmall = (text: string): boolean => text.length <= smallChars && !/"(?:pattern|format)":"/.test(text);
 
-/** Compiles AnswerRules, given as JSON, elsewhere. @throws TaskTimeout, ApiError */
+/** Compiles AnswerRules, given as JSON, in a thread. @throws TaskTimeout, ApiError */
 export type CompileElsewhere = (tenantId: string, rules: string, signal: AbortSignal) => Promise<AnswerGrammar>;
 
 export const compileIn =
@@ -25,7 +25,7 @@ export const compileIn =
   (tenantId, rules, signal) =>
     threads.run("answerGrammar", rules, { tenantId, maxMs: answerLimits.compileMs, signal });
 
-/** A grammar that is being made. It is given up when none waits for it any more. */
+/** A grammar that is being compiled. It is given up when no request waits for it any more. */
 interface Pending {
   readonly made: Promise<ByteGrammar>;
   readonly ender: AbortController;
@@ -35,7 +35,7 @@ interface Pending {
 export class Grammars {
   readonly #compileElsewhere: CompileElsewhere;
   readonly #kept: TenantLru<ByteGrammar>;
-  /** By their ids: requests for the same one wait for the same thread. */
+  /** By grammar id. Requests for the same grammar wait for the same compilation. */
   readonly #pending = new Map<string, Pending>();
 
   constructor(compileElsewhere: CompileElsewhere, keptBytes: number = answerLimits.keptBytes) {
@@ -44,9 +44,9 @@ export class Grammars {
   }
 
   /**
-   * @returns with an id that names the tenant and the rules
-   * @throws ApiError invalid_value with the path of what cannot be kept; overloaded, concurrency_limited; the signal's
-   *   reason when it is aborted, and nobody else waits for the same
+   * @returns the grammar, with an id that is a digest of the tenant and the rules
+   * @throws ApiError invalid_value with the path of what no grammar can express; overloaded, concurrency_limited; the
+   *   signal's reason when it aborts
    */
   async of(tenantId: string, rules: AnswerRules, signal: AbortSignal): Promise<ByteGrammar> {
     signal.throwIfAborted();
@@ -59,7 +59,7 @@ export class Grammars {
     const leave = (): void => {
       pending.waiting -= 1;
       if (pending.waiting > 0) return;
-      // Who asks from now on begins anew.
+      // A request that comes from now on starts a new compilation.
       this.#pending.delete(id);
       pending.ender.abort(signal.reason);
     };
@@ -107,5 +107,5 @@ function grammarOf(answer: AnswerGrammar): ByteGrammar {
 
 const objectBytes = 256;
 
-/** About what it takes in memory. */
+/** Approximate memory of a grammar in bytes. */
 const bytesOf = ({ symbols }: ByteGrammar): number => objectBytes + symbols.byteLength;

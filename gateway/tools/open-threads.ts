@@ -1,4 +1,4 @@
-/** The server's pool of threads. */
+/** Opens the server's pool of threads. */
 import { join } from "node:path";
 import { ThreadPool, type ThreadPoolOptions } from "../threads/pool.ts";
 import type { Tasks } from "./compile-tasks.ts";

@@ -1,4 +1,4 @@
-/** A request's tools in the words of the model that is asked. */
+/** Prepares a request's tools for the model: in the syntax of its template, or in the plain protocol. */
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
 import type { CallSyntax } from "../text/call-syntax.ts";
@@ -9,7 +9,7 @@ import { toolLimits } from "./limits.ts";
 import { plainProtocol } from "./plain-protocol.ts";
 import type { ToolUse } from "./tool-use.ts";
 
-/** What the model's template knows. */
+/** What the gateway knows about the model's chat template. */
 export interface TemplateFacts {
   readonly calls: CallSyntax | undefined;
   readonly takesSystem: boolean;
@@ -17,16 +17,16 @@ export interface TemplateFacts {
 
 export interface OpenedTools {
   readonly messages: readonly LowerMessage[];
-  /** What the template is given. */
+  /** The tools that are passed to the template. */
   readonly tools: readonly ToolDefinition[];
-  /** How calls are read out of the answer. undefined: there are none. */
+  /** How calls are read from the answer. undefined: the answer has none. */
   readonly reading: CallReaderOptions | undefined;
-  /** What the answer has to be; undefined: it is free. */
+  /** What the answer has to be. undefined: it is free. */
   readonly rules: AnswerRules | undefined;
 }
 
 /**
- * @param format what the answer has to be where it is no call
+ * @param format what an answer without calls has to be
  * @throws ApiError invalid_value for schemas and arguments of too many values
  */
 export function openTools(

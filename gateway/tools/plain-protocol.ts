@@ -1,7 +1,7 @@
 /**
- * Tools for models whose chat template knows none: the system message describes them, and says between which marks a call
- * is written. The marks end in digits that come from the salt of whoever asks: no document, user or tool can know them, so
- * none can hold a call.
+ * Tools for models whose chat template knows none: the system message describes the tools, and says between which marks
+ * a call is written. The marks end in digits that come from the tenant's salt. No document, user or tool can know them,
+ * so no text of theirs can hold a call.
  */
 import type { CacheSalt } from "../../worker/contract/units.ts";
 import type { CallSyntax } from "../text/call-syntax.ts";
@@ -9,11 +9,11 @@ import type { LowerMessage, MessageCall, ToolDefinition } from "../text/messages
 
 export interface PlainProtocol {
   readonly syntax: CallSyntax;
-  /** The messages as plain ones, with the tools in the first of them. */
+  /** Rewrites the messages as plain ones, the first of which describes the tools. */
   write(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): readonly LowerMessage[];
 }
 
-/** @param takesSystem the template has a place for a system message; otherwise the first user's tells of the tools */
+/** @param takesSystem false: the template takes no system message, so the first user message describes the tools */
 export function plainProtocol(salt: CacheSalt, takesSystem: boolean): PlainProtocol {
   const digits = new Bun.CryptoHasher("sha256").update(`tool calls ${salt}`).digest("hex").slice(0, 8);
   const [marker, closer] = [`<tool_call_${digits}>`, `</tool_call_${digits}>`];
@@ -64,7 +64,7 @@ function withIntroduction(
   return [{ role, content }, ...rest];
 }
 
-/** Results are the user's, and neighbours of the same role one message. */
+/** Writes tool results as user messages, and joins results and user messages that follow each other. */
 function turns(messages: readonly LowerMessage[], writeCall: (call: MessageCall) => string): readonly LowerMessage[] {
   const plain: { role: string; content: string; hasResult: boolean }[] = [];
   for (const { role, content, calls, answers } of messages) {
@@ -81,6 +81,6 @@ function turns(messages: readonly LowerMessage[], writeCall: (call: MessageCall)
   return plain.map(({ role, content }) => ({ role, content }));
 }
 
-/** What a tool says cannot end its own frame. */
+/** A tool's result as text, in which the result's own end mark is escaped. */
 const response = (content: string): string =>
   `<tool_response>\n${content.replaceAll("</tool_response", "<\\/tool_response")}\n</tool_response>`;

@@ -1,8 +1,8 @@
-/** One row of calls behind its marker, as a model writes it. */
+/** Reads a row of calls behind its marker, as a model writes it. */
 import { type CallSyntax, signIndex } from "../text/call-syntax.ts";
 import { nextChar, type Reading, readNested, readString, readValue } from "./read-json.ts";
 
-/** What is told of the calls as they are read. */
+/** Receives the calls as they are read. */
 export interface CallSink {
   /** Whether there is a tool of this name. */
   offers(name: string): boolean;
@@ -13,10 +13,10 @@ export interface CallSink {
   end(): void;
 }
 
-/** Longest name that is looked at. */
+/** Most characters of a name that are read. */
 const maxNameChars = 256;
 
-/** Returns where the calls end; false: what comes is not, or no longer, a call. */
+/** Returns true where the calls end, and false where the text is not, or no longer, a call. */
 export function readCalls(syntax: Pick<CallSyntax, "kind" | "between">, sink: CallSink): Reading<boolean> {
   return syntax.kind === "named" ? readNamed(syntax.between, sink) : readObjects(sink);
 }
@@ -34,7 +34,7 @@ function* readObjects(sink: CallSink): Reading<boolean> {
   }
 }
 
-/** `{"name": …, "arguments": {…}}` in any order, behind its bracket; other fields are left out. */
+/** Reads `{"name": …, "arguments": {…}}` behind its first bracket, in any order. Other fields are ignored. */
 function* readObject(sink: CallSink): Reading<boolean> {
   const call = new PendingCall(sink);
   let char = yield* nextChar();
@@ -54,7 +54,7 @@ function* readObject(sink: CallSink): Reading<boolean> {
     } else if (key === 'arguments"' || key === 'parameters"') {
       if ((first !== "{" && first !== "n") || !call.takesArguments()) return false;
       char = yield* readValue(first, (text) => {
-        // null: there are none.
+        // null stands for no arguments.
         if (first === "{") call.arguments(text);
       });
     } else {
@@ -74,7 +74,7 @@ function* readNamed(argumentsSign: string, sink: CallSink): Reading<boolean> {
     name += char;
   }
   if (!sink.offers(name.trim())) return false;
-  // An id may stand before the arguments.
+  // An id may stand between the name and the arguments.
   for (let chars = 0; char !== argumentsSign && char !== "{"; char = yield) {
     chars += 1;
     if (chars > maxNameChars) return false;
@@ -87,7 +87,7 @@ function* readNamed(argumentsSign: string, sink: CallSink): Reading<boolean> {
   return true;
 }
 
-/** A call whose name may come after its arguments. */
+/** A call that is being read. Its name may come after its arguments. */
 class PendingCall {
   readonly #sink: CallSink;
   #name: string | undefined;
@@ -99,7 +99,7 @@ class PendingCall {
     this.#sink = sink;
   }
 
-  /** @returns false when there is no such tool */
+  /** @returns false when there is no tool of this name */
   name(json: string): boolean {
     const name = json.length <= maxNameChars ? stringOf(json) : undefined;
     if (name === undefined || this.#name !== undefined || !this.#sink.offers(name)) return false;
@@ -108,7 +108,7 @@ class PendingCall {
     return true;
   }
 
-  /** @returns false when it has them already */
+  /** @returns false when the call has arguments already */
   takesArguments(): boolean {
     const isFirst = !this.#hasArguments;
     this.#hasArguments = true;
@@ -124,7 +124,7 @@ class PendingCall {
     this.#early = "";
   }
 
-  /** @returns false when it has no name */
+  /** @returns false when the call has no name */
   end(): boolean {
     if (this.#name === undefined) return false;
     if (!this.#begun) this.arguments("{}");

@@ -1,17 +1,17 @@
 /**
- * JSON as it is being written, one character at a time: each reader is a generator that takes the next character with
- * every `yield`. What a reader writes on is valid wherever a model's slips allow it.
+ * Reads JSON while it is generated, one character at a time. Each reader is a generator that takes the next character
+ * at every `yield`. It writes on valid JSON as far as the model's mistakes allow.
  */
 import { signIndex } from "../text/call-syntax.ts";
 
-/** Takes characters; returns what it found. */
+/** A reader: takes characters, and returns what it found. */
 export type Reading<Found> = Generator<undefined, Found, string>;
 
 export type Write = (text: string) => void;
 
 const isSpace = (char: string): boolean => char === " " || char === "\n" || char === "\r" || char === "\t";
 
-/** The next character that is no white space. */
+/** Reads up to the next character that is no white space, and returns that character. */
 export function* nextChar(): Reading<string> {
   for (;;) {
     const char = yield;
@@ -19,21 +19,21 @@ export function* nextChar(): Reading<string> {
   }
 }
 
-/** The rest of a string, its closing quote included. false: a sign stands in it. */
+/** Reads the rest of a string, its closing quote included. false: a sign stands in it, so it is no string. */
 export function* readString(write: Write): Reading<boolean> {
   for (;;) {
     const first = yield;
     const escapes = first === "\\";
     const char = escapes ? yield : first;
     if (signIndex(char) >= 0) return false;
-    // What a model leaves unescaped is escaped: a line break in a string is the most usual slip.
+    // Control characters that the model left unescaped are escaped; a line break in a string is the most usual mistake.
     if (char < " ") write(JSON.stringify(char).slice(1, -1));
     else write(escapes ? first + char : char);
     if (char === '"' && !escapes) return true;
   }
 }
 
-/** An object or array behind its first bracket. Returns at its last one; false: it is none. */
+/** Reads an object or array behind its first bracket, up to its last one. false: the text is neither. */
 export function* readNested(first: string, write: Write): Reading<boolean> {
   write(first);
   const open = [first];
@@ -49,7 +49,7 @@ export function* readNested(first: string, write: Write): Reading<boolean> {
   return true;
 }
 
-/** A value of any kind behind its first character. Returns what follows it; "": it is none. */
+/** Reads a value of any kind behind its first character. Returns the character behind it, or "" for no value. */
 export function* readValue(first: string, write: Write): Reading<string> {
   if (first === "{" || first === "[") return (yield* readNested(first, write)) ? yield* nextChar() : "";
   if (first === '"') {

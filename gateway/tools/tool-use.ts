@@ -1,20 +1,20 @@
-/** What a request says of tools. */
+/** What a request says about tools. */
 import type { ToolDefinition } from "../text/messages.ts";
 
 export interface OfferedTool extends ToolDefinition {
-  /** Its arguments have to fit its schema. */
+  /** true: a call's arguments have to fit the tool's schema. */
   readonly strict: boolean;
-  /** Path of the schema in the request, for what cannot be kept of it. */
+  /** Path of the tool's schema in the request, for errors about it. */
   readonly param: string;
 }
 
 export interface ToolUse {
-  /** What the prompt shows. */
+  /** The tools that the prompt shows. */
   readonly tools: readonly OfferedTool[];
-  /** Names of those that may be called now. */
+  /** Names of the tools that may be called now. */
   readonly callable: ReadonlySet<string>;
-  /** "required": the answer is a call, or several. */
+  /** "required": the answer is one or more calls. */
   readonly mode: "auto" | "required";
-  /** An answer may have several calls. */
+  /** true: an answer may have several calls. */
   readonly parallel: boolean;
 }

@@ -1,4 +1,4 @@
-/** The body of a bulk request: JSON lines, one query each. What is wrong with one line is that line's result. */
+/** Reads the body of a bulk request: JSON lines, one query each. An error in one line becomes that line's result. */
 
 import { ApiError, toApiError } from "../../base/errors.ts";
 import { yieldToOthers } from "../../base/pace.ts";
@@ -9,20 +9,20 @@ import { readJsonText } from "../../query/json-text.ts";
 import { parseQuery } from "../../query/parse.ts";
 
 export interface BulkLine {
-  /** The client's, else the number of the line, counted from 1. */
+  /** The client's id for this query, else the line's number, counted from 1. */
   readonly id: string;
-  /** Place among the queries, from 0. */
+  /** The query's place among the queries, counted from 0. */
   readonly index: number;
-  /** Reads the query anew: ten thousand trees are many times their text. */
+  /** Parses the query again at each call, since ten thousand trees take many times the memory of their text. */
   readonly query: (() => Query) | ApiError;
 }
 
-/** Parsing goes on this long before other requests have their turn. */
+/** Milliseconds of parsing after which other requests may run. */
 const turnMs = 5;
 
 /**
- * Blank lines are skipped.
- * @throws ApiError when the body as a whole is no bulk request: no line, too many, an id given twice
+ * Reads all lines but blank ones.
+ * @throws ApiError when the whole body is no bulk request: it has no line, too many lines, or an id twice
  */
 export async function readBulkLines(text: string): Promise<readonly BulkLine[]> {
   const lines: BulkLine[] = [];
@@ -47,7 +47,7 @@ export async function readBulkLines(text: string): Promise<readonly BulkLine[]> 
   return lines;
 }
 
-/** Lines with their numbers, one at a time: a body of line breaks makes no list of millions. */
+/** Lines with their numbers, one at a time, so that a body of line breaks does not make a list of millions. */
 function* linesOf(text: string): Generator<readonly [lineNumber: number, line: string]> {
   let start = 0;
   for (let lineNumber = 1; start <= text.length; lineNumber++) {

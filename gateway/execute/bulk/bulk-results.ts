@@ -1,6 +1,6 @@
 /**
- * Results of bulk requests, kept for a while so that each can be asked for by its id. In memory only, bounded for each
- * tenant by bytes and by time; the oldest go first.
+ * Keeps the results of bulk requests for a while, so that clients can ask for each by its id. They are only in memory,
+ * within bounds for each tenant on bytes and time; the oldest are dropped first.
  */
 import { LRUCache } from "lru-cache";
 import type { TenantId } from "../../../db/ids.ts";
@@ -13,7 +13,7 @@ export type BulkStatus = "running" | "completed" | "cancelled";
 export interface BulkUsage {
   readonly promptTokens: number;
   readonly completionTokens: number;
-  /** Prompt tokens whose KV was found. */
+  /** Prompt tokens whose KV was found in the cache. */
   readonly cachedTokens: number;
   readonly cacheWriteTokens: number;
 }
@@ -28,7 +28,7 @@ export interface BulkResultsOptions {
 
 interface TenantResults {
   readonly bulks: LRUCache<string, BulkRecord>;
-  /** `bulk id, result id` -> the result as its JSON line. */
+  /** Each result as its JSON line, under the key `bulk id, result id`. */
   readonly lines: LRUCache<string, string>;
 }
 
@@ -50,12 +50,12 @@ export class BulkResults {
     return record;
   }
 
-  /** undefined: unknown, another tenant's, or too old. */
+  /** A bulk request of this tenant. undefined: it is unknown, belongs to another tenant, or is too old. */
   bulk(tenantId: TenantId, bulkId: string): BulkRecord | undefined {
     return this.#tenants.get(tenantId)?.bulks.get(bulkId);
   }
 
-  /** undefined: not there yet, or one of `bulk`'s reasons. */
+  /** One result. undefined: it is not there yet, or `bulk` finds no such request. */
   line(tenantId: TenantId, bulkId: string, resultId: string): string | undefined {
     return this.#tenants.get(tenantId)?.lines.get(lineKey(bulkId, resultId));
   }
@@ -72,9 +72,9 @@ export class BulkResults {
   }
 }
 
-/** Bulk ids hold no space. */
+/** Bulk ids hold no space, so two different results never have the same key. */
 const lineKey = (bulkId: string, resultId: string): string => `${bulkId} ${resultId}`;
-/** Two bytes a character at most, and what an entry costs by itself. */
+/** Approximate memory in bytes: at most two for each character, and the fixed cost of an entry. */
 const bytesOf = (line: string): number => 2 * line.length + 256;
 
 interface BulkRecordOptions {
@@ -84,7 +84,7 @@ interface BulkRecordOptions {
   readonly nowMs: () => number;
 }
 
-/** How far one bulk request is. */
+/** The progress of one bulk request. */
 export class BulkRecord {
   readonly id: string;
   readonly total: number;
@@ -104,7 +104,7 @@ export class BulkRecord {
     this.#options = options;
   }
 
-  /** The order that queries run in, once it is known. */
+  /** Records the order of the queries once it is known. */
   planned(order: QueryOrder): void {
     this.#order = order;
   }
@@ -125,7 +125,7 @@ export class BulkRecord {
     };
   }
 
-  /** Nothing of it runs any more. */
+  /** Marks the request as ended: none of its queries runs any more. */
   end(): void {
     this.#status = this.#completed + this.#failed === this.total ? "completed" : "cancelled";
     this.#endedMs = this.#options.nowMs();

@@ -1,4 +1,4 @@
-/** Many queries at once: ordered so that shared fragments are used close in time, run some at a time. */
+/** Runs many queries at once: orders them so that shared fragments are used close in time, and runs a few at a time. */
 
 import { type ApiError, errorBody, toApiError } from "../../base/errors.ts";
 import { Pace, yieldToOthers } from "../../base/pace.ts";
@@ -9,15 +9,15 @@ import type { BulkLine } from "./bulk-lines.ts";
 import type { BulkRecord, BulkUsage, QueryOrder } from "./bulk-results.ts";
 
 export interface BulkAnswer {
-  /** What `execute` answers with. */
+  /** The response that `execute` gives for the query. */
   readonly response: object;
-  /** Of all the query's runs, inner ones too. */
+  /** Usage of all the query's runs, inner ones included. */
   readonly usage: BulkUsage;
 }
 
-/** How one query is looked at and run, for one tenant. Both throw ApiError. */
+/** Inspects and runs single queries for one tenant. Both methods throw ApiError. */
 export interface BulkRunner {
-  /** What the prompts of the query are made of, for the planner. */
+  /** The fragments in the query's prompts, for the planner. */
   readonly fragments: (query: Query, signal: AbortSignal) => Promise<readonly FragmentUse[]>;
   readonly run: (query: Query, requestId: string, signal: AbortSignal) => Promise<BulkAnswer>;
 }
@@ -26,17 +26,17 @@ export interface BulkJob {
   readonly requestId: string;
   readonly lines: readonly BulkLine[];
   readonly order: QueryOrder;
-  /** Queries that run at the same time. */
+  /** How many queries run at the same time. */
   readonly concurrency: number;
-  /** What the KV pool of one worker holds. */
+  /** Capacity of one worker's KV pool. */
   readonly capacityTokens: number;
   readonly runner: BulkRunner;
   readonly record: BulkRecord;
-  /** Called with each result as it is there; the next query waits until it resolves. */
+  /** Called with each result when it is ready. The next query waits until it resolves. */
   readonly onLine: (line: string) => Promise<void>;
-  /** Told of every line's error. */
+  /** Called with the error of each line that fails. */
   readonly onError: (error: ApiError) => void;
-  /** What has not finished when it aborts is not answered. */
+  /** Ends the job: queries that have not finished then get no result. */
   readonly signal: AbortSignal;
 }
 
@@ -51,7 +51,7 @@ export async function runBulk(job: BulkJob): Promise<void> {
     const queue = (await inOrder(job, await runnableOf(job))).values();
     const runNext = async (): Promise<void> => {
       for (const { line, query } of queue) {
-        // As many begin at once as may run; others have their turn between two of them.
+        // As many queries may begin at once as may run, so other work runs before each.
         await yieldToOthers();
         if (job.signal.aborted) return;
         await settle(job, line, await runOne(job, line, query));
@@ -63,7 +63,7 @@ export async function runBulk(job: BulkJob): Promise<void> {
   }
 }
 
-/** Lines that hold a query; the others are answered here. */
+/** The lines that hold a query. The other lines get their error as a result here. */
 async function runnableOf(job: BulkJob): Promise<readonly Runnable[]> {
   const runnable: Runnable[] = [];
   for (const line of job.lines) {
@@ -83,7 +83,7 @@ async function runOne({ runner, requestId, signal }: BulkJob, line: BulkLine, qu
 }
 
 async function settle(job: BulkJob, { id, index }: BulkLine, result: BulkAnswer | ApiError): Promise<void> {
-  // What was cut off by the client's leaving says nothing about the query.
+  // An error after the client has left says nothing about the query.
   if (job.signal.aborted && result instanceof Error) return;
   const body = result instanceof Error ? errorBody(result) : { response: result.response };
   const text = JSON.stringify({ id, index, ...body });
@@ -92,7 +92,7 @@ async function settle(job: BulkJob, { id, index }: BulkLine, result: BulkAnswer 
   await job.onLine(text);
 }
 
-/** The queries in the order to run them; those that cannot be looked at are answered here. */
+/** The queries in the order to run them. Those that cannot be inspected get their error as a result here. */
 async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<readonly Runnable[]> {
   if (job.order === "ingestion") {
     job.record.planned("ingestion");
@@ -109,7 +109,7 @@ async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<rea
     } catch (error) {
       await settle(job, one.line, toApiError(error));
     }
-    // A look is mostly computing, and there may be thousands: others have their turn.
+    // Inspecting a query is mostly computing, and there may be thousands, so other work may run in between.
     await pace.breathe();
   }
   const planned = await plan(table, job);
@@ -118,7 +118,7 @@ async function inOrder(job: BulkJob, runnable: readonly Runnable[]): Promise<rea
   return planned.order.flatMap((index) => fine[index] ?? []);
 }
 
-/** @returns undefined when it was aborted */
+/** @returns undefined when the signal aborted */
 async function plan(table: FragmentTable, { capacityTokens, signal }: BulkJob): Promise<PlannedOrder | undefined> {
   const pace = new Pace();
   const steps = planningSteps(table, capacityTokens);
@@ -130,10 +130,10 @@ async function plan(table: FragmentTable, { capacityTokens, signal }: BulkJob): 
   }
 }
 
-/** Longest sleep between two looks: limits may be raised meanwhile. */
+/** Longest wait until a query's tokens are checked again, in case the tenant's limits were raised. */
 const maxWaitMs = 1_000;
 
-/** Queries of a bulk request are not refused for tokens: each waits until there are any. */
+/** Lets each query of a bulk request wait until the tenant's limit has tokens for it, where others would be refused. */
 export function paced(runner: BulkRunner, limiter: RateLimiter): BulkRunner {
   return {
     ...runner,

@@ -1,7 +1,7 @@
 /**
- * Plus distribution, the paper's dual output: in a commutative join the outer generate sees what an inner one read
- * and then what it wrote. Written out, the inner output stands behind its own input, which is where its keys and
- * values were computed: both are reused as they are.
+ * Plus distribution, the paper's dual output: in a commutative join, the outer generate sees the input of an inner one
+ * and then its output. After this rule, the inner output stands behind its own input, which is where its keys and
+ * values were computed, so both are reused unchanged.
  */
 import type { Generate, Plus, Query, Repeat } from "../ir.ts";
 import { isOrdered, isRun, nothing, optionsOf } from "../nodes.ts";
@@ -9,8 +9,8 @@ import { mapChildren } from "../transform.ts";
 import { type Rule, type RuleContext, ruleOn } from "./rule.ts";
 
 /**
- * A rule of the outer generate, not of the plus: the plus alone does not know who reads it. Every place of the inner
- * run gets the renamed object, so that it stays one run.
+ * This is a rule of the outer generate, since a plus alone does not know who reads it. Every place of the inner run
+ * gets the same renamed object, so that it stays one run.
  */
 const distributePlus = ruleOn(
   ["generate"],
@@ -23,9 +23,9 @@ const distributePlus = ruleOn(
   },
 );
 
-/** All of one prompt: through its joins, not into the generates that stand in it, nor into what is only run. */
+/** Applies the rule to all of one prompt: through its joins, but not into generates in it, nor into monads. */
 function inPrompt(query: Query, context: RuleContext): Query {
-  // An ordered join shows the input too only where the query asks for it.
+  // In an ordered join, a generate shows its input only where the query asks for it.
   if (isRun(query)) return optionsOf(query).expose === "both" ? inputThenOutput(query, context) : query;
   if (query.kind === "plus") return inPlus(query, context);
   return isOrdered(query) ? mapChildren(query, (child) => inPrompt(child, context)) : query;
@@ -40,14 +40,14 @@ function inPlus(plus: Plus, context: RuleContext): Query {
   });
 }
 
-/** What the run read, then the run as its output. What it read is now read by the outer generate: the rule fires again. */
+/** A run's input, then its output. The outer generate now reads that input too, so the rule applies to it again. */
 function inputThenOutput(run: Generate | Repeat, context: RuleContext): Query {
   const { input } = run.kind === "generate" ? run : run.generate;
   const read = withoutEffects(input);
   return { kind: "seq", children: [...(isOrdered(read) ? read.children : [read]), context.rename(run)] };
 }
 
-/** Without its monads: they are run for the inner generate already. */
+/** The query without its monads, which are run for the inner generate already. */
 function withoutEffects(query: Query): Query {
   if (query.kind === "monad") return nothing;
   if (!isOrdered(query) && query.kind !== "plus") return query;

@@ -1,4 +1,4 @@
-/** What is only another way to write joins and generates is written as joins and generates. Each rule removes one such node. */
+/** Expands nodes that are only another way to write joins and generates. Each rule removes one such node. */
 import {
   defaultTemperature,
   type Generate,
@@ -25,8 +25,8 @@ const chatToGenerate = ruleOn(
 );
 
 /**
- * Beside a join, `first` is the same object each time: a generate there is one run, shown before every child. A monad
- * puts nothing into the prompt, so nothing goes before it.
+ * Puts the same `first` object before every child, so a generate in it is one run that is shown several times. Nothing
+ * goes before a monad, since it puts nothing into the prompt.
  */
 const zipToJoin = ruleOn(["zip"], "zip-to-join", "zip(a, join[b, c]) -> join[a, b, a, c]", ({ first, second }) => {
   const join = joinOf(second);
@@ -49,7 +49,7 @@ function generatesOf({ options, inputs }: MapInputs): Plus {
   return { kind: "plus", children: inputs.map(generate) };
 }
 
-/** Only outside all prompts a map may stay one request. */
+/** A map may stay one request only outside all prompts. */
 const mapToPlus = ruleOn(
   ["map"],
   "map-to-plus",
@@ -60,14 +60,14 @@ const mapToPlus = ruleOn(
   },
 );
 
-/** A copy: the repeat's one sample is a run of its own, also where its generate stands elsewhere too. */
+/** Copies the generate: the repeat's one sample is a run of its own, even where its generate also stands elsewhere. */
 const repeatOnce = ruleOn(["repeat"], "repeat-once", "repeat 1 g(x) -> g(x)", ({ n, generate }) =>
   n === 1 ? { ...generate } : undefined,
 );
 
 /**
- * The fragments are prepared by generates of one token, for the model that reads them: they run while the rest of the
- * query is still on its way. Looks at all that belongs to this generate, down to the next ones.
+ * Prepares the fragments by generates of one token, with the model that reads them. These run while the rest of the
+ * query is still on its way. The rule handles everything that belongs to this generate, down to the next generates.
  */
 const retrievedToPlus = ruleOn(
   ["generate"],
@@ -96,7 +96,7 @@ function preparedThenRead({ fragments }: Retrieved, options: GenerateOptions): Q
   };
 }
 
-/** Nobody reads them here, so they belong to no generate's model; under a monad they are prepared as they are. */
+/** No generate reads these fragments, so no model is known for them. Under a monad they are prepared without one. */
 const retrievedAlone = ruleOn(
   ["retrieved"],
   "retrieved-alone",

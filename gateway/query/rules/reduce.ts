@@ -1,6 +1,6 @@
 /**
- * Attention locality: a judge over many commutative children becomes a tree of judges over few each. Attention spreads
- * thinner the more there is to read; a judge over m children reads no more than m at any level.
+ * Attention locality: a judge over many commutative children becomes a tree of judges over few each. Attention to each
+ * child is weaker the more there is to read. In a tree, a judge over m children reads no more than m at any level.
  */
 import { childrenOf, type Generate, type Plus, type Query } from "../ir.ts";
 
@@ -9,10 +9,10 @@ import { isOrdered, judgeCount } from "../nodes.ts";
 import { type Rule, ruleOn } from "./rule.ts";
 
 /**
- * Judges above the first ones read answers in an ordered join, so that these are computed in place like any text: an
- * answer's own KV says where in its sources it goes on, and a reader of several such answers loses half of them
- * (`bench needle` shows what the tree finds). The plus was brought into canonical order before (children are rewritten
- * before their parents), so the same set is always grouped in the same way.
+ * Judges above the lowest level read answers in an ordered join, so that the answers are computed in place like any
+ * text. An answer's own KV continues its sources, and a reader of several answers with such KV loses half of them
+ * (`bench needle` shows what the tree finds). Children are rewritten before their parents, so the plus is in canonical
+ * order here, and the same set is always grouped in the same way.
  */
 const reduceJudge = ruleOn(
   ["generate"],
@@ -23,13 +23,13 @@ const reduceJudge = ruleOn(
     const shape = judgeShape(judge.input);
     if (arity === undefined || shape === undefined || shape.judged.length <= arity) return undefined;
     const { plus, judged, effects } = shape;
-    // Parse refuses this for an arity of its own. For the server's, a judge with very many messages stays whole.
+    // The parser refuses this for a client's own arity. For the server's arity, such a large judge stays whole.
     if (childrenOf(judge.input).length * judgeCount(judged.length, arity) > queryLimits.copiedNodes) return undefined;
     let judges = balancedGroups(judged, arity).map((group) => innerJudge(judge, plus, { ...plus, children: group }));
     while (judges.length > arity) {
       judges = balancedGroups(judges, arity).map((group) => {
         const [only] = group;
-        // One answer needs no judge: it goes up as it is.
+        // A single answer needs no judge, so it goes up unchanged.
         return only !== undefined && group.length === 1
           ? only
           : innerJudge(judge, plus, { kind: "seq", children: group });
@@ -42,11 +42,14 @@ const reduceJudge = ruleOn(
 interface JudgeShape {
   readonly plus: Plus;
   readonly judged: readonly Query[];
-  /** Monads among the children: run once, for the outermost judge. */
+  /** The monads among the children, which run once, for the outermost judge. */
   readonly effects: readonly Query[];
 }
 
-/** One plus between messages, and effects. A preamble stands before all children at once: there is no telling whose it is. */
+/**
+ * The input's one plus, with messages around it and effects. A plus with a preamble does not fit: the preamble stands
+ * before all children and cannot be divided among the judges.
+ */
 function judgeShape(input: Query): JudgeShape | undefined {
   const parts = isOrdered(input) ? input.children : [input];
   const [plus, ...others] = parts.filter((part) => part.kind !== "message" && part.kind !== "monad");
@@ -57,7 +60,7 @@ function judgeShape(input: Query): JudgeShape | undefined {
   return { plus, judged, effects };
 }
 
-/** Its own arity goes with it: where the server's is smaller, it is not split again. */
+/** An inner judge keeps its own arity, so that the server's smaller one does not split it again. */
 function innerJudge(judge: Generate, plus: Plus, join: Query): Generate {
   const input = isOrdered(judge.input)
     ? { ...judge.input, children: judge.input.children.filter(({ kind }) => kind !== "monad") }
@@ -65,13 +68,13 @@ function innerJudge(judge: Generate, plus: Plus, join: Query): Generate {
   return { kind: "generate", options: { ...judge.options, expose: "output" }, input: withJoin(input, plus, join) };
 }
 
-/** The input with something else in the place of its plus. */
+/** The input with its plus replaced by `join`. */
 function withJoin(input: Query, plus: Plus, join: Query): Query {
   if (!isOrdered(input)) return join;
   return { ...input, children: input.children.map((part) => (part === plus ? join : part)) };
 }
 
-/** As few groups as the arity allows, in order, their sizes at most one apart. */
+/** Groups children in order into as few groups as the arity allows; the groups' sizes differ by at most one. */
 function balancedGroups<Child>(children: readonly Child[], arity: number): readonly (readonly Child[])[] {
   const groupCount = Math.ceil(children.length / arity);
   const start = (group: number) => Math.floor((group * children.length) / groupCount);

@@ -23,20 +23,20 @@ import type { Place, Rule, RuleContext } from "./rule.ts";
 import { standardRules } from "./table.ts";
 
 export interface RewriteOptions {
-  /** false: the engine reuses no spans. For the whole query: a run that two prompts read shows both the same. */
+  /** false: the engine reuses no spans. This holds for the whole query, since two prompts may read the same run. */
   readonly spans?: boolean;
-  /** false: the engine takes no map as one request. */
+  /** false: the engine cannot run a map as one request. */
   readonly bulkMap?: boolean;
-  /** Arity for judges that name none, at least 2. Absent: those stay as they are. */
+  /** Arity for judges that give none, at least 2. Absent: such judges stay as they are. */
   readonly reduceArity?: number;
-  /** Sees the whole query after each pass that changed it. */
+  /** Called with the whole query after each pass that changed it. */
   readonly afterPass?: (query: Query) => void;
 }
 
 /** One application of a rule. */
 export interface RewriteStep {
   readonly rule: string;
-  /** Of the node in the query as the pass found it, as in `$.g.input.plus[2]`. */
+  /** Path of the node in the query before the pass, as in `$.g.input.plus[2]`. */
   readonly path: string;
   readonly before: Query;
   readonly after: Query;
@@ -44,20 +44,20 @@ export interface RewriteStep {
 
 export interface Rewritten {
   readonly query: Query;
-  /** In order, the first `maxSteps`. */
+  /** The first `maxSteps` steps, in order. */
   readonly steps: readonly RewriteStep[];
 }
 
 export const maxSteps = 1_000;
 const maxPasses = 32;
-/** Nodes that are visited in one step. */
+/** Nodes to visit before yielding. */
 const nodesPerStep = 128;
-/** With what holds after each. */
+/** The two phases, and the stage of legality that holds after each. */
 const phases = [
   ["expand", "expanded"],
   ["improve", "rewritten"],
 ] as const;
-/** Applications at one node within one pass. */
+/** Most applications of rules to one node within one pass. */
 const maxApplications = 64;
 
 /**
@@ -88,7 +88,7 @@ export function* rewriteInSteps(
   return { query: current, steps };
 }
 
-/** From a node up to the root, for paths: most are never asked for. */
+/** The steps from a node up to the root. A path is made from them only when it is needed, which is rare. */
 interface Trail {
   readonly up: Trail | undefined;
   readonly parent: Query;
@@ -144,7 +144,7 @@ class Rewriter {
     throw new Error(`rules still fire after ${maxPasses} passes; the last was ${this.#steps.at(-1)?.rule}`);
   }
 
-  /** The query itself when no rule fires. */
+  /** Returns the query itself when no rule applies. */
   *#pass(query: Query): Generator<void, Query> {
     this.#done = emptyMemory();
     this.#equality.beginPass();
@@ -154,7 +154,7 @@ class Rewriter {
     return this.#renamed.size === renamedBefore ? rewritten : this.#withNames(rewritten, new Map());
   }
 
-  /** Visits all that is in the node, a few at a time, so that `#visit` of itself finds them done. */
+  /** Visits everything inside the node, a few nodes at a time, so that `#visit` of the node finds its parts done. */
   *#visitInside(query: Query, place: Place, trail: Trail | undefined): Generator<void, void> {
     const inner = placeInside(query, place);
     for (const [index, [, child]] of childrenOf(query).entries()) {
@@ -167,7 +167,7 @@ class Rewriter {
     }
   }
 
-  /** What became of nodes of this kind that stand at this place. */
+  /** The results for nodes of this kind at this place. */
   #doneAt({ kind }: Query, place: Place): Map<Query, Query> {
     const isRun = kind === "generate" || kind === "repeat" || kind === "chat";
     return this.#done[isRun ? "run" : place];
@@ -213,7 +213,7 @@ class Rewriter {
     return this.#pathOf(up) + (steps[index] ?? "");
   }
 
-  /** The run as one that exposes its output alone; `#withNames` puts it wherever the run stands. */
+  /** The run as one that exposes only its output. `#withNames` puts it at every place of the run. */
   #rename(run: Generate | Repeat): Generate | Repeat {
     const known = this.#renamed.get(run);
     if (known !== undefined) return known;
@@ -255,16 +255,16 @@ function placeInside(query: Query, place: Place): Place {
   }
 }
 
-/** What one rewriting knows about equal nodes. Nodes are immutable, so what was found for one stays true. */
+/** Knows which nodes are equal during one rewriting. Nodes are immutable, so results stay valid. */
 class Equality {
   readonly #keys = new Map<Query, string>();
   readonly #greedy = new Map<Query, boolean>();
   readonly #first = new Map<string, Generate | Repeat>();
 
-  /** Equal exactly for nodes that are equal in structure. */
+  /** The same key exactly for nodes that are equal in structure. */
   readonly keyOf = (query: Query): string => canonicalKey(query, this.#keys);
 
-  /** Whether it draws no sample anywhere: run twice, it gives the same. */
+  /** Whether no sample is drawn inside the node, so that running it twice gives the same output. */
   readonly isGreedy = (query: Query): boolean => {
     const known = this.#greedy.get(query);
     if (known !== undefined) return known;
@@ -274,15 +274,15 @@ class Equality {
   };
 
   /**
-   * Forgets which of equal runs came first. What a rule makes is compared before what is inside of it was, so a run that
-   * came first in one pass may hold inner runs that have been replaced since.
+   * Forgets which of several equal runs came first. In one pass, the result of a rule may be compared before the parts
+   * inside it, so the first run may hold inner runs that were replaced later.
    */
   beginPass(): void {
     this.#first.clear();
   }
 
   readonly representative = <Run extends Generate | Repeat>(run: Run): Run => {
-    // A key tells generates from repeats.
+    // The key differs between generates and repeats, so the type is the same.
     const first = this.#first.get(this.keyOf(run)) as Run | undefined;
     if (first !== undefined) return first;
     this.#first.set(this.keyOf(run), run);
@@ -290,7 +290,7 @@ class Equality {
   };
 }
 
-/** Chats are written out as generates before anything is compared. */
+/** Whether the node itself draws no sample. Chats are expanded to generates before this is asked. */
 function drawsNone(query: Query): boolean {
   return (query.kind !== "generate" && query.kind !== "map") || query.options.temperature === 0;
 }

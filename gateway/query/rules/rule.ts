@@ -1,41 +1,42 @@
-/** What a rewrite rule is, and what it may know beside the node it looks at. */
+/** Defines rewrite rules, and what a rule may know beside the node that it is applied to. */
 import type { Generate, Query, Repeat } from "../ir.ts";
 
 /**
- * Where a node stands. `root`: the whole query. `program`: outside every generate; nobody reads it, its answers are
- * listed in order. `prompt`: inside the input of a generate, which reads it. `effect`: under a monad; run, not read.
+ * Where a node stands. `root`: it is the whole query. `program`: it is outside every generate, so no model reads it,
+ * and its answers are listed in order. `prompt`: it is inside the input of a generate, which reads it. `effect`: it is
+ * under a monad, so it is run but not read.
  */
 export type Place = "root" | "program" | "prompt" | "effect";
 
 export interface RuleContext {
   readonly place: Place;
-  /** Whether the engine reuses spans: only then is distribution worth its longer prompt. */
+  /** Whether the engine reuses spans. Only then is distribution worth its longer prompt. */
   readonly spans: boolean;
-  /** Whether the engine takes a map as one request. */
+  /** Whether the engine can run a map as one request. */
   readonly bulkMap: boolean;
-  /** Arity of judges that name none. undefined: they stay as they are. */
+  /** Arity of judges that give none. undefined: such judges stay as they are. */
   readonly reduceArity: number | undefined;
-  /** Equal for two nodes exactly when they are equal in structure. */
+  /** The same key exactly for nodes that are equal in structure. */
   readonly keyOf: (query: Query) => string;
-  /** No sample is drawn anywhere in it: run twice, it gives the same. */
+  /** Whether no sample is drawn inside the node, so that running it twice gives the same output. */
   readonly isGreedy: (query: Query) => boolean;
-  /** The first run that is equal to this one in structure: one object for all that are equal. */
+  /** The first run that is equal in structure to this one: one object for all equal runs. */
   readonly representative: <Run extends Generate | Repeat>(run: Run) => Run;
-  /** The run under another form, the same object for the same run; it stands in its place in the whole query. */
+  /** The run in the form that exposes only its output. Each run has one such object, which replaces it everywhere. */
   readonly rename: (run: Generate | Repeat) => Generate | Repeat;
 }
 
 /**
- * A rule sees one node whose children are rewritten already. It answers with what stands in the node's place, or
- * undefined where it does not fire; never with the node itself. A rule on `generate`, `repeat` or `chat` must not
- * look at the place: the object may stand at several, and is one run.
+ * A rule gets one node whose children are rewritten already. It returns the node to put in its place, or undefined
+ * where it does not apply; it never returns the node itself. A rule on `generate`, `repeat` or `chat` must not depend
+ * on the place: the object may stand at several, and is one run.
  */
 export interface Rule {
   readonly name: string;
-  /** left -> right */
+  /** The rule as "left -> right". */
   readonly summary: string;
   readonly kinds: readonly Query["kind"][];
-  /** Expansion ends before anything else begins: a zip counts the children of a join as they were written. */
+  /** Expansion ends before improvement begins, since a zip counts the children of a join as the client wrote them. */
   readonly phase: "expand" | "improve";
   readonly apply: (query: Query, context: RuleContext) => Query | undefined;
 }

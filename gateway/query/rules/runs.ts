@@ -1,12 +1,12 @@
-/** Rules on runs: equal sets get equal keys, equal greedy runs become one, a whole query of like runs becomes a map. */
+/** Rules on runs: equal sets get equal keys, equal greedy runs become one, a query of similar runs becomes a map. */
 import type { Generate, Plus, Query } from "../ir.ts";
 import { printOptions } from "../print.ts";
 import { type Rule, ruleOn } from "./rule.ts";
 
 /**
- * The chain behind a plus folds its spans' keys in order: with one order for each set, a question asked again over
- * the same fragments is a hit to its end. The order is that of the digests: it needs no meaning, only to be the same.
- * Outside prompts the order is that of the answers, and stays.
+ * The chain behind a plus folds the keys of its spans in order. With one order for each set, a question that is asked
+ * again over the same fragments is found in the cache to its end. The nodes are ordered by their digests; the order has
+ * no meaning, it only has to be the same each time. Outside prompts the order is that of the answers, so it stays.
  */
 const canonicalOrder = ruleOn(
   ["plus"],
@@ -26,7 +26,7 @@ const canonicalOrder = ruleOn(
   },
 );
 
-/** Not when a sample is drawn anywhere inside: equal in structure, two samples are still two. */
+/** Runs that draw a sample anywhere inside are not merged: two samples are two, even where the runs are equal. */
 const mergeGreedy = ruleOn(
   ["generate", "repeat"],
   "merge-greedy",
@@ -41,8 +41,8 @@ const mergeGreedy = ruleOn(
 export const shareRules: readonly Rule[] = [canonicalOrder, mergeGreedy];
 
 /**
- * Each a run of its own over one user message, all with the same options. A generate that stands twice is one run
- * shown twice, which a map cannot say.
+ * Every child must be a run of its own over one user message, with the same options as the others. A generate that
+ * stands twice is one run that is shown twice, which a map cannot express.
  */
 const plusToMap = ruleOn(
   ["plus"],
@@ -59,7 +59,7 @@ const plusToMap = ruleOn(
   },
 );
 
-/** None when any child is something else. */
+/** The children of a plus, if all are generates of this form; else none. */
 function plainGenerates({ children, preamble }: Plus): readonly Generate[] {
   const generates = children.filter((child) => child.kind === "generate");
   const isPlain = generates.length === children.length && generates.every(({ input }) => userText(input) !== undefined);

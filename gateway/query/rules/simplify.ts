@@ -1,12 +1,12 @@
-/** Fewer nodes for the same thing: nothing is seen or run otherwise than before. Each rule removes a node. */
+/** Rules that remove a node and change nothing of what is seen or run. */
 import { childrenOf, type Query } from "../ir.ts";
 import { isEmpty, isOrdered, isRun, nothing, orderedKinds } from "../nodes.ts";
 import { type Rule, ruleOn } from "./rule.ts";
 
 /**
- * Not around a generate in a prompt: a seq shows its output alone, as words of the chain around it, and a plus around
- * the seq would take the generate for its own child (ir.ts, expose). A plus of one stays: its child does not see what
- * stands before it.
+ * The rule does not apply to a seq around a generate in a prompt. The seq shows only the generate's output, as part of
+ * the chain around it, while a plus around the seq would treat the generate as its own child (ir.ts, expose). A plus
+ * with one child stays too, since its child does not see what stands before it.
  */
 const onlyChild = ruleOn(orderedKinds, "only-child", "seq[a] -> a", ({ children }, { place }) => {
   const [child, ...others] = children;
@@ -14,7 +14,7 @@ const onlyChild = ruleOn(orderedKinds, "only-child", "seq[a] -> a", ({ children 
   return place === "prompt" && isRun(child) ? undefined : child;
 });
 
-/** Outside prompts a join's kind says how it is run and answered, so only like joins are one. */
+/** Outside prompts, the kind of a join says how it is run and answered, so only joins of the same kind are merged. */
 const flattenOrdered = ruleOn(
   orderedKinds,
   "flatten-ordered",
@@ -28,9 +28,9 @@ const flattenOrdered = ruleOn(
 );
 
 /**
- * The inner plus is a span without a word of its own, and its children do not see it: they stand as spans of the
- * outer one. Not with a preamble on either side: the inner one's is for its own children, the outer one's is seen by
- * its children but not by their spans.
+ * The inner plus is a span without text of its own, and its children do not see it, so they can be spans of the outer
+ * plus. This does not hold with a preamble: the inner plus's preamble is for its own children, and the outer one's is
+ * seen by the outer plus's children but not by the spans inside them.
  */
 const flattenPlus = ruleOn(["plus"], "flatten-plus", "plus[a, plus[b, c]] -> plus[a, b, c]", (plus) => {
   const isBare = (child: Query) => child.kind === "plus" && child.preamble === undefined;
@@ -52,7 +52,7 @@ const idleMonad = ruleOn(
   ({ child }) => (hasEffect(child) ? undefined : nothing),
 );
 
-/** Something is run, prepared or searched for. */
+/** Whether the node runs, prepares or searches for anything. */
 function hasEffect(query: Query): boolean {
   switch (query.kind) {
     case "generate":

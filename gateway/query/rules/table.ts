@@ -5,7 +5,7 @@ import type { Rule } from "./rule.ts";
 import { bulkRules, shareRules } from "./runs.ts";
 import { simplifyRules } from "./simplify.ts";
 
-/** All rules. At one node the first that fires goes first. */
+/** All rules. Where several apply to a node, the first in this list does. */
 export const standardRules: readonly Rule[] = [
   ...expandRules,
   ...simplifyRules,
