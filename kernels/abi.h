@@ -66,7 +66,7 @@ enum spg_type { SPG_FLOAT32 = 0, SPG_FLOAT16 = 1, SPG_BFLOAT16 = 2 };
 typedef struct spg_context spg_context;
 typedef struct spg_pool spg_pool;
 
-/* 15 fields of 4 bytes: worker/native/kv-pool.ts fills it by index. */
+/* 15 fields of 4 bytes, which worker/native/kv-pool.ts fills by index. */
 typedef struct spg_pool_config {
   int32_t layer_count;
   int32_t block_count;
@@ -77,21 +77,21 @@ typedef struct spg_pool_config {
   int32_t kv_type;         /* spg_type: float32 or float16 */
   int32_t rotary_dim;      /* even, at most head_dim; 0: no RoPE */
   int32_t rope_interleaved; /* 0: pairs (i, i + rotary_dim/2) as in Llama and Qwen; 1: pairs (2i, 2i+1) as in GPT-J */
-  int32_t max_positions;   /* chain positions are below it */
-  int32_t packing;         /* 1: rows of different pieces share loads of blocks they all see; 0: for comparison */
+  int32_t max_positions;   /* every chain position is below it */
+  int32_t packing;         /* 1: rows of different pieces share loads of blocks all see; 0: never, for comparison */
   float softmax_scale;     /* usually 1 / sqrt(head_dim) */
   float rope_factor;       /* multiplies cos and sin (YaRN's attention factor); usually 1 */
-  float norm_eps;          /* of the RMSNorm on q and k heads */
+  float norm_eps;          /* epsilon of the RMSNorm on q and k heads */
   float reserved_float;
 } spg_pool_config;
 
 SPG_API const char *spg_strerror(int32_t status);
 
-/* Starts threads - 1 worker threads (the calling thread takes part). isa AUTO takes the best this CPU has. */
+/* Starts threads - 1 worker threads (the calling thread takes part). With isa AUTO it picks the best this CPU has. */
 SPG_API int32_t spg_open(int32_t isa, int32_t threads, spg_context **out);
-/* Pools of the context must be closed before. */
+/* The context's pools must be closed before. */
 SPG_API void spg_close(spg_context *context);
-/* The spg_isa in use. */
+/* Returns the spg_isa in use. */
 SPG_API int32_t spg_isa_of(const spg_context *context);
 
 /*
@@ -118,28 +118,29 @@ SPG_API int32_t spg_step_begin(spg_pool *pool, const int32_t *positions, const i
                                int32_t segment_count, const int32_t *block_ids, int32_t block_id_count);
 
 /*
- * Both halves below in one call. qkv: [row_count][qkv_stride] float32, a row holding q [query_heads][head_dim],
+ * Does both halves below in one call. qkv: [row_count][qkv_stride] float32, a row holding q [query_heads][head_dim],
  * k [kv_heads][head_dim], v [kv_heads][head_dim]. q_norm, k_norm: [head_dim] RMSNorm weights or NULL.
  * out: [row_count][query_heads][head_dim] float32, must not overlap qkv.
  */
 SPG_API int32_t spg_attention(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *q_norm,
                               const float *k_norm, float *out);
-/* Normalises, rotates and stores k, stores v, of every row. */
+/* Normalises, rotates and stores k of every row, and stores its v. */
 SPG_API int32_t spg_write_kv(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *k_norm);
 /* Normalises q, rotates it once for each segment offset and attends to the stored K and V. */
 SPG_API int32_t spg_attend(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride, const float *q_norm,
                            float *out);
 
 /*
- * Copies K and V of single tokens in every layer and head: K rotated by the token's delta positions, V as it is.
- * All arrays: [token_count]. No slot may be a target twice, or the source of one token and the target of another; where
- * they are the same, K is rotated in place.
+ * Copies K and V of single tokens in every layer and head: K is rotated by the token's delta positions, V is copied
+ * unchanged. All arrays: [token_count]. No slot may be a target twice, or the source of one token and the target of
+ * another; where source and target are the same, K is rotated in place.
  */
 SPG_API int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, const int32_t *target_slots,
                                 const int32_t *deltas, int32_t token_count);
 /*
- * How far K and V of the step's rows in this layer are from what their slots hold: out [row_count] = the squared
- * L2 norm of the difference, K (normalised and rotated) and V of all heads together. Stores nothing.
+ * Measures how far K and V of the step's rows in this layer are from what their slots hold: out [row_count] = the
+ * squared
+ * L2 norm of the difference, K (normalised and rotated) and V of all heads together. Stores nothing in the pool.
  */
 SPG_API int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride,
                                const float *k_norm, float *out);

@@ -7,24 +7,24 @@ import { mkdir, mkdtemp, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { cpuLibrary, type KernelLibrary, type KernelUnit } from "./manifest.ts";
 
-/** The library could not be built; the message is one sentence for whoever starts the server, then the compiler's words. */
+/** The library could not be built. The message is one sentence for the operator, followed by the compiler's output. */
 export class KernelBuildError extends Error {
   override readonly name = "KernelBuildError";
 }
 
 export interface BuildOptions {
-  /** Where libraries are kept; default: `.build/` in the project root. */
+  /** The folder where libraries are kept; default: `.build/` in the project root. */
   readonly cacheFolder?: string;
-  /** Compiler commands to try, first found first; default: g++, clang++, c++. */
+  /** Compiler commands to try, in this order; default: g++, clang++, c++. */
   readonly compilers?: readonly string[];
-  /** Compilers at work at the same time. */
+  /** How many compilers run at the same time. */
   readonly parallelCount?: number;
-  /** Called once before a compilation (not when the library is there already). */
+  /** Called once before a compilation; not called when the library exists already. */
   readonly onCompile?: (library: string) => void;
 }
 
 const kernelsFolder = import.meta.dir;
-/** Where compiled kernels are kept unless told otherwise. */
+/** Where compiled kernels are kept by default. */
 export const buildFolder = join(kernelsFolder, "..", ".build");
 const installHint =
   "Spangate needs a C++17 compiler (g++ or clang++); install it with " +
@@ -40,7 +40,7 @@ export function buildCpuKernels(options: BuildOptions = {}): Promise<string> {
   return buildLibrary(cpuLibrary(process.arch), kernelsFolder, options);
 }
 
-/** As buildCpuKernels, for any library whose sources lie in `sourceFolder`. */
+/** Like buildCpuKernels, for any library whose sources lie in `sourceFolder`. */
 export async function buildLibrary(
   library: KernelLibrary,
   sourceFolder: string,
@@ -110,7 +110,7 @@ async function compileUnits(
       }
     }
   };
-  // All settled before the folder goes away, so that no compiler writes into a folder that is gone.
+  // All compilers must have ended before the folder is removed, since they write into it.
   const results = await Promise.allSettled(Array.from({ length: parallelCount }, compileNext));
   const failed = results.find((result) => result.status === "rejected");
   if (failed !== undefined) throw failed.reason;

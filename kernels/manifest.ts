@@ -1,6 +1,7 @@
 /**
- * What is built from what, with which flags. One shared library for the CPU; its vector kernels are one source
- * compiled once per instruction set, and the library takes the best that the CPU has when it is opened.
+ * Lists the units of each kernel library and their compiler flags. The CPU library is one shared library. Its vector
+ * kernels
+ * are one source compiled once per instruction set; when opened, the library takes the best set that the CPU has.
  */
 
 /** One translation unit. */
@@ -14,16 +15,17 @@ export interface KernelUnit {
 
 export interface KernelLibrary {
   readonly name: string;
-  /** In descending order of compile time, so that two compilers at work finish together. */
+  /** The longest compilation first, so that two compilers at work finish at about the same time. */
   readonly units: readonly KernelUnit[];
-  /** Sources that units include; a change of one makes a new library. */
+  /** Sources that units include; a change in one makes a new library. */
   readonly headers: readonly string[];
   readonly compileFlags: readonly string[];
   readonly linkFlags: readonly string[];
 }
 
 /**
- * `-ffp-contract=off`: where a product and a sum become one rounding is written in the source, so that the same
+ * With `-ffp-contract=off` the compiler fuses no product and sum into one rounding unless the source says so; thus the
+ * same
  * row gives the same bits in every code path.
  */
 const compileFlags = [
@@ -40,12 +42,12 @@ const compileFlags = [
 const avx2Flags = ["-mavx2", "-mfma", "-mf16c"];
 const avx512Flags = [...avx2Flags, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"];
 
-/** kernels.cpp as one instruction set; the macro names the function that answers its table. */
+/** Compiles kernels.cpp for one instruction set; the macro names the function that returns its table of kernels. */
 function vectorUnit(isa: string, flags: readonly string[]): KernelUnit {
   return { name: `kernels-${isa}`, source: "cpu/kernels.cpp", flags: [...flags, `-DSPG_KERNEL_TABLE=${isa}_kernels`] };
 }
 
-/** The CPU library for a processor architecture (`process.arch`); other than x64 it holds the reference alone. */
+/** The CPU library for a processor architecture (`process.arch`). Any but x64 gets the reference kernels alone. */
 export function cpuLibrary(arch: string): KernelLibrary {
   const vector = arch === "x64" ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags)] : [];
   const plain = ["abi", "plan", "step", "threads", "pool", "layer", "reference", "rope_table", "memory"];

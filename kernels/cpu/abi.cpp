@@ -15,7 +15,7 @@ namespace {
 
 using namespace spg;
 
-/* Sets isa and kernels; false when this CPU or this build has not got them. */
+/* Sets isa and kernels; false when this CPU or this build does not have them. */
 bool choose_kernels(int32_t isa, spg_context &context) {
   context.isa = SPG_ISA_REFERENCE;
   if (isa == SPG_ISA_REFERENCE) return true;
@@ -37,7 +37,7 @@ bool choose_kernels(int32_t isa, spg_context &context) {
   return isa == SPG_ISA_AUTO;
 }
 
-/* The work list and cos/sin rows of a checked step. */
+/* Prepares the work list and the cos/sin rows of a checked step. */
 void prepare(spg_pool &pool) {
   const StepView &step = pool.step.view;
   plan_step(pool.view, pool.context->threads->size(), pool.step);

@@ -1,8 +1,9 @@
 /*
  * Attention of some rows over one section of K and V of one KV head.
  *
- * Shapes: queries = rowCount * group, query i is row i / group, head i % group. Section: up to 256 tokens in
- * panels of 16. Scratch of one thread, in floats: see Scratch. Scores are in log2 units: q carries
+ * Shapes: there are rowCount * group queries; query i is row i / group, head i % group. A section is up to 256 tokens
+ * in
+ * panels of 16. Scratch of one thread, in floats: see Scratch. Scores are in log2 units: q is already multiplied by
  * softmaxScale * log2(e). Oracle: reference::attend.
  */
 #ifndef SPANGATE_KERNELS_ATTEND_H
@@ -29,7 +30,7 @@ struct Softmax {
 };
 
 struct Scratch {
-  float *bare, *rotated;   /* [queries][headDim]: normalised and scaled q; the same rotated */
+  float *bare, *rotated;   /* [queries][headDim]: q normalised and scaled, and the same rotated */
   float *scores;          /* [queries][kScoreStride]: scores, then weights */
   Softmax section, running; /* [queries], [queries], [queries][paddedDim] */
   float *keys, *values;   /* [panel][headDim][16] and [panel][16][headDim]: staged section */
@@ -53,10 +54,10 @@ Scratch lay_out(const PoolView &pool, float *memory) {
   return s;
 }
 
-/* The seen part of a section, for queries of `rowCount` rows. */
+/* The part of a section that queries of `rowCount` rows see. */
 struct Window {
   int firstToken, firstPanel;
-  int endToken; /* of the last row */
+  int endToken; /* end of what the last row sees */
   int causal;   /* 1: each row before the last sees one token fewer */
   int rowCount, group;
 };
@@ -66,7 +67,7 @@ inline Window window_of(const PoolView &pool, const Section &section, int rowCou
   return {section.firstToken, section.firstToken / kPanelTokens, end, section.causal, rowCount, pool.group};
 }
 
-/* The end of what query i sees. */
+/* The end of the tokens that query i sees. */
 inline int query_end(const Window &window, int i) {
   const int end = window.endToken - (window.causal ? window.rowCount - 1 - i / window.group : 0);
   return end < kSectionTokens ? end : kSectionTokens;
@@ -88,7 +89,10 @@ inline void widen(const T *from, size_t count, float *to) {
   for (; i < count; i++) to[i] = to_float(from[i]);
 }
 
-/* Copies a section into float32 panels: for blocks below 16 tokens, and for float16 that many queries share. */
+/*
+ * Copies a section into float32 panels: needed for blocks below 16 tokens, and faster for float16 that many queries
+ * share.
+ */
 template <class T>
 void stage(const PoolView &pool, const StepView &step, const Section &section, int layer, int kvHead, int endToken,
            const Scratch &scratch, Panels<float> &panels) {
@@ -110,7 +114,7 @@ void stage(const PoolView &pool, const StepView &step, const Section &section, i
   }
 }
 
-/* Makes weights of one query's scores over [firstPanel, endPanel); tokens outside [first, end) weigh 0. */
+/* Turns one query's scores over [firstPanel, endPanel) into weights; tokens outside [first, end) weigh 0. */
 inline void soften(float *scores, int firstPanel, int endPanel, int first, int end, float *maximum, float *sum) {
   float *start = scores + firstPanel * kPanelTokens, *stop = scores + endPanel * kPanelTokens;
   if (end <= first) {
@@ -133,8 +137,10 @@ inline void soften(float *scores, int firstPanel, int endPanel, int first, int e
 }
 
 /*
- * Scores, softmax and weighted values of one section into scratch.section. Micro panels of queries read it one after
- * the other; with kStages the first leaves `panels` as float32 to the others, none of which sees more than it does.
+ * Writes scores, softmax and weighted values of one section into scratch.section. Micro panels of queries read it one
+ * after
+ * the other. With kStages the first leaves `panels` as float32 for the others, none of which sees more tokens than it
+ * does.
  */
 template <class How, class T>
 void attend_section(const PoolView &pool, const Window &window, const Panels<T> &panels, const Scratch &scratch) {
@@ -192,7 +198,7 @@ void attend_section(const PoolView &pool, const Window &window, const Panels<T> 
   }
 }
 
-/* into := into merged with from, which saw at least one token. */
+/* Merges `from`, which saw at least one token, into `into`. */
 inline void merge(const Softmax &into, const Softmax &from, int paddedDim) {
   const float top = *into.maximum > *from.maximum ? *into.maximum : *from.maximum;
   const float a = exp2_nonpositive(*into.maximum - top), b = exp2_nonpositive(*from.maximum - top);

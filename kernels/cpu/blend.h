@@ -1,4 +1,4 @@
-/* What blending needs of single tokens: moving them within the pool, and how far they are from what they should be. */
+/* What blending needs: copying single tokens within the pool, and measuring how far stored KV is from the exact KV. */
 #ifndef SPANGATE_KERNELS_BLEND_H
 #define SPANGATE_KERNELS_BLEND_H
 

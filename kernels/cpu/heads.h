@@ -39,7 +39,7 @@ inline void scale_head(const float *x, const float *weight, int headDim, float e
   for (; i < headDim; i++) out[i] = weight ? x[i] * factor * weight[i] : x[i] * factor;
 }
 
-/* out = x rotated to the position whose table row is `row`; out may be x. No row: no rotation. */
+/* out = x rotated to the position whose table row is `row`; out may be x. A null row means no rotation. */
 inline void rotate_head(const PoolView &pool, const float *x, const float *row, float *out) {
   if (!row) {
     if (out != x) memcpy(out, x, pool.headDim * sizeof(float));
@@ -64,7 +64,7 @@ inline void rotate_head(const PoolView &pool, const float *x, const float *row, 
   if (out != x) memcpy(out + pool.rotaryDim, x + pool.rotaryDim, (pool.headDim - pool.rotaryDim) * sizeof(float));
 }
 
-/* nullptr in a layer without RoPE. */
+/* The table of rotations; nullptr in a layer without RoPE. */
 inline const float *rope_row(const PoolView &pool, int layer, int position) {
   return pool.ropeLayers[layer] ? pool.ropeOrigin + static_cast<ptrdiff_t>(position) * pool.rotaryDim : nullptr;
 }
@@ -79,7 +79,7 @@ void write_head(const PoolView &pool, const float *k, const float *v, unsigned c
   for (; d < pool.headDim; d++) put(values + d, v[d]);
 }
 
-/* K and V of rows [firstRow, endRow) into their slots. */
+/* Writes K and V of rows [firstRow, endRow) into their slots. */
 void write_rows(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow) {
   float rotated[spg::kMaxHeadDim];
   for (int kvHead = 0; kvHead < pool.kvHeads; kvHead++) {

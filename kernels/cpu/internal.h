@@ -1,7 +1,9 @@
 /*
- * What the translation units of the CPU kernels share. The views are plain data: kernels.cpp is compiled once
- * per instruction set and must not emit shared inline functions (the linker could pick an AVX-512 copy for a
- * CPU without it), so nothing here that it uses has member functions or standard containers.
+ * Shared by the translation units of the CPU kernels. The views are plain data: kernels.cpp is compiled once per
+ * instruction
+ * set and must not emit shared inline functions (the linker could pick an AVX-512 copy for a CPU without it). So
+ * nothing
+ * here that kernels.cpp uses has member functions or standard containers.
  */
 #ifndef SPANGATE_KERNELS_INTERNAL_H
 #define SPANGATE_KERNELS_INTERNAL_H
@@ -23,17 +25,17 @@ constexpr int kTileQueries = 48;
 /* Floats between the score rows of two queries; not a power of two, so that rows do not share cache sets. */
 constexpr int kScoreStride = kSectionTokens + 16;
 constexpr int kMaxHeadDim = 256;
-/* Greatest finite float16: what lies beyond is stored as this, so that one outlier does not become infinite. */
+/* The greatest finite float16. Larger values are stored as this, so that one outlier does not become infinite. */
 constexpr float kMaxHalf = 65504;
 constexpr int kMaxQueryGroup = 256;
 
-/* Geometry and memory of one pool. */
+/* The geometry and memory of one pool. */
 struct PoolView {
   int layers, blocks, blockTokens;
   int queryHeads, kvHeads, group, headDim;
   int rotaryDim, interleaved, maxPositions;
   int elementBytes; /* 4: float32, 2: float16 */
-  int packing;      /* 0: no item is of several pieces */
+  int packing;      /* 0: no item has members of several pieces */
   float softmaxScale, ropeFactor, normEps;
   unsigned char *data;
   size_t headBytes;  /* K and V of one head in one block */
@@ -42,7 +44,7 @@ struct PoolView {
   const double *inverseFrequencies;
   /* Row of position 0 of the cos/sin table: [rotaryDim / 2] cosines, then sines, both times ropeFactor. */
   const float *ropeOrigin;
-  /* [layers] 0: q and k are not rotated there. */
+  /* [layers] 0 where q and k are not rotated. */
   const uint8_t *ropeLayers;
 };
 
@@ -56,12 +58,14 @@ struct Section {
   int segment;
 };
 
-/* Rows [firstRow, firstRow + rowCount) of one piece. rowsAfter: rows of the piece behind the tile's last one. */
+/*
+ * Rows [firstRow, firstRow + rowCount) of one piece. rowsAfter: how many rows of the piece follow the tile's last one.
+ */
 struct Tile {
   int firstRow, rowCount, rowsAfter;
   int firstSection, sectionCount;
   int itemCount;
-  /* With more than one item: where the partial results of KV head 0 begin, and which counter is its own. */
+  /* If the tile has several items: where the partial results of KV head 0 begin, and the index of its counter. */
   size_t partialStart;
   int counter;
 };
@@ -72,8 +76,9 @@ struct Member {
 };
 
 /*
- * A unit of work, done once for each KV head: sectionCount sections of every member. More than one member is a pack:
- * tiles whose rows see the same blocks whole, each at an offset of its own, so that a block is loaded once.
+ * A unit of work, done once for each KV head: sectionCount sections of every member. An item of several members is a
+ * pack:
+ * tiles whose rows see all of the same blocks, each at an offset of its own, so that a block is loaded once.
  */
 struct Item {
   int firstMember, memberCount, sectionCount;
@@ -95,7 +100,7 @@ static inline unsigned char *head_data(const PoolView &pool, int layer, int bloc
          static_cast<size_t>(kvHead) * pool.headBytes;
 }
 
-/* Rows that one tile takes of a piece, and the query vectors that makes. */
+/* How many rows of a piece one tile takes, and how many query vectors that makes. */
 static inline int tile_rows(const PoolView &pool) {
   return pool.group < kTileQueries ? kTileQueries / pool.group : 1;
 }
@@ -103,17 +108,17 @@ static inline int tile_queries(const PoolView &pool) {
   return tile_rows(pool) * pool.group;
 }
 
-/* headDim in whole vectors. */
+/* headDim rounded up to whole vectors. */
 static inline int padded_dim(const PoolView &pool) {
   return (pool.headDim + 15) / 16 * 16;
 }
 
-/* Floats that keep one section's partial result of a tile: maxima, sums, weighted values. */
+/* Floats that one section's partial result of a tile takes: maxima, sums, weighted values. */
 static inline size_t partial_floats(const PoolView &pool, int queries) {
   return (static_cast<size_t>(queries) * (padded_dim(pool) + 2) + 15) / 16 * 16;
 }
 
-/* One layer's activations, as spg_attention got them. */
+/* One layer's activations, as spg_attention received them. */
 struct LayerCall {
   int layer;
   const float *qkv;
@@ -122,16 +127,16 @@ struct LayerCall {
   float *out;
 };
 
-/* Tokens copied from slot to slot, each moved by its delta positions; [count]. */
+/* Tokens that are copied from slot to slot, each moved by its delta positions; [count]. */
 struct TokenCopies {
   const int32_t *sourceSlots, *targetSlots, *deltas;
   int count;
 };
 
-/* Memory that the items of a step share. */
+/* Memory shared by the items of a step. */
 struct SharedState {
   float *partials;
-  int32_t *pending; /* unfinished items of each split (tile, KV head) */
+  int32_t *pending; /* how many items of each split (tile, KV head) are unfinished */
 };
 
 /* The kernels of one instruction set. Tasks may run in any order and on any thread. */
@@ -141,10 +146,10 @@ struct KernelTable {
   /* task = item * kvHeads + kvHead */
   void (*attendTask)(const PoolView &pool, const StepView &step, const LayerCall &call, const SharedState &shared,
                      int task, float *scratch);
-  /* One head of one layer. `rotations`: [count] cosines, then sines, of each token's rotation. */
+  /* Copies one head of one layer. `rotations`: [count] cosines, then sines, of each token's rotation. */
   void (*copyTokens)(const PoolView &pool, const TokenCopies &copies, const float *const *rotations, int layer,
                      int kvHead);
-  /* call.out[row] of rows [firstRow, endRow). */
+  /* Writes call.out[row] for rows [firstRow, endRow). */
   void (*deviateRows)(const PoolView &pool, const StepView &step, const LayerCall &call, int firstRow, int endRow);
   void (*embedRow)(const void *table, int type, size_t start, int width, float *out);
 };

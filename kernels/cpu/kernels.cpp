@@ -1,6 +1,6 @@
 /*
- * The vector kernels: compiled once for AVX2 and once for AVX-512 (kernels/manifest.ts), each under a name of
- * its own. Everything else in here has internal linkage.
+ * The vector kernels, compiled once for AVX2 and once for AVX-512 (kernels/manifest.ts), each under a name of its own.
+ * Everything else in this file has internal linkage.
  */
 #include "attend.h"
 #include "blend.h"
@@ -34,7 +34,7 @@ struct Task {
   }
 };
 
-/* Normalised and scaled q of a tile's rows, into scratch.bare from query `first` on. */
+/* Writes normalised and scaled q of a tile's rows into scratch.bare, from query `first` on. */
 void load_queries(const Task &task, const Tile &tile, int first) {
   const PoolView &pool = task.pool;
   const float log2e = 1.44269504088896340736f;
@@ -48,7 +48,7 @@ void load_queries(const Task &task, const Tile &tile, int first) {
   }
 }
 
-/* The same rotated to where they stand as seen from a segment at `offset`, into scratch.rotated. */
+/* Writes the same q, rotated to where the rows stand as seen from a segment at `offset`, into scratch.rotated. */
 void rotate_queries(const Task &task, const Tile &tile, int first, int offset) {
   const PoolView &pool = task.pool;
   for (int r = 0; r < tile.rowCount; r++) {
@@ -60,7 +60,9 @@ void rotate_queries(const Task &task, const Tile &tile, int first, int offset) {
   }
 }
 
-/* Loads q at the item's first section; rotates it there and wherever a member's offset changes. Answers the rows. */
+/*
+ * Loads q at the item's first section; rotates it there and wherever a member's offset changes. Returns the row count.
+ */
 int ready_queries(const Task &task, int c) {
   int rows = 0;
   for (int m = 0; m < task.item.memberCount; m++) {
@@ -74,7 +76,7 @@ int ready_queries(const Task &task, int c) {
   return rows;
 }
 
-/* Reads K and V where they are. */
+/* Reads K and V where they lie in the pool. */
 template <class T>
 void run_in_pool(const Task &task, const Section &section, const Section *next, const Window &window) {
   Panels<T> panels;
@@ -89,7 +91,7 @@ void run_in_pool(const Task &task, const Section &section, const Section *next, 
   attend_section<Reading<sizeof(T), true, kIsHalf>>(task.pool, window, panels, task.scratch);
 }
 
-/* Reads a copy in float32. */
+/* Reads a float32 copy of K and V. */
 template <class T>
 void run_staged(const Task &task, const Section &section, const Window &window) {
   Panels<float> panels;
@@ -104,7 +106,7 @@ void run_section(const Task &task, const Section &section, const Section *next, 
   if (task.pool.elementBytes == 4) {
     tiny ? run_staged<float>(task, section, window) : run_in_pool<float>(task, section, next, window);
   } else {
-    /* The first queries cannot copy for all where later ones see more, nor where vectors reach into the next token. */
+    /* The first queries cannot copy for all if later ones see more, or if vectors reach into the next token. */
     const bool reaches = task.pool.headDim != spg::padded_dim(task.pool);
     const bool copies = tiny || (shared && (window.causal || reaches));
     copies ? run_staged<Half>(task, section, window) : run_in_pool<Half>(task, section, next, window);
@@ -131,7 +133,7 @@ void write_out(const Task &task, const Tile &tile) {
   }
 }
 
-/* Where the result of section `c` of a tile waits for the others. */
+/* Where the result of section `c` of a tile is kept until the tile's other items are done. */
 Softmax partial_at(const Task &task, const Tile &tile, const spg::SharedState &shared, int c) {
   const int queries = tile.rowCount * task.pool.group;
   const size_t index = static_cast<size_t>(task.kvHead) * tile.sectionCount + c;
@@ -140,7 +142,7 @@ Softmax partial_at(const Task &task, const Tile &tile, const spg::SharedState &s
   return {start + values, start + values + queries, start};
 }
 
-/* Puts each member's part of scratch.section, section `c` of the item, where the tile's last item will find it. */
+/* Copies each member's part of scratch.section, section `c` of the item, to where the tile's last item finds it. */
 void keep_partials(const Task &task, const spg::SharedState &shared, int c) {
   const int padded = spg::padded_dim(task.pool);
   int first = 0;
@@ -155,11 +157,11 @@ void keep_partials(const Task &task, const spg::SharedState &shared, int c) {
   }
 }
 
-/* Whoever finishes a tile's last item merges all its sections, in their order. */
+/* Called by whoever finishes a tile's last item: merges all its sections, in their order. */
 void finish_tile(const Task &task, const Tile &tile, const spg::SharedState &shared) {
   int32_t *pending = shared.pending + tile.counter + task.kvHead;
   if (__atomic_sub_fetch(pending, 1, __ATOMIC_ACQ_REL) != 0) return;
-  __atomic_store_n(pending, tile.itemCount, __ATOMIC_RELAXED); /* for the next layer */
+  __atomic_store_n(pending, tile.itemCount, __ATOMIC_RELAXED); /* reset for the next layer */
   clear(task.scratch.running, tile.rowCount * task.pool.group, spg::padded_dim(task.pool));
   for (int c = 0; c < tile.sectionCount; c++) {
     const Section &section = task.step.sections[tile.firstSection + c];
@@ -174,7 +176,7 @@ void attend_task(const PoolView &pool, const StepView &step, const LayerCall &ca
   const Item &item = step.items[index / pool.kvHeads];
   const Task task{pool, step, call, item, index % pool.kvHeads, lay_out(pool, memory)};
   const Tile &tile = task.tile(0);
-  const bool whole = item.memberCount == 1 && tile.itemCount == 1; /* nothing is left to merge with */
+  const bool whole = item.memberCount == 1 && tile.itemCount == 1; /* then no other result has to be merged */
   if (whole) clear(task.scratch.running, tile.rowCount * pool.group, spg::padded_dim(pool));
   for (int c = 0; c < item.sectionCount; c++) {
     const int rows = ready_queries(task, c);

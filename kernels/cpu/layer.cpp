@@ -1,4 +1,4 @@
-/* One layer's work, and copies within the pool, dealt out to the threads when there is enough of it. */
+/* One layer's work, and copies within the pool, divided among the threads when there is enough of it. */
 #include <deque>
 #include <vector>
 
@@ -10,8 +10,9 @@ namespace {
 
 constexpr int kRowsPerTask = 16;
 /*
- * Below these a second thread costs more than it brings. The dense algebra between two layers lets it fall asleep,
- * and waking it on a virtual machine takes the caller 7 microseconds and the sleeper 10 to 25.
+ * Below these sizes a second thread costs more than it gains. It falls asleep during the dense algebra between two
+ * layers,
+ * and waking it on a virtual machine costs the caller 7 microseconds and the sleeper 10 to 25.
  */
 constexpr double kSerialNs = 60000;
 constexpr int kSerialFloats = 65536;
@@ -87,7 +88,7 @@ void run_deviations(spg_pool &pool, const LayerCall &call) {
   run_tasks(pool, &job, row_tasks(pool), serial, deviate_task);
 }
 
-/* Tokens of one copied stretch move alike, so that a rotation is worked out where it changes only. */
+/* All tokens of a copied stretch have the same delta, so a rotation is computed only where the delta changes. */
 void run_copy_tokens(spg_pool &pool, const TokenCopies &copies) {
   if (!pool.context->kernels) return reference::copy_tokens(pool.view, copies);
   const int half = pool.view.rotaryDim / 2;

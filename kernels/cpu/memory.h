@@ -7,13 +7,13 @@
 
 namespace spg {
 
-/* Anonymous zero pages, on huge pages where `huge`; nullptr when there is no room. */
+/* Maps anonymous zero pages, on huge pages if `huge`; nullptr when there is not enough memory. */
 void *map_zero_pages(size_t bytes, bool huge);
 void unmap_pages(void *data, size_t bytes);
-/* How much of a mapping is in memory now; -1 when the system does not say. */
+/* Bytes of a mapping that are in memory now; -1 when the system does not tell. */
 int64_t resident_bytes(void *data, size_t bytes);
 
-/* Floats on a cache line's start that only ever grow; not initialised. */
+/* An array of floats, aligned to a cache line, that only ever grows; its contents are not initialised. */
 class FloatBuffer {
  public:
   FloatBuffer() = default;
@@ -21,7 +21,7 @@ class FloatBuffer {
   FloatBuffer(const FloatBuffer &) = delete;
   FloatBuffer &operator=(const FloatBuffer &) = delete;
 
-  /* Throws std::bad_alloc. What was in it is lost when it grows. */
+  /* Throws std::bad_alloc. Growing loses the contents. */
   void reserve(size_t floats);
   float *data() const { return data_; }
 

@@ -4,8 +4,9 @@
  *   scores  S[R][16 P] = Q[R][headDim] K[headDim][16 P]     Q broadcast, K panels loaded once for R queries
  *   values  O[R][N vec] = W[R][tokens] V[tokens][N vec]     W broadcast, V rows loaded once for R queries
  *
- * R <= 6 query vectors. Every element is one fused-multiply-add chain in ascending order from zero, whatever R,
- * P and N are: that makes a row's bits independent of its neighbours in the tile.
+ * R <= 6 query vectors. Every element is one chain of fused multiply-adds in ascending order from zero, whatever R, P
+ * and N
+ * are; thus a row's bits do not depend on its neighbours in the tile.
  */
 #ifndef SPANGATE_KERNELS_MICRO_H
 #define SPANGATE_KERNELS_MICRO_H
@@ -20,10 +21,13 @@ namespace {
 constexpr int kMicroQueries = 6;
 
 /*
- * How panels are read. While panel p is read, Ahead::panels[p], of elements of kAhead bytes, is fetched into the cache
- * (0: nothing is). kAlternates: who reads is one of `readers` that read the same panels, and fetches each `readers`-th
- * row of them, from row `reader` on: all at once would wait for memory. kStages: what is read is left as float32 for
- * others.
+ * How panels are read. While panel p is read, Ahead::panels[p], with elements of kAhead bytes, is fetched into the
+ * cache
+ * (with kAhead 0 nothing is). kAlternates: `readers` readers read the same panels; each fetches every `readers`-th row
+ * of
+ * them, from row `reader` on, since all at once would wait for memory. kStages: the reader stores what it reads as
+ * float32
+ * for others.
  */
 template <int aheadBytes, bool alternates, bool stages>
 struct Reading {
@@ -57,7 +61,7 @@ struct ValuePanels {
 
 constexpr int kLineBytes = 64;
 
-/* Fetches the lines of `kBytes` bytes from p on into the second-level cache (the first is too small for it). */
+/* Fetches the cache lines of `kBytes` bytes from p on into the second-level cache (the first is too small for them). */
 template <int kBytes>
 inline void fetch(const char *p) {
   for (int i = 0; i < kBytes; i += kLineBytes) __builtin_prefetch(p + i, 0, 2);
@@ -180,7 +184,7 @@ void value_rows(const float *weights, size_t weightStride, const ValuePanels<T> 
   }
 }
 
-/* A row count as a type. */
+/* A row count as a type, so that it is a constant at compile time. */
 template <int R>
 struct Rows {
   static constexpr int count = R;

@@ -26,10 +26,10 @@ struct Panels {
   size_t keyStride;
 };
 
-/* Measured: of 2, 4 and 8 panels, 4 read memory fastest. */
+/* Measured: of 2, 4 and 8 panels, fetching 4 ahead read memory fastest. */
 constexpr int kPanelsAhead = 4;
 
-/* Panels as they lie in the pool; blockTokens is a multiple of 16. */
+/* Panels as they lie in the pool; blockTokens must be a multiple of 16. */
 template <class T>
 void point_at_pool(const PoolView &pool, const StepView &step, const Section &section, int layer, int kvHead,
                    int endPanel,
@@ -61,8 +61,9 @@ inline const char *panel_in_pool(const PoolView &pool, const StepView &step, con
 }
 
 /*
- * One micro panel of queries reads no faster than memory: while a panel is read, the one some steps later is fetched.
- * The order of reading is: keys of the section, its values, keys of the next section (`next`, or null at the end).
+ * With one micro panel of queries, reading is as slow as memory: so while a panel is read, the one some steps later is
+ * fetched. The reading order is: keys of the section, its values, keys of the next section (`next`, or null at the
+ * end).
  */
 template <class T>
 void look_ahead(const PoolView &pool, const StepView &step, const Section *next, int layer, int kvHead, int firstPanel,
@@ -83,7 +84,7 @@ void look_ahead(const PoolView &pool, const StepView &step, const Section *next,
   }
 }
 
-/* Many queries compute longer than memory takes: while they read a section, all of the next one is fetched. */
+/* With many queries computing takes longer than memory: while they read a section, the whole next one is fetched. */
 template <class InPool, class T>
 void look_to_next(const PoolView &pool, const StepView &step, const Section *next, int layer, int kvHead, int firstPanel,
                   int endPanel, Panels<T> &panels) {

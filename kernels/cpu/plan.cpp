@@ -1,7 +1,9 @@
 /*
- * From a checked step to its work list. Sections are cut by the geometry of each segment alone; how sections are
- * dealt out to items follows the number of threads and what rows have in common, and no result depends on that
- * (see abi.h: DETERMINISM).
+ * Turns a checked step into its work list. The geometry of each segment alone decides where sections are cut. The
+ * number of
+ * threads and what rows have in common decide how sections are divided into items; no result depends on that (see
+ * abi.h:
+ * DETERMINISM).
  *
  *   segment tokens   first ........................ first + count        counted from the segment's first block
  *   sections           [0, 256) [256, 512) …                               each clipped to the seen tokens
@@ -19,13 +21,14 @@ namespace spg {
 namespace {
 
 /*
- * Nanoseconds as measured on one Zen 4 core: a byte of K or V from memory (the weights of the dense algebra push KV
- * out of the caches from step to step), and a query over a token's K and V of 64 dimensions. The two overlap.
+ * Nanoseconds, measured on one Zen 4 core: for a byte of K or V from memory (in every step the weights of the dense
+ * algebra
+ * push KV out of the caches), and for a query over a token's K and V of 64 dimensions. The two overlap.
  */
 constexpr double kByteNs = 0.03, kQueryNs = 2.6;
-/* For each query of a section: rotation, softmax ends, merge. */
+/* Nanoseconds for each query of a section: rotation, the ends of softmax, merge. */
 constexpr double kSectionQueryNs = 40;
-/* An item takes at least this long: below it, starting and merging it would show. */
+/* An item takes at least this many nanoseconds; with shorter ones, starting and merging would cost noticeable time. */
 constexpr double kSmallestItemNs = 10000;
 
 class Planner {
@@ -36,7 +39,7 @@ class Planner {
     for (int piece = 0; piece < step_.view.pieces; piece++) add_piece(piece);
     step_.costNs = 0;
     for (int tile = 0; tile < tile_count(); tile++) step_.costNs += tile_ns(tile) * pool_.kvHeads;
-    /* Four items for each thread and more leave little to wait for at the end. */
+    /* With four items or more for each thread, little time is lost waiting at the end. */
     const double share = step_.costNs / (4 * threads_);
     targetNs_ = threads_ == 1 ? step_.costNs * 2 : std::max(share, kSmallestItemNs);
     add_packs();
@@ -90,7 +93,7 @@ class Planner {
       Tile tile{row, rowCount, endRow - row - rowCount, firstSection, sectionCount, 0, 0, 0};
       while (seen_tokens(step_.sections[firstSection + tile.sectionCount - 1], tile.rowsAfter) <= 0)
         tile.sectionCount--;
-      /* Only a piece of one small tile gains by company. */
+      /* Only pieces of one small tile gain from being packed. */
       const bool small = rowCount == endRow - view.pieceRows[piece] && rowCount * pool_.group * 2 <= kTileQueries;
       for (int s = view.pieceSegments[piece]; small && s + 1 < endSegment; s++) {
         if (view.segmentTokenCounts[s] > 0) candidates_.push_back({s, tile_count()});
@@ -113,7 +116,7 @@ class Planner {
     return step_.view.segmentFirstTokens[segment] + step_.view.segmentTokenCounts[segment];
   }
 
-  /* Orders segments so that those which begin with the same blocks stand together, the shorter first. */
+  /* Orders segments so that those that begin with the same blocks are neighbours, the shorter first. */
   bool precedes(const Candidate &a, const Candidate &b) const {
     const int firstA = step_.view.segmentFirstTokens[a.segment], firstB = step_.view.segmentFirstTokens[b.segment];
     if (firstA != firstB) return firstA < firstB;
@@ -124,7 +127,7 @@ class Planner {
     return endA != endB ? endA < endB : a.segment < b.segment;
   }
 
-  /* How many leading sections of two segments are the same tokens of the same blocks. */
+  /* How many leading sections of two segments consist of the same tokens in the same blocks. */
   int common_sections(int a, int b) const {
     if (step_.view.segmentFirstTokens[a] != step_.view.segmentFirstTokens[b]) return 0;
     const int endA = end_token(a), endB = end_token(b), blocks = kSectionTokens / pool_.blockTokens;
@@ -146,7 +149,7 @@ class Planner {
     pack_range(0, candidates_.size(), 0);
   }
 
-  /* Packs sections from `section` on of candidates whose sections before it are the same. */
+  /* Packs sections, from `section` on, of candidates whose earlier sections are the same. */
   void pack_range(size_t start, size_t end, int section) {
     while (start < end) {
       int common = section_count(candidates_[start].segment);
@@ -164,8 +167,11 @@ class Planner {
     }
   }
 
-  /* Packs sections [section, endSection) of candidates from `start` on, as many as a tile's worth of queries; answers the
-     next one. */
+  /*
+   * Packs sections [section, endSection) of candidates from `start` on, up to a tile's worth of queries; returns the
+   * next
+   * candidate.
+   */
   size_t add_pack(size_t start, size_t end, int section, int endSection) {
     int queries = 0;
     size_t next = start;
@@ -210,7 +216,7 @@ class Planner {
 
   int section_count(int segment) const { return (end_token(segment) + kSectionTokens - 1) / kSectionTokens; }
 
-  /* Items of the sections that no pack took. */
+  /* Makes items of the sections that no pack has taken. */
   void add_own_items(int index) {
     const Tile tile = step_.tiles[index];
     const int end = tile.firstSection + tile.sectionCount;

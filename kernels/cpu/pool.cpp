@@ -5,7 +5,7 @@
 namespace spg {
 namespace {
 
-/* V rows of head sizes that are no multiple of 16 are read up to this much past their end. */
+/* V rows of head sizes that are not multiples of 16 are read up to this many bytes past their end. */
 constexpr size_t kTailBytes = 64;
 
 bool in_range(int64_t value, int64_t low, int64_t high) {
@@ -51,7 +51,9 @@ int32_t make_view(const spg_pool_config &c, PoolView &view, size_t &bytes) {
   view.headBytes = static_cast<size_t>(2) * c.head_dim * c.block_tokens * view.elementBytes;
   view.blockBytes = view.headBytes * c.kv_heads;
   view.layerBytes = view.blockBytes * c.block_count;
-  /* 1024 layers of 2^24 blocks of 2^26 bytes would overflow 64 bits: bound the product before it is made. */
+  /*
+   * The product 1024 layers x 2^24 blocks x 2^26 bytes would overflow 64 bits, so it is bounded before it is computed.
+   */
   if (static_cast<double>(view.layerBytes) * view.layers > 1e15) return SPG_E_SHAPE;
   bytes = view.layerBytes * view.layers + kTailBytes;
   return SPG_OK;

@@ -1,4 +1,4 @@
-/* Owners of native state: the context (threads, instruction set) and the pool (KV memory, one step's plan). */
+/* Owners of native state: the context (threads, instruction set) and the pool (KV memory, the plan of one step). */
 #ifndef SPANGATE_KERNELS_POOL_H
 #define SPANGATE_KERNELS_POOL_H
 
@@ -13,7 +13,7 @@
 
 struct spg_context {
   int32_t isa = 0;
-  /* Null for the reference. */
+  /* Null when the reference kernels run. */
   const spg::KernelTable *kernels = nullptr;
   std::unique_ptr<spg::ThreadPool> threads;
 };
@@ -29,20 +29,20 @@ struct spg_pool {
   std::unique_ptr<spg::RopeTable> rope;
   spg::Step step;
   spg::FloatBuffer partials;
-  /* One piece of scratchFloats for each thread. */
+  /* For each thread one stretch of scratchFloats floats. */
   spg::FloatBuffer scratch;
   size_t scratchFloats = 0;
 };
 
 namespace spg {
 
-/* The work of one layer, by the kernels of the pool's context. */
+/* One layer's work, done by the kernels of the pool's context. */
 void run_write_kv(spg_pool &pool, const LayerCall &call);
 void run_attend(spg_pool &pool, const LayerCall &call);
 void run_copy_tokens(spg_pool &pool, const TokenCopies &copies);
 void run_deviations(spg_pool &pool, const LayerCall &call);
 
-/* Checks a configuration and derives the geometry; `data` and the tables are still to be set. */
+/* Checks a configuration and derives the geometry; the caller still has to set `data` and the tables. */
 int32_t make_view(const spg_pool_config &config, PoolView &view, size_t &bytes);
 
 }

@@ -1,6 +1,7 @@
 /*
- * The slow, obvious twin of every kernel and the oracle of the tests. It reads the plan as the caller gave it,
- * one row, head and token at a time, computes in double and rounds once when it stores.
+ * The slow, obvious twin of every kernel, which the tests use as their oracle. It reads the plan as the caller gave it,
+ * one
+ * row, head and token at a time, computes in double, and rounds once when it stores.
  */
 #include <math.h>
 #include <string.h>
@@ -27,7 +28,7 @@ float half_to_float(uint16_t bits) {
   return static_cast<float>(bits & 0x8000 ? -value : value);
 }
 
-/* Round to nearest, ties to even; too large becomes the greatest finite number. */
+/* Rounds to nearest, ties to even; values that are too large become the greatest finite number. */
 uint16_t float_to_half(double value) {
   const uint16_t sign = signbit(value) ? 0x8000 : 0;
   if (isnan(value)) return sign | 0x7e00;
@@ -54,7 +55,7 @@ void store(const PoolView &pool, unsigned char *base, size_t index, double value
     const float rounded = static_cast<float>(value);
     memcpy(base + index * 4, &rounded, 4);
   } else {
-    /* To float32 first: that is the precision the fast kernels hold before they store. */
+    /* Rounds to float32 first: the fast kernels hold that precision before they store. */
     const uint16_t bits = float_to_half(static_cast<float>(value));
     memcpy(base + index * 2, &bits, 2);
   }
@@ -101,7 +102,7 @@ void rotate(const PoolView &pool, int layer, Vector &head, double position, doub
   }
 }
 
-/* One query head of one row: all its scores first, then softmax, then the weighted sum of V. */
+/* Computes one query head of one row: first all its scores, then softmax, then the weighted sum of V. */
 void attend_head(const PoolView &pool, const StepView &step, const LayerCall &call, int piece, int row, int head) {
   const int kvHead = head / pool.group;
   const float *q = call.qkv + row * call.qkvStride + static_cast<size_t>(head) * pool.headDim;

@@ -25,7 +25,7 @@ class RopeTable {
     const size_t index = static_cast<size_t>(position + maxPositions_);
     if (half_ > 0 && !(ready_[index / 64] >> (index % 64) & 1)) fill(position);
   }
-  /* Row of position 0; nullptr without RoPE. */
+  /* The row of position 0; nullptr without RoPE. */
   const float *origin() const { return rows_ + static_cast<size_t>(maxPositions_) * half_ * 2; }
 
  private:
@@ -37,7 +37,7 @@ class RopeTable {
   float *rows_ = nullptr;
   size_t bytes_ = 0;
   std::vector<uint64_t> ready_;
-  /* Row n is the product of the rotations by n rounded down to a multiple of 64 and by the rest. */
+  /* Computes row n as the product of two rotations: by n rounded down to a multiple of 64, and by the rest. */
   std::vector<double> small_, large_;
   int largePosition_ = -1;
 };

@@ -3,7 +3,7 @@
 namespace spg {
 namespace {
 
-/* Keeps sums of token indices inside 32 bits. */
+/* Bounds that keep sums of token indices within 32 bits. */
 constexpr int64_t kMaxSegmentTokens = 1 << 30;
 
 bool rises_to(const int32_t *starts, int32_t count, int32_t end) {
@@ -32,7 +32,7 @@ int32_t check_segments(const StepArguments &plan, const PoolView &pool) {
   return SPG_OK;
 }
 
-/* The last segment of a piece leads to the slots of its rows. */
+/* Checks that the last segment of a piece leads to the slots of its rows. */
 int32_t check_own_run(const StepArguments &plan, const PoolView &pool, int piece) {
   const int s = plan.pieceSegments[piece + 1] - 1;
   const int firstRow = plan.pieceRows[piece], endRow = plan.pieceRows[piece + 1];

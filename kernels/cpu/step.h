@@ -1,4 +1,4 @@
-/* One step's plan: the caller's arrays, copied and checked, and the work list made from them. */
+/* The plan of one step: the caller's arrays, copied and checked, and the work list made from them. */
 #ifndef SPANGATE_KERNELS_STEP_H
 #define SPANGATE_KERNELS_STEP_H
 
@@ -8,7 +8,7 @@
 
 namespace spg {
 
-/* The caller's arrays, as spg_step_begin got them. */
+/* The caller's arrays, as spg_step_begin received them. */
 struct StepArguments {
   const int32_t *positions, *slots;
   int32_t rows;
@@ -29,28 +29,28 @@ struct Step {
   std::vector<Tile> tiles;
   std::vector<Member> members;
   std::vector<Item> items;
-  /* [segments] first section, and [sections] whether a pack computes the section; scratch of plan_step. */
+  /* Scratch of plan_step: [segments] the segment's first section; [sections] does a pack compute the section? */
   std::vector<int> segmentSections;
   std::vector<char> sectionPacked;
-  /* Floats that the partial results of split tiles take. */
+  /* How many floats the partial results of split tiles take. */
   size_t partialFloats = 0;
   std::vector<int32_t> pending;
-  /* How long one layer's attention would take one thread, by plan.cpp's estimate. */
+  /* Nanoseconds that one layer's attention would take one thread, by plan.cpp's estimate. */
   double costNs = 0;
-  /* Which step or copy wrote a slot last: two writers in one are refused. */
+  /* Which step or copy wrote a slot last; so a step in which a slot has two writers is found and refused. */
   std::vector<uint32_t> slotStamps;
   uint32_t stamp = 0;
 };
 
-/* Checks the plan against the pool; nothing is changed but the slot stamps. Returns an spg_status. */
+/* Checks the plan against the pool; changes nothing but the slots' stamps. Returns an spg_status. */
 int32_t check_step(const StepArguments &plan, const PoolView &pool, Step &step);
-/* A stamp that no slot bears. */
+/* A stamp that no slot has. */
 uint32_t fresh_stamp(const PoolView &pool, Step &step);
 /* Checks slots and deltas against the pool. Returns an spg_status. */
 int32_t check_copies(const TokenCopies &copies, const PoolView &pool, Step &step);
 /* Copies a checked plan. */
 void copy_step(const StepArguments &plan, Step &step);
-/* Makes the work list of a copied plan for so many threads. */
+/* Makes the work list of a copied plan for this many threads. */
 void plan_step(const PoolView &pool, int threads, Step &step);
 
 }

@@ -21,7 +21,7 @@ uint32_t job_of(uint64_t state) {
   return static_cast<uint32_t>(state >> 32);
 }
 
-/* Spins until `done` answers true or the spin time is over. */
+/* Spins until `done` returns true or the spin time is over. */
 template <class Done>
 bool spin(Done done) {
   const auto end = std::chrono::steady_clock::now() + kSpinTime;
@@ -70,7 +70,7 @@ void ThreadPool::run(int count, TaskBody body, void *argument) {
   const uint64_t job = job_of(state_.load(std::memory_order_relaxed)) + 1u;
   state_.store(job << 32 | static_cast<uint32_t>(count), std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
-    /* Taking the lock orders this with a worker between its last look at state_ and its wait. */
+    /* Taking the lock ensures that a worker either sees the new state_ or already waits and is woken. */
     { std::lock_guard<std::mutex> lock(mutex_); }
     wake_.notify_all();
   }

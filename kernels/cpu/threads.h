@@ -37,8 +37,11 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  /* Job number in the upper half, tasks not yet taken in the lower: one compare-and-swap takes a task of a known
-     job, so a thread that wakes late cannot take one of the next job with this job's body. */
+  /*
+   * The job number in the upper half, the number of tasks not yet taken in the lower. One compare-and-swap takes a task
+   * of a
+   * known job, so a thread that wakes late cannot take a task of the next job with this job's body.
+   */
   std::atomic<uint64_t> state_{0};
   std::atomic<int> unfinished_{0};
   std::atomic<int> sleepers_{0};

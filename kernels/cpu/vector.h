@@ -17,7 +17,7 @@ typedef uint16_t Half;
 #if defined(__AVX512F__)
 
 constexpr int kLanes = 16;
-/* Accumulators a micro kernel may hold: of 32 registers, the rest are for loads and broadcasts. */
+/* Accumulators that a micro kernel may hold; the other 8 of the 32 registers serve loads and broadcasts. */
 constexpr int kAccumulators = 24;
 typedef __m512 Vec;
 
@@ -35,7 +35,9 @@ inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
-/* The second operand where either is NaN, as the instruction does (store above keeps NaN by it, too). */
+/*
+ * Where either is NaN the result is the second operand, as in the instruction (store, above, keeps NaN thanks to this).
+ */
 inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 inline Vec round_nearest(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* x * 2^n for whole n in [-127, 127]; 0 for n = -127. */
@@ -44,7 +46,7 @@ inline Vec scale_by_power(Vec x, Vec n) {
   return _mm512_mul_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23)));
 }
 inline float first_lane(Vec x) { return _mm512_cvtss_f32(x); }
-/* One bit a lane. */
+/* Reduces 16 lanes to 8: the maximum, or the sum, of each lane and the lane 8 above it. */
 inline __m256 fold(Vec x, bool maximum) {
   const __m256 low = _mm512_castps512_ps256(x);
   const __m256 high = _mm512_extractf32x8_ps(x, 1);

@@ -1,5 +1,5 @@
 /*
- * A sublayer's output joins the residual stream, and the next sublayer's input is made, in one pass.
+ * Adds a sublayer's output to the residual stream and makes the next sublayer's input, in one pass.
  *
  *   residual [rows][hidden] float32, delta [rows][hidden] bf16 or null
  *   residual += delta * scale        scale: Granite's residual multiplier, else 1; nothing when delta is null

@@ -1,15 +1,17 @@
 /*
- * What every CUDA kernel uses. Compiled at run time by NVRTC, so nothing is included from outside this folder.
+ * Shared by every CUDA kernel. NVRTC compiles it at run time, so nothing is included from outside this folder.
  *
  * Conventions: tensors are row-major; bf16 is stored as unsigned short; a pointer named `...Count` leads to a
  * number in device memory, so that a captured graph serves any step that fits its grid: blocks and threads
  * beyond the count do nothing. Sums and norms are float32.
  *
- * OVERLAP (sm_90 and later). A launch may begin while the kernel before it still runs, from when all blocks of that one
- * called let_next_begin or ended. It calls wait_for_previous before it reads what a kernel before it wrote and before
- * it writes at all; what it does until then (weights on their way to registers, the step's own integers) costs nothing.
- * Every kernel of a chain waits, even if it needs nothing: so the end of one is the end of all before it. What other
- * kernels wrote is read through pointers without __restrict__, or the compiler may read it early.
+ * OVERLAP (sm_90 and later). A launch may begin while the kernel before it still runs: as soon as each block of that
+ * kernel
+ * has called let_next_begin or ended. The launch calls wait_for_previous before it reads what earlier kernels wrote and
+ * before it writes anything; what it does until then (loading weights into registers, reading the step's own integers)
+ * costs no time. Every kernel of a chain waits, even if it needs nothing, so that the end of one is the end of all
+ * before
+ * it. What other kernels wrote is read through pointers without __restrict__, or the compiler may read it early.
  */
 #ifndef SPANGATE_COMMON_CUH
 #define SPANGATE_COMMON_CUH
@@ -47,7 +49,7 @@ __device__ __forceinline__ uint32 pack_bf16(float low, float high) {
 
 __device__ __forceinline__ float round_bf16(float x) { return low_float(pack_bf16(x, 0.0f)); }
 
-/* Eight bf16 (16 bytes) as floats, and back. */
+/* Eight bf16 (16 bytes) to floats, and back. */
 __device__ __forceinline__ void unpack8(const uint4 &from, float (&to)[8]) {
   const uint32 words[4] = {from.x, from.y, from.z, from.w};
 #pragma unroll
@@ -79,7 +81,7 @@ __device__ __forceinline__ T warp_max(T x) {
   return x;
 }
 
-/* Sum over the block, the same in every thread. `scratch`: 32 entries; may be used again after the next barrier. */
+/* Sum over the block; every thread gets it. `scratch`: 32 entries, which can be used again after the next barrier. */
 template <class T>
 __device__ T block_sum(T x, T *scratch) {
   x = warp_sum(x);
@@ -91,7 +93,7 @@ __device__ T block_sum(T x, T *scratch) {
   return x;
 }
 
-/* Maximum over the block of numbers not below zero. */
+/* Maximum over the block, of numbers that are not negative. */
 __device__ __forceinline__ uint64 block_max(uint64 x, uint64 *scratch) {
   x = warp_max(x);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;

@@ -1,22 +1,26 @@
 /*
- * Copies K and V of single tokens from slot to slot in every layer: K rotated further by the token's delta positions
- * (it stands that much later than its source), V as it is. Where source and target are one slot, K is rotated in place.
+ * Copies K and V of single tokens from slot to slot in every layer. K is rotated further by the token's delta positions
+ * (the
+ * target stands that much later than its source); V is copied unchanged. Where source and target are one slot, K is
+ * rotated in place.
  *
  *   sourceSlots, targetSlots, deltas [tokens]; layerRotates [layers]: 0 where the layer has no RoPE
- *   pool: all layers, `layerStride` elements from one to the next; rotations as in qkv_finish.cu, and `inverseFactor`
- *   takes out the factor that the table's rows carry, since a stored K has it already
+ * pool: all layers, `layerStride` elements from one to the next; rotations as in qkv_finish.cu. `inverseFactor` removes
+ * the
+ * factor in the rows of that table, since a stored K has it already
  *
  * No slot is a target twice, or the source of one token and the target of another. Grid: (tokens / 16, layers) of 256
- * threads, a warp a head. Where head and RoPE are of whole pieces of 16, a lane has two runs of 8 values that are
- * rotated together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first is
- * stored; otherwise a token takes the warp.
+ * threads, a warp a head. Where headDim and rotaryDim are multiples of 16, a lane has two runs of 8 values that are
+ * rotated
+ * together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first store;
+ * otherwise a whole warp copies a token.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "heads.cuh"
 
 constexpr int kTokensPerBlock = 16;
 
-/* Of one layer: its tokens in this thread block, and whether it has RoPE. */
+/* One layer of the pool: this thread block's tokens in it, and whether it has RoPE. */
 struct Copies {
   const int *sourceSlots, *targetSlots, *deltas;
   int count;
@@ -30,7 +34,7 @@ __device__ __forceinline__ size_t token_offset(const HeadShape &shape, int slot)
   return (size_t(block) * shape.kvHeads * 2 * shape.blockTokens + (slot - block * shape.blockTokens)) * shape.headDim;
 }
 
-/* 8 values and the 8 that they are rotated with, as (cos, sin) say. */
+/* Rotates 8 values with the 8 that they form pairs with, by (cos, sin). */
 __device__ __forceinline__ void rotate8(uint4 &first, uint4 &second, const float2 (&rotation)[8], float factor) {
   float x[8], y[8];
   unpack8(first, x), unpack8(second, y);
@@ -43,7 +47,7 @@ __device__ __forceinline__ void rotate8(uint4 &first, uint4 &second, const float
   first = pack8(x), second = pack8(y);
 }
 
-/* Lanes per token: 2, 4 or 8; `kSteps` tokens a lane. */
+/* Copies with 2, 4 or 8 lanes a token; a lane copies `kSteps` tokens. */
 template <int kLanes>
 __device__ __forceinline__ void copy_wide(const Copies &copies, const HeadShape &shape, bf16 *pool) {
   constexpr int kSteps = kTokensPerBlock * kLanes / 32;

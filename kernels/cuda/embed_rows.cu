@@ -1,11 +1,11 @@
 /*
- * Rows of the embedding table into the residual stream.
+ * Copies rows of the embedding table into the residual stream.
  *
  *   table [vocabulary][hidden] bf16, tokenIds [rows], residual [rows][hidden] float32; hidden a multiple of 8
  *   residual[r] = scale * table[id(r)], id(r) = tokenIds[r], or sampledIds[-1 - tokenIds[r]] when that is negative:
- *   a token that the step before this one drew, and the host has not seen yet
+ *   a token that the step before this one drew and that the host does not know yet
  *
- * Grid: one block a row. Ids are the caller's to check; a sampled id below 0 (a failed row) reads row 0.
+ * Grid: one block a row. The caller checks the ids; a sampled id below 0 (a failed row) reads row 0.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "common.cuh"

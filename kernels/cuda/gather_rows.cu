@@ -1,5 +1,5 @@
 /*
- * Rows of a matrix of any type, moved together: target[i] = source[rows[i]], i < rowCount.
+ * Copies rows of a matrix of any type next to each other: target[i] = source[rows[i]], i < rowCount.
  *
  *   rows [rowCount]; rowBytes a multiple of 16; source and target 16-byte aligned and not the same memory
  *

@@ -1,6 +1,7 @@
 /*
- * One head of one row in one warp. A lane holds two pairs of values that RoPE rotates together (or four values that it
- * leaves alone): dimensions a, a + 1 and b, b + 1, so a head has at most 128.
+ * One head of one row, held by one warp. A lane holds two pairs of values that RoPE rotates together (or four values
+ * that it
+ * does not rotate): dimensions a, a + 1 and b, b + 1. So a head has at most 128.
  */
 #ifndef SPANGATE_HEADS_CUH
 #define SPANGATE_HEADS_CUH
@@ -24,7 +25,7 @@ __device__ __forceinline__ size_t value_offset(const HeadShape &shape, int slot,
   return key_offset(shape, slot, kvHead) + size_t(shape.blockTokens) * shape.headDim;
 }
 
-/* Where a lane's values stand in a head. */
+/* The dimensions of a head that a lane holds. */
 struct LanePlace {
   bool used, rotates;
   int a, b, pair;
@@ -60,7 +61,7 @@ __device__ __forceinline__ void store_head(bf16 *head, const LanePlace &place, c
   *reinterpret_cast<uint32 *>(head + place.b) = pack_bf16(v.x[2], v.x[3]);
 }
 
-/* RMSNorm over the head, `w` its weights; the whole warp takes part. */
+/* RMSNorm over the head with weights `w`; the whole warp must call it. */
 __device__ __forceinline__ void normalise_head(LaneValues &v, const LaneValues &w, int headDim, float epsilon) {
   float squares = 0;
 #pragma unroll
@@ -75,14 +76,14 @@ struct LaneRotations {
   float2 rotation[2];
 };
 
-/* rotations: the table's row for the position, [rotaryDim / 2]. */
+/* @param rotations the table's row for the position, [rotaryDim / 2] */
 __device__ __forceinline__ LaneRotations load_rotations(const float2 *rotations, const LanePlace &place) {
   LaneRotations t = {};
   if (place.used && place.rotates) t = {{rotations[place.pair], rotations[place.pair + 1]}};
   return t;
 }
 
-/* Two dimensions and those that are rotated with them; t: (cos, sin) of both pairs. */
+/* Rotates two dimensions with the two that they form pairs with; t: (cos, sin) of both pairs. */
 __device__ __forceinline__ void rotate_pairs(uint32 &x, uint32 &y, const float4 &t) {
   const float x0 = low_float(x), x1 = high_float(x), y0 = low_float(y), y1 = high_float(y);
   x = pack_bf16(x0 * t.x - y0 * t.y, x1 * t.z - y1 * t.w);
@@ -103,7 +104,7 @@ __device__ __forceinline__ void rotate_head(LaneValues &v, const float2 *rotatio
   rotate_head(v, load_rotations(rotations, place), place);
 }
 
-/* A projected head with the bias of its projection added. */
+/* Loads a projected head and adds the bias of its projection. */
 __device__ __forceinline__ LaneValues projected_head(const bf16 *head, const bf16 *bias, const LanePlace &place) {
   LaneValues v = load_head(head, place);
   if (bias) {

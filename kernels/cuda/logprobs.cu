@@ -1,5 +1,5 @@
 /*
- * Log-probabilities of the model's own distribution, as worker/sample/logprobs.ts: softmax of the raw logits.
+ * Log-probabilities of the model's own distribution, as in worker/sample/logprobs.ts: softmax of the raw logits.
  *
  *   logits [rows][vocabSize] float32, rows [rowCount] (sampling.cuh), sampledIds [rows]
  *   chosen [rows]: of the sampled token; topIds, topLogprobs [rows][topStride]: of the row's topLogprobs best, ties by

@@ -1,6 +1,7 @@
 /*
- * One row times a weight matrix: what a decode step of batch 1 does with all its weights, at the rate of memory. What
- * stands between two products of a layer is done by the first one's end and the second one's beginning.
+ * One row times a weight matrix. In a decode step of batch 1 all weights are read this way, as fast as memory allows.
+ * What
+ * lies between two products of a layer is done at the end of the first and at the beginning of the second.
  *
  *   input [in] bf16, weights [out][in] bf16, in a multiple of 8; product[o] = sum of input[i] * weights[o][i], float32
  *   matvec, matvec_float   output[o] = product[o] * factor                                        bf16, float32
@@ -9,16 +10,21 @@
  *   matvec_add             residual[o] += product[o] * scale; next[o] = residual[o] * norm[o];
  *                          squares[block] = sum of the block's residual^2
  *
- * RMSNorm is split at its one number: matvec_add leaves the row times the norm's weights, and sums of squares of its
- * blocks; the products of that row make factor = 1 / sqrt(sum of squares / in + epsilon) of them, always in the same
- * order. squares null: the input is a finished row, factor 1.
+ * RMSNorm is split at its factor: matvec_add leaves the row times the norm's weights, and each block's sum of squares.
+ * The
+ * products of that row compute factor = 1 / sqrt(sum of squares / in + epsilon) from them, always in the same order.
+ * With
+ * squares null the input is a finished row, and the factor is 1.
  *
- * A warp computes two products: a lane has 4 weight loads of 16 bytes in flight before it uses the first, so that some
- * 80 KB are on their way to a multiprocessor at any time; with more, or with hints to load more into the second-level
- * cache, memory is slower. The first of them are loaded before the kernel waits for the one before it (common.cuh); the
- * next kernel is let in when a block has all its weights, so that its loads do not stand in the way of these. The input
- * is read through the first-level cache, which the weights pass by. Grid: ceil(out / 8) blocks of 128 threads,
- * matvec_gated ceil(out / 4). Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
+ * A warp computes two products. A lane has 4 weight loads of 16 bytes in flight before it uses the first, so that some
+ * 80 KB
+ * are on their way to a multiprocessor at any time; more loads, or hints to load more into the second-level cache, made
+ * memory slower. The first weights are loaded before the kernel waits for the one before it (common.cuh). A block lets
+ * the
+ * next kernel begin only when it has all its weights, so that the next kernel's loads do not delay its own. The input
+ * is
+ * read through the first-level cache, which weights bypass. Grid: ceil(out / 8) blocks of 128 threads, matvec_gated
+ * ceil(out / 4). Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
  */
 #include "common.cuh"
 
@@ -27,7 +33,7 @@ constexpr int kBatch = 2;
 constexpr int kBatchVectors = kBatch * 32;
 constexpr int kWarps = 4;
 
-/* Read once: kept in no cache that the input uses. */
+/* A load of weights, which are read once: they take no space in the cache that holds the input. */
 __device__ __forceinline__ uint4 load_weights(const uint4 *from) {
   uint4 to;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -44,13 +50,13 @@ __device__ __forceinline__ float dot8(const uint4 &weights, const float (&x)[8],
   return sum;
 }
 
-/* Two weight rows of a warp. */
+/* The two weight rows of a warp. */
 struct RowPair {
   const uint4 *rows[kOutputs];
   uint4 batch[kOutputs][kBatch];
-  int vectors; /* of 8 weights, in a row */
+  int vectors; /* how many vectors of 8 weights a row has */
 
-  /* Weights on their way, then the wait for the kernel before. */
+  /* Starts the loads of the first weights, then waits for the kernel before. */
   __device__ __forceinline__ void begin(const bf16 *weights, int in, int firstRow, int secondRow) {
     vectors = in / 8;
     rows[0] = reinterpret_cast<const uint4 *>(weights + size_t(firstRow) * in);
@@ -67,7 +73,7 @@ struct RowPair {
       for (int o = 0; o < kOutputs; o++) batch[o][b] = load_weights(rows[o] + first + lane + b * 32);
   }
 
-  /* The products, in every lane. */
+  /* Computes both products; every lane gets them. */
   __device__ __forceinline__ void multiply(const bf16 *input, float (&sums)[kOutputs]) {
     const uint4 *x4 = reinterpret_cast<const uint4 *>(input) + (threadIdx.x & 31);
 #pragma unroll
@@ -105,7 +111,7 @@ __device__ __forceinline__ float norm_factor(const float *squares, int squareCou
 
 __device__ __forceinline__ int warp_index() { return (blockIdx.x * blockDim.x + threadIdx.x) >> 5; }
 
-/* Two neighbouring outputs of a warp: the lane's own, in lanes 0 and 1. */
+/* Two neighbouring outputs of a warp; lanes 0 and 1 each hold one. */
 __device__ __forceinline__ float neighbour_sum(const bf16 *input, const bf16 *weights, int in, int out,
                                                const float *squares, int squareCount, float epsilon) {
   const int first = warp_index() * kOutputs;

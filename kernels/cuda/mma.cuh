@@ -8,7 +8,7 @@ __device__ __forceinline__ uint32 shared_address(const void *p) {
   return static_cast<uint32>(__cvta_generic_to_shared(p));
 }
 
-/* Four 8x8 matrices of bf16; lane i gives the address of row i % 8 of matrix i / 8. */
+/* Loads four 8x8 matrices of bf16; lane i gives the address of row i % 8 of matrix i / 8. */
 __device__ __forceinline__ void load_matrices(uint32 (&to)[4], const bf16 *row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -32,7 +32,7 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32 (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* 16 bytes from global to shared memory; zeros where not `valid` (the address must be readable all the same). */
+/* Copies 16 bytes from global to shared memory; writes zeros if not `valid` (the address must still be readable). */
 __device__ __forceinline__ void copy_async(const bf16 *to, const bf16 *from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(valid ? 16 : 0)
@@ -43,14 +43,14 @@ __device__ __forceinline__ void copy_async(uint32 to, const bf16 *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* 4 bytes from global to shared memory. */
+/* Copies 4 bytes from global to shared memory. */
 __device__ __forceinline__ void copy_word(const int *to, const int *from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/* Until at most N groups of this thread's copies are under way. */
+/* Waits until at most N groups of this thread's copies are in flight. */
 template <int N>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");

@@ -1,10 +1,13 @@
 /*
- * Filters of sampling as searches. Top-k, top-p and min-p, and the draw itself, all ask for a prefix of the tokens in
- * order of logit (ties by lowest id): the shortest one that reaches a count, or a mass. A search narrows an interval of
- * logits that holds the prefix's end to an eighth with each pass, until one logit is left; once few enough tokens lie
- * in it, it goes on over those alone, in shared memory.
+ * The filters of sampling as searches. Top-k, top-p, min-p and the draw itself each look for a prefix of the tokens in
+ * order
+ * of logit (ties by lowest id): the shortest prefix that reaches a count or a mass. A search keeps an interval of
+ * logits
+ * that contains the prefix's end, and each pass narrows it to an eighth, until one logit is left. Once few enough
+ * tokens
+ * lie in the interval, the search continues over those alone, in shared memory.
  *
- * Mass is exp((logit - greatest) / temperature) * 2^40 as a whole number: sums are exact and the same in any order.
+ * Mass is exp((logit - greatest) / temperature) * 2^40 as an integer: sums are exact and the same in any order.
  */
 #ifndef SPANGATE_PREFIX_SEARCH_CUH
 #define SPANGATE_PREFIX_SEARCH_CUH
@@ -13,7 +16,7 @@
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32, kListSize = 8192, kPivots = 7;
 constexpr float kWeightScale = 1099511627776.0f;
-/* exp(-29) * 2^40 < 1: tokens further below the best in units of the temperature have no mass. */
+/* exp(-29) * 2^40 < 1: tokens more than 29 temperatures below the best logit have no mass. */
 constexpr float kReach = 29.0f;
 
 struct Row {
@@ -39,7 +42,7 @@ struct Shared {
   int cell;
 };
 
-/* Puts the logits in [low, high) into the list, if it is large enough. @return how many there are */
+/* Puts the logits in [low, high) into the list, if they fit. @return how many there are */
 __device__ int gather(const Row &row, float low, float high, Shared &shared) {
   if (threadIdx.x == 0) shared.cell = 0;
   __syncthreads();
@@ -64,7 +67,7 @@ __device__ __forceinline__ uint64 measure_of(const Row &row, float logit) {
   return measure == Measure::kCount ? 1 : row.mass(logit);
 }
 
-/* Count or mass of the candidates of at least `low`. */
+/* Count or mass of the candidates whose logit is at least `low`. */
 template <Measure measure>
 __device__ uint64 tally(const Row &row, const Candidates &from, float low, Shared &shared) {
   uint64 sum = 0;
@@ -74,7 +77,7 @@ __device__ uint64 tally(const Row &row, const Candidates &from, float low, Share
   return block_sum(sum, shared.scratch);
 }
 
-/* The candidates at or above `low` reach the target, those at or above `high` measure `above`, which does not. */
+/* Invariant: candidates at or above `low` reach the target; those at or above `high` measure `above`, which is less. */
 struct Interval {
   float low, high;
   uint64 above;
@@ -118,12 +121,12 @@ __device__ Interval narrow(const Row &row, const Candidates &from, const Interva
 }
 
 struct Prefix {
-  float last;   /* its lowest logit */
-  uint64 ties;  /* how many tokens of that logit belong to it: those with the lowest ids */
+  float last;   /* the lowest logit of the prefix */
+  uint64 ties;  /* how many tokens with that logit belong to the prefix: those with the lowest ids */
   uint64 mass;
 };
 
-/* The target is at least 1, and the candidates within reach of the best come up to it. */
+/* Requires target >= 1, and that the candidates within reach of the best logit together reach the target. */
 template <Measure measure>
 __device__ Prefix shortest_prefix(const Row &row, const Candidates &from, uint64 target, Shared &shared) {
   const float reach = kReach / row.inverseTemperature;

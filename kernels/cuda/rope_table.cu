@@ -4,7 +4,7 @@
  *
  *   inverseFrequencies [half] float32; out [positionCount][half] (cos, sin) float32, row n for firstPosition + n
  *
- * The other kernels get the row of position 0; queries need positions from -context to 2 * context.
+ * The other kernels take a pointer to the row of position 0; queries need positions from -context to 2 * context.
  * Grid: any, blocks of 256. Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "common.cuh"

@@ -1,12 +1,14 @@
 /*
- * One token from each row of logits, as worker/sample/sampler.ts draws it: penalties, bias and bans, then temperature,
- * top-k, top-p of what top-k left, and min-p; temperature 0 is greedy; ties go to the lowest id.
+ * Draws one token from each row of logits, as worker/sample/sampler.ts does: penalties, bias and bans, then
+ * temperature, top-k,
+ * top-p of what top-k left, and min-p. Temperature 0 is greedy; ties go to the lowest id.
  *
  *   logits [rows][vocabSize] float32 (edited in place and restored), rows [rowCount], edits and saved [all edits]
  *   sampledIds [rows]: the token, or -1 where a logit is NaN or the highest is not finite
  *
- * The filters are searches over the logits (prefix_search.cuh), mostly over the few tokens above 1e-5 of the best. A
- * token is another than the twin's only where that one's rounded sums fall to the other side of a border.
+ * The filters are searches over the logits (prefix_search.cuh), mostly over the few tokens above 1e-5 of the best. The
+ * token
+ * differs from the sampler's only where the sampler's rounded sums fall on the other side of a limit.
  *
  * Grid: one block of 1,024 threads a row. Bytes: the row about three times (from L2 after the first).
  * Oracle: worker/sample/sampler.ts.
@@ -14,12 +16,13 @@
 #include "prefix_search.cuh"
 
 constexpr float kUsualMinWeight = 1e-5f;
-/* What topP can be off by as a float32: a prefix that falls short by so little is enough. */
+/* The rounding error of topP as a float32: a prefix that falls short by that much is enough. */
 constexpr double kTopPRounding = 1e-7;
 
 /*
- * The first token, by id, at which the running sum of `value` exceeds `target`; the sum of all must. Each warp sums a
- * stretch of ids, and the one that gets there looks for the token.
+ * Finds the first token, by id, at which the running sum of `value` exceeds `target`; the sum of all must exceed it.
+ * Each
+ * warp sums a stretch of ids, and the warp whose stretch reaches the target looks for the token.
  */
 template <class Value>
 __device__ int token_at(const Row &row, uint64 target, Shared &shared, Value value) {
@@ -54,10 +57,10 @@ __device__ int token_at(const Row &row, uint64 target, Shared &shared, Value val
   return shared.cell;
 }
 
-/* As Shortlist.gather: the tokens that the filters can keep, or all where that is not known to be enough. */
+/* Like Shortlist.gather: lists the tokens that the filters can keep, or all where those may not be enough. */
 __device__ Candidates candidates(const Row &row, const SampleRow &how, uint64 total, Shared &shared) {
   const float floor = how.minP > 0 ? how.minP : kUsualMinWeight;
-  /* A little below, since the logarithm is rounded: kept_mass looks at the weights again. */
+  /* The limit is set a little low, since the logarithm is rounded; kept_mass checks the weights again. */
   const float low = row.greatest + (logf(floor) - 1e-3f) / row.inverseTemperature;
   const int count = gather(row, low, infinity(), shared);
   if (count > kListSize) return {row.logits, row.vocabSize, total};
@@ -67,11 +70,11 @@ __device__ Candidates candidates(const Row &row, const SampleRow &how, uint64 to
   return minPCutsTheRest || reached ? list : Candidates{row.logits, row.vocabSize, total};
 }
 
-/* Mass of what the filters keep. */
+/* The mass of the tokens that the filters keep. */
 __device__ uint64 kept_mass(const Row &row, const SampleRow &how, const Candidates &from, uint64 total,
                             Shared &shared) {
   uint64 kept = from.mass, base = how.topK > 0 ? from.mass : total;
-  /* Tokens out of reach have no mass, so that a k beyond those within it keeps all mass. */
+  /* Tokens out of reach have no mass, so a top-k larger than the count of tokens within reach keeps all mass. */
   const float low = row.greatest - kReach / row.inverseTemperature;
   if (how.topK > 0 && how.topK < tally<Measure::kCount>(row, from, low, shared)) {
     kept = base = shortest_prefix<Measure::kCount>(row, from, how.topK, shared).mass;

@@ -1,22 +1,22 @@
-/* What drawing a token and reporting log-probabilities share: how a row is to be sampled, and orders of logits. */
+/* Shared by drawing a token and reporting log-probabilities: how a row is sampled, and the order of logits. */
 #ifndef SPANGATE_SAMPLING_CUH
 #define SPANGATE_SAMPLING_CUH
 
 #include "common.cuh"
 
-/* 16 words a row. Fields as SamplingParams of worker/contract/messages.ts. */
+/* How a row is sampled, 16 words. The fields mean the same as in SamplingParams of worker/contract/messages.ts. */
 struct SampleRow {
   float inverseTemperature; /* 0: greedy */
   float topP, minP;
   int topK;                 /* 0: off */
   float repetitionPenalty, presencePenalty, frequencyPenalty;
-  int firstEdit, editCount; /* of the edits, no token twice in a row */
+  int firstEdit, editCount; /* a row's edits in the list of edits; a row edits no token twice */
   uint32 seedLow, seedHigh, indexLow, indexHigh; /* the number drawn is uniform(seed, index) of worker/sample/rng.ts */
   int topLogprobs;          /* -1: none at all */
   int reserved[2];
 };
 
-/* What changes one token's logit before a token is drawn (worker/sample/penalties.ts). */
+/* An edit: changes one token's logit before a token is drawn (worker/sample/penalties.ts). */
 struct TokenEdit {
   int tokenId;
   int flags;          /* kSeen, kBanned */
@@ -25,7 +25,7 @@ struct TokenEdit {
 };
 constexpr int kSeen = 1, kBanned = 2;
 
-/* Calls see(logit, tokenId) for the block's share of a row, eight loads under way at a time. */
+/* Calls see(logit, tokenId) for the block's share of a row, with eight loads in flight at a time. */
 template <class See>
 __device__ __forceinline__ void for_each_logit(const float *logits, int count, See see) {
   constexpr int kAtOnce = 8;
@@ -45,8 +45,9 @@ __device__ __forceinline__ void for_each_logit(const float *logits, int count, S
 }
 
 /*
- * Orders tokens by logit, highest first, ties by lowest id: the greatest rank is the best. The upper half orders as the
- * float does; NaN is the greatest, -0 equals 0.
+ * Ranks tokens by logit: the greatest rank is the best, and of equal logits the lowest id ranks first. The upper half
+ * of a
+ * rank orders like the float; NaN is the greatest, and -0 equals 0.
  */
 __device__ __forceinline__ uint32 key_of(float x) {
   if (x != x) return 0xffffffffu;
@@ -62,7 +63,7 @@ __device__ __forceinline__ float logit_of(uint64 rank) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* The best token below `limit` in rank; the same in every thread. */
+/* The best token whose rank is below `limit`; every thread gets it. */
 __device__ __forceinline__ uint64 best_below(const float *logits, int vocabSize, uint64 limit, uint64 *scratch) {
   uint64 best = 0;
   for_each_logit(logits, vocabSize, [&](float logit, int tokenId) {
@@ -78,7 +79,7 @@ __device__ __forceinline__ bool is_usable(uint64 best) {
   return key > key_of(-infinity()) && key < key_of(infinity());
 }
 
-/* Philox 4x32-10 as worker/sample/rng.ts: the 53 bits of uniform(seed, index). */
+/* Philox 4x32-10 as in worker/sample/rng.ts: the 53 bits of uniform(seed, index). */
 __device__ __forceinline__ uint64 random_bits(const SampleRow &row) {
   uint32 c0 = row.indexLow, c1 = row.indexHigh, c2 = 0, c3 = 0, k0 = row.seedLow, k1 = row.seedHigh;
 #pragma unroll

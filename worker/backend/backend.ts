@@ -1,12 +1,12 @@
 /**
- * What the engine knows of hardware. One backend owns the KV memory, the weights and the streams of one
+ * The interface between the engine and the hardware. One backend owns the KV memory, the weights and the streams of one
  * device; the engine owns which block holds what.
  */
 import type { Batch, TokenCopies } from "../contract/batch.ts";
 import type { ModelCard } from "../contract/model-card.ts";
 import type { SampledToken, SampleRequest } from "../sample/sampler.ts";
 
-/** The device does nothing any more: the worker ends, and the next one begins anew. */
+/** The device does nothing any more: this worker process ends, and a new one starts. */
 export class DeviceLost extends Error {
   override readonly name = "DeviceLost";
 }
@@ -16,12 +16,13 @@ export type BackendShape = Pick<
   "vocabSize" | "contextTokens" | "blockTokens" | "blockCount" | "kvBytesPerBlock"
 >;
 
-/** A step that was begun. */
+/** A step that was begun and may still run. */
 export interface BegunStep {
-  /** Its tokens are drawn on the device, so rows of the step that is begun next can name them. */
+  /** true: the device draws the tokens, so rows of the step that is begun next can name them. */
   readonly drawsOnDevice: boolean;
   /**
-   * Waits for the step; answers as `sampleStep` does. Called once, for steps in the order they were begun.
+   * Waits for the step; answers as `sampleStep` does. Called once for each step, in the order in which steps were
+   * begun.
    * @throws DeviceLost, or what made the step fail
    */
   tokens(): Promise<readonly (SampledToken | undefined)[]>;
@@ -43,18 +44,21 @@ export interface Backend {
    */
   sampleStep?(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]>;
   /**
-   * Begins a step, without logit rows too, and does not wait for it: what one begun step writes the next one reads.
-   * `batch` and `requests` are read before it returns. While a step is in flight one more can be begun, and nothing
-   * else is called. A backend without it has its steps one after the other.
+   * Begins a step, also one without logit rows, and does not wait for it; the next step reads what this one writes.
+   * `batch`
+   * and `requests` are read before it returns. While a step is in flight, one more can be begun, and nothing else may
+   * be
+   * called. A backend without this method runs one step after the other.
    * @throws Error when the step is more than the backend takes; nothing has begun then
    */
   beginStep?(batch: Batch, requests: readonly SampleRequest[]): BegunStep;
-  /** Copies K, rotated on by the token's delta, and V as it is. */
+  /** Copies single tokens: K is rotated further by the token's delta, V is copied unchanged. */
   copyTokens(copies: TokenCopies): Promise<void>;
   /**
-   * Runs the rows of a batch through layer 0 alone, whose K and V it writes, and compares layer 1's K and V that
-   * come of it with what the rows' slots hold. Answers [T] squared L2 distances of K and V together, of no meaning
-   * for a slot that holds nothing; 0 for a model of one layer. The array is the backend's own until the next call.
+   * Runs the rows of a batch through layer 0 alone, writes its K and V, and compares the K and V that layer 1 would get
+   * with
+   * what the rows' slots hold. Answers [T] squared L2 distances of K and V together, meaningless for a slot that holds
+   * nothing, and 0 for a model of one layer. The backend overwrites the array in the next call.
    */
   deviations(batch: Batch): Promise<Float32Array>;
   /** Frees device memory; the backend is not used afterwards. */

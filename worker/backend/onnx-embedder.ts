@@ -10,7 +10,7 @@ import { type Embedder, normalise } from "../contract/embedding.ts";
 import { ModelError } from "../model/model-error.ts";
 import { readJson } from "../model/weights.ts";
 
-/** Tokens of one run, padding included: what it holds in memory grows with them. */
+/** The most tokens of one run, padding included: the memory that a run takes grows with them. */
 const tokensPerRun = 8_192;
 const maxModelTokens = 8_192;
 const knownInputs = ["input_ids", "attention_mask", "token_type_ids"];
@@ -78,7 +78,7 @@ function readChecked<Schema extends z.ZodType>(file: string, schema: Schema): z.
   throw new ModelError(`${file}: "${issue?.path.join(".")}": ${issue?.message}`);
 }
 
-/** The mean over tokens where the folder says nothing. */
+/** A folder that names no way of pooling gets the mean over the tokens. */
 function poolingOf(folder: string): Pooling {
   const file = join(folder, "1_Pooling", "config.json");
   const modes = readChecked(file, poolingSchema);
@@ -109,7 +109,7 @@ class Runner {
     this.#padId = padId;
   }
 
-  /** In runs of sequences of like length, so that little is padded. */
+  /** Sequences of like length run together, so that little is padded. */
   async runAll(sequences: readonly Int32Array[]): Promise<readonly Float32Array[]> {
     const order = sequences.map((tokenIds, index) => ({ tokenIds, index }));
     order.sort((a, b) => a.tokenIds.length - b.tokenIds.length);

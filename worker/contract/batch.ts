@@ -1,14 +1,15 @@
-/** One step as arrays, on which the engine, the planner of its attention and the backends agree. */
+/** One step as arrays: the format that the engine, the attention planner and the backends share. */
 
 /**
- * One step: T rows (tokens) in P pieces. A piece is `rowCount` consecutive tokens of one run, all in the
- * same step. Struct of arrays, so that a backend passes it to native code as it is. Rows of a piece stand
- * together, in chain order.
+ * One step: T rows (tokens) in P pieces. A piece is `rowCount` consecutive tokens of one run, whose rows stand
+ * together, in
+ * chain order. The fields are arrays, so that a backend can pass them to native code unchanged.
  */
 export interface Batch {
   /**
-   * [T] token id, chain position (K is stored rotated by it), and slot = blockId * blockTokens + offset. Of `beginStep`
-   * a token id below 0, -1 - r, is the token that the step begun before draws for its r-th logit row.
+   * [T] token id, chain position (stored K is rotated by it), and slot = blockId * blockTokens + offset. In `beginStep`
+   * a
+   * negative token id, -1 - r, stands for the token that the step begun before draws for its r-th logit row.
    */
   readonly tokenIds: Int32Array;
   readonly positions: Int32Array;
@@ -25,9 +26,7 @@ export interface Batch {
   readonly segmentBlockStarts: Int32Array;
   readonly segmentFirstTokens: Int32Array;
   readonly segmentTokenCounts: Int32Array;
-  /**
-   * [S] Δ, below the context in size: a row at p reads this segment with q rotated to p - Δ, at most twice the context.
-   */
+  /** [S] Δ, |Δ| < the context: a row at p reads this segment with q rotated to p - Δ, at most twice the context. */
   readonly segmentOffsets: Int32Array;
   /** Block ids of all segments, one after the other; segment s begins at segmentBlockStarts[s]. */
   readonly blockIds: Int32Array;
@@ -35,13 +34,14 @@ export interface Batch {
   readonly logitRows: Int32Array;
 }
 
-/** Tokens whose KV is copied from slot to slot, in every layer; [n] each. */
+/** Tokens whose KV is copied from slot to slot in every layer; each array has one entry a token. */
 export interface TokenCopies {
   readonly sourceSlots: Int32Array;
   /**
-   * No slot twice, and none that another token is copied from; where it is the source itself, K is rotated in place.
+   * No slot occurs twice, and none is another token's source. Where source and target are one slot, K is rotated in
+   * place.
    */
   readonly targetSlots: Int32Array;
-  /** Positions by which the token's stored K is rotated on: it stands that much later than its source. */
+  /** By how many positions the token's stored K is rotated: the target stands that much later than the source. */
   readonly deltas: Int32Array;
 }

@@ -9,22 +9,24 @@
  */
 import type { BlockKey, CacheSalt } from "./units.ts";
 
-/** "blend": KV is an approximation, of a share of recomputed tokens that is part of the kind. */
+/** "blend" marks approximate KV; the share of recomputed tokens is part of the kind. */
 export type ChainKind = "main" | "span" | `blend ${number}`;
 
 const domain = "spangate/1";
 
 const utf8 = new TextEncoder();
-/** What is hashed is written here first: one call of the hash over few bytes costs less than a hasher fed in parts. */
+/**
+ * The input of the hash is gathered here: hashing a few bytes in one call costs less than feeding a hasher in parts.
+ */
 const scratch = new Uint8Array(4_096);
 const scratchView = new DataView(scratch.buffer);
 const [keyChars, countBytes] = [32, 4];
-/** Tokens of a block, behind the key before it and their count. */
+/** The part of the scratch that holds a block's tokens, behind the previous key and their count. */
 const scratchTokens = new Int32Array(scratch.buffer, keyChars + countBytes);
 
 const keyOf = (bytes: Uint8Array): BlockKey => Bun.SHA256.hash(bytes, "hex").slice(0, keyChars) as BlockKey;
 
-/** Each part with its length before it. */
+/** Hashes the parts, each preceded by its length. */
 function digest(parts: readonly string[]): BlockKey {
   let at = 0;
   for (const part of parts) {
@@ -49,7 +51,7 @@ export function foldSpan(mainKey: BlockKey, spanKey: BlockKey): BlockKey {
   return digest(["fold", mainKey, spanKey]);
 }
 
-/** Key of the block that holds exactly `tokenIds` after what `previousKey` stands for. */
+/** Key of the block that holds exactly `tokenIds` and follows the block or root with the key `previousKey`. */
 export function nextBlockKey(previousKey: BlockKey, tokenIds: Int32Array): BlockKey {
   const byteCount = keyChars + countBytes + tokenIds.byteLength;
   const isSmall = tokenIds.length <= scratchTokens.length;

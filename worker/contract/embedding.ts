@@ -1,31 +1,31 @@
 /** Messages between gateway and embedder, over Bun's IPC: token ids one way, vectors the other; no text, no tenant. */
 
-/** What the embedder says of itself once, when it is ready. */
+/** What the embedder tells about itself, once, when it is ready. */
 export interface EmbedderCard {
-  /** The folder's name. */
+  /** The name of the model's folder. */
   readonly modelName: string;
-  /** Vectors of another id are another model's, and never compared. */
+  /** Identifies the model: vectors of models with different ids are never compared. */
   readonly modelId: string;
   readonly dimensions: number;
-  /** Longest text, its special tokens included. */
+  /** The longest sequence in tokens, special tokens included. */
   readonly maxTokens: number;
-  /** Token ids are below it. */
+  /** Every token id is below it. */
   readonly vocabSize: number;
 }
 
 export interface EmbedMessage {
   readonly type: "embed";
   readonly id: number;
-  /** At least one token each, at most `maxTokens`. */
+  /** Sequences of token ids, each of 1 to `maxTokens`. */
   readonly sequences: readonly Int32Array[];
 }
 
 export type EmbedderMessage =
   | { readonly type: "ready"; readonly card: EmbedderCard }
-  /** One of unit length for each sequence. */
+  /** One vector of unit length for each sequence. */
   | { readonly type: "vectors"; readonly id: number; readonly vectors: readonly Float32Array[] }
   | { readonly type: "failed"; readonly id: number }
-  /** The model cannot be opened; the process ends. */
+  /** The model cannot be opened; the process ends after this message. */
   | { readonly type: "fatal"; readonly reason: string };
 
 export interface Embedder {

@@ -1,33 +1,37 @@
 /**
- * What a completion may spell, as a context-free grammar over bytes, and how tokens are spelled. Numbers alone: the
- * gateway alone knows what the bytes mean.
+ * A context-free grammar over bytes that a completion has to follow, and the bytes of each token. Only numbers cross to
+ * the
+ * worker; the gateway alone knows what the bytes mean.
  */
 
 /**
- * A byte from `low` to `high` is `low * 256 + high`; rule r is `firstRuleSymbol + r`. No rule may begin with itself
- * before a byte was taken (left recursion).
+ * The symbol of a byte range from `low` to `high` is `low * 256 + high`; the symbol of rule r is `firstRuleSymbol + r`.
+ * No
+ * rule may reach itself before it has taken a byte (left recursion).
  */
 export type GrammarSymbol = number;
 
 export const firstRuleSymbol = 65_536;
 
-/** In `ByteGrammar.symbols`, behind each alternative, and behind the last alternative of each rule. */
+/** Ends of lists in `ByteGrammar.symbols`: one after each alternative, one after the last alternative of each rule. */
 export const [endOfAlternative, endOfRule] = [-1, -2];
 
 export interface ByteGrammar {
   /**
-   * Names the rules: who sends the same name sends the same rules, and shares what was worked out of them with all who
-   * do. So the name has the tenant in it. At most `limits.maxGrammarIdChars` characters; absent: nothing is shared.
+   * Names the rules: whoever sends the same name sends the same rules, and shares what the worker has derived from
+   * them. So
+   * the name contains the tenant. At most `limits.maxGrammarIdChars` characters; absent: nothing is shared.
    */
   readonly id?: string;
   /**
-   * Rule 0 is the whole. A rule is one of its alternatives; an alternative is its symbols, one after the other. All
-   * stand in one array, which crosses to a thread or a worker as quickly as it is copied.
+   * Rule 0 is the start. A rule is a choice of alternatives; an alternative is a sequence of symbols. All stand in one
+   * array,
+   * which is quick to copy to a thread or a worker.
    */
   readonly symbols: Int32Array;
 }
 
-/** Rules as lists of alternatives. */
+/** Rules, each a list of alternatives. */
 export type GrammarRules = readonly (readonly (readonly GrammarSymbol[])[])[];
 
 export function grammarSymbols(rules: GrammarRules): Int32Array {
@@ -47,9 +51,9 @@ export function grammarSymbols(rules: GrammarRules): Int32Array {
 
 export const byteRange = (low: number, high: number): GrammarSymbol => low * 256 + high;
 
-/** Bytes of all tokens, one after the other; token i ends before ends[i]. A token without bytes is never drawn. */
+/** The bytes of all tokens, one after the other; token i ends before ends[i]. A token without bytes is never drawn. */
 export interface VocabularyBytes {
   readonly bytes: Uint8Array;
-  /** [vocabSize] at most */
+  /** At most [vocabSize] entries. */
   readonly ends: Int32Array;
 }

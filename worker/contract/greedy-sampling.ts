@@ -1,4 +1,4 @@
-/** Sampling with every rule off: the most probable token, no log-probabilities. */
+/** Sampling with every option off: the most probable token, no log-probabilities. */
 import type { GenerateParams, SamplingParams } from "./messages.ts";
 
 export const greedySampling: SamplingParams = Object.freeze({
@@ -14,7 +14,7 @@ export const greedySampling: SamplingParams = Object.freeze({
   topLogprobs: -1,
 });
 
-/** Computes and keeps a plan's runs, and samples nothing. */
+/** Parameters that only compute and keep a plan's runs: nothing is sampled. */
 export const prepareOnly: GenerateParams = Object.freeze({
   maxTokens: 0,
   minTokens: 0,

@@ -1,11 +1,12 @@
 /**
- * Bounds on what crosses the process border. The gateway checks them to answer 400, the worker checks
- * them again because a number from outside has a bound before work begins.
+ * Bounds on what crosses the border between processes. The gateway checks them to answer 400; the worker checks them
+ * again,
+ * because it bounds every number from outside before work begins.
  */
 export const limits = {
-  /** Tokens in one request, prompt and completion together, whatever the model allows. */
+  /** Tokens of one request, prompt and completion together, whatever the model allows. */
   maxRequestTokens: 131_072,
-  /** Runs (spans and pieces of the main chain) in one plan. */
+  /** Runs (spans and pieces of the main chain) of one plan. */
   maxRuns: 4_096,
   /** Earlier runs that one run sees. */
   maxSegmentsPerRun: 4_096,

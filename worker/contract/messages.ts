@@ -7,11 +7,11 @@ import type { ModelCard } from "./model-card.ts";
 import type { PlanOwners } from "./owners.ts";
 import type { BlockKey } from "./units.ts";
 
-/** Part of an earlier run that a run sees. Draws on chain positions: q at position p reads it at p - offset. */
+/** The part of an earlier run that a run sees, in chain positions: q at position p reads it as if at p - offset. */
 export interface SegmentRef {
   /** Index of the run in the plan; lower than the seeing run's own. */
   readonly run: number;
-  /** First token of the run that is seen, and how many. */
+  /** The run sees `tokenCount` tokens, from `firstToken` on. */
   readonly firstToken: number;
   readonly tokenCount: number;
   /** Where the segment's *chain position 0* stands in the seeing chain's own positions (Δ). 0 within one chain. */
@@ -28,9 +28,12 @@ export interface PlanRun {
   readonly tokenIds: Int32Array;
   readonly position: number;
   readonly sees: readonly SegmentRef[];
-  /** Closed run: one a block, the partly filled last one too. Open run: one a full block. */
+  /**
+   * One key a block. A closed run has one for its partly filled last block too; an open run has keys of full blocks
+   * alone.
+   */
   readonly blockKeys: readonly BlockKey[];
-  /** Key that blockKeys[0] was chained from; an open run goes on keying from the last of these. */
+  /** The key that blockKeys[0] was chained from. An open run derives further keys from its last one. */
   readonly rootKey: BlockKey;
   /** The span's name in the answer's `spangate.spans`; runs of one span share it. */
   readonly spanId?: string;
@@ -39,7 +42,7 @@ export interface PlanRun {
    * run is evicted too. Runs that a run sees or copies need not be named here.
    */
   readonly quotes?: readonly BlockKey[];
-  /** Most of the run's KV is copied from runs that were computed alone, and only partly computed again. */
+  /** Most of the run's KV is copied from runs that were computed alone; only a part of it is computed again. */
   readonly blend?: BlendPlan;
 }
 
@@ -69,7 +72,7 @@ export interface BlendReport {
   readonly recomputedTokens: number;
 }
 
-/** Runs in topological order. With a completion wanted, the last run is open: generated tokens go on from it. */
+/** Runs in topological order. When a completion is wanted, the last run is open: generated tokens continue it. */
 export interface TokenPlan {
   readonly runs: readonly PlanRun[];
 }
@@ -78,13 +81,13 @@ export interface SamplingParams {
   /** 0 is greedy. */
   readonly temperature: number;
   readonly topP: number;
-  /** 0: off. */
+  /** 0 switches it off. */
   readonly topK: number;
   readonly minP: number;
   readonly presencePenalty: number;
   readonly frequencyPenalty: number;
   readonly repetitionPenalty: number;
-  /** Counter-based generator: same seed, same prompt, same tokens, whatever else runs. */
+  /** Seeds a counter-based generator: the same seed and prompt give the same tokens, whatever else runs. */
   readonly seed: number;
   readonly logitBias: readonly (readonly [tokenId: number, bias: number])[];
   /** How many alternatives to report per token; -1: no log-probabilities at all. */
@@ -92,20 +95,21 @@ export interface SamplingParams {
 }
 
 export interface GenerateParams {
-  /** 0: prepare only, compute and keep the runs, sample nothing (every run is closed then). */
+  /** 0 only prepares: the worker computes and keeps the runs and samples nothing; then every run is closed. */
   readonly maxTokens: number;
   readonly minTokens: number;
   readonly ignoreEos: boolean;
   readonly stopTokenIds: readonly number[];
   readonly sampling: SamplingParams;
   /**
-   * What the completion spells; it may stop where the grammar is complete, and nowhere else. Needs the vocabulary, and
-   * neither minTokens nor ignoreEos.
+   * The completion follows this grammar and may end only where the grammar is complete. It needs the vocabulary to have
+   * been
+   * sent, and excludes minTokens and ignoreEos.
    */
   readonly grammar?: ByteGrammar | undefined;
 }
 
-/** false in `reuse` recomputes everything into private blocks (the baseline of `bench rag`). */
+/** `reuse: false` recomputes everything into private blocks (the baseline of `bench rag`). */
 export interface SubmitMessage {
   readonly type: "submit";
   readonly requestId: string;
@@ -113,33 +117,38 @@ export interface SubmitMessage {
   readonly params: GenerateParams;
   readonly reuse: boolean;
   /**
-   * The chain is to be used by others: after the last generated token these follow, all is computed, and the partly
-   * filled last block is kept too. At most one block's worth. Absent: the chain stays open, as for a chat.
+   * Closes the chain so that others can use it: these tokens follow the last generated one, all of it is computed, and
+   * the
+   * partly filled last block is kept too. At most one block of tokens. Absent: the chain stays open, as for a chat.
    */
   readonly closeTokenIds?: Int32Array;
   /** The `finished` message tells how many tokens of each run were found. */
   readonly tellFound?: boolean;
-  /** Owners that the runs' blocks are counted for; absent: nobody in particular. */
+  /** The owners that the runs' blocks count for; absent: no owner. */
   readonly owners?: PlanOwners;
-  /** How long what the asking owner's runs use is to be retained: an index in retentionTimesMs. Absent: 0, no time. */
+  /**
+   * How long the blocks that the requester's runs use are retained: an index in retentionTimesMs. Absent: 0, no time.
+   */
   readonly retention?: number;
 }
 
 export type SpanSource = "device" | "computed";
 
-/** What became of each span of a plan, its runs taken together, in plan order. */
+/** What happened to each span of a plan, in plan order; all runs of a span are taken together. */
 export interface SpanReport {
   readonly id: string;
   readonly tokens: number;
-  /** "computed" when any of it was. */
+  /** "computed" when any part of the span was computed. */
   readonly source: SpanSource;
-  /** Tokens whose KV was found, and whose KV was computed and kept under a key. */
+  /** Tokens whose KV was found in the cache, and tokens whose KV was computed and kept under a key. */
   readonly cachedTokens: number;
   readonly cacheWriteTokens: number;
 }
 
 export interface RequestTimings {
-  /** Arrival in the worker to admission, admission to last prompt token computed, arrival to first token. */
+  /**
+   * From arrival in the worker to admission; from admission to the last prompt token; from arrival to the first token.
+   */
   readonly queueMs: number;
   readonly prefillMs: number;
   readonly ttftMs: number;
@@ -148,7 +157,7 @@ export interface RequestTimings {
 export interface RequestUsage {
   readonly promptTokens: number;
   readonly completionTokens: number;
-  /** Prompt tokens whose KV was found, and whose KV was computed and kept under a key. */
+  /** Prompt tokens whose KV was found in the cache, and those whose KV was computed and kept under a key. */
   readonly cachedTokens: number;
   readonly cacheWriteTokens: number;
 }
@@ -167,13 +176,16 @@ export type GatewayMessage =
   | { readonly type: "vocabulary"; readonly vocabulary: VocabularyBytes }
   | { readonly type: "abort"; readonly requestId: string }
   /**
-   * Forget the blocks with these keys at once (blocks in use lose their key and are freed when released), and all that
-   * was computed from the runs that end with these keys. The key that spans begin with stands for all of them; any
-   * chain's root key stands for what is being computed of it. With `owner`: only of blocks and runs that are counted
-   * for the owner with this number.
+   * Forgets the blocks with these keys at once (blocks in use lose their key and are freed when released), and all that
+   * was
+   * computed from the runs that end with these keys. The root key of spans stands for all spans; the root key of any
+   * other
+   * chain stands for what is being computed of it. With `owner`: only blocks and runs that count for that owner.
    */
   | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[]; readonly owner?: number }
-  /** Blocks with these keys are evicted last of their owner's, those that are stored later too; or no longer so. */
+  /**
+   * Blocks with these keys, also those stored later, are evicted last among their owner's; `pinned: false` ends that.
+   */
   | { readonly type: "pin"; readonly blockKeys: readonly BlockKey[]; readonly pinned: boolean }
   | { readonly type: "stats"; readonly id: number }
   /** Finish what runs, take nothing new, then exit. */
@@ -181,15 +193,18 @@ export type GatewayMessage =
 
 export type WorkerErrorCode = "bad_plan" | "prompt_too_long" | "grammar_too_ambiguous" | "overloaded" | "internal";
 
-/** A change of what is resident, numbered without gaps from 1. All goes at once with the worker's process alone. */
+/**
+ * A change of what is resident. Sequence numbers rise from 1 without gaps; only the end of the process drops all
+ * blocks.
+ */
 export type KvEvent = StoredEvent | RemovedEvent;
 
-/** A request's stored blocks are told before its end. */
+/** The worker reports a request's stored blocks before the request's end. */
 export interface StoredEvent {
   readonly sequence: number;
   readonly type: "stored";
   readonly blockKeys: readonly BlockKey[];
-  /** Of each block: the key it was chained from (its run's rootKey, for the first), and the tokens it holds. */
+  /** For each block: the key it was chained from (for the first one its run's rootKey), and the tokens it holds. */
   readonly previousKeys: readonly BlockKey[];
   readonly tokenCounts: readonly number[];
 }
@@ -200,7 +215,7 @@ export interface RemovedEvent {
   readonly blockKeys: readonly BlockKey[];
 }
 
-/** Counters only rise; gauges are the present. Tokens unless the name says otherwise. */
+/** Counters only rise; gauges show the present. The unit is tokens unless the name says otherwise. */
 export interface WorkerStats {
   readonly queriedTokens: number;
   readonly hitTokens: number;
@@ -224,15 +239,15 @@ export interface FinishedMessage {
   readonly usage: RequestUsage;
   readonly timings: RequestTimings;
   readonly spans: readonly SpanReport[];
-  /** Only of a plan with blended runs. */
+  /** Present only for a plan with blended runs. */
   readonly blend?: BlendReport | undefined;
-  /** Tokens that were found of each run of the plan; only when `tellFound` asked for it. */
+  /** How many tokens of each run were found in the cache; only when `tellFound` asked for it. */
   readonly foundTokens?: readonly number[];
 }
 
 export type WorkerMessage =
   | { readonly type: "ready"; readonly card: ModelCard }
-  /** Start-up failed in a way that trying again will not mend (a bad model file, a missing library). */
+  /** Starting failed, and trying again will not help (a bad model file, a missing library). */
   | { readonly type: "fatal"; readonly message: string }
   | {
       readonly type: "tokens";

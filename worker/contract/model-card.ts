@@ -1,20 +1,20 @@
-/** What a worker tells of the model that it serves. The gateway knows nothing else of it but its text files. */
+/** What a worker tells the gateway about its model. Beyond this the gateway reads only the model's text files. */
 export interface ModelCard {
   /** Public name in /v1/models: the folder's name, or SPANGATE_MODEL_NAME. */
   readonly id: string;
   /** SHA-256 (hex) over configuration, weights and numeric mode: KV of another digest is another model's. */
   readonly digest: string;
   readonly vocabSize: number;
-  /** Positions the model allows (max_position_embeddings). */
+  /** The most positions that the model allows (max_position_embeddings). */
   readonly contextTokens: number;
-  /** Tokens a block holds. */
+  /** How many tokens a block holds. */
   readonly blockTokens: number;
-  /** Blocks in the pool. */
+  /** How many blocks the pool has. */
   readonly blockCount: number;
   readonly kvBytesPerBlock: number;
-  /** Rows of prompts that a step has at most when it decodes as well; undefined: not told. */
+  /** The most prompt rows of a step that also decodes; undefined: the worker does not say. */
   readonly stepPromptTokens?: number;
-  /** Ids that end a generation. */
+  /** Token ids that end a generation. */
   readonly eosTokenIds: readonly number[];
   /** "float32", "int8" … and the backend's name, for reports. */
   readonly numericMode: string;

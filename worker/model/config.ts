@@ -1,7 +1,9 @@
 /**
- * `config.json` of a Hugging Face model folder -> ModelConfig, which says as data what varies between architectures, so
- * that backends ask for no architecture by name. Whatever would change the numbers and is not supported is an error
- * that names the field; nothing is skipped in silence.
+ * Reads `config.json` of a Hugging Face model folder. ModelConfig describes the differences between architectures as
+ * data,
+ * so that backends never ask for an architecture by name. A setting that would change the numbers and is not supported
+ * is
+ * an error that names the field; none is ignored.
  */
 import { z } from "zod";
 import { type Architecture, type Family, families, isArchitecture } from "./family.ts";
@@ -26,17 +28,17 @@ export interface ModelConfig {
   /** How the tensors are stored (Phi-3, GLM); logical tensors (tensor-layout.ts) are the same for all. */
   readonly fusedQkv: boolean;
   readonly fusedGateUp: boolean;
-  /** GLM, ERNIE, Helium: pairs that RoPE rotates stand side by side in what is stored of q and k. */
+  /** GLM, ERNIE, Helium: the stored q and k have the two dimensions of a RoPE pair side by side. */
   readonly interleavedRope: boolean;
   readonly rope: RopeConfig;
-  /** Of the scores: 1 / sqrt(headDim), or Granite's attention_multiplier. */
+  /** Factor of the attention scores: 1 / sqrt(headDim), or Granite's attention_multiplier. */
   readonly softmaxScale: number;
   /**
-   * Granite: token embeddings times this; what attention and MLP add to the residual stream times this; 1 for others.
+   * Granite: factor of the token embeddings, and factor of what attention and MLP add to the residual stream; else 1.
    */
   readonly embeddingMultiplier: number;
   readonly residualMultiplier: number;
-  /** Granite: logits are divided by it; 1 for others. */
+  /** Granite: the logits are divided by it; 1 for others. */
   readonly logitsDivisor: number;
   readonly contextTokens: number;
   readonly eosTokenIds: readonly number[];
@@ -84,7 +86,7 @@ const schema = z.looseObject({
 type RawConfig = z.infer<typeof schema>;
 type Refuse = (field: string, value: unknown) => never;
 
-/** @throws ModelError naming the field. `file` is only for the message. */
+/** @throws ModelError naming the field. `file` is only used in the message. */
 export function parseModelConfig(json: unknown, file: string): ModelConfig {
   const architecture = parseArchitecture(json, file);
   const family: Family = families[architecture];
@@ -150,7 +152,7 @@ function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void
   if (raw.attention_bias && !family.qkvBias) refuse("attention_bias", true);
   if (raw.mlp_bias) refuse("mlp_bias", true);
   if (raw.use_bias) refuse("use_bias", true);
-  // The architecture alone decides, in transformers; converters leave these behind whatever they did to the weights.
+  // transformers goes by the architecture alone; converters leave these fields behind whatever they did to the weights.
   for (const field of ["rope_interleave", "rope_interleaved"] as const) {
     const isInterleaved = raw[field];
     if (isInterleaved != null && isInterleaved !== (family.interleavedRope ?? false)) refuse(field, isInterleaved);
@@ -160,7 +162,7 @@ function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void
   if (otherLayer !== undefined) refuse("layer_types", otherLayer);
 }
 
-/** A window as wide as the context hides nothing, and one that no layer uses neither. */
+/** A window as wide as the context hides no token, and a window that no layer uses has no effect. */
 function refuseSlidingWindow(raw: RawConfig, { window }: Family, refuse: Refuse): void {
   const namesSliding = raw.layer_types?.includes("sliding_attention") ?? false;
   const isOn = window.always || raw.use_sliding_window === true;
@@ -206,7 +208,9 @@ function parseRope(raw: RawConfig, family: Family, headDim: number, file: string
   }
 }
 
-/** In `no_rope_layers` 1 is a layer with RoPE; left out, every so many layers one goes without. */
+/**
+ * In `no_rope_layers` 1 means a layer with RoPE. Without the field, every `no_rope_layer_interval`-th layer has none.
+ */
 function ropeLayers(raw: RawConfig, family: Family, file: string): readonly boolean[] {
   const layerCount = raw.num_hidden_layers;
   if (!family.layersWithoutRope) return Array.from({ length: layerCount }, () => true);

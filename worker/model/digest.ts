@@ -1,7 +1,7 @@
 /**
- * Identity of a model's numbers: KV made under another digest is another model's and never reused.
- * Headers and configuration are hashed whole; of large tensor data a sample is taken from every shard, so
- * that a start does not read 16 GB twice.
+ * Identifies a model's numbers: KV computed under one digest is never reused under another. Headers and configuration
+ * are
+ * hashed whole; of large tensor data only samples from every shard, so that a start does not read 16 GB twice.
  */
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from "node:fs";
 import { basename, join } from "node:path";
@@ -11,7 +11,7 @@ const maxSamplesPerFile = 1_024;
 
 /**
  * @param weightFiles the safetensors files in use, in any order
- * @param numericMode what else decides the numbers: weight type, KV type
+ * @param numericMode what else decides the numbers: weight type and KV type
  */
 export function modelDigest(folder: string, weightFiles: readonly string[], numericMode: string): string {
   const hasher = new Bun.CryptoHasher("sha256");

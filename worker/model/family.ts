@@ -1,35 +1,36 @@
 /**
- * What sets the supported architectures apart, as data. All of them are the Llama block (RMSNorm, rotary attention
- * with grouped heads, gated SiLU) with the differences below; sources: the `modeling_*` and `configuration_*` files of
- * Hugging Face transformers 5.17.
+ * The differences between the supported architectures, as data. Each is the Llama block (RMSNorm, rotary attention with
+ * grouped heads, gated SiLU) with the differences below. Sources: the `modeling_*` and `configuration_*` files of
+ * Hugging
+ * Face transformers 5.17.
  */
 import type { RopeType } from "./rope.ts";
 
 export interface Family {
-  /** q, k and v have a bias: always, or where `attention_bias` says so and where it is left out. */
+  /** Do q, k and v have a bias: always, or as `attention_bias` says, with this default? */
   readonly qkvBias?: "always" | "attention_bias";
   /** RMSNorm over each head of q and k before RoPE. */
   readonly qkNorm?: boolean;
-  /** q, k and v are stored as one tensor; gate and up are. */
+  /** q, k and v are stored as one tensor, and so are gate and up. */
   readonly fusedQkv?: boolean;
   readonly fusedGateUp?: boolean;
-  /** Reads the fields embedding_, attention_ and residual_multiplier and logits_scaling. */
+  /** The configuration may have embedding_multiplier, attention_multiplier, residual_multiplier and logits_scaling. */
   readonly multipliers?: boolean;
-  /** Reads no_rope_layers and no_rope_layer_interval. */
+  /** The configuration may have no_rope_layers and no_rope_layer_interval. */
   readonly layersWithoutRope?: boolean;
-  /** Reads partial_rotary_factor; what it is where it is left out. */
+  /** The configuration may have partial_rotary_factor; this is its default. */
   readonly partialRope?: number;
   /**
-   * RoPE rotates dimensions (2i, 2i + 1) together, not (i, i + rotaryDim / 2): so the checkpoint's q and k are ordered.
+   * RoPE rotates dimensions (2i, 2i + 1) together, not (i, i + rotaryDim / 2); the checkpoint stores q and k in that
+   * order.
    */
   readonly interleavedRope?: boolean;
   readonly ropeTypes: readonly RopeType[];
-  /** Where the configuration leaves them out. */
+  /** Defaults of fields that the configuration leaves out. */
   readonly defaultTheta: number;
   readonly defaultTied: boolean;
   /**
-   * Sliding windows: with `sliding_window` alone, or where `use_sliding_window` says so; the width where it is left
-   * out.
+   * How sliding windows are switched on: by `sliding_window` alone, or by `use_sliding_window`; and the default width.
    */
   readonly window: { readonly always: boolean; readonly defaultTokens: number | null };
 }
@@ -53,7 +54,7 @@ export const families = {
     fusedQkv: true,
     fusedGateUp: true,
     partialRope: 1,
-    // transformers reads "yarn" and "su" in a Phi-3 as LongRoPE.
+    // For a Phi-3, transformers reads "yarn" and "su" as LongRoPE.
     ropeTypes: ["default"],
     window: { always: true, defaultTokens: null },
   },

@@ -31,7 +31,7 @@ export function loadModel(folder: string, numericMode: string): LoadedModel {
   };
 }
 
-/** generation_config.json, where it names end tokens, goes before config.json (as in transformers). */
+/** End tokens in generation_config.json take precedence over those in config.json (as in transformers). */
 function readEosTokenIds(folder: string, config: ModelConfig): readonly number[] {
   const file = join(folder, "generation_config.json");
   if (!existsSync(file)) return config.eosTokenIds;

@@ -1,13 +1,15 @@
 /**
- * Rotary position embedding: the configuration's fields -> inverse frequencies, one for each rotated pair. The older
- * place (`rope_theta`, `rope_scaling`) and the newer one (`rope_parameters`) are read alike.
+ * Rotary position embedding: turns the configuration's fields into inverse frequencies, one for each rotated pair.
+ * Reads the
+ * older fields (`rope_theta`, `rope_scaling`) and the newer one (`rope_parameters`).
  */
 import { z } from "zod";
 
 export interface RopeConfig {
   /**
-   * Leading dimensions of a head that are rotated, even; pairs are (i, i + rotaryDim / 2). Weights that are stored for
-   * pairs (2i, 2i + 1) are put into this order as they are read (tensor-layout.ts).
+   * How many leading dimensions of a head are rotated, an even number; pairs are (i, i + rotaryDim / 2). Weights that
+   * are
+   * stored for pairs (2i, 2i + 1) are reordered when they are read (tensor-layout.ts).
    */
   readonly rotaryDim: number;
   /** [rotaryDim / 2] radians per position, after scaling; float32, as the models were trained with. */
@@ -73,7 +75,7 @@ type Fields<Type extends RopeType> = z.infer<(typeof schemas)[Type]>;
 type Rotation = Pick<RopeConfig, "inverseFrequencies" | "attentionFactor">;
 
 /**
- * @param parameters the fields of one RoPE type, by their names in the configuration
+ * @param parameters the fields of one RoPE type, by the configuration's names
  * @throws ZodError naming the field
  */
 export function rotation(type: RopeType, parameters: Readonly<Record<string, unknown>>, rotaryDim: number): Rotation {
@@ -90,7 +92,7 @@ export function rotation(type: RopeType, parameters: Readonly<Record<string, unk
       return rounded(plain({ rope_theta: ntkTheta(fields, rotaryDim) }));
     }
     case "dynamic":
-      // Up to the trained context, past which no prompt is taken, its base is the plain one.
+      // Dynamic scaling changes the base only beyond the trained context, and no prompt is that long.
       return rounded(plain(schemas.dynamic.parse(parameters)));
     case "llama3": {
       const fields = schemas.llama3.parse(parameters);
@@ -130,7 +132,7 @@ function llama3Frequency(frequency: number, fields: Fields<"llama3">): number {
 /** YaRN ("NTK-by-parts", section 3.2): the share of stretching is a ramp over the dimensions. */
 function yarnFrequencies(plain: readonly number[], fields: Fields<"yarn">): number[] {
   const rotaryDim = plain.length * 2;
-  /** Dimension pair that makes so many full rotations over the original context. */
+  /** The dimension pair that makes `rotations` full rotations over the original context. */
   const pairOf = (rotations: number) =>
     (rotaryDim * Math.log(fields.original_max_position_embeddings / (rotations * 2 * Math.PI))) /
     (2 * Math.log(fields.rope_theta));

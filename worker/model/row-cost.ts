@@ -1,11 +1,12 @@
-/** What a row of a step costs a model, in its attention against all else. */
+/** What one row of a step costs: its attention compared with its matrix products. */
 import type { ModelConfig } from "./config.ts";
 
 type Shape = Pick<ModelConfig, "hiddenSize" | "headCount" | "kvHeadCount" | "headDim" | "ffnSize">;
 
 /**
- * Tokens of context whose attention takes a row as many multiplications as a layer's products do: q times K and the
- * scores times V against the projections and the gated MLP.
+ * The number of context tokens at which a row's attention (q times K, scores times V) takes as many multiplications as
+ * a
+ * layer's matrix products (the projections and the gated MLP).
  */
 export function rowCostTokens({ hiddenSize, headCount, kvHeadCount, headDim, ffnSize }: Shape): number {
   const projections = hiddenSize * headDim * (2 * headCount + 2 * kvHeadCount);

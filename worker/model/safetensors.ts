@@ -80,7 +80,9 @@ function parseHeader(text: string, dataStart: number, fileBytes: number, file: s
   return tensors;
 }
 
-/** The format forbids holes and overlaps: tensors, in order of their bytes, tile the data section. */
+/**
+ * The format forbids holes and overlaps: in the order of their bytes, the tensors must fill the data section exactly.
+ */
 function checkCoverage(tensors: readonly TensorInfo[], dataStart: number, fileBytes: number, file: string): void {
   let expected = dataStart;
   for (const tensor of tensors.toSorted((a, b) => a.start - b.start || a.end - b.end)) {
@@ -90,7 +92,7 @@ function checkCoverage(tensors: readonly TensorInfo[], dataStart: number, fileBy
   if (expected !== fileBytes) throw new ModelError(`${file}: ${fileBytes - expected} bytes belong to no tensor`);
 }
 
-/** The tensor's bytes, freshly read. */
+/** Reads the tensor's bytes from the file. */
 export function readTensorBytes(tensor: TensorInfo): Uint8Array {
   const fd = openSync(tensor.file, "r");
   try {

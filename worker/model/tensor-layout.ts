@@ -13,24 +13,26 @@ import type { ModelConfig } from "./config.ts";
 
 export interface TensorPlace {
   readonly shape: readonly number[];
-  /** Name in the files; the logical tensor is its rows from `firstRow` on. */
+  /** Name in the files. The logical tensor is its rows from `firstRow` on. */
   readonly stored: string;
   readonly firstRow: number;
-  /** Given: the rows of each head are stored in another order. */
+  /** Set where the rows of each head are stored in another order. */
   readonly pairedRows?: PairedRows;
 }
 
 /**
- * Rows are heads of `headDim`. Of the first `rotaryDim` rows of a head, those that RoPE rotates together are stored
- * side by side, (2i, 2i + 1); the logical tensor has them at (i, i + rotaryDim / 2). Scores are sums over a head's
- * dimensions, so q and k in another order that both share give the same.
+ * The rows are heads of `headDim`. Among the first `rotaryDim` rows of a head, the two that RoPE rotates together are
+ * stored
+ * side by side, as (2i, 2i + 1); the logical tensor has them at (i, i + rotaryDim / 2). A score is a sum over the
+ * head's
+ * dimensions, so q and k give the same score in any order that both share.
  */
 export interface PairedRows {
   readonly headDim: number;
   readonly rotaryDim: number;
 }
 
-/** By logical name. */
+/** Where each tensor is stored, by logical name. */
 export type TensorLayout = ReadonlyMap<string, TensorPlace>;
 
 export function tensorLayout(config: ModelConfig): TensorLayout {
@@ -52,7 +54,7 @@ function layerLayout(config: ModelConfig): TensorLayout {
   const { hiddenSize, ffnSize, headDim, fusedQkv, fusedGateUp } = config;
   const layout = new Map<string, TensorPlace>();
   const add = (name: string, ...shape: number[]) => layout.set(name, { shape, stored: name, firstRow: 0 });
-  /** Linear layers over one input; stored as one tensor, in this order, where the architecture fuses them. */
+  /** Linear layers with the same input; an architecture that fuses them stores them as one tensor, in this order. */
   const addGroup = (fused: string | undefined, members: readonly (readonly [name: string, rows: number])[]) => {
     let firstRow = 0;
     for (const [name, rows] of members) {
@@ -88,14 +90,14 @@ function layerLayout(config: ModelConfig): TensorLayout {
   return config.interleavedRope ? withPairedRows(layout, { headDim, rotaryDim: config.rope.rotaryDim }) : layout;
 }
 
-/** What makes q and k: their projections, biases and norms. */
+/** The tensors that produce q and k: their projections, biases and norms. */
 const queryOrKey = /^self_attn\.[qk]_(proj|norm)\./;
 
 function withPairedRows(layout: TensorLayout, pairedRows: PairedRows): TensorLayout {
   return new Map([...layout].map(([name, place]) => [name, queryOrKey.test(name) ? { ...place, pairedRows } : place]));
 }
 
-/** Row of what is stored that is row `row` of the logical tensor. */
+/** The row of the stored tensor that holds row `row` of the logical tensor. */
 function storedRow(row: number, { headDim, rotaryDim }: PairedRows): number {
   const half = rotaryDim / 2;
   const dimension = row % headDim;
@@ -104,7 +106,7 @@ function storedRow(row: number, { headDim, rotaryDim }: PairedRows): number {
 }
 
 /**
- * Whole heads as they are stored -> as the logical tensor has them. @param out of the same length, not the same memory
+ * Copies whole heads from the stored to the logical order. @param out of the same length, in other memory
  */
 export function unpairRows<T extends Float32Array | Uint16Array>(
   stored: T,
@@ -119,7 +121,7 @@ export function unpairRows<T extends Float32Array | Uint16Array>(
   return out;
 }
 
-/** Names and shapes in the files. */
+/** Names and shapes of the tensors in the files. */
 export function storedShapes(layout: TensorLayout): Map<string, readonly number[]> {
   const shapes = new Map<string, readonly number[]>();
   for (const { stored, firstRow, shape } of layout.values()) {

@@ -1,16 +1,18 @@
 /**
- * Sentence vectors from the loaded model's token embeddings alone: no forward pass. Each token's row, less the mean
- * row and of unit length, counts log(1 + id): byte-pair vocabularies stand in the order of frequency, so that is a
- * word's rarity by Zipf's law (as in Model2Vec). Good for words that are alike; a sentence-embedding model is better.
+ * Makes sentence vectors from the loaded model's token embeddings alone, without a forward pass. From each token's row
+ * the
+ * mean row is subtracted; the result has unit length and the weight log(1 + id). Byte-pair vocabularies are ordered by
+ * frequency, so by Zipf's law that weight measures how rare a token is (as in Model2Vec). It finds texts with similar
+ * words; a sentence-embedding model is better.
  */
 import { type Embedder, type EmbedderCard, normalise } from "../contract/embedding.ts";
 import { loadModel } from "./load.ts";
 import { ModelError } from "./model-error.ts";
 import type { TensorInfo } from "./safetensors.ts";
 
-/** Wider rows are folded to so many numbers, by signs that a counter decides. */
+/** Wider rows are folded to this many numbers by a random projection, whose signs come from a counter. */
 const maxDimensions = 512;
-/** Rows that the mean is taken from, evenly over the vocabulary. */
+/** How many rows, spread evenly over the vocabulary, the mean is computed from. */
 const meanRows = 4_096;
 const maxTokens = 8_192;
 
@@ -45,7 +47,7 @@ export function openTokenEmbedder(folder: string, name?: string): Embedder {
   return { card, embed: (sequences) => Promise.resolve(sequences.map(embedOne)) };
 }
 
-/** Rows of a matrix in its file, widened one by one. */
+/** Reads rows of a matrix from its file, each widened to float32. */
 class Rows {
   readonly #bytes: DataView;
   readonly #dtype: string;
@@ -88,7 +90,7 @@ function meanOf(rows: Rows, vocabSize: number, width: number): Float32Array {
   return mean;
 }
 
-/** Sparse random projection: every number is added to one place, or taken from it. Angles stay nearly as they are. */
+/** Sparse random projection: each number is added to one place or subtracted from it, which nearly keeps angles. */
 function fold(vector: Float32Array, dimensions: number): Float32Array {
   const folded = new Float32Array(dimensions);
   for (let i = 0; i < vector.length; i++) {

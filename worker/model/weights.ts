@@ -1,6 +1,7 @@
 /**
- * The tensors of a model folder, checked as a whole: what the architecture needs and is missing is an error, and so
- * is what is there and unknown. Backends ask for logical tensors (tensor-layout.ts).
+ * The tensors of a model folder, checked as a whole: a missing tensor is an error, and so is an unknown one. Backends
+ * ask for
+ * logical tensors (tensor-layout.ts).
  */
 import { existsSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
@@ -25,7 +26,7 @@ function findTensors(folder: string): Map<string, TensorInfo> {
   const weightMap = new Map(Object.entries(index.data.weight_map));
   const shards = new Set(weightMap.values());
   if (shards.size > maxShards) throw new ModelError(`${indexFile}: more than ${maxShards} shards`);
-  // The index comes from outside: a shard is a file of this folder, not a path.
+  // The index is untrusted input: a shard must be the name of a file in this folder, not a path.
   const stray = [...shards].find((shard) => shard !== basename(shard) || !existsSync(join(folder, shard)));
   if (stray !== undefined) throw new ModelError(`${indexFile}: shard "${stray}" is not a file of this folder`);
   const tensors = new Map<string, TensorInfo>();
@@ -50,19 +51,19 @@ export function readJson(file: string): unknown {
   }
 }
 
-/** Tables that older files carry along and that follow from the configuration. */
+/** Tables that older files contain although they follow from the configuration. */
 const derivedTensor = /\.rotary_emb\.inv_freq$/;
 
-/** A logical tensor's bytes in its file, which may have the rows of each head in another order. */
+/** A logical tensor's bytes in its file; the rows of each head may be stored in another order. */
 export interface StoredTensor extends TensorInfo {
   readonly pairedRows?: PairedRows;
 }
 
 export class Weights {
-  /** By logical name. */
+  /** The tensors, by logical name. */
   readonly #tensors = new Map<string, StoredTensor>();
 
-  /** @throws ModelError for a gap, a leftover or a wrong shape. */
+  /** @throws ModelError for a missing or unknown tensor or a wrong shape. */
   constructor(folder: string, config: ModelConfig) {
     const found = findTensors(folder);
     const layout = tensorLayout(config);
@@ -74,7 +75,7 @@ export class Weights {
         throw new ModelError(`${folder}: tensor "${name}" is [${tensor.shape}], expected [${shape}]`);
       }
     }
-    // A tied head may be stored all the same; it is then a copy of the embedding and not read.
+    // A tied head may still be stored; it is then a copy of the embedding and is not read.
     const allowed = config.tiedEmbeddings ? new Set(["lm_head.weight"]) : new Set();
     const isKnown = (name: string) => expected.has(name) || allowed.has(name) || derivedTensor.test(name);
     const leftover = [...found.keys()].find((name) => !isKnown(name));
@@ -90,7 +91,10 @@ export class Weights {
     return [...new Set(this.#tensors.values().map((tensor) => tensor.file))];
   }
 
-  /** The logical tensor's type, shape, and bytes in its file. @throws ModelError when the architecture has none such. */
+  /**
+   * The logical tensor's type, shape, and bytes in its file. @throws ModelError when the architecture has no such
+   * tensor.
+   */
   info(name: string): StoredTensor {
     const tensor = this.#tensors.get(name);
     if (!tensor) throw new ModelError(`tensor "${name}" is missing`);
@@ -114,7 +118,7 @@ export class Weights {
   }
 }
 
-/** Some rows of a tensor; rows stand one after the other. */
+/** A range of a tensor's rows; rows stand one after the other. */
 function rowsOf(tensor: TensorInfo, firstRow: number, shape: readonly number[]): TensorInfo {
   const rowBytes = (tensor.end - tensor.start) / tensor.shape[0];
   const start = tensor.start + firstRow * rowBytes;

@@ -1,6 +1,7 @@
 /**
- * The CPU kernels with types: a context (threads, instruction set) and the KV pools it serves. What the calls
- * mean, and what is promised of their bits, stands in kernels/abi.h.
+ * The CPU kernels with types: a context (threads, instruction set) and the KV pools that it serves. kernels/abi.h
+ * documents
+ * the calls and what they promise about the bits of results.
  */
 import type { Pointer } from "bun:ffi";
 import { buildCpuKernels } from "../../kernels/build.ts";
@@ -11,16 +12,16 @@ export type { AttentionBatch, HeadNorms, KvPool, KvPoolOptions, RopeOptions } fr
 export { KernelError } from "./library.ts";
 
 const isaCodes = { auto: 0, reference: 1, avx2: 2, avx512: 3 } as const;
-/** Instruction set; "auto" takes the best that the CPU has, "reference" is the slow oracle. */
+/** The instruction set: "auto" takes the best that the CPU has, "reference" is the slow oracle. */
 export type Isa = keyof typeof isaCodes;
 
 export interface CpuKernelOptions {
   readonly isa?: Isa;
-  /** Threads that compute, the calling one among them. */
+  /** How many threads compute, the calling one included. */
   readonly threadCount: number;
 }
 
-/** Rows of an embedding table as they stand in a safetensors file. */
+/** The rows of an embedding table, as they stand in a safetensors file. */
 export interface EmbeddingTable {
   /** [rowCount][width] elements of `type`. */
   readonly data: Float32Array | Uint16Array;
@@ -43,7 +44,7 @@ export class CpuKernels {
   readonly #pools = new Set<KvPool>();
   #closed = false;
 
-  /** @param libraryPath what `buildCpuKernels` answered */
+  /** @param libraryPath the path that `buildCpuKernels` returned */
   constructor(libraryPath: string, options: CpuKernelOptions) {
     assertInteger("threadCount", options.threadCount, 1, 256);
     const library = loadKernelLibrary(libraryPath);

@@ -1,4 +1,4 @@
-/** One model's KV memory in native code, and attention over it. The layout stands in kernels/abi.h. */
+/** One model's KV memory in native code, and attention over it. kernels/abi.h describes the layout. */
 import type { Pointer } from "bun:ffi";
 import type { Batch, TokenCopies } from "../contract/batch.ts";
 import { asPointer, assertInteger, assertLength, type KernelLibrary, openHandle, viewMemory } from "./library.ts";
@@ -26,17 +26,17 @@ export interface KvPoolOptions {
   readonly headDim: number;
   readonly kvType: "float32" | "float16";
   readonly rope: RopeOptions;
-  /** Chain positions and segment offsets are below it (the model's context). */
+  /** Chain positions are below it, segment offsets below it in size: the model's context. */
   readonly maxPositions: number;
-  /** false: no two pieces share the load of a block, for comparison. Default true; no result depends on it. */
+  /** false: every piece loads its blocks itself, for comparison. Default true; results are the same. */
   readonly packing?: boolean;
   /** Default: 1 / sqrt(headDim). */
   readonly softmaxScale?: number;
-  /** Of the RMSNorm on q and k heads; default 1e-6. */
+  /** Epsilon of the RMSNorm on q and k heads; default 1e-6. */
   readonly normEpsilon?: number;
 }
 
-/** What attention needs of a step. */
+/** The part of a step's plan that attention needs. */
 export type AttentionBatch = Omit<Batch, "tokenIds" | "logitRows">;
 
 /** [headDim] weights of the RMSNorm on each head of q and k (Qwen3). */
@@ -80,7 +80,7 @@ export class KvPool {
   readonly qkvWidth: number;
   /** Floats in one row of out. */
   readonly outWidth: number;
-  /** Size of the pool; pages that were never written take no memory. */
+  /** Size of the pool in bytes; pages that were never written take no memory. */
   readonly kvBytes: number;
   readonly kvBytesPerBlock: number;
   readonly #library: KernelLibrary;
@@ -107,7 +107,7 @@ export class KvPool {
     this.kvBytesPerBlock = this.kvBytes / options.blockCount;
   }
 
-  /** Bytes of the pool that are in memory now (it walks the page table: not for every step). */
+  /** Bytes of the pool that are in memory now. The call walks the page table, so it is too slow for every step. */
   residentBytes(): number {
     return Number(this.#library.symbols.spg_pool_resident_bytes(this.#open()));
   }
@@ -172,7 +172,7 @@ export class KvPool {
     if (status !== 0) this.#library.check("attention", status);
   }
 
-  /** First half of `attention`. */
+  /** The first half of `attention`: writes K and V of every row. */
   writeKv(layer: number, qkv: Float32Array, kNorm?: Float32Array): void {
     this.#assertCall(layer, qkv);
     if (kNorm !== undefined) assertLength("kNorm", kNorm, this.options.headDim);
@@ -180,7 +180,7 @@ export class KvPool {
     this.#library.check("writeKv", status);
   }
 
-  /** Second half of `attention`: every K and V that the step's segments name must have been written. */
+  /** The second half of `attention`: attends. All K and V that the step's segments name must have been written. */
   attend(layer: number, qkv: Float32Array, out: Float32Array, qNorm?: Float32Array): void {
     this.#assertCall(layer, qkv);
     this.#assertOut(out);
@@ -190,7 +190,7 @@ export class KvPool {
   }
 
   /**
-   * Copies K and V of single tokens in every layer: K rotated on by the token's `deltas` positions, V as it is.
+   * Copies K and V of single tokens in every layer: K is rotated by the token's `deltas` positions, V stays unchanged.
    * @throws KernelError when a slot or delta is out of range, or a target is written twice or read
    */
   copyTokens({ sourceSlots, targetSlots, deltas }: TokenCopies): void {
@@ -203,7 +203,10 @@ export class KvPool {
     this.#library.check("copyTokens", status);
   }
 
-  /** out[row] = squared L2 distance of the row's K and V in this layer from what its slot holds; nothing is stored. */
+  /**
+   * out[row] = squared L2 distance between the row's K and V in this layer and the contents of its slot; stores
+   * nothing.
+   */
   deviations(layer: number, qkv: Float32Array, out: Float32Array, kNorm?: Float32Array): void {
     this.#assertCall(layer, qkv);
     assertLength("out", out, this.#rowCount);
@@ -212,7 +215,7 @@ export class KvPool {
     this.#library.check("deviations", status);
   }
 
-  /** The pool's memory as it is, for tests and for moving blocks; not valid after `close`. */
+  /** The pool's memory itself, for tests and for moving blocks; not valid after `close`. */
   memory(): ArrayBuffer {
     const data = this.#library.symbols.spg_pool_data(this.#open());
     if (data === null) throw new Error("the KV pool has no memory");

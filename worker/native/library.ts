@@ -1,7 +1,9 @@
 /**
- * The CPU kernel library as bun:ffi sees it, and the checks around every call. bun:ffi takes undefined and NaN
- * for 0 and wraps out-of-range integers without a word, so numbers are asserted before a call and the status
- * after it. Nothing outside this folder imports bun:ffi.
+ * The CPU kernel library as bun:ffi sees it, and the checks around every call. bun:ffi silently takes undefined and NaN
+ * for
+ * 0 and wraps integers that are out of range. So numbers are checked before a call and the status after it. Nothing
+ * outside
+ * this folder imports bun:ffi.
  */
 import { CString, dlopen, type Library, type Pointer, toArrayBuffer } from "bun:ffi";
 
@@ -56,19 +58,19 @@ export function loadKernelLibrary(path: string): KernelLibrary {
   };
 }
 
-/** Calls `open` with room for one pointer and answers what was written there. */
+/** Calls `open` with space for one pointer and returns the pointer that it wrote. */
 export function openHandle(open: (out: BigUint64Array) => void): Pointer {
   const out = new BigUint64Array(1);
   open(out);
   return Number(out[0]) as Pointer;
 }
 
-/** bun:ffi answers addresses as numbers (or as bigints above 2^53, which user space does not have). */
+/** bun:ffi returns addresses as numbers (as bigints above 2^53, which user space does not reach). */
 export function asPointer(address: Pointer | bigint): Pointer {
   return Number(address) as Pointer;
 }
 
-/** Native memory as an ArrayBuffer that does not own it: gone when its owner frees it. */
+/** Native memory as an ArrayBuffer that does not own it: invalid once the owner has freed it. */
 export function viewMemory(address: Pointer, byteLength: number): ArrayBuffer {
   return toArrayBuffer(address, 0, byteLength);
 }

@@ -1,5 +1,5 @@
 /*
- * Partial results become results: the unit that arrives last at a row's counter merges them (attention_plan.cuh).
+ * Merges partial results into results: the unit that arrives last at a row's counter does it (attention_plan.cuh).
  */
 #ifndef SPANGATE_ATTENTION_MERGE_CUH
 #define SPANGATE_ATTENTION_MERGE_CUH
@@ -7,8 +7,9 @@
 #include "attention_plan.cuh"
 
 /*
- * Says that this unit has written its partial result of a row. By one thread, after a __threadfence of those that wrote
- * and a barrier. @return whether the row's parts are all there: the caller merges them, after a __threadfence
+ * Announces that this unit has written its partial result of a row. One thread calls it, after the writing threads have
+ * called __threadfence and passed a barrier. @return whether all parts of the row are there: then the caller calls
+ * __threadfence and merges them
  */
 __device__ __forceinline__ bool arrive_at_merge(const PlanArguments &a, const PlanUnit &unit, int merge,
                                                 int partCount) {
@@ -19,9 +20,11 @@ __device__ __forceinline__ bool arrive_at_merge(const PlanArguments &a, const Pl
 }
 
 /*
- * A warp merges the parts of a row's heads [firstHead, firstHead + headCount): four at a time, and four parts of each,
- * as each load takes long. Weights are 2^(log sum - greatest log sum so far); lane 4 i + j has those of part i and head
- * j.
+ * A warp merges the parts of a row's heads [firstHead, firstHead + headCount): four heads at a time, and four parts of
+ * each,
+ * since a load takes long. Weights are 2^(log sum - greatest log sum so far). Lane 4 i + j holds the weight of part i
+ * and
+ * head j.
  */
 __device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerge &at, int firstHead, int headCount) {
   constexpr int kHeads = 4, kAtOnce = 4;
@@ -39,7 +42,7 @@ __device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerg
       const int count = min(kAtOnce, at.partCount - first);
       const bool exists = lane < kHeads * kAtOnce && ownPart < count;
       const float sum = exists ? __ldcg(sums + size_t(first + ownPart) * a.queryHeads) : -infinity();
-      float4 x[kAtOnce][kHeads]; /* past the end: the last part again, which then weighs nothing */
+      float4 x[kAtOnce][kHeads]; /* past the end: the last part again, with weight 0 */
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
 #pragma unroll
@@ -82,7 +85,7 @@ __device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerg
   }
 }
 
-/* The same for one head alone, sixteen parts at a time. */
+/* Merges one head alone, sixteen parts at a time. */
 __device__ __forceinline__ void merge_head(const PlanArguments &a, const PlanMerge &at, int head) {
   constexpr int kAtOnce = 16;
   const int lane = threadIdx.x & 31, column = min(lane * 4, kHeadDim - 4);
@@ -93,7 +96,7 @@ __device__ __forceinline__ void merge_head(const PlanArguments &a, const PlanMer
   for (int first = 0; first < at.partCount; first += kAtOnce) {
     const int count = min(kAtOnce, at.partCount - first);
     const float sum = lane < count ? __ldcg(sums + size_t(first + lane) * a.queryHeads) : -infinity();
-    float4 x[kAtOnce]; /* past the end: the last part again, which then weighs nothing */
+    float4 x[kAtOnce]; /* past the end: the last part again, with weight 0 */
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++) {
       const float *from = partial_at(a, at.firstPartial + first + min(i, count - 1), head) + column;
@@ -117,7 +120,7 @@ __device__ __forceinline__ void merge_head(const PlanArguments &a, const PlanMer
       make_uint2(pack_bf16(out.x * inverse, out.y * inverse), pack_bf16(out.z * inverse, out.w * inverse));
 }
 
-/* A warp merges those of its lanes' rows that `complete` names; `merge`: of the lane's row. */
+/* A warp merges those of its lanes' rows that `complete` names; `merge` is the lane's own row's. */
 __device__ __forceinline__ void merge_rows(const PlanArguments &a, const PlanUnit &unit, const PlanMerge &merge,
                                            uint32 complete) {
   if (complete == 0) return;
@@ -130,7 +133,7 @@ __device__ __forceinline__ void merge_rows(const PlanArguments &a, const PlanUni
   }
 }
 
-/* After a warp has written the results of its rows, one a lane: those whose last part this was. */
+/* Called after a warp has written its rows, one a lane; merges the rows whose last part this was. */
 __device__ __forceinline__ void finish_rows(const PlanArguments &a, const PlanUnit &unit, const TileRow &tileRow) {
   if (!__any_sync(kAllLanes, tileRow.merge >= 0)) return;
   PlanMerge merge = {};
@@ -142,9 +145,11 @@ __device__ __forceinline__ void finish_rows(const PlanArguments &a, const PlanUn
 }
 
 /*
- * The same where all units run at the same time: each waits until all parts of its rows are there and merges its share
- * of the heads, part p of n the heads h with h * n / heads = p, so that nobody is left with all of them. A counter
- * counts arrivals in its lower half and those who are done in its upper half; the last of these sets it back.
+ * Merges where all units run at the same time: each unit waits until all parts of its rows are there and merges its
+ * share
+ * of the heads, so that no unit has to merge all of them. Part p of n merges the heads h with h * n / heads = p. The
+ * lower
+ * half of a counter counts arrivals, its upper half the units that are done; the last of these sets it to zero.
  */
 __device__ __forceinline__ void finish_rows_together(const PlanArguments &a, const PlanUnit &unit,
                                                      const TileRow &tileRow, const PlanMerge &merge) {

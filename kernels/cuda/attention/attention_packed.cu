@@ -1,21 +1,23 @@
 /*
- * Attention for small items (up to four tiles), that is for decoding: bound by reading K and V (attention_plan.cuh
- * has the plan, rotation, softmax and the arguments; attention_walk.cuh how tokens are walked and copied).
+ * Attention for small items (up to four tiles), which means decoding. Its time is that of reading K and V.
+ * (attention_plan.cuh has the plan, rotation, softmax and the arguments; attention_walk.cuh walks and copies tokens.)
  *
- * Slices shared by an item are copied once for all of its tiles, by four warps together, 64 tokens a step; private ones
- * by their tile's warps alone, 16 tokens a step and no barrier. One tile: four warps share its tokens; two: two warps
- * each; three or four: a warp each. As many warps walk and copy for them. Shared memory: as many slots of 16 rows of K
- * and of V for each of the four warps as the launch gives room for, 2 to 4.
+ * The shared slices of an item are copied once for all its tiles, by four warps together, 64 tokens a step. Private
+ * slices
+ * are copied for their tile's warps alone, 16 tokens a step and without a barrier. With one tile, four warps share its
+ * tokens; with two, each has two warps; with three or four, each has one. As many warps walk and copy for them. Shared
+ * memory: for each of the four computing warps 2 to 4 slots of 16 rows of K and of V, as many as the launch has space
+ * for.
  *
- * Grid: any number of blocks of 256 threads; block b takes units b, 2n - 1 - b, 2n + b, ... of n blocks, unit =
- * (item * kvHeads + kvHead) * headTiles + headTile, so one launch serves any step. Floor: K and V of a unit's tokens
- * once.
+ * Grid: any number of blocks of 256 threads. Of n blocks, block b takes units b, 2n - 1 - b, 2n + b, ..., where unit =
+ * (item * kvHeads + kvHead) * headTiles + headTile; so one launch size serves any step. Floor: reading K and V of each
+ * unit's tokens once.
  * Oracle: test/gpu/attention-oracle.ts.
  */
-#include "attention_plan.cuh" /* and so HEAD_DIM */
+#include "attention_plan.cuh" /* which also defines the head size */
 #include "attention_team.cuh"
 
-/* Slots of kParts * 16 tokens, from `first` of the step on; itemRows: of the packed rows g and g + 8. */
+/* Slots of kParts * 16 tokens, from `first` of the step on; itemRows: the item rows of packed rows g and g + 8. */
 template <int kParts>
 __device__ __forceinline__ void attend_slots(const bf16 *const (&slots)[kParts], const Step &step, int first,
                                              const int (&itemRows)[2], float scaleLog2, TileState &s) {
@@ -69,7 +71,7 @@ __device__ __forceinline__ int slot_count() {
   return min(kMaxSlots, int(bytes / (kWarps * kSlotSize * sizeof(bf16))));
 }
 
-/* A warp that computes: its ring and where it stands in it. It holds the slot before `slot`. */
+/* A computing warp: its ring and its place in it. It always holds the slot before `slot`. */
 class Attender {
  public:
   __device__ __forceinline__ Attender(const PlanArguments &a, bf16 *shared, Exchange &x)
@@ -95,7 +97,7 @@ class Attender {
   }
   __device__ __forceinline__ int free_slot() const { return slot == 0 ? slots - 1 : slot - 1; }
 
-  /* Barrier of the warps that compute. */
+  /* Barrier of the computing warps. */
   __device__ __forceinline__ void join_all() const {
     asm volatile("barrier.sync 4, %0;" ::"n"(kWarps * 32) : "memory");
   }
@@ -114,7 +116,7 @@ class Attender {
       const Step &step = x.rings[warp].steps[slot];
       const bool isOurs = step.unit == visit, isShared = isOurs && step.isShared;
       if (isShared && lane == 0) x.sharedSlots[sharedStep & 1][warp] = slot;
-      /* Other warps' parts are there, and all have done with the shared step before, so its slots are free. */
+      /* After it the other warps' parts are filled, and nobody reads the shared step before, so its slots are free. */
       if (isShared || wasShared) join_all();
       wasShared = isShared;
       if (!isOurs) break;
@@ -137,7 +139,7 @@ class Attender {
     if (hasTile) finish_tile(a, unit, team, tileRow, rows, state, slot_at(warp, free_slot()), x);
   }
 
-  /* The four parts of a shared step, two at a time; a team of two shares them. */
+  /* Computes the four parts of a shared step, two at a time; a team of two warps shares them. */
   __device__ __forceinline__ void attend_shared(const Team &team, const Step &step, const int (&itemRows)[2],
                                                 TileState &s) {
     const int *at = x.sharedSlots[sharedStep & 1];
@@ -149,7 +151,7 @@ class Attender {
   }
 };
 
-/* Two blocks on a multiprocessor where warps that copy can give registers to those that compute. */
+/* Two blocks fit on a multiprocessor where copying warps can give registers to computing ones (sm_90). */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define BLOCKS 2
 #define COPY_REGISTERS() asm volatile("setmaxnreg.dec.sync.aligned.u32 72;")
@@ -166,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(2 * kWarps * 32, BLOCKS) attention_
   let_next_begin();
   const PlanArguments a = PLAN_ARGUMENTS;
   require_shared_memory(kWarps * 2 * kSlotSize * sizeof(bf16));
-  if (blockDim.x != 2 * kWarps * 32) __trap(); /* nobody would copy */
+  if (blockDim.x != 2 * kWarps * 32) __trap(); /* without the second four warps nothing would be copied */
   if (threadIdx.x < kWarps) init_ring(exchange.rings[threadIdx.x]);
   __syncthreads();
   const int warp = __shfl_sync(kAllLanes, int(threadIdx.x >> 5), 0);

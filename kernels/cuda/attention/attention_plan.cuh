@@ -1,25 +1,33 @@
 /*
- * The attention plan as worker/attention/plan-format.ts writes it, and what the kernels that follow it share.
+ * The attention plan, which worker/attention/plan-format.ts writes, and what the kernels that follow it share.
  *
- * PLAN. An item is a set of rows of the step and slices of the tokens they see. The first `sharedSlices` slices are
- * read by every row of the item, each other one by rows of one tile alone. A slice is a stretch of tokens over
- * consecutive entries of blockIds; its i-th row sees the first firstVisible + i tokens of it (all, where that is more)
- * and has an offset of its own, so that shared tokens may stand anywhere in each request.
+ * PLAN. An item is a set of rows of the step and the slices of tokens that they see. All rows of the item read the
+ * first
+ * `sharedSlices` slices; each further slice is private: only rows of one tile read it. A slice is a stretch of tokens
+ * over
+ * consecutive entries of blockIds. Its i-th row sees the first firstVisible + i tokens of it (all, where that is more)
+ * and
+ * has an offset of its own, so that shared tokens may stand at a different position in each request.
  *
  * TILES. The query heads of one KV head (a group) read the same keys. Item row i lies in tile i / rowsPerTile, where
- * rowsPerTile = max(1, 16 / group); packed row of the tile = (i % rowsPerTile) * group + head, and what is left of the
- * 16 is padding. Groups of more than 16 are cut into head tiles of 16 heads. A unit is an item for one KV head and head
+ * rowsPerTile = max(1, 16 / group). Its packed row in the tile is (i % rowsPerTile) * group + head; the rest of the 16
+ * is
+ * padding. Groups of more than 16 heads are cut into head tiles of 16. A unit is one item for one KV head and one head
  * tile.
  *
- * ROTATION. Stored K is rotated by its chain position; a row at p reads a slice of offset d with q rotated to p - d,
- * once for each (row, slice).
+ * ROTATION. Stored K is rotated by its chain position. A row at p reads a slice of offset d with q rotated to p - d, so
+ * q is
+ * rotated once for each (row, slice).
  *
- * SOFTMAX. Scores times scale / ln 2, so that weights are powers of 2; running maximum and sum in float32, weights
- * rounded to bf16 for the product with V (attention_softmax.cuh).
+ * SOFTMAX. Scores are multiplied by scale / ln 2, so that weights are powers of 2. The running reference and sum are
+ * float32;
+ * weights are rounded to bf16 for the product with V (attention_softmax.cuh).
  *
- * PARTIAL RESULTS. A row that several items hold gets one from each: float32, normalised, with log2 of its sum of
- * weights. The unit that arrives last at a row's counter merges them, and sets the counter back to zero; where all
- * units run at the same time each merges its share (attention_merge.cuh).
+ * PARTIAL RESULTS. A row that several items hold gets one partial result from each: float32, normalised, with log2 of
+ * its sum
+ * of weights. The unit that arrives last at a row's counter merges them and sets the counter to zero. Where all units
+ * run
+ * at the same time, each merges its share (attention_merge.cuh).
  *
  * Compiled with HEAD_DIM, a multiple of 16 up to 128. Oracle: test/gpu/attention-oracle.ts.
  */
@@ -38,31 +46,34 @@ static_assert(kHeadDim % 16 == 0 && kHeadDim <= 128, "head sizes are multiples o
 constexpr int kTileRows = 16;
 
 struct PlanRow {
-  int row;     /* of the step */
-  int partial; /* partial row that the item writes for it, or -1: it writes the output */
-  int merge;   /* in `merges`, or -1 */
+  int row;     /* row of the step */
+  int partial; /* the partial row that the item writes for it, or -1: the item writes the output itself */
+  int merge;   /* index in `merges`, or -1 */
   int unused;
 };
 
 struct PlanItem {
   int firstRow, rowCount; /* in `rows` */
   int firstSlice, sharedSlices, sliceCount;
-  int tokenCount; /* its work, for the order of items */
+  int tokenCount; /* all tokens of its slices, by which items are sorted */
   int isSmallAlone; /* 1: all items of the plan are "small" */
   int unused;
 };
 
 struct PlanSlice {
   int block;                  /* place in blockIds */
-  int firstToken, tokenCount; /* of that block, and on over the blocks that follow in blockIds */
-  int firstOffset;            /* in `offsets`: one for each row of the slice */
-  int firstRow, rowCount;     /* in the item */
+  int firstToken, tokenCount; /* first token in that block; the slice goes on over the next blocks in blockIds */
+  int firstOffset;            /* index in `offsets`, which has one for each row of the slice */
+  int firstRow, rowCount;     /* rows of the item */
   int firstVisible;
   /*
-   * Of small items: 0 where q stays rotated as it is, else by what q is rotated for this slice and those that follow, up
-   * to the next one whose `rotation` is not 0. Positive: 1 + place in `offsets` of the offsets of all rows of the item,
-   * kNotRead for a row that none of the slices has. Negative: -1 - place of firstRow + endRow * 65536, after which these
-   * rows' offsets follow.
+   * Only in small items. 0: q stays rotated as it is. Otherwise it says by what q is rotated for this slice and those
+   * after
+   * it, up to the next slice whose `rotation` is not 0. Positive: 1 + the index in `offsets` of the offsets of all rows
+   * of
+   * the item, kNotRead for a row that none of these slices has. Negative: -1 - the index of firstRow + endRow * 65536,
+   * which
+   * the offsets of these rows follow.
    */
   int rotation;
 };
@@ -94,7 +105,7 @@ struct PlanArguments {
   int *arrivals;      /* [merges][kvHeads * headTiles]: zero between launches */
 };
 
-/* Those of all kernels that follow a plan, in this order. */
+/* The parameters of all kernels that follow a plan, in this order. */
 #define PLAN_PARAMETERS                                                                                       \
   const bf16 *qkv, const bf16 *pool, const float2 *rotations, const int *positions, const PlanRow *rows,          \
       const PlanItem *items, const PlanSlice *slices, const int *offsets, const int *blockIds,                \
@@ -104,7 +115,7 @@ struct PlanArguments {
   {qkv,     pool,       rotations,   positions, rows,        items,     slices, offsets,    blockIds,    merges,  \
    itemCount, queryHeads, kvHeads, rotaryDim, blockTokens, scaleLog2, out,    partialOut, partialSums, arrivals}
 
-/* A launch with too little shared memory is a fault, not a wrong result. */
+/* Makes a launch with too little shared memory a fault instead of a wrong result. */
 __device__ __forceinline__ void require_shared_memory(int byteCount) {
   uint32 bytes;
   asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
@@ -119,12 +130,12 @@ __device__ __forceinline__ int head_tiles_of_group(const PlanArguments &a) {
 struct PlanUnit {
   PlanItem item;
   int kvHead;
-  int firstHead, headCount; /* query heads: a tile holds headCount packed rows for each of its rows */
+  int firstHead, headCount; /* of the query heads; a tile holds headCount packed rows for each of its rows */
   int rowsPerTile, tileCount;
-  int counter; /* of the counters of a merge */
+  int counter; /* which of a merge's counters */
 };
 
-/* Units of an item are neighbours, so that those which run at the same time read the same part of the plan. */
+/* The units of an item are neighbours, so that units that run at the same time read the same part of the plan. */
 __device__ __forceinline__ PlanUnit plan_unit(const PlanArguments &a, const PlanItem &item, int part) {
   const int group = a.queryHeads / a.kvHeads, headTiles = head_tiles_of_group(a);
   PlanUnit unit;
@@ -157,7 +168,7 @@ __device__ __forceinline__ TileRow tile_row_at(const PlanArguments &a, const Pla
   return {words.x, words.y, words.z, a.positions[words.x]};
 }
 
-/* Tokens of a slice (or of what is kept of one) that a row of the item sees. */
+/* How many tokens of a slice (or of a part of it) a row of the item sees. */
 template <class Slice>
 __device__ __forceinline__ int visible_tokens(const Slice &slice, int itemRow) {
   const int i = itemRow - slice.firstRow;
@@ -166,7 +177,8 @@ __device__ __forceinline__ int visible_tokens(const Slice &slice, int itemRow) {
 
 /*
  * A warp writes the packed rows of a tile that take part in a slice into `queries` [16][kStride], rotated for it. The
- * others stay as they are: what they score is masked. `offset`: of the lane's row, for the slice.
+ * others
+ * are left unchanged: their scores are masked. `offset` is that of the lane's row for the slice.
  */
 template <int kStride, class Slice>
 __device__ __forceinline__ void write_tile_queries(const PlanArguments &a, const PlanUnit &unit, int tile,
@@ -194,13 +206,13 @@ __device__ __forceinline__ void write_tile_queries(const PlanArguments &a, const
   }
 }
 
-/* Offset of the lane's row of a tile for a slice; 0 where it takes no part. */
+/* The offset of the lane's row of a tile for a slice; 0 where the row takes no part. */
 __device__ __forceinline__ const int *offset_at(const PlanArguments &a, const PlanSlice &slice, int itemRow) {
   const int i = itemRow - slice.firstRow;
   return a.offsets + slice.firstOffset + (i < 0 || i >= slice.rowCount ? 0 : i);
 }
 
-/* Where the result of a head of a row stands, and a partial one. */
+/* Where the result of a head of a row is stored, and where a partial result. */
 __device__ __forceinline__ bf16 *result_at(const PlanArguments &a, int row, int head) {
   return a.out + (size_t(row) * a.queryHeads + head) * kHeadDim;
 }
@@ -208,7 +220,7 @@ __device__ __forceinline__ float *partial_at(const PlanArguments &a, int partial
   return a.partialOut + (size_t(partial) * a.queryHeads + head) * kHeadDim;
 }
 
-/* Two values of a packed row, from dimension `column` on, to the output or to its partial result. */
+/* Stores two values of a packed row, from dimension `column` on, in the output or in its partial result. */
 __device__ __forceinline__ void write_result(const PlanArguments &a, int row, int partial, int head, int column,
                                              float first, float second) {
   if (partial < 0) {

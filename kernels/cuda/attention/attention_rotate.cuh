@@ -1,6 +1,6 @@
 /*
- * q of a tile in the registers of a warp, rotated for a slice (attention_plan.cuh, ROTATION). A lane keeps the
- * position that it rotated each row by, and rotates a row again for another offset only.
+ * The q of a tile in a warp's registers, rotated for a slice (attention_plan.cuh, ROTATION). A lane remembers by which
+ * position it rotated each row, and rotates a row again only when the offset changes.
  */
 #ifndef SPANGATE_ATTENTION_TURN_CUH
 #define SPANGATE_ATTENTION_TURN_CUH
@@ -12,11 +12,11 @@ using Queries = uint32[kHeadDim / 16][4];
 
 /* The packed rows g and g + 8 of a lane, g = lane / 4. */
 struct LaneRows {
-  int tileRow[2]; /* which row of the tile, whose numbers the lane of that number has */
+  int tileRow[2]; /* row of the tile; the lane with that number holds its values */
   int itemRow[2];
   const bf16 *q[2]; /* nullptr: padding */
   int position[2];
-  int rotated[2]; /* what q was rotated by last */
+  int rotated[2]; /* by which position q was rotated last */
 };
 constexpr int kNotRotated = 0x80000000;
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ LaneRows lane_rows(const PlanArguments &a, const Plan
   return rows;
 }
 
-/* The pairs that are rotated together lie in the same lane: dimensions i and i + kHeadDim / 2. */
+/* Rotates heads where both dimensions of each pair, i and i + kHeadDim / 2, lie in the same lane. */
 __device__ __forceinline__ void rotate_row(int r, const bf16 *from, const float2 *rotations, bool isRotated,
                                            Queries &q) {
   constexpr int kHalf = kHeadDim / 16; /* groups of eight dimensions in half a head */
@@ -61,7 +61,7 @@ __device__ __forceinline__ void rotate_row(int r, const bf16 *from, const float2
   }
 }
 
-/* Heads that are rotated in part: pairs may lie in two lanes. */
+/* Rotates heads of which RoPE rotates only a part: a pair may lie in two lanes. */
 __device__ __forceinline__ void rotate_in_shared(const PlanArguments &a, const PlanUnit &unit, int tile,
                                                const TileRow &tileRow, const Step &step, bf16 *scratch, Queries &q) {
   const int offset = step.offsets[threadIdx.x % kTileRows];
@@ -72,7 +72,7 @@ __device__ __forceinline__ void rotate_in_shared(const PlanArguments &a, const P
   __syncwarp();
 }
 
-/* q of the rows that take part in the step's slice, rotated for it. */
+/* Loads q of the rows that take part in the step's slice, rotated for it. */
 __device__ __forceinline__ void rotate_queries(const PlanArguments &a, const PlanUnit &unit, int tile,
                                              const TileRow &tileRow, const Step &step, bf16 *scratch, LaneRows &rows,
                                              Queries &q) {

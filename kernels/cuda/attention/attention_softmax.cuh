@@ -1,7 +1,8 @@
 /*
- * Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. Weights stand for
- * 2^(score - reference); the reference is some score of the row, and follows the greatest only when that is far above
- * it, so that earlier sums are seldom rescaled.
+ * Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. A weight is
+ * 2^(score - reference). The reference is some score of the row; it moves to the greatest score only when that is far
+ * above
+ * it, so that earlier sums rarely have to be rescaled.
  */
 #ifndef SPANGATE_ATTENTION_SOFTMAX_CUH
 #define SPANGATE_ATTENTION_SOFTMAX_CUH
@@ -16,10 +17,10 @@ struct RunningSoftmax {
     sum[0] = sum[1] = 0;
   }
 
-  /* Scores become weights; `rescale` gets what earlier sums must be multiplied with. @return whether that is not 1. */
+  /* Turns scores into weights. `rescale` gets the factor of earlier sums. @return whether that differs from 1 */
   template <int kTiles>
   __device__ __forceinline__ bool update(float (&scores)[kTiles][4], float scaleLog2, float (&rescale)[2]) {
-    constexpr float kFar = 8; /* weights of up to 2^8 are as exact in bf16 as any */
+    constexpr float kFar = 8; /* bf16 has the same relative precision for weights up to 2^8 */
     bool changed = false;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -47,12 +48,12 @@ struct RunningSoftmax {
     return changed;
   }
 
-  /* log2 of the sum of weights of row g + 8 r, after `finish`. */
+  /* log2 of the sum of weights of row g + 8 r; valid after `finish`. */
   __device__ __forceinline__ float log_sum(int r, float = 0) const {
     return sum[r] > 0 ? reference[r] + log2f(sum[r]) : -infinity();
   }
 
-  /* The sums of the four lanes of a row together. */
+  /* Adds up the sums of a row's four lanes. */
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int r = 0; r < 2; r++) {

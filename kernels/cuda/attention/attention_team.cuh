@@ -1,6 +1,7 @@
 /*
- * The end of a tile: its team's results become one, which is written out or kept as a partial result; whoever writes
- * the last part of a row merges them all.
+ * The end of a tile: the results of its team of warps are combined and written as the output or as a partial result.
+ * The
+ * unit that writes the last partial result of a row merges them all.
  */
 #ifndef SPANGATE_ATTENTION_TEAM_CUH
 #define SPANGATE_ATTENTION_TEAM_CUH
@@ -15,19 +16,19 @@ struct TileState {
   Queries q;
 };
 
-/* What the warps that compute tell each other. */
+/* What the computing warps exchange in shared memory. */
 struct Exchange {
   Ring rings[kWarps];
-  int sharedSlots[2][kWarps]; /* where each warp's part of a shared step lies; two steps alternate */
+  int sharedSlots[2][kWarps]; /* the slot of each warp's part of a shared step; two steps alternate */
   const float *results[kWarps];
   float logSums[kWarps][kTileRows];
-  uint32 complete[3]; /* rows of a team's tile whose parts are all there: of the team of four, of the two of two */
+  uint32 complete[3]; /* bit r: all parts of row r are there; one word for the team of four, two for teams of two */
 };
 
-/* A warp's results wait for the merge in the slot that it holds. */
+/* Until they are combined, a warp's results lie in the slot that it holds. */
 static_assert(kSlotSize * 2 >= kTileRows * kHeadDim * 4, "results do not fit");
 
-/* Barrier of a team's warps. */
+/* Waits for all warps of a team. */
 __device__ __forceinline__ void join(const Team &team) {
   if (team.size == 1) {
     __syncwarp();
@@ -78,12 +79,12 @@ __device__ __forceinline__ void keep_results(const TileState &s, bf16 *scratch, 
   if (lane == 0) x.results[warp] = results;
 }
 
-/* The warps' results weighed by their sums; a warp writes every size-th packed row. */
+/* Combines the warps' results, weighted by their sums; a warp writes every team.size-th packed row. */
 __device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUnit &unit, const Team &team,
                                            const TileRow &tileRow, const Exchange &x) {
   const int lane = threadIdx.x & 31, first = team.tile * team.size, column = lane * 4;
   const float *results[kWarps];
-  float weights[kWarps]; /* of packed row `lane`, over their sum */
+  float weights[kWarps]; /* weight of each warp's result for packed row `lane` */
   float top = -infinity(), sum = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; w++) {
@@ -120,11 +121,11 @@ __device__ __forceinline__ void write_team(const PlanArguments &a, const PlanUni
   }
 }
 
-/* Of the tile's rows, those whose last part this was; the team's warps take them one after the other. */
+/* Merges those rows of the tile whose last partial result this unit wrote; the team's warps share the rows. */
 __device__ __forceinline__ void finish_team(const PlanArguments &a, const PlanUnit &unit, const Team &team,
                                             const TileRow &tileRow, const PlanMerge &merge, Exchange &x) {
   uint32 complete = 0;
-  /* A place for each team that a warp may be of, so that none is written while another team's warp still reads. */
+  /* Every team that a warp may be in has a place of its own, so none is overwritten while another team still reads. */
   uint32 &told = x.complete[team.size == kWarps ? 0 : 1 + team.tile];
   if (team.part == 0) {
     const bool isLast = tileRow.merge >= 0 && arrive_at_merge(a, unit, tileRow.merge, merge.partCount);
@@ -141,7 +142,7 @@ __device__ __forceinline__ void finish_team(const PlanArguments &a, const PlanUn
   merge_rows(a, unit, merge, complete);
 }
 
-/* `scratch`: the slot that the warp holds. */
+/* @param scratch the slot that the warp holds */
 __device__ __forceinline__ void finish_tile(const PlanArguments &a, const PlanUnit &unit, const Team &team,
                                             const TileRow &tileRow, const LaneRows &rows, TileState &s, bf16 *scratch,
                                             Exchange &x) {
@@ -157,7 +158,7 @@ __device__ __forceinline__ void finish_tile(const PlanArguments &a, const PlanUn
   PlanMerge merge = {};
   if (tileRow.merge >= 0) merge = a.merges[tileRow.merge];
   if (isPart) __threadfence();
-  join(team); /* all have written, and have done with the others' results */
+  join(team); /* all warps have written, and nobody reads the others' results any more */
   if (isPart) finish_team(a, unit, team, tileRow, merge, x);
 }
 

@@ -1,11 +1,13 @@
 /*
- * Attention for items of up to eight tiles ("large") without wgmma: bound by arithmetic (attention_plan.cuh has the
- * plan, rotation, softmax and the arguments).
+ * Attention for items of up to eight tiles ("large") without wgmma; arithmetic limits its speed. (attention_plan.cuh
+ * has the
+ * plan, rotation, softmax and the arguments.)
  *
- * 4 warps of two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products; 64 tokens a
- * step, 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory: q, and K and V twice (the
- * next tokens are copied while these are used; one barrier a step): (128 + 4 * tokens) rows of 2 * (headDim + 8) bytes;
- * a launch that gives room for 64 tokens gets them. A warp rotates its own rows of q.
+ * Four warps have two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products. A step is
+ * 64
+ * tokens, or 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory holds q, and K and V
+ * twice: the next tokens are copied while these are used, with one barrier a step. That is (128 + 4 * tokens) rows of
+ * 2 * (headDim + 8) bytes; a launch with space for 64 tokens gets 64. A warp rotates its own rows of q.
  *
  * Grid: any number of blocks of 128 threads; block b of n takes units b, b + n, ..., unit = (item * kvHeads + kvHead) *
  * headTiles + headTile, longest items first. Floor: 4 * headDim FLOP for each pair of packed row and token seen.
@@ -13,16 +15,16 @@
  */
 #include "attention_fragments.cuh"
 #include "attention_merge.cuh"
-#include "attention_plan.cuh" /* and so HEAD_DIM */
+#include "attention_plan.cuh" /* which also defines the head size */
 #include "attention_softmax.cuh"
 
 constexpr int kWarps = 4, kFragments = 2, kTiles = kWarps * kFragments;
 constexpr int kVectors = kHeadDim / 8;
 
-/* A walk over the steps of an item; a step never crosses a slice's end. */
+/* Walks over the steps of an item; a step never crosses a slice's end. */
 template <int kTokens>
 struct Cursor {
-  int index, token; /* of the slice in the plan, and of the step's first token in the slice */
+  int index, token; /* of the slice in the plan; of the step's first token in the slice */
   int end, tokenCount;
 
   __device__ __forceinline__ Cursor(const PlanArguments &a, const PlanItem &item)
@@ -32,7 +34,7 @@ struct Cursor {
 
   __device__ __forceinline__ bool done() const { return index >= end; }
 
-  /* Empty slices are left out. */
+  /* Skips empty slices. */
   __device__ __forceinline__ void next(const PlanArguments &a) {
     token += kTokens;
     while (token >= tokenCount && ++index < end) {
@@ -61,7 +63,7 @@ __device__ __forceinline__ void load_step(const PlanArguments &a, const Cursor<k
   }
 }
 
-/* A warp's two tiles. */
+/* The two tiles of a warp. */
 struct TilePair {
   float out[kFragments][kHeadDim / 8][4];
   RunningSoftmax softmax[kFragments];
@@ -96,7 +98,7 @@ __device__ __forceinline__ void score_step(const bf16 *queries, const bf16 *keys
   }
 }
 
-/* Tokens that a row does not see, or that are not there, weigh nothing. */
+/* Masks tokens that a row does not see or that do not exist. */
 template <int kTokens>
 __device__ __forceinline__ void mask_step(const PlanUnit &unit, const PlanSlice &slice, int token, int firstTile,
                                           Scores<kTokens> &scores) {
@@ -147,7 +149,7 @@ __device__ __forceinline__ void attend_step(const PlanArguments &a, const PlanUn
                                             int firstTile, const bf16 *queries, const bf16 *keys, TilePair &s) {
   Scores<kTokens> scores;
   score_step<kTokens>(queries, keys, scores);
-  /* The first row of a slice sees least; rows that are not in it see nothing. */
+  /* The first row of a slice sees the fewest tokens; rows that are not in the slice see none. */
   const PlanSlice slice = a.slices[at.index];
   const int firstRow = firstTile * unit.rowsPerTile, endRow = firstRow + kFragments * unit.rowsPerTile;
   const bool areIn = firstRow >= slice.firstRow && endRow <= slice.firstRow + slice.rowCount;
@@ -208,7 +210,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
   commit_copies();
   for (int stage = 0; !at.done(); stage ^= 1, at = ahead) {
     if (at.token == 0 && hasRows) {
-      __syncwarp(); /* all lanes have read the queries of the slice before */
+      __syncwarp(); /* all lanes have read the q of the slice before */
 #pragma unroll
       for (int f = 0; f < kFragments; f++) {
         bf16 *to = queries + f * kTileRows * kStride;
@@ -219,7 +221,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
       }
     }
     wait_copies<0>();
-    __syncthreads(); /* these tokens are there, and all warps have done with those before */
+    __syncthreads(); /* these tokens have landed, and no warp reads those before any more */
     ahead.next(a);
     if (!ahead.done()) load_step(a, ahead, unit.kvHead, ring + (stage ^ 1) * kStepSize);
     commit_copies();
@@ -229,7 +231,7 @@ __device__ __forceinline__ void attend_unit(const PlanArguments &a, const PlanUn
   for (int f = 0; f < kFragments; f++) finish_rows(a, unit, tile_row_at(a, unit, firstTile + f));
 }
 
-/* Bytes of shared memory for steps of so many tokens. */
+/* Bytes of shared memory that steps of this many tokens need. */
 template <int kTokens>
 constexpr int kSharedBytes = (kTiles * kTileRows + 4 * kTokens) * kStride * int(sizeof(bf16));
 
@@ -248,6 +250,6 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2) attention_tiles(PLA
     } else {
       attend_unit<32>(a, plan_unit_at(a, index), shared);
     }
-    __syncthreads(); /* shared memory is free again */
+    __syncthreads(); /* no warp reads shared memory any more */
   }
 }

@@ -1,14 +1,19 @@
 /*
- * A walk over what one warp of a thread block reads in all of the block's units, and the ring of shared memory that is
- * filled on the way. Each warp that computes has a warp that walks and copies for it.
+ * Walks over everything that one warp of a thread block reads in all of the block's units, and fills a ring of shared
+ * memory
+ * on the way. Each computing warp has another warp that walks and copies for it.
  *
- * A step is up to 16 tokens for a warp. Steps of shared slices are cooperative: each warp gets a quarter of a tile of
- * 64 tokens, and all warps read all of it. Steps of private slices belong to one tile, whose warps alternate. The walk
- * runs ahead of the use, across slices and units, so that copies are always under way; each step leaves a record beside
- * its tokens for when it is used.
+ * A step is up to 16 tokens for a warp. The warps share the steps of shared slices: each copies a quarter of a tile of
+ * 64
+ * tokens, and all warps read the whole tile. Steps of private slices belong to one tile, whose warps alternate. The
+ * walk
+ * runs ahead of the computation, across slices and units, so that copies are always in flight. Each step leaves a
+ * record
+ * beside its tokens for the warp that computes.
  *
- * RING. The warp that computes always holds one slot, the one of its last step, as scratch; the others are filled or
- * being filled. Two barriers a slot: `full` counts the lanes' copies and the record, `empty` that it is given back.
+ * RING. The computing warp always holds one slot, that of its last step, as scratch; the others are filled or being
+ * filled.
+ * Each slot has two barriers: `full` waits for the lanes' copies and the record, `empty` for the slot to be given back.
  */
 #ifndef SPANGATE_ATTENTION_WALK_CUH
 #define SPANGATE_ATTENTION_WALK_CUH
@@ -21,7 +26,10 @@ constexpr int kStepTokens = 16, kSharedTokens = kStepTokens * kWarps;
 constexpr int kPartSize = kStepTokens * kStride, kSlotSize = 2 * kPartSize; /* K, then V */
 constexpr int kMaxSlots = 4;
 
-/* What a warp does in a unit: one of the `size` warps of a tile; no tile: it copies only. */
+/*
+ * What a warp does in a unit: it is warp `part` of the `size` warps of `tile`. A tile that does not exist: it only
+ * copies.
+ */
 struct Team {
   int tile, size, part;
 };
@@ -33,10 +41,10 @@ __device__ __forceinline__ Team team_of(const PlanUnit &unit, int warp) {
 }
 
 struct alignas(16) Step {
-  int unit;     /* number of the block's unit; kNoUnit: the walk is over */
+  int unit;     /* which of the block's units; kNoUnit: the walk is over */
   int isShared;
   int index;    /* of the slice in the item */
-  int token;    /* in the slice: first of the step, or of all four warps' steps of a shared slice */
+  int token;    /* in the slice: first token of the step, or of all four warps' steps of a shared slice */
   int tokenCount, firstRow, rowCount, firstVisible; /* of the slice */
   int offsets[kTileRows]; /* of the rows of the warp's tile */
 };
@@ -55,11 +63,11 @@ __device__ __forceinline__ void phase_arrive(const uint64 *barrier) {
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(shared_address(barrier))
                : "memory");
 }
-/* This thread arrives when its copies up to here are there. */
+/* This thread arrives at the barrier once its copies so far have landed. */
 __device__ __forceinline__ void phase_arrive_with_copies(const uint64 *barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/* Until the phase of this parity has ended. */
+/* Waits until the phase of this parity has ended. */
 __device__ __forceinline__ void phase_wait(const uint64 *barrier, int parity) {
 #if __CUDA_ARCH__ >= 900
 #define WAIT "mbarrier.try_wait.parity.shared.b64"
@@ -73,7 +81,7 @@ __device__ __forceinline__ void phase_wait(const uint64 *barrier, int parity) {
 #undef WAIT
 }
 
-/* By one thread, before a barrier of the block. */
+/* One thread calls it, before a barrier of the block. */
 __device__ __forceinline__ void init_ring(const Ring &ring) {
   for (int i = 0; i < kMaxSlots; i++) {
     phase_init(ring.full + i, 32 + 1);
@@ -81,10 +89,10 @@ __device__ __forceinline__ void init_ring(const Ring &ring) {
   }
 }
 
-/* Reads the thread block's units in order, each item while the unit before is at work. */
+/* Reads the thread block's units in order, each item while the unit before is computed. */
 class UnitReader {
  public:
-  /* items must have room for the first unit of every thread block, as it is read before their number is known. */
+  /* items must hold the first unit of every thread block, as that is read before the number of items is known. */
   __device__ __forceinline__ explicit UnitReader(const PlanArguments &a) : parts(a.kvHeads * head_tiles_of_group(a)) {
     fetch(a, 0);
     unitCount = *a.itemCount * parts;
@@ -92,7 +100,7 @@ class UnitReader {
 
   __device__ __forceinline__ bool has(int visit) const { return unit_index(visit) < unitCount; }
 
-  /* To be asked for 0, 1, 2 ... */
+  /* Must be called for visits 0, 1, 2 ... in this order. */
   __device__ __forceinline__ PlanUnit read(const PlanArguments &a, int visit) {
     const auto of = [&](int i) { return __shfl_sync(kAllLanes, word, i); };
     const PlanItem item = {of(0), of(1), of(2), of(3), of(4), of(5), 0, 0};
@@ -111,23 +119,23 @@ class UnitReader {
 
 class Walk {
  public:
-  /* @param warp that computes what this walk copies */
+  /* @param warp the computing warp that this walk copies for */
   __device__ __forceinline__ Walk(const PlanArguments &a, int warp)
       : warp(warp), reader(a), visit(-1), left(0), batch(0), sliceCount(0), hasSlice(false) {}
 
-  /* All steps, and at last one that says that there are no more. @param tokens of the warp's slots */
+  /* Fills the ring with all steps, and then with one that says that no more follow. @param tokens the warp's slots */
   __device__ __forceinline__ void fill(const PlanArguments &a, bf16 *tokens, Ring &ring, int slots) {
 #pragma unroll 1
     for (int slot = 0, round = 0; visit != kNoUnit;) {
       const bool isLast = slot == slots - 1;
       seek(a);
       const int part = token + (isShared ? warp * kStepTokens : 0);
-      const int valid = min(slice.tokenCount - part, kStepTokens); /* not above 0: all of it is past the end */
+      const int valid = min(slice.tokenCount - part, kStepTokens); /* 0 or less: the part lies past the end */
       const int start = slice.firstToken + (valid > 0 ? part : 0);
       if (visit != kNoUnit) fetch_ids(a, start, start + max(valid, 1) - 1);
-      /* What the plan says is read before: it is older. */
+      /* The plan, which was written earlier, is read before this wait. */
       if (slot + round == 0) wait_for_previous();
-      /* The last slot is held at first. */
+      /* The computing warp holds the last slot from the beginning. */
       if (isLast || round > 0) phase_wait(ring.empty + slot, (isLast ? round : round - 1) & 1);
       if (visit != kNoUnit) load_step(a, tokens + slot * kSlotSize, ring.steps[slot], start, valid);
       phase_arrive_with_copies(ring.full + slot);
@@ -149,15 +157,15 @@ class Walk {
   UnitReader reader;
   int visit;
   int kvHead, tile, teamSize, teamPart, rowsPerTile, firstSlice, sharedSlices, sliceCount;
-  int batch;         /* slices are held 32 at a time, one a lane */
-  int4 low, high;    /* the lane's slice */
-  uint32 left;       /* slices of the batch that are this warp's and not walked, the current one first */
-  bool hasSlice;     /* in a slice, which is lane `current`'s: */
+  int batch;         /* first slice of the current 32; each lane holds one of them */
+  int4 low, high;    /* words of the lane's slice */
+  uint32 left;       /* bits of the batch's slices that are this warp's and not walked yet, the current one first */
+  bool hasSlice;     /* is there a current slice? Lane `current` holds it: */
   int current;
   PlanSlice slice;
   bool isShared;
   int token, taken;  /* next token of the slice; private steps of the tile so far, modulo the team's size */
-  int window, id;    /* block ids are held 32 at a time: place of the first in the slice, and the lane's */
+  int window, id;    /* block ids are held 32 at a time: the place in the slice of the first one, and the lane's id */
 
   __device__ __forceinline__ PlanSlice slice_of(int lane) const {
     const auto of = [&](int word) { return __shfl_sync(kAllLanes, word, lane); };
@@ -218,7 +226,7 @@ class Walk {
     left = __ballot_sync(kAllLanes, isOurs);
   }
 
-  /* Ids of the blocks of the slice's tokens `first` to `last`, counted from its first block. */
+  /* Loads the ids of the blocks of the slice's tokens `first` to `last`, counted from its first block. */
   __device__ __forceinline__ void fetch_ids(const PlanArguments &a, int first, int last) {
     const int shift = 31 - __clz(a.blockTokens);
     if (window >= 0 && first >> shift >= window && last >> shift < window + 32) return;
@@ -227,7 +235,7 @@ class Walk {
     id = a.blockIds[slice.block + min(window + int(threadIdx.x & 31), end)];
   }
 
-  /* Starts the copies of 16 tokens' K and V, `valid` of them from `start` on; the others become zeros. */
+  /* Starts copies of 16 tokens' K and V, of which `valid` exist, from token `start` on; the others become zeros. */
   __device__ __forceinline__ void load_step(const PlanArguments &a, bf16 *slot, const Step &record, int start,
                                             int valid) const {
     constexpr int kVectors = kHeadDim / 8;
@@ -235,13 +243,13 @@ class Walk {
     const size_t valuesAt = kHeadDim << shift;
     if (lane < rowsPerTile) copy_word(record.offsets + lane, offset_at(a, slice, tile * rowsPerTile + lane));
     if (valid == kStepTokens && (start & within) + kStepTokens <= a.blockTokens) {
-      /* In one block they lie one after the other. */
+      /* Within one block the tokens lie one after the other. */
       const size_t head = size_t(__shfl_sync(kAllLanes, id, (start >> shift) - window)) * a.kvHeads + kvHead;
       const bf16 *from = a.pool + ((head * 2 << shift) + (start & within)) * kHeadDim + lane * 8;
       const uint32 to = shared_address(slot) + (lane + lane / kVectors) * 16;
 #pragma unroll
       for (int pass = 0; pass < kHeadDim / 16; pass++) {
-        /* Rows are a vector longer in shared memory. */
+        /* Rows in shared memory are padded by one vector. */
         const int longer =
             32 % kVectors == 0 ? pass * (32 / kVectors) : (pass * 32 + lane) / kVectors - lane / kVectors;
         copy_async(to + (pass * 32 + longer) * 16, from + pass * 256);

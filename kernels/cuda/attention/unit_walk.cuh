@@ -1,4 +1,4 @@
-/* How the warps of a persistent thread block go over its units and through a ring of shared memory, each for itself. */
+/* How each warp of a persistent thread block goes over the block's units and through a ring of shared memory. */
 #ifndef SPANGATE_UNIT_WALK_CUH
 #define SPANGATE_UNIT_WALK_CUH
 
@@ -16,14 +16,15 @@ struct RingPlace {
 };
 
 /*
- * The unit that a thread block works on at its visit 0, 1, 2 ... Units are sorted by their work, the longest first, and
- * the order of the blocks is reversed at each visit, so that no block gets the longest unit twice.
+ * The unit that a thread block works on at its visit 0, 1, 2 ... Units are sorted by work, the longest first, and the
+ * order
+ * of the blocks is reversed at each visit, so that no block gets the longest unit twice.
  */
 __device__ __forceinline__ int unit_index(int visit) {
   return visit * gridDim.x + (visit & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 }
 
-/* The units of a thread block, one after the other. */
+/* Goes over the units of a thread block, one after the other. */
 struct UnitWalk {
   int visit = 0, count;
 

@@ -26,17 +26,17 @@ import { StepBuffers, type StepTensors } from "./step-buffers.ts";
 export interface CpuBackendOptions {
   readonly weightMode: WeightMode;
   readonly kvType: "float32" | "float16";
-  /** Upper bound of the pool's size; pages are taken from the system as blocks are first written. */
+  /** The most bytes of the pool; the system provides a page when a block is first written. */
   readonly kvBytes: number;
   readonly blockTokens: number;
   readonly threadCount: number;
-  /** Most rows of one step, and most of them that want logits. */
+  /** The most rows of one step, and the most of them that want logits. */
   readonly maxRows: number;
   readonly maxLogitRows: number;
   readonly isa?: Isa;
 }
 
-/** Names the arithmetic, so that KV of another mode is another model's (see model/digest.ts). */
+/** Names the arithmetic: KV that another numeric mode computed belongs to another model (see model/digest.ts). */
 export function numericMode(options: Pick<CpuBackendOptions, "weightMode" | "kvType">): string {
   return options.kvType === "float32" ? options.weightMode : `${options.weightMode}/kv-${options.kvType}`;
 }
@@ -72,7 +72,7 @@ export class CpuBackend implements Backend {
     };
   }
 
-  /** Builds kernels and graphs and reserves the pool. @throws ModelError, or the kernel build's error. */
+  /** Builds kernels and graphs and reserves the pool. @throws ModelError, or the error of the kernels' build. */
   static async open(model: LoadedModel, options: CpuBackendOptions): Promise<CpuBackend> {
     const { config } = model;
     const blockCount = Math.floor(options.kvBytes / kvBytesPerBlock(config, options));
@@ -97,14 +97,17 @@ export class CpuBackend implements Backend {
     for (let index = 0; index <= config.layerCount; index++) {
       sessions.push(await DenseSession.create(graphs.build(index), options.threadCount));
     }
-    // The graphs' bytes are garbage now, about as large as the model.
+    // From here on the bytes of the graphs, about as large as the model, are garbage.
     Bun.gc(true);
     const backend = new CpuBackend({ model, options, kernels, pool, sessions, blockCount });
     await backend.#warmUp();
     return backend;
   }
 
-  /** onnxruntime packs and allocates at the first run; that must not be the first user's time. No block is in use yet. */
+  /**
+   * Runs one step while no block is in use: onnxruntime packs and allocates at its first run, so no user waits for
+   * that.
+   */
   async #warmUp(): Promise<void> {
     const { blockTokens, blockCount, contextTokens } = this.shape;
     const firstRows = Math.min(blockTokens * Math.min(blockCount, 4), contextTokens, this.#maxRows);
@@ -164,7 +167,7 @@ export class CpuBackend implements Backend {
     return tensors;
   }
 
-  /** Last layer: K and V of all rows, the rest for the rows whose logits are wanted. */
+  /** Runs the last layer: K and V of all rows, everything else for the rows whose logits are wanted. */
   async #finish(batch: Batch): Promise<Float32Array> {
     const { layerCount, vocabSize, hiddenSize } = this.#config;
     const { qkv, attention, logits } = this.#buffers;
@@ -188,21 +191,27 @@ export class CpuBackend implements Backend {
     return logits.subarray(0, wanted * vocabSize);
   }
 
-  /** The ONNX segments of a decode step of `rows` rows alone, without attention: the floor that `bench decode` quotes. */
+  /**
+   * Runs the ONNX graphs of a decode step of `rows` rows, without attention: the lower bound that `bench decode`
+   * quotes.
+   */
   async runDenseOnly(rows: number): Promise<void> {
     const tensors = this.#buffers.tensors(rows);
     for (let index = 0; index < this.#config.layerCount; index++) await this.#runGraph(index, tensors);
     await this.#runHead(rows, tensors);
   }
 
-  /** Graph `index` below layerCount: leaves layer `index`'s q, k and v in `qkv` and the residual in `residual[index % 2]`. */
+  /**
+   * Runs graph `index` (below layerCount); leaves layer `index`'s q, k and v in `qkv`, the residual in `residual[index
+   * % 2]`.
+   */
   async #runGraph(index: number, { residual, qkv, attention }: StepTensors): Promise<void> {
     const session = this.#sessions[index];
     if (index === 0) return session.run({ residual: residual[0] }, { qkv });
     await session.run({ attention, residual: residual[(index - 1) % 2] }, { residual_out: residual[index % 2], qkv });
   }
 
-  /** The last graph: the logits of the first `rows` rows. */
+  /** Runs the last graph; answers the logits of the first `rows` rows. */
   async #runHead(rows: number, { residual, attention }: StepTensors): Promise<void> {
     const { layerCount, vocabSize } = this.#config;
     const logits = rowsTensor(this.#buffers.logits, rows, vocabSize);
@@ -229,9 +238,11 @@ interface Parts {
   readonly blockCount: number;
 }
 
-/** Pages of a pool are the system's to give until they are written: too many of them end the process in the middle. */
+/**
+ * Checks the pool against the machine's memory: pages come when they are written, and too many would kill the process.
+ */
 function assertMemory(kvBytes: number): void {
-  // What a container may have, where there is one.
+  // The memory limit of the container, where there is one.
   const memoryBytes = Math.min(totalmem(), process.constrainedMemory() || Number.POSITIVE_INFINITY);
   if (kvBytes <= memoryBytes) return;
   const [wanted, there] = [kvBytes, memoryBytes].map((bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB`);
@@ -256,7 +267,7 @@ function scale(values: Float32Array, factor: number): void {
   for (let i = 0; i < values.length; i++) values[i] *= factor;
 }
 
-/** The embedding stays in the type it is stored in; rows are widened as they are read. */
+/** The embedding stays in its stored type; rows are widened when they are read. */
 function readEmbedding(model: LoadedModel): EmbeddingTable {
   const info = model.weights.info("model.embed_tokens.weight");
   const types = { F32: "float32", F16: "float16", BF16: "bfloat16" } as const;

@@ -6,8 +6,9 @@
  *   middle  attention, residual      -> residual, qkv              O + MLP of layer i - 1, norm, QKV of layer i
  *   exit    attention, residual      -> logits                     O + MLP of the last layer, norm, head
  *
- * All tensors are float32 [rows, size]; q, k and v stand side by side in `qkv`. What a model multiplies by a constant
- * (the residual multiplier, the divisor of logits) is folded into the weights before it.
+ * All tensors are float32 [rows, size]; q, k and v stand side by side in `qkv`. Constant factors of a model (the
+ * residual
+ * multiplier, the divisor of logits) are folded into the weights that come before them.
  */
 import type { ModelConfig } from "../../model/config.ts";
 import type { Weights } from "../../model/weights.ts";
@@ -36,7 +37,7 @@ export class DenseGraphs {
     return (this.#config.headCount + 2 * this.#config.kvHeadCount) * this.#config.headDim;
   }
 
-  /** Graph `index` of 0..layerCount as ONNX bytes. */
+  /** Writes graph `index` of 0..layerCount as ONNX bytes. */
   build(index: number): Uint8Array {
     const { hiddenSize, headCount, headDim, layerCount, residualMultiplier: factor } = this.#config;
     const graph = new OnnxGraph();
@@ -75,7 +76,7 @@ export class DenseGraphs {
     return output;
   }
 
-  /** RMSNorm of (a + b), and the sum itself under the name `sum`. */
+  /** Adds RMSNorm of (a + b), and the sum itself under the name `sum`. */
   #addNorm(graph: OnnxGraph, a: string, b: string, weightName: string, sum: string): string {
     const output = graph.name("normed");
     graph.node({
@@ -98,7 +99,7 @@ export class DenseGraphs {
     const up = this.#linear(graph, input, [this.#layer(layer, "mlp.up_proj")]);
     const activated = graph.name("silu");
     const product = graph.name("gated");
-    // QuickGelu with alpha 1 is x * sigmoid(x), SiLU, in one pass.
+    // QuickGelu with alpha 1 is x * sigmoid(x), which is SiLU; it takes one pass.
     graph.node({
       op: "QuickGelu",
       domain: "com.microsoft",
@@ -131,7 +132,7 @@ export class DenseGraphs {
     this.#linear(graph, input, [name], { output, factor: 1 / logitsDivisor });
   }
 
-  /** Tensors one after the other, times a factor. */
+  /** Joins tensors one after the other and multiplies them by a factor. */
   #stacked(names: readonly string[], factor = 1): Float32Array {
     const sizes = names.map((name) => this.#weights.info(name).shape.reduce((product, extent) => product * extent));
     const stacked = new Float32Array(sizes.reduce((sum, size) => sum + size));
@@ -145,7 +146,7 @@ export class DenseGraphs {
     return stacked;
   }
 
-  /** factor * input x [W0; W1; …]ᵀ: linear layers over the same input, side by side in the output. */
+  /** Adds factor * input x [W0; W1; …]ᵀ: linear layers with the same input, their outputs side by side. */
   #linear(
     graph: OnnxGraph,
     input: string,
@@ -175,7 +176,8 @@ export class DenseGraphs {
         N: { int: outputSize },
         bits: { int: 8 },
         block_size: { int: blockSize },
-        // Activations in 8 bits too, quantised per row and block, so that a row's result is its own.
+        // Activations are quantized to 8 bits too, for each row and block alone, so that no row changes another's
+        // result.
         accuracy_level: { int: 4 },
       },
     });

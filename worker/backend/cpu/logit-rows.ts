@@ -1,6 +1,7 @@
 /**
- * The last layer's attention, MLP and head are needed only where logits are wanted. This reduces a batch to
- * those rows: a piece of one row each, its causal segment cut to what the row sees.
+ * The last layer's attention, MLP and head are needed only for rows whose logits are wanted. This file reduces a batch
+ * to
+ * those rows: each becomes a piece of one row, and its causal segment is cut to what the row sees.
  */
 import type { Batch } from "../../contract/batch.ts";
 
@@ -55,7 +56,7 @@ function pieceOfRow(pieceRows: Int32Array, row: number): number {
   return low;
 }
 
-/** Rows `rows` of source [*, size], moved together into the first rows of target. */
+/** Copies the rows `rows` of source [*, size], one after the other, to the start of target. */
 export function gatherRows(source: Float32Array, rows: Int32Array, size: number, target: Float32Array): void {
   rows.forEach((row, i) => {
     target.set(source.subarray(row * size, (row + 1) * size), i * size);

@@ -1,6 +1,7 @@
 /**
- * Writes ONNX models (onnx/onnx.proto3, IR version 10) as protobuf bytes: just the messages that the dense
- * graphs need. A library would hold each weight three times on its way into the file.
+ * Writes ONNX models (onnx/onnx.proto3, IR version 10) as protobuf bytes; it has only the messages that the dense
+ * graphs
+ * need. A library would hold each weight in memory three times before it reached the file.
  */
 
 const wire = { varint: 0, bytes: 2, fixed32: 5 } as const;
@@ -69,7 +70,7 @@ class ProtoWriter {
 /** TensorProto.DataType */
 const dataType = { float32: 1, uint8: 2, int64: 7 } as const;
 export type OnnxType = keyof typeof dataType;
-/** A dimension is a size or a symbol. */
+/** A dimension is a number, or the name of a symbol. */
 export type OnnxShape = readonly (number | string)[];
 type Attribute = { readonly int: number } | { readonly float: number } | { readonly ints: readonly number[] };
 

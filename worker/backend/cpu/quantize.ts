@@ -36,7 +36,7 @@ export function quantizeRows(weights: Float32Array, blockSize: number): Quantize
     const scale = Math.fround(largest / 127);
     const inverse = scale === 0 ? 0 : 1 / scale;
     scales[block] = scale;
-    // + 128.5 and truncation by the typed array: round half up, the zero point is 128.
+    // Adding 128.5 and truncating in the typed array rounds half up; 128 is the zero point.
     for (let i = start; i < end; i++) values[i] = weights[i] * inverse + 128.5;
   }
   return { values, scales };

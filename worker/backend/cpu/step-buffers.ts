@@ -1,9 +1,9 @@
-/** Activations of one step, made once for the largest. */
+/** The activations of a step, allocated once for the largest step. */
 import type { ModelConfig } from "../../model/config.ts";
 import type { KvPool } from "../../native/cpu-kernels.ts";
 import { type FloatTensor, rowsTensor } from "./dense-session.ts";
 
-/** Tensors over the first rows of the buffers, for all layers of a step. */
+/** Views of the first rows of the buffers, which all layers of a step use. */
 export interface StepTensors {
   readonly residual: readonly [FloatTensor, FloatTensor];
   readonly qkv: FloatTensor;

@@ -1,10 +1,10 @@
-/** Where the device puts what steps answer: two places that alternate, since two steps can be in flight. */
+/** Two places that alternate for the answers that the device copies to the host, since two steps can be in flight. */
 import type { ComputeDevice, StreamMark } from "./device/device.ts";
 
 export interface AnswerPlace {
-  /** Pinned. */
+  /** The answer, in pinned memory. */
   readonly words: Int32Array;
-  /** Behind the copy of the answer. */
+  /** Stands in the stream behind the copy of the answer. */
   readonly mark: StreamMark;
 }
 
@@ -20,7 +20,7 @@ export class AlternatingAnswers {
     this.#places = [placeOf("sampled tokens"), placeOf("next sampled tokens")];
   }
 
-  /** The place of the next step; what the step before the last one answered must have been taken. */
+  /** The place for the next step's answer. It is overwritten, so the answer two steps before must have been read. */
   next(): AnswerPlace {
     this.#index = this.#index === 0 ? 1 : 0;
     return this.#places[this.#index];

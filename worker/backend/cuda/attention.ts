@@ -1,4 +1,4 @@
-/** The launches of one layer's attention: the plan's large items, then those of few (worker/attention/planner.ts). */
+/** Attention launches of one layer: first the plan's large items, then its small ones (worker/attention/planner.ts). */
 import { largeTiles, smallTiles, tileHeads } from "../../attention/plan-format.ts";
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
@@ -7,11 +7,11 @@ import type { ForwardParts, LayerMaps, Op } from "./forward-parts.ts";
 import type { StepLayout } from "./staging.ts";
 
 export interface AttentionOps {
-  /** @param kv the layer's part of the pool. @param rotations null: the layer does not rotate */
+  /** @param kv the layer's part of the pool @param rotations null when the layer has no RoPE */
   ofLayer(kv: DeviceBuffer, rotations: DeviceBuffer | null): Op[];
 }
 
-/** Partial results of a step at most, whatever its rows: 64 MiB for 32 heads of 128. */
+/** The most partial results of a step, whatever its rows: 64 MiB for 32 heads of 128. */
 const maxPartialRows = 4_096;
 
 export function packShapeOf(
@@ -31,7 +31,10 @@ export function packShapeOf(
   };
 }
 
-/** Can the kernels of warpgroups run the items? What they take stands in kernels/cuda/attention{,_packed}_wgmma.cu. */
+/**
+ * Can the warpgroup kernels run this model? Their limits are listed in
+ * kernels/cuda/attention/wgmma/attention*_wgmma.cu.
+ */
 function usesWarpgroups(
   device: ComputeDevice,
   { headDim, rope }: Pick<ModelConfig, "headDim" | "rope">,
@@ -40,25 +43,27 @@ function usesWarpgroups(
   return device.hasWarpgroups && isWarpgroupHead(headDim) && rope.rotaryDim % 16 === 0 && blockTokens >= partTokens;
 }
 
-/** Tokens of a box of attention_packed_wgmma. */
+/** Tokens that attention_packed_wgmma copies at once (a box of the bulk copy engine). */
 const partTokens = 16;
 
 function isWarpgroupHead(headDim: number): boolean {
   return headDim === 64 || headDim === 128;
 }
 
-/** Counters of arrivals that a merge has: one for each KV head and tile of its query heads. */
+/** How many counters of arrivals a merge has: one for each KV head and tile of its query heads. */
 export function countersPerMerge({ headCount, kvHeadCount }: ModelConfig): number {
   return kvHeadCount * Math.ceil(headCount / kvHeadCount / tileHeads);
 }
 
-/** Items of each kind in a step of so many rows: all but one for each row write partial results. */
+/**
+ * The most items of either kind in a step: for each row one item writes the result, all others write partial results.
+ */
 export function maxItems(shape: PackShape, rowCount: number): number {
-  // The packed kernel's blocks read an item each before they know how many there are.
+  // Each block of the packed kernel reads one item before it knows how many items there are.
   return rowCount + shape.maxPartialRows + packedBlocks * shape.multiprocessorCount;
 }
 
-/** @throws Error naming what of the model the kernels do not take */
+/** @throws Error naming the property of the model that the kernels do not support */
 export function assertAttention({ headDim, rope }: ModelConfig, blockTokens: number): void {
   if (headDim % 16 !== 0 || headDim > 128) {
     throw new Error(`head size ${headDim}: the CUDA backend takes multiples of 16 up to 128`);
@@ -68,12 +73,13 @@ export function assertAttention({ headDim, rope }: ModelConfig, blockTokens: num
     throw new Error(`${blockTokens} tokens of a block are no power of two`);
 }
 
-/** Thread blocks on a multiprocessor of the kernels for few rows and for tiles. */
+/** Thread blocks that run on one multiprocessor at a time: of attention_packed, and of attention_tiles. */
 const packedBlocks = 2;
 const tilesBlocks = 2;
 
 /**
- * How the kernels are launched: persistent blocks that take units of work one after the other, the same for every step.
+ * Launch sizes of the kernels. Thread blocks are persistent and take one unit of work after another, so sizes are
+ * fixed.
  */
 export interface AttentionLaunches {
   readonly smallKernel: "attention_packed" | "attention_packed_wgmma";
@@ -82,17 +88,19 @@ export interface AttentionLaunches {
   readonly large: LaunchSize;
 }
 
-/** The most of a choice of shared memory that lets so many blocks stand on a multiprocessor, else the least. */
+/**
+ * The first of `choices` (largest first) with which `blocks` thread blocks fit on a multiprocessor, else the smallest.
+ */
 function sharedBytes(device: ComputeDevice, choices: readonly number[], blocks: number): number {
-  // A block takes 1 KiB beside its own; a multiprocessor has that much more than its largest block.
+  // CUDA reserves 1 KiB for each block; a multiprocessor has 1 KiB more than the largest block may use.
   const room = (device.maxSharedBytesPerBlock + 1_024) / blocks - 1_024 - staticSharedBytes;
   return choices.find((bytes) => bytes <= room) ?? choices[choices.length - 1];
 }
 
-/** Four warps that compute, four that copy for them. */
+/** Four warps compute, and four copy for them. */
 const packedThreads = 256;
 
-/** At most, of either kernel. */
+/** The most static shared memory of attention_packed and attention_tiles, in bytes. */
 const staticSharedBytes = 2_304;
 
 export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups = false): AttentionLaunches {
@@ -122,18 +130,18 @@ export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups
   return { smallKernel: "attention_packed", small, largeKernel: "attention_tiles", large };
 }
 
-/** Of kernels/cuda/attention/attention_packed.cu: slots of 16 rows of K and of V for each warp that computes. */
+/** Dynamic shared memory of attention_packed.cu: for each computing warp `slots` slots of 16 rows of K and of V. */
 function packedShared(headDim: number, slots: number): number {
   return 4 * slots * 32 * 2 * (headDim + 8);
 }
 
-/** Of kernels/cuda/attention/attention_tiles.cu: q, and two steps of K and V. */
+/** Dynamic shared memory of attention_tiles.cu: q, and two steps of K and V. */
 function tilesShared(headDim: number, tokens: number): number {
   return (largeTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
 }
 
 /**
- * Of kernels/cuda/attention/wgmma/attention_wgmma.cu: one block a multiprocessor, whose kSharedBytes stand in
+ * Launch of attention_wgmma.cu: one thread block a multiprocessor. `sharedBytes` must equal kSharedBytes in
  * wgmma_ring.cuh.
  */
 export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
@@ -144,8 +152,8 @@ export function warpgroupLaunch(multiprocessorCount: number, headDim: number) {
 }
 
 /**
- * Of kernels/cuda/attention/wgmma/attention_packed_wgmma.cu: two blocks a multiprocessor, whose kSharedBytes stand in
- * packed_ring.cuh. They may wait for each other, so there are never more than stand on the device at once.
+ * Launch of attention_packed_wgmma.cu: two thread blocks a multiprocessor. `sharedBytes` must equal kSharedBytes in
+ * packed_ring.cuh. Blocks may wait for each other, so the grid never has more blocks than fit on the device at once.
  */
 export function packedWarpgroupLaunch(multiprocessorCount: number, headDim: number) {
   const slots = headDim === 128 ? 5 : 10;
@@ -168,8 +176,9 @@ export function allowAttention(device: ComputeDevice, headDim: number): void {
 }
 
 /**
- * What the kernels of warpgroups take instead of each layer's part of the pool, by its address; empty where they are
- * not used. Made once, since nothing is allocated in service.
+ * Makes the tensor maps that the warpgroup kernels take instead of a layer's part of the pool, by its device address;
+ * an
+ * empty map where these kernels are not used. They are made once, since nothing is allocated while requests are served.
  */
 export function putLayerMaps(
   device: ComputeDevice,
@@ -220,7 +229,7 @@ function prepareAttention(
     kv,
     rotations,
     staging.list(layout.positions),
-    // Lists as long as the step are named by their place in the whole buffer.
+    // The plan's indices into these lists count from the start of the whole buffer (StepStaging.send adds the offsets).
     staging.list(0),
     staging.list(isSmall ? layout.smallItems : layout.largeItems),
     staging.list(0),

@@ -19,13 +19,13 @@ import { StepLayout, stepCounts } from "./staging.ts";
 
 export type { CudaBackendOptions, CudaModel } from "./parts.ts";
 
-/** Names the arithmetic, so that KV of another mode is another model's (see model/digest.ts). */
+/** Names the arithmetic: KV that another numeric mode computed belongs to another model (see model/digest.ts). */
 export const numericMode = "cuda-bfloat16";
 
 export class CudaBackend implements Backend {
   readonly name = "cuda";
   readonly shape: BackendShape;
-  /** Device memory of the weights. */
+  /** Bytes of device memory that the weights take. */
   readonly weightBytes: number;
   readonly #parts: ForwardParts;
   readonly #options: CudaBackendOptions;
@@ -34,7 +34,7 @@ export class CudaBackend implements Backend {
   readonly #heads = new Map<string, readonly Op[]>();
   readonly #hostSampler: Sampler;
   readonly #graphs: DecodeGraphs;
-  /** Pinned. */
+  /** In pinned memory, as the copies from the device need it. */
   readonly #logits: Float32Array;
   readonly #deviations: Float32Array;
   readonly #answers: AlternatingAnswers;
@@ -65,8 +65,9 @@ export class CudaBackend implements Backend {
   }
 
   /**
-   * Puts the weights on the device and takes the rest of its memory for KV; owns the device from now on, and closes it
-   * when that fails.
+   * Puts the weights on the device and takes the rest of its memory for KV. From this call on the backend owns the
+   * device,
+   * and closes it when opening fails.
    * @throws ModelError, CudaError, or Error in one sentence when the model does not fit
    */
   static async open(device: ComputeDevice, model: CudaModel | LoadedModel, options: CudaBackendOptions) {
@@ -79,7 +80,7 @@ export class CudaBackend implements Backend {
         await device.settled();
         device.close();
       };
-      // A device that failed cannot be closed either; the first error says what happened.
+      // Closing a failed device may fail too; the caller gets the first error, which says what happened.
       await close().catch(() => undefined);
       throw error;
     }
@@ -98,7 +99,8 @@ export class CudaBackend implements Backend {
   beginStep(batch: Batch, requests: readonly SampleRequest[]): BegunStep {
     const { device, workspace, answer, staging } = this.#parts;
     const samples = encodeSamples(requests);
-    // Masks are the host's. Lists take a part of the room; edits of more than half of it are as quick on the host.
+    // The host applies grammar masks. It also samples when edits fill over half the space for lists: that is as quick
+    // there.
     const constrained = requests.some(({ constraint }) => constraint !== undefined);
     const hasRoom =
       !constrained && 2 * samples.edits.length < staging.roomFor(this.#forwardOf(batch.tokenIds.length).layout);
@@ -123,7 +125,7 @@ export class CudaBackend implements Backend {
     return { drawsOnDevice: true, tokens };
   }
 
-  /** Records the graphs of small decode steps, so that no request waits for it. */
+  /** Records the graphs of small decode steps at the start, so that no request waits for a recording. */
   async captureDecodes(): Promise<void> {
     const { maxRows, maxLogitRows } = this.#options;
     if (this.#options.graphs === false) return;
@@ -167,7 +169,7 @@ export class CudaBackend implements Backend {
     this.#parts.device.close();
   }
 
-  /** A fault of the device shows here; nothing can be done on it afterwards. */
+  /** Waits for the device. A device fault shows here as DeviceLost; nothing can run on the device afterwards. */
   async #settled(done = this.#parts.device.settled()): Promise<void> {
     try {
       await done;
@@ -203,7 +205,7 @@ export class CudaBackend implements Backend {
     for (const op of ops) op(counts);
   }
 
-  /** A step whose logits are on the host when the stream is done. */
+  /** Puts a step into the stream whose logits are on the host once the stream has done it. */
   #startLogits(batch: Batch): Float32Array {
     const { device, workspace, config } = this.#parts;
     this.#start(batch);
@@ -276,7 +278,7 @@ export class CudaBackend implements Backend {
   }
 }
 
-/** Tokens that a thread block of copy_tokens.cu copies. */
+/** Tokens that one thread block of copy_tokens.cu copies. */
 const copiesPerBlock = 16;
 
 function copyWords(maxRows: number): number {

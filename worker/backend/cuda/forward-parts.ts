@@ -1,4 +1,4 @@
-/** What the launches of a step are made of: device, weights, memory. */
+/** What the launches of a step share: the device, the weights and the memory that steps work in. */
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
@@ -8,7 +8,7 @@ import type { StepCounts, StepStaging } from "./staging.ts";
 import type { DeviceWeights } from "./weights/weights.ts";
 import type { RopeTable, Workspace } from "./workspace.ts";
 
-/** Puts one launch or product into the stream, sized for a step's counts. */
+/** Puts one launch or matrix product into the stream, sized for the counts of a step. */
 export type Op = (counts: StepCounts) => void;
 
 export interface ForwardParts {
@@ -21,10 +21,10 @@ export interface ForwardParts {
   readonly staging: StepStaging;
   readonly answer: SampleAnswer;
   readonly packShape: PackShape;
-  /** By the address of a layer's part of the pool (putLayerMaps). */
+  /** The tensor maps, by the device address of a layer's part of the pool (putLayerMaps). */
   readonly layerMaps: ReadonlyMap<number, LayerMaps>;
   readonly blockTokens: number;
-  /** Steps of one row run with sums and norms inside their products; false: as any other step. */
+  /** true: the products of one-row steps compute sums and norms themselves; false: such steps run like any other. */
   readonly fusesRows: boolean;
 }
 

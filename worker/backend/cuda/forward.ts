@@ -10,10 +10,10 @@ import type { LayerWeights } from "./weights/weights.ts";
 const blockThreads = 256;
 const warpThreads = 32;
 
-/** The kernels of a step's chain wait for each other themselves. */
+/** Launch options of the kernels of a step, which wait on the device for the kernel before them. */
 const overlapsPrevious = true;
 
-/** A product; of one row by our own kernel, which reads the weights at the rate of memory. */
+/** A matrix product; one of a single row runs on our own kernel, which reads the weights as fast as memory allows. */
 function productOp(device: ComputeDevice, shape: MatmulShape, operands: MatmulOperands): Op {
   const { rows, inWidth, outputType } = shape;
   const { input, weights, output } = operands;
@@ -28,11 +28,11 @@ function finished(row: DeviceBuffer, width: number): RowInput {
 /** The launches of steps of up to `layout.capacity.rows` rows. */
 export class Forward {
   readonly layout: StepLayout;
-  /** Through all layers, with the last norm: leaves `workspace.normed`. */
+  /** Runs all layers and the last norm; leaves the result in `workspace.normed`. */
   readonly body: readonly Op[];
-  /** Layer 0 and what layer 1 computes of K and V: leaves `workspace.deviations`. */
+  /** Runs layer 0, computes layer 1's K and V, and leaves their differences in `workspace.deviations`. */
   readonly probe: readonly Op[];
-  /** After the head: a token for each logit row, in `workspace.answer`. */
+  /** After the head: draws a token for each logit row into `workspace.answer`. */
   readonly sampling: readonly Op[];
   readonly #parts: ForwardParts;
   readonly #attention: AttentionOps;
@@ -59,7 +59,7 @@ export class Forward {
     this.sampling = sampleOps(parts, layout);
   }
 
-  /** Logits of the first `rows` rows of `normed`, or of the step's logit rows where those are others. */
+  /** Computes logits of the first `rows` rows of `normed`, or of the step's logit rows where those are others. */
   head(rows: number, allRows: boolean): Op[] {
     const { device, config, weights, workspace, staging } = this.#parts;
     const { hiddenSize, vocabSize } = config;
@@ -96,7 +96,7 @@ export class Forward {
     return (counts) => launch({ grid: [counts.rows], blockThreads });
   }
 
-  /** residual += delta, and the next sublayer's input of it. */
+  /** Adds delta to the residual stream and makes the next sublayer's input. */
   #norm(weight: DeviceBuffer, delta: DeviceBuffer | null): Op {
     const { device, config, workspace, staging } = this.#parts;
     const { hiddenSize, residualMultiplier, rmsNormEps } = config;
@@ -150,7 +150,7 @@ export class Forward {
     return new RowProducts(this.#parts.device);
   }
 
-  /** The row as the product before left it. */
+  /** The row as the product before left it: without its RMSNorm factor. */
   #openRow(): RowInput {
     const { config, workspace } = this.#parts;
     const { hiddenSize: width, rmsNormEps: epsilon } = config;

@@ -1,20 +1,23 @@
 /**
- * Steps are run in sizes of few kinds, so that launches, products and graphs are prepared once for each.
- * Decode steps as recorded graphs, one a bucket: every row is a piece of its own and wants logits. What is recorded is
- * sized for the whole bucket and reads from the device how much of it a step uses.
+ * A step is padded to one of a few sizes (buckets), so that launches, products and graphs are prepared once for each
+ * size.
+ * Decode steps, in which every row is a piece of its own and wants logits, run as recorded CUDA graphs, one a bucket. A
+ * graph is sized for the whole bucket and reads from device memory how many rows a step really has.
  */
 import type { Batch } from "../../contract/batch.ts";
 import type { ComputeDevice, Recording } from "./device/device.ts";
 import type { Op } from "./forward-parts.ts";
 import type { StepCapacity } from "./staging.ts";
 
-/** Greater decode steps are rare, and long enough to hide their launches. So there are 30 graphs at most of a kind. */
+/**
+ * Larger decode steps are rare, and long enough to hide the cost of their launches; so each kind has 30 graphs at most.
+ */
 const maxGraphRows = 256;
 
-/** Sizes of decode steps that get a graph, as far as the step goes. */
+/** Sizes of small decode steps, for which graphs are recorded at the start. */
 export const smallBuckets: readonly number[] = [1, 2, 4, 8, 16, 24, 32, 48, 64];
 
-/** The smallest size that holds so many rows: the waste of padding rows is below an eighth from 256 rows on. */
+/** The smallest bucket that holds `rowCount` rows. Above 256 rows less than an eighth of a bucket is padding. */
 export function bucketOf(rowCount: number): number {
   const found = smallBuckets.find((size) => size >= rowCount);
   if (found !== undefined) return found;
@@ -22,7 +25,7 @@ export function bucketOf(rowCount: number): number {
   return Math.ceil(rowCount / unit) * unit;
 }
 
-/** What a step leaves behind. */
+/** What a step ends with: the logits, or the tokens drawn from them. */
 export type StepKind = "logits" | "tokens";
 
 /** Is every row a piece whose logits are wanted? */
@@ -43,8 +46,9 @@ export class DecodeGraphs {
   }
 
   /**
-   * Puts the step into the stream; the first of its kind is run plainly, so that products find their algorithms.
-   * @param kind of what `ops` are, beside the number of rows @param hasLarge are there attention large items?
+   * Puts the step into the stream. The first step of a kind runs unrecorded, so that products find their algorithms.
+   * @param kind what `ops` end with; a graph is kept for each kind and number of rows
+   * @param hasLarge does attention have large items?
    */
   run(kind: StepKind, capacity: StepCapacity, hasLarge: boolean, ops: readonly Op[]): void {
     const key = `${kind} ${capacity.rows} ${hasLarge}`;

@@ -24,26 +24,26 @@ import type { ComputeDevice, Launch, Recording, StreamMark } from "./device/devi
 import { type KernelName, kernelFile, kernelSignatures } from "./device/kernels.ts";
 import { bytesText } from "./pool.ts";
 
-/** Enough for every algorithm of cuBLASLt on Hopper. */
+/** Bytes of scratch memory; enough for every algorithm of cuBLASLt on Hopper. */
 const matmulWorkspaceBytes = 32 << 20;
 
 export interface OpenDeviceOptions {
-  /** N of cuda:N. */
+  /** The device's index, the N of cuda:N. */
   readonly index: number;
-  /** The model's: attention is compiled for it. */
+  /** The model's head size, for which attention is compiled. */
   readonly headDim: number;
-  /** Default: the project's own. */
+  /** Folder of the kernel sources; default: the project's own. */
   readonly kernelFolder?: string;
-  /** Where NVRTC and cuBLASLt are looked for besides the loader's own folders. */
+  /** Folders in which NVRTC and cuBLASLt are looked for, besides the loader's own. */
   readonly libraryFolders?: readonly string[];
-  /** Default: the machine's. */
+  /** Where the driver is looked for; default: the machine's. */
   readonly driver?: CudaDriver;
-  /** Of compiled kernels; default: the project's own. */
+  /** Folder of compiled kernels; default: the project's own. */
   readonly cubinFolder?: string;
 }
 
 /**
- * Compiles what is not in the cache, which takes some seconds once.
+ * Opens the device and compiles the kernels that are not in the cache, which takes some seconds once.
  * @throws CudaUnavailable in one sentence when there is no usable driver, device or library
  */
 export async function openDevice(options: OpenDeviceOptions): Promise<CudaDevice> {
@@ -69,15 +69,15 @@ interface Closable {
 export class CudaDevice implements ComputeDevice {
   readonly context: CudaContext;
   readonly stream: CudaStream;
-  /** By file name. */
+  /** Compiled modules, by file name. */
   readonly #modules = new Map<string, CudaModule>();
   readonly #kernels = new Map<KernelName, AnyKernel>();
   readonly #done: CudaEvent;
   #matmuls: CublasLt | undefined;
-  /** In the order in which it was made. */
+  /** What `close` frees, in the order in which it was made. */
   readonly #owned: Closable[] = [];
 
-  /** Owns the context from now on, and closes it when this fails. */
+  /** From this call on it owns the context, and closes it when opening fails. */
   constructor(context: CudaContext) {
     this.context = this.#own(context);
     try {
@@ -89,7 +89,7 @@ export class CudaDevice implements ComputeDevice {
     }
   }
 
-  /** Kernels and libraries: nothing can be launched before. */
+  /** Loads kernels and libraries; nothing can be launched before. */
   async load({ headDim, kernelFolder, libraryFolders: folders, cubinFolder }: OpenDeviceOptions): Promise<void> {
     const { driver, device } = this.context;
     const nvrtc = new Nvrtc(driver.version, { folders });
@@ -199,7 +199,7 @@ export class CudaDevice implements ComputeDevice {
     return this.#done.completion();
   }
 
-  /** Frees everything; the device must be done. */
+  /** Frees everything; no work may be left on the device. */
   close(): void {
     for (const thing of this.#owned.splice(0).reverse()) thing.close();
   }
@@ -214,7 +214,7 @@ export class CudaDevice implements ComputeDevice {
     return thing;
   }
 
-  /** @param why what stands behind the sentence when there is not so much memory */
+  /** @param why text that ends the error's sentence when there is too little memory */
   #take<Memory extends Closable>(name: string, byteLength: number, why: () => string, make: () => Memory): Memory {
     try {
       return this.#own(make());

@@ -1,4 +1,4 @@
-/** What a backend is made of: the model's weights on the device, the memory that steps work in, the KV pool. */
+/** Makes what a backend consists of: weights on the device, the memory that steps work in, the KV pool. */
 import type { PackShape } from "../../attention/shape.ts";
 import type { ModelConfig } from "../../model/config.ts";
 import type { LoadedModel } from "../../model/load.ts";
@@ -14,24 +14,26 @@ import { loadWeights, type TensorReader, type WeightInfo } from "./weights/weigh
 import { makeRopeTable, makeWorkspace } from "./workspace.ts";
 
 export interface CudaBackendOptions {
-  /** At most so much KV memory; undefined: what is free. */
+  /** The most KV memory to take; undefined: all that is free. */
   readonly kvBytes: number | undefined;
   readonly blockTokens: number;
-  /** Most rows of one step, and most of them that want logits. */
+  /** The most rows of one step, and the most of them that want logits. */
   readonly maxRows: number;
   readonly maxLogitRows: number;
-  /** false: decode steps are launched one by one too, and one row as many, for comparison. Default true. */
+  /** false: nothing is recorded, and one row runs like many; for comparison. Default true. */
   readonly graphs?: boolean;
   /** false: no row reads KV together with rows of other requests, for comparison. Default true. */
   readonly packing?: boolean;
-  /** Left free on the device, for the driver and for graphs; default 1 GiB. */
+  /** Bytes left free on the device, for the driver and for graphs; default 1 GiB. */
   readonly reserveBytes?: number;
   /** Where weights are read from; default: the model's files. */
   readonly reader?: TensorReader;
 }
 
 const defaultReserveBytes = 2 ** 30;
-/** Words for slices, offsets and block ids, however small the model's context (EngineLimits.stepListWords): 16 MiB. */
+/**
+ * Words for slices, offsets and block ids (16 MiB), however small the model's context; see EngineLimits.stepListWords.
+ */
 export const minListWords = 4 << 20;
 
 export interface CudaModel {
@@ -40,7 +42,7 @@ export interface CudaModel {
 }
 
 /**
- * Weights, then what steps work in, then the pool, which takes the rest.
+ * Allocates the weights first, then the memory that steps work in, then the pool, which takes the rest.
  * @throws ModelError, CudaError, or Error in one sentence when the model does not fit
  */
 export async function makeParts(
@@ -92,7 +94,7 @@ export async function makeParts(
   };
 }
 
-/** Words of the largest step: its lists, and the blocks of every request twice over. */
+/** Words that the largest step takes: its lists, and twice the blocks of all requests. */
 function stagingWords(config: ModelConfig, options: CudaBackendOptions, shape: PackShape): number {
   const rows = bucketOf(options.maxRows);
   const items = maxItems(shape, rows);

@@ -1,19 +1,19 @@
 /**
- * The KV memory: one allocation, all layers. Of a layer [block][kvHead] of K [blockTokens][headDim], then V, bfloat16.
- * It takes what is free once weights and workspace are there, so it is made last.
+ * The KV memory of all layers in one allocation. A layer is [block][kvHead] of K [blockTokens][headDim], then V, in
+ * bfloat16. The pool takes the memory that weights and workspace leave free, so it is made last.
  */
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 
 export interface PoolOptions {
   readonly blockTokens: number;
-  /** At most so much; undefined: all that is free but the reserve. */
+  /** The most bytes to take; undefined: all that is free but the reserve. */
   readonly kvBytes: number | undefined;
-  /** Left free: for the driver, and for graphs that are recorded later. */
+  /** Bytes left free for the driver, and for graphs that are recorded later. */
   readonly reserveBytes: number;
 }
 
-/** Slots are int32 on the device. */
+/** The most slots of a pool: kernels number slots with int32. */
 const maxSlots = 2 ** 31 - 1;
 
 export function kvBytesPerBlock(config: ModelConfig, blockTokens: number): number {
@@ -44,7 +44,7 @@ export class DevicePool {
   readonly blockCount: number;
   readonly blockBytes: number;
   readonly memory: DeviceBuffer;
-  /** Elements from one layer to the next. */
+  /** How many elements lie between the starts of two layers. */
   readonly layerStride: number;
 
   constructor(device: ComputeDevice, config: ModelConfig, options: PoolOptions) {
@@ -52,7 +52,8 @@ export class DevicePool {
     this.blockBytes = kvBytesPerBlock(config, options.blockTokens);
     this.memory = device.allocate("KV pool", this.blockCount * this.blockBytes);
     this.layerStride = this.memory.byteLength / 2 / config.layerCount;
-    // What was never written is never read as a number, but a stray NaN in it could spread through a masked product.
+    // Kernels mask unwritten slots, but a stray NaN times a weight of 0 would still be NaN. So the pool starts as
+    // zeros.
     device.fill(this.memory, 0);
   }
 

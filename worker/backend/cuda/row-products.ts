@@ -1,20 +1,22 @@
 /**
- * Products of one row by our own kernels (kernels/cuda/matvec.cu), which read weights at the rate of memory and do what
- * stands between two products themselves. The row comes finished, or as matvec_add left it: without the factor that
- * makes it RMSNorm, which follows from sums of squares.
+ * Launches of our own kernels for products of one row (kernels/cuda/matvec.cu). They read weights as fast as memory
+ * allows
+ * and also do the work between two products. An input row is either finished, or as matvec_add left it: then its
+ * RMSNorm
+ * factor is still missing, and the next product computes that factor from the sums of squares.
  */
 import type { ComputeDevice, DeviceBuffer, Launch } from "./device/device.ts";
 
-// Of matvec.cu.
+// Both numbers must match matvec.cu.
 const blockThreads = 128;
 const blockProducts = 8;
 
-/** Sums of squares that a row of so many values leaves. */
+/** How many sums of squares matvec_add leaves for a row of `width` values: one for each thread block. */
 export function squareCount(width: number): number {
   return Math.ceil(width / blockProducts);
 }
 
-/** A row without its factor; null squares: a finished row. */
+/** A row that lacks its RMSNorm factor; with `squares` null the row is finished. */
 export interface RowInput {
   readonly row: DeviceBuffer;
   readonly width: number;
@@ -22,18 +24,18 @@ export interface RowInput {
   readonly epsilon: number;
 }
 
-/** Where the residual stream, and the next sublayer's input of it, go. */
+/** Where matvec_add writes the residual stream and the next sublayer's input. */
 export interface RowTarget {
   readonly residual: DeviceBuffer;
-  /** Of the product that joins the residual stream. */
+  /** Multiplies the product before it is added to the residual stream. */
   readonly scale: number;
-  /** RMSNorm's weights of the next sublayer. */
+  /** RMSNorm weights of the next sublayer. */
   readonly norm: DeviceBuffer;
   readonly row: DeviceBuffer;
   readonly squares: DeviceBuffer;
 }
 
-/** Are rows of so many values whole vectors of 16 bytes? */
+/** Are rows of these widths whole vectors of 16 bytes? */
 export function takesRows(...widths: readonly number[]): boolean {
   return widths.every((width) => width % 8 === 0);
 }
@@ -45,7 +47,7 @@ export class RowProducts {
     this.#device = device;
   }
 
-  /** [outWidth] bfloat16 or float32 */
+  /** Writes `output` [outWidth] in bfloat16 or float32. */
   product(input: RowInput, weights: DeviceBuffer, output: DeviceBuffer, type: "bfloat16" | "float32"): () => void {
     const outWidth = weights.byteLength / 2 / input.width;
     const name = type === "float32" ? "matvec_float" : "matvec";
@@ -53,15 +55,15 @@ export class RowProducts {
     return this.#launched(launch, outWidth);
   }
 
-  /** silu(gate) * up, [ffn] bfloat16; weights [2 * ffn, width], gate first. */
+  /** Writes silu(gate) * up, [ffn] bfloat16; weights are [2 * ffn, width], gate first. */
   gated(input: RowInput, weights: DeviceBuffer, output: DeviceBuffer): () => void {
     const rows = weights.byteLength / 2 / input.width;
     const launch = this.#device.prepare("matvec_gated", ...this.#values(input, weights, rows / 2), output);
-    // Its many blocks, let in early, would take the room of those before them.
+    // This launch has many thread blocks. If they began early, they would take multiprocessors from the kernel before.
     return this.#launched(launch, rows, false);
   }
 
-  /** A finished row's product joins the residual stream. */
+  /** Adds the product of a finished row to the residual stream. */
   add(row: DeviceBuffer, width: number, weights: DeviceBuffer, target: RowTarget): () => void {
     const outWidth = weights.byteLength / 2 / width;
     const { scale, residual, norm, squares } = target;

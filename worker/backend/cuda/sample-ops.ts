@@ -1,9 +1,9 @@
-/** Drawing tokens on the device, as launches. */
+/** Launches of the kernels that draw tokens on the device. */
 import type { ForwardParts, Op } from "./forward-parts.ts";
 import { topStride } from "./sampling.ts";
 import type { StepLayout } from "./staging.ts";
 
-/** A token for each logit row, and its log-probabilities: launches behind the head. */
+/** The launches that follow the head: they draw a token for each logit row and compute its log-probabilities. */
 export function sampleOps(parts: ForwardParts, layout: StepLayout): Op[] {
   const { device, config, workspace, staging, answer } = parts;
   const { logits, savedLogits } = workspace;

@@ -1,4 +1,4 @@
-/** How rows are to be sampled, in the words of kernels/cuda/sampling.cuh, and what came of it. */
+/** The encoding of sampling requests for the device (kernels/cuda/sampling.cuh) and the decoding of its answer. */
 import { limits } from "../../contract/limits.ts";
 import type { SampledToken, SampleRequest } from "../../sample/sampler.ts";
 
@@ -9,7 +9,7 @@ export const topStride = limits.maxTopLogprobs;
 
 const flags = { seen: 1, banned: 2 } as const;
 
-/** Lists of one step, valid until the next `encode`. */
+/** The lists that one step sends to the device, valid until the next `encode`. */
 export interface SampleLists {
   /** [N][sampleWords]; a row's first edit counts from the first of `edits`. */
   readonly rows: Int32Array;
@@ -28,7 +28,9 @@ interface Edit {
   bias: number;
 }
 
-/** What the penalties, the bias and the bans of a request change, by token; as worker/sample/penalties.ts. */
+/**
+ * How a request's penalties, bias and bans change logits, by token id; the same rules as worker/sample/penalties.ts.
+ */
 function editsOf({ params, history, bannedTokenIds }: SampleRequest): Map<number, Edit> {
   const edits = new Map<number, Edit>();
   const editOf = (tokenId: number): Edit => {
@@ -72,7 +74,7 @@ function encodeRow({ params, index }: SampleRequest, rows: Int32Array, at: numbe
   rows[at + 3] = params.topK;
   rows[at + 7] = firstEdit;
   rows[at + 8] = count;
-  // As worker/sample/rng.ts takes them apart.
+  // The seed and the index go in halves of 32 bits, as worker/sample/rng.ts splits them.
   rows[at + 9] = params.seed >>> 0;
   rows[at + 10] = Math.floor(params.seed / 2 ** 32) >>> 0;
   rows[at + 11] = index >>> 0;
@@ -80,7 +82,7 @@ function encodeRow({ params, index }: SampleRequest, rows: Int32Array, at: numbe
   rows[at + 13] = params.topLogprobs;
 }
 
-/** Place of what the sampling kernels answer for up to `rows` rows, in words. */
+/** Where each list of the sampling kernels' answer begins, in 32-bit words, for up to `rows` rows. */
 export class SampleAnswer {
   /** [rows] each */
   readonly ids = 0;
@@ -97,7 +99,7 @@ export class SampleAnswer {
     this.wordCount = this.topLogprobs + rows * topStride;
   }
 
-  /** The tokens in `words`, one a request; undefined where the device found none. */
+  /** Decodes the token of each request from `words`; undefined where the device could draw none. */
   decode(words: Int32Array, requests: readonly SampleRequest[]): (SampledToken | undefined)[] {
     const floats = new Float32Array(words.buffer, words.byteOffset, words.length);
     return requests.map(({ params }, row) => {

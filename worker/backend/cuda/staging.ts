@@ -1,7 +1,10 @@
 /**
- * A step's integers in one pinned buffer and one copy; two such buffers alternate, since the device reads one when it
- * comes to it, and the next step is written meanwhile. Lists of fixed place come first, so that recorded launches find
- * them again; what is as long as the step is (slices, block ids) comes last, named by its place in the buffer.
+ * The integers of a step, sent to the device in one copy from one pinned buffer. Two buffers alternate: the device may
+ * still
+ * have to read the buffer of one step while the next step is written. Lists at fixed places come first, so that
+ * recorded
+ * launches find them; lists whose length depends on the step (slices, block ids) follow, and indices count from the
+ * buffer's start.
  *
  *   counts | tokenIds | positions | slots | logitRows | samples | merges | smallItems | largeItems
  *   | edits, rows, slices, offsets, blockIds of the plan, from the end of the items on that the step has
@@ -19,11 +22,11 @@ import type { Batch } from "../../contract/batch.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { editWords, noSamples, type SampleLists, sampleWords } from "./sampling.ts";
 
-/** Places in `counts`. */
+/** Word of each count in `counts`. */
 export const countPlaces = { rows: 0, logitRows: 1, smallItems: 2, largeItems: 3, merges: 4 } as const;
 const countWords = 16;
 
-/** Sizes of the lists of fixed place. */
+/** How many entries each list at a fixed place can hold. */
 export interface StepCapacity {
   readonly rows: number;
   readonly logitRows: number;
@@ -32,10 +35,10 @@ export interface StepCapacity {
   readonly merges: number;
 }
 
-/** How many of each a step has: what its launches are sized for. */
+/** How many entries of each list a step has; its launches are sized for them. */
 export type StepCounts = StepCapacity;
 
-/** First words of the lists. */
+/** The first word of each list at a fixed place. */
 export class StepLayout {
   readonly capacity: StepCapacity;
   readonly tokenIds: number;
@@ -46,7 +49,7 @@ export class StepLayout {
   readonly largeItems: number;
   readonly merges: number;
   readonly samples: number;
-  /** Words of all lists of fixed place. */
+  /** Words that all these lists take together. */
   readonly wordCount: number;
 
   constructor(capacity: StepCapacity) {
@@ -71,7 +74,7 @@ export class StepLayout {
 }
 
 export class StepStaging {
-  /** The same on the device. */
+  /** The device's copy of the buffer. */
   readonly buffer: DeviceBuffer;
   readonly #buffers: readonly [Int32Array, Int32Array];
   #next: 0 | 1 = 0;
@@ -99,13 +102,13 @@ export class StepStaging {
   }
 
   /**
-   * Puts the copy of a step into the stream; all steps but the last one before it must have been waited for.
-   * @throws RangeError when the step has more than the layout or the buffer takes
+   * Puts the copy of a step into the stream. Of the steps sent before, only the last one may still be running.
+   * @throws RangeError when the step does not fit the layout or the buffer
    */
   send(layout: StepLayout, batch: Batch, plan: AttentionPlan, samples: SampleLists = noSamples): void {
     const counts = stepCounts(batch, plan);
     assertFits(layout.capacity, counts);
-    // A step has far fewer items than there is room for, so the other lists need not stand behind all of it.
+    // A step has far fewer items than there is space for, so the other lists begin where its items end.
     const hasLarge = plan.largeItems.length > 0;
     const edits = hasLarge ? layout.largeItems + plan.largeItems.length : layout.smallItems + plan.smallItems.length;
     const rows = alignedWords(edits + samples.edits.length);
@@ -127,7 +130,7 @@ export class StepStaging {
     words.set(plan.rows, rows);
     words.set(plan.offsets, offsets);
     words.set(batch.blockIds, blockIds);
-    // What is named by its place in a list is named by its place in the buffer.
+    // Indices into a list become indices into the whole buffer.
     for (const name of ["smallItems", "largeItems"] as const) {
       words.set(plan[name], layout[name]);
       move(words, layout[name] + planItem.firstRow, plan[name].length, planItemWords, rows / planRowWords);
@@ -142,12 +145,12 @@ export class StepStaging {
     this.#device.copyIn(this.buffer, words.subarray(0, end));
   }
 
-  /** Words that `send` has left for lists beside those of fixed place. */
+  /** Words that `send` has left for the lists without a fixed place. */
   roomFor(layout: StepLayout): number {
     return this.#wordCount - layout.wordCount;
   }
 
-  /** A step of nothing: launches that go by the counts do nothing. */
+  /** Sends a step of zero rows: launches read the counts from the device and do nothing. */
   sendNothing(): void {
     const words = this.#nextWords();
     words.fill(0, 0, countWords);
@@ -160,17 +163,17 @@ export class StepStaging {
   }
 }
 
-/** Lists begin at whole entries of any size. */
+/** Rounds up to a multiple of 8 words, so that a list begins at a whole entry, whatever its entries' size. */
 function alignedWords(count: number): number {
   return Math.ceil(count / 8) * 8;
 }
 
-/** Adds `by` to every `size`-th of `length` words from `at` on. */
+/** Adds `by` to every `size`-th of the `length` words from `at` on. */
 function move(words: Int32Array, at: number, length: number, size: number, by: number): void {
   for (let word = at; word < at + length; word += size) words[word] += by;
 }
 
-/** `rotation` of slices (plan-format.ts) name a place by their distance from 0, on either side. */
+/** The sign of a slice's `rotation` tells two kinds of place apart (plan-format.ts), so `by` moves it away from 0. */
 function moveRotations(words: Int32Array, slices: number, length: number, by: number): void {
   for (let word = slices + planSlice.rotation; word < slices + length; word += planSliceWords) {
     words[word] += Math.sign(words[word]) * by;

@@ -1,4 +1,4 @@
-/** Activations of one step, made once for the largest, and the table of rotations. */
+/** The activations of a step, allocated once for the largest step, and the table of rotations. */
 import type { ModelConfig } from "../../model/config.ts";
 import type { ComputeDevice, DeviceBuffer } from "./device/device.ts";
 import { squareCount } from "./row-products.ts";
@@ -7,10 +7,10 @@ import { editWords } from "./sampling.ts";
 export interface WorkspaceSizes {
   readonly maxRows: number;
   readonly maxLogitRows: number;
-  /** Rows of partial attention results, and counters of their arrivals for each row. */
+  /** Rows of partial attention results, and for each row how many counters of arrivals. */
   readonly partialRows: number;
   readonly countersPerRow: number;
-  /** Words of the sampling kernels' answer, and of a step's lists. */
+  /** Sizes in 32-bit words: the sampling kernels' answer, and the lists of a step. */
   readonly answerWords: number;
   readonly stepWords: number;
 }
@@ -40,9 +40,12 @@ export interface Workspace {
   readonly logits: DeviceBuffer;
   /** [rows] float32 */
   readonly deviations: DeviceBuffer;
-  /** What the sampling kernels answer (SampleAnswer), the ids first. */
+  /** The answer of the sampling kernels (laid out by SampleAnswer), token ids first. */
   readonly answer: DeviceBuffer;
-  /** Logits that sampling changes for a while, float32 by place of the edit in the step's buffer. */
+  /**
+   * Original values of the logits that sampling edits and then restores, float32, at the edit's place in the step's
+   * buffer.
+   */
   readonly savedLogits: DeviceBuffer;
 }
 
@@ -72,10 +75,10 @@ export function makeWorkspace(device: ComputeDevice, config: ModelConfig, sizes:
   };
 }
 
-/** (cos, sin) rows for every distance that a query is read at; `origin` is the row of position 0. */
+/** (cos, sin) rows for every distance at which a query can be read; `origin` is the row of position 0. */
 export interface RopeTable {
   readonly origin: DeviceBuffer | null;
-  /** 1 for each layer that rotates, int32 [layers]. */
+  /** int32 [layers], 1 for each layer that rotates. */
   readonly layerRotates: DeviceBuffer;
 }
 
@@ -91,7 +94,7 @@ export function makeRopeTable(device: ComputeDevice, { rope, contextTokens }: Mo
   frequencies.set(rope.inverseFrequencies);
   const frequencyBuffer = device.allocate("inverse frequencies", half * 4);
   device.copyIn(frequencyBuffer, frequencies);
-  // A query at p reads a segment at p - offset, both below the context in size.
+  // A query at position p reads a segment at p - offset; 0 <= p < contextTokens, and |offset| < contextTokens.
   const positionCount = 3 * contextTokens;
   const table = device.allocate("table of rotations", positionCount * half * 8);
   const factor = new Uint8Array(Float64Array.of(rope.attentionFactor).buffer);

@@ -1,17 +1,18 @@
 /**
- * A kernel's arguments in memory that the driver reads at a launch. They are packed once; a launch costs nothing for
- * them, and a captured graph keeps the values that they had when it was captured.
+ * A kernel's arguments in memory that the driver reads at a launch. They are packed once and cost a launch nothing
+ * more; a
+ * captured graph keeps the values that they had at the capture.
  */
 import { ptr } from "bun:ffi";
 import { assertInteger } from "../library.ts";
 import { DeviceBuffer } from "./memory.ts";
 
-/** A struct passed by value: its size, as `sizeof` says it. */
+/** A struct that is passed by value; the size is its `sizeof`. */
 export interface StructType {
   readonly structBytes: number;
 }
 
-/** "ptr" is device memory, or null for an optional one. */
+/** "ptr" is a device buffer, or null for an optional parameter. */
 export type ParameterType = "i32" | "u32" | "i64" | "u64" | "f32" | "ptr" | StructType;
 
 export type Signature = readonly ParameterType[];
@@ -33,21 +34,21 @@ export function parameterBytes(type: ParameterType): number {
   return typeof type === "string" ? scalarBytes[type] : type.structBytes;
 }
 
-/** More than any alignment that a parameter has. */
+/** At least the alignment of any parameter. */
 const slotAlignment = 16;
 
 export class PackedArguments<Types extends Signature = Signature> {
   readonly signature: Types;
-  /** Address of an array of addresses, one for each argument: `kernelParams` of cuLaunchKernel. */
+  /** Address of an array with the address of each argument: `kernelParams` of cuLaunchKernel. */
   readonly address: number;
   readonly #name: string;
   readonly #view: DataView;
   readonly #offsets: readonly number[];
-  /** Holds the memory behind `address`. */
+  /** Keeps the memory behind `address` alive. */
   readonly #addresses: BigUint64Array;
 
   /**
-   * @param name the kernel's, for errors
+   * @param name the kernel's name, for error messages
    * @throws RangeError or TypeError naming the argument that does not fit its type
    */
   constructor(name: string, signature: Types, values: ArgumentsOf<Types>) {
@@ -60,7 +61,8 @@ export class PackedArguments<Types extends Signature = Signature> {
       offsets.push(byteLength);
       byteLength += Math.ceil(parameterBytes(type) / slotAlignment) * slotAlignment;
     }
-    // One spare slot: an empty buffer has no address. A buffer of its own never moves, unlike a small typed array's.
+    // One spare slot, as an empty buffer has no address. An ArrayBuffer made here never moves, unlike a small typed
+    // array's.
     const memory = new ArrayBuffer(byteLength + slotAlignment);
     const base = ptr(memory);
     this.signature = signature;

@@ -1,9 +1,9 @@
-/** The primary context of one device: what everything else on the device is made in. One per process. */
+/** The primary context of one device, in which everything else on the device is made. One per process. */
 import { openHandle } from "../library.ts";
 import { type CudaDriver, type DeviceProperties, readDeviceProperties } from "./driver.ts";
 import { CudaUnavailable } from "./library-names.ts";
 
-/** Ampere: the first with matrix products of bfloat16 and copies to shared memory that the threads do not wait for. */
+/** Ampere: the first architecture with bfloat16 matrix products and with asynchronous copies to shared memory. */
 const oldestCapability = 80;
 
 export class CudaContext {
@@ -33,7 +33,7 @@ export class CudaContext {
     return Number(free[0]);
   }
 
-  /** Releases the context; what was not freed in it is freed with it. */
+  /** Releases the context; memory and modules in it that were not freed are freed with it. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;

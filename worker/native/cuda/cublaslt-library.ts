@@ -3,7 +3,7 @@ import type { Library } from "bun:ffi";
 import { CudaError, cString } from "./driver.ts";
 import { libraryPaths, openFirstLibrary, toolkitNames } from "./library-names.ts";
 
-// cublasLt.h says what each argument is. u64: device addresses and sizes.
+// Argument types; cublasLt.h explains each. u64: device addresses and sizes.
 const symbols = {
   cublasLtGetStatusName: { args: ["i32"], returns: "ptr" },
   cublasLtGetStatusString: { args: ["i32"], returns: "ptr" },
@@ -46,9 +46,9 @@ const symbols = {
 } as const;
 
 export interface CublasLtOptions {
-  /** Libraries to try, first found first; default: the newest that goes with the driver. */
+  /** Libraries to try, in this order; default: the newest that works with the driver. */
   readonly libraryNames?: readonly string[];
-  /** Folders to look in besides the loader's own. */
+  /** Folders to search besides the loader's own. */
   readonly folders?: readonly string[];
 }
 

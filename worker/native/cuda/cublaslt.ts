@@ -1,7 +1,8 @@
 /**
- * Matrix products by cuBLASLt: bfloat16 in, float32 sums. cuBLASLt is column-major: read so, `weights` is
- * [inWidth x outWidth] and taken transposed, `input` is [inWidth x rows], and their product [outWidth x rows] is our
- * row-major output.
+ * Matrix products by cuBLASLt: bfloat16 inputs, float32 sums. cuBLASLt is column-major. Read that way, `weights` is
+ * [inWidth x outWidth] and is transposed, `input` is [inWidth x rows], and their product [outWidth x rows] is our
+ * row-major
+ * output.
  */
 import type { Pointer } from "bun:ffi";
 import { openHandle } from "../library.ts";
@@ -14,28 +15,28 @@ import type { CudaStream } from "./stream.ts";
 export type { CublasLtOptions } from "./cublaslt-library.ts";
 export type { MatmulShape } from "./matmul-plan.ts";
 
-/** What a product reads and writes; see MatmulShape. Addresses are multiples of 16 bytes. */
+/** The operands of a product (MatmulShape has the sizes). Addresses are multiples of 16 bytes. */
 export interface MatmulOperands {
   readonly input: DeviceBuffer;
   readonly weights: DeviceBuffer;
   readonly output: DeviceBuffer;
 }
 
-/** Plans kept; a step with another number of rows makes another one for each width. */
+/** How many plans are kept; each number of rows needs a plan for each width. */
 const maxPlans = 4096;
 
 export class CublasLt {
   readonly #library: CublasLtLibrary;
   readonly #handle: Pointer;
   readonly #workspace: DeviceBuffer;
-  /** By shape and alignment, the least recently used first. */
+  /** Plans by shape and alignment, the least recently used first. */
   readonly #plans = new Map<string, MatmulPlan>();
   readonly #one = new Float32Array([1]);
   readonly #zero = new Float32Array([0]);
 
   /**
-   * @param workspace scratch memory, 32 MiB is enough for every algorithm on Hopper; products that share it must
-   *   run in one stream
+   * @param workspace scratch memory; 32 MiB is enough for every algorithm on Hopper. Products that share it must run in
+   * one stream
    * @throws CudaUnavailable when the library is not there
    */
   constructor(context: CudaContext, workspace: DeviceBuffer, options: CublasLtOptions = {}) {
@@ -45,7 +46,9 @@ export class CublasLt {
     this.#handle = openHandle((out) => library.check("cublasLtCreate", library.symbols.cublasLtCreate(out)));
   }
 
-  /** Puts one product into the stream; the first of a shape finds its algorithm, which takes about 0.1 ms. */
+  /**
+   * Puts one product into the stream. The first product of a shape looks for its algorithm, which takes about 0.1 ms.
+   */
   matmul(stream: CudaStream, shape: MatmulShape, operands: MatmulOperands): void {
     this.#run(stream, this.#planOf(shape, operands), operands);
   }
@@ -102,7 +105,7 @@ export class CublasLt {
   }
 }
 
-/** The greatest of the alignments that make a difference which all addresses have. */
+/** The largest alignment, of those that make a difference to cuBLASLt, that all addresses have. */
 function alignmentOf({ input, weights, output }: MatmulOperands): number {
   const buffers = [input, weights, output];
   for (const buffer of buffers) {

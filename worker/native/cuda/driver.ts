@@ -6,7 +6,7 @@ import { CString, type Library, type Pointer } from "bun:ffi";
 import { assertInteger } from "../library.ts";
 import { CudaUnavailable, libraryPaths, openFirstLibrary } from "./library-names.ts";
 
-/** CUDA 12.4: the first driver that tells a kernel's parameters (cuFuncGetParamInfo). */
+/** CUDA 12.4: the first driver that reports a kernel's parameters (cuFuncGetParamInfo). */
 const oldestVersion = 12_040;
 
 const probeSymbols = {
@@ -14,7 +14,7 @@ const probeSymbols = {
   cuDriverGetVersion: { args: ["ptr"], returns: "i32" },
 } as const;
 
-// cuda.h says what each argument is. u64: CUdeviceptr and size_t; ptr: handles and what is written to.
+// Argument types; cuda.h explains each. u64: CUdeviceptr and size_t. ptr: handles, and memory that the call writes to.
 const driverSymbols = {
   ...probeSymbols,
   cuGetErrorName: { args: ["i32", "ptr"], returns: "i32" },
@@ -70,7 +70,7 @@ export type DriverSymbols = Library<typeof driverSymbols>["symbols"];
 /** A call that the driver or a CUDA library refused, or a fault on the device that a call reports. */
 export class CudaError extends Error {
   override readonly name = "CudaError";
-  /** The library's name for it, as in CUDA_ERROR_OUT_OF_MEMORY. */
+  /** The library's name of the error, such as CUDA_ERROR_OUT_OF_MEMORY. */
   readonly codeName: string;
 
   /** @param code the library's own number (CUresult, nvrtcResult, cublasStatus_t) */
@@ -84,7 +84,7 @@ export class CudaError extends Error {
   }
 }
 
-/** CUresult of a query whose work is still under way. */
+/** The CUresult of a query whose work is still running. */
 const notReady = 600;
 
 /** 12040 -> "12.4" */
@@ -93,7 +93,7 @@ export function versionText(version: number): string {
 }
 
 export interface DriverOptions {
-  /** Libraries to try, first found first; default: libcuda.so.1, libcuda.so. */
+  /** Libraries to try, in this order; default: libcuda.so.1, libcuda.so. */
   readonly libraryNames?: readonly string[];
 }
 
@@ -130,7 +130,7 @@ export class CudaDriver {
   }
 
   /**
-   * One of the two answers of a query: done, or still under way.
+   * Tells which of its two answers a query gave: true for done, false for still running.
    * @throws CudaError for any other status
    */
   isDone(call: string, status: number): boolean {
@@ -148,12 +148,12 @@ export class CudaDriver {
   }
 }
 
-/** A text of the library's own memory. */
+/** Reads a C string in the library's memory. */
 export function cString(address: number): string {
   return new CString(address as Pointer).toString();
 }
 
-/** A text as C wants it. */
+/** Makes a C string of a text. */
 export function cText(text: string): Uint8Array {
   if (text.includes("\0")) throw new RangeError("a text for native code must not hold NUL");
   return new TextEncoder().encode(`${text}\0`);
@@ -161,13 +161,13 @@ export function cText(text: string): Uint8Array {
 
 export interface DeviceProperties {
   readonly index: number;
-  /** The driver's CUdevice. */
+  /** The driver's number of the device (CUdevice). */
   readonly handle: number;
   readonly name: string;
   /** Compute capability times ten: 90 is 9.0. */
   readonly computeCapability: number;
   readonly multiprocessorCount: number;
-  /** Shared memory that one thread block can have when its kernel opts in. */
+  /** The most shared memory of one thread block, in bytes, for a kernel that opts in. */
   readonly maxSharedBytesPerBlock: number;
 }
 

@@ -1,18 +1,18 @@
-/** A mark in a stream: whether the work before it is done. */
+/** A mark in a stream that tells whether the work before it is done. */
 import type { Pointer } from "bun:ffi";
 import { openHandle } from "../library.ts";
 import type { CudaContext } from "./context.ts";
 
-/** Flags of cuda.h: without timing a record is cheaper. */
+/** Flags of cuda.h; recording an event without timing is cheaper. */
 const disableTiming = 2;
 
 export interface EventOptions {
-  /** For measurements of the time between two events; default false. */
+  /** true: the time between two events can be measured; default false. */
   readonly timing?: boolean;
 }
 
 export interface CompletionOptions {
-  /** How long to ask without letting go of the thread; default 0.02. */
+  /** Milliseconds of polling without yielding the thread; default 0.02. */
   readonly spinMs?: number;
 }
 
@@ -34,8 +34,8 @@ export class CudaEvent {
   }
 
   /**
-   * Resolves when everything before the mark is done. It asks from the event loop, so that messages of the
-   * process go on meanwhile: CUDA's own callbacks come on a thread that JavaScript does not have.
+   * Resolves when everything before the mark is done. It polls from the event loop, so that the process still handles
+   * messages: CUDA would call back on a thread of its own, where JavaScript cannot run.
    */
   async completion({ spinMs = 0.02 }: CompletionOptions = {}): Promise<void> {
     const spinEnd = performance.now() + spinMs;

@@ -8,10 +8,10 @@ import type { CudaStream } from "./stream.ts";
 const threadLocalMode = 1;
 
 /**
- * Records what `record` puts into the stream instead of running it. Arguments of launches are kept as they are now,
- * addresses of copies too: what they point to must outlive the graph.
- * @throws what `record` throws, CudaError when it did what cannot be recorded (synchronize, allocate, a copy of
- *   memory that is not pinned); the stream is usable afterwards
+ * Records what `record` puts into the stream, instead of running it. The graph keeps the launches' arguments and the
+ * addresses of copies as they are now: the memory that they point to must outlive the graph.
+ * @throws what `record` throws, and CudaError when `record` did what cannot be recorded (synchronize, allocate, copy
+ * memory that is not pinned); the stream is usable afterwards
  */
 export function captureGraph(stream: CudaStream, record: () => void): CudaGraph {
   const { driver } = stream.context;
@@ -25,7 +25,7 @@ export function captureGraph(stream: CudaStream, record: () => void): CudaGraph 
     record();
     isRecorded = true;
   } finally {
-    // Also after an error: a stream that is left in capture takes no work.
+    // The capture is ended after an error too: a stream in capture takes no other work.
     endStatus = symbols.cuStreamEndCapture(stream.handle, out);
     if (!isRecorded && out[0]) symbols.cuGraphDestroy(Number(out[0]) as Pointer);
   }
@@ -51,7 +51,7 @@ export class CudaGraph {
     );
   }
 
-  /** Brings the graph to the device ahead of its first launch. */
+  /** Uploads the graph to the device ahead of its first launch. */
   upload(stream: CudaStream): void {
     const { driver } = this.#context;
     driver.check("cuGraphUpload", driver.symbols.cuGraphUpload(this.#handle, stream.handle));
@@ -62,7 +62,7 @@ export class CudaGraph {
     driver.check("cuGraphLaunch", driver.symbols.cuGraphLaunch(this.#handle, stream.handle));
   }
 
-  /** The device must be done with its launches. */
+  /** Destroys the graph; the device must have finished its launches. */
   close(): void {
     const { driver } = this.#context;
     driver.check("cuGraphExecDestroy", driver.symbols.cuGraphExecDestroy(this.#handle));

@@ -1,18 +1,18 @@
 /** CUlaunchConfig of cuda.h with one attribute: a launch that may begin while the one before it still runs. */
 import { type Pointer, ptr } from "bun:ffi";
 
-/** sizeof and offsets on 64-bit machines: seven u32, the stream, the attributes and their count. */
+/** sizeof and offsets on 64-bit machines: seven u32, the stream, a pointer to the attributes, and their count. */
 const config = { bytes: 56, stream: 32, attributes: 40, attributeCount: 48 } as const;
 const attribute = { bytes: 72, value: 8 } as const;
 
 /** CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 const programmaticSerialization = 6;
 
-/** Memory that cuLaunchKernelEx reads during the call; one serves any number of launches. */
+/** Memory that cuLaunchKernelEx reads during the call; one object serves any number of launches. */
 export class OverlappingLaunch {
   readonly address: Pointer;
   readonly #view: DataView;
-  /** Holds the memory that the configuration points to. */
+  /** Keeps the memory alive that the configuration points to. */
   readonly #attribute: DataView;
 
   constructor() {

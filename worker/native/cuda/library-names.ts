@@ -1,4 +1,4 @@
-/** Finding NVIDIA's shared libraries by the names that their packages give them. */
+/** Finds NVIDIA's shared libraries by the file names that their packages use. */
 import { dlopen, type FFIFunction, type Library } from "bun:ffi";
 
 /** This machine cannot run the CUDA backend; the message is one sentence for whoever starts the server. */
@@ -6,18 +6,19 @@ export class CudaUnavailable extends Error {
   override readonly name = "CudaUnavailable";
 }
 
-/** Where the toolkit's installers put libraries that the loader's own list may lack. */
+/** Folders where the toolkit's installers put libraries and where the loader may not look. */
 const toolkitFolders = ["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
 
 /**
- * Names of a toolkit library, the newest first. A major version newer than the driver's is left out: what it makes
- * cannot run there.
+ * File names of a toolkit library, newest first. A major version above the driver's is left out, since what it makes
+ * cannot
+ * run there.
  */
 export function toolkitNames(library: string, driverVersion: number): string[] {
   return [13, 12].filter((major) => major * 1000 <= driverVersion).map((major) => `lib${library}.so.${major}`);
 }
 
-/** The names as the loader finds them, then in `folders`, then in the toolkit's folders. */
+/** Paths to try: the names alone, for the loader to find, then in `folders`, then in the toolkit's folders. */
 export function libraryPaths(names: readonly string[], folders: readonly string[] = []): string[] {
   return [...names, ...[...folders, ...toolkitFolders].flatMap((folder) => names.map((name) => `${folder}/${name}`))];
 }
@@ -28,9 +29,9 @@ export interface FoundLibrary<Symbols extends Record<string, FFIFunction>> {
 }
 
 /**
- * Opens the first library of `paths` that is there.
+ * Opens the first library of `paths` that exists.
  * @param what begins the sentence, as in "no NVIDIA driver"
- * @throws CudaUnavailable when none is, or one cannot be loaded or lacks a function
+ * @throws CudaUnavailable when none exists, or one cannot be loaded or lacks a function
  */
 export function openFirstLibrary<Symbols extends Record<string, FFIFunction>>(
   what: string,
@@ -48,7 +49,7 @@ export function openFirstLibrary<Symbols extends Record<string, FFIFunction>>(
   throw new CudaUnavailable(`${what}: ${paths[0]} was not found`);
 }
 
-/** Is it this very file that is not there, and not one that it needs? */
+/** Is this file itself missing, and not a library that it needs? */
 function isMissingFile(words: string, path: string): boolean {
   return words.includes(`${path}: cannot open shared object file: No such file`);
 }

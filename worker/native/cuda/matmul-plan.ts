@@ -1,4 +1,4 @@
-/** One shape of matrix product, described for cuBLASLt, with the algorithm that its heuristics propose. */
+/** One shape of matrix product, described for cuBLASLt, with the algorithm that its heuristics choose. */
 import type { Pointer } from "bun:ffi";
 import { assertInteger, openHandle } from "../library.ts";
 import type { CublasLtLibrary } from "./cublaslt-library.ts";
@@ -20,7 +20,7 @@ const transposed = 1;
 const transA = 3;
 const maxWorkspaceBytes = 1;
 const reductionSchemes = 3;
-/** Parts of a sum meet in float32: the other schemes add them up in the output's type, which rounds each. */
+/** Partial sums are added up in float32; the other reduction schemes add them in the output's type and round each. */
 const reduceInComputeType = 2;
 /** MIN_ALIGNMENT of A, B, C and D. */
 const minAlignments = [5, 6, 7, 8] as const;
@@ -46,12 +46,12 @@ export class MatmulPlan {
   readonly weightsLayout: Pointer;
   readonly inputLayout: Pointer;
   readonly outputLayout: Pointer;
-  /** cublasLtMatmulAlgo_t: the heuristics' first choice, which no other of theirs beat by more than 3% on an H200. */
+  /** cublasLtMatmulAlgo_t: the heuristics' first choice; none of their other choices was over 3% faster on an H200. */
   readonly algorithm: Uint8Array;
   readonly #library: CublasLtLibrary;
 
   /**
-   * @param alignment bytes that every operand's address is a multiple of
+   * @param alignment bytes; every operand's address is a multiple of it
    * @throws CudaError when cuBLASLt knows no algorithm for the shape
    */
   constructor(
@@ -129,14 +129,14 @@ export class MatmulPlan {
       symbols.cublasLtMatmulPreferenceDestroy(preference);
     }
     const algorithm = firstUsable(results, count[0] ?? 0);
-    // NOT_SUPPORTED: what cuBLASLt itself answers when it finds none.
+    // cuBLASLt itself returns NOT_SUPPORTED when it finds no algorithm.
     const text = `no algorithm for ${JSON.stringify(this.shape)}`;
     if (algorithm === undefined) throw this.#library.errorOf(text, notSupported);
     return algorithm;
   }
 }
 
-/** The first algorithm of an array of cublasLtMatmulHeuristicResult_t whose own status is success. */
+/** The first algorithm in an array of cublasLtMatmulHeuristicResult_t whose own status is success. */
 function firstUsable(results: Uint8Array, count: number): Uint8Array | undefined {
   const view = new DataView(results.buffer);
   const starts = Array.from({ length: count }, (_, index) => index * resultBytes);

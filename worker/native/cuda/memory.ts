@@ -4,14 +4,14 @@ import { assertInteger, openHandle } from "../library.ts";
 import type { CudaContext } from "./context.ts";
 import type { CudaStream } from "./stream.ts";
 
-/** Buffers of an arena that hold anything start on a multiple of it: enough for vector loads, cuBLASLt and bulk copies. */
+/** Buffers in an arena are aligned to this many bytes, which suffices for vector loads, cuBLASLt and bulk copies. */
 const deviceAlignment = 256;
 
 function alignUp(bytes: number, alignment: number): number {
   return Math.ceil(bytes / alignment) * alignment;
 }
 
-/** A range of device memory. It does not own it: an arena does. */
+/** A range of device memory; the arena that it came from owns it. */
 export class DeviceBuffer {
   readonly name: string;
   /** Device address. */
@@ -24,14 +24,14 @@ export class DeviceBuffer {
     this.byteLength = byteLength;
   }
 
-  /** Part of this buffer. @throws RangeError when it does not lie within */
+  /** A part of this buffer. @throws RangeError when it does not lie within */
   slice(byteOffset: number, byteLength = this.byteLength - byteOffset, name = this.name): DeviceBuffer {
     assertRange(this.name, this.byteLength, byteOffset, byteLength);
     return new DeviceBuffer(name, this.pointer + byteOffset, byteLength);
   }
 }
 
-/** One allocation of the driver, given out from its start. Nothing is freed singly. */
+/** One allocation of the driver, handed out from its start. Only the arena as a whole is freed. */
 export class DeviceArena {
   readonly name: string;
   readonly byteLength: number;
@@ -40,7 +40,7 @@ export class DeviceArena {
   #usedBytes = 0;
   #closed = false;
 
-  /** @throws CudaError, out of memory among others (`isOutOfMemory`) */
+  /** @throws CudaError, for instance when memory is short (`isOutOfMemory`) */
   constructor(context: CudaContext, name: string, byteLength: number) {
     assertInteger(`bytes of arena "${name}"`, byteLength, 1, Number.MAX_SAFE_INTEGER);
     const { driver } = context;
@@ -55,7 +55,7 @@ export class DeviceArena {
     return this.byteLength - this.#usedBytes;
   }
 
-  /** The next `byteLength` bytes, not cleared. @throws RangeError when they are not left */
+  /** The next `byteLength` bytes, not cleared. @throws RangeError when fewer are left */
   allocate(name: string, byteLength: number): DeviceBuffer {
     if (this.#closed) throw new Error(`arena "${this.name}" is closed`);
     assertInteger(`bytes of "${name}"`, byteLength, 0, Number.MAX_SAFE_INTEGER);
@@ -77,7 +77,7 @@ export class DeviceArena {
   }
 }
 
-/** Page-locked host memory: the device copies to and from it while the host goes on. Zero at first. */
+/** Page-locked host memory: the device copies to and from it while the host goes on. Initially zero. */
 export class PinnedBuffer {
   /** The whole memory; not valid after `close`. */
   readonly bytes: Uint8Array<ArrayBuffer>;
@@ -104,12 +104,14 @@ export class PinnedBuffer {
   }
 }
 
-/** Host memory of a copy: read or written when the stream comes to it, at once only if it is not pinned. */
+/**
+ * Host memory of a copy. It is read or written when the stream reaches the copy; if it is not pinned, during the call.
+ */
 export type HostArray = Uint8Array | Uint16Array | Int32Array | Uint32Array | Float32Array | BigUint64Array;
 
 /**
- * Puts a copy of all of `source` into the stream. The caller keeps `source` alive and unchanged until the stream
- * has come to it; with memory that is not pinned the driver makes a copy of its own before it returns.
+ * Puts a copy of all of `source` into the stream. The caller keeps `source` alive and unchanged until the stream has
+ * reached the copy; memory that is not pinned is copied by the driver before the call returns.
  */
 export function copyToDevice(stream: CudaStream, target: DeviceBuffer, source: HostArray, targetOffset = 0): void {
   assertRange(target.name, target.byteLength, targetOffset, source.byteLength);
@@ -120,7 +122,7 @@ export function copyToDevice(stream: CudaStream, target: DeviceBuffer, source: H
   if (status !== 0) stream.context.driver.check(`cuMemcpyHtoDAsync_v2 (to "${target.name}")`, status);
 }
 
-/** Puts a copy that fills `target` into the stream; `target` holds it once the stream has come past it. */
+/** Puts a copy that fills `target` into the stream; `target` is valid once the stream has passed it. */
 export function copyToHost(stream: CudaStream, target: HostArray, source: DeviceBuffer, sourceOffset = 0): void {
   assertRange(source.name, source.byteLength, sourceOffset, target.byteLength);
   if (target.byteLength === 0) return;
@@ -130,7 +132,7 @@ export function copyToHost(stream: CudaStream, target: HostArray, source: Device
   if (status !== 0) stream.context.driver.check(`cuMemcpyDtoHAsync_v2 (from "${source.name}")`, status);
 }
 
-/** Sets every byte of `target` to `value` (default 0) when the stream comes to it. */
+/** Sets every byte of `target` to `value` (default 0) when the stream reaches it. */
 export function fillDevice(stream: CudaStream, target: DeviceBuffer, value = 0): void {
   assertInteger("value", value, 0, 255);
   if (target.byteLength === 0) return;

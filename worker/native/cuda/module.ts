@@ -7,18 +7,19 @@ import { cText } from "./driver.ts";
 import { OverlappingLaunch } from "./launch-config.ts";
 import type { CudaStream } from "./stream.ts";
 
-/** Extent in x, y, z; missing ones are 1. */
+/** Extent in x, y, z; omitted ones are 1. */
 export type Extent = readonly [x: number, y?: number, z?: number];
 
-/** A launch: thread blocks in the grid, threads in a block. */
+/** The size of a launch: thread blocks in the grid, threads in a block. */
 export interface LaunchShape {
   readonly grid: Extent;
   readonly block: Extent;
-  /** Dynamic shared memory of a thread block; default 0. */
+  /** Bytes of dynamic shared memory of a thread block; default 0. */
   readonly sharedBytes?: number;
   /**
-   * The launch may begin while the kernel before it in the stream still runs: this kernel waits for it on the device,
-   * before it reads or overwrites anything (griddepcontrol.wait). Compute capability 9.0; a graph keeps it.
+   * The launch may begin while the kernel before it in the stream still runs. The kernel itself waits for that one on
+   * the
+   * device before it reads or overwrites anything (griddepcontrol.wait). Needs compute capability 9.0; graphs keep it.
    */
   readonly overlapsPrevious?: boolean;
 }
@@ -30,10 +31,10 @@ const functionAttributes = {
   maxDynamicSharedBytes: 8,
 } as const;
 
-/** CUDA_ERROR_INVALID_VALUE: what cuFuncGetParamInfo answers behind the last parameter. */
+/** CUDA_ERROR_INVALID_VALUE: cuFuncGetParamInfo returns it for an index past the last parameter. */
 const invalidValue = 1;
 
-/** One cubin, loaded. Kernels of it end with it. */
+/** One loaded cubin. Its kernels are valid until it is closed. */
 export class CudaModule {
   readonly #context: CudaContext;
   readonly #handle: Pointer;
@@ -48,7 +49,7 @@ export class CudaModule {
   /**
    * A kernel by its C name (declare it `extern "C"`).
    * @param signature its parameters in order
-   * @throws CudaError when the module has none of that name, TypeError when its parameters are others
+   * @throws CudaError when the module has no such kernel, TypeError when its parameters are others
    */
   kernel<const Types extends Signature>(name: string, signature: Types): CudaKernel<Types> {
     const { driver } = this.#context;
@@ -74,7 +75,7 @@ export class CudaKernel<Types extends Signature = Signature> {
   readonly #handle: Pointer;
   readonly #number = new Int32Array(1);
   readonly #overlapping = new OverlappingLaunch();
-  /** Dynamic shared memory that a launch can ask for. */
+  /** The most dynamic shared memory that a launch can ask for, in bytes. */
   #maxSharedBytes: number;
 
   constructor(context: CudaContext, handle: Pointer, name: string, signature: Types) {
@@ -88,7 +89,7 @@ export class CudaKernel<Types extends Signature = Signature> {
     this.#maxSharedBytes = this.#attribute("maxDynamicSharedBytes");
   }
 
-  /** Raises what a launch may ask for above 48 KiB, which every kernel has. @throws RangeError beyond the device */
+  /** Lets launches ask for more than the default 48 KiB. @throws RangeError beyond the device's limit */
   setMaxSharedBytes(bytes: number): void {
     const { driver, device } = this.#context;
     const greatest = device.maxSharedBytesPerBlock - this.staticSharedBytes;
@@ -99,7 +100,7 @@ export class CudaKernel<Types extends Signature = Signature> {
     this.#maxSharedBytes = bytes;
   }
 
-  /** Arguments for launches of this kernel, as often as one likes. */
+  /** Packs arguments for launches of this kernel; they can be reused for any number of launches. */
   pack(...values: ArgumentsOf<Types>): PackedArguments<Types> {
     return new PackedArguments(this.name, this.signature, values);
   }
@@ -151,7 +152,7 @@ export class CudaKernel<Types extends Signature = Signature> {
     return this.#number[0] ?? 0;
   }
 
-  /** The signature against what the compiler wrote into the cubin. */
+  /** Compares the signature with the parameters that the compiler wrote into the cubin. */
   #assertParameters(): void {
     const { driver } = this.#context;
     const offset = new BigUint64Array(1);

@@ -1,10 +1,10 @@
-/** A queue of work on the device; what is put in runs in order. */
+/** A queue of work on the device, run in order. */
 import type { Pointer } from "bun:ffi";
 import { openHandle } from "../library.ts";
 import type { CudaContext } from "./context.ts";
 import type { CudaEvent } from "./event.ts";
 
-/** Flag of cuda.h: does not wait for the legacy default stream. */
+/** Flag of cuda.h: the stream does not wait for the legacy default stream. */
 const nonBlocking = 1;
 
 export class CudaStream {

@@ -1,5 +1,6 @@
 /**
- * How the bulk copy engine sees a matrix in device memory (cuTensorMapEncodeTiled): kernels name boxes of it, which land
+ * Describes a matrix in device memory to the bulk copy engine (cuTensorMapEncodeTiled). Kernels name boxes of it, which
+ * arrive
  * in shared memory with the 128-byte swizzle. Compute capability 9.0 and later.
  */
 import { ptr } from "bun:ffi";
@@ -8,7 +9,7 @@ import type { CudaContext } from "./context.ts";
 import type { DeviceBuffer } from "./memory.ts";
 
 export const tensorMapBytes = 128;
-/** Where a map must stand, here and in device memory. */
+/** Alignment of a map in bytes, on the host and on the device. */
 const mapAlignment = 64;
 
 // Enumerators of cuda.h.
@@ -18,14 +19,14 @@ const swizzle128 = 3;
 const promotion256 = 3;
 const fillNone = 0;
 
-/** Columns of a box: 128 bytes, as the swizzle wants. */
+/** Columns of a box: 128 bytes, as the swizzle requires. */
 const boxColumns = 64;
 const mostBoxRows = 256;
 
 /**
  * @param matrix rows of `width` bfloat16 one after the other, as many as the buffer holds
  * @param boxRows rows of a box of 64 columns
- * @returns 128 bytes for kernels, valid as long as the memory is
+ * @returns 128 bytes for kernels, valid as long as the matrix stays where it is
  * @throws RangeError when the sizes fit no map, CudaError when the driver refuses
  */
 export function encodeTensorMap(

@@ -1,20 +1,24 @@
 /*
- * Attention for items of up to four tiles ("small") on Hopper: bound by reading K and V (attention_plan.cuh has plan,
- * rotation and softmax). What attention_packed.cu does elsewhere; with products of warpgroups and the bulk copy engine
- * a step of 64 tokens takes less time than its copy from memory.
+ * Attention for items of up to four tiles ("small") on Hopper; reading K and V limits its speed. (attention_plan.cuh
+ * has plan,
+ * rotation and softmax.) attention_packed.cu does the same on other devices. With products of warpgroups and the bulk
+ * copy
+ * engine, a step of 64 tokens takes less time than its copy from memory.
  *
- * Tile: 64 packed rows (four tiles of 16) by 64 tokens. One warpgroup computes S = Q K^T from shared memory and
- * O += P V with P in registers (wgmma.cuh), and starts the scores of the next step before the product with V of this
- * one. Of the other one warp keeps K and V in a ring (packed_ring.cuh) and three rotate q for slices to come
- * (packed_queries.cuh). Private slices are like shared ones: rows that take no part are masked.
+ * A tile is 64 packed rows (four tiles of 16) by 64 tokens. One warpgroup computes S = Q K^T from shared memory and O
+ * += P V
+ * with P in registers (wgmma.cuh), and starts the scores of the next step before the product with V of this one. In the
+ * other warpgroup one warp keeps K and V in a ring (packed_ring.cuh), and three rotate q for the slices to come
+ * (packed_queries.cuh). Private slices are treated like shared ones: rows that take no part are masked.
  *
  * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Instead of the pool it takes the
  * pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of 16 of them; blockTokens is 16 or
  * more. rotaryDim is a multiple of 16.
  *
- * Grid: blocks of 256 threads, which share the units; no more than stand on the device at once, two a multiprocessor,
- * as they wait for each other where each has one unit at most (attention_merge.cuh). Floor: K and V of a unit's tokens
- * once. Oracle: test/gpu/attention-oracle.ts.
+ * Grid: blocks of 256 threads, which share the units. No more blocks are launched than fit on the device at once, two a
+ * multiprocessor, as they wait for each other when each has at most one unit (attention_merge.cuh). Floor: reading K
+ * and V
+ * of a unit's tokens once. Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_plan.cuh"
 
@@ -23,7 +27,7 @@
 #include "packed_queries.cuh"
 #include "packed_scores.cuh"
 
-/* The warpgroup that computes; what it keeps from unit to unit. */
+/* The computing warpgroup, and what it keeps from unit to unit. */
 class Attender {
  public:
   __device__ __forceinline__ Attender(const PlanArguments &a, uint32 shared, int warp)
@@ -42,7 +46,7 @@ class Attender {
       const PlanUnit unit = plan_unit(a, item, index % parts);
       units.visit++;
       index = units.index();
-      if (!units.done()) item = a.items[index / parts]; /* comes while this unit is at work */
+      if (!units.done()) item = a.items[index / parts]; /* loaded while this unit is computed */
       const TileRow tileRow = tile_row_at(a, unit, warp);
       if (isFirst) wait_for_previous();
       isFirst = false;
@@ -53,19 +57,19 @@ class Attender {
  private:
   const PlanArguments &a;
   uint32 shared;
-  int warp; /* whose tile is its own */
+  int warp; /* also the tile of 16 packed rows that is this warp's own */
   RingPlace<kSlots> ring;
-  int queries;     /* tiles of q so far, less 1 */
-  bool isTogether; /* no block has a second unit */
+  int queries;     /* how many tiles of q were used so far, less 1 */
+  bool isTogether; /* no block has a second unit, so all units run at once */
 
-  /* A filled slot. */
+  /* A slot, and the parity of the phase in which it gets filled. */
   struct Place {
     int slot;
     uint32 parity;
   };
   struct Info {
     int flags;
-    uint32 valid; /* a byte for each part */
+    uint32 valid; /* tokens of each part, a byte each */
   };
 
   __device__ __forceinline__ Place next_slot() {
@@ -85,7 +89,7 @@ class Attender {
     return shared + kRecordsAt + key.slot * kRecordBytes;
   }
 
-  /* What a step is; its K and its q are there. */
+  /* Answers the flags of a step, and waits for its K and its q. */
   __device__ __forceinline__ Info enter_step(const Place &key) {
     wait_filled(key);
     const uint4 words = load_shared4(record_at(key) + kParts * 16);
@@ -120,7 +124,7 @@ class Attender {
     if (info.flags & kClears) clear_values(shared + kRingAt + value.slot * kTileBytes, info.valid);
   }
 
-  /* Scores become weights. @return whether earlier sums must be multiplied with `rescale` */
+  /* Turns scores into weights. @return whether earlier sums must be multiplied with `rescale` */
   __device__ __forceinline__ bool weigh(Scores &scores, const Place &key, const Info &info, const int (&rows)[2],
                                         RunningSoftmax &softmax, float (&rescale)[2]) const {
     if (info.flags & kLastOfQueries) release(shared + kQueryEmptyAt + (queries & 1) * 8);
@@ -179,7 +183,7 @@ class Attender {
     finish_unit(unit, tileRow);
   }
 
-  /* The rows whose last part this was are merged, by all warps one after the other. */
+  /* Merges the rows whose last part this was; the warps share that work. */
   __device__ __forceinline__ void finish_unit(const PlanUnit &unit, const TileRow &tileRow) {
     const int lane = threadIdx.x & 31;
     if (isTogether && unit.item.isSmallAlone) {
@@ -243,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_packed_wgmma(PLAN
   require_shared_memory(kSharedBytes);
   if (shared % 1024 != 0 || blockTokens < kPartTokens || rotaryDim % 16 != 0) __trap();
   init_barriers(shared);
-  /* The same in all lanes, and seen to be. */
+  /* The value is the same in all lanes; the shuffle lets the compiler know it. */
   const int warp = __shfl_sync(kAllLanes, int(threadIdx.x >> 5), 0);
   if (warp < kProductWarps) {
     grow_registers<kProductRegisters>();

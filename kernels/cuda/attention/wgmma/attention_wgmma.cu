@@ -1,16 +1,20 @@
 /*
- * Attention for large items on Hopper: bound by arithmetic (attention_plan.cuh has plan, rotation and softmax).
+ * Attention for large items on Hopper; arithmetic limits its speed. (attention_plan.cuh has plan, rotation, softmax.)
  *
- * Tile: 128 packed rows (eight tiles of 16) by 128 tokens, four warpgroups. One keeps K and V in a ring
- * (wgmma_ring.cuh), one rotates q for the next slice meanwhile (wgmma_queries.cuh). Two of 64 packed rows compute
- * S = Q K^T from shared memory and O += P V with P in registers (wgmma.cuh); each starts the scores of the next tile
- * before the product with V of this one, and they alternate, so that one's softmax runs beside the other's products.
+ * A tile is 128 packed rows (eight tiles of 16) by 128 tokens, worked on by four warpgroups. One keeps K and V in a
+ * ring
+ * (wgmma_ring.cuh), and one rotates q for the next slice meanwhile (wgmma_queries.cuh). The other two have 64 packed
+ * rows
+ * each; they compute S = Q K^T from shared memory and O += P V with P in registers (wgmma.cuh). Each starts the scores
+ * of
+ * the next tile before the product with V of this one. The two alternate, so that the softmax of one runs beside the
+ * products of the other.
  *
- * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Only shared slices are read.
+ * Compiled for sm_90a and head sizes 64 and 128; launched elsewhere, it faults. It only reads shared slices.
  * Instead of the pool it takes the pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of
  * min(blockTokens, 128) of them; blockTokens is 8 or more. rotaryDim is a multiple of 16.
  *
- * Grid: any number of blocks, one a multiprocessor; they share the units. Floor: 4 * headDim FLOP for each pair of
+ * Grid: any number of blocks, one a multiprocessor; they share the units. Floor: 4 * headDim FLOP for each pair of a
  * packed row and token seen. Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_plan.cuh"
@@ -25,11 +29,11 @@ using Scores = float[kTokens / 8][4];
 /* What a product warpgroup keeps from unit to unit. */
 struct Consumer {
   uint32 shared;
-  int group, warp; /* 0 or 1; 0 to 7: the tile of 16 packed rows */
+  int group, warp; /* group: 0 or 1; warp: 0 to 7, and its tile of 16 packed rows */
   RingPlace<kSlots> ring;
-  int queries = -1; /* tiles of q so far, less 1 */
+  int queries = -1; /* how many tiles of q were used so far, less 1 */
 
-  /* @return the slot that comes next */
+  /* Waits until the next slot is filled. @return the slot */
   __device__ __forceinline__ int next_slot() {
     const int slot = ring.slot;
     barrier_wait(shared + kFullAt + slot * 8, ring.parity);
@@ -40,14 +44,14 @@ struct Consumer {
     __syncwarp();
     if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
   }
-  /* Done with the scores of a tile of K, and of its q where it is the last. */
+  /* Gives back a tile of K whose scores are computed, and its q when no later tile needs that. */
   __device__ __forceinline__ void release_key(int slot, int flags) const {
     if (flags & kLastOfQueries) release(shared + kQueryEmptyAt + (queries & 1) * 8);
     release_slot(slot);
   }
   __device__ __forceinline__ void release_slot(int slot) const { release(shared + kEmptyAt + slot * 8); }
 
-  /* What the slot of K holds; q is there. */
+  /* Answers what the slot of K holds, and waits for its q. */
   __device__ __forceinline__ TileInfo info(int slot) {
     const TileInfo info = load_info(shared + kInfosAt + slot * 16);
     if (info.flags & kNewQueries) {
@@ -76,7 +80,7 @@ struct Consumer {
   }
 };
 
-/* Tokens that a row does not see, or that are not of the slice, weigh nothing. `rows`: the lane's two, in the item. */
+/* Masks tokens that a row does not see or that lie outside the slice. `rows`: the lane's two rows in the item. */
 __device__ __forceinline__ void mask_scores(Scores &scores, const TileInfo &info, const int (&rows)[2]) {
   const int column = int(threadIdx.x & 3) * 2, start = (info.flags >> kStartShift) - column;
 #pragma unroll
@@ -100,7 +104,7 @@ __device__ __forceinline__ void pack_weights(const Scores &scores, uint32 (&weig
   }
 }
 
-/* A warpgroup without rows keeps step with the other one. */
+/* A warpgroup without rows passes the same barriers as the other one. */
 __device__ __forceinline__ void skip_unit(Consumer &consumer) {
   for (bool isFirst = true;; isFirst = false) {
     const int key = consumer.next_slot();
@@ -192,7 +196,7 @@ __device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, in
   consumer.shared = shared;
   consumer.warp = warp;
   consumer.group = consumer.warp / 4;
-  if (consumer.group == 1) signal(1, 256); /* the other group goes first */
+  if (consumer.group == 1) signal(1, 256); /* lets the other group begin */
   const int parts = a.kvHeads * head_tiles_of_group(a);
   UnitWalk units(a);
   int index = units.index();
@@ -202,7 +206,7 @@ __device__ __forceinline__ void attend(const PlanArguments &a, uint32 shared, in
     const PlanUnit unit = plan_unit(a, item, index % parts);
     units.visit++;
     index = units.index();
-    if (!units.done()) item = a.items[index / parts]; /* comes while this unit is at work */
+    if (!units.done()) item = a.items[index / parts]; /* loaded while this unit is computed */
     if (unit.tileCount > consumer.group * 4) {
       attend_unit(a, unit, consumer);
     } else {
@@ -237,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_wgmma(PLAN_PARAME
   if (shared % 1024 != 0 || blockTokens < 8 || rotaryDim % 16 != 0) __trap();
   init_barriers(shared);
   wait_for_previous();
-  /* The same in all lanes, and seen to be. */
+  /* The value is the same in all lanes; the shuffle lets the compiler know it. */
   const int warp = __shfl_sync(kAllLanes, int(threadIdx.x >> 5), 0);
   if (warp < kCopyWarps) {
     shrink_registers<kCopyRegisters>();

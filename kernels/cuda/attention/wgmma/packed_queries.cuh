@@ -1,7 +1,8 @@
 /*
- * The warps of attention_packed_wgmma.cu that write q. Of the two tiles of q in shared memory one is read while the
- * other is rotated for the slices that come next: `rotation` of a slice says by what each row of the item is rotated
- * for it and those that follow, up to the next slice that has `rotation`.
+ * The warps of attention_packed_wgmma.cu that write q. There are two tiles of q in shared memory: while one is read,
+ * the
+ * other is rotated for the slices that come next. The `rotation` of a slice says by how much each row of the item is
+ * rotated for that slice and those after it, up to the next slice that has a `rotation`.
  */
 #ifndef SPANGATE_PACKED_QUERIES_CUH
 #define SPANGATE_PACKED_QUERIES_CUH
@@ -9,14 +10,14 @@
 #include "packed_ring.cuh"
 #include "query_tile.cuh"
 
-/* A number of each row of an item: of row `lane`, of row lane + 32. */
+/* One number for each row of an item; a lane holds those of rows `lane` and lane + 32. */
 struct RowValues {
   static constexpr int kCount = kItemTiles * kTileRows / 32;
   int of[kCount];
 
   __device__ __forceinline__ static int row(int i) { return int(threadIdx.x & 31) + 32 * i; }
 
-  /* Of row r, another one for each lane. */
+  /* The number of row r, where each lane may ask for another row. */
   __device__ __forceinline__ int at(int r) const {
     int found = 0;
 #pragma unroll
@@ -45,7 +46,7 @@ class QueryWriter {
       }
 #pragma unroll
       for (int i = 0; i < RowValues::kCount; i++) positions.of[i] = rows.of[i] < 0 ? 0 : a.positions[rows.of[i]];
-      if (isFirst) wait_for_previous(); /* what the plan says is older */
+      if (isFirst) wait_for_previous(); /* the plan was written before that kernel began */
       isFirst = false;
       write_unit(unit);
     }
@@ -55,11 +56,11 @@ class QueryWriter {
   const PlanArguments &a;
   uint32 shared;
   QueryTile queries;
-  int firstTile; /* the warp has this tile and every kQueryWarps-th after it, other ones each time */
+  int firstTile; /* the first of the warp's tiles, which are kQueryWarps apart; it changes with each write */
   RowValues rows, positions;
   RingPlace<2> ring;
 
-  /* `rotation`: of a slice (attention_plan.cuh) */
+  /* @param rotation of a slice (attention_plan.cuh) */
   __device__ __forceinline__ void load_offsets(RowValues &offsets, int rotation) const {
     int from = 0, end = kItemTiles * kTileRows;
     const int *first = a.offsets + rotation - 1;
@@ -94,10 +95,10 @@ class QueryWriter {
       while (left != 0) {
         const RowValues offsets = next;
         left &= left - 1;
-        /* They come while q is rotated by those before. */
+        /* These loads run while q is rotated by the offsets before. */
         if (left != 0) load_offsets(next, __shfl_sync(kAllLanes, place, __ffs(left) - 1));
         write_tiles(unit, offsets);
-        if (a.rotaryDim == 0) return; /* once for all slices */
+        if (a.rotaryDim == 0) return; /* without RoPE one q serves all slices */
       }
     }
   }
@@ -120,7 +121,7 @@ class QueryWriter {
     ring.advance();
   }
 
-  /* Warps whose tile does not exist wait as well, or they would run ahead of the others. */
+  /* A warp whose tile does not exist waits as well, or it would run ahead of the others. */
   __device__ __forceinline__ void write_tile(const PlanUnit &unit, const RowValues &rotated, int tile) {
     const uint32 to = shared + ring.slot * kTileBytes + tile * kTileRows * 128;
     const int first = tile * unit.rowsPerTile;

@@ -1,12 +1,15 @@
 /*
- * What stands in the shared memory of attention_packed_wgmma.cu, and the warp that keeps K and V in it.
+ * The layout of shared memory in attention_packed_wgmma.cu, and the warp that keeps K and V in it.
  *
- * STEPS. 64 tokens in four parts of up to 16, each of one block and one slice: the parts of a step are of slices that
- * q is rotated for once (attention_plan.cuh, ROTATION). A record says what each part's rows see of it.
+ * STEPS. A step is 64 tokens in four parts of up to 16, each part from one block and one slice. All parts of a step
+ * belong to
+ * slices for which q is rotated once (attention_plan.cuh, ROTATION). A record says what the rows see of each part.
  *
- * RING. Slots of one tile each: K, V, K, V ... of a step. The bulk copy engine writes them, a box of 16 tokens and 64
- * columns at a time, swizzled. Whatever stands in a part behind its last token is masked in K and cleared in V. A
- * barrier per slot says that it is filled, another that the warps that compute have done with it.
+ * RING. Each slot holds one tile of a step: K, V, K, V ... The bulk copy engine fills it, one box of 16 tokens and 64
+ * columns
+ * at a time, swizzled. What lies behind a part's last token is masked in K and cleared in V. Each slot has two
+ * barriers:
+ * one says that it is filled, the other that the computing warps have finished with it.
  */
 #ifndef SPANGATE_PACKED_RING_CUH
 #define SPANGATE_PACKED_RING_CUH
@@ -20,17 +23,19 @@ constexpr int kHalves = kHeadDim / 64, kVectors = kHeadDim / 8;
 /* Tiles of q, K and V are alike: [kHalves][64][64], swizzled (wgmma.cuh). */
 constexpr int kHalfBytes = 64 * 128, kTileBytes = kHalves * kHalfBytes;
 constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
-constexpr int kQueryWarps = 3, kProductWarps = 4; /* and one that copies */
+constexpr int kQueryWarps = 3, kProductWarps = 4; /* one more warp copies */
 constexpr int kHelperRegisters = 96, kProductRegisters = 160;
 
-/* What the rows of an item see of a part: row firstRow + i, i < rowCount, its first min(valid, visible + i) tokens. */
+/* Item row firstRow + i, i < rowCount, sees the first min(valid, visible + i) tokens of the part. */
 struct StepPart {
   int firstRow, rowCount, visible, valid;
 };
-/* kLastOfQueries: q is rotated anew for the step that follows, or there is none. */
+/* kLastOfQueries: the step that follows needs q rotated anew, or no step follows. */
 constexpr int kNewQueries = 1, kLastOfUnit = 2, kMasked = 4, kClears = 8, kLastOfQueries = 16;
 
-/* Byte offsets; the start is a multiple of 1,024. A record: four parts, flags, and a byte for each part's `valid`. */
+/*
+ * Byte offsets in shared memory, whose start is aligned to 1,024. A record: four parts, flags, a byte for each `valid`.
+ */
 constexpr int kRecordBytes = (kParts + 1) * 16;
 constexpr int kRingAt = 2 * kTileBytes;
 constexpr int kRecordsAt = kRingAt + kSlots * kTileBytes;
@@ -38,14 +43,14 @@ constexpr int kFullAt = kRecordsAt + kSlots * kRecordBytes;
 constexpr int kEmptyAt = kFullAt + kSlots * 8;
 constexpr int kQueryFullAt = kEmptyAt + kSlots * 8;
 constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
-constexpr int kMergesAt = kQueryEmptyAt + 2 * 8; /* [kItemTiles][16]: of rows whose parts are all there */
+constexpr int kMergesAt = kQueryEmptyAt + 2 * 8; /* [kItemTiles][16], for rows whose parts are all there */
 constexpr int kSharedBytes = kMergesAt + kItemTiles * kTileRows * 4;
 
-/* All steps of a block's units, one after the other; a unit without tokens has one. */
+/* Walks the steps of all units of a block, one after the other; a unit without tokens has one step. */
 class StepWalk {
  public:
-  StepPart part; /* of the lane's box, as next_step left it */
-  int poolRow;   /* where its K begins in the pool, or -1: none */
+  StepPart part; /* the lane's box, as next_step left it */
+  int poolRow;   /* row of the pool where the box's K begins, or -1: none */
 
   __device__ __forceinline__ explicit StepWalk(const PlanArguments &a)
       : units(a), shift(31 - __clz(a.blockTokens)) {
@@ -81,7 +86,7 @@ class StepWalk {
     return flags;
   }
 
-  /* After the last step of a unit. */
+  /* Called after the last step of a unit. */
   __device__ __forceinline__ void next_unit(const PlanArguments &a) {
     units.visit++;
     enter_unit(a);
@@ -91,16 +96,16 @@ class StepWalk {
   UnitWalk units;
   PlanUnit unit;
   int shift;       /* log2 of blockTokens */
-  int batch;       /* slices are held 32 at a time, one a lane */
-  int4 low, high;  /* the lane's slice */
-  int ids[kParts]; /* of its first blocks */
-  uint32 left;     /* slices of the batch that have tokens and were not walked, the current one first */
-  int current;     /* lane of: */
+  int batch;       /* first slice of the current 32; each lane holds one of them */
+  int4 low, high;  /* words of the lane's slice */
+  int ids[kParts]; /* ids of the lane's slice's first blocks */
+  uint32 left;     /* bits of slices in the batch that have tokens and are not walked yet, the current one first */
+  int current;     /* the lane that holds the current slice: */
   PlanSlice slice;
-  bool hasSlice, isNew; /* q is rotated anew for it */
+  bool hasSlice, isNew; /* isNew: q has to be rotated anew for the slice */
   bool isFirst;         /* no slice of the unit was met so far */
-  int next, end;   /* its 16 tokens that come next, and where they end, counted from its first block on */
-  int window, id, idLater; /* ids of later blocks are held 64 at a time: place of the first, and the lane's two */
+  int next, end;   /* the slice's next 16 tokens and its end, in units of 16 from its first block on */
+  int window, id, idLater; /* first of the 64 later blocks whose ids are held, and the lane's two ids */
 
   __device__ __forceinline__ void enter_unit(const PlanArguments &a) {
     if (units.done()) return;
@@ -125,7 +130,7 @@ class StepWalk {
     left = __ballot_sync(kAllLanes, low.z > 0);
   }
 
-  /* The slice after the current one. */
+  /* Finds the slice after the current one. */
   __device__ __forceinline__ void find_slice(const PlanArguments &a) {
     left &= left - 1;
     find_first(a);
@@ -160,7 +165,7 @@ class StepWalk {
     window = from;
   }
 
-  /* Id of the slice's block `place`, another one for each lane; `furthest`: the greatest of them. */
+  /* Id of the slice's block `place`, which may differ by lane; `furthest` is the largest of the lanes' places. */
   __device__ __forceinline__ int block_id(const PlanArguments &a, int place, int furthest) {
     if (window >= 0 && furthest >= window + 64) load_window(a, window + 32);
     int found = 0;
@@ -176,12 +181,12 @@ class StepWalk {
   }
 };
 
-/* The warp that has K and V copied. `a.pool` is the tensor map of the pool: rows of headDim, boxes of 64 by 16. */
+/* The warp that starts the copies of K and V. `a.pool` is the pool's tensor map: rows of headDim, boxes of 64 by 16. */
 __device__ __forceinline__ void copy_steps(const PlanArguments &a, uint32 shared) {
   const int lane = threadIdx.x & 31, box = lane / kHalves, column = lane % kHalves;
   RingPlace<kSlots> ring;
   StepWalk walk(a);
-  wait_for_previous(); /* what the plan says is older */
+  wait_for_previous(); /* the plan was written before that kernel began */
   acquire_tensor_map(a.pool);
 #pragma unroll 1
   while (!walk.done()) {

@@ -1,4 +1,4 @@
-/* From the scores of a step to weights, and what must not count (attention_packed_wgmma.cu). */
+/* Masks the scores of a step and turns them into weights (attention_packed_wgmma.cu). */
 #ifndef SPANGATE_PACKED_SCORES_CUH
 #define SPANGATE_PACKED_SCORES_CUH
 
@@ -7,7 +7,7 @@
 
 using Scores = float[kTokens / 8][4];
 
-/* Tokens that a row does not see weigh nothing. `rows`: the lane's two, in the item; `record`: of the step. */
+/* Masks tokens that a row does not see. @param rows the lane's two rows in the item @param record of the step */
 __device__ __forceinline__ void mask_scores(Scores &scores, uint32 record, const int (&rows)[2]) {
   const int column = int(threadIdx.x & 3) * 2;
 #pragma unroll
@@ -27,7 +27,9 @@ __device__ __forceinline__ void mask_scores(Scores &scores, uint32 record, const
 }
 
 /*
- * Rows of V that are no tokens of the step may be anything. `valid`: a byte for each part; by all warps that compute.
+ * Clears rows of V behind a part's last token, which may hold anything. @param valid a byte for each part. All
+ * computing
+ * warps call it.
  */
 __device__ __forceinline__ void clear_values(uint32 slot, uint32 valid) {
 #pragma unroll 1
@@ -40,7 +42,7 @@ __device__ __forceinline__ void clear_values(uint32 slot, uint32 valid) {
   meet(1, kProductWarps * 32);
 }
 
-/* Weights of a step, for which earlier sums are multiplied with `rescale` where it changed. */
+/* Turns the scores of a step into weights; where the reference changed, earlier sums are multiplied with `rescale`. */
 __device__ __forceinline__ void take_weights(const Scores &scores, bool changed, const float (&rescale)[2],
                                              Sums &out, uint32 (&weights)[kTokens / 4]) {
   if (__any_sync(kAllLanes, changed)) {

@@ -1,7 +1,7 @@
 /*
- * How a warp writes 16 packed rows of q into shared memory for products of warpgroups, rotated for a slice
- * (attention_plan.cuh, ROTATION). Bound by its instructions: a lane has rows that are rotated alike where there are
- * such.
+ * How a warp writes 16 packed rows of q, rotated for a slice (attention_plan.cuh, ROTATION), into shared memory for
+ * products of
+ * warpgroups. Its instructions limit its speed, so where packed rows are rotated alike, a lane takes several of them.
  */
 #ifndef SPANGATE_QUERY_TILE_CUH
 #define SPANGATE_QUERY_TILE_CUH
@@ -10,13 +10,14 @@
 #include "wgmma.cuh"
 
 struct TurnedRow {
-  int row;    /* of the step; -1: none */
+  int row;    /* row of the step, or -1: none */
   int rotated; /* row of the table of rotations, or kNotRead: takes no part */
 };
 
 /*
- * A lane has sixteen dimensions, from `first` and from `second` on eight each, of kRows packed rows that follow each
- * other: most often these are heads of one row, and so rotated alike.
+ * A lane has sixteen dimensions (eight from `first` on, eight from `second` on) of kRows consecutive packed rows. Most
+ * often
+ * these are heads of one row and thus rotated alike.
  */
 class QueryTile {
  public:
@@ -28,14 +29,14 @@ class QueryTile {
     second = first + (rotates ? a.rotaryDim / 2 : 8);
   }
 
-  /* Are all of a lane's packed rows heads of one row? There are 32 rows in four tiles at most, then. */
+  /* Are all packed rows of a lane heads of one row? Then four tiles have at most 32 rows. */
   __device__ __forceinline__ static bool is_alike(const PlanUnit &unit) { return unit.headCount % kRows == 0; }
 
   /*
-   * @param rowAt the TurnedRow of row r of the tile, for all lanes at once and r below kTileRows
+   * @param rowAt gives the TurnedRow of row r of the tile, r below kTileRows; all lanes call it together
    * @param ready waits until the tile may be written
-   * @param to    of the tile's first packed row; halves are kHalfBytes apart. Rows that take no part stay as they are.
-   * kCount: 1, or kRows where not all are alike
+   * @param to the tile's first packed row; halves are kHalfBytes apart. Rows that take no part are left unchanged.
+   * kCount is 1, or kRows where the packed rows of a lane are not all alike
    */
   template <int kCount, int kHalfBytes, class RowAt, class Ready>
   __device__ __forceinline__ void write(const PlanUnit &unit, uint32 to, const RowAt &rowAt, const Ready &ready) const {
@@ -52,7 +53,7 @@ class QueryTile {
       const int place = rotated[j] == kNotRead ? 0 : of.row * (a.queryHeads + 2 * a.kvHeads) + head;
       from[j] = a.qkv + size_t(place) * kHeadDim;
     }
-    /* Without conditions, so that no load waits for another. */
+    /* The loads are unconditional, so that none waits for another. */
     uint4 x[kRows], y[kRows];
 #pragma unroll
     for (int j = 0; j < kRows; j++) {

@@ -21,22 +21,22 @@ __device__ __forceinline__ uint64 matrix_descriptor(uint32 address, uint32 leadi
   return uint64(1) << 62 | uint64(1024 >> 4) << 32 | uint64(leadingBytes >> 4) << 16 | (address >> 4);
 }
 
-/* Byte of column d of a row in a tile whose halves have so many bytes. */
+/* Byte of column d in a row of a tile, given the bytes of one half. */
 __device__ __forceinline__ int tile_byte(int row, int d, int halfBytes) {
   return d / 64 * halfBytes + row * 128 + ((d / 8 ^ row) & 7) * 16;
 }
 
-/* Registers are ready for products; also before the first one after they were written otherwise. */
+/* Makes registers ready for products; also needed before the first product after other instructions wrote them. */
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/* Until at most N groups of products are under way. */
+/* Waits until at most N groups of products are still running. */
 template <int N>
 __device__ __forceinline__ void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* The compiler reads or writes `values` no earlier than here. */
+/* Keeps the compiler from moving reads and writes of `values` across this point. */
 template <int N>
 __device__ __forceinline__ void pin(float (&values)[N][4]) {
 #pragma unroll
@@ -56,7 +56,10 @@ __device__ __forceinline__ void pin(float (&values)[N][4]) {
   REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
                "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-/* d [64][128] = a [64][16] b [128][16]^T, or += where `adds`; both in shared memory, rows along the sum. */
+/*
+ * d [64][128] = a [64][16] b [128][16]^T, or += with `adds`; both in shared memory, each row along the summed
+ * dimension.
+ */
 __device__ __forceinline__ void multiply_rows(float (&d)[16][4], uint64 a, uint64 b, bool adds) {
   asm volatile(
       "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"
@@ -65,7 +68,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[16][4], uint64 a, uint6
       : "l"(a), "l"(b), "r"(int(adds)));
 }
 
-/* The same for b [64][16]. */
+/* The same product for b [64][16]. */
 __device__ __forceinline__ void multiply_rows(float (&d)[8][4], uint64 a, uint64 b, bool adds) {
   asm volatile(
       "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"
@@ -98,7 +101,7 @@ __device__ __forceinline__ void multiply_columns(float (&d)[8][4], const uint32 
 #undef REGISTERS_32
 #undef REGISTERS_64
 
-/* Shared memory by its address. */
+/* Loads and stores of shared memory by its address. */
 __device__ __forceinline__ uint4 load_shared4(uint32 from) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -119,7 +122,7 @@ __device__ __forceinline__ uint32 load_shared1(uint32 from) {
 __device__ __forceinline__ void store_shared1(uint32 to, uint32 x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
-/* Registers of a warpgroup's threads from here on; all of its warps call it. */
+/* Sets the registers of a warpgroup's threads from here on; all of its warps must call it. */
 template <int kRegisters>
 __device__ __forceinline__ void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -129,14 +132,14 @@ __device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/* Barriers in shared memory: a phase ends with `count` arrivals; waiting names the parity of the phase. */
+/* Barriers in shared memory: a phase ends after `count` arrivals; a waiter names the parity of the phase. */
 __device__ __forceinline__ void barrier_init(uint32 barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* The phase does not end before so many bytes of bulk copies are there. */
+/* Arrives, and delays the end of the phase until this many bytes of bulk copies have landed. */
 __device__ __forceinline__ void barrier_arrive_expecting(uint32 barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -149,7 +152,7 @@ __device__ __forceinline__ void barrier_wait(uint32 barrier, uint32 parity) {
       : "memory");
 }
 
-/* A tensor map (128 bytes, worker/native/cuda/tensor-map.ts) that was written before this launch. */
+/* Makes a tensor map (128 bytes, worker/native/cuda/tensor-map.ts) visible that was written before this launch. */
 __device__ __forceinline__ void acquire_tensor_map(const void *map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
@@ -161,10 +164,10 @@ __device__ __forceinline__ void copy_box(uint32 to, const void *map, int column,
       : "memory");
 }
 
-/* What this thread wrote to shared memory, or waited for, stands before what products read from now on. */
+/* Orders what this thread wrote to shared memory, or waited for, before the reads of products that follow. */
 __device__ __forceinline__ void order_before_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* Numbered barriers between `threads` threads, those that only arrive counted. */
+/* Numbered barriers among `threads` threads; threads that only arrive are counted too. */
 __device__ __forceinline__ void meet(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -1,6 +1,7 @@
 /*
- * The four warps of attention_wgmma.cu that write q, each for two tiles of 16 packed rows. Of the two tiles of q in
- * shared memory one is read while the other is rotated for the next slice.
+ * The four warps of attention_wgmma.cu that write q, each for two tiles of 16 packed rows. There are two tiles of q in
+ * shared
+ * memory: while one is read, the other is rotated for the next slice.
  */
 #ifndef SPANGATE_WGMMA_QUERIES_CUH
 #define SPANGATE_WGMMA_QUERIES_CUH
@@ -9,11 +10,12 @@
 #include "wgmma_ring.cuh"
 
 /*
- * Rows of an item in the lanes of a warp that writes q: of its two tiles of 16 packed rows, those of the first in lanes
- * 0 to 15, of the second in 16 to 31.
+ * The rows of an item, as the lanes of a warp that writes q hold them: lanes 0 to 15 have the rows of the first of its
+ * two
+ * tiles of 16 packed rows, lanes 16 to 31 those of the second.
  */
 struct QueryRow {
-  int itemRow, row, position; /* row of the step; -1: none */
+  int itemRow, row, position; /* row of the step, or -1: none */
   int rotated;                 /* row of the table of rotations, or kNotRead: takes no part in the slice */
 
   __device__ __forceinline__ void load(const PlanArguments &a, const PlanUnit &unit, int warp) {
@@ -32,7 +34,9 @@ struct QueryRow {
 };
 static_assert(2 * kQueryWarps * kTileRows == kPackedRows, "a warp that writes q has two tiles");
 
-/* The warps that write q; `warp` counts them. One tile of q for each slice, or for each unit without RoPE. */
+/*
+ * The warps that write q, numbered by `warp`. They write one tile of q for each slice; without RoPE, one for each unit.
+ */
 class QueryWriter {
  public:
   __device__ __forceinline__ QueryWriter(const PlanArguments &a, uint32 shared, int warp)
@@ -57,7 +61,7 @@ class QueryWriter {
     own.load(a, unit, warp);
     const PlanSlice *slices = a.slices + unit.item.firstSlice;
     own.enter_slice(a, slices[0]);
-    /* A slice's words come two slices ahead, its offsets one. */
+    /* A slice's words are loaded two slices ahead, its offsets one slice ahead. */
     PlanSlice next = slices[min(1, count - 1)];
 #pragma unroll 1
     for (int s = 0; s < count; s++) {
@@ -72,7 +76,7 @@ class QueryWriter {
     }
   }
 
-  /* @param tile 0 or 1 of the warp's; @param row, rotated QueryRow's, of the lane */
+  /* @param tile 0 or 1: which of the warp's two @param row, rotated as in the lane's QueryRow */
   __device__ __forceinline__ void write_tile(const PlanUnit &unit, int row, int rotated, int tile) {
     const int itemTile = warp + tile * kQueryWarps;
     const uint32 to = shared + ring.slot * kTileBytes + itemTile * kTileRows * 128;

@@ -1,4 +1,4 @@
-/* From the sums of a product warp to results: rows of the output, partial results, merges. */
+/* Turns the sums of a product warp into results: rows of the output, partial results, merges. */
 #ifndef SPANGATE_WGMMA_RESULTS_CUH
 #define SPANGATE_WGMMA_RESULTS_CUH
 
@@ -6,10 +6,10 @@
 #include "attention_softmax.cuh"
 #include "wgmma.cuh"
 
-/* 16 x 8 numbers of each warp's 16 rows, as the accumulators of wgmma hold them. */
+/* 16 x 8 numbers of the warp's 16 rows, arranged like the accumulators of wgmma. */
 using Sums = float[kHeadDim / 8][4];
 
-/* Four lanes with one word of each of four groups: lane q gets all words of group q. */
+/* Transposes among four lanes: each has one word of each of four groups; lane q gets all words of group q. */
 __device__ __forceinline__ uint4 transpose_words(const uint32 (&v)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
   const uint32 r0 = __shfl_xor_sync(kAllLanes, odd ? v[0] : v[1], 1);
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint4 transpose_words(const uint32 (&v)[4]) {
   return high ? make_uint4(s0, s1, u2, u3) : make_uint4(u0, u1, s0, s1);
 }
 
-/* A row of the warp's 16, of which the lane has every fourth pair of columns. */
+/* One of the warp's 16 rows; the lane has every fourth pair of its columns. */
 __device__ __forceinline__ void write_row(const PlanArguments &a, bool exists, int row, int partial, int head, int r,
                                           float inverse, const Sums &out) {
   const int lane = threadIdx.x & 31;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void write_row(const PlanArguments &a, bool exists, i
   }
 }
 
-/* The results of a warp's tile. */
+/* Writes the results of a warp's tile. */
 __device__ __forceinline__ void write_results(const PlanArguments &a, const PlanUnit &unit, const TileRow &tileRow,
                                               RunningSoftmax &softmax, const Sums &out) {
   const int lane = threadIdx.x & 31;

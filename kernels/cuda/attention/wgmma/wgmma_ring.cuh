@@ -1,11 +1,15 @@
 /*
- * What stands in the shared memory of attention_wgmma.cu, and the two warps that keep K and V in it: one has them
- * copied, one clears what must not count.
+ * The layout of shared memory in attention_wgmma.cu, and the two warps that keep K and V in it: one starts the copies,
+ * the
+ * other clears tokens of V that must not count.
  *
- * RING. Slots of one tile each: K, V, K, V ... of 128 tokens in the order of the item's slices. The bulk copy engine
- * writes them, a box of one block's tokens at a time, swizzled, so a tile begins where a block (or 128 tokens of it)
- * begins: tokens before the slice's first and past its last are masked, and zeros in V, whatever the pool holds there.
- * A barrier per slot says that it is filled, another that all eight product warps have done with it.
+ * RING. Each slot holds one tile of 128 tokens: K, V, K, V ... in the order of the item's slices. The bulk copy engine
+ * fills
+ * it, one box of one block's tokens at a time, swizzled. So a tile begins where a block (or 128 tokens of it) begins,
+ * and
+ * may contain tokens before the slice's first and past its last: their scores are masked, and their V is set to zero.
+ * Each
+ * slot has two barriers: one says that it is filled, the other that all eight product warps have finished with it.
  */
 #ifndef SPANGATE_WGMMA_RING_CUH
 #define SPANGATE_WGMMA_RING_CUH
@@ -18,15 +22,15 @@ constexpr int kHalves = kHeadDim / 64, kVectors = kHeadDim / 8;
 /* Tiles of q, K and V are alike: [kHalves][128][64], swizzled (wgmma.cuh). */
 constexpr int kHalfBytes = 128 * 128, kTileBytes = kHalves * kHalfBytes;
 constexpr int kSlots = kHeadDim == 128 ? 5 : 10;
-constexpr int kCopyWarps = 4, kQueryWarps = 4, kProductWarps = 8; /* of the first, two work */
-constexpr int kCopyRegisters = 32, kQueryRegisters = 96, kProductRegisters = 192; /* of a thread: 65,536 in all */
+constexpr int kCopyWarps = 4, kQueryWarps = 4, kProductWarps = 8; /* of the copy warps, two work */
+constexpr int kCopyRegisters = 32, kQueryRegisters = 96, kProductRegisters = 192; /* of a thread; together 65,536 */
 
-/* What a slot of K holds; numbers of tokens count from its first row. */
+/* What the slot of a tile of K holds; tokens are counted from the tile's first row. */
 struct TileInfo {
-  int end;       /* of the slice */
-  int visible;   /* where the sight of the slice's first row ends */
+  int end;       /* end of the slice's tokens */
+  int visible;   /* end of the tokens that the slice's first row sees */
   int sliceRows; /* firstRow + rowCount * 65536 */
-  int flags;     /* and, from kStartShift on, where the slice begins */
+  int flags;     /* flags; from bit kStartShift on, the slice's first token */
 };
 __device__ __forceinline__ void store_info(uint32 to, const TileInfo &info) {
   store_shared4(to, make_uint4(info.end, info.visible, info.sliceRows, info.flags));
@@ -37,7 +41,7 @@ __device__ __forceinline__ TileInfo load_info(uint32 from) {
 }
 constexpr int kNewQueries = 1, kLastOfUnit = 2, kNotAllRows = 4, kLastOfQueries = 8, kStartShift = 8;
 
-/* Byte offsets; the start is a multiple of 1,024. */
+/* Byte offsets in shared memory, whose start is aligned to 1,024. */
 constexpr int kRingAt = 2 * kTileBytes;
 constexpr int kInfosAt = kRingAt + kSlots * kTileBytes;
 constexpr int kFullAt = kInfosAt + kSlots * int(sizeof(TileInfo));
@@ -47,19 +51,22 @@ constexpr int kQueryFullAt = kLandedAt + kSlots * 8;
 constexpr int kQueryEmptyAt = kQueryFullAt + 2 * 8;
 constexpr int kSharedBytes = kQueryEmptyAt + 2 * 8;
 
-/* The tiles of all units of a block, one after the other; each slice has one or more, and a unit without slices one. */
+/*
+ * Walks the tiles of all units of a block, one after the other. A slice has one tile or more; a unit without slices has
+ * one.
+ */
 struct TileWalk {
   UnitWalk units;
   PlanUnit unit;
   PlanSlice slice;
-  int box;        /* tokens that are copied together: of one block */
-  int index, row; /* the slice's, and the tile's first token, from the start of the slice's first block on */
+  int box;        /* tokens of one block that are copied together */
+  int index, row; /* of the slice in the item; first token of the tile, from the start of the slice's first block on */
 
   __device__ __forceinline__ explicit TileWalk(const PlanArguments &a) : units(a), box(min(a.blockTokens, kTokens)) {
     enter_unit(a);
   }
   __device__ __forceinline__ bool done() const { return units.done(); }
-  /* The slice in the tile: rows [start, end). */
+  /* The slice's tokens in the tile are its rows [start, end). */
   __device__ __forceinline__ int start() const { return max(slice.firstToken - row, 0); }
   __device__ __forceinline__ int end() const { return slice.firstToken + slice.tokenCount - row; }
   __device__ __forceinline__ bool is_whole() const { return slice.firstToken <= row && end() >= kTokens; }
@@ -67,11 +74,11 @@ struct TileWalk {
   __device__ __forceinline__ bool is_last_of_unit() const {
     return is_last_of_slice() && index + 1 >= unit.item.sharedSlices;
   }
-  /* Without RoPE the first slice's q serve all. */
+  /* Does q have to be rotated anew for this tile? Without RoPE the q of the first slice serves all slices. */
   __device__ __forceinline__ bool needs_queries(const PlanArguments &a) const {
     return row == (slice.firstToken & -box) && index < (a.rotaryDim == 0 ? 1 : unit.item.sharedSlices);
   }
-  /* Are q that this tile is multiplied with needed no more afterwards? */
+  /* Is this the last tile that is multiplied with the current q? */
   __device__ __forceinline__ bool is_last_of_queries(const PlanArguments &a) const {
     return index < unit.item.sharedSlices && (a.rotaryDim == 0 ? is_last_of_unit() : is_last_of_slice());
   }
@@ -116,10 +123,10 @@ __device__ __forceinline__ TileInfo tile_info(const PlanArguments &a, const Tile
   return info;
 }
 
-/* The box that a lane has copied, of a tile's kTokens / box * kHalves. */
+/* The box that a lane copies, one of a tile's kTokens / box * kHalves. */
 struct Box {
-  int block; /* id, or -1: none */
-  int token; /* of the block */
+  int block; /* id of the block, or -1: none */
+  int token; /* first token in the block */
 
   __device__ __forceinline__ static int first_row(const TileWalk &at) {
     return int(threadIdx.x & 31) / kHalves * at.box;
@@ -132,7 +139,9 @@ struct Box {
   }
 };
 
-/* The warp that has K and V copied. `a.pool` is the tensor map of the pool: rows of headDim, boxes of 64 by `box`. */
+/*
+ * The warp that starts the copies of K and V. `a.pool` is the pool's tensor map: rows of headDim, boxes of 64 by `box`.
+ */
 __device__ __forceinline__ void copy_tiles(const PlanArguments &a, uint32 shared) {
   const int lane = threadIdx.x & 31;
   RingPlace<kSlots> ring;
@@ -145,7 +154,7 @@ __device__ __forceinline__ void copy_tiles(const PlanArguments &a, uint32 shared
     const bool isWhole = at.is_whole(), goesOn = !at.is_last_of_slice();
     const int boxRows = at.box, rowInTile = Box::first_row(at), token = box.token;
     const int head = box.block < 0 ? -1 : box.block * a.kvHeads + at.unit.kvHead;
-    /* The next box's place comes while this one is copied; what follows a slice is looked up afterwards. */
+    /* The next box is looked up while this one is copied; after the end of a slice it is looked up later. */
     if (goesOn) {
       at.next(a);
       box.load(a, at);
@@ -154,7 +163,7 @@ __device__ __forceinline__ void copy_tiles(const PlanArguments &a, uint32 shared
 #pragma unroll
     for (int part = 0; part < 2; part++) {
       const uint32 slot = shared + kRingAt + ring.slot * kTileBytes;
-      /* Someone else passes on a tile of V that must be cleared first. */
+      /* For a tile of V that must be cleared first, the clearing warp arrives at kFullAt instead. */
       const uint32 barrier = shared + (part == 1 && !isWhole ? kLandedAt : kFullAt) + ring.slot * 8;
       barrier_wait(shared + kEmptyAt + ring.slot * 8, ring.parity ^ 1);
       if (lane == 0) {
@@ -175,13 +184,13 @@ __device__ __forceinline__ void copy_tiles(const PlanArguments &a, uint32 shared
   }
 }
 
-/* The warp that clears rows of V outside the slice. */
+/* The warp that sets rows of V outside the slice to zero. */
 __device__ __forceinline__ void clear_tiles(const PlanArguments &a, uint32 shared) {
   const int lane = threadIdx.x & 31;
   RingPlace<kSlots> ring;
-  uint32 landed = 0; /* parities, a bit for each slot */
+  uint32 landed = 0; /* parities of the barriers at kLandedAt, a bit for each slot */
   for (TileWalk at(a); !at.done(); at.next(a)) {
-    ring.advance(); /* K */
+    ring.advance(); /* skips the tile of K */
     if (!at.is_whole()) {
       const int start = at.start(), end = max(at.end(), 0);
       const uint32 slot = shared + kRingAt + ring.slot * kTileBytes;

@@ -1,6 +1,7 @@
 /**
- * What the backend needs of a device: memory, copies, launches and matrix products, all in one stream. An interface, so
- * that the order and the arguments of a step can be tested without a device (open-device.ts has the real one).
+ * What the backend needs of a device: memory, copies, launches and matrix products, all in one stream. It is an
+ * interface,
+ * so that tests check the order and the arguments of a step without a device (open-device.ts has the real one).
  */
 import type { ArgumentsOf } from "../../../native/cuda/arguments.ts";
 import type { MatmulOperands, MatmulShape } from "../../../native/cuda/cublaslt.ts";
@@ -12,12 +13,15 @@ export type { MatmulShape } from "../../../native/cuda/cublaslt.ts";
 export type { HostArray } from "../../../native/cuda/memory.ts";
 export { DeviceBuffer } from "../../../native/cuda/memory.ts";
 
-/** How many thread blocks, and threads in one. */
+/** The size of a launch: how many thread blocks, and how many threads in each. */
 export interface LaunchSize {
   readonly grid: Extent;
   readonly blockThreads: number;
   readonly sharedBytes?: number;
-  /** May begin while the launch before it still runs; for kernels that wait themselves (kernels/cuda/common.cuh). */
+  /**
+   * The launch may begin while the kernel before it still runs; only for kernels that wait themselves
+   * (kernels/cuda/common.cuh).
+   */
   readonly overlapsPrevious?: boolean;
 }
 
@@ -25,49 +29,58 @@ export interface LaunchSize {
 export type Launch = (size: LaunchSize) => void;
 
 export interface Recording {
-  /** Runs again what was recorded. */
+  /** Runs the recorded launches again. */
   launch(): void;
   close(): void;
 }
 
 /** A place in the stream. */
 export interface StreamMark {
-  /** Puts it behind all that is in the stream now. */
+  /** Puts the mark behind everything that is in the stream now. */
   set(): void;
-  /** Resolves when all before it is done. @throws CudaError after a device fault */
+  /** Resolves when everything before the mark is done. @throws CudaError after a device fault */
   reached(): Promise<void>;
 }
 
 export interface ComputeDevice {
   readonly multiprocessorCount: number;
-  /** Shared memory that one thread block can have when its kernel opts in. */
+  /** The most shared memory of one thread block, in bytes, for a kernel that opts in. */
   readonly maxSharedBytesPerBlock: number;
-  /** Does it multiply matrices by warpgroups (sm_90a)? */
+  /** Can it multiply matrices by warpgroups (sm_90a)? */
   readonly hasWarpgroups: boolean;
   freeBytes(): number;
-  /** One range of device memory, freed with the device. @throws Error in one sentence when there is not so much */
+  /**
+   * Allocates one range of device memory, freed with the device. @throws Error in one sentence when there is too little
+   */
   allocate(name: string, byteLength: number): DeviceBuffer;
-  /** Page-locked host memory, freed with the device. @throws Error in one sentence when there is not so much */
+  /**
+   * Allocates page-locked host memory, freed with the device. @throws Error in one sentence when there is too little
+   */
   allocateHost(name: string, byteLength: number): Uint8Array<ArrayBuffer>;
   prepare<Name extends KernelName>(name: Name, ...values: ArgumentsOf<(typeof kernelSignatures)[Name]>): Launch;
-  /** Dynamic shared memory above 48 KiB that launches of the kernel will ask for. @throws Error beyond the limit */
+  /**
+   * Allows launches of the kernel this much dynamic shared memory, above 48 KiB. @throws Error beyond the device's
+   * limit
+   */
   allowSharedBytes(name: KernelName, bytes: number): void;
   /**
-   * A matrix of bfloat16 as its bulk copy engine takes it (worker/native/cuda/tensor-map.ts), in device memory. Where
-   * `hasWarpgroups`.
+   * Describes a bfloat16 matrix to the bulk copy engine (worker/native/cuda/tensor-map.ts); the map lies in device
+   * memory.
+   * Only where `hasWarpgroups`.
    */
   putTensorMap(matrix: DeviceBuffer, width: number, boxRows: number): DeviceBuffer;
   matmul(shape: MatmulShape, operands: MatmulOperands): void;
-  /** Pinned memory to the device, read when the stream comes to it. */
+  /** Copies pinned memory to the device; the source is read when the stream reaches the copy. */
   copyIn(target: DeviceBuffer, source: HostArray): void;
   copyOut(target: HostArray, source: DeviceBuffer): void;
   fill(target: DeviceBuffer, value: number): void;
   /**
-   * Records what `record` puts into the stream, without running it. Where there is no memory for a recording, each of its
-   * launches calls `record` again.
+   * Records what `record` puts into the stream, without running it. Where there is no memory for a recording, each
+   * launch
+   * calls `record` again instead.
    */
   capture(record: () => void): Recording;
-  /** A mark of the device's own, at the stream's beginning; freed with the device. */
+  /** A new mark at the stream's beginning; the device owns and frees it. */
   mark(): StreamMark;
   /** Resolves when all that was put into the stream so far is done. @throws CudaError after a device fault */
   settled(): Promise<void>;

@@ -1,15 +1,15 @@
 /**
- * Kernels that the backend launches: the parameters of each, in order. What they mean stands in kernels/cuda/NAME.cu.
+ * The parameters of each kernel that the backend launches, in order. kernels/cuda/NAME.cu says what they mean.
  */
 import type { Signature } from "../../../native/cuda/arguments.ts";
 
-/** `double`, by value. */
+/** A `double` that is passed by value. */
 const float64 = { structBytes: 8 } as const;
 
 /**
- * All attention kernels (attention_plan.cuh): qkv, pool (of attention{,_packed}_wgmma a tensor map of it), rotations,
- * positions, rows, items, slices, offsets, blockIds, merges, itemCount, queryHeads, kvHeads, rotaryDim, blockTokens,
- * scaleLog2, out, partialOut, partialSums, arrivals
+ * Parameters of all attention kernels (attention_plan.cuh): qkv, pool (for the wgmma kernels a tensor map of it),
+ * rotations, positions, rows, items, slices, offsets, blockIds, merges, itemCount, queryHeads, kvHeads, rotaryDim,
+ * blockTokens, scaleLog2, out, partialOut, partialSums, arrivals
  */
 const attention = [
   ...(["ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr", "ptr"] as const),
@@ -56,7 +56,7 @@ export const kernelSignatures = {
 
 export type KernelName = keyof typeof kernelSignatures;
 
-/** Where a kernel is defined, when that is not NAME.cu. */
+/** The file that defines a kernel, where it is not NAME.cu. */
 const otherFiles: Partial<Record<KernelName, string>> = {
   fill_rope_table: "rope_table.cu",
   matvec_float: "matvec.cu",
@@ -64,7 +64,7 @@ const otherFiles: Partial<Record<KernelName, string>> = {
   matvec_add: "matvec.cu",
 };
 
-/** File in kernels/cuda that defines the kernel. */
+/** The file in kernels/cuda that defines the kernel. */
 export function kernelFile(name: KernelName): string {
   return otherFiles[name] ?? `${name}.cu`;
 }

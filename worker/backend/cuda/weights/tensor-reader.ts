@@ -1,6 +1,7 @@
 /**
- * Tensors from safetensors files to the device. Several lanes at once: each has the runtime's threads read a part into
- * pinned memory, straight (bfloat16) or rounded, while the one before is copied to the device.
+ * Reads tensors from safetensors files onto the device, in several lanes at once. The runtime's threads read a lane's
+ * next
+ * part into pinned memory (bfloat16 as it is, other types rounded) while the part before is copied to the device.
  */
 import { type FileHandle, open } from "node:fs/promises";
 import { ModelError } from "../../../model/model-error.ts";
@@ -12,7 +13,7 @@ import type { TensorReader, TensorUpload } from "./weights.ts";
 
 interface TensorPart {
   readonly tensor: StoredTensor;
-  /** First element, and how many. */
+  /** The part has `count` elements, from element `first` of the tensor on. */
   readonly first: number;
   readonly count: number;
   readonly target: DeviceBuffer;
@@ -20,13 +21,13 @@ interface TensorPart {
 }
 
 export interface FileReaderOptions {
-  /** Elements of a part at most; a head whose rows change their order is read whole. */
+  /** The most elements of a part; where the rows of a head change their order, at least one head is read whole. */
   readonly partElements?: number;
-  /** Chunks that are read at once. */
+  /** How many lanes read at once. */
   readonly laneCount?: number;
 }
 
-/** One is read into while the other is copied. */
+/** A lane reads into one slot while the other is copied to the device. */
 const slotsOfLane = 2;
 
 export class FileReader implements TensorReader {
@@ -75,7 +76,7 @@ export class FileReader implements TensorReader {
       }
       for (const { copied } of slots) await copied.reached();
     };
-    // All settled before the files are closed and the memory is used again.
+    // Every lane must have ended before the files are closed and the pinned memory is used again.
     const results = await Promise.allSettled(Array.from({ length: lanes }, (_, lane) => run(lane)));
     const failed = results.find((result) => result.status === "rejected");
     if (failed !== undefined) throw failed.reason;
@@ -93,7 +94,7 @@ export class FileReader implements TensorReader {
   }
 }
 
-/** Rows change places within their head alone, so whole heads are read. */
+/** The most elements that are read at once. Rows are reordered only within their head, so whole heads are read. */
 function elementsAtOnce({ shape, pairedRows }: StoredTensor, most: number): number {
   if (pairedRows === undefined) return most;
   const headElements = pairedRows.headDim * rowElements(shape);
@@ -134,7 +135,7 @@ function widen(dtype: Dtype, bytes: Uint8Array<ArrayBuffer>): Float32Array {
   return new Float32Array(words.buffer);
 }
 
-/** To the nearest bfloat16, of two equally near ones the even; NaN stays NaN. */
+/** Rounds to the nearest bfloat16, ties to even; NaN stays NaN. */
 export function roundToBfloat16(values: Float32Array, scale: number, out: Uint16Array): void {
   const scaled = scale === 1 ? values : values.map((value) => value * scale);
   const words = new Uint32Array(scaled.buffer, scaled.byteOffset, scaled.length);

@@ -1,6 +1,7 @@
 /**
- * Weights on the device, all bfloat16 in one allocation. q, k and v stand together as one matrix, gate and up as
- * another, so that a layer is four matrix products.
+ * Weights on the device, all bfloat16, in one allocation. q, k and v form one matrix, and gate and up another, so that
+ * a
+ * layer needs four matrix products.
  */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { StoredTensor } from "../../../model/weights.ts";
@@ -10,7 +11,7 @@ export interface LayerWeights {
   /** [hidden] */
   readonly inputNorm: DeviceBuffer;
   readonly postAttentionNorm: DeviceBuffer;
-  /** [(heads + 2 * kvHeads) * headDim, hidden], and the vector that is added to its output */
+  /** [(heads + 2 * kvHeads) * headDim, hidden], and the bias that is added to its output */
   readonly qkv: DeviceBuffer;
   readonly qkvBias: DeviceBuffer | null;
   /** [headDim] */
@@ -34,24 +35,24 @@ export interface DeviceWeights {
   readonly byteLength: number;
 }
 
-/** What the model's folder holds, by logical name (worker/model/tensor-layout.ts). */
+/** The tensors of the model's folder, by logical name (worker/model/tensor-layout.ts). */
 export interface WeightInfo {
   info(name: string): StoredTensor;
 }
 
-/** One tensor on its way: its elements, in the logical order, go to `target` from its first byte on, each times `scale`. */
+/** One tensor to upload: its elements, in logical order, are multiplied by `scale` and written to `target`. */
 export interface TensorUpload {
   readonly tensor: StoredTensor;
   readonly target: DeviceBuffer;
   readonly scale: number;
 }
 
-/** Where weights come from; another than files makes random ones for benchmarks. */
+/** Where weights come from: the model's files, or random numbers in benchmarks. */
 export interface TensorReader {
   upload(device: ComputeDevice, uploads: readonly TensorUpload[]): Promise<void>;
 }
 
-/** Puts every weight on the device. @throws CudaError when they do not fit, ModelError for a bad file */
+/** Uploads every weight. @throws CudaError when they do not fit, ModelError for a bad file */
 export async function loadWeights(
   device: ComputeDevice,
   config: ModelConfig,
@@ -67,10 +68,10 @@ export async function loadWeights(
   return weights;
 }
 
-/** Buffers start on multiples of it, as arenas give them. */
+/** Arenas align each buffer to this many bytes. */
 const alignment = 256;
 
-/** Walks the model's tensors in a fixed order; without memory it only adds up sizes. */
+/** Walks the model's tensors in a fixed order; without an arena it only adds up their sizes. */
 class WeightPlacer {
   readonly uploads: TensorUpload[] = [];
   byteLength = 0;
@@ -88,7 +89,7 @@ class WeightPlacer {
     const { tiedEmbeddings, layerCount, logitsDivisor } = this.#config;
     const embedding = this.#place("model.embed_tokens.weight");
     const head = tiedEmbeddings ? embedding : this.#place("lm_head.weight");
-    // Logits are linear in what the last norm's weights scale, so their divisor goes there.
+    // Logits are linear in the last norm's weights, so the model's divisor of logits is folded into those weights.
     const finalNorm = this.#placeScaled(["model.norm.weight"], 1 / logitsDivisor);
     const layers = Array.from({ length: layerCount }, (_, layer) => this.#placeLayer(`model.layers.${layer}.`));
     return { embedding, head, finalNorm, layers, byteLength: this.byteLength };
@@ -111,7 +112,7 @@ class WeightPlacer {
     };
   }
 
-  /** One buffer for these tensors, one after the other: rows of a fused matrix. */
+  /** Puts these tensors one after the other into one buffer, as the rows of a fused matrix. */
   #place(...names: string[]): DeviceBuffer {
     return this.#placeScaled(names, 1);
   }

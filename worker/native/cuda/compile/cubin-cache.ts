@@ -1,6 +1,8 @@
 /**
- * Compiled kernels on disk, under a name made from everything that went into them, beside the CPU library. Safe when
- * several workers start at once: a file is written under a name of its own and renamed, so a reader never sees half.
+ * Keeps compiled kernels on disk, beside the CPU library, under names derived from everything that went into them.
+ * Several
+ * workers may start at once: each file is written under a name of its own and then renamed, so no reader sees half a
+ * file.
  */
 import { mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -8,7 +10,7 @@ import { buildFolder } from "../../../../kernels/build.ts";
 import type { CudaSource } from "./nvrtc.ts";
 
 export interface CubinTarget {
-  /** What `architectureName` answers. */
+  /** The target, as `architectureName` returns it. */
   readonly architecture: string;
   readonly driverVersion: number;
   readonly compilerVersion: number;
@@ -19,7 +21,7 @@ export interface CubinCompiler {
   compile(source: CudaSource, architecture: string): Uint8Array;
 }
 
-/** File name of the cubin that this source gives for this target: equal for equal content alone. */
+/** File name of the cubin of this source for this target; different contents have different names. */
 export function cubinFileName(source: CudaSource, target: CubinTarget): string {
   const headers = Object.entries(source.headers).sort(([a], [b]) => (a < b ? -1 : 1));
   const { architecture, driverVersion, compilerVersion } = target;
@@ -37,7 +39,7 @@ export class CubinCache {
   }
 
   /**
-   * The cubin from the disk, or compiled and kept there.
+   * Returns the cubin from the disk, or compiles it and keeps it there.
    * @throws CudaCompileError when the compiler refuses the source
    */
   async load(source: CudaSource, target: CubinTarget, compiler: CubinCompiler): Promise<Uint8Array> {
@@ -66,11 +68,11 @@ async function readFileIfThere(path: string): Promise<Uint8Array | undefined> {
   return (await file.exists()) ? file.bytes() : undefined;
 }
 
-/** A cubin is an ELF file with its tables of headers last: a cut or overwritten one is compiled again. */
+/** Is the cubin whole? It is an ELF file whose header tables come last; a cut or overwritten file is compiled again. */
 function isCubin(bytes: Uint8Array): boolean {
   if (bytes.length < 64 || bytes[0] !== 0x7f || String.fromCharCode(...bytes.subarray(1, 4)) !== "ELF") return false;
   const header = new DataView(bytes.buffer, bytes.byteOffset, 64);
-  // e_phoff, e_phentsize, e_phnum; then the same of sections.
+  // e_phoff, e_phentsize, e_phnum; then the same for sections.
   const tableEnd = (offsetAt: number, sizeAt: number): number =>
     Number(header.getBigUint64(offsetAt, true)) + header.getUint16(sizeAt, true) * header.getUint16(sizeAt + 2, true);
   return Math.max(tableEnd(32, 54), tableEnd(40, 58)) <= bytes.length;

@@ -1,6 +1,7 @@
 /**
- * The CUDA kernels' source files as NVRTC takes them: every header is there for every file. Headers are included by
- * their names alone, whatever folder they stand in, so no two files have one name.
+ * Reads the CUDA kernels' sources for NVRTC; every file can include every header. Headers are included by file name
+ * alone,
+ * whatever their folder, so no two files may share a name.
  */
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
@@ -9,9 +10,9 @@ import type { CudaSource } from "./nvrtc.ts";
 const kernelFolder = join(import.meta.dir, "..", "..", "..", "..", "kernels", "cuda");
 
 export interface KernelSourceOptions {
-  /** Default: kernels/cuda of the project. */
+  /** The folder of the sources; default: kernels/cuda of the project. */
   readonly folder?: string;
-  /** Macros that a kernel may be compiled with; only the files that use one get it, so that others stay cached. */
+  /** Macros for the compilation. Only files that use a macro get it, so that a change leaves the others cached. */
   readonly defines: Readonly<Record<string, number>>;
 }
 

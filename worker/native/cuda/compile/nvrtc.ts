@@ -18,10 +18,10 @@ const nvrtcSymbols = {
   nvrtcDestroyProgram: { args: ["ptr"], returns: "i32" },
 } as const;
 
-/** nvrtcResult when the source does not compile. */
+/** The nvrtcResult for a source that does not compile. */
 const compilationError = 6;
 
-/** The source was refused; `log` is the compiler's. */
+/** The compiler refused the source; `log` holds its messages. */
 export class CudaCompileError extends Error {
   override readonly name = "CudaCompileError";
   readonly log: string;
@@ -33,30 +33,33 @@ export class CudaCompileError extends Error {
 }
 
 export interface CudaSource {
-  /** File name in the compiler's messages. */
+  /** The file name that appears in the compiler's messages. */
   readonly name: string;
   readonly text: string;
-  /** Texts of what it includes, by the name between the quotes. */
+  /** Texts of the headers, by the name between the quotes of the include. */
   readonly headers: Readonly<Record<string, string>>;
-  /** Further compiler options, as in "--use_fast_math"; the architecture is not one of them. */
+  /** Further compiler options, such as "--use_fast_math"; the architecture is not one of them. */
   readonly options: readonly string[];
 }
 
-/** The compiler's name for a device: 90 -> "sm_90a", with what only that architecture has from Hopper on. */
+/**
+ * The compiler's name of an architecture: 90 -> "sm_90a"; from Hopper on with the features of that architecture alone.
+ */
 export function architectureName(computeCapability: number): string {
   return `sm_${computeCapability}${computeCapability >= 90 ? "a" : ""}`;
 }
 
 export interface NvrtcOptions {
-  /** Libraries to try, first found first; default: the newest that the driver can load the cubins of. */
+  /** Libraries to try, in this order; default: the newest whose cubins the driver can load. */
   readonly libraryNames?: readonly string[];
-  /** Folders to look in besides the loader's own. */
+  /** Folders to search besides the loader's own. */
   readonly folders?: readonly string[];
 }
 
 /**
- * NVRTC opens this second library by its bare name at the first compilation. Outside the loader's folders it is
- * found only if it has been opened before.
+ * NVRTC opens this second library by its file name alone at the first compilation. If it is not in the loader's
+ * folders,
+ * NVRTC finds it only when this process has opened it before.
  */
 function loadBuiltins(nvrtcPath: string, major: number, minor: number): void {
   const path = join(dirname(nvrtcPath), `libnvrtc-builtins.so.${major}.${minor}`);
@@ -65,7 +68,7 @@ function loadBuiltins(nvrtcPath: string, major: number, minor: number): void {
 }
 
 export class Nvrtc {
-  /** As the driver's version: 13000 for 13.0. */
+  /** NVRTC's CUDA version, encoded as the driver's: 13000 for 13.0. */
   readonly version: number;
   readonly #symbols: Library<typeof nvrtcSymbols>["symbols"];
 
@@ -82,7 +85,7 @@ export class Nvrtc {
 
   /**
    * Blocks for as long as the compiler takes.
-   * @param architecture what `architectureName` answers
+   * @param architecture a name that `architectureName` returned
    * @throws CudaCompileError with the compiler's log
    */
   compile(source: CudaSource, architecture: string): Uint8Array {
