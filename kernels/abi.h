@@ -139,8 +139,8 @@ SPG_API int32_t spg_copy_tokens(spg_pool *pool, const int32_t *source_slots, con
                                 const int32_t *deltas, int32_t token_count);
 /*
  * Measures how far K and V of the step's rows in this layer are from what their slots hold: out [row_count] = the
- * squared
- * L2 norm of the difference, K (normalised and rotated) and V of all heads together. Stores nothing in the pool.
+ * squared L2 norm of the difference, K (normalised and rotated) and V of all heads together. Stores nothing in the
+ * pool.
  */
 SPG_API int32_t spg_deviations(spg_pool *pool, int32_t layer, const float *qkv, int32_t qkv_stride,
                                const float *k_norm, float *out);

@@ -1,7 +1,7 @@
 /**
  * Lists the units of each kernel library and their compiler flags. The CPU library is one shared library. Its vector
- * kernels
- * are one source compiled once per instruction set; when opened, the library takes the best set that the CPU has.
+ * kernels are one source compiled once per instruction set; when opened, the library takes the best set that the CPU
+ * has.
  */
 
 /** One translation unit. */
@@ -25,8 +25,7 @@ export interface KernelLibrary {
 
 /**
  * With `-ffp-contract=off` the compiler fuses no product and sum into one rounding unless the source says so; thus the
- * same
- * row gives the same bits in every code path.
+ * same row gives the same bits in every code path.
  */
 const compileFlags = [
   "-std=c++17",

@@ -2,8 +2,7 @@
  * Attention of some rows over one section of K and V of one KV head.
  *
  * Shapes: there are rowCount * group queries; query i is row i / group, head i % group. A section is up to 256 tokens
- * in
- * panels of 16. Scratch of one thread, in floats: see Scratch. Scores are in log2 units: q is already multiplied by
+ * in panels of 16. Scratch of one thread, in floats: see Scratch. Scores are in log2 units: q is already multiplied by
  * softmaxScale * log2(e). Oracle: reference::attend.
  */
 #ifndef SPANGATE_KERNELS_ATTEND_H
@@ -138,9 +137,8 @@ inline void soften(float *scores, int firstPanel, int endPanel, int first, int e
 
 /*
  * Writes scores, softmax and weighted values of one section into scratch.section. Micro panels of queries read it one
- * after
- * the other. With kStages the first leaves `panels` as float32 for the others, none of which sees more tokens than it
- * does.
+ * after the other. With kStages the first leaves `panels` as float32 for the others, none of which sees more tokens
+ * than it does.
  */
 template <class How, class T>
 void attend_section(const PoolView &pool, const Window &window, const Panels<T> &panels, const Scratch &scratch) {

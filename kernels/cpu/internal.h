@@ -1,9 +1,7 @@
 /*
  * Shared by the translation units of the CPU kernels. The views are plain data: kernels.cpp is compiled once per
- * instruction
- * set and must not emit shared inline functions (the linker could pick an AVX-512 copy for a CPU without it). So
- * nothing
- * here that kernels.cpp uses has member functions or standard containers.
+ * instruction set and must not emit shared inline functions (the linker could pick an AVX-512 copy for a CPU without
+ * it). So nothing here that kernels.cpp uses has member functions or standard containers.
  */
 #ifndef SPANGATE_KERNELS_INTERNAL_H
 #define SPANGATE_KERNELS_INTERNAL_H
@@ -77,8 +75,7 @@ struct Member {
 
 /*
  * A unit of work, done once for each KV head: sectionCount sections of every member. An item of several members is a
- * pack:
- * tiles whose rows see all of the same blocks, each at an offset of its own, so that a block is loaded once.
+ * pack: tiles whose rows see all of the same blocks, each at an offset of its own, so that a block is loaded once.
  */
 struct Item {
   int firstMember, memberCount, sectionCount;

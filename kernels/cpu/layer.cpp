@@ -11,8 +11,7 @@ namespace {
 constexpr int kRowsPerTask = 16;
 /*
  * Below these sizes a second thread costs more than it gains. It falls asleep during the dense algebra between two
- * layers,
- * and waking it on a virtual machine costs the caller 7 microseconds and the sleeper 10 to 25.
+ * layers, and waking it on a virtual machine costs the caller 7 microseconds and the sleeper 10 to 25.
  */
 constexpr double kSerialNs = 60000;
 constexpr int kSerialFloats = 65536;

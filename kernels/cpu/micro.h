@@ -5,8 +5,7 @@
  *   values  O[R][N vec] = W[R][tokens] V[tokens][N vec]     W broadcast, V rows loaded once for R queries
  *
  * R <= 6 query vectors. Every element is one chain of fused multiply-adds in ascending order from zero, whatever R, P
- * and N
- * are; thus a row's bits do not depend on its neighbours in the tile.
+ * and N are; thus a row's bits do not depend on its neighbours in the tile.
  */
 #ifndef SPANGATE_KERNELS_MICRO_H
 #define SPANGATE_KERNELS_MICRO_H
@@ -22,12 +21,9 @@ constexpr int kMicroQueries = 6;
 
 /*
  * How panels are read. While panel p is read, Ahead::panels[p], with elements of kAhead bytes, is fetched into the
- * cache
- * (with kAhead 0 nothing is). kAlternates: `readers` readers read the same panels; each fetches every `readers`-th row
- * of
- * them, from row `reader` on, since all at once would wait for memory. kStages: the reader stores what it reads as
- * float32
- * for others.
+ * cache (with kAhead 0 nothing is). kAlternates: `readers` readers read the same panels; each fetches every
+ * `readers`-th row of them, from row `reader` on, since all at once would wait for memory. kStages: the reader stores
+ * what it reads as float32 for others.
  */
 template <int aheadBytes, bool alternates, bool stages>
 struct Reading {

@@ -1,9 +1,7 @@
 /*
  * Turns a checked step into its work list. The geometry of each segment alone decides where sections are cut. The
- * number of
- * threads and what rows have in common decide how sections are divided into items; no result depends on that (see
- * abi.h:
- * DETERMINISM).
+ * number of threads and what rows have in common decide how sections are divided into items; no result depends on that
+ * (see abi.h: DETERMINISM).
  *
  *   segment tokens   first ........................ first + count        counted from the segment's first block
  *   sections           [0, 256) [256, 512) …                               each clipped to the seen tokens
@@ -22,8 +20,7 @@ namespace {
 
 /*
  * Nanoseconds, measured on one Zen 4 core: for a byte of K or V from memory (in every step the weights of the dense
- * algebra
- * push KV out of the caches), and for a query over a token's K and V of 64 dimensions. The two overlap.
+ * algebra push KV out of the caches), and for a query over a token's K and V of 64 dimensions. The two overlap.
  */
 constexpr double kByteNs = 0.03, kQueryNs = 2.6;
 /* Nanoseconds for each query of a section: rotation, the ends of softmax, merge. */
@@ -169,8 +166,7 @@ class Planner {
 
   /*
    * Packs sections [section, endSection) of candidates from `start` on, up to a tile's worth of queries; returns the
-   * next
-   * candidate.
+   * next candidate.
    */
   size_t add_pack(size_t start, size_t end, int section, int endSection) {
     int queries = 0;

@@ -1,7 +1,6 @@
 /*
  * The slow, obvious twin of every kernel, which the tests use as their oracle. It reads the plan as the caller gave it,
- * one
- * row, head and token at a time, computes in double, and rounds once when it stores.
+ * one row, head and token at a time, computes in double, and rounds once when it stores.
  */
 #include <math.h>
 #include <string.h>

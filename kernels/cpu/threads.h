@@ -39,8 +39,7 @@ class ThreadPool {
   std::condition_variable wake_;
   /*
    * The job number in the upper half, the number of tasks not yet taken in the lower. One compare-and-swap takes a task
-   * of a
-   * known job, so a thread that wakes late cannot take a task of the next job with this job's body.
+   * of a known job, so a thread that wakes late cannot take a task of the next job with this job's body.
    */
   std::atomic<uint64_t> state_{0};
   std::atomic<int> unfinished_{0};

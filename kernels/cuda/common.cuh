@@ -6,12 +6,11 @@
  * beyond the count do nothing. Sums and norms are float32.
  *
  * OVERLAP (sm_90 and later). A launch may begin while the kernel before it still runs: as soon as each block of that
- * kernel
- * has called let_next_begin or ended. The launch calls wait_for_previous before it reads what earlier kernels wrote and
- * before it writes anything; what it does until then (loading weights into registers, reading the step's own integers)
- * costs no time. Every kernel of a chain waits, even if it needs nothing, so that the end of one is the end of all
- * before
- * it. What other kernels wrote is read through pointers without __restrict__, or the compiler may read it early.
+ * kernel has called let_next_begin or ended. The launch calls wait_for_previous before it reads what earlier kernels
+ * wrote and before it writes anything; what it does until then (loading weights into registers, reading the step's own
+ * integers) costs no time. Every kernel of a chain waits, even if it needs nothing, so that the end of one is the end
+ * of all before it. What other kernels wrote is read through pointers without __restrict__, or the compiler may read it
+ * early.
  */
 #ifndef SPANGATE_COMMON_CUH
 #define SPANGATE_COMMON_CUH

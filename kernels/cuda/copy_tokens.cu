@@ -1,19 +1,16 @@
 /*
  * Copies K and V of single tokens from slot to slot in every layer. K is rotated further by the token's delta positions
- * (the
- * target stands that much later than its source); V is copied unchanged. Where source and target are one slot, K is
- * rotated in place.
+ * (the target stands that much later than its source); V is copied unchanged. Where source and target are one slot, K
+ * is rotated in place.
  *
  *   sourceSlots, targetSlots, deltas [tokens]; layerRotates [layers]: 0 where the layer has no RoPE
- * pool: all layers, `layerStride` elements from one to the next; rotations as in qkv_finish.cu. `inverseFactor` removes
- * the
- * factor in the rows of that table, since a stored K has it already
+ *   pool: all layers, `layerStride` elements from one to the next; rotations as in qkv_finish.cu; `inverseFactor`
+ *   removes the factor that the rows of that table carry, since a stored K has it already
  *
  * No slot is a target twice, or the source of one token and the target of another. Grid: (tokens / 16, layers) of 256
  * threads, a warp a head. Where headDim and rotaryDim are multiples of 16, a lane has two runs of 8 values that are
- * rotated
- * together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first store;
- * otherwise a whole warp copies a token.
+ * rotated together, a head takes 2, 4 or 8 lanes, and all loads of a head's 16 tokens are in flight before the first
+ * store; otherwise a whole warp copies a token.
  * Oracle: test/backend/cuda/emulated-kernels.ts.
  */
 #include "heads.cuh"

@@ -1,9 +1,7 @@
 /*
  * Measures how far K and V of a step's rows are from what their slots hold: out [rows] float32 = the squared L2 norm of
- * the
- * difference, K (normalised and rotated) and V of all heads together. Both sides are bf16, so rows that were computed
- * the
- * same way differ by 0. The kernel stores nothing else. Arguments as in qkv_finish.cu.
+ * the difference, K (normalised and rotated) and V of all heads together. Both sides are bf16, so rows that were
+ * computed the same way differ by 0. The kernel stores nothing else. Arguments as in qkv_finish.cu.
  *
  * Grid: one block of 256 threads a row, a warp a head. Oracle: test/backend/cuda/emulated-kernels.ts.
  */

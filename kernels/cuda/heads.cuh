@@ -1,7 +1,6 @@
 /*
  * One head of one row, held by one warp. A lane holds two pairs of values that RoPE rotates together (or four values
- * that it
- * does not rotate): dimensions a, a + 1 and b, b + 1. So a head has at most 128.
+ * that it does not rotate): dimensions a, a + 1 and b, b + 1. So a head has at most 128.
  */
 #ifndef SPANGATE_HEADS_CUH
 #define SPANGATE_HEADS_CUH

@@ -1,7 +1,6 @@
 /*
  * One row times a weight matrix. In a decode step of batch 1 all weights are read this way, as fast as memory allows.
- * What
- * lies between two products of a layer is done at the end of the first and at the beginning of the second.
+ * What lies between two products of a layer is done at the end of the first and at the beginning of the second.
  *
  *   input [in] bf16, weights [out][in] bf16, in a multiple of 8; product[o] = sum of input[i] * weights[o][i], float32
  *   matvec, matvec_float   output[o] = product[o] * factor                                        bf16, float32
@@ -11,20 +10,15 @@
  *                          squares[block] = sum of the block's residual^2
  *
  * RMSNorm is split at its factor: matvec_add leaves the row times the norm's weights, and each block's sum of squares.
- * The
- * products of that row compute factor = 1 / sqrt(sum of squares / in + epsilon) from them, always in the same order.
- * With
- * squares null the input is a finished row, and the factor is 1.
+ * The products of that row compute factor = 1 / sqrt(sum of squares / in + epsilon) from them, always in the same
+ * order. With squares null the input is a finished row, and the factor is 1.
  *
  * A warp computes two products. A lane has 4 weight loads of 16 bytes in flight before it uses the first, so that some
- * 80 KB
- * are on their way to a multiprocessor at any time; more loads, or hints to load more into the second-level cache, made
- * memory slower. The first weights are loaded before the kernel waits for the one before it (common.cuh). A block lets
- * the
- * next kernel begin only when it has all its weights, so that the next kernel's loads do not delay its own. The input
- * is
- * read through the first-level cache, which weights bypass. Grid: ceil(out / 8) blocks of 128 threads, matvec_gated
- * ceil(out / 4). Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
+ * 80 KB are on their way to a multiprocessor at any time; more loads, or hints to load more into the second-level
+ * cache, made memory slower. The first weights are loaded before the kernel waits for the one before it (common.cuh). A
+ * block lets the next kernel begin only when it has all its weights, so that the next kernel's loads do not delay its
+ * own. The input is read through the first-level cache, which weights bypass. Grid: ceil(out / 8) blocks of 128
+ * threads, matvec_gated ceil(out / 4). Bytes: 2 a weight. Oracle: test/backend/cuda/emulated-matvec.ts.
  */
 #include "common.cuh"
 

@@ -1,11 +1,8 @@
 /*
  * The filters of sampling as searches. Top-k, top-p, min-p and the draw itself each look for a prefix of the tokens in
- * order
- * of logit (ties by lowest id): the shortest prefix that reaches a count or a mass. A search keeps an interval of
- * logits
- * that contains the prefix's end, and each pass narrows it to an eighth, until one logit is left. Once few enough
- * tokens
- * lie in the interval, the search continues over those alone, in shared memory.
+ * order of logit (ties by lowest id): the shortest prefix that reaches a count or a mass. A search keeps an interval of
+ * logits that contains the prefix's end, and each pass narrows it to an eighth, until one logit is left. Once few
+ * enough tokens lie in the interval, the search continues over those alone, in shared memory.
  *
  * Mass is exp((logit - greatest) / temperature) * 2^40 as an integer: sums are exact and the same in any order.
  */

@@ -1,9 +1,7 @@
 /*
  * Finishes the fused projection to q, k and v: adds the bias, applies RMSNorm to each q and k head, rotates k by RoPE
- * to the
- * row's chain position, and stores K and V in the paged pool. q stays where it is, normalised but not rotated:
- * attention
- * rotates it once for each segment that it reads.
+ * to the row's chain position, and stores K and V in the paged pool. q stays where it is, normalised but not rotated:
+ * attention rotates it once for each segment that it reads.
  *
  *   qkv [rows][(queryHeads + 2 * kvHeads) * headDim] bf16, a row holding q, k and v side by side; q is changed in place
  *   bias [(queryHeads + 2 * kvHeads) * headDim] bf16 or null; qNorm, kNorm [headDim] bf16 or null

@@ -1,14 +1,12 @@
 /*
  * Draws one token from each row of logits, as worker/sample/sampler.ts does: penalties, bias and bans, then
- * temperature, top-k,
- * top-p of what top-k left, and min-p. Temperature 0 is greedy; ties go to the lowest id.
+ * temperature, top-k, top-p of what top-k left, and min-p. Temperature 0 is greedy; ties go to the lowest id.
  *
  *   logits [rows][vocabSize] float32 (edited in place and restored), rows [rowCount], edits and saved [all edits]
  *   sampledIds [rows]: the token, or -1 where a logit is NaN or the highest is not finite
  *
  * The filters are searches over the logits (prefix_search.cuh), mostly over the few tokens above 1e-5 of the best. The
- * token
- * differs from the sampler's only where the sampler's rounded sums fall on the other side of a limit.
+ * token differs from the sampler's only where the sampler's rounded sums fall on the other side of a limit.
  *
  * Grid: one block of 1,024 threads a row. Bytes: the row about three times (from L2 after the first).
  * Oracle: worker/sample/sampler.ts.
@@ -21,8 +19,7 @@ constexpr double kTopPRounding = 1e-7;
 
 /*
  * Finds the first token, by id, at which the running sum of `value` exceeds `target`; the sum of all must exceed it.
- * Each
- * warp sums a stretch of ids, and the warp whose stretch reaches the target looks for the token.
+ * Each warp sums a stretch of ids, and the warp whose stretch reaches the target looks for the token.
  */
 template <class Value>
 __device__ int token_at(const Row &row, uint64 target, Shared &shared, Value value) {

@@ -46,8 +46,7 @@ __device__ __forceinline__ void for_each_logit(const float *logits, int count, S
 
 /*
  * Ranks tokens by logit: the greatest rank is the best, and of equal logits the lowest id ranks first. The upper half
- * of a
- * rank orders like the float; NaN is the greatest, and -0 equals 0.
+ * of a rank orders like the float; NaN is the greatest, and -0 equals 0.
  */
 __device__ __forceinline__ uint32 key_of(float x) {
   if (x != x) return 0xffffffffu;

@@ -45,10 +45,8 @@ export interface Backend {
   sampleStep?(batch: Batch, requests: readonly SampleRequest[]): Promise<readonly (SampledToken | undefined)[]>;
   /**
    * Begins a step, also one without logit rows, and does not wait for it; the next step reads what this one writes.
-   * `batch`
-   * and `requests` are read before it returns. While a step is in flight, one more can be begun, and nothing else may
-   * be
-   * called. A backend without this method runs one step after the other.
+   * `batch` and `requests` are read before it returns. While a step is in flight, one more can be begun, and nothing
+   * else may be called. A backend without this method runs one step after the other.
    * @throws Error when the step is more than the backend takes; nothing has begun then
    */
   beginStep?(batch: Batch, requests: readonly SampleRequest[]): BegunStep;
@@ -56,9 +54,8 @@ export interface Backend {
   copyTokens(copies: TokenCopies): Promise<void>;
   /**
    * Runs the rows of a batch through layer 0 alone, writes its K and V, and compares the K and V that layer 1 would get
-   * with
-   * what the rows' slots hold. Answers [T] squared L2 distances of K and V together, meaningless for a slot that holds
-   * nothing, and 0 for a model of one layer. The backend overwrites the array in the next call.
+   * with what the rows' slots hold. Answers [T] squared L2 distances of K and V together, meaningless for a slot that
+   * holds nothing, and 0 for a model of one layer. The backend overwrites the array in the next call.
    */
   deviations(batch: Batch): Promise<Float32Array>;
   /** Frees device memory; the backend is not used afterwards. */

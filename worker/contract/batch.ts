@@ -2,14 +2,12 @@
 
 /**
  * One step: T rows (tokens) in P pieces. A piece is `rowCount` consecutive tokens of one run, whose rows stand
- * together, in
- * chain order. The fields are arrays, so that a backend can pass them to native code unchanged.
+ * together, in chain order. The fields are arrays, so that a backend can pass them to native code unchanged.
  */
 export interface Batch {
   /**
    * [T] token id, chain position (stored K is rotated by it), and slot = blockId * blockTokens + offset. In `beginStep`
-   * a
-   * negative token id, -1 - r, stands for the token that the step begun before draws for its r-th logit row.
+   * a negative token id, -1 - r, stands for the token that the step begun before draws for its r-th logit row.
    */
   readonly tokenIds: Int32Array;
   readonly positions: Int32Array;

@@ -1,13 +1,11 @@
 /**
  * A context-free grammar over bytes that a completion has to follow, and the bytes of each token. Only numbers cross to
- * the
- * worker; the gateway alone knows what the bytes mean.
+ * the worker; the gateway alone knows what the bytes mean.
  */
 
 /**
  * The symbol of a byte range from `low` to `high` is `low * 256 + high`; the symbol of rule r is `firstRuleSymbol + r`.
- * No
- * rule may reach itself before it has taken a byte (left recursion).
+ * No rule may reach itself before it has taken a byte (left recursion).
  */
 export type GrammarSymbol = number;
 
@@ -19,14 +17,12 @@ export const [endOfAlternative, endOfRule] = [-1, -2];
 export interface ByteGrammar {
   /**
    * Names the rules: whoever sends the same name sends the same rules, and shares what the worker has derived from
-   * them. So
-   * the name contains the tenant. At most `limits.maxGrammarIdChars` characters; absent: nothing is shared.
+   * them. So the name contains the tenant. At most `limits.maxGrammarIdChars` characters; absent: nothing is shared.
    */
   readonly id?: string;
   /**
    * Rule 0 is the start. A rule is a choice of alternatives; an alternative is a sequence of symbols. All stand in one
-   * array,
-   * which is quick to copy to a thread or a worker.
+   * array, which is quick to copy to a thread or a worker.
    */
   readonly symbols: Int32Array;
 }

@@ -1,7 +1,6 @@
 /**
  * Bounds on what crosses the border between processes. The gateway checks them to answer 400; the worker checks them
- * again,
- * because it bounds every number from outside before work begins.
+ * again, because it bounds every number from outside before work begins.
  */
 export const limits = {
   /** Tokens of one request, prompt and completion together, whatever the model allows. */

@@ -103,8 +103,7 @@ export interface GenerateParams {
   readonly sampling: SamplingParams;
   /**
    * The completion follows this grammar and may end only where the grammar is complete. It needs the vocabulary to have
-   * been
-   * sent, and excludes minTokens and ignoreEos.
+   * been sent, and excludes minTokens and ignoreEos.
    */
   readonly grammar?: ByteGrammar | undefined;
 }
@@ -118,8 +117,7 @@ export interface SubmitMessage {
   readonly reuse: boolean;
   /**
    * Closes the chain so that others can use it: these tokens follow the last generated one, all of it is computed, and
-   * the
-   * partly filled last block is kept too. At most one block of tokens. Absent: the chain stays open, as for a chat.
+   * the partly filled last block is kept too. At most one block of tokens. Absent: the chain stays open, as for a chat.
    */
   readonly closeTokenIds?: Int32Array;
   /** The `finished` message tells how many tokens of each run were found. */
@@ -177,10 +175,9 @@ export type GatewayMessage =
   | { readonly type: "abort"; readonly requestId: string }
   /**
    * Forgets the blocks with these keys at once (blocks in use lose their key and are freed when released), and all that
-   * was
-   * computed from the runs that end with these keys. The root key of spans stands for all spans; the root key of any
-   * other
-   * chain stands for what is being computed of it. With `owner`: only blocks and runs that count for that owner.
+   * was computed from the runs that end with these keys. The root key of spans stands for all spans; the root key of
+   * any other chain stands for what is being computed of it. With `owner`: only blocks and runs that count for that
+   * owner.
    */
   | { readonly type: "evict"; readonly blockKeys: readonly BlockKey[]; readonly owner?: number }
   /**

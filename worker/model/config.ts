@@ -1,9 +1,7 @@
 /**
  * Reads `config.json` of a Hugging Face model folder. ModelConfig describes the differences between architectures as
- * data,
- * so that backends never ask for an architecture by name. A setting that would change the numbers and is not supported
- * is
- * an error that names the field; none is ignored.
+ * data, so that backends never ask for an architecture by name. A setting that would change the numbers and is not
+ * supported is an error that names the field; none is ignored.
  */
 import { z } from "zod";
 import { type Architecture, type Family, families, isArchitecture } from "./family.ts";

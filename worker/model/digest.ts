@@ -1,7 +1,6 @@
 /**
  * Identifies a model's numbers: KV computed under one digest is never reused under another. Headers and configuration
- * are
- * hashed whole; of large tensor data only samples from every shard, so that a start does not read 16 GB twice.
+ * are hashed whole; of large tensor data only samples from every shard, so that a start does not read 16 GB twice.
  */
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from "node:fs";
 import { basename, join } from "node:path";

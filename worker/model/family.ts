@@ -1,8 +1,7 @@
 /**
  * The differences between the supported architectures, as data. Each is the Llama block (RMSNorm, rotary attention with
  * grouped heads, gated SiLU) with the differences below. Sources: the `modeling_*` and `configuration_*` files of
- * Hugging
- * Face transformers 5.17.
+ * Hugging Face transformers 5.17.
  */
 import type { RopeType } from "./rope.ts";
 

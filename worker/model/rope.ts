@@ -1,15 +1,13 @@
 /**
  * Rotary position embedding: turns the configuration's fields into inverse frequencies, one for each rotated pair.
- * Reads the
- * older fields (`rope_theta`, `rope_scaling`) and the newer one (`rope_parameters`).
+ * Reads the older fields (`rope_theta`, `rope_scaling`) and the newer one (`rope_parameters`).
  */
 import { z } from "zod";
 
 export interface RopeConfig {
   /**
    * How many leading dimensions of a head are rotated, an even number; pairs are (i, i + rotaryDim / 2). Weights that
-   * are
-   * stored for pairs (2i, 2i + 1) are reordered when they are read (tensor-layout.ts).
+   * are stored for pairs (2i, 2i + 1) are reordered when they are read (tensor-layout.ts).
    */
   readonly rotaryDim: number;
   /** [rotaryDim / 2] radians per position, after scaling; float32, as the models were trained with. */

@@ -5,8 +5,7 @@ type Shape = Pick<ModelConfig, "hiddenSize" | "headCount" | "kvHeadCount" | "hea
 
 /**
  * The number of context tokens at which a row's attention (q times K, scores times V) takes as many multiplications as
- * a
- * layer's matrix products (the projections and the gated MLP).
+ * a layer's matrix products (the projections and the gated MLP).
  */
 export function rowCostTokens({ hiddenSize, headCount, kvHeadCount, headDim, ffnSize }: Shape): number {
   const projections = hiddenSize * headDim * (2 * headCount + 2 * kvHeadCount);

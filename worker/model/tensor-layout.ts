@@ -22,10 +22,8 @@ export interface TensorPlace {
 
 /**
  * The rows are heads of `headDim`. Among the first `rotaryDim` rows of a head, the two that RoPE rotates together are
- * stored
- * side by side, as (2i, 2i + 1); the logical tensor has them at (i, i + rotaryDim / 2). A score is a sum over the
- * head's
- * dimensions, so q and k give the same score in any order that both share.
+ * stored side by side, as (2i, 2i + 1); the logical tensor has them at (i, i + rotaryDim / 2). A score is a sum over
+ * the head's dimensions, so q and k give the same score in any order that both share.
  */
 export interface PairedRows {
   readonly headDim: number;

@@ -1,9 +1,8 @@
 /**
  * Makes sentence vectors from the loaded model's token embeddings alone, without a forward pass. From each token's row
- * the
- * mean row is subtracted; the result has unit length and the weight log(1 + id). Byte-pair vocabularies are ordered by
- * frequency, so by Zipf's law that weight measures how rare a token is (as in Model2Vec). It finds texts with similar
- * words; a sentence-embedding model is better.
+ * the mean row is subtracted; the result has unit length and the weight log(1 + id). Byte-pair vocabularies are ordered
+ * by frequency, so by Zipf's law that weight measures how rare a token is (as in Model2Vec). It finds texts with
+ * similar words; a sentence-embedding model is better.
  */
 import { type Embedder, type EmbedderCard, normalise } from "../contract/embedding.ts";
 import { loadModel } from "./load.ts";

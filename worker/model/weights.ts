@@ -1,7 +1,6 @@
 /**
  * The tensors of a model folder, checked as a whole: a missing tensor is an error, and so is an unknown one. Backends
- * ask for
- * logical tensors (tensor-layout.ts).
+ * ask for logical tensors (tensor-layout.ts).
  */
 import { existsSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";

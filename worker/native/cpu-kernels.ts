@@ -1,7 +1,6 @@
 /**
  * The CPU kernels with types: a context (threads, instruction set) and the KV pools that it serves. kernels/abi.h
- * documents
- * the calls and what they promise about the bits of results.
+ * documents the calls and what they promise about the bits of results.
  */
 import type { Pointer } from "bun:ffi";
 import { buildCpuKernels } from "../../kernels/build.ts";

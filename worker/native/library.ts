@@ -1,9 +1,7 @@
 /**
  * The CPU kernel library as bun:ffi sees it, and the checks around every call. bun:ffi silently takes undefined and NaN
- * for
- * 0 and wraps integers that are out of range. So numbers are checked before a call and the status after it. Nothing
- * outside
- * this folder imports bun:ffi.
+ * for 0 and wraps integers that are out of range. So numbers are checked before a call and the status after it. Nothing
+ * outside this folder imports bun:ffi.
  */
 import { CString, dlopen, type Library, type Pointer, toArrayBuffer } from "bun:ffi";
 

@@ -21,10 +21,8 @@ __device__ __forceinline__ bool arrive_at_merge(const PlanArguments &a, const Pl
 
 /*
  * A warp merges the parts of a row's heads [firstHead, firstHead + headCount): four heads at a time, and four parts of
- * each,
- * since a load takes long. Weights are 2^(log sum - greatest log sum so far). Lane 4 i + j holds the weight of part i
- * and
- * head j.
+ * each, since a load takes long. Weights are 2^(log sum - greatest log sum so far). Lane 4 i + j holds the weight of
+ * part i and head j.
  */
 __device__ __forceinline__ void merge_row(const PlanArguments &a, const PlanMerge &at, int firstHead, int headCount) {
   constexpr int kHeads = 4, kAtOnce = 4;
@@ -146,10 +144,9 @@ __device__ __forceinline__ void finish_rows(const PlanArguments &a, const PlanUn
 
 /*
  * Merges where all units run at the same time: each unit waits until all parts of its rows are there and merges its
- * share
- * of the heads, so that no unit has to merge all of them. Part p of n merges the heads h with h * n / heads = p. The
- * lower
- * half of a counter counts arrivals, its upper half the units that are done; the last of these sets it to zero.
+ * share of the heads, so that no unit has to merge all of them. Part p of n merges the heads h with h * n / heads = p.
+ * The lower half of a counter counts arrivals, its upper half the units that are done; the last of these sets it to
+ * zero.
  */
 __device__ __forceinline__ void finish_rows_together(const PlanArguments &a, const PlanUnit &unit,
                                                      const TileRow &tileRow, const PlanMerge &merge) {

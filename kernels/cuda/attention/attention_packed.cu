@@ -3,11 +3,10 @@
  * (attention_plan.cuh has the plan, rotation, softmax and the arguments; attention_walk.cuh walks and copies tokens.)
  *
  * The shared slices of an item are copied once for all its tiles, by four warps together, 64 tokens a step. Private
- * slices
- * are copied for their tile's warps alone, 16 tokens a step and without a barrier. With one tile, four warps share its
- * tokens; with two, each has two warps; with three or four, each has one. As many warps walk and copy for them. Shared
- * memory: for each of the four computing warps 2 to 4 slots of 16 rows of K and of V, as many as the launch has space
- * for.
+ * slices are copied for their tile's warps alone, 16 tokens a step and without a barrier. With one tile, four warps
+ * share its tokens; with two, each has two warps; with three or four, each has one. As many warps walk and copy for
+ * them. Shared memory: for each of the four computing warps 2 to 4 slots of 16 rows of K and of V, as many as the
+ * launch has space for.
  *
  * Grid: any number of blocks of 256 threads. Of n blocks, block b takes units b, 2n - 1 - b, 2n + b, ..., where unit =
  * (item * kvHeads + kvHead) * headTiles + headTile; so one launch size serves any step. Floor: reading K and V of each
@@ -151,7 +150,7 @@ class Attender {
   }
 };
 
-/* Two blocks fit on a multiprocessor where copying warps can give registers to computing ones (sm_90). */
+/* Two blocks fit on a multiprocessor where copying warps can give registers to computing ones (sm_90a). */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define BLOCKS 2
 #define COPY_REGISTERS() asm volatile("setmaxnreg.dec.sync.aligned.u32 72;")

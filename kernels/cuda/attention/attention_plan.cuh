@@ -2,32 +2,24 @@
  * The attention plan, which worker/attention/plan-format.ts writes, and what the kernels that follow it share.
  *
  * PLAN. An item is a set of rows of the step and the slices of tokens that they see. All rows of the item read the
- * first
- * `sharedSlices` slices; each further slice is private: only rows of one tile read it. A slice is a stretch of tokens
- * over
- * consecutive entries of blockIds. Its i-th row sees the first firstVisible + i tokens of it (all, where that is more)
- * and
- * has an offset of its own, so that shared tokens may stand at a different position in each request.
+ * first `sharedSlices` slices; each further slice is private: only rows of one tile read it. A slice is a stretch of
+ * tokens over consecutive entries of blockIds. Its i-th row sees the first firstVisible + i tokens of it (all, where
+ * that is more) and has an offset of its own, so that shared tokens may stand at a different position in each request.
  *
  * TILES. The query heads of one KV head (a group) read the same keys. Item row i lies in tile i / rowsPerTile, where
  * rowsPerTile = max(1, 16 / group). Its packed row in the tile is (i % rowsPerTile) * group + head; the rest of the 16
- * is
- * padding. Groups of more than 16 heads are cut into head tiles of 16. A unit is one item for one KV head and one head
- * tile.
+ * is padding. Groups of more than 16 heads are cut into head tiles of 16. A unit is one item for one KV head and one
+ * head tile.
  *
  * ROTATION. Stored K is rotated by its chain position. A row at p reads a slice of offset d with q rotated to p - d, so
- * q is
- * rotated once for each (row, slice).
+ * q is rotated once for each (row, slice).
  *
  * SOFTMAX. Scores are multiplied by scale / ln 2, so that weights are powers of 2. The running reference and sum are
- * float32;
- * weights are rounded to bf16 for the product with V (attention_softmax.cuh).
+ * float32; weights are rounded to bf16 for the product with V (attention_softmax.cuh).
  *
  * PARTIAL RESULTS. A row that several items hold gets one partial result from each: float32, normalised, with log2 of
- * its sum
- * of weights. The unit that arrives last at a row's counter merges them and sets the counter to zero. Where all units
- * run
- * at the same time, each merges its share (attention_merge.cuh).
+ * its sum of weights. The unit that arrives last at a row's counter merges them and sets the counter to zero. Where all
+ * units run at the same time, each merges its share (attention_merge.cuh).
  *
  * Compiled with HEAD_DIM, a multiple of 16 up to 128. Oracle: test/gpu/attention-oracle.ts.
  */
@@ -68,12 +60,9 @@ struct PlanSlice {
   int firstVisible;
   /*
    * Only in small items. 0: q stays rotated as it is. Otherwise it says by what q is rotated for this slice and those
-   * after
-   * it, up to the next slice whose `rotation` is not 0. Positive: 1 + the index in `offsets` of the offsets of all rows
-   * of
-   * the item, kNotRead for a row that none of these slices has. Negative: -1 - the index of firstRow + endRow * 65536,
-   * which
-   * the offsets of these rows follow.
+   * after it, up to the next slice whose `rotation` is not 0. Positive: 1 + the index in `offsets` of the offsets of
+   * all rows of the item, kNotRead for a row that none of these slices has. Negative: -1 - the index of firstRow +
+   * endRow * 65536, which the offsets of these rows follow.
    */
   int rotation;
 };
@@ -177,8 +166,7 @@ __device__ __forceinline__ int visible_tokens(const Slice &slice, int itemRow) {
 
 /*
  * A warp writes the packed rows of a tile that take part in a slice into `queries` [16][kStride], rotated for it. The
- * others
- * are left unchanged: their scores are masked. `offset` is that of the lane's row for the slice.
+ * others are left unchanged: their scores are masked. `offset` is that of the lane's row for the slice.
  */
 template <int kStride, class Slice>
 __device__ __forceinline__ void write_tile_queries(const PlanArguments &a, const PlanUnit &unit, int tile,

@@ -1,8 +1,7 @@
 /*
  * Running softmax of the rows g and g + 8 of a 16-row fragment, g = lane / 4; four lanes share a row. A weight is
  * 2^(score - reference). The reference is some score of the row; it moves to the greatest score only when that is far
- * above
- * it, so that earlier sums rarely have to be rescaled.
+ * above it, so that earlier sums rarely have to be rescaled.
  */
 #ifndef SPANGATE_ATTENTION_SOFTMAX_CUH
 #define SPANGATE_ATTENTION_SOFTMAX_CUH

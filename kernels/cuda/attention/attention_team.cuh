@@ -1,7 +1,6 @@
 /*
  * The end of a tile: the results of its team of warps are combined and written as the output or as a partial result.
- * The
- * unit that writes the last partial result of a row merges them all.
+ * The unit that writes the last partial result of a row merges them all.
  */
 #ifndef SPANGATE_ATTENTION_TEAM_CUH
 #define SPANGATE_ATTENTION_TEAM_CUH

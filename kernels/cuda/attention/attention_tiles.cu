@@ -1,12 +1,10 @@
 /*
  * Attention for items of up to eight tiles ("large") without wgmma; arithmetic limits its speed. (attention_plan.cuh
- * has the
- * plan, rotation, softmax and the arguments.)
+ * has the plan, rotation, softmax and the arguments.)
  *
  * Four warps have two tiles (32 packed rows) each, so that a K or V fragment loaded once serves two products. A step is
- * 64
- * tokens, or 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory holds q, and K and V
- * twice: the next tokens are copied while these are used, with one barrier a step. That is (128 + 4 * tokens) rows of
+ * 64 tokens, or 32 where a thread block has less shared memory (sm_86, sm_89, sm_120). Shared memory holds q, and K and
+ * V twice: the next tokens are copied while these are used, with one barrier a step. That is (128 + 4 * tokens) rows of
  * 2 * (headDim + 8) bytes; a launch with space for 64 tokens gets 64. A warp rotates its own rows of q.
  *
  * Grid: any number of blocks of 128 threads; block b of n takes units b, b + n, ..., unit = (item * kvHeads + kvHead) *

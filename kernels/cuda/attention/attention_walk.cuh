@@ -1,19 +1,15 @@
 /*
  * Walks over everything that one warp of a thread block reads in all of the block's units, and fills a ring of shared
- * memory
- * on the way. Each computing warp has another warp that walks and copies for it.
+ * memory on the way. Each computing warp has another warp that walks and copies for it.
  *
  * A step is up to 16 tokens for a warp. The warps share the steps of shared slices: each copies a quarter of a tile of
- * 64
- * tokens, and all warps read the whole tile. Steps of private slices belong to one tile, whose warps alternate. The
- * walk
- * runs ahead of the computation, across slices and units, so that copies are always in flight. Each step leaves a
- * record
- * beside its tokens for the warp that computes.
+ * 64 tokens, and all warps read the whole tile. Steps of private slices belong to one tile, whose warps alternate. The
+ * walk runs ahead of the computation, across slices and units, so that copies are always in flight. Each step leaves a
+ * record beside its tokens for the warp that computes.
  *
  * RING. The computing warp always holds one slot, that of its last step, as scratch; the others are filled or being
- * filled.
- * Each slot has two barriers: `full` waits for the lanes' copies and the record, `empty` for the slot to be given back.
+ * filled. Each slot has two barriers: `full` waits for the lanes' copies and the record, `empty` for the slot to be
+ * given back.
  */
 #ifndef SPANGATE_ATTENTION_WALK_CUH
 #define SPANGATE_ATTENTION_WALK_CUH

@@ -17,8 +17,7 @@ struct RingPlace {
 
 /*
  * The unit that a thread block works on at its visit 0, 1, 2 ... Units are sorted by work, the longest first, and the
- * order
- * of the blocks is reversed at each visit, so that no block gets the longest unit twice.
+ * order of the blocks is reversed at each visit, so that no block gets the longest unit twice.
  */
 __device__ __forceinline__ int unit_index(int visit) {
   return visit * gridDim.x + (visit & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);

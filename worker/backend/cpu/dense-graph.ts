@@ -7,8 +7,7 @@
  *   exit    attention, residual      -> logits                     O + MLP of the last layer, norm, head
  *
  * All tensors are float32 [rows, size]; q, k and v stand side by side in `qkv`. Constant factors of a model (the
- * residual
- * multiplier, the divisor of logits) are folded into the weights that come before them.
+ * residual multiplier, the divisor of logits) are folded into the weights that come before them.
  */
 import type { ModelConfig } from "../../model/config.ts";
 import type { Weights } from "../../model/weights.ts";

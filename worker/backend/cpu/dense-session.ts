@@ -1,10 +1,9 @@
 /**
  * onnxruntime sessions for the dense graphs. Each session has a thread pool of its own, and these pools must not spin:
- * idle
- * spinners take cores from the session at work and from the attention kernels. Arenas are off: each session's arena
- * would
- * keep the temporaries of the largest step, once for every layer; without arenas the layers share the process's heap
- * (measured at 512 rows: as fast, and 45 MB less for the demo model, 8 to 30 MB a layer for a 0.6B Qwen3).
+ * idle spinners take cores from the session at work and from the attention kernels. Arenas are off: each session's
+ * arena would keep the temporaries of the largest step, once for every layer; without arenas the layers share the
+ * process's heap (measured at 512 rows: as fast, and 45 MB less for the demo model, 8 to 30 MB a layer for a 0.6B
+ * Qwen3).
  */
 import * as ort from "onnxruntime-node";
 

@@ -1,7 +1,6 @@
 /**
  * The last layer's attention, MLP and head are needed only for rows whose logits are wanted. This file reduces a batch
- * to
- * those rows: each becomes a piece of one row, and its causal segment is cut to what the row sees.
+ * to those rows: each becomes a piece of one row, and its causal segment is cut to what the row sees.
  */
 import type { Batch } from "../../contract/batch.ts";
 

@@ -1,7 +1,6 @@
 /**
  * Writes ONNX models (onnx/onnx.proto3, IR version 10) as protobuf bytes; it has only the messages that the dense
- * graphs
- * need. A library would hold each weight in memory three times before it reached the file.
+ * graphs need. A library would hold each weight in memory three times before it reached the file.
  */
 
 const wire = { varint: 0, bytes: 2, fixed32: 5 } as const;

@@ -177,8 +177,8 @@ export function allowAttention(device: ComputeDevice, headDim: number): void {
 
 /**
  * Makes the tensor maps that the warpgroup kernels take instead of a layer's part of the pool, by its device address;
- * an
- * empty map where these kernels are not used. They are made once, since nothing is allocated while requests are served.
+ * an empty map where these kernels are not used. They are made once, since nothing is allocated while requests are
+ * served.
  */
 export function putLayerMaps(
   device: ComputeDevice,

@@ -66,8 +66,7 @@ export class CudaBackend implements Backend {
 
   /**
    * Puts the weights on the device and takes the rest of its memory for KV. From this call on the backend owns the
-   * device,
-   * and closes it when opening fails.
+   * device, and closes it when opening fails.
    * @throws ModelError, CudaError, or Error in one sentence when the model does not fit
    */
   static async open(device: ComputeDevice, model: CudaModel | LoadedModel, options: CudaBackendOptions) {

@@ -1,8 +1,7 @@
 /**
  * A step is padded to one of a few sizes (buckets), so that launches, products and graphs are prepared once for each
- * size.
- * Decode steps, in which every row is a piece of its own and wants logits, run as recorded CUDA graphs, one a bucket. A
- * graph is sized for the whole bucket and reads from device memory how many rows a step really has.
+ * size. Decode steps, in which every row is a piece of its own and wants logits, run as recorded CUDA graphs, one a
+ * bucket. A graph is sized for the whole bucket and reads from device memory how many rows a step really has.
  */
 import type { Batch } from "../../contract/batch.ts";
 import type { ComputeDevice, Recording } from "./device/device.ts";

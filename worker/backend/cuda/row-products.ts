@@ -1,9 +1,7 @@
 /**
  * Launches of our own kernels for products of one row (kernels/cuda/matvec.cu). They read weights as fast as memory
- * allows
- * and also do the work between two products. An input row is either finished, or as matvec_add left it: then its
- * RMSNorm
- * factor is still missing, and the next product computes that factor from the sums of squares.
+ * allows and also do the work between two products. An input row is either finished, or as matvec_add left it: then its
+ * RMSNorm factor is still missing, and the next product computes that factor from the sums of squares.
  */
 import type { ComputeDevice, DeviceBuffer, Launch } from "./device/device.ts";
 

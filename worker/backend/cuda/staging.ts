@@ -1,10 +1,8 @@
 /**
  * The integers of a step, sent to the device in one copy from one pinned buffer. Two buffers alternate: the device may
- * still
- * have to read the buffer of one step while the next step is written. Lists at fixed places come first, so that
- * recorded
- * launches find them; lists whose length depends on the step (slices, block ids) follow, and indices count from the
- * buffer's start.
+ * still have to read the buffer of one step while the next step is written. Lists at fixed places come first, so that
+ * recorded launches find them; lists whose length depends on the step (slices, block ids) follow, and indices count
+ * from the buffer's start.
  *
  *   counts | tokenIds | positions | slots | logitRows | samples | merges | smallItems | largeItems
  *   | edits, rows, slices, offsets, blockIds of the plan, from the end of the items on that the step has

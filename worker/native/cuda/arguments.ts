@@ -1,7 +1,6 @@
 /**
  * A kernel's arguments in memory that the driver reads at a launch. They are packed once and cost a launch nothing
- * more; a
- * captured graph keeps the values that they had at the capture.
+ * more; a captured graph keeps the values that they had at the capture.
  */
 import { ptr } from "bun:ffi";
 import { assertInteger } from "../library.ts";

@@ -1,8 +1,7 @@
 /**
  * Matrix products by cuBLASLt: bfloat16 inputs, float32 sums. cuBLASLt is column-major. Read that way, `weights` is
  * [inWidth x outWidth] and is transposed, `input` is [inWidth x rows], and their product [outWidth x rows] is our
- * row-major
- * output.
+ * row-major output.
  */
 import type { Pointer } from "bun:ffi";
 import { openHandle } from "../library.ts";

@@ -11,8 +11,7 @@ const toolkitFolders = ["/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/
 
 /**
  * File names of a toolkit library, newest first. A major version above the driver's is left out, since what it makes
- * cannot
- * run there.
+ * cannot run there.
  */
 export function toolkitNames(library: string, driverVersion: number): string[] {
   return [13, 12].filter((major) => major * 1000 <= driverVersion).map((major) => `lib${library}.so.${major}`);

@@ -18,8 +18,8 @@ export interface LaunchShape {
   readonly sharedBytes?: number;
   /**
    * The launch may begin while the kernel before it in the stream still runs. The kernel itself waits for that one on
-   * the
-   * device before it reads or overwrites anything (griddepcontrol.wait). Needs compute capability 9.0; graphs keep it.
+   * the device before it reads or overwrites anything (griddepcontrol.wait). Needs compute capability 9.0; graphs keep
+   * it.
    */
   readonly overlapsPrevious?: boolean;
 }

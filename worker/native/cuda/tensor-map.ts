@@ -1,7 +1,6 @@
 /**
  * Describes a matrix in device memory to the bulk copy engine (cuTensorMapEncodeTiled). Kernels name boxes of it, which
- * arrive
- * in shared memory with the 128-byte swizzle. Compute capability 9.0 and later.
+ * arrive in shared memory with the 128-byte swizzle. Compute capability 9.0 and later.
  */
 import { ptr } from "bun:ffi";
 import { assertInteger } from "../library.ts";

@@ -1,14 +1,11 @@
 /*
  * Attention for items of up to four tiles ("small") on Hopper; reading K and V limits its speed. (attention_plan.cuh
- * has plan,
- * rotation and softmax.) attention_packed.cu does the same on other devices. With products of warpgroups and the bulk
- * copy
- * engine, a step of 64 tokens takes less time than its copy from memory.
+ * has plan, rotation and softmax.) attention_packed.cu does the same on other devices. With products of warpgroups and
+ * the bulk copy engine, a step of 64 tokens takes less time than its copy from memory.
  *
  * A tile is 64 packed rows (four tiles of 16) by 64 tokens. One warpgroup computes S = Q K^T from shared memory and O
- * += P V
- * with P in registers (wgmma.cuh), and starts the scores of the next step before the product with V of this one. In the
- * other warpgroup one warp keeps K and V in a ring (packed_ring.cuh), and three rotate q for the slices to come
+ * += P V with P in registers (wgmma.cuh), and starts the scores of the next step before the product with V of this one.
+ * In the other warpgroup one warp keeps K and V in a ring (packed_ring.cuh), and three rotate q for the slices to come
  * (packed_queries.cuh). Private slices are treated like shared ones: rows that take no part are masked.
  *
  * Compiled for sm_90a and head sizes of 64 and 128; elsewhere a launch is a fault. Instead of the pool it takes the
@@ -17,8 +14,7 @@
  *
  * Grid: blocks of 256 threads, which share the units. No more blocks are launched than fit on the device at once, two a
  * multiprocessor, as they wait for each other when each has at most one unit (attention_merge.cuh). Floor: reading K
- * and V
- * of a unit's tokens once. Oracle: test/gpu/attention-oracle.ts.
+ * and V of a unit's tokens once. Oracle: test/gpu/attention-oracle.ts.
  */
 #include "attention_plan.cuh"
 

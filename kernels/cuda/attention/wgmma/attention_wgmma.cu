@@ -2,13 +2,10 @@
  * Attention for large items on Hopper; arithmetic limits its speed. (attention_plan.cuh has plan, rotation, softmax.)
  *
  * A tile is 128 packed rows (eight tiles of 16) by 128 tokens, worked on by four warpgroups. One keeps K and V in a
- * ring
- * (wgmma_ring.cuh), and one rotates q for the next slice meanwhile (wgmma_queries.cuh). The other two have 64 packed
- * rows
- * each; they compute S = Q K^T from shared memory and O += P V with P in registers (wgmma.cuh). Each starts the scores
- * of
- * the next tile before the product with V of this one. The two alternate, so that the softmax of one runs beside the
- * products of the other.
+ * ring (wgmma_ring.cuh), and one rotates q for the next slice meanwhile (wgmma_queries.cuh). The other two have 64
+ * packed rows each; they compute S = Q K^T from shared memory and O += P V with P in registers (wgmma.cuh). Each starts
+ * the scores of the next tile before the product with V of this one. The two alternate, so that the softmax of one runs
+ * beside the products of the other.
  *
  * Compiled for sm_90a and head sizes 64 and 128; launched elsewhere, it faults. It only reads shared slices.
  * Instead of the pool it takes the pool's tensor map (worker/native/cuda/tensor-map.ts): rows of headDim, boxes of

@@ -1,8 +1,7 @@
 /*
  * The warps of attention_packed_wgmma.cu that write q. There are two tiles of q in shared memory: while one is read,
- * the
- * other is rotated for the slices that come next. The `rotation` of a slice says by how much each row of the item is
- * rotated for that slice and those after it, up to the next slice that has a `rotation`.
+ * the other is rotated for the slices that come next. The `rotation` of a slice says by how much each row of the item
+ * is rotated for that slice and those after it, up to the next slice that has a `rotation`.
  */
 #ifndef SPANGATE_PACKED_QUERIES_CUH
 #define SPANGATE_PACKED_QUERIES_CUH

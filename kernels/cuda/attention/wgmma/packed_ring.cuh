@@ -2,14 +2,12 @@
  * The layout of shared memory in attention_packed_wgmma.cu, and the warp that keeps K and V in it.
  *
  * STEPS. A step is 64 tokens in four parts of up to 16, each part from one block and one slice. All parts of a step
- * belong to
- * slices for which q is rotated once (attention_plan.cuh, ROTATION). A record says what the rows see of each part.
+ * belong to slices for which q is rotated once (attention_plan.cuh, ROTATION). A record says what the rows see of each
+ * part.
  *
  * RING. Each slot holds one tile of a step: K, V, K, V ... The bulk copy engine fills it, one box of 16 tokens and 64
- * columns
- * at a time, swizzled. What lies behind a part's last token is masked in K and cleared in V. Each slot has two
- * barriers:
- * one says that it is filled, the other that the computing warps have finished with it.
+ * columns at a time, swizzled. What lies behind a part's last token is masked in K and cleared in V. Each slot has two
+ * barriers: one says that it is filled, the other that the computing warps have finished with it.
  */
 #ifndef SPANGATE_PACKED_RING_CUH
 #define SPANGATE_PACKED_RING_CUH

@@ -28,8 +28,7 @@ __device__ __forceinline__ void mask_scores(Scores &scores, uint32 record, const
 
 /*
  * Clears rows of V behind a part's last token, which may hold anything. @param valid a byte for each part. All
- * computing
- * warps call it.
+ * computing warps call it.
  */
 __device__ __forceinline__ void clear_values(uint32 slot, uint32 valid) {
 #pragma unroll 1

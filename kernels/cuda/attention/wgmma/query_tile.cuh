@@ -1,7 +1,7 @@
 /*
  * How a warp writes 16 packed rows of q, rotated for a slice (attention_plan.cuh, ROTATION), into shared memory for
- * products of
- * warpgroups. Its instructions limit its speed, so where packed rows are rotated alike, a lane takes several of them.
+ * products of warpgroups. Its instructions limit its speed, so where packed rows are rotated alike, a lane takes
+ * several of them.
  */
 #ifndef SPANGATE_QUERY_TILE_CUH
 #define SPANGATE_QUERY_TILE_CUH
@@ -16,8 +16,7 @@ struct TurnedRow {
 
 /*
  * A lane has sixteen dimensions (eight from `first` on, eight from `second` on) of kRows consecutive packed rows. Most
- * often
- * these are heads of one row and thus rotated alike.
+ * often these are heads of one row and thus rotated alike.
  */
 class QueryTile {
  public:

@@ -1,7 +1,6 @@
 /*
  * The four warps of attention_wgmma.cu that write q, each for two tiles of 16 packed rows. There are two tiles of q in
- * shared
- * memory: while one is read, the other is rotated for the next slice.
+ * shared memory: while one is read, the other is rotated for the next slice.
  */
 #ifndef SPANGATE_WGMMA_QUERIES_CUH
 #define SPANGATE_WGMMA_QUERIES_CUH
@@ -11,8 +10,7 @@
 
 /*
  * The rows of an item, as the lanes of a warp that writes q hold them: lanes 0 to 15 have the rows of the first of its
- * two
- * tiles of 16 packed rows, lanes 16 to 31 those of the second.
+ * two tiles of 16 packed rows, lanes 16 to 31 those of the second.
  */
 struct QueryRow {
   int itemRow, row, position; /* row of the step, or -1: none */

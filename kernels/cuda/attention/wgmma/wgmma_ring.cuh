@@ -1,15 +1,12 @@
 /*
  * The layout of shared memory in attention_wgmma.cu, and the two warps that keep K and V in it: one starts the copies,
- * the
- * other clears tokens of V that must not count.
+ * the other clears tokens of V that must not count.
  *
  * RING. Each slot holds one tile of 128 tokens: K, V, K, V ... in the order of the item's slices. The bulk copy engine
- * fills
- * it, one box of one block's tokens at a time, swizzled. So a tile begins where a block (or 128 tokens of it) begins,
- * and
- * may contain tokens before the slice's first and past its last: their scores are masked, and their V is set to zero.
- * Each
- * slot has two barriers: one says that it is filled, the other that all eight product warps have finished with it.
+ * fills it, one box of one block's tokens at a time, swizzled. So a tile begins where a block (or 128 tokens of it)
+ * begins, and may contain tokens before the slice's first and past its last: their scores are masked, and their V is
+ * set to zero. Each slot has two barriers: one says that it is filled, the other that all eight product warps have
+ * finished with it.
  */
 #ifndef SPANGATE_WGMMA_RING_CUH
 #define SPANGATE_WGMMA_RING_CUH

@@ -1,7 +1,7 @@
 /**
  * What the backend needs of a device: memory, copies, launches and matrix products, all in one stream. It is an
- * interface,
- * so that tests check the order and the arguments of a step without a device (open-device.ts has the real one).
+ * interface, so that tests check the order and the arguments of a step without a device (open-device.ts has the real
+ * one).
  */
 import type { ArgumentsOf } from "../../../native/cuda/arguments.ts";
 import type { MatmulOperands, MatmulShape } from "../../../native/cuda/cublaslt.ts";
@@ -65,8 +65,7 @@ export interface ComputeDevice {
   allowSharedBytes(name: KernelName, bytes: number): void;
   /**
    * Describes a bfloat16 matrix to the bulk copy engine (worker/native/cuda/tensor-map.ts); the map lies in device
-   * memory.
-   * Only where `hasWarpgroups`.
+   * memory. Only where `hasWarpgroups`.
    */
   putTensorMap(matrix: DeviceBuffer, width: number, boxRows: number): DeviceBuffer;
   matmul(shape: MatmulShape, operands: MatmulOperands): void;
@@ -76,8 +75,7 @@ export interface ComputeDevice {
   fill(target: DeviceBuffer, value: number): void;
   /**
    * Records what `record` puts into the stream, without running it. Where there is no memory for a recording, each
-   * launch
-   * calls `record` again instead.
+   * launch calls `record` again instead.
    */
   capture(record: () => void): Recording;
   /** A new mark at the stream's beginning; the device owns and frees it. */

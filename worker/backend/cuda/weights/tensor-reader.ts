@@ -1,7 +1,6 @@
 /**
  * Reads tensors from safetensors files onto the device, in several lanes at once. The runtime's threads read a lane's
- * next
- * part into pinned memory (bfloat16 as it is, other types rounded) while the part before is copied to the device.
+ * next part into pinned memory (bfloat16 as it is, other types rounded) while the part before is copied to the device.
  */
 import { type FileHandle, open } from "node:fs/promises";
 import { ModelError } from "../../../model/model-error.ts";

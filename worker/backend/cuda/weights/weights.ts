@@ -1,7 +1,6 @@
 /**
  * Weights on the device, all bfloat16, in one allocation. q, k and v form one matrix, and gate and up another, so that
- * a
- * layer needs four matrix products.
+ * a layer needs four matrix products.
  */
 import type { ModelConfig } from "../../../model/config.ts";
 import type { StoredTensor } from "../../../model/weights.ts";

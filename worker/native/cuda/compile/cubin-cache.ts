@@ -1,8 +1,7 @@
 /**
  * Keeps compiled kernels on disk, beside the CPU library, under names derived from everything that went into them.
- * Several
- * workers may start at once: each file is written under a name of its own and then renamed, so no reader sees half a
- * file.
+ * Several workers may start at once: each file is written under a name of its own and then renamed, so no reader sees
+ * half a file.
  */
 import { mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";

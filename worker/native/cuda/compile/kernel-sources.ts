@@ -1,7 +1,6 @@
 /**
  * Reads the CUDA kernels' sources for NVRTC; every file can include every header. Headers are included by file name
- * alone,
- * whatever their folder, so no two files may share a name.
+ * alone, whatever their folder, so no two files may share a name.
  */
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";

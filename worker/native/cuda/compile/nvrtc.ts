@@ -58,8 +58,7 @@ export interface NvrtcOptions {
 
 /**
  * NVRTC opens this second library by its file name alone at the first compilation. If it is not in the loader's
- * folders,
- * NVRTC finds it only when this process has opened it before.
+ * folders, NVRTC finds it only when this process has opened it before.
  */
 function loadBuiltins(nvrtcPath: string, major: number, minor: number): void {
   const path = join(dirname(nvrtcPath), `libnvrtc-builtins.so.${major}.${minor}`);
