@@ -44,7 +44,8 @@ export class TextTokenizer {
   readonly #plain: Tokenizer;
   /** Encodes in place of `#plain` for tokenizers that it supports. */
   readonly #byteLevel: ByteLevelEncoder | undefined;
-  readonly #longWords: LongWords;
+  /** Only where the library encodes: its tables of merges take as much memory as the encoder's. */
+  readonly #longWords: LongWords | undefined;
   /** Counts the characters of texts that are encoded outside prompts since other work last ran. */
   readonly #unyielded = { chars: 0 };
   /** A token put before each plain text that does not open the prompt. Its name is random, so no user can write it. */
@@ -70,7 +71,7 @@ export class TextTokenizer {
     this.#plain = new Tokenizer(withoutControls(tokenizer, controls, this.#notFirst), config);
     const hasLayout = controls.length < tokenizer.added_tokens.length;
     this.#byteLevel = hasLayout ? undefined : ByteLevelEncoder.of(this.#plain, text);
-    this.#longWords = new LongWords(this.#plain);
+    this.#longWords = this.#byteLevel === undefined ? new LongWords(this.#plain) : undefined;
     this.#encoded = new LRUCache({
       maxSize: options.cacheBytes,
       sizeCalculation: (ids, key) => rememberedBytes(key, ids),
@@ -221,7 +222,8 @@ export class TextTokenizer {
   async #idsInSlices(slice: string, first: boolean): Promise<Int32Array> {
     if (this.#byteLevel !== undefined) return await this.#byteLevel.encodeInSlices(slice);
     const encode = (): Int32Array => this.#libraryIdsOf(slice, first);
-    return slice.length > sliceChars ? await this.#longWords.inSlices(encode) : encode();
+    const isLong = slice.length > sliceChars;
+    return (isLong ? await this.#longWords?.inSlices(encode) : undefined) ?? encode();
   }
 
   #libraryIdsOf(text: string, first: boolean): Int32Array {

@@ -67,6 +67,30 @@ test("many short texts leave turns to other work", async () => {
   expect(turns).toBeGreaterThan(4);
 });
 
+test("chains of many outputs are made in slices", async () => {
+  const { lowerer, tokenizer } = lowererOf(models.chatml);
+  const context = contextOf(tokenizer);
+  const query = g(seq(plus(...Array.from({ length: 40 }, (_, seed) => g(user("x"), { seed }))), user("y")));
+  let [turn, isDone] = [0, false];
+  const count = (): void => {
+    turn += 1;
+    if (!isDone) setImmediate(count);
+  };
+  setImmediate(count);
+  const turns: number[] = [];
+  await lowerer.lowerInSlices(query, {
+    ...context,
+    outputs: (node) => {
+      Bun.sleepSync(1);
+      turns.push(turn);
+      return context.outputs(node);
+    },
+  });
+  isDone = true;
+  const inLastTurn = turns.filter((each) => each === turns.at(-1)).length;
+  expect(inLastTurn).toBeLessThan(20);
+});
+
 test("a stand-in costs one key, however long it may become", () => {
   const { lowerer, tokenizer } = lowererOf(models.chatml);
   const lowered = lowerer.lower(g(seq(plus(g(user("x"))), user("y"))), {
