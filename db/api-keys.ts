@@ -1,7 +1,8 @@
-import { and, eq, isNull, sql } from "drizzle-orm";
+import { isNull } from "drizzle-orm";
 import type { ApiKeyId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import type { Page, PageRange } from "./page.ts";
+import { countRows, findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
 import { apiKeys } from "./schema.ts";
 
 export type ApiKeyRow = typeof apiKeys.$inferSelect;
@@ -25,13 +26,7 @@ export function insertApiKey(
   db: Db,
   row: Pick<ApiKeyRow, "id" | "tenantId" | "name" | "prefix" | "scopes" | "createdAt"> & { hash: Uint8Array },
 ): ApiKeyRow {
-  return db.statement("insertApiKey", (orm) =>
-    orm
-      .insert(apiKeys)
-      .values({ ...row, hash: Buffer.from(row.hash) })
-      .returning()
-      .get(),
-  );
+  return insertRow(db, "insertApiKey", apiKeys, { ...row, hash: Buffer.from(row.hash) });
 }
 
 /** Finds a key by its hash, unless it is revoked or its tenant is not active. Runs on every request. */
@@ -49,14 +44,11 @@ export function findApiKeyByHash(db: Db, hash: Uint8Array): ApiKeyIdentity | und
 }
 
 export function findApiKey(db: Db, id: ApiKeyId): ApiKeyRow | undefined {
-  return db.statement("findApiKey", (orm) => orm.select().from(apiKeys).where(eq(apiKeys.id, id)).get());
+  return findRow(db, "findApiKey", apiKeys, { id });
 }
 
 export function countPlatformKeys(db: Db): number {
-  const row = db.statement("countPlatformKeys", (orm) =>
-    orm.select({ n: sql<number>`count(*)` }).from(apiKeys).where(isNull(apiKeys.tenantId)).get(),
-  );
-  return row?.n ?? 0;
+  return countRows(db, "countPlatformKeys", apiKeys, {}, isNull(apiKeys.tenantId));
 }
 
 /** Counts the keys that could still administer the platform without this key, or without this tenant's keys. */
@@ -87,28 +79,11 @@ export function hasAdminKey(db: Db, tenantId: TenantId): boolean {
 }
 
 export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<ApiKeyRow> {
-  const page = pageClause(apiKeys.seq, range);
-  const rows = db.statement("listApiKeys", (orm) =>
-    orm
-      .select()
-      .from(apiKeys)
-      .where(and(eq(apiKeys.tenantId, tenantId), page.where))
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
-      .all(),
-  );
-  return pageOf(rows, range);
+  return pageOfRows(db, "listApiKeys", apiKeys, { tenantId }, range);
 }
 
 /** @returns false when there is no such key or it is revoked already. */
 export function revokeApiKey(db: Db, id: ApiKeyId, now: number): boolean {
-  const row = db.statement("revokeApiKey", (orm) =>
-    orm
-      .update(apiKeys)
-      .set({ revokedAt: now })
-      .where(and(eq(apiKeys.id, id), isNull(apiKeys.revokedAt)))
-      .returning({ id: apiKeys.id })
-      .get(),
-  );
+  const row = updateRow(db, "revokeApiKey", apiKeys, { id }, { revokedAt: now }, isNull(apiKeys.revokedAt));
   return row !== undefined;
 }

@@ -2,10 +2,11 @@
  * Audit events: what callers changed. Rows are only added. When an actor has more than a given number of them, its
  * oldest are removed; none is ever altered. An actor is a tenant or the platform.
  */
-import { and, eq, isNull, or, sql } from "drizzle-orm";
+import { eq, isNull, or, sql } from "drizzle-orm";
 import type { AuditEventId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import type { Page, PageRange } from "./page.ts";
+import { findRow, pageOfRows } from "./rows.ts";
 import { auditCounts, auditEvents } from "./schema.ts";
 
 export type AuditEventRow = typeof auditEvents.$inferSelect;
@@ -43,25 +44,9 @@ const visibleTo = (tenantId: string | undefined) =>
   tenantId === undefined ? undefined : or(eq(auditEvents.tenantId, tenantId), eq(auditEvents.actorTenantId, tenantId));
 
 export function findAuditEvent(db: Db, id: AuditEventId, tenantId: string | undefined): AuditEventRow | undefined {
-  return db.statement("findAuditEvent", (orm) =>
-    orm
-      .select()
-      .from(auditEvents)
-      .where(and(eq(auditEvents.id, id), visibleTo(tenantId)))
-      .get(),
-  );
+  return findRow(db, "findAuditEvent", auditEvents, { id }, visibleTo(tenantId));
 }
 
 export function listAuditEvents(db: Db, tenantId: string | undefined, range: PageRange): Page<AuditEventRow> {
-  const page = pageClause(auditEvents.seq, range);
-  const rows = db.statement("listAuditEvents", (orm) =>
-    orm
-      .select()
-      .from(auditEvents)
-      .where(and(visibleTo(tenantId), page.where))
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
-      .all(),
-  );
-  return pageOf(rows, range);
+  return pageOfRows(db, "listAuditEvents", auditEvents, {}, range, visibleTo(tenantId));
 }

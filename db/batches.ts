@@ -1,8 +1,9 @@
-import { and, asc, between, count, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
+import { and, asc, between, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
 import type { SQLiteColumn } from "drizzle-orm/sqlite-core";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import type { Page, PageRange } from "./page.ts";
+import { countRows, findRow, pageOfRows, updateRow } from "./rows.ts";
 import { type BatchStatus, batches, batchResults } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
@@ -43,18 +44,12 @@ export function insertBatch(db: Db, row: NewBatch, keptPerTenant: number): Batch
 const isVisible = sql`not exists (select 1 from tenants where id = ${batches.tenantId} and status = 'deleting')`;
 
 export function findBatch(db: Db, tenantId: TenantId, id: BatchRow["id"]): BatchRow | undefined {
-  return db.statement("findBatch", (orm) =>
-    orm
-      .select()
-      .from(batches)
-      .where(and(eq(batches.id, id), eq(batches.tenantId, tenantId), isVisible))
-      .get(),
-  );
+  return findRow(db, "findBatch", batches, { id, tenantId }, isVisible);
 }
 
 /** The batch's present state, whoever its tenant is; for the batch runner. */
 export function readBatch(db: Db, seq: number): BatchRow | undefined {
-  return db.statement("readBatch", (orm) => orm.select().from(batches).where(eq(batches.seq, seq)).get());
+  return findRow(db, "readBatch", batches, { seq });
 }
 
 export function listBatches(
@@ -62,30 +57,19 @@ export function listBatches(
   tenantId: TenantId,
   range: PageRange & { readonly endpoints: readonly string[] },
 ): Page<BatchRow> {
-  const page = pageClause(batches.seq, range);
-  const rows = db.statement("listBatches", (orm) =>
-    orm
-      .select()
-      .from(batches)
-      .where(
-        and(eq(batches.tenantId, tenantId), isVisible, inArray(batches.endpoint, [...range.endpoints]), page.where),
-      )
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
-      .all(),
+  return pageOfRows(
+    db,
+    "listBatches",
+    batches,
+    { tenantId },
+    range,
+    isVisible,
+    inArray(batches.endpoint, [...range.endpoints]),
   );
-  return pageOf(rows, range);
 }
 
 export function countOpenBatches(db: Db, tenantId: TenantId): number {
-  const row = db.statement("countOpenBatches", (orm) =>
-    orm
-      .select({ n: count() })
-      .from(batches)
-      .where(and(eq(batches.tenantId, tenantId), isOpen))
-      .get(),
-  );
-  return row?.n ?? 0;
+  return countRows(db, "countOpenBatches", batches, { tenantId }, isOpen);
 }
 
 /** The tenant's oldest batch in one of these states. */
@@ -120,14 +104,7 @@ export function updateBatch(
   states: readonly BatchStatus[],
   change: Partial<Omit<BatchRow, "seq" | "id" | "tenantId">>,
 ): BatchRow | undefined {
-  return db.statement("updateBatch", (orm) =>
-    orm
-      .update(batches)
-      .set(change)
-      .where(and(eq(batches.seq, seq), inArray(batches.status, [...states])))
-      .returning()
-      .get(),
-  );
+  return updateRow(db, "updateBatch", batches, { seq }, change, inArray(batches.status, [...states]));
 }
 
 export interface NewBatchResult extends Pick<BatchResultRow, "line" | "isError" | "body"> {

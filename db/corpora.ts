@@ -3,7 +3,8 @@ import { freeUnzeroed } from "./free-space.ts";
 import { createFullText, dropFullText, fullTextBlocks } from "./fts.ts";
 import type { CorpusId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import type { Page, PageRange } from "./page.ts";
+import { countRows, findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
 import { type CorpusFileStatus, corpora, corpusFiles, corpusGrants, jobs } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 import { dropVectors } from "./vectors.ts";
@@ -33,13 +34,7 @@ const visible = isNull(corpora.deletedAt);
 export function insertCorpus(db: Db, row: NewCorpus): CorpusRow | undefined {
   return db.transaction("insertCorpus", () => {
     if (findTenant(db, row.tenantId) === undefined) return undefined;
-    const inserted = db.statement("insertCorpus", (orm) =>
-      orm
-        .insert(corpora)
-        .values({ ...row, lastActiveAt: row.createdAt })
-        .returning()
-        .get(),
-    );
+    const inserted = insertRow(db, "insertCorpus", corpora, { ...row, lastActiveAt: row.createdAt });
     createFullText(db, inserted.seq);
     return inserted;
   });
@@ -64,7 +59,7 @@ export function findCorpus(db: Db, tenantId: TenantId, id: CorpusId, access: Cor
 
 /** Finds a corpus without a check of who asks, for background work. The corpus may be deleted already. */
 export function findCorpusAnyState(db: Db, id: CorpusId): CorpusRow | undefined {
-  return db.statement("findCorpusAnyState", (orm) => orm.select().from(corpora).where(eq(corpora.id, id)).get());
+  return findRow(db, "findCorpusAnyState", corpora, { id });
 }
 
 /** All corpora of the tenant, including deleted ones that are not swept yet. */
@@ -75,28 +70,11 @@ export function corporaOfTenant(db: Db, tenantId: TenantId): readonly CorpusRow[
 }
 
 export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<CorpusRow> {
-  const page = pageClause(corpora.seq, range);
-  const rows = db.statement("listCorpora", (orm) =>
-    orm
-      .select()
-      .from(corpora)
-      .where(and(eq(corpora.tenantId, tenantId), visible, page.where))
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
-      .all(),
-  );
-  return pageOf(rows, range);
+  return pageOfRows(db, "listCorpora", corpora, { tenantId }, range, visible);
 }
 
 export function countCorpora(db: Db, tenantId: TenantId): number {
-  const row = db.statement("countCorpora", (orm) =>
-    orm
-      .select({ n: count() })
-      .from(corpora)
-      .where(and(eq(corpora.tenantId, tenantId), visible))
-      .get(),
-  );
-  return row?.n ?? 0;
+  return countRows(db, "countCorpora", corpora, { tenantId }, visible);
 }
 
 export function corpusUsage(db: Db, ids: readonly CorpusId[]): ReadonlyMap<CorpusId, CorpusUsage> {
@@ -135,26 +113,13 @@ export function updateCorpus(
   id: CorpusId,
   change: Partial<Pick<CorpusRow, "name" | "metadata" | "lastActiveAt">>,
 ): CorpusRow | undefined {
-  return db.statement("updateCorpus", (orm) =>
-    orm
-      .update(corpora)
-      .set(change)
-      .where(and(eq(corpora.id, id), visible))
-      .returning()
-      .get(),
-  );
+  return updateRow(db, "updateCorpus", corpora, { id }, change, visible);
 }
 
 /** @returns the new epoch; undefined when there is no such corpus. */
 export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
-  return db.statement("raiseCorpusSaltEpoch", (orm) =>
-    orm
-      .update(corpora)
-      .set({ saltEpoch: sql`${corpora.saltEpoch} + 1` })
-      .where(and(eq(corpora.id, id), visible))
-      .returning({ epoch: corpora.saltEpoch })
-      .get(),
-  )?.epoch;
+  return updateRow(db, "raiseCorpusSaltEpoch", corpora, { id }, { saltEpoch: sql`${corpora.saltEpoch} + 1` }, visible)
+    ?.saltEpoch;
 }
 
 /** Makes the corpus, its files and its open jobs invisible. The sweep removes the rows of the files. */

@@ -3,6 +3,7 @@ import { type FileCounts, fileCountsOf } from "./corpora.ts";
 import type { CorpusId, FileBatchId, FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import { countRows, findRow, insertRow, updateRow } from "./rows.ts";
 import {
   type CorpusFileErrorCode,
   type CorpusFileStatus,
@@ -36,13 +37,7 @@ export function attachFile(db: Db, row: NewCorpusFile): CorpusFileRow {
   return db.transaction("attachFile", () => {
     const present = findCorpusFile(db, row.corpusId, row.fileId);
     if (present === undefined) {
-      return db.statement("attachFile", (orm) =>
-        orm
-          .insert(corpusFiles)
-          .values({ ...row, status: "in_progress" })
-          .returning()
-          .get(),
-      );
+      return insertRow(db, "attachFile", corpusFiles, { ...row, status: "in_progress" });
     }
     if (present.status !== "failed" && present.status !== "cancelled") return present;
     const { attributes, maxChunkTokens, overlapTokens } = row;
@@ -59,13 +54,7 @@ export function attachFile(db: Db, row: NewCorpusFile): CorpusFileRow {
 }
 
 export function findCorpusFile(db: Db, corpusId: CorpusId, fileId: FileId): CorpusFileRow | undefined {
-  return db.statement("findCorpusFile", (orm) =>
-    orm
-      .select()
-      .from(corpusFiles)
-      .where(and(eq(corpusFiles.corpusId, corpusId), eq(corpusFiles.fileId, fileId), visible))
-      .get(),
-  );
+  return findRow(db, "findCorpusFile", corpusFiles, { corpusId, fileId }, visible);
 }
 
 export interface CorpusFileFilter {
@@ -119,14 +108,7 @@ export function listFileAttributes(
 }
 
 export function countPendingFiles(db: Db, tenantId: TenantId): number {
-  const row = db.statement("countPendingFiles", (orm) =>
-    orm
-      .select({ n: count() })
-      .from(corpusFiles)
-      .where(and(eq(corpusFiles.tenantId, tenantId), eq(corpusFiles.status, "in_progress")))
-      .get(),
-  );
-  return row?.n ?? 0;
+  return countRows(db, "countPendingFiles", corpusFiles, { tenantId, status: "in_progress" });
 }
 
 /**
@@ -200,14 +182,7 @@ export function updateFileAttributes(
   seq: number,
   attributes: CorpusFileRow["attributes"],
 ): CorpusFileRow | undefined {
-  return db.statement("updateFileAttributes", (orm) =>
-    orm
-      .update(corpusFiles)
-      .set({ attributes })
-      .where(and(eq(corpusFiles.seq, seq), visible))
-      .returning()
-      .get(),
-  );
+  return updateRow(db, "updateFileAttributes", corpusFiles, { seq }, { attributes }, visible);
 }
 
 /** Makes the file invisible in its corpus. The sweep removes its fragments. */
@@ -256,13 +231,7 @@ export function insertFileBatch(
 }
 
 export function findFileBatch(db: Db, corpusId: CorpusId, id: FileBatchId): FileBatchRow | undefined {
-  return db.statement("findFileBatch", (orm) =>
-    orm
-      .select()
-      .from(fileBatches)
-      .where(and(eq(fileBatches.id, id), eq(fileBatches.corpusId, corpusId)))
-      .get(),
-  );
+  return findRow(db, "findFileBatch", fileBatches, { id, corpusId });
 }
 
 export function fileBatchCounts(db: Db, id: FileBatchId): FileCounts {

@@ -1,7 +1,8 @@
 import { and, eq, gt, inArray, isNotNull, isNull, notExists, type SQL, sql } from "drizzle-orm";
 import type { FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import type { Page, PageRange } from "./page.ts";
+import { findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
 import { corpusFiles, files } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
@@ -28,38 +29,19 @@ export function insertFileOnce(db: Db, row: NewFile): FileRow | undefined {
   return db.transaction("insertFileOnce", () => {
     if (findTenant(db, row.tenantId) === undefined) return undefined;
     const same = findFileByContent(db, row);
-    return same ?? db.statement("insertFile", (orm) => orm.insert(files).values(row).returning().get());
+    return same ?? insertRow(db, "insertFile", files, row);
   });
 }
 
 export function findFileByContent(
   db: Db,
-  key: Pick<FileRow, "tenantId" | "sha256" | "filename" | "purpose">,
+  { tenantId, sha256, filename, purpose }: Pick<FileRow, "tenantId" | "sha256" | "filename" | "purpose">,
 ): FileRow | undefined {
-  return db.statement("findFileByContent", (orm) =>
-    orm
-      .select()
-      .from(files)
-      .where(
-        and(
-          visibleTo(key.tenantId),
-          eq(files.sha256, key.sha256),
-          eq(files.filename, key.filename),
-          eq(files.purpose, key.purpose),
-        ),
-      )
-      .get(),
-  );
+  return findRow(db, "findFileByContent", files, { sha256, filename, purpose }, visibleTo(tenantId));
 }
 
 export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | undefined {
-  return db.statement("findFile", (orm) =>
-    orm
-      .select()
-      .from(files)
-      .where(and(eq(files.id, id), visibleTo(tenantId)))
-      .get(),
-  );
+  return findRow(db, "findFile", files, { id }, visibleTo(tenantId));
 }
 
 /** The files among `ids` that belong to the tenant. */
@@ -78,30 +60,15 @@ export function listFiles(
   tenantId: TenantId,
   range: PageRange & { readonly purpose?: string | undefined },
 ): Page<FileRow> {
-  const page = pageClause(files.seq, range);
   const purpose = range.purpose === undefined ? undefined : eq(files.purpose, range.purpose);
-  const rows = db.statement("listFiles", (orm) =>
-    orm
-      .select()
-      .from(files)
-      .where(and(visibleTo(tenantId), purpose, page.where))
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
-      .all(),
-  );
-  return pageOf(rows, range);
+  return pageOfRows(db, "listFiles", files, {}, range, visibleTo(tenantId), purpose);
 }
 
 /** Makes the file invisible, in every corpus too. @returns false when there is no such file */
 export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: number): boolean {
   return db.transaction("markFileDeleted", () =>
     db.statement("markFileDeleted", (orm) => {
-      const marked = orm
-        .update(files)
-        .set({ deletedAt: now })
-        .where(and(eq(files.id, id), eq(files.tenantId, tenantId), visible))
-        .returning({ id: files.id })
-        .get();
+      const marked = updateRow(db, "markFileDeleted", files, { id, tenantId }, { deletedAt: now }, visible);
       if (marked === undefined) return false;
       orm.update(corpusFiles).set({ status: "deleting" }).where(eq(corpusFiles.fileId, id)).run();
       return true;

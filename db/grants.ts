@@ -1,7 +1,8 @@
 /** Which tenants may read which corpora that are not theirs. */
-import { and, asc, count, eq, ne } from "drizzle-orm";
+import { and, asc, eq, ne } from "drizzle-orm";
 import type { CorpusId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
+import { countRows, findRow } from "./rows.ts";
 import { corpusGrants, tenants } from "./schema.ts";
 
 export type GrantRow = typeof corpusGrants.$inferSelect;
@@ -23,14 +24,11 @@ export function listGrants(db: Db, corpusId: CorpusId): readonly GrantRow[] {
 }
 
 export function findGrant(db: Db, corpusId: CorpusId, tenantId: TenantId): GrantRow | undefined {
-  return db.statement("findGrant", (orm) => orm.select().from(corpusGrants).where(same(corpusId, tenantId)).get());
+  return findRow(db, "findGrant", corpusGrants, {}, same(corpusId, tenantId));
 }
 
 export function countGrants(db: Db, corpusId: CorpusId): number {
-  const row = db.statement("countGrants", (orm) =>
-    orm.select({ n: count() }).from(corpusGrants).where(eq(corpusGrants.corpusId, corpusId)).get(),
-  );
-  return row?.n ?? 0;
+  return countRows(db, "countGrants", corpusGrants, { corpusId });
 }
 
 /** @returns false when there was none */

@@ -1,6 +1,7 @@
-import { and, asc, count, eq, inArray, isNull } from "drizzle-orm";
+import { and, asc, eq, inArray, isNull } from "drizzle-orm";
 import type { CorpusId, JobId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
+import { countRows, findRow, insertRow, updateRow } from "./rows.ts";
 import { jobs } from "./schema.ts";
 
 export type JobRow = typeof jobs.$inferSelect;
@@ -8,44 +9,19 @@ export type JobRow = typeof jobs.$inferSelect;
 const open = inArray(jobs.status, ["queued", "running"]);
 
 export function insertJob(db: Db, row: Pick<JobRow, "id" | "tenantId" | "corpusId" | "total" | "createdAt">): JobRow {
-  return db.statement("insertJob", (orm) =>
-    orm
-      .insert(jobs)
-      .values({ ...row, status: "queued" })
-      .returning()
-      .get(),
-  );
+  return insertRow(db, "insertJob", jobs, { ...row, status: "queued" });
 }
 
 export function findJob(db: Db, tenantId: TenantId, id: JobId): JobRow | undefined {
-  return db.statement("findJob", (orm) =>
-    orm
-      .select()
-      .from(jobs)
-      .where(and(eq(jobs.id, id), eq(jobs.tenantId, tenantId)))
-      .get(),
-  );
+  return findRow(db, "findJob", jobs, { id, tenantId });
 }
 
 export function findOpenJob(db: Db, corpusId: CorpusId): JobRow | undefined {
-  return db.statement("findOpenJob", (orm) =>
-    orm
-      .select()
-      .from(jobs)
-      .where(and(eq(jobs.corpusId, corpusId), open))
-      .get(),
-  );
+  return findRow(db, "findOpenJob", jobs, { corpusId }, open);
 }
 
 export function countOpenJobs(db: Db, tenantId: TenantId): number {
-  const row = db.statement("countOpenJobs", (orm) =>
-    orm
-      .select({ n: count() })
-      .from(jobs)
-      .where(and(eq(jobs.tenantId, tenantId), open))
-      .get(),
-  );
-  return row?.n ?? 0;
+  return countRows(db, "countOpenJobs", jobs, { tenantId }, open);
 }
 
 /** The tenant's oldest job that has not ended. */
@@ -75,12 +51,5 @@ export function updateOpenJob(
   id: JobId,
   change: Partial<Pick<JobRow, "status" | "done" | "total" | "errorCode" | "errorMessage" | "finishedAt">>,
 ): JobRow | undefined {
-  return db.statement("updateOpenJob", (orm) =>
-    orm
-      .update(jobs)
-      .set(change)
-      .where(and(eq(jobs.id, id), isNull(jobs.finishedAt)))
-      .returning()
-      .get(),
-  );
+  return updateRow(db, "updateOpenJob", jobs, { id }, change, isNull(jobs.finishedAt));
 }

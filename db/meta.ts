@@ -1,10 +1,9 @@
-/** Facts about the database itself. */
-import { eq } from "drizzle-orm";
 import type { Db } from "./open.ts";
+import { findRow } from "./rows.ts";
 import { meta } from "./schema.ts";
 
 export function getMeta(db: Db, name: string): string | undefined {
-  return db.statement("getMeta", (orm) => orm.select().from(meta).where(eq(meta.name, name)).get())?.value;
+  return findRow(db, "getMeta", meta, { name })?.value;
 }
 
 /** Sets a fact once; it is never overwritten. */

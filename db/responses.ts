@@ -5,6 +5,7 @@
 import { and, desc, eq, inArray, lte, ne, type SQL, sql } from "drizzle-orm";
 import type { ResponseId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
+import { findRow } from "./rows.ts";
 import { responseHeads, responses } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
@@ -102,13 +103,7 @@ export function findResponse(
   id: ResponseId,
   isEntry: { readonly since: number } | false,
 ): ResponseHead | undefined {
-  const row = db.statement("findResponse", (orm) =>
-    orm
-      .select()
-      .from(responseHeads)
-      .where(and(eq(responseHeads.id, id), eq(responseHeads.tenantId, tenantId), ne(responseHeads.state, "deleted")))
-      .get(),
-  );
+  const row = findRow(db, "findResponse", responseHeads, { id, tenantId }, ne(responseHeads.state, "deleted"));
   if (row === undefined || isEntry === false) return row;
   return row.state === "kept" && row.createdAt >= isEntry.since ? row : undefined;
 }

@@ -1,7 +1,8 @@
 import { and, eq, isNull, ne, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+import type { Page, PageRange } from "./page.ts";
+import { findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
 import { apiKeys, batches, corpora, corpusGrants, jobs, responseHeads, tenants, uploads } from "./schema.ts";
 
 export type TenantRow = typeof tenants.$inferSelect;
@@ -9,23 +10,11 @@ export type TenantRow = typeof tenants.$inferSelect;
 const visible = ne(tenants.status, "deleting");
 
 export function insertTenant(db: Db, row: Pick<TenantRow, "id" | "name" | "createdAt">): TenantRow {
-  return db.statement("insertTenant", (orm) =>
-    orm
-      .insert(tenants)
-      .values({ ...row, status: "active" })
-      .returning()
-      .get(),
-  );
+  return insertRow(db, "insertTenant", tenants, { ...row, status: "active" });
 }
 
 export function findTenant(db: Db, id: TenantId): TenantRow | undefined {
-  return db.statement("findTenant", (orm) =>
-    orm
-      .select()
-      .from(tenants)
-      .where(and(eq(tenants.id, id), visible))
-      .get(),
-  );
+  return findRow(db, "findTenant", tenants, { id }, visible);
 }
 
 /** undefined: no such tenant. Runs on every request that contains text of its own. */
@@ -39,17 +28,7 @@ export function findTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
 }
 
 export function listTenants(db: Db, range: PageRange): Page<TenantRow> {
-  const page = pageClause(tenants.seq, range);
-  const rows = db.statement("listTenants", (orm) =>
-    orm
-      .select()
-      .from(tenants)
-      .where(and(visible, page.where))
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
-      .all(),
-  );
-  return pageOf(rows, range);
+  return pageOfRows(db, "listTenants", tenants, {}, range, visible);
 }
 
 export function updateTenant(
@@ -58,26 +37,13 @@ export function updateTenant(
   change: { readonly name?: string | undefined; readonly status?: "active" | "disabled" | undefined },
 ): TenantRow | undefined {
   if (change.name === undefined && change.status === undefined) return findTenant(db, id);
-  return db.statement("updateTenant", (orm) =>
-    orm
-      .update(tenants)
-      .set(change)
-      .where(and(eq(tenants.id, id), visible))
-      .returning()
-      .get(),
-  );
+  return updateRow(db, "updateTenant", tenants, { id }, change, visible);
 }
 
 /** @returns the new epoch; undefined when there is no such tenant. */
 export function raiseTenantSaltEpoch(db: Db, id: TenantId): number | undefined {
-  return db.statement("raiseTenantSaltEpoch", (orm) =>
-    orm
-      .update(tenants)
-      .set({ saltEpoch: sql`${tenants.saltEpoch} + 1` })
-      .where(and(eq(tenants.id, id), visible))
-      .returning({ epoch: tenants.saltEpoch })
-      .get(),
-  )?.epoch;
+  return updateRow(db, "raiseTenantSaltEpoch", tenants, { id }, { saltEpoch: sql`${tenants.saltEpoch} + 1` }, visible)
+    ?.saltEpoch;
 }
 
 /**

@@ -1,6 +1,7 @@
 import { and, count, eq, gt, inArray, lte, min, ne, notInArray, sql, sum } from "drizzle-orm";
 import type { TenantId, UploadId, UploadPartId } from "./ids.ts";
 import type { Db } from "./open.ts";
+import { countRows, findRow, insertRow, updateRow } from "./rows.ts";
 import { uploadParts, uploads } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
@@ -33,24 +34,11 @@ export function insertUpload(db: Db, row: NewUpload, keptPerTenant: number): Upl
 }
 
 export function findUpload(db: Db, tenantId: TenantId, id: UploadId): UploadRow | undefined {
-  return db.statement("findUpload", (orm) =>
-    orm
-      .select()
-      .from(uploads)
-      .where(and(eq(uploads.id, id), eq(uploads.tenantId, tenantId)))
-      .get(),
-  );
+  return findRow(db, "findUpload", uploads, { id, tenantId });
 }
 
 export function countPendingUploads(db: Db, tenantId: TenantId, now: number): number {
-  const row = db.statement("countPendingUploads", (orm) =>
-    orm
-      .select({ n: count() })
-      .from(uploads)
-      .where(and(eq(uploads.tenantId, tenantId), isPending, gt(uploads.expiresAt, now)))
-      .get(),
-  );
-  return row?.n ?? 0;
+  return countRows(db, "countPendingUploads", uploads, { tenantId }, isPending, gt(uploads.expiresAt, now));
 }
 
 /** Why a part is refused: the upload has ended, or the part would exceed its number of parts or bytes. */
@@ -63,12 +51,13 @@ export function insertPartOnce(
   maxParts: number,
 ): UploadPartRow | PartRefusal {
   return db.transaction("insertPartOnce", () => {
-    const upload = db.statement("findPendingUpload", (orm) =>
-      orm
-        .select()
-        .from(uploads)
-        .where(and(eq(uploads.seq, part.uploadSeq), isPending, gt(uploads.expiresAt, part.createdAt)))
-        .get(),
+    const upload = findRow(
+      db,
+      "findPendingUpload",
+      uploads,
+      { seq: part.uploadSeq },
+      isPending,
+      gt(uploads.expiresAt, part.createdAt),
     );
     if (upload === undefined) return "ended";
     const same = findPartByContent(db, part);
@@ -76,7 +65,7 @@ export function insertPartOnce(
     const { n = 0, bytes = 0 } = received(db, part.uploadSeq);
     if (n >= maxParts) return "parts";
     if (bytes + part.byteCount > upload.byteCount) return "bytes";
-    return db.statement("insertPart", (orm) => orm.insert(uploadParts).values(part).returning().get());
+    return insertRow(db, "insertPart", uploadParts, part);
   });
 }
 
@@ -84,13 +73,7 @@ export function findPartByContent(
   db: Db,
   { uploadSeq, sha256 }: Pick<UploadPartRow, "uploadSeq" | "sha256">,
 ): UploadPartRow | undefined {
-  return db.statement("findPartByContent", (orm) =>
-    orm
-      .select()
-      .from(uploadParts)
-      .where(and(eq(uploadParts.uploadSeq, uploadSeq), eq(uploadParts.sha256, sha256)))
-      .get(),
-  );
+  return findRow(db, "findPartByContent", uploadParts, { uploadSeq, sha256 });
 }
 
 function received(db: Db, uploadSeq: number): { readonly n: number; readonly bytes: number } {
@@ -116,14 +99,7 @@ export function endUpload(
   seq: number,
   change: Pick<UploadRow, "status"> & Partial<Pick<UploadRow, "fileId">>,
 ): UploadRow | undefined {
-  return db.statement("endUpload", (orm) =>
-    orm
-      .update(uploads)
-      .set(change)
-      .where(and(eq(uploads.seq, seq), isPending))
-      .returning()
-      .get(),
-  );
+  return updateRow(db, "endUpload", uploads, { seq }, change, isPending);
 }
 
 /** @param busySeqs uploads that are being completed, which do not expire */

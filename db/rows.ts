@@ -1,0 +1,82 @@
+/** What is asked of most tables: a row, a page of rows, how many there are; to insert one and to change one. */
+import { and, count, eq, type SQL } from "drizzle-orm";
+import type { SQLiteColumn, SQLiteTable, SQLiteUpdateSetSource } from "drizzle-orm/sqlite-core";
+import type { Db } from "./open.ts";
+import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
+
+type Row<Table extends SQLiteTable> = Table["$inferSelect"];
+type Where = SQL | undefined;
+
+/** The rows whose fields have these values, and that meet the other conditions too. Nothing equals null. */
+function matching<Table extends SQLiteTable>(table: Table, fields: Partial<Row<Table>>, others: Where[]): Where {
+  const columns = table as unknown as Readonly<Record<string, SQLiteColumn>>;
+  return and(...Object.entries(fields).map(([name, value]) => eq(columns[name], value)), ...others);
+}
+
+/** @param name the statement's name in errors */
+export function findRow<Table extends SQLiteTable>(
+  db: Db,
+  name: string,
+  table: Table,
+  fields: Partial<Row<Table>>,
+  ...others: Where[]
+): Row<Table> | undefined {
+  const plain: SQLiteTable = table;
+  const where = matching(table, fields, others);
+  return db.statement(name, (orm) => orm.select().from(plain).where(where).get());
+}
+
+export function countRows<Table extends SQLiteTable>(
+  db: Db,
+  name: string,
+  table: Table,
+  fields: Partial<Row<Table>>,
+  ...others: Where[]
+): number {
+  const plain: SQLiteTable = table;
+  const where = matching(table, fields, others);
+  return db.statement(name, (orm) => orm.select({ n: count() }).from(plain).where(where).get())?.n ?? 0;
+}
+
+export function pageOfRows<Table extends SQLiteTable & { readonly seq: SQLiteColumn }>(
+  db: Db,
+  name: string,
+  table: Table,
+  fields: Partial<Row<Table>>,
+  range: PageRange,
+  ...others: Where[]
+): Page<Row<Table>> {
+  const plain: SQLiteTable = table;
+  const page = pageClause(table.seq, range);
+  const where = matching(table, fields, [...others, page.where]);
+  const most = range.limit + 1;
+  const rows = db.statement(name, (orm) =>
+    orm.select().from(plain).where(where).orderBy(page.orderBy).limit(most).all(),
+  );
+  return pageOf(rows, range);
+}
+
+/** @returns the row with its defaults */
+export function insertRow<Table extends SQLiteTable>(
+  db: Db,
+  name: string,
+  table: Table,
+  row: Table["$inferInsert"],
+): Row<Table> {
+  const plain: SQLiteTable = table;
+  return db.statement(name, (orm) => orm.insert(plain).values(row).returning().get());
+}
+
+/** Changes the one row that is meant. @returns the row as it is now; undefined when there is none */
+export function updateRow<Table extends SQLiteTable>(
+  db: Db,
+  name: string,
+  table: Table,
+  fields: Partial<Row<Table>>,
+  change: SQLiteUpdateSetSource<Table>,
+  ...others: Where[]
+): Row<Table> | undefined {
+  const plain: SQLiteTable = table;
+  const where = matching(table, fields, others);
+  return db.statement(name, (orm) => orm.update(plain).set(change).where(where).returning().get());
+}
