@@ -116,15 +116,11 @@ function ballastSize(path: string): number {
 
 /** Fills the file with random bytes, so that no file system can compress them and its blocks are real. */
 async function fill(path: string, bytes: number): Promise<void> {
-  const file = await open(path, "w", 0o600);
-  try {
-    for (let at = 0; at < bytes; at += pieceBytes) {
-      await file.write(crypto.getRandomValues(new Uint8Array(Math.min(pieceBytes, bytes - at))));
-    }
-    await file.sync();
-  } finally {
-    await file.close();
+  await using file = await open(path, "w", 0o600);
+  for (let at = 0; at < bytes; at += pieceBytes) {
+    await file.write(crypto.getRandomValues(new Uint8Array(Math.min(pieceBytes, bytes - at))));
   }
+  await file.sync();
 }
 
 /** The most random bytes that one system call returns. */

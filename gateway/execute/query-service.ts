@@ -52,14 +52,12 @@ export interface QueryServiceDeps extends Pick<TreeDeps, "dispatcher" | "tokenBy
   readonly reduceArity: number | undefined;
 }
 
-/** One query while it is processed. */
-interface Opened {
+/** One query while it is processed. Disposing of it ends everything of it that still runs. */
+interface Opened extends Disposable {
   readonly tree: TreeRun;
   readonly resolver: Resolver;
   /** Resolves retrieval, then applies the rewrite rules. */
   readonly rewritten: () => Promise<Rewritten>;
-  /** Ends everything of the query that still runs. */
-  readonly close: () => void;
 }
 
 export class QueryService {
@@ -80,43 +78,33 @@ export class QueryService {
   /** Computes and keeps the KV of the query's prompts without generating. @throws ApiError, the signal's reason */
   async prepare(job: QueryJob): Promise<PreparedSpans> {
     choiceCount(job.query);
-    const opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"));
-    try {
-      return await prepareTree(opened.tree, (await opened.rewritten()).query);
-    } finally {
-      opened.close();
-    }
+    using opened = this.#open(this.#check(job.query), job, refuseGenerated("prepared"));
+    return await prepareTree(opened.tree, (await opened.rewritten()).query);
   }
 
   /** Shows what would run, without running it. @throws ApiError, the signal's reason */
   async explain(job: QueryJob): Promise<Explanation> {
     choiceCount(job.query);
     const card = this.#check(job.query);
-    const opened = this.#open(card, job, refuseGenerated("explained"));
-    try {
-      const rewritten = await opened.rewritten();
-      const { residents } = this.#deps;
-      const lowerer = this.#deps.lowererFor(card);
-      const { signal } = job;
-      return await explain(job.query, rewritten, { card, lowerer, residents, context: opened.tree.context(), signal });
-    } finally {
-      opened.close();
-    }
+    using opened = this.#open(card, job, refuseGenerated("explained"));
+    const rewritten = await opened.rewritten();
+    const { residents } = this.#deps;
+    const lowerer = this.#deps.lowererFor(card);
+    const { signal } = job;
+    return await explain(job.query, rewritten, { card, lowerer, residents, context: opened.tree.context(), signal });
   }
 
   /** The fragments that a query uses, for ordering many queries. Empty when a generate writes the query's search. */
   async uses(job: QueryJob): Promise<readonly FragmentUse[]> {
     choiceCount(job.query);
     const card = this.#check(job.query);
-    const opened = this.#open(card, job, refuseGenerated("planned"));
+    using opened = this.#open(card, job, refuseGenerated("planned"));
     try {
       const { query } = await opened.rewritten();
       return await usesOf(query, this.#deps.lowererFor(card), opened.tree.context(), card.blockTokens);
     } catch (error) {
       if (error instanceof ApiError && error.code === "unsupported_field") return [];
       throw error;
-    } finally {
-      opened.close();
     }
   }
 
@@ -163,7 +151,7 @@ export class QueryService {
       tree,
       resolver,
       rewritten: async () => this.#rewrite(await traced("retrieval", () => resolver.resolve(markOrigins(job.query)))),
-      close: () => {
+      [Symbol.dispose]: () => {
         ender.abort();
         if (resolver.found.length > 0) this.#deps.fragmentsUsed(resolver.found);
       },
@@ -182,7 +170,7 @@ export class QueryService {
     }
   }
 
-  #events(job: QueryJob, { tree, rewritten, close: onEnd }: Opened): MergedEvents {
+  #events(job: QueryJob, { tree, rewritten, [Symbol.dispose]: onEnd }: Opened): MergedEvents {
     const start = async () => {
       const outers = outermostOf((await rewritten()).query);
       return (await Promise.all(outers.map((outer) => tree.choices(outer)))).flat();

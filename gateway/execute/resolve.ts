@@ -107,13 +107,9 @@ export class Resolver {
 
   /** @throws the signal's reason */
   async #search(work: () => Promise<Query>): Promise<Query> {
-    const leave = await this.#searches.enter(this.#signal);
-    try {
-      await yieldToOthers();
-      return await work();
-    } finally {
-      leave();
-    }
+    using _hold = await this.#searches.enter(this.#signal);
+    await yieldToOthers();
+    return await work();
   }
 
   /** The text to search for: a query's messages, fragments and generated outputs together. */

@@ -184,13 +184,9 @@ export class TreeRun {
   /** Lowers one generate at a time, in the order of the calls. A wide tree yields, and its inner prompts come first. */
   async #lower(node: Generate, path: string): Promise<LoweredGenerate> {
     const { lowerer } = this.#deps;
-    const leave = await this.#lowering.enter(this.#job.signal);
-    try {
-      await this.#pace.breathe();
-      return await traced("lowering", () => lowerer.lowerInSlices(node, this.context(), path));
-    } finally {
-      leave();
-    }
+    using _hold = await this.#lowering.enter(this.#job.signal);
+    await this.#pace.breathe();
+    return await traced("lowering", () => lowerer.lowerInSlices(node, this.context(), path));
   }
 
   /** Runs inner generates and effects, and meanwhile computes the part of the prompt that needs none of them. */
@@ -228,7 +224,7 @@ export class TreeRun {
     const { dispatcher, tokenBytes } = this.#deps;
     const { reuse, restartable } = this.#job;
     const { options } = generateOf(outer.node);
-    const leave = await this.#slots.enter(this.#job.signal);
+    using _hold = await this.#slots.enter(this.#job.signal);
     try {
       const params = generateParams(options, ready.maxTokens, ready.seed, index, outer.path);
       const request = this.#request({ plan: ready.lowered.plan, params, reuse, restartable });
@@ -240,19 +236,13 @@ export class TreeRun {
       }
     } catch (error) {
       throw atPath(error, outer.path);
-    } finally {
-      leave();
     }
   }
 
   async #submitOutput(submission: Submission, stops: readonly string[], onRunEnd?: (end: EndEvent) => void) {
-    const leave = await this.#slots.enter(this.#job.signal);
-    try {
-      const { dispatcher, tokenBytes } = this.#deps;
-      return await outputTokens(dispatcher, tokenBytes, { ...this.#request(submission), stops, onRunEnd });
-    } finally {
-      leave();
-    }
+    using _hold = await this.#slots.enter(this.#job.signal);
+    const { dispatcher, tokenBytes } = this.#deps;
+    return await outputTokens(dispatcher, tokenBytes, { ...this.#request(submission), stops, onRunEnd });
   }
 
   #request(submission: Submission) {

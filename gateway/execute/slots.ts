@@ -1,4 +1,6 @@
 /** Limits how many parts of one tree do something at the same time. The others wait in order. */
+import { type Hold, holdUntil } from "../base/hold.ts";
+
 export class Slots {
   #free: number;
   readonly #waiting: (() => void)[] = [];
@@ -7,14 +9,14 @@ export class Slots {
     this.#free = count;
   }
 
-  /** Waits for a slot. @returns a function to call once when the work is done. @throws the signal's reason */
-  async enter(signal: AbortSignal): Promise<() => void> {
+  /** Waits for a slot. @returns the hold on it, to be ended once. @throws the signal's reason */
+  async enter(signal: AbortSignal): Promise<Hold> {
     signal.throwIfAborted();
     if (this.#free > 0) this.#free -= 1;
     else await new Promise<void>((resolve) => this.#waiting.push(resolve));
     if (signal.aborted) this.#leave();
     signal.throwIfAborted();
-    return () => this.#leave();
+    return holdUntil(() => this.#leave());
   }
 
   #leave(): void {

@@ -5,6 +5,7 @@
  */
 import { AsyncLocalStorage } from "node:async_hooks";
 import { randomBytes } from "node:crypto";
+import { type Hold, holdUntil } from "../base/hold.ts";
 import type { Attributes, SpanExporter } from "./exporter.ts";
 
 /** The trace of the request that the running code works for; there is none while nothing is traced. */
@@ -21,7 +22,7 @@ export async function traced<Result>(
   const trace = current.getStore();
   if (trace === undefined) return await work();
   const startMs = performance.now();
-  const leave = trace.hold();
+  using _hold = trace.hold();
   try {
     const result = await work();
     trace.span(name, startMs, performance.now(), attributesOf?.(result));
@@ -29,8 +30,6 @@ export async function traced<Result>(
   } catch (error) {
     trace.span(name, startMs, performance.now(), {}, true);
     throw error;
-  } finally {
-    leave();
   }
 }
 
@@ -63,12 +62,8 @@ export class Tracer {
     const parent = parentOf(traceparent);
     if (!(parent?.sampled ?? this.#random() < this.#ratio)) return await work(undefined);
     const trace = new RequestTrace(this.#exporter, parent);
-    const leave = trace.hold();
-    try {
-      await current.run(trace, () => work(trace));
-    } finally {
-      leave();
-    }
+    using _hold = trace.hold();
+    await current.run(trace, () => work(trace));
   }
 
   async stop(): Promise<void> {
@@ -104,14 +99,14 @@ export class RequestTrace {
     this.#failed = failed;
   }
 
-  /** Keeps the request's span open until the returned function is called once. */
-  hold(): () => void {
+  /** Keeps the request's span open until the hold ends, once. */
+  hold(): Hold {
     this.#held += 1;
-    return () => {
+    return holdUntil(() => {
       this.#held -= 1;
       if (this.#held > 0) return;
       this.#add(this.#name, this.#startMs, performance.now(), this.#attributes, this.#failed);
-    };
+    });
   }
 
   /** Adds a span for a part of the request. Times are by performance.now(). */

@@ -7,6 +7,7 @@ import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import { type StoredBytes, storedBytes } from "../../db/storage.ts";
 import { ApiError } from "../base/errors.ts";
+import { type Hold, holdUntil } from "../base/hold.ts";
 
 export interface DiskRoom {
   /** Bytes that tenants may still store. Small things still find space when large ones do not any more. */
@@ -31,9 +32,6 @@ export interface StorageUse {
 /** The size class of what is stored: small things may also use half of the disk's reserve. */
 export type StoredSize = "large" | "small";
 
-/** Releases the reserved space; it may be called twice. */
-export type ReleaseRoom = () => void;
-
 export class TenantStorage {
   readonly #db: Db;
   readonly #options: TenantStorageOptions;
@@ -52,11 +50,11 @@ export class TenantStorage {
   }
 
   /**
-   * Reserves space for what is about to be stored. Call the returned function once a row holds the bytes, or once it is
-   * certain that none will.
+   * Reserves space for what is about to be stored. The hold has to end once a row holds the bytes, or once it is certain
+   * that none will.
    * @throws ApiError quota_exceeded, storage_full
    */
-  reserve(tenantId: TenantId, bytes: number, size: StoredSize = "large"): ReleaseRoom {
+  reserve(tenantId: TenantId, bytes: number, size: StoredSize = "large"): Hold {
     this.checkDisk(bytes, size);
     const own = this.#reserved.get(tenantId) ?? 0;
     const use = this.use(tenantId, size);
@@ -64,14 +62,14 @@ export class TenantStorage {
     this.#reserved.set(tenantId, own + bytes);
     this.#reservedBytes += bytes;
     let isHeld = true;
-    return () => {
+    return holdUntil(() => {
       if (!isHeld) return;
       isHeld = false;
       this.#reservedBytes -= bytes;
       const left = (this.#reserved.get(tenantId) ?? 0) - bytes;
       if (left > 0) this.#reserved.set(tenantId, left);
       else this.#reserved.delete(tenantId);
-    };
+    });
   }
 
   /** Checks the disk only, for bytes that are counted already or are the server's own. @throws ApiError storage_full */

@@ -3,6 +3,7 @@ import type { TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { SpanSource } from "../../../worker/contract/messages.ts";
 import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
+import type { Hold } from "../../base/hold.ts";
 import type { Log } from "../../base/log.ts";
 
 export interface Tokenizer {
@@ -100,11 +101,10 @@ export interface Embedder {
 /** The account of what tenants store. */
 export interface StoragePort {
   /**
-   * Reserves storage until the returned function is called: once a row holds the bytes, or once it is certain that none
-   * will.
+   * Reserves storage until the hold ends: once a row holds the bytes, or once it is certain that none will.
    * @throws ApiError quota_exceeded, storage_full
    */
-  reserve(tenantId: TenantId, bytes: number): () => void;
+  reserve(tenantId: TenantId, bytes: number): Hold;
   /** Checks the disk for bytes that are counted already. @throws ApiError storage_full */
   checkDisk(bytes: number): void;
 }

@@ -11,6 +11,7 @@ import { type FileId, newId, parseId, type TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import type { Page, PageRange } from "../../../db/page.ts";
 import { ApiError } from "../../base/errors.ts";
+import type { Hold } from "../../base/hold.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort } from "../base/ports.ts";
 import type { ContentStore, OpenFile } from "./content-store.ts";
@@ -39,12 +40,11 @@ export class FileService {
   }
 
   /**
-   * Reserves storage for a file before its bytes arrive. Call the returned function when the upload is done or has
-   * failed.
+   * Reserves storage for a file before its bytes arrive. The hold has to end when the upload is done or has failed.
    * @param announcedBytes undefined: the size is not known
    * @throws ApiError quota_exceeded, storage_full
    */
-  reserve(tenantId: TenantId, announcedBytes: number | undefined): () => void {
+  reserve(tenantId: TenantId, announcedBytes: number | undefined): Hold {
     const most = corpusLimits.maxUploadBytes + corpusLimits.maxUploadOverheadBytes;
     return this.#storage.reserve(tenantId, Math.min(announcedBytes ?? most, most));
   }

@@ -96,12 +96,8 @@ export class StagedFile<Kind extends IdKind = "file"> {
 const asideOf = (path: string): string => `${path}.tmp`;
 
 async function syncFolder(path: string): Promise<void> {
-  const folder = await open(path, "r");
-  try {
-    await folder.sync();
-  } finally {
-    await folder.close();
-  }
+  await using folder = await open(path, "r");
+  await folder.sync();
 }
 
 function storageError(error: unknown): unknown {

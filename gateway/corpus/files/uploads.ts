@@ -109,14 +109,9 @@ export class UploadService {
     }
     const times = { createdAt, expiresAt: createdAt + corpusLimits.uploadMs };
     const row = { id: newId("upload"), tenantId, ...request, ...times };
-    // From here on the upload's row counts the space for all its parts.
-    const release = storage.reserve(tenantId, request.byteCount);
-    let inserted: UploadRow | undefined;
-    try {
-      inserted = insertUpload(db, row, corpusLimits.keptUploadsPerTenant);
-    } finally {
-      release();
-    }
+    // From its insertion on the upload's row counts the space for all its parts.
+    using _room = storage.reserve(tenantId, request.byteCount);
+    const inserted = insertUpload(db, row, corpusLimits.keptUploadsPerTenant);
     if (inserted === undefined) throw new ApiError("not_found");
     this.#loop.wake();
     return inserted;

@@ -203,8 +203,7 @@ export class Ingestor {
   #roomFor({ tenantId }: CorpusFileRow, textBytes: number): Disposable {
     try {
       this.#storage.checkDisk(textBytes * diskBytesPerTextByte);
-      const release = this.#storage.reserve(tenantId, textBytes);
-      return { [Symbol.dispose]: release };
+      return this.#storage.reserve(tenantId, textBytes);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (error.code === "quota_exceeded") throw new FileError("server_error", error.message);

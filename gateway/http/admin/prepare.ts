@@ -31,10 +31,7 @@ const about = {
     status: 202,
   },
   get: { summary: "Describes a job.", answer: jobAnswer },
-  events: {
-    summary: "Progress of a job; each event is the whole job.",
-    answerTypes: ["text/event-stream"],
-  },
+  events: { summary: "Progress of a job; each event is the whole job.", answerTypes: ["text/event-stream"] },
   cancel: { summary: "Cancels a job.", answer: jobAnswer },
   list: {
     summary: "Facts of a vector store's fragments: tokens, blocks, span key, where they are resident.",

@@ -64,6 +64,22 @@ const tenantLimitsAnswer = z.object({
   }),
 });
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  tenant: { summary: "What the tenant may take.", answer: tenantLimitsAnswer },
+  setTenant: {
+    summary: "Sets what the tenant may take, and how much it may store and keep as KV on each worker.",
+    body: tenantLimitsSchema,
+    answer: tenantLimitsAnswer,
+  },
+  key: { summary: "What the API key may take.", answer: keyLimitsAnswer },
+  setKey: {
+    summary: "Sets what the API key may take, within its tenant's limits.",
+    body: keyLimitsSchema,
+    answer: keyLimitsAnswer,
+  },
+};
+
 export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storage: Pick<TenantStorage, "use">): void {
   const tenantLimitsBody = (id: TenantId, limits: TenantLimits) => {
     const { kvBytes, storageBytes, ...rates } = limits;
@@ -73,59 +89,31 @@ export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storag
       storage: { limit_bytes: limitBytes, used_bytes: usedBytes, ...stored },
     };
   };
-  declare(
-    app,
-    "GET /admin/v1/tenants/:tenant_id/limits",
-    { summary: "What the tenant may take.", answer: tenantLimitsAnswer },
-    (c) => {
-      const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-      return c.json(tenantLimitsBody(id, tenants.limits.ofTenant(id)));
-    },
-  );
+  declare(app, "GET /admin/v1/tenants/:tenant_id/limits", about.tenant, (c) => {
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    return c.json(tenantLimitsBody(id, tenants.limits.ofTenant(id)));
+  });
 
   // A tenant's own administrators cannot raise what the platform gives it.
-  declare(
-    app,
-    "PUT /admin/v1/tenants/:tenant_id/limits",
-    {
-      summary: "Sets what the tenant may take, and how much it may store and keep as KV on each worker.",
-      body: tenantLimitsSchema,
-      answer: tenantLimitsAnswer,
-    },
-    async (c) => {
-      const wanted = await readJson(c, tenantLimitsSchema);
-      const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-      changed(c, () => tenants.limits.setTenant(id, wanted));
-      return c.json(tenantLimitsBody(id, wanted));
-    },
-  );
+  declare(app, "PUT /admin/v1/tenants/:tenant_id/limits", about.setTenant, async (c) => {
+    const wanted = await readJson(c, tenantLimitsSchema);
+    const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
+    changed(c, () => tenants.limits.setTenant(id, wanted));
+    return c.json(tenantLimitsBody(id, wanted));
+  });
 
-  declare(
-    app,
-    "GET /admin/v1/keys/:key_id/limits",
-    { summary: "What the API key may take.", answer: keyLimitsAnswer },
-    (c) => {
-      const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
-      return c.json(keyLimitsBody(id, tenants.limits.ofKey(id)));
-    },
-  );
+  declare(app, "GET /admin/v1/keys/:key_id/limits", about.key, (c) => {
+    const { id } = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
+    return c.json(keyLimitsBody(id, tenants.limits.ofKey(id)));
+  });
 
-  declare(
-    app,
-    "PUT /admin/v1/keys/:key_id/limits",
-    {
-      summary: "Sets what the API key may take, within its tenant's limits.",
-      body: keyLimitsSchema,
-      answer: keyLimitsAnswer,
-    },
-    async (c) => {
-      const wanted = await readJson(c, keyLimitsSchema);
-      const key = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
-      const set = () => tenants.limits.setKey(key.id, wanted);
-      changed(c, set, () => keyIds(key));
-      return c.json(keyLimitsBody(key.id, wanted));
-    },
-  );
+  declare(app, "PUT /admin/v1/keys/:key_id/limits", about.setKey, async (c) => {
+    const wanted = await readJson(c, keyLimitsSchema);
+    const key = tenants.apiKeys.get(principalOf(c), c.req.param("key_id"));
+    const set = () => tenants.limits.setKey(key.id, wanted);
+    changed(c, set, () => keyIds(key));
+    return c.json(keyLimitsBody(key.id, wanted));
+  });
 }
 
 const ratesBody = ({ requestsPerMinute, tokensPerMinute, concurrency }: RateLimits) => {

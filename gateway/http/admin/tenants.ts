@@ -59,27 +59,11 @@ const about = {
   create: { summary: "Makes a tenant.", body: createSchema, answer: tenantAnswer, status: 201 },
   list: { summary: "Lists tenants.", query: pageQuery, answer: listOf(tenantAnswer) },
   get: { summary: "Describes a tenant.", answer: tenantAnswer },
-  update: {
-    summary: "Renames, disables or enables a tenant.",
-    body: updateSchema,
-    answer: tenantAnswer,
-  },
+  update: { summary: "Renames, disables or enables a tenant.", body: updateSchema, answer: tenantAnswer },
   delete: { summary: "Deletes a tenant with all it owns.", answer: deletedAnswer },
-  rotate: {
-    summary: "Makes the KV of the tenant's own text unreachable.",
-    answer: saltAnswer,
-  },
-  keysCreate: {
-    summary: "Makes an API key, shown this once.",
-    body: mintSchema,
-    answer: mintedKeyAnswer,
-    status: 201,
-  },
-  keysList: {
-    summary: "Lists a tenant's API keys.",
-    query: pageQuery,
-    answer: listOf(apiKeyAnswer),
-  },
+  rotate: { summary: "Makes the KV of the tenant's own text unreachable.", answer: saltAnswer },
+  keysCreate: { summary: "Makes an API key, shown this once.", body: mintSchema, answer: mintedKeyAnswer, status: 201 },
+  keysList: { summary: "Lists a tenant's API keys.", query: pageQuery, answer: listOf(apiKeyAnswer) },
   keysDelete: { summary: "Revokes an API key.", answer: deletedAnswer },
 };
 

@@ -42,27 +42,25 @@ export const usageAnswer = listOf(dayAnswer);
 const defaultDays = 31;
 const dayMs = 86_400_000;
 
+/** What the route does, for /openapi.json. */
+const about = {
+  summary: "Tokens by day and tenant, the latest day first; a tenant's own with tenant:admin.",
+  query: usageQuery,
+  answer: usageAnswer,
+};
+
 export function addUsageRoutes(app: Hono<AppEnv>, { usage }: { readonly usage: UsageLedger }): void {
-  declare(
-    app,
-    "GET /admin/v1/usage",
-    {
-      summary: "Tokens by day and tenant, the latest day first; a tenant's own with tenant:admin.",
-      query: usageQuery,
-      answer: usageAnswer,
-    },
-    (c) => {
-      const { from, to = dayOf(Date.now()), tenant_id: asked, limit, after } = readQuery(c, usageQuery);
-      const firstDay = from ?? dayOf(Date.parse(to) - (defaultDays - 1) * dayMs);
-      if (firstDay > to) throw new ApiError("invalid_value", { param: "from", message: "'from' is after 'to'." });
-      const own = visibleTenant(principalOf(c));
-      // Another tenant's usage looks like that of one that does not exist: there is none.
-      if (own !== undefined && asked !== undefined && asked !== own) return c.json(listOfDays([], false));
-      const range = { tenantId: own ?? asked, firstDay, lastDay: to, after: cursorOf(after), limit };
-      const { rows, hasMore } = usage.list(range);
-      return c.json(listOfDays(rows, hasMore));
-    },
-  );
+  declare(app, "GET /admin/v1/usage", about, (c) => {
+    const { from, to = dayOf(Date.now()), tenant_id: asked, limit, after } = readQuery(c, usageQuery);
+    const firstDay = from ?? dayOf(Date.parse(to) - (defaultDays - 1) * dayMs);
+    if (firstDay > to) throw new ApiError("invalid_value", { param: "from", message: "'from' is after 'to'." });
+    const own = visibleTenant(principalOf(c));
+    // Another tenant's usage looks like that of one that does not exist: there is none.
+    if (own !== undefined && asked !== undefined && asked !== own) return c.json(listOfDays([], false));
+    const range = { tenantId: own ?? asked, firstDay, lastDay: to, after: cursorOf(after), limit };
+    const { rows, hasMore } = usage.list(range);
+    return c.json(listOfDays(rows, hasMore));
+  });
 }
 
 function cursorOf(after: string | undefined): Pick<UsageDayRow, "day" | "tenantId"> | undefined {

@@ -56,6 +56,16 @@ export interface MessageBatchRouteDeps {
 const path = "/v1/messages/batches";
 const kind = "messageBatch";
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: { summary: "Makes many messages within a day.", body: createSchema, answer: batchAnswer },
+  list: { summary: "The tenant's batches of messages, newest first.", query: listQuery, answer: listAnswer },
+  get: { summary: "How far a batch of messages is.", answer: batchAnswer },
+  cancel: { summary: "Ends a batch of messages; what is made by then stays.", answer: batchAnswer },
+  delete: { summary: "Deletes a batch that has ended, with its requests and results.", answer: deletedAnswer },
+  results: { summary: "Results of a batch that has ended, a line each.", answerTypes: ["application/x-jsonl"] },
+};
+
 export function addMessageBatchRoutes(app: Hono<AppEnv>, deps: MessageBatchRouteDeps): void {
   addListRoutes(app, deps);
   addObjectRoutes(app, deps);
@@ -63,37 +73,23 @@ export function addMessageBatchRoutes(app: Hono<AppEnv>, deps: MessageBatchRoute
 }
 
 function addListRoutes(app: Hono<AppEnv>, { batches, uploads }: MessageBatchRouteDeps): void {
-  declare(
-    app,
-    `POST ${path}`,
-    { summary: "Makes many messages within a day.", body: createSchema, answer: batchAnswer },
-    async (c) => {
-      const tenantId = tenantIdOf(c);
-      checkVersion(c);
-      requireJson(c);
-      const leave = uploads.enter(tenantId);
-      try {
-        return c.json(batchBody(await created(c, batches, tenantId)));
-      } finally {
-        leave();
-      }
-    },
-  );
+  declare(app, `POST ${path}`, about.create, async (c) => {
+    const tenantId = tenantIdOf(c);
+    checkVersion(c);
+    requireJson(c);
+    using _hold = uploads.enter(tenantId);
+    return c.json(batchBody(await created(c, batches, tenantId)));
+  });
 
-  declare(
-    app,
-    `GET ${path}`,
-    { summary: "The tenant's batches of messages, newest first.", query: listQuery, answer: listAnswer },
-    (c) => {
-      const tenantId = tenantIdOf(c);
-      checkVersion(c);
-      const { limit, after_id: after, before_id: before } = readQuery(c, listQuery);
-      const range = rangeOf({ limit, order: "desc", after, before }, (id) => batches.get(tenantId, id, kind), "_id");
-      const { rows, hasMore } = batches.list(tenantId, range, kind);
-      const ids = { first_id: rows[0]?.id ?? null, last_id: rows.at(-1)?.id ?? null };
-      return c.json({ data: rows.map(batchBody), ...ids, has_more: hasMore });
-    },
-  );
+  declare(app, `GET ${path}`, about.list, (c) => {
+    const tenantId = tenantIdOf(c);
+    checkVersion(c);
+    const { limit, after_id: after, before_id: before } = readQuery(c, listQuery);
+    const range = rangeOf({ limit, order: "desc", after, before }, (id) => batches.get(tenantId, id, kind), "_id");
+    const { rows, hasMore } = batches.list(tenantId, range, kind);
+    const ids = { first_id: rows[0]?.id ?? null, last_id: rows.at(-1)?.id ?? null };
+    return c.json({ data: rows.map(batchBody), ...ids, has_more: hasMore });
+  });
 }
 
 /** The batch of the requests in the body, which become a file as they come. */
@@ -107,55 +103,35 @@ async function created(c: Context<AppEnv>, batches: BatchService, tenantId: Tena
 }
 
 function addObjectRoutes(app: Hono<AppEnv>, { batches }: MessageBatchRouteDeps): void {
-  declare(
-    app,
-    `GET ${path}/:message_batch_id`,
-    { summary: "How far a batch of messages is.", answer: batchAnswer },
-    (c) => {
-      checkVersion(c);
-      return c.json(batchBody(batches.get(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
-    },
-  );
+  declare(app, `GET ${path}/:message_batch_id`, about.get, (c) => {
+    checkVersion(c);
+    return c.json(batchBody(batches.get(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
+  });
 
-  declare(
-    app,
-    `POST ${path}/:message_batch_id/cancel`,
-    { summary: "Ends a batch of messages; what is made by then stays.", answer: batchAnswer },
-    async (c) => {
-      checkVersion(c);
-      await readNoFields(c);
-      return c.json(batchBody(batches.cancel(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
-    },
-  );
+  declare(app, `POST ${path}/:message_batch_id/cancel`, about.cancel, async (c) => {
+    checkVersion(c);
+    await readNoFields(c);
+    return c.json(batchBody(batches.cancel(tenantIdOf(c), c.req.param("message_batch_id"), kind)));
+  });
 
-  declare(
-    app,
-    `DELETE ${path}/:message_batch_id`,
-    { summary: "Deletes a batch that has ended, with its requests and results.", answer: deletedAnswer },
-    (c) => {
-      const tenantId = tenantIdOf(c);
-      checkVersion(c);
-      const id = changed(c, () => batches.deleteMessages(tenantId, c.req.param("message_batch_id")));
-      return c.json({ id, type: "message_batch_deleted" });
-    },
-  );
+  declare(app, `DELETE ${path}/:message_batch_id`, about.delete, (c) => {
+    const tenantId = tenantIdOf(c);
+    checkVersion(c);
+    const id = changed(c, () => batches.deleteMessages(tenantId, c.req.param("message_batch_id")));
+    return c.json({ id, type: "message_batch_deleted" });
+  });
 }
 
 function addResultsRoute(app: Hono<AppEnv>, { batches, downloads }: MessageBatchRouteDeps): void {
-  declare(
-    app,
-    `GET ${path}/:message_batch_id/results`,
-    { summary: "Results of a batch that has ended, a line each.", answerTypes: ["application/x-jsonl"] },
-    async (c) => {
-      const tenantId = tenantIdOf(c);
-      checkVersion(c);
-      const enter = (): (() => void) => downloads.enter(tenantId);
-      const pieces = await batches.messageResults(tenantId, c.req.param("message_batch_id"), enter);
-      c.header("content-type", "application/x-jsonl");
-      c.header("x-content-type-options", "nosniff");
-      return byteStreamResponse(c, pieces);
-    },
-  );
+  declare(app, `GET ${path}/:message_batch_id/results`, about.results, async (c) => {
+    const tenantId = tenantIdOf(c);
+    checkVersion(c);
+    const enter = (): (() => void) => downloads.enter(tenantId);
+    const pieces = await batches.messageResults(tenantId, c.req.param("message_batch_id"), enter);
+    c.header("content-type", "application/x-jsonl");
+    c.header("x-content-type-options", "nosniff");
+    return byteStreamResponse(c, pieces);
+  });
 }
 
 function batchBody(row: BatchRow): z.infer<typeof batchAnswer> {

@@ -67,12 +67,8 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
     const tenantId = tenantIdOf(context);
     checkVersion(context);
     const { request } = await readJson(context, countSchema, options);
-    const leave = deps.limiter.enter(tenantId);
-    try {
-      return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
-    } finally {
-      leave();
-    }
+    using _hold = deps.limiter.enter(tenantId);
+    return context.json({ input_tokens: await deps.pipeline.countTokens(tenantId, request) });
   });
 }
 

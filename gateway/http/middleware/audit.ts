@@ -83,17 +83,19 @@ const eventAnswer = z.strictObject({
 });
 export const auditAnswer = listOf(eventAnswer);
 
+/** What the route does, for /openapi.json. */
+const about = {
+  summary: "Who changed what, and when; a tenant's own with tenant:admin.",
+  query: pageQuery,
+  answer: auditAnswer,
+};
+
 export function addAuditRoutes(app: Hono<AppEnv>, { audit }: { readonly audit: AuditLog }): void {
-  declare(
-    app,
-    "GET /admin/v1/audit",
-    { summary: "Who changed what, and when; a tenant's own with tenant:admin.", query: pageQuery, answer: auditAnswer },
-    (c) => {
-      const caller = principalOf(c);
-      const range = rangeOf(readQuery(c, pageQuery), (id) => audit.get(caller, id));
-      return c.json(listBody(audit.list(caller, range), eventBody));
-    },
-  );
+  declare(app, "GET /admin/v1/audit", about, (c) => {
+    const caller = principalOf(c);
+    const range = rangeOf(readQuery(c, pageQuery), (id) => audit.get(caller, id));
+    return c.json(listBody(audit.list(caller, range), eventBody));
+  });
 }
 
 function eventBody(row: AuditEventRow): z.infer<typeof eventAnswer> {

@@ -55,46 +55,36 @@ const batchAnswer = z.object({
 });
 const batchList = z.object({ object: z.literal("list"), data: z.array(batchAnswer), has_more: z.boolean() });
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: { summary: "Runs the lines of a file within a day.", body: createSchema, answer: batchAnswer },
+  list: { summary: "The tenant's batches, newest first.", query: pageQuery, answer: batchList },
+  get: { summary: "How far a batch is, and its files.", answer: batchAnswer },
+  cancel: { summary: "Ends a batch; what has a result stays in its files.", answer: batchAnswer },
+};
+
 export function addBatchRoutes(app: Hono<AppEnv>, batches: BatchService): void {
-  declare(
-    app,
-    "POST /v1/batches",
-    { summary: "Runs the lines of a file within a day.", body: createSchema, answer: batchAnswer },
-    async (c) => {
-      const tenantId = tenantIdOf(c);
-      const body = await readJson(c, createSchema, { unsupported });
-      const { input_file_id: inputFileId, endpoint, metadata = null } = body;
-      return c.json(batchBody(batches.create(principalOf(c), tenantId, { inputFileId, endpoint, metadata })));
-    },
+  declare(app, "POST /v1/batches", about.create, async (c) => {
+    const tenantId = tenantIdOf(c);
+    const body = await readJson(c, createSchema, { unsupported });
+    const { input_file_id: inputFileId, endpoint, metadata = null } = body;
+    return c.json(batchBody(batches.create(principalOf(c), tenantId, { inputFileId, endpoint, metadata })));
+  });
+
+  declare(app, "GET /v1/batches", about.list, (c) => {
+    const tenantId = tenantIdOf(c);
+    const range = rangeOf(readQuery(c, pageQuery), (id) => batches.get(tenantId, id));
+    return c.json(listBody(batches.list(tenantId, range), batchBody));
+  });
+
+  declare(app, "GET /v1/batches/:request_batch_id", about.get, (c) =>
+    c.json(batchBody(batches.get(tenantIdOf(c), c.req.param("request_batch_id")))),
   );
 
-  declare(
-    app,
-    "GET /v1/batches",
-    { summary: "The tenant's batches, newest first.", query: pageQuery, answer: batchList },
-    (c) => {
-      const tenantId = tenantIdOf(c);
-      const range = rangeOf(readQuery(c, pageQuery), (id) => batches.get(tenantId, id));
-      return c.json(listBody(batches.list(tenantId, range), batchBody));
-    },
-  );
-
-  declare(
-    app,
-    "GET /v1/batches/:request_batch_id",
-    { summary: "How far a batch is, and its files.", answer: batchAnswer },
-    (c) => c.json(batchBody(batches.get(tenantIdOf(c), c.req.param("request_batch_id")))),
-  );
-
-  declare(
-    app,
-    "POST /v1/batches/:request_batch_id/cancel",
-    { summary: "Ends a batch; what has a result stays in its files.", answer: batchAnswer },
-    async (c) => {
-      await readNoFields(c);
-      return c.json(batchBody(batches.cancel(tenantIdOf(c), c.req.param("request_batch_id"))));
-    },
-  );
+  declare(app, "POST /v1/batches/:request_batch_id/cancel", about.cancel, async (c) => {
+    await readNoFields(c);
+    return c.json(batchBody(batches.cancel(tenantIdOf(c), c.req.param("request_batch_id"))));
+  });
 }
 
 function batchBody(row: BatchRow) {

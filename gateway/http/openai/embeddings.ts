@@ -53,55 +53,48 @@ const unsupportedRerankFields = new Set([
   ...["return_embeddings", "mm_processor_kwargs", "score_template"],
 ]);
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  embeddings: { summary: "Vectors of texts.", body: embeddingsSchema },
+  rerank: { summary: "Documents by how well they answer a query, best first.", body: rerankSchema },
+};
+
 export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, meter }: EmbeddingDeps): void {
-  declare(app, "POST /v1/embeddings", { summary: "Vectors of texts.", body: embeddingsSchema }, async (context) => {
+  declare(app, "POST /v1/embeddings", about.embeddings, async (context) => {
     const tenantId = tenantIdOf(context);
     const body = await readJson(context, embeddingsSchema, { unsupported: unsupportedEmbeddingFields });
-    const leave = limiter.enter(tenantId);
-    try {
-      const card = requireModel(await embedding.card(), body.model);
-      if (body.dimensions !== undefined && body.dimensions !== card.dimensions) {
-        const message = `The model ${card.modelName} has ${card.dimensions} dimensions and cannot be cut to others.`;
-        throw new ApiError("invalid_value", { param: "dimensions", message });
-      }
-      const sequences = await encodeInput(embedding, card, body.input);
-      const tokens = tokensOf(sequences);
-      const work = { requestId: context.get("requestId"), tenantId, tokens };
-      const vectors = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
-      const encode = body.encoding_format === "base64" ? base64Of : (vector: Float32Array) => [...vector];
-      return vectorsResponse(context, { vectors, encode, model: card.modelName, tokens });
-    } finally {
-      leave();
+    using _hold = limiter.enter(tenantId);
+    const card = requireModel(await embedding.card(), body.model);
+    if (body.dimensions !== undefined && body.dimensions !== card.dimensions) {
+      const message = `The model ${card.modelName} has ${card.dimensions} dimensions and cannot be cut to others.`;
+      throw new ApiError("invalid_value", { param: "dimensions", message });
     }
+    const sequences = await encodeInput(embedding, card, body.input);
+    const tokens = tokensOf(sequences);
+    const work = { requestId: context.get("requestId"), tenantId, tokens };
+    const vectors = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
+    const encode = body.encoding_format === "base64" ? base64Of : (vector: Float32Array) => [...vector];
+    return vectorsResponse(context, { vectors, encode, model: card.modelName, tokens });
   });
 
-  declare(
-    app,
-    "POST /v1/rerank",
-    { summary: "Documents by how well they answer a query, best first.", body: rerankSchema },
-    async (context) => {
-      const tenantId = tenantIdOf(context);
-      const body = await readJson(context, rerankSchema, { unsupported: unsupportedRerankFields });
-      const leave = limiter.enter(tenantId);
-      try {
-        const card = requireModel(await embedding.card(), body.model);
-        const sequences = await encodeRanked(embedding, card, body.query, body.documents);
-        const tokens = tokensOf(sequences);
-        const work = { requestId: context.get("requestId"), tenantId, tokens };
-        const [query, ...found] = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
-        const scored = found.map((vector, index) => ({ index, relevance_score: relevance(query, vector) }));
-        scored.sort((a, b) => b.relevance_score - a.relevance_score || a.index - b.index);
-        const results = scored.slice(0, body.top_n).map((result) => ({
-          ...result,
-          ...(body.return_documents === false ? {} : { document: { text: body.documents[result.index] } }),
-        }));
-        const id = `rerank-${context.get("requestId")}`;
-        return context.json({ id, model: card.modelName, usage: { total_tokens: tokens }, results });
-      } finally {
-        leave();
-      }
-    },
-  );
+  declare(app, "POST /v1/rerank", about.rerank, async (context) => {
+    const tenantId = tenantIdOf(context);
+    const body = await readJson(context, rerankSchema, { unsupported: unsupportedRerankFields });
+    using _hold = limiter.enter(tenantId);
+    const card = requireModel(await embedding.card(), body.model);
+    const sequences = await encodeRanked(embedding, card, body.query, body.documents);
+    const tokens = tokensOf(sequences);
+    const work = { requestId: context.get("requestId"), tenantId, tokens };
+    const [query, ...found] = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
+    const scored = found.map((vector, index) => ({ index, relevance_score: relevance(query, vector) }));
+    scored.sort((a, b) => b.relevance_score - a.relevance_score || a.index - b.index);
+    const results = scored.slice(0, body.top_n).map((result) => ({
+      ...result,
+      ...(body.return_documents === false ? {} : { document: { text: body.documents[result.index] } }),
+    }));
+    const id = `rerank-${context.get("requestId")}`;
+    return context.json({ id, model: card.modelName, usage: { total_tokens: tokens }, results });
+  });
 }
 
 /** Vectors that are written between two turns of the event loop: those of a long list are megabytes of JSON. */

@@ -44,21 +44,10 @@ const batchPath = "/v1/vector_stores/:vector_store_id/file_batches/:batch_id";
 
 /** What the routes do, for /openapi.json. */
 const about = {
-  create: {
-    summary: "Attaches many files in one call.",
-    body: createSchema,
-    answer: fileBatchAnswer,
-  },
+  create: { summary: "Attaches many files in one call.", body: createSchema, answer: fileBatchAnswer },
   get: { summary: "Describes a batch.", answer: fileBatchAnswer },
-  cancel: {
-    summary: "Cancels what of a batch is still to be ingested.",
-    answer: fileBatchAnswer,
-  },
-  list: {
-    summary: "Lists a batch's files.",
-    query: corpusFilesQuery,
-    answer: listOf(vectorStoreFileAnswer),
-  },
+  cancel: { summary: "Cancels what of a batch is still to be ingested.", answer: fileBatchAnswer },
+  list: { summary: "Lists a batch's files.", query: corpusFilesQuery, answer: listOf(vectorStoreFileAnswer) },
 };
 
 export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {

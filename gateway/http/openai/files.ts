@@ -62,18 +62,10 @@ const about = {
 export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }: FileRouteDeps): void {
   declare(app, "POST /v1/files", about.create, async (c) => {
     const tenantId = tenantIdOf(c);
-    const leave = uploads.enter(tenantId);
-    try {
-      const announced = c.req.header("content-length");
-      const release = corpus.files.reserve(tenantId, announced === undefined ? undefined : Number(announced));
-      try {
-        return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c, corpus))));
-      } finally {
-        release();
-      }
-    } finally {
-      leave();
-    }
+    using _hold = uploads.enter(tenantId);
+    const announced = c.req.header("content-length");
+    using _room = corpus.files.reserve(tenantId, announced === undefined ? undefined : Number(announced));
+    return c.json(fileBody(await corpus.files.upload(tenantId, await readUpload(c, corpus))));
   });
 
   declare(app, "GET /v1/files", about.list, (c) => {

@@ -55,26 +55,20 @@ const unsupportedFields: ReadonlySet<string> = new Set([
   ...["continue_final_message", "chat_template", "chat_template_kwargs", "mm_processor_kwargs"],
 ]);
 
+/** What the route does, for /openapi.json. */
+const about = { summary: "Token ids of a text, or of a conversation's whole prompt.", body: tokenizeSchema };
+
 export function addTokenizeRoutes(app: Hono<AppEnv>, deps: TokenizeDeps): void {
   const { pipeline, tokenBytes, limiter } = deps;
-  declare(
-    app,
-    "POST /tokenize",
-    { summary: "Token ids of a text, or of a conversation's whole prompt.", body: tokenizeSchema },
-    async (context) => {
-      const tenantId = tenantIdOf(context);
-      const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
-      const card = pipeline.modelCard(body.model);
-      const leave = limiter.enter(tenantId);
-      try {
-        const tokens = await tokensOf(pipeline, tenantId, card.id, body);
-        const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
-        return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
-      } finally {
-        leave();
-      }
-    },
-  );
+  declare(app, "POST /tokenize", about, async (context) => {
+    const tenantId = tenantIdOf(context);
+    const body = await readJson(context, tokenizeSchema, { unsupported: unsupportedFields });
+    const card = pipeline.modelCard(body.model);
+    using _hold = limiter.enter(tenantId);
+    const tokens = await tokensOf(pipeline, tenantId, card.id, body);
+    const names = body.return_token_strs === true ? tokens.map((id) => tokenBytes.describe(id).token) : null;
+    return context.json({ count: tokens.length, max_model_len: card.contextTokens, tokens, token_strs: names });
+  });
 
   declare(app, "POST /detokenize", { summary: "The text of token ids.", body: detokenizeSchema }, async (context) => {
     tenantIdOf(context);

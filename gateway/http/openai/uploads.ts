@@ -53,6 +53,19 @@ export interface UploadRouteDeps {
   readonly uploads: ConcurrencyLimiter;
 }
 
+/** What the routes do, for /openapi.json. */
+const about = {
+  create: { summary: "Begins a file that comes in parts, within an hour.", body: createSchema, answer: uploadAnswer },
+  addPart: {
+    summary: "Adds a part. The same bytes are the same part.",
+    body: partFields.extend({ data: z.file() }),
+    bodyTypes: ["multipart/form-data"],
+    answer: partAnswer,
+  },
+  complete: { summary: "Makes a file of the parts, in the order given.", body: completeSchema, answer: uploadAnswer },
+  cancel: { summary: "Ends an upload and removes its parts.", answer: uploadAnswer },
+};
+
 export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service }, uploads }: UploadRouteDeps): void {
   const uploadBody = (row: UploadRow): z.infer<typeof uploadAnswer> => {
     const { id, byteCount: bytes, createdAt, expiresAt, filename, purpose, status } = row;
@@ -62,68 +75,35 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
     return { ...fields, file: file === undefined ? null : fileBody(file) };
   };
 
-  declare(
-    app,
-    "POST /v1/uploads",
-    { summary: "Begins a file that comes in parts, within an hour.", body: createSchema, answer: uploadAnswer },
-    async (c) => {
-      const tenantId = tenantIdOf(c);
-      const { bytes, mime_type: mediaType, ...rest } = await readJson(c, createSchema, { unsupported });
-      return c.json(uploadBody(service.create(tenantId, { ...rest, mediaType, byteCount: bytes })));
-    },
-  );
+  declare(app, "POST /v1/uploads", about.create, async (c) => {
+    const tenantId = tenantIdOf(c);
+    const { bytes, mime_type: mediaType, ...rest } = await readJson(c, createSchema, { unsupported });
+    return c.json(uploadBody(service.create(tenantId, { ...rest, mediaType, byteCount: bytes })));
+  });
 
-  declare(
-    app,
-    "POST /v1/uploads/:upload_id/parts",
-    {
-      summary: "Adds a part. The same bytes are the same part.",
-      body: partFields.extend({ data: z.file() }),
-      bodyTypes: ["multipart/form-data"],
-      answer: partAnswer,
-    },
-    async (c) => {
-      const tenantId = tenantIdOf(c);
-      const id = c.req.param("upload_id");
-      const upload = service.pending(tenantId, id);
-      const leave = uploads.enter(tenantId);
-      try {
-        const maxBytes = upload.byteCount;
-        const form = { maxBytes, fileField: "data", stage: () => service.stagePart(maxBytes) };
-        const { data } = await readForm(c, partFields, form);
-        return c.json(partBody(upload, await service.addPart(tenantId, id, data.content)));
-      } finally {
-        leave();
-      }
-    },
-  );
+  declare(app, "POST /v1/uploads/:upload_id/parts", about.addPart, async (c) => {
+    const tenantId = tenantIdOf(c);
+    const id = c.req.param("upload_id");
+    const upload = service.pending(tenantId, id);
+    using _hold = uploads.enter(tenantId);
+    const maxBytes = upload.byteCount;
+    const form = { maxBytes, fileField: "data", stage: () => service.stagePart(maxBytes) };
+    const { data } = await readForm(c, partFields, form);
+    return c.json(partBody(upload, await service.addPart(tenantId, id, data.content)));
+  });
 
-  declare(
-    app,
-    "POST /v1/uploads/:upload_id/complete",
-    { summary: "Makes a file of the parts, in the order given.", body: completeSchema, answer: uploadAnswer },
-    async (c) => {
-      const tenantId = tenantIdOf(c);
-      const id = c.req.param("upload_id");
-      const { part_ids: partIds, md5 } = await readJson(c, completeSchema);
-      const leave = uploads.enter(tenantId);
-      try {
-        return c.json(uploadBody(await service.complete(tenantId, id, { partIds, md5 })));
-      } finally {
-        leave();
-      }
-    },
-  );
+  declare(app, "POST /v1/uploads/:upload_id/complete", about.complete, async (c) => {
+    const tenantId = tenantIdOf(c);
+    const id = c.req.param("upload_id");
+    const { part_ids: partIds, md5 } = await readJson(c, completeSchema);
+    using _hold = uploads.enter(tenantId);
+    return c.json(uploadBody(await service.complete(tenantId, id, { partIds, md5 })));
+  });
 
-  declare(
-    app,
-    "POST /v1/uploads/:upload_id/cancel",
-    { summary: "Ends an upload and removes its parts.", answer: uploadAnswer },
-    async (c) => {
-      await readNoFields(c);
-      return c.json(uploadBody(service.cancel(tenantIdOf(c), c.req.param("upload_id"))));
-    },
-  );
+  declare(app, "POST /v1/uploads/:upload_id/cancel", about.cancel, async (c) => {
+    await readNoFields(c);
+    return c.json(uploadBody(service.cancel(tenantIdOf(c), c.req.param("upload_id"))));
+  });
 }
 
 function partBody(upload: UploadRow, part: UploadPartRow): z.infer<typeof partAnswer> {

@@ -21,33 +21,15 @@ const filePath = "/v1/vector_stores/:vector_store_id/files/:file_id";
 
 /** What the routes do, for /openapi.json. */
 const about = {
-  create: {
-    summary: "Attaches a file, to be ingested.",
-    body: attachSchema,
-    answer: vectorStoreFileAnswer,
-  },
-  list: {
-    summary: "Lists a vector store's files.",
-    query: corpusFilesQuery,
-    answer: listOf(vectorStoreFileAnswer),
-  },
+  create: { summary: "Attaches a file, to be ingested.", body: attachSchema, answer: vectorStoreFileAnswer },
+  list: { summary: "Lists a vector store's files.", query: corpusFilesQuery, answer: listOf(vectorStoreFileAnswer) },
   get: {
     summary: "Describes an attached file; last_error says why one could not be read.",
     answer: vectorStoreFileAnswer,
   },
-  update: {
-    summary: "Replaces an attached file's attributes.",
-    body: updateSchema,
-    answer: vectorStoreFileAnswer,
-  },
-  delete: {
-    summary: "Takes a file out of a vector store.",
-    answer: deletedAnswer,
-  },
-  content: {
-    summary: "An attached file's text, fragment by fragment.",
-    answer: fileContentAnswer,
-  },
+  update: { summary: "Replaces an attached file's attributes.", body: updateSchema, answer: vectorStoreFileAnswer },
+  delete: { summary: "Takes a file out of a vector store.", answer: deletedAnswer },
+  content: { summary: "An attached file's text, fragment by fragment.", answer: fileContentAnswer },
 };
 
 export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {

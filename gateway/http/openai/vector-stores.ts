@@ -40,28 +40,13 @@ export const searchSchema = z.strictObject({
 
 /** What the routes do, for /openapi.json. */
 const about = {
-  create: {
-    summary: "Makes a vector store, which is a corpus.",
-    body: createSchema,
-    answer: vectorStoreAnswer,
-  },
+  create: { summary: "Makes a vector store, which is a corpus.", body: createSchema, answer: vectorStoreAnswer },
   list: { summary: "Lists vector stores.", query: pageQuery, answer: listOf(vectorStoreAnswer) },
   get: { summary: "Describes a vector store.", answer: vectorStoreAnswer },
-  update: {
-    summary: "Changes a vector store's name and metadata.",
-    body: updateSchema,
-    answer: vectorStoreAnswer,
-  },
+  update: { summary: "Changes a vector store's name and metadata.", body: updateSchema, answer: vectorStoreAnswer },
   delete: { summary: "Deletes a vector store; its files stay.", answer: deletedAnswer },
-  search: {
-    summary: "Searches a vector store.",
-    body: searchSchema,
-    answer: searchAnswer,
-  },
-  rotate: {
-    summary: "Makes the KV of a vector store's fragments unreachable.",
-    answer: saltAnswer,
-  },
+  search: { summary: "Searches a vector store.", body: searchSchema, answer: searchAnswer },
+  rotate: { summary: "Makes the KV of a vector store's fragments unreachable.", answer: saltAnswer },
 };
 
 export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {

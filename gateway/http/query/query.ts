@@ -68,10 +68,7 @@ const about = {
     answerTypes: ["application/json", "text/event-stream"],
   },
   prepare: { summary: "Computes a query's spans, generates nothing.", bodyTypes: queryBodyTypes },
-  explain: {
-    summary: "A query before and after each rule, and its plan; runs nothing.",
-    bodyTypes: queryBodyTypes,
-  },
+  explain: { summary: "A query before and after each rule, and its plan; runs nothing.", bodyTypes: queryBodyTypes },
 };
 
 export function addQueryRoutes(app: Hono<AppEnv>, deps: QueryRouteDeps): void {

@@ -111,14 +111,12 @@ function addCountRoute(app: Hono<AppEnv>, { stored, filters, limiter, pipeline }
     const tenantId = tenantIdOf(context);
     const parsed = await readJson(context, schema, { unsupported: unsupportedResponseFields });
     const { items } = await boundedConversation(context, stored, parsed);
-    const leave = limiter.enter(tenantId);
+    using _hold = limiter.enter(tenantId);
     try {
       const count = await pipeline.countTokens(tenantId, promptOf(parsed, items));
       return context.json({ object: "response.input_tokens", input_tokens: count });
     } catch (error) {
       throw inOwnWords(error, parsed.searchIndex);
-    } finally {
-      leave();
     }
   });
 }
