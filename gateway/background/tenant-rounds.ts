@@ -10,8 +10,10 @@ import { reasonOf } from "./background-loop.ts";
 
 /** The work of one tenant. */
 export interface TenantWork {
-  /** When the next slice may begin, by performance.now(). Infinite: only after a running slice has ended. */
-  readyAtMs(): number;
+  /**
+   * When the next slice may begin, by performance.now(); absent: at once. Infinite: only after a running slice has ended.
+   */
+  readyAtMs?(): number;
   /** Does one slice of the work. When it throws, the work is opened anew a little later. @returns false when nothing is left */
   runSlice(signal: AbortSignal): Promise<boolean>;
   /** Called when none of its slices runs and none will run. */
@@ -26,6 +28,8 @@ export interface TenantRoundsOptions {
   readonly lanes: number;
   /** Additional lanes for tenants of which no slice runs, so that they do not wait for other tenants' long slices. */
   readonly spareLanes?: number;
+  /** Slices of one tenant that run at the same time; as many as there are lanes when absent. */
+  readonly slicesPerTenant?: number;
   /** The most tenants whose work is open at the same time. */
   readonly maxOpen: number;
   /** Opens the work of a tenant. undefined: it has none. */
@@ -34,7 +38,8 @@ export interface TenantRoundsOptions {
   readonly onFailure?: (error: unknown) => void;
 }
 
-interface Turn {
+/** A tenant in the rounds. */
+interface Member {
   readonly tenantId: TenantId;
   work: TenantWork | undefined;
   running: number;
@@ -56,7 +61,7 @@ export class TenantRounds {
   readonly #stop = new AbortController();
   readonly #pace = new Pace();
   /** Tenants with work, in the order in which they are served next. */
-  readonly #turns = new Map<TenantId, Turn>();
+  readonly #members = new Map<TenantId, Member>();
   #running = 0;
   #open = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -71,11 +76,18 @@ export class TenantRounds {
   /** Call when the tenant may have work, or may go on with it. */
   offer(tenantId: TenantId): void {
     if (this.#stop.signal.aborted) return;
-    const turn = this.#turns.get(tenantId);
-    if (turn !== undefined) turn.hasNews = true;
+    const member = this.#members.get(tenantId);
+    if (member !== undefined) member.hasNews = true;
     else {
       this.#busy ??= Promise.withResolvers<void>();
-      this.#turns.set(tenantId, { tenantId, work: undefined, running: 0, hasNews: false, failures: 0, heldUntilMs: 0 });
+      this.#members.set(tenantId, {
+        tenantId,
+        work: undefined,
+        running: 0,
+        hasNews: false,
+        failures: 0,
+        heldUntilMs: 0,
+      });
     }
     this.#startSoon();
   }
@@ -120,23 +132,24 @@ export class TenantRounds {
   }
 
   /** The tenant that is served next, or the milliseconds until one may be served. */
-  #next(): Turn | number {
-    const { lanes, spareLanes = 0 } = this.#options;
+  #next(): Member | number {
+    const { lanes, spareLanes = 0, slicesPerTenant = lanes + spareLanes } = this.#options;
     if (this.#running >= lanes + spareLanes) return Number.POSITIVE_INFINITY;
     const nowMs = performance.now();
     let soonestMs = Number.POSITIVE_INFINITY;
-    for (const turn of this.#turns.values()) {
-      if (turn.running > 0 && (this.#running >= lanes || turn.heldUntilMs > 0)) continue;
-      if (this.#readyMs(turn) <= nowMs && turn.work === undefined && !this.#tryOpen(turn)) continue;
-      const waitMs = this.#readyMs(turn) - nowMs;
-      if (waitMs <= 0) return turn;
+    for (const member of this.#members.values()) {
+      if (member.running > 0 && (this.#running >= lanes || member.heldUntilMs > 0)) continue;
+      if (member.running >= slicesPerTenant) continue;
+      if (this.#readyMs(member) <= nowMs && member.work === undefined && !this.#tryOpen(member)) continue;
+      const waitMs = this.#readyMs(member) - nowMs;
+      if (waitMs <= 0) return member;
       soonestMs = Math.min(soonestMs, waitMs);
     }
     return soonestMs;
   }
 
-  #readyMs({ work, heldUntilMs }: Turn): number {
-    if (work !== undefined) return Math.max(heldUntilMs, work.readyAtMs());
+  #readyMs({ work, heldUntilMs }: Member): number {
+    if (work !== undefined) return Math.max(heldUntilMs, work.readyAtMs?.() ?? 0);
     return this.#open < this.#options.maxOpen ? heldUntilMs : Number.POSITIVE_INFINITY;
   }
 
@@ -144,77 +157,77 @@ export class TenantRounds {
    * Opens the tenant's work.
    * @returns false when the tenant has none, which forgets it, or when its work is held back
    */
-  #tryOpen(turn: Turn): boolean {
-    turn.hasNews = false;
-    turn.heldUntilMs = 0;
+  #tryOpen(member: Member): boolean {
+    member.hasNews = false;
+    member.heldUntilMs = 0;
     try {
-      turn.work = this.#options.open(turn.tenantId);
+      member.work = this.#options.open(member.tenantId);
     } catch (error) {
-      this.#hold(turn, error);
+      this.#hold(member, error);
       // The tenant is tried again at the time when its work may be opened.
       this.#startSoon();
       return false;
     }
-    if (turn.work === undefined) this.#turns.delete(turn.tenantId);
+    if (member.work === undefined) this.#members.delete(member.tenantId);
     else this.#open += 1;
-    return turn.work !== undefined;
+    return member.work !== undefined;
   }
 
-  async #run(turn: Turn): Promise<void> {
-    const { work } = turn;
+  async #run(member: Member): Promise<void> {
+    const { work } = member;
     if (work === undefined) return;
     // The tenant moves to the end of the order.
-    this.#turns.delete(turn.tenantId);
-    this.#turns.set(turn.tenantId, turn);
-    turn.running += 1;
+    this.#members.delete(member.tenantId);
+    this.#members.set(member.tenantId, member);
+    member.running += 1;
     this.#running += 1;
     let isMore = true;
     try {
       isMore = await work.runSlice(this.#stop.signal);
-      if (turn.heldUntilMs === 0) turn.failures = 0;
+      if (member.heldUntilMs === 0) member.failures = 0;
     } catch (error) {
-      if (!this.#stop.signal.aborted) this.#hold(turn, error);
+      if (!this.#stop.signal.aborted) this.#hold(member, error);
     }
-    turn.running -= 1;
+    member.running -= 1;
     this.#running -= 1;
-    if (turn.running === 0 && (turn.heldUntilMs > 0 || !isMore)) this.#close(turn);
+    if (member.running === 0 && (member.heldUntilMs > 0 || !isMore)) this.#close(member);
     await this.#pace.breathe();
     this.#forgetWaiting();
     this.#start();
   }
 
   /** Closes the tenant's work. It is opened again if it was held back, or if new work came meanwhile. */
-  #close(turn: Turn): void {
-    if (turn.work === undefined) return;
+  #close(member: Member): void {
+    if (member.work === undefined) return;
     this.#open -= 1;
-    turn.work.close?.();
-    turn.work = undefined;
-    if (turn.heldUntilMs === 0 && !turn.hasNews) this.#turns.delete(turn.tenantId);
+    member.work.close?.();
+    member.work = undefined;
+    if (member.heldUntilMs === 0 && !member.hasNews) this.#members.delete(member.tenantId);
   }
 
-  #hold(turn: Turn, error: unknown): void {
+  #hold(member: Member, error: unknown): void {
     const { name, log, onFailure } = this.#options;
     onFailure?.(error);
     // Several running slices of one tenant may fail for the same reason; that counts as one failure.
-    if (turn.heldUntilMs > 0) return;
+    if (member.heldUntilMs > 0) return;
     log("error", `${name} is held up and will be tried again`, { reason: reasonOf(error) });
-    turn.heldUntilMs = performance.now() + Math.min(maxRetryMs, firstRetryMs * 2 ** turn.failures);
-    turn.failures += 1;
+    member.heldUntilMs = performance.now() + Math.min(maxRetryMs, firstRetryMs * 2 ** member.failures);
+    member.failures += 1;
   }
 
   /** When the server stops, work that has not begun is left to the next start. */
   #forgetWaiting(): void {
     if (!this.#stop.signal.aborted) return;
-    for (const turn of this.#turns.values()) {
-      if (turn.running > 0) continue;
-      this.#close(turn);
-      this.#turns.delete(turn.tenantId);
+    for (const member of this.#members.values()) {
+      if (member.running > 0) continue;
+      this.#close(member);
+      this.#members.delete(member.tenantId);
     }
     this.#endIfDone();
   }
 
   #endIfDone(): void {
-    if (this.#turns.size > 0) return;
+    if (this.#members.size > 0) return;
     this.#busy?.resolve();
     this.#busy = undefined;
   }

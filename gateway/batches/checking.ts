@@ -33,7 +33,6 @@ export class TenantChecks implements TenantWork {
   readonly #tenantId: TenantId;
   readonly #onChecked: () => void;
   #check: Check | undefined;
-  #isRunning = false;
 
   constructor(deps: CheckDeps, tenantId: TenantId, onChecked: () => void) {
     this.#deps = deps;
@@ -41,26 +40,17 @@ export class TenantChecks implements TenantWork {
     this.#onChecked = onChecked;
   }
 
-  readyAtMs(): number {
-    return this.#isRunning ? Number.POSITIVE_INFINITY : 0;
-  }
-
   async runSlice(): Promise<boolean> {
-    this.#isRunning = true;
-    try {
-      this.#check ??= await this.#next();
-      if (this.#check === undefined) return false;
-      const { batch, slices } = this.#check;
-      // The batch was cancelled, or it was deleted with its tenant.
-      if (readBatch(this.#deps.db, batch.seq)?.status !== "validating") await this.#end();
-      else {
-        const slice = await slices.next();
-        if (slice.done === true) await this.#end(slice.value);
-      }
-      return true;
-    } finally {
-      this.#isRunning = false;
+    this.#check ??= await this.#next();
+    if (this.#check === undefined) return false;
+    const { batch, slices } = this.#check;
+    // The batch was cancelled, or it was deleted with its tenant.
+    if (readBatch(this.#deps.db, batch.seq)?.status !== "validating") await this.#end();
+    else {
+      const slice = await slices.next();
+      if (slice.done === true) await this.#end(slice.value);
     }
+    return true;
   }
 
   close(): void {

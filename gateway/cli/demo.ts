@@ -12,10 +12,10 @@ import { HttpClient, HttpError } from "./support/client.ts";
 import { CommandError } from "./support/command.ts";
 import { prepareKernels } from "./support/kernels.ts";
 import {
-  type ApiKey,
   addFile,
   askChat,
   firstModelId,
+  type MintedKey,
   prepareStore,
   type Tenant,
   type VectorStore,
@@ -38,8 +38,8 @@ const questionsPerTenant = 6;
 
 async function createTenant(url: string, admin: HttpClient, corpus: DemoCorpus): Promise<DemoTenant> {
   const tenant = await admin.json<Tenant>("POST", "/admin/v1/tenants", { name: corpus.tenant });
-  const made = await admin.json<ApiKey>("POST", `/admin/v1/tenants/${tenant.id}/keys`, { scopes: keyScopes });
-  const apiKey = made.key ?? "";
+  const made = await admin.json<MintedKey>("POST", `/admin/v1/tenants/${tenant.id}/keys`, { scopes: keyScopes });
+  const apiKey = made.key;
   const client = new HttpClient({ url, apiKey });
   const { id: storeId } = await client.json<VectorStore>("POST", "/v1/vector_stores", { name: corpus.tenant });
   const progress = new Progress(`  ingest  ${corpus.tenant.padEnd(16)}`);

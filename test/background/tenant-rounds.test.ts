@@ -1,11 +1,11 @@
-/** Work of many tenants in a few lanes: whose turn it is, who waits, and what a failure or a stop does. */
+/** Work of many tenants in a few lanes: who is served next, who waits, and what a failure or a stop does. */
 import { afterEach, describe, expect, test } from "bun:test";
 import type { TenantId } from "../../db/ids.ts";
 import { TenantRounds, type TenantRoundsOptions, type TenantWork } from "../../gateway/background/tenant-rounds.ts";
 
 const id = (name: string): TenantId => `tenant_${name}`;
-let turns: TenantRounds | undefined;
-afterEach(() => turns?.stop());
+let rounds: TenantRounds | undefined;
+afterEach(() => rounds?.stop());
 
 const yieldToOthers = () => new Promise<void>((resolve) => setImmediate(resolve));
 
@@ -35,29 +35,40 @@ function world(slices: Record<string, number>, options: Partial<TenantRoundsOpti
     ...{ name: "work", log: (_level, message) => void logged.push(message) },
     ...{ lanes: 1, maxOpen: 8, open, ...options },
   });
-  turns = made;
-  return { turns: made, order, logged, most: () => most, slices };
+  rounds = made;
+  return { rounds: made, order, logged, most: () => most, slices };
 }
 
-describe("turns", () => {
+describe("rounds", () => {
   test("tenants have a slice each, one that comes late as well", async () => {
-    const { turns, order } = world({ a: 5, b: 2, c: 1 });
-    turns.offer(id("a"));
-    turns.offer(id("b"));
+    const { rounds, order } = world({ a: 5, b: 2, c: 1 });
+    rounds.offer(id("a"));
+    rounds.offer(id("b"));
     while (order.length < 2) await yieldToOthers();
-    turns.offer(id("c"));
-    await turns.idle();
+    rounds.offer(id("c"));
+    await rounds.idle();
     expect(order.slice(0, 5).toSorted()).toEqual(["a", "a", "b", "b", "c"]);
     expect(order.slice(5)).toEqual(["a", "a", "a"]);
-    expect(turns.isIdle).toBe(true);
+    expect(rounds.isIdle).toBe(true);
   });
 
   test("only so many have their work open; the others follow", async () => {
-    const { turns, order } = world({ a: 3, b: 3, c: 1 }, { maxOpen: 2 });
-    for (const name of ["a", "b", "c"]) turns.offer(id(name));
-    await turns.idle();
+    const { rounds, order } = world({ a: 3, b: 3, c: 1 }, { maxOpen: 2 });
+    for (const name of ["a", "b", "c"]) rounds.offer(id(name));
+    await rounds.idle();
     expect(order.slice(0, 5)).toEqual(["a", "b", "a", "b", "a"]);
     expect(order.slice(5).toSorted()).toEqual(["b", "c"]);
+  });
+
+  test("a tenant has no more slices at a time than it may, however many lanes are free", async () => {
+    const alone = world({ a: 6 }, { lanes: 3 });
+    alone.rounds.offer(id("a"));
+    await alone.rounds.idle();
+    expect(alone.most()).toBe(3);
+    const bound = world({ a: 6 }, { lanes: 3, slicesPerTenant: 2 });
+    bound.rounds.offer(id("a"));
+    await bound.rounds.idle();
+    expect(bound.most()).toBe(2);
   });
 
   test("a lane more is for a tenant of which nothing runs", async () => {
@@ -73,11 +84,11 @@ describe("turns", () => {
         return false;
       },
     });
-    const { turns } = world({}, { lanes: 2, spareLanes: 1, open });
-    turns.offer(id("a"));
+    const { rounds } = world({}, { lanes: 2, spareLanes: 1, open });
+    rounds.offer(id("a"));
     while (running.length < 2) await yieldToOthers();
-    turns.offer(id("b"));
-    turns.offer(id("c"));
+    rounds.offer(id("b"));
+    rounds.offer(id("c"));
     while (running.length < 3) await yieldToOthers();
     for (let i = 0; i < 5; i++) await yieldToOthers();
     expect(running).toEqual([id("a"), id("a"), id("b")]);
@@ -85,7 +96,7 @@ describe("turns", () => {
       gates.set(id(name), gates.get(id(name)) ?? Promise.withResolvers<void>());
       gates.get(id(name))?.resolve();
     }
-    await turns.idle();
+    await rounds.idle();
     expect(running).toContain(id("c"));
   });
 
@@ -102,14 +113,14 @@ describe("turns", () => {
         return Promise.resolve(left > 0);
       },
     });
-    const { turns } = world({}, { open });
-    turns.offer(id("slow"));
-    turns.offer(id("quick"));
+    const { rounds } = world({}, { open });
+    rounds.offer(id("slow"));
+    rounds.offer(id("quick"));
     while (left > 0) await yieldToOthers();
     expect(order).toEqual([id("quick"), id("quick"), id("quick")]);
     readyMs = performance.now() + 20;
-    turns.offer(id("slow"));
-    await turns.idle();
+    rounds.offer(id("slow"));
+    await rounds.idle();
     expect(order.at(-1)).toBe(id("slow"));
     expect(performance.now()).toBeGreaterThanOrEqual(readyMs);
   });
@@ -134,38 +145,38 @@ describe("turns", () => {
         },
       };
     };
-    const { turns, logged } = world({}, { open });
-    turns.offer(id("a"));
-    turns.offer(id("b"));
-    await turns.idle();
+    const { rounds, logged } = world({}, { open });
+    rounds.offer(id("a"));
+    rounds.offer(id("b"));
+    await rounds.idle();
     expect(order).toEqual([id("a"), id("b"), id("a")]);
     expect([opened, closed]).toEqual([3, 3]);
     expect(logged).toEqual(["work is held up and will be tried again"]);
   });
 
   test("what comes while the last slice runs is looked for again", async () => {
-    const { turns, order, slices } = world({ a: 1 });
-    turns.offer(id("a"));
+    const { rounds, order, slices } = world({ a: 1 });
+    rounds.offer(id("a"));
     while (order.length === 0) await yieldToOthers();
-    turns.offer(id("a"));
+    rounds.offer(id("a"));
     // Not known when the slice said that nothing was left.
     slices.a = 0;
     await Promise.resolve();
-    const idle = turns.idle();
+    const idle = rounds.idle();
     slices.a = 1;
     await idle;
     expect(order).toEqual(["a", "a"]);
-    turns.offer(id("a"));
-    await turns.idle();
-    expect(turns.isIdle).toBe(true);
+    rounds.offer(id("a"));
+    await rounds.idle();
+    expect(rounds.isIdle).toBe(true);
   });
 
   test("stops after the slices that run", async () => {
-    const { turns, order } = world({ a: 100, b: 100 }, { lanes: 2 });
-    turns.offer(id("a"));
-    turns.offer(id("b"));
+    const { rounds, order } = world({ a: 100, b: 100 }, { lanes: 2 });
+    rounds.offer(id("a"));
+    rounds.offer(id("b"));
     while (order.length < 4) await yieldToOthers();
-    await turns.stop();
+    await rounds.stop();
     const count = order.length;
     for (let i = 0; i < 5; i++) await yieldToOthers();
     expect(order).toHaveLength(count);

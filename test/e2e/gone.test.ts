@@ -4,7 +4,7 @@ import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type OpenAI from "openai";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
-import { type ApiKey, prepareStore } from "../../gateway/cli/support/operations.ts";
+import { type MintedKey, prepareStore } from "../../gateway/cli/support/operations.ts";
 import {
   type ChatParams,
   type ChatStreamParams,
@@ -203,7 +203,7 @@ test("a shared store: one copy of its KV, counted for its owner; the reader's ch
   const reader = await server.tenant("reads");
   const client = openaiClient(server.url, reader.apiKey);
   const made = { scopes: ["tenant:admin"] };
-  const { key = "" } = await server.admin.json<ApiKey>("POST", `/admin/v1/tenants/${it.tenant.id}/keys`, made);
+  const { key = "" } = await server.admin.json<MintedKey>("POST", `/admin/v1/tenants/${it.tenant.id}/keys`, made);
   const owner = new HttpClient({ url: server.url, apiKey: key });
   const grants = `/admin/v1/vector_stores/${it.storeId}/grants`;
   const before = await heldOf(it.tenant);

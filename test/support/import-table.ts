@@ -249,7 +249,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/http/openapi": ["gateway/base", "gateway/http/transport"],
   "gateway/http": ["gateway/base", "gateway/config.ts", "gateway/telemetry", "gateway/tenant", "gateway/http"],
   "gateway/client": ["gateway/query"],
-  "gateway/cli/support": ["kernels", "gateway/client", "gateway/query"],
+  "gateway/cli/support": ["kernels", "gateway/client", "gateway/http/transport/answer-schemas.ts", "gateway/query"],
   "gateway/cli/commands": ["db/backup.ts", "gateway/main.ts", "gateway/client", "gateway/cli/support"],
   "gateway/cli": ["gateway/cli"],
   // The composition root: these alone wire the parts together.

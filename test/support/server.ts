@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
-import { type ApiKey, firstModelId, type Tenant } from "../../gateway/cli/support/operations.ts";
+import { firstModelId, type MintedKey, type Tenant } from "../../gateway/cli/support/operations.ts";
 import { type ServerProcess, startServer } from "../../gateway/cli/support/server-process.ts";
 
 export interface TestTenant {
@@ -46,7 +46,7 @@ export async function startTestServer(options: TestServerOptions = {}): Promise<
   const admin = new HttpClient({ url: server.url, apiKey: adminKey });
   const makeTenant = async (name: string): Promise<TestTenant> => {
     const { id } = await admin.json<Tenant>("POST", "/admin/v1/tenants", { name });
-    const { key = "" } = await admin.json<ApiKey>("POST", `/admin/v1/tenants/${id}/keys`, { scopes: tenantScopes });
+    const { key = "" } = await admin.json<MintedKey>("POST", `/admin/v1/tenants/${id}/keys`, { scopes: tenantScopes });
     return { id, apiKey: key, client: new HttpClient({ url: server.url, apiKey: key }) };
   };
   const { client } = await makeTenant("first");

@@ -1,6 +1,6 @@
 import { type Command, serverFlags, UsageError } from "../support/command.ts";
 import { connect, requiredText } from "../support/connect.ts";
-import { type ApiKey, listAll, type Tenant } from "../support/operations.ts";
+import { type ApiKey, listAll, type MintedKey, type Tenant } from "../support/operations.ts";
 
 export const tenantCommand: Command = {
   name: "tenant",
@@ -51,14 +51,14 @@ export const keyCommand: Command = {
     const path = `/admin/v1/tenants/${encodeURIComponent(requiredText(input, "tenant"))}/keys`;
     if (action === "list") {
       for (const key of await listAll<ApiKey>(client, path)) {
-        console.log([key.id, key.name ?? "-", key.scopes.join(",")].join("  "));
+        console.log([key.id, key.name, key.scopes.join(",")].join("  "));
       }
       return 0;
     }
     const scopes = (input.text("scopes") ?? defaultScopes).split(",");
     const name = input.text("name");
-    const made = await client.json<ApiKey>("POST", path, { scopes, ...(name ? { name } : {}) });
-    console.log(made.key ?? made.id);
+    const made = await client.json<MintedKey>("POST", path, { scopes, ...(name ? { name } : {}) });
+    console.log(made.key);
     return 0;
   },
 };

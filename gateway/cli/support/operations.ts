@@ -1,46 +1,23 @@
-/** The server's operations that the command line uses, with the shapes of their answers (only fields that are read). */
+/** The server's operations that the command line uses. */
 
-import type { SpangateReport } from "../../client/answers.ts";
+import type { z } from "zod";
+import type { SpangateReport, Usage } from "../../client/answers.ts";
+import type {
+  apiKeyAnswer,
+  jobAnswer,
+  mintedKeyAnswer,
+  tenantAnswer,
+  vectorStoreAnswer,
+  vectorStoreFileAnswer,
+} from "../../http/transport/answer-schemas.ts";
 import type { HttpClient } from "./client.ts";
 import { CommandError } from "./command.ts";
 
-export interface Tenant {
-  readonly id: string;
-  readonly name: string;
-}
-
-export interface ApiKey {
-  readonly id: string;
-  /** Shown once, when the key is made. */
-  readonly key?: string;
-  readonly name?: string | null;
-  readonly scopes: readonly string[];
-}
-
-export interface VectorStore {
-  readonly id: string;
-  readonly name: string | null;
-}
-
-interface StoreFile {
-  readonly id: string;
-  readonly status: "in_progress" | "completed" | "failed" | "cancelled";
-  readonly last_error: { readonly message: string } | null;
-}
-
-export interface PrepareJob {
-  readonly id: string;
-  readonly status: "queued" | "running" | "completed" | "failed" | "cancelled";
-  readonly done: number;
-  readonly total: number;
-  readonly error?: { readonly message: string } | string | null;
-}
-
-export interface ChatUsage {
-  readonly prompt_tokens: number;
-  readonly completion_tokens: number;
-  readonly prompt_tokens_details: { readonly cached_tokens: number; readonly cache_write_tokens: number };
-}
+export type Tenant = z.infer<typeof tenantAnswer>;
+export type ApiKey = z.infer<typeof apiKeyAnswer>;
+export type MintedKey = z.infer<typeof mintedKeyAnswer>;
+export type VectorStore = z.infer<typeof vectorStoreAnswer>;
+export type PrepareJob = z.infer<typeof jobAnswer>;
 
 /** What chat completions report beside their text. */
 type ChatReport = Pick<SpangateReport, "request_id" | "worker" | "queue_ms" | "prefill_ms" | "ttft_ms" | "spans">;
@@ -58,7 +35,7 @@ export interface ChatAnswer {
   /** From sending the request to the first text (or to the end of an answer without any), as this side measured it. */
   readonly clientTtftMs: number;
   readonly totalMs: number;
-  readonly usage: ChatUsage;
+  readonly usage: Usage;
   readonly spangate: ChatReport;
 }
 
@@ -68,7 +45,7 @@ interface ChatChunk {
     readonly delta: { readonly content?: string | null };
     readonly finish_reason: string | null;
   }[];
-  readonly usage?: ChatUsage | null;
+  readonly usage?: Usage | null;
   readonly spangate?: ChatReport;
 }
 
@@ -110,7 +87,10 @@ export async function addFile(client: HttpClient, storeId: string, name: string,
 /** Polls until the file has been ingested. @throws CommandError with the server's reason when it could not be. */
 export async function waitForFile(client: HttpClient, storeId: string, fileId: string, pollMs = 50): Promise<void> {
   for (;;) {
-    const file = await client.json<StoreFile>("GET", `/v1/vector_stores/${storeId}/files/${fileId}`);
+    const file = await client.json<z.infer<typeof vectorStoreFileAnswer>>(
+      "GET",
+      `/v1/vector_stores/${storeId}/files/${fileId}`,
+    );
     if (file.status === "completed") return;
     if (file.status !== "in_progress") {
       throw new CommandError(
@@ -135,8 +115,8 @@ export async function prepareStore(
     if (job.status !== "queued" && job.status !== "running") break;
   }
   if (job.status !== "completed") {
-    const reason = typeof job.error === "string" ? job.error : job.error?.message;
-    throw new CommandError(`preparing ${storeId} ended as ${job.status}${reason ? `: ${reason}` : ""}`);
+    const reason = job.error?.message ?? "";
+    throw new CommandError(`preparing ${storeId} ended as ${job.status}${reason && `: ${reason}`}`);
   }
   return job;
 }
@@ -150,7 +130,7 @@ export async function askChat(
 ): Promise<ChatAnswer> {
   const startMs = performance.now();
   const answer = { text: "", finishReason: null as string | null, clientTtftMs: Number.NaN };
-  let usage: ChatUsage | undefined;
+  let usage: Usage | undefined;
   let spangate: ChatReport | undefined;
   const body = { ...request, stream: true, stream_options: { include_usage: true } };
   for await (const { data } of client.events("POST", "/v1/chat/completions", body, signal)) {

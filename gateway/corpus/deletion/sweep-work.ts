@@ -66,7 +66,6 @@ export class TenantSweep implements TenantWork {
   readonly #evicted = new Set<number>();
   #urgent: AsyncGenerator<void> | undefined;
   #rows: AsyncGenerator<void> | undefined;
-  #isRunning = false;
   #isNew = true;
   #hasSwept = false;
 
@@ -81,22 +80,13 @@ export class TenantSweep implements TenantWork {
     this.#isNew = true;
   }
 
-  readyAtMs(): number {
-    return this.#isRunning ? Number.POSITIVE_INFINITY : 0;
-  }
-
   async runSlice(signal: AbortSignal): Promise<boolean> {
-    this.#isRunning = true;
-    try {
-      const endMs = performance.now() + sliceMs;
-      do {
-        if (!(await this.#piece())) return this.#isNew;
-        await this.#pace.breathe();
-      } while (performance.now() < endMs && !signal.aborted);
-      return true;
-    } finally {
-      this.#isRunning = false;
-    }
+    const endMs = performance.now() + sliceMs;
+    do {
+      if (!(await this.#piece())) return this.#isNew;
+      await this.#pace.breathe();
+    } while (performance.now() < endMs && !signal.aborted);
+    return true;
   }
 
   close(): void {

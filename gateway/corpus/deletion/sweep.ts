@@ -24,14 +24,14 @@ export interface SweeperDeps extends Omit<SweepDeps, "evict" | "zeroFreeSpace"> 
 
 export class Sweeper {
   readonly #deps: SweeperDeps;
-  readonly #turns: TenantRounds;
+  readonly #rounds: TenantRounds;
   readonly #tenants = new Map<TenantId, TenantSweep>();
   /** The overwriting that is in progress. All open sweeps share it, and each calls its next piece. */
   #zeroing: Iterator<void> | undefined;
 
   constructor(deps: SweeperDeps) {
     this.#deps = deps;
-    this.#turns = new TenantRounds({
+    this.#rounds = new TenantRounds({
       ...{ name: "the sweep", log: deps.log, lanes: 1, maxOpen },
       open: (tenantId) => this.#open(tenantId),
       onFailure: (error) => deps.db.relieve(error),
@@ -41,7 +41,7 @@ export class Sweeper {
   /** Call when the tenant deleted something or was deleted. */
   wake(tenantId: TenantId): void {
     this.#tenants.get(tenantId)?.lookAgain();
-    this.#turns.offer(tenantId);
+    this.#rounds.offer(tenantId);
   }
 
   /** Takes up what a stopped server left. */
@@ -55,11 +55,11 @@ export class Sweeper {
   }
 
   idle(): Promise<void> {
-    return this.#turns.idle();
+    return this.#rounds.idle();
   }
 
   stop(): Promise<void> {
-    return this.#turns.stop();
+    return this.#rounds.stop();
   }
 
   /** All workers forget these fragments' spans. */

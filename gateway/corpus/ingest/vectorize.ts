@@ -113,7 +113,6 @@ export class Vectorizer {
   #openTenant(tenantId: TenantId): TenantWork | undefined {
     const files = this.#newFiles.get(tenantId);
     if (files === undefined) return undefined;
-    let isRunning = false;
     let afterOrdinal = -1;
     const nextPiece = async (): Promise<void> => {
       const model = await this.#tryModel();
@@ -128,14 +127,8 @@ export class Vectorizer {
       afterOrdinal = -1;
     };
     return {
-      readyAtMs: () => (isRunning ? Number.POSITIVE_INFINITY : 0),
       runSlice: async () => {
-        isRunning = true;
-        try {
-          await nextPiece();
-        } finally {
-          isRunning = false;
-        }
+        await nextPiece();
         if (files.size > 0) return true;
         this.#newFiles.delete(tenantId);
         return false;

@@ -56,7 +56,6 @@ export class TenantPrepare implements TenantWork {
   readonly #tenantId: TenantId;
   readonly #onClose: () => void;
   #job: OpenJob | undefined;
-  #isRunning = false;
   #notBeforeMs = 0;
 
   constructor(deps: PrepareDeps, tenantId: TenantId, onClose: () => void) {
@@ -66,7 +65,6 @@ export class TenantPrepare implements TenantWork {
   }
 
   readyAtMs(): number {
-    if (this.#isRunning) return Number.POSITIVE_INFINITY;
     return this.#job?.cancel.signal.aborted ? 0 : this.#notBeforeMs;
   }
 
@@ -76,16 +74,11 @@ export class TenantPrepare implements TenantWork {
   }
 
   async runSlice(): Promise<boolean> {
-    this.#isRunning = true;
-    try {
-      const job = this.#job ?? this.#begin();
-      if (job === undefined) return false;
-      this.#job = job;
-      this.#job = await this.#runGroup(job);
-      return true;
-    } finally {
-      this.#isRunning = false;
-    }
+    const job = this.#job ?? this.#begin();
+    if (job === undefined) return false;
+    this.#job = job;
+    this.#job = await this.#runGroup(job);
+    return true;
   }
 
   close(): void {

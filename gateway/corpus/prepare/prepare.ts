@@ -35,7 +35,8 @@ export class PrepareService {
   constructor(deps: Omit<PrepareDeps, "watchers">) {
     this.#deps = deps;
     this.#rounds = new TenantRounds({
-      ...{ name: "preparing", log: deps.log, lanes: groupsAtOnce, spareLanes: spareGroups, maxOpen: maxTenants },
+      ...{ name: "preparing", log: deps.log, maxOpen: maxTenants },
+      ...{ lanes: groupsAtOnce, spareLanes: spareGroups, slicesPerTenant: 1 },
       open: (tenantId) => this.#open(tenantId),
     });
   }
