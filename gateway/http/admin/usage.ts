@@ -8,7 +8,7 @@ import { visibleTenant } from "../../tenant/audit.ts";
 import { dayOf, type UsageLedger } from "../../tenant/usage.ts";
 import { listOf } from "../transport/answer-schemas.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
-import { pageQuery, readQuery } from "../transport/paging.ts";
+import { listBody, pageQuery, readQuery } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
 
 const usageQuery = z.strictObject({
@@ -56,10 +56,10 @@ export function addUsageRoutes(app: Hono<AppEnv>, { usage }: { readonly usage: U
     if (firstDay > to) throw new ApiError("invalid_value", { param: "from", message: "'from' is after 'to'." });
     const own = visibleTenant(principalOf(c));
     // Another tenant's usage looks like that of one that does not exist: there is none.
-    if (own !== undefined && asked !== undefined && asked !== own) return c.json(listOfDays([], false));
+    if (own !== undefined && asked !== undefined && asked !== own)
+      return c.json(listBody({ rows: [], hasMore: false }, dayBody));
     const range = { tenantId: own ?? asked, firstDay, lastDay: to, after: cursorOf(after), limit };
-    const { rows, hasMore } = usage.list(range);
-    return c.json(listOfDays(rows, hasMore));
+    return c.json(listBody(usage.list(range), dayBody));
   });
 }
 
@@ -67,10 +67,10 @@ function cursorOf(after: string | undefined): Pick<UsageDayRow, "day" | "tenantI
   return after === undefined ? undefined : { day: after.slice(0, 10), tenantId: after.slice(11) };
 }
 
-function listOfDays(rows: readonly UsageDayRow[], hasMore: boolean): z.infer<typeof usageAnswer> {
-  const data = rows.map((row) => ({
+function dayBody(row: UsageDayRow): z.infer<typeof dayAnswer> {
+  return {
     id: `${row.day}.${row.tenantId}`,
-    object: "usage" as const,
+    object: "usage",
     day: row.day,
     tenant_id: row.tenantId,
     requests: row.requests,
@@ -79,7 +79,5 @@ function listOfDays(rows: readonly UsageDayRow[], hasMore: boolean): z.infer<typ
     cache_write_tokens: row.cacheWriteTokens,
     completion_tokens: row.completionTokens,
     embedding_tokens: row.embeddingTokens,
-  }));
-  const firstId = data[0]?.id ?? null;
-  return { object: "list", data, first_id: firstId, last_id: data.at(-1)?.id ?? null, has_more: hasMore };
+  };
 }

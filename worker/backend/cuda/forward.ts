@@ -179,28 +179,20 @@ export class Forward {
   }
 
   #finishQkv(layer: LayerWeights, kv: DeviceBuffer, rotations: DeviceBuffer | null): Op {
-    const { device, config, workspace, staging, blockTokens } = this.#parts;
-    const { headCount, kvHeadCount, headDim, rmsNormEps } = config;
-    const launch = device.prepare(
-      "qkv_finish",
-      workspace.qkv,
-      layer.qkvBias,
-      layer.qNorm,
-      layer.kNorm,
-      rmsNormEps,
-      rotations,
-      staging.list(this.layout.positions),
-      staging.list(this.layout.slots),
-      staging.count("rows"),
-      headCount,
-      kvHeadCount,
-      headDim,
-      rotations === null ? 0 : config.rope.rotaryDim,
-      blockTokens,
-      kv,
-    );
-    const heads = headCount + 2 * kvHeadCount;
+    const { device, config, workspace } = this.#parts;
+    const { qkvBias, qNorm, kNorm } = layer;
+    const launch = device.prepare("qkv_finish", workspace.qkv, qkvBias, qNorm, kNorm, ...this.#heads(kv, rotations));
+    const heads = config.headCount + 2 * config.kvHeadCount;
     return (counts) => launch({ grid: [counts.rows, Math.ceil(heads / 8)], blockThreads, overlapsPrevious });
+  }
+
+  /** What kernels that go through the heads of qkv take: from epsilon to pool. */
+  #heads(kv: DeviceBuffer, rotations: DeviceBuffer | null) {
+    const { config, staging, blockTokens } = this.#parts;
+    const { headCount, kvHeadCount, headDim, rmsNormEps, rope } = config;
+    const rows = [staging.list(this.layout.positions), staging.list(this.layout.slots), staging.count("rows")] as const;
+    const rotaryDim = rotations === null ? 0 : rope.rotaryDim;
+    return [rmsNormEps, rotations, ...rows, headCount, kvHeadCount, headDim, rotaryDim, blockTokens, kv] as const;
   }
 
   #activate(): Op {
@@ -213,28 +205,13 @@ export class Forward {
   }
 
   #probeOps(): Op[] {
-    const { config, weights, workspace, pool, rope, device, staging, blockTokens } = this.#parts;
+    const { config, weights, workspace, pool, rope, device } = this.#parts;
     const [first, second] = weights.layers;
     if (second === undefined) return [];
     const rotations = config.rope.layers[1] ? rope.origin : null;
-    const compare = device.prepare(
-      "deviations",
-      workspace.qkv,
-      second.qkvBias,
-      second.kNorm,
-      config.rmsNormEps,
-      rotations,
-      staging.list(this.layout.positions),
-      staging.list(this.layout.slots),
-      staging.count("rows"),
-      config.headCount,
-      config.kvHeadCount,
-      config.headDim,
-      rotations === null ? 0 : config.rope.rotaryDim,
-      blockTokens,
-      pool.layer(1),
-      workspace.deviations,
-    );
+    const { qkv, deviations } = workspace;
+    const heads = this.#heads(pool.layer(1), rotations);
+    const compare = device.prepare("deviations", qkv, second.qkvBias, second.kNorm, ...heads, deviations);
     return [
       this.#embed(),
       ...this.#projectQkv(first, 0),
