@@ -80,21 +80,21 @@ export async function explain(
     const plan = await explainRun(run, deps, runsLeft);
     runsLeft -= plan.runs.length;
     plans.push(plan);
-    await turn(deps.signal);
+    await yieldUnlessAborted(deps.signal);
   }
   const labels = labelsOf(rewritten, plans);
   const shownSteps: Explanation["steps"][number][] = [];
   for (const { rule, path, before, after } of steps.slice(0, limits.explainSteps)) {
     shownSteps.push({ rule, path, before: shortPrint(before), after: shortPrint(after) });
-    await turn(deps.signal);
+    await yieldUnlessAborted(deps.signal);
   }
   const drawn = async (tree: Query, labels?: Labels) => {
     const text = drawText(tree, labels);
-    await turn(deps.signal);
+    await yieldUnlessAborted(deps.signal);
     return { text, svg: drawSvg(tree, labels) };
   };
   const printed = async (tree: Query): Promise<unknown> => {
-    await turn(deps.signal);
+    await yieldUnlessAborted(deps.signal);
     return printQuery(tree);
   };
   return {
@@ -108,7 +108,7 @@ export async function explain(
 }
 
 /** Lets other work use the event loop. @throws the signal's reason */
-async function turn(signal: AbortSignal): Promise<void> {
+async function yieldUnlessAborted(signal: AbortSignal): Promise<void> {
   await yieldToOthers();
   signal.throwIfAborted();
 }
@@ -117,7 +117,7 @@ async function explainRun(run: Inner, deps: ExplainDeps, runsLeft: number): Prom
   const { card, lowerer, residents, context } = deps;
   const { node, place, path } = run;
   const { plan, promptTokens, indeterminateRuns } = await lowerer.lowerInSlices(generateOf(node), context, place);
-  await turn(deps.signal);
+  await yieldUnlessAborted(deps.signal);
   const shown = plan.runs.slice(0, runsLeft).map((one, index): ExplainedRun => {
     const { kind, spanId, position, tokenIds, blockKeys } = one;
     const held = residents(one, card.blockTokens);

@@ -29,7 +29,7 @@ export function plainProtocol(salt: CacheSalt, takesSystem: boolean): PlainProto
     signs: [],
   };
   const write: PlainProtocol["write"] = (messages, tools) => {
-    const plain = turns(
+    const plain = plainMessages(
       messages,
       (call) => before + call.name + syntax.between + JSON.stringify(call.arguments) + after,
     );
@@ -65,7 +65,10 @@ function withIntroduction(
 }
 
 /** Writes tool results as user messages, and joins results and user messages that follow each other. */
-function turns(messages: readonly LowerMessage[], writeCall: (call: MessageCall) => string): readonly LowerMessage[] {
+function plainMessages(
+  messages: readonly LowerMessage[],
+  writeCall: (call: MessageCall) => string,
+): readonly LowerMessage[] {
   const plain: { role: string; content: string; hasResult: boolean }[] = [];
   for (const { role, content, calls, answers } of messages) {
     const last = plain.at(-1);

@@ -45,21 +45,24 @@ function seenByContract(batch: Batch, blockTokens: number): string[][] {
   return seen;
 }
 
-/** By `rotation`, q of each row of a small item is turned by its own offset for every slice. */
-function checkTurns(plan: AttentionPlan): void {
+/** By `rotation`, q of each row of a small item is rotated by its own offset for every slice. */
+function checkRotations(plan: AttentionPlan): void {
   const slices = wordsOf(plan.slices, planSliceWords);
   for (const [, itemRows, firstSlice, , sliceCount] of wordsOf(plan.smallItems, planItemWords)) {
-    let turned: number[] = [];
-    for (const [, , , firstOffset, firstRow, rowCount, , turns] of slices.slice(firstSlice, firstSlice + sliceCount)) {
-      if (turns > 0) turned = [...plan.offsets.subarray(turns - 1, turns - 1 + itemRows)];
-      if (turns < 0) {
-        const ends = plan.offsets[-turns - 1];
+    let rotated: number[] = [];
+    for (const [, , , firstOffset, firstRow, rowCount, , rotations] of slices.slice(
+      firstSlice,
+      firstSlice + sliceCount,
+    )) {
+      if (rotations > 0) rotated = [...plan.offsets.subarray(rotations - 1, rotations - 1 + itemRows)];
+      if (rotations < 0) {
+        const ends = plan.offsets[-rotations - 1];
         const [from, end] = [ends & 0xffff, ends >> 16];
-        turned = new Array(itemRows).fill(notRead);
-        for (let row = from; row < end; row++) turned[row] = plan.offsets[-turns + row - from];
+        rotated = new Array(itemRows).fill(notRead);
+        for (let row = from; row < end; row++) rotated[row] = plan.offsets[-rotations + row - from];
       }
       const offsets = [...plan.offsets.subarray(firstOffset, firstOffset + rowCount)];
-      expect(turned.slice(firstRow, firstRow + rowCount)).toEqual(offsets);
+      expect(rotated.slice(firstRow, firstRow + rowCount)).toEqual(offsets);
     }
   }
 }
@@ -149,7 +152,7 @@ function checkMerges(batch: Batch, plan: AttentionPlan): void {
 export function checkPlan(batch: Batch, plan: AttentionPlan, shape: PackShape): void {
   checkItems(plan, shape.group);
   checkMerges(batch, plan);
-  checkTurns(plan);
+  checkRotations(plan);
   const [expected, seen] = [seenByContract(batch, shape.blockTokens), seenByPlan(batch, plan, shape)];
   for (let row = 0; row < expected.length; row++) expect(seen[row]).toEqual(expected[row]);
 }

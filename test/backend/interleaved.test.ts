@@ -1,5 +1,5 @@
 /**
- * A checkpoint whose RoPE turns (2i, 2i + 1) and the same model with the rows of q and k put into halves: one model to
+ * A checkpoint whose RoPE rotates (2i, 2i + 1) and the same model with the rows of q and k put into halves: one model to
  * a backend, wherever its fragments stand and however its K came there. test/golden has the reference for both.
  */
 import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
@@ -45,7 +45,7 @@ function seededTensors(): Tensors {
   return tensors;
 }
 
-/** Rows of each head of q and k: first the even ones of those that are turned, then the odd ones, then the rest. */
+/** Rows of each head of q and k: first the even ones of those that are rotated, then the odd ones, then the rest. */
 function withHalves(tensors: Tensors): Tensors {
   const even = Array.from({ length: shape.rotaryDim / 2 }, (_, i) => 2 * i);
   const kept = Array.from({ length: shape.headDim - shape.rotaryDim }, (_, i) => shape.rotaryDim + i);

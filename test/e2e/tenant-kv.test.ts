@@ -4,6 +4,7 @@ import { addFile, askChat, listAll, prepareStore, waitForFile } from "../../gate
 import { fillerWords } from "../bench/support/prompts.ts";
 import { cacheOf, firstWorkerOf } from "../support/operator.ts";
 import { startTestServer } from "../support/server.ts";
+import { until } from "../support/until.ts";
 
 interface Fragment {
   readonly id: string;
@@ -41,7 +42,7 @@ test("a prepared corpus stays beside ever new text; what a tenant keeps is withi
   await server.admin.json("PUT", `/admin/v1/tenants/${heavy.id}/limits`, { kv_bytes: quotaBlocks * blockBytes });
   await flood(1_000);
   // The worker tells what it evicted after it has answered; the gateway's count follows.
-  for (let look = 0; look < 100 && (await blocksOf(heavy.id)) > quotaBlocks; look++) await Bun.sleep(20);
+  await until(async () => (await blocksOf(heavy.id)) <= quotaBlocks, "the count of evicted blocks");
   expect(await blocksOf(heavy.id)).toBeWithin(1, quotaBlocks + 1);
   expect((await resident()).every(Boolean)).toBe(true);
 }, 120_000);

@@ -8,7 +8,7 @@ import { EmbedderError, type EmbeddingService, openEmbedding } from "../../gatew
 import { readModelText } from "../../gateway/text/model-text.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import { writeTinyEmbeddingModel } from "../support/tiny-onnx.ts";
-import { turnsDuring } from "../support/turns.ts";
+import { yieldsDuring } from "../support/yields.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "spangate-embedding-"));
 const tokenizer = new TextTokenizer(readModelText(demoModelFolder), { cacheBytes: 1_000 });
@@ -56,9 +56,9 @@ describe("a sentence-embedding model", () => {
     const text = "whale shark, ".repeat(4_000);
     const short = [...(await service.encode("whale shark, "))];
     const expected = [2, ...Array.from({ length: 4_000 }, () => short.slice(1, -1)).flat(), 3];
-    const { result, turns } = await turnsDuring(() => service.encode(text));
+    const { result, yields } = await yieldsDuring(() => service.encode(text));
     expect([...result]).toEqual(expected);
-    expect(turns).toBeGreaterThan(4);
+    expect(yields).toBeGreaterThan(4);
     expect([...(await service.encode(text, "document", 16))]).toEqual([...expected.slice(0, 15), 3]);
   });
 

@@ -49,11 +49,11 @@ export function buildPlan(rowCount: number, small: readonly BuiltItem[], large: 
     return [firstRow, rows.length, firstSlice, shared.length, shared.length + own.length, tokens, 0, 0];
   };
   const [smallItems, largeItems] = [small, large].map((items) => Int32Array.from(items.flatMap(add)));
-  const [sliceWords, offsetWords, turns] = [Int32Array.from(slices), new IntList(1_024), new RotationWriter()];
+  const [sliceWords, offsetWords, rotations] = [Int32Array.from(slices), new IntList(1_024), new RotationWriter()];
   offsetWords.append(Int32Array.from(offsets));
   for (let at = 0; at < smallItems.length; at += planItemWords) {
     const [first, count] = [smallItems[at + planItem.firstSlice], smallItems[at + planItem.sliceCount]];
-    turns.write(sliceWords, offsetWords, first, count, smallItems[at + planItem.rowCount]);
+    rotations.write(sliceWords, offsetWords, first, count, smallItems[at + planItem.rowCount]);
     smallItems[at + planItem.isSmallAlone] = large.length === 0 ? 1 : 0;
   }
   return {

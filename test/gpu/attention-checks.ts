@@ -38,7 +38,7 @@ export function fromBfloat16(halves: Uint16Array): Float32Array {
 }
 
 /** (cos, sin) rows of positions from -2 to 2 contexts. */
-function turnsOf(rotaryDim: number, contextTokens: number): Float32Array {
+function rotationsOf(rotaryDim: number, contextTokens: number): Float32Array {
   const half = rotaryDim / 2;
   const table = new Float32Array(Math.max(1, 4 * contextTokens * half * 2));
   for (let n = 0; n < 4 * contextTokens; n++) {
@@ -51,8 +51,8 @@ function turnsOf(rotaryDim: number, contextTokens: number): Float32Array {
   return table;
 }
 
-/** @param turn by how much every offset is wrong on the device: a check that cannot fail is none */
-export function checkAttention(device: AttentionDevice, random: Random, check: AttentionCheck, turn = 0): string {
+/** @param rotation by how much every offset is wrong on the device: a check that cannot fail is none */
+export function checkAttention(device: AttentionDevice, random: Random, check: AttentionCheck, rotation = 0): string {
   const { heads } = check;
   const { queryHeads, kvHeads, headDim, rotaryDim, blockTokens } = heads;
   const { rowCount, contextTokens, blockCount } = check.plan;
@@ -63,13 +63,13 @@ export function checkAttention(device: AttentionDevice, random: Random, check: A
   });
   const qkv = toBfloat16(random.normals(rowCount * (queryHeads + 2 * kvHeads) * headDim));
   const pool = toBfloat16(random.normals(blockCount * kvHeads * 2 * blockTokens * headDim));
-  const turns = turnsOf(rotaryDim, contextTokens);
-  const table = device.put("turns", turns);
+  const rotations = rotationsOf(rotaryDim, contextTokens);
+  const table = device.put("rotations", rotations);
   const chunks = Math.ceil(queryHeads / kvHeads / 16);
   const buffers: PlanBuffers = {
     qkv: device.put("qkv", qkv),
     pool: device.put("pool", pool),
-    turns: rotaryDim === 0 ? table : table.slice(2 * contextTokens * rotaryDim * 4),
+    rotations: rotaryDim === 0 ? table : table.slice(2 * contextTokens * rotaryDim * 4),
     positions: device.put("positions", positions),
     blockIds: device.put("block ids", blockIds),
     out: device.space("out", rowCount * queryHeads * headDim * 2),
@@ -78,14 +78,14 @@ export function checkAttention(device: AttentionDevice, random: Random, check: A
     arrivals: device.space("arrivals", plan.merges.length * kvHeads * chunks),
   };
   device.fill(buffers.arrivals, 0);
-  const wrong = { ...plan, offsets: plan.offsets.map((offset) => offset + turn) };
+  const wrong = { ...plan, offsets: plan.offsets.map((offset) => offset + rotation) };
   const oracle = attentionOracle(
     {
       ...heads,
       qkv: fromBfloat16(qkv),
       pool: fromBfloat16(pool),
-      turns,
-      turnsZero: 2 * contextTokens,
+      rotations,
+      rotationsZero: 2 * contextTokens,
       positions,
       blockIds,
     },

@@ -77,7 +77,7 @@ export interface PlanBuffers {
   readonly qkv: DeviceBuffer;
   readonly pool: DeviceBuffer;
   /** At position 0. */
-  readonly turns: DeviceBuffer;
+  readonly rotations: DeviceBuffer;
   readonly positions: DeviceBuffer;
   readonly blockIds: DeviceBuffer;
   readonly out: DeviceBuffer;
@@ -194,7 +194,7 @@ export class AttentionDevice {
     const values: ArgumentsOf<typeof planSignature> = [
       buffers.qkv,
       buffers.pool,
-      buffers.turns,
+      buffers.rotations,
       buffers.positions,
       ...lists,
       buffers.blockIds,

@@ -15,8 +15,8 @@ export interface OracleInputs extends Heads {
   readonly qkv: Float32Array;
   readonly pool: Float32Array;
   /** (cos, sin) rows, and the row of position 0. */
-  readonly turns: Float32Array;
-  readonly turnsZero: number;
+  readonly rotations: Float32Array;
+  readonly rotationsZero: number;
   readonly positions: Int32Array;
   readonly blockIds: Int32Array;
 }
@@ -76,17 +76,17 @@ export function attentionOracle(inputs: OracleInputs, plan: AttentionPlan): Orac
   return { out, tolerance };
 }
 
-/** q of one head turned by so many positions. */
-function turnedQuery(inputs: OracleInputs, row: number, head: number, turn: number): Float64Array {
-  const { headDim, rotaryDim, queryHeads, kvHeads, turns, turnsZero } = inputs;
+/** q of one head rotated by so many positions. */
+function rotatedQuery(inputs: OracleInputs, row: number, head: number, rotation: number): Float64Array {
+  const { headDim, rotaryDim, queryHeads, kvHeads, rotations, rotationsZero } = inputs;
   const start = (row * (queryHeads + 2 * kvHeads) + head) * headDim;
   const q = Float64Array.from(inputs.qkv.subarray(start, start + headDim));
   const half = rotaryDim / 2;
   for (let i = 0; i < half; i++) {
-    const at = 2 * ((turnsZero + turn) * half + i);
+    const at = 2 * ((rotationsZero + rotation) * half + i);
     const [x, y] = [q[i], q[i + half]];
-    q[i] = x * turns[at] - y * turns[at + 1];
-    q[i + half] = y * turns[at] + x * turns[at + 1];
+    q[i] = x * rotations[at] - y * rotations[at + 1];
+    q[i + half] = y * rotations[at] + x * rotations[at + 1];
   }
   return q;
 }
@@ -103,7 +103,7 @@ function attend(
   const kvHead = Math.floor(head / (queryHeads / kvHeads));
   const [scores, errors, values]: number[][] = [[], [], []];
   for (const { block, firstToken, count, offset } of sights) {
-    const q = turnedQuery(inputs, row, head, inputs.positions[row] - offset);
+    const q = rotatedQuery(inputs, row, head, inputs.positions[row] - offset);
     for (let t = 0; t < count; t++) {
       const place = firstToken + t;
       const id = blockIds[block + Math.floor(place / blockTokens)];
@@ -115,7 +115,7 @@ function attend(
         squares += product * product;
       }
       scores.push(score / Math.sqrt(headDim));
-      // The turned q is rounded; one that is not turned is not.
+      // The rotated q is rounded; one that is not rotated is not.
       errors.push(rotaryDim === 0 ? 0 : (roundingDeviation * Math.sqrt(squares)) / Math.sqrt(headDim));
       values.push(key + blockTokens * headDim);
     }

@@ -44,14 +44,14 @@ function variantsOf(heads: Heads, batch: Batch, slots: number): PlanVariant[] {
   const perTile = rowsPerTile(group);
   for (const rows of new Set([1, perTile / 2, perTile, 2 * perTile, 4 * perTile])) {
     const whole = add(`whole${rows}`, { rows });
-    const even = (plan: AttentionPlan, turns: number) =>
-      Math.max(64, Math.ceil(itemTokens(plan) / (slots * turns) / 16) * 16);
+    const even = (plan: AttentionPlan, rounds: number) =>
+      Math.max(64, Math.ceil(itemTokens(plan) / (slots * rounds) / 16) * 16);
     add(`cut${rows}`, { rows, partTokens: even(whole, 1) });
     const hotReaders = rows + 1;
     const hot = add(`hot${rows}`, { rows, hotReaders, hotTokens: 256 });
-    for (const turns of [1, 2]) {
-      const tokens = even(hot, turns);
-      add(`hot${rows}/${turns}`, { rows, hotReaders, hotTokens: tokens, partTokens: tokens });
+    for (const rounds of [1, 2]) {
+      const tokens = even(hot, rounds);
+      add(`hot${rows}/${rounds}`, { rows, hotReaders, hotTokens: tokens, partTokens: tokens });
     }
     add(`hotr${rows}`, { rows, hotReaders: 8 * hotReaders, hotTokens: 128 });
   }

@@ -61,21 +61,21 @@ const offsetLimit = 8_192;
 const flushBytes = 192 << 20;
 const rounds = 5;
 
-/** Random bfloat16, and the table of turns: the same for all trees. */
+/** Random bfloat16, and the table of rotations: the same for all trees. */
 export interface TreeInputs {
   readonly values: Uint16Array;
-  readonly turns: Float32Array;
+  readonly rotations: Float32Array;
 }
 
 export function treeInputs(random: Random, rotaryDim: number): TreeInputs {
   const half = rotaryDim / 2;
-  const turns = new Float32Array(2 * offsetLimit * half * 2);
-  for (let i = 0; i < turns.length; i += 2) {
+  const rotations = new Float32Array(2 * offsetLimit * half * 2);
+  for (let i = 0; i < rotations.length; i += 2) {
     const angle = (Math.floor(i / 2 / half) - offsetLimit) * 1e6 ** (-((i / 2) % half) / half);
-    turns[i] = Math.cos(angle);
-    turns[i + 1] = Math.sin(angle);
+    rotations[i] = Math.cos(angle);
+    rotations[i + 1] = Math.sin(angle);
   }
-  return { values: toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)), turns };
+  return { values: toBfloat16(random.normals(1 << 21, Number.POSITIVE_INFINITY)), rotations };
 }
 
 export function floorMicroseconds({ tree, heads }: TreeSetup, rates: Rates): number {
@@ -117,7 +117,7 @@ export class TreeTimer {
     this.buffers = {
       qkv,
       pool,
-      turns: device.put("turns", inputs.turns).slice(offsetLimit * half * 8),
+      rotations: device.put("rotations", inputs.rotations).slice(offsetLimit * half * 8),
       positions: device.put("positions", batch.positions),
       blockIds: device.put("block ids", batch.blockIds),
       out: device.space("out", rows * queryHeads * headDim * 2),

@@ -115,21 +115,21 @@ export class BenchEngine {
 
   /**
    * A prompt of documents as spans, then a question; without reuse everything is computed.
-   * @param turns false: all documents are read as if they stood at the same place, so q is turned once for all of them
+   * @param rotations false: all documents are read as if they stood at the same place, so q is rotated once for all of them
    */
   submit(
     documents: readonly Int32Array[],
     question: Int32Array,
     maxTokens: number,
     reuse: boolean,
-    turns = true,
+    rotations = true,
   ): void {
     const requestId = `bench-${this.requestCount++}`;
     const params = { maxTokens, minTokens: 0, ignoreEos: true, stopTokenIds: [], sampling: greedySampling };
     const message: SubmitMessage = {
       type: "submit",
       requestId,
-      plan: planOf(documents, question, turns),
+      plan: planOf(documents, question, rotations),
       params,
       reuse,
     };
@@ -156,7 +156,7 @@ export class BenchEngine {
   }
 }
 
-function planOf(documents: readonly Int32Array[], question: Int32Array, turns: boolean): SubmitMessage["plan"] {
+function planOf(documents: readonly Int32Array[], question: Int32Array, rotations: boolean): SubmitMessage["plan"] {
   const runs: PlanRun[] = [];
   const sees: PlanRun["sees"][number][] = [];
   const add = (kind: PlanRun["kind"], tokenIds: Int32Array, position: number, closed: boolean) => {
@@ -166,7 +166,7 @@ function planOf(documents: readonly Int32Array[], question: Int32Array, turns: b
   };
   let position = 0;
   for (const tokenIds of documents) {
-    sees.push({ run: runs.length, firstToken: 0, tokenCount: tokenIds.length, offset: turns ? position : 0 });
+    sees.push({ run: runs.length, firstToken: 0, tokenCount: tokenIds.length, offset: rotations ? position : 0 });
     add("span", tokenIds, 0, true);
     position += tokenIds.length;
   }

@@ -78,7 +78,7 @@ function randomBatch(random: Random, { pieces, blockTokens }: AttentionCase): Ba
 }
 
 /** (cos, sin) rows from -context to 2 * context, and the row of position 0. */
-export function putTurns(twin: KernelTwin, rotaryDim: number): DeviceBuffer {
+export function putRotations(twin: KernelTwin, rotaryDim: number): DeviceBuffer {
   const half = rotaryDim / 2;
   const table = new Float32Array(3 * contextTokens * half * 2);
   for (let n = 0; n < 3 * contextTokens; n++) {
@@ -88,24 +88,24 @@ export function putTurns(twin: KernelTwin, rotaryDim: number): DeviceBuffer {
       table[2 * (n * half + i) + 1] = Math.sin(angle);
     }
   }
-  const buffer = twin.put("turns", table);
+  const buffer = twin.put("rotations", table);
   return buffer.slice(contextTokens * half * 8);
 }
 
 /**
- * Rounding of the turned q to bfloat16 moves a score of unit operands by about 2^-9, rounding of a weight moves it by
+ * Rounding of the rotated q to bfloat16 moves a score of unit operands by about 2^-9, rounding of a weight moves it by
  * as much; four sigma of both, for values of unit scale.
  */
 const attentionError = 0.015;
 
 /**
- * @param turn positions that the twin turns every query of the first slice too far: a check that cannot fail is none
+ * @param rotation positions that the twin rotates every query of the first slice too far: a check that cannot fail is none
  */
 export async function checkAttention(
   device: CudaDevice,
   random: Random,
   shape: AttentionCase,
-  turn = 0,
+  rotation = 0,
 ): Promise<string> {
   const { headDim, rotaryDim, queryHeads, kvHeads, blockTokens } = shape;
   const batch = randomBatch(random, shape);
@@ -127,7 +127,7 @@ export async function checkAttention(
   const normals = (count: number) => random.normals(count, Number.POSITIVE_INFINITY);
   const qkv = twin.putBfloat16("qkv", normals(rowCount * width));
   const pool = twin.putBfloat16("pool", normals(batch.blockCount * kvHeads * 2 * blockTokens * headDim));
-  const turns = putTurns(twin, rotaryDim);
+  const rotations = putRotations(twin, rotaryDim);
   const out = twin.space("out", rowCount * queryHeads * headDim * 2);
   const partialOut = twin.space("partial results", plan.partialCount * queryHeads * headDim * 4 + 4);
   const partialSums = twin.space("partial sums", plan.partialCount * queryHeads * 4 + 4);
@@ -146,11 +146,11 @@ export async function checkAttention(
     return { name, size, items: twin.put("items", room), count, isNeeded: items.length > 0 };
   });
   twin.upload();
-  twin.memory.int32(offsets)[0] -= turn;
+  twin.memory.int32(offsets)[0] -= rotation;
   const scale = Math.LOG2E / Math.sqrt(headDim);
   for (const { name, items, count, size, isNeeded } of prepared) {
     if (!isNeeded) continue;
-    const inputs = [qkv, pool, turns, positions, rows, items, slices, offsets, blockIds, merges, count];
+    const inputs = [qkv, pool, rotations, positions, rows, items, slices, offsets, blockIds, merges, count];
     const numbers = [queryHeads, kvHeads, rotaryDim, blockTokens, scale];
     device.allowSharedBytes(name, size.sharedBytes ?? 0);
     twin.launch(name, [...inputs, ...numbers, out, partialOut, partialSums, arrivals], size);

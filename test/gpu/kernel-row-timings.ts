@@ -22,8 +22,8 @@ export async function timeRows(timer: KernelTimer, random: Random): Promise<void
   const residual = device.allocate("residual", maxRows * hidden * 4);
   fillRandom(device, random, residual, "float32");
   const out = device.allocate("out", maxRows * ffn * 2);
-  const turns = device.allocate("turns", maxRows * headDim * 4);
-  device.fill(turns, 0);
+  const rotations = device.allocate("rotations", maxRows * headDim * 4);
+  device.fill(rotations, 0);
   const ascending = putInts(
     device,
     Int32Array.from({ length: maxRows }, (_, i) => i),
@@ -38,7 +38,7 @@ export async function timeRows(timer: KernelTimer, random: Random): Promise<void
     await timer.time(`silu_mul ${rows}`, { bytes: rows * ffn * 6, flop: 0 }, 20, () =>
       silu({ grid: [Math.ceil(ffn / 2048), rows], blockThreads: 256 }),
     );
-    const places = [turns, ascending, ascending, count, queryHeads, kvHeads, headDim, headDim, 64, pool] as const;
+    const places = [rotations, ascending, ascending, count, queryHeads, kvHeads, headDim, headDim, 64, pool] as const;
     const finish = device.prepare("qkv_finish", qkv, null, weight, weight, 1e-6, ...places);
     const finishBytes = rows * headDim * (4 * queryHeads + 8 * kvHeads);
     await timer.time(`qkv_finish ${rows}`, { bytes: finishBytes, flop: 0 }, 20, () =>

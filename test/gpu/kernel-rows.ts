@@ -1,7 +1,7 @@
 /** The row-wise kernels on the device against their twins: fresh random inputs with outliers. */
 import type { CudaDevice } from "../../worker/backend/cuda/open-device.ts";
 import type { Random } from "../native/random.ts";
-import { putTurns } from "./kernel-attention.ts";
+import { putRotations } from "./kernel-attention.ts";
 import { bfloat16Step, KernelTwin } from "./kernel-twin.ts";
 
 const float32Error = 1e-5;
@@ -54,7 +54,7 @@ export async function checkRows(device: CudaDevice, random: Random): Promise<str
     "frequencies",
     Float32Array.from({ length: 20 }, (_, i) => 10_000 ** (-i / 20)),
   );
-  const turns = twin.space("turns", 999 * 20 * 8);
+  const rotations = twin.space("rotations", 999 * 20 * 8);
   const count = twin.put("count", Int32Array.of(rowCount));
   const factor = new Uint8Array(Float64Array.of(1.25).buffer);
   twin.upload();
@@ -62,14 +62,14 @@ export async function checkRows(device: CudaDevice, random: Random): Promise<str
   twin.launch("embed_rows", [table, tokenIds, sampled, count, hidden, 12, residual], size);
   twin.launch("silu_mul", [gateUp, count, ffn, activated], { grid: [2, gridRows], blockThreads: 256 });
   twin.launch("gather_rows", [residual, picked, count, hidden * 4, gathered], size);
-  twin.launch("fill_rope_table", [frequencies, 20, -333, 999, factor, turns], { grid: [7], blockThreads: 256 });
+  twin.launch("fill_rope_table", [frequencies, 20, -333, 999, factor, rotations], { grid: [7], blockThreads: 256 });
   return twin.compare([
     { buffer: activated, type: "bfloat16", relative: bfloat16Step, absolute: float32Error },
-    { buffer: turns, type: "float32", relative: 1e-7, absolute: 1e-7 },
+    { buffer: rotations, type: "float32", relative: 1e-7, absolute: 1e-7 },
   ]);
 }
 
-/** K and V into the pool, copies of them with and without a turn, and how far they are from what the rows give anew. */
+/** K and V into the pool, copies of them with and without a rotation, and how far they are from what the rows give anew. */
 export async function checkHeads(
   device: CudaDevice,
   random: Random,
@@ -96,10 +96,10 @@ export async function checkHeads(
     norm(),
   ];
   const pool = twin.putBfloat16("pool", random.normals(layers * layerStride));
-  const turns = putTurns(twin, rotaryDim);
+  const rotations = putRotations(twin, rotaryDim);
   const [positions, deltas] = [integers(0, 2000), integers(-2000, 2000)];
   const [slotsHere, from, to] = [0, 1, 2].map((part) => slotList.slice(part * gridRows, (part + 1) * gridRows));
-  // Every third token is turned in place.
+  // Every third token is rotated in place.
   const inPlace = to.map((slot, i) => (i % 3 === 0 ? from[i] : slot));
   const [slots, sources, targets] = [slotsHere, from, inPlace].map((list) => twin.put("slots", Int32Array.from(list)));
   const [count, layerRotates] = [twin.put("count", Int32Array.of(rowCount)), twin.put("flags", Int32Array.of(1, 0))];
@@ -109,11 +109,23 @@ export async function checkHeads(
   const shape = [queryHeads, kvHeads, headDim, rotaryDim, blockTokens];
   const size = { grid: [gridRows], blockThreads: 256 } as const;
   const rows = [positions, slots, count, ...shape, pool];
-  twin.launch("deviations", [qkv, bias, kNorm, epsilon, turns, ...rows, before], size);
+  twin.launch("deviations", [qkv, bias, kNorm, epsilon, rotations, ...rows, before], size);
   const grid = [gridRows, Math.ceil(heads / 8)] as const;
-  twin.launch("qkv_finish", [qkv, bias, qNorm, kNorm, epsilon, turns, ...rows], { grid, blockThreads: 256 });
-  twin.launch("deviations", [qkv, bias, kNorm, epsilon, turns, ...rows, after], size);
-  const copies = [sources, targets, deltas, count, layerRotates, turns, 0.8, kvHeads, headDim, rotaryDim, blockTokens];
+  twin.launch("qkv_finish", [qkv, bias, qNorm, kNorm, epsilon, rotations, ...rows], { grid, blockThreads: 256 });
+  twin.launch("deviations", [qkv, bias, kNorm, epsilon, rotations, ...rows, after], size);
+  const copies = [
+    sources,
+    targets,
+    deltas,
+    count,
+    layerRotates,
+    rotations,
+    0.8,
+    kvHeads,
+    headDim,
+    rotaryDim,
+    blockTokens,
+  ];
   twin.launch("copy_tokens", [...copies, layerStride, pool], {
     grid: [Math.ceil(gridRows / 16), layers],
     blockThreads: 256,

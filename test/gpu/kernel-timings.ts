@@ -155,8 +155,8 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
     new Int32Array(Float32Array.from({ length: 64 }, (_, i) => 1e6 ** (-i / 64)).buffer),
   );
   const factor = new Uint8Array(Float64Array.of(1).buffer);
-  const turns = space("turns", 32_768 * headDim * 4);
-  const fill = device.prepare("fill_rope_table", frequencies, headDim / 2, 0, 32_768, factor, turns);
+  const rotations = space("rotations", 32_768 * headDim * 4);
+  const fill = device.prepare("fill_rope_table", frequencies, headDim / 2, 0, 32_768, factor, rotations);
   fill({ grid: [264], blockThreads: 256 });
   const out = space("out", 8_192 * queryHeads * headDim * 2);
   const { small, large, largeKernel } = launchesOf(device, headDim);
@@ -196,7 +196,7 @@ export async function timeAttention(timer: KernelTimer, random: Random): Promise
       const heads = [queryHeads, kvHeads, headDim, blockTokens] as const;
       const results = [out, partialOut, partialSums, arrivals] as const;
       return (kv: DeviceBuffer) => {
-        const inputs = [qkv, kv, turns, positions, rows, items, slices, offsets, ids, merges, count] as const;
+        const inputs = [qkv, kv, rotations, positions, rows, items, slices, offsets, ids, merges, count] as const;
         return device.prepare(kernel, ...inputs, ...heads, scale, ...results);
       };
     };

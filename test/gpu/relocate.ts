@@ -52,7 +52,7 @@ async function checkAnswers(name: string): Promise<string> {
 }
 
 /**
- * Whole blocks anywhere in the pool, each turned by its own number of positions; copies go to the pool's other half.
+ * Whole blocks anywhere in the pool, each rotated by its own number of positions; copies go to the pool's other half.
  */
 function randomMoves(random: Random, blockCount: number, inPlace: boolean): BlockMove[] {
   const ids = random.shuffle(Array.from({ length: blockCount }, (_, id) => id as BlockId));
@@ -69,7 +69,7 @@ async function timeMoves(device: CudaDevice, random: Random): Promise<string> {
   const pool = device.allocate("pool", layers * layerStride * 2);
   fillRandom(device, random, pool, "bfloat16");
   const positions = 16_384;
-  const turns = device.allocate("turns", 2 * positions * (headDim / 2) * 8);
+  const rotations = device.allocate("rotations", 2 * positions * (headDim / 2) * 8);
   const frequencies = Float32Array.from({ length: headDim / 2 }, (_, i) => 1e6 ** ((-2 * i) / headDim));
   const factor = new Uint8Array(Float64Array.of(1).buffer);
   const listed = putInts(device, new Int32Array(frequencies.buffer));
@@ -80,13 +80,13 @@ async function timeMoves(device: CudaDevice, random: Random): Promise<string> {
     -positions,
     2 * positions,
     factor,
-    turns,
+    rotations,
   )({
     grid: [264],
     blockThreads: 256,
   });
   const rowBytes = (headDim / 2) * 8;
-  const origin = turns.slice(positions * rowBytes, positions * rowBytes);
+  const origin = rotations.slice(positions * rowBytes, positions * rowBytes);
   const layerRotates = putInts(device, new Int32Array(layers).fill(1));
   const timer = new KernelTimer(device, { bytesPerSecond: 4.3e12, flopPerSecond: 1 });
   const words: string[] = [];
@@ -99,9 +99,9 @@ async function timeMoves(device: CudaDevice, random: Random): Promise<string> {
       const lists = [sourceSlots, targetSlots, deltas, Int32Array.of(deltas.length)].map((list) =>
         putInts(device, list),
       );
-      const [sources, targets, turned, count] = lists;
+      const [sources, targets, rotated, count] = lists;
       const shape = [kvHeads, headDim, headDim, blockTokens, layerStride, pool] as const;
-      const run = device.prepare("copy_tokens", sources, targets, turned, count, layerRotates, origin, 1, ...shape);
+      const run = device.prepare("copy_tokens", sources, targets, rotated, count, layerRotates, origin, 1, ...shape);
       return () => run({ grid: [Math.ceil(deltas.length / 16), layers], blockThreads: 256 });
     });
     const ms = await timer.milliseconds(1, () => {

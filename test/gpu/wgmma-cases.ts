@@ -187,7 +187,7 @@ export function planCases(random: Random, headDim: number): [name: string, PlanC
     ["product with V alone", { ...plain, inputs: "equal scores" }],
     ["product with K alone", { ...plain, inputs: "equal values" }],
     ["one tile", plain],
-    ["one tile, turned", { ...plain, heads: heads(4, 1) }],
+    ["one tile, rotated", { ...plain, heads: heads(4, 1) }],
     ["many rows", manyRows(heads(8, 2), 300)],
     [
       "nothing to see",

@@ -68,17 +68,17 @@ export function timeCases(device: AttentionDevice, random: Random, report: Repor
   report.figure("productFlopPerSecond", flopPerSecond);
   const lines = [`products ${(flopPerSecond / 1e12).toFixed(0)} TFLOP/s`];
   for (const shape of cases) {
-    const [turned, plain] = timeBoth(device, random, shape, words);
+    const [rotated, plain] = timeBoth(device, random, shape, words);
     const flop = 4 * shape.headDim * 32 * shape.pairs;
-    const rate = flop / turned / 1e6;
-    report.figure(`${shape.name} us`, turned);
+    const rate = flop / rotated / 1e6;
+    report.figure(`${shape.name} us`, rotated);
     report.figure(`${shape.name} without rotation us`, plain);
     report.figure(`${shape.name} TFLOP/s`, rate);
     const share = ((100 * rate * 1e12) / flopPerSecond).toFixed(0);
-    const cost = (100 * (turned / plain - 1)).toFixed(1);
+    const cost = (100 * (rotated / plain - 1)).toFixed(1);
     const name = shape.name.padEnd(40);
     lines.push(
-      `${name} ${turned.toFixed(1).padStart(8)} us, ${rate.toFixed(0)} TFLOP/s (${share}%), rotation ${cost}%`,
+      `${name} ${rotated.toFixed(1).padStart(8)} us, ${rate.toFixed(0)} TFLOP/s (${share}%), rotation ${cost}%`,
     );
   }
   return `\n${lines.join("\n")}\n`;
@@ -97,7 +97,7 @@ function timeBoth(device: AttentionDevice, random: Random, shape: TimeCase, word
   const buffers = {
     qkv,
     pool: putPoolMap(device, headsOf(headDim, true), pool),
-    turns: device.put("turns", table).slice(zero * (headDim / 2) * 8),
+    rotations: device.put("rotations", table).slice(zero * (headDim / 2) * 8),
     positions: device.put("positions", built.positions),
     blockIds: device.put("block ids", built.blockIds),
     out: device.space("out", rowCount * queryHeads * headDim * 2),

@@ -67,7 +67,7 @@ function check(shape: PlanCase, grid: number, shift = 0): string {
   const buffers = {
     qkv: device.put("qkv", queries.words),
     pool: putPoolMap(device, heads, device.put("pool", pool.words)),
-    turns: device.put("turns", table).slice(zero * (heads.rotaryDim / 2) * 8),
+    rotations: device.put("rotations", table).slice(zero * (heads.rotaryDim / 2) * 8),
     positions: device.put("positions", positions),
     blockIds: device.put("block ids", built.blockIds),
     out: device.space("out", guarded * rowBytes),
@@ -95,7 +95,7 @@ function check(shape: PlanCase, grid: number, shift = 0): string {
     "rows past the end were written",
   );
   const shifted = { ...plan, offsets: plan.offsets.map((offset) => offset + shift) };
-  const inputs = { ...heads, qkv: queries.values, pool: pool.values, turns: table, turnsZero: zero };
+  const inputs = { ...heads, qkv: queries.values, pool: pool.values, rotations: table, rotationsZero: zero };
   const oracle = attentionOracle({ ...inputs, positions, blockIds: built.blockIds }, shifted);
   return compare(out, oracle, shape);
 }

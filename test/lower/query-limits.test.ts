@@ -1,5 +1,5 @@
 import { describe, expect, spyOn, test } from "bun:test";
-import { turnsDuring } from "../support/turns.ts";
+import { yieldsDuring } from "../support/yields.ts";
 import { models } from "../text/models.ts";
 import {
   behind,
@@ -60,35 +60,35 @@ test("more spans than a plan may have are refused before one of them is encoded"
   expect(lowerer.lower(g(seq(plus(...empty), user("x"))), contextOf(tokenizer)).plan.runs.length).toBe(2);
 });
 
-test("many short texts leave turns to other work", async () => {
+test("many short texts let other work go on", async () => {
   const { lowerer, tokenizer } = lowererOf(models.chatml);
   const texts = Array.from({ length: 1_000 }, (_, index) => user(`${index}`));
-  const { turns } = await turnsDuring(() => lowerer.lowerInSlices(g(plus(...texts)), contextOf(tokenizer)));
-  expect(turns).toBeGreaterThan(4);
+  const { yields } = await yieldsDuring(() => lowerer.lowerInSlices(g(plus(...texts)), contextOf(tokenizer)));
+  expect(yields).toBeGreaterThan(4);
 });
 
 test("chains of many outputs are made in slices", async () => {
   const { lowerer, tokenizer } = lowererOf(models.chatml);
   const context = contextOf(tokenizer);
   const query = g(seq(plus(...Array.from({ length: 40 }, (_, seed) => g(user("x"), { seed }))), user("y")));
-  let [turn, isDone] = [0, false];
+  let [yields, isDone] = [0, false];
   const count = (): void => {
-    turn += 1;
+    yields += 1;
     if (!isDone) setImmediate(count);
   };
   setImmediate(count);
-  const turns: number[] = [];
+  const whenAsked: number[] = [];
   await lowerer.lowerInSlices(query, {
     ...context,
     outputs: (node) => {
       Bun.sleepSync(1);
-      turns.push(turn);
+      whenAsked.push(yields);
       return context.outputs(node);
     },
   });
   isDone = true;
-  const inLastTurn = turns.filter((each) => each === turns.at(-1)).length;
-  expect(inLastTurn).toBeLessThan(20);
+  const afterLastYield = whenAsked.filter((each) => each === whenAsked.at(-1)).length;
+  expect(afterLastYield).toBeLessThan(20);
 });
 
 test("a stand-in costs one key, however long it may become", () => {
@@ -127,14 +127,14 @@ test("each text is encoded ahead of use under the salt of its owner, and not aga
     ]),
   );
   expect(owners.length).toBe(7);
-  const turns = { chars: 0 };
+  const unyielded = { chars: 0 };
   const encoded = spyOn(tokenizer, "encode");
   lowerer.lower(query, context);
   // Warming what was lowered finds all of it.
   for (const [pieces, opens, owner] of encoded.mock.calls) {
-    if (owner !== undefined) await tokenizer.warm(pieces, opens, owner, turns);
+    if (owner !== undefined) await tokenizer.warm(pieces, opens, owner, unyielded);
   }
-  expect(turns.chars).toBe(0);
+  expect(unyielded.chars).toBe(0);
   encoded.mockClear();
   lowerer.lower(query, context);
   expect(encoded.mock.calls.filter(([, , owner]) => owner !== undefined)).toEqual([]);

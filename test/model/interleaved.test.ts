@@ -21,28 +21,28 @@ function configOf(partialRotaryFactor: number): ModelConfig {
 }
 
 /** RoFormer, equation 16: x[2i] + j x[2i + 1] times e^(j position theta^(-2i / d)); the rest of the head stays. */
-function turnedByDefinition(head: Vector, position: number, { rope }: ModelConfig): Vector {
-  const turned = [...head];
+function rotatedByDefinition(head: Vector, position: number, { rope }: ModelConfig): Vector {
+  const rotated = [...head];
   for (let i = 0; i < rope.rotaryDim / 2; i++) {
     const angle = position * 500 ** ((-2 * i) / rope.rotaryDim);
     const [x, y] = [head[2 * i], head[2 * i + 1]];
-    turned[2 * i] = x * Math.cos(angle) - y * Math.sin(angle);
-    turned[2 * i + 1] = x * Math.sin(angle) + y * Math.cos(angle);
+    rotated[2 * i] = x * Math.cos(angle) - y * Math.sin(angle);
+    rotated[2 * i + 1] = x * Math.sin(angle) + y * Math.cos(angle);
   }
-  return turned;
+  return rotated;
 }
 
 /** As kernels do it: pairs (i, i + rotaryDim / 2). */
-function turnedByHalves(head: Vector, position: number, { rope }: ModelConfig): Vector {
+function rotatedByHalves(head: Vector, position: number, { rope }: ModelConfig): Vector {
   const half = rope.rotaryDim / 2;
-  const turned = [...head];
+  const rotated = [...head];
   for (let i = 0; i < half; i++) {
     const angle = position * rope.inverseFrequencies[i];
     const [x, y] = [head[i], head[i + half]];
-    turned[i] = x * Math.cos(angle) - y * Math.sin(angle);
-    turned[i + half] = x * Math.sin(angle) + y * Math.cos(angle);
+    rotated[i] = x * Math.cos(angle) - y * Math.sin(angle);
+    rotated[i + half] = x * Math.sin(angle) + y * Math.cos(angle);
   }
-  return turned;
+  return rotated;
 }
 
 /** Projection of `hidden` to one head: bias, then RMSNorm. */
@@ -67,7 +67,7 @@ function projections(read: (name: string) => Float32Array): Record<"q" | "k", Pr
 
 const dot = (a: Vector, b: Vector): number => a.reduce((sum, x, i) => sum + x * b[i], 0);
 
-describe.each([0.5, 0.75, 1])("a share of %d of each head turned", (share) => {
+describe.each([0.5, 0.75, 1])("a share of %d of each head rotated", (share) => {
   const config = { ...configOf(share), interleavedRope: true };
   const raw = { ...tinyConfig, architectures: ["Qwen3ForCausalLM"] };
   const tensors = randomTensors(raw);
@@ -88,18 +88,18 @@ describe.each([0.5, 0.75, 1])("a share of %d of each head turned", (share) => {
 
   /** Of query head 3 at `position` and its KV head, which is stored at `start` and moved by `delta`. */
   function scores(position: number, start: number, delta: number) {
-    const [q, k] = [headOf(asking, 3, read.q), turnedByHalves(headOf(asked, 1, read.k), start, config)];
+    const [q, k] = [headOf(asking, 3, read.q), rotatedByHalves(headOf(asked, 1, read.k), start, config)];
     return {
-      moved: dot(turnedByHalves(q, position, config), turnedByHalves(k, delta, config)),
-      offset: dot(turnedByHalves(q, position - delta, config), k),
+      moved: dot(rotatedByHalves(q, position, config), rotatedByHalves(k, delta, config)),
+      offset: dot(rotatedByHalves(q, position - delta, config), k),
       defined: dot(
-        turnedByDefinition(headOf(asking, 3, stored.q), position, config),
-        turnedByDefinition(headOf(asked, 1, stored.k), start + delta, config),
+        rotatedByDefinition(headOf(asking, 3, stored.q), position, config),
+        rotatedByDefinition(headOf(asked, 1, stored.k), start + delta, config),
       ),
     };
   }
 
-  test("scores are the definition's, of a K that is moved and of a query that is turned less", () => {
+  test("scores are the definition's, of a K that is moved and of a query that is rotated less", () => {
     expect(config.rope.rotaryDim).toBe(16 * share);
     for (const [position, start, delta] of [
       [0, 0, 0],

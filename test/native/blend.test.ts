@@ -69,7 +69,7 @@ describe.each([
   const testHere = kernels === undefined ? test.skip : test;
   const here = (): CpuKernels => kernels ?? oracle;
 
-  testHere("copied tokens are the source's, K turned and V to the bit; nothing else is touched", () => {
+  testHere("copied tokens are the source's, K rotated and V to the bit; nothing else is touched", () => {
     const random = new Random(testSeed());
     for (let round = 0; round < 25; round++) {
       const world = fullWorld(random);

@@ -23,7 +23,7 @@ interface Token {
   readonly position: number;
 }
 
-function turned(head: ArrayLike<number>, position: number): number[] {
+function rotated(head: ArrayLike<number>, position: number): number[] {
   const out = Array.from(head);
   for (let i = 0; i < headDim / 2; i++) {
     const [c, s] = [Math.cos(position * (frequencies[i] ?? 0)), Math.sin(position * (frequencies[i] ?? 0))];
@@ -38,9 +38,9 @@ function turned(head: ArrayLike<number>, position: number): number[] {
 function plainAttention(token: Token, seen: readonly Token[]): number[] {
   return Array.from({ length: queryHeads }, (_, head) => {
     const start = (queryHeads + Math.floor((head * kvHeads) / queryHeads)) * headDim;
-    const q = turned(token.qkv.subarray(head * headDim, (head + 1) * headDim), token.position);
+    const q = rotated(token.qkv.subarray(head * headDim, (head + 1) * headDim), token.position);
     const weights = seen.map((other) => {
-      const k = turned(other.qkv.subarray(start, start + headDim), other.position);
+      const k = rotated(other.qkv.subarray(start, start + headDim), other.position);
       return Math.exp(k.reduce((sum, x, d) => sum + x * (q[d] ?? 0), 0) / Math.sqrt(headDim));
     });
     const total = weights.reduce((sum, weight) => sum + weight, 0);

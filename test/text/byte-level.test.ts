@@ -4,7 +4,7 @@ import fc from "fast-check";
 import { parseConfig } from "../../gateway/config.ts";
 import { ByteLevelEncoder } from "../../gateway/text/byte-level.ts";
 import { readModelText, type TokenizerJson } from "../../gateway/text/model-text.ts";
-import { turnsDuring } from "../support/turns.ts";
+import { yieldsDuring } from "../support/yields.ts";
 import { byteLevelTokenizer } from "./models.ts";
 
 const demo = readModelText(parseConfig({}).modelDir);
@@ -67,7 +67,7 @@ describe.each(Object.entries(tokenizers))("%s", (_name, json) => {
     }
   });
 
-  test("any text has the library's ids, at once and in turns", async () => {
+  test("any text has the library's ids, at once and in slices", async () => {
     const encoder = encoderOf(json);
     if (encoder === undefined) throw new Error("the tokenizer is not taken");
     await fc.assert(
@@ -99,6 +99,6 @@ test.each([
 
 test("a long word gives way to other work", async () => {
   const encoder = encoderOf(tokenizers["the demo's"] as TokenizerJson);
-  const { turns } = await turnsDuring(async () => void (await encoder?.encodeInSlices("abcdefghij".repeat(6_000))));
-  expect(turns).toBeGreaterThan(20);
+  const { yields } = await yieldsDuring(async () => void (await encoder?.encodeInSlices("abcdefghij".repeat(6_000))));
+  expect(yields).toBeGreaterThan(20);
 });

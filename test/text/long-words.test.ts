@@ -7,7 +7,7 @@ import { LongWords } from "../../gateway/text/long-words.ts";
 import { readModelText } from "../../gateway/text/model-text.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { turnsDuring } from "../support/turns.ts";
+import { yieldsDuring } from "../support/yields.ts";
 import { models } from "./models.ts";
 
 const demo = readModelText(parseConfig({}).modelDir);
@@ -51,7 +51,7 @@ test.each([
   ["one letter", "a".repeat(2_001)],
   ["one token", "the".repeat(700)],
   ["beyond the first plane", "😀世".repeat(300)],
-])("long words of %s are encoded as the library encodes them, at once and in turns", async (_name, word) => {
+])("long words of %s are encoded as the library encodes them, at once and in slices", async (_name, word) => {
   const text = `An ${word} is here. ${word}`;
   const expected = idsOf(library(), text);
   const ours = library();
@@ -70,7 +70,7 @@ test("no step of a word does more than its share, whatever the word", () => {
 test("letters in a row give way to other work", async () => {
   const tokenizer = new TextTokenizer(demo, { cacheBytes: 1_000_000 });
   const pieces = [{ kind: "content" as const, text: letters(60_000, 5) }];
-  expect((await turnsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).turns).toBeGreaterThan(20);
+  expect((await yieldsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).yields).toBeGreaterThan(20);
   expect(tokenizer.encode(pieces, true, mine).length).toBeGreaterThan(10_000);
 });
 
@@ -81,20 +81,20 @@ test("a tokenizer that cannot be cut gives way within its text too", async () =>
   const tokenizer = new TextTokenizer({ ...models.chatml, tokenizer: whole }, { cacheBytes: 1_000_000 });
   const text = "the thing in the row ".repeat(2_000);
   const pieces = [{ kind: "content" as const, text }];
-  expect((await turnsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).turns).toBeGreaterThan(20);
+  expect((await yieldsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).yields).toBeGreaterThan(20);
   const expected = new Tokenizer(whole, {}).encode(text, { add_special_tokens: false }).ids;
   expect([...tokenizer.encode(pieces, true, mine)]).toEqual(expected);
 });
 
-test("a text on its own is encoded in turns, and no further than asked for", async () => {
+test("a text on its own is encoded in slices, and no further than asked for", async () => {
   const tokenizer = new TextTokenizer(demo, { cacheBytes: 1_000 });
   const text = `${"Anna Berg works in Oslo as a plumber, and her manager is Tom. ".repeat(1_000)}${letters(20_000, 9)}`;
   const whole = tokenizer.encodeText(text);
   const encoded = tokenizer.encodeInSlices(text);
-  expect((await turnsDuring(() => encoded)).turns).toBeGreaterThan(10);
+  expect((await yieldsDuring(() => encoded)).yields).toBeGreaterThan(10);
   expect(await encoded).toEqual(whole);
   const start = tokenizer.encodeInSlices(text, 100);
-  expect((await turnsDuring(() => start)).turns).toBeLessThan(4);
+  expect((await yieldsDuring(() => start)).yields).toBeLessThan(4);
   expect(await start).toEqual(whole.slice(0, 100));
   expect(await tokenizer.encodeInSlices("")).toHaveLength(0);
 });

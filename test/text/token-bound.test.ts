@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { turnsDuring } from "../support/turns.ts";
+import { yieldsDuring } from "../support/yields.ts";
 import { models, textSide } from "./models.ts";
 
 const salt = "dGVuYW50" as CacheSalt;
@@ -17,11 +17,11 @@ test("a prompt that is too long is refused while it is encoded, as soon as that 
   );
   if (lowerer === undefined || counting === undefined) throw new Error("there are two");
   const refused = expect.objectContaining({ code: "context_length_exceeded", param: "messages" });
-  const warmed = await turnsDuring(() => lowerer.warm(input(105_000)).catch((error: unknown) => error));
+  const warmed = await yieldsDuring(() => lowerer.warm(input(105_000)).catch((error: unknown) => error));
   expect(warmed.result).toEqual(refused);
   // Whoever counts tokens has them counted to the end.
-  const counted = await turnsDuring(() => counting.warm(input(105_000), false));
-  expect(warmed.turns).toBeLessThan(counted.turns);
+  const counted = await yieldsDuring(() => counting.warm(input(105_000), false));
+  expect(warmed.yields).toBeLessThan(counted.yields);
   expect(await lowerer.warm(input(4_200))).toBeUndefined();
   await expect(lowerer.lowerText(input(105_000).messages[0]?.content ?? "", salt)).rejects.toMatchObject({
     code: "context_length_exceeded",

@@ -6,7 +6,7 @@ import { readModelText } from "../../gateway/text/model-text.ts";
 import { sliceText } from "../../gateway/text/text-slices.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
 import type { CacheSalt } from "../../worker/contract/units.ts";
-import { turnsDuring } from "../support/turns.ts";
+import { yieldsDuring } from "../support/yields.ts";
 import { byteLevelTokenizer, models } from "./models.ts";
 
 const demo = readModelText(parseConfig({}).modelDir);
@@ -68,7 +68,7 @@ describe("slices", () => {
     const tokenizer = open();
     const text = "Anna Berg works in Oslo as a plumber, and her manager is Tom. ".repeat(2_000);
     const pieces = [{ kind: "content" as const, text }];
-    expect((await turnsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).turns).toBeGreaterThan(3);
+    expect((await yieldsDuring(() => tokenizer.warm(pieces, true, mine, { chars: 0 }))).yields).toBeGreaterThan(3);
     expect(tokenizer.encode(pieces, true, mine).length).toBeGreaterThan(10_000);
   });
 
@@ -76,9 +76,9 @@ describe("slices", () => {
     const tokenizer = open();
     const text = "Anna Berg works in Oslo.";
     const encodedChars = async (owner: CacheSalt): Promise<number> => {
-      const turns = { chars: 0 };
-      await tokenizer.warm([{ kind: "content", text }], true, owner, turns);
-      return turns.chars;
+      const unyielded = { chars: 0 };
+      await tokenizer.warm([{ kind: "content", text }], true, owner, unyielded);
+      return unyielded.chars;
     };
     tokenizer.countTokens(text);
     expect(await encodedChars(mine)).toBe(text.length);

@@ -71,7 +71,7 @@ const mostItemWords = planSliceWords + 128;
 
 /**
  * Words of slices and offsets that a piece takes at most while its rows share nothing with other pieces: a slice, an
- * offset and three words for `turns` for each row and segment, or, for large items, a slice for each item and
+ * offset and three words for `rotation` for each row and segment, or, for large items, a slice for each item and
  * offsets for one. What is split over tokens takes a little more, and never more than there are partial rows.
  */
 export function mostPieceWords(segmentCount: number, rowCount: number): number {

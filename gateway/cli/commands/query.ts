@@ -132,13 +132,13 @@ async function writeSvg(path: string | undefined, svg: string): Promise<void> {
   }
 }
 
-/** Writes choices that arrive side by side one after the other: text of a choice whose turn has not come waits. */
+/** Writes choices that arrive side by side one after the other: text of a choice that is not shown yet waits. */
 export class ChoiceWriter {
   readonly #write: (text: string) => void;
   readonly #waiting = new Map<number, string>();
   readonly #ended = new Set<number>();
-  /** The choice whose turn it is, and the last whose heading was written; the first has none. */
-  #turn = 0;
+  /** The choice that is shown, and the last whose heading was written; the first has none. */
+  #shown = 0;
   #headed = 0;
 
   constructor(write: (text: string) => void) {
@@ -147,23 +147,23 @@ export class ChoiceWriter {
 
   add(index: number, text: string): void {
     if (text === "") return;
-    if (index === this.#turn) this.#put(text);
+    if (index === this.#shown) this.#put(text);
     else this.#waiting.set(index, (this.#waiting.get(index) ?? "") + text);
   }
 
-  /** The choice is complete: its turn goes to the next. */
+  /** The choice is complete: the next is shown. */
   end(index: number): void {
     this.#ended.add(index);
-    while (this.#ended.has(this.#turn)) {
-      this.#turn += 1;
-      this.#put(this.#waiting.get(this.#turn) ?? "");
+    while (this.#ended.has(this.#shown)) {
+      this.#shown += 1;
+      this.#put(this.#waiting.get(this.#shown) ?? "");
     }
   }
 
   #put(text: string): void {
     if (text === "") return;
-    if (this.#headed < this.#turn) this.#write(`\n\n--- ${this.#turn + 1} ---\n`);
-    this.#headed = this.#turn;
+    if (this.#headed < this.#shown) this.#write(`\n\n--- ${this.#shown + 1} ---\n`);
+    this.#headed = this.#shown;
     this.#write(text);
   }
 }

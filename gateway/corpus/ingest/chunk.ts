@@ -28,7 +28,7 @@ interface Piece extends Unit {
 }
 
 /** Characters that are tokenized or scanned between two yields to other work. */
-const charsPerTurn = 8_192;
+const charsPerSlice = 8_192;
 
 /** Splits lazily, so that the caller decides when to let other work run. It yields undefined where that is possible. */
 export function* chunkText(
@@ -51,7 +51,7 @@ export function* chunkText(
     chars += unit.end - unit.start;
     for (const piece of fittingPieces(text, unit, chunking.maxTokens, count)) {
       yield* packer.add(piece);
-      if (chars < charsPerTurn) continue;
+      if (chars < charsPerSlice) continue;
       chars = 0;
       yield undefined;
     }

@@ -42,7 +42,7 @@ export interface CorpusFileEvents {
 }
 
 /** Files that are attached in one transaction; more would block the event loop for too long. */
-const filesPerTurn = 50;
+const filesPerSlice = 50;
 
 export class CorpusFileService {
   readonly #db: Db;
@@ -72,8 +72,8 @@ export class CorpusFileService {
     }
     const rows: CorpusFileRow[] = [];
     const pace = new Pace();
-    for (let at = 0; at < requests.length; at += filesPerTurn) {
-      rows.push(...this.#attachTurn(corpus, requests.slice(at, at + filesPerTurn), param));
+    for (let at = 0; at < requests.length; at += filesPerSlice) {
+      rows.push(...this.#attachSlice(corpus, requests.slice(at, at + filesPerSlice), param));
       await pace.breathe();
     }
     this.#events.attached();
@@ -152,7 +152,7 @@ export class CorpusFileService {
     return this.getBatch(corpus, rawBatchId);
   }
 
-  #attachTurn(corpus: CorpusRow, requests: readonly AttachRequest[], param: string): CorpusFileRow[] {
+  #attachSlice(corpus: CorpusRow, requests: readonly AttachRequest[], param: string): CorpusFileRow[] {
     const now = Date.now();
     return this.#db.transaction("attachFiles", () => {
       // The files are looked up for each slice, because the corpus or a file may have been deleted since the previous

@@ -28,7 +28,7 @@ import type { TextKind } from "./sentences.ts";
 const diskBytesPerTextByte = 4;
 /** Fragments that one transaction stores, which ends a slice. A slice without as many ends after so many yields. */
 const fragmentsPerPiece = 32;
-const turnsPerSlice = 16;
+const yieldsPerSlice = 16;
 const extractionPollMs = 50;
 
 const largeExtraction: ExtractLimits = {
@@ -167,11 +167,11 @@ export class Ingestor {
     const pace = new Pace();
     let piece: NewFragment[] = [];
     let ordinal = 0;
-    let turns = 0;
+    let yields = 0;
     clock.goOn();
     for (const chunk of chunkText(text, kind, chunking, (part) => this.#tokenizer.countTokens(part))) {
       if (chunk !== undefined) piece.push({ id: newId("fragment"), ordinal: ordinal++, ...chunk });
-      else turns += 1;
+      else yields += 1;
       const isFull = piece.length === fragmentsPerPiece;
       if (isFull) {
         const staged = piece;
@@ -182,8 +182,8 @@ export class Ingestor {
       await pace.breathe();
       if (signal.aborted) throw signal.reason;
       clock.check();
-      if (!isFull && turns < turnsPerSlice) continue;
-      turns = 0;
+      if (!isFull && yields < yieldsPerSlice) continue;
+      yields = 0;
       clock.rest();
       yield undefined;
       clock.goOn();

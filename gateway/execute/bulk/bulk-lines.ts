@@ -18,7 +18,7 @@ export interface BulkLine {
 }
 
 /** Milliseconds of parsing after which other requests may run. */
-const turnMs = 5;
+const sliceMs = 5;
 
 /**
  * Reads all lines but blank ones.
@@ -27,11 +27,11 @@ const turnMs = 5;
 export async function readBulkLines(text: string): Promise<readonly BulkLine[]> {
   const lines: BulkLine[] = [];
   const lineOfId = new Map<string, number>();
-  let turnEndMs = performance.now() + turnMs;
+  let sliceEndMs = performance.now() + sliceMs;
   for (const [lineNumber, line] of linesOf(text)) {
-    if (performance.now() >= turnEndMs) {
+    if (performance.now() >= sliceEndMs) {
       await yieldToOthers();
-      turnEndMs = performance.now() + turnMs;
+      sliceEndMs = performance.now() + sliceMs;
     }
     if (line.trim() === "") continue;
     if (lines.length === limits.bulkLines) {

@@ -1,6 +1,6 @@
 /**
  * What the answer has to be: `response_format`, responses' `text.format`, messages' `output_config.format`. Here its size
- * is bounded; the grammar is made of it later, where the pipeline has its turn.
+ * is bounded; the grammar is made of it later, by the pipeline.
  */
 import { z } from "zod";
 import { limits } from "../../config.ts";

@@ -13,7 +13,7 @@ export interface DocsDeps {
 }
 
 export function addDocsRoutes(app: Hono<AppEnv>, { version }: DocsDeps): void {
-  // Made by the first call, when every route has been added, in turns with other work.
+  // Made by the first call, when every route has been added, in slices between which other work runs.
   let document: Promise<OpenApiDocument> | undefined;
   let json: Promise<string> | undefined;
   let page: Promise<string> | undefined;

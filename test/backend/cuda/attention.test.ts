@@ -25,7 +25,7 @@ class Tensors {
   readonly memory = new EmulatedMemory(48 << 20);
   readonly qkv: DeviceBuffer;
   readonly pool: DeviceBuffer;
-  readonly turns: DeviceBuffer;
+  readonly rotations: DeviceBuffer;
   private readonly heads: Heads;
 
   constructor(choices: Choices, heads: Heads, rowCount: number) {
@@ -45,7 +45,7 @@ class Tensors {
       const [position, pair] = [Math.floor(i / headDim) - contextTokens, (i % headDim) / 2];
       [table[i], table[i + 1]] = [Math.cos(position * 10 ** -pair), Math.sin(position * 10 ** -pair)];
     }
-    this.turns = this.put("turns", table).slice(contextTokens * headDim * 4);
+    this.rotations = this.put("rotations", table).slice(contextTokens * headDim * 4);
   }
 
   put(name: string, values: Int32Array | Float32Array): DeviceBuffer {
@@ -131,7 +131,7 @@ function attend(tensors: Tensors, batch: Batch, heads: Heads, choices: Choices) 
     const inputs = [
       tensors.qkv,
       tensors.pool,
-      tensors.turns,
+      tensors.rotations,
       positions,
       rows,
       items,

@@ -85,7 +85,7 @@ describe("a backend that is wrong", () => {
     await expect(engineChecks.blending(spoiled)).rejects.toThrow("a deviation is off by");
   });
 
-  test("in a copy that is not turned, is found", async () => {
+  test("in a copy that is not rotated, is found", async () => {
     const spoiled = wrong((backend) => ({
       copyTokens: (copies) => backend.copyTokens({ ...copies, deltas: copies.deltas.map(() => 0) }),
     }));

@@ -23,9 +23,9 @@ interface Part {
 
 /**
  * @param maxTiles m-tiles that the kernel's items have room for; more than four: shared slices only
- * @param byTurns q is turned by what `rotation` of slices names, not by the slices' own offsets
+ * @param byRotations q is rotated by what `rotation` of slices names, not by the slices' own offsets
  */
-export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTiles: number, byTurns = false): void {
+export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTiles: number, byRotations = false): void {
   const ints = (value: unknown, size: number, index: number) =>
     memory.int32(buffer(value)).subarray(index * size, (index + 1) * size);
   const [items, itemCount] = [values[5], memory.int32(buffer(values[10]))[0]];
@@ -37,7 +37,7 @@ export function emulatedAttention(memory: EmulatedMemory, values: Values, maxTil
     for (let r = 0; r < rowCount; r++) {
       const [row, partial, merge] = ints(values[4], planRowWords, firstRow + r);
       for (let head = 0; head < attend.queryHeads; head++) {
-        const part = attend.part(row, head, r, firstSlice, sliceCount, byTurns);
+        const part = attend.part(row, head, r, firstSlice, sliceCount, byRotations);
         if (partial < 0) attend.write(row, head, part.out);
         else attend.keep(row, head, partial, merge, part);
       }
@@ -62,7 +62,7 @@ class ItemReader {
   }
 
   /** What row `index` of an item gets of its slices. */
-  part(row: number, head: number, index: number, firstSlice: number, sliceCount: number, byTurns: boolean): Part {
+  part(row: number, head: number, index: number, firstSlice: number, sliceCount: number, byRotations: boolean): Part {
     const { memory, values } = this;
     const { headDim } = memory;
     const [qkv, pool, table, positions] = values;
@@ -73,15 +73,15 @@ class ItemReader {
     const scores: number[] = [];
     const seen: Float32Array[] = [];
     const offsets = memory.int32(buffer(values[7]));
-    let turned = Number.NaN;
+    let rotated = Number.NaN;
     for (let s = firstSlice; s < firstSlice + sliceCount; s++) {
       const slice = memory.int32(buffer(values[6])).subarray(s * planSliceWords, (s + 1) * planSliceWords);
-      const [block, first, tokens, firstOffset, sliceRow, sliceRows, visible, turns] = slice;
-      if (turns !== 0) turned = turnedBy(offsets, turns, index);
+      const [block, first, tokens, firstOffset, sliceRow, sliceRows, visible, rotations] = slice;
+      if (rotations !== 0) rotated = rotatedBy(offsets, rotations, index);
       const i = index - sliceRow;
       if (i < 0 || i >= sliceRows) continue;
       const q = data.row(row * width + head * headDim, headDim);
-      const offset = byTurns ? turned : offsets[firstOffset + i];
+      const offset = byRotations ? rotated : offsets[firstOffset + i];
       const position = memory.int32(buffer(positions))[row] - offset;
       if (rotaryDim > 0) new Rotations(memory, buffer(table)).rotate(q, position, rotaryDim);
       for (let token = 0; token < Math.min(tokens, visible + i); token++) {
@@ -139,11 +139,11 @@ class ItemReader {
 }
 
 /** What `rotation` of a slice says for a row of the item (plan-format.ts). */
-function turnedBy(offsets: Int32Array, turns: number, row: number): number {
-  if (turns > 0) return offsets[turns - 1 + row];
-  const ends = offsets[-turns - 1];
+function rotatedBy(offsets: Int32Array, rotations: number, row: number): number {
+  if (rotations > 0) return offsets[rotations - 1 + row];
+  const ends = offsets[-rotations - 1];
   const [from, end] = [ends & 0xffff, ends >> 16];
-  return row >= from && row < end ? offsets[-turns + row - from] : Number.NaN;
+  return row >= from && row < end ? offsets[-rotations + row - from] : Number.NaN;
 }
 
 /** Softmax of base-2 scores over rows; of none the neutral element. */

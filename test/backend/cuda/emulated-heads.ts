@@ -1,21 +1,21 @@
-/** Heads of q, k and v in the emulated device: their turns, and their places in the KV pool. */
+/** Heads of q, k and v in the emulated device: their rotations, and their places in the KV pool. */
 import type { DeviceBuffer } from "../../../worker/backend/cuda/device/device.ts";
 import type { EmulatedMemory } from "./emulated-memory.ts";
 
 /** Arguments as `prepare` got them. */
 export type Values = readonly unknown[];
 
-function rotate(head: Float32Array, turns: Float32Array, rotaryDim: number): void {
+function rotate(head: Float32Array, rotations: Float32Array, rotaryDim: number): void {
   const half = rotaryDim / 2;
   for (let i = 0; i < half; i++) {
-    const [cos, sin] = [turns[2 * i], turns[2 * i + 1]];
+    const [cos, sin] = [rotations[2 * i], rotations[2 * i + 1]];
     const [x, y] = [head[i], head[i + half]];
     head[i] = x * cos - y * sin;
     head[i + half] = y * cos + x * sin;
   }
 }
 
-/** Rows of turns around position 0: the table begins `context` rows before its origin. */
+/** Rows of rotations around position 0: the table begins `context` rows before its origin. */
 export class Rotations {
   private readonly memory: EmulatedMemory;
   private readonly origin: DeviceBuffer;

@@ -89,7 +89,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     }
   },
   qkv_finish(memory, values, [grid, gridHeads]) {
-    const [qkv, bias, qNorm, kNorm, epsilon, turns, positions, slots, rowCount] = values;
+    const [qkv, bias, qNorm, kNorm, epsilon, rotations, positions, slots, rowCount] = values;
     const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(9, 14).map(number);
     const heads = queryHeads + 2 * kvHeads;
     if (gridHeads * 8 < heads) throw new RangeError(`a grid of ${gridHeads} for ${heads} heads`);
@@ -103,7 +103,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         const [isQuery, isKey] = [head < queryHeads, head < queryHeads + kvHeads];
         const norm = isQuery ? qNorm : isKey ? kNorm : null;
         if (norm !== null) normalise(x, memory.bfloat16(buffer(norm)).row(0, headDim), number(epsilon));
-        if (isKey && !isQuery && rotaryDim > 0) new Rotations(memory, buffer(turns)).rotate(x, position, rotaryDim);
+        if (isKey && !isQuery && rotaryDim > 0) new Rotations(memory, buffer(rotations)).rotate(x, position, rotaryDim);
         const kvHead = (head - queryHeads) % kvHeads;
         const stored = keyOffset(place, slot, kvHead) + (isKey ? 0 : blockTokens * headDim);
         if (isQuery) data.setRow(at, x);
@@ -140,7 +140,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     }
   },
   copy_tokens(memory, values, [grid, layers]) {
-    const [sources, targets, deltas, count, layerRotates, turns, inverseFactor] = values;
+    const [sources, targets, deltas, count, layerRotates, rotations, inverseFactor] = values;
     const [kvHeads, headDim, rotaryDim, blockTokens, stride] = values.slice(7, 12).map(number);
     const kv = memory.bfloat16(buffer(values[12]));
     const place = { kvHeads, headDim, blockTokens };
@@ -153,7 +153,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
           const k = kv.row(offset(at(sources)), headDim);
           if (at(deltas) !== 0 && memory.int32(buffer(layerRotates))[layer] !== 0) {
             for (let d = 0; d < rotaryDim; d++) k[d] *= number(inverseFactor);
-            new Rotations(memory, buffer(turns)).rotate(k, at(deltas), rotaryDim);
+            new Rotations(memory, buffer(rotations)).rotate(k, at(deltas), rotaryDim);
           }
           const v = kv.row(offset(at(sources)) + blockTokens * headDim, headDim);
           kv.setRow(offset(at(targets)), k);
@@ -163,7 +163,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
     }
   },
   deviations(memory, values, [grid]) {
-    const [qkv, bias, kNorm, epsilon, turns, positions, slots, rowCount] = values;
+    const [qkv, bias, kNorm, epsilon, rotations, positions, slots, rowCount] = values;
     const [queryHeads, kvHeads, headDim, rotaryDim, blockTokens] = values.slice(8, 13).map(number);
     const [data, kv] = [memory.bfloat16(buffer(qkv)), memory.bfloat16(buffer(values[13]))];
     const rounded = new EmulatedMemory(8_192);
@@ -178,7 +178,7 @@ const emulations: Readonly<Record<KernelName, Emulation>> = {
         const isKey = head < kvHeads;
         if (isKey && kNorm !== null) normalise(x, memory.bfloat16(buffer(kNorm)).row(0, headDim), number(epsilon));
         if (isKey && rotaryDim > 0) {
-          new Rotations(memory, buffer(turns)).rotate(x, memory.int32(buffer(positions))[row], rotaryDim);
+          new Rotations(memory, buffer(rotations)).rotate(x, memory.int32(buffer(positions))[row], rotaryDim);
         }
         const place = { kvHeads, headDim, blockTokens };
         const stored = keyOffset(place, slot, head % kvHeads) + (isKey ? 0 : blockTokens * headDim);

@@ -10,7 +10,7 @@ import { EmulatedDevice } from "./emulated-device.ts";
 const wordCount = 1 << 17;
 const layout = new StepLayout({ rows: 200, logitRows: 200, smallItems: 400, largeItems: 100, merges: 200 });
 
-test("offsets of slices, and those that q is turned by for them", async () => {
+test("offsets of slices, and those that q is rotated by for them", async () => {
   let [windows, rows] = [0, 0];
   for (let seed = 0; seed < 20; seed++) {
     const choices = new Choices(seed);
@@ -27,18 +27,18 @@ test("offsets of slices, and those that q is turned by for them", async () => {
     await device.settled();
     for (let item = layout.smallItems; item < layout.smallItems + plan.smallItems.length; item += planItemWords) {
       const field = (name: keyof typeof planItem) => words[item + planItem[name]];
-      const turned = new Int32Array(field("rowCount"));
+      const rotated = new Int32Array(field("rowCount"));
       for (let s = field("firstSlice"); s < field("firstSlice") + field("sliceCount"); s++) {
         const slice = words.subarray(s * planSliceWords, (s + 1) * planSliceWords);
-        const turns = slice[planSlice.rotation];
-        if (turns > 0) turned.set(words.subarray(turns - 1, turns - 1 + turned.length));
-        if (turns < 0) {
-          const [from, end] = [words[-turns - 1] & 0xffff, words[-turns - 1] >> 16];
-          turned.fill(notRead).set(words.subarray(-turns, -turns + end - from), from);
+        const rotations = slice[planSlice.rotation];
+        if (rotations > 0) rotated.set(words.subarray(rotations - 1, rotations - 1 + rotated.length));
+        if (rotations < 0) {
+          const [from, end] = [words[-rotations - 1] & 0xffff, words[-rotations - 1] >> 16];
+          rotated.fill(notRead).set(words.subarray(-rotations, -rotations + end - from), from);
           windows += 1;
         }
         for (let i = 0; i < slice[planSlice.rowCount]; i++) {
-          expect(turned[slice[planSlice.firstRow] + i]).toBe(words[slice[planSlice.firstOffset] + i]);
+          expect(rotated[slice[planSlice.firstRow] + i]).toBe(words[slice[planSlice.firstOffset] + i]);
           rows += 1;
         }
       }

@@ -12,7 +12,7 @@ import type { AppEnv } from "../../../gateway/http/transport/context.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
 import { RateLimiter } from "../../../gateway/tenant/rate-limiter.ts";
 import { createWorld, type World } from "../../corpus/world.ts";
-import { turnsDuring } from "../../support/turns.ts";
+import { yieldsDuring } from "../../support/yields.ts";
 import { call } from "../store-app.ts";
 
 /** A word is a token; a text's vector counts its letters a, b and c. */
@@ -112,9 +112,9 @@ describe("embeddings", () => {
     expect((await embed({ dimensions: 3, user: "u" })).status).toBe(200);
   });
 
-  test("a long list is whole, in order, written in turns with other work", async () => {
+  test("a long list is whole, in order, written in slices with other work", async () => {
     const input = Array.from({ length: 1_000 }, (_, index) => [(index % 9) + 1]);
-    const { result: text, turns } = await turnsDuring(async () => {
+    const { result: text, yields } = await yieldsDuring(async () => {
       const response = await app.request("/v1/embeddings", {
         method: "POST",
         headers: { authorization: `Bearer ${key}`, "content-type": "application/json" },
@@ -123,7 +123,7 @@ describe("embeddings", () => {
       expect(response.headers.get("content-type")).toContain("application/json");
       return await response.text();
     });
-    expect(turns).toBeGreaterThan(12);
+    expect(yields).toBeGreaterThan(12);
     const answer = JSON.parse(text) as { data: { index: number; embedding: number[] }[] };
     expect(answer.data.map(({ embedding: [first] }) => first)).toEqual(input.flat());
     expect(answer.data.map(({ index }) => index)).toEqual(input.keys().toArray());

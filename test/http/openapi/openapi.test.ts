@@ -10,7 +10,7 @@ import { type JsonObject, type OpenApiDocument, openApiDocument } from "../../..
 import * as answers from "../../../gateway/http/transport/answer-schemas.ts";
 import { routes as listedRoutes } from "../../../gateway/http/transport/routes.ts";
 import { type RunningServer, startServer } from "../../../gateway/server.ts";
-import { turnsDuring } from "../../support/turns.ts";
+import { yieldsDuring } from "../../support/yields.ts";
 import { call, createStoreApp, upload } from "../store-app.ts";
 
 const fakeWorker = join(import.meta.dir, "..", "..", "dispatch", "fake-worker.ts");
@@ -126,12 +126,12 @@ test("a schema that holds itself is described by references", async () => {
   expect(references).toContain("#/components/schemas/post_trees_id.body");
 });
 
-test("the description of all routes is made in turns with other work", async () => {
+test("the description of all routes is made in slices with other work", async () => {
   const about = { summary: "", body: z.strictObject({ value: z.string() }) };
   const route = { method: "POST", scope: "inference", count: "request", about } as const;
   const routes = Array.from({ length: 20 }, (_, index) => ({ ...route, path: `/r${index}` as const }));
-  const { turns } = await turnsDuring(() => openApiDocument(routes, "1"));
-  expect(turns).toBeGreaterThan(15);
+  const { yields } = await yieldsDuring(() => openApiDocument(routes, "1"));
+  expect(yields).toBeGreaterThan(15);
 });
 
 test("answers are as described", async () => {

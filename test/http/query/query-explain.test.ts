@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { turnsDuring } from "../../support/turns.ts";
+import { yieldsDuring } from "../../support/yields.ts";
 import { ask, post, queryRig, readyRig, refusalOf } from "../query-rig.ts";
 
 const user = (text: string) => ({ user: text });
@@ -186,12 +186,12 @@ describe("explain", () => {
   });
 });
 
-test("a query at its limits is explained in turns with other work", async () => {
+test("a query at its limits is explained in slices with other work", async () => {
   const rig = await readyRig();
   const children = Array.from({ length: 400 }, (_, index) => g(user(`q${index}`)));
-  const { result, turns } = await turnsDuring(() => explain(rig, { plus: children }));
+  const { result, yields } = await yieldsDuring(() => explain(rig, { plus: children }));
   const { plan, steps } = result;
   expect(plan.length + steps.length).toBeGreaterThanOrEqual(2);
   // One for each plan at least, and for each pass, print and drawing.
-  expect(turns).toBeGreaterThan(plan.length + 8);
+  expect(yields).toBeGreaterThan(plan.length + 8);
 });
