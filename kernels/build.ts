@@ -17,8 +17,6 @@ export interface BuildOptions {
   readonly cacheFolder?: string;
   /** Compiler commands to try, in this order; default: g++, clang++, c++. */
   readonly compilers?: readonly string[];
-  /** How many compilers run at the same time. */
-  readonly parallelCount?: number;
   /** Called once before a compilation; not called when the library exists already. */
   readonly onCompile?: (library: string) => void;
 }
@@ -55,7 +53,7 @@ export async function buildLibrary(
   await mkdir(cacheFolder, { recursive: true });
   const folder = await mkdtemp(join(cacheFolder, "compile-"));
   try {
-    await compileUnits(compiler, library, sourceFolder, folder, options.parallelCount ?? 2);
+    await compileUnits(compiler, library, sourceFolder, folder);
     const objects = library.units.map((unit) => objectPath(folder, unit));
     const linked = join(folder, "library.so");
     await run([compiler, ...objects, ...library.linkFlags, "-o", linked]);
@@ -90,13 +88,15 @@ function objectPath(folder: string, unit: KernelUnit): string {
   return join(folder, `${unit.name}.o`);
 }
 
-/** At most `parallelCount` compilers at a time; the first error ends the rest of the queue. */
+/** How many compilers run at the same time. */
+const parallelCount = 2;
+
+/** The first error ends the rest of the queue. */
 async function compileUnits(
   compiler: string,
   library: KernelLibrary,
   sourceFolder: string,
   folder: string,
-  parallelCount: number,
 ): Promise<void> {
   const queue = [...library.units];
   const compileNext = async (): Promise<void> => {

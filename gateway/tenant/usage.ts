@@ -21,10 +21,7 @@ const noUsage: UsageCounts = {
   embeddingTokens: 0,
 };
 
-export interface UsageLedgerOptions {
-  readonly nowMs?: () => number;
-  readonly flushMs?: number;
-}
+const flushMs = 1_000;
 
 export class UsageLedger {
   readonly #db: Db;
@@ -33,7 +30,7 @@ export class UsageLedger {
   readonly #timer: NodeJS.Timeout;
   #unwritten = new Map<string, UsageDayRow>();
 
-  constructor(db: Db, log: Log, { nowMs = Date.now, flushMs = 1_000 }: UsageLedgerOptions = {}) {
+  constructor(db: Db, log: Log, nowMs: () => number = Date.now) {
     this.#db = db;
     this.#log = log;
     this.#nowMs = nowMs;

@@ -5,19 +5,18 @@ import type { KvEvent, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { EngineLimits } from "../../worker/engine/limits.ts";
 import { Engine } from "../../worker/engine/loop.ts";
 import { FakeBackend } from "../support/fake-backend.ts";
+import { type BackendParts, withParts } from "../support/plain-backend.ts";
 
 export const eosTokenIds: readonly number[] = [0];
 
 type Finished = Extract<WorkerMessage, { type: "finished" }>;
 type Failed = Extract<WorkerMessage, { type: "failed" }>;
 
-export interface TinyOptions {
+export interface TinyOptions extends BackendParts {
   readonly shape?: Partial<BackendShape>;
   readonly limits?: Partial<EngineLimits>;
   readonly onForward?: (batch: Batch) => void | Promise<void>;
   readonly backend?: FakeBackend;
-  readonly hostSampling?: boolean;
-  readonly pipelined?: boolean;
   readonly positions?: "deferred" | "relocate";
 }
 
@@ -27,15 +26,15 @@ export class TinyWorld {
   readonly messages: WorkerMessage[] = [];
   nowMs = 0;
 
-  constructor({ shape, limits, onForward, backend, ...options }: TinyOptions = {}) {
+  constructor({ shape, limits, onForward, backend, positions, ...parts }: TinyOptions = {}) {
     this.backend = backend ?? new FakeBackend(shape, onForward);
     this.engine = new Engine({
-      backend: this.backend,
+      backend: withParts(this.backend, parts),
       eosTokenIds,
       limits: { maxRunningRequests: 4, maxWaitingRequests: 8, stepTokens: 16, ...limits },
       clock: () => this.nowMs,
       emit: (message) => this.messages.push(message),
-      ...options,
+      positions,
     });
   }
 

@@ -15,6 +15,7 @@ import { Engine } from "../../worker/engine/loop.ts";
 import { loadModel } from "../../worker/model/load.ts";
 import { CudaEvent } from "../../worker/native/cuda/event.ts";
 import type { SampleRequest } from "../../worker/sample/sampler.ts";
+import { withParts } from "../support/plain-backend.ts";
 import { millisecondsBetween } from "./driver-calls.ts";
 import { configOf, openRandomModel } from "./models.ts";
 import { gpuOptions, openTestDevice, resultPath } from "./options.ts";
@@ -58,7 +59,8 @@ async function answersOf(backend: Backend, messages: readonly SubmitMessage[], p
     if (message.type === "tokens") answers.get(message.requestId)?.push(...message.tokenIds);
   };
   const limits = { stepTokens: 1_024, maxRunningRequests: 64 };
-  const engine = new Engine({ backend, eosTokenIds: [], limits, clock: () => 0, emit, pipelined, debug: true });
+  const parts = withParts(backend, { pipelined });
+  const engine = new Engine({ backend: parts, eosTokenIds: [], limits, clock: () => 0, emit, debug: true });
   for (const message of messages) engine.submit(message);
   while (await engine.step());
   return answers;
@@ -141,7 +143,8 @@ async function tokenTimes(backend: Backend, count: number, pipelined: boolean): 
     if (message.type === "tokens" && message.requestId === `r${count - 1}`) times.push(performance.now());
   };
   const limits = { stepTokens: 8_192, prefillTokensBesideDecodes: 8_192, maxRunningRequests: 64 };
-  const engine = new Engine({ backend, eosTokenIds: [], limits, clock: () => performance.now(), emit, pipelined });
+  const clock = () => performance.now();
+  const engine = new Engine({ backend: withParts(backend, { pipelined }), eosTokenIds: [], limits, clock, emit });
   const { vocabSize } = backend.shape;
   for (let n = 0; n < count; n++) engine.submit(submitOf(`r${n}`, randomTokens(992, vocabSize, n), { maxTokens: 96 }));
   const running = engine.run();

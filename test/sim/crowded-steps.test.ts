@@ -10,6 +10,7 @@ import { Engine } from "../../worker/engine/loop.ts";
 import { blockTokens, countUp, submitPlan } from "../engine/plans.ts";
 import { referenceAnswer } from "../engine/reference.ts";
 import { FakeDevice } from "../support/fake-device.ts";
+import { withParts } from "../support/plain-backend.ts";
 
 const requestCount = 12;
 const answerTokens = 40;
@@ -59,7 +60,8 @@ async function life(blockCount: number, pipelined: boolean): Promise<Crowd> {
   };
   const backend = new FakeDevice({ shape: { blockCount, contextTokens }, onForward: assertRoom, onBegin: assertRoom });
   const limits = { maxRunningRequests: requestCount, maxWaitingRequests: requestCount, stepTokens: 64, stepListWords };
-  const engine = new Engine({ backend, eosTokenIds: [], limits, clock: () => steps, emit, pipelined, debug: true });
+  const parts = withParts(backend, { pipelined });
+  const engine = new Engine({ backend: parts, eosTokenIds: [], limits, clock: () => steps, emit, debug: true });
   for (let index = 0; index < requestCount; index++) engine.submit(messageOf(index));
   while (await engine.step()) steps += 1;
   expect(engine.stats().usedBlocks).toBe(0);

@@ -13,10 +13,6 @@ export interface EngineOptions {
   readonly emit: (message: WorkerMessage) => void;
   /** Re-derives the bookkeeping after every step and throws when it contradicts itself. */
   readonly debug?: boolean;
-  /** Draws tokens on the host even when the backend could (step-runner.ts). */
-  readonly hostSampling?: boolean;
-  /** Begins a step while the one before it runs, where the backend can; default true. */
-  readonly pipelined?: boolean;
   /** Default: deferred. */
   readonly positions?: KvPositions;
 }

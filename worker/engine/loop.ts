@@ -55,7 +55,7 @@ export class Engine {
   #stopped = false;
   #wake: (() => void) | undefined;
 
-  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, ...options }: EngineOptions) {
+  constructor({ backend, eosTokenIds, limits, clock, emit, debug = false, positions = "deferred" }: EngineOptions) {
     const { shape } = backend;
     this.#backend = backend;
     this.#eosTokenIds = eosTokenIds;
@@ -65,11 +65,11 @@ export class Engine {
     this.#debug = debug;
     this.constraints = new Constraints(shape.vocabSize);
     this.#pool = new BlockPool(shape.blockCount, clock);
-    this.relocation = relocationOf(options.positions ?? "deferred", this.#pool, shape, this.#events);
+    this.relocation = relocationOf(positions, this.#pool, shape, this.#events);
     this.cache = this.relocation?.cache ?? new PrefixCache(this.#pool, shape.blockTokens, this.#events);
     const { cache, relocation } = this;
     this.#scheduler = new Scheduler({ pool: this.#pool, cache, limits: this.#limits, shape, clock, relocation });
-    this.#runner = new StepRunner(backend, options);
+    this.#runner = new StepRunner(backend);
     this.maskSlices = new MaskSlices(this.#limits.stepMaskWork, (request, error) => this.#failMask(request, error));
   }
 

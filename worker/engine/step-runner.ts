@@ -8,13 +8,6 @@ import { BatchBuilder, tokenCopies } from "./batch.ts";
 import { type Draw, StepInFlight, type StepResult } from "./in-flight.ts";
 import type { StepPlan } from "./step.ts";
 
-export interface StepRunnerOptions {
-  /** Draws tokens on the host even when the backend could: the plain path, for comparison. */
-  readonly hostSampling?: boolean;
-  /** false: a step is waited for before the next begins. Default true. */
-  readonly pipelined?: boolean;
-}
-
 const nothing = new Float32Array(0);
 /** Tokens of one launch of moves. */
 const launchTokens = 8_192;
@@ -34,16 +27,12 @@ export class StepRunner {
   steps = 0;
   computedTokens = 0;
   readonly #backend: Backend;
-  readonly #hostSampling: boolean;
-  readonly #pipelined: boolean;
   readonly #sampler: Sampler;
   readonly #batches: BatchBuilder;
   readonly #probeBatches: BatchBuilder;
 
-  constructor(backend: Backend, { hostSampling = false, pipelined = true }: StepRunnerOptions = {}) {
+  constructor(backend: Backend) {
     this.#backend = backend;
-    this.#hostSampling = hostSampling;
-    this.#pipelined = pipelined;
     this.#sampler = new Sampler(backend.shape.vocabSize);
     this.#batches = new BatchBuilder(backend.shape.blockTokens);
     this.#probeBatches = new BatchBuilder(backend.shape.blockTokens);
@@ -53,7 +42,7 @@ export class StepRunner {
   begin(plan: StepPlan): StepInFlight {
     try {
       const calls = this.#callsOf(plan);
-      if (!this.#pipelined || this.#hostSampling || this.#backend.beginStep === undefined || !isOneCall(plan)) {
+      if (this.#backend.beginStep === undefined || !isOneCall(plan)) {
         return new StepInFlight(plan, () => this.#run(calls), false);
       }
       const { batch, requests } = calls;
@@ -109,7 +98,7 @@ export class StepRunner {
 
   async #forwardAndDraw(batch: Batch, requests: readonly SampleRequest[]): Promise<Draw[]> {
     // A step of prompts that go on draws nothing, so `forward` is enough.
-    if (this.#backend.sampleStep === undefined || this.#hostSampling || requests.length === 0) {
+    if (this.#backend.sampleStep === undefined || requests.length === 0) {
       return this.#drawOnHost(await this.#backend.forward(batch), requests);
     }
     return drawsOf(await this.#backend.sampleStep(batch, requests), requests.length);

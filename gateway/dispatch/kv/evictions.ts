@@ -20,8 +20,6 @@ export interface EvictionsOptions {
   readonly supervisor: Pick<Supervisor, "send">;
   readonly history?: Pick<KvHistory, "removed">;
   readonly owners: Pick<KvOwners, "numberOf">;
-  /** Longest time between a request reading its texts and being sent. */
-  readonly rememberMs?: number;
   /**
    * Evicted keys that are remembered, of all tenants together. Beyond that, the tenant with the most keys loses its
    * oldest; requests that read its corpora before then keep no KV.
@@ -34,6 +32,7 @@ export type TenantPart = "text" | "all";
 
 const keysPerMessage = 4_096;
 const maxRemembered = 100_000;
+/** Longest time between a request reading its texts and being sent. */
 const rememberMs = 600_000;
 
 export class Evictions {
@@ -132,7 +131,7 @@ export class Evictions {
     times.delete(tenantId);
     times.set(tenantId, atMs);
     for (const [name, thenMs] of times) {
-      if (thenMs >= atMs - (this.#options.rememberMs ?? rememberMs)) break;
+      if (thenMs >= atMs - rememberMs) break;
       times.delete(name);
     }
   }

@@ -8,14 +8,13 @@ import type { CacheSalt } from "../../../worker/contract/units.ts";
 import type { EngineLimits } from "../../../worker/engine/limits.ts";
 import { Engine } from "../../../worker/engine/loop.ts";
 import { loadModel } from "../../../worker/model/load.ts";
+import { type BackendParts, withParts } from "../../support/plain-backend.ts";
 import { EmulatedDevice } from "./emulated-device.ts";
 
 export const folder = join(import.meta.dir, "../../golden/llama");
 const blockTokens = 16;
 
-interface WorldOptions {
-  readonly hostSampling?: boolean;
-  readonly pipelined?: boolean;
+interface WorldOptions extends BackendParts {
   readonly graphs?: boolean;
   readonly kvBytes?: number;
   readonly limits?: Partial<EngineLimits>;
@@ -27,12 +26,12 @@ export class World {
   readonly messages: WorkerMessage[] = [];
   readonly engine: Engine;
 
-  private constructor(device: EmulatedDevice, backend: CudaBackend, { hostSampling, pipelined, limits }: WorldOptions) {
+  private constructor(device: EmulatedDevice, backend: CudaBackend, { limits, ...parts }: WorldOptions) {
     this.device = device;
     this.backend = backend;
     const emit = (message: WorkerMessage) => void this.messages.push(message);
     const clock = () => 0;
-    this.engine = new Engine({ backend, eosTokenIds: [], limits, clock, emit, hostSampling, pipelined, debug: true });
+    this.engine = new Engine({ backend: withParts(backend, parts), eosTokenIds: [], limits, clock, emit, debug: true });
   }
 
   static async open(options: WorldOptions = {}): Promise<World> {

@@ -105,12 +105,12 @@ describe("usage", () => {
     const db = openDb(join(dir, "spangate.db"));
     const clock = { nowMs: Date.UTC(2026, 0, 31, 23, 59) };
     const log = () => undefined;
-    const usage = new UsageLedger(db, log, { nowMs: () => clock.nowMs });
+    const usage = new UsageLedger(db, log, () => clock.nowMs);
     const metrics = new Metrics(usage);
     countChoice(metrics, "tenant_a", run(100, 40, 7), true);
     countChoice(metrics, "tenant_a", run(100, 100, 9), true);
     usage.stop();
-    const next = new UsageLedger(db, log, { nowMs: () => clock.nowMs });
+    const next = new UsageLedger(db, log, () => clock.nowMs);
     const laterMetrics = new Metrics(next);
     clock.nowMs += 120_000;
     countChoice(laterMetrics, "tenant_a", run(10, 0, 1), true);
