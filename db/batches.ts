@@ -1,9 +1,9 @@
-import { and, asc, between, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
+import { and, between, eq, gt, inArray, notInArray, type SQL, sql } from "drizzle-orm";
 import type { SQLiteColumn } from "drizzle-orm/sqlite-core";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
-import { countRows, findRow, pageOfRows, updateRow } from "./rows.ts";
+import { countRows, findRow, listRows, pageOfRows, updateRow } from "./rows.ts";
 import { type BatchStatus, batches, batchResults } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
@@ -79,14 +79,16 @@ export function nextBatch(
   states: readonly BatchStatus[],
   exceptSeqs: readonly number[] = [],
 ): BatchRow | undefined {
-  const wanted = and(
-    eq(batches.tenantId, tenantId),
+  const [next] = listRows(
+    db,
+    "nextBatch",
+    batches,
+    { tenantId },
+    { orderBy: batches.seq, limit: 1 },
     inArray(batches.status, [...states]),
     notInArray(batches.seq, [...exceptSeqs]),
   );
-  return db.statement("nextBatch", (orm) =>
-    orm.select().from(batches).where(wanted).orderBy(asc(batches.seq)).limit(1).get(),
-  );
+  return next;
 }
 
 /** The tenants with batches that have not ended. */
@@ -167,16 +169,9 @@ export function walkResults(
   seq: number,
   { isError, afterLine, limit }: ResultRange,
 ): readonly BatchResultRow[] {
-  const kind = isError === undefined ? undefined : eq(batchResults.isError, isError);
-  return db.statement("walkResults", (orm) =>
-    orm
-      .select()
-      .from(batchResults)
-      .where(and(eq(batchResults.batchSeq, seq), kind, gt(batchResults.line, afterLine)))
-      .orderBy(asc(batchResults.line))
-      .limit(limit)
-      .all(),
-  );
+  const fields = { batchSeq: seq, ...(isError === undefined ? {} : { isError }) };
+  const range = { orderBy: batchResults.line, limit };
+  return listRows(db, "walkResults", batchResults, fields, range, gt(batchResults.line, afterLine));
 }
 
 /**

@@ -4,7 +4,7 @@ import { createFullText, dropFullText, fullTextBlocks } from "./fts.ts";
 import type { CorpusId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
-import { countRows, findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
+import { countRows, findRow, insertRow, listRows, pageOfRows, updateRow } from "./rows.ts";
 import { type CorpusFileStatus, corpora, corpusFiles, corpusGrants, jobs } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 import { dropVectors } from "./vectors.ts";
@@ -64,9 +64,7 @@ export function findCorpusAnyState(db: Db, id: CorpusId): CorpusRow | undefined 
 
 /** All corpora of the tenant, including deleted ones that are not swept yet. */
 export function corporaOfTenant(db: Db, tenantId: TenantId): readonly CorpusRow[] {
-  return db.statement("corporaOfTenant", (orm) =>
-    orm.select().from(corpora).where(eq(corpora.tenantId, tenantId)).all(),
-  );
+  return listRows(db, "corporaOfTenant", corpora, { tenantId }, undefined);
 }
 
 export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<CorpusRow> {

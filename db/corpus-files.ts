@@ -2,8 +2,8 @@ import { and, count, eq, gt, inArray, ne, notInArray, sql } from "drizzle-orm";
 import { type FileCounts, fileCountsOf } from "./corpora.ts";
 import type { CorpusId, FileBatchId, FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { type Page, type PageRange, pageClause, pageOf } from "./page.ts";
-import { countRows, findRow, insertRow, updateRow } from "./rows.ts";
+import type { Page, PageRange } from "./page.ts";
+import { countRows, findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
 import {
   type CorpusFileErrorCode,
   type CorpusFileStatus,
@@ -63,29 +63,18 @@ export interface CorpusFileFilter {
 }
 
 export function listCorpusFiles(db: Db, corpusId: CorpusId, range: PageRange & CorpusFileFilter): Page<CorpusFileRow> {
-  const page = pageClause(corpusFiles.seq, range);
-  const rows = db.statement("listCorpusFiles", (orm) => {
-    const members = orm
-      .select({ seq: fileBatchMembers.corpusFileSeq })
-      .from(fileBatchMembers)
-      .where(eq(fileBatchMembers.batchId, range.batchId ?? ("" as FileBatchId)));
-    return orm
-      .select()
-      .from(corpusFiles)
-      .where(
-        and(
-          eq(corpusFiles.corpusId, corpusId),
-          visible,
-          range.status === undefined ? undefined : eq(corpusFiles.status, range.status),
-          range.batchId === undefined ? undefined : inArray(corpusFiles.seq, members),
-          page.where,
-        ),
-      )
-      .orderBy(page.orderBy)
-      .limit(range.limit + 1)
-      .all();
-  });
-  return pageOf(rows, range);
+  const { status, batchId } = range;
+  const members = sql`${corpusFiles.seq} in (select corpus_file_seq from file_batch_members where batch_id = ${batchId})`;
+  const fields = { corpusId, ...(status === undefined ? {} : { status }) };
+  return pageOfRows(
+    db,
+    "listCorpusFiles",
+    corpusFiles,
+    fields,
+    range,
+    visible,
+    batchId === undefined ? undefined : members,
+  );
 }
 
 /** Attributes of a corpus' completed files after `afterSeq`, oldest first, for filters. */

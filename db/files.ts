@@ -2,7 +2,7 @@ import { and, eq, gt, inArray, isNotNull, isNull, notExists, type SQL, sql } fro
 import type { FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
-import { findRow, insertRow, pageOfRows, updateRow } from "./rows.ts";
+import { findRow, insertRow, listRows, pageOfRows, updateRow } from "./rows.ts";
 import { corpusFiles, files } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
@@ -46,13 +46,7 @@ export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | unde
 
 /** The files among `ids` that belong to the tenant. */
 export function findFiles(db: Db, tenantId: TenantId, ids: readonly FileId[]): readonly FileRow[] {
-  return db.statement("findFiles", (orm) =>
-    orm
-      .select()
-      .from(files)
-      .where(and(inArray(files.id, [...ids]), visibleTo(tenantId)))
-      .all(),
-  );
+  return listRows(db, "findFiles", files, {}, undefined, inArray(files.id, [...ids]), visibleTo(tenantId));
 }
 
 export function listFiles(

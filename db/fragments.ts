@@ -4,6 +4,7 @@ import { indexFragment, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import { type Page, type PageRange, pageOf } from "./page.ts";
+import { listRows } from "./rows.ts";
 import { corpusFiles, files, fragmentPins, fragments } from "./schema.ts";
 import { unindexVectors } from "./vectors.ts";
 
@@ -45,15 +46,8 @@ export function insertFragments(
 
 /** Up to `limit` fragments of one file after an ordinal, in any state, oldest first. */
 export function peekFragments(db: Db, corpusFileSeq: number, limit: number, afterOrdinal = -1): readonly FragmentRow[] {
-  return db.statement("peekFragments", (orm) =>
-    orm
-      .select()
-      .from(fragments)
-      .where(and(eq(fragments.corpusFileSeq, corpusFileSeq), gt(fragments.ordinal, afterOrdinal)))
-      .orderBy(asc(fragments.ordinal))
-      .limit(limit)
-      .all(),
-  );
+  const range = { orderBy: fragments.ordinal, limit };
+  return listRows(db, "peekFragments", fragments, { corpusFileSeq }, range, gt(fragments.ordinal, afterOrdinal));
 }
 
 export function removeFragments(db: Db, corpusSeq: number, piece: readonly Pick<FragmentRow, "seq" | "text">[]): void {

@@ -1,7 +1,7 @@
-import { and, asc, eq, inArray, isNull } from "drizzle-orm";
+import { inArray, isNull } from "drizzle-orm";
 import type { CorpusId, JobId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { countRows, findRow, insertRow, updateRow } from "./rows.ts";
+import { countRows, findRow, insertRow, listRows, updateRow } from "./rows.ts";
 import { jobs } from "./schema.ts";
 
 export type JobRow = typeof jobs.$inferSelect;
@@ -26,15 +26,7 @@ export function countOpenJobs(db: Db, tenantId: TenantId): number {
 
 /** The tenant's oldest job that has not ended. */
 export function nextOpenJob(db: Db, tenantId: TenantId): JobRow | undefined {
-  return db.statement("nextOpenJob", (orm) =>
-    orm
-      .select()
-      .from(jobs)
-      .where(and(eq(jobs.tenantId, tenantId), open))
-      .orderBy(asc(jobs.seq))
-      .limit(1)
-      .get(),
-  );
+  return listRows(db, "nextOpenJob", jobs, { tenantId }, { orderBy: jobs.seq, limit: 1 }, open)[0];
 }
 
 /** The tenants with jobs that have not ended. */

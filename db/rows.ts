@@ -26,6 +26,23 @@ export function findRow<Table extends SQLiteTable>(
   return db.statement(name, (orm) => orm.select().from(plain).where(where).get());
 }
 
+/** @param range the order of the rows, and how many at most; absent: all in any order */
+export function listRows<Table extends SQLiteTable>(
+  db: Db,
+  name: string,
+  table: Table,
+  fields: Partial<Row<Table>>,
+  range: { readonly orderBy: SQLiteColumn; readonly limit: number } | undefined,
+  ...others: Where[]
+): readonly Row<Table>[] {
+  const plain: SQLiteTable = table;
+  const where = matching(table, fields, others);
+  return db.statement(name, (orm) => {
+    const rows = orm.select().from(plain).where(where);
+    return range === undefined ? rows.all() : rows.orderBy(range.orderBy).limit(range.limit).all();
+  });
+}
+
 export function countRows<Table extends SQLiteTable>(
   db: Db,
   name: string,

@@ -1,7 +1,7 @@
 import { and, count, eq, gt, inArray, lte, min, ne, notInArray, sql, sum } from "drizzle-orm";
 import type { TenantId, UploadId, UploadPartId } from "./ids.ts";
 import type { Db } from "./open.ts";
-import { countRows, findRow, insertRow, updateRow } from "./rows.ts";
+import { countRows, findRow, insertRow, listRows, updateRow } from "./rows.ts";
 import { uploadParts, uploads } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
@@ -88,9 +88,7 @@ function received(db: Db, uploadSeq: number): { readonly n: number; readonly byt
 }
 
 export function listParts(db: Db, uploadSeq: number): readonly UploadPartRow[] {
-  return db.statement("listParts", (orm) =>
-    orm.select().from(uploadParts).where(eq(uploadParts.uploadSeq, uploadSeq)).all(),
-  );
+  return listRows(db, "listParts", uploadParts, { uploadSeq }, undefined);
 }
 
 /** @returns the upload as it is now; undefined when it had ended before */
