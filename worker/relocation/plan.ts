@@ -28,11 +28,12 @@ export interface BlockMove {
   readonly delta: number;
 }
 
-/** A move, how many moves have to be done before it, and the moves that wait for it. */
 interface Step {
   readonly move: BlockMove;
+  /** How many moves have to be done before it. */
   pending: number;
-  readonly waiting: Step[];
+  /** The move that waits for it. */
+  next: Step | undefined;
   /** Moves of the longest chain that begins with this one. */
   height: number;
 }
@@ -44,12 +45,12 @@ interface Step {
 export function planRelocation(moves: readonly BlockMove[], launchTokens: number): BlockMove[][] {
   const wanted = moves.filter(({ source, target, delta }) => source !== target || delta !== 0);
   assertMoves(wanted, launchTokens);
-  const steps = wanted.map((move): Step => ({ move, pending: 0, waiting: [], height: 0 }));
+  const steps = wanted.map((move): Step => ({ move, pending: 0, next: undefined, height: 0 }));
   const writers = new Map(steps.map((step) => [step.move.target, step]));
   for (const step of steps) {
     const writer = writers.get(step.move.source);
     if (writer === undefined || writer === step) continue;
-    step.waiting.push(writer);
+    step.next = writer;
     writer.pending += 1;
   }
   measureHeights(steps);
@@ -84,22 +85,14 @@ function assertMoves(moves: readonly BlockMove[], launchTokens: number): void {
   }
 }
 
-/** Measures the longest chains from their ends: a move is measured after all moves that wait for it. */
 function measureHeights(steps: readonly Step[]): void {
-  const order: Step[] = [];
-  const pending = new Map(steps.map((step) => [step, step.pending]));
-  const ready = steps.filter((step) => step.pending === 0);
-  for (let step = ready.pop(); step !== undefined; step = ready.pop()) {
-    order.push(step);
-    for (const next of step.waiting) {
-      const left = (pending.get(next) ?? 0) - 1;
-      pending.set(next, left);
-      if (left === 0) ready.push(next);
+  for (const step of steps) {
+    const chain: Step[] = [];
+    for (let at: Step | undefined = step; at !== undefined && at.height === 0; at = at.next) {
+      if (chain.length > steps.length) throw new RangeError("moves wait for each other");
+      chain.push(at);
     }
-  }
-  if (order.length < steps.length) throw new RangeError("moves wait for each other");
-  for (const step of order.reverse()) {
-    step.height = 1 + step.waiting.reduce((most, { height }) => Math.max(most, height), 0);
+    for (const at of chain.reverse()) at.height = 1 + (at.next?.height ?? 0);
   }
 }
 
@@ -117,11 +110,10 @@ function fillLaunches(steps: readonly Step[], launchTokens: number): BlockMove[]
       (fits ? launch : later).push(step);
     }
     launches.push(launch.map(({ move }) => move));
-    for (const { waiting } of launch) {
-      for (const step of waiting) {
-        step.pending -= 1;
-        if (step.pending === 0) later.push(step);
-      }
+    for (const { next } of launch) {
+      if (next === undefined) continue;
+      next.pending -= 1;
+      if (next.pending === 0) later.push(next);
     }
     ready = later;
   }
