@@ -61,11 +61,7 @@ export class TenantLru<Value> {
   }
 
   #shareOf(tenantId: string): Share<Value> {
-    const found = this.#shares.get(tenantId);
-    if (found !== undefined) return found;
-    const created: Share<Value> = { entries: new Map(), size: 0 };
-    this.#shares.set(tenantId, created);
-    return created;
+    return this.#shares.getOrInsertComputed(tenantId, () => ({ entries: new Map(), size: 0 }));
   }
 
   #delete(share: Share<Value>, name: string): Entry<Value> | undefined {

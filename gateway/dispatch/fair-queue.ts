@@ -128,11 +128,9 @@ export class FairQueue<Item extends Waiting> {
   }
 
   #lineOf(item: Item): Line<Item> {
-    let line = this.#lines.get(lineName(item));
-    if (line === undefined) {
-      line = { background: item.background === true, items: [], tokens: 0, creditTokens: quantumTokens };
-      this.#lines.set(lineName(item), line);
-    }
+    const line = this.#lines.getOrInsertComputed(lineName(item), () => {
+      return { background: item.background === true, items: [], tokens: 0, creditTokens: quantumTokens };
+    });
     line.tokens += item.tokens;
     this.#tokens += item.tokens;
     this.#size += 1;

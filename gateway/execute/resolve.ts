@@ -59,11 +59,7 @@ export class Resolver {
 
   /** Resolves a node once, so that shared nodes stay shared. */
   #resolve(query: Query, path: string): Promise<Query> {
-    const known = this.#resolved.get(query);
-    if (known !== undefined) return known;
-    const resolved = this.#resolveNode(query, path);
-    this.#resolved.set(query, resolved);
-    return resolved;
+    return this.#resolved.getOrInsertComputed(query, () => this.#resolveNode(query, path));
   }
 
   async #resolveNode(query: Query, path: string): Promise<Query> {

@@ -89,8 +89,7 @@ export class GrammarBuilder {
       this.#shared.set(`${name}*`, rest);
       return [rest];
     }
-    const chain = this.#chains.get(name) ?? [];
-    this.#chains.set(name, chain);
+    const chain = this.#chains.getOrInsertComputed(name, () => []);
     while (chain.length < count) chain.push(this.rule([[], [...unit, ...chain.slice(-1)]]));
     return chain.slice(count - 1, count);
   }
@@ -116,9 +115,7 @@ export function finiteRules(rules: GrammarRules): ReadonlySet<number> {
       if (named.length === 0) finite.add(rule);
       const open: Open = { rule, left: named.length };
       for (const symbol of named) {
-        const others = naming.get(symbol - firstRuleSymbol);
-        if (others === undefined) naming.set(symbol - firstRuleSymbol, [open]);
-        else others.push(open);
+        naming.getOrInsertComputed(symbol - firstRuleSymbol, () => []).push(open);
       }
     }
   }

@@ -98,9 +98,7 @@ class Reader {
       const moves = this.#automaton.moves[state] ?? [];
       this.#budget.spend("looks", moves.length + 1);
       for (const { class: id, to } of moves) {
-        const known = targets.get(id);
-        if (known === undefined) targets.set(id, [to]);
-        else known.push(to);
+        targets.getOrInsertComputed(id, () => []).push(to);
       }
     }
     // Classes that lead to the same states are merged first, so that the jumps from these states are followed once.

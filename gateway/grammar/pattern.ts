@@ -96,11 +96,7 @@ class Assembler {
 
   take(from: number, of: CodePoints, to: number): void {
     const set = this.#same(of);
-    let id = this.#setIds.get(set);
-    if (id === undefined) {
-      id = this.#sets.push(set) - 1;
-      this.#setIds.set(set, id);
-    }
+    const id = this.#setIds.getOrInsertComputed(set, () => this.#sets.push(set) - 1);
     this.#taken[from]?.push({ set: id, to });
   }
 

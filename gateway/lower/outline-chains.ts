@@ -55,11 +55,7 @@ export class ChainMaker {
 
   /** @throws ApiError chat_template_error where an answer cannot be opened, and invalid_value as encoding does */
   chain(source: ChainSource): Chain {
-    const known = this.#chains.get(source);
-    if (known !== undefined) return known;
-    const made = this.#make(source);
-    this.#chains.set(source, made);
-    return made;
+    return this.#chains.getOrInsertComputed(source, () => this.#make(source));
   }
 
   /**

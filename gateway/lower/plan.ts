@@ -224,11 +224,8 @@ export class Lowerer {
   }
 
   #layout(input: LowerInput): PromptLayout {
-    const known = this.#layouts.get(input);
-    if (known !== undefined) return known;
-    const made = this.#options.template.layout(input.messages, input.tools);
-    this.#layouts.set(input, made);
-    return made;
+    const { template } = this.#options;
+    return this.#layouts.getOrInsertComputed(input, () => template.layout(input.messages, input.tools));
   }
 
   /** Refuses a prompt that is surely too long, before any of it is encoded. */

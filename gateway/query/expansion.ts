@@ -15,14 +15,8 @@ export interface Expansion {
 
 /** @param known expansions of nodes that were seen before */
 export function expansionOf(query: Query, known: Map<Query, Expansion>): Expansion {
-  const found = known.get(query);
-  if (found !== undefined) return found;
-  const expansion = expand(
-    query,
-    childrenOf(query).map(([, child]) => expansionOf(child, known)),
-  );
-  known.set(query, expansion);
-  return expansion;
+  const parts = (): Expansion[] => childrenOf(query).map(([, child]) => expansionOf(child, known));
+  return known.getOrInsertComputed(query, () => expand(query, parts()));
 }
 
 function expand(query: Query, parts: readonly Expansion[]): Expansion {

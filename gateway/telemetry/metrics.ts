@@ -67,11 +67,7 @@ export class Metrics {
   }
 
   #series(name: string, kind: Omit<Metric, "series">, labels: Labels): Series | undefined {
-    let metric = this.#metrics.get(name);
-    if (metric === undefined) {
-      metric = { ...kind, series: new Map() };
-      this.#metrics.set(name, metric);
-    }
+    const metric = this.#metrics.getOrInsertComputed(name, () => ({ ...kind, series: new Map() }));
     const text = labelText(labels);
     const found = metric.series.get(text);
     if (found !== undefined) return found;

@@ -23,13 +23,7 @@ export class BytePairs {
    * @param letters single symbols, which exist whether or not a merge has them
    */
   constructor(merges: readonly (readonly [string, string])[], letters: readonly string[] = []) {
-    const symbolOf = (text: string): number => {
-      const known = this.#symbols.get(text);
-      if (known !== undefined) return known;
-      const symbol = this.#symbols.size;
-      this.#symbols.set(text, symbol);
-      return symbol;
-    };
+    const symbolOf = (text: string): number => this.#symbols.getOrInsert(text, this.#symbols.size);
     for (const letter of letters) symbolOf(letter);
     const parts = merges.map(([left, right]) => [symbolOf(left), symbolOf(right)] as const);
     this.#merged = Int32Array.from(merges, ([left, right]) => symbolOf(left + right));

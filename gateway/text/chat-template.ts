@@ -110,12 +110,7 @@ export class ChatTemplate {
 
   /** The content as the template writes it: some templates remove white space around the content for some roles. */
   contentFor(role: string, content: string): string {
-    let trim = this.#trims.get(role);
-    if (trim === undefined) {
-      trim = trimRule(this.#render, role);
-      this.#trims.set(role, trim);
-    }
-    return trim(content);
+    return this.#trims.getOrInsertComputed(role, () => trimRule(this.#render, role))(content);
   }
 
   /** Renders messages with their contents as given. undefined: the template refuses the messages. */

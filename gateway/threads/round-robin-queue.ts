@@ -13,9 +13,7 @@ export class RoundRobinQueue<Item> {
   }
 
   push(tenantId: string, item: Item): void {
-    const line = this.#lines.get(tenantId);
-    if (line === undefined) this.#lines.set(tenantId, [item]);
-    else line.push(item);
+    this.#lines.getOrInsertComputed(tenantId, () => []).push(item);
     this.#size += 1;
   }
 

@@ -63,16 +63,11 @@ export class Derivations {
   #shared(derivation: Derivation): Derivation {
     if (derivation.sources.length > 1) return derivation;
     const [source] = derivation.sources;
-    const known = this.#ofOne.get(source);
-    if (known !== undefined) return known;
-    this.#ofOne.set(source, derivation);
-    return derivation;
+    return this.#ofOne.getOrInsert(source, derivation);
   }
 
   #link(source: BlockKey, derivation: Derivation): void {
-    const derivations = this.#bySource.get(source);
-    if (derivations === undefined) this.#bySource.set(source, new Set([derivation]));
-    else derivations.add(derivation);
+    this.#bySource.getOrInsertComputed(source, () => new Set()).add(derivation);
   }
 
   #unlink(source: BlockKey, derivation: Derivation): void {

@@ -111,11 +111,7 @@ export class Shares {
 
   /** A block in use that nobody owns is this owner's. */
   give(blockId: BlockId, { number, quotaBlocks = Number.POSITIVE_INFINITY }: KvOwner): void {
-    let account = this.#byNumber.get(number);
-    if (account === undefined) {
-      account = new Account(number, this.#links);
-      this.#byNumber.set(number, account);
-    }
+    const account = this.#byNumber.getOrInsertComputed(number, () => new Account(number, this.#links));
     account.quotaBlocks = quotaBlocks;
     account.heldBlocks += 1;
     account.liveBlocks += 1;

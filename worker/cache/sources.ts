@@ -15,12 +15,7 @@ const bitsPerWord = 32;
 export function sourcesOf(runs: readonly PlanRun[]): readonly (readonly BlockKey[])[] {
   const keys: BlockKey[] = [];
   const numbers = new Map<BlockKey, number>();
-  const numberOf = (key: BlockKey): number => {
-    const known = numbers.get(key);
-    if (known !== undefined) return known;
-    numbers.set(key, keys.length);
-    return keys.push(key) - 1;
-  };
+  const numberOf = (key: BlockKey): number => numbers.getOrInsertComputed(key, () => keys.push(key) - 1);
   const lasts = runs.map(({ blockKeys }) => (blockKeys.length === 0 ? -1 : numberOf(blockKeys[blockKeys.length - 1])));
   const roots = runs.map(({ kind, rootKey }) => (kind === "span" ? numberOf(rootKey) : -1));
   for (const { quotes = [] } of runs) for (const key of quotes) numberOf(key);

@@ -80,10 +80,9 @@ function assertOwners(pool: BlockPool, cache: PrefixCache): void {
     const holds = live || cache.keyOf(blockId) !== undefined;
     assert((owner !== undefined) === holds, `block ${blockId} is owned, or has content, and not both`);
     if (owner === undefined) continue;
-    const count = counted.get(owner.number) ?? { live: 0, held: 0 };
+    const count = counted.getOrInsertComputed(owner.number, () => ({ live: 0, held: 0 }));
     count.held += 1;
     if (live) count.live += 1;
-    counted.set(owner.number, count);
   }
   const accounts = [...pool.shares.accounts()];
   assert(accounts.length === counted.size, `${accounts.length} owners have an account, ${counted.size} hold blocks`);

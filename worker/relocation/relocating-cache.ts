@@ -146,8 +146,6 @@ export class RelocatingCache extends PrefixCache {
   }
 
   #addCopy(key: BlockKey, blockId: BlockId): void {
-    const copies = this.#copies.get(key);
-    if (copies !== undefined) copies.push(blockId);
-    else this.#copies.set(key, [...this.blocksOf(key), blockId]);
+    this.#copies.getOrInsertComputed(key, () => [...this.blocksOf(key)]).push(blockId);
   }
 }

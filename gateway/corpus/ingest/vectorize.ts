@@ -67,8 +67,7 @@ export class Vectorizer {
   /** Call when the fragments of a file have become visible. */
   completed({ tenantId, seq }: Pick<CorpusFileRow, "tenantId" | "seq">): void {
     if (!this.#db.hasVectors) return;
-    const files = this.#newFiles.get(tenantId) ?? new Set();
-    this.#newFiles.set(tenantId, files.add(seq));
+    this.#newFiles.getOrInsertComputed(tenantId, () => new Set()).add(seq);
     this.#rounds.offer(tenantId);
   }
 

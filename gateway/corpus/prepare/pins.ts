@@ -126,9 +126,7 @@ export class PinService {
         for (const key of blockKeys) tenants.set(key, tenantId);
         const last = blockKeys.at(-1);
         if (last === undefined || spans.residentWorkers(last).length > 0) continue;
-        const theirs = missing.get(tenantId) ?? [];
-        theirs.push(span);
-        missing.set(tenantId, theirs);
+        missing.getOrInsertComputed(tenantId, () => []).push(span);
       }
       await pace.breathe();
       if (signal.aborted) return;

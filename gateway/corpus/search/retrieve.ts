@@ -253,9 +253,8 @@ export function fuse<Hit extends { readonly seq: number }>(
   for (const { weight, hits } of rankings) {
     if (weight <= 0) continue;
     for (const [index, hit] of hits.entries()) {
-      const entry = fused.get(hit.seq) ?? { hit, score: 0 };
+      const entry = fused.getOrInsertComputed(hit.seq, () => ({ hit, score: 0 }));
       entry.score += weight / (rankConstant + index + 1) / highest;
-      fused.set(hit.seq, entry);
     }
   }
   return [...fused.values()].sort((a, b) => b.score - a.score || a.hit.seq - b.hit.seq);

@@ -123,10 +123,6 @@ export class PendingBlocks {
   }
 
   #workOf(workerId: string): WorkerWork {
-    const found = this.#workers.get(workerId);
-    if (found !== undefined) return found;
-    const created: WorkerWork = { keys: new Map(), roots: new Map() };
-    this.#workers.set(workerId, created);
-    return created;
+    return this.#workers.getOrInsertComputed(workerId, () => ({ keys: new Map(), roots: new Map() }));
   }
 }

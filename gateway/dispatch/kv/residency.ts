@@ -130,11 +130,7 @@ export class Residency {
   }
 
   #blocksOf(workerId: string): WorkerBlocks {
-    const found = this.#workers.get(workerId);
-    if (found !== undefined) return found;
-    const created: WorkerBlocks = { blocks: new Map(), byTenant: new Map() };
-    this.#workers.set(workerId, created);
-    return created;
+    return this.#workers.getOrInsertComputed(workerId, () => ({ blocks: new Map(), byTenant: new Map() }));
   }
 }
 

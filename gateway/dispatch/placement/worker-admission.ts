@@ -72,8 +72,7 @@ export class WorkerAdmission {
 
   /** A request goes to the worker. @param promptTokens tokens that the worker is to compute for it */
   enter(workerId: string, tenantId: WorkOwner, promptTokens: number): void {
-    const tenants = this.#held.get(workerId) ?? new Map<string, Held>();
-    this.#held.set(workerId, tenants);
+    const tenants = this.#held.getOrInsertComputed(workerId, () => new Map());
     const { requests, promptTokens: before } = tenants.get(tenantId) ?? { requests: 0, promptTokens: 0 };
     tenants.set(tenantId, { requests: requests + 1, promptTokens: before + promptTokens });
   }

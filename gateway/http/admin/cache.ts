@@ -28,9 +28,8 @@ export function addCacheRoutes(app: Hono<AppEnv>, { registry, residency, pins }:
     for (const worker of workers) {
       const pinned = pins.heldBy(worker.id);
       for (const [tenantId, held] of residency.byTenant(worker.id)) {
-        const parts = byTenant.get(tenantId) ?? [];
-        parts.push({ worker, held, pinnedBlocks: pinned.get(tenantId) ?? 0 });
-        byTenant.set(tenantId, parts);
+        const pinnedBlocks = pinned.get(tenantId) ?? 0;
+        byTenant.getOrInsertComputed(tenantId, () => []).push({ worker, held, pinnedBlocks });
       }
     }
     const data = [...byTenant]

@@ -266,11 +266,8 @@ class Equality {
 
   /** Whether no sample is drawn inside the node, so that running it twice gives the same output. */
   readonly isGreedy = (query: Query): boolean => {
-    const known = this.#greedy.get(query);
-    if (known !== undefined) return known;
-    const isGreedy = drawsNone(query) && childrenOf(query).every(([, child]) => this.isGreedy(child));
-    this.#greedy.set(query, isGreedy);
-    return isGreedy;
+    const areGreedy = (): boolean => childrenOf(query).every(([, child]) => this.isGreedy(child));
+    return this.#greedy.getOrInsertComputed(query, () => drawsNone(query) && areGreedy());
   };
 
   /**

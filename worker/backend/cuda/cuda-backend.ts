@@ -240,11 +240,7 @@ export class CudaBackend implements Backend {
     const { rows } = forward.layout.capacity;
     const wanted = bucketOf(logitCount);
     const key = `${rows} ${wanted} ${allRows}`;
-    const known = this.#heads.get(key);
-    if (known !== undefined) return known;
-    const head = forward.head(wanted, allRows);
-    this.#heads.set(key, head);
-    return head;
+    return this.#heads.getOrInsertComputed(key, () => forward.head(wanted, allRows));
   }
 
   #copyPart(sources: Int32Array, targets: Int32Array, deltas: Int32Array): void {

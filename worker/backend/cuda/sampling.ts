@@ -33,11 +33,8 @@ interface Edit {
  */
 function editsOf({ params, history, bannedTokenIds }: SampleRequest): Map<number, Edit> {
   const edits = new Map<number, Edit>();
-  const editOf = (tokenId: number): Edit => {
-    const known = edits.get(tokenId) ?? { flags: 0, generatedCount: 0, bias: 0 };
-    edits.set(tokenId, known);
-    return known;
-  };
+  const editOf = (tokenId: number): Edit =>
+    edits.getOrInsertComputed(tokenId, () => ({ flags: 0, generatedCount: 0, bias: 0 }));
   for (const [tokenId, generatedCount] of history?.counts() ?? []) {
     edits.set(tokenId, { flags: flags.seen, generatedCount, bias: 0 });
   }
