@@ -3,3 +3,17 @@ export type Hold = (() => void) & Disposable;
 
 /** @param end gives back what is held; it has to bear that it is called again */
 export const holdUntil = (end: () => void): Hold => Object.assign(end, { [Symbol.dispose]: end });
+
+/** Calls `then` when the signal aborts, as long as the block goes on. It is not called for a signal that had aborted. */
+export function onAbort(signal: AbortSignal | undefined, then: () => void): Disposable {
+  signal?.addEventListener("abort", then, { once: true });
+  return { [Symbol.dispose]: () => signal?.removeEventListener("abort", then) };
+}
+
+/** Resolves with the promise, or as soon as the signal aborts. */
+export async function unlessAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return;
+  const aborted = Promise.withResolvers<void>();
+  using _listener = onAbort(signal, aborted.resolve);
+  await Promise.race([promise, aborted.promise]);
+}

@@ -5,6 +5,7 @@ import type { TokenPlan } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";
 import type { BlockKey, CacheSalt } from "../../worker/contract/units.ts";
 import { ApiError } from "../base/errors.ts";
+import { unlessAborted } from "../base/hold.ts";
 import { limits } from "../config.ts";
 import type { PreparedSpan, PrepareFacts, SpanPort, SpanText } from "../corpus/base/ports.ts";
 import type { Dispatcher } from "../dispatch/dispatcher.ts";
@@ -205,19 +206,6 @@ export class SpanService implements SpanPort {
     const card = this.#deps.registry.card();
     if (card === undefined) throw new ApiError("not_ready");
     return this.#deps.lowererFor(card);
-  }
-}
-
-/** Resolves with the promise, or as soon as the signal aborts. */
-async function unlessAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
-  if (signal.aborted) return;
-  const aborted = Promise.withResolvers<void>();
-  const onAbort = (): void => aborted.resolve();
-  signal.addEventListener("abort", onAbort, { once: true });
-  try {
-    await Promise.race([promise, aborted.promise]);
-  } finally {
-    signal.removeEventListener("abort", onAbort);
   }
 }
 

@@ -5,6 +5,7 @@
  * heap grew too large, is replaced.
  */
 import { ApiError } from "../base/errors.ts";
+import { onAbort } from "../base/hold.ts";
 import type { InputOf, OutputOf, TaskTable } from "./protocol.ts";
 import { RoundRobinQueue } from "./round-robin-queue.ts";
 import { Thread } from "./thread.ts";
@@ -75,15 +76,10 @@ export class ThreadPool<Table extends TaskTable> {
     if (this.#waiting.size >= waiting) throw new ApiError("overloaded");
     const { promise, resolve, reject } = Promise.withResolvers<unknown>();
     const task: Task = { ...run, name, input, resolve, reject };
-    const onAbort = (): void => this.#abort(task);
-    run.signal?.addEventListener("abort", onAbort, { once: true });
-    try {
-      this.#waiting.push(run.tenantId, task);
-      this.#startWaiting();
-      return (await promise) as OutputOf<Table, Name>;
-    } finally {
-      run.signal?.removeEventListener("abort", onAbort);
-    }
+    using _listener = onAbort(run.signal, () => this.#abort(task));
+    this.#waiting.push(run.tenantId, task);
+    this.#startWaiting();
+    return (await promise) as OutputOf<Table, Name>;
   }
 
   /** Ends all threads. Tasks that wait or run are refused. */

@@ -4,6 +4,7 @@
  */
 import type { ByteGrammar } from "../../worker/contract/grammar.ts";
 import { ApiError } from "../base/errors.ts";
+import { onAbort } from "../base/hold.ts";
 import { TenantLru } from "../base/tenant-lru.ts";
 import type { GrammarBounds } from "../grammar/budget.ts";
 import { TaskTimeout } from "../threads/pool.ts";
@@ -63,12 +64,8 @@ export class Grammars {
       this.#pending.delete(id);
       pending.ender.abort(signal.reason);
     };
-    signal.addEventListener("abort", leave, { once: true });
-    try {
-      return await pending.made;
-    } finally {
-      signal.removeEventListener("abort", leave);
-    }
+    using _listener = onAbort(signal, leave);
+    return await pending.made;
   }
 
   #begin(tenantId: string, rules: AnswerRules, text: string, id: string): Pending {

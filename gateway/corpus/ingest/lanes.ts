@@ -11,6 +11,7 @@ import type { TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import { BackgroundLoop } from "../../background/background-loop.ts";
 import { TenantRounds, type TenantWork } from "../../background/tenant-rounds.ts";
+import { onAbort } from "../../base/hold.ts";
 import type { Log } from "../../base/log.ts";
 
 export type Lane = "quick" | "large";
@@ -108,14 +109,10 @@ export class IngestLanes {
         readyAtMs = Number.POSITIVE_INFINITY;
         const onStop = (): void => stop.abort(stopped.reason);
         if (stopped.aborted) onStop();
-        stopped.addEventListener("abort", onStop, { once: true });
-        try {
-          const { done, value } = await slices.next();
-          readyAtMs = typeof value === "number" ? performance.now() + value : 0;
-          return done !== true;
-        } finally {
-          stopped.removeEventListener("abort", onStop);
-        }
+        using _listener = onAbort(stopped, onStop);
+        const { done, value } = await slices.next();
+        readyAtMs = typeof value === "number" ? performance.now() + value : 0;
+        return done !== true;
       },
       close: () => {
         void slices.return(true);

@@ -6,6 +6,7 @@
 import { randomBytes } from "node:crypto";
 import type { KvEvent } from "../../../worker/contract/messages.ts";
 import type { BlockKey } from "../../../worker/contract/units.ts";
+import { unlessAborted } from "../../base/hold.ts";
 import type { Residency } from "./residency.ts";
 
 export type KvChange =
@@ -85,7 +86,7 @@ export class KvFeed {
       }
       const change = this.#changes[next - this.#first];
       if (change === undefined) {
-        await this.#anyMore(signal);
+        await unlessAborted(this.#more.promise, signal);
         continue;
       }
       yield { id: this.#idOf(next), change };
@@ -136,14 +137,6 @@ export class KvFeed {
       .all()
       .flatMap(({ workerId, ...blocks }) => parts({ type: "stored", worker: workerId, ...blocks }, keysPerChange));
     return [{ type: "cleared", worker: null }, ...stored];
-  }
-
-  async #anyMore(signal: AbortSignal): Promise<void> {
-    const left = Promise.withResolvers<void>();
-    const leave = (): void => left.resolve();
-    signal.addEventListener("abort", leave, { once: true });
-    await Promise.race([this.#more.promise, left.promise]);
-    signal.removeEventListener("abort", leave);
   }
 }
 
