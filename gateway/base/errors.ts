@@ -19,8 +19,18 @@ interface ErrorEntry {
   readonly text: string;
 }
 
-const invalid = (text: string) => ({ status: 400, type: "invalid_request_error", retryable: false, text }) as const;
-const notFound = (text: string) => ({ status: 404, type: "not_found_error", retryable: false, text }) as const;
+type Status = ErrorEntry["status"];
+/** The same request would be refused again. */
+const final = (status: Status, type: ErrorType, text: string): ErrorEntry => ({ status, type, retryable: false, text });
+/** Trying again later may help. */
+const passing = (status: Status, type: ErrorType, text: string): ErrorEntry => ({
+  status,
+  type,
+  retryable: true,
+  text,
+});
+const invalid = (text: string): ErrorEntry => final(400, "invalid_request_error", text);
+const notFound = (text: string): ErrorEntry => final(404, "not_found_error", text);
 
 const errorTable = {
   invalid_request: invalid("The request is not valid."),
@@ -34,76 +44,35 @@ const errorTable = {
   schema_too_ambiguous: invalid("The schema, or the tools, can be read in too many ways at once to be followed."),
   nesting_too_deep: invalid("The request body is nested too deeply."),
 
-  missing_api_key: {
-    status: 401,
-    type: "authentication_error",
-    retryable: false,
-    text: "No API key given. Send it as 'Authorization: Bearer <key>' or as 'x-api-key'.",
-  },
-  invalid_api_key: { status: 401, type: "authentication_error", retryable: false, text: "The API key is not valid." },
-  insufficient_scope: {
-    status: 403,
-    type: "permission_error",
-    retryable: false,
-    text: "The API key lacks the scope this route takes.",
-  },
-  no_tenant: {
-    status: 403,
-    type: "permission_error",
-    retryable: false,
-    text: "This route acts for a tenant, and the API key belongs to none.",
-  },
+  missing_api_key: final(
+    401,
+    "authentication_error",
+    "No API key given. Send it as 'Authorization: Bearer <key>' or as 'x-api-key'.",
+  ),
+  invalid_api_key: final(401, "authentication_error", "The API key is not valid."),
+  insufficient_scope: final(403, "permission_error", "The API key lacks the scope this route takes."),
+  no_tenant: final(403, "permission_error", "This route acts for a tenant, and the API key belongs to none."),
 
   not_found: notFound("No such object."),
   route_not_found: notFound("No such route."),
   model_not_found: notFound("No such model."),
-  request_timeout: {
-    status: 408,
-    type: "invalid_request_error",
-    retryable: true,
-    text: "The request body did not arrive in time.",
-  },
-  conflict: { status: 409, type: "conflict_error", retryable: false, text: "The object is in another state." },
-  body_too_large: {
-    status: 413,
-    type: "invalid_request_error",
-    retryable: false,
-    text: "The request body is too large.",
-  },
-  unsupported_media_type: {
-    status: 415,
-    type: "invalid_request_error",
-    retryable: false,
-    text: "The content type is not supported.",
-  },
+  request_timeout: passing(408, "invalid_request_error", "The request body did not arrive in time."),
+  conflict: final(409, "conflict_error", "The object is in another state."),
+  body_too_large: final(413, "invalid_request_error", "The request body is too large."),
+  unsupported_media_type: final(415, "invalid_request_error", "The content type is not supported."),
 
-  rate_limited: { status: 429, type: "rate_limit_error", retryable: true, text: "Too many requests." },
-  concurrency_limited: {
-    status: 429,
-    type: "rate_limit_error",
-    retryable: true,
-    text: "The tenant has too many requests running at the same time.",
-  },
-  quota_exceeded: { status: 429, type: "rate_limit_error", retryable: false, text: "The tenant's quota is used up." },
+  rate_limited: passing(429, "rate_limit_error", "Too many requests."),
+  concurrency_limited: passing(429, "rate_limit_error", "The tenant has too many requests running at the same time."),
+  quota_exceeded: final(429, "rate_limit_error", "The tenant's quota is used up."),
 
-  internal: { status: 500, type: "server_error", retryable: true, text: "The server had an error." },
-  overloaded: { status: 503, type: "overloaded_error", retryable: true, text: "The server is overloaded." },
-  not_ready: { status: 503, type: "overloaded_error", retryable: true, text: "No worker is ready yet." },
-  worker_lost: {
-    status: 503,
-    type: "server_error",
-    retryable: true,
-    text: "The worker that ran this request was lost.",
-  },
-  server_shutdown: { status: 503, type: "server_error", retryable: true, text: "The server is shutting down." },
-  deadline_exceeded: {
-    status: 504,
-    type: "server_error",
-    retryable: true,
-    text: "The request took longer than its deadline.",
-  },
-  storage_full: { status: 507, type: "server_error", retryable: true, text: "The server's storage is full." },
-} as const satisfies Record<string, ErrorEntry>;
+  internal: passing(500, "server_error", "The server had an error."),
+  overloaded: passing(503, "overloaded_error", "The server is overloaded."),
+  not_ready: passing(503, "overloaded_error", "No worker is ready yet."),
+  worker_lost: passing(503, "server_error", "The worker that ran this request was lost."),
+  server_shutdown: passing(503, "server_error", "The server is shutting down."),
+  deadline_exceeded: passing(504, "server_error", "The request took longer than its deadline."),
+  storage_full: passing(507, "server_error", "The server's storage is full."),
+} satisfies Record<string, ErrorEntry>;
 
 export type ErrorCode = keyof typeof errorTable;
 
