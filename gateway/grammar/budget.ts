@@ -38,8 +38,4 @@ export class Budget {
     this.#left[what] -= count;
     if (this.#left[what] < 0) throw new GrammarTooLarge("is too large");
   }
-
-  left(what: keyof GrammarBounds): number {
-    return this.#left[what];
-  }
 }

@@ -85,13 +85,10 @@ export function addKvEventRoutes(
   declare(app, "GET /admin/v1/kv-events", eventsAbout, (c) => {
     readQuery(c, noQuery);
     const lastId = c.req.header("last-event-id");
-    const leave = streams.enter(followers);
+    const hold = streams.enter(followers);
     return sseResponse(c, async (stream) => {
-      try {
-        for await (const fed of feed.follow(lastId, stream.signal)) await stream.event(eventOf(fed));
-      } finally {
-        leave();
-      }
+      using _hold = hold;
+      for await (const fed of feed.follow(lastId, stream.signal)) await stream.event(eventOf(fed));
     });
   });
 }

@@ -54,15 +54,12 @@ export function addPrepareRoutes(app: Hono<AppEnv>, { corpus, jobStreams }: Prep
   // Every event is the whole job, so a client that comes back (Last-Event-ID) is served by the present state.
   declare(app, "GET /admin/v1/jobs/:job_id/events", about.events, (c) => {
     const job = corpus.prepare.get(tenantIdOf(c), c.req.param("job_id"));
-    const leave = jobStreams.enter(job.tenantId);
+    const hold = jobStreams.enter(job.tenantId);
     return sseResponse(c, async (stream) => {
-      try {
-        for await (const state of corpus.prepare.watchers.follow(job, stream.signal)) {
-          const { id, status, done } = state;
-          await stream.event({ event: "job", id: `${id}/${status}/${done}`, data: JSON.stringify(jobBody(state)) });
-        }
-      } finally {
-        leave();
+      using _hold = hold;
+      for await (const state of corpus.prepare.watchers.follow(job, stream.signal)) {
+        const { id, status, done } = state;
+        await stream.event({ event: "job", id: `${id}/${status}/${done}`, data: JSON.stringify(jobBody(state)) });
       }
     });
   });
