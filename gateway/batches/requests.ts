@@ -2,7 +2,7 @@
  * Sends one line of a batch as a request to the server's own routes, so that every rule for callers holds for it too.
  */
 import type { Id } from "../../db/ids.ts";
-import type { BatchCaller, Principal } from "../base/principal.ts";
+import type { BatchCaller, Principal } from "../tenant/principal.ts";
 import { type BatchLine, messagesEndpoint } from "./lines.ts";
 import { messageResult, unrunMessageResult } from "./message-results.ts";
 

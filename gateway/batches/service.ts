@@ -11,8 +11,8 @@ import {
 import { type FileId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../base/errors.ts";
-import type { Principal } from "../base/principal.ts";
 import type { StagedFile } from "../corpus/files/staged-file.ts";
+import type { Principal } from "../tenant/principal.ts";
 import { batchLimits } from "./limits.ts";
 import { batchEndpoints, messageLine, messagesEndpoint } from "./lines.ts";
 import { endedAtOf } from "./message-results.ts";

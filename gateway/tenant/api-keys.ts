@@ -15,7 +15,7 @@ import { type ApiKeyId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../base/errors.ts";
-import { type Authenticator, type Principal, type Scope, scopes } from "../base/principal.ts";
+import { type Authenticator, type Principal, type Scope, scopes } from "./principal.ts";
 import type { ServerSecret } from "./secret.ts";
 
 export interface MintedApiKey {

@@ -4,7 +4,7 @@ import { newId, parseId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../base/errors.ts";
-import { type Principal, platformReaders } from "../base/principal.ts";
+import { type Principal, platformReaders } from "./principal.ts";
 
 export interface AuditedAction {
   readonly requestId: string;

@@ -11,7 +11,7 @@ import {
   type TenantLimits,
 } from "../../db/limits.ts";
 import type { Db } from "../../db/open.ts";
-import type { Principal } from "../base/principal.ts";
+import type { Principal } from "./principal.ts";
 import type { LimitedOwner } from "./rate-limiter.ts";
 
 const unlimited: RateLimits = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null };

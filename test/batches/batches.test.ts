@@ -2,10 +2,10 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { updateBatch } from "../../db/batches.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
-import type { Principal } from "../../gateway/base/principal.ts";
 import { batchLimits } from "../../gateway/batches/limits.ts";
 import type { SendRequest } from "../../gateway/batches/requests.ts";
 import { BatchService } from "../../gateway/batches/service.ts";
+import type { Principal } from "../../gateway/tenant/principal.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 import { endpoint, linesOf, until } from "./batch-file.ts";
 

@@ -3,7 +3,6 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import type { BatchRow } from "../../db/batches.ts";
-import type { Principal } from "../../gateway/base/principal.ts";
 import { batchLimits } from "../../gateway/batches/limits.ts";
 import { messageLine } from "../../gateway/batches/lines.ts";
 import type { SendRequest } from "../../gateway/batches/requests.ts";
@@ -12,6 +11,7 @@ import { addMessageBatchRoutes } from "../../gateway/http/anthropic/message-batc
 import { createApp } from "../../gateway/http/app.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/middleware/concurrency.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import type { Principal } from "../../gateway/tenant/principal.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 import { call } from "../http/store-app.ts";
 import { until } from "./batch-file.ts";

@@ -1,10 +1,10 @@
 /** Batches of several tenants: whose lines are sent, when others wait, and what a deletion does to those that run. */
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import type { TenantId } from "../../db/ids.ts";
-import type { Principal } from "../../gateway/base/principal.ts";
 import { batchLimits } from "../../gateway/batches/limits.ts";
 import type { SendRequest } from "../../gateway/batches/requests.ts";
 import { BatchService } from "../../gateway/batches/service.ts";
+import type { Principal } from "../../gateway/tenant/principal.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 import { call, createStoreApp } from "../http/store-app.ts";
 import { endpoint, linesOf, until } from "./batch-file.ts";

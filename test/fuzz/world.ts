@@ -5,10 +5,10 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Scope, scopes } from "../../gateway/base/principal.ts";
 import { parseConfig } from "../../gateway/config.ts";
 import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
 import { startServer } from "../../gateway/server.ts";
+import { type Scope, scopes } from "../../gateway/tenant/principal.ts";
 import { fakeCard } from "../dispatch/fake-core.ts";
 
 export const model = fakeCard.id;

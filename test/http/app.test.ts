@@ -1,11 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import type { Hono } from "hono";
 import { ApiError, errorBody, errorCodes, errorEntry } from "../../gateway/base/errors.ts";
-import type { Principal, Scope } from "../../gateway/base/principal.ts";
 import { createApp } from "../../gateway/http/app.ts";
 import type { AppEnv } from "../../gateway/http/transport/context.ts";
 import { declaredRoutes, declareRoute } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import type { Principal, Scope } from "../../gateway/tenant/principal.ts";
 
 function appWith(addRoutes: (app: Hono<AppEnv>) => void, log: (line: string) => void = () => undefined) {
   const principal: Principal = { keyId: "k", tenantId: "tenant_t", scopes: new Set<Scope>(["corpus:read"]) };

@@ -4,7 +4,6 @@ import { z } from "zod";
 import { openDb } from "../../db/open.ts";
 import { insertTenant } from "../../db/tenants.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
-import type { Principal, Scope } from "../../gateway/base/principal.ts";
 import type { RetrievedFragment } from "../../gateway/corpus/search/retrieve.ts";
 import type { DispatcherOptions } from "../../gateway/dispatch/dispatcher.ts";
 import type { OpenLink } from "../../gateway/dispatch/workers/link.ts";
@@ -19,6 +18,7 @@ import type { RateLimitDeps } from "../../gateway/http/middleware/rate-limits.ts
 import { addModelRoutes } from "../../gateway/http/openai/models.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import type { Principal, Scope } from "../../gateway/tenant/principal.ts";
 import { TenantStorage } from "../../gateway/tenant/storage.ts";
 import { StoredResponses } from "../../gateway/tenant/stored-responses.ts";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";

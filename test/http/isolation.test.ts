@@ -5,8 +5,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { insertGrant } from "../../db/corpora.ts";
 import { type IdKind, newId } from "../../db/ids.ts";
-import { type Scope, scopes } from "../../gateway/base/principal.ts";
 import { declaredRoutes, type RouteDeclaration } from "../../gateway/http/transport/route.ts";
+import { type Scope, scopes } from "../../gateway/tenant/principal.ts";
 import { call, createStoreApp, form, type StoreApp, upload } from "./store-app.ts";
 
 let it: StoreApp;

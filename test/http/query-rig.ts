@@ -1,7 +1,6 @@
 /** The query routes over workers in memory: the real engine over a backend whose tokens depend on all that they see. */
 
 import { ApiError } from "../../gateway/base/errors.ts";
-import type { Principal, Scope } from "../../gateway/base/principal.ts";
 import { attributeFilterSchema } from "../../gateway/corpus/search/filters.ts";
 import type { OpenLink } from "../../gateway/dispatch/workers/link.ts";
 import { QueryService } from "../../gateway/execute/query-service.ts";
@@ -12,6 +11,7 @@ import { addQueryRoutes } from "../../gateway/http/query/query.ts";
 import { Lowerer } from "../../gateway/lower/plan.ts";
 import { QueryLowerer } from "../../gateway/lower/query-lowerer.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import type { Principal, Scope } from "../../gateway/tenant/principal.ts";
 import { TokenBytes } from "../../gateway/text/detokenizer.ts";
 import type { GatewayMessage, SubmitMessage, WorkerMessage } from "../../worker/contract/messages.ts";
 import type { ModelCard } from "../../worker/contract/model-card.ts";

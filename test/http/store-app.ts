@@ -2,7 +2,6 @@
 import type { Hono } from "hono";
 import { DbError } from "../../db/errors.ts";
 import { ApiError } from "../../gateway/base/errors.ts";
-import type { Scope } from "../../gateway/base/principal.ts";
 import { openRecords } from "../../gateway/compose/records.ts";
 import { addGrantRoutes } from "../../gateway/http/admin/grants.ts";
 import { addPrepareRoutes } from "../../gateway/http/admin/prepare.ts";
@@ -17,6 +16,7 @@ import { addVectorStoreFileRoutes } from "../../gateway/http/openai/vector-store
 import { addVectorStoreRoutes } from "../../gateway/http/openai/vector-stores.ts";
 import type { AppEnv } from "../../gateway/http/transport/context.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import type { Scope } from "../../gateway/tenant/principal.ts";
 import type { UsageLedger } from "../../gateway/tenant/usage.ts";
 import { createWorld, type World } from "../corpus/world.ts";
 

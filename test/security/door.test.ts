@@ -4,13 +4,13 @@
  */
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { connect, type Socket } from "node:net";
-import type { Scope } from "../../gateway/base/principal.ts";
 import { createApp } from "../../gateway/http/app.ts";
 import { listen } from "../../gateway/http/listen.ts";
 import { readBody } from "../../gateway/http/transport/body.ts";
 import { BodyMemory } from "../../gateway/http/transport/body-memory.ts";
 import { declareRoute } from "../../gateway/http/transport/route.ts";
 import { Metrics } from "../../gateway/telemetry/metrics.ts";
+import type { Scope } from "../../gateway/tenant/principal.ts";
 
 setDefaultTimeout(60_000);
 

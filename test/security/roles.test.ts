@@ -3,8 +3,8 @@
  * so that a route whose scope is changed, and one that is new, fails until somebody has decided who may call it.
  */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { type Scope, scopes } from "../../gateway/base/principal.ts";
 import type { RouteDeclaration } from "../../gateway/http/transport/route.ts";
+import { type Scope, scopes } from "../../gateway/tenant/principal.ts";
 import { type FuzzWorld, openWorld, tenantScopes } from "../fuzz/world.ts";
 
 setDefaultTimeout(120_000);

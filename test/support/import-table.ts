@@ -47,8 +47,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/open-backend.ts": ["worker/config.ts", "worker/model", "worker/backend"],
   "worker/embedder.ts": ["worker/contract", "worker/model", "worker/backend/onnx-embedder.ts"],
   "worker/main.ts": ["worker/contract", "worker/config.ts", "worker/model", "worker/engine", "worker/open-backend.ts"],
-  // Ids are pure types and their parsers: who calls is a TenantId from the door on.
-  "gateway/base": ["db/ids.ts"],
+  "gateway/base": [],
   "gateway/config.ts": ["worker/contract", "gateway/base"],
   "gateway/process": ["gateway/base", "gateway/config.ts"],
   "gateway/background": ["db", "gateway/base"],
@@ -153,7 +152,14 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/query",
     "gateway/tenant",
   ],
-  "gateway/http/transport": ["db", "gateway/base", "gateway/config.ts", "gateway/corpus", "gateway/query"],
+  "gateway/http/transport": [
+    "db",
+    "gateway/base",
+    "gateway/config.ts",
+    "gateway/corpus",
+    "gateway/query",
+    "gateway/tenant",
+  ],
   "gateway/http/middleware": [
     "db",
     "gateway/base",

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import type { TenantId } from "../../db/ids.ts";
 import { type Db, openDb } from "../../db/open.ts";
-import { type Principal, type Scope, scopes } from "../../gateway/base/principal.ts";
+import { type Principal, type Scope, scopes } from "../../gateway/tenant/principal.ts";
 import { Salts } from "../../gateway/tenant/salts.ts";
 import { loadServerSecret, ServerSecret } from "../../gateway/tenant/secret.ts";
 import { TenantService } from "../../gateway/tenant/tenants.ts";

@@ -1,6 +1,6 @@
 /** Holds callers to their limits: a request is admitted before its body is read, and keeps its place until it ends; a look is only counted. */
 import type { Context, MiddlewareHandler } from "hono";
-import type { Principal } from "../../base/principal.ts";
+import type { Principal } from "../../tenant/principal.ts";
 import type { Admission, LimitedOwner, RateLimiter, Standing } from "../../tenant/rate-limiter.ts";
 import type { AppEnv } from "../transport/context.ts";
 

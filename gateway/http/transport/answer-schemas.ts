@@ -1,6 +1,6 @@
 /** Answers as /openapi.json describes them. Handlers do not read these; test/http/openapi/openapi.test.ts holds real answers against them. */
 import { z } from "zod";
-import { scopes } from "../../base/principal.ts";
+import { scopes } from "../../tenant/principal.ts";
 
 const seconds = z.int().describe("Unix time in seconds.");
 const count = z.int().min(0);

@@ -2,7 +2,7 @@
 import type { Context } from "hono";
 import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../base/errors.ts";
-import type { BatchCaller, Principal } from "../../base/principal.ts";
+import type { BatchCaller, Principal } from "../../tenant/principal.ts";
 import type { RequestBudget } from "./request-budget.ts";
 import type { RouteCount } from "./routes.ts";
 

@@ -5,7 +5,7 @@
 import type { Context, Handler, Hono } from "hono";
 import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
-import type { Principal, Scope } from "../../base/principal.ts";
+import type { Principal, Scope } from "../../tenant/principal.ts";
 import type { AppEnv } from "./context.ts";
 import { type Method, type RouteCount, type RouteName, type RouteScope, routes } from "./routes.ts";
 

@@ -8,7 +8,7 @@
  *   free     never counts: it ends work, or tells nothing of a tenant. A caller who has reached a limit must be able to
  *            end what runs
  */
-import { platformReaders, type Scope, scopes } from "../../base/principal.ts";
+import { platformReaders, type Scope, scopes } from "../../tenant/principal.ts";
 
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 

@@ -1,11 +1,11 @@
 import { describe, expect, test } from "bun:test";
 import type { TenantId } from "../../../db/ids.ts";
 import type { RateLimits } from "../../../db/limits.ts";
-import type { Scope } from "../../../gateway/base/principal.ts";
 import { createApp } from "../../../gateway/http/app.ts";
 import { durationText } from "../../../gateway/http/middleware/rate-limits.ts";
 import { declareRoute } from "../../../gateway/http/transport/route.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
+import type { Scope } from "../../../gateway/tenant/principal.ts";
 import { RateLimiter } from "../../../gateway/tenant/rate-limiter.ts";
 import { chatRig, post, question } from "../chat-rig.ts";
 

@@ -2,7 +2,6 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { Hono } from "hono";
 import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../../gateway/base/errors.ts";
-import type { Principal } from "../../../gateway/base/principal.ts";
 import type { EmbeddingService } from "../../../gateway/embedding/embedding-service.ts";
 import { embedderMeter } from "../../../gateway/generate/token-metering.ts";
 import { createApp } from "../../../gateway/http/app.ts";
@@ -10,6 +9,7 @@ import { ConcurrencyLimiter } from "../../../gateway/http/middleware/concurrency
 import { addEmbeddingRoutes } from "../../../gateway/http/openai/embeddings.ts";
 import type { AppEnv } from "../../../gateway/http/transport/context.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
+import type { Principal } from "../../../gateway/tenant/principal.ts";
 import { RateLimiter } from "../../../gateway/tenant/rate-limiter.ts";
 import { createWorld, type World } from "../../corpus/world.ts";
 import { yieldsDuring } from "../../support/yields.ts";

@@ -1,6 +1,5 @@
 import { describe, expect, test } from "bun:test";
 import { ApiError } from "../../../gateway/base/errors.ts";
-import type { Principal, Scope } from "../../../gateway/base/principal.ts";
 import { limits } from "../../../gateway/config.ts";
 import type { BulkRunner } from "../../../gateway/execute/bulk/bulk.ts";
 import { BulkResults } from "../../../gateway/execute/bulk/bulk-results.ts";
@@ -8,6 +7,7 @@ import { createApp } from "../../../gateway/http/app.ts";
 import { ConcurrencyLimiter } from "../../../gateway/http/middleware/concurrency.ts";
 import { addBulkRoutes } from "../../../gateway/http/query/bulk.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
+import type { Principal, Scope } from "../../../gateway/tenant/principal.ts";
 
 const principals: Readonly<Record<string, Principal>> = {
   "key-a": { keyId: "k1", tenantId: "tenant_a", scopes: new Set<Scope>(["inference"]) },
