@@ -16,20 +16,17 @@ export class CudaContext {
    * @throws CudaUnavailable when there is no such device or it is too old, CudaError when the driver refuses
    */
   constructor(driver: CudaDriver, deviceIndex: number) {
-    const { symbols } = driver;
     this.driver = driver;
     this.device = readDeviceProperties(driver, deviceIndex);
     assertCapability(this.device);
-    const context = openHandle((out) =>
-      driver.check("cuDevicePrimaryCtxRetain", symbols.cuDevicePrimaryCtxRetain(out, this.device.handle)),
-    );
-    driver.check("cuCtxSetCurrent", symbols.cuCtxSetCurrent(context));
+    const context = openHandle((out) => driver.call("cuDevicePrimaryCtxRetain", out, this.device.handle));
+    driver.call("cuCtxSetCurrent", context);
   }
 
   freeBytes(): number {
     const free = new BigUint64Array(1);
     const total = new BigUint64Array(1);
-    this.driver.check("cuMemGetInfo_v2", this.driver.symbols.cuMemGetInfo_v2(free, total));
+    this.driver.call("cuMemGetInfo_v2", free, total);
     return Number(free[0]);
   }
 
@@ -37,8 +34,7 @@ export class CudaContext {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    const status = this.driver.symbols.cuDevicePrimaryCtxRelease_v2(this.device.handle);
-    this.driver.check("cuDevicePrimaryCtxRelease_v2", status);
+    this.driver.call("cuDevicePrimaryCtxRelease_v2", this.device.handle);
   }
 }
 

@@ -116,12 +116,18 @@ export class CudaDriver {
     this.version = version;
     this.symbols = openFirstLibrary("no NVIDIA driver", paths, driverSymbols).symbols;
     try {
-      this.check("cuInit", this.symbols.cuInit(0));
-      this.check("cuDeviceGetCount", this.symbols.cuDeviceGetCount(number));
+      this.call("cuInit", 0);
+      this.call("cuDeviceGetCount", number);
     } catch (error) {
       throw new CudaUnavailable(`no usable NVIDIA device: ${error instanceof Error ? error.message : String(error)}`);
     }
     this.deviceCount = number[0] ?? 0;
+  }
+
+  /** Calls a function of the driver; for calls that are not made in every step. @throws CudaError unless it gives 0 */
+  call<Name extends keyof DriverSymbols>(name: Name, ...values: Parameters<DriverSymbols[Name]>): void {
+    const native = this.symbols[name] as (...values: unknown[]) => number;
+    this.check(name, native(...values));
   }
 
   /** @throws CudaError unless `status` is 0 */
@@ -186,16 +192,15 @@ export function readDeviceProperties(driver: CudaDriver, index: number): DeviceP
     const found = driver.deviceCount === 1 ? "1 device" : `${driver.deviceCount} devices`;
     throw new CudaUnavailable(`cuda:${index} does not exist: the NVIDIA driver finds ${found}`);
   }
-  const { symbols } = driver;
   const number = new Int32Array(1);
-  driver.check("cuDeviceGet", symbols.cuDeviceGet(number, index));
+  driver.call("cuDeviceGet", number, index);
   const handle = number[0] ?? 0;
   const read = (attribute: keyof typeof attributes): number => {
-    driver.check("cuDeviceGetAttribute", symbols.cuDeviceGetAttribute(number, attributes[attribute], handle));
+    driver.call("cuDeviceGetAttribute", number, attributes[attribute], handle);
     return number[0] ?? 0;
   };
   const name = new Uint8Array(256);
-  driver.check("cuDeviceGetName", symbols.cuDeviceGetName(name, name.length, handle));
+  driver.call("cuDeviceGetName", name, name.length, handle);
   return {
     index,
     handle,

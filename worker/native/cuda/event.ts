@@ -21,10 +21,9 @@ export class CudaEvent {
   readonly #context: CudaContext;
 
   constructor(context: CudaContext, options: EventOptions = {}) {
-    const { driver } = context;
     const flags = options.timing ? 0 : disableTiming;
     this.#context = context;
-    this.handle = openHandle((out) => driver.check("cuEventCreate", driver.symbols.cuEventCreate(out, flags)));
+    this.handle = openHandle((out) => context.driver.call("cuEventCreate", out, flags));
   }
 
   /** Is everything before the mark done? True before the first record. @throws CudaError after a device fault */
@@ -44,7 +43,6 @@ export class CudaEvent {
   }
 
   close(): void {
-    const { driver } = this.#context;
-    driver.check("cuEventDestroy_v2", driver.symbols.cuEventDestroy_v2(this.handle));
+    this.#context.driver.call("cuEventDestroy_v2", this.handle);
   }
 }

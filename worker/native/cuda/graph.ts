@@ -44,17 +44,13 @@ export class CudaGraph {
 
   /** @param template the recorded graph; it may be destroyed afterwards */
   constructor(context: CudaContext, template: Pointer) {
-    const { driver } = context;
     this.#context = context;
-    this.#handle = openHandle((out) =>
-      driver.check("cuGraphInstantiateWithFlags", driver.symbols.cuGraphInstantiateWithFlags(out, template, 0)),
-    );
+    this.#handle = openHandle((out) => context.driver.call("cuGraphInstantiateWithFlags", out, template, 0));
   }
 
   /** Uploads the graph to the device ahead of its first launch. */
   upload(stream: CudaStream): void {
-    const { driver } = this.#context;
-    driver.check("cuGraphUpload", driver.symbols.cuGraphUpload(this.#handle, stream.handle));
+    this.#context.driver.call("cuGraphUpload", this.#handle, stream.handle);
   }
 
   launch(stream: CudaStream): void {
@@ -64,7 +60,6 @@ export class CudaGraph {
 
   /** Destroys the graph; the device must have finished its launches. */
   close(): void {
-    const { driver } = this.#context;
-    driver.check("cuGraphExecDestroy", driver.symbols.cuGraphExecDestroy(this.#handle));
+    this.#context.driver.call("cuGraphExecDestroy", this.#handle);
   }
 }

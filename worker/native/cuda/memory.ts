@@ -72,8 +72,7 @@ export class DeviceArena {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    const { driver } = this.#context;
-    driver.check("cuMemFree_v2", driver.symbols.cuMemFree_v2(this.#pointer));
+    this.#context.driver.call("cuMemFree_v2", this.#pointer);
   }
 }
 
@@ -99,8 +98,7 @@ export class PinnedBuffer {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    const { driver } = this.#context;
-    driver.check("cuMemFreeHost", driver.symbols.cuMemFreeHost(this.#address));
+    this.#context.driver.call("cuMemFreeHost", this.#address);
   }
 }
 

@@ -41,9 +41,8 @@ export class CudaModule {
 
   /** @throws CudaError when the cubin is for another architecture or damaged */
   constructor(context: CudaContext, cubin: Uint8Array) {
-    const { driver } = context;
     this.#context = context;
-    this.#handle = openHandle((out) => driver.check("cuModuleLoadData", driver.symbols.cuModuleLoadData(out, cubin)));
+    this.#handle = openHandle((out) => context.driver.call("cuModuleLoadData", out, cubin));
   }
 
   /**
@@ -61,8 +60,7 @@ export class CudaModule {
   }
 
   unload(): void {
-    const { driver } = this.#context;
-    driver.check("cuModuleUnload", driver.symbols.cuModuleUnload(this.#handle));
+    this.#context.driver.call("cuModuleUnload", this.#handle);
   }
 }
 

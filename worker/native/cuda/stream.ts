@@ -12,9 +12,8 @@ export class CudaStream {
   readonly handle: Pointer;
 
   constructor(context: CudaContext) {
-    const { driver } = context;
     this.context = context;
-    this.handle = openHandle((out) => driver.check("cuStreamCreate", driver.symbols.cuStreamCreate(out, nonBlocking)));
+    this.handle = openHandle((out) => context.driver.call("cuStreamCreate", out, nonBlocking));
   }
 
   /** Puts the event's mark behind everything that is in the stream now. */
@@ -25,12 +24,10 @@ export class CudaStream {
 
   /** Blocks this thread until the stream is empty. */
   synchronize(): void {
-    const { driver } = this.context;
-    driver.check("cuStreamSynchronize", driver.symbols.cuStreamSynchronize(this.handle));
+    this.context.driver.call("cuStreamSynchronize", this.handle);
   }
 
   close(): void {
-    const { driver } = this.context;
-    driver.check("cuStreamDestroy_v2", driver.symbols.cuStreamDestroy_v2(this.handle));
+    this.context.driver.call("cuStreamDestroy_v2", this.handle);
   }
 }
