@@ -1,33 +1,52 @@
 /**
- * Starts a garbage collection as soon as the process has grown. Left alone, JavaScriptCore collects late: encoding one
- * megabyte of text left about a hundred megabytes of garbage. A collection runs beside the event loop. If the process
- * keeps growing meanwhile, long work waits for the collection.
+ * Starts garbage collections as soon as the process has grown. Left alone, JavaScriptCore lets a heap of 40 MiB grow to
+ * three times its size before it collects. Collections run beside the event loop. While the process is larger than the
+ * last collection of all objects left it, young objects are collected again and again, which is cheap. If it stays
+ * larger, the garbage is old, and all objects are collected.
  */
+import { heapSize } from "bun:jsc";
 import { holdLongWork } from "../base/pace.ts";
+
+interface Rhythm {
+  /** Milliseconds from the start of one collection of young objects to the next. */
+  readonly youngEveryMs: number;
+  /** Milliseconds of growth until all objects are collected. */
+  readonly oldMs: number;
+}
 
 export interface MemoryWatchOptions {
   readonly residentBytes: () => number;
-  /** Starts a collection, which runs beside the event loop. */
-  readonly collect: () => void;
+  /** Both start a collection, which runs beside the event loop: of young objects only, or of all objects. */
+  readonly collectYoung: () => void;
+  readonly collectAll: () => unknown;
   readonly nowMs: () => number;
   /** Shortest time in milliseconds between two reads of the memory size, since each read costs a system call or two. */
   readonly lookMs: number;
   /**
-   * Growth in bytes since the last collection ended: `collectBytes` starts a collection, and `holdBytes` makes long
-   * work wait for it.
+   * Growth in bytes since the last collection of all objects: from `collectBytes` on garbage is collected, and from
+   * `holdBytes` on long work waits while young objects are collected.
    */
   readonly collectBytes: number;
   readonly holdBytes: number;
-  /** Milliseconds that a collection is assumed to take. The memory that is in use afterwards counts as live. */
-  readonly collectMs: number;
+  /** Milliseconds that a collection of young objects is assumed to take. */
+  readonly youngMs: number;
+  /** How often beside long work, which makes much garbage, and how often else. */
+  readonly busy: Rhythm;
+  readonly usual: Rhythm;
+  /** Milliseconds after which a collection of all objects has ended and has given memory back. */
+  readonly allMs: number;
 }
 
 export class MemoryWatch {
   readonly #options: MemoryWatchOptions;
+  /** What the last collection of all objects left, or less. */
   #floorBytes: number;
-  /** When the running collection began. */
-  #begunMs: number | undefined;
+  #youngBegunMs = Number.NEGATIVE_INFINITY;
+  /** When the running collection of all objects began, and the least memory in use since then. */
+  #all: { readonly begunMs: number; leastBytes: number } | undefined;
+  #grownSinceMs: number | undefined;
   #lookedMs = Number.NEGATIVE_INFINITY;
+  #workedMs = Number.NEGATIVE_INFINITY;
   #isHeld = false;
 
   constructor(options: MemoryWatchOptions) {
@@ -35,10 +54,15 @@ export class MemoryWatch {
     this.#floorBytes = options.residentBytes();
   }
 
-  /** Call often. @returns whether long work has to wait */
-  look(): boolean {
+  /**
+   * Call often.
+   * @param isWork whether long work is about to go on
+   * @returns whether it has to wait
+   */
+  look(isWork: boolean): boolean {
     const { nowMs, lookMs } = this.#options;
     const now = nowMs();
+    if (isWork) this.#workedMs = now;
     if (now - this.#lookedMs < lookMs) return this.#isHeld;
     this.#lookedMs = now;
     this.#isHeld = this.#lookAt(now);
@@ -46,32 +70,86 @@ export class MemoryWatch {
   }
 
   #lookAt(now: number): boolean {
-    const { residentBytes, collect, collectBytes, holdBytes, collectMs } = this.#options;
+    const { residentBytes, collectYoung, collectAll, collectBytes, holdBytes, youngMs, busy, usual } = this.#options;
+    const { youngEveryMs, oldMs } = now - this.#workedMs < usual.youngEveryMs ? busy : usual;
     const bytes = residentBytes();
-    const isOver = this.#begunMs !== undefined && now - this.#begunMs >= collectMs;
-    if (isOver || bytes < this.#floorBytes) this.#floorBytes = bytes;
-    if (isOver) this.#begunMs = undefined;
+    this.#lowerFloor(now, bytes);
     const growth = bytes - this.#floorBytes;
-    if (growth > collectBytes && this.#begunMs === undefined) {
-      this.#begunMs = now;
-      collect();
+    if (growth <= collectBytes) {
+      this.#grownSinceMs = undefined;
+      return false;
     }
-    return this.#begunMs !== undefined && growth > holdBytes;
+    this.#grownSinceMs ??= now;
+    if (this.#all === undefined && now - this.#grownSinceMs >= oldMs) {
+      this.#all = { begunMs: now, leastBytes: bytes };
+      this.#youngBegunMs = now;
+      collectAll();
+    } else if (now - this.#youngBegunMs >= youngEveryMs) {
+      this.#youngBegunMs = now;
+      collectYoung();
+    }
+    return growth > holdBytes && now - this.#youngBegunMs < youngMs;
+  }
+
+  #lowerFloor(now: number, bytes: number): void {
+    if (this.#all !== undefined) {
+      this.#all.leastBytes = Math.min(this.#all.leastBytes, bytes);
+      if (now - this.#all.begunMs >= this.#options.allMs) {
+        this.#floorBytes = this.#all.leastBytes;
+        this.#all = undefined;
+        this.#grownSinceMs = undefined;
+      }
+    }
+    this.#floorBytes = Math.min(this.#floorBytes, bytes);
   }
 }
 
-const [lookEveryMs, lookMs, collectMs] = [20, 4, 120];
-const [collectBytes, holdBytes] = [12 * 2 ** 20, 28 * 2 ** 20];
+const mib = 2 ** 20;
+const lookEveryMs = 20;
+const bounds = {
+  ...{ lookMs: 4, collectBytes: 12 * mib, holdBytes: 28 * mib, youngMs: 15, allMs: 1_000 },
+  busy: { youngEveryMs: 30, oldMs: 400 },
+  usual: { youngEveryMs: 120, oldMs: 2_000 },
+};
+
+const [ballastMs, allEndMs, tries] = [25, 300, 2];
+
+/**
+ * Collects all objects beside the event loop. `Bun.gc(true)` does so too, but the event loop stands still meanwhile,
+ * 35-84 ms for a heap of 45 MiB. After each collection JavaScriptCore decides whether the next one is of young or of all
+ * objects: of all if more than two thirds of the heap's limit are in use, and the limit is three times what the last
+ * collection of all objects left. A buffer that is never written to counts as in use, but takes no memory.
+ */
+async function collectAll(): Promise<void> {
+  for (let count = 0; count < tries; count++) {
+    const bytes = 2 * heapSize();
+    let ballast: ArrayBuffer;
+    try {
+      ballast = new ArrayBuffer(bytes);
+    } catch {
+      // The system promises no process more memory than it has. Old garbage then stays until JavaScriptCore collects it.
+      return;
+    }
+    Bun.gc(false);
+    await Bun.sleep(ballastMs);
+    ballast.transfer(0);
+    Bun.gc(false);
+    await Bun.sleep(allEndMs);
+    // If the first collection was already of all objects, the buffer still counts, and the limit is too high for others.
+    if (heapSize() < bytes) return;
+  }
+}
 
 /** Watches this process until it ends. */
 export function watchMemory(): void {
   const watch = new MemoryWatch({
     residentBytes: () => process.memoryUsage.rss(),
-    collect: () => Bun.gc(false),
+    collectYoung: () => Bun.gc(false),
+    collectAll,
     nowMs: () => performance.now(),
-    ...{ lookMs, collectBytes, holdBytes, collectMs },
+    ...bounds,
   });
-  holdLongWork(() => watch.look());
+  holdLongWork(() => watch.look(true));
   // Work that makes garbage without yielding is small or short, so a timer is enough to notice it.
-  setInterval(() => watch.look(), lookEveryMs).unref();
+  setInterval(() => watch.look(false), lookEveryMs).unref();
 }

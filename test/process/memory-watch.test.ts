@@ -1,34 +1,62 @@
 import { expect, test } from "bun:test";
+import { fileURLToPath } from "node:url";
 import { MemoryWatch } from "../../gateway/process/memory-watch.ts";
 
-/** Looks ten milliseconds apart at so many resident bytes: "c" a collection begins, "h" long work waits, "." neither. */
-function looks(bytes: readonly number[]): string {
-  let [at, count] = [0, 0];
+const bounds = {
+  ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, youngMs: 20, allMs: 60 },
+  busy: { youngEveryMs: 40, oldMs: 80 },
+  usual: { youngEveryMs: 60, oldMs: 110 },
+};
+
+/**
+ * Looks ten milliseconds apart at so many resident bytes: "y" a collection of young objects begins, "a" one of all
+ * objects, "h" long work waits, "." none of these.
+ */
+function looks(bytes: readonly number[], isWork = true): string {
+  let [at, marks] = [0, ""];
+  const mark = (text: string): void => {
+    marks += text;
+  };
   const watch = new MemoryWatch({
     residentBytes: () => bytes[at] ?? 0,
-    collect: () => void count++,
+    collectYoung: () => mark("y"),
+    collectAll: () => mark("a"),
     nowMs: () => at * 10,
-    ...{ lookMs: 10, collectBytes: 10, holdBytes: 20, collectMs: 50 },
+    ...bounds,
   });
-  const marks = bytes.map((_, index) => {
-    at = index;
-    const before = count;
-    const isHeld = watch.look();
-    return (count > before ? "c" : "") + (isHeld ? "h" : "") || ".";
-  });
-  return marks.join("");
+  for (at = 0; at < bytes.length; at++) {
+    const before = marks;
+    if (watch.look(isWork)) mark("h");
+    if (marks === before) mark(".");
+  }
+  return marks;
 }
 
-test("a collection begins with growth, and long work waits where the growth goes on meanwhile", () => {
-  expect(looks([100, 105, 111, 115, 121, 125, 118, 130])).toBe("..c.hh..");
+test("young objects are collected again and again while the process is larger than before", () => {
+  expect(looks([100, 105, 111, 115, 112, 113, 111, 112, 105, 104])).toBe(".." + "y..." + "y." + "..");
 });
 
-test("what a collection frees is room for the next growth", () => {
-  expect(looks([100, 115, 104, 103, 102, 101, 101, 112, 113])).toBe(".c...." + ".c.");
+test("garbage is collected less often where no long work makes it", () => {
+  expect(looks([100, ...Array<number>(13).fill(115)], false)).toBe("." + "y....." + "y...." + "a.");
 });
 
-test("what is still there after a collection lives: it holds nobody, and no other collection begins for it", () => {
-  expect(looks([100, 130, 130, 130, 130, 130, 130, 130, 135, 138])).toBe(".ch" + "hhhh" + "....");
+test("long work waits for a collection where the growth goes on, and goes on between two collections", () => {
+  expect(looks([100, 111, 125, 130, 130, 130, 130, 130])).toBe(".yh.." + "yhh.");
+});
+
+test("what stays is collected with all objects, and what that leaves is what later growth is measured by", () => {
+  const grown = [100, ...Array<number>(9).fill(115)];
+  expect(looks(grown)).toBe(".y...y..." + "a");
+  const freed = [115, 108, 109, 110, 110, 110];
+  expect(looks([...grown, ...freed, 118, 118, 119])).toBe(".y...y...a" + "......" + "..y");
+});
+
+test("what all collections leave is live: no more begin for it", () => {
+  expect(looks([100, ...Array<number>(30).fill(115)])).toBe(".y...y...a" + "...y" + ".".repeat(17));
+});
+
+test("a process that shrinks is measured by what it shrank to", () => {
+  expect(looks([100, 60, 71, 60])).toBe("..y.");
 });
 
 test("between two looks what was seen last holds", () => {
@@ -38,17 +66,26 @@ test("between two looks what was seen last holds", () => {
       asked += 1;
       return bytes;
     },
-    collect: () => undefined,
+    collectYoung: () => undefined,
+    collectAll: () => undefined,
     nowMs: () => now,
-    ...{ lookMs: 5, collectBytes: 10, holdBytes: 20, collectMs: 50 },
+    ...bounds,
   });
   bytes = 130;
   now = 1;
-  expect(watch.look()).toBeTrue();
+  expect(watch.look(true)).toBeTrue();
   const before = asked;
   bytes = 100;
-  now = 5;
-  expect([watch.look(), asked]).toEqual([true, before]);
-  now = 6;
-  expect([watch.look(), asked]).toEqual([false, before + 1]);
+  now = 10;
+  expect([watch.look(true), asked]).toEqual([true, before]);
+  now = 11;
+  expect([watch.look(true), asked]).toEqual([false, before + 1]);
 });
+
+test("old garbage is collected beside the event loop when the process grows", async () => {
+  const program = fileURLToPath(new URL("../support/old-garbage.ts", import.meta.url));
+  const child = Bun.spawn([process.execPath, program], { stdout: "pipe" });
+  const { garbageMib, leftMib } = (await child.stdout.json()) as { garbageMib: number; leftMib: number };
+  expect(garbageMib).toBeGreaterThan(50);
+  expect(leftMib).toBeLessThan(0.75 * garbageMib);
+}, 30_000);
