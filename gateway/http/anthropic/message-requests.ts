@@ -9,7 +9,7 @@ import { batchLimits } from "../../batches/limits.ts";
 import { messageLine } from "../../batches/lines.ts";
 import { limits } from "../../config.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
-import { type BodyContext, readPieces } from "../transport/body.ts";
+import { type BodyContext, decoded, readPieces } from "../transport/body.ts";
 import { optional } from "../transport/fields.ts";
 import { JsonCost } from "../transport/json-cost.ts";
 import { refuseBadStrings } from "../transport/json-strings.ts";
@@ -47,12 +47,12 @@ export class MessageRequests {
   async read(context: BodyContext, take: (lines: Uint8Array) => Promise<void>): Promise<void> {
     const { maxUploadBytes: maxBytes } = corpusLimits;
     await readPieces(context, { maxBytes, kept: false }, async (piece) => {
-      const lines = this.#linesOf(this.#decoded(piece));
+      const lines = this.#linesOf(decoded(this.#decoder, piece));
       if (lines.byteLength > 0) await take(lines);
       // Memory that a piece has left is collected before the next ones fill as much again.
       await yieldToOthers();
     });
-    const last = this.#linesOf(this.#decoded(undefined));
+    const last = this.#linesOf(decoded(this.#decoder, undefined));
     if (last.byteLength > 0) await take(last);
     const rest = checked(z.strictObject({ requests: z.array(z.unknown()) }), this.#list.end());
     if (rest.requests.length > 0) {
@@ -88,14 +88,6 @@ export class MessageRequests {
     }
     this.#indexOfId.set(customId, index);
     return messageLine(customId, params);
-  }
-
-  #decoded(piece: Uint8Array | undefined): string {
-    try {
-      return this.#decoder.decode(piece, { stream: piece !== undefined });
-    } catch {
-      throw new ApiError("invalid_json", { message: "The request body is not UTF-8." });
-    }
   }
 }
 

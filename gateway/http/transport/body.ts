@@ -83,7 +83,7 @@ export interface ReadOptions {
 export async function readPieces(
   context: BodyContext,
   { maxBytes, readMs = limits.bodyReadMs, kept = true }: ReadOptions,
-  onPiece: (piece: Uint8Array) => void | Promise<void>,
+  onPiece: (piece: BodyPiece) => void | Promise<void>,
 ): Promise<number> {
   const request = context.req.raw;
   const tooLarge = () => new ApiError("body_too_large", { message: `The body may have at most ${maxBytes} bytes.` });
@@ -148,7 +148,7 @@ export async function useText<Result>(
 ): Promise<Result> {
   const decoder = new TextDecoder("utf-8", { fatal: true });
   const pieces: string[] = [];
-  const add = (bytes?: Uint8Array): void => {
+  const add = (bytes?: BodyPiece): void => {
     const piece = decoded(decoder, bytes);
     look(piece);
     pieces.push(piece);
@@ -158,17 +158,29 @@ export async function useText<Result>(
   try {
     add();
     budget?.takeParsed(byteCount);
-    return await use(pieces.join(""));
+    const text = pieces.join("");
+    // The pieces would otherwise be kept beside the text for as long as it is used.
+    pieces.length = 0;
+    return await use(text);
   } finally {
     budget?.releaseBody();
   }
 }
 
-/** @param bytes absent at the end of the body */
-function decoded(decoder: TextDecoder, bytes: Uint8Array | undefined): string {
+type BodyPiece = Uint8Array<ArrayBuffer>;
+
+/**
+ * Decodes a piece of a body. Its memory is given back at once: left to the garbage collector, the pieces of a large body
+ * would take as much as its text again.
+ * @param piece absent at the end of the body
+ */
+export function decoded(decoder: TextDecoder, piece: BodyPiece | undefined): string {
   try {
-    return decoder.decode(bytes, { stream: bytes !== undefined });
+    return decoder.decode(piece, { stream: piece !== undefined });
   } catch {
     throw new ApiError("invalid_json", { message: "The request body is not UTF-8." });
+  } finally {
+    // A piece that fills its buffer shares it with no other piece.
+    if (piece !== undefined && piece.byteLength === piece.buffer.byteLength) piece.buffer.transfer(0);
   }
 }
