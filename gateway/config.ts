@@ -48,7 +48,7 @@ export const limits = {
   titleChars: 512,
   /** Where a search result comes from: a URL, mostly. */
   sourceChars: 2_048,
-  stopStrings: 4,
+  stopStrings: 16,
   stopChars: 256,
   logitBiases: 1_024,
   completionChoices: 32,
@@ -191,6 +191,10 @@ export interface Config {
   /** Arity of the trees that wide judges become; undefined: they stay as they are. */
   readonly queryReduceArity: number | undefined;
   readonly adminKey: string | undefined;
+  /** Fields of bodies that nobody knows are errors; else they are left out and named in the answer's header. */
+  readonly strict: boolean;
+  /** Origins whose pages may call this server from a browser. */
+  readonly corsOrigins: readonly string[];
   readonly logLevel: (typeof logLevels)[number];
 }
 
@@ -220,6 +224,13 @@ const devices = z
     return new Set(cuda).size === cuda.length;
   }, "names a cuda device twice: one worker owns it");
 
+const corsOrigin = z
+  .string()
+  .regex(
+    /^(?:\*|https?:\/\/[^\s/,]+)$/,
+    'must be origins such as "https://chat.example.com", with commas between, or *',
+  );
+
 const schema = z.object({
   SPANGATE_HOST: z.string().min(1).default("127.0.0.1"),
   SPANGATE_PORT: wholeNumber(0, 65_535).default(8080),
@@ -248,6 +259,15 @@ const schema = z.object({
     .max(limits.apiKeyChars, `must have at most ${limits.apiKeyChars} characters`)
     .regex(/^[\x21-\x7e]+$/, "must be printable ASCII without spaces")
     .optional(),
+  SPANGATE_STRICT: z
+    .enum(["0", "1"], { error: "must be 0 or 1" })
+    .default("0")
+    .transform((given) => given === "1"),
+  SPANGATE_CORS_ORIGINS: z
+    .string()
+    .transform((list) => list.split(",").map((origin) => origin.trim()))
+    .pipe(z.array(corsOrigin).max(64, "must have at most 64 origins"))
+    .default([]),
   SPANGATE_LOG: z.enum(logLevels, { error: `must be one of ${logLevels.join(", ")}` }).default("info"),
 });
 
@@ -286,6 +306,8 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     // 0 is off, as unset is.
     queryReduceArity: values.SPANGATE_QUERY_REDUCE_ARITY || undefined,
     adminKey: values.SPANGATE_ADMIN_KEY,
+    strict: values.SPANGATE_STRICT,
+    corsOrigins: values.SPANGATE_CORS_ORIGINS,
     logLevel: values.SPANGATE_LOG,
   });
 }

@@ -13,7 +13,7 @@ export type ErrorType =
   | "server_error";
 
 interface ErrorEntry {
-  readonly status: 400 | 401 | 403 | 404 | 408 | 409 | 413 | 415 | 429 | 500 | 503 | 504 | 507;
+  readonly status: 400 | 401 | 403 | 404 | 405 | 408 | 409 | 413 | 415 | 429 | 500 | 503 | 504 | 507;
   readonly type: ErrorType;
   readonly retryable: boolean;
   readonly text: string;
@@ -56,6 +56,7 @@ const errorTable = {
   not_found: notFound("No such object."),
   route_not_found: notFound("No such route."),
   model_not_found: notFound("No such model."),
+  method_not_allowed: final(405, "invalid_request_error", "This route does not take this method."),
   request_timeout: passing(408, "invalid_request_error", "The request body did not arrive in time."),
   conflict: final(409, "conflict_error", "The object is in another state."),
   body_too_large: final(413, "invalid_request_error", "The request body is too large."),

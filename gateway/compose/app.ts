@@ -28,7 +28,7 @@ import { addBatchRoutes } from "../http/openai/batches.ts";
 import { addEmbeddingRoutes } from "../http/openai/embeddings.ts";
 import { addFileBatchRoutes } from "../http/openai/file-batches.ts";
 import { addFileRoutes } from "../http/openai/files.ts";
-import { addModelRoutes } from "../http/openai/models.ts";
+import { addModelRoutes, type ModelsDeps } from "../http/openai/models.ts";
 import { addUploadRoutes } from "../http/openai/uploads.ts";
 import { addVectorStoreFileRoutes } from "../http/openai/vector-store-files.ts";
 import { addVectorStoreRoutes } from "../http/openai/vector-stores.ts";
@@ -107,6 +107,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const downloads = new ConcurrencyLimiter(limits.downloadsPerTenant);
   return createApp({
     authenticator: tenants.apiKeys,
+    settings: config,
     rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored }),
@@ -124,7 +125,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addBulkRoutes(it, bulk),
       (it) => addBatchRoutes(it, batches),
       (it) => addMessageBatchRoutes(it, { batches, uploads, downloads }),
-      (it) => addModelRoutes(it, { card: () => registry.card(), createdMs: Date.now() }),
+      (it) => addModelRoutes(it, modelsOf(parts)),
       (it) => addCacheRoutes(it, { registry, residency, pins: workers.pins }),
       (it) => addKvEventRoutes(it, workers.kvFeed, new ConcurrencyLimiter(limits.kvFeedStreams)),
       (it) => addOpsRoutes(it, { registry, residency, dispatcher, metrics, draining: () => state.draining }),
@@ -137,6 +138,12 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
     metrics,
     log,
   });
+}
+
+function modelsOf({ workers, config, embedding }: AppParts): ModelsDeps {
+  // A model for embeddings alone has been opened at the start.
+  const embeddingCard = config.embeddingModelDir === undefined ? undefined : () => embedding.card();
+  return { card: () => workers.registry.card(), embeddingCard, createdMs: Date.now() };
 }
 
 interface PipelineParts extends Pick<AppParts, "text" | "tenants" | "corpus" | "threads"> {

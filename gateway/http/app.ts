@@ -1,5 +1,7 @@
 /** Makes the Hono app out of its dependencies. The app has no state of its own, so tests call `app.request`. */
-import { Hono } from "hono";
+import { type Context, Hono } from "hono";
+import { cors } from "hono/cors";
+import { methodNotAllowed } from "hono/method-not-allowed";
 import { getPath } from "hono/utils/url";
 import { ApiError, errorBody, toApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -39,6 +41,12 @@ export interface AppDeps {
   readonly bodyMemory?: BodyMemory;
   /** undefined: changes are not written down. */
   readonly audit?: AuditLog;
+  readonly settings?: {
+    /** Unknown fields of bodies are errors, whatever a request's header `x-spangate-strict` says. */
+    readonly strict: boolean;
+    /** Origins whose pages may call this server. */
+    readonly corsOrigins: readonly string[];
+  };
   /** undefined: nothing is traced. */
   readonly tracer?: Tracer | undefined;
   readonly metrics: Metrics;
@@ -58,8 +66,11 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     const startMs = performance.now();
     const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;
     context.set("requestId", requestId);
+    context.set("strict", deps.settings?.strict === true || context.req.header("x-spangate-strict") === "true");
     await next();
     context.header("x-request-id", requestId);
+    const ignored = context.get("ignored");
+    if (ignored !== undefined) context.header("x-spangate-ignored", ignored.join(", "));
     // Anthropic's clients read the request's id from this header.
     if (speaksAnthropic(context.req.path)) context.header("request-id", requestId);
     // Metrics get the route's pattern, never the path: paths hold ids, so there is no bound to how many there are.
@@ -85,6 +96,9 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     });
   });
   app.use("*", requireWholeUrl);
+  const { corsOrigins: origins = [] } = deps.settings ?? {};
+  if (origins.length > 0) app.use("*", cors({ origin: [...origins], exposeHeaders: exposedHeaders, maxAge: 600 }));
+  app.use("*", methodNotAllowed({ app, onMethodNotAllowed: otherMethod }));
   if (deps.tracer !== undefined) app.use("*", traceRequests(deps.tracer, knownMethod));
   app.use("*", authenticate(deps.authenticator));
   app.use("*", requestBudgets(deps.bodyMemory ?? bodyMemory()));
@@ -92,20 +106,32 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
   if (deps.audit !== undefined) app.use("*", auditTrail(deps.audit, deps.log));
   for (const addRoutes of deps.routes) addRoutes(app);
   declaredRoutes(app);
-  app.notFound(() => {
-    throw new ApiError("route_not_found");
-  });
+  app.notFound((context) => errorAnswer(context, new ApiError("route_not_found")));
   app.onError((thrown, context) => {
     const error = deps.translateError?.(thrown) ?? toApiError(thrown);
     if (error.status >= 500) logFailure(deps.log, error, context.get("requestId"));
-    if (error.retryAfterS !== undefined) context.header("retry-after", String(error.retryAfterS));
-    const requestId = context.get("requestId");
-    context.header("x-request-id", requestId);
-    const body = speaksAnthropic(context.req.path) ? anthropicErrorBody(error, requestId) : errorBody(error);
-    return context.json(body, error.status);
+    return errorAnswer(context, error);
   });
   return app;
 }
+
+function errorAnswer(context: Context<AppEnv>, error: ApiError): Response {
+  if (error.retryAfterS !== undefined) context.header("retry-after", String(error.retryAfterS));
+  const requestId = context.get("requestId");
+  context.header("x-request-id", requestId);
+  const body = speaksAnthropic(context.req.path) ? anthropicErrorBody(error, requestId) : errorBody(error);
+  return context.json(body, error.status);
+}
+
+/** A path that is there, asked for with a method that it does not take; OPTIONS asks which it takes. */
+function otherMethod(context: Context<AppEnv>, methods: readonly string[]): Response {
+  context.header("allow", [...methods, "OPTIONS"].join(", "));
+  if (context.req.method === "OPTIONS") return context.body(null, 204);
+  return errorAnswer(context, new ApiError("method_not_allowed", { message: `Use ${methods.join(" or ")}.` }));
+}
+
+/** Headers of answers that pages of other origins may read. */
+const exposedHeaders = ["x-request-id", "request-id", "retry-after", "x-spangate-ignored", "openai-poll-after-ms"];
 
 const methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const knownMethod = (method: string): string => (methods.includes(method) ? method : "other");

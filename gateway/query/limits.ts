@@ -34,7 +34,7 @@ export const queryLimits = {
   topK: 2 ** 20,
   /** Each sample takes a seed of its own, counting up from the given one. */
   maxSeed: Number.MAX_SAFE_INTEGER - 256,
-  stopStrings: 4,
+  stopStrings: 16,
   stopChars: 256,
   modelChars: 512,
   idChars: 512,

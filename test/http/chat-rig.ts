@@ -12,7 +12,7 @@ import { PromptHistory } from "../../gateway/generate/prompt-history.ts";
 import { metered } from "../../gateway/generate/token-metering.ts";
 import { countChoice } from "../../gateway/generate/usage-counters.ts";
 import { addOpsRoutes } from "../../gateway/http/admin/ops.ts";
-import { addGenerationRoutes, createApp } from "../../gateway/http/app.ts";
+import { type AppDeps, addGenerationRoutes, createApp } from "../../gateway/http/app.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/middleware/concurrency.ts";
 import type { RateLimitDeps } from "../../gateway/http/middleware/rate-limits.ts";
 import { addModelRoutes } from "../../gateway/http/openai/models.ts";
@@ -76,6 +76,7 @@ export interface ChatRigOptions {
   /** Of stored responses; absent: three. */
   readonly retention?: { readonly rows?: number; readonly bytes?: number };
   readonly compileElsewhere?: CompileElsewhere;
+  readonly settings?: AppDeps["settings"];
 }
 
 /** Shared by all rigs; a thread without work keeps no test from its end. */
@@ -144,6 +145,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
       (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining }),
     ],
     ...(rateLimits === undefined ? {} : { rateLimits }),
+    ...(other.settings === undefined ? {} : { settings: other.settings }),
     metrics,
     log,
   });

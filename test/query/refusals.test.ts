@@ -130,7 +130,7 @@ const optionRefusals: readonly (readonly [options: object, refusal: string])[] =
   [{ seed: Number.MAX_SAFE_INTEGER }, "invalid_value $.g.seed"],
   [{ stop: "" }, "invalid_value $.g.stop"],
   [{ stop: ["a", ""] }, "invalid_value $.g.stop[1]"],
-  [{ stop: ["a", "b", "c", "d", "e"] }, "invalid_value $.g.stop"],
+  [{ stop: Array.from({ length: 17 }, String) }, "invalid_value $.g.stop"],
   [{ stop: "x".repeat(257) }, "invalid_value $.g.stop"],
   [{ presence_penalty: 2.1 }, "invalid_value $.g.presence_penalty"],
   [{ frequency_penalty: -2.1 }, "invalid_value $.g.frequency_penalty"],

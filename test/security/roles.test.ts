@@ -212,7 +212,9 @@ describe("every role on every route", () => {
       for (const path of [pathOf(route), ...variants(pathOf(route))]) {
         for (const method of [route.method, "HEAD", "OPTIONS"]) {
           const status = await statusOf(undefined, method, path);
-          expect([method, path, status === 401 || status === 404]).toEqual([method, path, true]);
+          // A wrong method is told which ones the path takes, which /openapi.json says as well.
+          const closed = [401, 404, 405].includes(status) || (status === 204 && method === "OPTIONS");
+          expect([method, path, closed]).toEqual([method, path, true]);
         }
       }
     }

@@ -13,7 +13,7 @@ import { type BodyContext, decoded, readPieces } from "../transport/body.ts";
 import { optional } from "../transport/fields.ts";
 import { JsonCost } from "../transport/json-cost.ts";
 import { refuseBadStrings } from "../transport/json-strings.ts";
-import { checked } from "../transport/schema-error.ts";
+import { checked } from "../transport/schema-check.ts";
 import { JsonListReader } from "./json-list.ts";
 
 const request = z.strictObject({

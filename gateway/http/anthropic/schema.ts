@@ -30,11 +30,7 @@ const promptFields = (filters: z.ZodType) => ({
   file_search: optional(fileSearchSchema(filters)),
   cache_salt: requestFields.cache_salt,
   spangate: requestFields.spangate,
-  output_config: optional(
-    z.strictObject({ format: optional(messageFormat), effort: z.null("is not supported").optional() }),
-  ),
-  // Values that mean what this server does anyway.
-  thinking: optional(z.strictObject({ type: z.literal("disabled", "thinking is not supported") })),
+  output_config: optional(z.strictObject({ format: optional(messageFormat) })),
   ...messageToolFields(cacheControl),
 });
 type PromptBody = z.output<z.ZodObject<ReturnType<typeof promptFields>>>;
@@ -73,7 +69,6 @@ export function messagesSchema(filters: z.ZodType) {
       top_k: samplingFields.top_k,
       stop_sequences: optional(z.array(stopString).max(limits.stopStrings)),
       stream: requestFields.stream,
-      service_tier: optional(z.enum(["auto", "standard_only"])),
       metadata: optional(z.strictObject({ user_id: optional(shortString) })),
       diagnostics: optional(z.strictObject({ previous_message_id: optional(shortString) })),
     })
@@ -103,7 +98,7 @@ export function messagesSchema(filters: z.ZodType) {
 /** Fields of Anthropic's client that are known and not supported, whatever their value. */
 export const unsupportedMessagesFields: ReadonlySet<string> = new Set([
   ...["container", "context_management", "fallbacks", "inference_geo", "mcp_servers"],
-  ...["output_format", "speed", "task_budget", "user_profile_id", "workspace_id", "thinking", "thread"],
+  ...["output_format", "speed", "task_budget", "user_profile_id", "workspace_id", "thread"],
 ]);
 
 const maxCacheControls = 4;

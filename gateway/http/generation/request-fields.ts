@@ -53,9 +53,6 @@ export function fileSearchOf(
   };
 }
 
-export const noReasoning = "is not supported: the answer is all that is generated";
-export const noVerbosity = "is not supported: say in the prompt how long the answer is to be";
-
 /** Each API picks the fields that it has; they have the same names everywhere. */
 export const requestFields = {
   model: z.string().min(1).max(limits.shortStringChars),
@@ -73,7 +70,6 @@ export const requestFields = {
       prompt_cache_diagnostics: z.boolean().optional(),
     }),
   ),
-  service_tier: optional(z.enum(["auto", "default"])),
   user: optional(shortString),
   safety_identifier: optional(shortString),
   metadata: optional(

@@ -38,11 +38,10 @@ const message = z.discriminatedUnion(
       role: z.literal("assistant"),
       content: optional(content),
       tool_calls: optional(z.array(call).min(1).max(toolLimits.callsPerMessage)),
-      // Answers come back as clients got them, with what was not in them as null.
-      refusal: z.null(notSupported).optional(),
+      // Answers come back as clients got them, with what was not in them as null; notes on them, as `refusal` and
+      // `reasoning_content` are, are no part of the prompt and left out.
       function_call: z.null(notSupported).optional(),
       audio: z.null(notSupported).optional(),
-      annotations: z.array(z.unknown()).max(0, notSupported).nullish(),
     }),
     z.strictObject({ role: z.literal("tool"), content, tool_call_id: callId, name: optional(toolName) }),
   ],

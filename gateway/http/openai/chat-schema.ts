@@ -1,11 +1,12 @@
 /**
- * The body of POST /v1/chat/completions. Every field of the OpenAI client is either honoured or refused by name;
- * those whose only possible effect is elsewhere (`user`, `metadata`) are checked and have none here.
+ * The body of POST /v1/chat/completions. Every field of the OpenAI client is honoured, refused by name because it would
+ * change the answer, or left out and named in `x-spangate-ignored`; those whose only possible effect is elsewhere (`user`,
+ * `metadata`) are checked and have none here.
  */
 import { z } from "zod";
 import type { ChatRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields } from "../generation/prompt-cache.ts";
-import { fileSearchSchema, noReasoning, noVerbosity, requestFields } from "../generation/request-fields.ts";
+import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { generateFields, generateParams } from "../generation/sampling.ts";
 import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import { optional } from "../transport/fields.ts";
@@ -36,10 +37,6 @@ export const chatFields = {
   spangate: requestFields.spangate,
   // Values that mean what this server does anyway.
   modalities: optional(z.array(z.literal("text")).length(1)),
-  store: optional(z.literal(false, { error: "completions are never stored; leave it out or send false" })),
-  service_tier: requestFields.service_tier,
-  reasoning_effort: optional(z.literal("none", noReasoning)),
-  verbosity: optional(z.literal("medium", noVerbosity)),
   ...chatToolFields,
   // Facts for the caller's own bookkeeping.
   user: requestFields.user,
@@ -49,19 +46,14 @@ export const chatFields = {
 
 /** Fields of the OpenAI client and of vLLM that are known and not supported, whatever their value. */
 export const unsupportedChatFields: ReadonlySet<string> = new Set([
-  ...["audio", "function_call", "functions", "moderation", "prediction"],
+  ...["audio", "function_call", "functions", "moderation"],
   ...["web_search_options"],
-  ...["name", "best_of", "use_beam_search", "length_penalty", "echo"],
+  // Where they are known they are part of the prompt.
+  ...["tool_calls", "tool_call_id"],
+  ...["best_of", "use_beam_search", "length_penalty", "echo"],
   ...["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template"],
   ...["chat_template_kwargs", "add_generation_prompt", "continue_final_message", "skip_special_tokens"],
-  ...[
-    "include_stop_str_in_output",
-    "prompt_logprobs",
-    "priority",
-    "allowed_token_ids",
-    "bad_words",
-    "logits_processors",
-  ],
+  ...["include_stop_str_in_output", "prompt_logprobs", "allowed_token_ids", "bad_words", "logits_processors"],
 ]);
 
 type Fields = { [Name in keyof typeof chatFields]: z.output<(typeof chatFields)[Name]> };

@@ -10,7 +10,7 @@ import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { listBody, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
-import { corpusFilesQuery } from "./vector-store-files.ts";
+import { askAgainSoon, corpusFilesQuery } from "./vector-store-files.ts";
 import {
   attachRequestOf,
   attachSchema,
@@ -68,7 +68,9 @@ export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly cor
 
   declare(app, `GET ${batchPath}`, about.get, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
-    return c.json(batchBody(corpus.corpusFiles.getBatch(store, c.req.param("batch_id"))));
+    const body = batchBody(corpus.corpusFiles.getBatch(store, c.req.param("batch_id")));
+    if (body.status === "in_progress") askAgainSoon(c);
+    return c.json(body);
   });
 
   declare(app, `POST ${batchPath}/cancel`, about.cancel, async (c) => {

@@ -1,5 +1,6 @@
-/** GET /v1/models, /v1/models/{id}: the one model that is served, to Anthropic's clients in their own words. */
+/** GET /v1/models, /v1/models/{id}: the model that is served and the one for embeddings; to Anthropic's clients the former, in their own words. */
 import type { Context, Hono } from "hono";
+import type { EmbedderCard } from "../../../worker/contract/embedding.ts";
 import type { ModelCard } from "../../../worker/contract/model-card.ts";
 import { ApiError } from "../../base/errors.ts";
 import { modelAnswer, modelsAnswer } from "../transport/answer-schemas.ts";
@@ -8,24 +9,33 @@ import { declare } from "../transport/route.ts";
 
 export interface ModelsDeps {
   readonly card: () => ModelCard | undefined;
+  /** An embedding model of its own; undefined: embeddings are made by the model that is served. */
+  readonly embeddingCard?: (() => Promise<EmbedderCard>) | undefined;
   /** When the server started. */
   readonly createdMs: number;
 }
 
 /** What the routes do, for /openapi.json. */
 const about = {
-  list: { summary: "The model that is served.", answer: modelsAnswer },
+  list: { summary: "The model that is served and, if there is one, the embedding model.", answer: modelsAnswer },
   get: { summary: "Describes a model.", answer: modelAnswer },
 };
 
 export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
-  const describe = (card: ModelCard) => ({
-    id: card.id,
+  const describe = (id: string, maxTokens: number) => ({
+    id,
     object: "model",
     created: Math.floor(deps.createdMs / 1000),
     owned_by: "spangate",
-    max_model_len: card.contextTokens,
+    max_model_len: maxTokens,
   });
+  const describeAll = async (card: ModelCard | undefined) => {
+    const embedder = await deps.embeddingCard?.();
+    return [
+      ...(card === undefined ? [] : [describe(card.id, card.contextTokens)]),
+      ...(embedder === undefined ? [] : [describe(embedder.modelName, embedder.maxTokens)]),
+    ];
+  };
   const describeInfo = ({ id, contextTokens }: ModelCard) => ({
     type: "model",
     id,
@@ -37,17 +47,21 @@ export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
     ...{ capabilities: null, line: null, deprecated_at: null, retires_at: null },
   });
   // Anyone with a key may know which model is served.
-  declare(app, "GET /v1/models", about.list, (context) => {
-    const cards = [deps.card()].filter((card) => card !== undefined);
-    if (!isAnthropics(context)) return context.json({ object: "list", data: cards.map(describe) });
-    const id = cards[0]?.id ?? null;
-    return context.json({ data: cards.map(describeInfo), first_id: id, last_id: id, has_more: false });
+  declare(app, "GET /v1/models", about.list, async (context) => {
+    const card = deps.card();
+    if (!isAnthropics(context)) return context.json({ object: "list", data: await describeAll(card) });
+    const id = card?.id ?? null;
+    const data = card === undefined ? [] : [describeInfo(card)];
+    return context.json({ data, first_id: id, last_id: id, has_more: false });
   });
-  declare(app, "GET /v1/models/:id", about.get, (context) => {
+  declare(app, "GET /v1/models/:id", about.get, async (context) => {
     const card = deps.card();
     if (card === undefined) throw new ApiError("not_ready");
-    if (card.id !== context.req.param("id")) throw new ApiError("model_not_found", { param: "model" });
-    return context.json(isAnthropics(context) ? describeInfo(card) : describe(card));
+    const id = context.req.param("id");
+    if (isAnthropics(context) && card.id === id) return context.json(describeInfo(card));
+    const found = isAnthropics(context) ? undefined : (await describeAll(card)).find((model) => model.id === id);
+    if (found === undefined) throw new ApiError("model_not_found", { param: "model" });
+    return context.json(found);
   });
 }
 

@@ -32,6 +32,9 @@ const about = {
   content: { summary: "An attached file's text, fragment by fragment.", answer: fileContentAnswer },
 };
 
+/** OpenAI's clients wait so long between two looks at a file that is being ingested; 5 s unless told. */
+export const askAgainSoon = (c: Context<AppEnv>): void => c.header("openai-poll-after-ms", "100");
+
 export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   const storeOf = (c: Context<AppEnv>, id: string, access: CorpusAccess): CorpusRow =>
     corpus.corpora.require(tenantIdOf(c), id, access);
@@ -52,7 +55,9 @@ export function addVectorStoreFileRoutes(app: Hono<AppEnv>, { corpus }: { readon
 
   declare(app, `GET ${filePath}`, about.get, (c) => {
     const store = storeOf(c, c.req.param("vector_store_id"), "read");
-    return c.json(corpusFileBody(corpus.corpusFiles.get(store, c.req.param("file_id"))));
+    const body = corpusFileBody(corpus.corpusFiles.get(store, c.req.param("file_id")));
+    if (body.status === "in_progress") askAgainSoon(c);
+    return c.json(body);
   });
 
   declare(app, `POST ${filePath}`, about.update, async (c) => {

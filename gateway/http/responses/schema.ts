@@ -1,9 +1,9 @@
-/** The body of POST /v1/responses. Every field of the OpenAI client is either honoured or refused by name. */
+/** The body of POST /v1/responses. Fields of the OpenAI client are honoured, refused by name, or left out and named. */
 import { z } from "zod";
 import { limits } from "../../config.ts";
 import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields, promptCacheOptions } from "../generation/prompt-cache.ts";
-import { noReasoning, noVerbosity, requestFields } from "../generation/request-fields.ts";
+import { requestFields } from "../generation/request-fields.ts";
 import { responseTextFormat } from "../generation/response-format.ts";
 import { generateFields, generateParams, samplingFields } from "../generation/sampling.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
@@ -30,9 +30,7 @@ const responseFields = {
   include: optional(
     z.array(z.enum(includable, `only ${includable.join(" and ")} are supported`)).max(includable.length),
   ),
-  text: optional(
-    z.strictObject({ format: optional(responseTextFormat), verbosity: optional(z.literal("medium", noVerbosity)) }),
-  ),
+  text: optional(z.strictObject({ format: optional(responseTextFormat) })),
   top_logprobs: generateFields.top_logprobs,
   metadata: requestFields.metadata,
   ...promptCacheFields,
@@ -43,14 +41,7 @@ const responseFields = {
   spangate: requestFields.spangate,
   // Values that mean what this server does anyway.
   background: optional(z.literal(false, "answers are not made in the background")),
-  reasoning: optional(
-    z.strictObject({
-      effort: optional(z.literal("none", noReasoning)),
-      summary: z.null("is not supported").optional(),
-    }),
-  ),
   truncation: optional(z.literal("disabled", "prompts are never cut")),
-  service_tier: requestFields.service_tier,
   stream_options: optional(z.strictObject({ include_obfuscation: z.literal(false, "is not supported").optional() })),
   user: requestFields.user,
   safety_identifier: requestFields.safety_identifier,
@@ -93,11 +84,11 @@ export const showsLogprobs = ({ include = [] }: Including): boolean => include.i
 
 /** The body of POST /v1/responses/input_tokens: what a prompt is made of. */
 export function inputTokensSchema(filters: z.ZodType) {
-  const { model, input, instructions, previous_response_id, documents, text, reasoning, truncation } = responseFields;
+  const { model, input, instructions, previous_response_id, documents, text, truncation } = responseFields;
   const { cache_salt, spangate } = responseFields;
   const prompt = { model, input, instructions, previous_response_id, documents, cache_salt, spangate };
   return z
-    .strictObject({ ...prompt, text, reasoning, truncation, ...responseToolFields(filters) })
+    .strictObject({ ...prompt, text, truncation, ...responseToolFields(filters) })
     .superRefine(checkTools)
     .transform(parsedOf);
 }

@@ -10,7 +10,7 @@ import type { AppEnv } from "./context.ts";
 import { JsonCost } from "./json-cost.ts";
 import { refuseBadStrings } from "./json-strings.ts";
 import type { RequestBudget } from "./request-budget.ts";
-import { checked } from "./schema-error.ts";
+import { checked, tolerantly } from "./schema-check.ts";
 
 export interface ReadJsonOptions {
   readonly maxBytes?: number;
@@ -28,8 +28,15 @@ export async function readJson<Schema extends z.ZodType>(
   const { jsonDepth: depth, jsonCommas: commas, jsonFields: fields, jsonNodes: nodes } = limits;
   const cost = new JsonCost({ depth, commas, fields, nodes });
   const parsed = await useText(context, maxBytes, parseJson, (piece) => cost.look(piece));
-  return checked(schema, withoutUnset(parsed, unsupported), unsupported);
+  const body = withoutUnset(parsed, unsupported);
+  if (context.get("strict") === true || strictPaths.test(context.req.path)) return checked(schema, body, unsupported);
+  const { value, ignored } = await tolerantly(schema, body, unsupported);
+  if (ignored.length > 0) context.set("ignored", ignored);
+  return value;
 }
+
+/** Who manages a server wants to hear of each slip. */
+const strictPaths = /^\/admin\//;
 
 /** @throws ApiError unsupported_media_type */
 export function requireJson(context: Context<AppEnv>): void {

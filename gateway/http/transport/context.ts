@@ -40,6 +40,10 @@ export interface AppEnv {
     held: Held | undefined;
     /** What the request may take of the server. */
     budget: RequestBudget;
+    /** Unknown fields of a body are errors. */
+    strict: boolean;
+    /** Fields of the body that were left out, for the answer's header. */
+    ignored: readonly string[] | undefined;
     /** Used by `changed`; undefined: there is no audit log. */
     audited: AuditLogWriter | undefined;
   };

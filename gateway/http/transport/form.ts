@@ -11,7 +11,7 @@ import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { StagedFile } from "../../corpus/files/staged-file.ts";
 import { readPieces } from "./body.ts";
 import type { AppEnv } from "./context.ts";
-import { checked } from "./schema-error.ts";
+import { checked } from "./schema-check.ts";
 
 /** Larger than the number of supported fields, so that an unsupported one is refused by name. */
 const maxFormFields = 16;

@@ -1,6 +1,6 @@
 /** Names and strings that no JSON body may hold, wherever in it they are. */
 import { ApiError } from "../../base/errors.ts";
-import { paramOf } from "./schema-error.ts";
+import { paramOf } from "./schema-check.ts";
 
 /**
  * Refuses fields called `__proto__`, at any depth, since schemas drop this name silently. No name or string

@@ -6,7 +6,7 @@ import { ApiError } from "../../base/errors.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import { readBody } from "./body.ts";
 import type { AppEnv } from "./context.ts";
-import { checked } from "./schema-error.ts";
+import { checked } from "./schema-check.ts";
 
 export const wholeNumber = z
   .string()

@@ -88,9 +88,7 @@ describe("fields", () => {
       "tools[0].type",
     ],
     ["a thread", { ...question, thread: { type: "create" } }, "thread_unsupported_request", "thread"],
-    ["thinking", { ...question, thinking: { type: "enabled", budget_tokens: 1024 } }, "invalid_value", "thinking.type"],
     ["a container", { ...question, container: "c" }, "unsupported_field", "container"],
-    ["an effort", { ...question, output_config: { effort: "low" } }, "invalid_value", "output_config.effort"],
     [
       "a task's budget",
       { ...question, output_config: { task_budget: {} } },
@@ -105,10 +103,9 @@ describe("fields", () => {
       "invalid_value",
       "output_config.format.schema.allOf",
     ],
-    ["a field of nobody", { ...question, tempreature: 1 }, "unknown_field", "tempreature"],
     [
-      "five stop sequences",
-      { ...question, stop_sequences: ["a", "b", "c", "d", "e"] },
+      "17 stop sequences",
+      { ...question, stop_sequences: Array.from({ length: 17 }, String) },
       "invalid_value",
       "stop_sequences",
     ],
@@ -118,11 +115,6 @@ describe("fields", () => {
     const answer = await refusal(body);
     expect(answer).toMatchObject({ status: 400, type: "invalid_request_error", code, param });
     expect(answer.message).toContain(param);
-  });
-
-  test("counting takes no field of an answer", async () => {
-    const answer = await refusal(question, { path: "/v1/messages/count_tokens" });
-    expect(answer).toMatchObject({ status: 400, code: "unknown_field", param: "max_tokens" });
   });
 });
 

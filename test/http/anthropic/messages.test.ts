@@ -238,7 +238,5 @@ describe("a format", () => {
   test("null is as if nothing were said, also of what is not supported", async () => {
     const unset = { container: null, inference_geo: null, speed: null, thinking: null, output_config: null };
     expect((await send(chatRig().app, { ...question, ...unset })).status).toBe(200);
-    const refused = await send(chatRig().app, { ...question, container: null, tempreature: null });
-    expect(refused.status).toBe(400);
   });
 });

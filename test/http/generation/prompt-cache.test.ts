@@ -71,7 +71,6 @@ describe.each([
     [body({ prompt_cache_options: { ttl: "5m" } }), "prompt_cache_options.ttl"],
     [body({ prompt_cache_options: { ttl: 30 } }), "prompt_cache_options.ttl"],
     [body({ prompt_cache_options: { mode: "always" } }), "prompt_cache_options.mode"],
-    [body({ prompt_cache_options: { other: 1 } }), "prompt_cache_options.other"],
     [body({ prompt_cache_retention: "1h" }), "prompt_cache_retention"],
     [body({}, text({ mode: "implicit" })), "content"],
   ])("%j is refused", async (sent, param) => {

@@ -58,7 +58,8 @@ describe("bodies that are not a request", () => {
       {
         pull: (controller) => {
           chunks += 1;
-          controller.enqueue(chunk);
+          // Who reads a piece owns its memory.
+          controller.enqueue(chunk.slice());
         },
       },
       { highWaterMark: 0 },
@@ -88,10 +89,7 @@ describe("fields", () => {
       "messages[0].content[0].type",
     ],
     ["an unknown role", withMessage({ role: "function", content: "x" }), "invalid_value", "messages[0].role"],
-    ["a name", withMessage({ role: "user", content: "x", name: "bob" }), "unsupported_field", "messages[0].name"],
     ["functions", { ...question, functions: [] }, "unsupported_field", "functions"],
-    ["an effort", { ...question, reasoning_effort: "low" }, "invalid_value", "reasoning_effort"],
-    ["a verbosity", { ...question, verbosity: "high" }, "invalid_value", "verbosity"],
     ["a format of no kind", withFormat({ type: "xml" }), "invalid_value", "response_format.type"],
     [
       "a schema without a name",
@@ -109,7 +107,6 @@ describe("fields", () => {
     ["a schema that is none", withSchema("object"), "invalid_value", "response_format.json_schema.schema"],
     ["JSON of at least 3 tokens", { ...jsonMode, min_tokens: 3 }, "invalid_value", "min_tokens"],
     ["JSON without an end", { ...jsonMode, ignore_eos: true }, "invalid_value", "ignore_eos"],
-    ["a typing error", { ...question, temprature: 1 }, "unknown_field", "temprature"],
     ["a hot temperature", { ...question, temperature: 2.1 }, "invalid_value", "temperature"],
     ["temperature in words", { ...question, temperature: "1" }, "invalid_value", "temperature"],
     ["a million choices", { ...question, n: 1_000_000 }, "invalid_value", "n"],
@@ -117,7 +114,7 @@ describe("fields", () => {
     ["no tokens", { ...question, max_tokens: 0 }, "invalid_value", "max_tokens"],
     ["more tokens than numbers", { ...question, max_tokens: 2 ** 53 }, "invalid_value", "max_tokens"],
     ["two bounds that differ", { ...question, max_completion_tokens: 9 }, "invalid_value", "max_tokens"],
-    ["five stop strings", { ...question, stop: ["a", "b", "c", "d", "e"] }, "invalid_value", "stop"],
+    ["17 stop strings", { ...question, stop: Array.from({ length: 17 }, String) }, "invalid_value", "stop"],
     ["an empty stop string", { ...question, stop: "" }, "invalid_value", "stop"],
     ["top_logprobs alone", { ...question, top_logprobs: 2 }, "invalid_value", "top_logprobs"],
     [
@@ -129,7 +126,6 @@ describe("fields", () => {
     ["a bias for no token", { ...question, logit_bias: { "99999": 1 } }, "invalid_value", "logit_bias"],
     ["a bias for a word", { ...question, logit_bias: { the: 1 } }, "invalid_value", "logit_bias.the"],
     ["a stop token of another model", { ...question, stop_token_ids: [99_999] }, "invalid_value", "stop_token_ids"],
-    ["a stored completion", { ...question, store: true }, "invalid_value", "store"],
     ["a document without text", { ...question, documents: [{ title: "x" }] }, "missing_field", "documents[0].text"],
     [
       "two documents of one id",

@@ -35,7 +35,6 @@ test("fields out of bounds or unknown are named", async () => {
   const batches = `/v1/vector_stores/${store}/file_batches`;
   const size = "chunking_strategy.static.max_chunk_size_tokens";
   const cases: readonly (readonly [path: string, body: unknown, param: string | null])[] = [
-    ["/v1/vector_stores", { nmae: "x" }, "nmae"],
     ["/v1/vector_stores", { name: 1 }, "name"],
     ["/v1/vector_stores", { name: "x".repeat(corpusLimits.maxNameChars + 1) }, "name"],
     ["/v1/vector_stores", { metadata: { a: 1 } }, "metadata.a"],

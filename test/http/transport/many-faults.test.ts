@@ -2,7 +2,7 @@
 import { expect, test } from "bun:test";
 import { z } from "zod";
 import { ApiError } from "../../../gateway/base/errors.ts";
-import { checked } from "../../../gateway/http/transport/schema-error.ts";
+import { checked } from "../../../gateway/http/transport/schema-check.ts";
 import { chatRig, post } from "../chat-rig.ts";
 
 const rig = chatRig();
