@@ -37,7 +37,7 @@ export class TenantLru<Value> {
 
   /** Adds an entry. @param size an entry larger than the bound is dropped at once */
   set(tenantId: string, name: string, value: Value, size = 1): void {
-    const share = this.#shareOf(tenantId);
+    const share = this.#shares.getOrInsertComputed(tenantId, () => ({ entries: new Map(), size: 0 }));
     this.#delete(share, name);
     share.entries.set(name, { value, size });
     share.size += size;
@@ -58,10 +58,6 @@ export class TenantLru<Value> {
     share.entries.delete(name);
     share.entries.set(name, entry);
     return entry.value;
-  }
-
-  #shareOf(tenantId: string): Share<Value> {
-    return this.#shares.getOrInsertComputed(tenantId, () => ({ entries: new Map(), size: 0 }));
   }
 
   #delete(share: Share<Value>, name: string): Entry<Value> | undefined {

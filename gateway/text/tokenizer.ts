@@ -210,13 +210,9 @@ export class TextTokenizer {
     const key = owner === undefined ? undefined : cacheKey(text, first, owner);
     const cached = key === undefined ? undefined : this.#encoded.get(key);
     if (cached !== undefined) return cached;
-    const tokenIds = this.#idsOf(text, first);
+    const tokenIds = this.#byteLevel?.encode(text) ?? this.#libraryIdsOf(text, first);
     if (key !== undefined) this.#encoded.set(key, tokenIds);
     return tokenIds;
-  }
-
-  #idsOf(text: string, first: boolean): Int32Array {
-    return this.#byteLevel?.encode(text) ?? this.#libraryIdsOf(text, first);
   }
 
   async #idsInSlices(slice: string, first: boolean): Promise<Int32Array> {

@@ -29,7 +29,9 @@ export class Derivations {
   add(key: BlockKey, derivation: Derivation): void {
     if (derivation.sources.length === 0) return;
     const shared = this.#shared(derivation);
-    if (shared.blockKeys.size === 0) for (const source of shared.sources) this.#link(source, shared);
+    if (shared.blockKeys.size === 0) {
+      for (const source of shared.sources) this.#bySource.getOrInsertComputed(source, () => new Set()).add(shared);
+    }
     shared.blockKeys.add(key);
     this.#ofBlock.set(key, shared);
   }
@@ -64,10 +66,6 @@ export class Derivations {
     if (derivation.sources.length > 1) return derivation;
     const [source] = derivation.sources;
     return this.#ofOne.getOrInsert(source, derivation);
-  }
-
-  #link(source: BlockKey, derivation: Derivation): void {
-    this.#bySource.getOrInsertComputed(source, () => new Set()).add(derivation);
   }
 
   #unlink(source: BlockKey, derivation: Derivation): void {
