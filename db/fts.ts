@@ -199,9 +199,7 @@ const scriptRun = new RegExp(`[${unspacedScripts}]+|[^${unspacedScripts}]+`, "gu
  * Scripts without spaces are indexed character by character, because unicode61 would make one term of a whole clause.
  * NUL characters are replaced, since NUL ends a text for SQLite's tokenizer.
  */
-function indexedText(text: string): string {
-  return text.replaceAll("\0", " ").replace(unspacedChar, " $& ");
-}
+const indexedText = (text: string): string => text.replaceAll("\0", " ").replace(unspacedChar, " $& ");
 
 /**
  * Turns a user's words into FTS5 phrases, each quoted. A run of a script without spaces becomes one phrase of its
@@ -221,6 +219,4 @@ export function searchTerms(query: string): readonly string[] {
 }
 
 /** An FTS5 expression that matches any of the terms. */
-export function matchExpression(terms: readonly string[]): string {
-  return terms.join(" OR ");
-}
+export const matchExpression = (terms: readonly string[]): string => terms.join(" OR ");

@@ -84,9 +84,7 @@ async function contentHash(library: KernelLibrary, sourceFolder: string, compile
   return hasher.digest("hex").slice(0, 24);
 }
 
-function objectPath(folder: string, unit: KernelUnit): string {
-  return join(folder, `${unit.name}.o`);
-}
+const objectPath = (folder: string, unit: KernelUnit): string => join(folder, `${unit.name}.o`);
 
 /** How many compilers run at the same time. */
 const parallelCount = 2;

@@ -78,9 +78,7 @@ const errorTable = {
 export type ErrorCode = keyof typeof errorTable;
 
 /** The table's entry for a code. */
-export function errorEntry(code: ErrorCode): ErrorEntry {
-  return errorTable[code];
-}
+export const errorEntry = (code: ErrorCode): ErrorEntry => errorTable[code];
 
 export const errorCodes = Object.keys(errorTable) as readonly ErrorCode[];
 

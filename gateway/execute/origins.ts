@@ -26,6 +26,4 @@ export function markOrigins(root: Query): Query {
 }
 
 /** The path in the caller's query. undefined: a rule made this generate. */
-export function originOf({ options }: Generate): string | undefined {
-  return (options as Marked)[origin];
-}
+export const originOf = ({ options }: Generate): string | undefined => (options as Marked)[origin];

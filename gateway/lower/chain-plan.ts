@@ -136,9 +136,7 @@ class PlanBuilder {
   }
 }
 
-function spanRun(run: Omit<PlanRun, "kind">, spanId: string): PlanRun {
-  return { ...run, kind: "span", spanId };
-}
+const spanRun = (run: Omit<PlanRun, "kind">, spanId: string): PlanRun => ({ ...run, kind: "span", spanId });
 
 /** @param param path of the part of the query that has too many spans */
 export function tooManySpans(param?: string): ApiError {

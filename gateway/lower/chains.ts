@@ -71,9 +71,7 @@ export interface ChainOrigin {
 }
 
 /** Number of tokens that a chain adds where it stands nested in another. */
-function shownTokens(chain: Chain): number {
-  return chain.end - chain.start - chain.hiddenTokens;
-}
+const shownTokens = (chain: Chain): number => chain.end - chain.start - chain.hiddenTokens;
 
 /** Root key of an output's chain. The output continues the prompt that it answers, as one piece of text with it. */
 export function outputRoot(card: ChainCard, salt: CacheSalt, prompt: Chain): BlockKey {

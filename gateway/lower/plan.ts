@@ -270,9 +270,7 @@ function spanCacheKey(document: LowerDocument): string {
   return `${document.salt} ${document.title ?? ""}\n${document.text}`;
 }
 
-function spanKeyOf({ blockKeys, rootKey: root }: LoweredSpan): BlockKey {
-  return blockKeys.at(-1) ?? root;
-}
+const spanKeyOf = ({ blockKeys, rootKey: root }: LoweredSpan): BlockKey => blockKeys.at(-1) ?? root;
 
 function spanRun(document: LowerDocument, span: LoweredSpan): PlanRun {
   const { tokenIds, blockKeys, rootKey: root } = span;

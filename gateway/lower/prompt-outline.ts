@@ -253,9 +253,7 @@ class Draft {
   }
 }
 
-function isGenerated(query: Query): query is Generated {
-  return query.kind === "generate" || query.kind === "repeat";
-}
+const isGenerated = (query: Query): query is Generated => query.kind === "generate" || query.kind === "repeat";
 
 function generateOf(node: Generated, path: string): readonly [path: string, generate: Generate] {
   return node.kind === "repeat" ? [`${path}.repeat`, node.generate] : [path, node];

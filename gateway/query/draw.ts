@@ -91,9 +91,7 @@ function escapeXml(text: string): string {
  * Draws the query as a tree of lines, for terminals. Long texts and large trees are cut.
  * @param labels what to write beside a node: its tokens, its key, whether it is cached
  */
-export function drawText(query: Query, labels?: Labels): string {
-  return outlineOf(query, labels).map(lineOf).join("\n");
-}
+export const drawText = (query: Query, labels?: Labels): string => outlineOf(query, labels).map(lineOf).join("\n");
 
 function lineOf({ continues, text, label }: Row): string {
   const stems = continues.slice(0, -1).map((isOpen) => (isOpen ? "│  " : "   "));

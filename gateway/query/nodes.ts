@@ -8,9 +8,7 @@ export function isOrdered(query: Query): query is Ordered {
 }
 
 /** Whether the node stands in a prompt by its outputs. */
-export function isRun(query: Query): query is Generate | Repeat {
-  return query.kind === "generate" || query.kind === "repeat";
-}
+export const isRun = (query: Query): query is Generate | Repeat => query.kind === "generate" || query.kind === "repeat";
 
 export function optionsOf(run: Generate | Repeat): Generate["options"] {
   return run.kind === "generate" ? run.options : run.generate.options;

@@ -37,14 +37,10 @@ const mapFields = { known: new Set(optionNames), unsupported };
 const reduceFields = { known: new Set(["arity"]) };
 
 /** The fields in the body of `{"g": {…}}`; the input is not parsed. */
-export function generateFieldsOf(value: unknown, path: string): Fields {
-  return fieldsOf(value, path, generateFields);
-}
+export const generateFieldsOf = (value: unknown, path: string): Fields => fieldsOf(value, path, generateFields);
 
 /** The options in the metadata of `{"map": {…}}`. */
-export function mapFieldsOf(value: unknown, path: string): Fields {
-  return fieldsOf(value, path, mapFields);
-}
+export const mapFieldsOf = (value: unknown, path: string): Fields => fieldsOf(value, path, mapFields);
 
 export function optionsOf(fields: Fields, path: string): GenerateOptions {
   const unit = { min: 0, max: 1 };

@@ -9,14 +9,10 @@ import { queryLimits } from "./limits.ts";
  * tree may be exponentially larger. So after `queryLimits.printedNodes` nodes, a node that was printed before prints as
  * `{"shared": "$.path"}`. The parser refuses these two forms.
  */
-export function printQuery(query: Query): JsonValue {
-  return new Printer().print(query, "$");
-}
+export const printQuery = (query: Query): JsonValue => new Printer().print(query, "$");
 
 /** The query as JSON text. Two queries have the same text exactly when they are equal in structure. */
-export function canonicalText(query: Query): string {
-  return JSON.stringify(printQuery(query));
-}
+export const canonicalText = (query: Query): string => JSON.stringify(printQuery(query));
 
 /**
  * A digest that is equal exactly when the texts are, in time linear in the distinct nodes, however large the tree is.

@@ -135,6 +135,4 @@ export class ApiKeys implements Authenticator {
   }
 }
 
-function newApiKey(): string {
-  return `sk-${randomBytes(32).toString("base64url")}`;
-}
+const newApiKey = (): string => `sk-${randomBytes(32).toString("base64url")}`;

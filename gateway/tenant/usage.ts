@@ -77,9 +77,7 @@ export class UsageLedger {
 }
 
 /** The day in UTC. */
-export function dayOf(unixMs: number): string {
-  return new Date(unixMs).toISOString().slice(0, 10);
-}
+export const dayOf = (unixMs: number): string => new Date(unixMs).toISOString().slice(0, 10);
 
 function summed(row: UsageDayRow, counts: UsageCounts): UsageDayRow {
   return {

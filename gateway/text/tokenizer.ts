@@ -248,9 +248,7 @@ const cacheKey = (text: string, first: boolean, owner: CacheSalt): string => `${
  * Whether an added token steers the model. In some vocabularies, runs of white space are added tokens; those are layout
  * and belong to plain text.
  */
-function isControl(token: AddedToken): boolean {
-  return token.special || token.content.trim() !== "";
-}
+const isControl = (token: AddedToken): boolean => token.special || token.content.trim() !== "";
 
 export const controlsOf = (tokenizer: TokenizerJson): readonly AddedToken[] => tokenizer.added_tokens.filter(isControl);
 

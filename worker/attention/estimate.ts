@@ -21,9 +21,7 @@ export function itemCost(
 /**
  * Time of the merges that remain when the last item is done. @param tiles m-tiles of the largest item with partial rows
  */
-export function mergeTime(tiles: number, costs: PackCosts): number {
-  return costs.merge * (tiles > 2 ? 4 : tiles);
-}
+export const mergeTime = (tiles: number, costs: PackCosts): number => costs.merge * (tiles > 2 ? 4 : tiles);
 
 /**
  * Time of one kernel: its blocks take items in serpentine order, the longest first. Memory gives all that is read once

@@ -84,6 +84,4 @@ export const largeTiles = 8;
 export const tileHeads = 16;
 
 /** Rows of the step in one m-tile; a group of more than 16 query heads is cut into tiles of 16 heads, a row each. */
-export function rowsPerTile(group: number): number {
-  return Math.max(1, Math.floor(tileHeads / group));
-}
+export const rowsPerTile = (group: number): number => Math.max(1, Math.floor(tileHeads / group));

@@ -47,9 +47,7 @@ export function rootKey(modelDigest: string, salt: CacheSalt, kind: ChainKind, p
 }
 
 /** Key of a main chain after it passed a span: the span's last key is folded into its own, in order. */
-export function foldSpan(mainKey: BlockKey, spanKey: BlockKey): BlockKey {
-  return digest(["fold", mainKey, spanKey]);
-}
+export const foldSpan = (mainKey: BlockKey, spanKey: BlockKey): BlockKey => digest(["fold", mainKey, spanKey]);
 
 /** Key of the block that holds exactly `tokenIds` and follows the block or root with the key `previousKey`. */
 export function nextBlockKey(previousKey: BlockKey, tokenIds: Int32Array): BlockKey {

@@ -17,6 +17,4 @@ export function blockCountForTokens(tokenCount: number, blockTokens: number): nu
 }
 
 /** How many blocks `tokenCount` tokens fill completely (a floor). */
-export function fullBlockCount(tokenCount: number, blockTokens: number): number {
-  return Math.floor(tokenCount / blockTokens);
-}
+export const fullBlockCount = (tokenCount: number, blockTokens: number): number => Math.floor(tokenCount / blockTokens);

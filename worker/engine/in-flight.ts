@@ -165,6 +165,4 @@ export function canScheduleAhead(
   return lackingBlocks <= unreservedBlocks && !admissible.some(isBlending);
 }
 
-function isBlending({ runs }: Request): boolean {
-  return runs.some((run) => run.plan.blend !== undefined && !run.complete);
-}
+const isBlending = ({ runs }: Request): boolean => runs.some((run) => run.plan.blend !== undefined && !run.complete);

@@ -70,6 +70,4 @@ export const families = {
 
 export type Architecture = keyof typeof families;
 
-export function isArchitecture(name: string): name is Architecture {
-  return Object.hasOwn(families, name);
-}
+export const isArchitecture = (name: string): name is Architecture => Object.hasOwn(families, name);

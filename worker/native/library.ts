@@ -64,14 +64,10 @@ export function openHandle(open: (out: BigUint64Array) => void): Pointer {
 }
 
 /** bun:ffi returns addresses as numbers (as bigints above 2^53, which user space does not reach). */
-export function asPointer(address: Pointer | bigint): Pointer {
-  return Number(address) as Pointer;
-}
+export const asPointer = (address: Pointer | bigint): Pointer => Number(address) as Pointer;
 
 /** Native memory as an ArrayBuffer that does not own it: invalid once the owner has freed it. */
-export function viewMemory(address: Pointer, byteLength: number): ArrayBuffer {
-  return toArrayBuffer(address, 0, byteLength);
-}
+export const viewMemory = (address: Pointer, byteLength: number): ArrayBuffer => toArrayBuffer(address, 0, byteLength);
 
 /** @throws RangeError naming `name` unless `value` is an integer in [low, high] */
 export function assertInteger(name: string, value: number, low: number, high: number): void {

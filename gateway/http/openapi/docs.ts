@@ -127,6 +127,4 @@ function errorsHtml({ components }: OpenApiDocument): string {
   return `<table>${rows.join("")}</table>`;
 }
 
-function escaped(text: string): string {
-  return text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
-}
+const escaped = (text: string): string => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);

@@ -75,9 +75,7 @@ function operationOf(route: RouteDeclaration, schemas: SchemaTable): Operation {
 }
 
 /** Hono's `:id` and `:id{pattern}` as `{id}`. */
-function pathTemplate(path: string): string {
-  return path.replace(/:(\w+)(?:\{[^}]*\})?\??/g, "{$1}");
-}
+const pathTemplate = (path: string): string => path.replace(/:(\w+)(?:\{[^}]*\})?\??/g, "{$1}");
 
 const parameterNames = (path: string): string[] => [...path.matchAll(/:(\w+)/g)].map(([, name = ""]) => name);
 

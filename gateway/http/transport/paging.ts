@@ -74,6 +74,4 @@ export function listBody<Row, Item extends { readonly id: string }>(page: Page<R
 }
 
 /** Unix seconds, as the API gives times. */
-export function seconds(unixMs: number): number {
-  return Math.floor(unixMs / 1000);
-}
+export const seconds = (unixMs: number): number => Math.floor(unixMs / 1000);

@@ -5,9 +5,7 @@
 import type { Batch } from "../../contract/batch.ts";
 
 /** True when every row wants logits, so that nothing can be left out. */
-export function wantsAllLogits(batch: Batch): boolean {
-  return batch.logitRows.length === batch.tokenIds.length;
-}
+export const wantsAllLogits = (batch: Batch): boolean => batch.logitRows.length === batch.tokenIds.length;
 
 /** The same step for `logitRows` alone; K and V of all rows must have been written already. */
 export function reduceToLogitRows(batch: Batch): Batch {

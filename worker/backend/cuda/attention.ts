@@ -46,9 +46,7 @@ function usesWarpgroups(
 /** Tokens that attention_packed_wgmma copies at once (a box of the bulk copy engine). */
 const partTokens = 16;
 
-function isWarpgroupHead(headDim: number): boolean {
-  return headDim === 64 || headDim === 128;
-}
+const isWarpgroupHead = (headDim: number): boolean => headDim === 64 || headDim === 128;
 
 /** How many counters of arrivals a merge has: one for each KV head and tile of its query heads. */
 export function countersPerMerge({ headCount, kvHeadCount }: ModelConfig): number {
@@ -131,14 +129,10 @@ export function launchesOf(device: ComputeDevice, headDim: number, hasWarpgroups
 }
 
 /** Dynamic shared memory of attention_packed.cu: for each computing warp `slots` slots of 16 rows of K and of V. */
-function packedShared(headDim: number, slots: number): number {
-  return 4 * slots * 32 * 2 * (headDim + 8);
-}
+const packedShared = (headDim: number, slots: number): number => 4 * slots * 32 * 2 * (headDim + 8);
 
 /** Dynamic shared memory of attention_tiles.cu: q, and two steps of K and V. */
-function tilesShared(headDim: number, tokens: number): number {
-  return (largeTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
-}
+const tilesShared = (headDim: number, tokens: number): number => (largeTiles * 16 + 4 * tokens) * 2 * (headDim + 8);
 
 /**
  * Launch of attention_wgmma.cu: one thread block a multiprocessor. `sharedBytes` must equal kSharedBytes in

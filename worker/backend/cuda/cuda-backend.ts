@@ -276,6 +276,4 @@ export class CudaBackend implements Backend {
 /** Tokens that one thread block of copy_tokens.cu copies. */
 const copiesPerBlock = 16;
 
-function copyWords(maxRows: number): number {
-  return 4 + 3 * maxRows;
-}
+const copyWords = (maxRows: number): number => 4 + 3 * maxRows;

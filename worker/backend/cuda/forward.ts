@@ -21,9 +21,7 @@ function productOp(device: ComputeDevice, shape: MatmulShape, operands: MatmulOp
   return new RowProducts(device).product(finished(input, inWidth), weights, output, outputType);
 }
 
-function finished(row: DeviceBuffer, width: number): RowInput {
-  return { row, width, squares: null, epsilon: 0 };
-}
+const finished = (row: DeviceBuffer, width: number): RowInput => ({ row, width, squares: null, epsilon: 0 });
 
 /** The launches of steps of up to `layout.capacity.rows` rows. */
 export class Forward {

@@ -10,9 +10,7 @@ const blockThreads = 128;
 const blockProducts = 8;
 
 /** How many sums of squares matvec_add leaves for a row of `width` values: one for each thread block. */
-export function squareCount(width: number): number {
-  return Math.ceil(width / blockProducts);
-}
+export const squareCount = (width: number): number => Math.ceil(width / blockProducts);
 
 /** A row that lacks its RMSNorm factor; with `squares` null the row is finished. */
 export interface RowInput {
@@ -34,9 +32,7 @@ export interface RowTarget {
 }
 
 /** Are rows of these widths whole vectors of 16 bytes? */
-export function takesRows(...widths: readonly number[]): boolean {
-  return widths.every((width) => width % 8 === 0);
-}
+export const takesRows = (...widths: readonly number[]): boolean => widths.every((width) => width % 8 === 0);
 
 export class RowProducts {
   readonly #device: ComputeDevice;

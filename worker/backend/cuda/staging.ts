@@ -162,9 +162,7 @@ export class StepStaging {
 }
 
 /** Rounds up to a multiple of 8 words, so that a list begins at a whole entry, whatever its entries' size. */
-function alignedWords(count: number): number {
-  return Math.ceil(count / 8) * 8;
-}
+const alignedWords = (count: number): number => Math.ceil(count / 8) * 8;
 
 /** Adds `by` to every `size`-th of the `length` words from `at` on. */
 function move(words: Int32Array, at: number, length: number, size: number, by: number): void {

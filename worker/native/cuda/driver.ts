@@ -155,9 +155,7 @@ export class CudaDriver {
 }
 
 /** Reads a C string in the library's memory. */
-export function cString(address: number): string {
-  return new CString(address as Pointer).toString();
-}
+export const cString = (address: number): string => new CString(address as Pointer).toString();
 
 /** Makes a C string of a text. */
 export function cText(text: string): Uint8Array {

@@ -7,9 +7,7 @@ import type { CudaStream } from "./stream.ts";
 /** Buffers in an arena are aligned to this many bytes, which suffices for vector loads, cuBLASLt and bulk copies. */
 const deviceAlignment = 256;
 
-function alignUp(bytes: number, alignment: number): number {
-  return Math.ceil(bytes / alignment) * alignment;
-}
+const alignUp = (bytes: number, alignment: number): number => Math.ceil(bytes / alignment) * alignment;
 
 /** A range of device memory; the arena that it came from owns it. */
 export class DeviceBuffer {

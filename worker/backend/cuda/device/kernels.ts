@@ -65,6 +65,4 @@ const otherFiles: Partial<Record<KernelName, string>> = {
 };
 
 /** The file in kernels/cuda that defines the kernel. */
-export function kernelFile(name: KernelName): string {
-  return otherFiles[name] ?? `${name}.cu`;
-}
+export const kernelFile = (name: KernelName): string => otherFiles[name] ?? `${name}.cu`;
