@@ -1,4 +1,4 @@
-import { isNull } from "drizzle-orm";
+import { and, isNull } from "drizzle-orm";
 import type { ApiKeyId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
@@ -86,4 +86,10 @@ export function listApiKeys(db: Db, tenantId: TenantId, range: PageRange): Page<
 export function revokeApiKey(db: Db, id: ApiKeyId, now: number): boolean {
   const row = updateRow(db, "revokeApiKey", apiKeys, { id }, { revokedAt: now }, isNull(apiKeys.revokedAt));
   return row !== undefined;
+}
+
+/** Revokes every key that belongs to no tenant. */
+export function revokePlatformKeys(db: Db, now: number): void {
+  const open = and(isNull(apiKeys.tenantId), isNull(apiKeys.revokedAt));
+  db.statement("revokePlatformKeys", (orm) => orm.update(apiKeys).set({ revokedAt: now }).where(open).run());
 }

@@ -1,9 +1,10 @@
 /** The gateway's configuration: environment -> one frozen object. Every limit has its name here, once. */
 import { availableParallelism } from "node:os";
-import { isAbsolute, join, resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { z } from "zod";
 import { limits as contractLimits } from "../worker/contract/limits.ts";
-import { logLevels } from "./base/log.ts";
+import type { logLevels } from "./base/log.ts";
+import { gatewaySettings, settingLimits } from "./settings/table.ts";
 
 const kib = 1024;
 const mib = 1024 * kib;
@@ -72,7 +73,7 @@ export const limits = {
   limitRequestsPerMinute: 1_000_000,
   limitTokensPerMinute: 10_000_000_000,
   limitConcurrency: 100_000,
-  limitBytes: 2 ** 42,
+  limitBytes: settingLimits.bytes,
   limitedOwners: 65_536,
   /** Uploads that are taken in at the same time, each with a file open. */
   uploadsPerTenant: 8,
@@ -136,8 +137,7 @@ export const limits = {
   kvFeedStreams: 16,
   /** Turns of prompts that later ones may be compared with. */
   comparedTurns: 65_536,
-  devices: 16,
-  apiKeyChars: 256,
+  apiKeyChars: settingLimits.apiKeyChars,
   /** Texts of one embeddings or rerank request, and their tokens (a token of text is a character at least). */
   embeddingInputs: 2_048,
   embeddingTokens: 300_000,
@@ -201,100 +201,43 @@ export interface Config {
 const repositoryDir = join(import.meta.dir, "..");
 const demoModelDir = join(repositoryDir, "worker", "model", "demo");
 
-const wholeNumber = (min: number, max: number) =>
-  z
-    .string()
-    .regex(/^\d+$/, "must be a whole number")
-    .transform(Number)
-    .refine((value) => value >= min && value <= max, `must be from ${min} to ${max}`);
+type Shape = { readonly [Name in keyof typeof gatewaySettings]: (typeof gatewaySettings)[Name]["schema"] };
+const shape = Object.fromEntries(Object.entries(gatewaySettings).map(([name, { schema }]) => [name, schema])) as Shape;
+const schema = z.object(shape);
 
-const deviceName = z.string().regex(/^(?:cpu|cuda:(?:0|[1-9]\d?))$/, 'names devices as "cpu" or "cuda:0", "cuda:1", …');
+/** A setting that cannot be what it is. */
+export class SettingError extends Error {
+  /** The environment's variable. */
+  readonly variable: string;
+  /** What is wrong, as it stands after the setting's name. */
+  readonly problem: string;
 
-/** All workers serve one model with the same arithmetic, and a GPU has one worker. */
-const devices = z
-  .array(deviceName)
-  .min(1)
-  .max(limits.devices, `takes at most ${limits.devices} devices`)
-  .refine(
-    (names) => new Set(names.map((name) => name.startsWith("cuda:"))).size === 1,
-    "mixes cpu and cuda devices: their arithmetic differs, and all workers must give the same answers",
-  )
-  .refine((names) => {
-    const cuda = names.filter((name) => name !== "cpu");
-    return new Set(cuda).size === cuda.length;
-  }, "names a cuda device twice: one worker owns it");
-
-const corsOrigin = z
-  .string()
-  .regex(
-    /^(?:\*|https?:\/\/[^\s/,]+)$/,
-    'must be origins such as "https://chat.example.com", with commas between, or *',
-  );
-
-const schema = z.object({
-  SPANGATE_HOST: z.string().min(1).default("127.0.0.1"),
-  SPANGATE_PORT: wholeNumber(0, 65_535).default(8080),
-  SPANGATE_DATA: z.string().min(1).default(".spangate"),
-  SPANGATE_MODEL: z.string().min(1).default(demoModelDir),
-  SPANGATE_MODEL_NAME: z.string().min(1).max(200).optional(),
-  SPANGATE_EMBEDDING_MODEL: z.string().min(1).optional(),
-  SPANGATE_DEVICES: z
-    .string()
-    .default("cpu")
-    .transform((list) => list.split(",").map((name) => name.trim()))
-    .pipe(devices),
-  SPANGATE_KV_BYTES: wholeNumber(mib, 2 ** 42).optional(),
-  SPANGATE_TENANT_STORAGE_BYTES: wholeNumber(mib, limits.limitBytes).optional(),
-  SPANGATE_WEIGHTS: z.enum(["float32", "int8"], { error: 'must be "float32" or "int8"' }).default("float32"),
-  SPANGATE_THREADS: wholeNumber(1, 256).optional(),
-  /** The worker's own setting, and its default. */
-  SPANGATE_MAX_RUNNING: wholeNumber(1, 1_024).default(64),
-  SPANGATE_DRAIN_SECONDS: wholeNumber(0, 3_600).default(10),
-  SPANGATE_QUERY_REDUCE_ARITY: wholeNumber(0, 1_024)
-    .refine((arity) => arity !== 1, "must be 0 (off) or from 2 to 1024")
-    .optional(),
-  SPANGATE_ADMIN_KEY: z
-    .string()
-    .min(20, "must have at least 20 characters")
-    .max(limits.apiKeyChars, `must have at most ${limits.apiKeyChars} characters`)
-    .regex(/^[\x21-\x7e]+$/, "must be printable ASCII without spaces")
-    .optional(),
-  SPANGATE_STRICT: z
-    .enum(["0", "1"], { error: "must be 0 or 1" })
-    .default("0")
-    .transform((given) => given === "1"),
-  SPANGATE_CORS_ORIGINS: z
-    .string()
-    .transform((list) => list.split(",").map((origin) => origin.trim()))
-    .pipe(z.array(corsOrigin).max(64, "must have at most 64 origins"))
-    .default([]),
-  SPANGATE_LOG: z.enum(logLevels, { error: `must be one of ${logLevels.join(", ")}` }).default("info"),
-});
-
-/** What of the environment is read here. */
-export const settingNames: readonly string[] = Object.keys(schema.shape);
+  constructor(variable: string, problem: string) {
+    super(`${variable} ${problem}`);
+    this.variable = variable;
+    this.problem = problem;
+  }
+}
 
 /**
  * @param env the process's environment; an empty variable counts as unset
- * @throws Error naming the variable and what is wrong with it
+ * @throws SettingError naming the variable and what is wrong with it
  */
 export function parseConfig(env: Readonly<Record<string, string | undefined>>): Config {
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== undefined && value !== ""));
   const parsed = schema.safeParse(given);
   if (!parsed.success) {
     const [issue] = parsed.error.issues;
-    throw new Error(`${String(issue?.path[0])} ${issue?.message}`);
+    throw new SettingError(String(issue?.path[0]), issue?.message ?? "is not as expected");
   }
   const values = parsed.data;
-  const absolute = (path: string): string => (isAbsolute(path) ? path : resolve(path));
   return Object.freeze({
     host: values.SPANGATE_HOST,
     port: values.SPANGATE_PORT,
-    dataDir: absolute(values.SPANGATE_DATA),
-    modelDir: absolute(values.SPANGATE_MODEL),
+    dataDir: resolve(values.SPANGATE_DATA),
+    modelDir: values.SPANGATE_MODEL ?? demoModelDir,
     modelName: values.SPANGATE_MODEL_NAME,
-    embeddingModelDir:
-      values.SPANGATE_EMBEDDING_MODEL === undefined ? undefined : absolute(values.SPANGATE_EMBEDDING_MODEL),
+    embeddingModelDir: values.SPANGATE_EMBEDDING_MODEL,
     devices: values.SPANGATE_DEVICES,
     kvBytes: values.SPANGATE_KV_BYTES,
     tenantStorageBytes: values.SPANGATE_TENANT_STORAGE_BYTES,

@@ -5,7 +5,7 @@ import { parseConfig } from "./config.ts";
 import { hideSelf } from "./process/confine.ts";
 import { watchMemory } from "./process/memory-watch.ts";
 import { secretSettings, withSecrets } from "./process/secret-settings.ts";
-import { type RunningServer, startServer } from "./server.ts";
+import { type FirstReady, type RunningServer, startServer } from "./server.ts";
 
 function fail(error: unknown): never {
   process.stderr.write(`spangate: ${error instanceof Error ? error.message : String(error)}\n`);
@@ -30,6 +30,13 @@ function stopOnSignals(server: RunningServer): void {
   process.on("SIGINT", onSignal);
 }
 
+function onReady({ generatedAdminKey: key }: FirstReady): void {
+  if (key === undefined) return;
+  process.stdout.write(
+    `platform admin key, shown this once: ${key}\nIt makes tenants and their keys ("spangate tenant create NAME", "spangate key create --tenant ID"); those ask questions.\n`,
+  );
+}
+
 // A promise that nobody waited for is a mistake of ours, and no reason to cut every tenant's stream.
 process.on("unhandledRejection", (reason) => {
   const kind = reason instanceof Error ? reason.name : typeof reason;
@@ -43,11 +50,8 @@ try {
   const server = await startServer(parseConfig(env), { env });
   stopOnSignals(server);
   watchMemory();
-  if (server.generatedAdminKey !== undefined) {
-    process.stdout.write(`platform admin key, shown this once: ${server.generatedAdminKey}\n`);
-  }
   process.stdout.write(`spangate is listening on ${server.url}\n`);
-  server.ready.catch(async (error: unknown) => {
+  server.ready.then(onReady, async (error: unknown) => {
     await server.stop();
     fail(error);
   });

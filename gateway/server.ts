@@ -1,6 +1,7 @@
 import { createLog, type Log } from "./base/log.ts";
 import { BatchService } from "./batches/service.ts";
 import { type AppParts, openApp } from "./compose/app.ts";
+import { checkStart } from "./compose/preflight.ts";
 import { openRecords } from "./compose/records.ts";
 import { openTenants } from "./compose/tenants.ts";
 import { openText } from "./compose/text.ts";
@@ -21,13 +22,17 @@ import { openThreads } from "./tools/open-threads.ts";
 
 export interface RunningServer {
   readonly url: string;
-  /** The first platform key, when this start made it: to be shown once. */
-  readonly generatedAdminKey: string | undefined;
   /** Resolves with the first worker that is ready; rejects when none ever will be. */
-  readonly ready: Promise<void>;
+  readonly ready: Promise<FirstReady>;
   readonly routes: readonly RouteDeclaration[];
   /** Drains and ends everything; safe to call twice. */
   stop(): Promise<void>;
+}
+
+/** What is made once the server can answer. */
+export interface FirstReady {
+  /** The first platform key, when this start made it: to be shown once. */
+  readonly generatedAdminKey: string | undefined;
 }
 
 export interface StartOptions extends WorkersOptions {
@@ -38,6 +43,7 @@ export interface StartOptions extends WorkersOptions {
 export async function startServer(config: Config, options: StartOptions): Promise<RunningServer> {
   const log = options.log ?? createLog(config.logLevel);
   for (const name of unknownSettings(options.env)) log("warn", "there is no such setting", { name });
+  await checkStart(config, options.env, options.workerArgv === undefined);
   const text = openText(config);
   const workers = openWorkers(
     config,
@@ -55,7 +61,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
   if (config.embeddingModelDir !== undefined) await embedding.card();
   const { db, disk, closeData } = openData(config.dataDir, log);
-  const { tenants, storage, generatedAdminKey } = openTenants(config, db, disk, log);
+  const { tenants, storage, makeAdminKey } = openTenants(config, db, disk, log);
   const { corpusOwners, supervisor, dispatcher } = workers;
   const rateLimiter = new RateLimiter(limits.limitedOwners);
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
@@ -98,16 +104,24 @@ export async function startServer(config: Config, options: StartOptions): Promis
     closeData();
   };
   let stopped: Promise<void> | undefined;
+  const ready = whenReady(supervisor.firstReady(), () => (stopped === undefined ? makeAdminKey() : undefined));
   return {
     url: `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`,
-    generatedAdminKey,
-    ready: supervisor.firstReady(),
+    ready,
     routes: declaredRoutes(app),
     stop: () => {
       stopped ??= stop();
       return stopped;
     },
   };
+}
+
+/** Makes the first platform key once the server can answer. */
+function whenReady(ready: Promise<void>, makeAdminKey: () => string | undefined): Promise<FirstReady> {
+  const made = ready.then(() => ({ generatedAdminKey: makeAdminKey() }));
+  // Nobody may be waiting; a rejection without a listener must not end the process.
+  made.catch(() => undefined);
+  return made;
 }
 
 interface SpanParts extends Pick<AppParts, "workers" | "text" | "tenants"> {

@@ -15,7 +15,7 @@ const schema = z.object({
     .regex(/^(?:cpu|cuda:\d{1,2})$/, 'must be "cpu" or "cuda:N"')
     .default("cpu"),
   SPANGATE_WEIGHTS: z.enum(["float32", "int8"]).default("float32"),
-  SPANGATE_KV_TYPE: z.enum(["float32", "float16"]).default("float16"),
+  SPANGATE_KV_TYPE: z.enum(["float32", "float16"], { error: 'must be "float32" or "float16"' }).optional(),
   SPANGATE_KV_POSITIONS: z
     .enum(["deferred", "relocate"], { error: 'must be "deferred" or "relocate"' })
     .default("deferred"),
@@ -29,7 +29,9 @@ const schema = z.object({
   SPANGATE_MAX_PREFILL_BESIDE_DECODE: number(1, 65_536).optional(),
   SPANGATE_MAX_RUNNING: int(1, 1_024, 64),
   SPANGATE_MAX_WAITING: int(0, 100_000, 1_024),
-  SPANGATE_ISA: z.enum(["avx512", "avx2", "reference"]).optional(),
+  SPANGATE_ISA: z
+    .enum(["avx512", "avx2", "reference"], { error: 'must be "avx512", "avx2" or "reference"' })
+    .optional(),
   SPANGATE_DEBUG: z.enum(["0", "1"], { error: 'must be "0" or "1"' }).default("0"),
 });
 
@@ -64,27 +66,58 @@ export interface WorkerConfig {
   readonly checksInvariants: boolean;
 }
 
-/** @throws Error naming the variable. */
+/** A setting that the worker cannot run with. */
+export class WorkerSettingError extends Error {
+  /** The environment's variable. */
+  readonly variable: string;
+  /** What is wrong, as it stands after the setting's name. */
+  readonly problem: string;
+
+  constructor(variable: string, problem: string) {
+    super(`${variable}: ${problem}`);
+    this.variable = variable;
+    this.problem = problem;
+  }
+}
+
+/** A GPU computes in bfloat16 and holds KV in it, whatever else is asked for. @throws WorkerSettingError */
+function refuseOnCuda(values: z.infer<typeof schema>): void {
+  if (values.SPANGATE_WEIGHTS === "int8") {
+    throw new WorkerSettingError(
+      "SPANGATE_WEIGHTS",
+      `int8 is for the CPU: ${values.SPANGATE_DEVICE} takes weights in bfloat16; leave it out, or take the device cpu`,
+    );
+  }
+  if (values.SPANGATE_KV_TYPE !== undefined) {
+    throw new WorkerSettingError(
+      "SPANGATE_KV_TYPE",
+      `${values.SPANGATE_KV_TYPE} is for the CPU: ${values.SPANGATE_DEVICE} holds KV in bfloat16; leave it out`,
+    );
+  }
+}
+
+/** @throws WorkerSettingError naming the variable. */
 export function parseWorkerConfig(env: Record<string, string | undefined>): WorkerConfig {
   const parsed = schema.safeParse(env);
   if (!parsed.success) {
     const issue = parsed.error.issues[0];
-    throw new Error(`${String(issue?.path[0])}: ${issue?.message}`);
+    throw new WorkerSettingError(String(issue?.path[0]), issue?.message ?? "is not as expected");
   }
   const values = parsed.data;
   const cudaIndex = values.SPANGATE_DEVICE === "cpu" ? undefined : Number(values.SPANGATE_DEVICE.slice("cuda:".length));
+  if (cudaIndex !== undefined) refuseOnCuda(values);
   const defaults = stepDefaults[cudaIndex === undefined ? "cpu" : "cuda"];
   const stepTokens = values.SPANGATE_STEP_TOKENS ?? defaults.stepTokens;
   if (stepTokens < values.SPANGATE_MAX_RUNNING) {
-    const steps = `SPANGATE_STEP_TOKENS: ${stepTokens} is below`;
-    throw new Error(`${steps} SPANGATE_MAX_RUNNING (${values.SPANGATE_MAX_RUNNING}): each running request takes a row`);
+    const running = `SPANGATE_MAX_RUNNING (${values.SPANGATE_MAX_RUNNING}): each running request takes a row`;
+    throw new WorkerSettingError("SPANGATE_STEP_TOKENS", `${stepTokens} is below ${running}`);
   }
   return Object.freeze({
     cudaIndex,
     modelFolder: values.SPANGATE_MODEL,
     modelName: values.SPANGATE_MODEL_NAME,
     weightMode: values.SPANGATE_WEIGHTS,
-    kvType: values.SPANGATE_KV_TYPE,
+    kvType: values.SPANGATE_KV_TYPE ?? "float16",
     kvPositions: values.SPANGATE_KV_POSITIONS,
     kvBytes: values.SPANGATE_KV_BYTES,
     blockTokens: values.SPANGATE_BLOCK_TOKENS,

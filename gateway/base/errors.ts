@@ -51,7 +51,11 @@ const errorTable = {
   ),
   invalid_api_key: final(401, "authentication_error", "The API key is not valid."),
   insufficient_scope: final(403, "permission_error", "The API key lacks the scope this route takes."),
-  no_tenant: final(403, "permission_error", "This route acts for a tenant, and the API key belongs to none."),
+  no_tenant: final(
+    403,
+    "permission_error",
+    "This route acts for a tenant, and the API key belongs to none: it administers the platform. Make a tenant (POST /admin/v1/tenants, or 'spangate tenant create NAME') and a key for it (POST /admin/v1/tenants/{id}/keys, or 'spangate key create --tenant ID'), and send that key.",
+  ),
 
   not_found: notFound("No such object."),
   route_not_found: notFound("No such route."),

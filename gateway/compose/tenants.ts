@@ -12,15 +12,17 @@ export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
   const tenants = new TenantService(db, loadServerSecret(config.dataDir, db));
   const limitOf = (tenantId: TenantId) => tenants.limits.ofTenant(tenantId).storageBytes;
   const storage = new TenantStorage(db, { disk, limitOf, defaultBytes: config.tenantStorageBytes });
-  return { tenants, storage, generatedAdminKey: openAdminKey(tenants, config.adminKey, log) };
+  if (config.adminKey !== undefined) takeAdminKey(tenants, config.adminKey, log);
+  /** Makes the first administration key, for a server that can answer. @returns undefined: there was one before */
+  const makeAdminKey = (): string | undefined => tenants.apiKeys.bootstrap(undefined)?.apiKey;
+  return { tenants, storage, makeAdminKey };
 }
 
-/** @returns the administration key that was made by this start, if any */
-function openAdminKey({ apiKeys }: TenantService, given: string | undefined, log: Log): string | undefined {
-  const made = apiKeys.bootstrap(given);
-  if (made !== undefined) return made.generated ? made.apiKey : undefined;
-  const known = given === undefined || apiKeys.authenticate(given)?.scopes.has("platform:admin") === true;
+/** The operator's own key is the first one, unless there was one before. */
+function takeAdminKey({ apiKeys }: TenantService, given: string, log: Log): void {
+  if (apiKeys.bootstrap(given) !== undefined) return;
+  if (apiKeys.authenticate(given)?.scopes.has("platform:admin")) return;
   const counts = "the first start's counts, and those made since";
-  if (!known) log("warn", `SPANGATE_ADMIN_KEY is no key that administers this data folder: ${counts}`);
-  return undefined;
+  const remedy = 'with the server stopped, "spangate key reset-admin" makes a new one';
+  log("warn", `SPANGATE_ADMIN_KEY is no key that administers this data folder: ${counts}; ${remedy}`);
 }

@@ -21,6 +21,7 @@ import {
   traceRequests,
 } from "./middleware/every-request.ts";
 import { type RateLimitDeps, rateLimits } from "./middleware/rate-limits.ts";
+import { logRequests } from "./middleware/request-log.ts";
 import { addChatRoutes, type ChatDeps } from "./openai/chat.ts";
 import { addTextCompletionRoutes, type TextCompletionDeps } from "./openai/text-completions.ts";
 import { addTokenizeRoutes, type TokenizeDeps } from "./openai/tokenize.ts";
@@ -63,7 +64,6 @@ const pathOf = (request: Request): string => (request.url.startsWith("/") ? "/" 
 export function createApp(deps: AppDeps): Hono<AppEnv> {
   const app = new Hono<AppEnv>({ getPath: pathOf });
   app.use("*", async (context, next) => {
-    const startMs = performance.now();
     const requestId = context.env?.batch?.requestId ?? `req_${crypto.randomUUID().replaceAll("-", "")}`;
     context.set("requestId", requestId);
     context.set("strict", deps.settings?.strict === true || context.req.header("x-spangate-strict") === "true");
@@ -75,10 +75,6 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
     if (speaksAnthropic(context.req.path)) context.header("request-id", requestId);
     // Metrics get the route's pattern, never the path: paths hold ids, so there is no bound to how many there are.
     const route = context.req.routePath;
-    const callerRequestId = context.req
-      .header("x-request-id")
-      ?.replace(/[^\x21-\x7e]/g, "")
-      .slice(0, 64);
     const { method } = context.req;
     const status = String(context.res.status);
     deps.metrics.count("spangate_http_requests_total", "Answers, by route and status.", {
@@ -86,15 +82,8 @@ export function createApp(deps: AppDeps): Hono<AppEnv> {
       route,
       status,
     });
-    deps.log("debug", "request", {
-      requestId,
-      callerRequestId,
-      method: knownMethod(method),
-      route,
-      status,
-      ms: Math.round(performance.now() - startMs),
-    });
   });
+  app.use("*", logRequests(deps.log, knownMethod));
   app.use("*", requireWholeUrl);
   const { corsOrigins: origins = [] } = deps.settings ?? {};
   if (origins.length > 0) app.use("*", cors({ origin: [...origins], exposeHeaders: exposedHeaders, maxAge: 600 }));

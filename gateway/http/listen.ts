@@ -41,9 +41,14 @@ export function listen(
     const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
     const where = `${config.host}:${config.port}`;
     if (code === "EADDRINUSE") {
-      throw new Error(`${where} is in use; set SPANGATE_PORT to another port (0 takes any free one)`, { cause });
+      throw new Error(`${where} is in use; set SPANGATE_PORT (--port) to another port (0 takes any free one)`, {
+        cause,
+      });
     }
-    throw new Error(`cannot listen on ${where} (${code ?? "unknown"}); set SPANGATE_HOST and SPANGATE_PORT`, { cause });
+    throw new Error(
+      `cannot listen on ${where} (${code ?? "unknown"}); set SPANGATE_HOST (--host) and SPANGATE_PORT (--port)`,
+      { cause },
+    );
   }
 }
 

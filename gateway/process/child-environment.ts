@@ -1,33 +1,24 @@
 /** Environments of the processes that the gateway starts. */
-import { type Config, settingNames } from "../config.ts";
-import { adminKeyFile } from "./secret-settings.ts";
+import type { Config } from "../config.ts";
+import { settings, workerSettings } from "../settings/table.ts";
 
-/** Settings of the worker that the gateway passes on when they are set, without reading them. */
+/** What the gateway passes on to workers when it is set, without reading it. */
 const passedOn = [
   "PATH",
   "HOME",
   "TMPDIR",
   "LD_LIBRARY_PATH",
   "CUDA_VISIBLE_DEVICES",
-  "SPANGATE_BLOCK_TOKENS",
-  "SPANGATE_DEBUG",
-  "SPANGATE_ISA",
-  "SPANGATE_KV_POSITIONS",
-  "SPANGATE_KV_TYPE",
-  "SPANGATE_MAX_PREFILL_BESIDE_DECODE",
   "SPANGATE_MAX_RUNNING",
-  "SPANGATE_MAX_WAITING",
-  "SPANGATE_STEP_TOKENS",
+  ...Object.keys(workerSettings),
 ];
-/** Settings of the command line client. */
-const clientSettings = ["SPANGATE_URL", "SPANGATE_API_KEY"];
 
 /**
  * Names in the environment that begin with SPANGATE_ and are no setting. A misspelled setting would otherwise be
  * ignored silently.
  */
 export function unknownSettings(env: Readonly<Record<string, string | undefined>>): readonly string[] {
-  const known = new Set([...settingNames, ...passedOn, ...clientSettings, adminKeyFile]);
+  const known = new Set(settings.map(([name]) => name));
   return Object.keys(env).filter((name) => name.startsWith("SPANGATE_") && !known.has(name));
 }
 

@@ -3,12 +3,11 @@
  * can read them.
  */
 import { readFileSync } from "node:fs";
+import { adminKeyFile } from "../settings/table.ts";
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
 const adminKey = "SPANGATE_ADMIN_KEY";
-/** The path of a file that holds the platform key, as an alternative to the key itself. */
-export const adminKeyFile = "SPANGATE_ADMIN_KEY_FILE";
 
 export const secretSettings: readonly string[] = [
   adminKey,

@@ -10,6 +10,7 @@ import {
   insertApiKey,
   listApiKeys,
   revokeApiKey,
+  revokePlatformKeys,
 } from "../../db/api-keys.ts";
 import { type ApiKeyId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
@@ -85,6 +86,12 @@ export class ApiKeys implements Authenticator {
     }
     const { apiKey } = this.#insert(null, "first platform key", scopes, given ?? newApiKey());
     return { apiKey, generated: given === undefined };
+  }
+
+  /** Makes a platform key in place of all that belong to no tenant, for an operator who has lost the first one. */
+  replacePlatformKeys(): MintedApiKey {
+    revokePlatformKeys(this.#db, Date.now());
+    return this.#insert(null, "platform key of a reset", scopes, newApiKey());
   }
 
   list(tenantId: TenantId, range: PageRange): Page<ApiKeyRow> {

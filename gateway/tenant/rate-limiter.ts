@@ -160,14 +160,26 @@ export class RateLimiter {
 export class Admission {
   readonly #accounts: readonly Account[];
   readonly #nowMs: () => number;
-  readonly #onEnd: () => void;
+  readonly #onEnd: (() => void)[];
   #begun = false;
   #ended = false;
+  #usedTokens = 0;
 
   constructor(accounts: readonly Account[], nowMs: () => number, onEnd: () => void) {
     this.#accounts = accounts;
     this.#nowMs = nowMs;
-    this.#onEnd = onEnd;
+    this.#onEnd = [onEnd];
+  }
+
+  /** Tokens of the runs that have ended. */
+  get usedTokens(): number {
+    return this.#usedTokens;
+  }
+
+  /** Calls back once the request has ended; at once when it has. */
+  whenEnded(callback: () => void): void {
+    if (this.#ended) callback();
+    else this.#onEnd.push(callback);
   }
 
   /**
@@ -180,7 +192,12 @@ export class Admission {
     if (!this.#begun) for (const account of this.#accounts) requireRoom(account, "tokens", tokens, nowMs);
     this.#begun = true;
     this.#take((limit) => Math.min(tokens, limit));
-    return { settle: (used) => this.#take((limit) => used - Math.min(tokens, limit)) };
+    return {
+      settle: (used) => {
+        this.#usedTokens += used;
+        this.#take((limit) => used - Math.min(tokens, limit));
+      },
+    };
   }
 
   /** Milliseconds until the request's tenant and key both have tokens left. */
@@ -195,7 +212,7 @@ export class Admission {
   end(): void {
     if (this.#ended) return;
     this.#ended = true;
-    this.#onEnd();
+    for (const callback of this.#onEnd) callback();
   }
 
   #take(amount: (limit: number) => number): void {

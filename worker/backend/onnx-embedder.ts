@@ -3,11 +3,12 @@
  * config.json, 1_Pooling/config.json. Runs on the CPU by onnxruntime.
  */
 import { existsSync, readFileSync } from "node:fs";
-import { basename, join, resolve } from "node:path";
+import { join } from "node:path";
 import { InferenceSession, Tensor } from "onnxruntime-node";
 import { z } from "zod";
 import { type Embedder, normalise } from "../contract/embedding.ts";
 import { ModelError } from "../model/model-error.ts";
+import { modelNameOf } from "../model/model-folder.ts";
 import { readJson } from "../model/weights.ts";
 
 /** The most tokens of one run, padding included: the memory that a run takes grows with them. */
@@ -47,7 +48,7 @@ export async function openOnnxEmbedder(folder: string, threadCount: number): Pro
   const limits = [config.max_position_embeddings, sequenceLimit, maxModelTokens];
   return {
     card: {
-      modelName: basename(resolve(folder)),
+      modelName: modelNameOf(folder),
       modelId: `onnx-1:${digestOf(file, pooling)}`,
       dimensions: probe?.length ?? 0,
       maxTokens: Math.min(...limits.filter((limit) => limit !== undefined && limit !== null)),

@@ -80,6 +80,8 @@ const schema = z.looseObject({
   residual_multiplier: multiplier.default(1),
   logits_scaling: multiplier.default(1),
   quantization_config: z.unknown().optional(),
+  /** MLX's name of the same. */
+  quantization: z.unknown().optional(),
 });
 type RawConfig = z.infer<typeof schema>;
 type Refuse = (field: string, value: unknown) => never;
@@ -91,6 +93,7 @@ export function parseModelConfig(json: unknown, file: string): ModelConfig {
   const parsed = schema.safeParse(json);
   if (!parsed.success) throw fieldError(parsed.error, file);
   const raw = parsed.data;
+  refuseQuantised(raw, file);
   const refuse: Refuse = (field, value) => {
     throw new ModelError(`${file}: "${field}" ${JSON.stringify(value)} is not supported for ${architecture}`);
   };
@@ -145,6 +148,18 @@ function fieldError(error: z.ZodError, file: string, parent = ""): ModelError {
   return new ModelError(`${file}: "${parent}${issue?.path.join(".")}": ${issue?.message}`);
 }
 
+function refuseQuantised({ quantization_config, quantization }: RawConfig, file: string): void {
+  const given = quantization_config ?? quantization;
+  if (given == null) return;
+  const named = z.looseObject({ quant_method: z.string().optional(), bits: z.number().optional() }).safeParse(given);
+  const { quant_method: method, bits } = named.data ?? {};
+  const how = [method, bits === undefined ? undefined : `${bits} bits`].filter((word) => word !== undefined).join(", ");
+  const field = quantization_config == null ? "quantization" : "quantization_config";
+  throw new ModelError(
+    `${file}: quantised checkpoints are not supported ("${field}"${how && `: ${how}`}); take the model's own folder, with bfloat16, float16 or float32 weights; on the CPU SPANGATE_WEIGHTS=int8 serves those in 8 bits`,
+  );
+}
+
 function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void {
   if (raw.hidden_act !== "silu") refuse("hidden_act", raw.hidden_act);
   if (raw.attention_bias && !family.qkvBias) refuse("attention_bias", true);
@@ -155,7 +170,6 @@ function refuseUnsupported(raw: RawConfig, family: Family, refuse: Refuse): void
     const isInterleaved = raw[field];
     if (isInterleaved != null && isInterleaved !== (family.interleavedRope ?? false)) refuse(field, isInterleaved);
   }
-  if (raw.quantization_config != null) refuse("quantization_config", raw.quantization_config);
   const otherLayer = raw.layer_types?.find((type) => type !== "full_attention" && type !== "sliding_attention");
   if (otherLayer !== undefined) refuse("layer_types", otherLayer);
 }

@@ -1,10 +1,11 @@
 /** Opens a model folder in the Hugging Face layout: configuration, checked weights, identity. */
 import { existsSync } from "node:fs";
-import { basename, join, resolve } from "node:path";
+import { join } from "node:path";
 import { z } from "zod";
 import { type ModelConfig, parseModelConfig } from "./config.ts";
 import { modelDigest } from "./digest.ts";
 import { ModelError } from "./model-error.ts";
+import { modelNameOf } from "./model-folder.ts";
 import { readJson, Weights } from "./weights.ts";
 
 export interface LoadedModel {
@@ -17,18 +18,23 @@ export interface LoadedModel {
 
 /** @throws ModelError naming the file and field. */
 export function loadModel(folder: string, numericMode: string): LoadedModel {
+  const model = readModel(folder);
+  return { ...model, digest: modelDigest(folder, model.weights.files, numericMode) };
+}
+
+/**
+ * Reads everything of a model but its tensors' bytes: enough to know that it can be served.
+ * @throws ModelError naming the file and field.
+ */
+export function readModel(folder: string): Omit<LoadedModel, "digest"> {
   const configFile = join(folder, "config.json");
-  if (!existsSync(configFile)) throw new ModelError(`${folder}: no config.json there`);
+  if (!existsSync(configFile))
+    throw new ModelError(
+      `${folder}: no config.json there; a model's folder has config.json, *.safetensors and tokenizer.json`,
+    );
   const config = parseModelConfig(readJson(configFile), configFile);
   const weights = new Weights(folder, config);
-  const eosTokenIds = readEosTokenIds(folder, config);
-  return {
-    id: basename(resolve(folder)),
-    config,
-    weights,
-    digest: modelDigest(folder, weights.files, numericMode),
-    eosTokenIds,
-  };
+  return { id: modelNameOf(folder), config, weights, eosTokenIds: readEosTokenIds(folder, config) };
 }
 
 /** End tokens in generation_config.json take precedence over those in config.json (as in transformers). */

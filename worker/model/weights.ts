@@ -17,7 +17,10 @@ function findTensors(folder: string): Map<string, TensorInfo> {
   const indexFile = join(folder, "model.safetensors.index.json");
   if (!existsSync(indexFile)) {
     const single = join(folder, "model.safetensors");
-    if (!existsSync(single)) throw new ModelError(`${folder}: neither model.safetensors nor its index is there`);
+    if (!existsSync(single)) {
+      const others = "other formats (*.bin, *.gguf) are not read";
+      throw new ModelError(`${folder}: neither model.safetensors nor its index is there; ${others}`);
+    }
     return readSafetensorsHeader(single);
   }
   const index = z.object({ weight_map: z.record(z.string(), z.string()) }).safeParse(readJson(indexFile));

@@ -1,4 +1,5 @@
-import { type Command, serverFlags, UsageError } from "../support/command.ts";
+import { resolve } from "node:path";
+import { type Command, CommandError, type CommandInput, serverFlags, UsageError } from "../support/command.ts";
 import { connect, requiredText } from "../support/connect.ts";
 import { type ApiKey, listAll, type MintedKey, type Tenant } from "../support/operations.ts";
 
@@ -29,16 +30,22 @@ const defaultScopes = "inference,corpus:read,corpus:write,corpus:prepare";
 
 export const keyCommand: Command = {
   name: "key",
-  summary: "Make, list and revoke a tenant's API keys.",
-  usage: "create --tenant ID | list --tenant ID | revoke KEY_ID",
+  summary: "Make, list and revoke a tenant's API keys; make a new admin key with the server stopped.",
+  usage: "create --tenant ID | list --tenant ID | revoke KEY_ID | reset-admin [--data DIR]",
   flags: {
     ...serverFlags,
+    data: {
+      type: "string",
+      value: "DIR",
+      description: "For reset-admin: the data folder (SPANGATE_DATA, else .spangate).",
+    },
     tenant: { type: "string", short: "t", value: "ID", description: "The tenant." },
     scopes: { type: "string", value: "LIST", description: `Comma-separated (${defaultScopes}).` },
     name: { type: "string", value: "NAME", description: "A name to tell the key by." },
   },
   async run(input) {
     const [action, argument] = input.positionals;
+    if (action === "reset-admin" && argument === undefined) return await resetAdmin(input);
     const client = connect(input, "platform");
     if (action === "revoke" && argument) {
       await client.json("DELETE", `/admin/v1/keys/${encodeURIComponent(argument)}`);
@@ -46,7 +53,7 @@ export const keyCommand: Command = {
       return 0;
     }
     if (argument !== undefined || (action !== "create" && action !== "list")) {
-      throw new UsageError("say one of: create --tenant ID, list --tenant ID, revoke KEY_ID");
+      throw new UsageError("say one of: create --tenant ID, list --tenant ID, revoke KEY_ID, reset-admin");
     }
     const path = `/admin/v1/tenants/${encodeURIComponent(requiredText(input, "tenant"))}/keys`;
     if (action === "list") {
@@ -62,3 +69,16 @@ export const keyCommand: Command = {
     return 0;
   },
 };
+
+/** For an operator who has lost the admin key: whoever has the data folder may make a new one. */
+async function resetAdmin(input: CommandInput): Promise<number> {
+  const { resetAdminKey } = await import("../../compose/reset-admin.ts");
+  const dataDir = resolve(input.text("data") ?? (process.env.SPANGATE_DATA || ".spangate"));
+  try {
+    console.log(resetAdminKey(dataDir));
+  } catch (error) {
+    throw new CommandError(error instanceof Error ? error.message : String(error), { cause: error });
+  }
+  console.error("This is the platform admin key now, shown this once; the ones before are revoked.");
+  return 0;
+}

@@ -12,6 +12,7 @@ import type { Authenticator } from "../../tenant/principal.ts";
 import { BodyMemory } from "../transport/body-memory.ts";
 import type { AppEnv } from "../transport/context.ts";
 import { RequestBudget } from "../transport/request-budget.ts";
+import { isWork } from "./request-log.ts";
 
 /**
  * Bun gives the path alone where the Host header is no host, and the router would take the path's first segment for the
@@ -67,9 +68,6 @@ function apiKeyOf(authorization: string | undefined, xApiKey: string | undefined
   }
   return xApiKey;
 }
-
-/** Requests that only ask how the server is would fill the traces with themselves. */
-const isWork = (path: string): boolean => /^\/(v1|admin|tokenize|detokenize)\b/.test(path);
 
 /** Makes a trace for each request that does work. */
 export function traceRequests(tracer: Tracer, knownMethod: (method: string) => string): MiddlewareHandler<AppEnv> {

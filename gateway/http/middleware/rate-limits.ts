@@ -17,13 +17,17 @@ export function rateLimits({ limiter, ownersOf }: RateLimitDeps): MiddlewareHand
     context.set("held", {
       admit: (principal, count) => {
         owners = ownersOf(principal);
-        if (owners.length === 0) return;
+        // A caller without limits is admitted too: its tokens stand in the log.
         if (count === "look") limiter.look(owners);
         else admission = limiter.admit(context.get("requestId"), owners);
       },
       holdOpen: () => {
         open = true;
         return () => admission?.end();
+      },
+      whenEnded: (callback) => {
+        if (admission === undefined) callback(undefined);
+        else admission.whenEnded(() => callback(admission?.usedTokens));
       },
     });
     try {

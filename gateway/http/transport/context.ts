@@ -18,6 +18,8 @@ export interface Held {
   admit(principal: Principal, count: Exclude<RouteCount, "free">): void;
   /** Keeps the request's place after its handler has returned, until the function that it returns is called. */
   holdOpen(): () => void;
+  /** Calls back with the tokens that the request used, once it has ended; with undefined where none are counted. */
+  whenEnded(callback: (tokens: number | undefined) => void): void;
 }
 
 /** What middleware leaves on the context for handlers. */

@@ -38,7 +38,8 @@ export class CudaContext {
   }
 }
 
-function assertCapability({ index, name, computeCapability }: DeviceProperties): void {
+/** @throws CudaUnavailable */
+export function assertCapability({ index, name, computeCapability }: DeviceProperties): void {
   if (computeCapability >= oldestCapability) return;
   const [has, needed] = [computeCapability, oldestCapability].map((value) => (value / 10).toFixed(1));
   throw new CudaUnavailable(`cuda:${index} (${name}) has compute capability ${has}, Spangate needs ${needed} or newer`);

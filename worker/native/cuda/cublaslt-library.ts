@@ -56,7 +56,7 @@ export class CublasLtLibrary {
   readonly symbols: Library<typeof symbols>["symbols"];
 
   /** @throws CudaUnavailable when the library is not there */
-  constructor(driverVersion: number, options: CublasLtOptions) {
+  constructor(driverVersion: number, options: CublasLtOptions = {}) {
     const names = options.libraryNames ?? toolkitNames("cublasLt", driverVersion);
     this.symbols = openFirstLibrary("no cuBLASLt", libraryPaths(names, options.folders), symbols).symbols;
   }

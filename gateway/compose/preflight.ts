@@ -1,0 +1,52 @@
+/** What a start needs, looked at before anything is made: no data folder, no key and no process stays of a start that cannot be. */
+import { join } from "node:path";
+import { parseWorkerConfig, WorkerSettingError } from "../../worker/config.ts";
+import { readModel } from "../../worker/model/load.ts";
+import { modelFolderProblem } from "../../worker/model/model-folder.ts";
+import { type Config, SettingError } from "../config.ts";
+import { workerEnvironment } from "../process/child-environment.ts";
+import { traceSettings } from "../telemetry/settings.ts";
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/** @param ownWorkers whether the workers are the project's own: another program's devices are its own matter */
+export async function checkStart(config: Config, env: Environment, ownWorkers: boolean): Promise<void> {
+  checkSettings(config, env);
+  checkModels(config, env);
+  if (ownWorkers) await checkDevices(config, env);
+}
+
+/** @throws SettingError or Error in one sentence for the operator */
+export function checkSettings(config: Config, env: Environment): void {
+  traceSettings(env);
+  for (const device of config.devices) {
+    try {
+      parseWorkerConfig(workerEnvironment(config, env, device));
+    } catch (error) {
+      if (error instanceof WorkerSettingError) throw new SettingError(error.variable, error.problem);
+      throw error;
+    }
+  }
+}
+
+/** @throws SettingError or ModelError in one sentence for the operator */
+export function checkModels(config: Config, env: Environment): void {
+  for (const variable of ["SPANGATE_MODEL", "SPANGATE_EMBEDDING_MODEL"]) {
+    const given = env[variable];
+    const problem = given ? modelFolderProblem(given) : undefined;
+    if (problem !== undefined) throw new SettingError(variable, problem);
+  }
+  readModel(config.modelDir);
+}
+
+/** Asks the driver for the devices that the workers will take. @throws Error in one sentence for the operator */
+export async function checkDevices({ devices }: Config, env: Environment): Promise<void> {
+  const indices = devices.filter((name) => name !== "cpu").map((name) => name.slice("cuda:".length));
+  if (indices.length === 0) return;
+  const program = join(import.meta.dir, "..", "..", "worker", "check-device.ts");
+  const child = Bun.spawn([process.execPath, program, ...indices], { env, stdio: ["ignore", "pipe", 2] });
+  const [said, exitCode] = await Promise.all([new Response(child.stdout).text(), child.exited]);
+  if (exitCode === 0) return;
+  const why = said || `asking the driver ended with exit code ${exitCode}`;
+  throw new Error(`${why}; without an NVIDIA GPU, leave SPANGATE_DEVICES out: the CPU is the default`);
+}

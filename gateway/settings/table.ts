@@ -1,0 +1,270 @@
+/**
+ * The one table of settings. The environment is read by it, `spangate serve` takes its flags and their help from it, and
+ * the table in docs/operations.md is written from it (test/settings holds that page to it).
+ */
+import { z } from "zod";
+import { logLevels } from "../base/log.ts";
+import { byteSize, corsOrigins, devices, folder, onOrOff, wholeNumber } from "./values.ts";
+
+const mib = 1024 * 1024;
+
+/** Bounds that settings share with requests. */
+export const settingLimits = {
+  devices: 16,
+  apiKeyChars: 256,
+  /** Bytes that a quota or a pool may have. */
+  bytes: 2 ** 42,
+} as const;
+
+export interface Setting {
+  /** The value's name in the help: `--port PORT`. */
+  readonly value: string;
+  /** What holds without it, as Markdown. */
+  readonly byDefault: string;
+  /** As Markdown for docs/operations.md. */
+  readonly meaning: string;
+  /** `false`: `serve` has no flag for it. A secret would stand in the list of processes. */
+  readonly flag?: false;
+}
+
+interface GatewaySetting extends Setting {
+  readonly schema: z.ZodType;
+}
+
+/** What the gateway reads. Unset values are `undefined` or the schema's default. */
+export const gatewaySettings = {
+  SPANGATE_HOST: {
+    schema: z.string().min(1).default("127.0.0.1"),
+    value: "ADDRESS",
+    byDefault: "`127.0.0.1`",
+    meaning: "address to listen on",
+  },
+  SPANGATE_PORT: {
+    schema: wholeNumber(0, 65_535).default(8080),
+    value: "PORT",
+    byDefault: "`8080`",
+    meaning: "port to listen on; 0 takes a free one",
+  },
+  SPANGATE_DATA: {
+    schema: folder().default(".spangate"),
+    value: "DIR",
+    byDefault: "`.spangate`",
+    meaning: "database and uploaded files",
+  },
+  SPANGATE_ADMIN_KEY: {
+    schema: z
+      .string()
+      .min(20, "must have at least 20 characters")
+      .max(settingLimits.apiKeyChars, `must have at most ${settingLimits.apiKeyChars} characters`)
+      .regex(/^[\x21-\x7e]+$/, "must be printable ASCII without spaces")
+      .optional(),
+    value: "KEY",
+    byDefault: "made and printed once, when a worker is ready",
+    meaning: "platform key of the first start; later starts warn when it is none",
+    flag: false,
+  },
+  SPANGATE_TENANT_STORAGE_BYTES: {
+    schema: byteSize(mib, settingLimits.bytes).optional(),
+    value: "SIZE",
+    byDefault: "what it leaves free on the disk",
+    meaning: "what each tenant may store that has no `storage_bytes` of its own",
+  },
+  SPANGATE_DRAIN_SECONDS: {
+    schema: wholeNumber(0, 3_600).default(10),
+    value: "N",
+    byDefault: "10",
+    meaning: "how long what runs may go on after SIGTERM",
+  },
+  SPANGATE_MODEL: {
+    schema: folder().optional(),
+    value: "DIR",
+    byDefault: "the demo model",
+    meaning: "a folder in the Hugging Face layout ([architectures](limits.md#models-and-devices))",
+  },
+  SPANGATE_MODEL_NAME: {
+    schema: z.string().min(1).max(200, "must have at most 200 characters").optional(),
+    value: "NAME",
+    byDefault: "the folder's name",
+    meaning:
+      "its name in the API; a snapshot of the hub's cache (`models--org--name/snapshots/…`) is called `org/name`",
+  },
+  SPANGATE_EMBEDDING_MODEL: {
+    schema: folder().optional(),
+    value: "DIR",
+    byDefault: "none",
+    meaning: "a sentence-embedding model: a folder with `model.onnx`, `tokenizer.json` and `config.json`",
+  },
+  SPANGATE_DEVICES: {
+    schema: devices(settingLimits.devices),
+    value: "LIST",
+    byDefault: "`cpu`",
+    meaning:
+      "one worker each, as in `cpu,cpu`, or `cuda:0,cuda:1` (CUDA 12.4 or newer, compute capability 8.0 or newer)",
+  },
+  SPANGATE_THREADS: {
+    schema: wholeNumber(1, 256).optional(),
+    value: "N",
+    byDefault: "cores / workers",
+    meaning: "threads of each worker",
+  },
+  SPANGATE_WEIGHTS: {
+    schema: z.enum(["float32", "int8"], { error: 'must be "float32" or "int8"' }).default("float32"),
+    value: "TYPE",
+    byDefault: "`float32`",
+    meaning: "or `int8`: 8-bit weights, on the CPU alone; a GPU computes in bfloat16",
+  },
+  SPANGATE_KV_BYTES: {
+    schema: byteSize(mib, settingLimits.bytes).optional(),
+    value: "SIZE",
+    byDefault: "1 GiB; what is free on a GPU",
+    meaning: "each worker's KV pool, as in `8GB` or `8GiB`; on the CPU, pages are taken as they are first used",
+  },
+  SPANGATE_MAX_RUNNING: {
+    // The worker's own setting, and its default.
+    schema: wholeNumber(1, 1_024).default(64),
+    value: "N",
+    byDefault: "64",
+    meaning: "requests that a worker runs at the same time",
+  },
+  SPANGATE_QUERY_REDUCE_ARITY: {
+    schema: wholeNumber(0, 1_024)
+      .refine((arity) => arity !== 1, "must be 0 (off) or from 2 to 1024")
+      .optional(),
+    value: "N",
+    byDefault: "off",
+    meaning: "judges of span queries that say nothing about `reduce` become trees over so many fragments each",
+  },
+  SPANGATE_STRICT: {
+    schema: onOrOff(),
+    value: "0|1",
+    byDefault: "0",
+    meaning:
+      "1: a field that nobody knows is an error on every route, as it is with a request's own header `x-spangate-strict: true`; else it is left out and named in `x-spangate-ignored`",
+  },
+  SPANGATE_CORS_ORIGINS: {
+    schema: corsOrigins(),
+    value: "LIST",
+    byDefault: "none",
+    meaning: "origins whose pages may call this server from a browser, with commas between, or `*`",
+  },
+  SPANGATE_LOG: {
+    schema: z.enum(logLevels, { error: `must be one of ${logLevels.join(", ")}` }).default("info"),
+    value: "LEVEL",
+    byDefault: "`info`",
+    meaning: "`debug`, `info` (a line a request), `warn`, `error`, `silent`; JSON lines on standard error",
+  },
+} as const satisfies Readonly<Record<string, GatewaySetting>>;
+
+/** What workers read (worker/config.ts), passed on to them as it is. */
+export const workerSettings = {
+  SPANGATE_KV_TYPE: {
+    value: "TYPE",
+    byDefault: "`float16`",
+    meaning:
+      "or `float32`: twice the KV memory; all arithmetic is float32 either way. On the CPU alone; a GPU holds bfloat16",
+  },
+  SPANGATE_KV_POSITIONS: {
+    value: "MODE",
+    byDefault: "`deferred`",
+    meaning:
+      "or `relocate`: K is stored at absolute positions and moved to where a request wants it; a baseline for comparison",
+  },
+  SPANGATE_BLOCK_TOKENS: {
+    value: "N",
+    byDefault: "16",
+    meaning: "tokens of a block of KV: a power of two from 4 to 128",
+  },
+  SPANGATE_STEP_TOKENS: {
+    value: "N",
+    byDefault: "512; 8192 on a GPU",
+    meaning: "rows of one step: more is faster for long cold prompts, fewer keeps others' waits short",
+  },
+  SPANGATE_MAX_PREFILL_BESIDE_DECODE: {
+    value: "N",
+    byDefault: "128; 1024 on a GPU",
+    meaning: "rows of cold prompts in a step that decodes as well",
+  },
+  SPANGATE_MAX_WAITING: {
+    value: "N",
+    byDefault: "1024",
+    meaning: "requests that wait at a worker; more are refused with 503",
+  },
+  SPANGATE_ISA: {
+    value: "NAME",
+    byDefault: "the best there is",
+    meaning: "`avx512`, `avx2` or `reference`: instruction set of the kernels",
+  },
+  SPANGATE_DEBUG: {
+    value: "0|1",
+    byDefault: "0",
+    meaning:
+      "1: a worker derives its bookkeeping anew after each step, and ends when it contradicts what it holds; slow, for finding faults",
+  },
+} as const satisfies Readonly<Record<string, Setting>>;
+
+/** The path of a file that holds the platform key, as an alternative to the key itself. */
+export const adminKeyFile = "SPANGATE_ADMIN_KEY_FILE";
+
+/** What others read: the program that starts the server, the loader, the exporter of traces, the command line. */
+export const otherSettings = {
+  [adminKeyFile]: {
+    value: "FILE",
+    byDefault: "none",
+    meaning: "a file that holds the admin key, so that it is in no environment",
+  },
+  LD_LIBRARY_PATH: {
+    value: "LIST",
+    byDefault: "",
+    meaning: "for `cuda:N`: where `libnvrtc` and `libcublasLt` are, when the system's loader does not find them",
+    flag: false,
+  },
+  OTEL_EXPORTER_OTLP_ENDPOINT: {
+    value: "URL",
+    byDefault: "off",
+    meaning:
+      "where traces go (OTLP/HTTP, JSON), with the other standard variables: request, grammar, retrieval, lowering, queue, prefill, first token, decode; no text, keys or salts",
+    flag: false,
+  },
+  SPANGATE_URL: {
+    value: "URL",
+    byDefault: "`http://127.0.0.1:8080`",
+    meaning: "for the command line: the server that its commands speak to",
+    flag: false,
+  },
+  SPANGATE_API_KEY: {
+    value: "KEY",
+    byDefault: "the key of `serve --dev`",
+    meaning: "for the command line: the API key that its commands send",
+    flag: false,
+  },
+} as const satisfies Readonly<Record<string, Setting>>;
+
+/** Every setting, in the order of the docs' table. */
+export const settings: readonly (readonly [variable: string, setting: Setting])[] = Object.entries<Setting>({
+  ...gatewaySettings,
+  ...workerSettings,
+  ...otherSettings,
+});
+
+/** `kv-bytes` of `SPANGATE_KV_BYTES`. */
+export const flagOf = (variable: string): string =>
+  variable
+    .replace(/^SPANGATE_/, "")
+    .toLowerCase()
+    .replaceAll("_", "-");
+
+/** The settings for which `spangate serve` has flags. */
+export const flaggedSettings = settings.filter(([, setting]) => setting.flag !== false);
+
+/** The table of docs/operations.md. */
+export function settingsMarkdown(): string {
+  const rows = settings.map(
+    ([variable, { flag, byDefault, meaning }]) =>
+      `| \`${variable}\` | ${flag === false ? "" : `\`--${flagOf(variable)}\``} | ${byDefault} | ${meaning} |`,
+  );
+  return ["| variable | flag of `serve` | default | meaning |", "| --- | --- | --- | --- |", ...rows].join("\n");
+}
+
+/** A setting's meaning for a terminal: without links and back-quotes. */
+export const plainText = (markdown: string): string =>
+  markdown.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replaceAll("`", "");

@@ -1,0 +1,88 @@
+/** How values of settings are written. */
+import { isAbsolute, resolve } from "node:path";
+import { z } from "zod";
+
+export const wholeNumber = (min: number, max: number) =>
+  z
+    .string()
+    .regex(/^\d+$/, "must be a whole number")
+    .transform(Number)
+    .refine((value) => value >= min && value <= max, `must be from ${min} to ${max}`);
+
+/** Decimal units are powers of 1000 and binary ones of 1024, as the SI and IEC have them. */
+const unitBytes: Readonly<Record<string, number>> = {
+  "": 1,
+  b: 1,
+  kb: 1e3,
+  mb: 1e6,
+  gb: 1e9,
+  tb: 1e12,
+  kib: 2 ** 10,
+  mib: 2 ** 20,
+  gib: 2 ** 30,
+  tib: 2 ** 40,
+};
+
+const sizePattern = /^(\d+(?:\.\d+)?) *([kmgt]i?b|b|)$/i;
+
+/** Bytes, as in `8589934592`, `8GB`, `8GiB` or `1.5 GiB`. */
+export const byteSize = (min: number, max: number) =>
+  z
+    .string()
+    .regex(sizePattern, "must be a size in bytes, as in 8GB, 8GiB or 8589934592")
+    .transform((text) => {
+      const [, count = "", unit = ""] = sizePattern.exec(text) ?? [];
+      return Math.round(Number(count) * (unitBytes[unit.toLowerCase()] ?? Number.NaN));
+    })
+    .refine((value) => value >= min && value <= max, `must be from ${min} to ${max} bytes`);
+
+/** A path, made absolute from where the server was started. */
+export const folder = () =>
+  z
+    .string()
+    .min(1)
+    .transform((path) => (isAbsolute(path) ? path : resolve(path)));
+
+const deviceName = z.string().regex(/^(?:cpu|cuda:(?:0|[1-9]\d?))$/, 'names devices as "cpu" or "cuda:0", "cuda:1", …');
+
+/** All workers serve one model with the same arithmetic, and a GPU has one worker. */
+export const devices = (most: number) =>
+  z
+    .string()
+    .default("cpu")
+    .transform((list) => list.split(",").map((name) => name.trim()))
+    .pipe(
+      z
+        .array(deviceName)
+        .min(1)
+        .max(most, `takes at most ${most} devices`)
+        .refine(
+          (names) => new Set(names.map((name) => name.startsWith("cuda:"))).size === 1,
+          "mixes cpu and cuda devices: their arithmetic differs, and all workers must give the same answers",
+        )
+        .refine((names) => {
+          const cuda = names.filter((name) => name !== "cpu");
+          return new Set(cuda).size === cuda.length;
+        }, "names a cuda device twice: one worker owns it"),
+    );
+
+const corsOrigin = z
+  .string()
+  .regex(
+    /^(?:\*|https?:\/\/[^\s/,]+)$/,
+    'must be origins such as "https://chat.example.com", with commas between, or *',
+  );
+
+export const corsOrigins = () =>
+  z
+    .string()
+    .transform((list) => list.split(",").map((origin) => origin.trim()))
+    .pipe(z.array(corsOrigin).max(64, "must have at most 64 origins"))
+    .default([]);
+
+/** `1` switches it on. */
+export const onOrOff = () =>
+  z
+    .enum(["0", "1"], { error: "must be 0 or 1" })
+    .default("0")
+    .transform((given) => given === "1");
