@@ -22,6 +22,7 @@ import { packBench } from "./pack.ts";
 import { poolBench } from "./pool.ts";
 import { qualityBench } from "./quality.ts";
 import { ragBench } from "./rag.ts";
+import { readingBench } from "./reading.ts";
 import { retrievalBench } from "./retrieval.ts";
 import { reuseDecayBench } from "./reuse-decay.ts";
 import { stallsBench } from "./stalls.ts";
@@ -42,6 +43,7 @@ const benches: readonly Bench[] = [
   masksBench,
   determinismBench,
   qualityBench,
+  readingBench,
   loweringBench,
   nestedBench,
   bulkBench,

@@ -27,14 +27,18 @@ export interface EvalQuestion {
 export function readEvalQuestions(names: readonly string[] = []): EvalQuestion[] {
   const folder = join(demoModelFolder, "eval");
   const known = readdirSync(folder)
-    .filter((file) => file.endsWith(".json"))
-    .map((file) => file.replace(/\.json$/, ""))
+    .filter((file) => file.endsWith(".json.gz"))
+    .map((file) => file.replace(/\.json\.gz$/, ""))
     .sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
   const unknown = names.find((name) => !known.includes(name));
   if (unknown !== undefined) throw new CommandError(`no evaluation set "${unknown}"; there are ${known.join(", ")}`);
   return known
     .filter((name) => names.length === 0 || names.includes(name))
-    .flatMap((name) => questionsOf(JSON.parse(readFileSync(join(folder, `${name}.json`), "utf8")) as EvalSet));
+    .flatMap((name) => questionsOf(readSet(join(folder, `${name}.json.gz`))));
+}
+
+function readSet(path: string): EvalSet {
+  return JSON.parse(Bun.gunzipSync(readFileSync(path)).toString()) as EvalSet;
 }
 
 function questionsOf({ name, samples }: EvalSet): EvalQuestion[] {

@@ -4,7 +4,8 @@ import random
 import numpy as np
 from tokenizers import Tokenizer
 
-from generate import sample
+import generate as G
+import reading as R
 
 START, END, TURN = 1, 2, 10000
 IDS, POS, SID, SEG, WEIGHT, TURN_ID = range(6)  # weight: 0 none, 1 context, 2 answer
@@ -92,8 +93,12 @@ def length(r, p):
     return r.randint(4300, 7400)
 
 
-def worker(rank, seed, file, rows, width, progress, queue):
-    enc = Encoder(file)
+READING = 0.75  # the share of samples that are pages; the others are people, needles and lists
+
+
+def worker(rank, seed, file, sources, rows, width, progress, queue):
+    """Fills the queue with packed rows. sources: (folder of page templates, file of natural paragraphs)."""
+    enc, lib = Encoder(file), R.Library(*sources)
     i, ready = 0, []
     while True:
         while sum(a.shape[1] for _, a in ready) < 1.3 * rows * width:
@@ -102,8 +107,14 @@ def worker(rank, seed, file, rows, width, progress, queue):
                 r = random.Random(f"train-{seed}-{rank}-{i}")
                 i += 1
                 n = length(r, p)
-                pieces = r.randint(1, 3) if p < 0.10 else None
-                batch.append(sample(r, int(n * 3.9), pieces, 8 if n < 900 else 16 if n < 2000 else 24, stage=p))
+                turns = 8 if n < 900 else 16 if n < 2000 else 24
+                if r.random() < READING:
+                    s = R.sample(r, lib, int(n * 3.3), turns, p)
+                    if not s["turns"]:
+                        continue
+                else:
+                    s = G.sample(r, int(n * 3.6), r.randint(1, 3) if p < 0.10 else None, turns, stage=p)
+                batch.append(s)
                 modes.append((r.random() < 0.55, r.random() < 0.6))
             ready += [(None, a) for a in enc.samples(batch, lambda k: modes[k][0], lambda k: modes[k][1]) if a.shape[1] <= width]
         random.Random(i).shuffle(ready)

@@ -6,8 +6,11 @@ reference's own beginning; so one forward pass over prompt and reference decides
     python3 evaluate.py <model folder> [<evaluation folder>] [--int8]
 """
 import glob
+import gzip
 import json
 import os
+import random
+import re
 import sys
 
 import numpy as np
@@ -21,8 +24,8 @@ ROWS, WIDTH = 8, 8192
 
 def read_sets(folder):
     out = {}
-    for f in sorted(glob.glob(os.path.join(folder, "*.json"))):
-        with open(f) as h:
+    for f in sorted(glob.glob(os.path.join(folder, "*.json.gz"))):
+        with gzip.open(f, "rt", encoding="utf-8") as h:
             d = json.load(h)
         out[d["name"]] = d["samples"]
     return out
@@ -49,6 +52,96 @@ class Evaluator:
     def score(self, samples, span, role="document"):
         r = [x for s in self.run(samples, span, role) for x in s]
         return sum(r) / len(r)
+
+
+class Reader:
+    """Generates answers about pages, greedily, and asks whether one of the accepted answers stands in them."""
+
+    LIMIT = 64  # tokens of an answer
+
+    def __init__(self, enc, masks, forward):
+        self.enc, self.masks, self.forward = enc, masks, forward
+
+    def answers(self, samples, span):
+        arrays = self.enc.samples(samples, lambda i: span, lambda i: True)
+        room = np.zeros((6, self.LIMIT), np.int16)
+        items = []
+        for i, a in enumerate(arrays):
+            first = int(np.argmax(a[B.WEIGHT] == 2))
+            last = a[:, first - 1:first]
+            tail = np.repeat(last, self.LIMIT, 1) + room
+            tail[B.IDS], tail[B.POS] = 0, last[B.POS, 0] + 1 + np.arange(self.LIMIT)
+            items.append((i, np.concatenate((a[:, :first], tail), 1), first))
+        out = [None] * len(samples)
+        while items:
+            x, places, r, at = np.zeros((6, ROWS, WIDTH), np.int16), [], 0, 0
+            while items:
+                i, a, first = items[-1]
+                if at + a.shape[1] > WIDTH:
+                    r, at = r + 1, 0
+                    if r == ROWS:
+                        break
+                items.pop()
+                x[:, r, at:at + a.shape[1]] = a
+                x[B.SID, r, at:at + a.shape[1]] = i
+                places.append((i, r, at + first))
+                at += a.shape[1]
+            x[B.SID][x[B.POS] + x[B.IDS] + x[B.SEG] == 0] = 32000
+            x = torch.from_numpy(x).cuda()
+            mask = self.masks(x[B.SID], x[B.SEG])
+            ids, pos = x[B.IDS].long(), x[B.POS].long()
+            rows = torch.tensor([p[1] for p in places], device="cuda")
+            cols = torch.tensor([p[2] for p in places], device="cuda")
+            done = torch.zeros(len(places), dtype=torch.bool, device="cuda")
+            tokens = []
+            for k in range(self.LIMIT):
+                next_ids = self.forward(ids, pos, mask)[rows, cols + k - 1]
+                done |= next_ids == B.END
+                tokens.append(torch.where(done, -1, next_ids))
+                if bool(done.all()):
+                    break
+                ids[rows, cols + k] = torch.where(done, 0, next_ids)
+            for (i, _, _), t in zip(places, torch.stack(tokens, 1).tolist()):
+                out[i] = self.enc.t.decode([y for y in t if y >= 0])
+        return out
+
+    def score(self, pages, others, span, seed="reader", system=None):
+        """-> answered right, refused although answerable, unanswerable and said so (shares), and [(question, answer, accepted, right)]."""
+        samples, expected = [], []
+        for i, p in enumerate(pages):
+            r = random.Random(f"{seed}-{i}")
+            documents = [p["text"]] + [q["text"] for q in r.sample(pages[:i] + pages[i + 1:], others)]
+            r.shuffle(documents)
+            for q in p["questions"]:
+                samples.append({"system": system, "documents": documents, "turns": [{"question": q["question"], "answer": "-"}]})
+                expected.append(q)
+        got = self.answers(samples, span)
+        right = refused = said = known = unknown = 0
+        listed = []
+        for q, a in zip(expected, got):
+            none = plain("The documents do not say") in plain(a)
+            if q["answerable"]:
+                ok = any(plain(x) in plain(a) for x in q["answers"])
+                known, right, refused = known + 1, right + ok, refused + none
+            else:
+                ok, unknown, said = none, unknown + 1, said + none
+            listed.append((q["question"], a, q["answers"], ok))
+        return right / max(1, known), refused / max(1, known), said / max(1, unknown), listed
+
+
+def plain(s):
+    """Lower case without articles and signs, so that "The 24 months." holds "24 months"."""
+    s = re.sub(r"[^\w\s]", " ", s.lower())
+    return " " + " ".join(w for w in s.split() if w not in ("a", "an", "the")) + " "
+
+
+def read_pages(folder):
+    """-> name of each file of pages: its pages."""
+    out = {}
+    for f in sorted(glob.glob(os.path.join(folder, "*.json"))):
+        with open(f, encoding="utf-8") as h:
+            out[os.path.basename(f)[:-5]] = json.load(h)
+    return out
 
 
 def greedy(model, precision):

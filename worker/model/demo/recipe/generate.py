@@ -6,6 +6,7 @@ Every turn can be asked on its own: no question depends on an earlier one.
     python3 generate.py                    prints a few samples
     python3 generate.py eval ../eval       writes the evaluation sets
 """
+import gzip
 import json
 import os
 import random
@@ -652,9 +653,9 @@ def write_eval(folder):
             s = make(r)
             out.append({"system": SYSTEM, "documents": s["documents"],
                         "turns": [{"question": t["question"], "answer": t["answer"]} for t in s["turns"]]})
-        with open(os.path.join(folder, name + ".json"), "w") as f:
-            json.dump({"name": name, "seed": f"eval-{name}", "samples": out}, f, ensure_ascii=False, separators=(",", ":"))
-            f.write("\n")
+        text = json.dumps({"name": name, "seed": f"eval-{name}", "samples": out}, ensure_ascii=False, separators=(",", ":")) + "\n"
+        with open(os.path.join(folder, name + ".json.gz"), "wb") as f, gzip.GzipFile("", "wb", 9, f, mtime=0) as g:  # no name, no time: the same bytes again
+            g.write(text.encode())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Trains the byte-level BPE on the generator's text and writes tokenizer.json and tokenizer_config.json.
+"""Trains the byte-level BPE on pages, people and natural paragraphs and writes tokenizer.json and tokenizer_config.json.
 
-    python3 make_tokenizer.py <folder>
+    python3 make_tokenizer.py <folder> [<natural.txt>] [<entries>]
 """
 import json
 import os
@@ -9,7 +9,9 @@ import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from generate import sample
+import generate as G
+import reading as R
+import vocabulary as V
 
 VOCAB = 4096
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -19,25 +21,34 @@ CHAT = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 
 
-def texts(count):
+def texts(lib, count):
+    """A quarter people, the rest pages, natural paragraphs and WordNet's glosses."""
     for i in range(count):
-        s = sample(random.Random(f"train-tokenizer-{i}"), 1500)
+        r = random.Random(f"train-tokenizer-{i}")
+        x = i % 8
+        if x == 7 and lib.paragraphs:
+            yield "\n".join(r.sample(lib.paragraphs, 3))
+            yield "\n".join(f"{w}: {g}" for w, g in r.sample(R.glosses(), 8))
+            yield f"{V.person(r)} {V.town(r)} {V.company(r)} {V.email(r)} {V.code(r)}"
+            continue
+        s = G.sample(r, 1500) if x < 2 else R.pages_sample(r, lib, 2000, 10)
         yield from s["documents"]
-        yield f"{s['role']}\n{s['system'] or ''}"
+        yield f"{s.get('role', 'document')}\n{s.get('system') or ''}"
         for t in s["turns"]:
             yield "user\n" + t["question"]
             yield "assistant\n" + t["answer"]
 
 
-def main(folder):
+def main(folder, natural=None, entries=VOCAB, pages=None, count=16000):
+    lib = R.Library(pages, natural)
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLIT), "isolated"),
                                                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     t.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=[AddedToken(x, special=True, normalized=False) for x in SPECIAL],
+    trainer = trainers.BpeTrainer(vocab_size=int(entries), special_tokens=[AddedToken(x, special=True, normalized=False) for x in SPECIAL],
                                   initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
-    t.train_from_iterator(texts(8000), trainer)
-    assert t.get_vocab_size() == VOCAB and [t.token_to_id(x) for x in SPECIAL] == [0, 1, 2]
+    t.train_from_iterator(texts(lib, int(count)), trainer)
+    assert t.get_vocab_size() == int(entries) and [t.token_to_id(x) for x in SPECIAL] == [0, 1, 2]
     t.save(os.path.join(folder, "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False, "add_prefix_space": False, "bos_token": None,
               "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None, "clean_up_tokenization_spaces": False,
@@ -51,4 +62,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

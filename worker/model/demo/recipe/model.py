@@ -15,6 +15,15 @@ CONFIG = {
     "initializer_range": 0.02, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 8,
     "layer_types": ["full_attention"] * 8, "bos_token_id": None, "pad_token_id": 0, "eos_token_id": [2, 0], "use_cache": True, "dtype": "bfloat16",
 }
+
+
+def configure(**shape):
+    """Another shape than the shipped one, before a model is made: hidden_size, num_hidden_layers, intermediate_size, vocab_size, …"""
+    CONFIG.update(shape)
+    CONFIG["max_window_layers"] = CONFIG["num_hidden_layers"]
+    CONFIG["layer_types"] = ["full_attention"] * CONFIG["num_hidden_layers"]
+
+
 GENERATION = {"do_sample": False, "eos_token_id": [2, 0], "pad_token_id": 0}
 C = CONFIG
 # FlexAttention's own choice of tiles was 19 times slower in the forward pass (6.8 ms against 0.36 ms)
@@ -164,6 +173,8 @@ def save(model, folder):
 
 def load(folder):
     from safetensors.torch import load_file
+    with open(os.path.join(folder, "config.json")) as f:
+        configure(**json.load(f))
     m = Qwen3()
     w = {}
     for i in (1, 2):

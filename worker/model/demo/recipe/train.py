@@ -1,8 +1,10 @@
-"""Trains the demo model on one GPU. See README.md.
+"""Trains the demo model on one GPU or, by torchrun, on several. See README.md.
 
-    python3 train.py --minutes 18 --out <folder> --files <folder with tokenizer.json and eval/>
+    python3 train.py --minutes 18 --out <folder> --files <folder with tokenizer.json and eval/> --pages <folder> --natural <file>
+    torchrun --nproc-per-node 2 train.py …
 """
 import argparse
+import json
 import math
 import multiprocessing as mp
 import os
@@ -13,6 +15,7 @@ import time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
 import batches as B
@@ -20,107 +23,220 @@ import evaluate as E
 import model as M
 
 ROWS, WIDTH = E.ROWS, E.WIDTH
+WATCH = ("facts-1", "facts-3", "facts-12", "two-hop", "near-duplicates", "unanswerable", "needles-512", "needles-2k", "merge", "mixed-long")
 
 
-def main():
+def arguments():
     a = argparse.ArgumentParser()
     a.add_argument("--minutes", type=float, default=18)
     a.add_argument("--steps", type=int, default=0, help="stop after so many steps (for trials)")
-    a.add_argument("--lr", type=float, default=1.2e-3)
+    a.add_argument("--lr", type=float, default=1.5e-3)
+    a.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--workers", type=int, default=14)
+    a.add_argument("--shape", default="{}", help="JSON over model.py's CONFIG")
     a.add_argument("--start", help="folder of a model to go on from")
     a.add_argument("--from-progress", type=float, default=0.0)
+    a.add_argument("--report", type=float, default=75, help="seconds between two evaluations")
     a.add_argument("--out", required=True)
     a.add_argument("--files", required=True)
-    a = a.parse_args()
+    a.add_argument("--pages", required=True)
+    a.add_argument("--natural", required=True)
+    a.add_argument("--dev", help="folder of validation pages")
+    return a.parse_args()
 
+
+@torch.compile(dynamic=False)
+def orthogonal(g):
+    """The nearest orthogonal matrices to a stack of them, by five Newton-Schulz steps (Jordan et al. 2024, Muon)."""
+    x = g.bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(5):
+        a = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * (a @ a)) @ x
+    return (x.mT if tall else x).float()
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose direction is made orthogonal, scaled so that its entries are as large as AdamW's (Liu et al. 2025). Matrices of one shape go in one stack."""
+
+    def __init__(self, params, lr, momentum=0.95, weight_decay=0.05):
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            shapes = {}
+            for p in group["params"]:
+                shapes.setdefault(p.shape, []).append(p)
+            for shape, ps in shapes.items():
+                state = self.state[ps[0]]
+                g = torch.stack([p.grad for p in ps])
+                m = state.setdefault("momentum", torch.zeros_like(g))
+                m.lerp_(g, 1 - group["momentum"])
+                update = orthogonal(g.lerp(m, group["momentum"]))
+                scale = 0.2 * max(shape) ** 0.5
+                torch._foreach_mul_(ps, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(ps, list(update.unbind(0)), alpha=-group["lr"] * scale)
+
+
+def optimizers(model, kind, lr):
+    inner = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
+    table = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" in n]
+    one = [p for p in model.parameters() if p.dim() != 2]
+    adam = [{"params": table, "weight_decay": 0.05}, {"params": one, "weight_decay": 0.0}]
+    if kind == "adamw":
+        adam.append({"params": inner, "weight_decay": 0.05})
+    out = [torch.optim.AdamW(adam, lr=lr, betas=(0.9, 0.98), fused=True)]
+    return out + ([Muon(inner, lr)] if kind == "muon" else [])
+
+
+SENTENCE = "Answer with the sentence of the document that holds the answer."
+
+
+class Report:
+    """Evaluates during training: the sets, and the validation pages alone and among five."""
+
+    def __init__(self, a, model, masks, tok):
+        enc = B.Encoder(tok)
+        forward = E.greedy(model, "bf16")
+        self.evaluator, self.reader = E.Evaluator(enc, masks, forward), E.Reader(enc, masks, forward)
+        self.sets = E.read_sets(os.path.join(a.files, "eval"))
+        self.pages = E.read_pages(a.dev) if a.dev else {}
+
+    def __call__(self, step, last=False):
+        t = time.time()
+        names = [n for n in (self.sets if last else WATCH) if n in self.sets]
+        print(f"eval {step} " + " ".join(f"{n}={100 * self.evaluator.score(self.sets[n], False):.1f}/{100 * self.evaluator.score(self.sets[n], True):.1f}"
+                                         for n in names) + f" ({time.time() - t:.1f}s)", flush=True)
+        for name, pages in self.pages.items():
+            cells = []
+            for others in (0, 4):
+                for span in (False, True):
+                    right, refused, said, listed = self.reader.score(pages, others, span)
+                    cells.append(f"{100 * right:.1f} (refused {100 * refused:.1f}, said {100 * said:.1f})")
+                    if last and span and not others:
+                        for q, got, want, ok in listed[::max(1, len(listed) // 40)]:
+                            print("   ", "ok " if ok else "BAD", q, "->", got, "|", want)
+            for others in (0, 4):
+                right, refused, said, listed = self.reader.score(pages, others, True, system=SENTENCE)
+                cells.append(f"{100 * right:.1f} (refused {100 * refused:.1f}, said {100 * said:.1f})")
+                if last and not others:
+                    for q, got, want, ok in listed[::max(1, len(listed) // 12)]:
+                        print("   ", "ok " if ok else "BAD", q, "->", got, "|", want)
+            print(f"pages {step} {name}: sentence one {cells[4]} five {cells[5]}; one full {cells[0]} span {cells[1]}, five full {cells[2]} span {cells[3]} ({time.time() - t:.1f}s)", flush=True)
+
+
+def main():
+    a = arguments()
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    torch.cuda.set_device(rank)
+    M.configure(**json.loads(a.shape))
     ctx = mp.get_context("fork")
-    progress, batches = ctx.Value("d", a.from_progress), ctx.Queue(maxsize=40)
+    progress, packed = ctx.Value("d", a.from_progress), ctx.Queue(maxsize=40)
     tok = os.path.join(a.files, "tokenizer.json")
-    makers = [ctx.Process(target=B.worker, args=(i, a.seed, tok, ROWS, WIDTH, progress, batches), daemon=True) for i in range(a.workers)]
+    makers = [ctx.Process(target=B.worker, args=(rank * 1000 + i, a.seed, tok, (a.pages, a.natural), ROWS, WIDTH, progress, packed), daemon=True)
+              for i in range(a.workers)]
     for m in makers:
         m.start()
-
+    if world > 1:
+        dist.init_process_group("nccl")
     ready = queue.Queue(maxsize=4)
 
     def feed():
         while True:
-            ready.put(torch.from_numpy(batches.get()).pin_memory())
+            ready.put(torch.from_numpy(packed.get()).pin_memory())
 
     torch.manual_seed(a.seed)
     torch.set_float32_matmul_precision("high")
     model = (M.load(a.start) if a.start else M.Qwen3()).cuda()
     threading.Thread(target=feed, daemon=True).start()
-    print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
-    masks = M.Masks(ROWS, WIDTH)
-    two = [p for p in model.parameters() if p.dim() == 2]
-    one = [p for p in model.parameters() if p.dim() != 2]
-    opt = torch.optim.AdamW([{"params": two, "weight_decay": 0.05}, {"params": one, "weight_decay": 0.0}], lr=a.lr, betas=(0.9, 0.98), fused=True)
+    if rank == 0:
+        print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
+    masks = M.Masks(ROWS, WIDTH, f"cuda:{rank}")
+    opts = optimizers(model, a.optimizer, a.lr)
 
-    def loss_of(ids, pos, weight, mask):
+    def loss_of(ids, pos, weight, mask, context):
         with torch.autocast("cuda", torch.bfloat16):
             logits = model(ids, pos, mask)
         logits, target, w = logits[:, :-1].float(), ids[:, 1:], weight[:, 1:]
         ce = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
-        factor = torch.where(w == 2, 1.0, torch.where(w == 1, 0.03, 0.0))
         answer = w == 2
+        first = answer & (weight[:, :-1] != 2)  # where the answer is chosen; the rest is mostly copying on
+        factor = torch.where(first, 4.0, torch.where(answer, 1.0, torch.where(w == 1, context, 0.0)))
         with torch.no_grad():
-            right = ((logits.argmax(-1) == target) & answer).sum() / answer.sum()
+            right = ((logits.argmax(-1) == target) & first).sum() / first.sum()
             ce_answer = (ce * answer).sum() / answer.sum()
         return (ce * factor).sum() / factor.sum(), ce_answer, right
 
     loss_of = torch.compile(loss_of, dynamic=False)
-    ev = E.Evaluator(B.Encoder(tok), masks, E.greedy(model, "bf16"))
-    sets = E.read_sets(os.path.join(a.files, "eval"))
-    watch = [n for n in ("facts-1", "facts-3", "facts-12", "two-hop", "near-duplicates", "unanswerable", "needles-512", "needles-2k", "merge", "mixed-long") if n in sets]
-
-    def report(step):
-        t = time.time()
-        print(f"eval {step} " + " ".join(f"{n}={100 * ev.score(sets[n], False):.1f}/{100 * ev.score(sets[n], True):.1f}" for n in watch)
-              + f" ({time.time() - t:.1f}s)", flush=True)
-
+    report = Report(a, model, masks, tok) if rank == 0 else None
+    params = list(model.parameters())
     begin, step, tokens, mark, last_eval = None, 0, 0, (time.time(), 0), time.time()
+    shared = torch.zeros(2, device="cuda")
     while True:
         now = time.time()
         part = 0 if begin is None else (now - begin) / (60 * a.minutes)
+        if world > 1:  # rank 0's clock, so that all stop at the same step
+            if step % 10 == 0:
+                shared[0] = part
+                dist.broadcast(shared, 0)
+                agreed = shared[0].item()
+            part = agreed
         p = a.from_progress + (1 - a.from_progress) * part
         progress.value = p
         if part >= 1 or (a.steps and step >= a.steps):
             break
-        lr = a.lr * min(1, (step + 1) / 400) * (0.5 * (1 + math.cos(math.pi * min(1, part))) * 0.995 + 0.005)
-        for g in opt.param_groups:
-            g["lr"] = lr
-        x = ready.get().to("cuda", non_blocking=True)
-        loss, ce, right = loss_of(x[B.IDS].long(), x[B.POS].long(), x[B.WEIGHT], masks(x[B.SID], x[B.SEG]))
-        opt.zero_grad(set_to_none=True)
+        lr = a.lr * min(1, (step + 1) / 300) * min(1, max(0.0, (1 - part) / 0.6)) + 1e-6
+        for o in opts:
+            for g in o.param_groups:
+                g["lr"] = lr
+        if step % 20 == 0 and not all(m.is_alive() for m in makers):
+            raise SystemExit("a process that makes samples has died")
+        x = ready.get(timeout=120).to("cuda", non_blocking=True)
+        context = torch.tensor(0.15 if p < 0.3 else 0.04, device="cuda")
+        loss, ce, right = loss_of(x[B.IDS].long(), x[B.POS].long(), x[B.WEIGHT], masks(x[B.SID], x[B.SEG]), context)
+        for o in opts:
+            o.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        opt.step()
+        if world > 1:
+            flat = torch.cat([q.grad.reshape(-1) for q in params])
+            dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+            torch._foreach_copy_([q.grad for q in params], [f.view_as(q) for f, q in zip(flat.split([q.numel() for q in params]), params)])
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        for o in opts:
+            o.step()
         step += 1
-        tokens += ROWS * WIDTH
+        tokens += ROWS * WIDTH * world
         if begin is None:
             torch.cuda.synchronize()
             begin = time.time()
-            print(f"first step after {begin - now:.1f}s", flush=True)
-        if step in (2, 5, 10, 20, 40) or step % 100 == 0:
+            if rank == 0:
+                print(f"first step after {begin - now:.1f}s", flush=True)
+        if rank == 0 and (step in (2, 10, 50) or step % 500 == 0):
             ce, right = ce.item(), right.item()
             t = time.time()
-            print(f"step {step} p={p:.3f} lr={lr:.2e} answer-loss={ce:.4f} answer-tokens-right={100 * right:.2f}% "
-                  f"{(tokens - mark[1]) / (t - mark[0]) / 1e6:.2f}M tok/s waiting={batches.qsize()}", flush=True)
+            print(f"step {step} p={p:.3f} lr={lr:.2e} answer-loss={ce:.4f} first-tokens-right={100 * right:.2f}% "
+                  f"{(tokens - mark[1]) / (t - mark[0]) / 1e6:.2f}M tok/s waiting={packed.qsize()}", flush=True)
             assert math.isfinite(ce)
             mark = (t, tokens)
-            if t - last_eval > 75:
+            if t - last_eval > a.report:
                 report(step)
                 M.save(model, a.out)
                 last_eval = time.time()
                 mark = (last_eval, tokens)
-    print(f"done: {step} steps, {tokens / 1e6:.0f}M tokens, {time.time() - begin:.0f}s", flush=True)
-    M.save(model, a.out)
-    for q in model.parameters():
-        q.data = q.data.bfloat16().float()
-    report(step)
-    print("peak memory", torch.cuda.max_memory_allocated() >> 20, "MiB", flush=True)
+    if rank == 0:
+        print(f"done: {step} steps, {tokens / 1e6:.0f}M tokens, {time.time() - begin:.0f}s", flush=True)
+        M.save(model, a.out)
+        for q in model.parameters():
+            q.data = q.data.bfloat16().float()
+        report(step, last=True)
+        print("peak memory", torch.cuda.max_memory_allocated() >> 20, "MiB", flush=True)
+    if world > 1:
+        dist.barrier()
     for m in makers:
         m.kill()
     os._exit(0)

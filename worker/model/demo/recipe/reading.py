@@ -1,0 +1,319 @@
+"""Samples of reading: pages from templates with questions, glossaries, natural paragraphs with gaps. The same form as generate.sample's.
+
+    python3 reading.py [<pages folder> [<natural.txt>]]    prints a few samples
+"""
+import functools
+import os
+import random
+import re
+import sys
+import zlib
+
+import asking as A
+import generate as G
+import pages as P
+import strange as S
+import vocabulary as V
+
+NONE = G.NONE
+SENTENCE = [" Answer in a full sentence.", " Answer in one sentence.", " Please answer with a sentence.", " Quote the sentence."]
+BRIEF = [" Answer briefly.", " Be brief.", " Short answer, please.", " Answer in a few words."]
+SENTENCE_SYSTEMS = ["You are a careful assistant. Answer in one short sentence.", "Answer with the sentence of the document that holds the answer.",
+                    "You answer questions from the documents in full sentences."]
+NOISE = ["Please tell me: ", "Question: ", "Hello! ", "Hi, ", "Can you tell me: ", "I have a question. ", "Using the page, answer this: ", "Quick question: ", "I'd like to know: "]
+
+
+class Library:
+    """Templates and natural text. held: the share of templates that is kept out of training, for validation."""
+
+    def __init__(self, folder=None, natural=None):
+        files = sorted(os.path.join(folder, f) for f in os.listdir(folder) if f.endswith((".txt", ".txt.gz"))) if folder else None
+        every = [t for t in P.read(files) if not any(f.startswith("slots") for f in P.faults(t))]
+        out = [t for t in every if zlib.crc32(t.kind.encode()) % 25 == 0]
+        self.held, self.templates = out, [t for t in every if zlib.crc32(t.kind.encode()) % 25]
+        self.paragraphs = []
+        if natural and os.path.exists(natural):
+            with open(natural, encoding="utf-8") as f:
+                self.paragraphs = f.read().splitlines()
+
+
+@functools.cache
+def glosses():
+    """[(word, gloss)] of WordNet's nouns and verbs."""
+    out = []
+    for f in ("data.noun", "data.verb"):
+        with open(os.path.join(V.WORDNET, f)) as h:
+            for line in h:
+                if line.startswith("  "):
+                    continue
+                head, _, gloss = line.partition(" | ")
+                w = head.split(" ")[4].replace("_", " ")
+                g = re.sub(r"\([^)]*\)\s*", "", gloss.split(";")[0]).strip()
+                if re.fullmatch(r"[a-z][a-z -]{2,20}", w) and 15 <= len(g) <= 110 and w not in g:
+                    out.append((w, g))
+    return out
+
+
+def cut(r, p, size):
+    """The page as one or several texts of about `size` characters, cut between its parts."""
+    whole = P.text_of(p)
+    if len(whole) <= size:
+        return [whole]
+    out, now = [], dict(p, parts=[])
+    for x in p["parts"]:
+        if now["parts"] and sum(map(len, now["parts"])) + len(x) > size:
+            out.append(P.text_of(now))
+            now = dict(p, parts=[])
+        now["parts"].append(x)
+    return out + [P.text_of(now)]
+
+
+def estranged(r, p):
+    """The page with some of its words changed; names, numbers and dates stay as they are."""
+    share = r.choice([0.2, 0.4, 0.6, 0.9])
+    texts = p["parts"] + [t["question"] for t in p["turns"]] + p["missing"]
+    new = S.changes(r, texts, share, ())
+    do = lambda t: S.applied(t, new)  # noqa: E731
+    turns = [{"question": do(t["question"]), "answer": t["answer"] if t["answer"] in ("Yes", "No") else do(t["answer"]), "sentence": do(t["sentence"])} for t in p["turns"]]
+    return dict(p, title=p["title"] and do(p["title"]), parts=[do(x) for x in p["parts"]], turns=turns, missing=[do(q) for q in p["missing"]])
+
+
+def titled(r, p, texts, style):
+    """A title on the first piece or on all, as servers and people write it."""
+    t = p["title"]
+    if not t or style == 0:
+        return texts
+    if style == 1:
+        return [f"# {t}\n\n" + texts[0]] + texts[1:]
+    if style == 2:
+        return [f"{t}\n\n" + texts[0]] + texts[1:]
+    name = t if style == 3 else re.sub(r"[^a-z0-9]+", "-", t.lower()).strip("-")[:40] + r.choice([".md", ".txt", ".pdf"])
+    return [f"Title: {name}\n" + x for x in texts]
+
+
+def wording(r, q):
+    x = r.random()
+    if x < 0.06:
+        q = q.rstrip("?.")
+    elif x < 0.12:
+        q = q[0].lower() + q[1:]
+    elif x < 0.17:
+        q = r.choice(NOISE) + q
+    elif x < 0.19:
+        q = q.lower()
+    elif x < 0.22:
+        q += r.choice([" Thanks.", " Use the documents.", " Answer from the documents only.", "?", " Please."])
+    return q
+
+
+def turn_of(r, t, mode):
+    q = wording(r, t["question"])
+    sentence = mode == "sentence"
+    if mode == "mixed" and r.random() < 0.12:
+        q, sentence = q + r.choice(SENTENCE), True
+    elif mode == "mixed" and r.random() < 0.05:
+        q += r.choice(BRIEF)
+    return {"question": q, "answer": t["sentence"] if sentence else t["answer"], "kind": "read"}
+
+
+def gap_of(r, sentence):
+    """(question, answer): the sentence, or its middle, with some of its words left out; None when it is too short or too long for that."""
+    words = sentence.split(" ")
+    if not 6 <= len(words) <= 40 or "\n" in sentence:
+        return None
+    n = min(r.randint(1, 5), len(words) - 4)
+    i = r.randrange(len(words) - n + 1)
+    answer = " ".join(words[i:i + n]).strip(".,;:!?()\"“”")
+    left, right = words[:i][-r.randint(3, 12):], words[i + n:][:r.randint(3, 12)]
+    if len(answer) < 3:
+        return None
+    return r.choice(["Fill the gap: ", "What stands in the gap? ", "Complete: "]) + " ".join(left + ["____"] + right), answer
+
+
+def of_sentences(r, texts):
+    """Questions that need no author: rules on single sentences, and gaps."""
+    out = []
+    for s in A.sentences(" ".join(texts).replace("\n", " ")):
+        out += [{"question": q, "answer": a, "sentence": s} for q, a in A.ask(s)]
+        if r.random() < 0.25 and (g := gap_of(r, s)):
+            out.append({"question": g[0], "answer": g[1], "sentence": s})
+    return out
+
+
+def one_page(r, lib, templates, strange):
+    """A page of one template or, as a collage, of parts of several; with questions of all kinds."""
+    if r.random() < COLLAGE:
+        some = [P.page(r, t, keep=1) for t in r.sample(templates, min(len(templates), r.randint(3, 8)))]
+        p = dict(some[0], title=None, parts=[], turns=[], missing=[])
+        for q in some:
+            parts = [x for x in q["parts"] if not x.startswith("\n## ")]
+            for x in r.sample(parts, min(len(parts), r.randint(1, 3))):
+                p["parts"].append(x)
+            joined = "\n".join(p["parts"])
+            inside = [t for t in q["turns"] if t["sentence"] and t["sentence"] in joined]
+            p["turns"] += inside
+            p["missing"] += [t["question"] for t in q["turns"] if t not in inside and t["answer"] not in joined]
+        if lib.paragraphs and r.random() < 0.4:
+            p["parts"] += r.sample(lib.paragraphs, r.randint(1, 3))
+        r.shuffle(p["parts"])
+        joined = "\n".join(p["parts"])
+        p["missing"] = [q for q in p["missing"] if r.random() < 0.5]
+        p["kind"] = "collage"
+    else:
+        p = P.page(r, r.choice(templates))
+    p["turns"] = p["turns"] + r.sample(x := of_sentences(r, p["parts"]), min(len(x), max(2, len(p["turns"]) // 2)))
+    if r.random() < strange:
+        return estranged(r, p)
+    return dict(p, turns=[dict(t, question=S.reworded(r, t["question"])) if r.random() < 0.25 else t for t in p["turns"]])
+
+
+COLLAGE = 0.35  # a page that mixes subjects cannot be recognised as a whole: each question has to find its sentence
+
+
+def pages_sample(r, lib, chars, turns, templates=None, strange=0.7):
+    templates = templates or lib.templates
+    size = r.choice([10 ** 6, 10 ** 6, r.randint(250, 700), r.randint(500, 1200), r.randint(900, 2000)])
+    style, used, documents, answerable, missing, total = r.randint(0, 4), set(), [], [], [], 0
+    while total < chars and len(documents) < 60:
+        p = one_page(r, lib, templates, strange)
+        if p["kind"] in used and p["kind"] != "collage":
+            if len(used) >= len(templates):
+                break
+            continue
+        used.add(p["kind"])
+        texts = titled(r, p, cut(r, p, size), style if r.random() < 0.9 else r.randint(0, 4))
+        texts = [x for x in texts if x.strip()]
+        documents.append(texts)
+        total += sum(map(len, texts))
+        answerable += p["turns"]
+        missing += p["missing"]
+    joined = "\n".join(x for d in documents for x in d)
+    if r.random() < 0.25:  # questions about pages that are not there
+        p = one_page(r, lib, templates, strange)
+        missing += [t["question"] for t in p["turns"] if t["answer"] not in joined]
+    r.shuffle(documents)
+    mode = "sentence" if r.random() < 0.2 else "mixed"
+    out, seen = [], {t["question"] for t in answerable}
+    r.shuffle(answerable)
+    r.shuffle(missing)
+    n_missing = sum(r.random() < UNANSWERABLE for _ in range(turns))
+    for q in missing[:n_missing]:
+        if q not in seen:
+            seen.add(q)
+            out.append({"question": wording(r, q), "answer": NONE, "kind": "unanswerable"})
+    asked = set()
+    for t in answerable:
+        if len(out) >= turns:
+            break
+        if t["question"] not in asked:
+            asked.add(t["question"])
+            out.append(turn_of(r, t, mode))
+    s = {"kind": "pages", "documents": [x for d in documents for x in d], "turns": out}
+    if mode == "sentence":
+        s["system"] = r.choice(SENTENCE_SYSTEMS)
+    return s
+
+
+UNANSWERABLE = 0.10
+
+
+def glossary_sample(r, turns):
+    some = r.sample(glosses(), r.randint(4, 16))
+    if r.random() < 0.3:
+        some = [(V.word(r), g) for _, g in some]
+    form = r.choice(["{w}: {g}", "{w} – {g}.", "A {w} is {g}.", "- **{w}**: {g}", "{w} means {g}.", "{W}\n{g}"])
+    lines = [form.format(w=w, g=g, W=V.cap(w)) for w, g in some]
+    per = r.choice([len(lines), len(lines), 2, 4])
+    documents = ["\n".join(lines[i:i + per]) for i in range(0, len(lines), per)]
+    out = []
+    for w, g in r.sample(some, min(turns, len(some))):
+        x = r.random()
+        if x < 0.5:
+            out.append((r.choice(["What does {w} mean?", "What is the meaning of {w}?", "Define {w}.", "How is {w} explained?", "What is {w}?"]).format(w=w), g))
+        elif x < 0.85:
+            out.append((r.choice(["Which word means {g}?", "What is the word for {g}?", "What do you call {g}?"]).format(g=g), w))
+        else:
+            other = r.choice(glosses())[0]
+            if not any(other in line for line in lines):
+                out.append((f"What does {other} mean?", NONE))
+    return {"kind": "glossary", "documents": documents, "turns": [{"question": q, "answer": a, "kind": "glossary"} for q, a in out]}
+
+
+def gap_sample(r, lib, chars, turns):
+    """Natural paragraphs; a question is a sentence of theirs with a gap, the answer what stands there."""
+    at, texts, total = r.randrange(len(lib.paragraphs)), [], 0
+    while total < chars:
+        texts.append(lib.paragraphs[at % len(lib.paragraphs)] if r.random() < 0.5 else r.choice(lib.paragraphs))
+        at += 1
+        total += len(texts[-1])
+    joined, out = "\n".join(texts), []
+    for _ in range(turns):
+        g = gap_of(r, r.choice(A.sentences(r.choice(texts))))
+        if g and joined.count(g[1]) < 5:
+            out.append({"question": g[0], "answer": g[1], "kind": "gap"})
+    if not out:
+        return gap_sample(r, lib, chars, turns)
+    return {"kind": "gap", "documents": texts, "turns": out}
+
+
+def asked_sample(r, lib, chars, turns):
+    """Natural paragraphs, with questions that rules make from their sentences."""
+    at, texts, total, found = r.randrange(len(lib.paragraphs)), [], 0, []
+    for _ in range(60):
+        t = lib.paragraphs[at % len(lib.paragraphs)] if r.random() < 0.3 else r.choice(lib.paragraphs)
+        at += 1
+        got = [(q, a, s) for s in A.sentences(t) for q, a in A.ask(s)]
+        if not got:
+            continue
+        found += got
+        texts.append(t)
+        total += len(t)
+        if total > chars:
+            break
+    r.shuffle(found)
+    out, seen = [], set()
+    new = S.changes(r, texts + [f[0] for f in found], r.choice([0.2, 0.5]), ()) if r.random() < 0.4 else {}
+    for q, a, s in found[:turns]:
+        if q not in seen:
+            seen.add(q)
+            out.append({"question": S.applied(q, new), "answer": S.applied(a, new), "kind": "asked"})
+    joined = "\n".join(texts)
+    for _ in range(turns // 5):
+        other = [x for s in A.sentences(r.choice(lib.paragraphs)) for x in A.ask(s)]
+        if other and other[0][1] not in joined:
+            out.append({"question": S.applied(other[0][0], new), "answer": NONE, "kind": "unanswerable"})
+    if not out:
+        return glossary_sample(r, turns)
+    return {"kind": "asked", "documents": [S.applied(t, new) for t in texts], "turns": out}
+
+
+def sample(r, lib, chars, turns, p):
+    """One sample of about `chars` characters of documents; p is the progress of training."""
+    x = r.random()
+    if x < 0.66 or not lib.paragraphs:
+        s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns)
+    elif x < 0.70:
+        s = glossary_sample(r, turns)
+    elif x < 0.90:
+        s = asked_sample(r, lib, min(chars, 6000), turns)
+    else:
+        s = gap_sample(r, lib, min(chars, 5000), turns)
+    s.setdefault("system", G.system_message(r))
+    s["role"] = r.choice(["document"] * 7 + ["user"] * 3)
+    if s["kind"] == "pages" and r.random() < 0.12 and s["role"] == "user":  # the page is pasted in front of the question
+        text = "\n\n".join(s["documents"])
+        lead = r.choice(["{d}\n\n{q}", "Context:\n{d}\n\nQuestion: {q}", "Here is a page:\n{d}\n\n{q}", "{q}\n\n{d}", "Use this text to answer.\n\n{d}\n\n{q}"])
+        s["documents"], s["turns"] = [], [{**t, "question": lead.format(d=text, q=t["question"])} for t in s["turns"][:3]]
+    return s
+
+
+if __name__ == "__main__":
+    lib = Library(*(sys.argv[1:] or [None]))
+    print(len(lib.templates), "templates,", len(lib.held), "held out")
+    for i in range(4):
+        r = random.Random(f"show-{os.getpid()}-{i}")
+        s = sample(r, lib, 1500, 8, 1)
+        print("=" * 100, s["kind"], s["role"], s["system"])
+        print("\n---\n".join(s["documents"]))
+        for t in s["turns"]:
+            print("Q", t["question"], "\n  A", t["answer"])
