@@ -29,12 +29,22 @@ async function foundBy(program: ReaderProgram): Promise<readonly string[]> {
   return text.split("\n").filter((line) => line !== "");
 }
 
+const confine = join(import.meta.dir, "..", "..", "gateway", "process", "confine.ts");
 const snooping = join(import.meta.dir, "snooping-document.ts");
 let unconfined = false;
 const program = new ReaderProgram(() => {
   unconfined = true;
 }, snooping);
 await program.arguments();
+
+test("documents are confined wherever the system can confine a process", () => {
+  const code = `
+    const { executeConfined } = await import(${JSON.stringify(confine)});
+    executeConfined(["/bin/true"], [{ path: "/", to: "execute" }]);
+    process.exit(1);`;
+  const canConfine = Bun.spawnSync([process.execPath, "-e", code], { env: {} }).exitCode === 0;
+  expect(unconfined).toBe(!canConfine);
+});
 
 test.skipIf(unconfined)(
   "a document that takes over its reader finds no secret, no file and nobody to talk to",
@@ -54,7 +64,6 @@ test("the same document finds all of that where it is not confined, so it would 
 test.skipIf(process.platform !== "linux")(
   "a process that hides has no secret in the environment it was started with",
   async () => {
-    const confine = join(import.meta.dir, "..", "..", "gateway", "process", "confine.ts");
     const code = `
     const { hideSelf } = await import(${JSON.stringify(confine)});
     hideSelf(["SPANGATE_ADMIN_KEY", "EMPTY", "UNSET"]);

@@ -3,7 +3,7 @@
  * that. A test document finds out once whether it does.
  */
 import { join } from "node:path";
-import type { ExtractJob } from "../../extract/protocol.ts";
+import { answerSigns, type ExtractJob } from "../../extract/protocol.ts";
 
 /** The program's working folder, which holds no settings of anybody. */
 export const programFolder = join(import.meta.dir, "..", "..", "extract");
@@ -52,5 +52,5 @@ async function canConfine(): Promise<boolean> {
     killSignal: "SIGKILL",
   });
   const answer = await new Response(child.stdout).text();
-  return answer === JSON.stringify({ text: "confined" });
+  return answer === `${answerSigns.text}confined`;
 }
