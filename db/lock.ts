@@ -48,7 +48,17 @@ function makeFolder(dataDir: string): void {
 }
 
 /** The files that a server keeps in its folder. Other files there are not ours to change. */
-const ownNames = ["spangate.db", "spangate.db-wal", "spangate.db-shm", "secret", "lock", "ballast", "files", "parts"];
+const ownNames = [
+  "spangate.db",
+  "spangate.db-wal",
+  "spangate.db-shm",
+  "secret",
+  "lock",
+  "ballast",
+  "files",
+  "parts",
+  "dev-access.json",
+];
 /** The mode bits for the group and others, and the bit that lets others write. */
 const [sharedBits, othersWriteBit] = [0o077, 0o002];
 

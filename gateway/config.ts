@@ -191,6 +191,8 @@ export interface Config {
   /** Arity of the trees that wide judges become; undefined: they stay as they are. */
   readonly queryReduceArity: number | undefined;
   readonly adminKey: string | undefined;
+  /** A server to try things out with: one tenant is there, and the command line finds its key. */
+  readonly dev: boolean;
   /** Fields of bodies that nobody knows are errors; else they are left out and named in the answer's header. */
   readonly strict: boolean;
   /** Origins whose pages may call this server from a browser. */
@@ -231,6 +233,9 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     throw new SettingError(String(issue?.path[0]), issue?.message ?? "is not as expected");
   }
   const values = parsed.data;
+  if (values.SPANGATE_DEV && !/^(?:127(?:\.\d+){3}|::1|localhost)$/.test(values.SPANGATE_HOST)) {
+    throw new SettingError("SPANGATE_HOST", `must be 127.0.0.1, ::1 or localhost with SPANGATE_DEV (--dev)`);
+  }
   return Object.freeze({
     host: values.SPANGATE_HOST,
     port: values.SPANGATE_PORT,
@@ -249,6 +254,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     // 0 is off, as unset is.
     queryReduceArity: values.SPANGATE_QUERY_REDUCE_ARITY || undefined,
     adminKey: values.SPANGATE_ADMIN_KEY,
+    dev: values.SPANGATE_DEV,
     strict: values.SPANGATE_STRICT,
     corsOrigins: values.SPANGATE_CORS_ORIGINS,
     logLevel: values.SPANGATE_LOG,

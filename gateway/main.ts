@@ -30,7 +30,8 @@ function stopOnSignals(server: RunningServer): void {
   process.on("SIGINT", onSignal);
 }
 
-function onReady({ generatedAdminKey: key }: FirstReady): void {
+function onReady({ generatedAdminKey: key }: FirstReady, isDev: boolean): void {
+  if (isDev) process.stdout.write('ready; from this folder: spangate ask "…" (the key is in the data folder)\n');
   if (key === undefined) return;
   process.stdout.write(
     `platform admin key, shown this once: ${key}\nIt makes tenants and their keys ("spangate tenant create NAME", "spangate key create --tenant ID"); those ask questions.\n`,
@@ -47,14 +48,18 @@ try {
   const env = withSecrets(process.env);
   hideSelf(secretSettings);
   for (const name of secretSettings) delete process.env[name];
-  const server = await startServer(parseConfig(env), { env });
+  const config = parseConfig(env);
+  const server = await startServer(config, { env });
   stopOnSignals(server);
   watchMemory();
   process.stdout.write(`spangate is listening on ${server.url}\n`);
-  server.ready.then(onReady, async (error: unknown) => {
-    await server.stop();
-    fail(error);
-  });
+  server.ready.then(
+    (first) => onReady(first, config.dev),
+    async (error: unknown) => {
+      await server.stop();
+      fail(error);
+    },
+  );
 } catch (error) {
   fail(error);
 }

@@ -1,6 +1,7 @@
 import { createLog, type Log } from "./base/log.ts";
 import { BatchService } from "./batches/service.ts";
 import { type AppParts, openApp } from "./compose/app.ts";
+import { openDevTenant } from "./compose/folder-owner.ts";
 import { checkStart } from "./compose/preflight.ts";
 import { openRecords } from "./compose/records.ts";
 import { openTenants } from "./compose/tenants.ts";
@@ -104,9 +105,13 @@ export async function startServer(config: Config, options: StartOptions): Promis
     closeData();
   };
   let stopped: Promise<void> | undefined;
-  const ready = whenReady(supervisor.firstReady(), () => (stopped === undefined ? makeAdminKey() : undefined));
+  const url = `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`;
+  const ready = whenReady(supervisor.firstReady(), () => {
+    if (config.dev && stopped === undefined) openDevTenant(tenants, records.audit, config.dataDir, url);
+    return { generatedAdminKey: stopped === undefined ? makeAdminKey() : undefined };
+  });
   return {
-    url: `http://${config.host.includes(":") ? `[${config.host}]` : config.host}:${server.port}`,
+    url,
     ready,
     routes: declaredRoutes(app),
     stop: () => {
@@ -116,9 +121,9 @@ export async function startServer(config: Config, options: StartOptions): Promis
   };
 }
 
-/** Makes the first platform key once the server can answer. */
-function whenReady(ready: Promise<void>, makeAdminKey: () => string | undefined): Promise<FirstReady> {
-  const made = ready.then(() => ({ generatedAdminKey: makeAdminKey() }));
+/** Makes what a server that can answer needs. */
+function whenReady(ready: Promise<void>, make: () => FirstReady): Promise<FirstReady> {
+  const made = ready.then(make);
   // Nobody may be waiting; a rejection without a listener must not end the process.
   made.catch(() => undefined);
   return made;

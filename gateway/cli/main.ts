@@ -1,15 +1,19 @@
 #!/usr/bin/env bun
+/** `spangate`: the list of its commands. */
+import { version } from "../../package.json";
 import { askCommand } from "./commands/ask.ts";
 import { backupCommand, restoreCommand } from "./commands/backup.ts";
 import { ingestCommand, prepareCommand } from "./commands/ingest.ts";
 import { explainCommand, queryCommand } from "./commands/query.ts";
 import { benchCommand, serveCommand } from "./commands/serve.ts";
+import { doctorCommand, statusCommand } from "./commands/status.ts";
 import { keyCommand, tenantCommand } from "./commands/tenant.ts";
-/** `spangate`: the table of commands, help, and one place where failures become a sentence and an exit code. */
-import { type Command, CommandError, helpText, parseInput, UsageError } from "./support/command.ts";
+import { runCommandLine } from "./support/program.ts";
 
-const commands: readonly Command[] = [
+const commands = [
   serveCommand,
+  statusCommand,
+  doctorCommand,
   tenantCommand,
   keyCommand,
   ingestCommand,
@@ -22,35 +26,4 @@ const commands: readonly Command[] = [
   benchCommand,
 ];
 
-function overview(): string {
-  const rows = commands.map(({ name, summary }) => `  ${name.padEnd(10)}${summary}`);
-  return `spangate COMMAND [--help]\n\n${rows.join("\n")}\n\nExit codes: 0 done, 1 failed, 2 wrong usage.\n`;
-}
-
-async function run([name, ...args]: readonly string[]): Promise<number> {
-  const command = commands.find((candidate) => candidate.name === name);
-  if (command === undefined) {
-    const isAsked = name === "--help" || name === "-h" || name === "help";
-    if (isAsked || name === undefined) process.stdout.write(overview());
-    else process.stderr.write(`spangate: there is no command "${name}"\n\n${overview()}`);
-    return isAsked ? 0 : 2;
-  }
-  try {
-    const input = parseInput(command, args);
-    if (!input.help) return await command.run(input);
-    process.stdout.write(helpText(command));
-    return 0;
-  } catch (error) {
-    if (error instanceof UsageError) {
-      process.stderr.write(
-        `spangate ${command.name}: ${error.message}\n\nUsage: spangate ${command.name} ${command.usage}\n`,
-      );
-      return 2;
-    }
-    if (!(error instanceof CommandError)) throw error;
-    process.stderr.write(`spangate ${command.name}: ${error.message}\n`);
-    return 1;
-  }
-}
-
-process.exitCode = await run(process.argv.slice(2));
+process.exitCode = await runCommandLine(commands, process.argv.slice(2), version);

@@ -25,6 +25,8 @@ export interface Setting {
   readonly meaning: string;
   /** `false`: `serve` has no flag for it. A secret would stand in the list of processes. */
   readonly flag?: false;
+  /** The flag stands alone, and means 1. */
+  readonly isSwitch?: true;
 }
 
 interface GatewaySetting extends Setting {
@@ -44,6 +46,14 @@ export const gatewaySettings = {
     value: "PORT",
     byDefault: "`8080`",
     meaning: "port to listen on; 0 takes a free one",
+  },
+  SPANGATE_DEV: {
+    schema: onOrOff(),
+    value: "0|1",
+    byDefault: "0",
+    meaning:
+      "1: for trying it out on this machine: listens on loopback alone, and has a tenant `default` whose key lies in the data folder, where the command line finds it",
+    isSwitch: true,
   },
   SPANGATE_DATA: {
     schema: folder().default(".spangate"),

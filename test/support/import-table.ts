@@ -257,15 +257,25 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/http/openapi": ["gateway/base", "gateway/http/transport"],
   "gateway/http": ["gateway/base", "gateway/config.ts", "gateway/telemetry", "gateway/tenant", "gateway/http"],
   "gateway/client": ["gateway/query"],
-  "gateway/cli/support": ["kernels", "gateway/client", "gateway/http/transport/answer-schemas.ts", "gateway/query"],
+  "gateway/cli/support": [
+    "kernels",
+    "gateway/client",
+    "gateway/http/transport/answer-schemas.ts",
+    "gateway/query",
+    "gateway/settings/dev-access.ts",
+  ],
   "gateway/cli/commands": [
     "db/backup.ts",
-    "gateway/compose/reset-admin.ts",
+    "kernels",
+    "gateway/compose",
+    "gateway/config.ts",
     "gateway/main.ts",
+    "gateway/process",
+    "gateway/settings",
     "gateway/client",
     "gateway/cli/support",
   ],
-  "gateway/cli": ["gateway/cli"],
+  "gateway/cli": ["gateway/cli", "package.json"],
   // The composition root: these alone wire the parts together.
   // A start reads what workers will read, before it makes anything.
   "gateway/compose": [
@@ -293,6 +303,7 @@ export const ownedModules: Readonly<Record<string, readonly string[]>> = {
   "@huggingface/jinja": ["gateway/text"],
   hono: ["gateway"],
   "@fastify/busboy": ["gateway/http/transport"],
+  commander: ["gateway/cli/support/program.ts"],
   unpdf: ["gateway/extract"],
   mammoth: ["gateway/extract"],
   jszip: ["gateway/extract"],

@@ -38,7 +38,6 @@ const shortSeams: Readonly<Record<string, string>> = {
   "db/storage.ts": "a query file for each noun",
   "gateway/cli/demo-corpora.ts": "what ships with the demo model; tests and benchmarks read it too",
   "gateway/cli/support/query-file.ts": "reads the query languages, which commands do not import",
-  "gateway/compose/reset-admin.ts": "works on the data folder without a server",
   "gateway/compose/tenants.ts": "the part of the composition that is about tenants",
   "gateway/extract/docx.ts": "its packages are loaded only for a DOCX",
   "gateway/process/secret-settings.ts": "one owner for what is secret",
@@ -74,7 +73,7 @@ const wrongStops = [
 ];
 
 const linesOf = (file: string): string[] => readText(file).trimEnd().split("\n");
-const mostProductLines = 62_850;
+const mostProductLines = 63_150;
 
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [
@@ -104,7 +103,7 @@ export const layoutBars: readonly (readonly [what: string, found: readonly unkno
     productFiles.filter((file) => isShortPart(file) && !(file in shortSeams)),
     0,
   ],
-  ["such files that are listed", Object.keys(shortSeams), 22],
+  ["such files that are listed", Object.keys(shortSeams), 21],
   [
     "casts to TenantId, tests counted",
     filesOf("**/*.ts").flatMap((file) => readText(file).match(/\bas TenantId\b/g) ?? []),

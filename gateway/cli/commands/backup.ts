@@ -3,7 +3,7 @@ import { BackupError, type BackupReport, backupFolder, restoreFolder } from "../
 import { type Command, CommandError, type CommandInput, UsageError } from "../support/command.ts";
 
 const dataFlag = {
-  data: { type: "string", value: "DIR", description: "Data folder (SPANGATE_DATA, else .spangate)." },
+  data: { type: "string", value: "DIR", description: "Data folder (else .spangate).", env: "SPANGATE_DATA" },
 } as const;
 
 export const backupCommand: Command = {
@@ -36,7 +36,7 @@ function argumentsOf(input: CommandInput): { readonly file: string; readonly dat
   const [file, extra] = input.positionals;
   if (file === undefined) throw new UsageError("say which FILE");
   if (extra !== undefined) throw new UsageError(`unexpected argument "${extra}"`);
-  return { file, dataDir: input.text("data") ?? (process.env.SPANGATE_DATA || ".spangate") };
+  return { file, dataDir: input.text("data") ?? ".spangate" };
 }
 
 const summaryOf = ({ files, bytes }: BackupReport): string => `${files} uploaded files of ${bytes} bytes`;

@@ -1,38 +1,32 @@
 /** Flags are names for the environment's settings, so that there is one configuration and one place that checks it. */
-import { type Command, CommandError, type CommandInput, UsageError } from "../support/command.ts";
+import { checkStart } from "../../compose/preflight.ts";
+import { parseConfig, SettingError } from "../../config.ts";
+import { withSecrets } from "../../process/secret-settings.ts";
+import { flaggedSettings, flagOf, plainText, type Setting } from "../../settings/table.ts";
+import { type Command, CommandError, type CommandInput, type Flag, UsageError } from "../support/command.ts";
 import { prepareKernels } from "../support/kernels.ts";
 import { repositoryRoot } from "../support/setup.ts";
 
-const variables: Readonly<Record<string, string>> = {
-  host: "SPANGATE_HOST",
-  port: "SPANGATE_PORT",
-  data: "SPANGATE_DATA",
-  model: "SPANGATE_MODEL",
-  devices: "SPANGATE_DEVICES",
-  "kv-bytes": "SPANGATE_KV_BYTES",
-  log: "SPANGATE_LOG",
-};
+/** SPANGATE_HOST is --host; the table of settings has the words. */
+function flagFor(variable: string, { value, byDefault, meaning, isSwitch }: Setting): Flag {
+  const described = plainText(`${meaning} (default: ${byDefault})`);
+  const description = `${described.charAt(0).toUpperCase()}${described.slice(1)}`;
+  // A switch's variable says 0 or 1, which commander would take for given.
+  if (isSwitch) return { type: "boolean", description };
+  return { type: "string", value, description, env: variable, ...(variable === "SPANGATE_PORT" && { short: "p" }) };
+}
 
 export const serveCommand: Command = {
   name: "serve",
   summary: "Start the server: gateway and workers.",
-  usage: "[--port N] [--model DIR] …",
-  flags: {
-    host: { type: "string", value: "ADDRESS", description: "Address to listen on (SPANGATE_HOST, else 127.0.0.1)." },
-    port: { type: "string", short: "p", value: "N", description: "Port, 0 for any (SPANGATE_PORT, else 8080)." },
-    data: { type: "string", value: "DIR", description: "Data folder (SPANGATE_DATA, else .spangate)." },
-    model: { type: "string", value: "DIR", description: "Model folder (SPANGATE_MODEL, else the demo model)." },
-    devices: {
-      type: "string",
-      value: "LIST",
-      description: "One worker for each, comma-separated (SPANGATE_DEVICES, else cpu).",
-    },
-    "kv-bytes": { type: "string", value: "N", description: "Memory of each worker's KV pool (SPANGATE_KV_BYTES)." },
-    log: { type: "string", value: "LEVEL", description: "Log level (SPANGATE_LOG)." },
-  },
+  usage: "[--dev] [--port N] [--model DIR] …",
+  flags: Object.fromEntries(
+    flaggedSettings.map(([variable, setting]) => [flagOf(variable), flagFor(variable, setting)]),
+  ),
   async run(input) {
     if (input.positionals.length > 0) throw new UsageError(`unexpected argument "${input.positionals[0]}"`);
     applyFlags(input);
+    await checked(input);
     await prepareKernels();
     // The composition root starts on import and ends the process itself.
     await import("../../main.ts");
@@ -41,9 +35,23 @@ export const serveCommand: Command = {
 };
 
 function applyFlags(input: CommandInput): void {
-  for (const [flag, variable] of Object.entries(variables)) {
-    const value = input.text(flag);
-    if (value !== undefined) process.env[variable] = value;
+  for (const [variable, { isSwitch }] of flaggedSettings) {
+    const flag = flagOf(variable);
+    if (!input.isGiven(flag)) continue;
+    process.env[variable] = isSwitch ? "1" : input.text(flag);
+  }
+}
+
+/** Checks the start before kernels are compiled for it. What came by a flag is blamed on the flag. */
+async function checked(input: CommandInput): Promise<void> {
+  try {
+    const env = withSecrets(process.env);
+    await checkStart(parseConfig(env), env, true);
+  } catch (error) {
+    if (error instanceof SettingError && input.isGiven(flagOf(error.variable))) {
+      throw new UsageError(`--${flagOf(error.variable)} ${error.problem}`);
+    }
+    throw new CommandError(error instanceof Error ? error.message : String(error), { cause: error });
   }
 }
 

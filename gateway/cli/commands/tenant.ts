@@ -37,7 +37,8 @@ export const keyCommand: Command = {
     data: {
       type: "string",
       value: "DIR",
-      description: "For reset-admin: the data folder (SPANGATE_DATA, else .spangate).",
+      description: "For reset-admin: the data folder (else .spangate).",
+      env: "SPANGATE_DATA",
     },
     tenant: { type: "string", short: "t", value: "ID", description: "The tenant." },
     scopes: { type: "string", value: "LIST", description: `Comma-separated (${defaultScopes}).` },
@@ -72,8 +73,8 @@ export const keyCommand: Command = {
 
 /** For an operator who has lost the admin key: whoever has the data folder may make a new one. */
 async function resetAdmin(input: CommandInput): Promise<number> {
-  const { resetAdminKey } = await import("../../compose/reset-admin.ts");
-  const dataDir = resolve(input.text("data") ?? (process.env.SPANGATE_DATA || ".spangate"));
+  const { resetAdminKey } = await import("../../compose/folder-owner.ts");
+  const dataDir = resolve(input.text("data") ?? ".spangate");
   try {
     console.log(resetAdminKey(dataDir));
   } catch (error) {

@@ -1,5 +1,6 @@
-/** Where the server is and who is asking: flags first, then the environment. */
+/** Where the server is and who is asking: flags first, then the environment, then what `serve --dev` left. */
 import type { HttpClientOptions } from "../../client/http-client.ts";
+import { type DevAccess, readDevAccess } from "../../settings/dev-access.ts";
 import { HttpClient } from "./client.ts";
 import { type CommandInput, UsageError } from "./command.ts";
 
@@ -14,10 +15,19 @@ export function connect(input: CommandInput, role: "tenant" | "platform" = "tena
 export function serverOf(input: CommandInput, role: "tenant" | "platform" = "tenant"): HttpClientOptions {
   const { SPANGATE_ADMIN_KEY: adminKey, SPANGATE_API_KEY: tenantKey } = process.env;
   const apiKey = input.text("api-key") || (role === "platform" && adminKey) || tenantKey;
+  const url = input.text("url") || process.env.SPANGATE_URL;
+  if (apiKey) return { url: url ?? devAccess()?.url ?? defaultUrl, apiKey };
+  const dev = devAccess();
+  // The key is for that server alone.
+  if (dev !== undefined && (url === undefined || url === dev.url)) return dev;
   const variable = role === "platform" ? "SPANGATE_ADMIN_KEY" : "SPANGATE_API_KEY";
-  if (!apiKey) throw new UsageError(`no API key: pass --api-key or set ${variable}`);
-  return { url: input.text("url") ?? process.env.SPANGATE_URL ?? defaultUrl, apiKey };
+  throw new UsageError(`no API key: pass --api-key, set ${variable}, or start the server with "spangate serve --dev"`);
 }
+
+export const urlOf = (input: CommandInput): string =>
+  (input.text("url") || process.env.SPANGATE_URL || devAccess()?.url) ?? defaultUrl;
+
+const devAccess = (): DevAccess | undefined => readDevAccess(process.env.SPANGATE_DATA || ".spangate");
 
 /** The one positional argument that a command wants. @throws UsageError naming it. */
 export function onlyPositional(input: CommandInput, name: string): string {

@@ -1,0 +1,131 @@
+/** Two commands are enough: `spangate serve --dev`, and `spangate ask`. And what `status` and `doctor` say meanwhile. */
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { version } from "../../package.json";
+import { until } from "../support/until.ts";
+
+setDefaultTimeout(60_000);
+
+const root = mkdtempSync(join(tmpdir(), "spangate dev "));
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+/** A stranger's shell: nothing is set, and it stands in a folder of its own. */
+function start(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
+  return Bun.spawn([process.execPath, join(repositoryRoot, "gateway", "cli", "main.ts"), ...args], {
+    env: { PATH: process.env.PATH ?? "", HOME: root, ...env },
+    cwd: root,
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+}
+
+async function spangate(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
+  const child = start(args, env);
+  const [output, errors, code] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+    child.exited,
+  ]);
+  return { output: output.trim(), errors, code };
+}
+
+async function serveDev() {
+  const child = start(["serve", "--dev", "--port", "0"]);
+  let output = "";
+  void (async () => {
+    const decoder = new TextDecoder();
+    for await (const bytes of child.stdout) output += decoder.decode(bytes, { stream: true });
+  })();
+  await until(async () => output.includes("ready; from this folder"), "the server is ready", 40_000);
+  const stop = async (): Promise<number> => {
+    child.kill("SIGTERM");
+    return await child.exited;
+  };
+  return { url: /listening on (\S+)/.exec(output)?.[1] ?? "", stop };
+}
+
+const ask = ["ask", "-d", "staff.md", "What is the extension of Jon Vale?"];
+
+test("serve --dev, then ask; again after a restart", async () => {
+  writeFileSync(join(root, "staff.md"), "- Jon Vale lives in Fairhaven.\n- The extension of Jon Vale is 3057.");
+  const without = await spangate(ask);
+  expect(without.code).toBe(2);
+  expect(without.errors).toContain('or start the server with "spangate serve --dev"');
+  expect(await spangate(["status"])).toMatchObject({
+    code: 1,
+    output: 'http://127.0.0.1:8080: no server answers; start one with "spangate serve --dev"',
+  });
+
+  const first = await serveDev();
+  const answer = await spangate(ask);
+  expect(answer).toMatchObject({ code: 0, errors: "" });
+  expect(answer.output).toContain("3057");
+  const status = await spangate(["status"]);
+  expect(status.code).toBe(0);
+  expect(status.output.split("\n")).toEqual([`${first.url}: ready`, "model: demo", "worker-0: ready"]);
+  const doctor = await spangate(["doctor"]);
+  expect(doctor.output).not.toContain("wrong");
+  expect(doctor.output.split("\n").map((line) => line.split(/[:\s]+/)[1])).toEqual([
+    "Bun",
+    "settings",
+    "model",
+    "devices",
+    "kernels",
+    "data",
+    "server",
+    "API",
+  ]);
+  expect(doctor.code).toBe(0);
+
+  const file = join(root, ".spangate", "dev-access.json");
+  expect(statSync(file).mode & 0o777).toBe(0o600);
+  const { api_key: key } = JSON.parse(readFileSync(file, "utf8")) as { api_key: string };
+  // The key is for that server alone, and what is set goes before it.
+  expect((await spangate([...ask, "--url", "http://127.0.0.1:9"])).errors).toContain("no API key");
+  expect((await spangate(ask, { SPANGATE_API_KEY: "sk-wrong", SPANGATE_URL: first.url })).errors).toContain("401");
+  expect(await first.stop()).toBe(0);
+
+  const gone = await spangate(ask);
+  expect(gone).toMatchObject({ code: 1 });
+  expect(gone.errors).toContain("no server answers");
+  const sick = await spangate(["doctor"], { SPANGATE_MODEL: "Qwen/Qwen3-8B" });
+  expect(sick.code).toBe(1);
+  expect(sick.output).toMatch(/^wrong model: SPANGATE_MODEL is "Qwen\/Qwen3-8B".* — name a folder/m);
+  expect(sick.output).toMatch(/^wrong server: none answers at .* — start one with "spangate serve --dev"$/m);
+
+  const second = await serveDev();
+  expect(JSON.parse(readFileSync(file, "utf8"))).toEqual({ url: second.url, api_key: key });
+  expect((await spangate(ask)).output).toContain("3057");
+  expect(await second.stop()).toBe(0);
+});
+
+test.each([
+  [["serve", "--port", "http"], 2, "spangate serve: --port must be a whole number\n"],
+  [["serve", "--kv-bytes", "8G"], 2, "spangate serve: --kv-bytes must be a size in bytes, as in 8GB, 8GiB"],
+  [["serve", "--model", "x.gguf"], 2, "spangate serve: --model names a GGUF file (x.gguf)"],
+  [["serve", "--kv-type", "int4"], 2, "spangate serve: --kv-type must be"],
+  [["serve", "--dev", "--host", "0.0.0.0"], 2, "spangate serve: --host must be 127.0.0.1, ::1 or localhost with"],
+  [["serve", "--prot", "1"], 2, "(Did you mean --port?)"],
+  [["serv"], 2, "(Did you mean serve?)"],
+] as const)("%p is blamed on what was typed", async (args, code, sentence) => {
+  const result = await spangate(args);
+  expect(result.errors).toContain(sentence);
+  expect(result.errors).not.toContain("SPANGATE_PORT");
+  expect(result.code).toBe(code);
+});
+
+test("a wrong variable is blamed on the variable", async () => {
+  const { errors, code } = await spangate(["serve"], { SPANGATE_PORT: "http" });
+  expect({ errors, code }).toEqual({ errors: "spangate serve: SPANGATE_PORT must be a whole number\n", code: 1 });
+});
+
+test("the version, and a flag for every setting in the help", async () => {
+  expect(await spangate(["--version"])).toEqual({ output: version, errors: "", code: 0 });
+  const { output } = await spangate(["serve", "--help"]);
+  for (const flag of ["--dev", "-p, --port <PORT>", "--kv-bytes <SIZE>", "--embedding-model <DIR>", "--log <LEVEL>"])
+    expect(output).toContain(flag);
+  expect(output).toContain("SPANGATE_KV_BYTES");
+  expect(output).not.toContain("--admin-key <");
+});
