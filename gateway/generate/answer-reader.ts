@@ -21,8 +21,9 @@ export class AnswerReader implements TokenReader {
   readonly #detokenizer: Detokenizer;
   readonly #calls: CallReader | undefined;
 
-  constructor(tokenBytes: TokenBytes, stops: readonly string[], calls: CallReaderOptions | undefined) {
-    this.#detokenizer = new Detokenizer(tokenBytes, stops, calls !== undefined);
+  /** @param goesOn the answer goes on from a text that the prompt ends with */
+  constructor(tokenBytes: TokenBytes, stops: readonly string[], calls: CallReaderOptions | undefined, goesOn = false) {
+    this.#detokenizer = new Detokenizer(tokenBytes, stops, { showsSigns: calls !== undefined, goesOn });
     this.#calls = calls === undefined ? undefined : new CallReader(calls);
   }
 

@@ -25,15 +25,17 @@ export interface GenerationInput extends RunInput {
   readonly stops: readonly string[];
   /** How tool calls are recognized in the text; absent: the request has no tools. */
   readonly calls?: CallReaderOptions | undefined;
+  /** The answer goes on from a text that the prompt ends with. */
+  readonly goesOn?: boolean | undefined;
 }
 
 /** Runs a plan and reads its tokens as an answer. @throws ApiError as Dispatcher.submit does */
 export function generate(
   dispatcher: Pick<Dispatcher, "submit">,
   tokenBytes: TokenBytes,
-  { stops, calls, ...input }: GenerationInput,
+  { stops, calls, goesOn, ...input }: GenerationInput,
 ): AsyncGenerator<CompletionEvent, void> {
-  return runRead(dispatcher, input, () => new AnswerReader(tokenBytes, stops, calls));
+  return runRead(dispatcher, input, () => new AnswerReader(tokenBytes, stops, calls, goesOn));
 }
 
 /**

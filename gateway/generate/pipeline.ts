@@ -37,6 +37,7 @@ interface SubmitFacts {
   readonly promptParam: string;
   readonly retrieved: readonly RetrievedFragment[];
   readonly calls?: CallReaderOptions | undefined;
+  readonly goesOn?: boolean | undefined;
   readonly grammar?: ByteGrammar | undefined;
   /** The field that an error of the grammar names. */
   readonly schemaParam?: string | undefined;
@@ -134,7 +135,7 @@ export class Pipeline {
     { requestId, tenantId, request, signal: outer, restartable }: ChatJob | TextJob,
     card: ModelCard,
     plans: readonly TokenPlan[],
-    { readAtMs, promptParam, retrieved, calls, grammar, schemaParam }: SubmitFacts,
+    { readAtMs, promptParam, retrieved, calls, goesOn, grammar, schemaParam }: SubmitFacts,
   ): Promise<MergedEvents> {
     const asked = { wanted: request.maxTokens, promptParam, wantedParam: "max_tokens" };
     const runs = plans.map((plan) => ({ plan, maxTokens: completionTokens(card, plan, asked) }));
@@ -149,6 +150,7 @@ export class Pipeline {
         params: { ...forChoice(request.params, index % request.choiceCount), maxTokens, grammar },
         stops: request.stops,
         calls,
+        goesOn,
         reuse: request.reuse,
         retention: request.retention,
         // All choices share the prompt, so only the first one reports why KV was not found.
@@ -216,7 +218,8 @@ export class Pipeline {
     const grammar = compile && (await traced("grammar", compile));
     const retrieved = await this.#retrieve(tenantId, request);
     const documents = planDocuments(request.documents, retrieved, salt);
-    const prompt = { messages, tools, documents, salt, attention: request.attention };
+    const { attention, continuesLast } = request;
+    const prompt = { messages, tools, continuesLast, documents, salt, attention };
     const lower = async (): Promise<TokenPlan> => {
       await lowerer.warm(prompt, answer !== undefined);
       return lowerer.lower(prompt);
@@ -225,6 +228,7 @@ export class Pipeline {
       card,
       retrieved,
       calls: reading,
+      goesOn: continuesLast,
       grammar,
       schemaParam: rules && schemaParam(rules),
       plan: await traced("lowering", lower),

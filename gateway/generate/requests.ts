@@ -19,6 +19,8 @@ export interface FileSearch {
 export interface PromptRequest {
   readonly model: string;
   readonly messages: readonly LowerMessage[];
+  /** The last message is an answer that has begun, and the new one goes on from it; it has text and no calls. */
+  readonly continuesLast?: boolean;
   /** The tools that the prompt shows and the answer may call; undefined: none. */
   readonly tools?: ToolUse | undefined;
   readonly documents: readonly PromptDocument[];

@@ -33,6 +33,8 @@ export interface LowerInput {
   readonly messages: readonly LowerMessage[];
   /** Tools that the template shows in the prompt. Absent: none. */
   readonly tools?: readonly ToolDefinition[] | undefined;
+  /** The last message is an answer that has begun: the prompt ends within it. */
+  readonly continuesLast?: boolean | undefined;
   readonly documents: readonly LowerDocument[];
   /** Salt of the main chain. */
   readonly salt: CacheSalt;
@@ -225,7 +227,9 @@ export class Lowerer {
 
   #layout(input: LowerInput): PromptLayout {
     const { template } = this.#options;
-    return this.#layouts.getOrInsertComputed(input, () => template.layout(input.messages, input.tools));
+    return this.#layouts.getOrInsertComputed(input, () =>
+      template.layout(input.messages, input.tools, input.continuesLast),
+    );
   }
 
   /** Refuses a prompt that is surely too long, before any of it is encoded. */

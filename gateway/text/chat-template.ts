@@ -34,7 +34,7 @@ export type LayoutPart =
 export interface PromptLayout {
   /** Everything before the documents: the start of the prompt and the system messages. */
   readonly head: readonly LayoutPart[];
-  /** Everything after the documents: the conversation, and the start of the assistant's answer. */
+  /** Everything after the documents: the conversation, and the start of the assistant's answer or what it has so far. */
   readonly tail: readonly LayoutPart[];
 }
 
@@ -44,6 +44,8 @@ interface Rendered {
   readonly tools: readonly TemplateTool[] | undefined;
   /** Texts whose stand-ins are numbered behind those of the messages' contents. */
   readonly literals: readonly string[];
+  /** See `layout`. */
+  readonly continuesLast: boolean;
 }
 
 const rememberedLayouts = 256;
@@ -83,15 +85,24 @@ export class ChatTemplate {
     this.takesSystem = this.#render([probe.system, probe.question], true)?.includes(probe.system.content) === true;
   }
 
-  /** @throws ApiError chat_template_error when the template refuses such a row of messages */
-  layout(messages: readonly LowerMessage[], tools: readonly ToolDefinition[] = []): PromptLayout {
-    if (tools.length > 0 || hasCalls(messages)) return this.#makeLayout(this.#toolData(messages, tools));
+  /**
+   * @param continuesLast the last message is an answer that has begun: the prompt ends where its content does
+   * @throws ApiError chat_template_error when the template refuses such a row of messages
+   */
+  layout(
+    messages: readonly LowerMessage[],
+    tools: readonly ToolDefinition[] = [],
+    continuesLast = false,
+  ): PromptLayout {
+    if (tools.length > 0 || hasCalls(messages)) {
+      return this.#makeLayout({ ...this.#toolData(messages, tools), continuesLast });
+    }
     // Some templates write today's date.
-    const cacheKey = `${new Date().toDateString()} ${messages.map(({ role }) => role).join(" ")}`;
+    const cacheKey = `${new Date().toDateString()} ${continuesLast} ${messages.map(({ role }) => role).join(" ")}`;
     const cached = this.#layouts.get(cacheKey);
     if (cached !== undefined) return cached;
     const plain = messages.map(({ role }, index) => ({ role, content: this.#standIns.of(index) }));
-    const made = this.#makeLayout({ messages: plain, tools: undefined, literals: [] });
+    const made = this.#makeLayout({ messages: plain, tools: undefined, literals: [], continuesLast });
     this.#layouts.set(cacheKey, made);
     return made;
   }
@@ -129,7 +140,7 @@ export class ChatTemplate {
     }
   };
 
-  #toolData(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): Rendered {
+  #toolData(messages: readonly LowerMessage[], tools: readonly ToolDefinition[]): Omit<Rendered, "continuesLast"> {
     const literals: string[] = [];
     const standIns = {
       content: (index: number): string => this.#standIns.of(index),
@@ -139,12 +150,13 @@ export class ChatTemplate {
   }
 
   #makeLayout(from: Rendered): PromptLayout {
-    const { messages, tools } = from;
-    const rendered = this.#render(messages, true, tools);
+    const { messages, tools, continuesLast } = from;
+    const rendered = this.#render(messages, !continuesLast, tools);
     if (rendered === undefined) throw refusal(messages);
     const cut = this.#headEnd(rendered, from);
     const head = this.#parts(rendered.slice(0, cut), from);
-    const tail = this.#parts(rendered.slice(cut), from);
+    const whole = this.#parts(rendered.slice(cut), from);
+    const tail = continuesLast ? untilContentOf(messages.length - 1, whole) : whole;
     const placed = new Set([...head, ...tail].map((part) => ("contentOf" in part ? part.contentOf : -1)));
     // Some templates leave out the text beside a call, so such a message may be missing.
     const mustStand = messages.filter((message, index) => message.tool_calls === undefined && !placed.has(index));
@@ -193,6 +205,12 @@ export class ChatTemplate {
       return { literal: literals[index - messages.length] ?? "", jsonDepth };
     });
   }
+}
+
+/** The parts up to the last place of a message's content. Without such a place there are none. */
+function untilContentOf(index: number, parts: readonly LayoutPart[]): readonly LayoutPart[] {
+  const last = parts.findLastIndex((part) => "contentOf" in part && part.contentOf === index);
+  return parts.slice(0, last + 1);
 }
 
 function refusal(messages: readonly TemplateMessage[]): ApiError {

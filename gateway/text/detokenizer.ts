@@ -99,12 +99,15 @@ export class Detokenizer {
   #atStart: boolean;
   #stoppedBy: string | undefined;
 
-  /** @param showsSigns writes tokens that are signs as sign characters, for the reader of calls */
-  constructor(tokenBytes: TokenBytes, stops: readonly string[], showsSigns = false) {
+  /**
+   * @param showsSigns writes tokens that are signs as sign characters, for the reader of calls
+   * @param goesOn the tokens go on from a text, so a space before their first word is between two words
+   */
+  constructor(tokenBytes: TokenBytes, stops: readonly string[], { showsSigns = false, goesOn = false } = {}) {
     this.#tokenBytes = tokenBytes;
     this.#stops = stops;
     this.#showsSigns = showsSigns;
-    this.#atStart = tokenBytes.stripsLeadingSpace;
+    this.#atStart = tokenBytes.stripsLeadingSpace && !goesOn;
   }
 
   /** Reads the next tokens. Those behind a stop string are ignored. */

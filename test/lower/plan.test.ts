@@ -50,6 +50,51 @@ describe("a prompt is the model's own", () => {
     });
   }
 
+  for (const [name, model] of Object.entries(models)) {
+    test(`${name}: ends within an answer that has begun, just before what would close it`, () => {
+      // Where its text ends in a space, that and a space of the template behind it may become one token.
+      const begun = [message("user", " the thing"), message("assistant", "\tan answer 123")];
+      const { template, tokenizer } = textSide(model);
+      const input = { documents: [], salt, attention: "span", continuesLast: true } as const;
+      const plan = allTokens(lowerer(model).lower({ ...input, messages: begun }));
+      const closed = ownTokens(model, begun);
+      expect(closed.slice(0, plan.length)).toEqual(plan);
+      const text = template.messages.inside("assistant")?.after ?? "";
+      const after = tokenizer.encode([{ kind: "template", text }], false);
+      expect(after.length).toBeGreaterThan(0);
+      expect(closed.slice(plan.length, plan.length + after.length)).toEqual([...after]);
+    });
+  }
+
+  test("documents stand before an answer that has begun as before any other", () => {
+    const messages = conversation.slice(0, 3);
+    const documents = [document("a", "the first\n")];
+    const lower = (continuesLast: boolean) =>
+      lowerer(models.chatml).lower({ messages, documents, salt, attention: "span", continuesLast });
+    const [head, span, tail] = lower(true).runs;
+    const [wholeHead, wholeSpan, wholeTail] = lower(false).runs;
+    expect([head?.tokenIds, span?.tokenIds]).toEqual([wholeHead?.tokenIds, wholeSpan?.tokenIds]);
+    const text = "\n<|im_start|>assistant\n\tan answer 123 ";
+    const end = textSide(models.chatml).tokenizer.encode([{ kind: "template", text }], false);
+    expect([...(tail?.tokenIds ?? [])].slice(-end.length)).toEqual([...end]);
+    expect([...(wholeTail?.tokenIds ?? [])].slice(0, tail?.tokenIds.length)).toEqual([...(tail?.tokenIds ?? [])]);
+  });
+
+  test("a template that does not show an answer that has begun refuses it", () => {
+    const silent =
+      "{% for m in messages %}{% if m.role == 'user' %}{{ '<|im_start|>' + m.content }}{% endif %}{% endfor %}";
+    const messages = conversation.slice(1, 3);
+    const lower = () =>
+      lowerer({ ...models.chatml, chatTemplate: silent }).lower({
+        messages,
+        documents: [],
+        salt,
+        attention: "span",
+        continuesLast: true,
+      });
+    expect(lower).toThrow("refuses messages with these roles");
+  });
+
   test("a template that knows no role 'document' gets them as users, between system and conversation", () => {
     const { template } = textSide(models.strict);
     expect(template.document).toEqual({ role: "user", before: "<user>", after: "<end>\n" });

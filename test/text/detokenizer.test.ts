@@ -73,6 +73,8 @@ describe("detokenizer", () => {
     });
     const detokenizer = new Detokenizer(pieces, []);
     expect([0, 1, 2, 3].map((id) => detokenizer.push([id]).text)).toEqual(["Hi", " you", "", "é"]);
+    // What goes on from a text begins behind its last word.
+    expect(new Detokenizer(pieces, [], { goesOn: true }).push([0, 1]).text).toBe(" Hi you");
   });
 
   test("an unknown decoder is refused at load", () => {

@@ -67,7 +67,7 @@ function world(model: ModelText) {
     );
   /** What is read of tokens that somebody draws who would rather break out. */
   const answer = (tokenIds: readonly number[], callsOnly: boolean) => {
-    const detokenizer = new Detokenizer(tokenBytes, [], true);
+    const detokenizer = new Detokenizer(tokenBytes, [], { showsSigns: true });
     const reader = new CallReader({ syntax, names: use().callable, several: true, callsOnly });
     const pieces = tokenIds.map((tokenId) => detokenizer.push([tokenId]).text);
     const parts = [...pieces, detokenizer.end().text].flatMap((piece) => [...reader.push(piece)]);

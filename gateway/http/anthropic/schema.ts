@@ -5,7 +5,7 @@ import type { ChatRequest, PromptRequest } from "../../generate/requests.ts";
 import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { messageFormat } from "../generation/response-format.ts";
 import { generateParams, samplingFields, stopString } from "../generation/sampling.ts";
-import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
+import { cannotBeContinued, checkContinued, checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import { optional, shortString } from "../transport/fields.ts";
 import type { CitableSource } from "./citations.ts";
 import {
@@ -108,14 +108,16 @@ function checkPrompt(body: PromptBody, context: z.RefinementCtx): void {
     context.addIssue({ code: "custom", path, message: text, input: body });
   };
   const last = body.messages.length - 1;
-  if (body.messages[last]?.role !== "user") {
-    refuse(
-      ["messages", last, "role"],
-      "the last message must be the user's: an answer that has begun is not continued",
-    );
-  }
+  const lastRole = body.messages[last]?.role;
+  if (lastRole === "system")
+    refuse(["messages", last, "role"], "the last message must be the user's or the assistant's");
   checkToolUses(body.messages, (path, text) => refuse([...path], text));
-  checkTools(messageToolsAsked(body), (path, text) => refuse([...path], text));
+  const tools = messageToolsAsked(body);
+  checkTools(tools, (path, text) => refuse([...path], text));
+  if (lastRole === "assistant") {
+    checkContinued(tools, (path, text) => refuse([...path], text));
+    if (body.output_config?.format !== undefined) refuse(["output_config", "format"], cannotBeContinued);
+  }
   if (documentsOf(body.messages).length > limits.documents) {
     refuse(["messages"], `have more than ${limits.documents} documents and search results`);
   }
@@ -125,10 +127,15 @@ function checkPrompt(body: PromptBody, context: z.RefinementCtx): void {
 }
 
 function promptOf(body: PromptBody): PromptRequest {
+  // An answer that has begun may have no text yet.
+  const lastTurn = body.messages.at(-1);
+  const isEmpty = lastTurn?.role === "assistant" && textOf(lastTurn.content) === "";
+  const messages = isEmpty ? body.messages.slice(0, -1) : body.messages;
   const system = body.system === undefined ? [] : [{ role: "system", content: textOf(body.system) }];
   return {
     model: body.model,
-    messages: turnsOf(body.messages, system),
+    messages: turnsOf(messages, system),
+    continuesLast: messages.at(-1)?.role === "assistant",
     tools: toolUseOf(messageToolsAsked(body)),
     documents: documentsOf(body.messages).map((fields, index) => ({ id: `document-${index}`, ...fields })),
     fileSearch: body.file_search,

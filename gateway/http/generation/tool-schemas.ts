@@ -81,6 +81,13 @@ export function checkTools({ tools, namePath, choice }: ToolsAsked, refuse: Refu
   if (chars > toolLimits.toolsChars) refuse(["tools"], `have more than ${toolLimits.toolsChars} characters as JSON`);
 }
 
+export const cannotBeContinued = "cannot stand beside an answer that has begun";
+
+/** Refuses a call that must be made, where the answer has begun with text. */
+export function checkContinued({ choice }: ToolsAsked, refuse: Refuse): void {
+  if (choice.mode === "required") refuse(["tool_choice"], cannotBeContinued);
+}
+
 /** undefined: nothing is called, and no tool is shown. */
 export function toolUseOf({ tools, choice, parallel }: ToolsAsked): ToolUse | undefined {
   if (tools.length === 0 || choice.mode === "none") return undefined;

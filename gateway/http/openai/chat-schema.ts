@@ -8,7 +8,7 @@ import type { ChatRequest } from "../../generate/requests.ts";
 import { cacheUse, promptCacheFields } from "../generation/prompt-cache.ts";
 import { fileSearchSchema, requestFields } from "../generation/request-fields.ts";
 import { generateFields, generateParams } from "../generation/sampling.ts";
-import { checkTools, toolUseOf } from "../generation/tool-schemas.ts";
+import { cannotBeContinued, checkContinued, checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import { optional } from "../transport/fields.ts";
 import { chatMessages } from "./chat-messages.ts";
 import { chatToolFields, chatToolsAsked } from "./chat-tools.ts";
@@ -38,6 +38,9 @@ export const chatFields = {
   // Values that mean what this server does anyway.
   modalities: optional(z.array(z.literal("text")).length(1)),
   ...chatToolFields,
+  // The names of vLLM: the last message is an answer that has begun.
+  continue_final_message: optional(z.boolean()),
+  add_generation_prompt: optional(z.boolean()),
   // Facts for the caller's own bookkeeping.
   user: requestFields.user,
   safety_identifier: requestFields.safety_identifier,
@@ -52,7 +55,7 @@ export const unsupportedChatFields: ReadonlySet<string> = new Set([
   ...["tool_calls", "tool_call_id"],
   ...["best_of", "use_beam_search", "length_penalty", "echo"],
   ...["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template"],
-  ...["chat_template_kwargs", "add_generation_prompt", "continue_final_message", "skip_special_tokens"],
+  ...["chat_template_kwargs", "skip_special_tokens"],
   ...["include_stop_str_in_output", "prompt_logprobs", "allowed_token_ids", "bad_words", "logits_processors"],
 ]);
 
@@ -79,11 +82,28 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   if (minTokens > maxTokens) refuse(["min_tokens"], "is more than max_tokens");
   const tools = chatToolsAsked(body);
   checkTools(tools, (path, text) => refuse([...path], text));
+  checkPromptEnd(body, refuse);
   if (body.response_format === undefined && toolUseOf(tools) === undefined) return;
   // The answer ends where the format says, or where its calls do.
   const other = body.response_format === undefined ? "tools" : "this response_format";
   if (minTokens > 0) refuse(["min_tokens"], `cannot stand beside ${other}`);
   if (body.ignore_eos === true) refuse(["ignore_eos"], `cannot stand beside ${other}`);
+}
+
+/** A prompt ends with the start of an answer, or within the last message where that is an answer that has begun. */
+function checkPromptEnd(body: Body, refuse: (path: PropertyKey[], text: string) => void): void {
+  const { messages, continue_final_message: continues = false, add_generation_prompt: opens = !continues } = body;
+  if (opens === continues) {
+    const text = continues ? "must be false beside continue_final_message" : "needs continue_final_message: true";
+    return refuse(["add_generation_prompt"], text);
+  }
+  if (!continues) return;
+  const last = messages.lowered.at(-1);
+  if (last?.role !== "assistant" || last.content === "" || last.calls !== undefined) {
+    refuse(["continue_final_message"], "needs a last message of the assistant with text and no tool_calls");
+  }
+  checkContinued(chatToolsAsked(body), (path, text) => refuse([...path], text));
+  if (body.response_format !== undefined) refuse(["response_format"], cannotBeContinued);
 }
 
 function toRequest(body: Body): ChatBody {
@@ -92,6 +112,7 @@ function toRequest(body: Body): ChatBody {
   const request: ChatRequest = {
     model: body.model,
     messages: lowered,
+    continuesLast: body.continue_final_message ?? false,
     tools: toolUseOf(chatToolsAsked(body)),
     documents: body.documents ?? [],
     fileSearch: body.file_search,

@@ -26,6 +26,8 @@ describe("fields", () => {
   const image = { type: "image", source: { type: "base64", media_type: "image/png", data: "" } };
   const many = (count: number) => Array.from({ length: count }, () => ({ type: "document", source: plain }));
   const cached = { type: "text", text: "x", cache_control: { type: "ephemeral" } };
+  const begun = { ...question, messages: [...question.messages, { role: "assistant", content: "It" }] };
+  const look = { name: "look", input_schema: { type: "object" } };
   const withFormat = (format: object) => ({ ...question, output_config: { format } });
   test.each<[string, unknown, string, string]>([
     ["no max_tokens", { ...question, max_tokens: undefined }, "missing_field", "max_tokens"],
@@ -64,10 +66,22 @@ describe("fields", () => {
     ["a role", { ...question, messages: [{ role: "tool", content: "x" }] }, "invalid_value", "messages[0].role"],
     ["no message", { ...question, messages: [] }, "invalid_value", "messages"],
     [
-      "an answer that has begun",
-      { ...question, messages: [...question.messages, { role: "assistant", content: "It" }] },
+      "a system message at the end",
+      { ...question, messages: [...question.messages, { role: "system", content: "x" }] },
       "invalid_value",
       "messages[1].role",
+    ],
+    [
+      "a call that an answer that has begun must make",
+      { ...begun, tools: [look], tool_choice: { type: "any" } },
+      "invalid_value",
+      "tool_choice",
+    ],
+    [
+      "a format of an answer that has begun",
+      { ...begun, output_config: { format: { type: "json_schema", schema: {} } } },
+      "invalid_value",
+      "output_config.format",
     ],
     [
       "too many documents",
