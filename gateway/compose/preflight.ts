@@ -40,11 +40,15 @@ export function checkModels(config: Config, env: Environment): void {
 }
 
 /** Asks the driver for the devices that the workers will take. @throws Error in one sentence for the operator */
-export async function checkDevices({ devices }: Config, env: Environment): Promise<void> {
-  const indices = devices.filter((name) => name !== "cpu").map((name) => name.slice("cuda:".length));
-  if (indices.length === 0) return;
+export async function checkDevices(config: Config, env: Environment): Promise<void> {
+  const [first, ...others] = config.devices.filter((name) => name !== "cpu");
+  if (first === undefined) return;
+  const indices = [first, ...others].map((name) => name.slice("cuda:".length));
   const program = join(import.meta.dir, "..", "..", "worker", "check-device.ts");
-  const child = Bun.spawn([process.execPath, program, ...indices], { env, stdio: ["ignore", "pipe", 2] });
+  const child = Bun.spawn([process.execPath, program, ...indices], {
+    env: workerEnvironment(config, env, first),
+    stdio: ["ignore", "pipe", 2],
+  });
   const [said, exitCode] = await Promise.all([new Response(child.stdout).text(), child.exited]);
   if (exitCode === 0) return;
   const why = said || `asking the driver ended with exit code ${exitCode}`;
