@@ -1,5 +1,6 @@
 /** HTML to text with Markdown's headings, lists and table rows, so that it can be cut where its sections begin. */
 import { Parser } from "htmlparser2";
+import { markedCharset } from "./charset.ts";
 import { type ExtractJob, Refused, tooMuchText } from "./protocol.ts";
 
 const skipped = new Set(["title", "script", "style", "noscript", "template", "svg", "math", "iframe", "select"]);
@@ -11,16 +12,50 @@ const blocks = new Set([
 ]);
 const cells = new Set(["td", "th"]);
 
-export function htmlDocumentText(bytes: Uint8Array, job: Pick<ExtractJob, "maxTextChars">): string {
-  return htmlText(decodeHtml(bytes), job);
+type TextLimit = Pick<ExtractJob, "maxTextChars">;
+
+export const htmlDocumentText = (bytes: Uint8Array, job: TextLimit): string => pageText(decodeHtml(bytes), job);
+
+/** Which part of a page is read: the elements that are the page's matter (absent: all), without those that are not. */
+interface PagePart {
+  readonly within?: string;
+  readonly without: ReadonlySet<string>;
+}
+
+const everything: PagePart = { without: new Set() };
+const navigation = new Set(["nav"]);
+const frame: PagePart = { without: new Set(["nav", "header", "footer", "aside", "form"]) };
+/**
+ * Some pages stand in one form, or leave an element open. If less than this share of the text is left without the
+ * page's frame, all of it is read.
+ */
+const leastShareLeft = 0.1;
+
+/**
+ * A page's matter: its `main` or its articles where it has any, else what stands beside navigation, header, footer,
+ * asides and forms, else everything.
+ * @throws Refused
+ */
+export function pageText(html: string, job: TextLimit): string {
+  for (const within of ["main", "article"]) {
+    if (!new RegExp(`<${within}\\b`, "i").test(html)) continue;
+    const text = htmlText(html, job, { within, without: navigation });
+    if (text !== "") return text;
+  }
+  const whole = htmlText(html, job);
+  const text = htmlText(html, job, frame);
+  return text.length > whole.length * leastShareLeft ? text : whole;
 }
 
 /** Reads the HTML in one pass without building a tree, so that deep nesting does no harm. @throws Refused */
-export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTextChars">): string {
+export function htmlText(html: string, { maxTextChars }: TextLimit, { within, without } = everything): string {
   const writer = new TextWriter(maxTextChars);
   let title = "";
   let inTitle = false;
   let skipDepth = 0;
+  let withinDepth = 0;
+  const isSkipped = (name: string): boolean => skipped.has(name) || without.has(name);
+  const isOutside = (): boolean => skipDepth > 0 || (within !== undefined && withinDepth === 0);
   let preDepth = 0;
   let cellDepth = 0;
   // A row of a table stays one line, whatever its cells hold.
@@ -28,8 +63,9 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
   const parser = new Parser({
     onopentagname: (name) => {
       inTitle = name === "title" && skipDepth === 0;
-      if (skipped.has(name)) skipDepth += 1;
-      if (skipDepth > 0) return;
+      if (isSkipped(name)) skipDepth += 1;
+      if (name === within) withinDepth += 1;
+      if (isOutside()) return;
       const level = headingLevel.exec(name)?.[1];
       if (level !== undefined) writer.paragraph(`${"#".repeat(Number(level))} `);
       else if (name === "li") writer.line("- ");
@@ -44,14 +80,16 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
     },
     ontext: (text) => {
       if (inTitle && title.length < maxTitleChars) title += text;
-      if (skipDepth > 0) return;
+      if (isOutside()) return;
       if (preDepth > 0) writer.code(text);
       else writer.text(text);
     },
     onclosetag: (name) => {
       inTitle = false;
-      if (skipped.has(name)) skipDepth = Math.max(0, skipDepth - 1);
-      else if (skipDepth > 0) return;
+      const wasOutside = isOutside();
+      if (isSkipped(name)) skipDepth = Math.max(0, skipDepth - 1);
+      if (name === within) withinDepth = Math.max(0, withinDepth - 1);
+      if (wasOutside && (isOutside() || !isSkipped(name))) return;
       if (name === "pre") preDepth = Math.max(0, preDepth - 1);
       if (cells.has(name)) cellDepth = Math.max(0, cellDepth - 1);
       if (name === "li" || name === "tr" || headingLevel.test(name)) writer.endPrefix();
@@ -61,7 +99,7 @@ export function htmlText(html: string, { maxTextChars }: Pick<ExtractJob, "maxTe
   parser.end(html);
   const text = writer.end();
   const heading = title.replace(/\s+/g, " ").trim().slice(0, maxTitleChars);
-  return writer.hasHeading || heading === "" || text === "" ? text : `# ${heading}\n\n${text}`;
+  return writer.hasTitle || heading === "" || text === "" ? text : `# ${heading}\n\n${text}`;
 }
 
 const maxTitleChars = 512;
@@ -78,8 +116,8 @@ class TextWriter {
   #prefix = "";
   /** Whether the next cell is the first of its row. */
   #atRow = false;
-  /** Whether a heading with text was written. */
-  hasHeading = false;
+  /** Whether a heading of the first level was written, with text. */
+  hasTitle = false;
 
   constructor(maxChars: number) {
     this.#maxChars = maxChars;
@@ -158,7 +196,7 @@ class TextWriter {
   #writeNext(blank: string, own: string): void {
     this.#write((this.#parts.length === 0 ? "" : this.#pending) + this.#prefix + blank);
     this.#write(own);
-    this.hasHeading ||= this.#prefix.startsWith("#");
+    this.hasTitle ||= this.#prefix === "# ";
     this.#pending = "";
     this.#prefix = "";
     this.#codeBlank = "";
@@ -187,10 +225,8 @@ export function decodeHtml(bytes: Uint8Array): string {
 }
 
 function charsetOf(bytes: Uint8Array): string {
-  const [first, second, third] = bytes;
-  if (first === 0xef && second === 0xbb && third === 0xbf) return "utf-8";
-  if (first === 0xff && second === 0xfe) return "utf-16le";
-  if (first === 0xfe && second === 0xff) return "utf-16be";
+  const marked = markedCharset(bytes);
+  if (marked !== undefined) return marked;
   const head = Buffer.from(bytes.subarray(0, 4_096)).toString("latin1");
   const named = /<meta\b[^>]{0,512}?charset\s*=\s*["']?\s*([\w.:-]{1,40})/i.exec(head)?.[1]?.toLowerCase();
   // The meta element was found byte by byte, so the file is not UTF-16, even if it says so.

@@ -1,6 +1,6 @@
 /** What the gateway and a process that reads a document exchange: one document, one answer. */
 
-export type DocumentKind = "html" | "pdf" | "docx";
+export type DocumentKind = "html" | "pdf" | "docx" | "csv" | "tsv";
 
 /**
  * The job is the process's only argument, as JSON. The document's bytes come by stdin; the answer is written to stdout.

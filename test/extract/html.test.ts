@@ -1,8 +1,47 @@
 import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
-import { decodeHtml, htmlText } from "../../gateway/extract/html.ts";
+import { decodeHtml, htmlText, pageText } from "../../gateway/extract/html.ts";
 
 const text = (html: string, maxTextChars = 10_000_000) => htmlText(html, { maxTextChars });
+
+describe("a page's matter", () => {
+  const page = (html: string) => pageText(html, { maxTextChars: 10_000 });
+  const around = (matter: string) =>
+    `<title>Ferry</title><header><a>Logo</a></header><nav>Home <b>News</b></nav>${matter}
+     <aside>Buy this</aside><form>Search <input></form><footer>(c) 2026</footer><script>track()</script>`;
+
+  test("is its main element, with the headers and notes of its own, without navigation", () => {
+    const main = "<main><header><h1>Sails</h1></header>a<nav>Up</nav>b<aside>Note.</aside><article>c</article></main>";
+    expect(page(around(main))).toBe("# Sails\n\na\n\nb\n\nNote.\n\nc");
+    // The title of the page stands in place of a heading that is not in there.
+    expect(page(around("<h1>Site</h1><MAIN><h2>Times</h2>at six</MAIN>"))).toBe("# Ferry\n\n## Times\n\nat six");
+  });
+
+  test("is all of its articles where it has no main element", () => {
+    const article = (text: string) =>
+      `<article><header><h2>${text}</h2></header>of ${text}<article>re</article></article>`;
+    expect(page(around(`promoted ${article("one")} and ${article("two")}`))).toBe(
+      "# Ferry\n\n## one\n\nof one\n\nre\n\n## two\n\nof two\n\nre",
+    );
+  });
+
+  test("else what is left without the frame, and everything where next to nothing is left", () => {
+    expect(page(around("<p>The ferry sails at six.</p>"))).toBe("# Ferry\n\nThe ferry sails at six.");
+    const rows = "<p>The ferry sails at six.</p>".repeat(20);
+    expect(page(`<form>${rows}</form>top`).match(/six/g)).toHaveLength(20);
+    expect(page(`<nav>Home${rows}`).match(/six/g)).toHaveLength(20);
+    expect(page("<nav>Home")).toBe("Home");
+    expect(page("<main></main><article> </article><p>a")).toBe("a");
+    expect(page("")).toBe("");
+  });
+
+  test("elements that are closed in vain, opened twice, or named alike change nothing", () => {
+    expect(page("</main></nav></article><p>a</main>b")).toBe("ab");
+    expect(page("<main>a<main>b</main>c</main>d")).toBe("a\n\nb\n\nc");
+    expect(page("<mainly>a</mainly><p>b <code>&lt;main></code>")).toBe("a\n\nb <main>");
+    expect(page("<table><tr><td>x<main><table><tr><td>1<td>2</table></main><td>y</table>z")).toBe("1 | 2");
+  });
+});
 
 describe("HTML to text", () => {
   test("keeps headings, lists, tables and breaks, and leaves out what is not shown", () => {

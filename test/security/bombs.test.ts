@@ -155,9 +155,25 @@ describe("HTML", () => {
     ["a script without end", `<script>${"<".repeat(8 * mib)}`],
     ["CDATA and instructions", "<![CDATA[<?".repeat(500_000)],
     ["a character set that is none", `<meta charset="${"x".repeat(39)}">a`],
+    ["main elements without end", "<main><nav>".repeat(500_000)],
+    ["articles in navigation", "<nav><article>a".repeat(300_000)],
     ["blank space", `<pre>${" \n".repeat(4 * mib)}</pre>`],
   ])("%s", async (_name, text) => {
     expect((await outcome("html", bytesOf(text))).length).toBeLessThanOrEqual(limits.maxTextChars);
+  });
+});
+
+describe("CSV", () => {
+  test.each<[string, string]>([
+    ["a million columns", "a,".repeat(1_000_000)],
+    ["a million rows of a million names", `${"a,".repeat(10_000)}\n`.repeat(1_000)],
+    ["a cell of megabytes", `a,b\n1,${"x".repeat(8 * mib)}\n`],
+    ["a quotation mark without end", `a,b\n1,"${"x\n".repeat(4 * mib)}`],
+    ["nothing but quotation marks", '"'.repeat(8 * mib)],
+    ["nothing but line breaks", "\n".repeat(16 * mib)],
+    ["names that objects have", "__proto__,constructor\n1,2"],
+  ])("%s", async (_name, text) => {
+    expect((await outcome("csv", bytesOf(text))).length).toBeLessThanOrEqual(limits.maxTextChars);
   });
 });
 

@@ -304,6 +304,7 @@ export const ownedModules: Readonly<Record<string, readonly string[]>> = {
   hono: ["gateway"],
   "@fastify/busboy": ["gateway/http/transport"],
   commander: ["gateway/cli/support/program.ts"],
+  "csv-parse": ["gateway/extract"],
   unpdf: ["gateway/extract"],
   mammoth: ["gateway/extract"],
   jszip: ["gateway/extract"],

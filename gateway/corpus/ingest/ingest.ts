@@ -14,12 +14,14 @@ import { isPassing, reasonOf } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
+import type { DocumentKind } from "../../extract/protocol.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort, Tokenizer } from "../base/ports.ts";
 import type { ContentStore } from "../files/content-store.ts";
 import { chunkText } from "./chunk.ts";
-import { checkedText, decodeText, FileError, fileKindOf, OverBounds } from "./decode.ts";
+import { checkedText, decodeText, FileError, OverBounds } from "./decode.ts";
 import { type ExtractLimits, Extractor } from "./extractor.ts";
+import { fileKindOf } from "./file-kinds.ts";
 import { IngestLanes, type Lane } from "./lanes.ts";
 import { ReaderProgram } from "./reader-program.ts";
 import type { TextKind } from "./sentences.ts";
@@ -44,6 +46,15 @@ const quickExtraction: ExtractLimits = {
   ...largeExtraction,
   maxMs: corpusLimits.quickDocumentMs,
   maxMemoryBytes: corpusLimits.quickExtractBytes,
+};
+
+/** What the text is that a document's reader makes. */
+const kindsOfExtracted: Readonly<Record<DocumentKind, TextKind>> = {
+  pdf: "plain",
+  html: "markdown",
+  docx: "markdown",
+  csv: "lines",
+  tsv: "lines",
 };
 
 /** What a file may use in a lane. */
@@ -223,7 +234,8 @@ export class Ingestor {
     const { extractor, maxChars } = this.#bounds[lane];
     let bytes: Uint8Array | undefined = await this.#content.read(source.id);
     const kind = fileKindOf(source.filename, source.mediaType, bytes);
-    if (kind === "plain" || kind === "markdown") return { text: atMost(maxChars, decodeText(bytes)), kind };
+    if (kind === "plain" || kind === "markdown" || kind === "lines")
+      return { text: atMost(maxChars, decodeText(bytes)), kind };
     if (lane === "large") {
       // Only one large document is read at a time, since that may take much memory. Meanwhile the texts of others are
       // ingested.
@@ -234,7 +246,7 @@ export class Ingestor {
     }
     try {
       const text = checkedText(await extractor.extract(kind, bytes, signal));
-      return { text: atMost(maxChars, text), kind: kind === "pdf" ? "plain" : "markdown" };
+      return { text: atMost(maxChars, text), kind: kindsOfExtracted[kind] };
     } finally {
       if (lane === "large") this.#isExtractingLarge = false;
     }

@@ -5,7 +5,7 @@
  *
  * Sentence ends are those of Unicode (UAX #29, Intl.Segmenter), with three corrections: a line break inside a
  * hard-wrapped paragraph ends nothing, nor does a common abbreviation; list items, table rows, and lines of
- * code do end at their line's end.
+ * code do end at their line's end. In text of the kind "lines" every line is one unit, whatever sentences it has.
  */
 export interface Unit {
   readonly start: number;
@@ -14,7 +14,8 @@ export interface Unit {
   readonly startsSection: boolean;
 }
 
-export type TextKind = "plain" | "markdown";
+/** "lines": source code, logs, data and rows of tables, in which each line is a unit. */
+export type TextKind = "plain" | "markdown" | "lines";
 
 /** A sentence longer than this is cut whatever its tokens, so that one step has bounded work. */
 export const maxSentenceChars = 8_192;
@@ -46,7 +47,35 @@ export function* sentenceUnits(text: string, kind: TextKind): Generator<Unit> {
 }
 
 /** Yields the units, and undefined where a stretch of text was scanned without finding the end of a unit. */
-export function* sentenceSteps(text: string, kind: TextKind): Generator<Unit | undefined> {
+export function sentenceSteps(text: string, kind: TextKind): Generator<Unit | undefined> {
+  return kind === "lines" ? lineSteps(text) : proseSteps(text, kind);
+}
+
+/**
+ * Each line with the empty lines after it. An unindented line after an empty one, such as the beginning of a function,
+ * is a good place for a new fragment.
+ */
+function* lineSteps(text: string): Generator<Unit | undefined> {
+  let afterBlank = false;
+  for (let start = 0, stepEnd = maxSentenceChars; start < text.length; ) {
+    const newline = text.indexOf("\n", start);
+    let end = newline === -1 ? text.length : newline + 1;
+    if (end - start > maxSentenceChars) end = withoutHalfCharacter(text, start, start + maxSentenceChars);
+    const lineEnd = end;
+    while (text[end] === "\n" || text.startsWith("\r\n", end)) {
+      end += text[end] === "\n" ? 1 : 2;
+      if (end - lineEnd > maxSentenceChars) break;
+    }
+    yield { start, end, startsSection: afterBlank && /\S/.test(text[start] ?? "") };
+    afterBlank = end > lineEnd;
+    start = end;
+    if (start < stepEnd) continue;
+    stepEnd = start + maxSentenceChars;
+    yield undefined;
+  }
+}
+
+function* proseSteps(text: string, kind: TextKind): Generator<Unit | undefined> {
   // The unit that may still grow: blank space is added to it. If it holds only headings and blank space so far, the
   // next sentence is added to it too.
   let open: Unit | undefined;

@@ -40,7 +40,7 @@ const anyText = fc.oneof(
     )
     .map((parts) => parts.join("")),
 );
-const anyKind = fc.constantFrom<TextKind>("plain", "markdown");
+const anyKind = fc.constantFrom<TextKind>("plain", "markdown", "lines");
 
 describe("sentenceUnits", () => {
   test("cover any text without gap or overlap", () => {
@@ -50,6 +50,21 @@ describe("sentenceUnits", () => {
       }),
       { numRuns: 500 },
     );
+  });
+
+  test("are lines in code and rows, with the empty lines after them; long lines are cut, but through no character", () => {
+    const code = 'a("One. Two! Three?");\n\n\n  b = "x.y. Z";\r\n\r\n# c\n';
+    expect(units(code, "lines")).toEqual(['a("One. Two! Three?");\n\n\n', '  b = "x.y. Z";\r\n\r\n', "# c\n"]);
+    const long = `${"x".repeat(maxSentenceChars - 1)}👍🏽 end\nlast`;
+    expect(units(long, "lines").map((unit) => unit.length)).toEqual([maxSentenceChars - 1, 9, 4]);
+    expect(units(long, "lines").join("").isWellFormed()).toBe(true);
+  });
+
+  test("a fragment of rows holds whole rows, and one of code begins where a part begins", () => {
+    const rows = Array.from({ length: 30 }, (_, i) => `name: Ann ${i}. Vale | note: Yes! No. Maybe?`).join("\n");
+    for (const { text } of chunk(rows, 40, 0, "lines")) expect(text).toMatch(/^name:[\s\S]*Maybe\?\n?$/);
+    const code = Array.from({ length: 8 }, (_, i) => `def f${i}():\n    a = 1\n\n    return a + ${i}\n`).join("\n");
+    for (const { text } of chunk(code, 24, 0, "lines")) expect(text).toStartWith("def ");
   });
 
   test("end where sentences end", () => {

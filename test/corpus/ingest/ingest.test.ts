@@ -66,7 +66,13 @@ describe("ingestion", () => {
       ["words.docx", "Some words.", "", "invalid_file", /no DOCX/],
       ["sheet.xlsx", await zipOf("xl/workbook.xml"), "", "invalid_file", /ZIP archive, but no DOCX/],
       ["old.doc", new Uint8Array([0xd0, 0xcf, 0x11, 0xe0, 0xa1]), "", "unsupported_file", /Old Word/],
-      ["noextension", "{}", "application/json", "unsupported_file", /application\/json/],
+      ["noextension", "{}", "application/octet-stream", "unsupported_file", /octet-stream/],
+      ["photo.jpg", "JFIF", "image/jpeg", "unsupported_file", /\.jpg/],
+      ["data.json", new Uint8Array([0x7b, 0xff, 0x7d]), "", "invalid_file", /UTF-8/],
+      ["code.py", "a\0b", "", "invalid_file", /NUL/],
+      ["odd", "words", "application/pdf", "invalid_file", /named application\/pdf, but it is no PDF/],
+      ["open.csv", 'a,b\n1,"2\n', "", "invalid_file", /CSV near line/],
+      ["wide.csv", "a,".repeat(1_000_000), "text/csv", "invalid_file", /more than 16384 columns/],
       ["names.constructor", "of every object", "", "unsupported_file", /\.constructor/],
       ["names", "of every object", "__proto__", "unsupported_file", /__proto__/],
       ["big.txt", "x ".repeat(4 * 1024 * 1024 + 1), "text/plain", "invalid_file", /characters/],
@@ -102,6 +108,41 @@ describe("ingestion", () => {
       await world.corpus.idle();
       expect([name, world.corpus.corpusFiles.get(store, file.id).errorMessage]).toEqual([name, null]);
       expect(world.corpus.corpusFiles.texts(store, file.id).join("")).toBe(text);
+    }
+  });
+
+  test("data, logs and source code are text as they are; rows of tables name their columns", async () => {
+    const store = newStore();
+    const code = "def f():\n    return 1\n";
+    const asIs: readonly (readonly [string, string, string?])[] = [
+      ["a.json", '{"name": "Ann.", "age": 7}'],
+      ["b.JSONL", '{"a": 1}\n{"a": 2}\n'],
+      ["c.yaml", "a:\n  - b\n"],
+      ["d.toml", "[a]\nb = 1\n"],
+      ["e.xml", '<?xml version="1.0"?>\n<a><main>b</main></a>'],
+      ["f.log", "12:00 started\n12:01 stopped\n"],
+      ["g.py", code],
+      ["h.d.ts", "export {};\n"],
+      ["path/to\\Dockerfile", "FROM scratch\n"],
+      [".gitignore", "*.tmp\n"],
+      ["i", code, "text/x-python"],
+      ["j.unheard", "some words", "text/plain; charset=utf-8"],
+      ["k", "{}", "application/geo+json"],
+      ["l", "{}", "application/json"],
+    ];
+    const rows = "name: Ann | age: 7\nname: Tom | age: 8";
+    const tables: readonly (readonly [string, string, string?])[] = [
+      ["m.csv", "name,age\nAnn,7\nTom,8\n"],
+      ["n.tsv", "name\tage\nAnn\t7\nTom\t8\n"],
+      ["o", "name;age\nAnn;7\nTom;8\n", "text/csv"],
+    ];
+    for (const [at, [name, content, type]] of [...asIs, ...tables].entries()) {
+      const file = await upload(name, content, type);
+      await attach(store, file.id);
+      await world.corpus.idle();
+      expect([name, world.corpus.corpusFiles.get(store, file.id).errorMessage]).toEqual([name, null]);
+      const expected = at < asIs.length ? content : rows;
+      expect([name, world.corpus.corpusFiles.texts(store, file.id).join("")]).toEqual([name, expected]);
     }
   });
 
