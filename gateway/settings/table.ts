@@ -150,6 +150,7 @@ export const gatewaySettings = {
     byDefault: "0",
     meaning:
       "1: a field that nobody knows is an error on every route, as it is with a request's own header `x-spangate-strict: true`; else it is left out and named in `x-spangate-ignored`",
+    isSwitch: true,
   },
   SPANGATE_CORS_ORIGINS: {
     schema: corsOrigins(),
@@ -209,6 +210,7 @@ export const workerSettings = {
     byDefault: "0",
     meaning:
       "1: a worker derives its bookkeeping anew after each step, and ends when it contradicts what it holds; slow, for finding faults",
+    isSwitch: true,
   },
 } as const satisfies Readonly<Record<string, Setting>>;
 

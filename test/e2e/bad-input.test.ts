@@ -63,7 +63,7 @@ describe("bad input is a clear error", () => {
     [{ top_logprobs: 500, logprobs: true }, "top_logprobs"],
     [{ documents: [{ txt: "no" }] }, "documents[0]"],
     [{ file_search: { vector_store_ids: ["nobody"] } }, "file_search.vector_store_ids"],
-    [{ magic: true }, "magic"],
+    [{ spangate: { magic: true } }, "spangate"],
     [{ functions: [{ name: "f" }] }, "functions"],
   ])("%j names %s", async (fields, param) => {
     const answer = await chat(fields);

@@ -90,6 +90,8 @@ test("serve --dev, then ask; again after a restart", async () => {
   const gone = await spangate(ask);
   expect(gone).toMatchObject({ code: 1 });
   expect(gone.errors).toContain("no server answers");
+  const nobody = await spangate(["doctor"], { SPANGATE_DATA: join(root, "elsewhere") });
+  expect(nobody.output).toMatch(/^wrong API key: there is none — set SPANGATE_API_KEY to a key of/m);
   const sick = await spangate(["doctor"], { SPANGATE_MODEL: "Qwen/Qwen3-8B" });
   expect(sick.code).toBe(1);
   expect(sick.output).toMatch(/^wrong model: SPANGATE_MODEL is "Qwen\/Qwen3-8B".* — name a folder/m);
@@ -127,5 +129,6 @@ test("the version, and a flag for every setting in the help", async () => {
   for (const flag of ["--dev", "-p, --port <PORT>", "--kv-bytes <SIZE>", "--embedding-model <DIR>", "--log <LEVEL>"])
     expect(output).toContain(flag);
   expect(output).toContain("SPANGATE_KV_BYTES");
+  expect(output).toMatch(/--strict {2,}A field that nobody knows/);
   expect(output).not.toContain("--admin-key <");
 });

@@ -9,11 +9,15 @@ import { repositoryRoot } from "../support/setup.ts";
 
 /** SPANGATE_HOST is --host; the table of settings has the words. */
 function flagFor(variable: string, { value, byDefault, meaning, isSwitch }: Setting): Flag {
-  const described = plainText(`${meaning} (default: ${byDefault})`);
-  const description = `${described.charAt(0).toUpperCase()}${described.slice(1)}`;
   // A switch's variable says 0 or 1, which commander would take for given.
-  if (isSwitch) return { type: "boolean", description };
+  if (isSwitch) return { type: "boolean", description: sentence(meaning.replace(/^1: /, "")) };
+  const description = sentence(`${meaning} (default: ${byDefault})`);
   return { type: "string", value, description, env: variable, ...(variable === "SPANGATE_PORT" && { short: "p" }) };
+}
+
+function sentence(markdown: string): string {
+  const text = plainText(markdown);
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}`;
 }
 
 export const serveCommand: Command = {

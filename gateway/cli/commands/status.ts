@@ -6,6 +6,7 @@ import { checkDevices, checkModels, checkSettings } from "../../compose/prefligh
 import { openText } from "../../compose/text.ts";
 import { parseConfig } from "../../config.ts";
 import { withSecrets } from "../../process/secret-settings.ts";
+import type { HttpClient } from "../support/client.ts";
 import { type Command, type CommandInput, serverFlags } from "../support/command.ts";
 import { connect, urlOf } from "../support/connect.ts";
 import { firstModelId } from "../support/operations.ts";
@@ -113,9 +114,17 @@ function checksFor(input: CommandInput): readonly Check[] {
     {
       what: "API key",
       remedy: 'set SPANGATE_API_KEY to a key of "spangate key create", or use "spangate serve --dev"',
-      look: async () => `the server takes it and serves ${await firstModelId(connect(input))}`,
+      look: async () => `the server takes it and serves ${await firstModelId(clientOf(input))}`,
     },
   ];
+}
+
+function clientOf(input: CommandInput): HttpClient {
+  try {
+    return connect(input);
+  } catch (cause) {
+    throw new Error("there is none", { cause });
+  }
 }
 
 function bunVersion(): string {
