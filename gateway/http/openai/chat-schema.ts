@@ -21,6 +21,18 @@ export function chatSchema(filters: z.ZodType) {
     .transform(toRequest);
 }
 
+/** Wishes about thinking are hints, left out and named one by one; what else a template may read would change the prompt. */
+const thinkingHints: ReadonlySet<string> = new Set(["enable_thinking", "thinking", "reasoning_effort"]);
+const templateVariables = z
+  .record(z.string(), z.unknown())
+  .superRefine((variables, context) => {
+    const other = Object.keys(variables).find((name) => !thinkingHints.has(name));
+    if (other === undefined) return;
+    const message = "is not passed to the model's chat template";
+    context.addIssue({ code: "custom", path: [other.slice(0, 64)], message, input: variables });
+  })
+  .pipe(z.strictObject({}));
+
 /** Fields of the body. */
 export const chatFields = {
   model: requestFields.model,
@@ -38,7 +50,8 @@ export const chatFields = {
   // Values that mean what this server does anyway.
   modalities: optional(z.array(z.literal("text")).length(1)),
   ...chatToolFields,
-  // The names of vLLM: the last message is an answer that has begun.
+  // The names of vLLM; with the second, the last message is an answer that has begun.
+  chat_template_kwargs: optional(templateVariables),
   continue_final_message: optional(z.boolean()),
   add_generation_prompt: optional(z.boolean()),
   // Facts for the caller's own bookkeeping.
@@ -55,7 +68,7 @@ export const unsupportedChatFields: ReadonlySet<string> = new Set([
   ...["tool_calls", "tool_call_id"],
   ...["best_of", "use_beam_search", "length_penalty", "echo"],
   ...["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template"],
-  ...["chat_template_kwargs", "skip_special_tokens"],
+  "skip_special_tokens",
   ...["include_stop_str_in_output", "prompt_logprobs", "allowed_token_ids", "bad_words", "logits_processors"],
 ]);
 

@@ -74,6 +74,11 @@ describe("hints and unknown fields", () => {
 describe("an error stays", () => {
   test.each<[string, object, string]>([
     ["what is known and not supported", { functions: [] }, "functions"],
+    [
+      "what the template may read",
+      { chat_template_kwargs: { enable_thinking: true, tone: "dry" } },
+      "chat_template_kwargs.tone",
+    ],
     ["a wrong type", { temperature: "1", hint: 1 }, "temperature"],
     ["an unknown wish to this server", { spangate: { reuze: false } }, "spangate.reuze"],
     ["calls of a user", { messages: [user("x", { tool_calls: [] })] }, "messages[0].tool_calls"],
