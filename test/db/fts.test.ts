@@ -102,6 +102,61 @@ describe("searchFullText", () => {
     expect(seqs).toEqual([...seqs].sort((a, b) => a - b));
   });
 
+  test("the share is what part of the question a fragment holds, each word by how rare it is", () => {
+    const ferry = corpusOf("ferry", [
+      "The ferry to Oslo sails at six.",
+      "The ferry to Bergen sails at nine, and the crew of the ferry sleeps on board the ferry.",
+      "The crew sleeps.",
+      "Tickets for the ferry are sold on board.",
+    ]).corpus.seq;
+    const shares = (query: string) =>
+      searchFullText(db, ferry, query, 10).map(({ share, text }) => [share, text] as const);
+    const [best, ...others] = shares("When does the ferry to Oslo sail?");
+    // All of what is asked for is held, and what only asks is not missed.
+    expect(best).toEqual([1, "The ferry to Oslo sails at six."]);
+    expect(others.length).toBeGreaterThan(0);
+    for (const [share] of others) expect(share).toBeLessThan(0.5);
+    // By hand: of 4 fragments 1 has "oslo", 3 have "ferry", none has "zebra".
+    const weight = (n: number) => Math.log(1 + (4 - n + 0.5) / (n + 0.5));
+    const [oslo, ferryWeight, zebra] = [weight(1), weight(3), weight(0)];
+    const held = shares("zebra oslo ferry").map(([share]) => share);
+    const whole = zebra + oslo + ferryWeight;
+    for (const [at, expected] of [oslo + ferryWeight, ferryWeight, ferryWeight].entries()) {
+      expect(held[at]).toBeCloseTo(expected / whole, 12);
+    }
+    expect(held).toHaveLength(3);
+    // Words that only ask are all that there is: then they count. More of a word is no larger share.
+    expect(shares("the").map(([share]) => share)).toEqual([1, 1, 1, 1]);
+    expect(searchFullText(db, ferry, "ferry", 10).map(({ share }) => share)).toEqual([1, 1, 1]);
+  });
+
+  test("who holds more of the question comes first, also where bm25 counts its words as nothing", () => {
+    const two = corpusOf("two", [
+      "Jon Vale has an extension, extension, extension.",
+      "The extension of Ann Moss is 12.",
+    ]);
+    const hits = searchFullText(db, two.corpus.seq, "What is the extension of Ann Moss?", 10);
+    expect(hits.map(({ text }) => text.slice(0, 3))).toEqual(["The", "Jon"]);
+    expect(hits[0]?.bm25).toBeLessThan(0.001);
+    expect(hits.map(({ share }) => share > 0.5)).toEqual([true, false]);
+  });
+
+  test("shares are in 0..1, fall from hit to hit, and do not depend on how many hits are wanted", () => {
+    const words = fc.array(fc.constantFrom("fox", "the", "lazy", "dog", "quick", "köln", "東京", "unheard", "and"), {
+      minLength: 1,
+      maxLength: 8,
+    });
+    fc.assert(
+      fc.property(words, (query) => {
+        const all = searchFullText(db, corpusSeq, query.join(" "), 20);
+        const shares = all.map(({ share }) => share);
+        expect(shares).toEqual(shares.toSorted((a, b) => b - a));
+        for (const share of shares) expect(share >= 0 && share <= 1).toBe(true);
+        expect(searchFullText(db, corpusSeq, query.join(" "), 1)).toEqual(all.slice(0, 1));
+      }),
+    );
+  });
+
   test("any text is a harmless query", () => {
     const hostile = [
       '"',
@@ -153,6 +208,10 @@ describe("searchFullText", () => {
     const texts = (query: string, limit = 3) => searchFullText(db, corpus.seq, query, limit).map((hit) => hit.text);
     expect(texts("Where is the needle here?")).toEqual(["the needle here"]);
     expect(texts("the here")).toHaveLength(3);
+    // Words of nearly all fragments weigh next to nothing, though no more than a part of the corpus is looked at.
+    const [needle, hay] = searchFullText(db, corpus.seq, "needle haystack here", 3);
+    expect([needle?.share, hay]).toEqual([expect.closeTo(0.5, 1), undefined]);
+    expect(searchFullText(db, corpus.seq, "where is the hay needle", 1)[0]).toMatchObject({ text: "the needle here" });
     // Attached later, found through a filter all the same.
     const late = addFile(corpus, "late", ["the hay of another file"]);
     const filtered = (seq: number) => searchFullText(db, corpus.seq, "the hay", 50, [seq]).map((hit) => hit.text);

@@ -1,6 +1,6 @@
 /**
- * Finds the fragments that answer a question: by its words (bm25), or by words and vectors, whose two rankings are
- * fused.
+ * Finds the fragments that answer a question: by how much of its words they hold, or by words and vectors, whose two
+ * rankings are fused.
  */
 import { type CorpusRow, findCorpus } from "../../../db/corpora.ts";
 import { listFileAttributes } from "../../../db/corpus-files.ts";
@@ -50,7 +50,10 @@ export type Awaitable<T> = T | Promise<T>;
 
 export interface RetrievedFragment extends Omit<Hit, "seq"> {
   readonly corpusId: CorpusId;
-  /** In 0..1: bm25 / (1 + bm25) where words alone are searched, the fused rank (see `fuse`) where vectors are too. */
+  /**
+   * In 0..1: where words alone are searched, the share of the question that the fragment holds (`SearchHit.share`);
+   * where vectors are too, the fused rank (see `fuse`).
+   */
   readonly score: number;
   /** The salt of the fragment's corpus; the keys of the fragment's span are made with it. */
   readonly salt: CacheSalt;
@@ -65,7 +68,13 @@ const hybrid: HybridWeights = { embedding: 1, text: 1 };
 const hitsPerResult = 2;
 const minHits = 20;
 
-type RankedHit = Hit & { readonly corpus: CorpusRow; readonly rank: number };
+interface RankedHit extends Hit {
+  readonly corpus: CorpusRow;
+  /** Higher is better. */
+  readonly rank: number;
+  /** Decides between equal ranks. */
+  readonly nextRank: number;
+}
 
 /**
  * Returns fragments, best first. Equal scores are ordered by age, so the same question over the same corpora has the
@@ -110,7 +119,7 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
     : undefined;
   const found =
     question === undefined
-      ? words.map((hit) => ({ hit, score: hit.rank / (1 + hit.rank) }))
+      ? words.map((hit) => ({ hit, score: hit.rank }))
       : fuse([
           { weight: weights.text, hits: words },
           { weight: weights.embedding, hits: near },
@@ -119,12 +128,12 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
   return found
     .filter(({ hit, score }) => score >= threshold && visible?.has(hit.id) !== false)
     .slice(0, limit)
-    .map(({ hit: { corpus, rank, seq, ...hit }, score }) => {
+    .map(({ hit: { corpus, rank, nextRank, seq, ...hit }, score }) => {
       return { ...hit, corpusId: corpus.id, salt: deps.corpora.saltOf(corpus), score };
     });
 }
 
-const byRank = (a: RankedHit, b: RankedHit): number => b.rank - a.rank || a.seq - b.seq;
+const byRank = (a: RankedHit, b: RankedHit): number => b.rank - a.rank || b.nextRank - a.nextRank || a.seq - b.seq;
 
 interface CorpusSearch {
   readonly query: string;
@@ -144,7 +153,7 @@ async function wordHits(
     const pieces = searchFullText(db, corpus.seq, query, limit, passing?.get(corpus.id));
     let piece = pieces.next();
     for (; piece.done !== true; piece = pieces.next()) await goOn();
-    found.push(...piece.value.map(({ bm25, ...hit }) => ({ ...hit, corpus, rank: bm25 })));
+    found.push(...piece.value.map(({ share, bm25, ...hit }) => ({ ...hit, corpus, rank: share, nextRank: bm25 })));
     await goOn();
   }
   return found.sort(byRank);
@@ -159,7 +168,7 @@ async function vectorHits(
   const found: RankedHit[] = [];
   for (const corpus of corpora) {
     const hits = searchVectors(db, corpus.seq, { ...question, limit }, passing?.get(corpus.id));
-    found.push(...hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine })));
+    found.push(...hits.map(({ cosine, ...hit }) => ({ ...hit, corpus, rank: cosine, nextRank: 0 })));
     await goOn();
   }
   return found.sort(byRank);

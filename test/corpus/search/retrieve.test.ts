@@ -35,7 +35,7 @@ describe("retrieve", () => {
     expect(hits.map((hit) => hit.score)).toEqual(hits.map((hit) => hit.score).sort((a, b) => b - a));
     for (const hit of hits) {
       expect(hit.salt).toBe(world.tenants.corpusSalt(hit.corpusId, 0));
-      expect(hit.score > 0 && hit.score < 1).toBe(true);
+      expect(hit.score).toBe(1);
     }
     expect(new Set(hits.map((hit) => hit.salt)).size).toBe(2);
     expect(await ask({ vectorStoreIds: [first.id, second.id] })).toEqual(hits);
@@ -52,6 +52,12 @@ describe("retrieve", () => {
     expect(
       await names({ query: "shark whale", scoreThreshold: ((best?.score ?? 0) + (next?.score ?? 0)) / 2 }),
     ).toEqual(["shark.txt"]);
+  });
+
+  test("a threshold keeps what holds the question and drops what holds a common word of it", async () => {
+    expect(await names({ query: "Does a shark swim near the whale?" })).toEqual(["shark.txt", "whale.txt"]);
+    expect(await names({ query: "Does a shark swim near the whale?", scoreThreshold: 0.9 })).toEqual(["shark.txt"]);
+    expect(await names({ query: "Does an octopus swim?", scoreThreshold: 0.5 })).toEqual([]);
   });
 
   test("a corpus that is not the tenant's is unknown, one that was granted is not", async () => {
