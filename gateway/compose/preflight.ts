@@ -31,9 +31,13 @@ export function checkSettings(config: Config, env: Environment): void {
 
 /** @throws SettingError or ModelError in one sentence for the operator */
 export function checkModels(config: Config, env: Environment): void {
-  for (const variable of ["SPANGATE_MODEL", "SPANGATE_EMBEDDING_MODEL"]) {
+  const folders = [
+    ["SPANGATE_MODEL", "language"],
+    ["SPANGATE_EMBEDDING_MODEL", "embedding"],
+  ] as const;
+  for (const [variable, kind] of folders) {
     const given = env[variable];
-    const problem = given ? modelFolderProblem(given) : undefined;
+    const problem = given ? modelFolderProblem(given, kind) : undefined;
     if (problem !== undefined) throw new SettingError(variable, problem);
   }
   readModel(config.modelDir);

@@ -206,7 +206,7 @@ describe("a server that cannot start says why", () => {
 
   test("a model folder that is none, an unknown architecture, a truncated weight file", async () => {
     const folder = temporaryFolder();
-    expect(await startWith({ SPANGATE_MODEL: folder })).toMatch(/\/(?:config|tokenizer)\.json: no such file/);
+    expect(await startWith({ SPANGATE_MODEL: folder })).toContain(`${folder}: no config.json there`);
 
     const names = readdirSync(demoModelFolder).filter((name) => /\.(?:json|safetensors|jinja)$/.test(name));
     const copyModel = (name: string) => {
