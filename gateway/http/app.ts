@@ -115,7 +115,11 @@ function errorAnswer(context: Context<AppEnv>, error: ApiError): Response {
 /** A path that is there, asked for with a method that it does not take; OPTIONS asks which it takes. */
 function otherMethod(context: Context<AppEnv>, methods: readonly string[]): Response {
   context.header("allow", [...methods, "OPTIONS"].join(", "));
-  if (context.req.method === "OPTIONS") return context.body(null, 204);
+  if (context.req.method === "OPTIONS") {
+    // The answer that no route was found has a content type, which an empty answer would inherit.
+    context.header("content-type", undefined);
+    return context.body(null, 204);
+  }
   return errorAnswer(context, new ApiError("method_not_allowed", { message: `Use ${methods.join(" or ")}.` }));
 }
 
