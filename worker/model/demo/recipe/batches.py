@@ -96,9 +96,9 @@ def length(r, p):
 READING = 0.75  # the share of samples that are pages; the others are people, needles and lists
 
 
-def worker(rank, seed, file, sources, rows, width, progress, queue):
-    """Fills the queue with packed rows. sources: (folder of page templates, file of natural paragraphs)."""
-    enc, lib = Encoder(file), R.Library(*sources)
+def worker(rank, seed, file, lib, rows, width, progress, queue):
+    """Fills the queue with packed rows. lib: reading.Library, read once and shared with forked processes."""
+    enc = Encoder(file)
     i, ready = 0, []
     while True:
         while sum(a.shape[1] for _, a in ready) < 1.3 * rows * width:

@@ -16,8 +16,10 @@ import sys
 import numpy as np
 import torch
 
+import asking as A
 import batches as B
 import model as M
+import reading as R
 
 ROWS, WIDTH = 8, 8192
 
@@ -141,6 +143,17 @@ def read_pages(folder):
     for f in sorted(glob.glob(os.path.join(folder, "*.json"))):
         with open(f, encoding="utf-8") as h:
             out[os.path.basename(f)[:-5]] = json.load(h)
+    return out
+
+
+def gaps(pages):
+    """The pages with gaps in their sentences as the only questions."""
+    out = []
+    for i, p in enumerate(pages):
+        r = random.Random(f"gaps-{i}")
+        found = [g for s in A.sentences(p["text"].replace("\n", " ")) if (g := R.gap_of(r, s))]
+        asked = r.sample(found, min(4, len(found)))
+        out.append(dict(p, questions=[{"question": q, "answers": [a], "answerable": True} for q, a in asked]))
     return out
 
 

@@ -36,6 +36,12 @@ class Library:
             with open(natural, encoding="utf-8") as f:
                 self.paragraphs = f.read().splitlines()
 
+    def warm(self):
+        """Reads what is read once, so that forked processes share it."""
+        glosses(), S.lexicon(), S.mates(), A.verbs()
+        for kind in V.NOUN_FILES:
+            V.nouns(kind)
+
 
 @functools.cache
 def glosses():
@@ -170,7 +176,7 @@ def one_page(r, lib, templates, strange):
 COLLAGE = 0.35  # a page that mixes subjects cannot be recognised as a whole: each question has to find its sentence
 
 
-def pages_sample(r, lib, chars, turns, templates=None, strange=0.7):
+def pages_sample(r, lib, chars, turns, templates=None, strange=0.7, unanswerable=0.10):
     templates = templates or lib.templates
     size = r.choice([10 ** 6, 10 ** 6, r.randint(250, 700), r.randint(500, 1200), r.randint(900, 2000)])
     style, used, documents, answerable, missing, total = r.randint(0, 4), set(), [], [], [], 0
@@ -196,7 +202,7 @@ def pages_sample(r, lib, chars, turns, templates=None, strange=0.7):
     out, seen = [], {t["question"] for t in answerable}
     r.shuffle(answerable)
     r.shuffle(missing)
-    n_missing = sum(r.random() < UNANSWERABLE for _ in range(turns))
+    n_missing = sum(r.random() < unanswerable for _ in range(turns))
     for q in missing[:n_missing]:
         if q not in seen:
             seen.add(q)
@@ -212,9 +218,6 @@ def pages_sample(r, lib, chars, turns, templates=None, strange=0.7):
     if mode == "sentence":
         s["system"] = r.choice(SENTENCE_SYSTEMS)
     return s
-
-
-UNANSWERABLE = 0.10
 
 
 def glossary_sample(r, turns):
@@ -256,7 +259,7 @@ def gap_sample(r, lib, chars, turns):
     return {"kind": "gap", "documents": texts, "turns": out}
 
 
-def asked_sample(r, lib, chars, turns):
+def asked_sample(r, lib, chars, turns, unanswerable=True):
     """Natural paragraphs, with questions that rules make from their sentences."""
     at, texts, total, found = r.randrange(len(lib.paragraphs)), [], 0, []
     for _ in range(60):
@@ -280,7 +283,7 @@ def asked_sample(r, lib, chars, turns):
     joined = "\n".join(texts)
     for _ in range(turns // 5):
         other = [x for s in A.sentences(r.choice(lib.paragraphs)) for x in A.ask(s)]
-        if other and other[0][1] not in joined:
+        if unanswerable and other and other[0][1] not in joined:
             out.append({"question": S.applied(other[0][0], new), "answer": NONE, "kind": "unanswerable"})
     if not out:
         return glossary_sample(r, turns)
@@ -291,11 +294,12 @@ def sample(r, lib, chars, turns, p):
     """One sample of about `chars` characters of documents; p is the progress of training."""
     x = r.random()
     if x < 0.66 or not lib.paragraphs:
-        s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns)
+        # At first every question has an answer: who may refuse what is hard does not learn to find it.
+        s = pages_sample(r, lib, min(chars, r.choice([400, 1200, 3000, 8000, 20000])), turns, unanswerable=0 if p < 0.5 else 0.12)
     elif x < 0.70:
         s = glossary_sample(r, turns)
     elif x < 0.90:
-        s = asked_sample(r, lib, min(chars, 6000), turns)
+        s = asked_sample(r, lib, min(chars, 6000), turns, unanswerable=p >= 0.5)
     else:
         s = gap_sample(r, lib, min(chars, 5000), turns)
     s.setdefault("system", G.system_message(r))

@@ -21,8 +21,9 @@ import torch.nn.functional as F
 import batches as B
 import evaluate as E
 import model as M
+import reading as R
 
-ROWS, WIDTH = E.ROWS, E.WIDTH
+WIDTH = E.WIDTH
 WATCH = ("facts-1", "facts-3", "facts-12", "two-hop", "near-duplicates", "unanswerable", "needles-512", "needles-2k", "merge", "mixed-long")
 
 
@@ -34,6 +35,7 @@ def arguments():
     a.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--workers", type=int, default=14)
+    a.add_argument("--rows", type=int, default=E.ROWS, help="rows of a step on each GPU; half of them on two GPUs makes as large steps as one GPU does")
     a.add_argument("--shape", default="{}", help="JSON over model.py's CONFIG")
     a.add_argument("--start", help="folder of a model to go on from")
     a.add_argument("--from-progress", type=float, default=0.0)
@@ -106,6 +108,8 @@ class Report:
         self.evaluator, self.reader = E.Evaluator(enc, masks, forward), E.Reader(enc, masks, forward)
         self.sets = E.read_sets(os.path.join(a.files, "eval"))
         self.pages = E.read_pages(a.dev) if a.dev else {}
+        # What a model can do that only finds words again: the gaps in the same pages.
+        self.pages |= {f"{name}-gaps": E.gaps(pages) for name, pages in self.pages.items()}
 
     def __call__(self, step, last=False):
         t = time.time()
@@ -132,13 +136,16 @@ class Report:
 
 def main():
     a = arguments()
+    E.ROWS = a.rows
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.cuda.set_device(rank)
     M.configure(**json.loads(a.shape))
     ctx = mp.get_context("fork")
     progress, packed = ctx.Value("d", a.from_progress), ctx.Queue(maxsize=40)
     tok = os.path.join(a.files, "tokenizer.json")
-    makers = [ctx.Process(target=B.worker, args=(rank * 1000 + i, a.seed, tok, (a.pages, a.natural), ROWS, WIDTH, progress, packed), daemon=True)
+    lib = R.Library(a.pages, a.natural)
+    lib.warm()
+    makers = [ctx.Process(target=B.worker, args=(rank * 1000 + i, a.seed, tok, lib, a.rows, WIDTH, progress, packed), daemon=True)
               for i in range(a.workers)]
     for m in makers:
         m.start()
@@ -156,7 +163,7 @@ def main():
     threading.Thread(target=feed, daemon=True).start()
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
-    masks = M.Masks(ROWS, WIDTH, f"cuda:{rank}")
+    masks = M.Masks(a.rows, WIDTH, f"cuda:{rank}")
     opts = optimizers(model, a.optimizer, a.lr)
 
     def loss_of(ids, pos, weight, mask, context):
@@ -210,7 +217,7 @@ def main():
         for o in opts:
             o.step()
         step += 1
-        tokens += ROWS * WIDTH * world
+        tokens += a.rows * WIDTH * world
         if begin is None:
             torch.cuda.synchronize()
             begin = time.time()
