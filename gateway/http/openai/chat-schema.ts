@@ -96,6 +96,10 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   const tools = chatToolsAsked(body);
   checkTools(tools, (path, text) => refuse([...path], text));
   checkPromptEnd(body, refuse);
+  if (body.continue_final_message === true) {
+    checkContinued(tools, (path, text) => refuse([...path], text));
+    if (body.response_format !== undefined) refuse(["response_format"], cannotBeContinued);
+  }
   if (body.response_format === undefined && toolUseOf(tools) === undefined) return;
   // The answer ends where the format says, or where its calls do.
   const other = body.response_format === undefined ? "tools" : "this response_format";
@@ -103,20 +107,23 @@ function checkTogether(body: Body, context: z.RefinementCtx): void {
   if (body.ignore_eos === true) refuse(["ignore_eos"], `cannot stand beside ${other}`);
 }
 
+type PromptEnd = Pick<Fields, "messages" | "continue_final_message" | "add_generation_prompt">;
+
 /** A prompt ends with the start of an answer, or within the last message where that is an answer that has begun. */
-function checkPromptEnd(body: Body, refuse: (path: PropertyKey[], text: string) => void): void {
-  const { messages, continue_final_message: continues = false, add_generation_prompt: opens = !continues } = body;
+export function checkPromptEnd(
+  { messages, continue_final_message: continues = false, add_generation_prompt: opens = !continues }: PromptEnd,
+  refuse: (path: PropertyKey[], text: string) => void,
+): void {
   if (opens === continues) {
     const text = continues ? "must be false beside continue_final_message" : "needs continue_final_message: true";
     return refuse(["add_generation_prompt"], text);
   }
   if (!continues) return;
-  const last = messages.lowered.at(-1);
-  if (last?.role !== "assistant" || last.content === "" || last.calls !== undefined) {
-    refuse(["continue_final_message"], "needs a last message of the assistant with text and no tool_calls");
-  }
-  checkContinued(chatToolsAsked(body), (path, text) => refuse([...path], text));
-  if (body.response_format !== undefined) refuse(["response_format"], cannotBeContinued);
+  // Messages with a fault, which is told first, come as they were sent.
+  const last = "lowered" in messages ? messages.lowered.at(-1) : undefined;
+  const isAnswer = last?.role === "assistant" && last.content !== "" && last.calls === undefined;
+  if (isAnswer) return;
+  refuse(["continue_final_message"], "needs a last message of the assistant with text and no tool_calls");
 }
 
 function toRequest(body: Body): ChatBody {

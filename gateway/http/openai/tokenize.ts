@@ -11,7 +11,7 @@ import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { optional } from "../transport/fields.ts";
 import { declare } from "../transport/route.ts";
-import { chatFields } from "./chat-schema.ts";
+import { chatFields, checkPromptEnd } from "./chat-schema.ts";
 import { chatToolsAsked } from "./chat-tools.ts";
 import { tokenIdList } from "./text-completions.ts";
 
@@ -28,7 +28,8 @@ const tokenizeSchema = z
     messages: optional(chatFields.messages),
     tools: chatFields.tools,
     add_special_tokens: optional(z.boolean()),
-    add_generation_prompt: optional(z.literal(true, "the start of the answer is a part of every prompt")),
+    continue_final_message: chatFields.continue_final_message,
+    add_generation_prompt: chatFields.add_generation_prompt,
     return_token_strs: optional(z.boolean()),
   })
   .superRefine((body, context) => {
@@ -43,6 +44,7 @@ const tokenizeSchema = z
     if (body.messages === undefined && body.tools !== undefined) refuse("tools", "are shown beside messages only");
     if (body.messages === undefined) return;
     if (body.add_special_tokens !== undefined) refuse("add_special_tokens", "is the template's affair with messages");
+    checkPromptEnd({ ...body, messages: body.messages }, ([field], text) => refuse(String(field), text));
   });
 type TokenizeBody = z.output<typeof tokenizeSchema>;
 
@@ -52,7 +54,7 @@ const detokenizeSchema = z.strictObject({
 });
 
 const unsupportedFields: ReadonlySet<string> = new Set([
-  ...["continue_final_message", "chat_template", "chat_template_kwargs", "mm_processor_kwargs"],
+  ...["chat_template", "chat_template_kwargs", "mm_processor_kwargs"],
 ]);
 
 /** What the route does, for /openapi.json. */
@@ -87,12 +89,13 @@ async function tokensOf(
   pipeline: TokenizeDeps["pipeline"],
   tenantId: TenantId,
   model: string,
-  { prompt, messages, tools, add_special_tokens: opening = true }: TokenizeBody,
+  { prompt, messages, tools, add_special_tokens: opening = true, continue_final_message: continues }: TokenizeBody,
 ): Promise<readonly number[]> {
   if (messages === undefined) return [...(await pipeline.encodeText(tenantId, prompt ?? "", opening))];
   const nothingElse = { documents: [], fileSearch: undefined, cacheSalt: undefined, attention: "span" } as const;
   const shown = toolUseOf(chatToolsAsked(toolsIn({ tools })));
-  return await pipeline.promptTokenIds(tenantId, { model, messages: messages.lowered, tools: shown, ...nothingElse });
+  const asked = { model, messages: messages.lowered, continuesLast: continues ?? false, tools: shown };
+  return await pipeline.promptTokenIds(tenantId, { ...asked, ...nothingElse });
 }
 
 const toolsIn = ({ tools }: Pick<TokenizeBody, "tools">) => {

@@ -70,6 +70,19 @@ test("messages count an answer that has begun as they read it", async () => {
   expect(await counted.json()).toEqual({ input_tokens: computed + read + kept });
 });
 
+test("tokenize has the tokens of a prompt that ends within its last message", async () => {
+  const rig = chatRig();
+  const shown = { messages: [user, begun], return_token_strs: true };
+  const tokenize = async (fields: object) => {
+    const response = await send(rig, "/tokenize", { ...shown, ...fields });
+    return { status: response.status, body: (await response.json()) as { token_strs?: string[]; error?: object } };
+  };
+  expect((await tokenize(prefill)).body.token_strs?.join("")).toBe(prompt);
+  expect((await tokenize({})).body.token_strs?.join("")).toBe(`${prompt}<|im_end|>\n<|im_start|>assistant\n`);
+  const both = await tokenize({ ...prefill, add_generation_prompt: true });
+  expect([both.status, both.body]).toMatchObject([400, { error: { param: "add_generation_prompt" } }]);
+});
+
 test("tools may be offered beside an answer that has begun", async () => {
   const rig = chatRig();
   const tools = [{ type: "function", function: look }];
@@ -79,6 +92,8 @@ test("tools may be offered beside an answer that has begun", async () => {
 
 test.each<[string, object, string]>([
   ["no last message of the assistant", { ...prefill, messages: [user] }, "continue_final_message"],
+  ["no message at all", { ...prefill, messages: [] }, "messages"],
+  ["a message with a fault", { ...prefill, messages: [user, { ...begun, tool_calls: [] }] }, "messages[1].tool_calls"],
   ["an empty one", { ...prefill, messages: [user, { ...begun, content: "" }] }, "continue_final_message"],
   ["both ends of a prompt", { ...prefill, add_generation_prompt: true }, "add_generation_prompt"],
   ["neither end of a prompt", { add_generation_prompt: false }, "add_generation_prompt"],
