@@ -46,8 +46,9 @@ function delimiterOf(text: string): string {
   return delimiters.reduce((best, one) => (count(one) > count(best) ? one : best));
 }
 
-class RowWriter {
+export class RowWriter {
   readonly #maxChars: number;
+  readonly #prefix: string;
   readonly #lines: string[] = [];
   /** The columns' names; undefined before the first row. */
   #names: readonly string[] | undefined;
@@ -55,8 +56,10 @@ class RowWriter {
   #nameLine = "";
   #charCount = 0;
 
-  constructor(maxChars: number) {
+  /** @param prefix stands before each row */
+  constructor(maxChars: number, prefix = "") {
     this.#maxChars = maxChars;
+    this.#prefix = prefix;
   }
 
   add(row: readonly string[]): void {
@@ -64,7 +67,7 @@ class RowWriter {
     const cells = row.map((cell) => cell.replace(/\s+/g, " ").trim());
     if (this.#names === undefined && isHeader(cells)) {
       this.#names = cells.map((cell) => cell.slice(0, maxNameChars));
-      this.#nameLine = cells.join(" | ");
+      this.#nameLine = this.#prefix + cells.filter((cell) => cell !== "").join(" | ");
       return;
     }
     const names = this.#names ?? [];
@@ -72,9 +75,9 @@ class RowWriter {
     const said = cells.map((cell, column) => (cell === "" || !names[column] ? cell : `${names[column]}: ${cell}`));
     const line = said.filter((cell) => cell !== "").join(" | ");
     if (line === "") return;
-    this.#charCount += line.length + 1;
+    this.#charCount += this.#prefix.length + line.length + 1;
     if (this.#charCount > this.#maxChars) throw tooMuchText(this.#maxChars);
-    this.#lines.push(line);
+    this.#lines.push(this.#prefix + line);
   }
 
   text(): string {

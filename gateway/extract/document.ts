@@ -19,7 +19,7 @@ function offerFirst(): void {
  */
 async function textOf(bytes: Uint8Array, job: ExtractJob): Promise<string> {
   if (job.kind === "pdf") return await (await import("./pdf.ts")).pdfText(bytes, job);
-  if (job.kind === "docx") return await (await import("./docx.ts")).docxText(bytes, job);
+  if (job.kind === "office") return await (await import("./office.ts")).officeText(bytes, job);
   if (job.kind === "csv" || job.kind === "tsv") return (await import("./csv.ts")).csvText(bytes, job);
   return (await import("./html.ts")).htmlDocumentText(bytes, job);
 }

@@ -1,6 +1,6 @@
 /** What the gateway and a process that reads a document exchange: one document, one answer. */
 
-export type DocumentKind = "html" | "pdf" | "docx" | "csv" | "tsv";
+export type DocumentKind = "html" | "pdf" | "office" | "csv" | "tsv";
 
 /**
  * The job is the process's only argument, as JSON. The document's bytes come by stdin; the answer is written to stdout.
@@ -10,7 +10,7 @@ export interface ExtractJob {
   /** The most UTF-16 units of the text. */
   readonly maxTextChars: number;
   readonly maxPages: number;
-  /** The most bytes and parts of an unpacked DOCX document. */
+  /** The most bytes and parts of an unpacked archive. */
   readonly maxUnpackedBytes: number;
   readonly maxParts: number;
 }

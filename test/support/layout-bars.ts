@@ -39,7 +39,6 @@ const shortSeams: Readonly<Record<string, string>> = {
   "gateway/cli/demo-corpora.ts": "what ships with the demo model; tests and benchmarks read it too",
   "gateway/cli/support/query-file.ts": "reads the query languages, which commands do not import",
   "gateway/compose/tenants.ts": "the part of the composition that is about tenants",
-  "gateway/extract/docx.ts": "its packages are loaded only for a DOCX",
   "gateway/process/secret-settings.ts": "one owner for what is secret",
   "gateway/query/rules/table.ts": "the list of all rules",
   "gateway/tenant/corpus-owners.ts": "one owner for who owns a corpus's chains",
@@ -73,7 +72,7 @@ const wrongStops = [
 ];
 
 const linesOf = (file: string): string[] => readText(file).trimEnd().split("\n");
-const mostProductLines = 63_600;
+const mostProductLines = 63_950;
 
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [

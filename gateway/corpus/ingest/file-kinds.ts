@@ -21,7 +21,7 @@ const namesByKind: Readonly<Record<FileKind, string>> = {
   tsv: "tsv tab",
   html: "html htm xhtml",
   pdf: "pdf",
-  docx: "docx",
+  office: "docx pptx xlsx epub odt ods odp",
 };
 
 const mediaTypesByKind: Readonly<Record<FileKind, string>> = {
@@ -37,7 +37,13 @@ const mediaTypesByKind: Readonly<Record<FileKind, string>> = {
   tsv: "text/tab-separated-values",
   html: "text/html application/xhtml+xml",
   pdf: "application/pdf",
-  docx: "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+  office: [
+    ...["wordprocessingml.document", "presentationml.presentation", "spreadsheetml.sheet"].map(
+      (name) => `application/vnd.openxmlformats-officedocument.${name}`,
+    ),
+    ...["text", "spreadsheet", "presentation"].map((name) => `application/vnd.oasis.opendocument.${name}`),
+    "application/epub+zip",
+  ].join(" "),
 };
 
 // Maps, because a plain object would also find inherited names such as "constructor".
@@ -55,10 +61,13 @@ function kindOfMediaType(essence: string): FileKind | undefined {
   return kindByMediaType.get(essence) ?? (textMediaType.test(essence) ? "lines" : undefined);
 }
 
-/** The kind of a file by its first bytes. "old": a Word document from before DOCX, or one with a password. */
-function signatureOf(bytes: Uint8Array): "pdf" | "docx" | "old" | "html" | undefined {
+/**
+ * The kind of a file by its first bytes. "office": any ZIP archive. "old": a document of an office program from before
+ * these were archives, or one with a password.
+ */
+function signatureOf(bytes: Uint8Array): "pdf" | "office" | "old" | "html" | undefined {
   const head = Buffer.from(bytes.subarray(0, 1_024)).toString("latin1");
-  if (head.startsWith("PK\x03\x04")) return "docx";
+  if (head.startsWith("PK\x03\x04")) return "office";
   if (head.startsWith("\xd0\xcf\x11\xe0")) return "old";
   // Some programs write blank space before the signature.
   if (/^(?:\xef\xbb\xbf)?\s*%PDF-/.test(head)) return "pdf";
@@ -66,28 +75,35 @@ function signatureOf(bytes: Uint8Array): "pdf" | "docx" | "old" | "html" | undef
 }
 
 /**
- * The kind of a file. PDF and DOCX are recognized by their content, whatever the name. Text has no signature, so it is
+ * The kind of a file. PDF and documents of office programs are recognized by their content, whatever the name. Text has no signature, so it is
  * recognized by the end of its name, or by the media type if that tells nothing.
  * @throws FileError unsupported_file, invalid_file
  */
 export function fileKindOf(filename: string, mediaType: string, bytes: Uint8Array): FileKind {
   const signature = signatureOf(bytes);
-  if (signature === "pdf" || signature === "docx") return signature;
+  if (signature === "pdf" || signature === "office") return signature;
   if (signature === "old") {
-    throw new FileError("unsupported_file", "Old Word files (.doc) and those with a password are not supported.");
+    throw new FileError(
+      "unsupported_file",
+      "Old Word files (.doc, also .xls and .ppt) and those with a password are not supported.",
+    );
   }
   const basename = filename.split(/[/\\]/).at(-1)?.toLowerCase() ?? "";
   const extension = /\.([^.]{1,16})$/.exec(basename)?.[1];
   const essence = mediaType.split(";")[0]?.trim().toLowerCase() ?? "";
   const byName = kindByName.get(extension ?? basename);
   const named = byName ?? kindOfMediaType(essence);
-  if (named === "pdf" || named === "docx") {
-    const what = byName === undefined ? essence : `.${extension}`;
-    throw new FileError("invalid_file", `The file is named ${what}, but it is no ${named.toUpperCase()}.`);
+  if (named === "pdf" || named === "office") {
+    const [what, such] =
+      byName === undefined
+        ? [essence, named === "pdf" ? "PDF" : "ZIP archive"]
+        : [`.${extension}`, extension?.toUpperCase()];
+    throw new FileError("invalid_file", `The file is named ${what}, but it is no ${such}.`);
   }
   const kind = named ?? signature;
   if (kind !== undefined) return kind;
   const what = extension === undefined ? `media type ${essence || "unknown"}` : `extension .${extension}`;
-  const supported = "Text in UTF-8 (Markdown, CSV, JSON, YAML, XML, source code), HTML, PDF and DOCX are.";
+  const supported =
+    "Text in UTF-8 (Markdown, CSV, JSON, YAML, XML, source code), HTML, PDF, DOCX, PPTX, XLSX, EPUB and OpenDocument are.";
   throw new FileError("unsupported_file", `Files of this type are not supported (${what}). ${supported}`);
 }

@@ -52,7 +52,7 @@ const quickExtraction: ExtractLimits = {
 const kindsOfExtracted: Readonly<Record<DocumentKind, TextKind>> = {
   pdf: "plain",
   html: "markdown",
-  docx: "markdown",
+  office: "markdown",
   csv: "lines",
   tsv: "lines",
 };

@@ -45,9 +45,9 @@ describe("documents", () => {
     const cell = (text: string) => `<w:tc>${paragraph(text)}</w:tc>`;
     const table = `<w:tbl><w:tr>${cell("x")}${cell("y")}</w:tr></w:tbl>`;
     const body = `${paragraph("Pets", "Heading1")}${paragraph("Anna &amp; Tom &lt;b&gt;.")}${table}`;
-    expect(await extract("docx", await docxOf(body))).toBe("# Pets\n\nAnna & Tom <b>.\n\nx | y");
+    expect(await extract("office", await docxOf(body))).toBe("# Pets\n\nAnna & Tom <b>.\n\nx | y");
     // Word for the web calls it so.
-    expect(await extract("docx", await docxOf(paragraph("a"), {}, "word/document2.xml"))).toBe("a");
+    expect(await extract("office", await docxOf(paragraph("a"), {}, "word/document2.xml"))).toBe("a");
   });
 
   test("control characters and half surrogates do not come through", async () => {
@@ -61,18 +61,18 @@ describe("bad documents say why", () => {
     expect(await refusal("pdf", pdfOf([pdfPage()]))).toContain("no text");
     expect(await refusal("pdf", lockedPdf())).toContain("password");
     const whole = await docxOf(paragraph("x"));
-    expect(await refusal("docx", whole.subarray(0, whole.length / 2))).toContain("damaged ZIP");
-    expect(await refusal("docx", await docxOf("<w:p><w:r>"))).toContain("damaged");
+    expect(await refusal("office", whole.subarray(0, whole.length / 2))).toContain("damaged ZIP");
+    expect(await refusal("office", await docxOf("<w:p><w:r>"))).toContain("damaged");
     const other = await (await import("jszip")).default.loadAsync(whole);
     other.remove("word/document.xml");
-    expect(await refusal("docx", await other.generateAsync({ type: "uint8array" }))).toContain("no DOCX");
+    expect(await refusal("office", await other.generateAsync({ type: "uint8array" }))).toContain("no DOCX");
   });
 
   test("too many pages, too much text", async () => {
     const pages = Array.from({ length: 4 }, () => pdfPage("Some words."));
     expect(await refusal("pdf", pdfOf(pages), { maxPages: 3 })).toContain("more than 3 pages");
     expect(await refusal("pdf", pdfOf(pages), { maxTextChars: 20 })).toContain("more than 20 characters");
-    expect(await refusal("docx", await docxOf(paragraph("x".repeat(50))), { maxTextChars: 20 })).toContain("20 char");
+    expect(await refusal("office", await docxOf(paragraph("x".repeat(50))), { maxTextChars: 20 })).toContain("20 char");
   });
 });
 
@@ -80,9 +80,9 @@ describe("bombs", () => {
   test("a DOCX that unpacks to far more than it is, in one part or in many", async () => {
     const zeros = await docxOf(paragraph("x"), { "word/media/image1.png": new Uint8Array(64 * mib) });
     expect(zeros.byteLength).toBeLessThan(mib / 4);
-    expect(await refusal("docx", zeros)).toContain(`unpacks to more than ${usual.maxUnpackedBytes} bytes`);
+    expect(await refusal("office", zeros)).toContain(`unpacks to more than ${usual.maxUnpackedBytes} bytes`);
     const parts = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [`word/part${i}`, "x"]));
-    expect(await refusal("docx", await docxOf(paragraph("x"), parts))).toContain("more than 64 parts");
+    expect(await refusal("office", await docxOf(paragraph("x"), parts))).toContain("more than 64 parts");
   });
 
   test("a DOCX whose archive says that its parts are small", async () => {
@@ -91,15 +91,15 @@ describe("bombs", () => {
     const size = Buffer.alloc(4);
     size.writeUInt32LE(32 * mib);
     for (let at = lying.indexOf(size); at >= 0; at = lying.indexOf(size, at + 1)) lying.writeUInt32LE(7, at);
-    expect(await refusal("docx", lying)).toMatch(/unpacks to more than|damaged/);
+    expect(await refusal("office", lying)).toMatch(/unpacks to more than|damaged/);
   });
 
   test("a DOCX nested without end, and one with entities that multiply", async () => {
-    expect(await refusal("docx", await docxOf("<w:sdt><w:sdtContent>".repeat(100_000)))).toContain("cannot be read");
+    expect(await refusal("office", await docxOf("<w:sdt><w:sdtContent>".repeat(100_000)))).toContain("cannot be read");
     const entities = Array.from({ length: 12 }, (_, i) => `<!ENTITY e${i + 1} "${`&e${i};`.repeat(10)}">`).join("");
     const xml = `<!DOCTYPE d [<!ENTITY e0 "ha">${entities}]><w:document xmlns:w="x"><w:body>&e12;</w:body></w:document>`;
     const laughs = await docxOf("", { "word/document.xml": xml });
-    const answer = await extract("docx", laughs).catch((error: Error) => error.message);
+    const answer = await extract("office", laughs).catch((error: Error) => error.message);
     expect(answer.length).toBeLessThan(200);
   });
 
