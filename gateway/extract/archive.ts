@@ -41,13 +41,16 @@ export interface XmlEvents {
   readonly close?: (name: string) => void;
 }
 
+/** Some programs write the prefix of the main namespace, which others leave out: `x:row` in sheets, `opf:item` in books. */
+const plainName = (name: string): string => name.replace(/^(?:x|opf):/, "");
+
 /** Reads XML in one pass, without a tree. Entities that a document type declares are not replaced. */
 export function readXml(xml: string, { open, text, close }: XmlEvents): void {
   const parser = new Parser(
     {
-      onopentag: (name, attributes) => open?.(name, attributes),
+      onopentag: (name, attributes) => open?.(plainName(name), attributes),
       ontext: (part) => text?.(part),
-      onclosetag: (name) => close?.(name),
+      onclosetag: (name) => close?.(plainName(name)),
     },
     { xmlMode: true },
   );

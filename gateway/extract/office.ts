@@ -136,10 +136,8 @@ async function bookText(archive: JSZip, _: Uint8Array, job: ExtractJob): Promise
   const [root] = elementsOf(await partOf(archive, "META-INF/container.xml"), "rootfile");
   const path = root?.["full-path"] ?? "";
   const contents = await partOf(archive, path);
-  const item = elementsOf(contents, "item").concat(elementsOf(contents, "opf:item"));
-  const hrefs = new Map(item.map(({ id = "", href = "" }) => [id, href]));
-  const spine = elementsOf(contents, "itemref").concat(elementsOf(contents, "opf:itemref"));
-  const chapters = spine.map(({ idref = "" }) => {
+  const hrefs = new Map(elementsOf(contents, "item").map(({ id = "", href = "" }) => [id, href]));
+  const chapters = elementsOf(contents, "itemref").map(({ idref = "" }) => {
     const href = hrefs.get(idref) ?? "";
     return posix.join(posix.dirname(path), URL.canParse(href) ? "" : decodeURI(href));
   });

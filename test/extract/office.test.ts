@@ -79,6 +79,9 @@ describe("XLSX", () => {
       '<workbookPr date1904="1"/>',
     );
     expect(await text(old)).toContain("00:00:00");
+    const prefixed =
+      '<x:row><x:c r="A1" t="inlineStr"><x:is><x:t>a</x:t></x:is></x:c><x:c r="C1"><x:v>2</x:v></x:c></x:row>';
+    expect(await text(book({ S: prefixed }))).toBe("# S\n\n- a | 2");
   });
 
   test("what no sheet has is text or nothing, and too many columns are refused", async () => {
