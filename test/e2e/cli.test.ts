@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { demoModelFolder, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
@@ -68,6 +68,19 @@ describe("the command line", () => {
     expect(answer.errors).toMatch(/first token [\d.]+ ms .* [1-9]\d* cached .* device/);
   });
 
+  test("ingests a folder and goes past what cannot be read", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "spangate ingest "));
+    mkdirSync(join(folder, "staff"));
+    writeFileSync(join(folder, "staff", "list.md"), "The extension of Jon Vale is 3057.");
+    writeFileSync(join(folder, "broken.pdf"), "%PDF-1.7 and nothing more");
+    const ingested = await spangate(["ingest", folder, "--new", "folder"]);
+    expect([ingested.code, ingested.output.slice(0, 3)]).toEqual([1, "vs_"]);
+    expect(ingested.errors).toContain(`${join(folder, "broken.pdf")}: `);
+    expect(ingested.errors).toContain("1 of 2 files were ingested");
+    const asked = await spangate(["ask", "What is the extension of Jon Vale?", "--store", ingested.output]);
+    expect(asked.output).toBe("The extension of Jon Vale is 3057.");
+  });
+
   test("answers from a file", async () => {
     const folder = mkdtempSync(join(tmpdir(), "spangate cli "));
     const file = join(folder, "staff list.md");
@@ -83,7 +96,7 @@ describe("the command line", () => {
     [["ask", "a", "b"], 2, 'unexpected argument "b"'],
     [["ask", "a", "--max-tokens", "many"], 2, "--max-tokens must be a whole number"],
     [["ask", "a", "--nonsense"], 2, "--nonsense"],
-    [["ingest", "nowhere.md", "--new", "x"], 1, "nowhere.md is no file"],
+    [["ingest", "nowhere.md", "--new", "x"], 1, "nowhere.md is neither a file nor a folder"],
     [["prepare", "vs_000000000000000000000000"], 1, "404"],
     [["tenant", "create", "x"], 1, "403"],
     [["ask", "a", "--url", "http://127.0.0.1:9"], 1, "no server answers"],
