@@ -2,6 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { BlockPool } from "../../worker/cache/block-pool.ts";
 import { KvEventLog } from "../../worker/cache/kv-events.ts";
 import type { BlockContent } from "../../worker/cache/prefix-cache.ts";
+import type { KvOwner } from "../../worker/contract/owners.ts";
 import type { BlockId, BlockKey } from "../../worker/contract/units.ts";
 import { maxMoves, RelocatingCache, type RelocatingCacheOptions } from "../../worker/relocation/relocating-cache.ts";
 
@@ -12,8 +13,8 @@ function content(place: number, tokenIds = [1, 2, 3]): BlockContent {
   return { tokenIds: Int32Array.from(tokenIds), start: 0, end: tokenIds.length, position: 0, place };
 }
 
-function taken(cache: RelocatingCache): BlockId {
-  const blockId = cache.allocate();
+function taken(cache: RelocatingCache, owner?: KvOwner): BlockId {
+  const blockId = cache.allocate(owner);
   if (blockId === undefined) throw new Error("no block is free");
   return blockId;
 }
@@ -68,6 +69,24 @@ describe("RelocatingCache", () => {
     expect(cache.find(key, content(7))).toBe(second);
     expect([taken(cache), taken(cache)]).toEqual([second, first]);
     expect([cache.find(key, content(7)), cache.cachedFreeCount]).toEqual([third, 0]);
+    expect(events.take().map(({ type }) => type)).toEqual(["stored"]);
+  });
+
+  test("a copy beyond its owner's quota is dropped alone: the one in use is still found, and may be copied", () => {
+    const pool = new BlockPool(4);
+    const events = new KvEventLog();
+    const cache = new RelocatingCache(pool, 4, events, { keepsCopies: true, maxMoves: Number.POSITIVE_INFINITY });
+    const owner = { number: 1, quotaBlocks: 2 };
+    const used = taken(cache, owner);
+    cache.store(used, key, root, content(0));
+    const unused = taken(cache, owner);
+    cache.copy(used, unused, 7, 1);
+    cache.release(unused);
+    const target = taken(cache, owner);
+    expect([cache.keyOf(unused), cache.evictedBlocks, pool.freeBlocks()[0]]).toEqual([undefined, 1, unused]);
+    expect(cache.find(key, content(9))).toBe(used);
+    cache.copy(used, target, 9, 1);
+    expect([...cache.resident()].map(([, blockId]) => blockId)).toEqual([used, target]);
     expect(events.take().map(({ type }) => type)).toEqual(["stored"]);
   });
 

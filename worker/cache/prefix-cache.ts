@@ -143,9 +143,9 @@ export class PrefixCache {
     }
   }
 
-  /** Forgets what a block holds: a free block is used next, a live one is freed when released. */
+  /** Forgets what a block holds, in every block that holds it: it cannot be found any more. */
   forget(blockId: BlockId): void {
-    if (this.unlink(blockId)) this.pool.demote(blockId);
+    this.drop(blockId);
   }
 
   /** Pins keys: their blocks, present and future, are evicted last among their owner's. Or unpins them. */
@@ -174,6 +174,14 @@ export class PrefixCache {
     if (this.#pinnedKeys.has(key)) this.pool.shares.pin(blockId, true);
   }
 
+  /**
+   * Forgets what this block alone holds; others of its key stay findable. A free block is used next, a live one is
+   * freed when released.
+   */
+  protected drop(blockId: BlockId): void {
+    if (this.unlink(blockId)) this.pool.demote(blockId);
+  }
+
   protected unlink(blockId: BlockId): boolean {
     const key = this.keyOfBlock[blockId];
     if (key === undefined) return false;
@@ -195,7 +203,7 @@ export class PrefixCache {
   #dropSurplus(owner: OwnerAccount | undefined): void {
     if (owner === undefined || !owner.isOverQuota) return;
     for (let blockId = this.pool.shares.surplusOf(owner); blockId !== undefined; ) {
-      this.forget(blockId);
+      this.drop(blockId);
       this.#evicted += 1;
       blockId = this.pool.shares.surplusOf(owner);
     }

@@ -94,7 +94,7 @@ export class RelocatingCache extends PrefixCache {
     this.#places[blockId] = content.place;
     this.#moveCounts[blockId] = 0;
     if (!this.#options.keepsCopies) {
-      for (const other of others) if (!this.pool.isLive(other)) super.forget(other);
+      for (const other of others) if (!this.pool.isLive(other)) this.drop(other);
     }
     return true;
   }
@@ -127,7 +127,7 @@ export class RelocatingCache extends PrefixCache {
   override forget(blockId: BlockId): void {
     const key = this.keyOf(blockId);
     if (key === undefined) return;
-    for (const copy of [...this.blocksOf(key)]) super.forget(copy);
+    for (const copy of [...this.blocksOf(key)]) this.drop(copy);
   }
 
   protected override unlink(blockId: BlockId): boolean {
