@@ -2,10 +2,20 @@
 import { describe, expect, test } from "bun:test";
 import { DeviceLost } from "../../worker/backend/backend.ts";
 import type { Batch } from "../../worker/contract/batch.ts";
+import type { SubmitMessage } from "../../worker/contract/messages.ts";
 import { residentKeys } from "../support/resident-keys.ts";
 import { eosTokenIds, type TinyWorld } from "./harness.ts";
 import { pipelinedWorld as worldOf } from "./pipelined-world.ts";
-import { blendRuns, countUp, makeRuns, type PlanParts, type SubmitOptions, submitPlan, submitRuns } from "./plans.ts";
+import {
+  blendRuns,
+  blockTokens,
+  countUp,
+  makeRuns,
+  type PlanParts,
+  type SubmitOptions,
+  submitPlan,
+  submitRuns,
+} from "./plans.ts";
 import { referenceAnswer } from "./reference.ts";
 
 const long = { params: { maxTokens: 12, ignoreEos: true } };
@@ -151,6 +161,41 @@ describe("the step waits", () => {
     for (const [name, prompt] of Object.entries(prompts)) {
       expect(made.world.tokensOf(name)).toEqual([...answerOf(submitPlan(name, prompt, all), made)]);
     }
+  });
+
+  test("for a block that lies below another tenant's floor, which rose while the step was planned", async () => {
+    const made = worldOf({ blockCount: 24, stepTokens: 128 });
+    const { world, device } = made;
+    const submit = (message: SubmitMessage, owner: number): void => {
+      const owners = { owners: [{ number: owner }], ofRun: new Uint16Array(message.plan.runs.length) };
+      world.engine.submit({ ...message, owners });
+    };
+    const prepared = { params: { maxTokens: 0 } };
+    submit(submitPlan("other", { question: countUp(1, 6 * blockTokens) }, prepared), 2);
+    const evicted = submitPlan("evicted", { question: countUp(40, blockTokens) }, prepared);
+    submit(evicted, 3);
+    await world.settle();
+    // Both fill the 17 blocks that are left, and lack one each for the third token that they draw.
+    const first = submitPlan("first", { question: countUp(10, 8 * blockTokens - 1) }, long);
+    const second = submitPlan("second", { question: countUp(50, 9 * blockTokens - 1) }, long);
+    submit(first, 1);
+    submit(second, 1);
+    await world.step();
+    // The floor is 5.5 blocks while three tenants hold 6, 1 and 17 of 24, and 6 when the first request takes a block:
+    // then the 6 free blocks that are left are all below the other tenant's floor.
+    world.engine.evict(evicted.plan.runs[0].blockKeys);
+    await world.step();
+    expect(world.engine.stats()).toMatchObject({ preemptions: 0, runningRequests: 2, usedBlocks: 18 });
+    // The step that holds the first request alone is done, and then nothing is in flight.
+    await world.step();
+    expect(world.engine.stats().preemptions).toBe(0);
+    await world.step();
+    expect(world.engine.stats()).toMatchObject({ preemptions: 1, runningRequests: 1 });
+    await world.settle();
+    for (const message of [first, second]) {
+      expect(world.tokensOf(message.requestId)).toEqual([...answerOf(message, made)]);
+    }
+    expect(device.faults).toEqual([]);
   });
 
   test("for nothing when all it would bring is the end of a request that outgrew the pool", async () => {

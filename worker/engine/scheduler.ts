@@ -93,12 +93,12 @@ export class Scheduler {
   /** @param before the step before this one, when it is still in flight (in-flight.ts) */
   schedule(before?: StepPlan): StepPlan {
     const step = new StepDraft(this.#sizes, before?.claimed);
-    const preempted = this.#scheduleDecodes(step);
+    const blocksAreShort = this.#scheduleDecodes(step);
     const decodes = step.pieces.size;
     const { stepTokens, prefillTokensBesideDecodes } = this.#limits;
     step.budget = decodes === 0 ? stepTokens : Math.min(stepTokens - decodes, prefillTokensBesideDecodes);
     this.#adoptResident();
-    if (!preempted || this.running.length === 0) this.#admit(step);
+    if (!blocksAreShort || this.running.length === 0) this.#admit(step);
     const leftOut = this.#fairness.leftOut(this.running);
     for (const request of leftOut) step.dropDecode(request);
     step.budget = this.#fairness.promptRows(this.running, step.budget);
@@ -142,9 +142,10 @@ export class Scheduler {
     return reservedBlocks(this.running);
   }
 
-  /** @returns whether a request was preempted. */
+  /** @returns whether blocks are short: a request was preempted, or waits because nobody can be. */
   #scheduleDecodes(step: StepDraft): boolean {
     const before = this.preemptions;
+    let isWaiting = false;
     const leftOut: Request[] = [];
     const keptWords = this.running.every(({ decoding }) => decoding) ? 0 : Math.floor(this.#sizes.listWords / 4);
     for (const request of this.#decodeOrder()) {
@@ -157,7 +158,10 @@ export class Scheduler {
         leftOut.push(request);
         continue;
       }
-      if (!this.#makeRoom(request, lacking, step)) continue;
+      if (!this.#makeRoom(request, lacking, step)) {
+        isWaiting = true;
+        continue;
+      }
       if (isClosing) {
         request.decoding = false;
         request.reservedBlocks = lacking;
@@ -167,7 +171,7 @@ export class Scheduler {
       step.addDecode(request, run);
     }
     this.#leftOut = leftOut;
-    return this.preemptions > before;
+    return isWaiting || this.preemptions > before;
   }
 
   /** Running requests: those that have waited longest first, then in order of admission. */
@@ -179,11 +183,17 @@ export class Scheduler {
     return [...order];
   }
 
-  /** Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. */
+  /**
+   * Preempts from the end until so many blocks are free for `request`; false when that was `request` itself. A step in
+   * flight may hold the blocks of any running request, so while there is one, nobody is preempted, and false says that
+   * `request` waits for it. `canScheduleAhead` makes that rare. It cannot rule it out: the blocks taken for the requests
+   * before this one can raise the floors of other tenants.
+   */
   #makeRoom(request: Request, blockCount: number, step: StepDraft): boolean {
     while (blockCount > 0) {
       const refusal = refusalOf(this.#pool, this.running, request, blockCount);
       if (refusal === undefined) return true;
+      if (step.isAhead) return false;
       const victim = victimFor(this.running, request, refusal);
       this.remove(victim);
       this.releaseBlocks(victim);

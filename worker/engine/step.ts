@@ -96,6 +96,11 @@ export class StepDraft {
     this.hasPrompts = true;
   }
 
+  /** The step before this one is still in flight. */
+  get isAhead(): boolean {
+    return this.#claimedBefore !== undefined;
+  }
+
   get isEmpty(): boolean {
     return this.pieces.size + this.copies.length + this.probes.size + this.recomputed.size + this.outgrown.length === 0;
   }
