@@ -77,7 +77,7 @@ describe("a thread is replaced", () => {
 });
 
 test("threads that had nothing to do for long are ended, but for one", async () => {
-  const pool = openPool({ maxThreads: 3, idleMs: 5 });
+  const pool = openPool({ maxThreads: 3, idleMs: 300 });
   expect(pool.threadCount).toBe(0);
   await Promise.all(["a", "b", "c"].map((id) => pool.run("keep", 1, by(id))));
   expect(pool.threadCount).toBe(3);
