@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { demoModelFolder, readDemoCorpora } from "../../gateway/cli/demo-corpora.ts";
-import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { runSpangate } from "../support/command-line.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 // A server starts in each of these tests.
@@ -23,16 +23,9 @@ describe("the command line", () => {
 
   async function spangate(args: readonly string[], env: Record<string, string> = {}) {
     const { SPANGATE_ADMIN_KEY: _admin, SPANGATE_API_KEY: _key, ...inherited } = process.env;
-    const child = Bun.spawn([process.execPath, join(repositoryRoot, "gateway", "cli", "main.ts"), ...args], {
+    return await runSpangate(args, {
       env: { ...inherited, SPANGATE_URL: server.url, SPANGATE_API_KEY: apiKey, ...env },
-      stdio: ["ignore", "pipe", "pipe"],
     });
-    const [output, errors, code] = await Promise.all([
-      new Response(child.stdout).text(),
-      new Response(child.stderr).text(),
-      child.exited,
-    ]);
-    return { output: output.trim(), errors, code };
   }
 
   test("makes a tenant and a key, and revokes it", async () => {

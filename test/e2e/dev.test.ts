@@ -3,8 +3,8 @@ import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
 import { version } from "../../package.json";
+import { runSpangate, startSpangate } from "../support/command-line.ts";
 import { until } from "../support/until.ts";
 
 setDefaultTimeout(60_000);
@@ -13,26 +13,14 @@ const root = mkdtempSync(join(tmpdir(), "spangate dev "));
 afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 /** A stranger's shell: nothing is set, and it stands in a folder of its own. */
-function start(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
-  return Bun.spawn([process.execPath, join(repositoryRoot, "gateway", "cli", "main.ts"), ...args], {
-    env: { PATH: process.env.PATH ?? "", HOME: root, ...env },
-    cwd: root,
-    stdio: ["ignore", "pipe", "pipe"],
-  });
-}
-
-async function spangate(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
-  const child = start(args, env);
-  const [output, errors, code] = await Promise.all([
-    new Response(child.stdout).text(),
-    new Response(child.stderr).text(),
-    child.exited,
-  ]);
-  return { output: output.trim(), errors, code };
-}
+const shell = (env: Readonly<Record<string, string>> = {}) => ({
+  env: { PATH: process.env.PATH ?? "", HOME: root, ...env },
+  cwd: root,
+});
+const spangate = (args: readonly string[], env: Readonly<Record<string, string>> = {}) => runSpangate(args, shell(env));
 
 async function serveDev() {
-  const child = start(["serve", "--dev", "--port", "0"]);
+  const child = startSpangate(["serve", "--dev", "--port", "0"], shell());
   let output = "";
   void (async () => {
     const decoder = new TextDecoder();

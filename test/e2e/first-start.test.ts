@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { HttpClient } from "../../gateway/cli/support/client.ts";
 import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { runSpangate } from "../support/command-line.ts";
 import { until } from "../support/until.ts";
 
 setDefaultTimeout(60_000);
@@ -37,19 +38,7 @@ function serve(env: Readonly<Record<string, string>> = {}) {
   return { said, url, isReady, stop };
 }
 
-async function spangate(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
-  const child = Bun.spawn([process.execPath, join(repositoryRoot, "gateway", "cli", "main.ts"), ...args], {
-    env: { ...plainEnv, ...env },
-    cwd: root,
-    stdio: ["ignore", "pipe", "pipe"],
-  });
-  const [output, errors, code] = await Promise.all([
-    new Response(child.stdout).text(),
-    new Response(child.stderr).text(),
-    child.exited,
-  ]);
-  return { output: output.trim(), errors, code };
-}
+const spangate = (args: readonly string[]) => runSpangate(args, { env: plainEnv, cwd: root });
 
 test("the admin key is printed once the server can answer, and says what to do to chat; lost, it is reset", async () => {
   const first = serve();

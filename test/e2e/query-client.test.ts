@@ -1,8 +1,7 @@
 /** The exported client and `spangate query` against a real server with the shipped model. */
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { join } from "node:path";
 import { type BulkLine, piecesOf, q, SpanQueryClient, textsOf } from "spangate/query";
-import { repositoryRoot } from "../../gateway/cli/support/setup.ts";
+import { runSpangate } from "../support/command-line.ts";
 import { startTestServer, type TestServer } from "../support/server.ts";
 
 setDefaultTimeout(60_000);
@@ -83,17 +82,11 @@ describe("a span query", () => {
   });
 
   test("runs from the command line", async () => {
-    const child = Bun.spawn(
-      [process.execPath, join(repositoryRoot, "gateway", "cli", "main.ts"), "query", "-", "--stats"],
-      {
-        env: { PATH: process.env.PATH ?? "", SPANGATE_URL: server.url, SPANGATE_API_KEY: apiKey },
-        stdin: new TextEncoder().encode(JSON.stringify(judge)),
-        stdout: "pipe",
-        stderr: "pipe",
-      },
-    );
-    const [output, errors, code] = await Promise.all([child.stdout.text(), child.stderr.text(), child.exited]);
-    expect({ output: [output.trimEnd()], code }).toEqual({
+    const { output, errors, code } = await runSpangate(["query", "-", "--stats"], {
+      env: { PATH: process.env.PATH ?? "", SPANGATE_URL: server.url, SPANGATE_API_KEY: apiKey },
+      stdin: JSON.stringify(judge),
+    });
+    expect({ output: [output], code }).toEqual({
       output: [...textsOf(await client.execute(judge))],
       code: 0,
     });
