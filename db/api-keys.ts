@@ -13,6 +13,8 @@ export interface ApiKeyIdentity {
   readonly tenantId: TenantId | null;
   readonly hash: Uint8Array;
   readonly scopes: readonly string[];
+  /** null: never. */
+  readonly expiresAt: number | null;
 }
 
 interface IdentityRow {
@@ -20,27 +22,32 @@ interface IdentityRow {
   readonly tenant_id: TenantId | null;
   readonly hash: Uint8Array;
   readonly scopes: string;
+  readonly expires_at: number | null;
 }
 
 export function insertApiKey(
   db: Db,
-  row: Pick<ApiKeyRow, "id" | "tenantId" | "name" | "prefix" | "scopes" | "createdAt"> & { hash: Uint8Array },
+  row: Pick<ApiKeyRow, "id" | "tenantId" | "name" | "prefix" | "scopes" | "createdAt"> & {
+    hash: Uint8Array;
+    expiresAt?: number | null;
+  },
 ): ApiKeyRow {
   return insertRow(db, "insertApiKey", apiKeys, { ...row, hash: Buffer.from(row.hash) });
 }
 
-/** Finds a key by its hash, unless it is revoked or its tenant is not active. Runs on every request. */
+/** Finds a key by its hash, unless it is revoked or its tenant is not active; one that has expired is found. Runs on every request. */
 export function findApiKeyByHash(db: Db, hash: Uint8Array): ApiKeyIdentity | undefined {
   const row = db.statement("findApiKeyByHash", () =>
     db.client
       .query<IdentityRow, [Uint8Array]>(
-        `select k.id, k.tenant_id, k.hash, k.scopes from api_keys k left join tenants t on t.id = k.tenant_id
+        `select k.id, k.tenant_id, k.hash, k.scopes, k.expires_at from api_keys k left join tenants t on t.id = k.tenant_id
          where k.hash = ? and k.revoked_at is null and (k.tenant_id is null or t.status = 'active')`,
       )
       .get(hash),
   );
   if (row === null) return undefined;
-  return { id: row.id, tenantId: row.tenant_id, hash: row.hash, scopes: JSON.parse(row.scopes) as string[] };
+  const scopes = JSON.parse(row.scopes) as string[];
+  return { id: row.id, tenantId: row.tenant_id, hash: row.hash, scopes, expiresAt: row.expires_at };
 }
 
 export function findApiKey(db: Db, id: ApiKeyId): ApiKeyRow | undefined {
@@ -51,13 +58,17 @@ export function countPlatformKeys(db: Db): number {
   return countRows(db, "countPlatformKeys", apiKeys, {}, isNull(apiKeys.tenantId));
 }
 
-/** Counts the keys that could still administer the platform without this key, or without this tenant's keys. */
+/**
+ * Counts the keys that could still administer the platform without this key, or without this tenant's keys. One that
+ * expires is none of them: when it has, nobody could make another.
+ */
 export function countOtherAdminKeys(db: Db, without: ApiKeyId | TenantId): number {
   const row = db.statement("countOtherAdminKeys", () =>
     db.client
       .query<{ n: number }, [string]>(
         `select count(*) as n from api_keys k left join tenants t on t.id = k.tenant_id
-         where k.id <> ?1 and k.tenant_id is not ?1 and k.revoked_at is null and (k.tenant_id is null or t.status = 'active')
+         where k.id <> ?1 and k.tenant_id is not ?1 and k.revoked_at is null and k.expires_at is null
+           and (k.tenant_id is null or t.status = 'active')
            and exists (select 1 from json_each(k.scopes) where value = 'platform:admin')`,
       )
       .get(without),

@@ -14,7 +14,13 @@ export interface RateLimits {
   readonly concurrency: number | null;
 }
 
-export interface TenantLimits extends RateLimits {
+/** Tokens that may be computed in a day and in a month, both in UTC; null: as many as come. */
+export interface TokenBudget {
+  readonly tokensPerDay: number | null;
+  readonly tokensPerMonth: number | null;
+}
+
+export interface TenantLimits extends RateLimits, TokenBudget {
   /** Bytes of KV that the tenant may keep on each worker. */
   readonly kvBytes: number | null;
   /** Bytes that the tenant may store in all. */
@@ -31,7 +37,13 @@ const columns = <Table extends typeof tenantLimits | typeof apiKeyLimits>(table:
 export function findTenantLimits(db: Db, id: TenantId): TenantLimits | undefined {
   return db.statement("findTenantLimits", (orm) =>
     orm
-      .select({ ...columns(tenantLimits), kvBytes: tenantLimits.kvBytes, storageBytes: tenantLimits.storageBytes })
+      .select({
+        ...columns(tenantLimits),
+        kvBytes: tenantLimits.kvBytes,
+        storageBytes: tenantLimits.storageBytes,
+        tokensPerDay: tenantLimits.tokensPerDay,
+        tokensPerMonth: tenantLimits.tokensPerMonth,
+      })
       .from(tenantLimits)
       .where(eq(tenantLimits.tenantId, id))
       .get(),
@@ -69,25 +81,33 @@ interface CallerRow {
   readonly requests_per_minute: number | null;
   readonly tokens_per_minute: number | null;
   readonly concurrency: number | null;
+  readonly tokens_per_day: number | null;
+  readonly tokens_per_month: number | null;
 }
 
-/** The limits that were set for a tenant and for one of its keys. Runs on every request that is limited. */
+/** What was set for a tenant and for one of its keys, which has no budget. Runs on every request that is limited. */
 export function findCallerLimits(
   db: Db,
   tenantId: TenantId,
   keyId: string,
-): readonly (RateLimits & { readonly kind: "tenant" | "key" })[] {
+): readonly (RateLimits & TokenBudget & { readonly kind: "tenant" | "key" })[] {
   const rows = db.statement("findCallerLimits", () =>
     db.client
       .query<CallerRow, [string, string]>(
-        `select 'tenant' as kind, requests_per_minute, tokens_per_minute, concurrency
+        `select 'tenant' as kind, requests_per_minute, tokens_per_minute, concurrency, tokens_per_day, tokens_per_month
            from tenant_limits where tenant_id = ?
          union all
-         select 'key', requests_per_minute, tokens_per_minute, concurrency from api_key_limits where key_id = ?`,
+         select 'key', requests_per_minute, tokens_per_minute, concurrency, null, null
+           from api_key_limits where key_id = ?`,
       )
       .all(tenantId, keyId),
   );
-  return rows.map(({ kind, requests_per_minute, tokens_per_minute, concurrency }) => {
-    return { kind, requestsPerMinute: requests_per_minute, tokensPerMinute: tokens_per_minute, concurrency };
-  });
+  return rows.map((row) => ({
+    kind: row.kind,
+    requestsPerMinute: row.requests_per_minute,
+    tokensPerMinute: row.tokens_per_minute,
+    concurrency: row.concurrency,
+    tokensPerDay: row.tokens_per_day,
+    tokensPerMonth: row.tokens_per_month,
+  }));
 }

@@ -48,6 +48,7 @@ export const apiKeys = sqliteTable("api_keys", {
   scopes: text("scopes", { mode: "json" }).$type<readonly string[]>().notNull(),
   createdAt: createdAt(),
   revokedAt: integer("revoked_at"),
+  expiresAt: integer("expires_at"),
 });
 
 export const corpora = sqliteTable("corpora", {
@@ -149,6 +150,8 @@ export const tenantLimits = sqliteTable("tenant_limits", {
   ...limitColumns(),
   kvBytes: integer("kv_bytes"),
   storageBytes: integer("storage_bytes"),
+  tokensPerDay: integer("tokens_per_day"),
+  tokensPerMonth: integer("tokens_per_month"),
 });
 
 /** Triggers keep these sums, over files that are not deleted and texts that are not swept. */

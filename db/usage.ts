@@ -34,6 +34,22 @@ export function addUsage(db: Db, rows: readonly UsageDayRow[]): void {
   });
 }
 
+/** Tokens that were computed, for the tenant's budgets. */
+const computed = "prompt_tokens - cached_tokens + completion_tokens + embedding_tokens";
+
+/** What was computed for the tenant on a day, given as YYYY-MM-DD, and since the first of that day's month. */
+export function sumComputed(db: Db, tenantId: string, day: string): { readonly day: number; readonly month: number } {
+  const row = db.statement("sumComputed", () =>
+    db.client
+      .query<{ day: number; month: number }, [string, string, string]>(
+        `select coalesce(sum(iif(day = ?2, ${computed}, 0)), 0) as day, coalesce(sum(${computed}), 0) as month
+         from usage_days where tenant_id = ?1 and day between ?3 and ?2`,
+      )
+      .get(tenantId, day, `${day.slice(0, 7)}-01`),
+  );
+  return row ?? { day: 0, month: 0 };
+}
+
 export interface UsageRange {
   readonly tenantId: string | undefined;
   /** The first and the last day of the range, as YYYY-MM-DD, both included. */

@@ -74,6 +74,8 @@ export const limits = {
   limitTokensPerMinute: 10_000_000_000,
   limitConcurrency: 100_000,
   limitBytes: settingLimits.bytes,
+  /** Highest budgets of tokens, of a day and of a month. */
+  limitTokensPerPeriod: 1_000_000_000_000_000,
   limitedOwners: 65_536,
   /** Uploads that are taken in at the same time, each with a file open. */
   uploadsPerTenant: 8,
@@ -138,6 +140,8 @@ export const limits = {
   /** Turns of prompts that later ones may be compared with. */
   comparedTurns: 65_536,
   apiKeyChars: settingLimits.apiKeyChars,
+  /** How long an API key may be valid that expires: ten years. */
+  keySeconds: 315_360_000,
   /** Texts of one embeddings or rerank request, and their tokens (a token of text is a character at least). */
   embeddingInputs: 2_048,
   embeddingTokens: 300_000,

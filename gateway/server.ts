@@ -64,7 +64,8 @@ export async function startServer(config: Config, options: StartOptions): Promis
   const { db, disk, closeData } = openData(config.dataDir, log);
   const { tenants, storage, makeAdminKey } = openTenants(config, db, disk, log);
   const { corpusOwners, supervisor, dispatcher } = workers;
-  const rateLimiter = new RateLimiter(limits.limitedOwners);
+  const records = openRecords(db, storage, log, options.env);
+  const rateLimiter = new RateLimiter(limits.limitedOwners, () => performance.now(), records.budgets);
   const meter = tenantMeter(rateLimiter, (tenantId) => tenants.limits.tenantOwner(tenantId));
   const spans = openSpans({ workers, text, tenants, meter, metrics: () => records.metrics });
   const corpus = new Corpus({
@@ -82,7 +83,6 @@ export async function startServer(config: Config, options: StartOptions): Promis
     onFileDeleted: (tenantId) => batches.recheck(tenantId),
     log,
   });
-  const records = openRecords(db, storage, log, options.env);
   const state = { draining: false };
   const threads = openThreads();
   const fileSide = { storage, files: corpus.files };

@@ -50,6 +50,7 @@ const errorTable = {
     "No API key given. Send it as 'Authorization: Bearer <key>' or as 'x-api-key'.",
   ),
   invalid_api_key: final(401, "authentication_error", "The API key is not valid."),
+  api_key_expired: final(401, "authentication_error", "The API key has expired."),
   insufficient_scope: final(403, "permission_error", "The API key lacks the scope this route takes."),
   no_tenant: final(
     403,

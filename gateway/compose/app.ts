@@ -64,8 +64,8 @@ export interface AppParts {
 }
 
 export function openApp(parts: AppParts): Hono<AppEnv> {
-  const { workers, text, tenants, storage, corpus, batches, embedding, records, rateLimiter } = parts;
-  const { config, log, state } = parts;
+  const { workers, text, tenants, storage, corpus, batches, embedding, records } = parts;
+  const { rateLimiter, config, log, state } = parts;
   const { registry, residency, dispatcher } = workers;
   const { metrics } = records;
   const limited = {
@@ -111,7 +111,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
     rateLimits: { limiter: rateLimiter, ownersOf: (principal) => tenants.limits.owners(principal) },
     routes: [
       (it) => addTenantRoutes(it, { tenants, corpus, batches, stored: records.stored }),
-      (it) => addLimitRoutes(it, tenants, storage),
+      (it) => addLimitRoutes(it, { tenants, storage, budgets: records.budgets }),
       (it) => addFileRoutes(it, { corpus, uploads, downloads }),
       (it) => addUploadRoutes(it, { corpus, uploads }),
       (it) => addVectorStoreRoutes(it, { corpus }),

@@ -63,7 +63,7 @@ const devScopes: readonly Scope[] = ["inference", "corpus:read", "corpus:write",
 /** Makes the tenant and its key unless an earlier start did, and writes down where this server is. */
 export function openDevTenant(tenants: TenantService, audit: AuditLog, dataDir: string, url: string): void {
   const known = readDevAccess(dataDir)?.apiKey;
-  const isValid = known !== undefined && tenants.apiKeys.authenticate(known)?.tenantId !== undefined;
+  const isValid = known !== undefined && tenants.apiKeys.valid(known)?.tenantId !== undefined;
   writeDevAccess(dataDir, { url, apiKey: isValid ? known : newKey(tenants, audit) });
 }
 

@@ -17,6 +17,7 @@ import { Tracer } from "../telemetry/tracer.ts";
 import { AuditLog } from "../tenant/audit.ts";
 import type { TenantStorage } from "../tenant/storage.ts";
 import { StoredResponses } from "../tenant/stored-responses.ts";
+import { TokenBudgets } from "../tenant/token-budgets.ts";
 import { UsageLedger } from "../tenant/usage.ts";
 
 export type Records = ReturnType<typeof openRecords>;
@@ -41,6 +42,7 @@ export function openRecords(
   });
   const audit = new AuditLog(db);
   const usage = new UsageLedger(db, log);
+  const budgets = new TokenBudgets(usage);
   const addRoutes = (app: Hono<AppEnv>): void => {
     addAuditRoutes(app, { audit });
     addUsageRoutes(app, { usage });
@@ -52,7 +54,7 @@ export function openRecords(
     usage.stop();
     await tracer?.stop();
   };
-  return { stored, audit, usage, metrics, tracer, addRoutes, stop };
+  return { stored, audit, usage, budgets, metrics, tracer, addRoutes, stop };
 }
 
 function openTracer(env: Readonly<Record<string, string | undefined>>, log: Log): Tracer | undefined {

@@ -21,7 +21,7 @@ export function openTenants(config: Config, db: Db, disk: Disk, log: Log) {
 /** The operator's own key is the first one, unless there was one before. */
 function takeAdminKey({ apiKeys }: TenantService, given: string, log: Log): void {
   if (apiKeys.bootstrap(given) !== undefined) return;
-  if (apiKeys.authenticate(given)?.scopes.has("platform:admin")) return;
+  if (apiKeys.valid(given)?.scopes.has("platform:admin")) return;
   const counts = "the first start's counts, and those made since";
   const remedy = 'with the server stopped, "spangate key reset-admin" makes a new one';
   log("warn", `SPANGATE_ADMIN_KEY is no key that administers this data folder: ${counts}; ${remedy}`);

@@ -16,7 +16,7 @@ import { type ApiKeyId, newId, parseId, type TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page, PageRange } from "../../db/page.ts";
 import { ApiError } from "../base/errors.ts";
-import { type Authenticator, type Principal, type Scope, scopes } from "./principal.ts";
+import { type Authenticator, type ExpiredKey, type Principal, type Scope, scopes } from "./principal.ts";
 import type { ServerSecret } from "./secret.ts";
 
 export interface MintedApiKey {
@@ -25,10 +25,14 @@ export interface MintedApiKey {
   readonly apiKey: string;
 }
 
-function principalOf({ id, tenantId, scopes: names }: ApiKeyIdentity): Principal {
+function principalOf({ id, tenantId, scopes: names, expiresAt }: ApiKeyIdentity): Principal {
   const known = names.filter((name): name is Scope => (scopes as readonly string[]).includes(name));
-  return { keyId: id, tenantId: tenantId ?? undefined, scopes: new Set(known) };
+  const principal = { keyId: id, tenantId: tenantId ?? undefined, scopes: new Set(known) };
+  return expiresAt === null ? principal : { ...principal, expiresAt };
 }
+
+const hasExpired = ({ expiresAt }: Pick<ApiKeyIdentity, "expiresAt">): boolean =>
+  expiresAt !== null && Date.now() >= expiresAt;
 
 /** Characters of a key that lists of keys show. */
 const prefixChars = 10;
@@ -42,26 +46,40 @@ export class ApiKeys implements Authenticator {
     this.#hashKey = secret.derive("api-key");
   }
 
-  authenticate(apiKey: string): Principal | undefined {
+  authenticate(apiKey: string): Principal | ExpiredKey | undefined {
     const hash = this.#hash(apiKey);
     const found = findApiKeyByHash(this.#db, hash);
     if (found === undefined || !timingSafeEqual(found.hash, hash)) return undefined;
-    return principalOf(found);
+    return hasExpired(found) ? { expiredAt: found.expiresAt ?? 0 } : principalOf(found);
+  }
+
+  /** The principal of a key that is valid now. */
+  valid(apiKey: string): Principal | undefined {
+    const found = this.authenticate(apiKey);
+    return found === undefined || "expiredAt" in found ? undefined : found;
   }
 
   /** The principal of a key that was looked up earlier. undefined: the key is not valid any more. */
   principalOf(id: ApiKeyId): Principal | undefined {
     const row = findApiKey(this.#db, id);
     const found = row === undefined ? undefined : findApiKeyByHash(this.#db, row.hash);
-    return found === undefined ? undefined : principalOf(found);
+    return found === undefined || hasExpired(found) ? undefined : principalOf(found);
   }
 
   /**
    * Makes a key for a tenant. The minter needs every scope that the key gets; an administrator of the platform may also
-   * give the scope to read the platform.
-   * @throws ApiError insufficient_scope with param `scopes`
+   * give the scope to read the platform. A key that expires makes none that outlives it: it would make its own
+   * successor.
+   * @param expiresInS seconds from now on; undefined: it never expires
+   * @throws ApiError insufficient_scope with param `scopes`; invalid_value with param `expires_in_seconds`
    */
-  mint(minter: Principal, tenantId: TenantId, name: string, wanted: readonly Scope[]): MintedApiKey {
+  mint(
+    minter: Principal,
+    tenantId: TenantId,
+    name: string,
+    wanted: readonly Scope[],
+    expiresInS?: number,
+  ): MintedApiKey {
     const gives = (scope: Scope): boolean =>
       minter.scopes.has(scope) || (scope === "platform:read" && minter.scopes.has("platform:admin"));
     const lacking = wanted.filter((scope) => !gives(scope));
@@ -71,7 +89,12 @@ export class ApiKeys implements Authenticator {
         param: "scopes",
       });
     }
-    return this.#insert(tenantId, name, wanted, newApiKey());
+    const expiresAt = expiresInS === undefined ? null : Date.now() + expiresInS * 1000;
+    if (minter.expiresAt !== undefined && (expiresAt ?? Number.POSITIVE_INFINITY) > minter.expiresAt) {
+      const message = `This key expires at ${timeOf(minter.expiresAt)}, and cannot make one that is valid for longer.`;
+      throw new ApiError("invalid_value", { param: "expires_in_seconds", message });
+    }
+    return this.#insert(tenantId, name, wanted, newApiKey(), expiresAt);
   }
 
   /**
@@ -124,7 +147,13 @@ export class ApiKeys implements Authenticator {
     return this.get(caller, rawId);
   }
 
-  #insert(tenantId: TenantId | null, name: string, granted: readonly Scope[], apiKey: string): MintedApiKey {
+  #insert(
+    tenantId: TenantId | null,
+    name: string,
+    granted: readonly Scope[],
+    apiKey: string,
+    expiresAt: number | null = null,
+  ): MintedApiKey {
     const row = insertApiKey(this.#db, {
       id: newId("apiKey"),
       tenantId,
@@ -133,6 +162,7 @@ export class ApiKeys implements Authenticator {
       prefix: apiKey.slice(0, prefixChars),
       scopes: scopes.filter((scope) => granted.includes(scope)),
       createdAt: Date.now(),
+      expiresAt,
     });
     return { row, apiKey };
   }
@@ -143,3 +173,10 @@ export class ApiKeys implements Authenticator {
 }
 
 const newApiKey = (): string => `sk-${randomBytes(32).toString("base64url")}`;
+
+/** `2026-12-24T18:00:00Z` */
+const timeOf = (unixMs: number): string => `${new Date(unixMs).toISOString().slice(0, 19)}Z`;
+
+/** Why a key that has expired is refused. */
+export const expiredError = ({ expiredAt }: ExpiredKey): ApiError =>
+  new ApiError("api_key_expired", { message: `The API key expired at ${timeOf(expiredAt)}.` });

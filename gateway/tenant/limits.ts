@@ -27,7 +27,8 @@ export class CallerLimits {
   }
 
   ofTenant(id: TenantId): TenantLimits {
-    return findTenantLimits(this.#db, id) ?? { ...unlimited, kvBytes: null, storageBytes: null };
+    const none = { ...unlimited, kvBytes: null, storageBytes: null, tokensPerDay: null, tokensPerMonth: null };
+    return findTenantLimits(this.#db, id) ?? none;
   }
 
   /** Bytes of KV that the tenant may keep on each worker; undefined: no quota. */
@@ -58,14 +59,16 @@ export class CallerLimits {
 
   /** The owner of work that is done for a tenant without any API key. */
   tenantOwner(tenantId: TenantId): LimitedOwner {
-    return { id: tenantId, kind: "tenant", limits: this.ofTenant(tenantId) };
+    const limits = this.ofTenant(tenantId);
+    return { id: tenantId, kind: "tenant", limits, budget: { ...limits, tenantId } };
   }
 
   /** The tenant and the key whose limits a request of this caller counts against. A platform key has neither. */
   owners({ tenantId, keyId }: Pick<Principal, "tenantId" | "keyId">): readonly LimitedOwner[] {
     if (tenantId === undefined) return [];
-    return findCallerLimits(this.#db, tenantId, keyId).map(({ kind, ...limits }) =>
-      kind === "tenant" ? { id: tenantId, kind: "tenant", limits } : { id: keyId, kind: "API key", limits },
-    );
+    return findCallerLimits(this.#db, tenantId, keyId).map(({ kind, tokensPerDay, tokensPerMonth, ...limits }) => {
+      if (kind === "key") return { id: keyId, kind: "API key", limits };
+      return { id: tenantId, kind: "tenant", limits, budget: { tenantId, tokensPerDay, tokensPerMonth } };
+    });
   }
 }

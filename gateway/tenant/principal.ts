@@ -23,6 +23,13 @@ export interface Principal {
   /** The caller's tenant. undefined: a platform key, which belongs to no tenant. */
   readonly tenantId: TenantId | undefined;
   readonly scopes: ReadonlySet<Scope>;
+  /** When the key ends to be valid, in Unix milliseconds; absent: never. */
+  readonly expiresAt?: number;
+}
+
+/** A key that was valid once. Only who holds it learns that. */
+export interface ExpiredKey {
+  readonly expiredAt: number;
 }
 
 /** The caller of a batch's line. The request comes from inside the server, not over HTTP. */
@@ -31,7 +38,7 @@ export interface BatchCaller {
   readonly requestId: string;
 }
 
-/** Looks up a key by its hash. undefined: the key does not exist, is revoked or expired, or its tenant is disabled. */
+/** Looks up a key by its hash. undefined: the key does not exist or is revoked, or its tenant is disabled. */
 export interface Authenticator {
-  authenticate(apiKey: string): Principal | undefined;
+  authenticate(apiKey: string): Principal | ExpiredKey | undefined;
 }

@@ -7,12 +7,15 @@
 import { LRUCache } from "lru-cache";
 import type { RateLimits } from "../../db/limits.ts";
 import { ApiError } from "../base/errors.ts";
+import type { BudgetedTenant, TokenBudgets } from "./token-budgets.ts";
 
 /** A tenant or an API key, with its limits. */
 export interface LimitedOwner {
   readonly id: string;
   readonly kind: "tenant" | "API key";
   readonly limits: RateLimits;
+  /** Of a tenant: the tokens of a day and of a month. */
+  readonly budget?: BudgetedTenant;
 }
 
 /** What remains of a limit, such as requests a minute; of several limits, the tightest one. */
@@ -51,11 +54,16 @@ export class RateLimiter {
   readonly #running = new Map<string, number>();
   readonly #admissions = new Map<string, Admission>();
   readonly #nowMs: () => number;
+  readonly #budgets: TokenBudgets | undefined;
 
-  /** @param maxOwners tenants and keys whose spending is remembered from their last use */
-  constructor(maxOwners: number, nowMs: () => number = () => performance.now()) {
+  /**
+   * @param maxOwners tenants and keys whose spending is remembered from their last use
+   * @param budgets undefined: tenants have no budgets
+   */
+  constructor(maxOwners: number, nowMs: () => number = () => performance.now(), budgets?: TokenBudgets) {
     this.#spending = new LRUCache({ max: maxOwners });
     this.#nowMs = nowMs;
+    this.#budgets = budgets;
   }
 
   /** @throws ApiError concurrency_limited, rate_limited */
@@ -75,7 +83,7 @@ export class RateLimiter {
       if (limits.requestsPerMinute !== null) requests.take(1, limits.requestsPerMinute, nowMs);
     }
     for (const { id } of accounts) this.#running.set(id, this.running(id) + 1);
-    const admission = new Admission(accounts, this.#nowMs, () => {
+    const admission = new Admission(accounts, this.#nowMs, this.#budgets, () => {
       this.#admissions.delete(requestId);
       for (const { id } of accounts) this.#leave(id);
     });
@@ -97,8 +105,9 @@ export class RateLimiter {
     }
   }
 
-  /** Call before background work. @throws ApiError rate_limited, with the time to wait */
+  /** Call before background work. @throws ApiError rate_limited, with the time to wait; quota_exceeded */
   requireTokens(owner: LimitedOwner): void {
+    if (owner.budget !== undefined) this.#budgets?.require(owner.budget);
     const { tokensPerMinute: limit } = owner.limits;
     if (limit !== null) requireRoom(this.#account(owner), "tokens", Math.ceil(limit * backgroundPart), this.#nowMs());
   }
@@ -160,14 +169,18 @@ export class RateLimiter {
 export class Admission {
   readonly #accounts: readonly Account[];
   readonly #nowMs: () => number;
+  readonly #budgets: TokenBudgets | undefined;
+  readonly #budget: BudgetedTenant | undefined;
   readonly #onEnd: (() => void)[];
   #begun = false;
   #ended = false;
   #usedTokens = 0;
 
-  constructor(accounts: readonly Account[], nowMs: () => number, onEnd: () => void) {
+  constructor(accounts: readonly Account[], nowMs: () => number, budgets: TokenBudgets | undefined, onEnd: () => void) {
     this.#accounts = accounts;
     this.#nowMs = nowMs;
+    this.#budgets = budgets;
+    this.#budget = accounts.find(({ budget }) => budget !== undefined)?.budget;
     this.#onEnd = [onEnd];
   }
 
@@ -184,29 +197,35 @@ export class Admission {
 
   /**
    * Reserves tokens for a run. A run larger than the limit waits until the whole limit is available, so that it can run
-   * at all.
-   * @throws ApiError rate_limited, only for the first run of the request
+   * at all. A request that only reads or administers makes no run, and needs no budget.
+   * @throws ApiError rate_limited, quota_exceeded, only for the first run of the request
    */
   reserve(tokens: number): Reservation {
     const nowMs = this.#nowMs();
-    if (!this.#begun) for (const account of this.#accounts) requireRoom(account, "tokens", tokens, nowMs);
+    if (!this.#begun) {
+      if (this.#budget !== undefined) this.#budgets?.require(this.#budget);
+      for (const account of this.#accounts) requireRoom(account, "tokens", tokens, nowMs);
+    }
     this.#begun = true;
     this.#take((limit) => Math.min(tokens, limit));
+    const giveBack = this.#budget === undefined ? undefined : this.#budgets?.reserve(this.#budget, tokens);
     return {
       settle: (used) => {
+        giveBack?.();
         this.#usedTokens += used;
         this.#take((limit) => used - Math.min(tokens, limit));
       },
     };
   }
 
-  /** Milliseconds until the request's tenant and key both have tokens left. */
+  /** Milliseconds until the request's tenant and key both have tokens left. @throws ApiError quota_exceeded */
   tokensWaitMs(): number {
     const nowMs = this.#nowMs();
     const waits = this.#accounts.map(({ limits: { tokensPerMinute }, tokens }) =>
       tokensPerMinute === null ? 0 : tokens.waitMs(1, tokensPerMinute, nowMs),
     );
-    return Math.max(0, ...waits);
+    const budgetMs = this.#budget === undefined ? 0 : (this.#budgets?.waitMs(this.#budget) ?? 0);
+    return Math.max(budgetMs, ...waits);
   }
 
   end(): void {

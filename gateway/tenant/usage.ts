@@ -2,11 +2,12 @@
  * Counts usage by day and tenant. Counts are added up in memory and written about once a second, so that no request
  * waits for the disk. A crash loses at most the last second's counts.
  */
+import { LRUCache } from "lru-cache";
 import { DbError } from "../../db/errors.ts";
 import type { TenantId } from "../../db/ids.ts";
 import type { Db } from "../../db/open.ts";
 import type { Page } from "../../db/page.ts";
-import { addUsage, listUsage, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
+import { addUsage, listUsage, sumComputed, type UsageDayRow, type UsageRange } from "../../db/usage.ts";
 import type { Log } from "../base/log.ts";
 
 /** Requests and tokens of runs that have ended. */
@@ -22,12 +23,26 @@ const noUsage: UsageCounts = {
 };
 
 const flushMs = 1_000;
+/** Tenants whose sums are kept, since they are asked for with each piece of work of a tenant that has a budget. */
+const rememberedTenants = 4_096;
+
+/** Tokens that were computed for a tenant on a day and in the part of its month that ends with it. */
+interface Spent {
+  readonly onDay: string;
+  day: number;
+  month: number;
+}
+
+/** What counts against budgets: prompt tokens that were not cached, and all others. */
+export const computedTokens = (counts: UsageCounts): number =>
+  counts.promptTokens - counts.cachedTokens + counts.completionTokens + counts.embeddingTokens;
 
 export class UsageLedger {
   readonly #db: Db;
   readonly #log: Log;
   readonly #nowMs: () => number;
   readonly #timer: NodeJS.Timeout;
+  readonly #spent = new LRUCache<string, Spent>({ max: rememberedTenants });
   #unwritten = new Map<string, UsageDayRow>();
 
   constructor(db: Db, log: Log, nowMs: () => number = Date.now) {
@@ -45,6 +60,26 @@ export class UsageLedger {
     const key = `${day} ${tenantId}`;
     const present = this.#unwritten.get(key);
     this.#unwritten.set(key, present === undefined ? { day, tenantId, ...counts } : summed(present, counts));
+    const spent = this.#spent.get(tenantId);
+    if (spent?.onDay !== day) return;
+    spent.day += computedTokens(counts);
+    spent.month += computedTokens(counts);
+  }
+
+  /** Tokens that were computed for the tenant today and in this month (UTC), those not written yet included. */
+  spentBy(tenantId: TenantId): { readonly day: number; readonly month: number } {
+    const onDay = dayOf(this.#nowMs());
+    let spent = this.#spent.get(tenantId);
+    if (spent?.onDay !== onDay) {
+      spent = { onDay, ...sumComputed(this.#db, tenantId, onDay) };
+      for (const row of this.#unwritten.values()) {
+        if (row.tenantId !== tenantId || row.day.slice(0, 7) !== onDay.slice(0, 7)) continue;
+        if (row.day === onDay) spent.day += computedTokens(row);
+        spent.month += computedTokens(row);
+      }
+      this.#spent.set(tenantId, spent);
+    }
+    return spent;
   }
 
   /** Lists usage, including counts that are not written yet. */

@@ -43,7 +43,7 @@ describe("backup and restore", () => {
     expect(readdirSync(join(restored(), "files"))).toEqual([file.id]);
     const again = createWorld(restored());
     loadServerSecret(restored(), again.db);
-    expect(again.tenants.apiKeys.authenticate(admin)?.scopes.has("platform:admin")).toBe(true);
+    expect(again.tenants.apiKeys.valid(admin)?.scopes.has("platform:admin")).toBe(true);
     const search = { tenantId, vectorStoreIds: [store.id], maxResults: 5 };
     expect(await again.corpus.retrieve({ ...search, query: "zebra" })).toHaveLength(1);
     expect(await again.corpus.retrieve({ ...search, query: "yak" })).toHaveLength(0);

@@ -65,7 +65,7 @@ export function createStoreApp(): StoreApp {
           ...{ tenants, corpus, stored: records.stored },
           batches: { recheck: (id) => void rechecked.push(id) },
         }),
-      (it) => addLimitRoutes(it, tenants, world.storage),
+      (it) => addLimitRoutes(it, { tenants, storage: world.storage, budgets: records.budgets }),
       records.addRoutes,
     ],
     translateError: (thrown) =>
@@ -75,7 +75,7 @@ export function createStoreApp(): StoreApp {
     log: (level, message) => void logged.push(`${level} ${message}`),
   });
   const adminKey = tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "";
-  const admin = tenants.apiKeys.authenticate(adminKey);
+  const admin = tenants.apiKeys.valid(adminKey);
   if (admin === undefined) throw new Error("no admin key");
   return {
     world,

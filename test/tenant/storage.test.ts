@@ -33,7 +33,8 @@ const upload = (letters: number, filename = "a.txt") => {
 const used = () => storedBytes(world.db, tenantId);
 const setLimit = (storageBytes: number) => {
   const unset = { requestsPerMinute: null, tokensPerMinute: null, concurrency: null, kvBytes: null };
-  world.tenants.limits.setTenant(tenantId, { ...unset, storageBytes });
+  const budget = { tokensPerDay: null, tokensPerMonth: null };
+  world.tenants.limits.setTenant(tenantId, { ...unset, ...budget, storageBytes });
 };
 const nothing = { files: 0, uploads: 0, texts: 0, responses: 0, batches: 0 };
 

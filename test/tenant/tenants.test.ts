@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, setSystemTime, test } from "bun:test";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -70,7 +70,7 @@ describe("API keys", () => {
         const gives = (scope: Scope): boolean =>
           held.includes(scope) || (scope === "platform:read" && held.includes("platform:admin"));
         if (wanted.every(gives)) {
-          expect([...(tenants.apiKeys.authenticate(mint().apiKey)?.scopes ?? [])].sort()).toEqual([...wanted].sort());
+          expect([...(tenants.apiKeys.valid(mint().apiKey)?.scopes ?? [])].sort()).toEqual([...wanted].sort());
         } else expect(mint).toThrow("cannot give scopes it lacks");
       }),
       { numRuns: 100 },
@@ -94,13 +94,41 @@ describe("API keys", () => {
     expect(tenants.list({ limit: 10, order: "asc" }).rows).toEqual([]);
   });
 
+  test("expired: refused from that moment on, for those who look it up by its id too", () => {
+    const { id } = tenants.create("acme");
+    const { apiKey, row } = tenants.apiKeys.mint(root(), id, "", ["inference"], 60);
+    const expiresAt = row.expiresAt ?? 0;
+    try {
+      setSystemTime(new Date(expiresAt - 1));
+      expect(tenants.apiKeys.authenticate(apiKey)).toMatchObject({ tenantId: id, expiresAt });
+      expect(tenants.apiKeys.principalOf(row.id)).toMatchObject({ tenantId: id });
+      setSystemTime(new Date(expiresAt));
+      expect(tenants.apiKeys.authenticate(apiKey)).toEqual({ expiredAt: expiresAt });
+      expect(tenants.apiKeys.principalOf(row.id)).toBeUndefined();
+      // Whoever has no such key learns nothing of it.
+      expect(tenants.apiKeys.authenticate(`${apiKey}x`)).toBeUndefined();
+      tenants.apiKeys.revoke(root(), row.id);
+      expect(tenants.apiKeys.authenticate(apiKey)).toBeUndefined();
+    } finally {
+      setSystemTime();
+    }
+  });
+
+  test("a key that expires is not the one that administers the platform for good", () => {
+    const first = tenants.apiKeys.valid(tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "");
+    const { id } = tenants.create("operations");
+    const { row } = tenants.apiKeys.mint(root(), id, "", ["platform:admin"], 3_600);
+    expect(() => tenants.apiKeys.revoke(root(), first?.keyId ?? "")).toThrow("last key");
+    tenants.apiKeys.revoke(root(), row.id);
+  });
+
   test("a tenant with the last key that administers the platform is neither deleted nor disabled", () => {
     const first = tenants.apiKeys.bootstrap(undefined);
     const [mine, other] = [tenants.create("operations").id, tenants.create("other").id];
     tenants.apiKeys.mint(root(), mine, "", ["platform:admin"]);
     tenants.update(mine, { status: "disabled" });
     tenants.update(mine, { status: "active" });
-    tenants.apiKeys.revoke(root(), tenants.apiKeys.authenticate(first?.apiKey ?? "")?.keyId ?? "");
+    tenants.apiKeys.revoke(root(), tenants.apiKeys.valid(first?.apiKey ?? "")?.keyId ?? "");
     for (const end of [() => tenants.delete(mine), () => tenants.update(mine, { status: "disabled" })]) {
       expect(end).toThrow("This tenant has the last key with the scope platform:admin.");
     }
@@ -120,7 +148,7 @@ describe("API keys", () => {
     expect(() => tenants.apiKeys.revoke(principal(mine, "tenant:admin"), row.id)).toThrow("No such object.");
     expect(() => tenants.apiKeys.revoke(principal(undefined, "tenant:admin"), row.id)).toThrow("No such object.");
     const first = tenants.apiKeys.bootstrap(undefined);
-    const firstId = tenants.apiKeys.authenticate(first?.apiKey ?? "")?.keyId ?? "";
+    const firstId = tenants.apiKeys.valid(first?.apiKey ?? "")?.keyId ?? "";
     expect(() => tenants.apiKeys.revoke(root(), firstId)).toThrow("last key");
     const next = tenants.apiKeys.mint(root(), mine, "", ["platform:admin"]);
     tenants.apiKeys.revoke(root(), firstId);
@@ -145,7 +173,7 @@ describe("API keys", () => {
       apiKey: "sk-given-by-the-operator",
       generated: false,
     });
-    expect(tenants.apiKeys.authenticate("sk-given-by-the-operator")?.scopes.has("platform:admin")).toBe(true);
+    expect(tenants.apiKeys.valid("sk-given-by-the-operator")?.scopes.has("platform:admin")).toBe(true);
   });
 });
 

@@ -7,6 +7,7 @@ import type {
   jobAnswer,
   mintedKeyAnswer,
   tenantAnswer,
+  tenantLimitsAnswer,
   vectorStoreAnswer,
   vectorStoreFileAnswer,
 } from "../../http/transport/answer-schemas.ts";
@@ -16,6 +17,7 @@ import { CommandError } from "./command.ts";
 export type Tenant = z.infer<typeof tenantAnswer>;
 export type ApiKey = z.infer<typeof apiKeyAnswer>;
 export type MintedKey = z.infer<typeof mintedKeyAnswer>;
+export type TenantLimits = z.infer<typeof tenantLimitsAnswer>;
 export type VectorStore = z.infer<typeof vectorStoreAnswer>;
 export type PrepareJob = z.infer<typeof jobAnswer>;
 

@@ -2,13 +2,16 @@
 import type { Hono } from "hono";
 import { z } from "zod";
 import type { TenantId } from "../../../db/ids.ts";
-import type { RateLimits, TenantLimits } from "../../../db/limits.ts";
+import type { RateLimits, TenantLimits, TokenBudget } from "../../../db/limits.ts";
 import { limits as bounds } from "../../config.ts";
 import type { TenantStorage } from "../../tenant/storage.ts";
 import type { TenantService } from "../../tenant/tenants.ts";
+import type { TokenBudgets } from "../../tenant/token-budgets.ts";
 import { changed } from "../middleware/audit.ts";
+import { keyLimitsAnswer, tenantLimitsAnswer } from "../transport/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
+import { seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
 import { keyIds, managedTenant } from "./tenants.ts";
 
@@ -39,30 +42,13 @@ const tenantLimitsSchema = z
     ...rateFields,
     kv_bytes: limit(bounds.limitBytes),
     storage_bytes: limit(bounds.limitBytes),
+    tokens_per_day: limit(bounds.limitTokensPerPeriod).describe("Tokens that may be computed in a day (UTC)."),
+    tokens_per_month: limit(bounds.limitTokensPerPeriod).describe("Tokens that may be computed in a month (UTC)."),
   })
-  .transform(({ kv_bytes: kvBytes, storage_bytes: storageBytes, ...rates }): TenantLimits => {
-    return { ...ratesOf(rates), kvBytes, storageBytes };
+  .transform(({ kv_bytes, storage_bytes, tokens_per_day, tokens_per_month, ...rates }): TenantLimits => {
+    const budget = { tokensPerDay: tokens_per_day, tokensPerMonth: tokens_per_month };
+    return { ...ratesOf(rates), kvBytes: kv_bytes, storageBytes: storage_bytes, ...budget };
   });
-
-const count = z.int().nullable();
-const rateAnswer = { requests_per_minute: count, tokens_per_minute: count, concurrency: count };
-const keyLimitsAnswer = z.object({ id: z.string(), object: z.literal("api_key.limits"), ...rateAnswer });
-const tenantLimitsAnswer = z.object({
-  id: z.string(),
-  object: z.literal("tenant.limits"),
-  ...rateAnswer,
-  kv_bytes: count,
-  storage_bytes: count,
-  storage: z.object({
-    limit_bytes: z.int().describe("What holds now: storage_bytes, or what the server gives each tenant."),
-    used_bytes: z.int(),
-    files: z.int(),
-    uploads: z.int(),
-    texts: z.int().describe("Of files in vector stores."),
-    responses: z.int(),
-    batches: z.int(),
-  }),
-});
 
 /** What the routes do, for /openapi.json. */
 const about = {
@@ -80,12 +66,26 @@ const about = {
   },
 };
 
-export function addLimitRoutes(app: Hono<AppEnv>, tenants: TenantService, storage: Pick<TenantStorage, "use">): void {
+export interface LimitRouteDeps {
+  readonly tenants: TenantService;
+  readonly storage: Pick<TenantStorage, "use">;
+  readonly budgets: Pick<TokenBudgets, "standing">;
+}
+
+export function addLimitRoutes(app: Hono<AppEnv>, { tenants, storage, budgets }: LimitRouteDeps): void {
+  const budgetsBody = (tenantId: TenantId, budget: TokenBudget) =>
+    Object.fromEntries(
+      budgets
+        .standing({ tenantId, ...budget })
+        .map(({ period, limit, used, resetsAt }) => [period, { limit, used, resets_at: seconds(resetsAt) }]),
+    );
   const tenantLimitsBody = (id: TenantId, limits: TenantLimits) => {
-    const { kvBytes, storageBytes, ...rates } = limits;
+    const { kvBytes, storageBytes, tokensPerDay, tokensPerMonth, ...rates } = limits;
     const { limitBytes, usedBytes, stored } = storage.use(id);
     return {
       ...{ id, object: "tenant.limits", ...ratesBody(rates), kv_bytes: kvBytes, storage_bytes: storageBytes },
+      ...{ tokens_per_day: tokensPerDay, tokens_per_month: tokensPerMonth },
+      budgets: budgetsBody(id, { tokensPerDay, tokensPerMonth }),
       storage: { limit_bytes: limitBytes, used_bytes: usedBytes, ...stored },
     };
   };

@@ -6,6 +6,7 @@ import { parseId, type TenantId } from "../../../db/ids.ts";
 import type { TenantRow } from "../../../db/tenants.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { BatchService } from "../../batches/service.ts";
+import { limits } from "../../config.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { scopes } from "../../tenant/principal.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
@@ -33,6 +34,12 @@ const updateSchema = z.strictObject({
 const mintSchema = z.strictObject({
   scopes: z.array(z.enum(scopes)).min(1).max(scopes.length),
   name: z.string().max(256).default(""),
+  expires_in_seconds: z
+    .int()
+    .min(1)
+    .max(limits.keySeconds)
+    .nullish()
+    .describe("From now on the key is valid for so long; absent: until it is revoked."),
 });
 
 const purgeAbout = {
@@ -127,7 +134,8 @@ function addApiKeyRoutes(app: Hono<AppEnv>, { tenants, batches }: ApiKeyRouteDep
   declare(app, "POST /admin/v1/tenants/:tenant_id/keys", about.keysCreate, async (c) => {
     const fields = await readJson(c, mintSchema);
     const { id } = managedTenant(c, tenants, c.req.param("tenant_id"));
-    const mint = () => tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes);
+    const expiresInS = fields.expires_in_seconds ?? undefined;
+    const mint = () => tenants.apiKeys.mint(principalOf(c), id, fields.name, fields.scopes, expiresInS);
     const { row, apiKey } = changed(c, mint, (minted) => ({ id: minted.row.id }));
     // The only answer that ever holds a key: no cache may keep it.
     c.header("cache-control", "no-store");
@@ -183,5 +191,6 @@ function apiKeyBody(row: ApiKeyRow) {
     scopes: row.scopes,
     created_at: seconds(row.createdAt),
     revoked_at: row.revokedAt === null ? null : seconds(row.revokedAt),
+    expires_at: row.expiresAt === null ? null : seconds(row.expiresAt),
   };
 }

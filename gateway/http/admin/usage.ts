@@ -5,7 +5,7 @@ import type { UsageDayRow } from "../../../db/usage.ts";
 import { ApiError } from "../../base/errors.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import { visibleTenant } from "../../tenant/audit.ts";
-import { dayOf, type UsageLedger } from "../../tenant/usage.ts";
+import { computedTokens, dayOf, type UsageLedger } from "../../tenant/usage.ts";
 import { listOf } from "../transport/answer-schemas.ts";
 import { type AppEnv, principalOf } from "../transport/context.ts";
 import { listBody, pageQuery, readQuery } from "../transport/paging.ts";
@@ -35,7 +35,10 @@ const dayAnswer = z.strictObject({
   cached_tokens: count,
   cache_write_tokens: count,
   completion_tokens: count,
-  embedding_tokens: count.describe("Of embeddings and rankings; in no other number."),
+  embedding_tokens: count.describe("Of embeddings and rankings; in none of the numbers above."),
+  computed_tokens: count.describe(
+    "What counts against the tenant's budgets: prompt tokens that were not cached, completion tokens and embedding tokens.",
+  ),
 });
 export const usageAnswer = listOf(dayAnswer);
 
@@ -79,5 +82,6 @@ function dayBody(row: UsageDayRow): z.infer<typeof dayAnswer> {
     cache_write_tokens: row.cacheWriteTokens,
     completion_tokens: row.completionTokens,
     embedding_tokens: row.embeddingTokens,
+    computed_tokens: computedTokens(row),
   };
 }

@@ -8,6 +8,7 @@ import { ApiError } from "../../base/errors.ts";
 import { type Log, placeOf } from "../../base/log.ts";
 import { limits } from "../../config.ts";
 import type { Tracer } from "../../telemetry/tracer.ts";
+import { expiredError } from "../../tenant/api-keys.ts";
 import type { Authenticator } from "../../tenant/principal.ts";
 import { BodyMemory } from "../transport/body-memory.ts";
 import type { AppEnv } from "../transport/context.ts";
@@ -53,9 +54,12 @@ export function authenticate(authenticator: Authenticator): MiddlewareHandler<Ap
   return async (context, next) => {
     const apiKey = apiKeyOf(context.req.header("authorization"), context.req.header("x-api-key"));
     const within = context.env?.batch?.principal;
-    context.set("apiKeyGiven", apiKey !== undefined || within !== undefined);
-    const usable = apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
-    context.set("principal", within ?? (usable ? authenticator.authenticate(apiKey) : undefined));
+    const usable = within === undefined && apiKey !== undefined && apiKey.length <= limits.apiKeyChars;
+    const found = usable ? authenticator.authenticate(apiKey) : within;
+    const expired = found !== undefined && "expiredAt" in found;
+    context.set("principal", expired ? undefined : found);
+    const code = apiKey === undefined ? "missing_api_key" : "invalid_api_key";
+    context.set("refusal", () => (expired ? expiredError(found) : new ApiError(code)));
     await next();
   };
 }

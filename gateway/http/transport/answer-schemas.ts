@@ -37,9 +37,38 @@ export const apiKeyAnswer = z.strictObject({
   scopes: z.array(z.enum(scopes)),
   created_at: seconds,
   revoked_at: seconds.nullable(),
+  expires_at: seconds.nullable().describe("null: it is valid until it is revoked."),
 });
 
 export const mintedKeyAnswer = apiKeyAnswer.extend({ key: z.string().describe("Shown in this answer only.") });
+
+const limit = z.int().nullable();
+const rateAnswer = { requests_per_minute: limit, tokens_per_minute: limit, concurrency: limit };
+export const keyLimitsAnswer = z.object({ id: z.string(), object: z.literal("api_key.limits"), ...rateAnswer });
+const budgetAnswer = z.object({
+  limit,
+  used: z.int().describe("Prompt tokens that were not cached, completion tokens and embedding tokens."),
+  resets_at: seconds,
+});
+export const tenantLimitsAnswer = z.object({
+  id: z.string(),
+  object: z.literal("tenant.limits"),
+  ...rateAnswer,
+  kv_bytes: limit,
+  storage_bytes: limit,
+  tokens_per_day: limit,
+  tokens_per_month: limit,
+  budgets: z.object({ day: budgetAnswer, month: budgetAnswer }),
+  storage: z.object({
+    limit_bytes: z.int().describe("What holds now: storage_bytes, or what the server gives each tenant."),
+    used_bytes: z.int(),
+    files: z.int(),
+    uploads: z.int(),
+    texts: z.int().describe("Of files in vector stores."),
+    responses: z.int(),
+    batches: z.int(),
+  }),
+});
 
 const fileCounts = z.strictObject({
   in_progress: count,

@@ -37,7 +37,8 @@ export interface AppEnv {
     requestId: string;
     /** undefined: no key, or not a valid one. A declared route's handler runs only when the key has the scope. */
     principal: Principal | undefined;
-    apiKeyGiven: boolean;
+    /** Why there is no principal: a key that was not given, is not valid, or has expired. */
+    refusal: () => ApiError;
     /** undefined: the server has no limits for callers. */
     held: Held | undefined;
     /** What the request may take of the server. */

@@ -72,7 +72,7 @@ export function declareRoute<Path extends string>(
   const { method, path, scope, count } = route;
   const declared: DeclaredHandler = (context) => {
     const principal = context.get("principal");
-    requireScope(principal, context.get("apiKeyGiven"), scope);
+    if (scope !== "public") requireScope(principal, context.get("refusal"), scope);
     if (principal !== undefined && count !== "free") context.get("held")?.admit(principal, count);
     return handler(context as Context<AppEnv, Path>);
   };
@@ -93,9 +93,12 @@ export function declaredRoutes(app: Hono<AppEnv>): readonly RouteDeclaration[] {
   return declarations;
 }
 
-function requireScope(principal: Principal | undefined, apiKeyGiven: boolean, scope: RouteScope): void {
-  if (scope === "public") return;
-  if (principal === undefined) throw new ApiError(apiKeyGiven ? "invalid_api_key" : "missing_api_key");
+function requireScope(
+  principal: Principal | undefined,
+  refusal: () => ApiError,
+  scope: Exclude<RouteScope, "public">,
+): void {
+  if (principal === undefined) throw refusal();
   const accepted: readonly Scope[] = typeof scope === "string" ? [scope] : scope;
   if (accepted.some((name) => principal.scopes.has(name))) return;
   throw new ApiError("insufficient_scope", {

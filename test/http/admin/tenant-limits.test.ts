@@ -1,20 +1,25 @@
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { afterEach, beforeEach, describe, expect, setSystemTime, test } from "bun:test";
 import type { Hono } from "hono";
 import { addLimitRoutes } from "../../../gateway/http/admin/tenant-limits.ts";
 import { addTenantRoutes } from "../../../gateway/http/admin/tenants.ts";
 import { createApp } from "../../../gateway/http/app.ts";
 import type { AppEnv } from "../../../gateway/http/transport/context.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
+import { TokenBudgets } from "../../../gateway/tenant/token-budgets.ts";
+import { UsageLedger } from "../../../gateway/tenant/usage.ts";
 import { createWorld, type World } from "../../corpus/world.ts";
 import { requireTenantId } from "../../support/tenant-ids.ts";
 
 let world: World;
 let app: Hono<AppEnv>;
 let adminKey = "";
+let usage: UsageLedger;
 
 beforeEach(() => {
   world = createWorld();
   const { tenants, corpus } = world;
+  usage = new UsageLedger(world.db, () => undefined);
+  const budgets = new TokenBudgets(usage);
   app = createApp({
     authenticator: tenants.apiKeys,
     routes: [
@@ -23,14 +28,17 @@ beforeEach(() => {
           ...{ tenants, corpus, stored: { wake: () => undefined } },
           batches: { recheck: () => undefined },
         }),
-      (it) => addLimitRoutes(it, tenants, world.storage),
+      (it) => addLimitRoutes(it, { tenants, storage: world.storage, budgets }),
     ],
     metrics: new Metrics(),
     log: () => undefined,
   });
   adminKey = tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "";
 });
-afterEach(() => world.close());
+afterEach(() => {
+  usage.stop();
+  world.close();
+});
 
 async function call(method: string, path: string, body?: unknown, key = adminKey) {
   const headers = { authorization: `Bearer ${key}`, "content-type": "application/json" };
@@ -51,7 +59,12 @@ describe("limits of a tenant and of a key", () => {
     const unset = { requests_per_minute: null, tokens_per_minute: null, concurrency: null };
     const nothing = { files: 0, uploads: 0, texts: 0, responses: 0, batches: 0 };
     const storage = (limit_bytes: number) => ({ limit_bytes, used_bytes: 0, ...nothing });
-    const own = { kv_bytes: null, storage_bytes: null, storage: storage(2 ** 39) };
+    const budgets = (limit: number | null) => {
+      const standing = { limit, used: 0, resets_at: expect.any(Number) };
+      return { day: standing, month: standing };
+    };
+    const noBudget = { tokens_per_day: null, tokens_per_month: null, budgets: budgets(null) };
+    const own = { kv_bytes: null, storage_bytes: null, ...noBudget, storage: storage(2 ** 39) };
     const none = { status: 200, body: { id, object: "tenant.limits", ...unset, ...own } };
     expect(await call("GET", path)).toEqual(none);
     expect(world.tenants.limits.kvBytesOf(id)).toBeUndefined();
@@ -61,8 +74,11 @@ describe("limits of a tenant and of a key", () => {
       concurrency: 4,
       kv_bytes: 1_048_576,
       storage_bytes: 7,
+      tokens_per_day: 500,
+      tokens_per_month: 500,
     };
-    const answer = { status: 200, body: { id, object: "tenant.limits", ...wanted, storage: storage(7) } };
+    const set = { ...wanted, budgets: budgets(500), storage: storage(7) };
+    const answer = { status: 200, body: { id, object: "tenant.limits", ...set } };
     expect(await call("PUT", path, wanted)).toEqual(answer);
     expect(await call("GET", path)).toEqual(answer);
     expect(await call("PUT", `/admin/v1/keys/${keyId}/limits`, { concurrency: 2 })).toEqual({
@@ -71,7 +87,10 @@ describe("limits of a tenant and of a key", () => {
     });
     const { limits } = world.tenants;
     expect(limits.owners({ tenantId: id, keyId })).toEqual([
-      { id, kind: "tenant", limits: { requestsPerMinute: 60, tokensPerMinute: 100_000, concurrency: 4 } },
+      {
+        ...{ id, kind: "tenant", limits: { requestsPerMinute: 60, tokensPerMinute: 100_000, concurrency: 4 } },
+        budget: { tenantId: id, tokensPerDay: 500, tokensPerMonth: 500 },
+      },
       { id: keyId, kind: "API key", limits: { requestsPerMinute: null, tokensPerMinute: null, concurrency: 2 } },
     ]);
     expect(limits.owners({ tenantId: undefined, keyId })).toEqual([]);
@@ -98,8 +117,9 @@ describe("limits of a tenant and of a key", () => {
 
   test("what is no limit is refused by name", async () => {
     const { id } = await tenantWithKey("a", "inference");
-    for (const field of ["requests_per_minute", "tokens_per_minute", "concurrency", "kv_bytes", "storage_bytes"]) {
-      for (const value of [0, -1, 1.5, "10", 1e15, true]) {
+    const rates = ["requests_per_minute", "tokens_per_minute", "concurrency"];
+    for (const field of [...rates, "kv_bytes", "storage_bytes", "tokens_per_day", "tokens_per_month"]) {
+      for (const value of [0, -1, 1.5, "10", 2e15, true]) {
         const { status, body } = await call("PUT", `/admin/v1/tenants/${id}/limits`, { [field]: value });
         expect({ status, error: body.error }).toMatchObject({ status: 400, error: { param: field } });
       }
@@ -125,5 +145,58 @@ describe("limits of a tenant and of a key", () => {
     }
     expect(await as("PUT", `/admin/v1/keys/${b.keyId}/limits`, {})).toEqual(unknown);
     expect((await call("GET", `/admin/v1/tenants/${b.id}/limits`, undefined, b.apiKey)).status).toBe(403);
+  });
+});
+
+describe("the expiry of a key", () => {
+  const mint = (tenantId: string, fields: object, key?: string) =>
+    call("POST", `/admin/v1/tenants/${tenantId}/keys`, { scopes: ["tenant:admin"], ...fields }, key);
+
+  test("stands in its answer and in lists, and ends it with a 401 that says when", async () => {
+    const { id } = await tenantWithKey("a", "inference");
+    const before = Math.floor(Date.now() / 1000);
+    const made = await mint(id, { expires_in_seconds: 3_600 });
+    const [expiresAt, apiKey] = [Number(made.body.expires_at), String(made.body.key)];
+    expect(expiresAt).toBeWithin(before + 3_600, before + 3_610);
+    const listed = await call("GET", `/admin/v1/tenants/${id}/keys`);
+    expect((listed.body.data as { expires_at: unknown }[]).map(({ expires_at }) => expires_at).sort()).toEqual([
+      expiresAt,
+      null,
+    ]);
+    const path = `/admin/v1/tenants/${id}/limits`;
+    expect((await call("GET", path, undefined, apiKey)).status).toBe(200);
+    setSystemTime(new Date((expiresAt + 1) * 1000));
+    try {
+      const refused = await call("GET", path, undefined, apiKey);
+      const at = `${new Date(expiresAt * 1000).toISOString().slice(0, 19)}Z`;
+      expect(refused).toMatchObject({
+        status: 401,
+        body: {
+          error: { code: "api_key_expired", type: "authentication_error", message: `The API key expired at ${at}.` },
+        },
+      });
+      expect((await call("GET", path)).status).toBe(200);
+    } finally {
+      setSystemTime();
+    }
+  });
+
+  test("is a number of seconds within ten years, or the field is named", async () => {
+    const { id } = await tenantWithKey("a", "inference");
+    for (const value of [0, -1, 1.5, "30d", 1e9, true]) {
+      const { status, body } = await mint(id, { expires_in_seconds: value });
+      expect({ status, error: body.error }).toMatchObject({ status: 400, error: { param: "expires_in_seconds" } });
+    }
+    expect((await mint(id, { expires_in_seconds: null })).body.expires_at).toBeNull();
+  });
+
+  test("holds for all keys that it makes: none outlives it", async () => {
+    const { id } = await tenantWithKey("a", "inference");
+    const key = String((await mint(id, { expires_in_seconds: 100 })).body.key);
+    for (const fields of [{}, { expires_in_seconds: 200 }]) {
+      const { status, body } = await mint(id, fields, key);
+      expect({ status, error: body.error }).toMatchObject({ status: 400, error: { param: "expires_in_seconds" } });
+    }
+    expect((await mint(id, { expires_in_seconds: 50 }, key)).status).toBe(201);
   });
 });

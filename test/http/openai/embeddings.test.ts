@@ -62,7 +62,7 @@ beforeAll(() => {
   const routes = [(it: Hono<AppEnv>) => addEmbeddingRoutes(it, { embedding, limiter, meter })];
   const rateLimits = { limiter: rateLimiter, ownersOf: (caller: Principal) => tenants.limits.owners(caller) };
   app = createApp({ authenticator: tenants.apiKeys, routes, rateLimits, metrics, log: () => undefined });
-  const admin = tenants.apiKeys.authenticate(tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "");
+  const admin = tenants.apiKeys.valid(tenants.apiKeys.bootstrap(undefined)?.apiKey ?? "");
   if (admin === undefined) throw new Error("no admin key");
   const { id } = tenants.create("t");
   tenantId = id;
@@ -189,6 +189,8 @@ describe("tokens", () => {
     concurrency: null,
     kvBytes: null,
     storageBytes: null,
+    tokensPerDay: null,
+    tokensPerMonth: null,
   };
   const counted = (name: string): number =>
     Number(new RegExp(`^${name} (\\d+)$`, "m").exec(metrics.render())?.[1] ?? 0);
