@@ -124,6 +124,44 @@ describe("a tenant with one request beside one with many", () => {
   });
 });
 
+describe("prompts of one tenant, while nobody else has a request", () => {
+  const firstStep = async (world: SharedWorld, prompts: readonly number[]): Promise<number> => {
+    world.steps.length = 0;
+    for (const [at, tokens] of prompts.entries()) world.ask(busy, String.fromCharCode(65 + at), tokens, 1);
+    const rows = (await world.step1()) ?? [];
+    await world.settle();
+    return rows.reduce((sum, count) => sum + count, 0);
+  };
+
+  test.each([
+    ["a long one", [400]],
+    ["the long one and a short one", [400, 3]],
+    ["three short ones", [15, 15, 15]],
+  ])(
+    "%s: a step is short when another tenant was there lately, so that its next request waits little",
+    async (_, prompts) => {
+      const world = new SharedWorld();
+      expect(await firstStep(world, prompts)).toBe(
+        Math.min(
+          64,
+          prompts.reduce((sum, tokens) => sum + tokens, 0),
+        ),
+      );
+      const shared = new SharedWorld();
+      shared.ask(light, "z", 5, 1);
+      await shared.settle();
+      // As many as beside decodes, and the tokens of the short prompt.
+      expect(await firstStep(shared, prompts)).toBe(prompts[1] === 3 ? 16 + 3 : 16);
+    },
+  );
+
+  test("short ones of many tenants are in one step all the same", async () => {
+    const world = new SharedWorld();
+    for (const owner of [11, 12, 13, 14]) world.ask(owner, String.fromCharCode(60 + owner), 15);
+    expect(await world.step1()).toEqual([15, 15, 15, 15]);
+  });
+});
+
 describe("a stream beside another tenant's long prompt", () => {
   const streaming = async (world: SharedWorld): Promise<void> => {
     world.ask(light, "x", 5, 60);

@@ -7,7 +7,8 @@
  *
  *   a light prompt is in a step without heavy requests, every other step at most: many such prompts do not stop them
  *   a step with much heavy work is followed by some of the light requests alone, as long as these are few
- *   heavy prompts alone get less of a step while another tenant has been there lately
+ *   heavy prompts get less of a step while another tenant has been there lately, since its next request may come
+ *   just after the step has begun
  */
 import type { EngineLimits } from "./limits.ts";
 import type { Request } from "./request.ts";
@@ -15,9 +16,9 @@ import type { Request } from "./request.ts";
 /** A tenant with so many requests in progress counts as one that keeps the engine busy. */
 const busyRequests = 4;
 /**
- * Part of the prompt rows beside decodes that heavy prompts get while another tenant is active. If they got all rows,
- * they would get 5 to 10 % more done, and the other tenant's p99 to the first token would be 1.8 times what it is alone
- * instead of 1.4 times (`bench light-tenant`).
+ * Part of the prompt rows beside decodes that heavy prompts get while another tenant is active: beside its requests,
+ * and when they are of a tenant with many. If they got all rows, they would get 5 to 10 % more done, and the other
+ * tenant's p99 to the first token would be 1.8 times what it is alone instead of 1.4 times (`bench light-tenant`).
  */
 const sharedPart = 1 / 2;
 /** For so many milliseconds after its last request a tenant counts as active. */
@@ -68,11 +69,23 @@ export class Fairness {
   promptRows(requests: readonly Request[], rowCount: number): number {
     const prefilling = requests.filter((request) => !request.decoding);
     for (const request of prefilling) this.#note(request);
-    const heavy = this.#heavy;
-    if (!this.isShared || !prefilling.every((request) => heavy.has(request))) return rowCount;
-    const isBusyAlone = prefilling.every((request) => isBusy(request, countByOwner(requests)));
-    if (!isBusyAlone && lightBeside(requests, heavy).length === 0) return rowCount;
-    return Math.max(1, Math.floor(Math.min(rowCount, this.#maxRows) * sharedPart));
+    if (!this.isShared || prefilling.length === 0) return rowCount;
+    const heavy = prefilling.filter((request) => this.#heavy.has(request));
+    const light = prefilling.filter((request) => !this.#heavy.has(request));
+    return Math.min(rowCount, this.#heavyRows(requests, heavy, rowCount) + this.#lightRows(light));
+  }
+
+  #heavyRows(requests: readonly Request[], prompts: readonly Request[], rowCount: number): number {
+    if (prompts.length === 0) return 0;
+    const counts = countByOwner(requests);
+    const isHalved = lightBeside(requests, this.#heavy).length > 0 || prompts.every((each) => isBusy(each, counts));
+    return Math.max(1, Math.floor(Math.min(rowCount, this.#maxRows) * (isHalved ? sharedPart : 1)));
+  }
+
+  /** Short prompts, and the ends of long ones, are not to be a full step together when they are one tenant's. */
+  #lightRows(prompts: readonly Request[]): number {
+    const tenants = Map.groupBy(prompts, ({ owner }) => owner.number).values();
+    return tenants.reduce((sum, theirs) => sum + Math.min(missingOf(theirs), this.#maxRows), 0);
   }
 
   /** What is in the next step. @param workOf a request's rows in it, in prompt rows without context */
@@ -115,4 +128,8 @@ function countByOwner(requests: readonly Request[]): ReadonlyMap<number, number>
   const counts = new Map<number, number>();
   for (const { owner } of requests) counts.set(owner.number, (counts.get(owner.number) ?? 0) + 1);
   return counts;
+}
+
+function missingOf(requests: readonly Request[]): number {
+  return requests.reduce((sum, { missingTokens }) => sum + missingTokens, 0);
 }
