@@ -56,7 +56,10 @@ export function sumPins(db: Db, tenantId: TenantId): PinnedSum {
   return row ?? { fragments: 0, blocks: 0 };
 }
 
-/** Pinned fragments that are visible, after `afterSeq`, in order. */
+/**
+ * Pinned fragments that are visible, after `afterSeq`, in order. Bounds and order are of the pins: by those of the
+ * fragments SQLite would walk through all fragments of all tenants to find the few that are pinned.
+ */
 export function walkPins(db: Db, afterSeq: number, limit: number): readonly PinnedFragment[] {
   return db.statement("walkPins", (orm) =>
     orm
@@ -72,8 +75,8 @@ export function walkPins(db: Db, afterSeq: number, limit: number): readonly Pinn
       .innerJoin(fragments, eq(fragments.seq, fragmentPins.fragmentSeq))
       .innerJoin(corpusFiles, and(eq(corpusFiles.seq, fragments.corpusFileSeq), eq(corpusFiles.status, "completed")))
       .innerJoin(corpora, and(eq(corpora.id, corpusFiles.corpusId), sql`${corpora.deletedAt} is null`))
-      .where(gt(fragments.seq, afterSeq))
-      .orderBy(asc(fragments.seq))
+      .where(gt(fragmentPins.fragmentSeq, afterSeq))
+      .orderBy(asc(fragmentPins.fragmentSeq))
       .limit(limit)
       .all(),
   );
