@@ -57,6 +57,11 @@ export function findCorpusFile(db: Db, corpusId: CorpusId, fileId: FileId): Corp
   return findRow(db, "findCorpusFile", corpusFiles, { corpusId, fileId }, visible);
 }
 
+/** Whether any corpus has the file. */
+export function isAttached(db: Db, fileId: FileId): boolean {
+  return findRow(db, "isAttached", corpusFiles, { fileId }, visible, ofLiveCorpus) !== undefined;
+}
+
 export interface CorpusFileFilter {
   readonly status?: VisibleStatus | undefined;
   readonly batchId?: FileBatchId | undefined;

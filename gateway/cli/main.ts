@@ -7,6 +7,7 @@ import { ingestCommand, prepareCommand } from "./commands/ingest.ts";
 import { explainCommand, queryCommand } from "./commands/query.ts";
 import { benchCommand, serveCommand } from "./commands/serve.ts";
 import { doctorCommand, statusCommand } from "./commands/status.ts";
+import { syncCommand } from "./commands/sync.ts";
 import { keyCommand, tenantCommand } from "./commands/tenant.ts";
 import { runCommandLine } from "./support/program.ts";
 
@@ -17,6 +18,7 @@ const commands = [
   tenantCommand,
   keyCommand,
   ingestCommand,
+  syncCommand,
   prepareCommand,
   askCommand,
   queryCommand,

@@ -76,9 +76,10 @@ export class Corpus {
     });
     this.corpusFiles = new CorpusFileService(db, {
       attached: () => this.#ingestor.wake(),
-      detached: (tenantId) => {
+      detached: (tenantId, isFileDeleted) => {
         this.#ingestor.recheck();
         this.#sweeper.wake(tenantId);
+        if (isFileDeleted) deps.onFileDeleted?.(tenantId);
       },
       cancelled: () => this.#ingestor.recheck(),
     });

@@ -19,6 +19,7 @@ export type ApiKey = z.infer<typeof apiKeyAnswer>;
 export type MintedKey = z.infer<typeof mintedKeyAnswer>;
 export type TenantLimits = z.infer<typeof tenantLimitsAnswer>;
 export type VectorStore = z.infer<typeof vectorStoreAnswer>;
+export type VectorStoreFile = z.infer<typeof vectorStoreFileAnswer>;
 export type PrepareJob = z.infer<typeof jobAnswer>;
 
 /** What chat completions report beside their text. */
@@ -76,23 +77,29 @@ export async function firstModelId(client: HttpClient): Promise<string> {
   return model.id;
 }
 
-/** Uploads a text and puts it into the store; resolves when the server has accepted it for ingestion. */
-export async function addFile(client: HttpClient, storeId: string, name: string, content: Blob): Promise<string> {
+/**
+ * Uploads a text and puts it into the store; resolves when the server has accepted it for ingestion.
+ * @param fields what the call that attaches the file says beside its id
+ */
+export async function addFile(
+  client: HttpClient,
+  storeId: string,
+  name: string,
+  content: Blob,
+  fields: Partial<Pick<VectorStoreFile, "attributes" | "chunking_strategy">> = {},
+): Promise<string> {
   const form = new FormData();
   form.set("purpose", "assistants");
   form.set("file", content, name);
   const file = await client.upload<{ id: string }>("/v1/files", form);
-  await client.json("POST", `/v1/vector_stores/${storeId}/files`, { file_id: file.id });
+  await client.json("POST", `/v1/vector_stores/${storeId}/files`, { file_id: file.id, ...fields });
   return file.id;
 }
 
 /** Polls until the file has been ingested. @throws CommandError with the server's reason when it could not be. */
 export async function waitForFile(client: HttpClient, storeId: string, fileId: string, pollMs = 50): Promise<void> {
   for (;;) {
-    const file = await client.json<z.infer<typeof vectorStoreFileAnswer>>(
-      "GET",
-      `/v1/vector_stores/${storeId}/files/${fileId}`,
-    );
+    const file = await client.json<VectorStoreFile>("GET", `/v1/vector_stores/${storeId}/files/${fileId}`);
     if (file.status === "completed") return;
     if (file.status !== "in_progress") {
       throw new CommandError(

@@ -11,11 +11,12 @@ import {
   findCorpusFile,
   findFileBatch,
   insertFileBatch,
+  isAttached,
   listCorpusFiles,
   markCorpusFileDeleting,
   updateFileAttributes,
 } from "../../../db/corpus-files.ts";
-import { findFiles } from "../../../db/files.ts";
+import { type FileRow, findFiles, markFileDeleted } from "../../../db/files.ts";
 import { listFragmentTexts } from "../../../db/fragments.ts";
 import { type FileId, newId, parseId, type TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
@@ -35,8 +36,8 @@ export interface AttachRequest {
 export interface CorpusFileEvents {
   /** Called when files wait for ingestion. */
   attached(): void;
-  /** Called when files have become invisible and can be swept. */
-  detached(tenantId: TenantId): void;
+  /** Called when files have become invisible and can be swept; with `isFileDeleted` the uploads too. */
+  detached(tenantId: TenantId, isFileDeleted: boolean): void;
   /** Called when waiting files are not to be ingested any more. */
   cancelled(): void;
 }
@@ -105,6 +106,14 @@ export class CorpusFileService {
     return listCorpusFiles(this.#db, corpus.id, range);
   }
 
+  /** What was uploaded, by the ids of attached files of one corpus. */
+  uploadsOf(rows: readonly CorpusFileRow[]): ReadonlyMap<FileId, FileRow> {
+    const [first] = rows;
+    if (first === undefined) return new Map();
+    const ids = rows.map((row) => row.fileId);
+    return new Map(findFiles(this.#db, first.tenantId, ids).map((file) => [file.id, file]));
+  }
+
   /** @throws ApiError not_found */
   updateAttributes(corpus: CorpusRow, rawFileId: string, attributes: Attributes): CorpusFileRow {
     const updated = updateFileAttributes(this.#db, this.get(corpus, rawFileId).seq, attributes);
@@ -118,12 +127,21 @@ export class CorpusFileService {
     return row.status === "completed" ? listFragmentTexts(this.#db, row.seq) : [];
   }
 
-  /** Detaches a file: it is gone from the corpus at once, and the uploaded file stays. @throws ApiError not_found */
-  detach(corpus: CorpusRow, rawFileId: string): FileId {
-    const row = this.get(corpus, rawFileId);
-    markCorpusFileDeleting(this.#db, row.seq);
-    this.#events.detached(row.tenantId);
-    return row.fileId;
+  /**
+   * Detaches a file: it is gone from the corpus at once.
+   * @param deleteUnused whether the uploaded file goes too, in the same transaction, when no other corpus has it;
+   *   otherwise it stays
+   * @throws ApiError not_found
+   */
+  detach(corpus: CorpusRow, rawFileId: string, { deleteUnused = false } = {}): FileId {
+    const { seq, fileId, tenantId } = this.get(corpus, rawFileId);
+    const isFileDeleted = this.#db.transaction("detachFile", () => {
+      markCorpusFileDeleting(this.#db, seq);
+      if (!deleteUnused || isAttached(this.#db, fileId)) return false;
+      return markFileDeleted(this.#db, tenantId, fileId, Date.now());
+    });
+    this.#events.detached(tenantId, isFileDeleted);
+    return fileId;
   }
 
   async createBatch(corpus: CorpusRow, requests: readonly AttachRequest[], param: string): Promise<FileBatchRow> {

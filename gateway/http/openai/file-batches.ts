@@ -8,16 +8,15 @@ import type { Corpus } from "../../corpus/corpus.ts";
 import { fileBatchAnswer, listOf, vectorStoreFileAnswer } from "../transport/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
-import { listBody, rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
+import { rangeOf, readNoFields, readQuery, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
-import { askAgainSoon, corpusFilesQuery } from "./vector-store-files.ts";
+import { askAgainSoon, corpusFilesBody, corpusFilesQuery } from "./vector-store-files.ts";
 import {
   attachRequestOf,
   attachSchema,
   attributesSchema,
   batchStatus,
   chunkingSchema,
-  corpusFileBody,
   fileIdsSchema,
 } from "./vector-store-schemas.ts";
 
@@ -85,7 +84,7 @@ export function addFileBatchRoutes(app: Hono<AppEnv>, { corpus }: { readonly cor
     const { row } = corpus.corpusFiles.getBatch(store, c.req.param("batch_id"));
     const range = rangeOf(query, (id) => corpus.corpusFiles.get(store, id));
     const page = corpus.corpusFiles.list(store, { ...range, status: query.filter, batchId: row.id });
-    return c.json(listBody(page, corpusFileBody));
+    return c.json(corpusFilesBody(corpus, page));
   });
 }
 

@@ -2,6 +2,7 @@
 import { z } from "zod";
 import type { FileCounts } from "../../../db/corpora.ts";
 import type { CorpusFileRow, VisibleStatus } from "../../../db/corpus-files.ts";
+import type { FileRow } from "../../../db/files.ts";
 import type { CorpusWithUsage } from "../../corpus/base/corpora.ts";
 import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Chunking } from "../../corpus/ingest/chunk.ts";
@@ -81,7 +82,8 @@ export function vectorStoreBody({ row, usage }: CorpusWithUsage) {
   };
 }
 
-export function corpusFileBody(row: CorpusFileRow) {
+/** @param file what was uploaded; absent when it was deleted a moment ago */
+export function corpusFileBody(row: CorpusFileRow, file: FileRow | undefined) {
   const { errorCode: code, errorMessage: message } = row;
   return {
     id: row.fileId,
@@ -96,6 +98,7 @@ export function corpusFileBody(row: CorpusFileRow) {
       type: "static",
       static: { max_chunk_size_tokens: row.maxChunkTokens, chunk_overlap_tokens: row.overlapTokens },
     },
+    ...(file && { spangate: { filename: file.filename, bytes: file.byteCount, sha256: file.sha256 } }),
   };
 }
 

@@ -111,6 +111,14 @@ export const vectorStoreFileAnswer = z.strictObject({
     type: z.literal("static"),
     static: z.strictObject({ max_chunk_size_tokens: count, chunk_overlap_tokens: count }),
   }),
+  spangate: z
+    .strictObject({
+      filename: z.string(),
+      bytes: count,
+      sha256: z.string().describe("Hex digest of the uploaded bytes."),
+    })
+    .optional()
+    .describe("The uploaded file: what a client needs to find out whether the store has its newest version."),
 });
 
 export const fileContentAnswer = z.strictObject({

@@ -71,6 +71,13 @@ describe("through the openai client", () => {
       status: "completed",
       last_error: null,
       vector_store_id: store.id,
+      spangate: {
+        filename: "ada.md",
+        bytes: 49,
+        sha256: new Bun.CryptoHasher("sha256")
+          .update("Ada Lovelace wrote programs. She lived in London.")
+          .digest("hex"),
+      },
     });
     const bob = await client.vectorStores.files.uploadAndPoll(
       store.id,
@@ -197,6 +204,24 @@ describe("prepare", () => {
     await it.world.corpus.idle();
     const rotated = await call(it.app, tenant.key, "GET", `${fragments}?limit=1`);
     expect(rotated.body).toMatchObject({ data: [{ prepared: null, resident: [] }] });
+  });
+
+  test("a file taken out of its last store can be deleted with it, and one that another store has stays", async () => {
+    const [one, two] = [await client.vectorStores.create({}), await client.vectorStores.create({})];
+    const file = await client.vectorStores.files.uploadAndPoll(one.id, await text("a.md", "Words."), poll);
+    await client.vectorStores.files.create(two.id, { file_id: file.id });
+    const detach = (store: string, query: string) =>
+      call(it.app, tenant.key, "DELETE", `/v1/vector_stores/${store}/files/${file.id}${query}`);
+    expect((await detach(one.id, "?delete_file=all")).status).toBe(400);
+    expect((await detach(one.id, "?delete_file=unused")).status).toBe(200);
+    expect((await client.files.retrieve(file.id)).filename).toBe("a.md");
+    await client.vectorStores.files.create(one.id, { file_id: file.id });
+    expect((await detach(one.id, "")).status).toBe(200);
+    const stranger = it.tenant("stranger").key;
+    const path = `/v1/vector_stores/${two.id}/files/${file.id}?delete_file=unused`;
+    expect((await call(it.app, stranger, "DELETE", path)).status).toBe(404);
+    expect((await detach(two.id, "?delete_file=unused")).status).toBe(200);
+    expect((await call(it.app, tenant.key, "GET", `/v1/files/${file.id}`)).status).toBe(404);
   });
 
   test("fragments of a server without a model yet have no span", async () => {

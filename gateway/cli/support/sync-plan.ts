@@ -1,0 +1,93 @@
+/**
+ * What has to be done so that a vector store holds what some folders hold. Everything that is compared is on the
+ * server: the name and the SHA-256 of each file in the store, and the attribute that says which folder it is of. So
+ * nothing on this side can be lost, and a run that was cut off is made good by the next.
+ */
+import type { VectorStoreFile } from "./operations.ts";
+
+/** The attribute of files that a sync put into a store; its value is the folder's label. */
+export const labelAttribute = "synced_from";
+
+/** Attributes that one file may have. */
+const maxAttributes = 16;
+
+/** A file in a folder. */
+export interface LocalFile {
+  /** The folder's. */
+  readonly label: string;
+  readonly name: string;
+  readonly path: string;
+  /** undefined: the file cannot be read. What the store has of it stays. */
+  readonly sha256: string | undefined;
+}
+
+/** A local file whose newest version the store does not have, or has not ingested, or beside older ones. */
+export interface FileWork {
+  readonly file: LocalFile;
+  /** The newest version, where the store has it: it waits for ingestion, has failed, or stands beside older ones. */
+  readonly present: VectorStoreFile | undefined;
+  /** Versions to detach once the newest is ingested. */
+  readonly older: readonly VectorStoreFile[];
+}
+
+export interface SyncPlan {
+  readonly work: readonly FileWork[];
+  readonly unchanged: readonly LocalFile[];
+  /** Files that a local one has in the same version, but that lack its folder's label. */
+  readonly unlabelled: readonly { readonly stored: VectorStoreFile; readonly label: string }[];
+  /** Files that no folder has any more. */
+  readonly gone: readonly VectorStoreFile[];
+  /** Files of the store that were put there in another way, or by a sync of other folders. They stay. */
+  readonly others: readonly VectorStoreFile[];
+}
+
+export function labelOf({ attributes }: VectorStoreFile): string | undefined {
+  const label = attributes[labelAttribute];
+  return typeof label === "string" ? label : undefined;
+}
+
+const nameOf = (stored: VectorStoreFile): string => stored.spangate?.filename ?? "";
+const versionKey = (name: string, sha256: string): string => `${sha256} ${name}`;
+
+/**
+ * @param labels of all folders, also of empty ones
+ * @param mirror whether also others' files are to go
+ */
+export function planSync(
+  local: readonly LocalFile[],
+  stored: readonly VectorStoreFile[],
+  labels: ReadonlySet<string>,
+  mirror: boolean,
+): SyncPlan {
+  const byVersion = new Map(stored.map((file) => [versionKey(nameOf(file), file.spangate?.sha256 ?? ""), file]));
+  const byName = Map.groupBy(stored, nameOf);
+  const presentOf = ({ name, sha256 = "" }: LocalFile) => byVersion.get(versionKey(name, sha256));
+  /** Ids of files that some local file has in the same version. They stay whosever label they have. */
+  const wanted = new Set(local.flatMap((file) => presentOf(file)?.id ?? []));
+  const claimed = new Set<string>();
+  const places = new Set(local.map(({ label, name }) => versionKey(name, label)));
+  /** Whether nobody's label stands on the file, or that of one of these folders that has no such file any more. */
+  const needsLabel = (file: VectorStoreFile): boolean => {
+    const label = labelOf(file);
+    if (label === undefined) return Object.keys(file.attributes).length < maxAttributes;
+    return labels.has(label) && !places.has(versionKey(nameOf(file), label));
+  };
+  const plan = { work: [] as FileWork[], unchanged: [] as LocalFile[], unlabelled: [] as SyncPlan["unlabelled"][0][] };
+  for (const file of local) {
+    const present = presentOf(file);
+    const versions = (byName.get(file.name) ?? []).filter((other) => (labelOf(other) ?? file.label) === file.label);
+    for (const { id } of versions) claimed.add(id);
+    if (file.sha256 === undefined) continue;
+    const older = versions.filter(({ id }) => !wanted.has(id));
+    if (present?.status === "completed" && older.length === 0) plan.unchanged.push(file);
+    else plan.work.push({ file, present, older });
+    if (present !== undefined && needsLabel(present)) plan.unlabelled.push({ stored: present, label: file.label });
+  }
+  const rest = stored.filter(({ id }) => !wanted.has(id) && !claimed.has(id));
+  const isOurs = (file: VectorStoreFile): boolean => labels.has(labelOf(file) ?? "");
+  return {
+    ...plan,
+    gone: rest.filter((file) => mirror || isOurs(file)),
+    others: rest.filter((file) => !mirror && !isOurs(file)),
+  };
+}
