@@ -1,9 +1,9 @@
 /** Opens the one database. Everything in db/ is synchronous; `transaction` says why. */
 import { Database } from "bun:sqlite";
 import { closeSync, openSync } from "node:fs";
-import { join } from "node:path";
 import { type BunSQLiteDatabase, drizzle } from "drizzle-orm/bun-sqlite";
 import { getLoadablePath } from "sqlite-vec";
+import { migrationsFolder, nativeLibrary } from "../places/places.ts";
 import { DbError, sqliteCode, toDbError } from "./errors.ts";
 import { migrate, readMigrations } from "./migrate.ts";
 
@@ -129,15 +129,13 @@ export interface OpenOptions {
   readonly vectorExtension?: () => string;
 }
 
-const shippedMigrations = join(import.meta.dir, "..", "migrations");
-
 /**
  * Opens and migrates the database. `path` may be ":memory:". What was acknowledged is durable: WAL with
  * synchronous=FULL syncs the log at every commit. secure_delete overwrites what is deleted with zeros.
  * @throws DbError "open" (not a database, no permission) or "migration" (see migrate.ts)
  */
 export function openDb(path: string, options: OpenOptions = {}): Db {
-  const migrations = readMigrations(options.migrationsDir ?? shippedMigrations);
+  const migrations = readMigrations(options.migrationsDir ?? migrationsFolder);
   const busyTimeoutMs = Math.trunc(options.busyTimeoutMs ?? 200);
   let client: Database | undefined;
   try {
@@ -160,8 +158,10 @@ export function openDb(path: string, options: OpenOptions = {}): Db {
   }
 }
 
+const shippedExtension = (): string => nativeLibrary("vec0.so") ?? getLoadablePath();
+
 /** @returns why vectors cannot be searched in this database; undefined: they can */
-function loadVectorExtension(client: Database, path: () => string = getLoadablePath): string | undefined {
+function loadVectorExtension(client: Database, path: () => string = shippedExtension): string | undefined {
   try {
     client.loadExtension(path());
     return undefined;

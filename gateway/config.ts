@@ -1,7 +1,8 @@
 /** The gateway's configuration: environment -> one frozen object. Every limit has its name here, once. */
 import { availableParallelism } from "node:os";
-import { join, resolve } from "node:path";
+import { resolve } from "node:path";
 import { z } from "zod";
+import { demoModelFolder } from "../places/places.ts";
 import { limits as contractLimits } from "../worker/contract/limits.ts";
 import type { logLevels } from "./base/log.ts";
 import { gatewaySettings, settingLimits } from "./settings/table.ts";
@@ -204,9 +205,6 @@ export interface Config {
   readonly logLevel: (typeof logLevels)[number];
 }
 
-const repositoryDir = join(import.meta.dir, "..");
-const demoModelDir = join(repositoryDir, "worker", "model", "demo");
-
 type Shape = { readonly [Name in keyof typeof gatewaySettings]: (typeof gatewaySettings)[Name]["schema"] };
 const shape = Object.fromEntries(Object.entries(gatewaySettings).map(([name, { schema }]) => [name, schema])) as Shape;
 const schema = z.object(shape);
@@ -244,7 +242,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     host: values.SPANGATE_HOST,
     port: values.SPANGATE_PORT,
     dataDir: resolve(values.SPANGATE_DATA),
-    modelDir: values.SPANGATE_MODEL ?? demoModelDir,
+    modelDir: values.SPANGATE_MODEL ?? demoModelFolder,
     modelName: values.SPANGATE_MODEL_NAME,
     embeddingModelDir: values.SPANGATE_EMBEDDING_MODEL,
     devices: values.SPANGATE_DEVICES,

@@ -1,10 +1,11 @@
 /**
- * Compiles a kernel library at first start and keeps it under a name made from everything that went into it
- * (sources, flags, compiler version). Safe when several processes start at once: each compiles in a folder of
+ * Takes the kernel library that a package has ready, or compiles it at first start and keeps it under a name made from
+ * everything that went into it (sources, flags, compiler version). Safe when several processes start at once: each compiles in a folder of
  * its own and renames the finished file, so a reader never sees half a library.
  */
 import { mkdir, mkdtemp, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { kernelsFolder, nativeLibrary, nativePackage, cacheFolder as placeOfCaches } from "../places/places.ts";
 import { cpuLibrary, type KernelLibrary, type KernelUnit } from "./manifest.ts";
 
 /** The library could not be built. The message is one sentence for the operator, followed by the compiler's output. */
@@ -13,7 +14,7 @@ export class KernelBuildError extends Error {
 }
 
 export interface BuildOptions {
-  /** The folder where libraries are kept; default: `.build/` in the project root. */
+  /** The folder where libraries are kept; default: what `places` says. */
   readonly cacheFolder?: string;
   /** Compiler commands to try, in this order; default: g++, clang++, c++. */
   readonly compilers?: readonly string[];
@@ -21,21 +22,25 @@ export interface BuildOptions {
   readonly onCompile?: (library: string) => void;
 }
 
-const kernelsFolder = import.meta.dir;
-/** Where compiled kernels are kept by default. */
-export const buildFolder = join(kernelsFolder, "..", ".build");
 const installHint =
+  `There are no ready-made kernels in this installation (${nativePackage} has them in packages), so ` +
   "Spangate needs a C++17 compiler (g++ or clang++); install it with " +
   "`apt-get install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora), `apk add g++` (Alpine) " +
   "or `xcode-select --install` (macOS).";
 
 /**
- * Builds the CPU kernels unless they are in the cache.
+ * Builds the CPU kernels unless a package has them ready or they are in the cache.
  * @returns path of the shared library
  * @throws KernelBuildError when there is no compiler or it refuses the source
  */
-export function buildCpuKernels(options: BuildOptions = {}): Promise<string> {
-  return buildLibrary(cpuLibrary(process.arch), kernelsFolder, options);
+export async function buildCpuKernels(options: BuildOptions = {}): Promise<string> {
+  const prebuilt = nativeLibrary(await prebuiltName(process.platform, process.arch));
+  return prebuilt ?? (await buildLibrary(cpuLibrary(process.arch), kernelsFolder, options));
+}
+
+/** File name of prebuilt CPU kernels: of these sources, whatever compiled them. */
+export async function prebuiltName(platform: string, arch: string): Promise<string> {
+  return `cpu-${await contentHash(cpuLibrary(arch), kernelsFolder, [arch, platform])}.so`;
 }
 
 /** Like buildCpuKernels, for any library whose sources lie in `sourceFolder`. */
@@ -45,8 +50,9 @@ export async function buildLibrary(
   options: BuildOptions = {},
 ): Promise<string> {
   const compiler = findCompiler(options.compilers ?? ["g++", "clang++", "c++"]);
-  const cacheFolder = options.cacheFolder ?? buildFolder;
-  const path = join(cacheFolder, `${library.name}-${await contentHash(library, sourceFolder, compiler)}.so`);
+  const cacheFolder = options.cacheFolder ?? placeOfCaches();
+  const key = [process.arch, process.platform, await run([compiler, "--version"])];
+  const path = join(cacheFolder, `${library.name}-${await contentHash(library, sourceFolder, key)}.so`);
   if (await Bun.file(path).exists()) return path;
 
   options.onCompile?.(library.name);
@@ -72,9 +78,9 @@ function findCompiler(commands: readonly string[]): string {
   throw new KernelBuildError(installHint);
 }
 
-async function contentHash(library: KernelLibrary, sourceFolder: string, compiler: string): Promise<string> {
+async function contentHash(library: KernelLibrary, sourceFolder: string, key: readonly string[]): Promise<string> {
   const hasher = new Bun.CryptoHasher("sha256");
-  hasher.update(JSON.stringify([library, process.arch, process.platform, await run([compiler, "--version"])]));
+  hasher.update(JSON.stringify([library, ...key]));
   const files = [...library.headers, ...new Set(library.units.map((unit) => unit.source))];
   for (const file of files) {
     const text = await Bun.file(join(sourceFolder, file)).text();

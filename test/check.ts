@@ -41,8 +41,11 @@ function readArguments() {
   }
 }
 
-/** One thread for each worker that a test starts: the cores are taken by tests beside each other. */
-const environment = () => ({ SPANGATE_THREADS: "1", ...process.env });
+/**
+ * One thread for each worker that a test starts: the cores are taken by tests beside each other. Tests that load
+ * onnxruntime themselves send its maker nothing, as workers do not.
+ */
+const environment = () => ({ SPANGATE_THREADS: "1", ORT_DISABLE_TELEMETRY: "1", ...process.env });
 
 function showOutcome({ job, durationMs, cpuMs, output, ...counts }: Outcome): void {
   const times = `${seconds(durationMs)}, cpu ${seconds(cpuMs)}`;

@@ -102,6 +102,12 @@ test("nothing is written that must not be", () => {
   expect(found).toEqual([]);
 });
 
+test("one file knows where a clone's parts lie; bundles in packages lie elsewhere", () => {
+  const found = typescriptFiles.filter((file) => !file.startsWith("test/") && readText(file).includes("import.meta."));
+  // Packages are built in a clone only, by sources.
+  expect(found.filter((file) => !file.startsWith("packages/"))).toEqual(["places/places.ts"]);
+});
+
 /** A hash that anybody can find collisions of names nothing that is a tenant's: gateway/base/secret-names.ts does. */
 const weakHash = /\bBun\.hash\b|\b(?:murmur|city|xx|wy|metro|rapid|adler|crc|fnv|djb2|md5|sha1)(?:hash)?\d*\b/i;
 const weakHashesAllowed: Readonly<Record<string, string>> = {

@@ -1,5 +1,5 @@
 /** What a start needs, looked at before anything is made: no data folder, no key and no process stays of a start that cannot be. */
-import { join } from "node:path";
+import { programPath } from "../../places/places.ts";
 import { parseWorkerConfig, WorkerSettingError } from "../../worker/config.ts";
 import { readModel } from "../../worker/model/load.ts";
 import { modelFolderProblem } from "../../worker/model/model-folder.ts";
@@ -48,8 +48,7 @@ export async function checkDevices(config: Config, env: Environment): Promise<vo
   const [first, ...others] = config.devices.filter((name) => name !== "cpu");
   if (first === undefined) return;
   const indices = [first, ...others].map((name) => name.slice("cuda:".length));
-  const program = join(import.meta.dir, "..", "..", "worker", "check-device.ts");
-  const child = Bun.spawn([process.execPath, program, ...indices], {
+  const child = Bun.spawn([process.execPath, programPath("check-device"), ...indices], {
     env: workerEnvironment(config, env, first),
     stdio: ["ignore", "pipe", 2],
   });

@@ -1,6 +1,6 @@
 /** Wires the worker side of the gateway: the processes, the table of workers, and the dispatcher. */
-import { join } from "node:path";
 import type { TenantId } from "../../db/ids.ts";
+import { programPath } from "../../places/places.ts";
 import type { VocabularyBytes } from "../../worker/contract/grammar.ts";
 import type { Log } from "../base/log.ts";
 import { type Config, limits } from "../config.ts";
@@ -54,7 +54,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
   const pendingBlocks = new PendingBlocks((rootKey) => corpusOwners.ownerOf(rootKey));
   const uses = new UseCounts(limits.usedSpans);
   const residency = new Residency((workerId, rootKey) => pendingBlocks.ownerOf(workerId, rootKey));
-  const argv = options.workerArgv ?? [process.execPath, join(import.meta.dir, "..", "..", "worker", "main.ts")];
+  const argv = options.workerArgv ?? [process.execPath, programPath("worker")];
   const supervisor = new Supervisor({
     devices: config.devices,
     command: (device) => ({ argv, env: workerEnvironment(config, options.env, device) }),

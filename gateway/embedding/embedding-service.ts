@@ -2,7 +2,7 @@
  * Makes vectors of texts. The texts are tokenized here; the embedder process computes the vectors and is restarted when
  * it is lost.
  */
-import { join } from "node:path";
+import { programPath } from "../../places/places.ts";
 import type { EmbedderCard, EmbedderMessage, EmbedMessage } from "../../worker/contract/embedding.ts";
 import { ApiError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -175,7 +175,7 @@ export function openEmbedding(
 ): EmbeddingService {
   const { embeddingModelDir: folder } = config;
   return new EmbeddingService({
-    argv: [process.execPath, join(import.meta.dir, "..", "..", "worker", "embedder.ts")],
+    argv: [process.execPath, programPath("embedder")],
     env: embedderEnvironment(config, env),
     text: folder === undefined ? plainEmbeddingText(tokenizer) : readEmbeddingText(folder),
     messageMs: limits.embedMs,

@@ -4,9 +4,9 @@
  * be confined.
  */
 import { dirname, join } from "node:path";
+import { root } from "../../places/places.ts";
 import { executeConfined, type Opened } from "../process/confine.ts";
 
-const root = join(import.meta.dir, "..", "..");
 const [program = "", ...rest] = process.argv.slice(2);
 const at = (to: Opened["to"], ...paths: readonly string[]): Opened[] => paths.map((path) => ({ path, to }));
 

@@ -6,6 +6,9 @@ import { settings, workerSettings } from "../settings/table.ts";
 const passedOn = [
   "PATH",
   "HOME",
+  "XDG_CACHE_HOME",
+  // How this Bun was told not to read the settings of the folder that it was started in.
+  "BUN_OPTIONS",
   "TMPDIR",
   "LD_LIBRARY_PATH",
   "CUDA_VISIBLE_DEVICES",
@@ -43,6 +46,8 @@ export function workerEnvironment(
     SPANGATE_DEVICE: deviceName,
     SPANGATE_WEIGHTS: config.weights,
     SPANGATE_THREADS: String(config.threadCount),
+    // Released builds of onnxruntime send usage data to their maker unless this is set before they are loaded.
+    ORT_DISABLE_TELEMETRY: "1",
   };
   if (config.modelName !== undefined) result.SPANGATE_MODEL_NAME = config.modelName;
   if (config.kvBytes !== undefined) result.SPANGATE_KV_BYTES = String(config.kvBytes);

@@ -1,12 +1,12 @@
 /** Opens the server's pool of threads. */
-import { join } from "node:path";
+import { programPath } from "../../places/places.ts";
 import { ThreadPool, type ThreadPoolOptions } from "../threads/pool.ts";
 import type { Tasks } from "./compile-tasks.ts";
 
 export type Threads = ThreadPool<Tasks>;
 
 const options: ThreadPoolOptions = {
-  program: join(import.meta.dir, "compile-thread.ts"),
+  program: programPath("compile-thread"),
   maxThreads: 2,
   waitingPerTenant: 256,
   waiting: 8_192,

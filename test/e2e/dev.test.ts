@@ -1,6 +1,6 @@
 /** Two commands are enough: `spangate serve --dev`, and `spangate ask`. And what `status` and `doctor` say meanwhile. */
 import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { version } from "../../package.json";
@@ -78,6 +78,8 @@ test("serve --dev, then ask; again after a restart", async () => {
   const gone = await spangate(ask);
   expect(gone).toMatchObject({ code: 1 });
   expect(gone.errors).toContain("no server answers");
+  // onnxruntime, unless told otherwise, keeps an identifier of the machine here, and sends it to its maker.
+  expect(existsSync(join(root, ".cache", "Microsoft"))).toBe(false);
   const nobody = await spangate(["doctor"], { SPANGATE_DATA: join(root, "elsewhere") });
   expect(nobody.output).toMatch(/^wrong API key: there is none — set SPANGATE_API_KEY to a key of/m);
   const sick = await spangate(["doctor"], { SPANGATE_MODEL: "Qwen/Qwen3-8B" });

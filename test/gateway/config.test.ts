@@ -70,6 +70,7 @@ describe("configuration", () => {
     };
     const config = parseConfig({ ...env, SPANGATE_KV_BYTES: "2097152", SPANGATE_THREADS: "3" });
     expect(workerEnvironment(config, env, "cpu")).toEqual({
+      ORT_DISABLE_TELEMETRY: "1",
       PATH: "/bin",
       SPANGATE_MODEL: config.modelDir,
       SPANGATE_DEVICE: "cpu",

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join, posix } from "node:path";
 
 export const repositoryRoot = join(import.meta.dir, "..", "..");
-const sourceFolders = ["gateway", "worker", "kernels", "db", "test"];
+const sourceFolders = ["places", "packages", "gateway", "worker", "kernels", "db", "test"];
 /** Python, weights and corpora of the demo model: trained and generated, not part of the program. */
 const excluded = /^worker\/model\/demo\//;
 

@@ -9,12 +9,15 @@ export const contains = (area: string, file: string): boolean => file === area |
  */
 export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/contract": [],
-  kernels: [],
-  db: [],
+  // Where things lie, in a clone and in packages.
+  places: [],
+  packages: ["kernels", "places", "package.json"],
+  kernels: ["places"],
+  db: ["places"],
   "worker/base": [],
   "worker/native": ["kernels", "worker/contract"],
   "worker/native/cuda": ["worker/native/library.ts"],
-  "worker/native/cuda/compile": ["kernels", "worker/native/library.ts", "worker/native/cuda"],
+  "worker/native/cuda/compile": ["places", "worker/native/library.ts", "worker/native/cuda"],
   "worker/model": ["worker/contract"],
   "worker/sample": ["worker/contract", "worker/base"],
   "worker/cache": ["worker/contract"],
@@ -50,13 +53,13 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/main.ts": ["worker/contract", "worker/config.ts", "worker/model", "worker/engine", "worker/open-backend.ts"],
   "gateway/base": [],
   "gateway/settings": ["gateway/base"],
-  "gateway/config.ts": ["worker/contract", "gateway/base", "gateway/settings"],
+  "gateway/config.ts": ["places", "worker/contract", "gateway/base", "gateway/settings"],
   "gateway/process": ["gateway/base", "gateway/config.ts", "gateway/settings"],
   "gateway/background": ["db", "gateway/base"],
   "gateway/data": ["db", "gateway/base"],
   "gateway/tenant": ["db", "worker/contract", "gateway/base", "gateway/background"],
   "gateway/telemetry": ["gateway/base", "gateway/tenant", "gateway/dispatch"],
-  "gateway/extract": ["gateway/process/confine.ts"],
+  "gateway/extract": ["places", "gateway/process/confine.ts"],
   "gateway/corpus/base": ["db", "worker/contract", "gateway/base"],
   "gateway/corpus/files": ["db", "gateway/base", "gateway/background", "gateway/corpus/base"],
   "gateway/corpus/deletion": [
@@ -76,6 +79,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/corpus/deletion",
   ],
   "gateway/corpus/ingest": [
+    "places",
     "db",
     "gateway/base",
     "gateway/background",
@@ -91,7 +95,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/lower": ["worker/contract", "gateway/base", "gateway/query", "gateway/text"],
   "gateway/grammar": ["worker/contract"],
   "gateway/threads": ["gateway/base"],
-  "gateway/tools": ["worker/contract", "gateway/base", "gateway/grammar", "gateway/text", "gateway/threads"],
+  "gateway/tools": ["places", "worker/contract", "gateway/base", "gateway/grammar", "gateway/text", "gateway/threads"],
   "gateway/dispatch/request": ["db/ids.ts", "worker/contract"],
   "gateway/dispatch/workers": ["worker/contract", "gateway/base"],
   "gateway/dispatch/kv": [
@@ -108,7 +112,14 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/dispatch/kv",
   ],
   "gateway/dispatch": ["db/ids.ts", "worker/contract", "gateway/base", "gateway/dispatch"],
-  "gateway/embedding": ["worker/contract", "gateway/base", "gateway/config.ts", "gateway/process", "gateway/text"],
+  "gateway/embedding": [
+    "places",
+    "worker/contract",
+    "gateway/base",
+    "gateway/config.ts",
+    "gateway/process",
+    "gateway/text",
+  ],
   "gateway/generate": [
     "db/ids.ts",
     "worker/contract",
@@ -258,6 +269,7 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "gateway/http": ["gateway/base", "gateway/config.ts", "gateway/telemetry", "gateway/tenant", "gateway/http"],
   "gateway/client": ["gateway/query"],
   "gateway/cli/support": [
+    "places",
     "kernels",
     "gateway/client",
     "gateway/http/transport/answer-schemas.ts",
@@ -275,10 +287,11 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
     "gateway/client",
     "gateway/cli/support",
   ],
-  "gateway/cli": ["gateway/cli", "package.json"],
+  "gateway/cli": ["places", "gateway/cli", "package.json"],
   // The composition root: these alone wire the parts together.
   // A start reads what workers will read, before it makes anything.
   "gateway/compose": [
+    "places",
     "gateway",
     "db",
     "worker/contract",

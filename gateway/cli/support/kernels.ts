@@ -1,5 +1,6 @@
 /** Builds the native kernels, and tells the person who waits what is built and how long it took. */
 import { buildCpuKernels, KernelBuildError } from "../../../kernels/build.ts";
+import { cacheFolder } from "../../../places/places.ts";
 import { CommandError } from "./command.ts";
 
 /** @throws CommandError with one sentence when there is no compiler. */
@@ -8,7 +9,7 @@ export async function prepareKernels(): Promise<void> {
   let isCompiled = false;
   const onCompile = () => {
     isCompiled = true;
-    console.log("Compiling the native kernels (once; they are kept in .build/) …");
+    console.log(`Compiling the native kernels (once; they are kept in ${cacheFolder()}) …`);
   };
   try {
     await buildCpuKernels({ onCompile });

@@ -1,7 +1,6 @@
 /** Runs a server as a child process, for the demo, benchmarks and end-to-end tests. */
-import { join } from "node:path";
+import { programPath } from "../../../places/places.ts";
 import { CommandError } from "./command.ts";
-import { repositoryRoot } from "./setup.ts";
 
 export interface ServerProcess {
   readonly url: string;
@@ -22,7 +21,7 @@ export interface ServerOptions {
 
 /** @throws CommandError with the server's last words when it does not become ready. */
 export async function startServer({ env, readyTimeoutMs = 120_000, onLog }: ServerOptions): Promise<ServerProcess> {
-  const child = Bun.spawn([process.execPath, join(repositoryRoot, "gateway", "main.ts")], {
+  const child = Bun.spawn([process.execPath, programPath("gateway")], {
     env: { ...process.env, ...env },
     stdio: ["ignore", "pipe", "pipe"],
   });

@@ -4,9 +4,10 @@
  */
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { root as repositoryRoot } from "../../../places/places.ts";
 import { CommandError } from "./command.ts";
 
-export const repositoryRoot: string = join(import.meta.dir, "..", "..", "..");
+export { repositoryRoot };
 
 /** Name of the file in node_modules that tells which lockfile it was installed from. */
 const stampName = ".spangate-lock";

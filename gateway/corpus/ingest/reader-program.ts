@@ -2,13 +2,14 @@
  * The program that reads documents, and the arguments to run it: confined to its own files where the system supports
  * that. A test document finds out once whether it does.
  */
-import { join } from "node:path";
+import { dirname } from "node:path";
+import { programPath } from "../../../places/places.ts";
 import { answerSigns, type ExtractJob } from "../../extract/protocol.ts";
 
+const confining = programPath("confine");
+const documentProgram = programPath("document");
 /** The program's working folder, which holds no settings of anybody. */
-export const programFolder = join(import.meta.dir, "..", "..", "extract");
-const confining = join(programFolder, "main.ts");
-const documentProgram = join(programFolder, "document.ts");
+export const programFolder = dirname(documentProgram);
 
 const trialJob: ExtractJob = { kind: "html", maxTextChars: 64, maxPages: 1, maxUnpackedBytes: 64, maxParts: 1 };
 const trialBytes = new TextEncoder().encode("<p>confined");

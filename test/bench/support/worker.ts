@@ -42,7 +42,7 @@ export async function startWorker(env: Readonly<Record<string, string>>): Promis
   const pending = new Map<string, Pending>();
   const ready = Promise.withResolvers<ModelCard>();
   const child = Bun.spawn([process.execPath, join(repositoryRoot, "worker", "main.ts")], {
-    env: { ...process.env, ...env },
+    env: { ...process.env, ORT_DISABLE_TELEMETRY: "1", ...env },
     stdio: ["ignore", 2, 2],
     serialization: "advanced",
     ipc: (message: WorkerMessage) => onMessage(message, pending, ready),

@@ -5,7 +5,7 @@
  */
 import { mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { buildFolder } from "../../../../kernels/build.ts";
+import { cacheFolder } from "../../../../places/places.ts";
 import type { CudaSource } from "./nvrtc.ts";
 
 export interface CubinTarget {
@@ -32,8 +32,8 @@ export function cubinFileName(source: CudaSource, target: CubinTarget): string {
 export class CubinCache {
   readonly #folder: string;
 
-  /** @param folder default: `.build/` in the project root, as for the CPU library */
-  constructor(folder = buildFolder) {
+  /** @param folder default: where the CPU library is kept as well */
+  constructor(folder = cacheFolder()) {
     this.#folder = folder;
   }
 

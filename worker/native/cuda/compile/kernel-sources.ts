@@ -4,9 +4,10 @@
  */
 import { readdirSync, readFileSync } from "node:fs";
 import { basename, join } from "node:path";
+import { kernelsFolder } from "../../../../places/places.ts";
 import type { CudaSource } from "./nvrtc.ts";
 
-const kernelFolder = join(import.meta.dir, "..", "..", "..", "..", "kernels", "cuda");
+const kernelFolder = join(kernelsFolder, "cuda");
 
 export interface KernelSourceOptions {
   /** The folder of the sources; default: kernels/cuda of the project. */
