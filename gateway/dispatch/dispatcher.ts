@@ -73,6 +73,7 @@ export class Dispatcher implements WorkerEvents {
   readonly #admission: WorkerAdmission;
   readonly #owners: KvOwners;
   readonly #waiting: FairQueue<InFlight>;
+  #arrivals = 0;
   #draining = false;
 
   constructor(options: DispatcherOptions) {
@@ -91,7 +92,8 @@ export class Dispatcher implements WorkerEvents {
    */
   submit(request: DispatchRequest): AsyncIterableIterator<GenerationEvent> {
     if (this.#draining) throw new ApiError("server_shutdown");
-    const entry = openEntry(request, (aborted) => this.#abort(aborted), this.#options.nowMs);
+    this.#arrivals += 1;
+    const entry = openEntry(request, this.#arrivals, (aborted) => this.#abort(aborted), this.#options.nowMs);
     if (!entry.background) this.#admission.note(request.tenantId);
     this.#place(entry);
     if (request.params.maxTokens > 0) this.#options.uses.note(request.plan);
@@ -126,16 +128,21 @@ export class Dispatcher implements WorkerEvents {
     this.#options.residency.forget(workerId);
     this.#options.pendingBlocks.forget(workerId);
     this.#admission.forget(workerId);
-    for (const entry of [...this.#byWorkerRequestId.values()]) {
-      if (entry.workerId !== workerId) continue;
-      this.#detach(entry);
-      const seen = entry.streamedTokens > 0 && entry.request.restartable !== true;
-      if (!seen && !entry.aborted && entry.attempt < this.#options.maxAttempts) this.#restart(entry);
-      else if (entry.aborted) this.#finish(entry, abortedEnd(entry));
+    const lost = [...this.#byWorkerRequestId.values()].filter((entry) => entry.workerId === workerId);
+    for (const entry of lost) this.#detach(entry);
+    const { again = [], over = [] } = Object.groupBy(lost, (entry) => (this.#mayRestart(entry) ? "again" : "over"));
+    // All of them are in their lines before another worker takes one.
+    for (const entry of again) {
+      restarted(entry);
+      this.#waiting.add(entry);
+    }
+    for (const entry of over) {
+      if (entry.aborted) this.#finish(entry, abortedEnd(entry));
       else this.#fail(entry, new ApiError("worker_lost"));
     }
     // The last worker failed for good, and requests that wait for one would wait until their deadlines.
     if (this.#isHopeless()) for (const entry of this.#waiting.items()) this.#fail(entry, new ApiError("not_ready"));
+    this.#sendWaiting();
   }
 
   onMessage(workerId: string, message: WorkerMessage): void {
@@ -203,14 +210,16 @@ export class Dispatcher implements WorkerEvents {
       const message = "The tenant has too many requests that wait to be run.";
       throw new ApiError("concurrency_limited", { message, retryAfterS: 2 });
     }
-    this.#waiting.push(entry);
+    this.#waiting.add(entry);
     // The requests before it may wait for a worker that it does not need.
     if (!isNext) this.#sendWaiting();
   }
 
   #fit(entry: InFlight): Placed | undefined {
-    const open = this.#options.registry.ready().filter(({ id }) => !entry.refusedBy.has(id));
-    return this.#placer.choose(open, entry.request, entry.promptTokens);
+    const ready = this.#options.registry.ready();
+    const others = ready.filter(({ id }) => !entry.refusedBy.has(id));
+    // When the others are gone, a worker that has refused it is asked again: nothing else would ever wake the request.
+    return this.#placer.choose(others.length > 0 ? others : ready, entry.request, entry.promptTokens);
   }
 
   #sendWaiting(): void {
@@ -246,8 +255,10 @@ export class Dispatcher implements WorkerEvents {
     if (entry.workerId !== undefined) entry.refusedBy.add(entry.workerId);
     const elsewhere = this.#options.registry.ready().some(({ id }) => !entry.refusedBy.has(id));
     this.#leaveWorker(entry);
-    if (elsewhere) this.#tryAgain(entry);
-    else this.#fail(entry, new ApiError("overloaded", { retryAfterS: 2 }));
+    if (elsewhere) {
+      this.#waiting.add(entry);
+      this.#sendWaiting();
+    } else this.#fail(entry, new ApiError("overloaded", { retryAfterS: 2 }));
   }
 
   /** Whether no worker will ever be ready again. */
@@ -255,15 +266,10 @@ export class Dispatcher implements WorkerEvents {
     return this.#options.registry.list().every(({ state }) => state === "failed" || state === "stopped");
   }
 
-  #restart(entry: InFlight): void {
-    restarted(entry);
-    this.#tryAgain(entry);
-  }
-
-  /** The request was accepted before: it waits in front of its tenant's others, and is not refused for want of room. */
-  #tryAgain(entry: InFlight): void {
-    this.#waiting.putBack(entry);
-    this.#sendWaiting();
+  /** Whether a request whose worker was lost may be sent again. */
+  #mayRestart({ request, streamedTokens, aborted, attempt }: InFlight): boolean {
+    const isSeen = streamedTokens > 0 && request.restartable !== true;
+    return !isSeen && !aborted && attempt < this.#options.maxAttempts;
   }
 
   #abort(entry: InFlight): void {

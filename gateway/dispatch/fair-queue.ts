@@ -1,9 +1,9 @@
 /**
- * The requests that wait for a worker. Each tenant has a line, first come first served; between the lines goes deficit
- * round robin, counted in tokens (Shreedhar and Varghese, 1996). The cost of a request is known only while it runs, so a
- * tenant is served while it has credit and pays afterwards. When no tenant that could be served has credit, every line
- * gets the credit of another round. Credit and debt end with the line. Background work has lines of its own, which are
- * served only when no other request can run.
+ * The requests that wait for a worker. Each tenant has a line, first come first served, in which a request that comes
+ * back from a worker has its old place again. Between the lines goes deficit round robin, counted in tokens (Shreedhar
+ * and Varghese, 1996). The cost of a request is known only while it runs, so a tenant is served while it has credit and
+ * pays afterwards. When no tenant that could be served has credit, every line gets the credit of another round. Credit
+ * and debt end with the line. Background work has lines of its own, which are served only when no other request can run.
  */
 import type { WorkOwner } from "./request/request.ts";
 export interface FairQueueBounds {
@@ -34,6 +34,8 @@ export interface LineOwner {
 
 export interface Waiting extends LineOwner {
   readonly tokens: number;
+  /** Greater for an item that came later. */
+  readonly arrival: number;
 }
 
 const lineName = ({ tenantId, background }: LineOwner): string => (background ? `${tenantId} background` : tenantId);
@@ -70,14 +72,14 @@ export class FairQueue<Item extends Waiting> {
     return full ? "tenant full" : undefined;
   }
 
-  /** Adds an item to the end of its tenant's line. The caller asks `refusal` first whether there is room. */
-  push(item: Item): void {
-    this.#lineOf(item).items.push(item);
-  }
-
-  /** Puts back an item that was taken and could not run: it is the next of its tenant again. */
-  putBack(item: Item): void {
-    this.#lineOf(item).items.unshift(item);
+  /**
+   * Adds an item to its tenant's line, before those that came later: one that was taken out and could not run comes back
+   * to its place, and no later one overtakes it however often that happens. For a new item the caller asks `refusal` first
+   * whether there is room.
+   */
+  add(item: Item): void {
+    const { items } = this.#lineOf(item);
+    items.splice(items.findLastIndex(({ arrival }) => arrival < item.arrival) + 1, 0, item);
   }
 
   remove(item: Item): void {

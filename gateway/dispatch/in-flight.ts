@@ -14,6 +14,8 @@ export interface InFlight {
   readonly promptTokens: number;
   /** The tokens that the request counts for in a queue. */
   readonly tokens: number;
+  /** The n-th request that came. */
+  readonly arrival: number;
   readonly readAtMs: number;
   readonly clock: RunClock;
   readonly timers: { deadline?: ReturnType<typeof setTimeout>; abort?: ReturnType<typeof setTimeout> };
@@ -35,6 +37,7 @@ export interface InFlight {
 
 export function openEntry(
   request: DispatchRequest,
+  arrival: number,
   abort: (entry: InFlight) => void,
   nowMs: () => number = () => performance.now(),
 ): InFlight {
@@ -52,6 +55,7 @@ export function openEntry(
     }),
     promptTokens,
     tokens: promptTokens,
+    arrival,
     readAtMs: request.readAtMs ?? performance.now(),
     clock: new RunClock(nowMs),
     timers: {},

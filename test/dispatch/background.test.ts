@@ -41,9 +41,9 @@ test("does not make its tenant one that others keep places for", () => {
 
 test("is charged to a line of its own", () => {
   const queue = new FairQueue({ maxItems: 100, maxTokens: 10_000 });
-  const item = (tenantId: TenantId, background: boolean) => ({ tenantId, background, tokens: 1 });
-  queue.push(item("tenant_a", false));
-  queue.push(item("tenant_b", false));
+  const item = (tenantId: TenantId, background: boolean) => ({ tenantId, background, tokens: 1, arrival: 0 });
+  queue.add(item("tenant_a", false));
+  queue.add(item("tenant_b", false));
   queue.charge({ tenantId: "tenant_a", background: true }, 100_000);
   expect(queue.isWaiting({ tenantId: "tenant_a" })).toBe(true);
   expect(queue.isWaiting({ tenantId: "tenant_a", background: true })).toBe(false);

@@ -8,10 +8,17 @@ interface Job {
   readonly tokens: number;
   readonly cost: number;
   readonly number: number;
+  readonly arrival: number;
 }
 
 const bounds = { maxItems: 1_000_000, maxTokens: 1_000_000_000 };
-const job = (tenantId: TenantId, number: number, cost = 100): Job => ({ tenantId, number, cost, tokens: cost });
+const job = (tenantId: TenantId, number: number, cost = 100): Job => ({
+  tenantId,
+  number,
+  arrival: number,
+  cost,
+  tokens: cost,
+});
 
 /** Takes and pays, as whoever runs them does. */
 function serve(queue: FairQueue<Job>, count: number): Job[] {
@@ -34,7 +41,7 @@ describe("FairQueue", () => {
         const paid = tenantCosts.map(() => 0);
         const goal = 60 * Math.max(...tenantCosts, 2_000);
         tenantCosts.forEach((cost, tenant) => {
-          for (let number = 0; number * cost < 1.2 * goal; number++) queue.push(job(`tenant_${tenant}`, number, cost));
+          for (let number = 0; number * cost < 1.2 * goal; number++) queue.add(job(`tenant_${tenant}`, number, cost));
         });
         while (Math.max(...paid) < goal) {
           for (const { tenantId, cost } of serve(queue, 1)) {
@@ -54,7 +61,7 @@ describe("FairQueue", () => {
         const queue = new FairQueue<Job>(bounds);
         const served: Job[] = [];
         drawn.forEach(([tenant, cost], number) => {
-          queue.push(job(`tenant_${tenant}`, number, cost));
+          queue.add(job(`tenant_${tenant}`, number, cost));
           if (number % 3 === 0) served.push(...serve(queue, 1));
         });
         served.push(...serve(queue, Number.POSITIVE_INFINITY));
@@ -72,29 +79,45 @@ describe("FairQueue", () => {
 
   test("a tenant that has just come is served next, and one in debt after the others", () => {
     const queue = new FairQueue<Job>(bounds);
-    for (let number = 0; number < 50; number++) queue.push(job("tenant_a", number, 5_000));
+    for (let number = 0; number < 50; number++) queue.add(job("tenant_a", number, 5_000));
     serve(queue, 20);
-    queue.push(job("tenant_b", 0, 100));
+    queue.add(job("tenant_b", 0, 100));
     expect(serve(queue, 1)[0]?.tenantId).toBe("tenant_b");
   });
 
   test("what others were served before one came is not held against them", () => {
     const queue = new FairQueue<Job>(bounds);
     for (const tenantId of ["tenant_a", "tenant_b"] as const)
-      for (let number = 0; number < 200; number++) queue.push(job(tenantId, number, 1_000));
+      for (let number = 0; number < 200; number++) queue.add(job(tenantId, number, 1_000));
     serve(queue, 200);
-    for (let number = 0; number < 100; number++) queue.push(job("tenant_c", number, 1_000));
+    for (let number = 0; number < 100; number++) queue.add(job("tenant_c", number, 1_000));
     const next = serve(queue, 30).filter(({ tenantId }) => tenantId === "tenant_c");
     expect(next.length).toBeWithin(9, 13);
   });
 
   test("what cannot run now keeps nobody else waiting", () => {
     const queue = new FairQueue<Job>(bounds);
-    for (const number of [0, 1]) queue.push(job("tenant_a", number));
-    queue.push(job("tenant_b", 2));
+    for (const number of [0, 1]) queue.add(job("tenant_a", number));
+    queue.add(job("tenant_b", 2));
     expect(queue.take((item) => (item.number === 0 ? undefined : item))?.item.number).toBe(1);
     expect(queue.take((item) => (item.tenantId === "tenant_a" ? undefined : item))?.item.number).toBe(2);
     expect(queue.take(() => undefined)).toBeUndefined();
     expect(queue.size).toBe(1);
+  });
+
+  test("what comes back has its old place again, however often it and others were taken", () => {
+    const queue = new FairQueue<Job>(bounds);
+    const line = () => queue.items().map(({ number }) => number);
+    for (let number = 0; number < 6; number++) queue.add(job("tenant_a", number));
+    for (const count of [3, 2, 4]) {
+      for (const item of serve(queue, count).toReversed()) queue.add(item);
+      expect(line()).toEqual([0, 1, 2, 3, 4, 5]);
+      for (const item of serve(queue, count)) queue.add(item);
+      expect(line()).toEqual([0, 1, 2, 3, 4, 5]);
+    }
+    const [first] = serve(queue, 1);
+    expect(first?.number).toBe(0);
+    queue.add(job("tenant_a", 6));
+    expect(line()).toEqual([1, 2, 3, 4, 5, 6]);
   });
 });

@@ -30,7 +30,17 @@ export class FakeProcess {
 
   die(): void {
     if (!this.alive) return;
+    this.vanish();
+    this.tellExit();
+  }
+
+  /** Nothing reaches it or comes from it any more, and the gateway has not been told. */
+  vanish(): void {
     this.alive = false;
+  }
+
+  /** Tells the gateway of a process that has vanished. */
+  tellExit(): void {
     this.handlers.onExit({ exitCode: null, signal: "SIGKILL" });
   }
 }

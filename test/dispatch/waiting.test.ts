@@ -50,8 +50,7 @@ describe("what waits for a worker", () => {
     const [, next] = processes;
     next?.ready();
     next?.core.tick();
-    expect(next === undefined ? [] : next.submittedIds.toSorted()).toEqual(["a.2", "b.2", "c.1"]);
-    expect(next === undefined ? [] : next.submittedIds.at(-1)).toBe("c.1");
+    expect(next?.submittedIds).toEqual(["a.2", "b.2", "c.1"]);
   });
 
   test("has its turn the later, the longer the prompts that were computed for its tenant", () => {
