@@ -117,8 +117,9 @@ export const limits = {
   abortGraceMs: 2_000,
   flushMs: 500,
   workerStopMs: 3_000,
+  /** The wait before a worker is started again. It doubles while workers fall within `workerStableMs`; requests wait with it. */
   restartMinMs: 100,
-  restartMaxMs: 5_000,
+  restartMaxMs: 2_000,
   workerStableMs: 5_000,
   heartbeatMs: 1_000,
   workerHangMs: 60_000,
