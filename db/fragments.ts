@@ -9,7 +9,8 @@ import { corpusFiles, files, fragmentPins, fragments } from "./schema.ts";
 import { unindexVectors } from "./vectors.ts";
 
 export type FragmentRow = typeof fragments.$inferSelect;
-export type NewFragment = Pick<FragmentRow, "id" | "ordinal" | "text" | "firstChar" | "endChar" | "tokenCount">;
+export type NewFragment = Pick<FragmentRow, "id" | "ordinal" | "text" | "firstChar" | "endChar" | "tokenCount"> &
+  Partial<Pick<FragmentRow, "pages">>;
 
 export interface ListedFragment extends FragmentRow {
   readonly fileId: FileId;
@@ -32,11 +33,20 @@ export function insertFragments(
     for (const f of piece) {
       const row = db.statement("insertFragment", () =>
         db.client
-          .query<{ seq: number }, (string | number)[]>(
-            `insert into fragments (id, corpus_file_seq, ordinal, text, first_char, end_char, token_count)
-             values (?, ?, ?, ?, ?, ?, ?) returning seq`,
+          .query<{ seq: number }, (string | number | null)[]>(
+            `insert into fragments (id, corpus_file_seq, ordinal, text, first_char, end_char, token_count, pages)
+             values (?, ?, ?, ?, ?, ?, ?, ?) returning seq`,
           )
-          .get(f.id, attempt.seq, f.ordinal, f.text, f.firstChar, f.endChar, f.tokenCount),
+          .get(
+            f.id,
+            attempt.seq,
+            f.ordinal,
+            f.text,
+            f.firstChar,
+            f.endChar,
+            f.tokenCount,
+            f.pages ? JSON.stringify(f.pages) : null,
+          ),
       );
       if (row !== null) indexFragment(db, corpusSeq, row.seq, f.text);
     }

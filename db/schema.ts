@@ -19,6 +19,13 @@ export * from "./record-tables.ts";
 export type AttributeValue = string | number | boolean;
 export type Attributes = Readonly<Record<string, AttributeValue>>;
 export type Metadata = Readonly<Record<string, string>>;
+/** A page that a fragment has a part of: where that part begins in the fragment's text, and what the page is called. */
+export interface FragmentPage {
+  readonly at: number;
+  readonly number: number;
+  readonly name?: string | undefined;
+}
+
 export type TenantStatus = "active" | "disabled" | "deleting";
 export type CorpusFileStatus = "in_progress" | "completed" | "failed" | "cancelled" | "deleting";
 export type CorpusFileErrorCode = "server_error" | "unsupported_file" | "invalid_file";
@@ -123,6 +130,7 @@ export const fragments = sqliteTable("fragments", {
   preparedSpanKey: text("prepared_span_key"),
   preparedWorker: integer("prepared_worker"),
   preparedAt: integer("prepared_at"),
+  pages: text("pages", { mode: "json" }).$type<readonly FragmentPage[]>(),
 });
 
 export const jobs = sqliteTable("jobs", {

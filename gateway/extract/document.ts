@@ -3,7 +3,17 @@
  * environment and no key, and the gateway ends it when it takes too much time or memory.
  */
 import { writeFileSync } from "node:fs";
-import { answerSigns, type ExtractAnswer, type ExtractJob, Refused } from "./protocol.ts";
+import {
+  answered,
+  answerSigns,
+  type DocumentText,
+  type ExtractAnswer,
+  type ExtractJob,
+  maxPageNameChars,
+  type PageStart,
+  type PageText,
+  Refused,
+} from "./protocol.ts";
 
 /** Makes the system end this process, and not the server, when memory runs out. Linux only. */
 function offerFirst(): void {
@@ -17,23 +27,38 @@ function offerFirst(): void {
 /**
  * Parsers are imported only when needed, because most of the time for a small document is the start of this process.
  */
-async function textOf(bytes: Uint8Array, job: ExtractJob): Promise<string> {
-  if (job.kind === "pdf") return await (await import("./pdf.ts")).pdfText(bytes, job);
-  if (job.kind === "office") return await (await import("./office.ts")).officeText(bytes, job);
-  if (job.kind === "csv" || job.kind === "tsv") return (await import("./csv.ts")).csvText(bytes, job);
-  return (await import("./html.ts")).htmlDocumentText(bytes, job);
+async function pagesOf(bytes: Uint8Array, job: ExtractJob): Promise<readonly PageText[]> {
+  if (job.kind === "pdf") return await (await import("./pdf.ts")).pdfPages(bytes, job);
+  if (job.kind === "office") return await (await import("./office.ts")).officePages(bytes, job);
+  if (job.kind === "csv" || job.kind === "tsv") return [{ text: (await import("./csv.ts")).csvText(bytes, job) }];
+  return [{ text: (await import("./html.ts")).htmlDocumentText(bytes, job) }];
+}
+
+/** Control characters are no part of a document's text and are not stored. */
+const cleaned = (text: string): string => text.replace(/[^\P{Cc}\n\t]/gu, "").toWellFormed();
+
+/** @throws Refused */
+function joined(parts: readonly PageText[], { maxPages }: ExtractJob): DocumentText {
+  const pages: PageStart[] = [];
+  let text = "";
+  for (const part of parts) {
+    const own = cleaned(part.text).trim();
+    if (own === "") continue;
+    if (text !== "") text += "\n\n";
+    if (part.page !== undefined) {
+      const { number, name } = part.page;
+      const shown = name && cleaned(name).replace(/\s+/g, " ").trim().slice(0, maxPageNameChars).toWellFormed();
+      pages.push({ at: text.length, number, ...(shown ? { name: shown } : {}) });
+    }
+    text += own;
+  }
+  if (pages.length > maxPages) throw new Refused(`The file has more than ${maxPages} pages.`);
+  return { text, pages };
 }
 
 async function answerOf(bytes: Uint8Array, job: ExtractJob): Promise<ExtractAnswer> {
   try {
-    const text = await textOf(bytes, job);
-    // Control characters are no part of a document's text and are not stored.
-    return {
-      text: text
-        .replace(/[^\P{Cc}\n\t]/gu, "")
-        .toWellFormed()
-        .trim(),
-    };
+    return joined(await pagesOf(bytes, job), job);
   } catch (error) {
     // A parser's own message may quote the document.
     return { refused: error instanceof Refused ? error.message : "The file is damaged and cannot be read." };
@@ -43,8 +68,5 @@ async function answerOf(bytes: Uint8Array, job: ExtractJob): Promise<ExtractAnsw
 offerFirst();
 const job = JSON.parse(process.argv[2] ?? "{}") as ExtractJob;
 const answer = await answerOf(await Bun.stdin.bytes(), job);
-await Bun.write(
-  Bun.stdout,
-  "text" in answer ? `${answerSigns.text}${answer.text}` : `${answerSigns.refused}${answer.refused}`,
-);
+await Bun.write(Bun.stdout, "text" in answer ? answered(answer) : `${answerSigns.refused}${answer.refused}`);
 process.exit(0);

@@ -1,6 +1,6 @@
 /** PDF to text by pdf.js, page by page. Lines are joined to paragraphs again. */
 import { getDocumentProxy } from "unpdf";
-import { type ExtractJob, Refused, tooMuchText } from "./protocol.ts";
+import { type ExtractJob, type PageText, Refused, tooMuchText } from "./protocol.ts";
 
 interface TextItem {
   readonly str: string;
@@ -12,10 +12,13 @@ interface TextItem {
 }
 
 /** @throws Refused */
-export async function pdfText(bytes: Uint8Array, { maxPages, maxTextChars }: ExtractJob): Promise<string> {
+export async function pdfPages(
+  bytes: Uint8Array,
+  { maxPages, maxTextChars }: ExtractJob,
+): Promise<readonly PageText[]> {
   const document = await open(bytes);
   if (document.numPages > maxPages) throw new Refused(`The file has more than ${maxPages} pages.`);
-  const pages: string[] = [];
+  const pages: PageText[] = [];
   let charCount = 0;
   for (let number = 1; number <= document.numPages; number++) {
     const page = await document.getPage(number);
@@ -24,10 +27,10 @@ export async function pdfText(bytes: Uint8Array, { maxPages, maxTextChars }: Ext
     page.cleanup();
     charCount += text.length;
     if (charCount > maxTextChars) throw tooMuchText(maxTextChars);
-    if (text !== "") pages.push(text);
+    if (text !== "") pages.push({ text, page: { number } });
   }
   if (pages.length === 0) throw new Refused("The file has no text: its pages may be images.");
-  return pages.join("\n\n");
+  return pages;
 }
 
 async function open(bytes: Uint8Array): ReturnType<typeof getDocumentProxy> {

@@ -2,7 +2,7 @@
 import type JSZip from "jszip";
 import { elementsOf, partOf, readXml, relatedParts } from "./archive.ts";
 import { RowWriter } from "./csv.ts";
-import { type ExtractJob, tooMuchText } from "./protocol.ts";
+import { type ExtractJob, type PageText, tooMuchText } from "./protocol.ts";
 
 const workbook = "xl/workbook.xml";
 const msPerDay = 86_400_000;
@@ -17,7 +17,11 @@ interface Book {
   readonly firstDay: number;
 }
 
-export async function sheetsText(archive: JSZip, _: Uint8Array, { maxTextChars }: ExtractJob): Promise<string> {
+export async function sheetPages(
+  archive: JSZip,
+  _: Uint8Array,
+  { maxTextChars }: ExtractJob,
+): Promise<readonly PageText[]> {
   const main = await partOf(archive, workbook);
   const related = await relatedParts(archive, workbook);
   const counts1904 = elementsOf(main, "workbookPr").some(({ date1904 }) => date1904 === "1" || date1904 === "true");
@@ -26,10 +30,10 @@ export async function sheetsText(archive: JSZip, _: Uint8Array, { maxTextChars }
     isDate: dateStyles(await partOf(archive, "xl/styles.xml")),
     firstDay: epochDay - (counts1904 ? daysTo1904 : 0),
   };
-  const texts: string[] = [];
+  const pages: PageText[] = [];
   let charCount = 0;
   const seen = new Set<string>();
-  for (const { name = "", "r:id": id = "" } of elementsOf(main, "sheet")) {
+  for (const [index, { name = "", "r:id": id = "" }] of elementsOf(main, "sheet").entries()) {
     const path = related.get(id) ?? "";
     if (seen.has(path)) continue;
     seen.add(path);
@@ -38,9 +42,9 @@ export async function sheetsText(archive: JSZip, _: Uint8Array, { maxTextChars }
     const text = `# ${name}\n\n${rows}`;
     charCount += text.length;
     if (charCount > maxTextChars) throw tooMuchText(maxTextChars);
-    texts.push(text);
+    pages.push({ text, page: { number: index + 1, name } });
   }
-  return texts.join("\n\n");
+  return pages;
 }
 
 /** The shared strings. Text that tells how another is pronounced is left out. */

@@ -20,7 +20,7 @@ import { openTools } from "../tools/open-tools.ts";
 import { generate, type MergedEvents, mergeCompletions } from "./completion.ts";
 import { checkPromptIds, checkTokenIds, completionTokens, tokenCount } from "./context-budget.ts";
 import type { EndEvent } from "./events.ts";
-import { planDocuments } from "./plan-documents.ts";
+import { type PromptDocument, planDocuments } from "./plan-documents.ts";
 import type { AnswerParams, ChatRequest, FileSearch, PromptRequest, TextRequest } from "./requests.ts";
 
 export interface ChatJob extends Job {
@@ -56,6 +56,10 @@ interface Job {
 
 export interface ChatRun {
   readonly model: string;
+  /** The last message of the user; empty where there is none. */
+  readonly question: string;
+  /** The documents of the request; with `retrieved`, what the answer may rest on. */
+  readonly documents: readonly PromptDocument[];
   readonly retrieved: readonly RetrievedFragment[];
   readonly promptTokens: number;
   /**
@@ -93,7 +97,9 @@ export class Pipeline {
     const readAtMs = performance.now();
     const { card, retrieved, plan, ...answer } = await this.#lower(job.tenantId, job.request, job);
     const events = await this.#submit(job, card, [plan], { readAtMs, promptParam: "messages", retrieved, ...answer });
-    return { model: card.id, retrieved, promptTokens: tokenCount(plan.runs), events };
+    const { documents, messages } = job.request;
+    const question = questionOf(messages) ?? "";
+    return { model: card.id, question, documents, retrieved, promptTokens: tokenCount(plan.runs), events };
   }
 
   /**
@@ -111,7 +117,7 @@ export class Pipeline {
     }
     const events = await this.#submit(job, card, plans, { readAtMs, promptParam: "prompt", retrieved: [] });
     const promptTokens = plans.reduce((sum, plan) => sum + tokenCount(plan.runs), 0);
-    return { model: card.id, retrieved: [], promptTokens, events };
+    return { model: card.id, question: "", documents: [], retrieved: [], promptTokens, events };
   }
 
   /** The token ids of a text as `complete` would read it. @throws ApiError */

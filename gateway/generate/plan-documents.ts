@@ -8,6 +8,8 @@ export interface PromptDocument {
   readonly id: string;
   readonly text: string;
   readonly title?: string | undefined;
+  /** Where the document's own text begins: before it stands what an API added. Absent: at its start. */
+  readonly bodyAt?: number;
 }
 
 /**

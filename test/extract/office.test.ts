@@ -1,7 +1,7 @@
 /** Presentations, sheets, books and OpenDocument, as small archives that are made here. */
 import { describe, expect, test } from "bun:test";
 import JSZip from "jszip";
-import { officeText } from "../../gateway/extract/office.ts";
+import { officePages } from "../../gateway/extract/office.ts";
 import type { ExtractJob } from "../../gateway/extract/protocol.ts";
 
 const mib = 1024 * 1024;
@@ -11,7 +11,7 @@ async function text(parts: Readonly<Record<string, string | Uint8Array>>, limits
   const archive = new JSZip();
   for (const [name, content] of Object.entries(parts)) archive.file(name, content);
   const bytes = await archive.generateAsync({ type: "uint8array", compression: "DEFLATE" });
-  return await officeText(bytes, { ...job, ...limits });
+  return (await officePages(bytes, { ...job, ...limits })).map(({ text }) => text).join("\n\n");
 }
 
 const types = { "[Content_Types].xml": "<Types/>" };
@@ -157,7 +157,7 @@ describe("any archive", () => {
     const many = Object.fromEntries(Array.from({ length: 100 }, (_, at) => [`p${at}`, "x"]));
     await expect(text({ ...deck, ...many })).rejects.toThrow("more than 64 parts");
     await expect(text({ "a.txt": "x", mimetype: "text/plain" })).rejects.toThrow("no DOCX, PPTX, XLSX, EPUB");
-    await expect(officeText(new TextEncoder().encode("PK\x03\x04 nothing"), job)).rejects.toThrow("damaged ZIP");
+    await expect(officePages(new TextEncoder().encode("PK\x03\x04 nothing"), job)).rejects.toThrow("damaged ZIP");
   });
 
   test("entities that a part declares are not replaced, whatever they name", async () => {

@@ -32,7 +32,7 @@ const limits: ExtractLimits = {
 /** The text, or why there is none; anything else that is thrown fails the test. */
 async function outcome(kind: DocumentKind, bytes: Uint8Array): Promise<string> {
   try {
-    return await new Extractor(limits, program).extract(kind, bytes, new AbortController().signal);
+    return (await new Extractor(limits, program).extract(kind, bytes, new AbortController().signal)).text;
   } catch (error) {
     if (error instanceof FileError && error.code === "invalid_file") return error.message;
     throw error;

@@ -25,7 +25,7 @@ async function foundBy(program: ReaderProgram): Promise<readonly string[]> {
   using server = Bun.serve({ port: 0, fetch: () => new Response("reached") });
   const wanted = { files: [secretFile], folders: [folder], port: server.port };
   const bytes = new TextEncoder().encode(JSON.stringify(wanted));
-  const text = await new Extractor(limits, program).extract("html", bytes, new AbortController().signal);
+  const { text } = await new Extractor(limits, program).extract("html", bytes, new AbortController().signal);
   return text.split("\n").filter((line) => line !== "");
 }
 

@@ -35,5 +35,5 @@ await attempt("the server, by the network", async () => {
   await fetch(`http://127.0.0.1:${port}/`);
   return undefined;
 });
-await Bun.write(Bun.stdout, `T${found.join("\n")}`);
+await Bun.write(Bun.stdout, `T[]\n${found.join("\n")}`);
 process.exit(0);

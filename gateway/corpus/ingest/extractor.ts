@@ -3,7 +3,15 @@
  * more.
  */
 import { readFile } from "node:fs/promises";
-import { answerSigns, type DocumentKind, type ExtractAnswer, type ExtractJob } from "../../extract/protocol.ts";
+import { z } from "zod";
+import {
+  answerSigns,
+  type DocumentKind,
+  type DocumentText,
+  type ExtractAnswer,
+  type ExtractJob,
+  maxPageNameChars,
+} from "../../extract/protocol.ts";
 import { FileError, OverBounds } from "./decode.ts";
 import { programFolder, type ReaderProgram } from "./reader-program.ts";
 
@@ -17,6 +25,8 @@ const memoryPollMs = 25;
 /** A UTF-16 unit takes at most this many bytes in UTF-8. */
 const bytesPerChar = 3;
 const answerFrameBytes = 1_024;
+/** A page's place and name as JSON; a character of the name takes at most six bytes there. */
+const bytesPerPage = 64 + maxPageNameChars * 6;
 
 export class Extractor {
   readonly #limits: ExtractLimits;
@@ -28,11 +38,11 @@ export class Extractor {
   }
 
   /**
-   * Extracts the document's text; HTML and DOCX become Markdown.
+   * Extracts the document's text and where its pages begin; HTML and DOCX become Markdown.
    * @throws FileError invalid_file with the reason, OverBounds where the reason is time or memory; the signal's reason
    *   when it is aborted
    */
-  async extract(kind: DocumentKind, bytes: Uint8Array, signal: AbortSignal): Promise<string> {
+  async extract(kind: DocumentKind, bytes: Uint8Array, signal: AbortSignal): Promise<DocumentText> {
     const { maxMs, maxMemoryBytes, ...limits } = this.#limits;
     const job: ExtractJob = { kind, ...limits };
     const program = await this.#program.arguments();
@@ -56,12 +66,12 @@ export class Extractor {
       }
     }, memoryPollMs);
     try {
-      const maxAnswerBytes = limits.maxTextChars * bytesPerChar + answerFrameBytes;
+      const maxAnswerBytes = limits.maxTextChars * bytesPerChar + limits.maxPages * bytesPerPage + answerFrameBytes;
       const answered = await readText(child.stdout, maxAnswerBytes);
       const isWhole = (await child.exited) === 0;
-      const answer = isWhole && answered !== undefined ? answerOf(answered) : undefined;
+      const answer = isWhole && answered !== undefined ? answerOf(answered, limits.maxPages) : undefined;
       signal.throwIfAborted();
-      if (answer !== undefined && "text" in answer) return answer.text;
+      if (answer !== undefined && "text" in answer) return answer;
       if (answer === undefined && ending.reason !== undefined) throw new OverBounds(ending.reason);
       throw new FileError("invalid_file", answer?.refused ?? "The file cannot be read.");
     } finally {
@@ -114,8 +124,30 @@ async function readText(stream: ReadableStream<Uint8Array>, maxBytes: number): P
   }
 }
 
-function answerOf(answered: string): ExtractAnswer | undefined {
-  const said = answered.slice(1);
-  if (answered.startsWith(answerSigns.text)) return { text: said };
-  return answered.startsWith(answerSigns.refused) ? { refused: said } : undefined;
+const pageStart = z.strictObject({
+  at: z.int().min(0),
+  number: z.int().min(1),
+  name: z.string().max(maxPageNameChars).optional(),
+});
+
+/** A document may have taken its reader over: whatever is no answer gives undefined. */
+function answerOf(answered: string, maxPages: number): ExtractAnswer | undefined {
+  if (answered.startsWith(answerSigns.refused)) return { refused: answered.slice(1) };
+  const lineEnd = answered.indexOf("\n");
+  if (!answered.startsWith(answerSigns.text) || lineEnd === -1) return undefined;
+  const text = answered.slice(lineEnd + 1);
+  const pages = z
+    .array(pageStart)
+    .max(maxPages)
+    .safeParse(jsonOf(answered.slice(1, lineEnd)));
+  const inOrder = pages.data?.every(({ at }, index) => at > (pages.data[index - 1]?.at ?? -1) && at < text.length);
+  return pages.success && inOrder === true ? { text, pages: pages.data } : undefined;
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }

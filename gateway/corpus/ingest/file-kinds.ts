@@ -107,3 +107,10 @@ export function fileKindOf(filename: string, mediaType: string, bytes: Uint8Arra
     "Text in UTF-8 (Markdown, CSV, JSON, YAML, XML, source code), HTML, PDF, DOCX, PPTX, XLSX, EPUB and OpenDocument are.";
   throw new FileError("unsupported_file", `Files of this type are not supported (${what}). ${supported}`);
 }
+
+/** What the text of a file is, by its name alone; prose where that tells nothing. */
+export function textKindOf(filename: string): TextKind {
+  const basename = filename.split(/[/\\]/).at(-1)?.toLowerCase() ?? "";
+  const kind = kindByName.get(/\.([^.]{1,16})$/.exec(basename)?.[1] ?? basename);
+  return kind === "lines" || kind === "csv" || kind === "tsv" ? "lines" : "markdown";
+}

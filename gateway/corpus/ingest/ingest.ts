@@ -14,7 +14,7 @@ import { isPassing, reasonOf } from "../../background/background-loop.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { Pace } from "../../base/pace.ts";
-import type { DocumentKind } from "../../extract/protocol.ts";
+import type { DocumentKind, PageStart } from "../../extract/protocol.ts";
 import { corpusLimits } from "../base/limits.ts";
 import type { StoragePort, Tokenizer } from "../base/ports.ts";
 import type { ContentStore } from "../files/content-store.ts";
@@ -23,6 +23,7 @@ import { checkedText, decodeText, FileError, OverBounds } from "./decode.ts";
 import { type ExtractLimits, Extractor } from "./extractor.ts";
 import { fileKindOf } from "./file-kinds.ts";
 import { IngestLanes, type Lane } from "./lanes.ts";
+import { pagesWithin } from "./pages.ts";
 import { ReaderProgram } from "./reader-program.ts";
 import type { TextKind } from "./sentences.ts";
 
@@ -78,6 +79,12 @@ const boundsOf = (program: ReaderProgram): Readonly<Record<Lane, LaneBounds>> =>
 });
 
 const unconfined = "this system has no Landlock: a document that breaks its reader may open what the server may open";
+
+interface ReadText {
+  readonly text: string;
+  readonly kind: TextKind;
+  readonly pages: readonly PageStart[];
+}
 
 export interface IngestorDeps {
   readonly db: Db;
@@ -172,7 +179,7 @@ export class Ingestor {
     await this.#removeAll(file);
     if (!isCurrentAttempt(this.#db, file)) return;
     const clock = new WorkClock(this.#bounds[lane].maxMs);
-    const { text, kind } = yield* this.#textOf(source, lane, signal);
+    const { text, kind, pages } = yield* this.#textOf(source, lane, signal);
     using _room = this.#roomFor(file, Buffer.byteLength(text));
     const chunking = { maxTokens: file.maxChunkTokens, overlapTokens: file.overlapTokens };
     const pace = new Pace();
@@ -181,8 +188,9 @@ export class Ingestor {
     let yields = 0;
     clock.goOn();
     for (const chunk of chunkText(text, kind, chunking, (part) => this.#tokenizer.countTokens(part))) {
-      if (chunk !== undefined) piece.push({ id: newId("fragment"), ordinal: ordinal++, ...chunk });
-      else yields += 1;
+      if (chunk !== undefined) {
+        piece.push({ id: newId("fragment"), ordinal: ordinal++, ...chunk, pages: pagesWithin(pages, chunk) });
+      } else yields += 1;
       const isFull = piece.length === fragmentsPerPiece;
       if (isFull) {
         const staged = piece;
@@ -226,16 +234,12 @@ export class Ingestor {
    * Reads a file's text.
    * @throws FileError when that is not possible, OverBounds when the file is too large for the lane
    */
-  async *#textOf(
-    source: FileRow,
-    lane: Lane,
-    signal: AbortSignal,
-  ): AsyncGenerator<number, { readonly text: string; readonly kind: TextKind }> {
+  async *#textOf(source: FileRow, lane: Lane, signal: AbortSignal): AsyncGenerator<number, ReadText> {
     const { extractor, maxChars } = this.#bounds[lane];
     let bytes: Uint8Array | undefined = await this.#content.read(source.id);
     const kind = fileKindOf(source.filename, source.mediaType, bytes);
     if (kind === "plain" || kind === "markdown" || kind === "lines")
-      return { text: atMost(maxChars, decodeText(bytes)), kind };
+      return { text: atMost(maxChars, decodeText(bytes)), kind, pages: [] };
     if (lane === "large") {
       // Only one large document is read at a time, since that may take much memory. Meanwhile the texts of others are
       // ingested.
@@ -245,8 +249,8 @@ export class Ingestor {
       this.#isExtractingLarge = true;
     }
     try {
-      const text = checkedText(await extractor.extract(kind, bytes, signal));
-      return { text: atMost(maxChars, text), kind: kindsOfExtracted[kind] };
+      const { text, pages } = await extractor.extract(kind, bytes, signal);
+      return { text: atMost(maxChars, checkedText(text)), kind: kindsOfExtracted[kind], pages };
     } finally {
       if (lane === "large") this.#isExtractingLarge = false;
     }

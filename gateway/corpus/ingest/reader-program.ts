@@ -4,7 +4,7 @@
  */
 import { dirname } from "node:path";
 import { programPath } from "../../../places/places.ts";
-import { answerSigns, type ExtractJob } from "../../extract/protocol.ts";
+import { answered, type ExtractJob } from "../../extract/protocol.ts";
 
 const confining = programPath("confine");
 const documentProgram = programPath("document");
@@ -53,5 +53,5 @@ async function canConfine(): Promise<boolean> {
     killSignal: "SIGKILL",
   });
   const answer = await new Response(child.stdout).text();
-  return answer === `${answerSigns.text}confined`;
+  return answer === answered({ text: "confined", pages: [] });
 }

@@ -2,11 +2,12 @@
 import type { EndEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
 import type { Choice } from "../generation/choice.ts";
+import type { ChoiceCitations } from "../generation/citations.ts";
 import type { ForEachEvent } from "../generation/completion.ts";
 import { type ComparedPrompt, comparePrompt, messageDiagnostics } from "../generation/prompt-diagnostics.ts";
 import { spangateOf } from "../generation/report.ts";
 import type { SseStream } from "../transport/sse.ts";
-import { type CitableSource, messageCitations } from "./citations.ts";
+import { type CitableBlocks, messageCitations } from "./citations.ts";
 
 export interface MessageParts {
   readonly requestId: string;
@@ -14,18 +15,20 @@ export interface MessageParts {
   readonly choice: Choice;
   /** How long the request asked that the cached prompt stays; undefined: it did not ask. */
   readonly ttl: "5m" | "1h" | undefined;
-  readonly question: string;
   /** The answer may have calls of tools. */
   readonly callsTools: boolean;
-  /** What the answer may cite. */
-  readonly citable: readonly CitableSource[];
+  /** What of the request the answer may cite. */
+  readonly citable: CitableBlocks;
+  readonly citations: ChoiceCitations;
+  /** The answer becomes a line of a batch's file. */
+  readonly isBatchLine: boolean;
   /** undefined: it is not asked for. */
   readonly comparing: ComparedPrompt | undefined;
 }
 
-export function wholeMessage(parts: MessageParts) {
-  const { requestId, run, choice } = parts;
-  const text = { type: "text", text: choice.text, citations: parts.citable.length === 0 ? null : citationsOf(parts) };
+export async function wholeMessage(parts: MessageParts) {
+  const { choice } = parts;
+  const text = { type: "text", text: choice.text, citations: cites(parts) ? await citationsOf(parts) : null };
   const uses = choice.calls.map((call) => ({ ...useOf(call.id, call.name), input: inputOf(call.arguments) }));
   return {
     ...messageOf(parts),
@@ -33,13 +36,13 @@ export function wholeMessage(parts: MessageParts) {
     content: uses.length > 0 && choice.text === "" ? uses : [text, ...uses],
     ...stopOf(choice),
     usage: { ...finalUsage(parts), ...fixedUsage },
-    spangate: spangateOf(requestId, run, endsOf(choice)),
+    spangate: await spangateWithCitations(parts),
   };
 }
 
 /** From message_start to message_stop. */
 export async function writeMessage(stream: SseStream, forEachEvent: ForEachEvent, parts: MessageParts): Promise<void> {
-  const { requestId, run, choice } = parts;
+  const { run, choice } = parts;
   const write: WriteEvent = (type, fields = {}) =>
     stream.event({ event: type, data: JSON.stringify({ type, ...fields }) });
   await write("message_start", {
@@ -62,9 +65,15 @@ export async function writeMessage(stream: SseStream, forEachEvent: ForEachEvent
     delta: { ...stopOf(choice), container: null },
     usage: finalUsage(parts),
     diagnostics: diagnosticsOf(parts),
-    spangate: spangateOf(requestId, run, endsOf(choice)),
+    spangate: await spangateWithCitations(parts),
   });
   await write("message_stop");
+}
+
+async function spangateWithCitations(parts: MessageParts) {
+  const { requestId, run, choice, citations } = parts;
+  await citations.find();
+  return spangateOf(requestId, run, endsOf(choice), citations.bodies(parts));
 }
 
 type WriteEvent = (type: string, fields?: object) => Promise<void>;
@@ -80,7 +89,7 @@ class BlockWriter {
   constructor(write: WriteEvent, parts: MessageParts) {
     this.#write = write;
     this.#parts = parts;
-    this.#cites = parts.citable.length > 0;
+    this.#cites = cites(parts);
   }
 
   async open(block: { readonly type: string }): Promise<void> {
@@ -91,7 +100,7 @@ class BlockWriter {
   }
 
   async openText(): Promise<void> {
-    const citations = this.#parts.citable.length === 0 ? null : [];
+    const citations = cites(this.#parts) ? [] : null;
     await this.open({ type: "text", ...{ text: "", citations } });
   }
 
@@ -115,7 +124,7 @@ class BlockWriter {
     if (this.#type === "text" && this.#cites) {
       // The first block of text gets all citations.
       this.#cites = false;
-      for (const citation of citationsOf(this.#parts)) await this.delta({ type: "citations_delta", citation });
+      for (const citation of await citationsOf(this.#parts)) await this.delta({ type: "citations_delta", citation });
     }
     await this.#write("content_block_stop", { index: this.#index });
   }
@@ -148,8 +157,11 @@ function diagnosticsOf({ comparing, run, choice }: MessageParts) {
   return comparing === undefined ? null : messageDiagnostics(comparePrompt(comparing, run, choice));
 }
 
-const citationsOf = ({ choice, question, citable }: MessageParts): readonly object[] =>
-  citable.length === 0 ? [] : messageCitations(choice.text, question, citable);
+/** Whether citations are told: where blocks ask for them, and for what `file_search` found. */
+const cites = ({ citable, run }: MessageParts): boolean => citable.sources.length + run.retrieved.length > 0;
+
+const citationsOf = async (parts: MessageParts): Promise<readonly object[]> =>
+  messageCitations(await parts.citations.find(), parts.citable, parts, parts.run.retrieved);
 
 /** @param choice undefined while the answer is generated */
 function stopOf(choice: Choice | undefined) {

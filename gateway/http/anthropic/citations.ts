@@ -1,80 +1,85 @@
-/** Finds the passages of a request's documents and search results that an answer cites. */
-import { sentenceUnits } from "../../corpus/ingest/sentences.ts";
-import { heldWords } from "../generation/citations.ts";
+/** Citations in Anthropic's forms: places in the request's documents and search results, pages of files that were found. */
+import type { AnswerCitation, CitationView } from "../generation/citations.ts";
 
-/** A block that may be cited. */
+/** A block of the request that may be cited. */
 export interface CitableSource {
   readonly title: string | undefined;
   /** Source of a search result; undefined for a document. */
   readonly source: string | undefined;
   /** Place among the request's blocks of its kind. */
   readonly index: number;
+  /** Place of its text among the prompt's documents. */
+  readonly document: number;
   /** The document as one text, or the block's parts. */
   readonly content: string | readonly string[];
 }
 
-interface Passage {
-  readonly text: string;
-  readonly citation: () => object;
+export interface CitableBlocks {
+  /** Those whose citations are asked for. */
+  readonly sources: readonly CitableSource[];
+  /** Blocks of all documents, and of all search results: the files that are found are counted on from them. */
+  readonly documentCount: number;
+  readonly resultCount: number;
 }
 
-const maxCitations = 16;
-/** Most passages that are looked at, so that documents of megabytes cost no more. */
-const maxPassages = 20_000;
-
-/**
- * A model does not name its sources, so words tell them, as with file citations: a passage is cited when it
- * holds at least half as many of the answer's own words as the passage that holds most.
- */
-export function messageCitations(answer: string, question: string, sources: readonly CitableSource[]): object[] {
-  const heldIn = heldWords(answer, question);
-  const held = passagesOf(sources).flatMap((passage) => {
-    const words = heldIn(passage.text);
-    return words === 0 ? [] : [{ ...passage, words }];
-  });
-  const most = held.reduce((greatest, { words }) => Math.max(greatest, words), 0);
-  return held
-    .filter(({ words }) => words * 2 >= most)
-    .slice(0, maxCitations)
-    .map(({ citation }) => citation());
-}
-
-function passagesOf(sources: readonly CitableSource[]): readonly Passage[] {
-  const passages: Passage[] = [];
-  for (const source of sources) {
-    for (const passage of typeof source.content === "string" ? sentences(source, source.content) : parts(source)) {
-      if (passages.length === maxPassages) return passages;
-      passages.push(passage);
-    }
-  }
-  return passages;
-}
-
-/** Sentences of a document that is one text; indices count characters, the end is exclusive. */
-function* sentences(source: CitableSource, content: string): Generator<Passage> {
-  for (const { start, end } of sentenceUnits(content, "plain")) {
-    const text = content.slice(start, end);
-    const citation = (): object => {
-      const first = [...content.slice(0, start)].length;
-      return {
-        ...{ type: "char_location", cited_text: text, ...documentFacts(source) },
-        ...{ start_char_index: first, end_char_index: first + [...text].length },
+/** Citations of what the request wants cited, and of the files that `file_search` found. */
+export function messageCitations(
+  citations: readonly AnswerCitation[],
+  { sources, documentCount, resultCount }: CitableBlocks,
+  { isBatchLine }: CitationView,
+  retrieved: readonly { readonly id: string; readonly fileId: string }[],
+): object[] {
+  const byDocument = new Map(sources.map((source) => [source.document, source]));
+  const fileIds = [...new Set(retrieved.map(({ fileId }) => fileId))];
+  return citations.flatMap((citation): object[] => {
+    const { fragment, page } = citation;
+    const source = byDocument.get(citation.source);
+    if (source !== undefined) return blockCitation(citation, source);
+    // A batch's file would keep the text of a file that is deleted.
+    if (fragment === undefined || isBatchLine) return [];
+    const cited = { cited_text: citation.quoted };
+    if (page !== undefined) {
+      const place = {
+        document_index: documentCount + fileIds.indexOf(fragment.fileId),
+        document_title: fragment.filename,
       };
-    };
-    yield { text, citation };
-  }
+      const pages = { start_page_number: page.number, end_page_number: page.number + 1 };
+      return [{ type: "page_location", ...cited, ...place, file_id: fragment.fileId, ...pages }];
+    }
+    const index = resultCount + retrieved.findIndex(({ id }) => id === fragment.id);
+    const facts = { search_result_index: index, source: fragment.fileId, title: fragment.filename };
+    return [{ type: "search_result_location", ...cited, ...facts, start_block_index: 0, end_block_index: 1 }];
+  });
 }
 
-/** A source that comes in parts is cited part by part; the end is exclusive. */
-function* parts(source: CitableSource): Generator<Passage> {
-  for (const [at, text] of [...source.content].entries()) {
-    const place = { start_block_index: at, end_block_index: at + 1 };
-    const citation = (): object =>
-      source.source === undefined
-        ? { type: "content_block_location", cited_text: text, ...documentFacts(source), ...place }
-        : { type: "search_result_location", cited_text: text, ...resultFacts(source), ...place };
-    yield { text, citation };
+/** A text is cited by characters, whose end is exclusive; a source that comes in parts, part by part. */
+function blockCitation(citation: AnswerCitation, source: CitableSource): object[] {
+  const { content } = source;
+  // Places count from where the block's own text begins.
+  const { document, quoted, quote, units } = citation;
+  const bodyAt = document?.bodyAt ?? 0;
+  if (typeof content === "string") {
+    const added = [...(document?.text.slice(0, bodyAt) ?? "")].length;
+    const range = { start_char_index: quote.start - added, end_char_index: quote.end - added };
+    return [{ type: "char_location", cited_text: quoted, ...documentFacts(source), ...range }];
   }
+  const at = partAt(content, units.start - bodyAt);
+  const place = { cited_text: content[at] ?? "", start_block_index: at, end_block_index: at + 1 };
+  return source.source === undefined
+    ? [{ type: "content_block_location", ...documentFacts(source), ...place }]
+    : [{ type: "search_result_location", ...resultFacts(source), ...place }];
+}
+
+/** The part that a place is in; a line break stands between two parts. */
+function partAt(parts: readonly string[], place: number): number {
+  let end = -1;
+  return Math.max(
+    0,
+    parts.findIndex((part) => {
+      end += part.length + 1;
+      return place <= end;
+    }),
+  );
 }
 
 const documentFacts = ({ index, title }: CitableSource) => {

@@ -19,7 +19,7 @@ import {
   toolDescription,
 } from "../generation/tool-schemas.ts";
 import { optional } from "../transport/fields.ts";
-import type { CitableSource } from "./citations.ts";
+import type { CitableBlocks, CitableSource } from "./citations.ts";
 
 export const cacheControl = optional(
   z.strictObject({ type: z.literal("ephemeral"), ttl: z.enum(["5m", "1h"]).optional() }),
@@ -147,28 +147,34 @@ export function documentsOf(messages: readonly Message[]) {
   return messages.flatMap(givenBlocks).flatMap((block) => {
     if (block.type === "text") return [];
     const { title } = block;
-    if (block.type === "search_result") return [{ title, text: `Source: ${block.source}\n${textOf(block.content)}` }];
+    if (block.type === "search_result") return [withHead(title, `Source: ${block.source}\n`, textOf(block.content))];
     const text = block.source.type === "text" ? block.source.data : textOf(block.source.content);
-    return [{ title, text: block.context === undefined ? text : `Context: ${block.context}\n${text}` }];
+    return [withHead(title, block.context === undefined ? "" : `Context: ${block.context}\n`, text)];
   });
 }
 
+const withHead = (title: string | undefined, head: string, text: string) => {
+  return { title, text: head + text, bodyAt: head.length };
+};
+
 /** Blocks whose citations are asked for, each with its place among all blocks of its kind. */
-export function citableOf(messages: readonly Message[]): readonly CitableSource[] {
-  const blocks = messages.flatMap(givenBlocks);
+export function citableOf(messages: readonly Message[]): CitableBlocks {
   const partsOf = (content: string | readonly Block[]): readonly string[] =>
     typeof content === "string" ? [content] : content.map((block) => textOf([block]));
-  const results = blocks.filter((block) => block.type === "search_result");
-  const documents = blocks.filter((block) => block.type === "document");
-  const sources: CitableSource[] = [
-    ...documents.map(({ title, source }, index) => ({
-      ...{ title, source: undefined, index },
-      content: source.type === "text" ? source.data : partsOf(source.content),
-    })),
-    ...results.map(({ title, source, content }, index) => ({ title, source, index, content: partsOf(content) })),
-  ];
-  const enabled = [...documents, ...results].map((block) => block.citations?.enabled === true);
-  return sources.filter((_, i) => enabled[i]);
+  const blocks = messages.flatMap(givenBlocks).filter((block) => block.type !== "text");
+  const sources: CitableSource[] = [];
+  let [documentCount, resultCount] = [0, 0];
+  for (const [document, block] of blocks.entries()) {
+    const isDocument = block.type === "document";
+    const index = isDocument ? documentCount++ : resultCount++;
+    if (block.citations?.enabled !== true) continue;
+    const { title } = block;
+    if (isDocument) {
+      const content = block.source.type === "text" ? block.source.data : partsOf(block.source.content);
+      sources.push({ title, source: undefined, index, document, content });
+    } else sources.push({ title, source: block.source, index, document, content: partsOf(block.content) });
+  }
+  return { sources, documentCount, resultCount };
 }
 
 /** Every block, with those in other blocks. */

@@ -3,8 +3,9 @@ import type { Context, Hono } from "hono";
 import type { z } from "zod";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
-import { type Pipeline, questionOf } from "../../generate/pipeline.ts";
+import type { Pipeline } from "../../generate/pipeline.ts";
 import type { PromptHistory } from "../../generate/prompt-history.ts";
+import { ChoiceCitations } from "../generation/citations.ts";
 import { answerInEvents, answerWhole } from "../generation/completion.ts";
 import type { ComparedPrompt } from "../generation/prompt-diagnostics.ts";
 import { type ChatRunDeps, runChat } from "../generation/run.ts";
@@ -48,9 +49,9 @@ export function addMessagesRoutes(app: Hono<AppEnv>, deps: MessagesDeps): void {
       const [choice] = completion.choices;
       if (choice === undefined) throw new Error("a message is one choice");
       const { ttl, citable } = body;
-      const question = questionOf(body.request.messages) ?? "";
-      const asked = { ttl, question, citable, callsTools: body.request.tools !== undefined };
-      const parts = { requestId, run, choice, ...asked, comparing: comparingOf(context, deps, body) };
+      const asked = { ttl, citable, callsTools: body.request.tools !== undefined };
+      const cited = { citations: new ChoiceCitations(run, choice), isBatchLine: context.env?.batch !== undefined };
+      const parts = { requestId, run, choice, ...asked, ...cited, comparing: comparingOf(context, deps, body) };
       if (!body.stream) return await answerWhole(context, completion, () => wholeMessage(parts));
       return await answerInEvents(
         context,

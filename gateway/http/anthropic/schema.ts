@@ -7,7 +7,7 @@ import { messageFormat } from "../generation/response-format.ts";
 import { generateParams, samplingFields, stopString } from "../generation/sampling.ts";
 import { cannotBeContinued, checkContinued, checkTools, toolUseOf } from "../generation/tool-schemas.ts";
 import { optional, shortString } from "../transport/fields.ts";
-import type { CitableSource } from "./citations.ts";
+import type { CitableBlocks } from "./citations.ts";
 import {
   allBlocks,
   cacheControl,
@@ -45,7 +45,7 @@ export interface MessagesBody {
   /** How long the caller asks that its cached prompt stays; undefined: it does not ask. */
   readonly ttl: "5m" | "1h" | undefined;
   /** What the answer may cite. */
-  readonly citable: readonly CitableSource[];
+  readonly citable: CitableBlocks;
   /** Present when the caller asks why KV was not found; it may name an earlier message to compare with. */
   readonly diagnostics: { readonly previous_message_id?: string | undefined } | undefined;
 }

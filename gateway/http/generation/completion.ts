@@ -27,19 +27,21 @@ export interface ChunkShape {
   /** Absent where no tool may be called. */
   readonly call?: (index: number, event: CallEvent | ArgumentsEvent) => object;
   readonly end: (index: number, finishReason: string) => object;
+  /** Further fields of the chunk that ends a choice. */
+  readonly endFields?: (index: number) => Promise<object>;
   /** Fields of a last chunk without choices; every other chunk has `usage: null` then. */
-  readonly summary: (() => object) | undefined;
+  readonly summary: (() => object | Promise<object>) | undefined;
 }
 
-/** @param answer made when every choice has ended */
+/** @param answer called when every choice has ended */
 export async function answerWhole(
   context: Context<AppEnv>,
   { events, choices, onEnd }: Completion,
-  answer: () => object,
+  answer: () => object | Promise<object>,
 ): Promise<Response> {
   try {
     for await (const [index, event] of events) collect(choices[index], event);
-    return context.json(answer());
+    return context.json(await answer());
   } finally {
     onEnd();
   }
@@ -114,7 +116,7 @@ export async function answerInEvents(
 async function writeStream(
   stream: SseStream,
   { choices }: Completion,
-  { shared, begin, text, call, end, summary }: ChunkShape,
+  { shared, begin, text, call, end, endFields, summary }: ChunkShape,
   forEachEvent: ForEachEvent,
 ): Promise<void> {
   const common = summary === undefined ? shared : { ...shared, usage: null };
@@ -123,10 +125,11 @@ async function writeStream(
   await forEachEvent(async (event, index) => {
     if (event.type === "text") await write({ choices: [text(index, event)] });
     else if (event.type === "end") {
-      await write({ choices: [end(index, finishReasonOf(event.reason, choices[index]?.calls.length))] });
+      const last = end(index, finishReasonOf(event.reason, choices[index]?.calls.length));
+      await write({ choices: [last], ...(await endFields?.(index)) });
     } else if (event.type !== "restart" && call !== undefined) await write({ choices: [call(index, event)] });
   });
   if (stream.closed) return;
-  if (summary !== undefined) await write({ choices: [], ...summary() });
+  if (summary !== undefined) await write({ choices: [], ...(await summary()) });
   await stream.event({ data: "[DONE]" });
 }

@@ -36,7 +36,7 @@ export function usageBody(usage: RequestUsage) {
   };
 }
 
-export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEvent[]) {
+export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEvent[], citations?: readonly object[]) {
   const report = ends[0]?.report;
   const { queueMs = 0, prefillMs = 0, ttftMs = 0 } = report?.timings ?? {};
   return {
@@ -48,6 +48,7 @@ export function spangateOf(requestId: string, run: ChatRun, ends: readonly EndEv
     spans: (report?.spans ?? []).map(spanBody),
     ...diagnosticsOf(ends.flatMap((end) => end.report.misses ?? [])),
     ...(run.retrieved.length === 0 ? {} : { retrieved: retrievedOf(run) }),
+    ...(citations === undefined ? {} : { citations }),
   };
 }
 

@@ -3,15 +3,37 @@ import type { TokenLogprob } from "../../../worker/contract/messages.ts";
 import type { ArgumentsEvent, CallEvent } from "../../generate/events.ts";
 import type { ChatRun } from "../../generate/pipeline.ts";
 import { type Choice, endsOf, finishReasonOf } from "../generation/choice.ts";
+import { type CitationView, citationBodies, citationsOf, hasSources } from "../generation/citations.ts";
 import type { ChunkShape } from "../generation/completion.ts";
 import { type AnswerHead, spangateOf, usageOf } from "../generation/report.ts";
+
+/**
+ * The citations of some choices, each with its choice; undefined: the prompt had nothing to cite.
+ * @param at the choice; absent: all of them
+ */
+export async function chatCitations(run: ChatRun, choices: readonly Choice[], view: CitationView, at?: number) {
+  if (!hasSources(run)) return undefined;
+  const cited: object[] = [];
+  for (const [choice, { text }] of choices.entries()) {
+    if (at !== undefined && at !== choice) continue;
+    const bodies = citationBodies(await citationsOf(run, text), view);
+    cited.push(...bodies.map((body) => ({ choice, ...body })));
+  }
+  return cited;
+}
 
 export function wholeAnswer(
   head: AnswerHead,
   requestId: string,
   run: ChatRun,
   choices: readonly Choice[],
-  logprobsOf: ((logprobs: readonly TokenLogprob[]) => object) | undefined,
+  {
+    logprobsOf,
+    citations,
+  }: {
+    readonly logprobsOf: ((logprobs: readonly TokenLogprob[]) => object) | undefined;
+    readonly citations: readonly object[] | undefined;
+  },
 ) {
   const ends = endsOf(choices);
   return {
@@ -24,7 +46,7 @@ export function wholeAnswer(
       finish_reason: finishReasonOf(choice.end?.reason, choice.calls.length),
     })),
     usage: usageOf(ends),
-    spangate: spangateOf(requestId, run, ends),
+    spangate: spangateOf(requestId, run, ends, citations),
   };
 }
 
@@ -45,7 +67,7 @@ export const chatCallId = (id: string): string => `call_${id}`;
 export function chatChunks(
   head: AnswerHead,
   logprobsOf: ((logprobs: readonly TokenLogprob[]) => object) | undefined,
-  summary: (() => object) | undefined,
+  { summary, endFields }: Pick<ChunkShape, "summary" | "endFields">,
   callsTools = false,
 ): ChunkShape {
   const delta = (index: number, fields: object, finishReason: string | null, logprobs: object | null = null) => {
@@ -58,6 +80,7 @@ export function chatChunks(
     text: (index, { text, logprobs }) => delta(index, { content: text }, null, logprobsOf?.(logprobs) ?? null),
     call: (index, event) => delta(index, { tool_calls: [callDelta(event)] }, null),
     end: (index, finishReason) => delta(index, {}, finishReason),
+    ...(endFields === undefined ? {} : { endFields }),
     summary,
   };
 }

@@ -13,7 +13,7 @@ import { logFailure } from "../middleware/every-request.ts";
 import { readJson } from "../transport/body.ts";
 import { type AppEnv, tenantIdOf } from "../transport/context.ts";
 import { declare } from "../transport/route.ts";
-import { chatChunks, wholeAnswer } from "./chat-answer.ts";
+import { chatChunks, chatCitations, wholeAnswer } from "./chat-answer.ts";
 import { chatSchema, unsupportedChatFields } from "./chat-schema.ts";
 
 export interface ChatDeps extends ChatRunDeps {
@@ -44,16 +44,28 @@ export function addChatRoutes(app: Hono<AppEnv>, deps: ChatDeps): void {
     return await runChat(context, deps, body, async (run, completion) => {
       const { request, stream, includeUsage } = body;
       const { choices } = completion;
+      const view = { isBatchLine: context.env?.batch !== undefined };
       const head = { id: `chatcmpl-${requestId}`, created: Math.floor(deps.nowMs() / 1000), model: run.model };
       const logprobsOf = request.params.sampling.topLogprobs >= 0 ? formatLogprobs : undefined;
       if (!stream) {
-        return await answerWhole(context, completion, () => wholeAnswer(head, requestId, run, choices, logprobsOf));
+        return await answerWhole(context, completion, async () =>
+          wholeAnswer(head, requestId, run, choices, {
+            logprobsOf,
+            citations: await chatCitations(run, choices, view),
+          }),
+        );
       }
-      const summary = () => ({
+      const summary = async () => ({
         usage: usageOf(endsOf(choices)),
-        spangate: spangateOf(requestId, run, endsOf(choices)),
+        spangate: spangateOf(requestId, run, endsOf(choices), await chatCitations(run, choices, view)),
       });
-      const shape = chatChunks(head, logprobsOf, includeUsage ? summary : undefined, request.tools !== undefined);
+      // Clients that want no summary may not expect a chunk without choices: the last of each choice has its citations.
+      const endFields = async (index: number) => {
+        const citations = await chatCitations(run, choices, view, index);
+        return citations === undefined ? {} : { spangate: { citations } };
+      };
+      const extras = includeUsage ? { summary } : { summary: undefined, endFields };
+      const shape = chatChunks(head, logprobsOf, extras, request.tools !== undefined);
       const onError = (error: ApiError): void => logFailure(deps.log, error, requestId);
       return await answerStreamed(context, completion, shape, { onError });
     });

@@ -106,7 +106,7 @@ export function queryChunks(kind: AnswerKind, head: AnswerHead, summary: () => o
       summary,
     };
   }
-  return chatChunks(head, undefined, summary);
+  return chatChunks(head, undefined, { summary });
 }
 
 export function preparedBody(requestId: string, prepared: PreparedSpans) {

@@ -4,7 +4,7 @@ import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { EndEvent } from "../../generate/events.ts";
 import { type ChatRun, questionOf } from "../../generate/pipeline.ts";
 import type { Choice } from "../generation/choice.ts";
-import { fileCitations } from "../generation/citations.ts";
+import { type ChoiceCitations, fileCitations } from "../generation/citations.ts";
 import { type comparePrompt, responseDiagnostics } from "../generation/prompt-diagnostics.ts";
 import { type DescribeLogprobs, spangateOf } from "../generation/report.ts";
 import { toolUseOf } from "../generation/tool-schemas.ts";
@@ -21,6 +21,7 @@ export interface ResponseParts {
   readonly items: readonly Item[];
   readonly run: ChatRun;
   readonly choice: Choice;
+  readonly citations: ChoiceCitations;
   /** The answer becomes a line of a batch's file, which would keep the text of a found file that is deleted. */
   readonly isBatchLine: boolean;
   /** Describes the log-probabilities of the answer's tokens; gives none where they are not asked for. */
@@ -51,7 +52,7 @@ const questionIn = ({ items }: Pick<ResponseParts, "items">): string =>
 
 /** @param completedMs undefined while the answer is generated */
 export function responseBody(parts: ResponseParts, completedMs: number | undefined) {
-  const { id, requestId, createdMs, parsed, run, choice, comparison } = parts;
+  const { id, requestId, createdMs, parsed, run, choice, citations, comparison } = parts;
   const { body } = parsed;
   const done = completedMs !== undefined;
   const { temperature, topP } = { temperature: body.temperature ?? 1, topP: body.top_p ?? 1 };
@@ -86,7 +87,9 @@ export function responseBody(parts: ResponseParts, completedMs: number | undefin
     ...(body.prompt_cache_options === undefined ? {} : cacheOptionsShown(body.prompt_cache_options)),
     ...(comparison === undefined ? {} : { prompt_cache_diagnostics: responseDiagnostics(comparison) }),
     usage: done ? usageOf(parts) : null,
-    ...(done && choice.end !== undefined ? { spangate: spangateOf(requestId, run, [choice.end]) } : {}),
+    ...(done && choice.end !== undefined
+      ? { spangate: spangateOf(requestId, run, [choice.end], citations.bodies(parts)) }
+      : {}),
   };
 }
 
@@ -143,8 +146,8 @@ export function messageItem(parts: ResponseParts) {
 }
 
 export function textPart(parts: ResponseParts) {
-  const { choice, run, logprobsOf } = parts;
-  const annotations = fileCitations(choice.text, questionIn(parts), run.retrieved);
+  const { choice, run, citations, logprobsOf } = parts;
+  const annotations = fileCitations(citations.found, run.retrieved);
   return { type: "output_text" as const, text: choice.text, annotations, logprobs: logprobsOf(choice.logprobs) };
 }
 

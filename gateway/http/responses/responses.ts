@@ -10,6 +10,7 @@ import type { ChatRun, Pipeline } from "../../generate/pipeline.ts";
 import type { PromptHistory } from "../../generate/prompt-history.ts";
 import type { StoredResponses } from "../../tenant/stored-responses.ts";
 import type { TokenBytes } from "../../text/detokenizer.ts";
+import { ChoiceCitations } from "../generation/citations.ts";
 import { answerInEvents, answerWhole, type Completion } from "../generation/completion.ts";
 import { comparePrompt } from "../generation/prompt-diagnostics.ts";
 import { logprobsDescriber } from "../generation/report.ts";
@@ -179,7 +180,9 @@ async function respond(
     if (choice === undefined) throw new Error("a response is one choice");
     const logprobsOf = showsLogprobs(parsed.body) ? logprobsDescriber(deps.tokenBytes) : () => [];
     const isBatchLine = context.env?.batch !== undefined;
-    const parts = { id, requestId, createdMs: deps.nowMs(), parsed, items, run, choice, isBatchLine, logprobsOf };
+    const citations = new ChoiceCitations(run, choice);
+    const facts = { id, requestId, createdMs: deps.nowMs(), parsed, items, isBatchLine, logprobsOf };
+    const parts = { ...facts, run, choice, citations };
     const earlierId = comparedWith(parsed.body);
     const finish = () => {
       const comparison = comparePrompt({ compared: deps.compared, tenantId, id, earlierId, request }, run, choice);
@@ -189,7 +192,12 @@ async function respond(
       }
       return body;
     };
-    if (!stream) return await answerWhole(context, completion, finish);
+    if (!stream) {
+      return await answerWhole(context, completion, async () => {
+        await citations.find();
+        return finish();
+      });
+    }
     const numbered = new ResponseEvents();
     const write: Parameters<typeof answerInEvents>[2] = (to, forEachEvent) =>
       writeResponse(to, forEachEvent, parts, { numbered, finish });
@@ -207,7 +215,7 @@ async function respond(
 }
 
 /**
- * Takes the text of found files out, since deleting a file would not reach a copy here, and log-probabilities, which are
+ * Takes the text of found files and the quotes out, since deleting a file would not reach a copy here, and log-probabilities, which are
  * many times as large as the text.
  */
 function kept(body: ReturnType<typeof responseBody>): JsonObject {
@@ -215,7 +223,10 @@ function kept(body: ReturnType<typeof responseBody>): JsonObject {
     if ("queries" in item) return { ...item, results: null };
     return "content" in item ? { ...item, content: item.content.map((part) => ({ ...part, logprobs: [] })) } : item;
   });
-  return { ...body, output };
+  const { spangate, ...rest } = body;
+  if (spangate === undefined) return { ...body, output };
+  const citations = spangate.citations?.map((citation) => ({ ...citation, quote: undefined }));
+  return { ...rest, output, spangate: { ...spangate, ...(citations === undefined ? {} : { citations }) } };
 }
 
 function itemPage(

@@ -58,6 +58,7 @@ export async function writeResponse(
     else if (event.type === "arguments") await items.arguments(event.text);
   });
   if (stream.closed) return;
+  await parts.citations.find();
   await items.end();
   const response = finish();
   await write(response.status, { response });

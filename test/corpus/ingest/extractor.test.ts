@@ -19,9 +19,10 @@ const usual: ExtractLimits = {
   maxMemoryBytes: 1024 * mib,
 };
 
-async function extract(kind: DocumentKind, bytes: Uint8Array, limits: Partial<ExtractLimits> = {}) {
-  return await new Extractor({ ...usual, ...limits }, program).extract(kind, bytes, new AbortController().signal);
-}
+const read = (kind: DocumentKind, bytes: Uint8Array, limits: Partial<ExtractLimits> = {}) =>
+  new Extractor({ ...usual, ...limits }, program).extract(kind, bytes, new AbortController().signal);
+
+const extract = async (...args: Parameters<typeof read>): Promise<string> => (await read(...args)).text;
 
 async function refusal(kind: DocumentKind, bytes: Uint8Array, limits: Partial<ExtractLimits> = {}): Promise<string> {
   const error = await extract(kind, bytes, limits).then(
