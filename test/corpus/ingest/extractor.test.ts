@@ -1,6 +1,8 @@
 /** Documents read in a process of their own, also such as are made to break it. */
 import { describe, expect, test } from "bun:test";
 import { createHash } from "node:crypto";
+import { readdirSync, readFileSync } from "node:fs";
+import { getPriority } from "node:os";
 import { deflateSync } from "node:zlib";
 import { FileError } from "../../../gateway/corpus/ingest/decode.ts";
 import { type ExtractLimits, Extractor } from "../../../gateway/corpus/ingest/extractor.ts";
@@ -55,6 +57,33 @@ describe("documents", () => {
     expect(await extract("html", new TextEncoder().encode("<p>a\u0001b\u0085c &#xD800; d\te"))).toBe("abc \ufffd d e");
   });
 });
+
+test.if(process.platform === "linux")("a document is read with a lower priority than the server has", async () => {
+  const reading = extract("csv", new TextEncoder().encode(`x,y\n${"a,b\n".repeat(80_000)}`));
+  const seen = new Set<number>();
+  const watch = setInterval(() => {
+    for (const pid of readersOf(process.pid)) seen.add(getPriority(pid));
+  }, 5);
+  expect(await reading).toStartWith("x: a | y: b\n");
+  clearInterval(watch);
+  // It starts with that of the server.
+  expect([...seen].at(-1)).toBe(Math.min(getPriority() + 5, 19));
+});
+
+/** Processes of this one that read a document. */
+function readersOf(parentId: number): number[] {
+  const isReader = (pid: string): boolean => {
+    try {
+      const parent = / [A-Z] (\d+) /.exec(readFileSync(`/proc/${pid}/stat`, "utf8"))?.[1];
+      return Number(parent) === parentId && readFileSync(`/proc/${pid}/cmdline`, "utf8").includes('"kind":');
+    } catch {
+      return false;
+    }
+  };
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name) && isReader(name))
+    .map(Number);
+}
 
 describe("bad documents say why", () => {
   test("damaged, locked, empty, or something else", async () => {
