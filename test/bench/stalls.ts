@@ -7,14 +7,10 @@ import { CommandError } from "../../gateway/cli/support/command.ts";
 import type { Bench, BenchContext, BenchReport } from "./bench.ts";
 import { bodyCases } from "./support/stalls/bodies.ts";
 import type { StallCase, StallRequest } from "./support/stalls/case.ts";
-import { corpusCases } from "./support/stalls/corpus-cases.ts";
-import { generationCases } from "./support/stalls/generation-cases.ts";
+import { casesOfRoutes } from "./support/stalls/cases.ts";
 import { forgetPeak, peakBytes, residentBytes } from "./support/stalls/memory.ts";
 import { WaitMeter } from "./support/stalls/meter.ts";
-import { operatorCases } from "./support/stalls/operator-cases.ts";
-import { queryCases } from "./support/stalls/query-cases.ts";
 import { keptBoundMib, lineOf, reportOf, type StallResult, worstOf } from "./support/stalls/report.ts";
-import { schemaCases } from "./support/stalls/schema-cases.ts";
 import { mib } from "./support/stalls/texts.ts";
 import { openStallWorld, type StallWorld } from "./support/stalls/world.ts";
 import { median, quantile } from "./support/stats.ts";
@@ -22,6 +18,8 @@ import { median, quantile } from "./support/stats.ts";
 const backMs = 10_000;
 const defaultRounds = 2;
 const [usualAfterMs, streamMs, giveUpMs, aloneMs] = [300, 1_000, 20_000, 5_000];
+/** A file that is ingested is watched for so long; the next request waits longer for its end. */
+const [ingestMs, ingestEndMs] = [8_000, 120_000];
 
 async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const rounds = Number(option("rounds") ?? defaultRounds);
@@ -29,14 +27,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   if (!(rounds >= 1)) throw new CommandError("--rounds is 1 or more");
   await using world = await openStallWorld(say);
   const routes = await declaredRoutes(world);
-  const all = [
-    ...generationCases,
-    ...schemaCases,
-    ...queryCases,
-    ...corpusCases,
-    ...operatorCases,
-    ...bodyCases(routes.withJson),
-  ];
+  const all = [...casesOfRoutes, ...bodyCases(routes.withJson)];
   const uncovered = routes.all.filter((route) => !all.some((each) => each.route === route));
   const cases = all.filter(({ route, name }) => only.some((text) => `${route} ${name}`.includes(text)));
   const chat = { model: world.model, messages: [{ role: "user", content: "Who is Anna?" }], ...shortAnswer };
@@ -89,17 +80,19 @@ async function runCase(world: StallWorld, meter: WaitMeter, each: StallCase): Pr
   const startMs = performance.now();
   const { status, text } = await send(world, apiKey, request, each.stream === true);
   const answerMs = performance.now() - startMs;
+  if (each.ingests === true) await untilIngested(world.hostile.client, ingestMs);
   await Bun.sleep(each.afterMs ?? usualAfterMs);
   const waits = await meter.take();
   const growthMib = (peakBytes(pid) - beforeBytes) / mib;
   const keptMib = await keptAfter(pid, beforeBytes);
   await settle(world.hostile.client, text);
+  const ended = each.ingests === true ? await endOfIngestion(world.hostile.client, request) : "";
   return {
     route: each.route,
     name: each.name,
     bodyBytes: bytesOf(request.body),
     status,
-    refusal: status >= 400 ? text.slice(0, 160) : "",
+    refusal: status >= 400 ? text.slice(0, 160) : ended,
     answerMs,
     waitMs: quantile(waits.modelsMs, 1),
     chatMs: median(waits.chatMs),
@@ -108,6 +101,14 @@ async function runCase(world: StallWorld, meter: WaitMeter, each: StallCase): Pr
     growthMib,
     keptMib,
   };
+}
+
+/** How a file ended that the request attached: "completed", or why not. */
+async function endOfIngestion(client: HttpClient, { path, body }: StallRequest): Promise<string> {
+  type Ingested = { readonly status: string; readonly last_error: { readonly message: string } | null };
+  const { file_id: fileId } = JSON.parse(String(body)) as { readonly file_id: string };
+  const { status, last_error: error } = await client.json<Ingested>("GET", `${path}/${fileId}`);
+  return error === null ? status : `${status}: ${error.message}`;
 }
 
 function bytesOf(body: StallRequest["body"]): number {
@@ -166,8 +167,13 @@ async function settle(client: HttpClient, answer: string): Promise<void> {
     );
     for (const { id } of open) await client.json("POST", `${path}/${id}/cancel`, {}).catch(() => undefined);
   }
+  await untilIngested(client, ingestEndMs);
+}
+
+/** Waits until no file is being ingested, for so long at most. */
+async function untilIngested(client: HttpClient, maxMs: number): Promise<void> {
   type Stores = { data: readonly { readonly file_counts: { readonly in_progress: number } }[] };
-  const untilMs = performance.now() + 120_000;
+  const untilMs = performance.now() + maxMs;
   while (performance.now() < untilMs) {
     const { data } = await client.json<Stores>("GET", "/v1/vector_stores?limit=100");
     if (data.every(({ file_counts: counts }) => counts.in_progress === 0)) return;

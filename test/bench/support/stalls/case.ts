@@ -19,6 +19,8 @@ export interface StallCase {
   readonly stream?: boolean;
   /** What runs on behind the answer is watched for so long; default: 300 ms. */
   readonly afterMs?: number;
+  /** It is watched until the file is ingested, or until so much of it was seen. */
+  readonly ingests?: boolean;
   /** Called before the watch begins, for each round. */
   make(world: StallWorld): StallRequest | Promise<StallRequest>;
 }

@@ -158,7 +158,7 @@ export const corpusCases: readonly StallCase[] = [
   freshCase(`DELETE ${store}/files/{file_id}`, "of 3.5 MB", async (world) => {
     const fileId = await freshFile(world, 3.5 * mib);
     await freshStore(world, [fileId], 64);
-    return `/v1/vector_stores/${world.ids.fresh_store_id}/files/${fileId}`;
+    return `/v1/vector_stores/${world.ids.fresh_store_id}/files/${fileId}?delete_file=unused`;
   }),
   jsonCase(
     `POST ${store}/file_batches`,

@@ -32,8 +32,8 @@ export const generationCases: readonly StallCase[] = [
   chatCase("900 messages of 200 parts, a field misspelt", () => ({
     messages: times(900, () => user(parts(200, misspelt))),
   })),
-  chatCase("a prompt as long as the model takes", () => ({ messages: [user(prose(100_000))], ...short })),
-  chatCase("512 documents", () => ({ documents: times(512, (at) => ({ text: prose(240, at) })), ...short })),
+  chatCase("a prompt as long as the model takes", () => ({ messages: [user(prose(90_000))], ...short })),
+  chatCase("512 documents", () => ({ documents: times(512, (at) => ({ text: prose(200, at) })), ...short })),
   chatCase("n 16, 20 log-probabilities each", () => ({
     ...short,
     n: 16,
@@ -44,11 +44,30 @@ export const generationCases: readonly StallCase[] = [
   chatCase("logit_bias of 1,024, stops, penalties", () => ({
     ...short,
     logit_bias: Object.fromEntries(times(1_024, (at) => [String(at), 1])),
-    stop: times(4, (at) => `${at}`.repeat(200)),
+    stop: times(16, (at) => `${at % 10}`.repeat(200) + at),
     presence_penalty: 1,
     frequency_penalty: 1,
   })),
-  chatCase("128 tools of 4 KB", () => ({ tools: times(128, (at) => tool(at, 4_000)), ...short })),
+  chatCase("16 stops of 256 characters beside what they begin like", () => ({
+    messages: [user("Say a.")],
+    ...short,
+    max_tokens: 256,
+    min_tokens: 256,
+    stop: times(16, (at) => `${" ".repeat(255 - at)}a`),
+  })),
+  chatCase("an answer of 80,000 characters that is gone on with", () => ({
+    messages: [user("Tell."), { role: "assistant", content: prose(80_000) }],
+    continue_final_message: true,
+    add_generation_prompt: false,
+    ...short,
+  })),
+  chatCase("an answer of 8 MiB that is gone on with", () => ({
+    messages: [user("Tell."), { role: "assistant", content: prose(8 * mib - 1_000) }],
+    continue_final_message: true,
+    add_generation_prompt: false,
+  })),
+  chatCase("128 tools of 700 characters", () => ({ tools: times(128, (at) => tool(at, 700)) })),
+  chatCase("128 tools of 4 KB", () => ({ tools: times(128, (at) => tool(at, 4_000)) })),
   chatCase("search of 4 stores by 16,000 characters", ({ storeIds }) => ({
     messages: [user(prose(16_000))],
     file_search: { vector_store_ids: storeIds, max_num_results: 50 },
@@ -137,13 +156,19 @@ export const generationCases: readonly StallCase[] = [
     max_tokens: 1,
     messages: [user([...times(200, (at) => documentBlock(prose(40_000, at))), textPart])],
   })),
+  jsonCase(messages, "an answer of 80,000 characters that is gone on with", ({ model }) => ({
+    model,
+    max_tokens: 4,
+    messages: [user("Tell."), { role: "assistant", content: prose(80_000) }],
+    stop_sequences: times(16, (at) => `${at}`.repeat(100)),
+  })),
   jsonCase("POST /v1/messages/count_tokens", "documents of 8 MiB", ({ model }) => ({
     model,
     messages: [user([...times(200, (at) => documentBlock(prose(40_000, at))), textPart])],
   })),
   jsonCase("POST /v1/embeddings", "2,048 texts of 140 tokens", ({ model }) => ({
     model,
-    input: times(2_048, (at) => prose(560, at)),
+    input: times(2_048, (at) => prose(380, at)),
   })),
   jsonCase("POST /v1/embeddings", "300,000 token ids", ({ model }) => ({
     model,
@@ -156,13 +181,20 @@ export const generationCases: readonly StallCase[] = [
   })),
   jsonCase("POST /v1/rerank", "1,024 documents", ({ model }) => ({
     model,
-    query: prose(2_000),
-    documents: times(1_024, (at) => prose(1_000, at)),
+    query: prose(200),
+    documents: times(1_024, (at) => prose(500, at)),
     return_documents: true,
   })),
   jsonCase("POST /tokenize", "65,000 letters", () => ({ prompt: "abcdefghij".repeat(6_500) })),
   jsonCase("POST /tokenize", "8 MiB of text", () => ({ prompt: prose(8 * mib - 1_000), return_token_strs: true })),
   jsonCase("POST /tokenize", "8 MiB of spaces", () => ({ prompt: " ".repeat(8 * mib - 1_000) })),
+  jsonCase("POST /tokenize", "a conversation that is gone on with", () => ({
+    messages: [user("Tell."), { role: "assistant", content: prose(80_000) }],
+    continue_final_message: true,
+    add_generation_prompt: false,
+    return_token_strs: true,
+  })),
+  jsonCase("POST /detokenize", "32,768 tokens", () => ({ tokens: times(32_768, (at) => at % 4_000) })),
   jsonCase("POST /detokenize", "400,000 tokens", () => ({ tokens: times(400_000, (at) => at % 4_000) })),
   plainCase("GET /v1/models", "the list"),
   plainCase("GET /v1/models/{id}", "one"),

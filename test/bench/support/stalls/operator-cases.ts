@@ -119,7 +119,11 @@ const tenantCases: readonly StallCase[] = [
   ),
   jsonCase(`POST ${tenant}/salt/rotate`, "over all its KV", () => ({}), { afterMs: 1_000 }),
   plainCase(`DELETE ${tenant}/cache`, "all its KV", "", { afterMs: 1_000 }),
-  jsonCase(`POST ${tenant}/keys`, "one", () => ({ scopes: ["inference"], name: "n".repeat(256) })),
+  jsonCase(`POST ${tenant}/keys`, "one that ends", () => ({
+    scopes: ["inference"],
+    name: "n".repeat(256),
+    expires_in_seconds: 86_400,
+  })),
   plainCase(`GET ${tenant}/keys`, "100 of them", "?limit=100"),
   madeCase("DELETE /admin/v1/keys/{key_id}", "one", async ({ hostile }) => {
     const { id } = await hostile.client.json<{ id: string }>("POST", `${tenants}/${hostile.id}/keys`, {
@@ -130,7 +134,7 @@ const tenantCases: readonly StallCase[] = [
   plainCase(`GET ${tenant}/limits`, "its own"),
   madeCase(`PUT ${tenant}/limits`, "another's", async ({ ids }) => `${tenants}/${ids.spare_tenant_id}/limits`, {
     ...platform,
-    body: { concurrency: 100 },
+    body: { concurrency: 100, tokens_per_day: 1_000_000_000, tokens_per_month: 1_000_000_000 },
   }),
   plainCase("GET /admin/v1/keys/{key_id}/limits", "one"),
   jsonCase("PUT /admin/v1/keys/{key_id}/limits", "one", () => ({ concurrency: 100 })),

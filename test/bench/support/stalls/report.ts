@@ -14,7 +14,7 @@ export interface StallResult {
   readonly name: string;
   readonly bodyBytes: number;
   readonly status: number;
-  /** What the server says of a request that it refuses. */
+  /** What the server says of a request that it refuses; how the ingestion of a file ended. */
   readonly refusal: string;
   readonly answerMs: number;
   /** Of the other tenant: its longest wait for the models, its chats. */
@@ -35,13 +35,14 @@ export const lineOf = ({
   refusal,
   answerMs,
   waitMs,
+  chatMs,
   longestChatMs,
   growthMib,
   keptMib,
 }: StallResult): string =>
   [
     `${route}, ${name}: ${status || "given up"} after ${figure(answerMs)} ms, ${figure(bodyBytes / 1_000)} KB;`,
-    `others waited ${figure(waitMs)} ms, chat ${figure(longestChatMs)}; grew ${figure(growthMib)} MiB, kept ${figure(keptMib)}`,
+    `others waited ${figure(waitMs)} ms, chat ${figure(chatMs)} (longest ${figure(longestChatMs)}); grew ${figure(growthMib)} MiB, kept ${figure(keptMib)}`,
     refusal,
   ].join(" ");
 
