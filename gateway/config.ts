@@ -153,6 +153,9 @@ export const limits = {
   /** Token sequences that wait for the embedder. */
   embeddingQueue: 8_192,
   rerankDocuments: 1_024,
+  /** A message of an MCP client: a question beside little else; and the longest answer to one. */
+  mcpBodyBytes: 256 * kib,
+  mcpAnswerTokens: 8_192,
 } as const;
 
 const relations: readonly (readonly [boolean, string])[] = [

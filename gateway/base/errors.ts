@@ -52,6 +52,11 @@ const errorTable = {
   invalid_api_key: final(401, "authentication_error", "The API key is not valid."),
   api_key_expired: final(401, "authentication_error", "The API key has expired."),
   insufficient_scope: final(403, "permission_error", "The API key lacks the scope this route takes."),
+  origin_not_allowed: final(
+    403,
+    "permission_error",
+    "Pages of this origin may not call this route. SPANGATE_CORS_ORIGINS names those that may.",
+  ),
   no_tenant: final(
     403,
     "permission_error",

@@ -23,6 +23,7 @@ import { addLimitRoutes } from "../http/admin/tenant-limits.ts";
 import { addTenantRoutes } from "../http/admin/tenants.ts";
 import { addMessageBatchRoutes } from "../http/anthropic/message-batches.ts";
 import { addGenerationRoutes, createApp } from "../http/app.ts";
+import { addMcpRoutes } from "../http/mcp/mcp.ts";
 import { ConcurrencyLimiter } from "../http/middleware/concurrency.ts";
 import { addBatchRoutes } from "../http/openai/batches.ts";
 import { addEmbeddingRoutes } from "../http/openai/embeddings.ts";
@@ -68,11 +69,8 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
   const { rateLimiter, config, log, state } = parts;
   const { registry, residency, dispatcher } = workers;
   const { metrics } = records;
-  const limited = {
-    registry,
-    residency,
-    dispatcher: metered(tracedDispatcher(dispatcher), rateLimiter, (id) => batches.isLine(id)),
-  };
+  const metering = metered(tracedDispatcher(dispatcher), rateLimiter, (id) => batches.isLine(id));
+  const limited = { registry, residency, dispatcher: metering };
   const onRunEnd = (tenantId: TenantId, end: EndEvent, isFirst: boolean): void =>
     countChoice(metrics, tenantId, end, isFirst);
   const onLateEnd = (tenantId: TenantId, end: EndEvent): void => countChoice(metrics, tenantId, end, true);
@@ -123,6 +121,7 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
       (it) => addEmbeddingRoutes(it, { embedding, limiter, meter: embedderMeter(rateLimiter, metrics) }),
       (it) => addQueryRoutes(it, query),
       (it) => addBulkRoutes(it, bulk),
+      (it) => addMcpRoutes(it, { ...chat, corpus, translateError, corsOrigins: config.corsOrigins }),
       (it) => addBatchRoutes(it, batches),
       (it) => addMessageBatchRoutes(it, { batches, uploads, downloads }),
       (it) => addModelRoutes(it, modelsOf(parts)),

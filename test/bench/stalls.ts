@@ -122,6 +122,8 @@ function bytesOf(body: StallRequest["body"]): number {
 async function send(world: StallWorld, apiKey: string, request: StallRequest, isStream: boolean) {
   const headers: Record<string, string> = { authorization: `Bearer ${apiKey}` };
   if (request.contentType !== undefined) headers["content-type"] = request.contentType;
+  // MCP's clients say that they take both; no other route asks.
+  headers.accept = "application/json, text/event-stream";
   const { method, path, body } = request;
   const signal = AbortSignal.timeout(isStream ? streamMs : giveUpMs);
   let status = 0;

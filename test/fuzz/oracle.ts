@@ -40,6 +40,7 @@ function errorFault({ status, contentType, text, path }: Judged): string | undef
   const body = parsed(text);
   if (body === undefined) return `status ${status} whose body is no JSON`;
   if (/^\/v1\/messages(?:[/?]|$)/.test(path)) return anthropicFault(body);
+  if (/^\/mcp(?:\?|$)/.test(path) && "jsonrpc" in Object(body)) return rpcFault(body);
   const { error, ...rest } = body as { error?: Record<string, unknown> };
   if (error === undefined || Object.keys(rest).length > 0) return `status ${status} of another shape`;
   if (Object.keys(error).sort().join() !== "code,message,param,type") return "an error with other fields";
@@ -61,6 +62,13 @@ function anthropicFault(body: unknown): string | undefined {
   if (type !== "error" || error === undefined || typeof error.type !== "string")
     return "an error that is not Anthropic's";
   return typeof requestId === "string" ? messageFault(error.message) : "an error without a request id";
+}
+
+/** What the protocol's own checks say of a message, beyond those of every route. */
+function rpcFault(body: unknown): string | undefined {
+  const { jsonrpc, error } = body as { jsonrpc?: unknown; error?: Record<string, unknown> };
+  const isError = jsonrpc === "2.0" && Number.isInteger(error?.code);
+  return isError ? messageFault(error?.message) : "an error that is not JSON-RPC's";
 }
 
 function messageFault(message: unknown): string | undefined {

@@ -13,6 +13,7 @@ import { metered } from "../../gateway/generate/token-metering.ts";
 import { countChoice } from "../../gateway/generate/usage-counters.ts";
 import { addOpsRoutes } from "../../gateway/http/admin/ops.ts";
 import { type AppDeps, addGenerationRoutes, createApp } from "../../gateway/http/app.ts";
+import { addMcpRoutes, type McpDeps } from "../../gateway/http/mcp/mcp.ts";
 import { ConcurrencyLimiter } from "../../gateway/http/middleware/concurrency.ts";
 import type { RateLimitDeps } from "../../gateway/http/middleware/rate-limits.ts";
 import { addModelRoutes } from "../../gateway/http/openai/models.ts";
@@ -58,6 +59,12 @@ function tenantsDb() {
   }
   return db;
 }
+
+/** The tenants have no stores but the pipeline's own. */
+const noCorpus = {
+  corpora: { list: () => ({ rows: [], hasMore: false }) },
+  retrieve: () => Promise.reject(new Error("a secret of the server's")),
+} as unknown as McpDeps["corpus"];
 
 export interface ChatRigOptions {
   /** false: workers stand still until `processes[i].core.tick()`. */
@@ -141,6 +148,7 @@ export function chatRig({ ticking = true, requestsPerTenant = 8, ready = true, .
     authenticator: { authenticate: (apiKey) => principals[apiKey] },
     routes: [
       (it) => addGenerationRoutes(it, chat),
+      (it) => addMcpRoutes(it, { ...chat, corpus: noCorpus, translateError: () => undefined, corsOrigins: [] }),
       (it) => addModelRoutes(it, { card: () => workers.registry.card(), createdMs: 0 }),
       (it) => addOpsRoutes(it, { ...workers, metrics, draining: () => state.draining }),
     ],

@@ -89,6 +89,7 @@ const expected: Readonly<Record<string, readonly string[]>> = {
   "GET /v1/responses/:response_id/input_items": inference,
   "POST /v1/embeddings": inference,
   "POST /v1/rerank": inference,
+  "POST /mcp": ["inference", "corpus:read"],
   "POST /tokenize": inference,
   "POST /detokenize": inference,
   "POST /v1/query/execute": inference,

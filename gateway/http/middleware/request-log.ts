@@ -8,7 +8,7 @@ import type { Log } from "../../base/log.ts";
 import type { AppEnv } from "../transport/context.ts";
 
 /** Requests that only ask how the server is would fill the log and the traces with themselves. */
-export const isWork = (path: string): boolean => /^\/(v1|admin|tokenize|detokenize)\b/.test(path);
+export const isWork = (path: string): boolean => /^\/(v1|admin|mcp|tokenize|detokenize)\b/.test(path);
 
 export function logRequests(log: Log, knownMethod: (method: string) => string): MiddlewareHandler<AppEnv> {
   return async (context, next) => {

@@ -82,6 +82,8 @@ export const routes = {
   "POST /v1/query/bulk": ["inference", "request"],
   "GET /v1/query/bulk/:bulk_id": ["inference", "look"],
   "GET /v1/query/bulk/:bulk_id/results/:result_id": ["inference", "look"],
+  // Tools for clients of the Model Context Protocol; each tool asks for a scope of its own.
+  "POST /mcp": [["inference", "corpus:read"], "request"],
   // Tenants and operators.
   "POST /admin/v1/tenants": ["platform:admin", "request"],
   "GET /admin/v1/tenants": ["platform:admin", "request"],

@@ -185,6 +185,15 @@ export const generationCases: readonly StallCase[] = [
     documents: times(1_024, (at) => prose(500, at)),
     return_documents: true,
   })),
+  jsonCase("POST /mcp", "a search of 4 stores by 16,000 characters", ({ storeIds }) =>
+    toolCall("search", { query: prose(16_000), vector_store_ids: storeIds, max_results: 50 }),
+  ),
+  jsonCase("POST /mcp", "a question of 16,000 characters to 4 stores", ({ storeIds }) =>
+    toolCall("ask", { question: prose(16_000), vector_store_ids: storeIds, max_results: 50, max_tokens: 4 }),
+  ),
+  jsonCase("POST /mcp", "a call with 20,000 fields that no tool has", () =>
+    toolCall("ask", Object.fromEntries(times(2_000, (at) => [`field${at}`, times(10, () => at)]))),
+  ),
   jsonCase("POST /tokenize", "65,000 letters", () => ({ prompt: "abcdefghij".repeat(6_500) })),
   jsonCase("POST /tokenize", "8 MiB of text", () => ({ prompt: prose(8 * mib - 1_000), return_token_strs: true })),
   jsonCase("POST /tokenize", "8 MiB of spaces", () => ({ prompt: " ".repeat(8 * mib - 1_000) })),
@@ -199,6 +208,11 @@ export const generationCases: readonly StallCase[] = [
   plainCase("GET /v1/models", "the list"),
   plainCase("GET /v1/models/{id}", "one"),
 ];
+
+const toolCall = (name: string, fields: object) => ({
+  ...{ jsonrpc: "2.0", id: 1, method: "tools/call" },
+  params: { name, arguments: fields },
+});
 
 const documentBlock = (data: string) => ({
   type: "document",
