@@ -17,7 +17,7 @@ import { median, quantile } from "./support/stats.ts";
 
 const backMs = 10_000;
 const defaultRounds = 2;
-const [usualAfterMs, streamMs, giveUpMs, aloneMs] = [300, 1_000, 20_000, 5_000];
+const [usualAfterMs, streamMs, giveUpMs, aloneMs] = [300, 1_000, 10_000, 5_000];
 /** A file that is ingested is watched for so long; the next request waits longer for its end. */
 const [ingestMs, ingestEndMs] = [8_000, 120_000];
 

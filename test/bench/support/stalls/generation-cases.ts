@@ -33,7 +33,7 @@ export const generationCases: readonly StallCase[] = [
     messages: times(900, () => user(parts(200, misspelt))),
   })),
   chatCase("a prompt as long as the model takes", () => ({ messages: [user(prose(90_000))], ...short })),
-  chatCase("512 documents", () => ({ documents: times(512, (at) => ({ text: prose(200, at) })), ...short })),
+  chatCase("512 documents", () => ({ documents: times(512, (at) => ({ text: prose(160, at) })), ...short })),
   chatCase("n 16, 20 log-probabilities each", () => ({
     ...short,
     n: 16,
@@ -54,6 +54,14 @@ export const generationCases: readonly StallCase[] = [
     max_tokens: 256,
     min_tokens: 256,
     stop: times(16, (at) => `${" ".repeat(255 - at)}a`),
+  })),
+  chatCase("16 answers with citations of 1,000 short sentences", () => ({
+    messages: [user(prose(6_000))],
+    documents: times(10, (at) => ({ text: times(100, (index) => `It is ${(at * index) % 97}.`).join(" ") })),
+    ...short,
+    n: 16,
+    max_tokens: 64,
+    min_tokens: 64,
   })),
   chatCase("an answer of 80,000 characters that is gone on with", () => ({
     messages: [user("Tell."), { role: "assistant", content: prose(80_000) }],
@@ -155,6 +163,19 @@ export const generationCases: readonly StallCase[] = [
     model,
     max_tokens: 1,
     messages: [user([...times(200, (at) => documentBlock(prose(40_000, at))), textPart])],
+  })),
+  jsonCase(messages, "documents with citations, of 1,000 short sentences", ({ model }) => ({
+    model,
+    max_tokens: 64,
+    messages: [
+      user([
+        ...times(10, (at) => ({
+          ...documentBlock(times(100, () => `Ann is ${at}.`).join(" ")),
+          citations: { enabled: true },
+        })),
+        { type: "text", text: prose(6_000) },
+      ]),
+    ],
   })),
   jsonCase(messages, "an answer of 80,000 characters that is gone on with", ({ model }) => ({
     model,
