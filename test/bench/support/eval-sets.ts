@@ -38,7 +38,7 @@ export function readEvalQuestions(names: readonly string[] = []): EvalQuestion[]
 }
 
 function readSet(path: string): EvalSet {
-  return JSON.parse(Bun.gunzipSync(readFileSync(path)).toString()) as EvalSet;
+  return JSON.parse(new TextDecoder().decode(Bun.gunzipSync(readFileSync(path)))) as EvalSet;
 }
 
 function questionsOf({ name, samples }: EvalSet): EvalQuestion[] {
