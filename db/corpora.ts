@@ -1,4 +1,4 @@
-import { and, count, eq, exists, inArray, isNull, ne, or, sql, sum } from "drizzle-orm";
+import { and, count, eq, exists, inArray, isNotNull, isNull, ne, or, sql, sum } from "drizzle-orm";
 import { freeUnzeroed } from "./free-space.ts";
 import { createFullText, dropFullText, fullTextBlocks } from "./fts.ts";
 import type { CorpusId, TenantId } from "./ids.ts";
@@ -10,7 +10,8 @@ import { findTenant } from "./tenants.ts";
 import { dropVectors } from "./vectors.ts";
 
 export type CorpusRow = typeof corpora.$inferSelect;
-type NewCorpus = Pick<CorpusRow, "id" | "tenantId" | "name" | "description" | "metadata" | "createdAt">;
+type NewCorpus = Pick<CorpusRow, "id" | "tenantId" | "name" | "description" | "metadata" | "createdAt"> &
+  Partial<Pick<CorpusRow, "expiresAfterDays">>;
 
 /** own: the tenant's own corpus, to change it. read: its own corpus, or one that it was granted. */
 export type CorpusAccess = "own" | "read";
@@ -29,6 +30,8 @@ export interface CorpusUsage {
 }
 
 const visible = isNull(corpora.deletedAt);
+/** A corpus that has ended by itself is told of still. */
+const shown = or(visible, eq(corpora.expired, true));
 
 /** @returns undefined when the tenant is gone */
 export function insertCorpus(db: Db, row: NewCorpus): CorpusRow | undefined {
@@ -40,8 +43,17 @@ export function insertCorpus(db: Db, row: NewCorpus): CorpusRow | undefined {
   });
 }
 
-/** The one place that decides who may see a corpus. Unknown, deleted and not granted look the same. */
-export function findCorpus(db: Db, tenantId: TenantId, id: CorpusId, access: CorpusAccess): CorpusRow | undefined {
+/**
+ * The one place that decides who may see a corpus. Unknown, deleted and not granted look the same.
+ * @param which "shown": also one that has ended by itself
+ */
+export function findCorpus(
+  db: Db,
+  tenantId: TenantId,
+  id: CorpusId,
+  access: CorpusAccess,
+  which: "live" | "shown" = "live",
+): CorpusRow | undefined {
   return db.statement("findCorpus", (orm) => {
     const grant = orm
       .select({ one: sql`1` })
@@ -52,7 +64,7 @@ export function findCorpus(db: Db, tenantId: TenantId, id: CorpusId, access: Cor
     return orm
       .select()
       .from(corpora)
-      .where(and(eq(corpora.id, id), visible, allowed))
+      .where(and(eq(corpora.id, id), which === "live" ? visible : shown, allowed))
       .get();
   });
 }
@@ -68,11 +80,11 @@ export function corporaOfTenant(db: Db, tenantId: TenantId): readonly CorpusRow[
 }
 
 export function listCorpora(db: Db, tenantId: TenantId, range: PageRange): Page<CorpusRow> {
-  return pageOfRows(db, "listCorpora", corpora, { tenantId }, range, visible);
+  return pageOfRows(db, "listCorpora", corpora, { tenantId }, range, shown);
 }
 
 export function countCorpora(db: Db, tenantId: TenantId): number {
-  return countRows(db, "countCorpora", corpora, { tenantId }, visible);
+  return countRows(db, "countCorpora", corpora, { tenantId }, shown);
 }
 
 export function corpusUsage(db: Db, ids: readonly CorpusId[]): ReadonlyMap<CorpusId, CorpusUsage> {
@@ -109,9 +121,41 @@ export function fileCountsOf(rows: readonly { readonly status: CorpusFileStatus;
 export function updateCorpus(
   db: Db,
   id: CorpusId,
-  change: Partial<Pick<CorpusRow, "name" | "metadata" | "lastActiveAt">>,
+  change: Partial<Pick<CorpusRow, "name" | "metadata" | "lastActiveAt" | "expiresAfterDays">>,
 ): CorpusRow | undefined {
   return updateRow(db, "updateCorpus", corpora, { id }, change, visible);
+}
+
+/** Notes that corpora are used. */
+export function touchCorpora(db: Db, ids: readonly CorpusId[], now: number): void {
+  const used = and(inArray(corpora.id, [...ids]), visible);
+  db.statement("touchCorpora", (orm) => orm.update(corpora).set({ lastActiveAt: now }).where(used).run());
+}
+
+const msPerDay = 86_400_000;
+
+/** When the corpus ends unless it is used, in Unix milliseconds; undefined: it stays. */
+export const corpusEnd = ({ lastActiveAt, expiresAfterDays }: CorpusRow): number | undefined =>
+  expiresAfterDays === null ? undefined : lastActiveAt + expiresAfterDays * msPerDay;
+
+const end = sql<number>`last_active_at + expires_after_days * 86400000`;
+const ending = and(visible, isNotNull(corpora.expiresAfterDays));
+
+/** Corpora that have come to their end. */
+export function listDueCorpora(db: Db, now: number, limit: number): readonly CorpusRow[] {
+  return listRows(db, "listDueCorpora", corpora, {}, { orderBy: corpora.seq, limit }, ending, sql`${end} <= ${now}`);
+}
+
+/** When the next corpus ends, in Unix milliseconds; undefined: none will. */
+export function nextCorpusEnd(db: Db): number | undefined {
+  const row = db.statement("nextCorpusEnd", (orm) =>
+    orm
+      .select({ at: sql<number | null>`min(${end})` })
+      .from(corpora)
+      .where(ending)
+      .get(),
+  );
+  return row?.at ?? undefined;
 }
 
 /** @returns the new epoch; undefined when there is no such corpus. */
@@ -120,11 +164,14 @@ export function raiseCorpusSaltEpoch(db: Db, id: CorpusId): number | undefined {
     ?.saltEpoch;
 }
 
-/** Makes the corpus, its files and its open jobs invisible. The sweep removes the rows of the files. */
-export function markCorpusDeleted(db: Db, id: CorpusId, now: number): void {
+/**
+ * Makes the corpus, its files and its open jobs invisible. The sweep removes the rows of the files.
+ * @param expired it has ended by itself, and its own row stays to tell of it
+ */
+export function markCorpusDeleted(db: Db, id: CorpusId, now: number, expired = false): void {
   db.transaction("markCorpusDeleted", () =>
     db.statement("markCorpusDeleted", (orm) => {
-      orm.update(corpora).set({ deletedAt: now }).where(eq(corpora.id, id)).run();
+      orm.update(corpora).set({ deletedAt: now, expired }).where(eq(corpora.id, id)).run();
       orm
         .update(jobs)
         .set({ status: "cancelled", finishedAt: now })
@@ -199,7 +246,7 @@ export function removeDeletedFiles(db: Db, tenantId: TenantId, limit: number): b
  */
 export function removeSweptCorpora(db: Db, tenantId: TenantId, limit: number): boolean {
   const swept = `delete from corpora where seq in (
-    select seq from corpora c where tenant_id = ? and deleted_at is not null and seq not in (${indexedCorpora})
+    select seq from corpora c where tenant_id = ? and deleted_at is not null and expired = 0 and seq not in (${indexedCorpora})
     and not exists (select 1 from corpus_files cf where cf.corpus_id = c.id) limit ?)`;
   return db.statement(
     "removeSweptCorpora",
@@ -216,7 +263,8 @@ export function insertGrant(db: Db, corpusId: CorpusId, tenantId: TenantId, crea
 /** The tenants that are deleted, or own something that is deleted and not swept yet. */
 export function listSweepTenants(db: Db): readonly TenantId[] {
   const sql = `select id from tenants where status = 'deleting'
-    union select tenant_id from corpora where deleted_at is not null
+    union select tenant_id from corpora c where deleted_at is not null and (expired = 0 or seq in (${indexedCorpora})
+      or exists (select 1 from corpus_files cf where cf.corpus_id = c.id))
     union select tenant_id from files where deleted_at is not null
     union select tenant_id from corpus_files where status = 'deleting'
     union select tenant_id from batches where results_left = 1`;

@@ -1,4 +1,4 @@
-import { and, eq, gt, inArray, isNotNull, isNull, notExists, type SQL, sql } from "drizzle-orm";
+import { and, eq, gt, inArray, isNotNull, isNull, lte, min, notExists, type SQL, sql } from "drizzle-orm";
 import type { FileId, TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
@@ -7,7 +7,7 @@ import { corpusFiles, files } from "./schema.ts";
 import { findTenant } from "./tenants.ts";
 
 export type FileRow = typeof files.$inferSelect;
-type NewFile = Omit<FileRow, "seq" | "deletedAt">;
+type NewFile = Omit<FileRow, "seq" | "deletedAt" | "expiresAt"> & Partial<Pick<FileRow, "expiresAt">>;
 
 const visible = isNull(files.deletedAt);
 /**
@@ -22,22 +22,31 @@ const visibleTo = (tenantId: TenantId): SQL | undefined =>
   );
 
 /**
- * Inserts a file, or returns the row that the tenant already has of the same content, name and purpose.
+ * Inserts a file, or returns the row that the tenant already has of the same content, name and purpose. A file that is
+ * to end is always one of its own.
  * @returns undefined when the tenant is gone
  */
 export function insertFileOnce(db: Db, row: NewFile): FileRow | undefined {
   return db.transaction("insertFileOnce", () => {
     if (findTenant(db, row.tenantId) === undefined) return undefined;
-    const same = findFileByContent(db, row);
+    const same = (row.expiresAt ?? null) === null ? findFileByContent(db, row) : undefined;
     return same ?? insertRow(db, "insertFile", files, row);
   });
 }
 
+/** Among the files that stay. */
 export function findFileByContent(
   db: Db,
   { tenantId, sha256, filename, purpose }: Pick<FileRow, "tenantId" | "sha256" | "filename" | "purpose">,
 ): FileRow | undefined {
-  return findRow(db, "findFileByContent", files, { sha256, filename, purpose }, visibleTo(tenantId));
+  return findRow(
+    db,
+    "findFileByContent",
+    files,
+    { sha256, filename, purpose },
+    visibleTo(tenantId),
+    isNull(files.expiresAt),
+  );
 }
 
 export function findFile(db: Db, tenantId: TenantId, id: FileId): FileRow | undefined {
@@ -68,6 +77,26 @@ export function markFileDeleted(db: Db, tenantId: TenantId, id: FileId, now: num
       return true;
     }),
   );
+}
+
+const ending = and(visible, isNotNull(files.expiresAt));
+
+/** Files that have come to their end, the earliest first. */
+export function listDueFiles(db: Db, now: number, limit: number): readonly Pick<FileRow, "id" | "tenantId">[] {
+  const due = lte(files.expiresAt, now);
+  return listRows(db, "listDueFiles", files, {}, { orderBy: files.expiresAt, limit }, ending, due);
+}
+
+/** When the next file ends, in Unix milliseconds; undefined: none will. */
+export function nextFileEnd(db: Db): number | undefined {
+  const row = db.statement("nextFileEnd", (orm) =>
+    orm
+      .select({ at: min(files.expiresAt) })
+      .from(files)
+      .where(ending)
+      .get(),
+  );
+  return row?.at ?? undefined;
 }
 
 /** Marks some files of a deleted tenant as deleted. @returns whether any may be left */

@@ -69,6 +69,9 @@ export const corpora = sqliteTable("corpora", {
   createdAt: createdAt(),
   lastActiveAt: integer("last_active_at").notNull(),
   deletedAt: integer("deleted_at"),
+  expiresAfterDays: integer("expires_after_days"),
+  /** It has ended by itself: deleted, but for this row. */
+  expired: integer("expired", { mode: "boolean" }).notNull().default(false),
 });
 
 export const corpusGrants = sqliteTable("corpus_grants", {
@@ -88,6 +91,7 @@ export const files = sqliteTable("files", {
   sha256: text("sha256").notNull(),
   createdAt: createdAt(),
   deletedAt: integer("deleted_at"),
+  expiresAt: integer("expires_at"),
 });
 
 export const corpusFiles = sqliteTable("corpus_files", {
@@ -268,6 +272,8 @@ export const uploads = sqliteTable("uploads", {
   fileId: text("file_id").$type<FileId>(),
   createdAt: createdAt(),
   expiresAt: integer("expires_at").notNull(),
+  /** How long the upload's file will last, in seconds; null: it stays. */
+  fileSeconds: integer("file_seconds"),
 });
 
 export const uploadParts = sqliteTable("upload_parts", {

@@ -1,4 +1,4 @@
-import { and, eq, isNull, ne, sql } from "drizzle-orm";
+import { and, eq, isNull, ne, or, sql } from "drizzle-orm";
 import type { TenantId } from "./ids.ts";
 import type { Db } from "./open.ts";
 import type { Page, PageRange } from "./page.ts";
@@ -74,8 +74,8 @@ export function markTenantDeleting(db: Db, id: TenantId, now: number): boolean {
         .run();
       orm
         .update(corpora)
-        .set({ deletedAt: now })
-        .where(and(eq(corpora.tenantId, id), isNull(corpora.deletedAt)))
+        .set({ deletedAt: now, expired: false })
+        .where(and(eq(corpora.tenantId, id), or(isNull(corpora.deletedAt), eq(corpora.expired, true))))
         .run();
       return true;
     }),

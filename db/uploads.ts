@@ -7,7 +7,7 @@ import { findTenant } from "./tenants.ts";
 
 export type UploadRow = typeof uploads.$inferSelect;
 export type UploadPartRow = typeof uploadParts.$inferSelect;
-type NewUpload = Omit<UploadRow, "seq" | "status" | "fileId">;
+type NewUpload = Omit<UploadRow, "seq" | "status" | "fileId" | "fileSeconds"> & Partial<Pick<UploadRow, "fileSeconds">>;
 
 const isPending = eq(uploads.status, "pending");
 

@@ -7,6 +7,7 @@ import type { FragmentId, TenantId } from "../../db/ids.ts";
 import { CorpusService } from "./base/corpora.ts";
 import { GrantService } from "./base/grants.ts";
 import type { CorpusDeps } from "./base/ports.ts";
+import { Expiry } from "./deletion/expiry.ts";
 import { Sweeper } from "./deletion/sweep.ts";
 import { ContentStore } from "./files/content-store.ts";
 import { FileService } from "./files/files.ts";
@@ -32,6 +33,7 @@ export class Corpus {
   readonly #content: ContentStore;
   readonly #ingestor: Ingestor;
   readonly #sweeper: Sweeper;
+  readonly #expiry: Expiry;
   readonly #vectorizer: Vectorizer | undefined;
 
   /**
@@ -51,10 +53,14 @@ export class Corpus {
       ...{ db, content: this.#content, spans, saltOf: corpusSalt, log },
       onEvicted: () => this.pins.wake(),
     });
-    this.files = new FileService(db, this.#content, deps.storage, (tenantId) => {
-      this.#ingestor.recheck();
-      this.#sweeper.wake(tenantId);
-      deps.onFileDeleted?.(tenantId);
+    const expirySet = () => this.#expiry.wake();
+    this.files = new FileService(db, this.#content, deps.storage, {
+      expirySet,
+      deleted: (tenantId) => {
+        this.#ingestor.recheck();
+        this.#sweeper.wake(tenantId);
+        deps.onFileDeleted?.(tenantId);
+      },
     });
     this.uploads = new UploadService({
       ...{ db, files: this.files, storage: deps.storage, nowMs: Date.now, log },
@@ -62,6 +68,7 @@ export class Corpus {
       onTenantSwept: () => this.#sweeper.wakeDeletedTenants(),
     });
     this.corpora = new CorpusService(db, corpusSalt, {
+      expirySet,
       deleted: ({ id: corpusId, tenantId }, salt) => {
         // The workers are told at once, before anything else that the deletion causes.
         spans.evictCorpora([salt]);
@@ -74,6 +81,7 @@ export class Corpus {
         this.pins.wake();
       },
     });
+    this.#expiry = new Expiry({ db, files: this.files, corpora: this.corpora, log });
     this.corpusFiles = new CorpusFileService(db, {
       attached: () => this.#ingestor.wake(),
       detached: (tenantId, isFileDeleted) => {
@@ -97,6 +105,7 @@ export class Corpus {
       this.#deps.log("info", "removed bytes of uploads that were never acknowledged", { files: removed });
     await this.uploads.start();
     this.#sweeper.wakeAll();
+    this.#expiry.wake();
     this.#ingestor.wake();
     this.#vectorizer?.start();
     this.prepare.start();
@@ -107,6 +116,7 @@ export class Corpus {
     const { prepare, pins, uploads } = this;
     await Promise.all([
       uploads.stop(),
+      this.#expiry.stop(),
       prepare.stop(),
       pins.stop(),
       this.#ingestor.stop(),
@@ -121,6 +131,7 @@ export class Corpus {
     await this.#vectorizer?.idle();
     await this.prepare.idle();
     await this.uploads.idle();
+    await this.#expiry.idle();
     await this.#sweeper.idle();
     await this.pins.idle();
   }

@@ -13,6 +13,10 @@ export const corpusLimits = {
   keptUploadsPerTenant: 1_000,
   maxPartsPerUpload: 1_000,
   uploadMs: 3_600_000,
+  /** How long a file and an unused vector store may be made to last, as OpenAI's API has it: an hour to 30 days, a day to a year. */
+  minFileSeconds: 3_600,
+  maxFileSeconds: 2_592_000,
+  maxStoreDays: 365,
   /** Text of a file that is to be ingested, in UTF-16 units. */
   maxTextChars: 8 * 1024 * 1024,
   /** Bounds for reading one PDF, DOCX or HTML document, in a process of its own. */

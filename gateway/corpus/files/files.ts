@@ -4,6 +4,7 @@ import {
   findFile,
   findFileByContent,
   insertFileOnce,
+  listDueFiles,
   listFiles,
   markFileDeleted,
 } from "../../../db/files.ts";
@@ -21,22 +22,30 @@ export interface Upload {
   readonly filename: string;
   readonly purpose: string;
   readonly mediaType: string;
+  /** How long the file lasts; undefined: it stays. */
+  readonly lastsSeconds?: number | undefined;
   /** The bytes, either in memory or staged on the disk. */
   readonly bytes: Uint8Array | StagedFile;
+}
+
+export interface FileEvents {
+  /** A file has become invisible, and its rows can be swept. */
+  deleted(tenantId: TenantId): void;
+  /** A file was stored that will end. */
+  expirySet(): void;
 }
 
 export class FileService {
   readonly #db: Db;
   readonly #content: ContentStore;
   readonly #storage: StoragePort;
-  readonly #onDelete: (tenantId: TenantId) => void;
+  readonly #events: FileEvents;
 
-  /** @param onDelete called once a file has become invisible and its rows can be swept */
-  constructor(db: Db, content: ContentStore, storage: StoragePort, onDelete: (tenantId: TenantId) => void) {
+  constructor(db: Db, content: ContentStore, storage: StoragePort, events: FileEvents) {
     this.#db = db;
     this.#storage = storage;
     this.#content = content;
-    this.#onDelete = onDelete;
+    this.#events = events;
   }
 
   /**
@@ -51,7 +60,8 @@ export class FileService {
 
   /**
    * Stores a file; resolves once its bytes and its row are durable. Call `reserve` first. The same content under the
-   * same name and purpose is the same file, so a client may repeat an upload whose answer it lost.
+   * same name and purpose is the same file, so a client may repeat an upload whose answer it lost; files that end are
+   * always new ones.
    * @throws ApiError body_too_large, invalid_value, storage_full
    */
   async upload(tenantId: TenantId, upload: Upload): Promise<FileRow> {
@@ -85,17 +95,21 @@ export class FileService {
     return await this.#write(tenantId, upload);
   }
 
-  async #write(tenantId: TenantId, { filename, purpose, mediaType, bytes }: Upload): Promise<FileRow> {
+  async #write(tenantId: TenantId, upload: Upload): Promise<FileRow> {
+    const { filename, purpose, mediaType, lastsSeconds, bytes } = upload;
     const staged = bytes instanceof StagedFile ? bytes : await this.stage();
     let row: FileRow | undefined;
     try {
       if (bytes instanceof Uint8Array) await staged.add(bytes);
       const { id, sha256, byteLength: byteCount } = staged;
-      row = findFileByContent(this.#db, { tenantId, sha256, filename, purpose });
+      const stays = lastsSeconds === undefined;
+      row = stays ? findFileByContent(this.#db, { tenantId, sha256, filename, purpose }) : undefined;
       if (row !== undefined) return row;
       await staged.keep();
-      const fields = { tenantId, filename, purpose, mediaType, sha256, byteCount, createdAt: Date.now() };
-      row = insertFileOnce(this.#db, { id, ...fields });
+      const createdAt = Date.now();
+      const times = { createdAt, expiresAt: stays ? null : createdAt + lastsSeconds * 1_000 };
+      row = insertFileOnce(this.#db, { id, tenantId, filename, purpose, mediaType, sha256, byteCount, ...times });
+      if (!stays) this.#events.expirySet();
     } finally {
       if (row?.id !== staged.id) await staged.drop();
     }
@@ -159,8 +173,19 @@ export class FileService {
   delete(tenantId: TenantId, rawId: string): FileId {
     const { id } = this.get(tenantId, rawId);
     markFileDeleted(this.#db, tenantId, id, Date.now());
-    this.#onDelete(tenantId);
+    this.#events.deleted(tenantId);
     return id;
+  }
+
+  /** Deletes some files whose time has come. @returns how many */
+  expireDue(limit: number): number {
+    const now = Date.now();
+    const due = listDueFiles(this.#db, now, limit);
+    for (const { id, tenantId } of due) {
+      markFileDeleted(this.#db, tenantId, id, now);
+      this.#events.deleted(tenantId);
+    }
+    return due.length;
   }
 }
 

@@ -44,7 +44,8 @@ export interface UploadServiceDeps {
   readonly onTenantSwept: () => void;
 }
 
-export type NewUploadRequest = Pick<UploadRow, "filename" | "purpose" | "mediaType" | "byteCount">;
+export type NewUploadRequest = Pick<UploadRow, "filename" | "purpose" | "mediaType" | "byteCount"> &
+  Partial<Pick<UploadRow, "fileSeconds">>;
 
 export interface Completion {
   /** The ids of the parts, in the order of the file's bytes. */
@@ -188,8 +189,9 @@ export class UploadService {
     this.#completing.add(upload.seq);
     try {
       const bytes = await this.#wholeOf(upload, completion);
-      const { filename, purpose, mediaType } = upload;
-      const { id: fileId } = await files.store(tenantId, { filename, purpose, mediaType, bytes });
+      const { filename, purpose, mediaType, fileSeconds } = upload;
+      const lasting = fileSeconds === null ? {} : { lastsSeconds: fileSeconds };
+      const { id: fileId } = await files.store(tenantId, { filename, purpose, mediaType, bytes, ...lasting });
       const row = endUpload(db, upload.seq, { status: "completed", fileId });
       if (row === undefined) throw new ApiError("not_found");
       return row;

@@ -95,6 +95,7 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
   }
   // The corpora are looked up again: one may have been deleted while the files were filtered and the question embedded.
   const rows = requireAll(deps.corpora, request);
+  deps.corpora.touch(rows);
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
   const pace = new Pace();
   let othersRan = false;
@@ -184,7 +185,8 @@ function requireAll(corpora: CorpusService, request: RetrieveRequest): readonly 
     return ids.map((id) => corpora.require(request.tenantId, id, "read"));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    throw new ApiError(error.code, { param: "vector_store_ids", message: "No such vector store." });
+    const message = error.code === "not_found" ? "No such vector store." : error.message;
+    throw new ApiError(error.code, { param: "vector_store_ids", message });
   }
 }
 

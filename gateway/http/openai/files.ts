@@ -21,11 +21,28 @@ const listQuery = pageQuery.extend({
   // Results of batches are files of the server's own making.
   purpose: z.enum([...purposes, "batch_output"]).optional(),
 });
+const { minFileSeconds, maxFileSeconds } = corpusLimits;
+const lasting = z.number().min(minFileSeconds).max(maxFileSeconds);
+/** `expires_after` of an upload in parts. */
+export const expiresAfter = z.strictObject({ anchor: z.literal("created_at"), seconds: lasting.int() });
 const uploadFields = z.strictObject({
   file: formFile<"file">(),
   purpose: z.enum(purposes),
+  "expires_after[anchor]": z.literal("created_at").optional(),
+  "expires_after[seconds]": z
+    .string()
+    .regex(/^\d{1,9}$/, "must be a whole number")
+    .transform(Number)
+    .pipe(lasting)
+    .optional(),
 });
-const unsupportedFields = new Set(["expires_after", "expires_after[anchor]", "expires_after[seconds]"]);
+const expiryFields = ["expires_after[anchor]", "expires_after[seconds]"] as const;
+const uploadForm = uploadFields.superRefine((form, context) => {
+  const missing = expiryFields.find((name) => form[name] === undefined);
+  if (missing === undefined || expiryFields.every((name) => form[name] === undefined)) return;
+  context.addIssue({ code: "custom", path: [missing], message: "is missing", input: form });
+});
+const unsupportedFields = new Set(["expires_after"]);
 
 export const fileAnswer = z.strictObject({
   id: z.string(),
@@ -35,6 +52,7 @@ export const fileAnswer = z.strictObject({
   filename: z.string(),
   purpose: z.string(),
   status: z.literal("processed"),
+  expires_at: z.int().optional().describe("When the file ends by itself; absent: never."),
 });
 
 export interface FileRouteDeps {
@@ -99,13 +117,14 @@ export function addFileRoutes(app: Hono<AppEnv>, { corpus, uploads, downloads }:
 
 /** @throws ApiError 413, 415, 400 with `param` */
 async function readUpload(c: Context<AppEnv>, { files }: Corpus): Promise<Upload> {
-  const { file, purpose } = await readForm(c, uploadFields, {
+  const { file, purpose, ...expiry } = await readForm(c, uploadForm, {
     ...{ maxBytes: corpusLimits.maxUploadBytes, fileField: "file", unsupported: unsupportedFields },
     stage: () => files.stage(),
   });
   // A part with an empty name is a file without one, whatever the type says.
   const mediaType = file.type.slice(0, corpusLimits.maxMediaTypeChars);
-  return { filename: file.name, purpose, mediaType, bytes: file.content };
+  const lastsSeconds = expiry["expires_after[seconds]"];
+  return { filename: file.name, purpose, mediaType, lastsSeconds, bytes: file.content };
 }
 
 /** RFC 8187's ext-value: encodeURIComponent leaves signs that it does not allow. */
@@ -122,5 +141,6 @@ export function fileBody(row: FileRow) {
     filename: row.filename,
     purpose: row.purpose,
     status: "processed" as const,
+    ...(row.expiresAt === null ? {} : { expires_at: seconds(row.expiresAt) }),
   };
 }

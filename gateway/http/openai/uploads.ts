@@ -11,7 +11,7 @@ import { optional, shortString } from "../transport/fields.ts";
 import { formFile, readForm } from "../transport/form.ts";
 import { readNoFields, seconds } from "../transport/paging.ts";
 import { declare } from "../transport/route.ts";
-import { fileAnswer, fileBody, purposes } from "./files.ts";
+import { expiresAfter, fileAnswer, fileBody, purposes } from "./files.ts";
 
 const createSchema = z.strictObject({
   bytes: z.int().min(1).max(corpusLimits.maxUploadBytes),
@@ -21,8 +21,8 @@ const createSchema = z.strictObject({
     .max(corpusLimits.maxMediaTypeChars)
     .regex(/^[\x21-\x7e]+\/[\x20-\x7e]+$/, "must be a media type"),
   purpose: z.enum(purposes),
+  expires_after: optional(expiresAfter),
 });
-const unsupported: ReadonlySet<string> = new Set(["expires_after"]);
 const partFields = z.strictObject({ data: formFile<"uploadPart">() });
 const completeSchema = z.strictObject({
   part_ids: z.array(shortString).min(1).max(corpusLimits.maxPartsPerUpload),
@@ -77,8 +77,12 @@ export function addUploadRoutes(app: Hono<AppEnv>, { corpus: { uploads: service 
 
   declare(app, "POST /v1/uploads", about.create, async (c) => {
     const tenantId = tenantIdOf(c);
-    const { bytes, mime_type: mediaType, ...rest } = await readJson(c, createSchema, { unsupported });
-    return c.json(uploadBody(service.create(tenantId, { ...rest, mediaType, byteCount: bytes })));
+    const { bytes, mime_type: mediaType, expires_after: expiry, ...rest } = await readJson(c, createSchema);
+    return c.json(
+      uploadBody(
+        service.create(tenantId, { ...rest, mediaType, byteCount: bytes, fileSeconds: expiry?.seconds ?? null }),
+      ),
+    );
   });
 
   declare(app, "POST /v1/uploads/:upload_id/parts", about.addPart, async (c) => {

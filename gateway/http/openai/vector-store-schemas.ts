@@ -1,6 +1,6 @@
 /** Request fields and answers that the vector store routes share; shapes of the `openai` package. */
 import { z } from "zod";
-import type { FileCounts } from "../../../db/corpora.ts";
+import { corpusEnd, type FileCounts } from "../../../db/corpora.ts";
 import type { CorpusFileRow, VisibleStatus } from "../../../db/corpus-files.ts";
 import type { FileRow } from "../../../db/files.ts";
 import type { CorpusWithUsage } from "../../corpus/base/corpora.ts";
@@ -66,6 +66,8 @@ export function attachRequestOf(fields: z.infer<typeof attachSchema>): AttachReq
 }
 
 export function vectorStoreBody({ row, usage }: CorpusWithUsage) {
+  const { expiresAfterDays: days, expired } = row;
+  const end = corpusEnd(row);
   return {
     id: row.id,
     object: "vector_store",
@@ -74,9 +76,9 @@ export function vectorStoreBody({ row, usage }: CorpusWithUsage) {
     description: row.description,
     usage_bytes: usage.usageBytes,
     file_counts: usage.fileCounts,
-    status: usage.fileCounts.in_progress > 0 ? "in_progress" : "completed",
-    expires_after: null,
-    expires_at: null,
+    status: expired ? "expired" : usage.fileCounts.in_progress > 0 ? "in_progress" : "completed",
+    expires_after: days === null ? null : { anchor: "last_active_at", days },
+    expires_at: end === undefined ? null : seconds(end),
     last_active_at: seconds(row.lastActiveAt),
     metadata: row.metadata,
   };

@@ -14,7 +14,10 @@ import { listBody, pageQuery, rangeOf, readNoFields, readQuery } from "../transp
 import { declare } from "../transport/route.ts";
 import { chunkingOf, chunkingSchema, fileIdsSchema, metadataSchema, vectorStoreBody } from "./vector-store-schemas.ts";
 
-const unsupported = new Set(["expires_after", "expires_after.anchor", "expires_after.days"]);
+const expiresAfter = z.strictObject({
+  anchor: z.literal("last_active_at"),
+  days: z.int().min(1).max(corpusLimits.maxStoreDays),
+});
 
 const createSchema = z.strictObject({
   name: z.string().max(corpusLimits.maxNameChars).default(""),
@@ -22,11 +25,13 @@ const createSchema = z.strictObject({
   file_ids: fileIdsSchema.default([]),
   chunking_strategy: chunkingSchema.optional(),
   metadata: metadataSchema.nullish(),
+  expires_after: expiresAfter.nullish(),
 });
 
 const updateSchema = z.strictObject({
   name: z.string().max(corpusLimits.maxNameChars).nullish(),
   metadata: metadataSchema.nullish(),
+  expires_after: expiresAfter.nullish(),
 });
 
 const queryText = z.string().min(1).max(corpusLimits.maxQueryChars);
@@ -52,12 +57,13 @@ const about = {
 export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly corpus: Corpus }): void {
   declare(app, "POST /v1/vector_stores", about.create, async (c) => {
     const tenantId = tenantIdOf(c);
-    const fields = await readJson(c, createSchema, { unsupported });
+    const fields = await readJson(c, createSchema);
     const chunking = chunkingOf(fields.chunking_strategy);
     const requests = fields.file_ids.map((fileId) => ({ fileId, attributes: {}, chunking }));
     corpus.corpusFiles.requireFiles(tenantId, requests, "file_ids");
     const { name, description, metadata } = fields;
-    const row = corpus.corpora.create(tenantId, { name, description, metadata: metadata ?? {} });
+    const expiresAfterDays = fields.expires_after?.days;
+    const row = corpus.corpora.create(tenantId, { name, description, metadata: metadata ?? {}, expiresAfterDays });
     try {
       if (requests.length > 0) await corpus.corpusFiles.attach(row, requests, "file_ids");
     } catch (error) {
@@ -70,20 +76,21 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
 
   declare(app, "GET /v1/vector_stores", about.list, (c) => {
     const tenantId = tenantIdOf(c);
-    const range = rangeOf(readQuery(c, pageQuery), (id) => corpus.corpora.require(tenantId, id, "own"));
+    const range = rangeOf(readQuery(c, pageQuery), (id) => corpus.corpora.requireShown(tenantId, id, "own"));
     return c.json(listBody(corpus.corpora.list(tenantId, range), vectorStoreBody));
   });
 
   declare(app, "GET /v1/vector_stores/:vector_store_id", about.get, (c) => {
-    const row = corpus.corpora.require(tenantIdOf(c), c.req.param("vector_store_id"), "read");
+    const row = corpus.corpora.requireShown(tenantIdOf(c), c.req.param("vector_store_id"), "read");
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });
 
   declare(app, "POST /v1/vector_stores/:vector_store_id", about.update, async (c) => {
     const tenantId = tenantIdOf(c);
-    const { name, metadata } = await readJson(c, updateSchema, { unsupported });
+    const { name, metadata, expires_after: expiry } = await readJson(c, updateSchema);
     // null empties a field, absence leaves it.
-    const change = { name: name === null ? "" : name, metadata: metadata === null ? {} : metadata };
+    const fields = { name: name === null ? "" : name, metadata: metadata === null ? {} : metadata };
+    const change = { ...fields, expiresAfterDays: expiry === null ? null : expiry?.days };
     const row = corpus.corpora.update(tenantId, c.req.param("vector_store_id"), change);
     return c.json(vectorStoreBody(corpus.corpora.withUsage(row)));
   });

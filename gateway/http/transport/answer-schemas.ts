@@ -86,9 +86,9 @@ export const vectorStoreAnswer = z.strictObject({
   description: z.string().nullable(),
   usage_bytes: count,
   file_counts: fileCounts,
-  status: z.enum(["in_progress", "completed"]),
-  expires_after: z.null(),
-  expires_at: z.null(),
+  status: z.enum(["in_progress", "completed", "expired"]),
+  expires_after: z.strictObject({ anchor: z.literal("last_active_at"), days: z.int() }).nullable(),
+  expires_at: z.int().nullable().describe("Unix time in seconds; null: it stays."),
   last_active_at: seconds,
   metadata: z.record(z.string(), z.string()),
 });

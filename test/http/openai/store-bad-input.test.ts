@@ -43,7 +43,11 @@ test("fields out of bounds or unknown are named", async () => {
       { metadata: Object.fromEntries(Array.from({ length: 17 }, (_, i) => [`k${i}`, "v"])) },
       "metadata",
     ],
-    ["/v1/vector_stores", { expires_after: { anchor: "last_active_at", days: 1 } }, "expires_after"],
+    ["/v1/vector_stores", { expires_after: { anchor: "last_active_at", days: 0 } }, "expires_after.days"],
+    ["/v1/vector_stores", { expires_after: { anchor: "last_active_at", days: 366 } }, "expires_after.days"],
+    ["/v1/vector_stores", { expires_after: { anchor: "created_at", days: 1 } }, "expires_after.anchor"],
+    ["/v1/vector_stores", { expires_after: { anchor: "last_active_at" } }, "expires_after.days"],
+    [`/v1/vector_stores/${store}`, { expires_after: { anchor: "last_active_at", days: "1" } }, "expires_after.days"],
     ["/v1/vector_stores", { file_ids: ["../../etc/passwd"] }, "file_ids"],
     ["/v1/vector_stores", { file_ids: [file, file] }, "file_ids"],
     ["/v1/vector_stores", [], null],
@@ -152,6 +156,7 @@ test("uploads: what is wrong with the form is said", async () => {
   textAsFile.set("purpose", "assistants");
   const twice = form("a.txt", "A.");
   twice.append("file", new File(["B."], "b.txt"));
+  const created = { "expires_after[anchor]": "created_at" };
   const manyFields = new FormData();
   // Work that grows with the square of the fields would not end within the test's time.
   for (let index = 0; index < 100_000; index++) manyFields.append(`field${index}`, "");
@@ -160,7 +165,13 @@ test("uploads: what is wrong with the form is said", async () => {
     [textAsFile, 400, "file"],
     [twice, 400, "file"],
     [form("a.txt", "A.", { purpose: "fine-tune" }), 400, "purpose"],
-    [form("a.txt", "A.", { "expires_after[anchor]": "created_at" }), 400, "expires_after[anchor]"],
+    [form("a.txt", "A.", { "expires_after[anchor]": "created_at" }), 400, "expires_after[seconds]"],
+    [form("a.txt", "A.", { "expires_after[seconds]": "3600" }), 400, "expires_after[anchor]"],
+    [form("a.txt", "A.", { ...created, "expires_after[seconds]": "3599" }), 400, "expires_after[seconds]"],
+    [form("a.txt", "A.", { ...created, "expires_after[seconds]": "2592001" }), 400, "expires_after[seconds]"],
+    [form("a.txt", "A.", { ...created, "expires_after[seconds]": "1e4" }), 400, "expires_after[seconds]"],
+    [form("a.txt", "A.", { "expires_after[anchor]": "last_active_at" }), 400, "expires_after[anchor]"],
+    [form("a.txt", "A.", { expires_after: '{"anchor":"created_at","seconds":3600}' }), 400, "expires_after"],
     [form("a.txt", "A.", { colour: "red" }), 400, "colour"],
     [manyFields, 400, null],
     [form("x".repeat(300), "A."), 400, "file"],

@@ -52,6 +52,63 @@ describe("through the openai client", () => {
     expect(gone).toBeInstanceOf(OpenAI.NotFoundError);
   });
 
+  test("expires_after of files, uploads in parts and vector stores, as the client writes it", async () => {
+    const hours = { anchor: "created_at" as const, seconds: 7_200 };
+    const file = await client.files.create({
+      ...{ file: await text("a.md", "Text."), purpose: "assistants", expires_after: hours },
+    });
+    expect(file.expires_at).toBe(file.created_at + 7_200);
+    expect(await client.files.retrieve(file.id)).toEqual(file);
+    const stays = await client.files.create({ file: await text("a.md", "Text."), purpose: "assistants" });
+    expect(stays.id).not.toBe(file.id);
+    expect(stays).not.toHaveProperty("expires_at");
+    const upload = await client.uploads.create({
+      ...{ bytes: 5, filename: "b.txt", mime_type: "text/plain", purpose: "assistants", expires_after: hours },
+    });
+    const part = await client.uploads.parts.create(upload.id, { data: await text("b", "Parts") });
+    const whole = await client.uploads.complete(upload.id, { part_ids: [part.id] });
+    expect(whole.file?.expires_at).toBe((whole.file?.created_at ?? 0) + 7_200);
+    const expires_after = { anchor: "last_active_at" as const, days: 3 };
+    const store = await client.vectorStores.create({ name: "s", expires_after });
+    expect(store.expires_after).toEqual(expires_after);
+    expect(store.expires_at).toBe((store.last_active_at ?? 0) + 3 * 86_400);
+    const longer = await client.vectorStores.update(store.id, { expires_after: { ...expires_after, days: 365 } });
+    expect(longer.expires_at).toBe((longer.last_active_at ?? 0) + 365 * 86_400);
+    expect((await client.vectorStores.update(store.id, { name: "t" })).expires_after?.days).toBe(365);
+    const forever = await client.vectorStores.update(store.id, { expires_after: null });
+    expect([forever.expires_after, forever.expires_at]).toEqual([null, null]);
+  });
+
+  test("a store that has expired is listed and told of, holds nothing, and can be deleted", async () => {
+    const expires_after = { anchor: "last_active_at" as const, days: 1 };
+    const file = await client.files.create({ file: await text("a.md", "Anna."), purpose: "assistants" });
+    const store = await client.vectorStores.create({ name: "s", file_ids: [file.id], expires_after });
+    await it.world.corpus.idle();
+    it.world.db.client.run("update corpora set last_active_at = last_active_at - 90000000");
+    await client.vectorStores.create({ name: "sets the timer", expires_after });
+    await it.world.corpus.idle();
+    const expired = await client.vectorStores.retrieve(store.id);
+    expect(expired).toMatchObject({ status: "expired", usage_bytes: 0, file_counts: { total: 0 } });
+    expect((await client.vectorStores.list()).data.map(({ status }) => status)).toEqual(["completed", "expired"]);
+    for (const used of [
+      () => client.vectorStores.search(store.id, { query: "Anna" }),
+      () => client.vectorStores.files.list(store.id),
+      () => client.vectorStores.files.create(store.id, { file_id: file.id }),
+      () => client.vectorStores.update(store.id, { expires_after: { ...expires_after, days: 9 } }),
+    ]) {
+      const refused = await Promise.resolve(used()).catch((error: unknown) => error);
+      expect(refused).toBeInstanceOf(OpenAI.ConflictError);
+      expect((refused as Error).message).toContain("has expired");
+    }
+    // Another tenant learns nothing of it.
+    const stranger = clientOf(it.tenant("other").key);
+    const unknown = await stranger.vectorStores.retrieve(store.id).catch((error: unknown) => error);
+    expect(unknown).toBeInstanceOf(OpenAI.NotFoundError);
+    expect((await client.files.retrieve(file.id)).id).toBe(file.id);
+    expect((await client.vectorStores.delete(store.id)).deleted).toBe(true);
+    expect((await client.vectorStores.list()).data).toHaveLength(1);
+  });
+
   test("a vector store: upload and poll, search with filters, content, update, delete", async () => {
     const store = await client.vectorStores.create({ name: "docs", metadata: { team: "a" } });
     expect(store).toMatchObject({

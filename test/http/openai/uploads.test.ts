@@ -60,7 +60,8 @@ test("fields out of bounds, unknown and not supported are named", async () => {
     [{ mime_type: "a/b\r\nc" }, "mime_type"],
     [{ mime_type: `a/${"b".repeat(127)}` }, "mime_type"],
     [{ purpose: "vision" }, "purpose"],
-    [{ expires_after: { anchor: "created_at", seconds: 3_600 } }, "expires_after", "unsupported_field"],
+    [{ expires_after: { anchor: "created_at", seconds: 3_599 } }, "expires_after.seconds"],
+    [{ expires_after: { anchor: "last_active_at", seconds: 3_600 } }, "expires_after.anchor"],
   ];
   for (const [fields, param, code = "invalid_value"] of cases) {
     const { status, body } = await post("", { ...request, ...fields });
