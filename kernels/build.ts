@@ -1,11 +1,17 @@
 /**
  * Takes the kernel library that a package has ready, or compiles it at first start and keeps it under a name made from
- * everything that went into it (sources, flags, compiler version). Safe when several processes start at once: each compiles in a folder of
- * its own and renames the finished file, so a reader never sees half a library.
+ * everything that went into it (sources, flags, compiler version). Safe when several processes start at once: each
+ * compiles in a folder of its own and renames the finished file, so a reader never sees half a library.
  */
 import { mkdir, mkdtemp, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { kernelsFolder, nativeLibrary, nativePackage, cacheFolder as placeOfCaches } from "../places/places.ts";
+import {
+  isNativeMissing,
+  kernelsFolder,
+  nativeLibrary,
+  nativePackage,
+  cacheFolder as placeOfCaches,
+} from "../places/places.ts";
 import { cpuLibrary, type KernelLibrary, type KernelUnit } from "./manifest.ts";
 
 /** The library could not be built. The message is one sentence for the operator, followed by the compiler's output. */
@@ -22,8 +28,11 @@ export interface BuildOptions {
   readonly onCompile?: (library: string) => void;
 }
 
+const missingHint =
+  `The package ${nativePackage} is not installed beside spangate, and without it there is no onnxruntime either: ` +
+  "install it in the same version; npm does that by itself unless it was told to omit optional packages.";
 const installHint =
-  `There are no ready-made kernels in this installation (${nativePackage} has them in packages), so ` +
+  `No ready-made kernels fit here (the package ${nativePackage} has them), and there is no compiler: ` +
   "Spangate needs a C++17 compiler (g++ or clang++); install it with " +
   "`apt-get install g++` (Debian, Ubuntu), `dnf install gcc-c++` (Fedora), `apk add g++` (Alpine) " +
   "or `xcode-select --install` (macOS).";
@@ -31,9 +40,10 @@ const installHint =
 /**
  * Builds the CPU kernels unless a package has them ready or they are in the cache.
  * @returns path of the shared library
- * @throws KernelBuildError when there is no compiler or it refuses the source
+ * @throws KernelBuildError when there is no compiler, it refuses the source, or other native libraries are missing too
  */
 export async function buildCpuKernels(options: BuildOptions = {}): Promise<string> {
+  if (isNativeMissing) throw new KernelBuildError(missingHint);
   const prebuilt = nativeLibrary(await prebuiltName(process.platform, process.arch));
   return prebuilt ?? (await buildLibrary(cpuLibrary(process.arch), kernelsFolder, options));
 }

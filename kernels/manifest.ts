@@ -46,6 +46,35 @@ function vectorUnit(isa: string, flags: readonly string[]): KernelUnit {
   return { name: `kernels-${isa}`, source: "cpu/kernels.cpp", flags: [...flags, `-DSPG_KERNEL_TABLE=${isa}_kernels`] };
 }
 
+/** Calls that kernels/portable/old_glibc.cpp binds to old versions. */
+const rebound = [
+  "pthread_create",
+  "pthread_join",
+  "pthread_detach",
+  "pthread_once",
+  "pthread_key_create",
+  "pthread_key_delete",
+  "pthread_getspecific",
+  "pthread_setspecific",
+  "exp",
+];
+
+/**
+ * The CPU library as packages carry it, for machines other than the one that builds it. libstdc++ is a part of it, since
+ * an older system's lacks symbols; the processor's features are asked for when it is opened, as they always are.
+ */
+export function portableCpuLibrary(arch: string): KernelLibrary {
+  const library = cpuLibrary(arch);
+  const shim = arch === "x64" ? [{ name: "old_glibc", source: "portable/old_glibc.cpp", flags: [] }] : [];
+  const wraps = shim.length > 0 ? rebound.map((name) => `-Wl,--wrap=${name}`) : [];
+  return {
+    ...library,
+    units: [...library.units, ...shim],
+    // What the kernels do not use of libstdc++ is left out, and with it what that would need of the system.
+    linkFlags: [...library.linkFlags, "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-Wl,--gc-sections", ...wraps],
+  };
+}
+
 /** The CPU library for a processor architecture (`process.arch`). Any but x64 gets the reference kernels alone. */
 export function cpuLibrary(arch: string): KernelLibrary {
   const vector = arch === "x64" ? [vectorUnit("avx512", avx512Flags), vectorUnit("avx2", avx2Flags)] : [];

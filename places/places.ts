@@ -37,6 +37,9 @@ export const demoModelFolder = isPackage
 /** The package of native libraries for this machine. */
 export const nativePackage = `@spangate/native-${process.platform}-${process.arch}`;
 
+/** Whether it should be there and is not: npm leaves out optional packages when it is told to. */
+export const isNativeMissing = isPackage && packageFolder(nativePackage) === undefined;
+
 /** Path of a library of that package; undefined: it is not there, as in a clone, which compiles or has npm's own. */
 export function nativeLibrary(file: string): string | undefined {
   const folder = isPackage ? packageFolder(nativePackage) : undefined;

@@ -70,7 +70,7 @@ test("without a compiler there is one clear sentence", async () => {
   const { root, options } = await probe();
   const failure = await buildLibrary(library, root, { ...options, compilers: ["no-such-compiler"] }).catch((e) => e);
   expect(failure).toBeInstanceOf(KernelBuildError);
-  expect(failure.message).toContain("so Spangate needs a C++17 compiler (g++ or clang++); install it with");
+  expect(failure.message).toContain("Spangate needs a C++17 compiler (g++ or clang++); install it with");
 });
 
 test("the manifest names every source and header of the CPU kernels", async () => {

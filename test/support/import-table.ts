@@ -11,7 +11,8 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/contract": [],
   // Where things lie, in a clone and in packages.
   places: [],
-  packages: ["kernels", "places", "package.json"],
+  packages: ["kernels", "places", "packages/launcher", "package.json"],
+  "packages/launcher": [],
   kernels: ["places"],
   db: ["places"],
   "worker/base": [],

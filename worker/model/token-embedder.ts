@@ -4,6 +4,7 @@
  * by frequency, so by Zipf's law that weight measures how rare a token is (as in Model2Vec). It finds texts with
  * similar words; a sentence-embedding model is better.
  */
+import { openSync, readSync } from "node:fs";
 import { type Embedder, type EmbedderCard, normalise } from "../contract/embedding.ts";
 import { loadModel } from "./load.ts";
 import { ModelError } from "./model-error.ts";
@@ -46,28 +47,34 @@ export function openTokenEmbedder(folder: string, name?: string): Embedder {
   return { card, embed: (sequences) => Promise.resolve(sequences.map(embedOne)) };
 }
 
-/** Reads rows of a matrix from its file, each widened to float32. */
+/**
+ * Reads rows of a matrix from its file, each widened to float32. The file stays open and is read where a row stands:
+ * Bun maps a file into memory only for who may write it, and a model's folder may be another user's.
+ */
 class Rows {
+  readonly #fd: number;
+  readonly #start: number;
   readonly #bytes: DataView;
   readonly #dtype: string;
-  readonly #width: number;
 
-  constructor({ file, dtype, shape, start, end }: TensorInfo) {
-    if (elementBytes[dtype] === undefined) throw new ModelError(`${file}: token embeddings have type ${dtype}`);
-    const whole = Bun.mmap(file, { shared: true });
-    this.#bytes = new DataView(whole.buffer, whole.byteOffset + start, end - start);
+  constructor({ file, dtype, shape, start }: TensorInfo) {
+    const size = elementBytes[dtype];
+    if (size === undefined) throw new ModelError(`${file}: token embeddings have type ${dtype}`);
+    this.#fd = openSync(file, "r");
+    this.#start = start;
+    this.#bytes = new DataView(new ArrayBuffer((shape[1] ?? 0) * size));
     this.#dtype = dtype;
-    this.#width = shape[1] ?? 0;
   }
 
   read(row: number, into: Float32Array): void {
     const bytes = this.#bytes;
-    const size = elementBytes[this.#dtype] ?? 0;
-    const base = row * this.#width * size;
-    if (this.#dtype === "F32") for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat32(base + 4 * i, true);
-    else if (this.#dtype === "F16")
-      for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat16(base + 2 * i, true);
-    else for (let i = 0; i < into.length; i++) into[i] = bfloat16(bytes.getUint16(base + 2 * i, true));
+    const length = bytes.byteLength;
+    if (readSync(this.#fd, bytes, 0, length, this.#start + row * length) !== length) {
+      throw new ModelError("the file of token embeddings has become shorter");
+    }
+    if (this.#dtype === "F32") for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat32(4 * i, true);
+    else if (this.#dtype === "F16") for (let i = 0; i < into.length; i++) into[i] = bytes.getFloat16(2 * i, true);
+    else for (let i = 0; i < into.length; i++) into[i] = bfloat16(bytes.getUint16(2 * i, true));
   }
 }
 

@@ -1,0 +1,46 @@
+/**
+ * `bun run package [FOLDER]`: the npm packages and the release as files, in `.packages/` unless a folder is named. It
+ * downloads nothing.
+ */
+import { chmodSync, copyFileSync, cpSync, mkdirSync, renameSync, rmSync, statSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { version } from "../package.json";
+import { root } from "../places/places.ts";
+import { platformName, runTool, stagePackages } from "./stage.ts";
+
+/** npm's own level costs three times as long for a hundredth less. */
+const gzipLevel = "6";
+
+/** A folder to unpack and run: the packages side by side, and a script that starts them. */
+async function packRelease(out: string, nodeModules: string): Promise<string> {
+  const name = `spangate-${version}-${platformName}`;
+  const folder = join(out, name);
+  mkdirSync(join(folder, "bin"), { recursive: true });
+  renameSync(nodeModules, join(folder, "node_modules"));
+  copyFileSync(join(root, "packages", "launcher", "spangate.sh"), join(folder, "bin", "spangate"));
+  chmodSync(join(folder, "bin", "spangate"), 0o755);
+  for (const file of ["README.md", "LICENSE"]) copyFileSync(join(root, file), join(folder, file));
+  cpSync(join(root, "deploy"), join(folder, "deploy"), { recursive: true });
+  // Who unpacks it owns the files, whoever built it.
+  const owner = ["--owner=0", "--group=0", "--numeric-owner", "--sort=name"];
+  await runTool(["tar", "-czf", `${name}.tar.gz`, ...owner, name], out);
+  rmSync(folder, { recursive: true });
+  return `${name}.tar.gz`;
+}
+
+async function main(folder: string): Promise<void> {
+  const out = resolve(folder);
+  rmSync(out, { recursive: true, force: true });
+  const nodeModules = join(out, "node_modules");
+  const made: string[] = [];
+  for (const staged of await stagePackages(nodeModules)) {
+    const argv = ["pm", "pack", "--quiet", "--ignore-scripts", "--gzip-level", gzipLevel, "--destination", out];
+    made.push(basename((await runTool([process.execPath, ...argv], staged)).trim()));
+  }
+  made.push(await packRelease(out, nodeModules));
+  for (const file of made) {
+    console.log(`${(statSync(join(out, file)).size / 2 ** 20).toFixed(1).padStart(6)} MiB  ${join(folder, file)}`);
+  }
+}
+
+await main(process.argv[2] ?? join(root, ".packages"));

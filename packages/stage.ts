@@ -1,0 +1,137 @@
+/** Lays out the folders that become npm packages, each with the files that it ships and nothing else. */
+import { chmodSync, copyFileSync, cpSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { buildLibrary, prebuiltName } from "../kernels/build.ts";
+import { portableCpuLibrary } from "../kernels/manifest.ts";
+import { description, devDependencies, license, version } from "../package.json";
+import { demoModelFolder, kernelsFolder, root } from "../places/places.ts";
+import { bundle, bundlePrograms, licenceNotices } from "./bundle.ts";
+import { bunPackage } from "./launcher/find-bun.ts";
+
+/** The platform whose packages are built: the one that builds them. */
+const [platform, arch] = [process.platform, process.arch];
+export const platformName = `${platform}-${arch}`;
+const machine = { os: [platform], cpu: [arch], libc: ["glibc"] };
+/** The Bun that packages ask for is the one that everything was tested with. */
+const bunVersion = devDependencies["bun-types"].replace(/^[^\d]*/, "");
+
+const common = { version, license, engines: { node: ">=18" }, publishConfig: { access: "public" } };
+
+interface Stage {
+  readonly name: string;
+  /** Writes the files below the folder. @returns further fields of package.json */
+  fill(folder: string): Promise<object>;
+}
+
+function copy(folder: string, paths: readonly string[], from = root): void {
+  for (const path of paths) cpSync(join(from, path), join(folder, path), { recursive: true });
+}
+
+const server: Stage = {
+  name: "spangate",
+  async fill(folder) {
+    const packages = await bundlePrograms(join(folder, "app"));
+    const launcher = { spangate: "packages/launcher/main.ts" };
+    await bundle(join(folder, "bin"), { entries: launcher, target: "node", banner: "#!/usr/bin/env node" });
+    chmodSync(join(folder, "bin", "spangate.js"), 0o755);
+    await bundle(join(folder, "client"), { entries: { query: "gateway/client/exports.ts" }, target: "bun" });
+    await declareTypes(join(folder, "types"));
+    copy(folder, ["README.md", "LICENSE", "CHANGELOG.md", "docs", "migrations", "deploy"]);
+    copy(folder, ["kernels/abi.h", "kernels/cpu", "kernels/cuda"]);
+    writeFileSync(join(folder, "NOTICES.txt"), licenceNotices(packages));
+    return {
+      description,
+      type: "module",
+      os: machine.os,
+      bin: { spangate: "bin/spangate.js" },
+      exports: {
+        "./query": { types: "./types/gateway/client/exports.d.ts", default: "./client/query.js" },
+        "./package.json": "./package.json",
+      },
+      dependencies: { [demoModel.name]: version },
+      optionalDependencies: { [native.name]: version, [bunPackage(platform, arch)]: bunVersion },
+    };
+  },
+};
+
+const native: Stage = {
+  name: `@spangate/native-${platformName}`,
+  async fill(folder) {
+    const kernels = await prebuiltName(platform, arch);
+    copyFileSync(await buildLibrary(portableCpuLibrary(arch), kernelsFolder), join(folder, kernels));
+    const modules = (name: string): string => join(root, "node_modules", name);
+    const runtime = join(modules("onnxruntime-node"), "bin", "napi-v6", platform, arch);
+    // Of onnxruntime what the CPU needs: its package has libraries for other systems and for GPUs too.
+    copy(folder, ["onnxruntime_binding.node", "libonnxruntime.so.1"], runtime);
+    copy(folder, ["vec0.so"], modules(`sqlite-vec-${platformName}`));
+    copy(folder, ["LICENSE"]);
+    writeFileSync(join(folder, "NOTICES.txt"), licenceNotices(["onnxruntime-node", "sqlite-vec"].map(modules)));
+    return {
+      description: `Spangate's native libraries for ${platformName}: CPU kernels, onnxruntime, sqlite-vec`,
+      ...machine,
+    };
+  },
+};
+
+const demoModel: Stage = {
+  name: "@spangate/demo-model",
+  async fill(folder) {
+    const index = JSON.parse(readFileSync(join(demoModelFolder, "model.safetensors.index.json"), "utf8"));
+    const shards = new Set<string>(Object.values(index.weight_map));
+    const texts = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"];
+    // The folder's name is the model's in the API.
+    copy(join(folder, "demo"), [...texts, "model.safetensors.index.json", ...shards], demoModelFolder);
+    copy(folder, ["README.md"], demoModelFolder);
+    copy(folder, ["LICENSE"]);
+    return { description: "A small language model that answers questions from documents: Spangate's default" };
+  },
+};
+
+/** A copy of the Bun that builds, under its own package's name: with it the packages install without a registry. */
+const runtime: Stage = {
+  name: bunPackage(platform, arch),
+  async fill(folder) {
+    if (Bun.version !== bunVersion) throw new Error(`packages are built by Bun ${bunVersion}; this is ${Bun.version}`);
+    mkdirSync(join(folder, "bin"));
+    copyFileSync(process.execPath, join(folder, "bin", "bun"));
+    chmodSync(join(folder, "bin", "bun"), 0o755);
+    // It is Bun's project that publishes this package.
+    const notOurs = { engines: undefined, publishConfig: undefined, private: true };
+    return { version: bunVersion, license: "MIT", description: `Bun for ${platformName}`, ...machine, ...notOurs };
+  },
+};
+
+/** Types of `spangate/query`. */
+async function declareTypes(folder: string): Promise<void> {
+  const flags =
+    "--ignoreConfig --declaration --emitDeclarationOnly --skipLibCheck --strict --allowImportingTsExtensions";
+  const options = "--target ESNext --module ESNext --moduleResolution bundler --types bun-types --rootDir .";
+  const argv = [process.execPath, "x", "--no-install", "tsc", ...flags.split(" "), ...options.split(" ")];
+  await runTool([...argv, "--outDir", folder, "gateway/client/exports.ts"], root);
+}
+
+/** @returns what it wrote. @throws Error with what it wrote when it fails */
+export async function runTool(argv: readonly string[], cwd: string): Promise<string> {
+  const child = Bun.spawn([...argv], { cwd, stdin: "ignore", stdout: "pipe", stderr: "pipe" });
+  const [output, errors, exitCode] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+    child.exited,
+  ]);
+  if (exitCode !== 0) throw new Error(`${argv.slice(0, 4).join(" ")} ended with ${exitCode}:\n${output}${errors}`);
+  return output;
+}
+
+/** Writes every package's folder below `nodeModules`, as npm would lay them beside each other. @returns their folders */
+export async function stagePackages(nodeModules: string): Promise<readonly string[]> {
+  const folders: string[] = [];
+  for (const { name, fill } of [server, native, demoModel, runtime]) {
+    const folder = join(nodeModules, name);
+    mkdirSync(folder, { recursive: true });
+    const fields = await fill(folder);
+    const files = [...new Bun.Glob("*").scanSync({ cwd: folder, onlyFiles: false, dot: true })].sort();
+    writeFileSync(join(folder, "package.json"), `${JSON.stringify({ name, ...common, ...fields, files }, null, 2)}\n`);
+    folders.push(folder);
+  }
+  return folders;
+}
