@@ -62,6 +62,11 @@ export function isAttached(db: Db, fileId: FileId): boolean {
   return findRow(db, "isAttached", corpusFiles, { fileId }, visible, ofLiveCorpus) !== undefined;
 }
 
+/** Whether any file of the corpus has visible fragments. */
+export function hasCompletedFile(db: Db, corpusId: CorpusId): boolean {
+  return findRow(db, "hasCompletedFile", corpusFiles, { corpusId, status: "completed" }) !== undefined;
+}
+
 export interface CorpusFileFilter {
   readonly status?: VisibleStatus | undefined;
   readonly batchId?: FileBatchId | undefined;

@@ -1,5 +1,6 @@
 import { and, asc, count, desc, eq, gt, gte, inArray, lt, lte, or, sql } from "drizzle-orm";
 import { type IngestAttempt, isCurrentAttempt, ofLiveCorpus } from "./corpus-files.ts";
+import { textKeysOf } from "./fragment-texts.ts";
 import { indexFragment, unindexFragment } from "./fts.ts";
 import type { CorpusId, FileId, FragmentId } from "./ids.ts";
 import type { Db } from "./open.ts";
@@ -31,21 +32,17 @@ export function insertFragments(
   return db.transaction("insertFragments", () => {
     if (!isCurrentAttempt(db, attempt)) return false;
     for (const f of piece) {
+      const { textKey, headKey } = textKeysOf(corpusSeq, f.text);
       const row = db.statement("insertFragment", () =>
         db.client
-          .query<{ seq: number }, (string | number | null)[]>(
-            `insert into fragments (id, corpus_file_seq, ordinal, text, first_char, end_char, token_count, pages)
-             values (?, ?, ?, ?, ?, ?, ?, ?) returning seq`,
+          .query<{ seq: number }, (string | number | Buffer | null)[]>(
+            `insert into fragments
+               (id, corpus_file_seq, ordinal, text, first_char, end_char, token_count, pages, text_key, head_key)
+             values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) returning seq`,
           )
           .get(
-            f.id,
-            attempt.seq,
-            f.ordinal,
-            f.text,
-            f.firstChar,
-            f.endChar,
-            f.tokenCount,
-            f.pages ? JSON.stringify(f.pages) : null,
+            ...[f.id, attempt.seq, f.ordinal, f.text, f.firstChar, f.endChar, f.tokenCount],
+            ...[f.pages ? JSON.stringify(f.pages) : null, textKey, headKey],
           ),
       );
       if (row !== null) indexFragment(db, corpusSeq, row.seq, f.text);

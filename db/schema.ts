@@ -135,6 +135,8 @@ export const fragments = sqliteTable("fragments", {
   preparedWorker: integer("prepared_worker"),
   preparedAt: integer("prepared_at"),
   pages: text("pages", { mode: "json" }).$type<readonly FragmentPage[]>(),
+  textKey: blob("text_key", { mode: "buffer" }),
+  headKey: blob("head_key", { mode: "buffer" }),
 });
 
 export const jobs = sqliteTable("jobs", {

@@ -3,6 +3,7 @@
  * and finds candidates by Hamming distance. Candidates are ranked by the cosine of the vectors themselves, which are
  * stored with one byte for each dimension. Only fragments of completed files get vectors.
  */
+import { seqOfEmbeddedTwin } from "./fragment-texts.ts";
 import { type Hit, type HitRow, hitColumns, hitOf } from "./hits.ts";
 import type { Db } from "./open.ts";
 
@@ -134,6 +135,32 @@ export function insertVectors(
       db.client.query(`insert into ${table} (seq, code) values (?, vec_bit(?))`).run(seq, signBits(vector));
     }
   });
+}
+
+/**
+ * Gives fragments the vectors of others with the same text, in the same corpus.
+ * @returns the fragments that are left, whose vectors have to be computed
+ */
+export function copyVectors(
+  db: Db,
+  model: VectorModel,
+  piece: readonly UnembeddedFragment[],
+): readonly UnembeddedFragment[] {
+  if (!db.hasVectors) return piece;
+  return db.transaction("copyVectors", () =>
+    piece.filter(({ seq, corpusSeq }) => {
+      const twin = seqOfEmbeddedTwin(db, seq, model.seq);
+      if (twin === undefined || indexModel(db, corpusSeq) !== model.seq) return true;
+      const table = tableOf(corpusSeq);
+      const row = db.client.query<{ code: Uint8Array }, [number]>(`select code from ${table} where seq = ?`).get(twin);
+      if (row === null) return true;
+      db.client.query(`insert into ${table} (seq, code) values (?, vec_bit(?))`).run(seq, row.code);
+      const vector = `insert into fragment_vectors (fragment_seq, model_seq, vector)
+        select ?, model_seq, vector from fragment_vectors where fragment_seq = ?`;
+      db.client.query(vector).run(seq, twin);
+      return false;
+    }),
+  );
 }
 
 /** Removes index entries of fragments that are being removed. Their vectors are removed with their rows. */

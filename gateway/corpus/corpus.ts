@@ -1,6 +1,6 @@
 /** The corpus side as a whole: wires its services and their background work. */
 import { join } from "node:path";
-import { corporaOfTenant } from "../../db/corpora.ts";
+import { corporaOfTenant, findCorpusAnyState } from "../../db/corpora.ts";
 import { listAllFileIds } from "../../db/files.ts";
 import { visibleFragmentIds } from "../../db/fragments.ts";
 import type { FragmentId, TenantId } from "../../db/ids.ts";
@@ -152,12 +152,15 @@ export class Corpus {
    * Call when a request that used these fragments has ended. Fragments that were deleted while it ran are evicted once
    * more, because the request's worker may have stored them after the sweep.
    */
-  evictDeleted(fragments: readonly Pick<RetrievedFragment, "id" | "text" | "salt">[]): void {
+  evictDeleted(fragments: readonly Pick<RetrievedFragment, "id" | "corpusId" | "text" | "salt">[]): void {
     if (fragments.length === 0) return;
     const ids: readonly FragmentId[] = fragments.map(({ id }) => id);
     const visible = visibleFragmentIds(this.#deps.db, ids);
-    for (const fragment of fragments) {
-      if (!visible.has(fragment.id)) this.#sweeper.evict([fragment], fragment.salt);
+    for (const { id, corpusId, text, salt } of fragments) {
+      if (visible.has(id)) continue;
+      // Of a corpus that is gone, nothing is visible, and the number of no corpus finds nothing.
+      const corpusSeq = findCorpusAnyState(this.#deps.db, corpusId)?.seq ?? 0;
+      this.#sweeper.evict(corpusSeq, [{ id, text, ordinal: 0 }], salt);
     }
   }
 

@@ -14,7 +14,7 @@ import { atPath } from "./located.ts";
 import { type Inner, innerAt } from "./prompt-parts.ts";
 import { Slots } from "./slots.ts";
 
-export type FoundFragment = Pick<RetrievedFragment, "id" | "text" | "salt">;
+export type FoundFragment = Pick<RetrievedFragment, "id" | "corpusId" | "text" | "salt">;
 
 export type Search = Pick<RetrieveRequest, "vectorStoreIds" | "query" | "maxResults"> & { readonly filters?: unknown };
 

@@ -10,7 +10,7 @@ import {
   removeDeletedFiles,
   removeSweptCorpora,
 } from "../../../db/corpora.ts";
-import { type CorpusFileRow, nextDeletingFile, removeCorpusFile } from "../../../db/corpus-files.ts";
+import { type CorpusFileRow, hasCompletedFile, nextDeletingFile, removeCorpusFile } from "../../../db/corpus-files.ts";
 import { deleteFilesOfGoneTenant, listDeletedFiles, listSweptFileIds, removeFiles } from "../../../db/files.ts";
 import { type FragmentRow, peekFragments, removeFragments } from "../../../db/fragments.ts";
 import type { TenantId } from "../../../db/ids.ts";
@@ -34,8 +34,8 @@ const filesFreedFirst = 1_000;
 /** Bytes of batch results that one piece removes. */
 const sweptResultBytes = 1024 * 1024;
 /**
- * If a deleted file has more fragments than this, all KV of its corpus is evicted instead, which costs no more than
- * that KV has blocks.
+ * If more spans than this are evicted of one file, and its corpus has no other file any more, all KV of the corpus is
+ * evicted instead, which costs no more than that KV has blocks.
  */
 const mostEvictedByKey = 2_048;
 /** Milliseconds that a slice takes, whatever its pieces are. */
@@ -46,8 +46,8 @@ export interface SweepDeps {
   readonly content: ContentStore;
   readonly spans: SpanPort;
   readonly saltOf: CorpusSaltOf;
-  /** All workers forget these fragments' spans. */
-  readonly evict: (fragments: readonly FragmentRow[], salt: CacheSalt) => void;
+  /** All workers forget these fragments' spans, as Sweeper.evict says. */
+  readonly evict: (corpusSeq: number, fragments: readonly FragmentRow[], salt: CacheSalt) => number;
   /** Called when the KV of deleted files, or of their whole corpus, was evicted. */
   readonly onEvicted: () => void;
   /** Overwrites with zeros, in pieces, the space that dropped indexes leave. */
@@ -186,12 +186,10 @@ export class TenantSweep implements TenantWork {
     for (let count = 0; ; ) {
       const piece = peekFragments(db, file.seq, fragmentsPerPiece, last);
       const first = firstOf(piece, charsPerPiece);
-      count += first.length;
-      if (count > mostEvictedByKey) spans.evictCorpora([salt]);
-      else evict(first, salt);
+      count += evict(corpus.seq, first, salt);
       last = first.at(-1)?.ordinal ?? last;
-      const isAll = piece.length < fragmentsPerPiece && first.length === piece.length;
-      if (isAll || count > mostEvictedByKey) return;
+      if (piece.length < fragmentsPerPiece && first.length === piece.length) return;
+      if (count > mostEvictedByKey && !hasCompletedFile(db, corpus.id)) return spans.evictCorpora([salt]);
       yield;
     }
   }

@@ -4,16 +4,23 @@
  * in rounds, so no tenant's deletion waits for the end of another's.
  */
 import { listSweepTenants } from "../../../db/corpora.ts";
+import { anyVisible, isTextVisible, type TextKeys, textKeysOf, visibleWithHead } from "../../../db/fragment-texts.ts";
 import type { FragmentRow } from "../../../db/fragments.ts";
 import { zeroFreeSpace } from "../../../db/free-space.ts";
 import type { TenantId } from "../../../db/ids.ts";
 import { listDeletedTenants } from "../../../db/tenants.ts";
-import type { CacheSalt } from "../../../worker/contract/units.ts";
+import type { BlockKey, CacheSalt } from "../../../worker/contract/units.ts";
 import { reasonOf } from "../../background/background-loop.ts";
 import { TenantRounds } from "../../background/tenant-rounds.ts";
 import { ApiError } from "../../base/errors.ts";
 import type { Log } from "../../base/log.ts";
 import { type SweepDeps, TenantSweep } from "./sweep-work.ts";
+
+/** Visible fragments that begin as an evicted one does, and are compared with it. */
+const alikeFragments = 2;
+
+/** A fragment that is visible no more. */
+export type GoneFragment = Pick<FragmentRow, "id" | "text" | "ordinal">;
 
 /** The most tenants whose sweeps are open at the same time. */
 const maxOpen = 256;
@@ -62,23 +69,46 @@ export class Sweeper {
     return this.#rounds.stop();
   }
 
-  /** All workers forget these fragments' spans. */
-  evict(fragments: readonly Pick<FragmentRow, "id" | "text">[], salt: CacheSalt): void {
-    const { spans, log } = this.#deps;
+  /**
+   * All workers forget these fragments' spans, but for what visible fragments of the corpus have in common with them: a
+   * file's new version keeps the KV of the texts that did not change.
+   * @returns how many spans were evicted
+   */
+  evict(corpusSeq: number, fragments: readonly GoneFragment[], salt: CacheSalt): number {
+    const { db, log } = this.#deps;
+    const gone = fragments
+      .map((fragment) => ({ ...fragment, ...textKeysOf(corpusSeq, fragment.text) }))
+      .filter((fragment) => !isTextVisible(db, fragment));
     try {
-      const keys = fragments.flatMap(({ id, text }) => spans.lowerSpan({ id, text, salt }).blockKeys);
-      if (keys.length > 0) spans.evict(keys, salt);
+      // What the template puts before every text may fill blocks of its own.
+      const any = gone.length === 0 ? undefined : anyVisible(db, corpusSeq);
+      const common = any === undefined ? [] : this.#keysOf(any, salt);
+      const keys = gone.flatMap((fragment) => this.#ownKeys(fragment, salt, common));
+      if (keys.length > 0) this.#deps.spans.evict(keys, salt);
     } catch (error) {
       // If no model was ever ready, no KV exists.
-      if (error instanceof ApiError && error.code === "not_ready") return;
+      if (error instanceof ApiError && error.code === "not_ready") return 0;
       log("warn", "fragments' KV could not be evicted", { reason: reasonOf(error) });
     }
+    return gone.length;
+  }
+
+  /** The span's block keys without those at its beginning that a visible fragment's span begins with too. */
+  #ownKeys(fragment: GoneFragment & TextKeys, salt: CacheSalt, common: readonly BlockKey[]): readonly BlockKey[] {
+    const alike = visibleWithHead(this.#deps.db, fragment, alikeFragments).flatMap((one) => this.#keysOf(one, salt));
+    const shared = new Set([...common, ...alike]);
+    return this.#keysOf(fragment, salt).filter((key) => !shared.has(key));
+  }
+
+  #keysOf({ id, text }: Pick<FragmentRow, "id" | "text">, salt: CacheSalt): readonly BlockKey[] {
+    return this.#deps.spans.lowerSpan({ id, text, salt }).blockKeys;
   }
 
   #open(tenantId: TenantId): TenantSweep {
     const deps = {
       ...this.#deps,
-      evict: (fragments: readonly FragmentRow[], salt: CacheSalt) => this.evict(fragments, salt),
+      evict: (corpusSeq: number, fragments: readonly GoneFragment[], salt: CacheSalt) =>
+        this.evict(corpusSeq, fragments, salt),
       zeroFreeSpace: () => this.#zeroFreeSpace(),
     };
     const sweep = new TenantSweep(deps, tenantId, () => this.#tenants.delete(tenantId));

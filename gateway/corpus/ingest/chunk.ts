@@ -1,8 +1,9 @@
 /**
- * Splits a document into fragments: each has as many whole sentences as fit `maxTokens`, counted by the model's own
- * tokenizer. With overlap 0 the texts of the fragments, joined, are exactly the document. A sentence is cut only when
- * it alone exceeds the maximum.
+ * Splits a document into fragments: each has whole sentences of at most `maxTokens`, counted by the model's own
+ * tokenizer. Where fragments end, boundaries.ts decides. With overlap 0 the texts of the fragments, joined, are exactly
+ * the document. A sentence is cut only when it alone exceeds the maximum.
  */
+import { Boundaries, type Piece, rankOf, splitIndex, tokensOf } from "./boundaries.ts";
 import { sentenceSteps, type TextKind, type Unit, withoutHalfCharacter } from "./sentences.ts";
 
 export interface Chunking {
@@ -23,10 +24,6 @@ export interface Chunk {
   readonly tokenCount: number;
 }
 
-interface Piece extends Unit {
-  readonly tokens: number;
-}
-
 /** Characters that are tokenized or scanned between two yields to other work. */
 const charsPerSlice = 8_192;
 
@@ -42,106 +39,87 @@ export function* chunkText(
     chars += part.length;
     return countTokens(part);
   };
-  const packer = new Packer(text, chunking, count);
+  const fragments = new Fragments(text, chunking, count);
+  const boundaries = new Boundaries(fragments.ownTokens);
   for (const unit of sentenceSteps(text, kind)) {
     if (unit === undefined) {
       yield undefined;
       continue;
     }
     chars += unit.end - unit.start;
-    for (const piece of fittingPieces(text, unit, chunking.maxTokens, count)) {
-      yield* packer.add(piece);
+    for (const piece of fittingPieces(text, unit, fragments.ownTokens, count)) {
+      for (const stretch of boundaries.add(piece)) yield* fragments.of(stretch);
       if (chars < charsPerSlice) continue;
       chars = 0;
       yield undefined;
     }
   }
-  yield* packer.finish();
+  for (const stretch of boundaries.finish()) yield* fragments.of(stretch);
 }
 
-/** Fills one fragment at a time. */
-class Packer {
+/** Makes fragments of the pieces between two cuts. */
+class Fragments {
   readonly #text: string;
-  readonly #chunking: Chunking;
+  readonly #overlapTokens: number;
+  /** Tokens of a fragment, and of what is its own and not repeated. */
+  readonly #maxTokens: number;
+  readonly #ownTokens: number;
   readonly #countTokens: (text: string) => number;
-  #open: Piece[] = [];
-  /** How many of the open pieces repeat pieces of the previous fragment. */
-  #repeated = 0;
-  /** The sum of the open pieces' tokens. The exact count of the joined text may differ by a token at each seam. */
-  #openTokens = 0;
+  /** Pieces at the end of the last fragment, which the next one repeats. */
+  #tail: readonly Piece[] = [];
 
-  constructor(text: string, chunking: Chunking, countTokens: (text: string) => number) {
+  constructor(text: string, { maxTokens, overlapTokens }: Chunking, countTokens: (text: string) => number) {
     this.#text = text;
-    this.#chunking = chunking;
+    this.#maxTokens = maxTokens;
+    this.#overlapTokens = overlapTokens;
+    this.#ownTokens = maxTokens - overlapTokens;
     this.#countTokens = countTokens;
   }
 
-  *add(piece: Piece): Generator<Chunk> {
-    const { maxTokens } = this.#chunking;
-    const sectionBreak = piece.startsSection && this.#openTokens * 2 >= maxTokens;
-    if (this.#openTokens + piece.tokens > maxTokens || sectionBreak) yield* this.#emit();
-    while (this.#repeated > 0 && this.#openTokens + piece.tokens > maxTokens) this.#dropRepeated();
-    this.#push(piece);
+  get ownTokens(): number {
+    return this.#ownTokens;
   }
 
-  *finish(): Generator<Chunk> {
-    while (this.#open.length > this.#repeated) yield* this.#emit();
-  }
-
-  /** Emits the open pieces, except for those at the end that exceed the maximum by the exact count. */
-  *#emit(): Generator<Chunk> {
-    if (this.#open.length <= this.#repeated) return;
-    const first = this.#open[0];
+  *of(pieces: readonly Piece[]): Generator<Chunk> {
+    const [first] = pieces;
     if (first === undefined) return;
-    let taken = this.#open.length;
-    let chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
-    while (chunk.tokenCount > this.#chunking.maxTokens && taken > 1) {
-      // The number of pieces is cut in proportion to the excess, so that only a few counts are needed however many
-      // pieces there are.
-      taken = Math.max(1, Math.min(taken - 1, Math.floor((taken * this.#chunking.maxTokens) / chunk.tokenCount)));
-      chunk = this.#chunkOf(first, this.#open[taken - 1] ?? first);
+    const isSmall = tokensOf(pieces) <= this.#ownTokens || pieces.length === 1;
+    const chunk = isSmall ? this.#chunkOf(first, pieces) : undefined;
+    // The exact count of the joined text may differ from the sum by a token at each seam.
+    if (chunk !== undefined && (chunk.tokenCount <= this.#ownTokens || pieces.length === 1)) {
+      yield this.#withOverlap(chunk, pieces);
+      return;
     }
-    const emitted = this.#open.slice(0, taken);
-    const left = this.#open.slice(taken);
-    if (taken > this.#repeated) yield chunk;
-    this.#reset(left.length === 0 || taken > this.#repeated ? this.#tailOf(emitted) : []);
-    for (const piece of left) {
-      while (this.#repeated > 0 && this.#openTokens + piece.tokens > this.#chunking.maxTokens) this.#dropRepeated();
-      this.#push(piece);
-    }
+    const cut = splitIndex(pieces, this.#ownTokens);
+    yield* this.of(pieces.slice(0, cut));
+    yield* this.of(pieces.slice(cut));
   }
 
-  #chunkOf(first: Piece, last: Piece): Chunk {
-    const text = this.#text.slice(first.start, last.end);
-    return { text, firstChar: first.start, endChar: last.end, tokenCount: this.#countTokens(text) };
+  /** Puts as many whole sentences of the fragment before in front as the overlap and the maximum allow. */
+  #withOverlap(chunk: Chunk, pieces: readonly Piece[]): Chunk {
+    let whole = chunk;
+    for (let from = 0; from < this.#tail.length; from++) {
+      const repeated = this.#chunkOf(this.#tail[from] as Piece, pieces);
+      if (repeated.tokenCount > this.#maxTokens) continue;
+      whole = repeated;
+      break;
+    }
+    this.#tail = this.#tailOf(pieces);
+    return whole;
   }
 
-  /** The pieces at the end of a fragment that the next one repeats. */
-  #tailOf(emitted: readonly Piece[]): Piece[] {
+  #tailOf(pieces: readonly Piece[]): readonly Piece[] {
     let tokens = 0;
-    let from = emitted.length;
-    for (let i = emitted.length - 1; i > 0; i--) {
-      tokens += emitted[i]?.tokens ?? 0;
-      if (tokens > this.#chunking.overlapTokens) break;
-      from = i;
-    }
-    return emitted.slice(from);
+    let from = pieces.length;
+    while (from > 0 && tokens + (pieces[from - 1]?.tokens ?? 0) <= this.#overlapTokens)
+      tokens += pieces[--from]?.tokens ?? 0;
+    return pieces.slice(from);
   }
 
-  #reset(repeated: Piece[]): void {
-    this.#open = repeated;
-    this.#repeated = repeated.length;
-    this.#openTokens = repeated.reduce((sum, piece) => sum + piece.tokens, 0);
-  }
-
-  #dropRepeated(): void {
-    this.#openTokens -= this.#open.shift()?.tokens ?? 0;
-    this.#repeated--;
-  }
-
-  #push(piece: Piece): void {
-    this.#open.push(piece);
-    this.#openTokens += piece.tokens;
+  #chunkOf({ start }: Piece, pieces: readonly Piece[]): Chunk {
+    const end = pieces.at(-1)?.end ?? start;
+    const text = this.#text.slice(start, end);
+    return { text, firstChar: start, endChar: end, tokenCount: this.#countTokens(text) };
   }
 }
 
@@ -167,7 +145,8 @@ function* fittingPieces(
   const tokens = isTooLong ? Number.POSITIVE_INFINITY : countTokens(text.slice(unit.start, unit.end));
   const cut = tokens > maxTokens ? bestCut(text, unit.start, unit.end) : unit.end;
   if (cut <= unit.start || cut >= unit.end) {
-    yield { ...unit, tokens: isTooLong ? countTokens(text.slice(unit.start, unit.end)) : tokens };
+    const rank = rankOf(text, unit);
+    yield { ...unit, rank, tokens: isTooLong ? countTokens(text.slice(unit.start, unit.end)) : tokens };
     return;
   }
   const density = isTooLong ? tokensPerChar : tokens / chars;

@@ -7,6 +7,7 @@ import type { CorpusFileRow } from "../../../db/corpus-files.ts";
 import type { TenantId } from "../../../db/ids.ts";
 import type { Db } from "../../../db/open.ts";
 import {
+  copyVectors,
   insertVectors,
   lastVisibleSeq,
   listUnembedded,
@@ -150,7 +151,9 @@ export class Vectorizer {
     }
   }
 
-  async #embedPiece(model: VectorModel, piece: readonly UnembeddedFragment[]): Promise<void> {
+  async #embedPiece(model: VectorModel, found: readonly UnembeddedFragment[]): Promise<void> {
+    const piece = this.#db.unsynced(() => copyVectors(this.#db, model, found));
+    if (piece.length === 0) return;
     const vectors = await this.#embedder.embed(
       piece.map(({ text }) => text),
       "document",

@@ -136,13 +136,13 @@ export class TenantPrepare implements TenantWork {
     if (prepared.size !== texts.length) {
       throw new ApiError("internal", { cause: new Error("the workers did not report every span") });
     }
-    this.#note(group, prepared, salt);
+    this.#note(corpus.seq, group, prepared, salt);
     const done = job.done + group.length;
     if (this.#update(row, { done, total: Math.max(expected, done) }) === undefined) return undefined;
     return { row, cancel, expected, after: placeOf(last), done, attempts: 0 };
   }
 
-  #note(group: readonly FragmentRow[], prepared: PreparedById, salt: CacheSalt): void {
+  #note(corpusSeq: number, group: readonly FragmentRow[], prepared: PreparedById, salt: CacheSalt): void {
     const { db, spans, sweeper } = this.#deps;
     const visible = visibleFragmentIds(
       db,
@@ -160,7 +160,7 @@ export class TenantPrepare implements TenantWork {
     // Fragments that were deleted while they were computed are evicted here, since the sweep may have evicted them
     // before they were stored.
     const gone = group.filter(({ id }) => !visible.has(id));
-    if (gone.length > 0) sweeper.evict(gone, salt);
+    if (gone.length > 0) sweeper.evict(corpusSeq, gone, salt);
   }
 
   #update({ id }: JobRow, change: Parameters<typeof updateOpenJob>[2]): JobRow | undefined {

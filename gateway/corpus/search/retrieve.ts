@@ -223,7 +223,7 @@ export function readFragments(
   corpora: CorpusService,
   tenantId: TenantId,
   rawIds: readonly string[],
-): readonly (Pick<RetrievedFragment, "id" | "text" | "salt"> | undefined)[] {
+): readonly (Pick<RetrievedFragment, "id" | "corpusId" | "text" | "salt"> | undefined)[] {
   const ids = rawIds.map((rawId) => parseId("fragment", rawId));
   const rows = findFragments(
     db,
@@ -238,7 +238,9 @@ export function readFragments(
   return ids.map((id) => {
     const row = id === undefined ? undefined : found.get(id);
     const salt = row === undefined ? undefined : salts.get(row.corpusId);
-    return row === undefined || salt === undefined ? undefined : { id: row.id, text: row.text, salt };
+    return row === undefined || salt === undefined
+      ? undefined
+      : { id: row.id, corpusId: row.corpusId, text: row.text, salt };
   });
 }
 

@@ -9,6 +9,15 @@ import {
 } from "../../../gateway/corpus/ingest/sentences.ts";
 import { countTokens } from "../fixtures.ts";
 
+/** Numbers in 0..1, the same ones for the same seed. */
+function randomOf(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
 function chunk(text: string, maxTokens: number, overlapTokens = 0, kind: TextKind = "plain"): Chunk[] {
   return [...chunkText(text, kind, { maxTokens, overlapTokens }, countTokens)].filter((step) => step !== undefined);
 }
@@ -160,11 +169,40 @@ describe("chunkText", () => {
     );
   });
 
-  test("fills fragments: two neighbours never fit into one", () => {
-    const text = Array.from({ length: 200 }, (_, i) => `Sentence number ${i} has a few words.`).join(" ");
-    const chunks = chunk(text, 64);
-    for (let i = 1; i < chunks.length; i++) {
-      expect((chunks[i - 1]?.tokenCount ?? 0) + (chunks[i]?.tokenCount ?? 0)).toBeGreaterThan(64);
+  test("fills fragments more than half on average, and none less than a quarter; a short text is one", () => {
+    const sentences = Array.from({ length: 400 }, (_, i) => `Sentence number ${i} has a few words.`);
+    for (const max of [64, 256]) {
+      const sizes = chunk(sentences.join(" "), max).map(({ tokenCount }) => tokenCount);
+      expect(sizes.reduce((sum, size) => sum + size, 0) / sizes.length / max).toBeGreaterThan(0.5);
+      expect(Math.min(...sizes)).toBeGreaterThanOrEqual(max / 4);
+    }
+    expect(chunk(sentences.slice(0, 5).join(" "), 64).length).toBe(1);
+  });
+
+  test("a changed, added or removed sentence changes few fragments, and the text alone decides", () => {
+    const random = randomOf(7);
+    const words = "river house table garden window number letter morning evening winter paper stone bridge".split(" ");
+    const draw = (): string => words[Math.floor(random() * words.length)] ?? "";
+    const sentence = (): string =>
+      `${Array.from({ length: 4 + Math.floor(random() * 24) }, draw).join(" ")} ends.${random() < 0.2 ? "\n\n" : " "}`;
+    for (const [max, overlap, most] of [
+      [32, 0, 4],
+      [256, 0, 4],
+      [64, 16, 8],
+    ] as const) {
+      const document = Array.from({ length: 400 }, (_, i) => `S${i} ${sentence()}`);
+      const texts = (sentences: readonly string[]) => chunk(sentences.join(""), max, overlap).map(({ text }) => text);
+      const before = new Set(texts(document));
+      expect([...new Set(texts(document))]).toEqual([...before]);
+      const changed: number[] = [];
+      for (let edit = 0; edit < 150; edit++) {
+        const at = Math.floor(random() * document.length);
+        const inserted = edit % 3 === 1 ? [] : [`T${edit} ${sentence()}`];
+        const after = texts(document.toSpliced(at, edit % 3 === 2 ? 0 : 1, ...inserted));
+        changed.push(after.filter((text) => !before.has(text)).length);
+      }
+      expect([max, Math.max(...changed) <= most, Math.max(...changed)]).toEqual([max, true, Math.max(...changed)]);
+      expect(changed.reduce((sum, count) => sum + count) / changed.length).toBeLessThan(most / 2);
     }
   });
 
@@ -188,10 +226,12 @@ describe("chunkText", () => {
     expect(repeated.length).toBeGreaterThan(0);
   });
 
-  test("a heading begins a new fragment once the open one is half full", () => {
+  test("a heading begins a new fragment where neither that nor the one before gets very small", () => {
     const body = "Some words in a sentence here. ".repeat(2);
-    const chunks = chunk(`${body}\n\n# Next\n\nNext body.`, 32, 0, "markdown");
-    expect(chunks.at(-1)?.text.startsWith("# Next")).toBe(true);
+    const part = (name: string) => `# ${name}\n\n${body}\n\n`;
+    const chunks = chunk(["One", "Two", "Three"].map(part).join(""), 32, 0, "markdown");
+    expect(chunks.map(({ text }) => text.slice(0, 5))).toEqual(["# One", "# Two", "# Thr"]);
+    expect(chunk("# One\n\nSome words in a sentence here.\n\n# Two\n\nShort.", 32, 0, "markdown").length).toBe(1);
   });
 
   test("a tokenizer whose counts are not additive still gets its bound kept", () => {

@@ -158,7 +158,7 @@ describe("fragments by id", () => {
       tenantId,
       hits.map(({ id }) => id),
     );
-    expect(found).toEqual(hits.map(({ id, text, salt }) => ({ id, text, salt })));
+    expect(found).toEqual(hits.map(({ id, corpusId, text, salt }) => ({ id, corpusId, text, salt })));
   });
 
   test("of others, unknown ones, and what is no id are all the same: none; a grant shows them", async () => {
