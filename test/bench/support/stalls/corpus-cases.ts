@@ -90,6 +90,7 @@ export const corpusCases: readonly StallCase[] = [
     filename: "a.txt",
     mime_type: "text/plain",
     purpose: "assistants",
+    expires_after: { anchor: "created_at", seconds: 3_600 },
   })),
   freshCase("POST /v1/uploads/{upload_id}/parts", "32 MiB", async ({ hostile }) => {
     const path = `/v1/uploads/${await openUpload(hostile.client, 32 * mib)}/parts`;
@@ -117,7 +118,13 @@ export const corpusCases: readonly StallCase[] = [
   jsonCase(
     stores,
     "200 files",
-    ({ fileIds }) => ({ name: "n".repeat(256), file_ids: fileIds, metadata, chunking_strategy: chunking(16) }),
+    ({ fileIds }) => ({
+      name: "n".repeat(256),
+      file_ids: fileIds,
+      metadata,
+      chunking_strategy: chunking(16),
+      expires_after: { anchor: "last_active_at", days: 1 },
+    }),
     background,
   ),
   plainCase("GET /v1/vector_stores", "100 of them", "?limit=100"),
