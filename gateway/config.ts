@@ -113,7 +113,9 @@ export const limits = {
   /** Requests that wait for a worker, and tokens of their prompts; a tenant may have a quarter of each. */
   waitingRequests: 8_192,
   waitingTokens: 2 ** 25,
+  /** How often a request is given to a worker, and how many deaths that left no worker it lives through, with its waits. */
   attempts: 3,
+  deaths: 8,
   abortGraceMs: 2_000,
   flushMs: 500,
   workerStopMs: 3_000,

@@ -77,6 +77,7 @@ export function openWorkers(config: Config, options: WorkersOptions, log: Log): 
     supervisor,
     log,
     maxAttempts: limits.attempts,
+    maxDeaths: limits.deaths,
     maxRunningPerWorker: config.maxRunning,
     maxWaiting: limits.waitingRequests,
     maxWaitingTokens: limits.waitingTokens,

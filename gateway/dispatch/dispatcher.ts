@@ -41,6 +41,8 @@ export interface DispatcherOptions {
   readonly log: Log;
   /** Times a request is sent to a worker, the first time included. */
   readonly maxAttempts: number;
+  /** Deaths of workers, each of which left none, that a request may live through, running or waiting. */
+  readonly maxDeaths: number;
   /** Requests that a worker runs at the same time. */
   readonly maxRunningPerWorker: number;
   /** Most requests that may wait for a worker, and most tokens of their prompts. */
@@ -74,6 +76,8 @@ export class Dispatcher implements WorkerEvents {
   readonly #owners: KvOwners;
   readonly #waiting: FairQueue<InFlight>;
   #arrivals = 0;
+  /** When workers died and left none, by performance.now(): the last `maxDeaths` times. */
+  readonly #deathsMs: number[] = [];
   #draining = false;
 
   constructor(options: DispatcherOptions) {
@@ -128,6 +132,7 @@ export class Dispatcher implements WorkerEvents {
     this.#options.residency.forget(workerId);
     this.#options.pendingBlocks.forget(workerId);
     this.#admission.forget(workerId);
+    this.#noteDeath();
     const lost = [...this.#byWorkerRequestId.values()].filter((entry) => entry.workerId === workerId);
     for (const entry of lost) this.#detach(entry);
     const { again = [], over = [] } = Object.groupBy(lost, (entry) => (this.#mayRestart(entry) ? "again" : "over"));
@@ -140,8 +145,11 @@ export class Dispatcher implements WorkerEvents {
       if (entry.aborted) this.#finish(entry, abortedEnd(entry));
       else this.#fail(entry, new ApiError("worker_lost"));
     }
-    // The last worker failed for good, and requests that wait for one would wait until their deadlines.
-    if (this.#isHopeless()) for (const entry of this.#waiting.items()) this.#fail(entry, new ApiError("not_ready"));
+    // What waits for a worker that failed for good, or dies again and again, would wait until its deadline.
+    const code = this.#isHopeless() ? "not_ready" : "worker_lost";
+    for (const entry of this.#waiting.items()) {
+      if (code === "not_ready" || this.#isWornOut(entry)) this.#fail(entry, new ApiError(code));
+    }
     this.#sendWaiting();
   }
 
@@ -264,6 +272,21 @@ export class Dispatcher implements WorkerEvents {
   /** Whether no worker will ever be ready again. */
   #isHopeless(): boolean {
     return this.#options.registry.list().every(({ state }) => state === "failed" || state === "stopped");
+  }
+
+  #noteDeath(): void {
+    if (this.#options.registry.ready().length > 0) return;
+    this.#deathsMs.push(performance.now());
+    if (this.#deathsMs.length > this.#options.maxDeaths) this.#deathsMs.shift();
+  }
+
+  /**
+   * Whether a request has lived through as many deaths as any may. The requests of a tree were read at the same time, so
+   * its later ones do not begin anew.
+   */
+  #isWornOut({ readAtMs }: InFlight): boolean {
+    const [firstMs = Number.POSITIVE_INFINITY] = this.#deathsMs;
+    return this.#deathsMs.length === this.#options.maxDeaths && readAtMs < firstMs;
   }
 
   /** Whether a request whose worker was lost may be sent again. */

@@ -54,6 +54,7 @@ export function makeRig(openLink: OpenLink, devices: readonly string[], options:
     supervisor,
     log,
     maxAttempts: 3,
+    maxDeaths: 20,
     maxRunningPerWorker: 64,
     maxWaiting: 256,
     maxWaitingTokens: 1_000_000,

@@ -180,6 +180,48 @@ describe("the order of what was lost", () => {
   });
 });
 
+test("what lives through too many deaths is told, in its tree's later requests too; what came later is not", async () => {
+  const { asked, ask, life } = makeWorld(["cpu"], { maxRunningPerWorker: 1, maxAttempts: 100, maxDeaths: 3 });
+  const readAtMs = performance.now();
+  ask("running", { restartable: true, params: greedy(100) });
+  ask("waiting");
+  await Bun.sleep(1);
+  for (let index = 0; index < 3; index++) {
+    const process = await life(index);
+    process.ready();
+    process.core.tick();
+    if (index === 1) ask("later");
+    if (index === 2) ask("of a tree", { readAtMs });
+    expect(asked.map(({ end }) => end)).toEqual(asked.map(() => undefined));
+    process.die();
+    await Bun.sleep(1);
+  }
+  const last = await life(3);
+  last.ready();
+  ticks(last, 3);
+  await Bun.sleep(0);
+  expect(asked.map(({ id, end }) => [id, end])).toEqual([
+    ["running", "worker_lost"],
+    ["waiting", "worker_lost"],
+    ["later", "length"],
+    ["of a tree", "worker_lost"],
+  ]);
+});
+
+test("a death that leaves another worker wears nothing out", async () => {
+  const { asked, ask, life } = makeWorld(["cpu", "cpu"], { maxRunningPerWorker: 1, maxDeaths: 1 });
+  const [first, second] = [await life(0), await life(1)];
+  first.ready();
+  ask("running");
+  second.ready();
+  ask("beside");
+  ask("waiting");
+  first.die();
+  ticks(second, 10);
+  await Bun.sleep(0);
+  expect(asked.map(({ end }) => end)).toEqual(["length", "length", "length"]);
+});
+
 test("a request that one worker has refused goes to it after all when the other one has failed for good", async () => {
   const { asked, ask, life } = makeWorld(["cpu", "cpu"], { maxRunningPerWorker: 1 });
   const [first, second] = [await life(0), await life(1)];

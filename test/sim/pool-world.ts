@@ -70,6 +70,7 @@ export class PoolWorld {
       supervisor: { send: (workerId, message) => this.#receive(workerId, message) },
       log: () => undefined,
       maxAttempts: 3,
+      maxDeaths: 1_000,
       maxRunningPerWorker: options.maxRunningPerWorker ?? 1_000,
       maxWaiting: 10_000,
       maxWaitingTokens: 100_000_000,
