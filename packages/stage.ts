@@ -95,6 +95,11 @@ const runtime: Stage = {
     mkdirSync(join(folder, "bin"));
     copyFileSync(process.execPath, join(folder, "bin", "bun"));
     chmodSync(join(folder, "bin", "bun"), 0o755);
+    const licences = "Bun is under the MIT licence; JavaScriptCore, a part of it, is under the LGPL 2.";
+    writeFileSync(
+      join(folder, "NOTICES.txt"),
+      `${licences}\nTexts and sources: https://bun.com/docs/project/licensing\n`,
+    );
     // It is Bun's project that publishes this package.
     const notOurs = { engines: undefined, publishConfig: undefined, private: true };
     return { version: bunVersion, license: "MIT", description: `Bun for ${platformName}`, ...machine, ...notOurs };

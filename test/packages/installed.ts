@@ -7,10 +7,15 @@ import { until } from "../support/until.ts";
 export const nodePath = Bun.which("node");
 
 /** Files' modes do not bind root; a program that this starts is bound by them, as a user's is. */
-export const plainUser: readonly string[] =
-  process.getuid?.() === 0 && Bun.which("setpriv") !== null
-    ? [Bun.which("setpriv") ?? "", "--bounding-set=-dac_override,-dac_read_search,-fowner,-chown"]
-    : [];
+export const plainUser: readonly string[] = plainUserArgv();
+
+function plainUserArgv(): readonly string[] {
+  const setpriv = process.getuid?.() === 0 ? Bun.which("setpriv") : null;
+  if (setpriv === null) return [];
+  const argv = [setpriv, "--bounding-set=-dac_override,-dac_read_search,-fowner,-chown"];
+  // A root that may not give up what it may do, as in some containers, is left as it is.
+  return Bun.spawnSync([...argv, process.execPath, "--version"]).exitCode === 0 ? argv : [];
+}
 
 export interface Stranger {
   readonly home: string;
