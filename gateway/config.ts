@@ -186,6 +186,8 @@ export interface Config {
   readonly modelName: string | undefined;
   /** Folder of a sentence-embedding model in ONNX; undefined: the model's own token embeddings. */
   readonly embeddingModelDir: string | undefined;
+  /** Folder of a cross-encoder in ONNX; undefined: what a search finds is scored once. */
+  readonly rerankModelDir: string | undefined;
   /** One worker for each. */
   readonly devices: readonly string[];
   /** Bytes of each worker's KV pool; undefined: the worker's default. */
@@ -251,6 +253,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>>): 
     modelDir: values.SPANGATE_MODEL ?? demoModelFolder,
     modelName: values.SPANGATE_MODEL_NAME,
     embeddingModelDir: values.SPANGATE_EMBEDDING_MODEL,
+    rerankModelDir: values.SPANGATE_RERANK_MODEL,
     devices: values.SPANGATE_DEVICES,
     kvBytes: values.SPANGATE_KV_BYTES,
     tenantStorageBytes: values.SPANGATE_TENANT_STORAGE_BYTES,

@@ -10,7 +10,7 @@ import { openWorkers, type WorkersOptions } from "./compose/workers.ts";
 import { type Config, limits } from "./config.ts";
 import { Corpus } from "./corpus/corpus.ts";
 import { openData } from "./data/data-folder.ts";
-import { openEmbedding } from "./embedding/embedding-service.ts";
+import { type EmbeddingService, openEmbedding } from "./embedding/embedding-service.ts";
 import { type TenantMeter, tenantMeter } from "./generate/token-metering.ts";
 import { countFailure, countPrepared } from "./generate/usage-counters.ts";
 import { listen } from "./http/listen.ts";
@@ -60,7 +60,7 @@ export async function startServer(config: Config, options: StartOptions): Promis
   );
   const embedding = openEmbedding(config, options.env, text.tokenizer, log);
   // A folder that cannot be opened stops the start; the model's own embeddings open with their first use.
-  if (config.embeddingModelDir !== undefined) await embedding.card();
+  if ((config.embeddingModelDir ?? config.rerankModelDir) !== undefined) await embedding.card();
   const { db, disk, closeData } = openData(config.dataDir, log);
   const { tenants, storage, makeAdminKey } = openTenants(config, db, disk, log);
   const { corpusOwners, supervisor, dispatcher } = workers;
@@ -76,10 +76,8 @@ export async function startServer(config: Config, options: StartOptions): Promis
       return salt;
     },
     spans,
-    embedder: embedding,
-    // A model that was trained for it finds what other words say; token embeddings alone add little to words.
+    ...searchModels(config, embedding),
     onSearched: meter.spend,
-    hybridByDefault: config.embeddingModelDir !== undefined,
     onFileDeleted: (tenantId) => batches.recheck(tenantId),
     log,
   });
@@ -128,6 +126,14 @@ function whenReady(ready: Promise<void>, make: () => FirstReady): Promise<FirstR
   made.catch(() => undefined);
   return made;
 }
+
+/** What searches find and score with. */
+const searchModels = (config: Config, embedding: EmbeddingService) => ({
+  embedder: embedding,
+  reranker: config.rerankModelDir === undefined ? undefined : embedding,
+  // A model that was trained for it finds what other words say; token embeddings alone add little to words.
+  hybridByDefault: config.embeddingModelDir !== undefined,
+});
 
 interface SpanParts extends Pick<AppParts, "workers" | "text" | "tenants"> {
   readonly meter: TenantMeter;

@@ -1,9 +1,10 @@
 /**
- * The embedder process: token ids in, vectors out, so that neither the gateway's event loop nor a worker's steps wait
+ * The embedder process: token ids in, vectors and scores of pairs out, so that neither the gateway's event loop nor a worker's steps wait
  * for it. Speaks the messages of contract/embedding.ts and ends when the gateway that started it is gone.
  */
 import { openOnnxEmbedder } from "./backend/onnx-embedder.ts";
-import type { EmbedderMessage, EmbedMessage } from "./contract/embedding.ts";
+import { openOnnxReranker } from "./backend/onnx-reranker.ts";
+import type { Embedder, EmbedderMessage, EmbedMessage, Reranker, ScoreMessage } from "./contract/embedding.ts";
 import { ModelError } from "./model/model-error.ts";
 import { openTokenEmbedder } from "./model/token-embedder.ts";
 
@@ -13,18 +14,31 @@ async function main(): Promise<void> {
   const { SPANGATE_EMBEDDING_MODEL: folder, SPANGATE_MODEL = "", SPANGATE_MODEL_NAME: name } = process.env;
   const threadCount = Number(process.env.SPANGATE_THREADS ?? "1");
   const embedder = folder ? await openOnnxEmbedder(folder, threadCount) : openTokenEmbedder(SPANGATE_MODEL, name);
+  const { SPANGATE_RERANK_MODEL: rerankFolder } = process.env;
+  const reranker = rerankFolder ? await openOnnxReranker(rerankFolder, threadCount) : undefined;
   // One after the other: a run takes all threads.
   let last: Promise<void> = Promise.resolve();
-  process.on("message", ({ id, sequences }: EmbedMessage) => {
+  process.on("message", (message: EmbedMessage | ScoreMessage) => {
     last = last.then(async () => {
       try {
-        emit({ type: "vectors", id, vectors: await embedder.embed(sequences) });
+        emit(await answerTo(message, embedder, reranker));
       } catch {
-        emit({ type: "failed", id });
+        emit({ type: "failed", id: message.id });
       }
     });
   });
-  emit({ type: "ready", card: embedder.card });
+  emit({ type: "ready", card: embedder.card, reranker: reranker?.card });
+}
+
+async function answerTo(
+  message: EmbedMessage | ScoreMessage,
+  embedder: Embedder,
+  reranker: Reranker | undefined,
+): Promise<EmbedderMessage> {
+  const { id } = message;
+  if (message.type === "embed") return { type: "vectors", id, vectors: await embedder.embed(message.sequences) };
+  if (reranker === undefined) return { type: "failed", id };
+  return { type: "scores", id, scores: await reranker.score(message.pairs) };
 }
 
 process.on("disconnect", () => process.exit(0));

@@ -142,7 +142,8 @@ export function openApp(parts: AppParts): Hono<AppEnv> {
 function modelsOf({ workers, config, embedding }: AppParts): ModelsDeps {
   // A model for embeddings alone has been opened at the start.
   const embeddingCard = config.embeddingModelDir === undefined ? undefined : () => embedding.card();
-  return { card: () => workers.registry.card(), embeddingCard, createdMs: Date.now() };
+  const rerankerCard = () => embedding.rerankerCard();
+  return { card: () => workers.registry.card(), embeddingCard, rerankerCard, createdMs: Date.now() };
 }
 
 interface PipelineParts extends Pick<AppParts, "text" | "tenants" | "corpus" | "threads"> {

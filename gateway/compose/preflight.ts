@@ -34,6 +34,7 @@ export function checkModels(config: Config, env: Environment): void {
   const folders = [
     ["SPANGATE_MODEL", "language"],
     ["SPANGATE_EMBEDDING_MODEL", "embedding"],
+    ["SPANGATE_RERANK_MODEL", "rerank"],
   ] as const;
   for (const [variable, kind] of folders) {
     const given = env[variable];

@@ -138,9 +138,9 @@ export class Corpus {
 
   /** Best fragments for a question. @throws ApiError, with param `vector_store_ids` where one is unknown */
   retrieve(request: RetrieveRequest): Promise<readonly RetrievedFragment[]> {
-    const { db, onSearched, hybridByDefault = false } = this.#deps;
+    const { db, onSearched, hybridByDefault = false, reranker } = this.#deps;
     const { corpora } = this;
-    return retrieve({ db, corpora, vectors: this.#vectorizer, hybridByDefault, onSearched }, request);
+    return retrieve({ db, corpora, vectors: this.#vectorizer, hybridByDefault, onSearched, reranker }, request);
   }
 
   /** Reads fragments in the order of the ids; undefined for each fragment that the tenant may not see. */

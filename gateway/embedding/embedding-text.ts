@@ -109,7 +109,8 @@ function withoutEnd(ids: Int32Array, maxTokens: number): Int32Array {
   return joined([ids.subarray(0, maxTokens - 1), ids.subarray(-1)]);
 }
 
-function readJson(file: string): object | undefined {
+/** @returns undefined when there is no such file. @throws Error naming the file */
+export function readJson(file: string): object | undefined {
   let text: string;
   try {
     text = readFileSync(file, "utf8");

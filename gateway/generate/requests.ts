@@ -13,6 +13,7 @@ export interface FileSearch {
   readonly filters?: unknown;
   readonly scoreThreshold?: number | undefined;
   readonly weights?: HybridWeights | undefined;
+  readonly rerank?: boolean | undefined;
 }
 
 /** What a prompt is made of. */

@@ -32,6 +32,7 @@ export function embedderEnvironment(
 ): Record<string, string> {
   const result = workerEnvironment(config, env, "cpu");
   if (config.embeddingModelDir !== undefined) result.SPANGATE_EMBEDDING_MODEL = config.embeddingModelDir;
+  if (config.rerankModelDir !== undefined) result.SPANGATE_RERANK_MODEL = config.rerankModelDir;
   return result;
 }
 

@@ -104,6 +104,13 @@ export const gatewaySettings = {
     byDefault: "none",
     meaning: "a sentence-embedding model: a folder with `model.onnx`, `tokenizer.json` and `config.json`",
   },
+  SPANGATE_RERANK_MODEL: {
+    schema: folder().optional(),
+    value: "DIR",
+    byDefault: "none",
+    meaning:
+      "a cross-encoder that scores what a search finds once more: a folder with `model.onnx` (one logit), `tokenizer.json` and `config.json`",
+  },
   SPANGATE_DEVICES: {
     schema: devices(settingLimits.devices),
     value: "LIST",

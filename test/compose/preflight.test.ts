@@ -4,6 +4,7 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, 
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { repositoryRoot } from "../support/import-graph.ts";
+import { writeTinyCrossEncoder } from "../support/tiny-onnx.ts";
 
 const root = mkdtempSync(join(tmpdir(), "spangate preflight "));
 const demo = join(repositoryRoot, "worker", "model", "demo");
@@ -50,6 +51,7 @@ describe("nothing is made when the start cannot be", () => {
     mkdirSync(join(root, "models--Qwen--Qwen3-8B", "snapshots", "9c92"), { recursive: true });
     modelFolder("gptq", { quantization_config: { quant_method: "gptq", bits: 4, group_size: 128 } });
     modelFolder("mlx", { quantization: { bits: 4 } });
+    writeTinyCrossEncoder(join(root, "two-labels"), { whale: [1] }, { columns: 2 });
     modelFolder("strange", { architectures: ["MambaForCausalLM"] });
   });
 
@@ -67,6 +69,11 @@ describe("nothing is made when the start cannot be", () => {
     ],
     [{ SPANGATE_MODEL: "models--Qwen--Qwen3-8B" }, /one level deeper: .*snapshots\/9c92$/m],
     [{ SPANGATE_EMBEDDING_MODEL: "BAAI/bge-m3" }, /^spangate: SPANGATE_EMBEDDING_MODEL is "BAAI\/bge-m3"/],
+    [
+      { SPANGATE_RERANK_MODEL: "nowhere" },
+      /^spangate: SPANGATE_RERANK_MODEL names a folder that does not exist \(.*nowhere\): it takes a folder with a cross-encoder/,
+    ],
+    [{ SPANGATE_RERANK_MODEL: "two-labels" }, /^spangate: .*model\.onnx: its output has the shape \[2, 2\].*one logit/],
     [
       { SPANGATE_MODEL: "gptq" },
       /^spangate: .*config\.json: quantised checkpoints are not supported \("quantization_config": gptq, 4 bits\); take the model's own folder/,

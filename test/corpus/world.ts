@@ -133,10 +133,10 @@ export interface World {
   remove(): Promise<void>;
 }
 
-/** @param vectors what makes vectors; absent: words alone are searched */
+/** @param vectors what makes vectors and scores; absent: words alone are searched */
 export function createWorld(
   dir: string = mkdtempSync(join(tmpdir(), "spangate-corpus-")),
-  vectors: Pick<CorpusDeps, "embedder" | "hybridByDefault"> = {},
+  vectors: Pick<CorpusDeps, "embedder" | "hybridByDefault" | "reranker" | "onSearched"> = {},
 ): World {
   const db = openDb(join(dir, "spangate.db"));
   const secret = new ServerSecret(new Uint8Array(32).fill(7));

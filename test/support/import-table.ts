@@ -49,7 +49,12 @@ export const allowedImports: Readonly<Record<string, readonly string[]>> = {
   "worker/backend/cuda/device": ["worker/native/cuda"],
   "worker/config.ts": ["worker/contract"],
   "worker/open-backend.ts": ["worker/config.ts", "worker/model", "worker/backend"],
-  "worker/embedder.ts": ["worker/contract", "worker/model", "worker/backend/onnx-embedder.ts"],
+  "worker/embedder.ts": [
+    "worker/contract",
+    "worker/model",
+    "worker/backend/onnx-embedder.ts",
+    "worker/backend/onnx-reranker.ts",
+  ],
   "worker/check-device.ts": ["worker/native/cuda"],
   "worker/main.ts": ["worker/contract", "worker/config.ts", "worker/model", "worker/engine", "worker/open-backend.ts"],
   "gateway/base": [],

@@ -47,6 +47,7 @@ const shortSeams: Readonly<Record<string, string>> = {
   "worker/backend/cpu/quantize.ts": "the format of quantized weights",
   "worker/backend/cuda/alternating-answers.ts": "where the device puts the answers of two steps in flight",
   "worker/backend/cuda/sample-ops.ts": "the launches that draw tokens",
+  "worker/backend/onnx-reranker.ts": "the cross-encoder, beside the model for embeddings",
   "worker/cache/sources.ts": "what the runs of a plan are computed from",
   "worker/engine/admission.ts": "which waiting request may run",
   "worker/model/row-cost.ts": "a row's cost by the model's shape",
@@ -72,7 +73,7 @@ const wrongStops = [
 ];
 
 const linesOf = (file: string): string[] => readText(file).trimEnd().split("\n");
-const mostProductLines = 66_800;
+const mostProductLines = 67_200;
 
 /** What may not grow: [what is counted, what there is of it, how many there may be]. */
 export const layoutBars: readonly (readonly [what: string, found: readonly unknown[], most: number])[] = [

@@ -1,6 +1,7 @@
 /**
- * A sentence-embedding model small enough to be written by hand: last_hidden_state is a row of a table for each
- * token (one Gather), in a folder as sentence-transformers lays it out. ONNX files are protocol buffers.
+ * Models small enough to be written by hand, in folders as sentence-transformers lays them out: one for embeddings, whose
+ * last_hidden_state is a row of a table for each token, and a cross-encoder, whose logit is the product of the sums of
+ * both texts' rows. ONNX files are protocol buffers.
  */
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -41,39 +42,108 @@ function valueInfo(name: string, elementType: number, dimensions: readonly strin
   ];
 }
 
+/** A NodeProto. @param attribute name and value of its one attribute, a whole number */
+function node(
+  operation: string,
+  inputs: readonly string[],
+  output: string,
+  attribute?: readonly [string, number],
+): Field {
+  const [name = "", value = 0] = attribute ?? [];
+  const whole = 2;
+  const fields: readonly Field[] = [
+    [1, name],
+    [3, value],
+    [20, whole],
+  ];
+  return [
+    1,
+    [
+      ...inputs.map((input): Field => [1, input]),
+      [2, output],
+      [4, operation],
+      ...(attribute ? [[5, fields] as Field] : []),
+    ],
+  ];
+}
+
+/** A TensorProto: a constant of the graph. */
+const constant = (name: string, elementType: number, dims: readonly number[], values: Uint8Array): Field => [
+  5,
+  [...dims.map((dim): Field => [1, dim]), [2, elementType], [8, name], [9, values]],
+];
+
+const tableOf = (table: readonly (readonly number[])[]): Field => {
+  const values = new Uint8Array(Float32Array.from(table.flat()).buffer);
+  return constant("table", float32, [table.length, table[0]?.length ?? 0], values);
+};
+
+const tokenInput = (name: string): Field => [11, valueInfo(name, int64, ["batch", "sequence"])];
+
+const modelOf = (graph: readonly Field[]): Uint8Array =>
+  encode([
+    [1, 8],
+    [7, [[2, "tiny"], ...graph]],
+    [8, [[2, 13]]],
+  ]);
+
 /** @param table one row for each token id */
 function tinyOnnx(table: readonly (readonly number[])[]): Uint8Array {
-  const raw = new Uint8Array(Float32Array.from(table.flat()).buffer);
-  const weights: readonly Field[] = [
-    [1, table.length],
-    [1, table[0]?.length ?? 0],
-    [2, float32],
-    [8, "table"],
-    [9, raw],
-  ];
-  const gather: readonly Field[] = [
-    [1, "table"],
-    [1, "input_ids"],
-    [2, "last_hidden_state"],
-    [4, "Gather"],
-  ];
-  const graph: readonly Field[] = [
-    [1, gather],
-    [2, "tiny"],
-    [5, weights],
-    [11, valueInfo("input_ids", int64, ["batch", "sequence"])],
-    [11, valueInfo("attention_mask", int64, ["batch", "sequence"])],
+  return modelOf([
+    node("Gather", ["table", "input_ids"], "last_hidden_state"),
+    tableOf(table),
+    tokenInput("input_ids"),
+    tokenInput("attention_mask"),
     [12, valueInfo("last_hidden_state", float32, ["batch", "sequence", "width"])],
-  ];
-  return encode([
-    [1, 8],
-    [7, graph],
-    [8, [[2, 13]]],
   ]);
 }
 
-/** Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, then the words. Special tokens' rows are zeros. */
-export function writeTinyEmbeddingModel(folder: string, words: Readonly<Record<string, readonly number[]>>): void {
+/** @param columns 1: one logit for each pair; more: as many, as a classifier of several classes has */
+function tinyCrossEncoder(table: readonly (readonly number[])[], bias: number, columns: number): Uint8Array {
+  const axis = (at: number) => new Uint8Array(BigInt64Array.of(BigInt(at)).buffer);
+  const sumOf = (part: string): readonly Field[] => [
+    node("Unsqueeze", [part, "axis2"], `${part}Column`),
+    node("Mul", ["rows", `${part}Column`], `${part}Rows`),
+    node("ReduceSum", [`${part}Rows`, "axis1"], `${part}Sum`, ["keepdims", 0]),
+  ];
+  return modelOf([
+    node("Gather", ["table", "input_ids"], "rows"),
+    node("Cast", ["attention_mask"], "mask", ["to", float32]),
+    node("Cast", ["token_type_ids"], "types", ["to", float32]),
+    node("Mul", ["mask", "types"], "second"),
+    node("Sub", ["mask", "second"], "first"),
+    ...sumOf("first"),
+    ...sumOf("second"),
+    node("Mul", ["firstSum", "secondSum"], "products"),
+    node("ReduceSum", ["products", "axis1"], "product", ["keepdims", 1]),
+    node("Add", ["product", "bias"], "logits"),
+    tableOf(table),
+    constant("axis1", int64, [1], axis(1)),
+    constant("axis2", int64, [1], axis(2)),
+    constant("bias", float32, [columns], new Uint8Array(new Float32Array(columns).fill(bias).buffer)),
+    ...["input_ids", "attention_mask", "token_type_ids"].map(tokenInput),
+    [12, valueInfo("logits", float32, ["batch", "label"])],
+  ]);
+}
+
+type Words = Readonly<Record<string, readonly number[]>>;
+
+/** Special tokens' rows are zeros. */
+export const writeTinyEmbeddingModel = (folder: string, words: Words): void => writeTinyModel(folder, words, tinyOnnx);
+
+/** The logit of a pair is the product of its texts' sums, plus the bias. */
+export const writeTinyCrossEncoder = (
+  folder: string,
+  words: Words,
+  { bias = 0, columns = 1 }: { readonly bias?: number; readonly columns?: number } = {},
+): void => writeTinyModel(folder, words, (table) => tinyCrossEncoder(table, bias, columns));
+
+/** Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, then the words. */
+function writeTinyModel(
+  folder: string,
+  words: Words,
+  onnxOf: (table: readonly (readonly number[])[]) => Uint8Array,
+): void {
   const width = Object.values(words)[0]?.length ?? 0;
   const special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
   const tokens = [...special, ...Object.keys(words)];
@@ -83,6 +153,7 @@ export function writeTinyEmbeddingModel(folder: string, words: Readonly<Record<s
   const added = special.map((content, id) => ({ id, content, special: true, lstrip: false, rstrip: false }));
   const template = [{ SpecialToken: { id: "[CLS]", type_id: 0 } }, { Sequence: { id: "A", type_id: 0 } }];
   const single = [...template, { SpecialToken: { id: "[SEP]", type_id: 0 } }];
+  const second = [{ Sequence: { id: "B", type_id: 1 } }, { SpecialToken: { id: "[SEP]", type_id: 1 } }];
   const tokenizer = {
     version: "1.0",
     added_tokens: added,
@@ -91,7 +162,7 @@ export function writeTinyEmbeddingModel(folder: string, words: Readonly<Record<s
     post_processor: {
       type: "TemplateProcessing",
       single,
-      pair: single,
+      pair: [...single, ...second],
       special_tokens: {
         "[CLS]": { id: "[CLS]", ids: [idOf("[CLS]")], tokens: ["[CLS]"] },
         "[SEP]": { id: "[SEP]", ids: [idOf("[SEP]")], tokens: ["[SEP]"] },
@@ -108,7 +179,7 @@ export function writeTinyEmbeddingModel(folder: string, words: Readonly<Record<s
   };
   mkdirSync(folder, { recursive: true });
   const write = (name: string, value: unknown) => writeFileSync(join(folder, name), JSON.stringify(value));
-  writeFileSync(join(folder, "model.onnx"), tinyOnnx(table));
+  writeFileSync(join(folder, "model.onnx"), onnxOf(table));
   write("tokenizer.json", tokenizer);
   write("tokenizer_config.json", {});
   write("config.json", { vocab_size: tokens.length, max_position_embeddings: 16 });

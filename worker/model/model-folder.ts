@@ -6,6 +6,7 @@ import { basename, join, resolve } from "node:path";
 const layouts = {
   language: "a folder in the Hugging Face layout (config.json, *.safetensors, tokenizer.json)",
   embedding: "a folder with a sentence-embedding model (model.onnx, config.json, tokenizer.json)",
+  rerank: "a folder with a cross-encoder (model.onnx, config.json, tokenizer.json)",
 } as const;
 /** `Qwen/Qwen3-8B`: an organisation and a name, as the Hugging Face hub has them. */
 const hubName = /^[\w-][\w.-]*\/[\w-][\w.-]*$/;

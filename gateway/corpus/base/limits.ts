@@ -58,6 +58,8 @@ export const corpusLimits = {
   maxQueriesPerSearch: 16,
   maxSearchResults: 50,
   defaultSearchResults: 10,
+  /** So many of the best hits a cross-encoder scores, or as many as are wanted if those are more. */
+  rerankedHits: 20,
   maxCorporaPerSearch: 16,
   maxPageItems: 100,
   /** The largest page of a list of files, since clients often list all of them. */

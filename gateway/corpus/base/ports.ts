@@ -109,6 +109,11 @@ export interface StoragePort {
   checkDisk(bytes: number): void;
 }
 
+export interface Reranker {
+  /** How well each text answers the question, in 0..1. @throws ApiError */
+  rerank(query: string, texts: readonly string[], onTokens?: (count: number) => void): Promise<readonly number[]>;
+}
+
 export interface CorpusDeps {
   readonly db: Db;
   readonly storage: StoragePort;
@@ -119,7 +124,9 @@ export interface CorpusDeps {
   readonly spans: SpanPort;
   /** Absent: fragments are found by their words only. */
   readonly embedder?: Embedder;
-  /** Called with the tokens of questions that a tenant's searches turned into vectors. */
+  /** Absent: what a search finds is scored once. */
+  readonly reranker?: Reranker | undefined;
+  /** Called with the tokens that a tenant's searches gave to the models for embeddings and for ranking. */
   readonly onSearched?: (tenantId: TenantId, tokens: number) => void;
   /** Whether searches that do not name a ranking use words and vectors with equal weight; otherwise words only. */
   readonly hybridByDefault?: boolean;

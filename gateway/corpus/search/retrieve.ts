@@ -15,7 +15,7 @@ import { ApiError } from "../../base/errors.ts";
 import { Pace } from "../../base/pace.ts";
 import type { CorpusService } from "../base/corpora.ts";
 import { corpusLimits } from "../base/limits.ts";
-import type { CorpusDeps } from "../base/ports.ts";
+import type { CorpusDeps, Reranker } from "../base/ports.ts";
 import type { QueryVector, Vectorizer } from "../ingest/vectorize.ts";
 import { type AttributeFilter, passesFilter } from "./filters.ts";
 
@@ -30,6 +30,8 @@ export interface RetrieveRequest {
   readonly scoreThreshold?: number | undefined;
   /** Weights of the two rankings, 0 or more, not both 0; absent: the server's default. */
   readonly weights?: HybridWeights | undefined;
+  /** false: what is found is not scored again by the server's cross-encoder, if it has one. */
+  readonly rerank?: boolean | undefined;
 }
 
 export interface HybridWeights {
@@ -42,6 +44,7 @@ export interface RetrieveDeps {
   readonly corpora: CorpusService;
   readonly vectors: Pick<Vectorizer, "queryVector"> | undefined;
   readonly hybridByDefault: boolean;
+  readonly reranker?: CorpusDeps["reranker"];
   readonly onSearched?: CorpusDeps["onSearched"];
 }
 
@@ -51,8 +54,8 @@ export type Awaitable<T> = T | Promise<T>;
 export interface RetrievedFragment extends Omit<Hit, "seq"> {
   readonly corpusId: CorpusId;
   /**
-   * In 0..1: where words alone are searched, the share of the question that the fragment holds (`SearchHit.share`);
-   * where vectors are too, the fused rank (see `fuse`).
+   * In 0..1: what the cross-encoder says, where one scored it; else, where words alone are searched, the share of the
+   * question that the fragment holds (`SearchHit.share`), and where vectors are too, the fused rank (see `fuse`).
    */
   readonly score: number;
   /** The salt of the fragment's corpus; the keys of the fragment's span are made with it. */
@@ -97,6 +100,8 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
   const rows = requireAll(deps.corpora, request);
   deps.corpora.touch(rows);
   const limit = Math.min(Math.max(1, Math.trunc(request.maxResults)), corpusLimits.maxSearchResults);
+  const reranker = request.rerank === false ? undefined : deps.reranker;
+  const wanted = reranker === undefined ? limit : Math.max(limit, corpusLimits.rerankedHits);
   const pace = new Pace();
   let othersRan = false;
   const search = {
@@ -108,23 +113,24 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
       // A corpus that was deleted meanwhile has no index any more.
       requireAll(deps.corpora, request);
     },
-    limit: question === undefined ? limit : Math.max(minHits, limit * hitsPerResult),
+    limit: question === undefined ? wanted : Math.max(minHits, wanted * hitsPerResult),
   };
   const words = weights.text > 0 ? await wordHits(deps.db, rows, search) : [];
   const near = question === undefined ? [] : await vectorHits(deps.db, rows, search, question);
-  const visible = othersRan
-    ? visibleFragmentIds(
-        deps.db,
-        [...words, ...near].map(({ id }) => id),
-      )
-    : undefined;
-  const found =
+  const ranked =
     question === undefined
       ? words.map((hit) => ({ hit, score: hit.rank }))
       : fuse([
           { weight: weights.text, hits: words },
           { weight: weights.embedding, hits: near },
         ]);
+  const found = reranker === undefined ? ranked : await scoredAgain(reranker, query, ranked.slice(0, wanted), onTokens);
+  if (reranker !== undefined) {
+    requireAll(deps.corpora, request);
+    othersRan = true;
+  }
+  const ids = found.map(({ hit }) => hit.id);
+  const visible = othersRan ? visibleFragmentIds(deps.db, ids) : undefined;
   const threshold = request.scoreThreshold ?? 0;
   return found
     .filter(({ hit, score }) => score >= threshold && visible?.has(hit.id) !== false)
@@ -132,6 +138,25 @@ export async function retrieve(deps: RetrieveDeps, request: RetrieveRequest): Pr
     .map(({ hit: { corpus, rank, nextRank, seq, ...hit }, score }) => {
       return { ...hit, corpusId: corpus.id, salt: deps.corpora.saltOf(corpus), score };
     });
+}
+
+interface ScoredHit {
+  readonly hit: RankedHit;
+  readonly score: number;
+}
+
+/** The hits in the order of the cross-encoder's scores; of equal ones the order stays. */
+async function scoredAgain(
+  reranker: Reranker,
+  query: string,
+  ranked: readonly ScoredHit[],
+  onTokens: (count: number) => void,
+): Promise<readonly ScoredHit[]> {
+  const texts = ranked.map(({ hit }) => hit.text);
+  if (texts.length === 0) return [];
+  const scores = await reranker.rerank(query, texts, onTokens);
+  const found = ranked.map(({ hit }, index) => ({ hit, score: scores[index] ?? 0 }));
+  return found.sort((a, b) => b.score - a.score);
 }
 
 const byRank = (a: RankedHit, b: RankedHit): number => b.rank - a.rank || b.nextRank - a.nextRank || a.seq - b.seq;

@@ -2,7 +2,7 @@
 import { z } from "zod";
 import type { HybridWeights } from "../../corpus/search/retrieve.ts";
 
-/** "auto" and its dated name are the server's own ranking; "none" is it too, since nothing is ranked again. */
+/** "auto" and its dated name are what the server does by default; with "none" no cross-encoder ranks what was found. */
 const rankerSchema = z.enum(["none", "auto", "default-2024-11-15"], {
   error: "only 'none', 'auto' and 'default-2024-11-15' are supported",
 });
@@ -21,3 +21,6 @@ export const rankingOptions = z.strictObject({
   score_threshold: z.number().min(0).max(1).optional(),
   hybrid_search: hybridSearchSchema.optional(),
 });
+
+/** Whether a cross-encoder scores what was found, if the server has one. */
+export const ranksAgain = (options: z.output<typeof rankingOptions> | undefined): boolean => options?.ranker !== "none";

@@ -4,7 +4,7 @@ import { limits as contractLimits } from "../../../worker/contract/limits.ts";
 import { limits } from "../../config.ts";
 import type { ChatRequest } from "../../generate/requests.ts";
 import { optional, shortString } from "../transport/fields.ts";
-import { rankingOptions } from "./ranking.ts";
+import { rankingOptions, ranksAgain } from "./ranking.ts";
 
 /** A title has no line breaks, since it stands in a line of its own in the prompt. */
 export const documentTitle = z
@@ -50,6 +50,7 @@ export function fileSearchOf(
     filters: body.filters,
     scoreThreshold: body.ranking_options?.score_threshold,
     weights: body.ranking_options?.hybrid_search,
+    rerank: ranksAgain(body.ranking_options),
   };
 }
 

@@ -15,7 +15,10 @@ import { declare } from "../transport/route.ts";
 import { type Framing, textStreamResponse } from "../transport/text-stream.ts";
 
 export interface EmbeddingDeps {
-  readonly embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens">;
+  readonly embedding: Pick<
+    EmbeddingService,
+    "card" | "encode" | "embedTokens" | "rerankerCard" | "encodePairs" | "scorePairs"
+  >;
   readonly limiter: ConcurrencyLimiter;
   readonly meter: EmbedderMeter;
 }
@@ -81,19 +84,17 @@ export function addEmbeddingRoutes(app: Hono<AppEnv>, { embedding, limiter, mete
     const tenantId = tenantIdOf(context);
     const body = await readJson(context, rerankSchema, { unsupported: unsupportedRerankFields });
     using _hold = limiter.enter(tenantId);
-    const card = requireModel(await embedding.card(), body.model);
-    const sequences = await encodeRanked(embedding, card, body.query, body.documents);
-    const tokens = tokensOf(sequences);
+    const { tokens, scores } = await rankerFor(embedding, body);
     const work = { requestId: context.get("requestId"), tenantId, tokens };
-    const [query, ...found] = await meter(work, () => embedding.embedTokens(sequences, context.req.raw.signal));
-    const scored = found.map((vector, index) => ({ index, relevance_score: relevance(query, vector) }));
+    const found = await meter(work, () => scores(context.req.raw.signal));
+    const scored = found.map((score, index) => ({ index, relevance_score: score }));
     scored.sort((a, b) => b.relevance_score - a.relevance_score || a.index - b.index);
     const results = scored.slice(0, body.top_n).map((result) => ({
       ...result,
       ...(body.return_documents === false ? {} : { document: { text: body.documents[result.index] } }),
     }));
     const id = `rerank-${context.get("requestId")}`;
-    return context.json({ id, model: card.modelName, usage: { total_tokens: tokens }, results });
+    return context.json({ id, model: body.model, usage: { total_tokens: tokens }, results });
   });
 }
 
@@ -129,9 +130,11 @@ function vectorsResponse(context: Context<AppEnv>, { vectors, encode, model, tok
 }
 
 /** @throws ApiError model_not_found */
-function requireModel(card: EmbedderCard, name: string): EmbedderCard {
+/** @param other a model that would do as well */
+function requireModel(card: EmbedderCard, name: string, other?: string): EmbedderCard {
   if (card.modelName !== name) {
-    const message = `No such embedding model; this server has ${card.modelName}.`;
+    const names = other === undefined ? card.modelName : `${other} and ${card.modelName}`;
+    const message = `No such embedding model; this server has ${names}.`;
     throw new ApiError("model_not_found", { param: "model", message });
   }
   return card;
@@ -168,6 +171,34 @@ function checkedIds(ids: readonly number[], card: EmbedderCard, param: string): 
   if (wrong < 0) return Int32Array.from(ids);
   const message = `The model's token ids are below ${card.vocabSize}.`;
   throw new ApiError("invalid_value", { param: `${param}[${wrong}]`, message });
+}
+
+interface Ranker {
+  readonly tokens: number;
+  readonly scores: (signal: AbortSignal) => Promise<readonly number[]>;
+}
+
+/** Ranks by the cross-encoder where the request names it, else by the vectors of the embedding model. @throws ApiError */
+async function rankerFor(
+  embedding: EmbeddingDeps["embedding"],
+  { model, query, documents }: z.output<typeof rerankSchema>,
+): Promise<Ranker> {
+  const reranker = await embedding.rerankerCard();
+  if (reranker?.modelName === model) {
+    let tokens = 0;
+    const pairs = await embedding.encodePairs(query, documents, (count) => {
+      tokens += count;
+      refuseTooMany(tokens, "documents");
+    });
+    return { tokens, scores: (signal) => embedding.scorePairs(pairs ?? [], signal) };
+  }
+  const card = requireModel(await embedding.card(), model, reranker?.modelName);
+  const sequences = await encodeRanked(embedding, card, query, documents);
+  const scores = async (signal: AbortSignal) => {
+    const [first, ...others] = await embedding.embedTokens(sequences, signal);
+    return others.map((vector) => relevance(first, vector));
+  };
+  return { tokens: tokensOf(sequences), scores };
 }
 
 /** The query, then the documents; what is too long for the model loses its end. @throws ApiError */

@@ -1,6 +1,6 @@
 /** GET /v1/models, /v1/models/{id}: the model that is served and the one for embeddings; to Anthropic's clients the former, in their own words. */
 import type { Context, Hono } from "hono";
-import type { EmbedderCard } from "../../../worker/contract/embedding.ts";
+import type { EmbedderCard, RerankerCard } from "../../../worker/contract/embedding.ts";
 import type { ModelCard } from "../../../worker/contract/model-card.ts";
 import { ApiError } from "../../base/errors.ts";
 import { modelAnswer, modelsAnswer } from "../transport/answer-schemas.ts";
@@ -11,13 +11,18 @@ export interface ModelsDeps {
   readonly card: () => ModelCard | undefined;
   /** An embedding model of its own; undefined: embeddings are made by the model that is served. */
   readonly embeddingCard?: (() => Promise<EmbedderCard>) | undefined;
+  /** A cross-encoder; undefined: rankings are made by embeddings. */
+  readonly rerankerCard?: (() => Promise<RerankerCard | undefined>) | undefined;
   /** When the server started. */
   readonly createdMs: number;
 }
 
 /** What the routes do, for /openapi.json. */
 const about = {
-  list: { summary: "The model that is served and, if there is one, the embedding model.", answer: modelsAnswer },
+  list: {
+    summary: "The model that is served and, if there are any, those for embeddings and rankings.",
+    answer: modelsAnswer,
+  },
   get: { summary: "Describes a model.", answer: modelAnswer },
 };
 
@@ -31,9 +36,11 @@ export function addModelRoutes(app: Hono<AppEnv>, deps: ModelsDeps): void {
   });
   const describeAll = async (card: ModelCard | undefined) => {
     const embedder = await deps.embeddingCard?.();
+    const reranker = await deps.rerankerCard?.();
     return [
       ...(card === undefined ? [] : [describe(card.id, card.contextTokens)]),
       ...(embedder === undefined ? [] : [describe(embedder.modelName, embedder.maxTokens)]),
+      ...(reranker === undefined ? [] : [describe(reranker.modelName, reranker.maxTokens)]),
     ];
   };
   const describeInfo = ({ id, contextTokens }: ModelCard) => ({

@@ -5,7 +5,7 @@ import { corpusLimits } from "../../corpus/base/limits.ts";
 import type { Corpus } from "../../corpus/corpus.ts";
 import { attributeFilterSchema } from "../../corpus/search/filters.ts";
 import type { RetrievedFragment } from "../../corpus/search/retrieve.ts";
-import { rankingOptions } from "../generation/ranking.ts";
+import { rankingOptions, ranksAgain } from "../generation/ranking.ts";
 import { changed } from "../middleware/audit.ts";
 import { deletedAnswer, listOf, saltAnswer, searchAnswer, vectorStoreAnswer } from "../transport/answer-schemas.ts";
 import { readJson } from "../transport/body.ts";
@@ -113,6 +113,7 @@ export function addVectorStoreRoutes(app: Hono<AppEnv>, { corpus }: { readonly c
       filters: fields.filters,
       scoreThreshold: fields.ranking_options?.score_threshold,
       weights: fields.ranking_options?.hybrid_search,
+      rerank: ranksAgain(fields.ranking_options),
     });
     const page = { object: "vector_store.search_results.page", search_query: queries };
     return c.json({ ...page, data: found.map(searchResultBody), has_more: false, next_page: null });

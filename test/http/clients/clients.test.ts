@@ -8,11 +8,10 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Hono } from "hono";
 import { z } from "zod";
-import type { EmbeddingService } from "../../../gateway/embedding/embedding-service.ts";
 import type { EmbedderMeter } from "../../../gateway/generate/token-metering.ts";
 import { createApp } from "../../../gateway/http/app.ts";
 import { ConcurrencyLimiter } from "../../../gateway/http/middleware/concurrency.ts";
-import { addEmbeddingRoutes } from "../../../gateway/http/openai/embeddings.ts";
+import { addEmbeddingRoutes, type EmbeddingDeps } from "../../../gateway/http/openai/embeddings.ts";
 import type { AppEnv } from "../../../gateway/http/transport/context.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
 import type { Principal, Scope } from "../../../gateway/tenant/principal.ts";
@@ -86,8 +85,11 @@ async function completionOf(path: string, sent: Record<string, unknown>) {
 function embedder() {
   const caller: Principal = { keyId: "k1", tenantId: "tenant_a", scopes: new Set<Scope>(["inference"]) };
   const card = { modelName: "letters", modelId: "letters-1", dimensions: 3, maxTokens: 8, vocabSize: 256 };
-  const embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens"> = {
+  const embedding: EmbeddingDeps["embedding"] = {
     card: async () => card,
+    rerankerCard: async () => undefined,
+    encodePairs: async () => undefined,
+    scorePairs: async () => [],
     encode: async (text) => Int32Array.from(text, (char) => char.charCodeAt(0)),
     embedTokens: async (sequences) => sequences.map((ids) => Float32Array.from(ids)),
   };

@@ -2,11 +2,10 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { Hono } from "hono";
 import type { TenantId } from "../../../db/ids.ts";
 import { ApiError } from "../../../gateway/base/errors.ts";
-import type { EmbeddingService } from "../../../gateway/embedding/embedding-service.ts";
 import { embedderMeter } from "../../../gateway/generate/token-metering.ts";
 import { createApp } from "../../../gateway/http/app.ts";
 import { ConcurrencyLimiter } from "../../../gateway/http/middleware/concurrency.ts";
-import { addEmbeddingRoutes } from "../../../gateway/http/openai/embeddings.ts";
+import { addEmbeddingRoutes, type EmbeddingDeps } from "../../../gateway/http/openai/embeddings.ts";
 import type { AppEnv } from "../../../gateway/http/transport/context.ts";
 import { Metrics } from "../../../gateway/telemetry/metrics.ts";
 import type { Principal } from "../../../gateway/tenant/principal.ts";
@@ -30,7 +29,10 @@ function vectorOf(text: string): Float32Array {
 const ranked = new Map<Int32Array, string>();
 let failing = false;
 
-const embedding: Pick<EmbeddingService, "card" | "encode" | "embedTokens"> = {
+const embedding: EmbeddingDeps["embedding"] = {
+  rerankerCard: () => Promise.resolve(undefined),
+  encodePairs: () => Promise.resolve(undefined),
+  scorePairs: () => Promise.resolve([]),
   card: () => Promise.resolve(card),
   encode: async (text, role, maxTokens) => {
     const sequence = words(text).slice(0, maxTokens);
