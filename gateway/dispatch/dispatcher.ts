@@ -148,7 +148,7 @@ export class Dispatcher implements WorkerEvents {
     // What waits for a worker that failed for good, or dies again and again, would wait until its deadline.
     const code = this.#isHopeless() ? "not_ready" : "worker_lost";
     for (const entry of this.#waiting.items()) {
-      if (code === "not_ready" || this.#isWornOut(entry)) this.#fail(entry, new ApiError(code));
+      if (code === "not_ready" || this.#isWornOut(entry)) this.#cutOff(entry, code);
     }
     this.#sendWaiting();
   }

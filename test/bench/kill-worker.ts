@@ -21,7 +21,7 @@ async function run({ option, say }: BenchContext): Promise<BenchReport> {
   const { outcomes, toldMs, backMs } = report;
   const wrong = wrongEnds(report);
   const longestSilentMs = (some: typeof outcomes, metKill: boolean): number =>
-    Math.max(0, ...some.filter((outcome) => outcome.metKill === metKill).map(({ silentMs }) => silentMs));
+    Math.max(0, ...some.filter((outcome) => outcome.metKills > 0 === metKill).map(({ silentMs }) => silentMs));
   const kinds = [...new Set(outcomes.map(({ kind }) => kind))];
   return {
     model: server.model,

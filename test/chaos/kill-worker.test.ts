@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { limits } from "../../gateway/config.ts";
 import { effort } from "../support/effort.ts";
 import { startTestServer } from "../support/server.ts";
 import { killWorkers, wrongEnds } from "./kill-worker.ts";
@@ -12,6 +13,8 @@ test(
     await using server = await startTestServer({ env });
     const report = await killWorkers(server, { times: effort(2, 50), open: 12, calmMs: 300, say: () => undefined });
     expect(wrongEnds(report)).toEqual([]);
+    // One kill more may have come before the server had read the request, and one while its answer was on its way.
+    expect(Math.max(...report.outcomes.map(({ metKills }) => metKills))).toBeLessThanOrEqual(limits.deaths + 2);
     expect(report.toldMs.length).toBeGreaterThan(0);
     expect(report.outcomes.filter(({ end }) => end === "whole").length).toBeGreaterThanOrEqual(12);
   },

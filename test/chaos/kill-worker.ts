@@ -18,9 +18,9 @@ export interface KillPlan {
   readonly say: (line: string) => void;
 }
 
-/** How a request ended, and whether it was open at a kill. */
+/** How a request ended, and at how many kills it was open. */
 export interface KillOutcome extends Outcome {
-  readonly metKill: boolean;
+  readonly metKills: number;
 }
 
 export interface KillReport {
@@ -92,8 +92,9 @@ export async function killWorkers(server: TestServer, plan: KillPlan): Promise<K
   await Promise.all(asking);
   const lost = outcomes.filter(({ end }) => end === "worker_lost");
   const toldMs = lost.map(({ endMs }) => endMs - Math.max(...kills.filter((killMs) => killMs <= endMs)));
-  const met = ({ startMs, endMs }: Outcome): boolean => kills.some((killMs) => killMs >= startMs && killMs <= endMs);
-  const withKills = outcomes.map((outcome) => ({ ...outcome, metKill: met(outcome) }));
+  const met = ({ startMs, endMs }: Outcome): number =>
+    kills.filter((killMs) => killMs >= startMs && killMs <= endMs).length;
+  const withKills = outcomes.map((outcome) => ({ ...outcome, metKills: met(outcome) }));
   return { kills: kills.length, outcomes: withKills, openAtKills, toldMs, backMs };
 }
 

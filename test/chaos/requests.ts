@@ -31,8 +31,8 @@ export interface RequestKind {
   readonly body: object;
 }
 
-/** What is open longer than this was forgotten. */
-const forgottenMs = 60_000;
+/** What is open longer than this was forgotten, also where other work makes a worker's start take seconds. */
+const forgottenMs = 120_000;
 
 export async function send(client: HttpClient, request: RequestKind): Promise<Outcome> {
   const { kind, path, stream, answerTokens, body } = request;
