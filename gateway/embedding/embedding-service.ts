@@ -23,6 +23,8 @@ import { PairText } from "./pair-text.ts";
 const sequencesPerMessage = 32;
 /** Pairs in one message: a cross-encoder reads more tokens of each, and has more layers. */
 const pairsPerMessage = 8;
+/** Messages that the process has: one that it works on, and the next. Others wait here, where no time runs for them. */
+const messagesInProcess = 2;
 
 export interface EmbeddingDeps {
   readonly argv: readonly string[];
@@ -60,6 +62,9 @@ export class EmbeddingService {
   #opening: Promise<Opened> | undefined;
   #child: Process | undefined;
   #lastId = 0;
+  /** Messages that the process has, and those that wait for one of these places, in order. */
+  #sentCount = 0;
+  readonly #turns: (() => void)[] = [];
   #waitingCount = 0;
   #stopped = false;
 
@@ -209,9 +214,20 @@ export class EmbeddingService {
   }
 
   async #ask(message: EmbedMessage | ScoreMessage): Promise<EmbedderMessage> {
+    if (this.#sentCount < messagesInProcess) this.#sentCount += 1;
+    else await new Promise<void>((resolve) => void this.#turns.push(resolve));
+    try {
+      return await this.#send((await this.#open()).child, message);
+    } finally {
+      const next = this.#turns.shift();
+      if (next === undefined) this.#sentCount -= 1;
+      else next();
+    }
+  }
+
+  #send(child: Process, message: EmbedMessage | ScoreMessage): Promise<EmbedderMessage> {
     const { id } = message;
-    const { child } = await this.#open();
-    return await new Promise((resolve, reject) => {
+    return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this.#settle(id, new ApiError("deadline_exceeded"));
         this.kill();

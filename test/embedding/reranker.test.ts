@@ -6,7 +6,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { demoModelFolder } from "../../gateway/cli/demo-corpora.ts";
 import { parseConfig } from "../../gateway/config.ts";
-import { type EmbeddingService, openEmbedding } from "../../gateway/embedding/embedding-service.ts";
+import { EmbeddingService, openEmbedding } from "../../gateway/embedding/embedding-service.ts";
 import { PairText } from "../../gateway/embedding/pair-text.ts";
 import { readModelText } from "../../gateway/text/model-text.ts";
 import { TextTokenizer } from "../../gateway/text/tokenizer.ts";
@@ -120,4 +120,40 @@ describe("a cross-encoder", () => {
     rmSync(file);
     expect(() => open(unpaired)).toThrow("tokenizer.json: no such file");
   });
+});
+
+test("a message's time is its own, not that of the messages before it", async () => {
+  const program = join(dir, "slow.ts");
+  writeFileSync(
+    program,
+    `let last = Promise.resolve();
+    process.on("message", ({ id, pairs }) => {
+      last = last.then(async () => {
+        await Bun.sleep(20);
+        process.send({ type: "scores", id, scores: pairs.map(() => 0) });
+      });
+    });
+    process.on("disconnect", () => process.exit(0));
+    process.send({ type: "ready", card: {}, reranker: { modelName: "slow", maxTokens: 16 } });`,
+  );
+  const service = new EmbeddingService({
+    argv: [process.execPath, program],
+    env: {},
+    text: { encode: async () => new Int32Array() },
+    messageMs: 1_000,
+    maxWaiting: 1_000,
+    log: () => undefined,
+  });
+  services.push(service);
+  await service.card();
+  const pair = { tokenIds: Int32Array.of(1), secondFrom: 1 };
+  // Together they take two seconds.
+  const all = Array.from({ length: 100 }, () => service.scorePairs([pair]));
+  expect(new Set((await Promise.all(all)).flat())).toEqual(new Set([0.5]));
+  const lost = Array.from({ length: 10 }, () => service.scorePairs([pair]).catch((error: unknown) => error));
+  service.kill();
+  const answers = await Promise.all(lost);
+  expect(answers.slice(0, 2)).toMatchObject([{ code: "worker_lost" }, { code: "worker_lost" }]);
+  // What had not been sent yet goes to the process that is started again.
+  expect(answers.slice(2)).toEqual(Array.from({ length: 8 }, () => [0.5]));
 });
